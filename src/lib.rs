@@ -1,0 +1,16 @@
+//! smalt: a Pallas:Mosaic-GPU backend.
+//!
+//! A kernel travels `descriptor` → `kernel_ir` → `layout` → `lower` → `ptx`, and from there to a GPU (`assemble`,
+//! `cuda`) or through the CPU (`emulate`). `runtime` strings the rooms together; `capi` and `ffi` are its doors.
+//! `docs/ARCHITECTURE.md` has the map.
+#![deny(unsafe_op_in_unsafe_fn)]
+pub mod assemble;
+pub mod capi;
+pub mod cuda;
+pub mod descriptor;
+pub mod emulate;
+pub mod kernel_ir;
+pub mod layout;
+pub mod lower;
+pub mod ptx;
+pub mod runtime;
