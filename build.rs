@@ -4,6 +4,8 @@ use std::path::PathBuf;
 fn main() {
     println!("cargo:rerun-if-changed=proto/descriptor.proto");
     let set = protox::compile(["proto/descriptor.proto"], ["proto"]).expect("proto/descriptor.proto compiles");
-    prost_build::Config::new().compile_fds(set).expect("prost generates the descriptor types");
+    prost_build::Config::new()
+        .compile_fds(set)
+        .expect("prost generates the descriptor types");
     let _ = PathBuf::new();
 }

@@ -1,1 +1,2 @@
-//! TODO
+//! PTX in two forms; see `docs/ARCHITECTURE.md`.
+pub mod launch;

@@ -1,0 +1,104 @@
+//! What a compiled kernel needs at launch: plain data that the driver and the emulator both read.
+use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
+
+/// A launch of one kernel.
+///
+/// Buffers are numbered: the operands of the custom call, then its results (an aliased result *is* its operand's
+/// buffer), then the scratch buffers of [`LaunchSpec::scratch`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    /// The entry's symbol.
+    pub entry: String,
+    /// CTAs along x, y, z.
+    pub grid: [u32; 3],
+    /// CTAs of a cluster along x, y, z; divides `grid`.
+    pub cluster: [u32; 3],
+    /// Threads of a CTA, along x.
+    pub block: u32,
+    /// Dynamic shared memory, in bytes; its start is 1024-byte aligned by the kernel's own declaration.
+    pub smem_bytes: u32,
+    /// The entry's parameters, in order.
+    pub params: Vec<EntryParam>,
+    /// GMEM scratch that the caller allocates and zeroes before every launch.
+    pub scratch: Vec<Scratch>,
+    /// The kernel executes `griddepcontrol.wait`.
+    pub uses_programmatic_launch: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Scratch {
+    pub bytes: u64,
+}
+
+/// One entry parameter.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum EntryParam {
+    /// The address of buffer `buffer`, 8 bytes.
+    Pointer { buffer: u32 },
+    /// A tensor map over a buffer: 128 bytes by value, 64-byte aligned.
+    TensorMap(TensorMapSpec),
+}
+
+/// `cuTensorMapEncodeTiled`'s arguments. Dimension 0 is the minor one; element strides are 1, no interleave.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TensorMapSpec {
+    pub buffer: u32,
+    /// Added to the buffer's address; the sum is 16-byte aligned.
+    pub byte_offset: u64,
+    pub element: TensorMapElement,
+    /// Elements along each dimension, 1 to 5 of them.
+    pub dims: ArrayVec<u64, 5>,
+    /// Bytes between neighbours along dimensions 1…; multiples of 16.
+    pub strides: ArrayVec<u64, 4>,
+    /// Elements of the box, at most 256 a dimension.
+    pub box_dims: ArrayVec<u32, 5>,
+    pub swizzle: TensorMapSwizzle,
+}
+
+/// The element type as the tensor map counts it: sub-byte types travel packed as bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum TensorMapElement {
+    U8,
+    U16,
+    U32,
+    I32,
+    U64,
+    I64,
+    F16,
+    F32,
+    F64,
+    BF16,
+}
+
+impl TensorMapElement {
+    pub const fn bytes(self) -> u32 {
+        match self {
+            TensorMapElement::U8 => 1,
+            TensorMapElement::U16 | TensorMapElement::F16 | TensorMapElement::BF16 => 2,
+            TensorMapElement::U32 | TensorMapElement::I32 | TensorMapElement::F32 => 4,
+            TensorMapElement::U64 | TensorMapElement::I64 | TensorMapElement::F64 => 8,
+        }
+    }
+}
+
+/// Swizzle of the box in shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum TensorMapSwizzle {
+    None,
+    B32,
+    B64,
+    B128,
+}
+
+impl TensorMapSwizzle {
+    /// The swizzle's span in bytes: the inner box is at most that wide. `None`: 16.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            TensorMapSwizzle::None => 16,
+            TensorMapSwizzle::B32 => 32,
+            TensorMapSwizzle::B64 => 64,
+            TensorMapSwizzle::B128 => 128,
+        }
+    }
+}
