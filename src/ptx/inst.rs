@@ -1,0 +1,499 @@
+//! What the instruction table yields: the enum, its fields, the renaming, the visitor, requirements and effects.
+use super::modifier::*;
+use super::operand::*;
+
+bitflags::bitflags! {
+    /// What an instruction does besides defining registers.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct Effects: u16 {
+        const READ_GLOBAL = 1;
+        const WRITE_GLOBAL = 1 << 1;
+        const READ_SHARED = 1 << 2;
+        const WRITE_SHARED = 1 << 3;
+        /// Orders memory, waits, arrives, commits: nothing with memory effects moves across.
+        const SYNC = 1 << 4;
+        /// All lanes of the warp (or warps of the group) execute it together.
+        const CONVERGENT = 1 << 5;
+        /// Uses registers after it has returned.
+        const ASYNC_REGISTERS = 1 << 6;
+        /// Acts on memory through the async proxy.
+        const ASYNC_PROXY = 1 << 7;
+        /// Reads something that changes (a clock), or ends the kernel: neither removed nor merged.
+        const VOLATILE = 1 << 8;
+        const BULK_LOAD = Self::READ_GLOBAL.bits() | Self::WRITE_SHARED.bits() | Self::ASYNC_PROXY.bits() | Self::SYNC.bits();
+        const BULK_STORE = Self::READ_SHARED.bits() | Self::WRITE_GLOBAL.bits() | Self::ASYNC_PROXY.bits() | Self::SYNC.bits();
+        const WGMMA = Self::READ_SHARED.bits() | Self::ASYNC_PROXY.bits() | Self::ASYNC_REGISTERS.bits() | Self::CONVERGENT.bits() | Self::SYNC.bits();
+    }
+}
+
+impl Effects {
+    /// A function of its operands: may be removed, merged, moved.
+    pub const PURE: Effects = Effects::empty();
+    pub const fn is_pure(self) -> bool {
+        self.is_empty()
+    }
+}
+
+/// The lowest PTX ISA (80 = 8.0) and compute capability (90 = sm_90a) that an instruction needs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Requirement {
+    pub isa: u16,
+    pub sm: u16,
+}
+
+const PURE: Effects = Effects::PURE;
+
+/// PTX 8.0 and sm_90a: smalt's floor.
+const fn base() -> Requirement {
+    isa(80)
+}
+const fn isa(isa: u16) -> Requirement {
+    Requirement { isa, sm: 90 }
+}
+/// bf16 add/sub/mul came with PTX 7.8, below the floor.
+const fn float_arith(_ty: FloatType) -> Requirement {
+    base()
+}
+/// Conversions of bf16 to and from types other than f32 came with PTX 7.8 on sm_90, below the floor.
+const fn cvt_requires(_to: CvtType, _from: CvtType) -> Requirement {
+    base()
+}
+/// One-directional fences came with PTX 8.6.
+const fn fence_requires(sem: FenceSem) -> Requirement {
+    match sem {
+        FenceSem::AcqRel | FenceSem::Sc => base(),
+        FenceSem::Acquire | FenceSem::Release => isa(86),
+    }
+}
+const fn proxy_fence_requires(proxy: ProxyFence) -> Requirement {
+    match proxy {
+        ProxyFence::Async
+        | ProxyFence::AsyncGlobal
+        | ProxyFence::AsyncSharedCta
+        | ProxyFence::AsyncSharedCluster
+        | ProxyFence::Alias => base(),
+        ProxyFence::AsyncGenericAcquireCluster | ProxyFence::AsyncGenericReleaseCluster => isa(86),
+    }
+}
+const fn special32(reg: SpecialReg32) -> Effects {
+    match reg {
+        SpecialReg32::Clock | SpecialReg32::GlobaltimerLo => Effects::VOLATILE,
+        _ => Effects::PURE,
+    }
+}
+const fn wide_slot(ty: WideType) -> Slot {
+    match ty {
+        WideType::U16 | WideType::S16 => Slot::B32,
+        WideType::U32 | WideType::S32 => Slot::B64,
+    }
+}
+const fn unary16_slot(op: Unary16) -> Slot {
+    match op {
+        Unary16::Ex2F16 | Unary16::Ex2BF16 | Unary16::TanhF16 | Unary16::TanhBF16 => Slot::H16,
+        Unary16::Ex2F16x2 | Unary16::Ex2BF16x2 | Unary16::TanhF16x2 | Unary16::TanhBF16x2 => Slot::H16X2,
+    }
+}
+/// Addresses are 32-bit in the shared spaces and 64-bit elsewhere.
+pub const fn space_slot(space: Space) -> Slot {
+    match space {
+        Space::Shared | Space::SharedCluster => Slot::B32,
+        Space::Global | Space::Generic => Slot::B64,
+    }
+}
+fn load_effects(space: Space, sem: LoadSem) -> Effects {
+    let read = match space {
+        Space::Shared | Space::SharedCluster => Effects::READ_SHARED,
+        Space::Global => Effects::READ_GLOBAL,
+        Space::Generic => Effects::READ_GLOBAL | Effects::READ_SHARED,
+    };
+    match sem {
+        LoadSem::Weak | LoadSem::NonCoherent => read,
+        _ => read | Effects::SYNC,
+    }
+}
+fn store_effects(space: Space) -> Effects {
+    match space {
+        Space::Shared | Space::SharedCluster => Effects::WRITE_SHARED,
+        Space::Global => Effects::WRITE_GLOBAL,
+        Space::Generic => Effects::WRITE_GLOBAL | Effects::WRITE_SHARED,
+    }
+}
+fn atom_effects(space: Space) -> Effects {
+    store_effects(space) | load_effects(space, LoadSem::Weak) | Effects::SYNC
+}
+
+/// Renames the registers of an instruction. Uses are asked for before definitions.
+pub trait RegMap<R, S> {
+    fn reg(&mut self, r: R, slot: Slot) -> S;
+    fn def(&mut self, r: R, slot: Slot) -> S;
+}
+
+/// One row of the table, as data.
+#[derive(Clone, Copy, Debug)]
+pub struct RowInfo {
+    pub name: &'static str,
+    pub syntax: &'static str,
+    pub doc: &'static str,
+    /// `(kind, name)` of every field, in order.
+    pub fields: &'static [(&'static str, &'static str)],
+}
+
+macro_rules! field_type {
+    (modifier $t:tt, $R:ty) => { $t };
+    (number $t:tt, $R:ty) => { i64 };
+    (param $t:tt, $R:ty) => { ParamRef };
+    (def $t:tt, $R:ty) => { $R };
+    (reg $t:tt, $R:ty) => { $R };
+    (src $t:tt, $R:ty) => { Src<$R> };
+    (addr $t:tt, $R:ty) => { Addr<$R> };
+    (defs $t:tt, $R:ty) => { Regs<$R> };
+    (srcs $t:tt, $R:ty) => { Srcs<$R> };
+    (tied $t:tt, $R:ty) => { Tied<$R> };
+}
+macro_rules! as_field {
+    (modifier $t:tt, $e:expr) => {
+        Field::Modifier($e.text())
+    };
+    (number $t:tt, $e:expr) => {
+        Field::Number(*$e)
+    };
+    (param $t:tt, $e:expr) => {
+        Field::Param(*$e)
+    };
+    (def [$s:expr], $e:expr) => {
+        Field::Def($e, $s)
+    };
+    (reg [$s:expr], $e:expr) => {
+        Field::Reg($e, $s)
+    };
+    (src [$s:expr], $e:expr) => {
+        Field::Src($e, $s)
+    };
+    (addr [$s:expr], $e:expr) => {
+        Field::Addr($e, $s)
+    };
+    (defs [$s:expr], $e:expr) => {
+        Field::Defs($e, $s)
+    };
+    (srcs [$s:expr], $e:expr) => {
+        Field::Srcs($e, $s)
+    };
+    (tied [$s:expr], $e:expr) => {
+        Field::Tied($e, $s)
+    };
+}
+
+fn map_src<R: Copy, S, M: RegMap<R, S>>(src: &Src<R>, slot: Slot, m: &mut M) -> Src<S> {
+    match src {
+        Src::Reg(r) => Src::Reg(m.reg(*r, slot)),
+        Src::Imm(bits) => Src::Imm(*bits),
+    }
+}
+
+/// A renaming goes over the fields twice, so that uses come before definitions, and shadows each field's name.
+macro_rules! rename {
+    (uses modifier $t:tt, $e:ident, $m:ident) => {};
+    (uses number $t:tt, $e:ident, $m:ident) => {};
+    (uses param $t:tt, $e:ident, $m:ident) => {};
+    (uses def $s:tt, $e:ident, $m:ident) => {};
+    (uses defs $s:tt, $e:ident, $m:ident) => {};
+    (uses reg [$s:expr], $e:ident, $m:ident) => {
+        let $e = $m.reg(*$e, $s);
+    };
+    (uses src [$s:expr], $e:ident, $m:ident) => {
+        let $e = map_src($e, $s, $m);
+    };
+    (uses addr [$s:expr], $e:ident, $m:ident) => {
+        let $e = Addr {
+            base: $m.reg($e.base, $s),
+            offset: $e.offset,
+        };
+    };
+    (uses srcs [$s:expr], $e:ident, $m:ident) => {
+        let slot = $s;
+        let $e: Srcs<S> = $e.iter().map(|a| map_src(a, slot, $m)).collect();
+    };
+    (uses tied [$s:expr], $e:ident, $m:ident) => {
+        let slot = $s;
+        let $e = (
+            $e.input.iter().map(|r| $m.reg(*r, slot)).collect::<Vec<S>>(),
+            &$e.output,
+            slot,
+        );
+    };
+    (defines def [$s:expr], $e:ident, $m:ident) => {
+        let $e = $m.def(*$e, $s);
+    };
+    (defines defs [$s:expr], $e:ident, $m:ident) => {
+        let slot = $s;
+        let $e: Regs<S> = $e.iter().map(|r| $m.def(*r, slot)).collect();
+    };
+    (defines tied $s:tt, $e:ident, $m:ident) => {
+        let slot = $e.2;
+        let $e = Tied {
+            output: $e.1.iter().map(|r| $m.def(*r, slot)).collect(),
+            input: $e.0,
+        };
+    };
+    (defines $kind:ident $s:tt, $e:ident, $m:ident) => {};
+}
+macro_rules! renamed {
+    (modifier $e:ident) => {
+        *$e
+    };
+    (number $e:ident) => {
+        *$e
+    };
+    (param $e:ident) => {
+        *$e
+    };
+    ($kind:ident $e:ident) => {
+        $e
+    };
+}
+/// A field from its printed text.
+macro_rules! parse_field {
+    (modifier $t:ident, $text:expr, $cx:expr) => {
+        parse_modifier::<$t>($text)?
+    };
+    (number $t:tt, $text:expr, $cx:expr) => {
+        parse_number($text)?
+    };
+    (param $t:tt, $text:expr, $cx:expr) => {
+        $cx.param($text)?
+    };
+    (def $t:tt, $text:expr, $cx:expr) => {
+        $cx.reg($text)?
+    };
+    (reg $t:tt, $text:expr, $cx:expr) => {
+        $cx.reg($text)?
+    };
+    (src $t:tt, $text:expr, $cx:expr) => {
+        parse_src($text, $cx)?
+    };
+    (addr $t:tt, $text:expr, $cx:expr) => {
+        parse_addr($text, $cx)?
+    };
+    (defs $t:tt, $text:expr, $cx:expr) => {
+        parse_list($text)
+            .into_iter()
+            .map(|r| $cx.reg(r))
+            .collect::<Option<_>>()?
+    };
+    (srcs $t:tt, $text:expr, $cx:expr) => {
+        parse_list($text)
+            .into_iter()
+            .map(|r| parse_src(r, $cx))
+            .collect::<Option<_>>()?
+    };
+    (tied $t:tt, $text:expr, $cx:expr) => {
+        Tied::in_place(
+            parse_list($text)
+                .into_iter()
+                .map(|r| $cx.reg(r))
+                .collect::<Option<_>>()?,
+        )
+    };
+}
+
+/// Names of registers and parameters while parsing.
+pub trait Names {
+    type Reg: Copy;
+    fn reg(&mut self, text: &str) -> Option<Self::Reg>;
+    fn param(&mut self, text: &str) -> Option<ParamRef>;
+}
+
+fn parse_modifier<M: Modifier>(text: &str) -> Option<M> {
+    M::ALL.iter().copied().find(|m| m.text() == text)
+}
+fn parse_number(text: &str) -> Option<i64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok().map(|v| v as i64),
+        None => text.parse().ok(),
+    }
+}
+fn parse_src<N: Names>(text: &str, names: &mut N) -> Option<Src<N::Reg>> {
+    if text.starts_with('%') {
+        return names.reg(text).map(Src::Reg);
+    }
+    if let Some(hex) = text.strip_prefix("0f").or_else(|| text.strip_prefix("0d")) {
+        return u64::from_str_radix(hex, 16).ok().map(Src::Imm);
+    }
+    // A negative immediate is 32- or 64-bit: its slot cuts it.
+    parse_number(text).map(|v| Src::Imm(v as u64))
+}
+fn parse_addr<N: Names>(text: &str, names: &mut N) -> Option<Addr<N::Reg>> {
+    let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+    match inner.split_once('+') {
+        Some((base, offset)) => Some(Addr {
+            base: names.reg(base)?,
+            offset: offset.parse().ok()?,
+        }),
+        None => Some(Addr {
+            base: names.reg(inner)?,
+            offset: 0,
+        }),
+    }
+}
+fn parse_list(text: &str) -> Vec<&str> {
+    let inner = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
+    inner.split(',').map(str::trim).filter(|t| !t.is_empty()).collect()
+}
+
+macro_rules! define_instructions {
+    ($(
+        $(#[doc = $doc:literal])*
+        $method:ident $variant:ident { $( $kind:ident $field:ident : $arg:tt );* $(;)? }
+            $syntax:literal, requires [$requires:expr], effects [$effects:expr];
+    )*) => {
+        /// An instruction; see [`crate::instruction_table`] for the rows.
+        // `derive` does not see through macros in type position: Clone, PartialEq, Hash and Debug are written below.
+        pub enum Inst<R> {
+            $( $(#[doc = $doc])* $variant { $( $field: field_type!($kind $arg, R) ),* } ),*
+        }
+
+        /// Every row, in the table's order.
+        pub const ROWS: &[RowInfo] = &[$(
+            RowInfo {
+                name: stringify!($variant),
+                syntax: $syntax,
+                doc: concat!($($doc),*),
+                fields: &[$( (stringify!($kind), stringify!($field)) ),*],
+            }
+        ),*];
+
+        impl<R: Clone> Clone for Inst<R> {
+            fn clone(&self) -> Inst<R> {
+                match self { $( Inst::$variant { $( $field ),* } => Inst::$variant { $( $field: $field.clone() ),* } ),* }
+            }
+        }
+
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        enum RowIndex { $( $variant ),* }
+
+        #[allow(unused_variables)]
+        impl<R: Copy> Inst<R> {
+            /// The row's position in [`ROWS`].
+            pub fn row(&self) -> usize {
+                match self { $( Inst::$variant { .. } => RowIndex::$variant as usize ),* }
+            }
+
+            /// The fields in the row's order.
+            pub fn fields(&self) -> smallvec::SmallVec<[Field<'_, R>; 10]> {
+                match self {
+                    $( Inst::$variant { $( $field ),* } => smallvec::smallvec![$( as_field!($kind $arg, $field) ),*] ),*
+                }
+            }
+
+            /// What it does besides defining registers.
+            pub fn effects(&self) -> Effects {
+                match self { $( Inst::$variant { $( $field ),* } => $effects ),* }
+            }
+
+            /// The PTX ISA and architecture that this form with these modifiers needs.
+            pub fn requires(&self) -> Requirement {
+                match self { $( Inst::$variant { $( $field ),* } => $requires ),* }
+            }
+
+            /// The same instruction over other registers.
+            pub fn map<S: Copy, M: RegMap<R, S>>(&self, m: &mut M) -> Inst<S> {
+                match self {
+                    $( Inst::$variant { $( $field ),* } => {
+                        $( rename!(uses $kind $arg, $field, m); )*
+                        $( rename!(defines $kind $arg, $field, m); )*
+                        Inst::$variant { $( $field: renamed!($kind $field) ),* }
+                    } ),*
+                }
+            }
+
+            /// Calls the visitor's method of this row.
+            pub fn accept<V: Visitor<R>>(&self, v: &mut V) -> V::Output {
+                match self { $( Inst::$variant { $( $field ),* } => v.$method($( $field ),*) ),* }
+            }
+
+            /// Row `row` from the texts of its fields, in order; `None` when one does not fit.
+            pub fn from_fields<N: Names<Reg = R>>(row: usize, texts: &[&str], names: &mut N) -> Option<Inst<R>> {
+                $(
+                    if row == RowIndex::$variant as usize {
+                        #[allow(unused_mut)]
+                        let mut texts = texts.iter();
+                        $( let $field = parse_field!($kind $arg, texts.next()?, names); )*
+                        return Some(Inst::$variant { $( $field ),* });
+                    }
+                )*
+                None
+            }
+        }
+
+        /// One method per row and no defaults: a new row does not compile until every machine knows it.
+        pub trait Visitor<R> {
+            type Output;
+            $( $(#[doc = $doc])* fn $method(&mut self, $( $field: &field_type!($kind $arg, R) ),*) -> Self::Output; )*
+        }
+    };
+}
+
+crate::instruction_table!(define_instructions);
+
+impl<R: Copy + PartialEq> PartialEq for Inst<R> {
+    fn eq(&self, other: &Inst<R>) -> bool {
+        self.row() == other.row() && self.fields() == other.fields()
+    }
+}
+impl<R: Copy + Eq> Eq for Inst<R> {}
+impl<R: Copy + std::hash::Hash> std::hash::Hash for Inst<R> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.row().hash(state);
+        self.fields().hash(state);
+    }
+}
+impl<R: Copy + std::fmt::Debug> std::fmt::Debug for Inst<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let row = &ROWS[self.row()];
+        let mut out = f.debug_struct(row.name);
+        for ((_, name), field) in row.fields.iter().zip(self.fields()) {
+            out.field(name, &field);
+        }
+        out.finish()
+    }
+}
+
+impl<R: Copy> Inst<R> {
+    /// Every register read, tied inputs included.
+    pub fn for_each_use(&self, mut f: impl FnMut(R, Slot)) {
+        for field in self.fields() {
+            match field {
+                Field::Reg(r, s) => f(*r, s),
+                Field::Src(Src::Reg(r), s) => f(*r, s),
+                Field::Addr(a, s) => f(a.base, s),
+                Field::Srcs(list, s) => list.iter().filter_map(|a| a.reg()).for_each(|r| f(r, s)),
+                Field::Tied(t, s) => t.input.iter().for_each(|r| f(*r, s)),
+                Field::Src(Src::Imm(_), _)
+                | Field::Modifier(_)
+                | Field::Def(..)
+                | Field::Defs(..)
+                | Field::Number(_)
+                | Field::Param(_) => {}
+            }
+        }
+    }
+
+    /// Every register written, tied outputs included.
+    pub fn for_each_def(&self, mut f: impl FnMut(R, Slot)) {
+        for field in self.fields() {
+            match field {
+                Field::Def(r, s) => f(*r, s),
+                Field::Defs(list, s) => list.iter().for_each(|r| f(*r, s)),
+                Field::Tied(t, s) => t.output.iter().for_each(|r| f(*r, s)),
+                Field::Reg(..)
+                | Field::Src(..)
+                | Field::Addr(..)
+                | Field::Srcs(..)
+                | Field::Modifier(_)
+                | Field::Number(_)
+                | Field::Param(_) => {}
+            }
+        }
+    }
+}

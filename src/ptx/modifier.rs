@@ -1,0 +1,162 @@
+//! Modifiers of instructions: closed enums whose text is what PTX prints.
+//!
+//! An optional modifier's text starts with its dot (`""` when absent); a mandatory one has none (the row's syntax
+//! writes the dot).
+use super::operand::Slot;
+
+/// A modifier: text and back.
+pub trait Modifier: Copy + Sized + 'static {
+    const ALL: &'static [Self];
+    fn text(self) -> &'static str;
+    /// The longest member whose text starts `input`, and how many bytes it took.
+    fn parse_prefix(input: &str) -> Option<(Self, usize)> {
+        Self::ALL
+            .iter()
+            .filter(|m| input.starts_with(m.text()))
+            .max_by_key(|m| m.text().len())
+            .map(|m| (*m, m.text().len()))
+    }
+}
+
+macro_rules! modifiers {
+    ($( $(#[$doc:meta])* $name:ident { $( $variant:ident = $text:literal ),+ $(,)? } )+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub enum $name { $( $variant ),+ }
+        impl Modifier for $name {
+            const ALL: &'static [$name] = &[$( $name::$variant ),+];
+            fn text(self) -> &'static str { match self { $( $name::$variant => $text ),+ } }
+        }
+    )+};
+}
+
+/// Types that also say what an operand slot takes.
+macro_rules! types {
+    ($( $(#[$doc:meta])* $name:ident { $( $variant:ident = $text:literal : $slot:ident ),+ $(,)? } )+) => {$(
+        modifiers! { $(#[$doc])* $name { $( $variant = $text ),+ } }
+        impl $name {
+            /// What an operand of this type takes.
+            pub const fn slot(self) -> Slot { match self { $( $name::$variant => Slot::$slot ),+ } }
+        }
+    )+};
+}
+
+types! {
+    /// Types of integer arithmetic.
+    IntType { U16 = "u16": B16, S16 = "s16": B16, U32 = "u32": B32, S32 = "s32": B32, U64 = "u64": B64, S64 = "s64": B64 }
+    /// Sources of widening multiplications; the result is twice as wide.
+    WideType { U16 = "u16": B16, S16 = "s16": B16, U32 = "u32": B32, S32 = "s32": B32 }
+    /// Types of untyped moves.
+    BitType { B16 = "b16": B16, B32 = "b32": B32, B64 = "b64": B64 }
+    /// Types of bitwise logic.
+    LogicType { Pred = "pred": PRED, B16 = "b16": B16, B32 = "b32": B32, B64 = "b64": B64 }
+    /// 32- and 64-bit types.
+    WordType { B32 = "b32": B32, B64 = "b64": B64 }
+    /// Shifts to the right.
+    ShiftType { U16 = "u16": B16, S16 = "s16": B16, U32 = "u32": B32, S32 = "s32": B32, U64 = "u64": B64, S64 = "s64": B64 }
+    /// Types of floating-point arithmetic.
+    FloatType { F16 = "f16": H16, F16x2 = "f16x2": H16X2, BF16 = "bf16": H16, BF16x2 = "bf16x2": H16X2, F32 = "f32": F32, F64 = "f64": F64 }
+    /// f32 and f64.
+    WideFloatType { F32 = "f32": F32, F64 = "f64": F64 }
+    /// 16-bit floats.
+    HalfType { F16 = "f16": H16, F16x2 = "f16x2": H16X2, BF16 = "bf16": H16, BF16x2 = "bf16x2": H16X2 }
+    /// Types of comparisons and selections.
+    CompareType { U16 = "u16": B16, S16 = "s16": B16, U32 = "u32": B32, S32 = "s32": B32, U64 = "u64": B64, S64 = "s64": B64,
+        B16 = "b16": B16, B32 = "b32": B32, B64 = "b64": B64, F16 = "f16": H16, BF16 = "bf16": H16, F32 = "f32": F32, F64 = "f64": F64 }
+    /// Scalar types of `cvt`. 8-bit integers live in 32-bit registers.
+    CvtType { U8 = "u8": B32, S8 = "s8": B32, U16 = "u16": B16, S16 = "s16": B16, U32 = "u32": B32, S32 = "s32": B32, U64 = "u64": B64, S64 = "s64": B64,
+        F16 = "f16": H16, BF16 = "bf16": H16, F32 = "f32": F32, F64 = "f64": F64 }
+    /// Types of loads and stores. A byte is loaded zero-extended (`U8`) or sign-extended (`S8`) into a 32-bit register.
+    MemType { U8 = "u8": B32, S8 = "s8": B32, B16 = "b16": B16, B32 = "b32": B32, B64 = "b64": B64 }
+    /// Types of atomics.
+    AtomType { B32 = "b32": B32, B64 = "b64": B64, U32 = "u32": B32, S32 = "s32": B32, U64 = "u64": B64, S64 = "s64": B64, F32 = "f32": F32, F64 = "f64": F64,
+        F16 = "noftz.f16": H16, F16x2 = "noftz.f16x2": H16X2, BF16 = "noftz.bf16": H16, BF16x2 = "noftz.bf16x2": H16X2 }
+    /// Accumulator types of tensor-core instructions. f16 accumulators are packed in pairs.
+    AccType { F32 = "f32": F32, F16 = "f16": H16X2, S32 = "s32": B32 }
+}
+
+modifiers! {
+    /// Special registers that are read with `mov.u32`.
+    SpecialReg32 {
+        TidX = "%tid.x", NtidX = "%ntid.x", CtaidX = "%ctaid.x", CtaidY = "%ctaid.y", CtaidZ = "%ctaid.z",
+        NctaidX = "%nctaid.x", NctaidY = "%nctaid.y", NctaidZ = "%nctaid.z",
+        ClusterCtaidX = "%cluster_ctaid.x", ClusterCtaidY = "%cluster_ctaid.y", ClusterCtaidZ = "%cluster_ctaid.z",
+        ClusteridX = "%clusterid.x", ClusteridY = "%clusterid.y", ClusteridZ = "%clusterid.z",
+        ClusterCtarank = "%cluster_ctarank", ClusterNctarank = "%cluster_nctarank",
+        Laneid = "%laneid", Smid = "%smid", Nsmid = "%nsmid", Clock = "%clock", GlobaltimerLo = "%globaltimer_lo",
+        LanemaskLt = "%lanemask_lt",
+    }
+    /// Special registers that are read with `mov.u64`.
+    SpecialReg64 { Clock64 = "%clock64", Globaltimer = "%globaltimer" }
+    Ftz { No = "", Yes = ".ftz" }
+    /// Saturation to [0, 1] (floats) or to the range of the type (integers).
+    Sat { No = "", Yes = ".sat" }
+    /// A result that is NaN if an operand is.
+    NanMode { Number = "", Propagate = ".NaN" }
+    /// Rounding of `cvt`, `add`, `mul`, `fma`: never left to the assembler where a contraction could follow.
+    Round { Rn = ".rn", Rz = ".rz", Rm = ".rm", Rp = ".rp" }
+    /// Rounding of conversions: none (exact), to a float, or to an integral value.
+    CvtRound { None = "", Rn = ".rn", Rz = ".rz", Rm = ".rm", Rp = ".rp", Rni = ".rni", Rzi = ".rzi", Rmi = ".rmi", Rpi = ".rpi" }
+    Relu { No = "", Yes = ".relu" }
+    /// Pairs of 16-bit floats.
+    Pair16 { F16x2 = "f16x2", BF16x2 = "bf16x2" }
+    /// Pairs of fp8, in a 16-bit register.
+    Pair8 { E4M3x2 = "e4m3x2", E5M2x2 = "e5m2x2" }
+    /// How a float division is done.
+    DivMode { Approx = ".approx", Full = ".full" }
+    Unary16 { Ex2F16 = "ex2.approx.f16", Ex2F16x2 = "ex2.approx.f16x2", Ex2BF16 = "ex2.approx.ftz.bf16", Ex2BF16x2 = "ex2.approx.ftz.bf16x2",
+        TanhF16 = "tanh.approx.f16", TanhF16x2 = "tanh.approx.f16x2", TanhBF16 = "tanh.approx.bf16", TanhBF16x2 = "tanh.approx.bf16x2" }
+    /// Approximate functions of the special-function unit, f32.
+    Mufu { Ex2 = "ex2", Lg2 = "lg2", Rcp = "rcp", Rsqrt = "rsqrt", Sqrt = "sqrt", Sin = "sin", Cos = "cos" }
+    /// Correctly rounded functions.
+    Exact { Rcp = "rcp", Sqrt = "sqrt" }
+    /// f64 seeds.
+    Mufu64 { Rcp = "rcp", Rsqrt = "rsqrt" }
+    /// Comparisons. The `…u` forms are true when an operand is NaN; `num` and `nan` test for NaN.
+    Compare { Eq = "eq", Ne = "ne", Lt = "lt", Le = "le", Gt = "gt", Ge = "ge", Lo = "lo", Ls = "ls", Hi = "hi", Hs = "hs",
+        Equ = "equ", Neu = "neu", Ltu = "ltu", Leu = "leu", Gtu = "gtu", Geu = "geu", Num = "num", Nan = "nan" }
+    Logic { And = "and", Or = "or", Xor = "xor" }
+    ShiftDirection { Left = "l", Right = "r" }
+    /// What a funnel shift does with amounts above 31.
+    ShiftAmount { Wrap = ".wrap", Clamp = ".clamp" }
+    PrmtMode { Bytes = "", F4e = ".f4e", B4e = ".b4e", Rc8 = ".rc8", Ecl = ".ecl", Ecr = ".ecr", Rc16 = ".rc16" }
+    MinMax { Min = "min", Max = "max" }
+    /// State space of a load, store or atomic.
+    Space { Global = ".global", Shared = ".shared", SharedCluster = ".shared::cluster", Generic = "" }
+    /// Semantics of a load.
+    LoadSem { Weak = "", NonCoherent = ".nc", Volatile = ".volatile", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster", RelaxedGpu = ".relaxed.gpu",
+        RelaxedSys = ".relaxed.sys", AcquireCta = ".acquire.cta", AcquireCluster = ".acquire.cluster", AcquireGpu = ".acquire.gpu", AcquireSys = ".acquire.sys" }
+    /// Semantics of a store.
+    StoreSem { Weak = "", Volatile = ".volatile", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster", RelaxedGpu = ".relaxed.gpu", RelaxedSys = ".relaxed.sys",
+        ReleaseCta = ".release.cta", ReleaseCluster = ".release.cluster", ReleaseGpu = ".release.gpu", ReleaseSys = ".release.sys" }
+    /// Semantics of an atomic or a fence.
+    AtomSem { Relaxed = ".relaxed", Acquire = ".acquire", Release = ".release", AcqRel = ".acq_rel" }
+    FenceSem { AcqRel = ".acq_rel", Sc = ".sc", Acquire = ".acquire", Release = ".release" }
+    Scope { Cta = ".cta", Cluster = ".cluster", Gpu = ".gpu", Sys = ".sys" }
+    AtomOp { Add = "add", Min = "min", Max = "max", And = "and", Or = "or", Xor = "xor", Exch = "exch", Inc = "inc", Dec = "dec" }
+    RedOp { Add = "add", Min = "min", Max = "max", And = "and", Or = "or", Xor = "xor", Inc = "inc", Dec = "dec" }
+    ShuffleMode { Idx = "idx", Up = "up", Down = "down", Bfly = "bfly" }
+    VoteMode { All = "all", Any = "any", Uni = "uni" }
+    ReduxOp { AddU32 = "add.u32", AddS32 = "add.s32", MinU32 = "min.u32", MinS32 = "min.s32", MaxU32 = "max.u32", MaxS32 = "max.s32",
+        And = "and.b32", Or = "or.b32", Xor = "xor.b32" }
+    MatrixTrans { No = "", Yes = ".trans" }
+    ClusterArriveSem { Release = "", Relaxed = ".relaxed" }
+    /// Proxy fences.
+    ProxyFence { Async = "async", AsyncGlobal = "async.global", AsyncSharedCta = "async.shared::cta", AsyncSharedCluster = "async.shared::cluster", Alias = "alias",
+        AsyncGenericAcquireCluster = "async::generic.acquire.sync_restrict::shared::cluster.cluster",
+        AsyncGenericReleaseCluster = "async::generic.release.sync_restrict::shared::cta.cluster" }
+    /// Bulk-copy waits: until the sources may be overwritten, or until the writes are visible.
+    BulkWait { Complete = "", Read = ".read" }
+    /// Reductions of bulk tensor copies.
+    TensorRed { Add = ".add", Min = ".min", Max = ".max", Inc = ".inc", Dec = ".dec", And = ".and", Or = ".or", Xor = ".xor" }
+    /// Operand types of wgmma: `a.b`.
+    WgmmaTypes { F16 = "f16.f16", BF16 = "bf16.bf16", TF32 = "tf32.tf32", E4M3E4M3 = "e4m3.e4m3", E4M3E5M2 = "e4m3.e5m2", E5M2E4M3 = "e5m2.e4m3",
+        E5M2E5M2 = "e5m2.e5m2", S8S8 = "s8.s8", S8U8 = "s8.u8", U8S8 = "u8.s8", U8U8 = "u8.u8" }
+    SatFinite { No = "", Yes = ".satfinite" }
+    /// Shapes and operand types of mma.sync.
+    MmaKind { M16N8K16F16 = "m16n8k16.row.col.f32.f16.f16.f32", M16N8K16BF16 = "m16n8k16.row.col.f32.bf16.bf16.f32",
+        M16N8K8TF32 = "m16n8k8.row.col.f32.tf32.tf32.f32", M16N8K32S8 = "m16n8k32.row.col.s32.s8.s8.s32", M16N8K32U8 = "m16n8k32.row.col.s32.u8.u8.s32",
+        M16N8K32E4M3 = "m16n8k32.row.col.f32.e4m3.e4m3.f32", M16N8K32E5M2 = "m16n8k32.row.col.f32.e5m2.e5m2.f32" }
+    RegCount { Increase = ".inc", Decrease = ".dec" }
+    GridDep { Wait = "wait", LaunchDependents = "launch_dependents" }
+}

@@ -1,0 +1,326 @@
+//! Flat form → PTX text.
+use super::flat::{Flat, FlatInst, Reg, Terminator, Uniformity};
+use super::inst::{Inst, ROWS};
+use super::launch::EntryParam;
+use super::operand::*;
+use crate::error::Loc;
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+/// A piece of a row's syntax.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Piece {
+    Text(String),
+    /// Field by position.
+    Field(usize),
+    /// `.v2`… by the field's length.
+    Vector(usize),
+    /// The field's length.
+    Length(usize),
+}
+
+/// The syntax of every row, split at its placeholders.
+pub(super) static SYNTAX: LazyLock<Vec<Vec<Piece>>> = LazyLock::new(|| ROWS.iter().map(split_syntax).collect());
+
+fn split_syntax(row: &super::inst::RowInfo) -> Vec<Piece> {
+    let mut pieces = vec![];
+    let mut text = String::new();
+    let mut chars = row.syntax.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '{' | '}' if chars.peek() == Some(&c) => {
+                chars.next();
+                text.push(c);
+            }
+            '{' => {
+                let name: String = chars.by_ref().take_while(|c| *c != '}').collect();
+                let bare = name.trim_start_matches(['#', '$']);
+                let index = row.fields.iter().position(|(_, f)| *f == bare);
+                // Every row is split by a test, so that this cannot fail in use.
+                let index = index.unwrap_or_else(|| panic!("row {}: no field `{bare}`", row.name));
+                if !text.is_empty() {
+                    pieces.push(Piece::Text(std::mem::take(&mut text)));
+                }
+                pieces.push(match name.as_bytes()[0] {
+                    b'#' => Piece::Vector(index),
+                    b'$' => Piece::Length(index),
+                    _ => Piece::Field(index),
+                });
+            }
+            _ => text.push(c),
+        }
+    }
+    if !row.syntax.contains(';') {
+        text.push(';');
+    }
+    if !text.is_empty() {
+        pieces.push(Piece::Text(text));
+    }
+    pieces
+}
+
+fn field_len<R>(field: &Field<'_, R>) -> usize {
+    match field {
+        Field::Defs(list, _) => list.len(),
+        Field::Srcs(list, _) => list.len(),
+        Field::Tied(t, _) => t.output.len(),
+        Field::Modifier(_)
+        | Field::Def(..)
+        | Field::Reg(..)
+        | Field::Src(..)
+        | Field::Addr(..)
+        | Field::Number(_)
+        | Field::Param(_) => 1,
+    }
+}
+
+fn write_src(out: &mut String, src: &Src<Reg>, slot: Slot) {
+    match src {
+        Src::Reg(r) => write_reg(out, *r),
+        Src::Imm(bits) => write_imm(out, *bits, slot),
+    }
+}
+
+fn write_reg(out: &mut String, r: Reg) {
+    out.push('%');
+    out.push_str(r.class.prefix());
+    write_u32(out, r.index);
+}
+
+fn write_u32(out: &mut String, mut v: u32) {
+    let mut buf = [0u8; 10];
+    let mut at = buf.len();
+    loop {
+        at -= 1;
+        buf[at] = b'0' + (v % 10) as u8;
+        v /= 10;
+        if v == 0 {
+            break;
+        }
+    }
+    out.extend(buf[at..].iter().map(|b| *b as char));
+}
+
+fn write_imm(out: &mut String, bits: u64, slot: Slot) {
+    // A String never fails to grow as a writer.
+    let _ = match slot.literal {
+        LiteralStyle::F32 => write!(out, "0f{:08X}", bits as u32),
+        LiteralStyle::F64 => write!(out, "0d{bits:016X}"),
+        LiteralStyle::Integer | LiteralStyle::None => {
+            let (signed, unsigned) = match slot.class {
+                Class::Pred => (bits as i64, bits),
+                Class::B16 => (i64::from(bits as i16), bits & 0xffff),
+                Class::B32 => (i64::from(bits as i32), bits & 0xffff_ffff),
+                Class::B64 => (bits as i64, bits),
+            };
+            if (-4096..=65536).contains(&signed) {
+                write!(out, "{signed}")
+            } else {
+                write!(out, "0x{unsigned:x}")
+            }
+        }
+    };
+}
+
+fn write_list<T>(out: &mut String, items: &[T], mut one: impl FnMut(&mut String, &T)) {
+    if let [item] = items {
+        return one(out, item);
+    }
+    out.push('{');
+    for (i, item) in items.iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        one(out, item);
+    }
+    out.push('}');
+}
+
+/// The name of an entry parameter.
+pub(super) fn param_name(p: ParamRef) -> String {
+    format!("smalt_p{}", p.0)
+}
+
+/// Appends one instruction, `;` included, no newline.
+pub fn write_inst(out: &mut String, inst: &Inst<Reg>) {
+    let fields = inst.fields();
+    for piece in &SYNTAX[inst.row()] {
+        match piece {
+            Piece::Text(text) => out.push_str(text),
+            Piece::Vector(i) => match field_len(&fields[*i]) {
+                1 => {}
+                n => {
+                    let _ = write!(out, ".v{n}");
+                }
+            },
+            Piece::Length(i) => write_u32(out, field_len(&fields[*i]) as u32),
+            Piece::Field(i) => match &fields[*i] {
+                Field::Modifier(text) => out.push_str(text),
+                Field::Def(r, _) | Field::Reg(r, _) => write_reg(out, **r),
+                Field::Src(src, slot) => write_src(out, src, *slot),
+                Field::Addr(a, _) => {
+                    out.push('[');
+                    write_reg(out, a.base);
+                    if a.offset != 0 {
+                        let _ = write!(out, "+{}", a.offset);
+                    }
+                    out.push(']');
+                }
+                Field::Defs(list, _) => write_list(out, list, |out, r| write_reg(out, *r)),
+                // Coordinates and accumulators keep their braces also when they are one.
+                Field::Srcs(list, slot) if list.len() == 1 && needs_braces(inst.row(), *i) => {
+                    out.push('{');
+                    write_src(out, &list[0], *slot);
+                    out.push('}');
+                }
+                Field::Srcs(list, slot) => write_list(out, list, |out, a| write_src(out, a, *slot)),
+                Field::Tied(t, _) => write_list(out, &t.output, |out, r| write_reg(out, *r)),
+                Field::Number(n) => {
+                    let _ = if (-4096..=65536).contains(n) {
+                        write!(out, "{n}")
+                    } else {
+                        write!(out, "0x{n:x}")
+                    };
+                }
+                Field::Param(p) => out.push_str(&param_name(*p)),
+            },
+        }
+    }
+}
+
+/// Lists whose braces stay with one element: those of rows that print the list's length in the opcode.
+fn needs_braces(row: usize, field: usize) -> bool {
+    SYNTAX[row].contains(&Piece::Length(field))
+}
+
+fn write_flat_inst(out: &mut String, fi: &FlatInst) {
+    if let Some(guard) = fi.guard {
+        let _ = write!(out, "@{}{} ", if guard.negated { "!" } else { "" }, guard.pred);
+    }
+    write_inst(out, &fi.inst);
+}
+
+/// The PTX ISA version that the instructions and parameters need, e.g. 80 for 8.0.
+pub fn isa_version(flat: &Flat) -> u16 {
+    let of_insts = flat
+        .blocks
+        .iter()
+        .flat_map(|b| &b.insts)
+        .map(|i| i.inst.requires().isa)
+        .max()
+        .unwrap_or(80);
+    let param_bytes: usize = flat
+        .launch
+        .params
+        .iter()
+        .map(|p| match p {
+            EntryParam::Pointer { .. } => 8,
+            EntryParam::TensorMap(_) => 128,
+        })
+        .sum();
+    // Parameters above 4352 bytes need 8.1 (PTX ISA, "Kernel Function Parameters").
+    of_insts.max(if param_bytes > 4352 { 81 } else { 80 })
+}
+
+/// The whole module. Every instruction carries `.loc` with its op as the line of one synthetic file.
+pub fn print(flat: &Flat) -> String {
+    let mut out = String::with_capacity(256 * 1024);
+    let version = isa_version(flat);
+    let _ = writeln!(out, ".version {}.{}", version / 10, version % 10);
+    let _ = writeln!(out, ".target {}", flat.target);
+    out.push_str(".address_size 64\n\n.extern .shared .align 1024 .b8 smalt_smem[];\n\n");
+    let _ = writeln!(out, ".visible .entry {}(", flat.launch.entry);
+    for (i, param) in flat.launch.params.iter().enumerate() {
+        let name = param_name(ParamRef(i as u32));
+        let comma = if i + 1 < flat.launch.params.len() { "," } else { "" };
+        let _ = match param {
+            EntryParam::Pointer { .. } => writeln!(out, "\t.param .b64 {name}{comma}"),
+            EntryParam::TensorMap(_) => writeln!(out, "\t.param .align 64 .b8 {name}[128]{comma}"),
+        };
+    }
+    out.push_str(")\n");
+    let _ = writeln!(out, ".maxntid {}, 1, 1", flat.launch.block);
+    if let Some(n) = flat.min_ctas_per_sm {
+        let _ = writeln!(out, ".minnctapersm {n}");
+    }
+    if flat.launch.cluster != [1, 1, 1] {
+        let [x, y, z] = flat.launch.cluster;
+        let _ = writeln!(out, ".explicitcluster\n.reqnctapercluster {x}, {y}, {z}");
+    }
+    out.push_str("{\n");
+    for class in Class::ALL {
+        let n = flat.registers[class as usize];
+        if n > 0 {
+            let _ = writeln!(out, "\t.reg {} %{}<{n}>;", class.ptx_type(), class.prefix());
+        }
+    }
+    let mut loc = Loc::default();
+    for (b, block) in flat.blocks.iter().enumerate() {
+        let _ = writeln!(out, "B{b}:");
+        for inst in &block.insts {
+            if inst.loc != loc {
+                loc = inst.loc;
+                let _ = writeln!(out, "\t.loc 1 {} 0", loc.0.max(1));
+            }
+            out.push('\t');
+            write_flat_inst(&mut out, inst);
+            out.push('\n');
+        }
+        let next = b as u32 + 1;
+        match &block.terminator {
+            Terminator::Branch { to } if to.0 == next => {}
+            Terminator::Branch { to } => {
+                let _ = writeln!(out, "\tbra.uni {to};");
+            }
+            Terminator::CondBranch {
+                guard,
+                then,
+                otherwise,
+                uniformity,
+            } => {
+                let uni = match uniformity {
+                    Uniformity::Uniform => ".uni",
+                    Uniformity::Divergent { .. } => "",
+                };
+                let neg = |n: bool| if n { "!" } else { "" };
+                if then.0 == next {
+                    let _ = writeln!(out, "\t@{}{} bra{uni} {otherwise};", neg(!guard.negated), guard.pred);
+                } else {
+                    let _ = writeln!(out, "\t@{}{} bra{uni} {then};", neg(guard.negated), guard.pred);
+                    if otherwise.0 != next {
+                        let _ = writeln!(out, "\tbra.uni {otherwise};");
+                    }
+                }
+            }
+            Terminator::Return => out.push_str("\tret;\n"),
+        }
+    }
+    out.push_str("}\n.file 1 \"smalt.op\"\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_syntax_that_names_all_its_fields() {
+        for (row, pieces) in ROWS.iter().zip(SYNTAX.iter()) {
+            for (i, (kind, field)) in row.fields.iter().enumerate() {
+                assert!(
+                    pieces.contains(&Piece::Field(i)),
+                    "row {}: {kind} {field} is not in its syntax",
+                    row.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn row_names_are_unique() {
+        let mut names: Vec<_> = ROWS.iter().map(|r| r.name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+    }
+}

@@ -1,0 +1,375 @@
+//! The instruction table: every PTX instruction that smalt can emit, print, parse, verify and execute.
+//!
+//! # Grammar
+//! ```text
+//! /// what it does, with its source
+//! method Variant { kind field: argument; … }
+//!     "syntax", requires [Requirement], effects [Effects];
+//! ```
+//! `Variant` is the CamelCase of `<op>_<space>_<type>`, shortened to what tells the row from others. Kinds of fields:
+//!
+//! | kind | argument | Rust type | is |
+//! |---|---|---|---|
+//! | `modifier` | a type of [`super::modifier`] | that type | part of the opcode |
+//! | `number` | `_` | `i64` | a number in the opcode or an immediate operand |
+//! | `def` | `[slot]` | `R` | a register written |
+//! | `reg` | `[slot]` | `R` | a register read; no immediate possible |
+//! | `src` | `[slot]` | `Src<R>` | a register or an immediate |
+//! | `addr` | `[slot]` of the base | `Addr<R>` | `[base+offset]` |
+//! | `defs`, `srcs` | `[slot]` | `Regs<R>`, `Srcs<R>` | a list, printed `{a, b}` |
+//! | `tied` | `[slot]` | `Tied<R>` | registers updated in place |
+//! | `param` | `_` | `ParamRef` | a parameter of the entry |
+//!
+//! In the syntax `{f}` stands for field `f`, `{#f}` for `.v2`/`.v4`/`.v8` by the length of list `f` (nothing for 1),
+//! `{$f}` for that length itself, `{{` and `}}` for braces. `;` is added unless the syntax has one. A wait is one row: its syntax is a loop.
+//!
+//! Adding an instruction: one row here, one method of the emulator (rustc names it), one file test
+//! (`docs/adding-an-instruction.md`).
+
+/// Expands `$callback! { rows }`.
+#[macro_export]
+macro_rules! instruction_table {
+    ($callback:ident) => { $callback! {
+// ---------------------------------------------------------------- moves
+/// Copy of a register or an immediate.
+mov Mov { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "mov.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// A predicate from an immediate or another predicate. PTX has no `mov` of an immediate to a predicate in `.b` form.
+mov_pred MovPred { def d: [Slot::PRED]; src a: [Slot::PRED] }
+    "mov.pred {d}, {a}", requires [base()], effects [PURE];
+/// A 32-bit special register.
+mov_special32 MovSpecial32 { modifier reg: SpecialReg32; def d: [Slot::B32] }
+    "mov.u32 {d}, {reg}", requires [base()], effects [special32(*reg)];
+/// A 64-bit special register.
+mov_special64 MovSpecial64 { modifier reg: SpecialReg64; def d: [Slot::B64] }
+    "mov.u64 {d}, {reg}", requires [base()], effects [Effects::VOLATILE];
+/// The shared-window address of the kernel's dynamic shared memory.
+mov_smem_base MovSmemBase { def d: [Slot::B32] }
+    "mov.u32 {d}, smalt_smem", requires [base()], effects [PURE];
+/// Two halves into one register: `a` is the low half.
+pack_b32 PackB32 { def d: [Slot::B32]; srcs a: [Slot::H16] }
+    "mov.b32 {d}, {a}", requires [base()], effects [PURE];
+/// One register into two halves: `d[0]` is the low half.
+unpack_b32 UnpackB32 { defs d: [Slot::H16]; reg a: [Slot::B32] }
+    "mov.b32 {d}, {a}", requires [base()], effects [PURE];
+/// Two words into one register: `a[0]` is the low word.
+pack_b64 PackB64 { def d: [Slot::B64]; srcs a: [Slot::B32] }
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+/// One register into two words: `d[0]` is the low word.
+unpack_b64 UnpackB64 { defs d: [Slot::B32]; reg a: [Slot::B64] }
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+/// A value of the entry's parameter.
+ld_param LdParam { modifier ty: WordType; def d: [ty.slot()]; param p: _ }
+    "ld.param.{ty} {d}, [{p}]", requires [base()], effects [PURE];
+/// The generic address of a parameter, for tensor maps passed by value.
+param_addr ParamAddr { def d: [Slot::B64]; param p: _ }
+    "{{ .reg .b64 T; mov.b64 T, {p}; cvta.param.u64 {d}, T; }}", requires [base()], effects [PURE];
+/// The global address that a generic address stands for, and back (the same number on every machine we run on).
+cvta_to_global CvtaToGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
+    "cvta.to.global.u64 {d}, {a}", requires [base()], effects [PURE];
+/// The `shared::cluster` address of `a` (a `shared::cta` address) in the CTA of rank `rank`.
+mapa Mapa { def d: [Slot::B32]; reg a: [Slot::B32]; src rank: [Slot::B32] }
+    "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [base()], effects [PURE];
+
+// ---------------------------------------------------------------- integers
+add_int AddInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "add.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+sub_int SubInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "sub.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// The low half of the product.
+mul_lo MulLo { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "mul.lo.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// The high half of the product.
+mul_hi MulHi { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "mul.hi.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// The whole product, twice as wide.
+mul_wide MulWide { modifier ty: WideType; def d: [wide_slot(*ty)]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "mul.wide.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// `a·b + c`, low half.
+mad_lo MadLo { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
+    "mad.lo.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// `a·b + c`, twice as wide.
+mad_wide MadWide { modifier ty: WideType; def d: [wide_slot(*ty)]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [wide_slot(*ty)] }
+    "mad.wide.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// Quotient, truncated. Division by zero gives an unspecified value (PTX ISA 9.7.1.8): lowering guards it.
+div_int DivInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "div.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Remainder with the dividend's sign.
+rem_int RemInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "rem.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+neg_int NegInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "neg.{ty} {d}, {a}", requires [base()], effects [PURE];
+abs_int AbsInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "abs.{ty} {d}, {a}", requires [base()], effects [PURE];
+min_max_int MinMaxInt { modifier op: MinMax; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+logic Logic { modifier op: Logic; modifier ty: LogicType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+not Not { modifier ty: LogicType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "not.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// Any function of three words: `lut` = the function of 0xF0, 0xCC, 0xAA.
+lop3 Lop3 { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32]; number lut: _ }
+    "lop3.b32 {d}, {a}, {b}, {c}, {lut}", requires [base()], effects [PURE];
+/// Shift left; amounts beyond the width give 0.
+shl Shl { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [Slot::B32] }
+    "shl.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Shift right; amounts beyond the width give 0, or the sign.
+shr Shr { modifier ty: ShiftType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [Slot::B32] }
+    "shr.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Funnel shift of `b:a`.
+shf Shf { modifier dir: ShiftDirection; modifier amount: ShiftAmount; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "shf.{dir}{amount}.b32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// Bytes of `b:a` picked by the nibbles of `c`.
+prmt Prmt { modifier mode: PrmtMode; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "prmt.b32{mode} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// The field of `len` bits at `pos`, zero- or sign-extended.
+bfe Bfe { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src pos: [Slot::B32]; src len: [Slot::B32] }
+    "bfe.{ty} {d}, {a}, {pos}, {len}", requires [base()], effects [PURE];
+/// `b` with its field of `len` bits at `pos` replaced by the low bits of `a`.
+bfi Bfi { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src pos: [Slot::B32]; src len: [Slot::B32] }
+    "bfi.{ty} {d}, {a}, {b}, {pos}, {len}", requires [base()], effects [PURE];
+clz Clz { modifier ty: WordType; def d: [Slot::B32]; src a: [ty.slot()] }
+    "clz.{ty} {d}, {a}", requires [base()], effects [PURE];
+popc Popc { modifier ty: WordType; def d: [Slot::B32]; src a: [ty.slot()] }
+    "popc.{ty} {d}, {a}", requires [base()], effects [PURE];
+brev Brev { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "brev.{ty} {d}, {a}", requires [base()], effects [PURE];
+
+// ---------------------------------------------------------------- floats
+add_float AddFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "add{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE];
+sub_float SubFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "sub{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE];
+mul_float MulFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "mul{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE];
+/// `a·b + c`, rounded once.
+fma Fma { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
+    "fma{rnd}{ftz}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+neg_float NegFloat { modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "neg{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+abs_float AbsFloat { modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "abs{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// Minimum or maximum; −0 is below +0. Without `.NaN` a single NaN operand is ignored.
+min_max_float MinMaxFloat { modifier op: MinMax; modifier ftz: Ftz; modifier nan: NanMode; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "{op}{ftz}{nan}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// `b` with the sign of `a`.
+copysign Copysign { modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "copysign.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Correctly rounded division.
+div_float DivFloat { modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "div.rn{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// f32 division within 2 ulp: `full` has the full range, `approx` does not.
+div_approx DivApprox { modifier mode: DivMode; modifier ftz: Ftz; def d: [Slot::F32]; src a: [Slot::F32]; src b: [Slot::F32] }
+    "div{mode}{ftz}.f32 {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Correctly rounded reciprocal or square root.
+exact Exact { modifier op: Exact; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "{op}.rn{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// An approximate function of the special-function unit, f32.
+mufu Mufu { modifier op: Mufu; modifier ftz: Ftz; def d: [Slot::F32]; src a: [Slot::F32] }
+    "{op}.approx{ftz}.f32 {d}, {a}", requires [base()], effects [PURE];
+tanh_approx TanhApprox { def d: [Slot::F32]; src a: [Slot::F32] }
+    "tanh.approx.f32 {d}, {a}", requires [base()], effects [PURE];
+/// ex2 and tanh of 16-bit floats, alone or in pairs.
+mufu16 Mufu16 { modifier op: Unary16; def d: [unary16_slot(*op)]; reg a: [unary16_slot(*op)] }
+    "{op} {d}, {a}", requires [base()], effects [PURE];
+/// A 20-bit seed of the reciprocal or reciprocal square root, f64.
+mufu64 Mufu64 { modifier op: Mufu64; def d: [Slot::F64]; reg a: [Slot::F64] }
+    "{op}.approx.ftz.f64 {d}, {a}", requires [base()], effects [PURE];
+
+// ---------------------------------------------------------------- conversions
+/// Conversion between scalars; `rnd` is `None` exactly where PTX forbids one (widening, integer to integer).
+cvt Cvt { modifier rnd: CvtRound; modifier ftz: Ftz; modifier sat: Sat; modifier to: CvtType; modifier from: CvtType; def d: [to.slot()]; reg a: [from.slot()] }
+    "cvt{rnd}{ftz}{sat}.{to}.{from} {d}, {a}", requires [cvt_requires(*to, *from)], effects [PURE];
+/// Two f32 into a packed pair: `a` becomes the *high* half.
+cvt_pair CvtPair { modifier rnd: Round; modifier relu: Relu; modifier to: Pair16; def d: [Slot::B32]; src a: [Slot::F32]; src b: [Slot::F32] }
+    "cvt{rnd}{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Two f32 into an fp8 pair, nearest even, saturating to the largest finite: `a` becomes the *high* byte.
+cvt_pair8_f32 CvtPair8F32 { modifier relu: Relu; modifier to: Pair8; def d: [Slot::H16]; src a: [Slot::F32]; src b: [Slot::F32] }
+    "cvt.rn.satfinite{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE];
+/// An f16 pair into an fp8 pair.
+cvt_pair8_f16x2 CvtPair8F16x2 { modifier relu: Relu; modifier to: Pair8; def d: [Slot::H16]; reg a: [Slot::H16X2] }
+    "cvt.rn.satfinite{relu}.{to}.f16x2 {d}, {a}", requires [base()], effects [PURE];
+/// An fp8 pair into an f16 pair, exact.
+cvt_f16x2_pair8 CvtF16x2Pair8 { modifier relu: Relu; modifier from: Pair8; def d: [Slot::H16X2]; reg a: [Slot::H16] }
+    "cvt.rn{relu}.f16x2.{from} {d}, {a}", requires [base()], effects [PURE];
+/// f32 to tf32, nearest with ties away from zero.
+cvt_tf32 CvtTf32 { def d: [Slot::B32]; reg a: [Slot::F32] }
+    "cvt.rna.tf32.f32 {d}, {a}", requires [base()], effects [PURE];
+
+// ---------------------------------------------------------------- predicates
+setp Setp { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "setp.{cmp}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// `p ? a : b`
+selp Selp { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; reg p: [Slot::PRED] }
+    "selp.{ty} {d}, {a}, {b}, {p}", requires [base()], effects [PURE];
+
+// ---------------------------------------------------------------- memory
+/// Load of 1, 2, 4 (or 8 bytes-wide) elements; the address is aligned to the whole access.
+ld Ld { modifier sem: LoadSem; modifier space: Space; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [space_slot(*space)] }
+    "ld{sem}{space}{#d}.{ty} {d}, {addr}", requires [base()], effects [load_effects(*space, *sem)];
+/// Load of memory that nothing writes during the kernel, through the read-only path.
+ld_nc LdNc { modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64] }
+    "ld.global.nc{#d}.{ty} {d}, {addr}", requires [base()], effects [PURE];
+st St { modifier sem: StoreSem; modifier space: Space; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()] }
+    "st{sem}{space}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)];
+/// Atomic read-modify-write; `d` is the old value.
+atom Atom { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: AtomOp; modifier ty: AtomType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
+    "atom{sem}{scope}{space}.{op}.{ty} {d}, {addr}, {a}", requires [base()], effects [atom_effects(*space)];
+/// Compare and swap.
+atom_cas AtomCas { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier ty: WordType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "atom{sem}{scope}{space}.cas.{ty} {d}, {addr}, {a}, {b}", requires [base()], effects [atom_effects(*space)];
+/// Reduction in memory: an atomic with no result.
+red Red { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: RedOp; modifier ty: AtomType; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
+    "red{sem}{scope}{space}.{op}.{ty} {addr}, {a}", requires [base()], effects [atom_effects(*space)];
+/// Four 8×8 matrices of 16-bit elements from shared memory (1, 2 or 4 by the length of `d`).
+ldmatrix Ldmatrix { modifier trans: MatrixTrans; defs d: [Slot::B32]; addr addr: [Slot::B32] }
+    "ldmatrix.sync.aligned.m8n8.x{$d}{trans}.shared.b16 {d}, {addr}", requires [base()], effects [Effects::READ_SHARED | Effects::CONVERGENT];
+stmatrix Stmatrix { modifier trans: MatrixTrans; addr addr: [Slot::B32]; srcs a: [Slot::B32] }
+    "stmatrix.sync.aligned.m8n8.x{$a}{trans}.shared.b16 {addr}, {a}", requires [base()], effects [Effects::WRITE_SHARED | Effects::CONVERGENT];
+/// Store to a peer's shared memory that completes on a barrier there.
+st_async StAsync { modifier ty: MemType; addr addr: [Slot::B32]; srcs a: [ty.slot()]; addr bar: [Slot::B32] }
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{#a}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::WRITE_SHARED | Effects::SYNC];
+
+// ---------------------------------------------------------------- warps
+/// Exchange of registers within a warp. `c` holds the clamp and the segment mask.
+shfl Shfl { modifier mode: ShuffleMode; def d: [Slot::B32]; reg a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32]; number mask: _ }
+    "shfl.sync.{mode}.b32 {d}, {a}, {b}, {c}, {mask}", requires [base()], effects [Effects::CONVERGENT];
+vote Vote { modifier mode: VoteMode; def d: [Slot::PRED]; reg a: [Slot::PRED]; number mask: _ }
+    "vote.sync.{mode}.pred {d}, {a}, {mask}", requires [base()], effects [Effects::CONVERGENT];
+ballot Ballot { def d: [Slot::B32]; reg a: [Slot::PRED]; number mask: _ }
+    "vote.sync.ballot.b32 {d}, {a}, {mask}", requires [base()], effects [Effects::CONVERGENT];
+redux Redux { modifier op: ReduxOp; def d: [Slot::B32]; reg a: [Slot::B32]; number mask: _ }
+    "redux.sync.{op} {d}, {a}, {mask}", requires [base()], effects [Effects::CONVERGENT];
+/// True in exactly one lane of the mask: the lowest one, on every machine we run on.
+elect Elect { def d: [Slot::PRED]; number mask: _ }
+    "elect.sync _|{d}, {mask}", requires [base()], effects [Effects::CONVERGENT];
+bar_warp BarWarp { number mask: _ }
+    "bar.warp.sync {mask}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+set_max_reg SetMaxReg { modifier action: RegCount; number n: _ }
+    "setmaxnreg{action}.sync.aligned.u32 {n}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+nanosleep Nanosleep { src ns: [Slot::B32] }
+    "nanosleep.u32 {ns}", requires [base()], effects [Effects::VOLATILE];
+trap Trap { }
+    "trap", requires [base()], effects [Effects::VOLATILE];
+
+// ---------------------------------------------------------------- CTA and cluster synchronisation
+/// Named barrier: waits until `threads` threads arrived.
+bar_sync BarSync { src id: [Slot::B32]; src threads: [Slot::B32] }
+    "bar.sync {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+bar_arrive BarArrive { src id: [Slot::B32]; src threads: [Slot::B32] }
+    "bar.arrive {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+cluster_arrive ClusterArrive { modifier sem: ClusterArriveSem }
+    "barrier.cluster.arrive{sem}.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+cluster_wait ClusterWait { }
+    "barrier.cluster.wait.acquire.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+fence Fence { modifier sem: FenceSem; modifier scope: Scope }
+    "fence{sem}{scope}", requires [fence_requires(*sem)], effects [Effects::SYNC];
+fence_proxy FenceProxy { modifier proxy: ProxyFence }
+    "fence.proxy.{proxy}", requires [proxy_fence_requires(*proxy)], effects [Effects::SYNC];
+fence_mbarrier_init FenceMbarrierInit { }
+    "fence.mbarrier_init.release.cluster", requires [base()], effects [Effects::SYNC];
+grid_dep GridDep { modifier action: GridDep }
+    "griddepcontrol.{action}", requires [base()], effects [Effects::SYNC | Effects::VOLATILE];
+
+// ---------------------------------------------------------------- mbarriers
+mbarrier_init MbarrierInit { addr addr: [Slot::B32]; src count: [Slot::B32] }
+    "mbarrier.init.shared::cta.b64 {addr}, {count}", requires [base()], effects [Effects::SYNC];
+mbarrier_inval MbarrierInval { addr addr: [Slot::B32] }
+    "mbarrier.inval.shared::cta.b64 {addr}", requires [base()], effects [Effects::SYNC];
+/// `count` arrivals of the executing thread (release, CTA scope).
+mbarrier_arrive MbarrierArrive { addr addr: [Slot::B32]; src count: [Slot::B32] }
+    "mbarrier.arrive.shared::cta.b64 _, {addr}, {count}", requires [base()], effects [Effects::SYNC];
+/// An arrival on a barrier of any CTA of the cluster, in default form.
+mbarrier_arrive_cluster MbarrierArriveCluster { addr addr: [Slot::B32]; src count: [Slot::B32] }
+    "mbarrier.arrive.shared::cluster.b64 _, {addr}, {count}", requires [base()], effects [Effects::SYNC];
+/// One arrival that also raises the pending transaction count by `bytes`.
+mbarrier_arrive_expect_tx MbarrierArriveExpectTx { addr addr: [Slot::B32]; src bytes: [Slot::B32] }
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+mbarrier_arrive_expect_tx_cluster MbarrierArriveExpectTxCluster { addr addr: [Slot::B32]; src bytes: [Slot::B32] }
+    "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+/// Raises the pending transaction count with no arrival.
+mbarrier_expect_tx MbarrierExpectTx { addr addr: [Slot::B32]; src bytes: [Slot::B32] }
+    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+/// True when the phase of parity `parity` has completed (acquire, CTA scope).
+mbarrier_test MbarrierTest { def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32] }
+    "mbarrier.test_wait.parity.shared::cta.b64 {d}, {addr}, {parity}", requires [base()], effects [Effects::SYNC];
+/// Waits for the completion of the phase of parity `parity` (acquire, CTA scope).
+mbarrier_wait MbarrierWait { addr addr: [Slot::B32]; src parity: [Slot::B32] }
+    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity.shared::cta.b64 P, {addr}, {parity}, 10000000;\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+/// The same with cluster scope.
+mbarrier_wait_cluster MbarrierWaitCluster { addr addr: [Slot::B32]; src parity: [Slot::B32] }
+    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 P, {addr}, {parity}, 10000000;\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+/// The same, giving up after `ns` nanoseconds: traps.
+mbarrier_wait_timeout MbarrierWaitTimeout { addr addr: [Slot::B32]; src parity: [Slot::B32]; number ns: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity.shared::cta.b64 P, {addr}, {parity}, 10000000;\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+/// Waits until the word at `addr` is at least `value` (unsigned): relaxed polls, then one acquire fence of the same scope.
+wait_at_least WaitAtLeast { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\n\tsetp.ge.u32 P, V, {value};\n\t@!P bra W;\n\tfence.acq_rel{scope};\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
+/// Waits until the word at `addr` is at least `value` and subtracts it, atomically: relaxed polls, then one acquire fence.
+wait_and_subtract WaitAndSubtract { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\tld.relaxed{scope}.global.b32 V, {addr};\nW:\n\tsetp.ge.u32 P, V, {value};\n\t@P bra C;\n\tld.relaxed{scope}.global.b32 V, {addr};\n\tbra W;\nC:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.relaxed{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra W;\n\tfence.acq_rel{scope};\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
+
+// ---------------------------------------------------------------- bulk copies
+/// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.
+bulk_load BulkLoad { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD];
+/// The same to the CTAs of `mask`, at the same offsets.
+bulk_load_multicast BulkLoadMulticast { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster {dst}, {src}, {bytes}, {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD];
+/// SMEM → GMEM in a bulk group.
+bulk_store BulkStore { addr dst: [Slot::B64]; addr src: [Slot::B32]; src bytes: [Slot::B32] }
+    "cp.async.bulk.global.shared::cta.bulk_group {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE];
+/// SMEM → SMEM of a CTA of the cluster.
+bulk_copy_cluster BulkCopyCluster { addr dst: [Slot::B32]; addr src: [Slot::B32]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }
+    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD];
+bulk_prefetch BulkPrefetch { addr src: [Slot::B64]; src bytes: [Slot::B32] }
+    "cp.async.bulk.prefetch.L2.global {src}, {bytes}", requires [base()], effects [Effects::SYNC];
+/// A box of a tensor map, GMEM → SMEM. `map` is the tensor map's generic address; coordinates are elements, minor first.
+tensor_load TensorLoad { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32] }
+    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes {dst}, [{map}, {coords}], {bar}", requires [base()], effects [Effects::BULK_LOAD];
+tensor_load_multicast TensorLoadMulticast { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
+    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster {dst}, [{map}, {coords}], {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD];
+tensor_store TensorStore { reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr src: [Slot::B32] }
+    "cp.async.bulk.tensor.{$coords}d.global.shared::cta.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE];
+tensor_reduce TensorReduce { modifier op: TensorRed; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr src: [Slot::B32] }
+    "cp.reduce.async.bulk.tensor.{$coords}d.global.shared::cta{op}.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE];
+tensor_prefetch TensorPrefetch { reg map: [Slot::B64]; srcs coords: [Slot::B32] }
+    "cp.async.bulk.prefetch.tensor.{$coords}d.L2.global.tile [{map}, {coords}]", requires [base()], effects [Effects::SYNC];
+/// Brings a tensor map into the descriptor cache.
+prefetch_tensormap PrefetchTensormap { reg map: [Slot::B64] }
+    "prefetch.tensormap [{map}]", requires [base()], effects [Effects::SYNC];
+bulk_commit BulkCommit { }
+    "cp.async.bulk.commit_group", requires [base()], effects [Effects::SYNC];
+/// Waits until at most `n` bulk groups of the executing thread are pending.
+bulk_wait BulkWait { modifier what: BulkWait; number n: _ }
+    "cp.async.bulk.wait_group{what} {n}", requires [base()], effects [Effects::SYNC];
+
+// ---------------------------------------------------------------- tensor cores
+wgmma_fence WgmmaFence { tied acc: [Slot::B32] }
+    "wgmma.fence.sync.aligned; // orders {acc}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+wgmma_commit WgmmaCommit { }
+    "wgmma.commit_group.sync.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// Waits until at most `n` wgmma groups are pending; `acc` lists every accumulator that it may settle.
+wgmma_wait WgmmaWait { number n: _; tied acc: [Slot::B32] }
+    "wgmma.wait_group.sync.aligned {n}; // settles {acc}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// D += A·B of m64nNk16, 16-bit operands, both from shared memory. `scale_d` false: D is not read.
+wgmma_half_ss WgmmaHalfSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_a: _; number trans_b: _ }
+    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [base()], effects [Effects::WGMMA];
+/// The same with A from registers.
+wgmma_half_rs WgmmaHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::H16X2]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_b: _ }
+    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [base()], effects [Effects::WGMMA];
+/// tf32 (k8) and fp8 (k32).
+wgmma_float_ss WgmmaFloatSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
+    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA];
+wgmma_float_rs WgmmaFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::B32]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
+    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA];
+/// int8 (k32).
+wgmma_int_ss WgmmaIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [base()], effects [Effects::WGMMA];
+wgmma_int_rs WgmmaIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::B32]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [base()], effects [Effects::WGMMA];
+/// The warp's matrix multiply-add, `d = a·b + c`.
+mma_sync MmaSync { modifier kind: MmaKind; defs d: [Slot::B32]; srcs a: [Slot::B32]; srcs b: [Slot::B32]; srcs c: [Slot::B32] }
+    "mma.sync.aligned.{kind} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+    } };
+}
