@@ -1,1 +1,38 @@
-//! TODO
+//! The kernel IR: structured SSA over arrays, accumulators and uniform scalars, with references to memory.
+//!
+//! **Form.** A [`Kernel`] owns everything in arenas and is addressed by copyable ids: [`Value`] (`%v3`), [`Op`] (`op5`),
+//! [`Region`] (`region2`), [`Alloc`] (`alloc1`), [`Axis`] (`axis1`). An op sits in exactly one region; a region sits in exactly
+//! one op or is the kernel's body. A nested region sees every value defined before its op (captures need no parameters); what a
+//! loop carries, and what a region yields, is explicit: [`RegionData::params`], [`RegionData::results`].
+//!
+//! **Values** have a [`Type`]: `scalar` (one number, bit-equal in all lanes of the group it is uniform over), `array`
+//! (distributed over the executing group), `acc` (an accumulator of wgmma; linear: used at most once on every path).
+//! References and barriers are no values: an op holds a [`RefUse`], an allocation and a view of it in logical coordinates.
+//!
+//! **Groups.** Every region has an executing [`Group`]. The kernel's body runs once in every *warpgroup* (a Pallas thread), all
+//! warpgroups of a block concurrently; a `warp_map` region once in every warp of the warpgroup.
+//!
+//! **Order.** Ops run in program order in each executing group, as JAX's reference semantics have it: a load sees the latest store
+//! of its own group. Asynchronous ops (copies, wgmma) take effect somewhere between their issue and the wait that covers them.
+//!
+//! **Stages.** The importer makes [`Stage::Imported`]; [`normalize::run`] takes a kernel through the passes of its list. What each
+//! stage promises is in [`verify`].
+//!
+//! Architecture invariant: this room knows no layouts beyond what the user wrote ([`types::LayoutSpec`]), no PTX, and no protobuf.
+pub mod alloc;
+pub mod entities;
+pub mod kernel;
+pub mod op;
+pub mod types;
+pub mod view;
+pub mod visit;
+
+pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};
+pub use entities::{Alloc, Axis, Op, Region, Value};
+pub use kernel::{
+    AxisData, AxisKind, CompilerParams, FpContract, Kernel, LoweringSemantics, OpData, ParamBinding, ParamData,
+    ParamRole, RegionData, Semantics, Stage, ValueData,
+};
+pub use op::*;
+pub use types::{Elem, Facts, Group, LayoutDim, LayoutSpec, Shape, Type};
+pub use view::{DimIndex, Index, Place, RefUse, Step};

@@ -1,0 +1,274 @@
+//! The kernel and its arenas.
+use super::entities::{Alloc, Axis, Op, Region, Value};
+use super::op::{Constant, OpKind};
+use super::types::{Facts, Group, Type};
+use super::{AllocData, visit};
+use crate::dtype::DType;
+use crate::error::Loc;
+use cranelift_entity::PrimaryMap;
+use smallvec::SmallVec;
+
+/// A kernel: one body that every warpgroup of every block of the grid runs.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pub name: String,
+    pub stage: Stage,
+    pub semantics: Semantics,
+    pub compiler_params: CompilerParams,
+    pub axes: PrimaryMap<Axis, AxisData>,
+    /// JAX order: the last axis varies fastest.
+    pub grid: Vec<Axis>,
+    pub cluster: Vec<Axis>,
+    pub thread_axis: Option<Axis>,
+    /// Outermost first.
+    pub device_mesh: Vec<Axis>,
+    /// Pallas threads in a block, ≥ 1.
+    pub num_warpgroups: u32,
+    pub params: Vec<ParamData>,
+    pub allocs: PrimaryMap<Alloc, AllocData>,
+    pub values: PrimaryMap<Value, ValueData>,
+    pub ops: PrimaryMap<Op, OpData>,
+    pub regions: PrimaryMap<Region, RegionData>,
+    /// Its parameters are the kernel's scalar parameters in order; it has no results.
+    pub body: Region,
+}
+
+/// How far a kernel has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Stage {
+    /// As JAX wrote it, without calls: views begin with allocation transforms, accumulators are references, waits have no phases.
+    Imported,
+    /// DESIGN §3's normal form.
+    Normalized,
+}
+
+/// What nothing in an op shows: how the front end's version means it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Semantics {
+    /// A false predicate on a gmem → smem copy suppresses the barrier arrival too, not only the copy.
+    pub false_predicate_suppresses_arrival: bool,
+    /// `orders_tensor_core` barriers may track copies with one elected arrival.
+    pub tensor_core_barrier_tracks_copies: bool,
+    /// Leader-tracked copies: only the last cluster axis must have size 2; else the whole cluster.
+    pub leader_tracked_last_axis_only: bool,
+    pub lowering: LoweringSemantics,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoweringSemantics {
+    Lane,
+    Warpgroup,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CompilerParams {
+    pub approx_math: bool,
+    pub unsafe_no_auto_barriers: bool,
+    pub reduction_scratch_bytes: u64,
+    pub skip_device_barrier: bool,
+    pub is_multi_process: bool,
+    pub fp_contract: FpContract,
+    /// E.g. "sm_90a"; empty: the caller's choice.
+    pub target: String,
+    /// 0: waits spin for ever.
+    pub wait_timeout_ns: u64,
+    pub profile_space: u64,
+    pub profile_bounds_check: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FpContract {
+    On,
+    Off,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AxisData {
+    /// For reports; may be empty.
+    pub name: String,
+    pub size: u64,
+    pub kind: AxisKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AxisKind {
+    /// Position in [`Kernel::grid`]. The index counts clusters, not blocks.
+    Grid(u32),
+    /// Position in [`Kernel::cluster`].
+    Cluster(u32),
+    /// The warpgroup in its block.
+    Thread,
+    /// The warp in its warpgroup.
+    Warp,
+    /// Position in [`Kernel::device_mesh`].
+    DeviceMesh(u32),
+}
+
+/// A parameter of the kernel. The custom call's operands are the INPUT, SCALAR and MUTABLE parameters in order, its results the
+/// OUTPUT parameters in order.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ParamData {
+    pub role: ParamRole,
+    pub binding: ParamBinding,
+    pub ty: Type,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParamRole {
+    /// Read-only array.
+    Input,
+    /// Uninitialised at entry. `alias_of`: index of the MUTABLE parameter whose buffer this is.
+    Output { alias_of: Option<u32> },
+    /// A plain value, passed as a rank-0 buffer.
+    Scalar,
+    /// Modified in place: a mutable ref, or a semaphore argument.
+    Mutable,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParamBinding {
+    /// An aliased OUTPUT has the allocation of its MUTABLE parameter.
+    Alloc(Alloc),
+    /// A parameter of the body region.
+    Scalar(Value),
+}
+
+#[derive(Clone, Debug)]
+pub struct ValueData {
+    pub ty: Type,
+    /// A scalar's value is equal over this group (`Warp`: each warp has its own; outside of warp regions it is only carried).
+    pub group: Group,
+    /// Of integer and bool scalars.
+    pub facts: Facts,
+}
+
+#[derive(Clone, Debug)]
+pub struct OpData {
+    pub kind: OpKind,
+    pub results: SmallVec<[Value; 2]>,
+    pub loc: Loc,
+}
+
+#[derive(Clone, Debug)]
+pub struct RegionData {
+    pub params: Vec<Value>,
+    pub ops: Vec<Op>,
+    pub results: Vec<Value>,
+    /// Who executes it together.
+    pub group: Group,
+}
+
+impl Kernel {
+    /// A new value. Facts start as all that its type allows.
+    pub fn new_value(&mut self, ty: Type, group: Group) -> Value {
+        let facts = if ty.is_scalar() {
+            Facts::of_dtype(ty.dtype())
+        } else {
+            Facts::UNKNOWN
+        };
+        self.values.push(ValueData { ty, group, facts })
+    }
+
+    /// An empty region.
+    pub fn new_region(&mut self, group: Group) -> Region {
+        self.regions.push(RegionData {
+            params: vec![],
+            ops: vec![],
+            results: vec![],
+            group,
+        })
+    }
+
+    /// A new op with results of these types, uniform over `group`. It is in no region yet.
+    pub fn new_op(&mut self, kind: OpKind, results: impl IntoIterator<Item = Type>, group: Group, loc: Loc) -> Op {
+        let results = results.into_iter().map(|ty| self.new_value(ty, group)).collect();
+        self.ops.push(OpData { kind, results, loc })
+    }
+
+    /// A new op at the end of `region`.
+    pub fn append(
+        &mut self,
+        region: Region,
+        kind: OpKind,
+        results: impl IntoIterator<Item = Type>,
+        loc: Loc,
+    ) -> SmallVec<[Value; 2]> {
+        let op = self.new_op(kind, results, self.regions[region].group, loc);
+        self.regions[region].ops.push(op);
+        self.ops[op].results.clone()
+    }
+
+    /// A new op with one result at the end of `region`.
+    pub fn append1(&mut self, region: Region, kind: OpKind, ty: Type, loc: Loc) -> Value {
+        self.append(region, kind, [ty], loc)[0]
+    }
+
+    /// An integer or bool scalar constant at the end of `region`; `x` is truncated to the type.
+    pub fn append_int(&mut self, region: Region, dtype: DType, x: i64, loc: Loc) -> Value {
+        let v = self.append1(
+            region,
+            OpKind::Constant(Constant::Splat(int_bits(dtype, x))),
+            Type::Scalar(dtype),
+            loc,
+        );
+        self.values[v].facts = Facts::constant(x);
+        v
+    }
+
+    pub fn ty(&self, v: Value) -> &Type {
+        &self.values[v].ty
+    }
+
+    pub fn facts(&self, v: Value) -> Facts {
+        self.values[v].facts
+    }
+
+    /// The sizes of the grid's axes in JAX order.
+    pub fn grid_sizes(&self) -> Vec<u64> {
+        self.grid.iter().map(|&a| self.axes[a].size).collect()
+    }
+
+    /// The sizes of the cluster's axes in JAX order.
+    pub fn cluster_sizes(&self) -> Vec<u64> {
+        self.cluster.iter().map(|&a| self.axes[a].size).collect()
+    }
+
+    /// Blocks in a cluster.
+    pub fn cluster_size(&self) -> u64 {
+        self.cluster_sizes().iter().product()
+    }
+
+    /// Calls `f` on every op in the kernel's body, outer ops before those inside them, in program order.
+    pub fn for_each_op(&self, f: &mut dyn FnMut(Op)) {
+        self.for_each_op_in(self.body, f);
+    }
+
+    /// The same for one region.
+    pub fn for_each_op_in(&self, region: Region, f: &mut dyn FnMut(Op)) {
+        for &op in &self.regions[region].ops {
+            f(op);
+            visit::for_each_region(&self.ops[op].kind, &mut |r| self.for_each_op_in(r, f));
+        }
+    }
+}
+
+/// The low bits of an integer in a type of `dtype`'s width.
+pub fn int_bits(dtype: DType, x: i64) -> u64 {
+    match dtype {
+        DType::Bool => u64::from(x != 0),
+        _ if dtype.bits() >= 64 => x as u64,
+        _ => x as u64 & ((1u64 << dtype.bits()) - 1),
+    }
+}
+
+/// The integer that the low bits stand for in `dtype` (bool: 0 or 1; u64 above `i64::MAX`: `None`; floats: `None`).
+pub fn bits_int(dtype: DType, bits: u64) -> Option<i64> {
+    let width = dtype.bits();
+    match dtype {
+        DType::Bool => Some((bits & 1) as i64),
+        d if d.is_signed_int() => Some((bits as i64) << (64 - width) >> (64 - width)),
+        d if d.is_unsigned_int() && width < 64 => Some((bits & ((1 << width) - 1)) as i64),
+        d if d.is_unsigned_int() => i64::try_from(bits).ok(),
+        _ => None,
+    }
+}

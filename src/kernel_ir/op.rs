@@ -1,0 +1,829 @@
+//! The operations.
+//!
+//! One variant for each member of an operation family, with typed fields. Result types are in the kernel's value table; the
+//! comments say which results an op has and what it means exactly. Unless noted, operands of element-wise ops and their result
+//! have one shape (the importer broadcasts), and an op is done by every lane of the executing group.
+//!
+//! Arithmetic is lax's. Integers wrap. Floats are IEEE with round-to-nearest-even; a bf16, f16 or narrower operation is as if
+//! done exactly and rounded once (add, sub, mul, div, sqrt) or done in f32 and rounded (everything else).
+use super::entities::{Alloc, Axis, Region, Value};
+use super::types::{Group, LayoutSpec};
+use super::view::RefUse;
+
+/// An operation.
+#[derive(Clone, PartialEq, Debug)]
+pub enum OpKind {
+    // ------------------------------------------------------------ values
+    /// A constant scalar or array.
+    Constant(Constant),
+    Unary {
+        op: UnaryOp,
+        a: Value,
+    },
+    Binary {
+        op: BinaryOp,
+        a: Value,
+        b: Value,
+    },
+    /// bool result. Float comparisons with a NaN are false, `Ne` true.
+    Compare {
+        op: CompareOp,
+        a: Value,
+        b: Value,
+    },
+    /// `cases[which]`. `which` is bool (two cases: false, true) or i32 in range; of the cases' shape.
+    Select {
+        which: Value,
+        cases: Vec<Value>,
+    },
+    /// `min(max(x, lo), hi)`; NaN if any is NaN.
+    Clamp {
+        lo: Value,
+        x: Value,
+        hi: Value,
+    },
+    /// a^n by repeated multiplication, n < 0: 1 / a^|n|. Square is n = 2.
+    IntegerPow {
+        a: Value,
+        n: i32,
+    },
+    /// To the result's dtype. int → int wraps; float → int truncates towards zero, saturates at the type's ends, NaN → 0 (XLA);
+    /// to bool: `x != 0` (NaN is true); int → float and float → float round to nearest even, with the overflow rule of the
+    /// destination: saturating only where the type has neither inf nor NaN, else inf or NaN as `ml_dtypes` does.
+    Convert {
+        a: Value,
+    },
+    /// The bits as the result's dtype. Widths differ by a factor n: to the narrower adds a minor dim of n (low bits first), to
+    /// the wider removes it.
+    Bitcast {
+        a: Value,
+    },
+    /// Float with `exponent_bits` and `mantissa_bits` kept, in the same type.
+    ReducePrecision {
+        a: Value,
+        exponent_bits: u32,
+        mantissa_bits: u32,
+    },
+    /// The index along `dim`.
+    Iota {
+        dim: u32,
+    },
+    /// Dimension i of `a` (a scalar has none) becomes dimension `dims[i]` of the result; extents equal, or 1 in `a`.
+    Broadcast {
+        a: Value,
+        dims: Vec<u32>,
+    },
+    /// Row-major.
+    Reshape {
+        a: Value,
+    },
+    /// Result dimension i is dimension `permutation[i]` of `a`.
+    Transpose {
+        a: Value,
+        permutation: Vec<u32>,
+    },
+    /// `starts[i] + j·strides[i]`; sizes are the result's.
+    Slice {
+        a: Value,
+        starts: Vec<u64>,
+        strides: Vec<u64>,
+    },
+    /// Starts are clamped so that the slice is inside; they are scalars.
+    DynamicSlice {
+        a: Value,
+        starts: Vec<Value>,
+    },
+    /// `a` with `update` put at `starts`, clamped as in `DynamicSlice`.
+    DynamicUpdateSlice {
+        a: Value,
+        update: Value,
+        starts: Vec<Value>,
+    },
+    Concat {
+        parts: Vec<Value>,
+        dim: u32,
+    },
+    /// `low`, `high` may be negative (cropping); `interior` ≥ 0.
+    Pad {
+        a: Value,
+        value: Value,
+        low: Vec<i64>,
+        high: Vec<i64>,
+        interior: Vec<i64>,
+    },
+    Reverse {
+        a: Value,
+        dims: Vec<u32>,
+    },
+    /// Over `axes`, which are dropped; a full reduction gives a scalar. Max and min propagate NaN. The order of a float sum or
+    /// product is fixed by the layout, not by this op. `parallel`: how many partial accumulators the user hinted at.
+    Reduce {
+        op: ReduceOp,
+        a: Value,
+        axes: Vec<u32>,
+        parallel: Option<u32>,
+    },
+    /// The first index of the extreme element (NaN counts as extreme) along `axis`, in the result's dtype.
+    ArgReduce {
+        op: ArgReduceOp,
+        a: Value,
+        axis: u32,
+    },
+    /// Inclusive running reduction along `axis`.
+    Cumulative {
+        op: CumulativeOp,
+        a: Value,
+        axis: u32,
+        reverse: bool,
+    },
+    /// Returns its operands; no op moves across it.
+    OptimizationBarrier {
+        values: Vec<Value>,
+    },
+    /// The user's promise that the integer scalar is a multiple; feeds facts.
+    MultipleOf {
+        a: Value,
+        divisor: u64,
+    },
+    /// The array in the layout the user names.
+    LayoutCast {
+        a: Value,
+        layout: LayoutSpec,
+    },
+
+    // ------------------------------------------------------------ ids
+    /// The executing group's index on an axis, i32.
+    AxisIndex {
+        axis: Axis,
+    },
+
+    // ------------------------------------------------------------ memory
+    /// One result: the elements.
+    Load {
+        src: RefUse,
+    },
+    Store {
+        dst: RefUse,
+        value: Value,
+    },
+    /// Stores and returns what was there.
+    Swap {
+        dst: RefUse,
+        value: Value,
+    },
+    /// `dst = op(dst, value)` element by element, relaxed, device scope; no result.
+    AtomicUpdate {
+        op: AtomicOp,
+        dst: RefUse,
+        value: Value,
+    },
+    /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when
+    /// there is none, joins the sm_80 copy group that `WaitGmemToSmem` counts.
+    CopyGmemToSmem {
+        src: RefUse,
+        dst: RefUse,
+        barrier: Option<RefUse>,
+        /// Each CTA along these cluster axes loads its part for all.
+        collective_axes: Vec<Axis>,
+        leader_tracked: Option<LeaderTracked>,
+        oob: OobMode,
+        /// False: no copy; [`Semantics`](super::Semantics) says whether the arrival still happens.
+        predicate: Option<Value>,
+    },
+    /// Asynchronous; reads SMEM until a `WaitSmemToGmem` covers its group.
+    CopySmemToGmem {
+        src: RefUse,
+        dst: RefUse,
+        reduction: Option<CopyReduction>,
+        /// Ends its commit group at once.
+        commit_group: bool,
+        predicate: Option<Value>,
+    },
+    /// Ends a group of smem → gmem copies of this warpgroup (warp).
+    CommitGroup,
+    /// At most `n` groups of the executing group are left unfinished.
+    WaitSmemToGmem {
+        n: u32,
+        scope: WaitScope,
+    },
+    /// sm_80 copies: at most `n` left.
+    WaitGmemToSmem {
+        n: u32,
+    },
+    /// GMEM → L2.
+    Prefetch {
+        src: RefUse,
+        collective_axes: Vec<Axis>,
+        leader_tracked: Option<LeaderTracked>,
+        predicate: Option<Value>,
+    },
+    /// Asynchronous store of an array into a block of the cluster, completing on that block's `barrier`.
+    AsyncStoreSmem {
+        value: Value,
+        dst: RefUse,
+        barrier: RefUse,
+        atomic: Option<AtomicOp>,
+    },
+    /// Makes the group's SMEM writes visible to copies and wgmma.
+    CommitSmem,
+
+    // ------------------------------------------------------------ synchronisation
+    /// One logical arrival of the executing group.
+    BarrierArrive {
+        barrier: RefUse,
+        predicate: Option<Value>,
+    },
+    /// Waits for the phase that the group's bit names. `phases`: one bit per barrier of the allocation; the result is `phases`
+    /// with the barrier's bit flipped. No `phases` and no result before normalisation.
+    BarrierWait {
+        barrier: RefUse,
+        phases: Option<Value>,
+    },
+    /// Results: (bool completed, `phases` with the bit flipped if completed). Does not block.
+    BarrierTest {
+        barrier: RefUse,
+        phases: Option<Value>,
+    },
+    /// Execution and memory barrier of the group (`Block`: all warpgroups).
+    Sync {
+        group: Group,
+    },
+    Fence {
+        kind: FenceKind,
+    },
+    /// Adds `value` (i32). Release, at `scope`.
+    SemaphoreSignal {
+        semaphore: RefUse,
+        value: Value,
+        scope: MemoryScope,
+    },
+    /// All of them at once: one release, relaxed adds.
+    SemaphoreSignalParallel {
+        signals: Vec<(RefUse, Value)>,
+        scope: MemoryScope,
+    },
+    /// Until the semaphore is ≥ `value`; `decrement` subtracts it. Acquire.
+    SemaphoreWait {
+        semaphore: RefUse,
+        value: Value,
+        decrement: bool,
+        scope: MemoryScope,
+    },
+    /// The value now, i32, relaxed.
+    SemaphoreRead {
+        semaphore: RefUse,
+    },
+    /// Stores to / reduces over all devices of the reference's multicast address.
+    MultimemStore {
+        dst: RefUse,
+        value: Value,
+    },
+    MultimemLoadReduce {
+        op: ReduceOp,
+        src: RefUse,
+    },
+
+    // ------------------------------------------------------------ tensor cores
+    /// A fresh accumulator: zero, or an array's elements.
+    AccInit {
+        init: Option<Value>,
+    },
+    /// `acc + a @ b`. Asynchronous: the result is complete after a `WgmmaWait` that covers it. One commit group.
+    /// Contract: when it returns, no older wgmma of the warpgroup is still running ([`WgmmaWait`](OpKind::WgmmaWait) placement
+    /// is made explicit by a pass). One result (none while `acc` is a reference).
+    Wgmma {
+        acc: AccUse,
+        a: MmaOperand,
+        b: RefUse,
+    },
+    /// At most `n` wgmma groups are left running. Takes every accumulator that it may settle, and returns them in order.
+    WgmmaWait {
+        n: u32,
+        accs: Vec<Value>,
+    },
+    /// Results: the elements, and the accumulator for further use (only the elements while `acc` is a reference).
+    /// `acc` must be settled.
+    AccRead {
+        acc: AccUse,
+    },
+    /// Only while accumulators are references: overwrites one.
+    AccStore {
+        acc: RefUse,
+        value: Value,
+    },
+    /// `acc + a @ b` on arrays (mma.sync), synchronous.
+    Mma {
+        acc: Value,
+        a: Value,
+        b: Value,
+    },
+
+    // ------------------------------------------------------------ control
+    /// Runs `body` for i = lower, …, upper − 1 (none if upper ≤ lower). Bounds have one integer type.
+    /// Region parameters: i, the carries, then a slice of each of `xs`. Region results: the carries, then one slice of each
+    /// stacked result. Results: the carries, then the stacked arrays, all with `upper − lower` as new leading dimension.
+    /// `reverse`: i runs downwards, and so do slices; `unroll` is the user's hint (≥ 1).
+    For {
+        lower: Value,
+        upper: Value,
+        inits: Vec<Value>,
+        xs: Vec<Value>,
+        reverse: bool,
+        unroll: u32,
+        body: Region,
+    },
+    /// While `cond` (parameters: the carries; result: one bool) yields true, runs `body` (carries → carries).
+    While {
+        inits: Vec<Value>,
+        cond: Region,
+        body: Region,
+    },
+    /// Runs `arms[selector]`. The selector is i32 in range or, with two arms, bool (false, true).
+    Switch {
+        selector: Value,
+        arms: Vec<Region>,
+    },
+    /// Runs `body` with allocations that live that long. `collective`: for all warpgroups together; starts with a block barrier.
+    Scope {
+        allocs: Vec<Alloc>,
+        collective: bool,
+        body: Region,
+    },
+    /// Runs `body` in each warp of the warpgroup; `axis` is the warp's index. Carries (per-warp scalars: barrier phases) go in as
+    /// parameters and come out as results.
+    WarpMap {
+        axis: Axis,
+        inits: Vec<Value>,
+        body: Region,
+    },
+
+    // ------------------------------------------------------------ other
+    SetMaxRegisters {
+        action: RegisterAction,
+        n: u32,
+    },
+    /// Sleeps about that long.
+    Delay {
+        nanos: Value,
+    },
+    /// Programmatic dependent launch: griddepcontrol.
+    GridDependency {
+        action: GridDependencyAction,
+    },
+    /// `format` has `{}` for each argument; scalars, or exactly one array.
+    DebugPrint {
+        format: String,
+        args: Vec<Value>,
+    },
+    /// Reported at compile time.
+    PrintLayout {
+        what: PrintLayoutOf,
+        format: String,
+    },
+}
+
+/// What `print_layout` asks about.
+#[derive(Clone, PartialEq, Debug)]
+pub enum PrintLayoutOf {
+    Value(Value),
+    Ref(RefUse),
+}
+
+/// A constant's elements. The dtype and shape are the result's type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Constant {
+    /// Every element has these low bits (sub-byte types: in the low bits; bool: 0 or 1).
+    Splat(u64),
+    /// Row-major, little endian, sub-byte types one byte an element.
+    Dense(Vec<u8>),
+}
+
+/// An accumulator: a reference while importing, then a value.
+#[derive(Clone, PartialEq, Debug)]
+pub enum AccUse {
+    Ref(RefUse),
+    Value(Value),
+}
+
+/// The left operand of a wgmma.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MmaOperand {
+    Smem(RefUse),
+    Registers(Value),
+}
+
+/// Element-wise functions of one operand. Float operands unless the comment says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum UnaryOp {
+    /// Integers too (wraps: −MIN = MIN); floats flip the sign bit, NaN's included.
+    Neg,
+    /// Integers and bool: bitwise (logical) complement.
+    Not,
+    /// Signed integers too (|MIN| = MIN).
+    Abs,
+    /// −1, 0, 1; integers too. Floats: ±0 → ±0, NaN → NaN.
+    Sign,
+    Floor,
+    Ceil,
+    /// Halves away from zero.
+    RoundAwayFromZero,
+    /// Halves to even.
+    RoundToEven,
+    /// bool: neither inf nor NaN.
+    IsFinite,
+    Exp,
+    Exp2,
+    Expm1,
+    Log,
+    Log1p,
+    Log2,
+    Sqrt,
+    Rsqrt,
+    Cbrt,
+    Sin,
+    Cos,
+    Tan,
+    Asin,
+    Acos,
+    Atan,
+    Sinh,
+    Cosh,
+    Tanh,
+    Asinh,
+    Acosh,
+    Atanh,
+    Erf,
+    Erfc,
+    ErfInv,
+    Lgamma,
+    /// 1 / (1 + exp(−x)).
+    Logistic,
+    /// Integers: leading zeros (of 0: the width).
+    CountLeadingZeros,
+    /// Integers.
+    PopulationCount,
+}
+
+/// Element-wise functions of two operands of one type.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BinaryOp {
+    /// bool: or.
+    Add,
+    Sub,
+    /// bool: and.
+    Mul,
+    /// Integers truncate towards zero; x / 0 = −1 (all bits set), MIN / −1 = MIN. Floats: full range.
+    Div,
+    /// Sign of the dividend. Integers: x rem 0 = x, MIN rem −1 = 0. Floats: C's fmod.
+    Rem,
+    /// Floats: NaN if either is NaN; +0 > −0.
+    Max,
+    Min,
+    /// Integers and bool.
+    And,
+    Or,
+    Xor,
+    /// Integers; b is unsigned here: a shift ≥ the width (or "negative") gives 0.
+    ShiftLeft,
+    /// The same for right shifts of the unsigned bits.
+    ShiftRightLogical,
+    /// A shift ≥ the width gives 0 or −1 by the sign.
+    ShiftRightArithmetic,
+    Pow,
+    Atan2,
+    NextAfter,
+    /// |a| with b's sign bit.
+    CopySign,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CompareOp {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ReduceOp {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    /// Integers and bool.
+    And,
+    Or,
+    Xor,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ArgReduceOp {
+    ArgMax,
+    ArgMin,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CumulativeOp {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    LogSumExp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AtomicOp {
+    Add,
+    Max,
+    Min,
+    And,
+    Or,
+    Xor,
+}
+
+/// The reductions of a smem → gmem copy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CopyReduction {
+    Add,
+    Min,
+    Max,
+    Inc,
+    Dec,
+    And,
+    Or,
+    Xor,
+}
+
+/// How the two CTAs of a `leader_tracked` copy share it. The leader's barrier expects both parts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LeaderTracked {
+    /// CTA i loads part i along this dimension of the destination.
+    Partitioned { dim: u32 },
+    /// Both load everything.
+    Replicated,
+}
+
+/// What a copy's elements outside the GMEM array are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum OobMode {
+    Zeros,
+    /// There are none.
+    PromiseInBounds,
+    Undefined,
+}
+
+/// What a wait for smem → gmem copies covers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WaitScope {
+    /// SMEM has been read and may be overwritten.
+    SmemRead,
+    /// GMEM has been written too.
+    Complete,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MemoryScope {
+    Gpu,
+    Sys,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RegisterAction {
+    Increase,
+    Decrease,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum GridDependencyAction {
+    Wait,
+    LaunchDependents,
+}
+
+/// Fences between the generic and the async proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FenceKind {
+    /// `fence.proxy.async.shared::cta`.
+    ProxyAsyncSharedCta,
+    /// `fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster`.
+    ProxyAsyncGenericAcquire,
+    /// `fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster`.
+    ProxyAsyncGenericRelease,
+}
+
+impl OpKind {
+    /// The name in dumps and messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            OpKind::Constant(_) => "constant",
+            OpKind::Unary { op, .. } => op.name(),
+            OpKind::Binary { op, .. } => op.name(),
+            OpKind::Compare { op, .. } => op.name(),
+            OpKind::Select { .. } => "select",
+            OpKind::Clamp { .. } => "clamp",
+            OpKind::IntegerPow { .. } => "integer_pow",
+            OpKind::Convert { .. } => "convert",
+            OpKind::Bitcast { .. } => "bitcast",
+            OpKind::ReducePrecision { .. } => "reduce_precision",
+            OpKind::Iota { .. } => "iota",
+            OpKind::Broadcast { .. } => "broadcast",
+            OpKind::Reshape { .. } => "reshape",
+            OpKind::Transpose { .. } => "transpose",
+            OpKind::Slice { .. } => "slice",
+            OpKind::DynamicSlice { .. } => "dynamic_slice",
+            OpKind::DynamicUpdateSlice { .. } => "dynamic_update_slice",
+            OpKind::Concat { .. } => "concat",
+            OpKind::Pad { .. } => "pad",
+            OpKind::Reverse { .. } => "reverse",
+            OpKind::Reduce { op, .. } => op.name(),
+            OpKind::ArgReduce {
+                op: ArgReduceOp::ArgMax,
+                ..
+            } => "argmax",
+            OpKind::ArgReduce {
+                op: ArgReduceOp::ArgMin,
+                ..
+            } => "argmin",
+            OpKind::Cumulative { op, .. } => op.name(),
+            OpKind::OptimizationBarrier { .. } => "optimization_barrier",
+            OpKind::MultipleOf { .. } => "multiple_of",
+            OpKind::LayoutCast { .. } => "layout_cast",
+            OpKind::AxisIndex { .. } => "axis_index",
+            OpKind::Load { .. } => "load",
+            OpKind::Store { .. } => "store",
+            OpKind::Swap { .. } => "swap",
+            OpKind::AtomicUpdate { .. } => "atomic_update",
+            OpKind::CopyGmemToSmem { .. } => "copy_gmem_to_smem",
+            OpKind::CopySmemToGmem { .. } => "copy_smem_to_gmem",
+            OpKind::CommitGroup => "commit_group",
+            OpKind::WaitSmemToGmem { .. } => "wait_smem_to_gmem",
+            OpKind::WaitGmemToSmem { .. } => "wait_gmem_to_smem",
+            OpKind::Prefetch { .. } => "prefetch",
+            OpKind::AsyncStoreSmem { .. } => "async_store_smem",
+            OpKind::CommitSmem => "commit_smem",
+            OpKind::BarrierArrive { .. } => "barrier_arrive",
+            OpKind::BarrierWait { .. } => "barrier_wait",
+            OpKind::BarrierTest { .. } => "barrier_test",
+            OpKind::Sync { .. } => "sync",
+            OpKind::Fence { .. } => "fence",
+            OpKind::SemaphoreSignal { .. } => "semaphore_signal",
+            OpKind::SemaphoreSignalParallel { .. } => "semaphore_signal_parallel",
+            OpKind::SemaphoreWait { .. } => "semaphore_wait",
+            OpKind::SemaphoreRead { .. } => "semaphore_read",
+            OpKind::MultimemStore { .. } => "multimem_store",
+            OpKind::MultimemLoadReduce { .. } => "multimem_load_reduce",
+            OpKind::AccInit { .. } => "acc_init",
+            OpKind::Wgmma { .. } => "wgmma",
+            OpKind::WgmmaWait { .. } => "wgmma_wait",
+            OpKind::AccRead { .. } => "acc_read",
+            OpKind::AccStore { .. } => "acc_store",
+            OpKind::Mma { .. } => "mma",
+            OpKind::For { .. } => "for",
+            OpKind::While { .. } => "while",
+            OpKind::Switch { .. } => "switch",
+            OpKind::Scope { .. } => "scope",
+            OpKind::WarpMap { .. } => "warp_map",
+            OpKind::SetMaxRegisters { .. } => "set_max_registers",
+            OpKind::Delay { .. } => "delay",
+            OpKind::GridDependency { .. } => "grid_dependency",
+            OpKind::DebugPrint { .. } => "debug_print",
+            OpKind::PrintLayout { .. } => "print_layout",
+        }
+    }
+
+    /// Whether the results depend on the operands alone and the op does nothing else: it may be removed, repeated, or moved to
+    /// any place where its operands are defined and the executing group is the same. Accumulator ops are not pure (linearity).
+    pub fn is_pure(&self) -> bool {
+        match self {
+            OpKind::Constant(_)
+            | OpKind::Unary { .. }
+            | OpKind::Binary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Clamp { .. }
+            | OpKind::IntegerPow { .. }
+            | OpKind::Convert { .. }
+            | OpKind::Bitcast { .. }
+            | OpKind::ReducePrecision { .. }
+            | OpKind::Iota { .. }
+            | OpKind::Broadcast { .. }
+            | OpKind::Reshape { .. }
+            | OpKind::Transpose { .. }
+            | OpKind::Slice { .. }
+            | OpKind::DynamicSlice { .. }
+            | OpKind::DynamicUpdateSlice { .. }
+            | OpKind::Concat { .. }
+            | OpKind::Pad { .. }
+            | OpKind::Reverse { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::ArgReduce { .. }
+            | OpKind::Cumulative { .. }
+            | OpKind::MultipleOf { .. }
+            | OpKind::LayoutCast { .. }
+            | OpKind::AxisIndex { .. }
+            | OpKind::Mma { .. } => true,
+            OpKind::OptimizationBarrier { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. }
+            | OpKind::Swap { .. }
+            | OpKind::AtomicUpdate { .. }
+            | OpKind::CopyGmemToSmem { .. }
+            | OpKind::CopySmemToGmem { .. }
+            | OpKind::CommitGroup
+            | OpKind::WaitSmemToGmem { .. }
+            | OpKind::WaitGmemToSmem { .. }
+            | OpKind::Prefetch { .. }
+            | OpKind::AsyncStoreSmem { .. }
+            | OpKind::CommitSmem
+            | OpKind::BarrierArrive { .. }
+            | OpKind::BarrierWait { .. }
+            | OpKind::BarrierTest { .. }
+            | OpKind::Sync { .. }
+            | OpKind::Fence { .. }
+            | OpKind::SemaphoreSignal { .. }
+            | OpKind::SemaphoreSignalParallel { .. }
+            | OpKind::SemaphoreWait { .. }
+            | OpKind::SemaphoreRead { .. }
+            | OpKind::MultimemStore { .. }
+            | OpKind::MultimemLoadReduce { .. }
+            | OpKind::AccInit { .. }
+            | OpKind::Wgmma { .. }
+            | OpKind::WgmmaWait { .. }
+            | OpKind::AccRead { .. }
+            | OpKind::AccStore { .. }
+            | OpKind::For { .. }
+            | OpKind::While { .. }
+            | OpKind::Switch { .. }
+            | OpKind::Scope { .. }
+            | OpKind::WarpMap { .. }
+            | OpKind::SetMaxRegisters { .. }
+            | OpKind::Delay { .. }
+            | OpKind::GridDependency { .. }
+            | OpKind::DebugPrint { .. }
+            | OpKind::PrintLayout { .. } => false,
+        }
+    }
+}
+
+macro_rules! names {
+    ($ty:ident { $($variant:ident => $name:literal,)* }) => {
+        impl $ty {
+            pub const ALL: &[$ty] = &[$($ty::$variant),*];
+            /// The name in dumps.
+            pub const fn name(self) -> &'static str {
+                match self { $($ty::$variant => $name),* }
+            }
+            /// The member with this name.
+            pub fn from_name(name: &str) -> Option<$ty> {
+                $ty::ALL.iter().copied().find(|x| x.name() == name)
+            }
+        }
+    };
+}
+
+names!(UnaryOp {
+    Neg => "neg", Not => "not", Abs => "abs", Sign => "sign", Floor => "floor", Ceil => "ceil",
+    RoundAwayFromZero => "round_away", RoundToEven => "round_even", IsFinite => "is_finite", Exp => "exp", Exp2 => "exp2",
+    Expm1 => "expm1", Log => "log", Log1p => "log1p", Log2 => "log2", Sqrt => "sqrt", Rsqrt => "rsqrt", Cbrt => "cbrt",
+    Sin => "sin", Cos => "cos", Tan => "tan", Asin => "asin", Acos => "acos", Atan => "atan", Sinh => "sinh", Cosh => "cosh",
+    Tanh => "tanh", Asinh => "asinh", Acosh => "acosh", Atanh => "atanh", Erf => "erf", Erfc => "erfc", ErfInv => "erf_inv",
+    Lgamma => "lgamma", Logistic => "logistic", CountLeadingZeros => "clz", PopulationCount => "population_count",
+});
+names!(BinaryOp {
+    Add => "add", Sub => "sub", Mul => "mul", Div => "div", Rem => "rem", Max => "max", Min => "min", And => "and",
+    Or => "or", Xor => "xor", ShiftLeft => "shift_left", ShiftRightLogical => "shift_right_logical",
+    ShiftRightArithmetic => "shift_right_arithmetic", Pow => "pow", Atan2 => "atan2", NextAfter => "nextafter",
+    CopySign => "copysign",
+});
+names!(CompareOp { Eq => "eq", Ne => "ne", Lt => "lt", Le => "le", Gt => "gt", Ge => "ge", });
+names!(ReduceOp {
+    Sum => "reduce_sum", Prod => "reduce_prod", Max => "reduce_max", Min => "reduce_min", And => "reduce_and",
+    Or => "reduce_or", Xor => "reduce_xor",
+});
+names!(CumulativeOp {
+    Sum => "cumsum", Prod => "cumprod", Max => "cummax", Min => "cummin", LogSumExp => "cumlogsumexp",
+});
+names!(AtomicOp { Add => "add", Max => "max", Min => "min", And => "and", Or => "or", Xor => "xor", });
+names!(CopyReduction {
+    Add => "add", Min => "min", Max => "max", Inc => "inc", Dec => "dec", And => "and", Or => "or", Xor => "xor",
+});
+names!(OobMode { Zeros => "zeros", PromiseInBounds => "promise_in_bounds", Undefined => "undefined", });
+names!(WaitScope { SmemRead => "smem_read", Complete => "complete", });
+names!(MemoryScope { Gpu => "gpu", Sys => "sys", });
+names!(RegisterAction { Increase => "increase", Decrease => "decrease", });
+names!(GridDependencyAction { Wait => "wait", LaunchDependents => "launch_dependents", });
+names!(FenceKind {
+    ProxyAsyncSharedCta => "proxy_async_shared_cta", ProxyAsyncGenericAcquire => "proxy_async_generic_acquire",
+    ProxyAsyncGenericRelease => "proxy_async_generic_release",
+});
+
+impl Constant {
+    /// A scalar's or uniform array's bits, if all elements are equal by construction.
+    pub fn splat(&self) -> Option<u64> {
+        match self {
+            Constant::Splat(bits) => Some(*bits),
+            Constant::Dense(_) => None,
+        }
+    }
+}
