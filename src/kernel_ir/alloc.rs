@@ -61,7 +61,8 @@ pub enum AllocKind {
 /// A barrier that every CTA differing in at most one of these axes arrives at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterBarrier {
-    pub collective_axes: Vec<Axis>,
+    /// Each is one axis, or several that act as one.
+    pub collective_axes: Vec<Vec<Axis>>,
     /// Only the leader's barrier is used.
     pub leader_tracked: bool,
 }
