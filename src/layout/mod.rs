@@ -1,1 +1,27 @@
-//! TODO
+//! Layouts: one algebra of digits for registers, shared and global memory, and the planners that it answers.
+//!
+//! A layout is a bijection, up to replication and padding, between digits: each logical dimension is a mixed radix
+//! number ([`digits`]), and a layout says where each of its digits lives.
+//! * [`register_layout`]: lane bits, warp bits, slots of a thread; [`tiled`] has Mosaic's layouts as instances;
+//! * [`smem_layout`]: strides in bits, then one XOR; views (slices, transposes, reshapes) stay in the form;
+//! * [`gf2`]: the matrix form of the power-of-two cases;
+//! * [`facts`]: what planners may assume of values known only at run time.
+//!
+//! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
+//! lane terms and immediates; `lower` emits them and discovers no illegality of its own.
+pub mod digits;
+pub mod facts;
+pub mod gf2;
+pub mod register_layout;
+pub mod smem_layout;
+pub mod tiled;
+
+pub use facts::{DynId, DynTerm, Fact, Start};
+pub use register_layout::{Axis, Group, Place, ReducePlan, RegisterLayout, Source, Term};
+pub use smem_layout::{Index, SmemView, Stride, Swizzle, ViewError};
+pub use tiled::{Part, TiledLayout, TilingError};
+
+#[cfg(test)]
+mod register_tests;
+#[cfg(test)]
+mod testing;
