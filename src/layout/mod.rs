@@ -9,13 +9,16 @@
 //!
 //! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
 //! lane terms and immediates; `lower` emits them and discovers no illegality of its own.
+pub mod assignment;
 pub mod digits;
 pub mod facts;
 pub mod gf2;
+pub mod infer;
 pub mod register_layout;
 pub mod smem_layout;
 pub mod tiled;
 
+pub use assignment::{Assignment, Reason, Subject};
 pub use facts::{DynId, DynTerm, Fact, Start};
 pub use register_layout::{Axis, Group, Place, ReducePlan, RegisterLayout, Source, Term};
 pub use smem_layout::{Index, SmemView, Stride, Swizzle, ViewError};
