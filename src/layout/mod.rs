@@ -17,6 +17,8 @@ pub mod infer;
 pub mod register_layout;
 pub mod smem_layout;
 pub mod tiled;
+pub mod tma;
+pub mod wgmma;
 
 pub use assignment::{Assignment, Reason, Subject};
 pub use facts::{DynId, DynTerm, Fact, Start};
