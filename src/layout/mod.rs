@@ -5,10 +5,13 @@
 //! * [`register_layout`]: lane bits, warp bits, slots of a thread; [`tiled`] has Mosaic's layouts as instances;
 //! * [`smem_layout`]: strides in bits, then one XOR; views (slices, transposes, reshapes) stay in the form;
 //! * [`gf2`]: the matrix form of the power-of-two cases;
+//! * [`transfer`]: plans for moving arrays between registers and memory, with [`address`]es split into bases and
+//!   immediates; [`tma`]: bulk copies; [`wgmma`]: matrix descriptors;
 //! * [`facts`]: what planners may assume of values known only at run time.
 //!
 //! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
 //! lane terms and immediates; `lower` emits them and discovers no illegality of its own.
+pub mod address;
 pub mod assignment;
 pub mod digits;
 pub mod facts;
@@ -18,6 +21,7 @@ pub mod register_layout;
 pub mod smem_layout;
 pub mod tiled;
 pub mod tma;
+pub mod transfer;
 pub mod wgmma;
 
 pub use assignment::{Assignment, Reason, Subject};
@@ -30,3 +34,5 @@ pub use tiled::{Part, TiledLayout, TilingError};
 mod register_tests;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod transfer_tests;

@@ -1,26 +1,9 @@
 //! Register layouts against enumeration and against Mosaic's own index arithmetic.
 use super::register_layout::{Group, Place, RegisterLayout};
-use super::testing::{Rng, arbitrary_layout};
+use super::testing::{Rng, arbitrary_layout, flat, indices};
 use super::tiled::TiledLayout;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-
-fn flat(shape: &[u64], index: &[u64]) -> u64 {
-    shape.iter().zip(index).fold(0, |f, (n, i)| f * n + i)
-}
-
-fn indices(shape: &[u64]) -> Vec<Vec<u64>> {
-    let n: u64 = shape.iter().product();
-    (0..n)
-        .map(|mut f| {
-            let mut out = vec![0; shape.len()];
-            for (o, d) in out.iter_mut().zip(shape).rev() {
-                (*o, f) = (f % d, f / d);
-            }
-            out
-        })
-        .collect()
-}
 
 /// The layout of one line of the oracle file.
 fn oracle_layout(name: &str, args: &str, shape: &[u64]) -> RegisterLayout {
