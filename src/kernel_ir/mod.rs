@@ -35,5 +35,5 @@ pub use kernel::{
     ParamRole, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;
-pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type};
+pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};
 pub use view::{DimIndex, Index, Place, RefUse, Step};

@@ -140,8 +140,8 @@ fn write_alloc(f: &mut Formatter<'_>, data: &AllocData) -> fmt::Result {
             write_array(f, "semaphore", shape)?;
             write_origin(f, *origin)?;
         }
-        AllocKind::Acc { dtype } => {
-            f.write_str("acc ")?;
+        AllocKind::Register { dtype, accumulator } => {
+            f.write_str(if *accumulator { "accumulator " } else { "register " })?;
             write_array(f, dtype, shape)?;
         }
     }
@@ -713,12 +713,6 @@ impl Printer<'_> {
             OpKind::AccRead { acc } => {
                 f.write_char(' ')?;
                 self.acc(f, acc)
-            }
-            OpKind::AccStore { acc, value } => {
-                f.write_char(' ')?;
-                self.reference(f, acc)?;
-                f.write_str(" <- ")?;
-                self.value(f, *value)
             }
             OpKind::For {
                 lower,
