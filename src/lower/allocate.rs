@@ -240,7 +240,7 @@ impl<'a> Placer<'a> {
             | AllocKind::TmemUnion
             | AllocKind::Barrier { .. }
             | AllocKind::Semaphore { .. }
-            | AllocKind::Acc { .. } => return Ok(at),
+            | AllocKind::Register { .. } => return Ok(at),
         };
         let offset = at.next_multiple_of(u64::from(DATA_ALIGNMENT));
         let end = bytes

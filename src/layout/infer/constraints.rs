@@ -521,7 +521,6 @@ impl Collector<'_> {
             | OpKind::SemaphoreRead { .. }
             | OpKind::MultimemStore { .. }
             | OpKind::MultimemLoadReduce { .. }
-            | OpKind::AccStore { .. }
             | OpKind::SetMaxRegisters { .. }
             | OpKind::Delay { .. }
             | OpKind::GridDependency { .. }
