@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from smalt import _types, _versions
@@ -27,15 +28,19 @@ class Kernel:
         return hashlib.sha256(self.descriptor).hexdigest()
 
 
-def serialize(call: _versions.KernelCall, device_mesh: list[tuple[Any, int]] | None = None, call_site: Any = None) -> Kernel:
-    """Serialises one kernel; raises Unsupported or InvalidKernel with the user's line."""
+def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]] = (), call_site: Sequence[Any] = ()) -> Kernel:
+    """Serialises one kernel; raises Unsupported or InvalidKernel with the user's line.
+
+    `device_mesh` are the axes of the JAX device mesh, `call_site` the tracebacks of the equations around the kernel,
+    innermost first.
+    """
     w = Walker(call_site)
     mesh = call.mesh
     grid = _axes(w, mesh.grid_names, mesh.grid)
     cluster = _axes(w, mesh.cluster_names, mesh.cluster)
     thread_axis = 0 if mesh.thread_name is None else w.intern_axis(mesh.thread_name)
     devices = [
-        message("MeshAxis", id=w.intern_axis(name), name=_axis_text(name), size=size) for name, size in device_mesh or ()
+        message("MeshAxis", id=w.intern_axis(name), name=_axis_text(name), size=size) for name, size in device_mesh
     ]
     params = _params(w, call)
     body = w.region(call.jaxpr, params=call.jaxpr.invars)

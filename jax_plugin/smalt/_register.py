@@ -31,7 +31,7 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
         return _versions.stock_rule()(ctx, *args, **params)  # type: ignore[no-any-return]
     call = _versions.kernel_call(len(args), params)
     devices = _versions.device_mesh(ctx.module_context.axis_context)
-    kernel = serialize(call, devices, ctx.traceback)
+    kernel = serialize(call, devices, _versions.lowering_tracebacks())
     target = choose_target(call.compiler_params, ctx)
     if (captured := getattr(_LOCAL, "captured", None)) is not None:
         captured.append(kernel)

@@ -241,6 +241,24 @@ def frames(traceback: Any) -> Iterator[tuple[str, str, int, int]]:
             yield _position(code, lasti)
 
 
+def lowering_tracebacks() -> list[Any]:
+    """Tracebacks of the equations that are being lowered, innermost first.
+
+    JAX cuts an equation's traceback at the jaxpr that holds it, and tells a lowering rule nothing of the equations around
+    it; they are on the Python stack. Only reports depend on it.
+    """
+    out = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "jaxpr_subcomp":
+            eqn = frame.f_locals.get("eqn")
+            traceback = getattr(getattr(eqn, "source_info", None), "traceback", None)
+            if traceback is not None:
+                out.append(traceback)
+        frame = frame.f_back  # type: ignore[assignment]
+    return out
+
+
 # ------------------------------------------------------------------------------------------ device mesh
 
 

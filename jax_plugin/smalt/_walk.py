@@ -50,8 +50,9 @@ class OpParts:
 class Walker:
     """Writes the body of one kernel."""
 
-    def __init__(self, call_site: Any = None) -> None:
+    def __init__(self, call_site: Sequence[Any] = ()) -> None:
         self.debug = _debug.DebugTable(call_site)
+        self._chain: tuple[int, ...] = ()  # frames of the op being written
         self._axes: dict[Any, int] = {}
         self._values = 0
         self._ops = 0
@@ -301,8 +302,8 @@ class Walker:
 
         self._ops += 1
         number = self._ops
-        traceback = eqn.source_info.traceback
-        self.debug.add(traceback)
+        outer = self._chain
+        self._chain = self.debug.add(eqn.source_info.traceback, outer)
         name = _versions.primitive_name(eqn)
         try:
             parts = _rules.apply(self, name, eqn)
@@ -314,9 +315,10 @@ class Walker:
                     self._env[var] = binding
         except Error as e:
             if not getattr(e, "_located", False):
-                e.args = (f"{name}: {e}\n  at {_debug.where(traceback)}",)
+                e.args = (f"{name}: {e}\n  at {self.debug.where()}",)
                 e._located = True  # type: ignore[attr-defined]
             raise
+        self._chain = outer
         return message(
             "Op",
             id=number,
