@@ -65,7 +65,9 @@ def is_dtype(x: Any) -> bool:
 
 
 def flat_axes(names: Any) -> list[Any]:
-    """Axis names given as one name, a sequence, or nested sequences."""
+    """Axis names given as one name, a sequence, or nested sequences; None is no axis."""
+    if names is None:
+        return []
     if isinstance(names, (tuple, list)):
         return [axis for name in names for axis in flat_axes(name)]
     return [names]

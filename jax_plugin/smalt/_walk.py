@@ -74,9 +74,8 @@ class Walker:
 
     def axes(self, names: Any) -> Axes | None:
         """Axis names (one, several, nested; None or empty: none) as an attribute's value."""
-        if names is None or names == ():
-            return None
-        return Axes(tuple(self.axis_id(n) for n in _types.flat_axes(names)))
+        ids = tuple(self.axis_id(n) for n in _types.flat_axes(names))
+        return Axes(ids) if ids else None
 
     # ---------------------------------------------------------------- values
 

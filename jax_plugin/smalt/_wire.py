@@ -100,7 +100,7 @@ _FIELDS: dict[str, dict[str, _Field]] = {
 }
 
 
-def message(kind: str, **fields: Any) -> Message:
+def message(kind: str, /, **fields: Any) -> Message:
     """Encodes one message. A field that is None is left out."""
     table = _FIELDS[kind]
     if unknown := fields.keys() - table.keys():
