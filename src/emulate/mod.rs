@@ -1,2 +1,1 @@
 //! TODO
-pub mod arith;

@@ -23,7 +23,6 @@ pub mod alloc;
 pub mod entities;
 pub mod kernel;
 pub mod op;
-pub mod print;
 pub mod types;
 pub mod view;
 pub mod visit;
@@ -35,5 +34,5 @@ pub use kernel::{
     ParamRole, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;
-pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};
+pub use types::{Elem, Facts, Group, LayoutDim, LayoutSpec, Shape, Type};
 pub use view::{DimIndex, Index, Place, RefUse, Step};
