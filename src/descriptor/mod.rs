@@ -1,9 +1,26 @@
-//! The kernel descriptor: bytes from JAX's side → validated kernel IR. Its protobuf types never leave this room.
-pub mod debug;
+//! From descriptor bytes to the kernel IR.
+//!
+//! The bytes are untrusted: any byte string gives a kernel or an [`Error`]. [`import`] decodes, checks every op against the
+//! vocabulary (`docs/descriptor.md`: arity, element types, shapes, scoping) and builds a kernel at
+//! [`Stage::Imported`](crate::kernel_ir::Stage). What the vocabulary has and this crate lacks is an error of
+//! [`Fault::Unsupported`](crate::error::Fault) that names the primitive and carries the op's id; [`DebugTable`] turns that into the user's line.
+//!
+//! Architecture invariant: the protobuf types never leave this room.
+mod arrays;
+mod control;
+mod debug_table;
+mod decode;
+mod import;
+mod memory;
+mod op_reader;
+mod refs;
+mod types;
 
-/// The types of `proto/descriptor.proto`.
-pub(crate) mod proto {
-    // Generated: it has what the schema has, used here or not.
-    #![allow(clippy::all, dead_code)]
+pub use debug_table::{DebugTable, Frame};
+pub use import::import;
+
+/// The generated protobuf types.
+mod proto {
+    #![allow(clippy::all)]
     include!(concat!(env!("OUT_DIR"), "/smalt.v1.rs"));
 }

@@ -1,1 +1,2 @@
 //! TODO
+pub mod arith;

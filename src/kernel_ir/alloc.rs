@@ -54,14 +54,16 @@ pub enum AllocKind {
     },
     /// i32 counters in GMEM, zero at entry.
     Semaphore { origin: GmemOrigin },
-    /// A wgmma accumulator. Only until [`Stage::Normalized`](super::Stage): then accumulators are values.
-    Acc { dtype: DType },
+    /// A reference to registers: an accumulator (zero at scope entry), or a state of `run_state`. Only until
+    /// [`Stage::Normalized`](super::Stage): then they are values.
+    Register { dtype: DType, accumulator: bool },
 }
 
 /// A barrier that every CTA differing in at most one of these axes arrives at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterBarrier {
-    pub collective_axes: Vec<Axis>,
+    /// Each is one axis, or several that act as one.
+    pub collective_axes: Vec<Vec<Axis>>,
     /// Only the leader's barrier is used.
     pub leader_tracked: bool,
 }
@@ -90,7 +92,7 @@ impl AllocData {
             AllocKind::Gmem { dtype, .. }
             | AllocKind::Smem { dtype, .. }
             | AllocKind::Tmem { dtype, .. }
-            | AllocKind::Acc { dtype } => Elem::Data(*dtype),
+            | AllocKind::Register { dtype, .. } => Elem::Data(*dtype),
             AllocKind::SmemUnion => Elem::Data(DType::I8),
             AllocKind::TmemUnion => Elem::Data(DType::I32),
             AllocKind::Barrier { .. } => Elem::Barrier,

@@ -23,6 +23,7 @@ pub mod alloc;
 pub mod entities;
 pub mod kernel;
 pub mod op;
+pub mod print;
 pub mod types;
 pub mod view;
 pub mod visit;
@@ -34,5 +35,5 @@ pub use kernel::{
     ParamRole, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;
-pub use types::{Elem, Facts, Group, LayoutDim, LayoutSpec, Shape, Type};
+pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};
 pub use view::{DimIndex, Index, Place, RefUse, Step};

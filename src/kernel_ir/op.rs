@@ -31,7 +31,7 @@ pub enum OpKind {
         a: Value,
         b: Value,
     },
-    /// `cases[which]`. `which` is bool (two cases: false, true) or i32 in range; of the cases' shape.
+    /// `cases[which]`. `which` is bool (two cases: false, true) or i32 in range; a scalar, or of the cases' shape.
     Select {
         which: Value,
         cases: Vec<Value>,
@@ -73,7 +73,7 @@ pub enum OpKind {
         a: Value,
         dims: Vec<u32>,
     },
-    /// Row-major.
+    /// Row-major. Scalars count as arrays of one element.
     Reshape {
         a: Value,
     },
@@ -306,11 +306,6 @@ pub enum OpKind {
     AccRead {
         acc: AccUse,
     },
-    /// Only while accumulators are references: overwrites one.
-    AccStore {
-        acc: RefUse,
-        value: Value,
-    },
     /// `acc + a @ b` on arrays (mma.sync), synchronous.
     Mma {
         acc: Value,
@@ -464,13 +459,11 @@ pub enum UnaryOp {
     PopulationCount,
 }
 
-/// Element-wise functions of two operands of one type.
+/// Element-wise functions of two operands of one type (bool: only And, Or, Xor).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BinaryOp {
-    /// bool: or.
     Add,
     Sub,
-    /// bool: and.
     Mul,
     /// Integers truncate towards zero; x / 0 = −1 (all bits set), MIN / −1 = MIN. Floats: full range.
     Div,
@@ -677,7 +670,6 @@ impl OpKind {
             OpKind::Wgmma { .. } => "wgmma",
             OpKind::WgmmaWait { .. } => "wgmma_wait",
             OpKind::AccRead { .. } => "acc_read",
-            OpKind::AccStore { .. } => "acc_store",
             OpKind::Mma { .. } => "mma",
             OpKind::For { .. } => "for",
             OpKind::While { .. } => "while",
@@ -751,7 +743,6 @@ impl OpKind {
             | OpKind::Wgmma { .. }
             | OpKind::WgmmaWait { .. }
             | OpKind::AccRead { .. }
-            | OpKind::AccStore { .. }
             | OpKind::For { .. }
             | OpKind::While { .. }
             | OpKind::Switch { .. }

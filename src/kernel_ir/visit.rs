@@ -230,10 +230,6 @@ macro_rules! visit_parts {
             }
             OpKind::WgmmaWait { n: _, accs } => values!(accs),
             OpKind::AccRead { acc } => acc!(acc),
-            OpKind::AccStore { acc, value } => {
-                reference!(acc);
-                value!(value);
-            }
             OpKind::Mma { acc, a, b } => {
                 value!(acc);
                 value!(a);

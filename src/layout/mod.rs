@@ -1,1 +1,38 @@
-//! TODO
+//! Layouts: one algebra of digits for registers, shared and global memory, and the planners that it answers.
+//!
+//! A layout is a bijection, up to replication and padding, between digits: each logical dimension is a mixed radix
+//! number ([`digits`]), and a layout says where each of its digits lives.
+//! * [`register_layout`]: lane bits, warp bits, slots of a thread; [`tiled`] has Mosaic's layouts as instances;
+//! * [`smem_layout`]: strides in bits, then one XOR; views (slices, transposes, reshapes) stay in the form;
+//! * [`gf2`]: the matrix form of the power-of-two cases;
+//! * [`transfer`]: plans for moving arrays between registers and memory, with [`address`]es split into bases and
+//!   immediates; [`tma`]: bulk copies; [`wgmma`]: matrix descriptors;
+//! * [`facts`]: what planners may assume of values known only at run time.
+//!
+//! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
+//! lane terms and immediates; `lower` emits them and discovers no illegality of its own.
+pub mod address;
+pub mod assignment;
+pub mod digits;
+pub mod facts;
+pub mod gf2;
+pub mod infer;
+pub mod register_layout;
+pub mod smem_layout;
+pub mod tiled;
+pub mod tma;
+pub mod transfer;
+pub mod wgmma;
+
+pub use assignment::{Assignment, Reason, Subject};
+pub use facts::{DynId, DynTerm, Fact, Start};
+pub use register_layout::{Axis, Group, Place, ReducePlan, RegisterLayout, Source, Term};
+pub use smem_layout::{Index, SmemView, Stride, Swizzle, ViewError};
+pub use tiled::{Part, TiledLayout, TilingError};
+
+#[cfg(test)]
+mod register_tests;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod transfer_tests;

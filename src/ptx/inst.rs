@@ -124,8 +124,24 @@ fn atom_effects(space: Space) -> Effects {
 
 /// Renames the registers of an instruction. Uses are asked for before definitions.
 pub trait RegMap<R, S> {
+    /// A register where no immediate may stand.
     fn reg(&mut self, r: R, slot: Slot) -> S;
     fn def(&mut self, r: R, slot: Slot) -> S;
+    /// A register where an immediate may stand.
+    fn src(&mut self, r: R, slot: Slot) -> Src<S> {
+        Src::Reg(self.reg(r, slot))
+    }
+    /// An immediate.
+    fn imm(&mut self, bits: u64, _slot: Slot) -> Src<S> {
+        Src::Imm(bits)
+    }
+    /// An address.
+    fn addr(&mut self, addr: Addr<R>, slot: Slot) -> Addr<S> {
+        Addr {
+            base: self.reg(addr.base, slot),
+            offset: addr.offset,
+        }
+    }
 }
 
 /// One row of the table, as data.
@@ -183,10 +199,10 @@ macro_rules! as_field {
     };
 }
 
-fn map_src<R: Copy, S, M: RegMap<R, S>>(src: &Src<R>, slot: Slot, m: &mut M) -> Src<S> {
+fn map_src<R: Copy, S: Copy, M: RegMap<R, S>>(src: &Src<R>, slot: Slot, m: &mut M) -> Src<S> {
     match src {
-        Src::Reg(r) => Src::Reg(m.reg(*r, slot)),
-        Src::Imm(bits) => Src::Imm(*bits),
+        Src::Reg(r) => m.src(*r, slot),
+        Src::Imm(bits) => m.imm(*bits, slot),
     }
 }
 
@@ -204,10 +220,7 @@ macro_rules! rename {
         let $e = map_src($e, $s, $m);
     };
     (uses addr [$s:expr], $e:ident, $m:ident) => {
-        let $e = Addr {
-            base: $m.reg($e.base, $s),
-            offset: $e.offset,
-        };
+        let $e = $m.addr(*$e, $s);
     };
     (uses srcs [$s:expr], $e:ident, $m:ident) => {
         let slot = $s;
@@ -460,6 +473,11 @@ impl<R: Copy + std::fmt::Debug> std::fmt::Debug for Inst<R> {
 }
 
 impl<R: Copy> Inst<R> {
+    /// Prints as a block or a loop, which a predicate in front cannot guard.
+    pub fn is_compound(&self) -> bool {
+        ROWS[self.row()].syntax.starts_with("{{")
+    }
+
     /// Every register read, tied inputs included.
     pub fn for_each_use(&self, mut f: impl FnMut(R, Slot)) {
         for field in self.fields() {

@@ -1,18 +1,23 @@
 //! PTX in two forms.
 //!
 //! * [`table`] lists the instructions; [`inst`] is what it yields.
-//! * [`ssa`] is what lowering builds: per-thread values in structured regions.
+//! * [`ssa`] is what lowering builds, with [`build`]: per-thread values in structured regions.
 //! * [`flat`] is what is printed and executed: virtual registers, blocks, predicates.
 //! * [`launch`] is what a launch needs besides the code.
+pub mod build;
+pub mod evaluate;
 pub mod flat;
 pub mod inst;
 pub mod launch;
 pub mod modifier;
 pub mod operand;
 pub mod print;
+pub mod simplify;
 pub mod ssa;
 pub mod table;
+pub mod uniformity;
 
+pub use build::Builder;
 pub use flat::Flat;
 pub use inst::{Effects, Inst, Visitor};
 pub use ssa::Ssa;

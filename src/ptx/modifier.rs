@@ -160,3 +160,76 @@ modifiers! {
     RegCount { Increase = ".inc", Decrease = ".dec" }
     GridDep { Wait = "wait", LaunchDependents = "launch_dependents" }
 }
+
+impl IntType {
+    pub const fn bits(self) -> u32 {
+        self.slot().class.bits()
+    }
+    pub const fn is_signed(self) -> bool {
+        matches!(self, IntType::S16 | IntType::S32 | IntType::S64)
+    }
+    /// The untyped view of the same width.
+    pub const fn as_bits(self) -> BitType {
+        match self {
+            IntType::U16 | IntType::S16 => BitType::B16,
+            IntType::U32 | IntType::S32 => BitType::B32,
+            IntType::U64 | IntType::S64 => BitType::B64,
+        }
+    }
+    pub const fn as_logic(self) -> LogicType {
+        match self {
+            IntType::U16 | IntType::S16 => LogicType::B16,
+            IntType::U32 | IntType::S32 => LogicType::B32,
+            IntType::U64 | IntType::S64 => LogicType::B64,
+        }
+    }
+    /// The shift to the right that divides (rounding down).
+    pub const fn as_shift(self) -> ShiftType {
+        match self {
+            IntType::U16 => ShiftType::U16,
+            IntType::S16 => ShiftType::S16,
+            IntType::U32 => ShiftType::U32,
+            IntType::S32 => ShiftType::S32,
+            IntType::U64 => ShiftType::U64,
+            IntType::S64 => ShiftType::S64,
+        }
+    }
+    pub const fn as_cvt(self) -> CvtType {
+        match self {
+            IntType::U16 => CvtType::U16,
+            IntType::S16 => CvtType::S16,
+            IntType::U32 => CvtType::U32,
+            IntType::S32 => CvtType::S32,
+            IntType::U64 => CvtType::U64,
+            IntType::S64 => CvtType::S64,
+        }
+    }
+    pub const fn as_compare(self) -> CompareType {
+        match self {
+            IntType::U16 => CompareType::U16,
+            IntType::S16 => CompareType::S16,
+            IntType::U32 => CompareType::U32,
+            IntType::S32 => CompareType::S32,
+            IntType::U64 => CompareType::U64,
+            IntType::S64 => CompareType::S64,
+        }
+    }
+}
+
+impl ShiftType {
+    pub const fn is_signed(self) -> bool {
+        matches!(self, ShiftType::S16 | ShiftType::S32 | ShiftType::S64)
+    }
+}
+
+impl BitType {
+    /// The untyped move of a class, for all but predicates.
+    pub const fn of(class: super::operand::Class) -> Option<BitType> {
+        match class {
+            super::operand::Class::Pred => None,
+            super::operand::Class::B16 => Some(BitType::B16),
+            super::operand::Class::B32 => Some(BitType::B32),
+            super::operand::Class::B64 => Some(BitType::B64),
+        }
+    }
+}

@@ -26,6 +26,10 @@ impl Class {
             Class::B64 => 64,
         }
     }
+    /// The bits of an immediate that such a register holds.
+    pub const fn mask(self) -> u64 {
+        u64::MAX >> (64 - self.bits())
+    }
     /// The letter(s) after `%` of a printed register.
     pub const fn prefix(self) -> &'static str {
         match self {
@@ -132,6 +136,18 @@ impl<R> Src<R> {
             Src::Reg(_) => None,
             Src::Imm(bits) => Some(bits),
         }
+    }
+}
+
+/// A number: negative ones are sign-extended, and cut to the class of the slot that they land in.
+impl From<i32> for Src<super::ssa::Value> {
+    fn from(v: i32) -> Self {
+        Src::Imm(i64::from(v) as u64)
+    }
+}
+impl From<u32> for Src<super::ssa::Value> {
+    fn from(v: u32) -> Self {
+        Src::u32(v)
     }
 }
 

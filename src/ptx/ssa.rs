@@ -10,6 +10,11 @@ use cranelift_entity::{PrimaryMap, entity_impl};
 pub struct Value(u32);
 entity_impl!(Value, "%v");
 
+impl Value {
+    /// Stands for "a fresh value of the slot's class" in instructions handed to [`super::build::Builder`].
+    pub const NEW: Value = Value(u32::MAX);
+}
+
 /// A list of ops with parameters and results; prints as `blk2`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Region(u32);

@@ -1,0 +1,69 @@
+"""The debug table: op id -> chain of frames, beside what is hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from smalt import _versions
+from smalt._wire import Message, message
+
+Position = tuple[str, str, int, int]
+
+
+class DebugTable:
+    """Interns strings, frames and chains as ops are written.
+
+    JAX cuts the tracebacks of a nested jaxpr at the equation that holds it, so an op's chain is its own frames and then
+    its parent's chain. The chain of op 0 is the call site's.
+    """
+
+    def __init__(self, call_site: Sequence[Any]) -> None:
+        self._strings: dict[str, int] = {"": 0}
+        self._frames: dict[Position, int] = {("", "", 0, 0): 0}
+        self._chains: list[tuple[int, ...]] = []
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+        self._alive: list[Any] = []  # ids in _known are of these
+        chain: tuple[int, ...] = ()
+        for traceback in reversed(call_site):
+            chain = self._chain(traceback, chain)
+        self._chains.append(chain)
+
+    def add(self, traceback: Any, parent: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Appends the chain of the next op, and returns it."""
+        key = (id(traceback), parent)
+        chain = self._known.get(key)
+        if chain is None:
+            chain = self._known[key] = self._chain(traceback, parent)
+            self._alive.append(traceback)
+        self._chains.append(chain)
+        return chain
+
+    def _chain(self, traceback: Any, parent: tuple[int, ...]) -> tuple[int, ...]:
+        own = tuple(self._frame(position) for position in _versions.frames(traceback))
+        if own and parent and own[-1] == parent[-1]:  # a traceback that was not cut
+            return own
+        return own + parent
+
+    def _frame(self, position: Position) -> int:
+        found = self._frames.setdefault(position, len(self._frames))
+        if found == len(self._frames) - 1:
+            for text in position[:2]:
+                self._strings.setdefault(text, len(self._strings))
+        return found
+
+    def where(self) -> str:
+        """The innermost frame of the newest op, for messages: "file:line (function)"."""
+        for chain in (self._chains[-1], self._chains[0]):
+            if chain:
+                file, function, line, _ = list(self._frames)[chain[0]]
+                return f"{file}:{line} ({function})"
+        return "an unknown line"
+
+    def encode(self) -> Message:
+        frames = [
+            message("Frame", file=self._strings[f], function=self._strings[fn], line=line, column=column)
+            for f, fn, line, column in self._frames
+        ]
+        chains = [message("FrameChain", frames=chain) for chain in self._chains]
+        return message("DebugTable", strings=list(self._strings), frames=frames, op_frames=chains)

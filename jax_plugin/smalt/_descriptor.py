@@ -1,0 +1,121 @@
+"""Writes a kernel's descriptor and debug table."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from smalt import _types, _versions
+from smalt._errors import InvalidKernel
+from smalt._walk import Walker
+from smalt._wire import Message, message
+
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A serialised kernel, and what the lowering rule must know about it."""
+
+    name: str
+    descriptor: bytes
+    debug: bytes
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.descriptor).hexdigest()
+
+
+def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]] = (), call_site: Sequence[Any] = ()) -> Kernel:
+    """Serialises one kernel; raises Unsupported or InvalidKernel with the user's line.
+
+    `device_mesh` are the axes of the JAX device mesh, `call_site` the tracebacks of the equations around the kernel,
+    innermost first.
+    """
+    w = Walker(call_site)
+    mesh = call.mesh
+    grid = _axes(w, mesh.grid_names, mesh.grid)
+    cluster = _axes(w, mesh.cluster_names, mesh.cluster)
+    thread_axis = 0 if mesh.thread_name is None else w.intern_axis(mesh.thread_name)
+    devices = [
+        message("MeshAxis", id=w.intern_axis(name), name=_axis_text(name), size=size) for name, size in device_mesh
+    ]
+    params = _params(w, call)
+    body = w.region(call.jaxpr, params=call.jaxpr.invars)
+    descriptor = message(
+        "KernelDescriptor",
+        version=VERSION,
+        name=call.name,
+        semantics=_semantics(call.compiler_params),
+        grid=grid,
+        cluster=cluster,
+        num_threads=mesh.num_threads or 1,
+        thread_axis=thread_axis,
+        device_mesh=devices,
+        params=params,
+        body=body,
+        compiler_params=_compiler_params(call.compiler_params),
+    )
+    return Kernel(call.name, bytes(descriptor), bytes(w.debug.encode()))
+
+
+def _axis_text(name: Any) -> str:
+    return name if isinstance(name, str) else ""
+
+
+def _axes(w: Walker, names: Any, sizes: Any) -> list[Message]:
+    return [message("Axis", id=w.intern_axis(n), name=_axis_text(n), size=int(s)) for n, s in zip(names, sizes)]
+
+
+def _params(w: Walker, call: _versions.KernelCall) -> list[Message]:
+    aliases = dict(call.aliases)
+    out = []
+    for i, var in enumerate(call.jaxpr.invars):
+        kind = _types.type_of(var.aval, w.axis_id)
+        if i >= call.num_inputs:
+            out.append(message("Param", role="OUTPUT", type=kind))
+        elif not _versions.is_ref_aval(var.aval):
+            if var.aval.shape != ():
+                raise InvalidKernel(f"the kernel closes over an array of shape {var.aval.shape}: pass it as an argument")
+            out.append(message("Param", role="SCALAR", type=kind))
+        elif i in aliases:
+            target = call.num_inputs + aliases[i]
+            out.append(message("Param", role="MUTABLE", type=kind, aliased_output=target + 1))
+        elif "semaphore" in str(var.aval.inner_aval.dtype):
+            out.append(message("Param", role="MUTABLE", type=kind))
+        else:
+            out.append(message("Param", role="INPUT", type=kind))
+    return out
+
+
+def _semantics(params: Any) -> Message:
+    return message(
+        "Semantics",
+        false_predicate_suppresses_arrival=_versions.FALSE_PREDICATE_SUPPRESSES_ARRIVAL,
+        tensor_core_barrier_tracks_copies=_versions.TENSOR_CORE_BARRIER_TRACKS_COPIES,
+        leader_tracked_last_axis_only=_versions.LEADER_TRACKED_LAST_AXIS_ONLY,
+        lowering=_versions.lowering_semantics(params),
+    )
+
+
+def _compiler_params(params: Any) -> Message:
+    def get(name: str, default: Any) -> Any:
+        value = getattr(params, name, None)
+        return default if value is None else value
+
+    contract = getattr(params, "fp_contract", None)
+    return message(
+        "CompilerParams",
+        approx_math=bool(get("approx_math", False)),
+        unsafe_no_auto_barriers=bool(get("unsafe_no_auto_barriers", False)),
+        reduction_scratch_bytes=int(get("reduction_scratch_bytes", 2048)),
+        skip_device_barrier=bool(get("skip_device_barrier", False)),
+        is_multi_process=bool(get("is_multi_process", False)),
+        fp_contract="FP_CONTRACT_UNSPECIFIED" if contract is None else f"FP_CONTRACT_{'ON' if contract else 'OFF'}",
+        target=str(get("target", "")),
+        wait_timeout_ns=int(get("wait_timeout_ns", 0)),
+        profile_space=int(get("profile_space", 0)),
+        profile_bounds_check=bool(get("profile_bounds_check", False)),
+    )

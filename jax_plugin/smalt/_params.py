@@ -1,0 +1,31 @@
+"""`smalt.CompilerParams`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.experimental.pallas.mosaic_gpu as plgpu
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
+    """Mosaic GPU's compiler parameters, all of them honoured, and smalt's own.
+
+    Attributes:
+        enabled: Whether smalt compiles this kernel; None: as `smalt.enable()` and `smalt.enabled()` say.
+        fp_contract: Whether `x * y + z` may become one `fma`; None: yes. With False, f32 arithmetic equals NumPy's.
+        target: The architecture to compile for, e.g. "sm_90a"; None: the device's.
+        wait_timeout_ns: A wait that takes longer ends the kernel with a report; 0: waits spin for ever.
+    """
+
+    enabled: bool | None = None
+    fp_contract: bool | None = None
+    target: str | None = None
+    wait_timeout_ns: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.wait_timeout_ns < 0:
+            raise ValueError(f"wait_timeout_ns: expected a number of nanoseconds >= 0, got {self.wait_timeout_ns}")
+        if self.target is not None and not self.target.startswith("sm_"):
+            raise ValueError(f"target: expected an architecture like 'sm_90a', got {self.target!r}")

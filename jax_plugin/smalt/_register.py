@@ -1,0 +1,120 @@
+"""The lowering rule: a kernel's equation -> descriptor -> artifact -> custom call."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from smalt import _config, _emulate, _versions
+from smalt._descriptor import Kernel, serialize
+from smalt._errors import Error, Internal
+
+TARGET_NAME = "smalt_kernel"
+
+_LOCAL = threading.local()
+
+
+def register() -> None:
+    """Takes over the lowering of `mpmd_map` on CPU and CUDA; while disabled the rule is JAX's own."""
+    stock = _versions.stock_rule()  # before our rules hide it
+    del stock
+    _versions.register_rule(_versions.mpmd_map_p, _mpmd_map_rule, ("cpu", "cuda"))
+
+
+def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    ours = _versions.is_gpu_kernel(params) and (_capturing() or _config.is_enabled(params["compiler_params"]))
+    if not ours:
+        return _versions.stock_rule()(ctx, *args, **params)  # type: ignore[no-any-return]
+    call = _versions.kernel_call(len(args), params)
+    devices = _versions.device_mesh(ctx.module_context.axis_context)
+    kernel = serialize(call, devices, _versions.lowering_tracebacks())
+    target = choose_target(call.compiler_params, ctx)
+    if (captured := getattr(_LOCAL, "captured", None)) is not None:
+        captured.append(kernel)
+        scratch: Sequence[int] = ()
+    else:
+        scratch = _compile(kernel, target, _versions.platforms(ctx))
+    operands = list(zip(args, ctx.avals_in))
+    results = list(ctx.avals_out)
+    aliases = dict(call.aliases)
+    for size in scratch:
+        aliases[len(operands)] = len(results)
+        value, aval = _versions.zeros(ctx, size)
+        operands.append((value, aval))
+        results.append(aval)
+    attributes = {
+        "descriptor": kernel.descriptor,
+        "debug": kernel.debug,
+        "hash": kernel.hash,
+        "target": target,
+        "flags": 0,
+    }
+    effects = _versions.has_effects(call)
+    out = _versions.custom_call(ctx, TARGET_NAME, operands, results, attributes, aliases, effects)
+    return out[: len(ctx.avals_out)]
+
+
+def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequence[int]:
+    """Compiles for real; returns the sizes of the scratch buffers in bytes."""
+    try:
+        from smalt import _ffi, _native
+    except ImportError as e:
+        raise Internal(f"smalt's native library is not there ({e}): build it as BUILD.md says") from e
+    _ffi.register(platforms)
+    artifact = _native.compile(kernel.descriptor, kernel.debug, target, {})
+    return [int(n) for n in artifact.scratch_bytes]
+
+
+def choose_target(compiler_params: Any, ctx: Any = None) -> str:
+    """`CompilerParams.target`, else the lowering's device, else the emulated or abstract one, else SMALT_TARGET, else sm_90a."""
+    if target := getattr(compiler_params, "target", None):
+        return str(target)
+    capabilities: list[Any] = []
+    if ctx is not None:
+        capabilities += [getattr(d, "compute_capability", None) for d in _versions.lowering_devices(ctx)[:1]]
+    if (device := _emulate.current()) is not None:
+        return device.target
+    capabilities.append(getattr(_versions.abstract_device(), "compute_capability", None))
+    for capability in capabilities:
+        if isinstance(capability, str) and capability.replace(".", "").isdigit():
+            return f"sm_{capability.replace('.', '')}a"
+    return _config.environment_target() or _config.DEFAULT_TARGET
+
+
+# ------------------------------------------------------------------------------------------ tracing only
+
+
+def _capturing() -> bool:
+    return getattr(_LOCAL, "captured", None) is not None
+
+
+@contextlib.contextmanager
+def capture() -> Iterator[list[Kernel]]:
+    """Within the scope, kernels that this thread lowers are serialised, listed, and not compiled."""
+    outer = getattr(_LOCAL, "captured", None)
+    _LOCAL.captured = kernels = []
+    try:
+        yield kernels
+    finally:
+        _LOCAL.captured = outer
+
+
+def descriptor(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[str, bytes, bytes]]:
+    """(name, descriptor, debug table) of each kernel in `f(*args)`, by tracing and lowering alone.
+
+    Arguments may be arrays or `jax.ShapeDtypeStruct`s. Nothing is compiled or run, and no GPU is needed.
+    """
+
+    def fresh(*args: Any, **kwargs: Any) -> Any:  # a new function: no cache may answer in our place
+        return f(*args, **kwargs)
+
+    with capture() as kernels:
+        jax.jit(fresh).trace(*args, **kwargs).lower(lowering_platforms=("cuda",))
+    return [(k.name, k.descriptor, k.debug) for k in kernels]
+
+
+__all__ = ["Error", "capture", "choose_target", "descriptor", "register"]

@@ -1,0 +1,629 @@
+"""One rule per primitive that is not an array operation: JAX's equation -> `docs/descriptor.md`.
+
+Array operations, and everything unknown, are written generically from their parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from smalt import _attrs, _types, _versions
+from smalt._errors import Unsupported
+from smalt._walk import ABSENT, OpParts, Walker
+from smalt._wire import Message, message
+
+Rule = Callable[[Walker, Any], OpParts]
+_RULES: dict[str, Rule] = {}
+
+
+def apply(w: Walker, name: str, eqn: Any) -> OpParts:
+    if name in _versions.CALLS:
+        return _call(w, eqn)
+    return _RULES.get(name, _generic)(w, eqn)
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            _RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _split(items: Sequence[Any], *counts: int) -> list[list[Any]]:
+    out, at = [], 0
+    for count in counts:
+        out.append(list(items[at : at + count]))
+        at += count
+    out.append(list(items[at:]))
+    return out
+
+
+def _leaves(tree: Any) -> int:
+    return 0 if tree is None else int(tree.num_leaves)
+
+
+def _refs(w: Walker, refs: Sequence[Any], trees: Sequence[Any], leaves: Sequence[Any]) -> list[Message]:
+    """Refs with their transforms, all of whose leaves come in one list, ref after ref. A None ref is absent."""
+    parts = _split(leaves, *(_leaves(t) for t in trees))
+    if parts[-1]:
+        raise Unsupported(f"{len(parts[-1])} operands more than its parameters account for")
+    return [
+        ABSENT if ref is None else w.ref(ref, () if tree is None else w.leaves(tree, part))
+        for ref, tree, part in zip(refs, trees, parts)
+    ]
+
+
+def _predicate(w: Walker, eqn: Any, args: list[Any]) -> Message:
+    """Takes the user's predicate off the end of `args`."""
+    return w.operand(args.pop()) if eqn.params.get("has_user_predicate", False) else ABSENT
+
+
+def _unless(value: Any, default: Any) -> Any:
+    return None if value == default else value
+
+
+def _text(value: Any) -> str | None:
+    """A text or an enum member in lower case; None stays."""
+    if value is None:
+        return None
+    return str(getattr(value, "value", value) if isinstance(getattr(value, "value", value), str) else value.name).lower()
+
+
+# ------------------------------------------------------------------------------------------ scopes and control
+
+
+@_rule("run_scoped")
+def _run_scoped(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    jaxpr, _ = _versions.open_jaxpr(params["jaxpr"])
+    attrs: dict[str, Any] = {"collective_axes": w.axes(params["collective_axes"])}
+    lists = params.get("ref_transforms") or ()
+    if any(lists):
+        chains = [message("TransformList", transforms=[w.transform(t) for t in chain]) for chain in lists]
+        attrs["ref_transforms"] = message("TransformLists", lists=chains)
+    body = w.region(params["jaxpr"], w.bind(jaxpr.constvars, eqn.invars), jaxpr.invars)
+    return OpParts(attrs=_attrs.encode(attrs), regions=[body])
+
+
+@_rule("run_state")
+def _run_state(w: Walker, eqn: Any) -> OpParts:
+    jaxpr, _ = _versions.open_jaxpr(eqn.params["jaxpr"])
+    if not all(eqn.params["is_initialized"]):
+        raise Unsupported("run_state with uninitialised refs")
+    outer = [_versions.is_ref_aval(atom.aval) for atom in eqn.invars]
+    bound, params, results = {}, [], []
+    for is_outer, atom, var, out in zip(outer, eqn.invars, jaxpr.invars, eqn.outvars):
+        if is_outer:
+            bound[var] = w.binding(atom)
+            if not _versions.is_dropped(out):
+                w.alias(out, atom)
+        else:
+            params.append(var)
+            results.append(out)
+    body = w.region(eqn.params["jaxpr"], bound, params, default_space="REGS")
+    return OpParts(operands=w.operands(eqn.invars), regions=[body], results=results)
+
+
+@_rule("get_global")
+def _get_global(w: Walker, eqn: Any) -> OpParts:
+    what = _types.type_of(eqn.params["what"], w.axis_id)
+    return OpParts(attrs=_attrs.encode({"what": what}))
+
+
+@_rule("warp_map")
+def _warp_map(w: Walker, eqn: Any) -> OpParts:
+    found = _versions.warp_map(eqn)
+    if found is None:
+        raise Unsupported("a nested kernel that is not a warp region")
+    axis, jaxpr, variables = found
+    number = w.intern_axis(axis)
+    body = w.region(jaxpr, w.bind(variables, eqn.invars))
+    return OpParts(attrs=_attrs.encode({"axis": _attrs.Axes((number,)), "size": 4}), regions=[body])
+
+
+def _call(w: Walker, eqn: Any) -> OpParts:
+    prim = str(eqn.primitive.name)
+    closed = eqn.params.get(_versions.CALLS.get(prim, ""))
+    if closed is None:
+        (closed,) = (p for p in eqn.params.values() if _versions.is_jaxpr(p))
+    jaxpr, _ = _versions.open_jaxpr(closed)
+    variables = list(jaxpr.invars)
+    if len(variables) != len(eqn.invars):  # an open jaxpr may take its captures as constvars
+        variables = [*jaxpr.constvars, *jaxpr.invars]
+    body = w.region(closed, w.bind(variables, eqn.invars))
+    prim = {"pjit": "jit", "remat2": "remat", "checkpoint": "remat"}.get(prim, prim)
+    function = eqn.params.get("name")
+    name = f"{prim}:{function}" if isinstance(function, str) and function else prim
+    return OpParts(attrs=_attrs.encode({"name": name}), regions=[body], primitive="call")
+
+
+@_rule("scan")
+def _scan(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    consts, carries = _versions.scan_counts(params)
+    jaxpr, _ = _versions.open_jaxpr(params["jaxpr"])
+    body = w.region(params["jaxpr"], w.bind(jaxpr.invars[:consts], eqn.invars[:consts]), jaxpr.invars[consts:])
+    attrs = {
+        "length": int(params["length"]),
+        "num_carry": carries,
+        "reverse": _unless(bool(params["reverse"]), False),
+        "unroll": _unless(int(params["unroll"]), 1),
+    }
+    return OpParts(w.operands(eqn.invars[consts:]), _attrs.encode(attrs), [body])
+
+
+@_rule("while")
+def _while(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    in_cond, in_body, carries = _split(eqn.invars, params["cond_nconsts"], params["body_nconsts"])
+    regions = []
+    for key, consts in (("cond_jaxpr", in_cond), ("body_jaxpr", in_body)):
+        jaxpr, _ = _versions.open_jaxpr(params[key])
+        bound = w.bind(jaxpr.invars[: len(consts)], consts)
+        regions.append(w.region(params[key], bound, jaxpr.invars[len(consts) :]))
+    return OpParts(w.operands(carries), regions=regions)
+
+
+@_rule("cond")
+def _cond(w: Walker, eqn: Any) -> OpParts:
+    index, *captured = eqn.invars
+    regions = []
+    for branch in eqn.params["branches"]:
+        jaxpr, _ = _versions.open_jaxpr(branch)
+        regions.append(w.region(branch, w.bind(jaxpr.invars, captured)))
+    return OpParts([w.operand(index)], regions=regions)
+
+
+# ------------------------------------------------------------------------------------------ ids, hints, debugging
+
+
+@_rule("axis_index")
+def _axis_index(w: Walker, eqn: Any) -> OpParts:
+    return OpParts(attrs=_attrs.encode({"axis": w.axes(eqn.params["axis_name"])}))
+
+
+@_rule("multiple_of")
+def _multiple_of(w: Walker, eqn: Any) -> OpParts:
+    values = eqn.params["values"]
+    values = values if isinstance(values, (tuple, list)) else (values,)
+    return OpParts(w.operands(eqn.invars), _attrs.encode({"values": tuple(values)}))
+
+
+@_rule("layout_cast")
+def _layout_cast(w: Walker, eqn: Any) -> OpParts:
+    x, *leaves = eqn.invars
+    tree = eqn.params.get("transforms_tree")
+    operand = _refs(w, [x], [tree], leaves)
+    return OpParts(operand, _attrs.encode({"new_layout": _types.layout(eqn.params["new_layout"])}))
+
+
+@_rule("print_layout")
+def _print_layout(w: Walker, eqn: Any) -> OpParts:
+    x, *leaves = eqn.invars
+    if "fmt" in eqn.params:
+        fmt = eqn.params["fmt"]
+    else:  # 0.10: an operand
+        fmt, leaves = None, leaves
+    operands = _refs(w, [x], [eqn.params["transforms_tree"]], leaves)
+    return OpParts(operands, _attrs.encode({"fmt": fmt}))
+
+
+@_rule("debug_print")
+def _debug_print(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    attrs = {
+        "fmt": params["fmt"],
+        "has_placeholders": bool(params.get("has_placeholders", False)),
+        "ordered": _unless(bool(params.get("ordered", False)), False),
+        "partitioned": _unless(bool(params.get("partitioned", False)), False),
+    }
+    return OpParts(w.operands(eqn.invars), _attrs.encode(attrs))
+
+
+@_rule("check")
+def _check(w: Walker, eqn: Any) -> OpParts:
+    return OpParts(w.operands(eqn.invars), _attrs.encode({"messages": _check_messages(eqn)}))
+
+
+def _check_messages(eqn: Any) -> Message | None:
+    """The texts of a checkify error: one for each code that its tree knows."""
+    error = eqn.params["err_tree"].unflatten(list(range(len(eqn.invars))))
+    metadata = getattr(error, "_metadata", None)
+    if not metadata:
+        return None
+    texts = []
+    for _, tree in sorted(metadata.items()):
+        exception = tree.unflatten([0] * tree.num_leaves)
+        texts.append(str(getattr(exception, "fmt_string", "") or exception))
+    return _attrs.numbered(texts)
+
+
+@_rule("inline_mgpu")
+def _inline_mgpu(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    types = params["flat_arg_types"]
+    args, leaves = _split(eqn.invars, len(types))
+    chains = w.leaves(params["pytree_ref_transforms"], leaves)
+    operands = [w.ref(arg, chain or ()) for arg, chain in zip(args, chains)]
+    function = params["mgpu_fn"]
+    closure = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ())))
+    constants = {name: value for name, value in closure.items() if isinstance(value, (str, bool, int, float))}
+    arg_layouts = [t for t in types if hasattr(t, "to_mgpu")]
+    result_layouts = [t.layout for t in params["flat_ret_ty"]]
+    attrs = {
+        "function": function.__qualname__,
+        "constants": _attrs.named(constants) if constants else None,
+        "arg_layouts": _attrs.numbered(arg_layouts) if arg_layouts else None,
+        "result_layouts": _attrs.numbered(result_layouts) if result_layouts else None,
+    }
+    return OpParts(operands, _attrs.encode(attrs))
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+
+def _optimized(eqn: Any) -> bool | None:
+    return _unless(eqn.params.get("optimized", True), True)
+
+
+@_rule("load")
+def _load(w: Walker, eqn: Any) -> OpParts:
+    ref, *leaves = eqn.invars
+    return OpParts(_refs(w, [ref], [eqn.params["tree"]], leaves), _attrs.encode({"optimized": _optimized(eqn)}))
+
+
+@_rule("store")
+def _store(w: Walker, eqn: Any) -> OpParts:
+    ref, value, *leaves = eqn.invars
+    operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
+    return OpParts(operands, _attrs.encode({"optimized": _optimized(eqn)}))
+
+
+@_rule("swap")
+def _swap(w: Walker, eqn: Any) -> OpParts:
+    ref, value, *leaves = eqn.invars
+    operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
+    if w.is_used(eqn.outvars[0]):
+        return OpParts(operands)
+    return OpParts(operands, primitive="store", results=())
+
+
+@_rule("addupdate")
+def _addupdate(w: Walker, eqn: Any) -> OpParts:
+    ref, value, *leaves = eqn.invars
+    return OpParts([*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)])
+
+
+@_rule("masked_load", "masked_swap")
+def _masked(w: Walker, eqn: Any) -> OpParts:
+    ref, transforms, *rest = w.leaves(eqn.params["args_tree"], eqn.invars)
+    operands = [w.ref(ref.atom, transforms), *(ABSENT if x is None else w.dynamic(x) for x in rest)]
+    keep = {k: v for k, v in eqn.params.items() if k != "args_tree"}
+    return OpParts(operands, _generic_attrs(keep))
+
+
+@_rule("atomic_store")
+def _atomic_store(w: Walker, eqn: Any) -> OpParts:
+    ref, transforms, value, *_ = w.leaves(eqn.params["args_tree"], eqn.invars)
+    attrs = {"atomic": _text(eqn.params["atomic_type"]), "optimized": _optimized(eqn)}
+    return OpParts([w.ref(ref.atom, transforms or ()), w.dynamic(value)], _attrs.encode(attrs))
+
+
+def _leader_tracked(params: dict[str, Any]) -> dict[str, Any]:
+    tracked = params.get("leader_tracked")
+    if tracked is None:
+        return {}
+    if hasattr(tracked, "axis"):
+        return {"leader_tracked": "partitioned", "partition_axis": int(tracked.axis)}
+    return {"leader_tracked": "replicated"}
+
+
+@_rule("copy_gmem_to_smem")
+def _copy_gmem_to_smem(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    args = list(eqn.invars)
+    predicate = _predicate(w, eqn, args)
+    has_barrier = params.get("has_barrier", True)
+    refs, leaves = _split(args, 3 if has_barrier else 2)
+    if not has_barrier:
+        refs.append(None)
+    trees = [params[f"{which}_transforms_treedef"] for which in ("src", "dst", "barrier")]
+    operands = [*_refs(w, refs, trees, leaves), predicate]
+    oob = _text(params.get("oob_mode"))
+    attrs = {
+        "collective_axes": w.axes(params["collective_axes"]),
+        "oob_mode": _unless(oob, "zeros"),
+        **_leader_tracked(params),
+    }
+    return OpParts(operands, _attrs.encode(attrs))
+
+
+@_rule("copy_smem_to_gmem")
+def _copy_smem_to_gmem(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    args = list(eqn.invars)
+    predicate = _predicate(w, eqn, args)
+    refs, leaves = _split(args, 2)
+    trees = [params["src_transforms_treedef"], params["dst_transforms_treedef"]]
+    attrs = {"commit_group": _unless(params["commit_group"], True), "reduction_op": _text(params["reduction_op"])}
+    return OpParts([*_refs(w, refs, trees, leaves), predicate], _attrs.encode(attrs))
+
+
+@_rule("wait_smem_to_gmem")
+def _wait_smem_to_gmem(w: Walker, eqn: Any) -> OpParts:
+    read_only = _unless(bool(eqn.params["wait_read_only"]), False)
+    return OpParts(attrs=_attrs.encode({"n": _versions.count_param(eqn), "wait_read_only": read_only}))
+
+
+@_rule("wait_gmem_to_smem", "wgmma_wait")
+def _counted_wait(w: Walker, eqn: Any) -> OpParts:
+    return OpParts(attrs=_attrs.encode({"n": _versions.count_param(eqn)}))
+
+
+@_rule("async_prefetch")
+def _async_prefetch(w: Walker, eqn: Any) -> OpParts:
+    args = list(eqn.invars)
+    predicate = _predicate(w, eqn, args)
+    ref, *leaves = args
+    attrs = {"collective_axes": w.axes(eqn.params["collective_axes"]), **_leader_tracked(eqn.params)}
+    return OpParts([*_refs(w, [ref], [eqn.params["ref_transforms_treedef"]], leaves), predicate], _attrs.encode(attrs))
+
+
+@_rule("async_store_smem")
+def _async_store_smem(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    value, ref, barrier, cluster_index, *leaves = eqn.invars
+    trees = [params["ref_transforms_treedef"], params["barrier_transforms_treedef"]]
+    operands = [w.operand(value), *_refs(w, [ref, barrier], trees, leaves), w.operand(cluster_index)]
+    attrs = {
+        "cluster_axis": w.axes(params["cluster_dim"]),
+        "atomic": _text(params["atomic"]),
+        "optimized": _optimized(eqn),
+    }
+    return OpParts(operands, _attrs.encode(attrs))
+
+
+@_rule("multimem_store")
+def _multimem_store(w: Walker, eqn: Any) -> OpParts:
+    value, ref, *leaves = eqn.invars
+    operands = [w.operand(value), *_refs(w, [ref], [eqn.params["transforms_tree"]], leaves)]
+    return OpParts(operands, _attrs.encode({"collective_axes": w.axes(eqn.params["collective_axes"])}))
+
+
+@_rule("multimem_load_reduce")
+def _multimem_load_reduce(w: Walker, eqn: Any) -> OpParts:
+    ref, *leaves = eqn.invars
+    attrs = {
+        "collective_axes": w.axes(eqn.params["collective_axes"]),
+        "reduction_op": _text(eqn.params["reduction_op"]),
+    }
+    return OpParts(_refs(w, [ref], [eqn.params["tree"]], leaves), _attrs.encode(attrs))
+
+
+# ------------------------------------------------------------------------------------------ barriers, semaphores, launch
+
+
+@_rule("barrier_arrive")
+def _barrier_arrive(w: Walker, eqn: Any) -> OpParts:
+    args = list(eqn.invars)
+    predicate = _predicate(w, eqn, args)
+    barrier, *leaves = args
+    return OpParts([*_refs(w, [barrier], [eqn.params["transforms_treedef"]], leaves), predicate])
+
+
+@_rule("barrier_wait", "barrier_arrive_and_wait", "barrier_test")
+def _barrier(w: Walker, eqn: Any) -> OpParts:
+    barrier, *leaves = eqn.invars
+    return OpParts(_refs(w, [barrier], [eqn.params["transforms_treedef"]], leaves))
+
+
+def _device(w: Walker, device_id: Any) -> Message:
+    return ABSENT if device_id is None else message("Operand", device=w.device_id(device_id))
+
+
+def _dynamic(w: Walker, x: Any) -> Message:
+    return ABSENT if x is None else w.dynamic(x)
+
+
+@_rule("semaphore_signal")
+def _semaphore_signal(w: Walker, eqn: Any) -> OpParts:
+    ref, transforms, value, device_id, core_index = w.leaves(eqn.params["args_tree"], eqn.invars)
+    operands = [w.ref(ref.atom, transforms), w.dynamic(value), _device(w, device_id), _dynamic(w, core_index)]
+    attrs = {
+        "device_id_type": None if device_id is None else _text(eqn.params["device_id_type"]),
+        "memory_scope": _unless(eqn.params.get("memory_scope", "sys"), "sys"),
+    }
+    return OpParts(operands, _attrs.encode(attrs))
+
+
+@_rule("semaphore_wait")
+def _semaphore_wait(w: Walker, eqn: Any) -> OpParts:
+    ref, transforms, value, decrement = w.leaves(eqn.params["args_tree"], eqn.invars)
+    operands = [w.ref(ref.atom, transforms), w.dynamic(value), w.dynamic(decrement)]
+    scope = _unless(eqn.params.get("memory_scope", "sys"), "sys")
+    return OpParts(operands, _attrs.encode({"memory_scope": scope}))
+
+
+@_rule("semaphore_read")
+def _semaphore_read(w: Walker, eqn: Any) -> OpParts:
+    ref, transforms = w.leaves(eqn.params["args_tree"], eqn.invars)
+    return OpParts([w.ref(ref.atom, transforms)])
+
+
+@_rule("semaphore_signal_parallel")
+def _semaphore_signal_parallel(w: Walker, eqn: Any) -> OpParts:
+    refs, transforms, values, device_ids = w.leaves(eqn.params["args_tree"], eqn.invars)
+    signals = []
+    for ref, chain, value, device_id in zip(refs, transforms, values, device_ids):
+        group = [w.ref(ref.atom, chain), w.dynamic(value), _device(w, device_id)]
+        signals.append(message("Operand", list=message("OperandList", operands=group)))
+    return OpParts(signals)
+
+
+@_rule("semaphore_signal_multicast")
+def _semaphore_signal_multicast(w: Walker, eqn: Any) -> OpParts:
+    ref, transforms, value = w.leaves(eqn.params["args_tree"], eqn.invars)
+    axes = w.axes(eqn.params["collective_axes"])
+    return OpParts([w.ref(ref.atom, transforms), w.dynamic(value)], _attrs.encode({"collective_axes": axes}))
+
+
+@_rule("set_max_registers")
+def _set_max_registers(w: Walker, eqn: Any) -> OpParts:
+    return OpParts(attrs=_attrs.encode({"n": _versions.count_param(eqn), "action": eqn.params["action"]}))
+
+
+@_rule("try_cluster_cancel")
+def _try_cluster_cancel(w: Walker, eqn: Any) -> OpParts:
+    result, barrier, *leaves = eqn.invars
+    trees = [eqn.params["result_transforms_tree"], eqn.params["barrier_transforms_tree"]]
+    axes = w.axes(eqn.params.get("collective_axes"))
+    return OpParts(_refs(w, [result, barrier], trees, leaves), _attrs.encode({"collective_axes": axes}))
+
+
+@_rule("query_cluster_cancel")
+def _query_cluster_cancel(w: Walker, eqn: Any) -> OpParts:
+    result, *leaves = eqn.invars
+    axes = w.axes(tuple(eqn.params["grid_names"]))
+    return OpParts(_refs(w, [result], [eqn.params["transforms_tree"]], leaves), _attrs.encode({"grid_axes": axes}))
+
+
+# ------------------------------------------------------------------------------------------ tensor cores
+
+
+@_rule("wgmma")
+def _wgmma(w: Walker, eqn: Any) -> OpParts:
+    args, leaves = _split(eqn.invars, 3)
+    trees = [eqn.params[f"{which}_transforms_tree"] for which in ("acc", "a", "b")]
+    return OpParts(_refs(w, args, trees, leaves))
+
+
+@_rule("wgmma_accumulator_deref")
+def _wgmma_accumulator_deref(w: Walker, eqn: Any) -> OpParts:
+    wait_n = eqn.params["wait_n"]
+    attrs = {"wait": False} if wait_n is None else {"wait_n": int(wait_n)}
+    return OpParts(w.operands(eqn.invars), _attrs.encode(attrs))
+
+
+@_rule("tcgen05_mma")
+def _tcgen05_mma(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    (acc, a, b, accumulate), rest = _split(eqn.invars, 4)
+    names = ["barrier", "a_scale", "b_scale", "a_sparse_metadata"]
+    present = [params["arrive"], params["scaled"], params["scaled"], params["sparse"]]
+    refs = [rest.pop(0) if there else None for there in present]
+    trees = [params[f"{name}_transforms_tree"] for name in ["acc", "a", "b", *names]]
+    acc_op, a_op, b_op, *optional = _refs(w, [acc, a, b, *refs], trees, rest)
+    attrs = {
+        "arrive": _unless(bool(params["arrive"]), False),
+        "collective_axis": w.axes(params["collective_axis"]),
+    }
+    return OpParts([acc_op, a_op, b_op, w.operand(accumulate), *optional], _attrs.encode(attrs))
+
+
+@_rule("tcgen05_commit_arrive")
+def _tcgen05_commit_arrive(w: Walker, eqn: Any) -> OpParts:
+    args = list(eqn.invars)
+    predicate = _predicate(w, eqn, args)
+    barrier, *leaves = args
+    operands = [*_refs(w, [barrier], [eqn.params["barrier_transforms_tree"]], leaves), predicate]
+    return OpParts(operands, _attrs.encode({"collective_axis": w.axes(eqn.params["collective_axis"])}))
+
+
+@_rule("async_load_tmem")
+def _async_load_tmem(w: Walker, eqn: Any) -> OpParts:
+    ref, *leaves = eqn.invars
+    reduce = _text(eqn.params.get("reduce"))
+    return OpParts(_refs(w, [ref], [eqn.params["tree"]], leaves), _attrs.encode({"reduce": reduce}))
+
+
+@_rule("async_store_tmem")
+def _async_store_tmem(w: Walker, eqn: Any) -> OpParts:
+    ref, value, *leaves = eqn.invars
+    return OpParts([*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)])
+
+
+@_rule("async_copy_smem_to_tmem", "async_copy_scales_to_tmem", "async_copy_sparse_metadata_to_tmem")
+def _async_copy_to_tmem(w: Walker, eqn: Any) -> OpParts:
+    refs, leaves = _split(eqn.invars, 2)
+    operands = _refs(w, refs, [eqn.params["smem_tree"], eqn.params["tmem_tree"]], leaves)
+    return OpParts(operands, _attrs.encode({"collective_axis": w.axes(eqn.params.get("collective_axis"))}))
+
+
+# ------------------------------------------------------------------------------------------ arrays
+
+# They mean nothing inside a kernel.
+_DROPPED = frozenset({"sharding", "out_sharding", "weak_type", "mesh", "name", "ctx_mesh", "mode_name"})
+
+
+@_rule("dot_general")
+def _dot_general(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = params["dimension_numbers"]
+    precision = params["precision"]
+    if isinstance(precision, tuple):
+        precision = "+".join(_text(p) or "none" for p in precision)
+    attrs = {
+        "lhs_contracting": tuple(lhs_contracting),
+        "rhs_contracting": tuple(rhs_contracting),
+        "lhs_batch": tuple(lhs_batch),
+        "rhs_batch": tuple(rhs_batch),
+        "preferred_element_type": params["preferred_element_type"],
+        "precision": _text(precision),
+    }
+    return OpParts(w.operands(eqn.invars), _attrs.encode(attrs))
+
+
+@_rule("pad")
+def _pad(w: Walker, eqn: Any) -> OpParts:
+    flat = tuple(n for dim in eqn.params["padding_config"] for n in dim)
+    return OpParts(w.operands(eqn.invars), _attrs.encode({"padding_config": flat}))
+
+
+@_rule("random_wrap", "random_seed", "random_bits", "random_unwrap", "random_fold_in", "random_split")
+def _random(w: Walker, eqn: Any) -> OpParts:
+    params = dict(eqn.params)
+    if (impl := params.pop("impl", None)) is not None:
+        params["impl"] = impl.tag
+    return OpParts(w.operands(eqn.invars), _generic_attrs(params))
+
+
+def _generic_attrs(params: dict[str, Any]) -> list[Message]:
+    attrs, opaque = {}, []
+    for name, value in params.items():
+        if name in _DROPPED or value is None or _versions.is_jaxpr(value):
+            continue
+        try:
+            attrs[name] = _attrs.attr(name, value)
+        except _attrs.Opaque:
+            opaque.append(name)
+    if opaque:
+        attrs["opaque"] = _attrs.attr("opaque", _attrs.numbered(sorted(opaque)))
+    return [attrs[name] for name in sorted(attrs)]
+
+
+def _generic(w: Walker, eqn: Any) -> OpParts:
+    jaxprs = {name: p for name, p in sorted(eqn.params.items()) if _versions.is_jaxpr(p)}
+    if len(jaxprs) == 1 and _is_call(eqn, next(iter(jaxprs.values()))):
+        return _call(w, eqn)
+    operands = w.operands(eqn.invars)
+    regions = [w.region(p, params=_versions.open_jaxpr(p)[0].invars) for p in jaxprs.values()]
+    return OpParts(operands, _generic_attrs(eqn.params), regions)
+
+
+def _is_call(eqn: Any, closed: Any) -> bool:
+    jaxpr, _ = _versions.open_jaxpr(closed)
+    same = [
+        len(jaxpr.invars) == len(eqn.invars),
+        len(jaxpr.outvars) == len(eqn.outvars),
+        all(_signature(v) == _signature(a) for v, a in zip(jaxpr.invars, eqn.invars)),
+        all(_signature(v) == _signature(a) for v, a in zip(jaxpr.outvars, eqn.outvars)),
+    ]
+    return all(same)
+
+
+def _signature(atom: Any) -> tuple[Any, Any]:
+    aval = atom.aval
+    return getattr(aval, "shape", None), getattr(aval, "dtype", None)

@@ -1,0 +1,211 @@
+"""JAX's types, literals and layouts as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax._src.pallas.mosaic_gpu import core as gpu_core
+from jax.experimental.mosaic import gpu as mgpu
+
+from smalt import _versions
+from smalt._errors import Unsupported
+from smalt._wire import Message, message
+
+_DTYPES = {
+    "bool": "BOOL",
+    "int2": "I2",
+    "int4": "I4",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint2": "U2",
+    "uint4": "U4",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8E4M3FN",
+    "float8_e5m2": "F8E5M2",
+    "float8_e8m0fnu": "F8E8M0FNU",
+    "float4_e2m1fn": "F4E2M1FN",
+    "float8_e4m3b11fnuz": "F8E4M3B11FNUZ",
+    "float8_e4m3fnuz": "F8E4M3FNUZ",
+    "float8_e5m2fnuz": "F8E5M2FNUZ",
+    "float8_e3m4": "F8E3M4",
+    "float8_e4m3": "F8E4M3",
+    "float6_e2m3fn": "F6E2M3FN",
+    "float6_e3m2fn": "F6E3M2FN",
+    "complex64": "C64",
+    "complex128": "C128",
+    "float0": "FLOAT0",
+}
+
+AxisId = Callable[[Any], int]
+
+
+def dtype(x: Any) -> str:
+    """The DType member of a NumPy or extended dtype."""
+    name = getattr(x, "name", None) or np.dtype(x).name
+    if name in _DTYPES:
+        return _DTYPES[name]
+    if type(x).__name__ == "KeyTy":
+        return "KEY"
+    raise Unsupported(f"element type {x} has no place in a descriptor")
+
+
+def is_dtype(x: Any) -> bool:
+    return isinstance(x, np.dtype) or isinstance(x, type) and issubclass(x, np.generic)
+
+
+def flat_axes(names: Any) -> list[Any]:
+    """Axis names given as one name, a sequence, or nested sequences; None is no axis."""
+    if names is None:
+        return []
+    if isinstance(names, (tuple, list)):
+        return [axis for name in names for axis in flat_axes(name)]
+    return [names]
+
+
+def array_type(shape: Sequence[int], element: Any, weak: bool = False) -> Message:
+    kind = dtype(element)
+    impl = element._impl.tag if kind == "KEY" else None
+    return message("ArrayType", dtype=kind, shape=[_extent(n) for n in shape], weak=weak, key_impl=impl)
+
+
+def _extent(n: Any) -> int:
+    try:
+        return int(n)
+    except Exception as e:
+        raise Unsupported(f"dimension {n} is not a number: dynamic shapes are not supported") from e
+
+
+_SPACES = {"gmem": "GMEM", "smem": "SMEM", "tmem": "TMEM", "regs": "REGS"}
+
+
+def _space(aval: Any, default: str) -> str:
+    space = aval.memory_space
+    name = getattr(space, "name", None) or str(space)
+    if space is None or name.lower() in ("default", "any", "device", "hbm"):
+        return default
+    try:
+        return _SPACES[name.lower()]
+    except KeyError:
+        raise Unsupported(f"memory space {space} is not one of a GPU's: {', '.join(_SPACES)}") from None
+
+
+def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:
+    match type(element).__name__:
+        case "BarrierType":
+            kind = message(
+                "BarrierType", num_arrivals=element.num_arrivals, orders_tensor_core=element.orders_tensor_core
+            )
+            return {"barrier": kind}
+        case "ClusterBarrierType":
+            groups = [message("Axes", ids=[axis_id(n) for n in flat_axes(g)]) for g in element.collective_axes]
+            kind = message(
+                "ClusterBarrierType",
+                collective_axes=groups,
+                num_arrivals=element.num_arrivals,
+                orders_tensor_core=element.orders_tensor_core,
+                leader_tracked=getattr(element, "leader_tracked", False),
+            )
+            return {"cluster_barrier": kind}
+        case "Semaphore" | "SemaphoreTy":
+            return {"semaphore": message("SemaphoreType", kind="REGULAR")}
+        case "BarrierSemaphore" | "BarrierSemaphoreTy":
+            return {"semaphore": message("SemaphoreType", kind="BARRIER")}
+        case "DmaSemaphore" | "DMASemaphore" | "DmaSemaphoreTy":
+            return {"semaphore": message("SemaphoreType", kind="DMA")}
+        case _:
+            return {"dtype": dtype(element)}
+
+
+def ref_type(aval: Any, axis_id: AxisId, default_space: str = "GMEM") -> Message:
+    fields = _element(aval.inner_aval.dtype, axis_id)
+    space = _space(aval, default_space)
+    if space == "TMEM":
+        tmem = getattr(aval, "layout", None)
+        fields["tmem_layout"] = None if tmem is None else layout(tmem)
+        fields["tmem_collective"] = bool(getattr(aval, "collective", False))
+    accumulator = isinstance(aval, gpu_core.WGMMAAbstractAccumulatorRef)
+    shape = [_extent(n) for n in aval.inner_aval.shape]
+    return message("RefType", space=space, shape=shape, accumulator=accumulator, **fields)
+
+
+def type_of(aval: Any, axis_id: AxisId, default_space: str = "GMEM") -> Message:
+    if _versions.is_ref_aval(aval):
+        return message("Type", ref=ref_type(aval, axis_id, default_space))
+    if not hasattr(aval, "dtype"):
+        raise Unsupported(f"a value of type {aval} cannot be used in a kernel")
+    return message("Type", array=array_type(aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False))))
+
+
+def literal(value: Any, element: Any = None, weak: bool = False) -> Message:
+    """A scalar or a NumPy array."""
+    array = np.asarray(value, dtype=element)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return message("Literal", type=array_type(array.shape, array.dtype, weak), data=array.tobytes())
+
+
+# ------------------------------------------------------------------------------------------ layouts
+
+
+def layout(x: Any) -> Message:
+    """A `plgpu.Layout`, `TMEMLayout`, or one of Mosaic's own layout objects."""
+    name, args = _layout_name(x)
+    explicit = x
+    if hasattr(x, "to_mgpu"):
+        try:
+            explicit = x.to_mgpu()
+        except TypeError:  # it needs arguments that were not given
+            return message("Layout", name=name, named=name)
+    match explicit:
+        case mgpu.WGStridedFragLayout():
+            kind = message("StridedLayout", shape=list(explicit.shape), vec=explicit.vec_size)
+            return message("Layout", name=name, strided=kind, args=args)
+        case mgpu.WGSplatFragLayout():
+            return message("Layout", name=name, splat=message("SplatLayout", shape=list(explicit.shape)), args=args)
+        case mgpu.TiledLayout():
+            return message("Layout", name=name, tiled=_tiled(explicit), args=args)
+        case _:
+            raise Unsupported(f"layout {x} is of a kind that smalt does not know")
+
+
+def _layout_name(x: Any) -> tuple[str, list[Message]]:
+    match x:
+        case gpu_core.ParameterizedLayout():
+            return x.layout_cls.name, []
+        case gpu_core.ReducedLayout():
+            inner, _ = _layout_name(x.layout)
+            axes = x.axes if isinstance(x.axes, (tuple, list)) else (x.axes,)
+            return f"{inner}.reduce({', '.join(str(a) for a in axes)})", []
+        case _ if hasattr(x, "to_mgpu"):
+            return x.name, []
+        case _:
+            return "", []
+
+
+def _tiled(x: Any) -> Message:
+    return message(
+        "TiledLayout",
+        tiling=[message("Ints", values=list(tile)) for tile in x.tiling.tiles],
+        warp_dims=[_layout_dim(d) for d in x.warp_dims],
+        lane_dims=[_layout_dim(d) for d in x.lane_dims],
+        vector_dim=x.vector_dim,
+    )
+
+
+def _layout_dim(d: Any) -> Message:
+    if isinstance(d, int):
+        return message("LayoutDim", dim=d)
+    if type(d).__name__ == "Replicated":
+        return message("LayoutDim", replicated=d.times)
+    raise Unsupported(f"layout digit {d} cannot be written by a user")

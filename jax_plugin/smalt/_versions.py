@@ -1,0 +1,443 @@
+"""Everything that smalt knows about JAX's versions (0.10.2, 0.11.2, 0.12).
+
+The rest of the plugin sees one internal form: the names, parameters and semantics of `docs/descriptor.md`.
+Features are detected; where one version means something else with the same equation, a feature of that
+version stands for it and the comment says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import numpy as np
+from jax._src import config
+from jax._src import core as jax_core
+from jax._src import effects as jax_effects
+from jax._src import mesh as mesh_lib
+from jax._src import source_info_util
+from jax._src.interpreters import mlir as _mlir
+from jax._src.lib import xla_client
+from jax._src.pallas import core as pallas_core
+from jax._src.pallas import mpmd
+from jax._src.pallas.mosaic_gpu import core as gpu_core
+from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
+from jax.interpreters import mlir
+
+# ------------------------------------------------------------------------------------------ features
+
+_IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12
+
+#: What nothing in an equation shows (`Semantics` in the schema).
+FALSE_PREDICATE_SUPPRESSES_ARRIVAL = _IS_012
+TENSOR_CORE_BARRIER_TRACKS_COPIES = _IS_012
+LEADER_TRACKED_LAST_AXIS_ONLY = _IS_012
+
+
+def lowering_semantics(params: Any) -> str:
+    """"LANE" or "WARPGROUP": what the kernel asked for, else this version's default."""
+    if params is None or not hasattr(params, "lowering_semantics"):
+        params = plgpu.CompilerParams()
+    return str(params.lowering_semantics.name).upper()
+
+
+# ------------------------------------------------------------------------------------------ kernels
+
+mpmd_map_p = mpmd.mpmd_map_p
+pallas_call_p: Any = None
+try:
+    from jax._src.pallas.pallas_call import pallas_call_p
+except ImportError:  # pragma: no cover
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCall:
+    """One `plgpu.kernel` as the lowering rule receives it."""
+
+    name: str
+    mesh: Any  # plgpu.Mesh
+    jaxpr: Any  # open, without constvars
+    num_inputs: int
+    aliases: tuple[tuple[int, int], ...]  # (input, output)
+    compiler_params: Any
+
+
+def is_gpu_kernel(params: dict[str, Any]) -> bool:
+    """Whether an `mpmd_map` equation is a Mosaic GPU kernel to be compiled (not interpreted)."""
+    meshes = params["meshes"]
+    return not params["interpret"] and len(meshes) == 1 and isinstance(meshes[0], gpu_core.Mesh)
+
+
+def kernel_call(num_inputs: int, params: dict[str, Any]) -> KernelCall:
+    (jaxpr,) = params["jaxprs"]
+    (mesh,) = params["meshes"]
+    return KernelCall(
+        name=mesh.kernel_name or params["name"] or jaxpr.debug_info.func_name,
+        mesh=mesh,
+        jaxpr=jaxpr,
+        num_inputs=num_inputs,
+        aliases=tuple(sorted(params["input_output_aliases"].items())),
+        compiler_params=params["compiler_params"],
+    )
+
+
+@functools.cache
+def stock_rule() -> Callable[..., Any]:
+    """JAX's own lowering rule of `mpmd_map`, for every platform that has no rule of its own."""
+    return _mlir._lowerings[mpmd_map_p].rule  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------ jaxprs
+
+
+def is_jaxpr(x: Any) -> bool:
+    return isinstance(x, jax_core.Jaxpr) or hasattr(x, "jaxpr") and hasattr(x, "consts")
+
+
+def open_jaxpr(x: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and the values of its constvars, if it holds them.
+
+    0.10 has `ClosedJaxpr` and `Jaxpr`; since 0.11 one class is both, and the consts of a `run_scoped` body are
+    dead tracers: the caller, which knows that the equation's operands bind the constvars, ignores them.
+    """
+    if isinstance(x, jax_core.Jaxpr):
+        return x, getattr(x, "consts", None) or ()
+    return x.jaxpr, x.consts
+
+
+# JAX's name -> the descriptor's. 0.12 dropped the `_p` that some printed names had.
+_RENAMED = {
+    "get": "load",
+    "_copysign": "copysign",
+    "async_load": "async_load_tmem",
+    "mgpu_atomic_store": "atomic_store",
+    "wgmma_ref": "wgmma",
+    "inline_mgpu_p": "inline_mgpu",
+    "set_max_registers_p": "set_max_registers",
+    "wgmma_accumulator_deref_p": "wgmma_accumulator_deref",
+    "wgmma_accumulator_store_p": "wgmma_accumulator_store",
+    "mosaic_gpu_reduce_sum": "reduce_sum",
+    "mosaic_gpu_reduce_max": "reduce_max",
+    "mosaic_gpu_reduce_min": "reduce_min",
+    "mosaic_gpu_reduce_prod": "reduce_prod",
+}
+
+# Primitives that only call, with the parameter that holds the callee.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "jaxpr_call": "jaxpr",
+    "eval_jaxpr": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "call_jaxpr",
+    "custom_lin": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_batching_call": "call",
+    "custom_vmap_call": "call",
+}
+
+
+def primitive_name(eqn: Any) -> str:
+    name = str(eqn.primitive.name)
+    if name in ("core_map", "mpmd_map"):
+        return "warp_map"
+    return _RENAMED.get(name, name)
+
+
+def warp_map(eqn: Any) -> tuple[Any, Any, Sequence[Any]] | None:
+    """(axis name, jaxpr, variables that the operands bind) of a warp region; None if `eqn` is another map.
+
+    0.10 has `core_map`, whose captured values are constvars; later ones a nested `mpmd_map`.
+    """
+    params = eqn.params
+    if "jaxprs" in params:
+        meshes, jaxprs = params["meshes"], params["jaxprs"]
+        if len(meshes) != 1 or not isinstance(meshes[0], gpu_core.WarpMesh):
+            return None
+        return meshes[0].axis_name, jaxprs[0], jaxprs[0].invars
+    if not isinstance(params["mesh"], gpu_core.WarpMesh):
+        return None
+    jaxpr, _ = open_jaxpr(params["jaxpr"])
+    return params["mesh"].axis_name, jaxpr, jaxpr.constvars
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """(consts, carries) of a scan."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = (len(group) for group in params["ft_in"].unpack())
+    return consts, carry
+
+
+def count_param(eqn: Any) -> int:
+    """The count of `wgmma_wait`, `set_max_registers` and the like: a parameter, or in 0.10 the last operand."""
+    if "n" in eqn.params:
+        return int(eqn.params["n"])
+    return int(eqn.invars[-1].val)
+
+
+def literal_value(atom: Any) -> Any:
+    return atom.val
+
+
+def is_literal(atom: Any) -> bool:
+    return isinstance(atom, jax_core.Literal)
+
+
+def is_dropped(var: Any) -> bool:
+    return isinstance(var, jax_core.DropVar)
+
+
+def is_ref_aval(aval: Any) -> bool:
+    from jax._src.state.types import AbstractRef
+
+    return isinstance(aval, AbstractRef)
+
+
+# ------------------------------------------------------------------------------------------ locations
+
+# The kernels and helpers that JAX ships are users' code to us: their lines are worth reporting.
+_JAX_DIR = os.path.dirname(jax.__file__) + os.sep
+_SHIPPED = (
+    os.path.join(_JAX_DIR, "experimental", "pallas", "ops") + os.sep,
+    os.path.join(_JAX_DIR, "_src", "pallas", "mosaic_gpu", "pipeline.py"),
+    os.path.join(_JAX_DIR, "_src", "pallas", "mosaic_gpu", "helpers.py"),
+)
+_OWN_DIR = os.path.dirname(__file__) + os.sep
+
+
+@functools.cache
+def _is_reported(filename: str) -> bool:
+    if filename.startswith(_OWN_DIR):
+        return False
+    return bool(source_info_util.is_user_filename(filename)) or filename.startswith(_SHIPPED)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _position(code: Any, lasti: int) -> tuple[str, str, int, int]:
+    line, column, *_ = xla_client.Traceback.code_addr2location(code, lasti)
+    return code.co_filename, code.co_qualname, max(line, 0), max(column, 0)
+
+
+def frames(traceback: Any) -> Iterator[tuple[str, str, int, int]]:
+    """(file, function, line, column) of the frames that are not JAX's own, innermost first."""
+    if traceback is None:
+        return
+    codes, lastis = traceback.raw_frames()
+    for code, lasti in zip(codes, lastis):
+        if _is_reported(code.co_filename):
+            yield _position(code, lasti)
+
+
+def lowering_tracebacks() -> list[Any]:
+    """Tracebacks of the equations that are being lowered, innermost first.
+
+    JAX cuts an equation's traceback at the jaxpr that holds it, and tells a lowering rule nothing of the equations around
+    it; they are on the Python stack. Only reports depend on it.
+    """
+    out = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "jaxpr_subcomp":
+            eqn = frame.f_locals.get("eqn")
+            traceback = getattr(getattr(eqn, "source_info", None), "traceback", None)
+            if traceback is not None:
+                out.append(traceback)
+        frame = frame.f_back  # type: ignore[assignment]
+    return out
+
+
+# ------------------------------------------------------------------------------------------ device mesh
+
+
+def device_mesh(axis_context: Any) -> list[tuple[Any, int]]:
+    """Axes (name, size) of the JAX device mesh that a lowering runs under, outermost first."""
+    mesh = getattr(axis_context, "mesh", None)
+    if mesh is None or mesh.empty:
+        return []
+    return list(mesh.shape.items())
+
+
+def abstract_device() -> Any | None:
+    """The device of the abstract mesh in scope, which stands for a GPU that is not there."""
+    mesh = mesh_lib.get_abstract_mesh()
+    return getattr(mesh, "abstract_device", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class EmulatedDevice(mesh_lib.AbstractDevice):  # type: ignore[misc]
+    """An abstract device that also knows its architecture (JAX asks for it where there is one)."""
+
+    compute_capability: str = ""
+
+
+@contextlib.contextmanager
+def abstract_device_scope(kind: str, core_count: int, compute_capability: str) -> Iterator[None]:
+    """Makes `get_abstract_mesh().abstract_device` a GPU of the given kind."""
+    device = EmulatedDevice(kind, core_count, "cuda", compute_capability)
+    mesh = mesh_lib.get_abstract_mesh()
+    if mesh.empty:
+        mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
+    else:
+        mesh = jax.sharding.AbstractMesh(
+            mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, abstract_device=device
+        )
+    with jax.sharding.use_abstract_mesh(mesh):
+        yield
+
+
+class _CudaVersions:
+    """What kernels ask of `jax._src.lib.cuda_versions`, which is None without the CUDA plugin."""
+
+    def cuda_runtime_get_version(self) -> int:
+        return 13000
+
+
+_ANSWERED: list[tuple[Any, str]] = []
+
+
+def answer_for_cpu_devices(**answers: Callable[[], Any]) -> None:
+    """Gives the class of JAX's devices properties that CPU devices lack, until `stop_answering`.
+
+    Real devices answer such questions in `__getattr__`, which a property hides: a property therefore asks it first.
+    """
+    cls = xla_client.Device
+    own = getattr(cls, "__getattr__", None)
+
+    def prop(name: str, answer: Callable[[], Any]) -> property:
+        def get(device: Any) -> Any:
+            if own is not None:
+                try:
+                    return own(device, name)
+                except AttributeError:
+                    pass
+            value = answer()
+            if value is None:
+                raise AttributeError(name)
+            return value
+
+        return property(get)
+
+    for name, answer in answers.items():
+        setattr(cls, name, prop(name, answer))
+        _ANSWERED.append((cls, name))
+    if "jax.experimental.pallas.ops.gpu.attention_mgpu" in sys.modules or _importable_attention():
+        module = sys.modules["jax.experimental.pallas.ops.gpu.attention_mgpu"]
+        if getattr(module, "cuda_versions", None) is None:
+            module.cuda_versions = _CudaVersions()  # type: ignore[attr-defined]
+
+
+def _importable_attention() -> bool:
+    try:
+        import jax.experimental.pallas.ops.gpu.attention_mgpu  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def stop_answering() -> None:
+    for cls, name in _ANSWERED:
+        delattr(cls, name)
+    _ANSWERED.clear()
+    module = sys.modules.get("jax.experimental.pallas.ops.gpu.attention_mgpu")
+    if isinstance(getattr(module, "cuda_versions", None), _CudaVersions):
+        module.cuda_versions = None  # type: ignore[union-attr]
+
+
+# ------------------------------------------------------------------------------------------ configuration
+
+
+def make_state(name: str, default: Any, help: str, kind: type) -> Any:
+    """A JAX configuration state that is part of the keys of JAX's jit, trace and lowering caches."""
+
+    def validator(value: Any) -> None:
+        if not isinstance(value, kind):
+            raise ValueError(f"{name}: expected a {kind.__name__}, got {value!r}")
+
+    return config.string_or_object_state(
+        name, default, help, validator=validator, include_in_jit_key=True, include_in_trace_context=True
+    )
+
+
+def global_value(state: Any) -> Any:
+    """A state's value outside all scopes."""
+    return state.get_global()
+
+
+# ------------------------------------------------------------------------------------------ lowering
+
+
+def register_rule(primitive: Any, rule: Any, platforms: Sequence[str]) -> None:
+    for platform in platforms:
+        mlir.register_lowering(primitive, rule, platform=platform)
+
+
+def platforms(ctx: Any) -> tuple[str, ...]:
+    """The platforms that a lowering is for: "cpu", "cuda", …"""
+    return tuple(ctx.platforms or ctx.module_context.platforms)
+
+
+def lowering_devices(ctx: Any) -> Sequence[Any]:
+    """The devices that a lowering is for, if they are known."""
+    try:
+        backend = ctx.module_context.get_backend(optional=True)
+    except Exception:
+        return ()
+    return () if backend is None else backend.local_devices()
+
+
+def custom_call(
+    ctx: Any,
+    target: str,
+    operands: Sequence[Any],
+    results: Sequence[Any],
+    attributes: dict[str, Any],
+    aliases: dict[int, int],
+    has_side_effect: bool,
+) -> Sequence[Any]:
+    """Emits a typed-FFI custom call with row-major layouts; `operands` are (value, aval), `results` avals."""
+    layouts = lambda avals: [tuple(range(len(a.shape) - 1, -1, -1)) for a in avals]
+    op = _mlir.custom_call(
+        target,
+        result_types=[_mlir.aval_to_ir_type(ctx.module_context, a) for a in results],
+        operands=[value for value, _ in operands],
+        backend_config={name: _mlir.ir_attribute(value) for name, value in attributes.items()},
+        api_version=4,
+        operand_output_aliases=aliases,
+        operand_layouts=layouts([a for _, a in operands]),
+        result_layouts=layouts(results),
+        has_side_effect=has_side_effect,
+    )
+    return list(op.results)
+
+
+def zeros(ctx: Any, size: int) -> tuple[Any, Any]:
+    """A zero-filled `u8[size]`: (value, aval)."""
+    aval = jax_core.ShapedArray((size,), np.dtype(np.uint8))
+    return _mlir.full_like_aval(ctx, 0, aval), aval
+
+
+def has_effects(call: KernelCall) -> bool:
+    """Whether a kernel does something that XLA must keep although nobody uses its results."""
+    local = (jax_effects.JaxprInputEffect, jax_core.NamedAxisEffect)
+    return any(
+        not isinstance(e, local) and not call.mesh.discharges_effect(e) and not _is_kernel_local(e)
+        for e in call.jaxpr.effects
+    )
+
+
+def _is_kernel_local(effect: Any) -> bool:
+    known = getattr(pallas_core, "kernel_local_effects", None)
+    return known is not None and known.contains(effect)

@@ -1,0 +1,335 @@
+"""Walks a jaxpr and writes regions.
+
+`Walker` holds what is numbered over the whole kernel (values, ops, axes) and knows how operands, refs with
+transforms and regions are written; `_rules.py` knows the primitives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from smalt import _debug, _types, _versions
+from smalt._attrs import Axes
+from smalt._errors import Error, Internal, InvalidKernel, Unsupported
+from smalt._wire import Message, message
+
+ABSENT = message("Operand", absent=message("Absent"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """What a jaxpr variable stands for: a value of the kernel or a literal."""
+
+    operand: Message
+    value: int  # 0: a literal
+    is_ref: bool
+
+
+class Leaf:
+    """A dynamic leaf of a PyTree of transforms: an operand of the equation."""
+
+    __slots__ = ("atom",)
+
+    def __init__(self, atom: Any) -> None:
+        self.atom = atom
+
+
+@dataclasses.dataclass
+class OpParts:
+    """What a rule says about one equation."""
+
+    operands: Sequence[Message] = ()
+    attrs: Sequence[Message] = ()
+    regions: Sequence[Message] = ()
+    primitive: str | None = None  # the descriptor's name, where it is not `_versions.primitive_name`
+    results: Sequence[Any] | None = None  # the equation's outvars that are results; None: all
+
+
+class Walker:
+    """Writes the body of one kernel."""
+
+    def __init__(self, call_site: Sequence[Any] = ()) -> None:
+        self.debug = _debug.DebugTable(call_site)
+        self._chain: tuple[int, ...] = ()  # frames of the op being written
+        self._axes: dict[Any, int] = {}
+        self._values = 0
+        self._ops = 0
+        self._env: dict[Any, Binding] = {}  # of the jaxpr being walked
+        self._used: frozenset[Any] = frozenset()  # variables that it uses
+        self._types: dict[Any, Message] = {}
+
+    # ---------------------------------------------------------------- axes
+
+    def intern_axis(self, name: Any) -> int:
+        return self._axes.setdefault(name, len(self._axes) + 1)
+
+    def axis_id(self, name: Any) -> int:
+        try:
+            return self._axes[name]
+        except KeyError:
+            known = ", ".join(str(n) for n in self._axes if isinstance(n, str)) or "none"
+            raise InvalidKernel(f"axis {name!r} is not an axis of the kernel or the device mesh (axes: {known})") from None
+
+    def axes(self, names: Any) -> Axes | None:
+        """Axis names (one, several, nested; None or empty: none) as an attribute's value."""
+        ids = tuple(self.axis_id(n) for n in _types.flat_axes(names))
+        return Axes(ids) if ids else None
+
+    # ---------------------------------------------------------------- values
+
+    def _type(self, aval: Any, default_space: str) -> Message:
+        try:
+            key = (aval, getattr(aval, "weak_type", None), default_space)
+            return self._types[key]
+        except (KeyError, TypeError):
+            out = _types.type_of(aval, self.axis_id, default_space)
+            try:
+                self._types[key] = out
+            except TypeError:
+                pass
+            return out
+
+    def define(self, aval: Any, default_space: str = "GMEM") -> tuple[Message, Binding]:
+        """Numbers a new value: its definition, and what uses of it say."""
+        self._values += 1
+        number = self._values
+        definition = message("Value", id=number, type=self._type(aval, default_space))
+        if _versions.is_ref_aval(aval):
+            operand = message("Operand", ref=message("RefUse", value=number))
+            return definition, Binding(operand, number, True)
+        return definition, Binding(message("Operand", value=number), number, False)
+
+    def binding(self, atom: Any) -> Binding:
+        if _versions.is_literal(atom):
+            return Binding(message("Operand", literal=self._literal(atom)), 0, False)
+        try:
+            return self._env[atom]
+        except KeyError:
+            raise Internal(f"variable {atom} is used before it is defined") from None
+
+    def _literal(self, atom: Any) -> Message:
+        aval = atom.aval
+        return _types.literal(_versions.literal_value(atom), aval.dtype, bool(getattr(aval, "weak_type", False)))
+
+    def constant(self, value: Any) -> Binding:
+        """A value that a jaxpr closes over."""
+        weak = isinstance(value, (bool, int, float))
+        return Binding(message("Operand", literal=_types.literal(value, getattr(value, "dtype", None), weak)), 0, False)
+
+    def is_used(self, var: Any) -> bool:
+        return not _versions.is_dropped(var) and var in self._used
+
+    # ---------------------------------------------------------------- operands
+
+    def operand(self, atom: Any) -> Message:
+        return self.binding(atom).operand
+
+    def operands(self, atoms: Sequence[Any]) -> list[Message]:
+        return [self.binding(atom).operand for atom in atoms]
+
+    def optional(self, atom: Any) -> Message:
+        return ABSENT if atom is None else self.operand(atom)
+
+    def leaves(self, tree: Any, atoms: Sequence[Any]) -> Any:
+        """A PyTree with the equation's operands at its leaves."""
+        return tree.unflatten([Leaf(atom) for atom in atoms])
+
+    def ref(self, atom: Any, transforms: Any = ()) -> Message:
+        """An operand: a ref with its (unflattened) transforms."""
+        binding = self.binding(atom)
+        if not transforms:
+            return binding.operand
+        if not binding.is_ref:
+            raise Unsupported("transforms on a value that is not a ref")
+        chain = [self.transform(t) for t in transforms]
+        return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
+
+    def dynamic(self, x: Any) -> Message:
+        """An operand at a leaf of an unflattened PyTree: a Leaf, a number, or a ref with transforms."""
+        match x:
+            case Leaf():
+                return self.operand(x.atom)
+            case int() | bool():
+                return self.constant(x).operand
+            case _ if hasattr(x, "ref") and hasattr(x, "transforms"):
+                return self.ref(x.ref.atom, x.transforms)
+            case _ if hasattr(x, "dtype"):
+                return self.constant(x).operand
+            case _:
+                raise Unsupported(f"{type(x).__name__} is not an operand")
+
+    def device_id(self, x: Any) -> Message:
+        """The PyTree of a device id as a DeviceId."""
+        match x:
+            case tuple() | list():
+                return message("DeviceId", mesh=message("DeviceIdList", ids=[self.dynamic(i) for i in x]))
+            case dict():
+                entries = [
+                    message("DeviceIdEntry", axes=[self.axis_id(n) for n in _types.flat_axes(axes)], id=self.dynamic(i))
+                    for axes, i in x.items()
+                ]
+                return message("DeviceId", axes=message("DeviceIdDict", entries=sorted(entries)))
+            case _:
+                return message("DeviceId", logical=self.dynamic(x))
+
+    # ---------------------------------------------------------------- transforms
+
+    def transform(self, t: Any) -> Message:
+        name = type(t).__name__
+        match name:
+            case "NDIndexer":
+                field, body = "index", self._index(t)
+            case "ExtractAliasedRef":
+                layout = None if t.layout is None else _types.layout(t.layout)
+                body = message(
+                    "ExtractAlias",
+                    dtype=_types.dtype(t.dtype),
+                    shape=list(t.shape),
+                    offset=t.offset,
+                    group=t.alias_group_idx,
+                    tmem_layout=layout,
+                )
+                field = "extract_alias"
+            case "UnswizzleRef":
+                field, body = "unswizzle", message("Unswizzle", bytes=t.swizzle)
+            case "UntilingTransform":
+                field, body = "untile", message("Untile", tiling=list(t.tiling))
+            case "TransposeTransform":
+                field, body = "transpose", message("Transpose", permutation=list(t.permutation))
+            case "ReshapeTransform" | "RefReshaper":
+                field, body = "reshape", message("Reshape", shape=list(t.shape))
+            case "BitcastTransform" | "RefBitcaster":
+                field, body = "bitcast", message("Bitcast", dtype=_types.dtype(t.dtype))
+            case "ExpandLeadingBatchDimensionsTransform":
+                field, body = "expand_leading_batch", message("ExpandLeadingBatch", shape=list(t.batch_shape))
+            case "PeerMemRef":
+                kind = t.device_id_type.name.upper()
+                field, body = "peer", message("Peer", type=kind, device=self.device_id(t.device_id))
+            case "MulticastRef":
+                ids = [self.axis_id(n) for n in _types.flat_axes(t.collective_axes)]
+                field, body = "multicast", message("Multicast", axes=ids)
+            case "ClusterRefTransform":
+                dims = [self.axis_id(n) for n in _types.flat_axes(t.dims)]
+                field, body = "cluster", message("Cluster", axes=dims, indices=[self.dynamic(i) for i in t.idxs])
+            case "Im2ColTransform":
+                padding = [message("PaddingPair", lo=lo, hi=hi) for lo, hi in t.padding]
+                field, body = "im2col", message("Im2Col", window=list(t.window_shape), padding=padding)
+            case "TilingTransform":
+                field, body = "tile", message("Tile", tiling=list(t.tiling))
+            case "SwizzleTransform":
+                field, body = "swizzle", message("Swizzle", bytes=t.swizzle)
+            case "IdentityTransform":
+                field, body = "identity", message("Identity")
+            case "CollapseLeadingBatchDimensionsTransform":
+                field, body = "collapse_leading_batch", message("CollapseLeadingBatch")
+            case _:
+                raise Unsupported(f"ref transform {name} is not known")
+        return message("Transform", **{field: body})
+
+    def _index(self, t: Any) -> Message:
+        dims = [self._dim_index(index, t.int_indexer_shape) for index in t.indices]
+        inner = [int(n) for n in t.int_indexer_shape]
+        return message("Index", shape=list(t.shape), dims=dims, int_indexer_shape=inner)
+
+    def _dim_index(self, index: Any, gather_shape: Sequence[Any]) -> Message:
+        if type(index).__name__ == "Slice":
+            fields: dict[str, Any] = {"stride": index.stride}
+            for part in ("start", "size"):
+                x = getattr(index, part)
+                if isinstance(x, int):
+                    fields[f"static_{part}"] = x
+                else:
+                    fields[f"dynamic_{part}"] = self.dynamic(x)
+            return message("DimIndex", slice=message("Slice", **fields))
+        shape = self._shape(index)
+        return message("DimIndex", **{"gather" if shape else "at": self.dynamic(index)})
+
+    def _shape(self, x: Any) -> tuple[int, ...]:
+        if isinstance(x, Leaf):
+            return tuple(x.atom.aval.shape)
+        if hasattr(x, "ref") and hasattr(x, "transforms"):
+            return (1,)  # an index array in memory
+        return tuple(getattr(x, "shape", ()))
+
+    # ---------------------------------------------------------------- regions
+
+    def region(
+        self,
+        jaxpr: Any,
+        bound: Mapping[Any, Binding] | None = None,
+        params: Sequence[Any] = (),
+        default_space: str = "GMEM",
+    ) -> Message:
+        """Walks a jaxpr (open or closed) as a region.
+
+        `bound` are its variables that stand for values outside, `params` those that become region parameters.
+        Constvars that the jaxpr holds values for and `bound` does not name become literals.
+        """
+        jaxpr, consts = _versions.open_jaxpr(jaxpr)
+        env = dict(bound or {})
+        if len(consts) == len(jaxpr.constvars):
+            for var, const in zip(jaxpr.constvars, consts):
+                if var not in env:
+                    env[var] = self.constant(const)
+        definitions = []
+        for var in params:
+            definition, env[var] = self.define(var.aval, default_space)
+            definitions.append(definition)
+        outer = self._env, self._used
+        self._env, self._used = env, _used_variables(jaxpr)
+        try:
+            ops = [self._op(eqn) for eqn in jaxpr.eqns]
+            results = self.operands(jaxpr.outvars)
+        finally:
+            self._env, self._used = outer
+        return message("Region", params=definitions, ops=ops, results=results)
+
+    def bind(self, variables: Sequence[Any], atoms: Sequence[Any]) -> dict[Any, Binding]:
+        """Variables of an inner jaxpr that stand for operands of the equation being walked."""
+        if len(variables) != len(atoms):
+            raise Internal(f"{len(atoms)} operands for {len(variables)} variables of a nested jaxpr")
+        return {var: self.binding(atom) for var, atom in zip(variables, atoms)}
+
+    def alias(self, var: Any, atom: Any) -> None:
+        """Makes a result of the equation being walked another name of an operand."""
+        self._env[var] = self.binding(atom)
+
+    def _op(self, eqn: Any) -> Message:
+        from smalt import _rules
+
+        self._ops += 1
+        number = self._ops
+        outer = self._chain
+        self._chain = self.debug.add(eqn.source_info.traceback, outer)
+        name = _versions.primitive_name(eqn)
+        try:
+            parts = _rules.apply(self, name, eqn)
+            results = []
+            for var in eqn.outvars if parts.results is None else parts.results:
+                definition, binding = self.define(var.aval)
+                results.append(definition)
+                if not _versions.is_dropped(var):
+                    self._env[var] = binding
+        except Error as e:
+            if not getattr(e, "_located", False):
+                e.args = (f"{name}: {e}\n  at {self.debug.where()}",)
+                e._located = True  # type: ignore[attr-defined]
+            raise
+        self._chain = outer
+        return message(
+            "Op",
+            id=number,
+            primitive=parts.primitive or name,
+            operands=parts.operands,
+            results=results,
+            attrs=parts.attrs,
+            regions=parts.regions,
+        )
+
+
+def _used_variables(jaxpr: Any) -> frozenset[Any]:
+    used = {atom for eqn in jaxpr.eqns for atom in eqn.invars if not _versions.is_literal(atom)}
+    used.update(atom for atom in jaxpr.outvars if not _versions.is_literal(atom))
+    return frozenset(used)

@@ -1,0 +1,496 @@
+//! Scopes, calls and control flow; ids; what a kernel tells the compiler or the user.
+use super::decode::{damaged, newer};
+use super::import::{Importer, required, value_type};
+use super::op_reader::OpReader;
+use super::proto;
+use super::refs::{swizzle, untiled};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::*;
+
+/// Imports the op if it is one of these; false if it is not.
+pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
+    match r.op.primitive.as_str() {
+        "run_scoped" => run_scoped(r)?,
+        "run_state" => run_state(r)?,
+        "get_global" => get_global(r)?,
+        "call" => call(r)?,
+        "warp_map" => warp_map(r)?,
+        "scan" => scan(r)?,
+        "while" => while_loop(r)?,
+        "cond" => cond(r)?,
+        "axis_index" => {
+            r.arity(0)?;
+            let [id] = r.axis_ids("axis")? else {
+                return Err(r.damaged("one axis is due"));
+            };
+            let axis = r.importer.axis(*id)?;
+            r.result(OpKind::AxisIndex { axis }, Type::Scalar(DType::I32))?
+        }
+        "program_id" | "num_programs" => {
+            r.arity(0)?;
+            let grid = r.importer.kernel.grid.clone();
+            let axis = grid[r.dim("axis", grid.len())? as usize];
+            if r.op.primitive == "program_id" {
+                r.result(OpKind::AxisIndex { axis }, Type::Scalar(DType::I32))?
+            } else {
+                let size = r.importer.kernel.axes[axis].size;
+                let v = r.importer.kernel.append_int(r.region, DType::I32, size as i64, r.loc);
+                r.results(&[v])?
+            }
+        }
+        "delay" => {
+            r.arity(1)?;
+            let nanos = r.scalar(0, "an integer scalar", DType::is_int)?;
+            r.effect(OpKind::Delay { nanos })?
+        }
+        "set_max_registers" => {
+            r.arity(0)?;
+            let n = r.count("n")?;
+            let Some(action) = r.member("action", RegisterAction::from_name)? else {
+                return Err(r.damaged("no action"));
+            };
+            if !(24..=256).contains(&n) || n % 8 != 0 {
+                return Err(Error::invalid("`set_max_registers`")
+                    .expected("a multiple of 8 between 24 and 256")
+                    .got(n.to_string()));
+            }
+            r.effect(OpKind::SetMaxRegisters { action, n })?
+        }
+        "griddepcontrol_wait" => {
+            r.arity(0)?;
+            r.effect(OpKind::GridDependency {
+                action: GridDependencyAction::Wait,
+            })?
+        }
+        "griddepcontrol_launch_dependents" => {
+            r.arity(0)?;
+            r.effect(OpKind::GridDependency {
+                action: GridDependencyAction::LaunchDependents,
+            })?
+        }
+        "debug_print" => debug_print(r)?,
+        "print_layout" => {
+            r.arity(1)?;
+            let format = r.optional_text("fmt")?.unwrap_or("{}").to_string();
+            let what = if r.is_ref(0) {
+                PrintLayoutOf::Ref(r.data_ref(0)?)
+            } else {
+                PrintLayoutOf::Value(r.value(0)?)
+            };
+            r.effect(OpKind::PrintLayout { what, format })?
+        }
+        "inline_mgpu" => inline_mgpu(r)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// What the transforms of `run_scoped`'s attribute make of a physical shape, as steps of a use.
+fn allocation_steps(list: &proto::TransformList, physical: &[u64]) -> Result<Option<SmemTransforms>> {
+    use proto::transform::Kind;
+    let mut transforms = SmemTransforms::default();
+    for t in &list.transforms {
+        match &t.kind {
+            Some(Kind::Identity(_)) => {}
+            Some(Kind::Unswizzle(s)) => transforms.swizzle_bytes = swizzle(s.bytes)?,
+            Some(Kind::Swizzle(s)) => transforms.swizzle_bytes = swizzle(s.bytes)?,
+            Some(Kind::Untile(t)) if transforms.tiling.is_empty() => {
+                untiled(physical, &t.tiling)?;
+                transforms.tiling = t.tiling.iter().copied().collect();
+            }
+            _ => return Err(Error::unsupported("this transform of a scratch allocation")),
+        }
+    }
+    Ok(if list.transforms.is_empty() {
+        None
+    } else {
+        Some(transforms)
+    })
+}
+
+/// Whether an allocation over these axes is one for the whole block.
+fn collective(r: &OpReader<'_>, ids: &[u32]) -> Result<bool> {
+    match ids {
+        [] => Ok(r.importer.kernel.num_warpgroups == 1),
+        [id] if Some(r.importer.axis(*id)?) == r.importer.kernel.thread_axis => Ok(true),
+        _ => Err(Error::unsupported("`run_scoped` over axes other than the thread axis")),
+    }
+}
+
+fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
+    r.arity(0)?;
+    let [body] = r.regions(1)? else {
+        unreachable!("one region was checked")
+    };
+    let ids = r.axis_ids("collective_axes")?;
+    let shared = collective(r, ids)?;
+    let lists = r.transforms("ref_transforms")?;
+    if !lists.is_empty() && lists.len() != body.params.len() {
+        return Err(r.damaged("`ref_transforms` for another number of allocations"));
+    }
+    if r.group() == Group::Warp && !body.params.is_empty() {
+        return Err(Error::unsupported("scratch allocated inside of a warp region"));
+    }
+    let region = r.importer.kernel.new_region(r.group());
+    let (loc, threads) = (r.loc, r.importer.kernel.num_warpgroups);
+    let (allocs, results) = r.importer.scoped(|importer| {
+        let mut allocs = vec![];
+        for (i, param) in body.params.iter().enumerate() {
+            let mut data = scratch(importer, param, shared, loc)?;
+            if let (Some(list), AllocKind::Smem { transforms, .. }) = (lists.get(i), &mut data.kind) {
+                *transforms = allocation_steps(list, &data.shape)?;
+            }
+            match data.kind {
+                AllocKind::Register { .. } if !ids.is_empty() => {
+                    return Err(Error::invalid("an accumulator shared by several threads")
+                        .expected("an accumulator allocated without `collective_axes`"));
+                }
+                AllocKind::Register { .. } => data.collective = false,
+                AllocKind::Semaphore { .. } => {}
+                _ if !shared && threads > 1 => {
+                    return Err(
+                        Error::invalid("memory or barriers of one thread in a kernel of several")
+                            .expected("`collective_axes` = the thread axis")
+                            .remedy("pass collective_axes to pl.run_scoped"),
+                    );
+                }
+                _ => {}
+            }
+            let alloc = importer.kernel.allocs.push(data);
+            importer.define_alloc(param.id, alloc)?;
+            allocs.push(alloc);
+        }
+        importer.ops(&body.ops, region)?;
+        let results = importer.operands_as_values(&body.results, region, loc)?;
+        Ok((allocs, results))
+    })?;
+    scope(r, allocs, !ids.is_empty(), region, results)
+}
+
+/// The allocation that a region's parameter stands for.
+fn scratch(importer: &Importer, param: &proto::Value, collective: bool, loc: crate::error::Loc) -> Result<AllocData> {
+    match param.r#type.as_ref().and_then(|t| t.kind.as_ref()) {
+        Some(proto::r#type::Kind::Ref(t)) => {
+            let data = importer.alloc_data(t, GmemOrigin::Scratch { global: false }, collective, loc)?;
+            if data.is_gmem() {
+                return Err(Error::unsupported("scratch arrays in GMEM"));
+            }
+            Ok(data)
+        }
+        _ => Err(damaged("scratch that is no reference")),
+    }
+}
+
+/// Ends a scope: its op, whose results are the region's.
+fn scope(r: &mut OpReader<'_>, allocs: Vec<Alloc>, collective: bool, body: Region, results: Vec<Value>) -> Result<()> {
+    let types: Vec<Type> = results.iter().map(|&v| r.ty(v).clone()).collect();
+    r.importer.kernel.regions[body].results = results;
+    let results = r.emit(
+        OpKind::Scope {
+            allocs,
+            collective,
+            body,
+        },
+        types,
+    );
+    r.results(&results)
+}
+
+/// Register references with initial values; their final values are the results.
+fn run_state(r: &mut OpReader<'_>) -> Result<()> {
+    let [body] = r.regions(1)? else {
+        unreachable!("one region was checked")
+    };
+    if !body.results.is_empty() {
+        return Err(r.damaged("the body has results"));
+    }
+    let mut inits = vec![];
+    for i in 0..r.op.operands.len() {
+        if r.is_ref(i) {
+            r.reference(i)?;
+        } else {
+            inits.push(r.value(i)?);
+        }
+    }
+    if inits.len() != body.params.len() {
+        return Err(r.damaged("parameters for another number of values"));
+    }
+    let region = r.importer.kernel.new_region(r.group());
+    let loc = r.loc;
+    let (allocs, results) = r.importer.scoped(|importer| {
+        let mut allocs = vec![];
+        for (param, &value) in body.params.iter().zip(&inits) {
+            let data = scratch(importer, param, false, loc)?;
+            let ty = importer.kernel.ty(value);
+            if !matches!(data.kind, AllocKind::Register { .. })
+                || data.elem() != Elem::Data(ty.dtype())
+                || data.shape.as_slice() != ty.shape()
+            {
+                return Err(damaged("`run_state`: a reference and its initial value do not fit"));
+            }
+            let alloc = importer.kernel.allocs.push(data);
+            importer.define_alloc(param.id, alloc)?;
+            let dst = importer.base_use(alloc);
+            importer.kernel.append(region, OpKind::Store { dst, value }, [], loc);
+            allocs.push(alloc);
+        }
+        importer.ops(&body.ops, region)?;
+        let mut results = vec![];
+        for (&alloc, &init) in allocs.iter().zip(&inits) {
+            let src = importer.base_use(alloc);
+            let ty = importer.kernel.ty(init).clone();
+            results.push(importer.kernel.append1(region, OpKind::Load { src }, ty, loc));
+        }
+        Ok((allocs, results))
+    })?;
+    scope(r, allocs, false, region, results)
+}
+
+fn get_global(r: &mut OpReader<'_>) -> Result<()> {
+    r.arity(0)?;
+    let Some(what) = r.optional_type("what")? else {
+        return Err(r.damaged("`what` is missing"));
+    };
+    let Some(proto::r#type::Kind::Ref(t)) = &what.kind else {
+        return Err(r.damaged("`what` is no reference"));
+    };
+    let data = r
+        .importer
+        .alloc_data(t, GmemOrigin::Scratch { global: true }, true, r.loc)?;
+    if !matches!(data.kind, AllocKind::Semaphore { .. }) {
+        return Err(Error::unsupported("global memory other than semaphores"));
+    }
+    let [result] = r.op.results.as_slice() else {
+        return Err(r.damaged("one result is due"));
+    };
+    if result.r#type.as_ref() != Some(what) {
+        return Err(r.damaged("a result of another type"));
+    }
+    let alloc = r.importer.kernel.allocs.push(data);
+    r.importer.define_alloc(result.id, alloc)
+}
+
+/// The callee's ops take the op's place.
+fn call(r: &mut OpReader<'_>) -> Result<()> {
+    r.arity(0)?;
+    r.ignore("name");
+    let [body] = r.regions(1)? else {
+        unreachable!("one region was checked")
+    };
+    if !body.params.is_empty() {
+        return Err(r.damaged("the body has parameters"));
+    }
+    let (region, loc) = (r.region, r.loc);
+    let results = r.importer.scoped(|importer| {
+        importer.ops(&body.ops, region)?;
+        importer.operands_as_values(&body.results, region, loc)
+    })?;
+    r.results(&results)
+}
+
+fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
+    r.arity(0)?;
+    let [body] = r.regions(1)? else {
+        unreachable!("one region was checked")
+    };
+    let [id] = r.axis_ids("axis")? else {
+        return Err(r.damaged("one axis is due"));
+    };
+    if r.int_or("size", 4)? != 4 {
+        return Err(Error::unsupported("warp regions of a size other than 4"));
+    }
+    if r.group() == Group::Warp {
+        return Err(Error::unsupported("a warp region inside of a warp region"));
+    }
+    if !body.params.is_empty() || !body.results.is_empty() {
+        return Err(r.damaged("the body has parameters or results"));
+    }
+    let axis = match r.importer.axis(*id) {
+        Ok(axis) if r.importer.kernel.axes[axis].kind == AxisKind::Warp => axis,
+        Ok(_) => return Err(r.damaged("an axis that is not one of warps")),
+        Err(_) => r.importer.add_axis(*id, "", 4, AxisKind::Warp)?,
+    };
+    let body = r.importer.region(body, Group::Warp, r.loc)?;
+    r.effect(OpKind::WarpMap {
+        axis,
+        inits: vec![],
+        body,
+    })
+}
+
+fn scan(r: &mut OpReader<'_>) -> Result<()> {
+    let [body] = r.regions(1)? else {
+        unreachable!("one region was checked")
+    };
+    let length = r.int("length")?;
+    let num_carry = r.count("num_carry")? as usize;
+    let reverse = r.bool_or("reverse", false)?;
+    let unroll = r.int_or("unroll", 1)?;
+    if !(0..i64::from(i32::MAX)).contains(&length) {
+        return Err(Error::unsupported(format!("a scan of length {length}")));
+    }
+    let operands = r.values_from(0)?;
+    if num_carry > operands.len() || num_carry > body.results.len() || body.params.len() != operands.len() {
+        return Err(r.damaged("the number of carries"));
+    }
+    let (inits, xs) = operands.split_at(num_carry);
+    let unroll = u32::try_from(unroll)
+        .ok()
+        .filter(|&n| n >= 1)
+        .ok_or_else(|| r.damaged("`unroll`"))?;
+    for (param, &init) in body.params.iter().zip(inits) {
+        if value_type(param)? != *r.ty(init) {
+            return Err(r.damaged("a carry of another type"));
+        }
+    }
+    for (param, &x) in body.params[num_carry..].iter().zip(xs) {
+        let (slice, whole) = (value_type(param)?, r.ty(x));
+        let fits = slice.dtype() == whole.dtype()
+            && whole
+                .shape()
+                .split_first()
+                .is_some_and(|(&n, rest)| n == length as u64 && rest == slice.shape());
+        if !fits {
+            return Err(r.damaged("a slice of another type").got(format!("{slice} of {whole}")));
+        }
+    }
+    let region = r.importer.kernel.new_region(r.group());
+    let counter = r.importer.kernel.new_value(Type::Scalar(DType::I32), r.group());
+    r.importer.kernel.regions[region].params.push(counter);
+    let loc = r.loc;
+    let results = r.importer.scoped(|importer| {
+        importer.region_params(&body.params, region)?;
+        importer.ops(&body.ops, region)?;
+        importer.operands_as_values(&body.results, region, loc)
+    })?;
+    let mut types = vec![];
+    for (i, &v) in results.iter().enumerate() {
+        let ty = r.ty(v).clone();
+        if let Some(&init) = inits.get(i) {
+            if *r.ty(init) != ty {
+                return Err(r.damaged("a carry that changes its type"));
+            }
+            types.push(ty);
+        } else {
+            let mut shape = Shape::from_slice(&[length as u64]);
+            shape.extend_from_slice(ty.shape());
+            types.push(Type::of(ty.dtype(), super::types::shape(&shape)?));
+        }
+    }
+    r.importer.kernel.regions[region].results = results;
+    let lower = r.importer.kernel.append_int(r.region, DType::I32, 0, r.loc);
+    let upper = r.importer.kernel.append_int(r.region, DType::I32, length, r.loc);
+    let (inits, xs) = (inits.to_vec(), xs.to_vec());
+    let results = r.emit(
+        OpKind::For {
+            lower,
+            upper,
+            inits,
+            xs,
+            reverse,
+            unroll,
+            body: region,
+        },
+        types,
+    );
+    r.results(&results)
+}
+
+fn while_loop(r: &mut OpReader<'_>) -> Result<()> {
+    let [cond, body] = r.regions(2)? else {
+        unreachable!("two regions were checked")
+    };
+    let inits = r.values_from(0)?;
+    let cond = r.importer.region(cond, r.group(), r.loc)?;
+    let body = r.importer.region(body, r.group(), r.loc)?;
+    let types: Vec<Type> = inits.iter().map(|&v| r.ty(v).clone()).collect();
+    let of = |values: &[Value]| values.iter().map(|&v| r.ty(v).clone()).collect::<Vec<_>>();
+    let regions = &r.importer.kernel.regions;
+    if of(&regions[cond].results) != [Type::Scalar(DType::Bool)] {
+        return Err(r.damaged("a condition that is no bool"));
+    }
+    for values in [&regions[cond].params, &regions[body].params, &regions[body].results] {
+        if of(values) != types {
+            return Err(r.damaged("a carry that changes its type"));
+        }
+    }
+    let results = r.emit(OpKind::While { inits, cond, body }, types);
+    r.results(&results)
+}
+
+fn cond(r: &mut OpReader<'_>) -> Result<()> {
+    r.arity(1)?;
+    if r.op.regions.is_empty() || r.op.regions.iter().any(|b| !b.params.is_empty()) {
+        return Err(r.damaged("branches with parameters, or none"));
+    }
+    let selector = r.scalar(0, "i32 or bool", |d| matches!(d, DType::I32 | DType::Bool))?;
+    if r.ty(selector).dtype() == DType::Bool && r.op.regions.len() != 2 {
+        return Err(r.damaged("the number of branches for a bool"));
+    }
+    let mut arms = vec![];
+    let mut types: Option<Vec<Type>> = None;
+    for branch in &r.op.regions {
+        let arm = r.importer.region(branch, r.group(), r.loc)?;
+        let of: Vec<Type> = r.importer.kernel.regions[arm]
+            .results
+            .iter()
+            .map(|&v| r.ty(v).clone())
+            .collect();
+        if types.get_or_insert_with(|| of.clone()) != &of {
+            return Err(r.damaged("branches with different results"));
+        }
+        arms.push(arm);
+    }
+    let results = r.emit(OpKind::Switch { selector, arms }, types.unwrap_or_default());
+    r.results(&results)
+}
+
+fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
+    let args = r.values_from(0)?;
+    let mut format = r.text("fmt")?.to_string();
+    let placeholders = r.bool_or("has_placeholders", false)?;
+    if r.bool_or("ordered", false)? {
+        return Err(Error::unsupported("ordered `debug_print`"));
+    }
+    r.ignore("partitioned");
+    if !placeholders {
+        format = format.replace('{', "{{").replace('}', "}}");
+        for _ in &args {
+            format.push_str(" {}");
+        }
+    }
+    let arrays = args.iter().filter(|&&v| !r.ty(v).is_scalar()).count();
+    if arrays > 1 || (arrays == 1 && args.len() > 1) {
+        return Err(Error::unsupported("`debug_print` of several arrays").remedy("print one array, or scalars"));
+    }
+    r.effect(OpKind::DebugPrint { format, args })
+}
+
+/// The two fences that JAX's own pipelines write as inline PTX.
+fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
+    let function = r.text("function")?;
+    let constants = r.optional_attrs("constants")?;
+    let asm = constants.iter().find(|a| a.name == "asm");
+    let asm = match asm.map(|a| required(&a.value, "a constant", "value")).transpose()? {
+        Some(proto::attr::Value::Text(text)) => text.trim().trim_end_matches(';'),
+        None => "",
+        Some(_) => return Err(newer("the constant `asm` of `inline_mgpu`")),
+    };
+    let kind = match asm {
+        "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster" => {
+            FenceKind::ProxyAsyncGenericAcquire
+        }
+        "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster" => FenceKind::ProxyAsyncGenericRelease,
+        "fence.proxy.async.shared::cta" => FenceKind::ProxyAsyncSharedCta,
+        _ => {
+            let what = if asm.is_empty() { function } else { asm };
+            return Err(Error::unsupported(format!("`inline_mgpu` of {what:?}"))
+                .expected("one of the proxy fences that JAX's own helpers use"));
+        }
+    };
+    r.arity(0)?;
+    r.ignore("arg_layouts");
+    r.ignore("result_layouts");
+    r.effect(OpKind::Fence { kind })
+}

@@ -1,0 +1,481 @@
+//! Access to one op of a descriptor: operands, attributes and results, checked.
+use super::decode::{damaged, newer};
+use super::import::{Binding, Importer, value_type};
+use super::proto;
+use super::proto::attr::Value as AttrValue;
+use super::types::{array_type, dtype};
+use crate::dtype::DType;
+use crate::error::{Error, Loc, Result};
+use crate::kernel_ir::*;
+use smallvec::SmallVec;
+
+/// One op being imported to the end of `region`.
+pub struct OpReader<'a> {
+    pub importer: &'a mut Importer,
+    pub op: &'a proto::Op,
+    pub region: Region,
+    pub loc: Loc,
+    /// Bit i: attribute i has been read.
+    attrs_read: u64,
+}
+
+impl<'a> OpReader<'a> {
+    pub fn new(importer: &'a mut Importer, op: &'a proto::Op, region: Region) -> Result<OpReader<'a>> {
+        if op.attrs.len() > 64 {
+            return Err(damaged("an op with more than 64 attributes"));
+        }
+        if !op.attrs.windows(2).all(|w| w[0].name < w[1].name) {
+            return Err(damaged(format!("the attributes of `{}` are not sorted", op.primitive)));
+        }
+        Ok(OpReader {
+            importer,
+            op,
+            region,
+            loc: Loc(op.id),
+            attrs_read: 0,
+        })
+    }
+
+    /// An error about this op's descriptor.
+    pub fn damaged(&self, what: &str) -> Error {
+        damaged(format!("`{}`: {what}", self.op.primitive))
+    }
+
+    pub fn group(&self) -> Group {
+        self.importer.kernel.regions[self.region].group
+    }
+
+    // ------------------------------------------------------------ attributes
+    fn attr(&mut self, name: &str) -> Option<&'a AttrValue> {
+        let i = self.op.attrs.iter().position(|a| a.name == name)?;
+        self.attrs_read |= 1 << i;
+        self.op.attrs[i].value.as_ref()
+    }
+
+    fn wrong(&self, name: &str) -> Error {
+        self.damaged(&format!("the attribute `{name}` is missing or of another kind"))
+    }
+
+    pub fn int(&mut self, name: &str) -> Result<i64> {
+        match self.attr(name) {
+            Some(AttrValue::Int(x)) => Ok(*x),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn int_or(&mut self, name: &str, default: i64) -> Result<i64> {
+        match self.attr(name) {
+            Some(AttrValue::Int(x)) => Ok(*x),
+            None => Ok(default),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    /// A small non-negative number.
+    pub fn count(&mut self, name: &str) -> Result<u32> {
+        let x = self.int(name)?;
+        u32::try_from(x).map_err(|_| self.damaged(&format!("`{name}` = {x}")))
+    }
+
+    pub fn bool_or(&mut self, name: &str, default: bool) -> Result<bool> {
+        match self.attr(name) {
+            Some(AttrValue::Bool(x)) => Ok(*x),
+            None => Ok(default),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn optional_text(&mut self, name: &str) -> Result<Option<&'a str>> {
+        match self.attr(name) {
+            Some(AttrValue::Text(x)) => Ok(Some(x)),
+            None => Ok(None),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn text(&mut self, name: &str) -> Result<&'a str> {
+        self.optional_text(name)?.ok_or_else(|| self.wrong(name))
+    }
+
+    pub fn optional_ints(&mut self, name: &str) -> Result<Option<&'a [i64]>> {
+        match self.attr(name) {
+            Some(AttrValue::Ints(x)) => Ok(Some(&x.values)),
+            None => Ok(None),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn ints(&mut self, name: &str) -> Result<&'a [i64]> {
+        self.optional_ints(name)?.ok_or_else(|| self.wrong(name))
+    }
+
+    /// Distinct dimensions of an array of rank `rank`.
+    pub fn dims(&mut self, name: &str, rank: usize) -> Result<Vec<u32>> {
+        let ints = self.ints(name)?;
+        let mut seen = 0u64;
+        ints.iter()
+            .map(|&d| match usize::try_from(d) {
+                Ok(d) if d < rank && seen & (1 << d) == 0 => {
+                    seen |= 1 << d;
+                    Ok(d as u32)
+                }
+                _ => Err(self.damaged(&format!("`{name}` = {ints:?} for rank {rank}"))),
+            })
+            .collect()
+    }
+
+    /// One dimension of an array of rank `rank`.
+    pub fn dim(&mut self, name: &str, rank: usize) -> Result<u32> {
+        let d = self.int(name)?;
+        match usize::try_from(d) {
+            Ok(i) if i < rank => Ok(i as u32),
+            _ => Err(self.damaged(&format!("`{name}` = {d} for rank {rank}"))),
+        }
+    }
+
+    pub fn dtype(&mut self, name: &str) -> Result<DType> {
+        match self.attr(name) {
+            Some(AttrValue::Dtype(x)) => dtype(*x),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn optional_layout(&mut self, name: &str) -> Result<Option<&'a proto::Layout>> {
+        match self.attr(name) {
+            Some(AttrValue::Layout(x)) => Ok(Some(x)),
+            None => Ok(None),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn optional_type(&mut self, name: &str) -> Result<Option<&'a proto::Type>> {
+        match self.attr(name) {
+            Some(AttrValue::Type(x)) => Ok(Some(x)),
+            None => Ok(None),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn transforms(&mut self, name: &str) -> Result<&'a [proto::TransformList]> {
+        match self.attr(name) {
+            Some(AttrValue::Transforms(x)) => Ok(&x.lists),
+            None => Ok(&[]),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    pub fn optional_attrs(&mut self, name: &str) -> Result<&'a [proto::Attr]> {
+        match self.attr(name) {
+            Some(AttrValue::Attrs(x)) => Ok(&x.attrs),
+            None => Ok(&[]),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    /// Axis ids; none when absent.
+    pub fn axis_ids(&mut self, name: &str) -> Result<&'a [u32]> {
+        match self.attr(name) {
+            Some(AttrValue::Axes(x)) => Ok(&x.ids),
+            None => Ok(&[]),
+            _ => Err(self.wrong(name)),
+        }
+    }
+
+    /// Axes of the cluster; none when absent.
+    pub fn cluster_axes(&mut self, name: &str) -> Result<Vec<Axis>> {
+        self.axis_ids(name)?
+            .iter()
+            .map(|&id| self.importer.cluster_axis(id))
+            .collect()
+    }
+
+    /// A member of one of our enums by its name.
+    pub fn member<T>(&mut self, name: &str, from_name: fn(&str) -> Option<T>) -> Result<Option<T>> {
+        match self.optional_text(name)? {
+            None => Ok(None),
+            Some(text) => match from_name(text) {
+                Some(x) => Ok(Some(x)),
+                None => Err(newer(format!("`{}` with `{name}` = {text:?}", self.op.primitive))),
+            },
+        }
+    }
+
+    /// Reads an attribute whose value means nothing to us.
+    pub fn ignore(&mut self, name: &str) {
+        self.attr(name);
+    }
+
+    // ------------------------------------------------------------ operands
+    /// Checks the number of operands.
+    pub fn arity(&self, n: usize) -> Result<()> {
+        if self.op.operands.len() != n {
+            return Err(self
+                .damaged("the number of operands")
+                .expected(n.to_string())
+                .got(self.op.operands.len().to_string()));
+        }
+        Ok(())
+    }
+
+    fn operand(&self, i: usize) -> Result<&'a proto::Operand> {
+        self.op
+            .operands
+            .get(i)
+            .ok_or_else(|| self.damaged(&format!("there is no operand {i}")))
+    }
+
+    /// Operand i as a value.
+    pub fn value(&mut self, i: usize) -> Result<Value> {
+        let operand = self.operand(i)?;
+        self.importer.value(operand, self.region, self.loc)
+    }
+
+    /// Operands from i on as values.
+    pub fn values_from(&mut self, i: usize) -> Result<Vec<Value>> {
+        let operands = self.op.operands.get(i..).unwrap_or(&[]);
+        self.importer.operands_as_values(operands, self.region, self.loc)
+    }
+
+    /// Operand i as a scalar of one of these types.
+    pub fn scalar(&mut self, i: usize, what: &str, ok: fn(DType) -> bool) -> Result<Value> {
+        let v = self.value(i)?;
+        let ty = self.importer.kernel.ty(v);
+        if !ty.is_scalar() || !ok(ty.dtype()) {
+            return Err(self.damaged(&format!("operand {i}")).expected(what).got(ty.to_string()));
+        }
+        Ok(v)
+    }
+
+    pub fn is_absent(&self, i: usize) -> Result<bool> {
+        Ok(matches!(self.operand(i)?.kind, Some(proto::operand::Kind::Absent(_))))
+    }
+
+    /// Operand i as a bool scalar, or none.
+    pub fn predicate(&mut self, i: usize) -> Result<Option<Value>> {
+        if self.is_absent(i)? {
+            Ok(None)
+        } else {
+            self.scalar(i, "bool", |d| d == DType::Bool).map(Some)
+        }
+    }
+
+    pub fn is_ref(&self, i: usize) -> bool {
+        matches!(
+            self.op.operands.get(i).and_then(|o| o.kind.as_ref()),
+            Some(proto::operand::Kind::Ref(_))
+        )
+    }
+
+    /// Operand i as a use of a reference.
+    pub fn reference(&mut self, i: usize) -> Result<RefUse> {
+        match &self.operand(i)?.kind {
+            Some(proto::operand::Kind::Ref(r)) => self.importer.ref_use(r, self.region, self.loc),
+            _ => Err(self.damaged(&format!("operand {i} is no reference"))),
+        }
+    }
+
+    /// Operand i as a use of a reference to data of any memory space.
+    pub fn data_ref(&mut self, i: usize) -> Result<RefUse> {
+        let r = self.reference(i)?;
+        match r.elem {
+            Elem::Data(_) => Ok(r),
+            Elem::Barrier | Elem::Semaphore => Err(self
+                .damaged(&format!("operand {i}"))
+                .expected("a reference to data")
+                .got(r.elem.to_string())),
+        }
+    }
+
+    /// Operand i as a use of exactly one barrier.
+    pub fn barrier(&mut self, i: usize) -> Result<RefUse> {
+        self.single(i, Elem::Barrier)
+    }
+
+    /// Operand i as a use of exactly one semaphore.
+    pub fn semaphore(&mut self, i: usize) -> Result<RefUse> {
+        self.single(i, Elem::Semaphore)
+    }
+
+    fn single(&mut self, i: usize, elem: Elem) -> Result<RefUse> {
+        let r = self.reference(i)?;
+        if r.elem != elem {
+            return Err(self
+                .damaged(&format!("operand {i}"))
+                .expected(format!("a {elem}"))
+                .got(format!("a reference to {}", r.elem)));
+        }
+        if num_elements(&r.shape) != 1 {
+            return Err(Error::invalid(format!("`{}` on several {elem}s", self.op.primitive))
+                .expected(format!("one {elem}"))
+                .got(format!("shape {:?}", r.shape.as_slice()))
+                .remedy("index the array: ref.at[i]"));
+        }
+        Ok(r)
+    }
+
+    /// Operand i as a device id.
+    pub fn device(&mut self, i: usize) -> Result<Option<Value>> {
+        match &self.operand(i)?.kind {
+            Some(proto::operand::Kind::Absent(_)) => Ok(None),
+            Some(proto::operand::Kind::Device(d)) => self.importer.device_id(d, self.region, self.loc).map(Some),
+            _ => Err(self.damaged(&format!("operand {i} is no device id"))),
+        }
+    }
+
+    // ------------------------------------------------------------ results
+    pub fn ty(&self, v: Value) -> &Type {
+        self.importer.kernel.ty(v)
+    }
+
+    /// The declared type of result i.
+    pub fn result_type(&self, i: usize) -> Result<Type> {
+        match self.op.results.get(i) {
+            Some(v) => value_type(v),
+            None => Err(self.damaged(&format!("there is no result {i}"))),
+        }
+    }
+
+    /// Appends an op.
+    pub fn emit(&mut self, kind: OpKind, results: impl IntoIterator<Item = Type>) -> SmallVec<[Value; 2]> {
+        self.importer.kernel.append(self.region, kind, results, self.loc)
+    }
+
+    /// Appends an op with one result.
+    pub fn emit1(&mut self, kind: OpKind, ty: Type) -> Value {
+        self.emit(kind, [ty])[0]
+    }
+
+    /// The op's results are these values, whose types must be the declared ones.
+    pub fn results(&mut self, values: &[Value]) -> Result<()> {
+        if self.op.results.len() != values.len() {
+            return Err(self
+                .damaged("the number of results")
+                .expected(values.len().to_string())
+                .got(self.op.results.len().to_string()));
+        }
+        for (result, &v) in self.op.results.iter().zip(values) {
+            let declared = value_type(result)?;
+            if declared != *self.ty(v) {
+                let computed = self.ty(v).to_string();
+                return Err(self
+                    .damaged("a result's type")
+                    .expected(computed)
+                    .got(declared.to_string()));
+            }
+            self.importer.define(result.id, Binding::Value(v))?;
+        }
+        Ok(())
+    }
+
+    /// Appends an op whose only result is the op's.
+    pub fn result(&mut self, kind: OpKind, ty: Type) -> Result<()> {
+        let v = self.emit1(kind, ty);
+        self.results(&[v])
+    }
+
+    /// Appends an op; the descriptor's op has no results.
+    pub fn effect(&mut self, kind: OpKind) -> Result<()> {
+        self.results(&[])?;
+        self.emit(kind, []);
+        Ok(())
+    }
+
+    /// Checks that everything in the op was read.
+    pub fn finish(self) -> Result<()> {
+        let unread = (0..self.op.attrs.len()).find(|&i| self.attrs_read & (1 << i) == 0);
+        match unread {
+            None => Ok(()),
+            Some(i) => Err(Error::unsupported(format!(
+                "the parameter `{}` of `{}`",
+                self.op.attrs[i].name, self.op.primitive
+            ))),
+        }
+    }
+
+    /// The op's regions, of which there must be n.
+    pub fn regions(&self, n: usize) -> Result<&'a [proto::Region]> {
+        if self.op.regions.len() != n {
+            return Err(self
+                .damaged("the number of regions")
+                .expected(n.to_string())
+                .got(self.op.regions.len().to_string()));
+        }
+        Ok(&self.op.regions)
+    }
+
+    /// `v` as an array of this shape: a scalar is broadcast.
+    pub fn broadcast_to(&mut self, v: Value, shape: &[u64]) -> Result<Value> {
+        let ty = self.ty(v).clone();
+        if ty.shape() == shape {
+            return Ok(v);
+        }
+        if !ty.is_scalar() {
+            return Err(self
+                .damaged("operands of different shapes")
+                .expected(format!("{shape:?}"))
+                .got(format!("{:?}", ty.shape())));
+        }
+        let result = Type::of(ty.dtype(), Shape::from_slice(shape));
+        Ok(self.emit1(OpKind::Broadcast { a: v, dims: vec![] }, result))
+    }
+}
+
+impl Importer {
+    /// An operand as a value; a literal becomes a constant at the end of `region`.
+    pub fn value(&mut self, operand: &proto::Operand, region: Region, loc: Loc) -> Result<Value> {
+        match &operand.kind {
+            Some(proto::operand::Kind::Value(id)) => match self.binding(*id)? {
+                Binding::Value(v) => Ok(*v),
+                Binding::Ref(_) => Err(damaged(format!("value id {id} is a reference, used as a value"))),
+                Binding::Free | Binding::OutOfScope => unreachable!("binding() refuses them"),
+            },
+            Some(proto::operand::Kind::Literal(literal)) => self.literal(literal, region, loc),
+            Some(proto::operand::Kind::Absent(_)) => Err(damaged("an operand is absent that is needed")),
+            _ => Err(damaged("an operand that is no value")),
+        }
+    }
+
+    fn literal(&mut self, literal: &proto::Literal, region: Region, loc: Loc) -> Result<Value> {
+        let Some(ty) = &literal.r#type else {
+            return Err(damaged("a literal without a type"));
+        };
+        let ty = array_type(ty)?;
+        let width = (ty.dtype().bits() as usize).div_ceil(8);
+        let elements = num_elements(ty.shape());
+        if elements.checked_mul(width as u64) != Some(literal.data.len() as u64) {
+            return Err(damaged(format!(
+                "a literal of type {ty} in {} bytes",
+                literal.data.len()
+            )));
+        }
+        let mask = if ty.dtype().bits() >= 64 {
+            u64::MAX
+        } else {
+            (1 << ty.dtype().bits()) - 1
+        };
+        let bits = |chunk: &[u8]| {
+            let raw = chunk.iter().rev().fold(0u64, |x, &b| x << 8 | u64::from(b)) & mask;
+            if ty.dtype() == DType::Bool {
+                u64::from(raw != 0)
+            } else {
+                raw
+            }
+        };
+        let mut chunks = literal.data.chunks_exact(width);
+        let first = chunks.next().map(bits);
+        let constant = match first {
+            Some(first) if chunks.all(|c| bits(c) == first) => Constant::Splat(first),
+            Some(_) => Constant::Dense(literal.data.clone()),
+            None => return Err(Error::unsupported("literals without elements")),
+        };
+        let facts = match constant.splat().and_then(|b| kernel::bits_int(ty.dtype(), b)) {
+            Some(x) if ty.is_scalar() => Some(Facts::constant(x)),
+            _ => None,
+        };
+        let v = self.kernel.append1(region, OpKind::Constant(constant), ty, loc);
+        if let Some(facts) = facts {
+            self.kernel.values[v].facts = facts;
+        }
+        Ok(v)
+    }
+}

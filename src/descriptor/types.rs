@@ -1,0 +1,147 @@
+//! Protobuf types → IR types, with the limits that make everything later free of overflow.
+use super::decode::{damaged, newer};
+use super::proto;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::{LayoutArg, LayoutDim, LayoutSpec, Shape, Type};
+
+/// Largest rank of an array or ref.
+const MAX_RANK: usize = 16;
+/// Most elements of an array or ref. Offsets in bits of any element type then fit in an i64.
+const MAX_ELEMENTS: u64 = 1 << 56;
+
+/// An element type that kernels can compute with.
+pub fn dtype(raw: i32) -> Result<DType> {
+    use proto::DType as P;
+    let Ok(p) = P::try_from(raw) else {
+        return Err(newer(format!("element type {raw}")));
+    };
+    Ok(match p {
+        P::DtypeUnspecified => return Err(damaged("a type without an element type")),
+        P::Bool => DType::Bool,
+        P::I2 => DType::I2,
+        P::I4 => DType::I4,
+        P::I8 => DType::I8,
+        P::I16 => DType::I16,
+        P::I32 => DType::I32,
+        P::I64 => DType::I64,
+        P::U2 => DType::U2,
+        P::U4 => DType::U4,
+        P::U8 => DType::U8,
+        P::U16 => DType::U16,
+        P::U32 => DType::U32,
+        P::U64 => DType::U64,
+        P::F16 => DType::F16,
+        P::Bf16 => DType::BF16,
+        P::F32 => DType::F32,
+        P::F64 => DType::F64,
+        P::F8e4m3fn => DType::F8E4M3FN,
+        P::F8e5m2 => DType::F8E5M2,
+        P::F8e8m0fnu => DType::F8E8M0FNU,
+        P::F4e2m1fn => DType::F4E2M1FN,
+        P::F8e4m3b11fnuz => DType::F8E4M3B11FNUZ,
+        P::F8e4m3fnuz => DType::F8E4M3FNUZ,
+        P::F8e5m2fnuz => DType::F8E5M2FNUZ,
+        P::F8e3m4 => DType::F8E3M4,
+        P::F8e4m3 => DType::F8E4M3,
+        P::F6e2m3fn => DType::F6E2M3FN,
+        P::F6e3m2fn => DType::F6E3M2FN,
+        P::Key => return Err(Error::unsupported("PRNG keys (jax.random) inside a kernel")),
+        P::C64 | P::C128 => return Err(Error::unsupported("complex numbers")),
+        P::Float0 => return Err(Error::unsupported("float0 values")),
+    })
+}
+
+/// A shape whose element count and rank are within limits.
+pub fn shape(dims: &[u64]) -> Result<Shape> {
+    if dims.len() > MAX_RANK {
+        return Err(
+            Error::unsupported(format!("arrays of rank {}", dims.len())).expected(format!("at most {MAX_RANK}"))
+        );
+    }
+    // Zero extents must not hide an overflow of the others.
+    let elements = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)));
+    if elements.is_none_or(|n| n > MAX_ELEMENTS) {
+        return Err(Error::unsupported(format!("an array of shape {dims:?}"))
+            .expected(format!("at most {MAX_ELEMENTS} elements")));
+    }
+    Ok(dims.iter().copied().collect())
+}
+
+/// The type of a value.
+pub fn array_type(t: &proto::ArrayType) -> Result<Type> {
+    Ok(Type::of(dtype(t.dtype)?, shape(&t.shape)?))
+}
+
+/// A layout as the user wrote it.
+pub fn layout(layout: &proto::Layout) -> Result<LayoutSpec> {
+    use proto::layout::Kind;
+    let args = |attrs: &[proto::Attr]| attrs.iter().map(layout_arg).collect::<Result<Vec<_>>>();
+    Ok(match &layout.kind {
+        None => return Err(damaged("a layout of no kind")),
+        Some(Kind::Tiled(t)) => {
+            let dims = |dims: &[proto::LayoutDim]| {
+                dims.iter()
+                    .map(|d| match d.kind {
+                        None => Err(damaged("a layout dimension of no kind")),
+                        Some(proto::layout_dim::Kind::Dim(d)) => Ok(LayoutDim::Dim(d)),
+                        Some(proto::layout_dim::Kind::Replicated(n)) => Ok(LayoutDim::Replicated(n)),
+                    })
+                    .collect::<Result<Vec<_>>>()
+            };
+            let tiling = t.tiling.iter().map(|tile| {
+                tile.values
+                    .iter()
+                    .map(|&n| {
+                        u64::try_from(n)
+                            .ok()
+                            .filter(|&n| n > 0)
+                            .ok_or_else(|| damaged("a tile of no size"))
+                    })
+                    .collect::<Result<Vec<_>>>()
+            });
+            LayoutSpec::Tiled {
+                name: layout.name.clone(),
+                tiling: tiling.collect::<Result<_>>()?,
+                warp_dims: dims(&t.warp_dims)?,
+                lane_dims: dims(&t.lane_dims)?,
+                vector_dim: t.vector_dim,
+            }
+        }
+        Some(Kind::Strided(s)) => {
+            if s.vec == 0 {
+                return Err(damaged("a strided layout with vectors of length 0"));
+            }
+            LayoutSpec::Strided {
+                shape: shape(&s.shape)?,
+                vec: s.vec,
+            }
+        }
+        Some(Kind::Splat(s)) => LayoutSpec::Splat {
+            shape: shape(&s.shape)?,
+        },
+        Some(Kind::Named(name)) => LayoutSpec::Named {
+            name: name.clone(),
+            args: args(&layout.args)?,
+        },
+    })
+}
+
+fn layout_arg(attr: &proto::Attr) -> Result<(String, LayoutArg)> {
+    use proto::attr::Value;
+    let arg = match &attr.value {
+        Some(Value::Int(x)) => LayoutArg::Int(*x),
+        Some(Value::Bool(x)) => LayoutArg::Bool(*x),
+        Some(Value::Ints(x)) => LayoutArg::Ints(x.values.clone()),
+        Some(Value::Text(x)) => LayoutArg::Text(x.clone()),
+        Some(Value::Dtype(x)) => LayoutArg::DType(dtype(*x)?),
+        Some(Value::Layout(x)) => LayoutArg::Layout(Box::new(layout(x)?)),
+        _ => {
+            return Err(damaged(format!(
+                "the layout argument `{}` of an unknown kind",
+                attr.name
+            )));
+        }
+    };
+    Ok((attr.name.clone(), arg))
+}

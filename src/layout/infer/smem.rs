@@ -1,0 +1,176 @@
+//! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
+use crate::error::{Error, Result};
+use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step};
+use crate::layout::assignment::{Reason, Subject};
+use cranelift_entity::SecondaryMap;
+
+pub(super) struct Smem {
+    pub transforms: SecondaryMap<Alloc, Option<SmemTransforms>>,
+    pub reasons: Vec<Reason>,
+}
+
+/// How an op uses an allocation, as far as its transforms are concerned.
+#[derive(Clone)]
+struct Wish {
+    /// The two matrix dimensions of the use, as dimensions of the allocation, minor one last in memory.
+    minor: usize,
+    second_minor: usize,
+}
+
+pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
+    let mut smem = Smem {
+        transforms: SecondaryMap::new(),
+        reasons: vec![],
+    };
+    let mut wishes: SecondaryMap<Alloc, Option<Wish>> = SecondaryMap::new();
+    let mut failure = None;
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::Wgmma { a, b, .. } = &kernel.ops[op].kind {
+            let operands = match a {
+                MmaOperand::Smem(a) => vec![a, b],
+                MmaOperand::Registers(_) => vec![b],
+            };
+            for r in operands {
+                match matrix_dims(kernel, r) {
+                    Some(wish) => {
+                        wishes[r.alloc].get_or_insert(wish);
+                    }
+                    None => {
+                        failure.get_or_insert_with(|| {
+                            Error::invalid("wgmma operand in SMEM")
+                                .at(kernel.ops[op].loc)
+                                .expected("a 2-D view: slices, integer indices and transposes of the allocation")
+                                .got(format!("a view of shape {:?}", r.shape))
+                                .remedy("index the leading dimensions before the wgmma")
+                        });
+                    }
+                }
+            }
+        }
+    });
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    for (alloc, data) in kernel.allocs.iter() {
+        let AllocKind::Smem { dtype, transforms } = &data.kind else {
+            continue;
+        };
+        let chosen = match (transforms, &wishes[alloc]) {
+            (Some(t), _) => {
+                smem.reason(alloc, t, "annotated by the user");
+                t.clone()
+            }
+            (None, Some(wish)) => {
+                let shape = &data.shape;
+                let fits = |bytes: u64| {
+                    let elements = bytes * 8 / u64::from(dtype.bits());
+                    shape[wish.minor] % elements == 0 && shape[wish.second_minor] % 8 == 0
+                };
+                let in_place = wish.minor + 1 == shape.len() && wish.second_minor + 2 == shape.len();
+                match [128u64, 64, 32].into_iter().find(|b| in_place && fits(*b)) {
+                    Some(bytes) => {
+                        let t = SmemTransforms {
+                            tiling: [8, bytes * 8 / u64::from(dtype.bits())].as_slice().into(),
+                            swizzle_bytes: bytes as u32,
+                        };
+                        smem.reason(
+                            alloc,
+                            &t,
+                            "the widest swizzle that a wgmma operand of this shape can have",
+                        );
+                        t
+                    }
+                    None => {
+                        return Err(Error::invalid("wgmma operand in SMEM")
+                            .at(data.loc)
+                            .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
+                            .got(format!("{}{:?}", dtype, shape.as_slice()))
+                            .remedy("pad the buffer, or give its transforms explicitly"));
+                    }
+                }
+            }
+            (None, None) => {
+                let t = SmemTransforms::default();
+                smem.reason(alloc, &t, "no user needs a tiling");
+                t
+            }
+        };
+        smem.transforms[alloc] = Some(chosen);
+    }
+    Ok(smem)
+}
+
+impl Smem {
+    fn reason(&mut self, alloc: Alloc, t: &SmemTransforms, why: &'static str) {
+        let choice = if t.tiling.is_empty() && t.swizzle_bytes == 0 {
+            "row-major".to_string()
+        } else {
+            format!("tiling {:?}, swizzle {} bytes", t.tiling.as_slice(), t.swizzle_bytes)
+        };
+        self.reasons.push(Reason {
+            subject: Subject::Alloc(alloc),
+            choice,
+            why,
+        });
+    }
+}
+
+/// Which dimensions of the allocation the two dimensions of a matrix view are; in memory order.
+fn matrix_dims(kernel: &Kernel, r: &RefUse) -> Option<Wish> {
+    let mut dims: Vec<usize> = (0..kernel.allocs[r.alloc].shape.len()).collect();
+    for step in &r.steps {
+        match step {
+            Step::Index(indices) => {
+                dims = dims
+                    .iter()
+                    .zip(indices)
+                    .filter(|(_, i)| matches!(i, DimIndex::Slice { .. }))
+                    .map(|(d, _)| *d)
+                    .collect();
+            }
+            Step::Transpose(perm) => dims = perm.iter().map(|p| dims[*p as usize]).collect(),
+            Step::Bitcast { .. } => {}
+            Step::Reshape(_)
+            | Step::Im2Col { .. }
+            | Step::ExpandLeadingBatch(_)
+            | Step::ExtractAlias { .. }
+            | Step::Unswizzle(_)
+            | Step::Untile(_) => return None,
+        }
+    }
+    let [a, b] = dims.as_slice() else { return None };
+    Some(Wish {
+        minor: *a.max(b),
+        second_minor: *a.min(b),
+    })
+}
+
+/// The transforms and the last step's orientation that a register transfer sees: `Some(transposed)` where the last two
+/// dimensions of the view are the allocation's tiled ones.
+pub(super) fn tiled_orientation(kernel: &Kernel, smem: &Smem, r: &RefUse) -> Option<bool> {
+    let transforms = smem.transforms[r.alloc].as_ref()?;
+    if transforms.tiling.len() != 2 || transforms.swizzle_bytes == 0 {
+        return None;
+    }
+    let rank = kernel.allocs[r.alloc].shape.len();
+    let mut dims: Vec<usize> = (0..rank).collect();
+    for step in &r.steps {
+        match step {
+            Step::Index(indices) => {
+                dims = dims
+                    .iter()
+                    .zip(indices)
+                    .filter(|(_, i)| matches!(i, DimIndex::Slice { .. }))
+                    .map(|(d, _)| *d)
+                    .collect();
+            }
+            Step::Transpose(perm) => dims = perm.iter().map(|p| dims[*p as usize]).collect(),
+            _ => return None,
+        }
+    }
+    match dims.as_slice() {
+        [.., a, b] if *a + 2 == rank && *b + 1 == rank => Some(false),
+        [.., a, b] if *a + 1 == rank && *b + 2 == rank => Some(true),
+        _ => None,
+    }
+}

@@ -1,0 +1,942 @@
+//! Plans for moving an array between registers and memory.
+//!
+//! The register layout and the memory view are compared on the common refinement of their digits: then every digit has a
+//! place in the thread (lane, warp, slot) and a stride in memory. From there the plan reads off
+//! * how many elements are contiguous on both sides: the widest vector access, up to 16 bytes;
+//! * whether `ldmatrix`/`stmatrix` (`.trans`) applies: PTX ISA, "Matrix load instruction": four lanes hold the 32-bit
+//!   words of a 16-byte row, eight rows make a matrix, and lane 8i + r gives the address of row r of matrix i;
+//! * bank conflicts, by evaluating one access for the 32 lanes; where there are some, an order *staggered* by a lane
+//!   bit is tried: lanes with the bit set access the slots of an access pair in the opposite order.
+//!
+//! Where there is no common refinement (odd sizes that straddle, loose views), every element is addressed by itself:
+//! that plan always exists. Accesses to padding are guarded, or left out.
+use super::address::{AddressPlan, Fold, possible_bits};
+use super::digits::{self, Chain, Digit};
+use super::facts::{DynTerm, Start};
+use super::register_layout::{Axis, Group, LANE_BITS, Place, RegisterLayout, Term};
+use super::smem_layout::{SmemView, Stride};
+use smallvec::{SmallVec, smallvec};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Load,
+    Store,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// 32 banks of 4 bytes.
+    Shared,
+    /// Sectors of 32 bytes; the buffer's address is a multiple of `align` bytes.
+    Global { align: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// One access of 1, 2, 4, 8 or 16 bytes per lane, of consecutive elements.
+    Vector { bytes: u32 },
+    /// `ldmatrix`/`stmatrix.sync.aligned.m8n8.xN(.trans).shared.b16`: `count` words per lane.
+    Matrix { count: u32, trans: bool },
+    /// One element, addressed by [`Addressing::Elements`].
+    Element,
+}
+
+/// The access happens only where `Σ terms + constant < limit`, the terms being those of the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// Number of the axis in the register layout.
+    pub axis: usize,
+    pub constant: u64,
+    pub limit: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Access {
+    pub kind: AccessKind,
+    /// Number of the base address, and the immediate in bytes ([`AddressPlan`]). Unused for elements.
+    pub base: usize,
+    pub offset: i64,
+    /// The slots moved, in memory order: consecutive elements for a vector; for a matrix access word by word, each word's
+    /// low element first.
+    pub slots: SmallVec<[u32; 8]>,
+    /// Staggered plans: the slots for lanes of group 1, 2, … (bit k of the group = the lane's bit `stagger[k]`).
+    pub staggered: Vec<SmallVec<[u32; 8]>>,
+    /// All must hold.
+    pub guards: SmallVec<[Guard; 1]>,
+}
+
+/// One summand of an element's offset in bits: `((i / div % modulus) + Σ starts) / then_div % then_modulus · stride`, `i`
+/// being the flattened index along `axis` (0 if there is none).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ElementTerm {
+    pub axis: Option<usize>,
+    pub div: u64,
+    pub modulus: Option<u64>,
+    pub starts: SmallVec<[Start; 1]>,
+    pub then_div: u64,
+    pub then_modulus: Option<u64>,
+    pub stride_bits: u64,
+}
+
+impl ElementTerm {
+    /// The term's value in bits for an axis index and the sum of the starts.
+    pub fn eval(&self, i: u64, starts: u64) -> u64 {
+        let take = |x: u64, div: u64, modulus: Option<u64>| modulus.map_or(x / div, |m| x / div % m);
+        take(
+            take(i, self.div, self.modulus) + starts,
+            self.then_div,
+            self.then_modulus,
+        ) * self.stride_bits
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Addressing {
+    Affine(AddressPlan),
+    /// Per element: the index along each axis is the axis' terms plus the slot's offset
+    /// ([`RegisterLayout::slot_offset`]); the address is `swizzle(buffer + (constant + dynamic + Σ terms) / 8)`, strides
+    /// and constant in bits; the bit in the byte is what remains.
+    Elements {
+        constant_bits: u64,
+        dynamic_bits: SmallVec<[DynTerm; 2]>,
+        terms: Vec<ElementTerm>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransferPlan {
+    pub direction: Direction,
+    /// What moves is the array in this layout: if it isn't the caller's, a relayout comes first (stores) or last (loads).
+    pub layout: RegisterLayout,
+    pub addressing: Addressing,
+    pub accesses: Vec<Access>,
+    /// Lane bits that choose the order (see [`Access::staggered`]).
+    pub stagger: SmallVec<[u8; 2]>,
+    /// Stores: only threads whose bits in this mask are 0 act; the others hold copies.
+    pub only_first_replica: u8,
+    /// Shared memory: wavefronts of the worst access over the fewest possible; 1 = free of bank conflicts.
+    pub conflicts: u32,
+    /// Global memory: sectors touched by the warp's first access over the fewest that could hold its bytes, in percent
+    /// (100 = perfectly coalesced).
+    pub sector_percent: u32,
+    /// Relative: memory wavefronts and instructions per warp.
+    pub cost: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    #[error("the value has shape {value:?}, the memory {memory:?}")]
+    Shape { value: Vec<u64>, memory: Vec<u64> },
+    #[error("{bits}-bit elements at addresses that are not whole bytes cannot be stored one by one")]
+    SubByteStore { bits: u32 },
+}
+
+/// What a plan may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// `ldmatrix`, `stmatrix`.
+    pub matrix: bool,
+    /// Staggered orders.
+    pub stagger: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            matrix: true,
+            stagger: true,
+        }
+    }
+}
+
+/// A digit of the common refinement.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    size: u64,
+    place: Place,
+    /// In memory, in bits.
+    stride: u64,
+    axis: usize,
+    /// In the axis' index.
+    index: u64,
+}
+
+/// Plans a transfer; fails only if the shapes differ or sub-byte elements would have to be stored singly.
+pub fn plan(
+    layout: &RegisterLayout,
+    view: &SmemView,
+    memory: Memory,
+    direction: Direction,
+    options: Options,
+) -> Result<TransferPlan, TransferError> {
+    if layout.shape() != &view.shape()[..] {
+        return Err(TransferError::Shape {
+            value: layout.shape().to_vec(),
+            memory: view.shape().to_vec(),
+        });
+    }
+    let constant = layout
+        .axes()
+        .iter()
+        .flat_map(|a| &a.chain)
+        .any(|d| d.place == Place::Constant);
+    if constant {
+        // Splats and broadcasts: any layout will do, and a store of one is free to choose.
+        let vec = u64::from((128 / view.bits).max(1));
+        let mut vec = vec.min(layout.shape().last().copied().unwrap_or(1).max(1));
+        let n: u64 = layout.shape().iter().product();
+        while vec > 1 && (n % (vec * 32) != 0 || !vec.is_power_of_two()) {
+            vec = if vec.is_power_of_two() {
+                vec / 2
+            } else {
+                vec.next_power_of_two() / 2
+            };
+        }
+        let spread = RegisterLayout::strided(layout.shape(), vec, layout.group());
+        return plan(&spread, view, memory, direction, options);
+    }
+    let mut best: Option<TransferPlan> = None;
+    if let Some(pieces) = pieces(layout, view) {
+        let cx = Cx {
+            layout,
+            view,
+            memory,
+            direction,
+            pieces: &pieces,
+        };
+        let offer = |best: &mut Option<TransferPlan>, p: Option<TransferPlan>| {
+            if let Some(p) = p
+                && best.as_ref().is_none_or(|b| p.cost < b.cost)
+            {
+                *best = Some(p);
+            }
+        };
+        offer(&mut best, cx.vectors(&[]));
+        if memory == Memory::Shared && options.matrix {
+            offer(&mut best, cx.matrices(false));
+            offer(&mut best, cx.matrices(true));
+        }
+        if memory == Memory::Shared && options.stagger && best.as_ref().is_some_and(|b| b.conflicts > 1) {
+            for stagger in cx.stagger_candidates() {
+                let p = cx.vectors(&stagger);
+                let done = p.as_ref().is_some_and(|p| p.conflicts == 1);
+                offer(&mut best, p);
+                if done {
+                    break;
+                }
+            }
+        }
+        if let Some(best) = best {
+            return Ok(best);
+        }
+    }
+    elements(layout, view, direction)
+}
+
+/// The common refinement of layout and view; `None` where there is none.
+fn pieces(layout: &RegisterLayout, view: &SmemView) -> Option<Vec<Piece>> {
+    if !view.is_regular() {
+        return None;
+    }
+    let mut out = Vec::new();
+    for (k, axis) in layout.axes().iter().enumerate() {
+        let joined: Chain<Stride> = view.dims[axis.dims()]
+            .iter()
+            .rev()
+            .flat_map(|d| d.chain.iter().copied())
+            .collect();
+        let mut chain = digits::merge(&joined);
+        // The memory digits must cover the padding too; it is never accessed.
+        let extent = digits::extent(&axis.chain);
+        if extent != axis.size {
+            let below = match chain.pop() {
+                Some(top) => {
+                    let below = digits::extent(&chain);
+                    chain.push(top);
+                    below
+                }
+                None => {
+                    chain.push(Digit::new(1, Stride(0)));
+                    1
+                }
+            };
+            if extent % below != 0 {
+                return None;
+            }
+            chain.last_mut()?.size = extent / below;
+        }
+        let mut index = 1;
+        for p in digits::refine(&axis.chain, &chain)? {
+            out.push(Piece {
+                size: p.size,
+                place: p.a,
+                stride: p.b.0,
+                axis: k,
+                index,
+            });
+            index *= p.size;
+        }
+    }
+    Some(out)
+}
+
+struct Cx<'a> {
+    layout: &'a RegisterLayout,
+    view: &'a SmemView,
+    memory: Memory,
+    direction: Direction,
+    pieces: &'a [Piece],
+}
+
+/// A lane bit and the slot digit of size 2 (slot stride, memory stride in bits) that it reverses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Reversal {
+    lane_bit: u8,
+    slot: u32,
+    stride: u64,
+}
+
+/// A slot digit that accesses run over.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    slot: u32,
+    size: u64,
+    stride: u64,
+    axis: usize,
+    index: u64,
+}
+
+impl Cx<'_> {
+    fn axis(&self, k: usize) -> &Axis {
+        &self.layout.axes()[k]
+    }
+
+    fn runs(&self) -> SmallVec<[Run; 8]> {
+        let run = |p: &Piece| match p.place {
+            Place::Slot(slot) => Some(Run {
+                slot,
+                size: p.size,
+                stride: p.stride,
+                axis: p.axis,
+                index: p.index,
+            }),
+            Place::Thread(_) | Place::Constant => None,
+        };
+        self.pieces.iter().filter_map(run).collect()
+    }
+
+    fn thread_pieces(&self) -> impl Iterator<Item = (u8, &Piece)> {
+        self.pieces.iter().filter_map(|p| match p.place {
+            Place::Thread(bit) => Some((bit, p)),
+            Place::Slot(_) | Place::Constant => None,
+        })
+    }
+
+    /// The buffer's surely known alignment in bits, the view's start included.
+    fn alignment(&self) -> u64 {
+        match self.memory {
+            Memory::Shared => self.view.base_alignment(),
+            Memory::Global { align } => self.view.base_alignment().min(align * 8),
+        }
+    }
+
+    /// Vector accesses, as wide as possible.
+    fn vectors(&self, stagger: &[Reversal]) -> Option<TransferPlan> {
+        let bits = u64::from(self.view.bits);
+        let mut runs = self.runs();
+        let mut terms: Vec<(Term, u64)> = self
+            .thread_pieces()
+            .map(|(bit, p)| (Term::of_thread(bit, p.size, 0), p.stride))
+            .collect();
+        // Digits that are reversed are not part of a vector, and their address bits are nobody else's.
+        let mut reversed: SmallVec<[Run; 2]> = smallvec![];
+        for r in stagger {
+            let k = runs
+                .iter()
+                .position(|x| x.slot == r.slot && x.size == 2 && x.stride == r.stride)?;
+            reversed.push(runs.remove(k));
+            terms.push((Term::of_thread(r.lane_bit, 2, 0), r.stride));
+        }
+        // The run of elements that follow each other in memory.
+        let widest = match self.view.swizzle.is_none() {
+            true => 128,
+            false => 128.min(self.view.swizzle.atom() * 8),
+        };
+        let mut vector: SmallVec<[Run; 4]> = smallvec![];
+        let mut width = 1u64;
+        while let Some(k) = runs.iter().position(|r| r.stride == width * bits && r.size > 1) {
+            let r = runs[k];
+            let mut take = r.size;
+            let axis = self.axis(r.axis);
+            let fits = |take: u64| {
+                width * take * bits <= widest
+                    && r.size % take == 0
+                    && (width * take * bits).is_power_of_two()
+                    && (!axis.is_padded() || axis.size % (r.index * take) == 0)
+            };
+            while take > 1 && !fits(take) {
+                take = (1..take).rev().find(|t| r.size % t == 0).unwrap_or(1);
+            }
+            if take == 1 {
+                break;
+            }
+            vector.push(Run { size: take, ..r });
+            width *= take;
+            if take == r.size {
+                runs.remove(k);
+            } else {
+                let rest = Run {
+                    slot: r.slot * take as u32,
+                    size: r.size / take,
+                    stride: r.stride * take,
+                    index: r.index * take,
+                    ..r
+                };
+                runs[k] = rest;
+                break;
+            }
+        }
+        // Everything else must keep the alignment: shrink until it does.
+        let others = |runs: &[Run]| {
+            let all = terms
+                .iter()
+                .map(|t| t.1)
+                .chain(runs.iter().map(|r| r.stride))
+                .chain(reversed.iter().map(|r| r.stride));
+            all.fold(self.alignment(), |a, s| a | s)
+        };
+        loop {
+            let strides = others(&runs);
+            if width * bits <= 1 << strides.trailing_zeros().min(63) {
+                break;
+            }
+            let top = vector.last_mut()?;
+            let smaller = (1..top.size).rev().find(|t| top.size % t == 0)?;
+            let cut = top.size / smaller;
+            let (slot, stride, index) = (top.slot * smaller as u32, top.stride * smaller, top.index * smaller);
+            runs.push(Run {
+                slot,
+                size: cut,
+                stride,
+                axis: top.axis,
+                index,
+            });
+            width /= cut;
+            top.size = smaller;
+            if smaller == 1 {
+                vector.pop();
+            }
+        }
+        let bytes = (width * bits / 8) as u32;
+        if width * bits % 8 != 0 || !bytes.is_power_of_two() {
+            return None;
+        }
+        // A 64-bit element type is never split; wider vectors than 16 bytes don't exist.
+        if bytes > 16 {
+            return None;
+        }
+        runs.sort_by_key(|r| r.slot);
+        let vector_slots = enumerate(&vector)
+            .into_iter()
+            .map(|x| x.0)
+            .collect::<SmallVec<[u32; 8]>>();
+        let mut terms: Vec<Term> = terms
+            .iter()
+            .map(|&(t, stride)| Term {
+                stride: (stride / 8) as i64,
+                ..t
+            })
+            .filter(|t| t.stride != 0)
+            .collect();
+        terms.sort_by_key(Term::thread_bit);
+        let mut exchanged = 0;
+        for r in stagger {
+            if r.stride % 8 != 0 || !r.stride.is_power_of_two() || exchanged & (r.stride / 8) != 0 {
+                return None;
+            }
+            exchanged |= r.stride / 8;
+        }
+        if exchanged != 0 {
+            let is_reversal = |t: &Term| {
+                stagger
+                    .iter()
+                    .any(|r| (r.lane_bit, r.stride / 8) == (t.thread_bit(), t.stride as u64))
+            };
+            let others: Vec<Term> = terms.iter().filter(|t| !is_reversal(t)).copied().collect();
+            let plain = enumerate(&runs).iter().fold(0, |m, x| m | (self.view.offset + x.1) / 8);
+            if (possible_bits(&others) | plain) & exchanged != 0 {
+                return None;
+            }
+        }
+
+        let mut accesses = Vec::new();
+        let mut constants = Vec::new();
+        let all_runs: SmallVec<[Run; 8]> = reversed.iter().chain(&runs).copied().collect();
+        for (slot, offset, indices) in enumerate_with_index(&all_runs, self.layout.axes().len()) {
+            let Some(guards) = self.guards(&indices) else { continue };
+            let variant = |group: usize| -> SmallVec<[u32; 8]> {
+                let mut first = slot;
+                for (k, r) in stagger.iter().enumerate().filter(|(k, _)| group >> k & 1 != 0) {
+                    debug_assert_eq!(reversed[k].slot, r.slot);
+                    first = if first / r.slot % 2 == 0 {
+                        first + r.slot
+                    } else {
+                        first - r.slot
+                    };
+                }
+                vector_slots.iter().map(|v| first + v).collect()
+            };
+            accesses.push(Access {
+                kind: AccessKind::Vector { bytes },
+                base: 0,
+                offset: 0,
+                slots: variant(0),
+                staggered: (1..1 << stagger.len()).map(variant).collect(),
+                guards,
+            });
+            constants.push((self.view.offset + offset) / 8);
+        }
+        self.finish(accesses, constants, terms, exchanged, stagger, bytes, None)
+    }
+
+    /// Digits of a possible staggered order: pairs of a lane bit and a slot digit of size 2 that moves across banks.
+    fn stagger_candidates(&self) -> Vec<SmallVec<[Reversal; 2]>> {
+        let runs = self.runs();
+        let slots = runs
+            .iter()
+            .filter(|r| r.size == 2 && r.stride % 32 == 0 && r.stride / 8 % 128 != 0);
+        let mut slots: SmallVec<[&Run; 8]> = slots.collect();
+        // Swizzled rows move across banks too.
+        if !self.view.swizzle.is_none() {
+            let sources = self.view.swizzle.source_mask();
+            slots.extend(
+                runs.iter()
+                    .filter(|r| r.size == 2 && r.stride / 8 & sources != 0 && r.stride / 8 % 128 == 0),
+            );
+        }
+        let mut singles = Vec::new();
+        for lane_bit in (0..LANE_BITS).rev() {
+            for r in &slots {
+                singles.push(Reversal {
+                    lane_bit,
+                    slot: r.slot,
+                    stride: r.stride,
+                });
+            }
+        }
+        let mut out: Vec<SmallVec<[Reversal; 2]>> = singles.iter().map(|&s| smallvec![s]).collect();
+        for (k, &a) in singles.iter().enumerate() {
+            for &b in &singles[..k] {
+                if a.lane_bit != b.lane_bit && a.slot != b.slot {
+                    out.push(smallvec![b, a]);
+                }
+            }
+        }
+        out
+    }
+
+    /// `ldmatrix`/`stmatrix` for the whole array.
+    fn matrices(&self, trans: bool) -> Option<TransferPlan> {
+        let bits = u64::from(self.view.bits);
+        if bits > 32 || 32 % bits != 0 || (trans && bits != 16) || self.layout.is_padded() || self.alignment() < 128 {
+            return None;
+        }
+        // Memory stride of every thread bit; replicated lanes have none.
+        let mut of_bit = [None; 7];
+        for (bit, p) in self.thread_pieces() {
+            for k in 0..p.size.trailing_zeros() {
+                of_bit[usize::from(bit) + k as usize] = Some(p.stride << k);
+            }
+        }
+        let mut runs = self.runs();
+        let mut take = |slot: u32, stride: Option<u64>| -> Option<u64> {
+            let k = runs
+                .iter()
+                .position(|r| r.slot == slot && r.size % 2 == 0 && stride.is_none_or(|s| s == r.stride))?;
+            let r = &mut runs[k];
+            let taken = r.stride;
+            *r = Run {
+                slot: r.slot * 2,
+                size: r.size / 2,
+                stride: r.stride * 2,
+                index: r.index * 2,
+                ..*r
+            };
+            Some(taken)
+        };
+        // The strides of the matrix' row number, bit by bit, after checking what must be contiguous.
+        let row_strides: [u64; 3] = if trans {
+            let in_word = take(1, None)?;
+            if (of_bit[2], of_bit[3], of_bit[4]) != (Some(16), Some(32), Some(64)) {
+                return None;
+            }
+            [in_word, of_bit[0]?, of_bit[1]?]
+        } else {
+            for k in 0..(32 / bits).trailing_zeros() {
+                take(1 << k, Some(bits << k))?;
+            }
+            if (of_bit[0], of_bit[1]) != (Some(32), Some(64)) {
+                return None;
+            }
+            [of_bit[2]?, of_bit[3]?, of_bit[4]?]
+        };
+        if row_strides.iter().any(|s| s % 128 != 0) {
+            return None;
+        }
+        // Which matrices one instruction takes: the digits with the smallest strides, where XORs meet lane bits anyway.
+        let mut select: SmallVec<[Run; 2]> = smallvec![];
+        while select.len() < 2 {
+            let Some(k) = (0..runs.len())
+                .filter(|&k| runs[k].size % 2 == 0)
+                .min_by_key(|&k| runs[k].stride)
+            else {
+                break;
+            };
+            let r = runs[k];
+            select.push(Run { size: 2, ..r });
+            runs[k] = Run {
+                slot: r.slot * 2,
+                size: r.size / 2,
+                stride: r.stride * 2,
+                index: r.index * 2,
+                ..r
+            };
+        }
+        runs.retain(|r| r.size > 1);
+        if runs.iter().chain(&select).any(|r| r.stride % 128 != 0) || of_bit[5..].iter().flatten().any(|s| s % 128 != 0)
+        {
+            return None;
+        }
+        let count = 1u32 << select.len();
+        let mut terms = Vec::new();
+        let lanes = row_strides.iter().copied().chain(select.iter().map(|r| r.stride));
+        for (bit, stride) in lanes.enumerate() {
+            terms.push(Term::of_thread(bit as u8, 2, (stride / 8) as i64));
+        }
+        for (bit, stride) in (5..7).filter_map(|b| Some((b, of_bit[b as usize]?))) {
+            terms.push(Term::of_thread(bit, 2, (stride / 8) as i64));
+        }
+        let terms = join_terms(terms);
+        runs.sort_by_key(|r| r.slot);
+        let word: SmallVec<[u32; 8]> = (0..(32 / bits) as u32).collect();
+        let (mut accesses, mut constants) = (Vec::new(), Vec::new());
+        for (slot, offset) in enumerate(&runs) {
+            let words = enumerate(&select).into_iter().map(|x| x.0);
+            accesses.push(Access {
+                kind: AccessKind::Matrix { count, trans },
+                base: 0,
+                offset: 0,
+                slots: words.flat_map(|w| word.iter().map(move |v| slot + w + v)).collect(),
+                staggered: Vec::new(),
+                guards: smallvec![],
+            });
+            constants.push((self.view.offset + offset) / 8);
+        }
+        self.finish(accesses, constants, terms, 0, &[], 16, Some(count))
+    }
+
+    /// Guards of an access whose slots start at these axis indices; `None` if it only touches padding.
+    fn guards(&self, indices: &[u64]) -> Option<SmallVec<[Guard; 1]>> {
+        guards(self.layout, indices)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn finish(
+        &self,
+        mut accesses: Vec<Access>,
+        constants: Vec<u64>,
+        terms: Vec<Term>,
+        exchanged: u64,
+        stagger: &[Reversal],
+        bytes: u32,
+        matrices: Option<u32>,
+    ) -> Option<TransferPlan> {
+        let dynamic: SmallVec<[DynTerm; 2]> = self
+            .view
+            .dynamic
+            .iter()
+            .map(|t| DynTerm {
+                stride: t.stride / 8,
+                multiple: t.multiple / 8,
+                ..*t
+            })
+            .collect();
+        if self.view.dynamic.iter().any(|t| t.stride % 8 != 0) {
+            return None;
+        }
+        let (address, places) = AddressPlan::new(dynamic, terms, self.view.swizzle, exchanged, &constants)?;
+        for (a, (base, offset)) in accesses.iter_mut().zip(places) {
+            (a.base, a.offset) = (base, offset);
+        }
+        // Price one access of each base; where addresses are linear, one is like all.
+        let (mut worst, mut total, mut sector_percent) = (1, 0, 100);
+        let mut priced: SmallVec<[(usize, u32); 4]> = smallvec![];
+        for a in &accesses {
+            let price = match priced.iter().find(|p| p.0 == a.base) {
+                Some(p) => p.1,
+                None if address.fold == Fold::Linear && !priced.is_empty() => priced[0].1,
+                None => {
+                    let lane_address = |lane: u32| address.address(0, lane, a.base, a.offset);
+                    let price = match self.memory {
+                        Memory::Shared => {
+                            let lanes = if matrices.is_some() {
+                                8 * matrices.unwrap_or(1)
+                            } else {
+                                32
+                            };
+                            let (got, ideal) = wavefronts(&lane_address, bytes, lanes);
+                            worst = worst.max(got.div_ceil(ideal));
+                            got
+                        }
+                        Memory::Global { .. } => {
+                            let (got, ideal) = sectors(&lane_address, bytes);
+                            sector_percent = sector_percent.max(100 * got / ideal);
+                            got.div_ceil(4)
+                        }
+                    };
+                    priced.push((a.base, price));
+                    price
+                }
+            };
+            total += 2 * price + 1;
+        }
+        // Words that have to be put together by permutes first, and selects of staggered orders.
+        let bits = self.view.bits;
+        if bits < 32 {
+            let per_word = (32 / bits) as usize;
+            let loose_words = |a: &Access| {
+                a.slots
+                    .chunks(per_word)
+                    .filter(|w| {
+                        w.len() < per_word || w[0] as usize % per_word != 0 || w.windows(2).any(|p| p[1] != p[0] + 1)
+                    })
+                    .count() as u32
+            };
+            total += accesses.iter().map(loose_words).sum::<u32>();
+        }
+        total += accesses.len() as u32 * bytes.div_ceil(4) * stagger.len() as u32;
+        let only_first_replica = match self.direction {
+            Direction::Load => 0,
+            Direction::Store => self.layout.replicated_bits(),
+        };
+        Some(TransferPlan {
+            direction: self.direction,
+            layout: self.layout.clone(),
+            addressing: Addressing::Affine(address),
+            accesses,
+            stagger: stagger.iter().map(|r| r.lane_bit).collect(),
+            only_first_replica,
+            conflicts: worst,
+            sector_percent,
+            cost: total + 2,
+        })
+    }
+}
+
+fn guards(layout: &RegisterLayout, indices: &[u64]) -> Option<SmallVec<[Guard; 1]>> {
+    let mut out = smallvec![];
+    for (k, (axis, &constant)) in layout.axes().iter().zip(indices).enumerate() {
+        if !axis.is_padded() {
+            continue;
+        }
+        if constant >= axis.size {
+            return None;
+        }
+        let most: i64 = RegisterLayout::axis_terms(axis)
+            .iter()
+            .map(|t| ((1 << t.bits) - 1) * t.stride)
+            .sum();
+        if constant + most as u64 >= axis.size {
+            out.push(Guard {
+                axis: k,
+                constant,
+                limit: axis.size,
+            });
+        }
+    }
+    Some(out)
+}
+
+/// Element by element: always possible for loads, and for stores of whole bytes.
+fn elements(layout: &RegisterLayout, view: &SmemView, direction: Direction) -> Result<TransferPlan, TransferError> {
+    if direction == Direction::Store && view.bits % 8 != 0 {
+        return Err(TransferError::SubByteStore { bits: view.bits });
+    }
+    let mut terms = Vec::new();
+    for (k, axis) in layout.axes().iter().enumerate() {
+        let mut div = 1;
+        for d in axis.dims().rev() {
+            let dim = &view.dims[d];
+            let modulus = (d != axis.first).then_some(dim.size);
+            let mut then_div = 1;
+            let last = dim.chain.len().saturating_sub(1);
+            for (j, c) in dim.chain.iter().enumerate() {
+                let then_modulus = (j != last).then_some(c.size);
+                terms.push(ElementTerm {
+                    axis: Some(k),
+                    div,
+                    modulus,
+                    starts: dim.loose.clone(),
+                    then_div,
+                    then_modulus,
+                    stride_bits: c.place.0,
+                });
+                then_div *= c.size;
+            }
+            div *= dim.size;
+        }
+    }
+    for dim in &view.dropped {
+        let mut then_div = 1;
+        let last = dim.chain.len().saturating_sub(1);
+        for (j, c) in dim.chain.iter().enumerate() {
+            terms.push(ElementTerm {
+                axis: None,
+                div: 1,
+                modulus: None,
+                starts: dim.loose.clone(),
+                then_div,
+                then_modulus: (j != last).then_some(c.size),
+                stride_bits: c.place.0,
+            });
+            then_div *= c.size;
+        }
+    }
+    let access = |slot: u32| {
+        Some(Access {
+            kind: AccessKind::Element,
+            base: 0,
+            offset: 0,
+            slots: smallvec![slot],
+            staggered: Vec::new(),
+            guards: guards(layout, &layout.slot_offset(slot))?,
+        })
+    };
+    let accesses: Vec<Access> = (0..layout.slots()).filter_map(access).collect();
+    let cost = accesses.len() as u32 * (8 + 4 * terms.len() as u32);
+    Ok(TransferPlan {
+        direction,
+        layout: layout.clone(),
+        addressing: Addressing::Elements {
+            constant_bits: view.offset,
+            dynamic_bits: view.dynamic.clone(),
+            terms,
+        },
+        accesses,
+        stagger: smallvec![],
+        only_first_replica: if direction == Direction::Store {
+            layout.replicated_bits()
+        } else {
+            0
+        },
+        conflicts: 1,
+        sector_percent: 100,
+        cost,
+    })
+}
+
+/// All values of the digits, the first slowest in memory order of the list's end: (slot, offset in bits).
+fn enumerate(runs: &[Run]) -> Vec<(u32, u64)> {
+    let mut out = vec![(0, 0)];
+    for r in runs {
+        let now = std::mem::take(&mut out);
+        for k in 0..r.size {
+            out.extend(now.iter().map(|&(s, o)| (s + k as u32 * r.slot, o + k * r.stride)));
+        }
+    }
+    out
+}
+
+fn enumerate_with_index(runs: &[Run], axes: usize) -> Vec<(u32, u64, SmallVec<[u64; 4]>)> {
+    let mut out = vec![(0, 0, SmallVec::from_elem(0, axes))];
+    for r in runs {
+        let now = std::mem::take(&mut out);
+        for k in 0..r.size {
+            out.extend(now.iter().map(|(s, o, i)| {
+                let mut i = i.clone();
+                i[r.axis] += k * r.index;
+                (s + k as u32 * r.slot, o + k * r.stride, i)
+            }));
+        }
+    }
+    out
+}
+
+/// Joins terms of neighbouring bits whose strides continue each other.
+fn join_terms(terms: Vec<Term>) -> Vec<Term> {
+    let mut out: Vec<Term> = Vec::new();
+    for t in terms {
+        match out.last_mut() {
+            Some(l) if l.source == t.source && l.lo_bit + l.bits == t.lo_bit && l.stride << l.bits == t.stride => {
+                l.bits += t.bits;
+            }
+            _ => out.push(t),
+        }
+    }
+    out
+}
+
+/// Shared-memory wavefronts of one access of `bytes` per lane, and the fewest there could be. Lanes are served in
+/// groups that move up to 128 bytes; in a group, each bank delivers one 4-byte word per wavefront to all lanes that want
+/// it.
+pub fn wavefronts(address: &dyn Fn(u32) -> u64, bytes: u32, lanes: u32) -> (u32, u32) {
+    let group = (128 / bytes.max(4)).min(lanes);
+    let mut total = 0;
+    let mut first = 0;
+    while first < lanes {
+        let mut words: SmallVec<[u64; 32]> = smallvec![];
+        for lane in first..(first + group).min(lanes) {
+            let a = address(lane) / 4;
+            words.extend((0..u64::from(bytes.div_ceil(4))).map(|k| a + k));
+        }
+        words.sort_unstable();
+        words.dedup();
+        let mut banks = [0u8; 32];
+        words.iter().for_each(|w| banks[(w % 32) as usize] += 1);
+        total += u32::from(*banks.iter().max().expect("32 banks"));
+        first += group;
+    }
+    (total, lanes.div_ceil(group))
+}
+
+/// Sectors of 32 bytes that a warp's access touches, and the fewest that could hold its distinct bytes.
+pub fn sectors(address: &dyn Fn(u32) -> u64, bytes: u32) -> (u32, u32) {
+    let mut units: SmallVec<[u64; 32]> = (0..32).map(address).collect();
+    units.sort_unstable();
+    units.dedup();
+    let ideal = (units.len() as u32 * bytes).div_ceil(32);
+    let mut touched: SmallVec<[u64; 32]> = units
+        .iter()
+        .flat_map(|a| [a / 32, (a + u64::from(bytes) - 1) / 32])
+        .collect();
+    touched.dedup();
+    (touched.len() as u32, ideal.max(1))
+}
+
+impl TransferPlan {
+    /// Threads of the group that take part.
+    pub fn acts(&self, thread: u32) -> bool {
+        thread & u32::from(self.only_first_replica) == 0
+    }
+    /// Which variant of a staggered access a thread executes (0: `slots`, k: `staggered[k - 1]`).
+    pub fn variant(&self, thread: u32) -> usize {
+        self.stagger
+            .iter()
+            .enumerate()
+            .map(|(k, &bit)| ((thread >> bit & 1) as usize) << k)
+            .sum()
+    }
+    pub fn group(&self) -> Group {
+        self.layout.group()
+    }
+}
+
+impl Access {
+    pub fn slots_of(&self, variant: usize) -> &[u32] {
+        if variant == 0 {
+            &self.slots
+        } else {
+            &self.staggered[variant - 1]
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Transfer plans executed access by access against the layouts' definitions.
+use super::address::Fold;
+use super::facts::{DynId, Fact, Start};
+use super::gf2::BitMatrix;
+use super::register_layout::{Group, RegisterLayout};
+use super::smem_layout::{Index, SmemView};
+use super::testing::*;
+use super::tiled::TiledLayout;
+use super::transfer::*;
+
+/// A random view of `shape`: tiled and swizzled, transposed, sliced out of something larger, loose.
+fn arbitrary_view(rng: &mut Rng, shape: &[u64], bits: u32, values: &mut Vec<u64>) -> SmemView {
+    let rank = shape.len();
+    // Draw an allocation that contains the view: per dimension, where it starts.
+    let mut indices = Vec::new();
+    let mut outer = Vec::new();
+    for &n in shape {
+        match rng.below(4) {
+            0 => {
+                let unit = rng.pick(&[1, 4, 8, n]);
+                let start = unit * rng.below(3);
+                let total = (start + n).div_ceil(8) * 8;
+                outer.push(total);
+                if rng.below(2) == 0 {
+                    indices.push(Index::Slice(Start::Static(start), n));
+                } else {
+                    values.push(start);
+                    let id = DynId(values.len() as u32 - 1);
+                    indices.push(Index::Slice(Start::Dynamic(id, Fact::multiple_of(unit)), n));
+                }
+            }
+            _ => {
+                outer.push(n);
+                indices.push(Index::Slice(Start::Static(0), n));
+            }
+        }
+    }
+    if rng.below(3) == 0 {
+        let at = rng.below(rank as u64 + 1) as usize;
+        outer.insert(at, 3);
+        let start = rng.below(3);
+        if rng.below(2) == 0 {
+            indices.insert(at, Index::At(Start::Static(start)));
+        } else {
+            values.push(start);
+            indices.insert(
+                at,
+                Index::At(Start::Dynamic(DynId(values.len() as u32 - 1), Fact::UNKNOWN)),
+            );
+        }
+    }
+    let minor = outer[outer.len() - 1];
+    let choices = [16u32, 32, 64, 128].map(|s| (s, u64::from(s) * 8 / u64::from(bits)));
+    let fitting: Vec<_> = choices.into_iter().filter(|&(_, t)| t > 0 && minor % t == 0).collect();
+    let made = match (fitting.is_empty(), rng.below(4)) {
+        (false, 0..=2) => {
+            let (swizzle, t) = rng.pick(&fitting);
+            let second = outer.len().checked_sub(2).map(|k| outer[k]);
+            match second {
+                Some(r) if r % 8 == 0 => SmemView::new(&outer, bits, &[8, t], swizzle),
+                _ => SmemView::new(&outer, bits, &[t], swizzle),
+            }
+        }
+        _ => SmemView::new(&outer, bits, &[], 16),
+    };
+    made.unwrap().index_loosely(&indices).unwrap()
+}
+
+fn check(
+    layout: &RegisterLayout,
+    view: &SmemView,
+    values: &[u64],
+    memory: Memory,
+    options: Options,
+) -> [Option<TransferPlan>; 2] {
+    let value = |id: DynId| values[id.0 as usize];
+    let shape = view.shape();
+    let buffer = 3072;
+    let mut plans = [None, None];
+    for (k, direction) in [Direction::Store, Direction::Load].into_iter().enumerate() {
+        let p = match plan(layout, view, memory, direction, options) {
+            Ok(p) => p,
+            Err(TransferError::SubByteStore { bits }) => {
+                assert!(bits < 8 && direction == Direction::Store);
+                continue;
+            }
+            Err(e) => panic!("{e}"),
+        };
+        let at = |index: &[u64]| {
+            let (byte, bit) = view.address(index, &value);
+            (buffer + byte, bit)
+        };
+        let bits = view.bits;
+        let end = indices(&shape).iter().map(|i| at(i).0).max().unwrap_or(0);
+        let mut mem = Bytes::new(end + 2048);
+        if direction == Direction::Store {
+            let mut regs = filled(&p.layout, bits);
+            execute(&p, view, buffer, &value, &mut regs, &mut mem);
+            let mut touched = std::collections::BTreeSet::new();
+            for i in indices(&shape) {
+                let (byte, bit) = at(&i);
+                assert_eq!(
+                    mem.get(byte, bit, bits),
+                    element_value(flat(&shape, &i), bits),
+                    "{layout} {view:?} {i:?}\n{p:?}"
+                );
+                touched.extend((0..(bit + bits).div_ceil(8)).map(|b| byte + u64::from(b)));
+            }
+            let written = mem.written.iter().filter(|w| **w).count();
+            assert_eq!(written, touched.len(), "{layout} {view:?} wrote outside of the view");
+        } else {
+            for i in indices(&shape) {
+                let (byte, bit) = at(&i);
+                mem.put(byte, bit, bits, element_value(flat(&shape, &i), bits));
+            }
+            let mut regs =
+                vec![vec![0x77 & mask(bits); p.layout.slots() as usize]; p.layout.group().threads() as usize];
+            execute(&p, view, buffer, &value, &mut regs, &mut mem);
+            for (t, s) in (0..p.layout.group().threads()).flat_map(|t| (0..p.layout.slots()).map(move |s| (t, s))) {
+                if let Some(i) = p.layout.element(t, s) {
+                    let want = element_value(flat(&shape, &i), bits);
+                    assert_eq!(regs[t as usize][s as usize], want, "{layout} {view:?} t{t} s{s}\n{p:?}");
+                }
+            }
+        }
+        plans[k] = Some(p);
+    }
+    plans
+}
+
+#[test]
+fn random_transfers_move_every_element() {
+    let mut rng = Rng::new(11);
+    let (mut elements, mut matrices, mut vectors, mut staggered, mut absolute, mut guarded) = (0, 0, 0, 0, 0, 0);
+    for case in 0..1500 {
+        let layout = arbitrary_layout(&mut rng, None);
+        if layout.shape().iter().product::<u64>() > 8192 {
+            continue;
+        }
+        let bits = rng.pick(&[4, 8, 16, 16, 32, 32, 64]);
+        let mut values = Vec::new();
+        let view = arbitrary_view(&mut rng, &layout.shape().to_vec(), bits, &mut values);
+        let memory = if case % 4 == 0 && view.swizzle.is_none() {
+            Memory::Global { align: 16 }
+        } else {
+            Memory::Shared
+        };
+        for p in check(&layout, &view, &values, memory, Options::default())
+            .into_iter()
+            .flatten()
+        {
+            match (&p.addressing, p.accesses.first().map(|a| a.kind)) {
+                (Addressing::Elements { .. }, _) => elements += 1,
+                (Addressing::Affine(a), kind) => {
+                    absolute += u32::from(a.fold == Fold::Absolute);
+                    staggered += u32::from(!p.stagger.is_empty());
+                    match kind {
+                        Some(AccessKind::Matrix { .. }) => matrices += 1,
+                        _ => vectors += 1,
+                    }
+                }
+            }
+            guarded += u32::from(p.accesses.iter().any(|a| !a.guards.is_empty()));
+        }
+    }
+    let counts = [elements, matrices, vectors, staggered, absolute, guarded];
+    assert!(counts.iter().all(|&c| c > 20), "{counts:?}");
+}
+
+fn wgmma(m: u64, n: u64) -> RegisterLayout {
+    TiledLayout::wgmma().instantiate(&[m, n]).unwrap()
+}
+
+#[test]
+fn wgmma_stores_are_stmatrix_with_few_bases() {
+    // MATMUL.md, rule 8: with a 128-byte swizzle, 4 lane addresses per thread and the rest immediates.
+    let view = SmemView::new(&[64, 64], 16, &[8, 64], 128).unwrap();
+    let [store, load] = check(&wgmma(64, 64), &view, &[], Memory::Shared, Options::default()).map(Option::unwrap);
+    for p in [&store, &load] {
+        assert_eq!(p.accesses.len(), 4);
+        assert!(
+            p.accesses
+                .iter()
+                .all(|a| a.kind == AccessKind::Matrix { count: 4, trans: false })
+        );
+        assert_eq!((p.conflicts, p.accesses[0].slots.len()), (1, 8));
+        let Addressing::Affine(a) = &p.addressing else { panic!() };
+        assert_eq!(a.fold, Fold::Linear);
+        assert!(a.bases.len() <= 4, "{a:?}");
+    }
+    // A ring slot chosen at run time keeps that: its stride is a multiple of the swizzle's period.
+    let ring = SmemView::new(&[4, 128, 64], 16, &[8, 64], 128).unwrap();
+    let slot = Start::Dynamic(DynId(0), Fact::UNKNOWN);
+    let half = Start::Dynamic(DynId(1), Fact::multiple_of(64));
+    let view = ring
+        .index(&[
+            Index::At(slot),
+            Index::Slice(half, 64),
+            Index::Slice(Start::Static(0), 64),
+        ])
+        .unwrap();
+    let [store, _] = check(&wgmma(64, 64), &view, &[2, 64], Memory::Shared, Options::default()).map(Option::unwrap);
+    let Addressing::Affine(a) = &store.addressing else {
+        panic!()
+    };
+    assert_eq!((a.fold, store.accesses.len()), (Fold::Linear, 4));
+    // Wide tiles: more accesses, no more bases.
+    let view = SmemView::new(&[64, 256], 16, &[8, 64], 128).unwrap();
+    let [store, _] = check(&wgmma(64, 256), &view, &[], Memory::Shared, Options::default()).map(Option::unwrap);
+    let Addressing::Affine(a) = &store.addressing else {
+        panic!()
+    };
+    assert!(store.accesses.len() == 16 && a.bases.len() <= 4, "{a:?}");
+}
+
+#[test]
+fn transposed_views_use_trans() {
+    let view = SmemView::new(&[64, 64], 16, &[8, 64], 128).unwrap().transpose(&[1, 0]);
+    let [store, load] = check(&wgmma(64, 64), &view, &[], Memory::Shared, Options::default()).map(Option::unwrap);
+    for p in [store, load] {
+        assert!(
+            p.accesses
+                .iter()
+                .all(|a| a.kind == AccessKind::Matrix { count: 4, trans: true }),
+            "{p:?}"
+        );
+        assert_eq!((p.accesses.len(), p.conflicts), (4, 1));
+    }
+}
+
+#[test]
+fn every_width_and_swizzle_of_a_wgmma_tile() {
+    for bits in [8, 16, 32] {
+        for swizzle in [16u32, 32, 64, 128] {
+            let t = u64::from(swizzle) * 8 / u64::from(bits);
+            let view = SmemView::new(&[64, 2 * t], bits, &[8, t], swizzle).unwrap();
+            for name in ["WGMMA", "WGMMA_8BIT", "WGMMA_UPCAST_2X", "WGMMA_TRANSPOSED"] {
+                let Ok(layout) = TiledLayout::by_name(name).unwrap().instantiate(&[64, 2 * t]) else {
+                    continue;
+                };
+                if layout.is_padded() {
+                    continue;
+                }
+                for options in [
+                    Options::default(),
+                    Options {
+                        matrix: false,
+                        stagger: true,
+                    },
+                    Options {
+                        matrix: false,
+                        stagger: false,
+                    },
+                ] {
+                    let plans = check(&layout, &view, &[], Memory::Shared, options);
+                    check(
+                        &layout,
+                        &view.transpose(&[1, 0]).transpose(&[1, 0]),
+                        &[],
+                        Memory::Shared,
+                        options,
+                    );
+                    let p = plans[0].as_ref().unwrap();
+                    if options.matrix && name == "WGMMA" && bits == 16 {
+                        assert!(
+                            matches!(p.accesses[0].kind, AccessKind::Matrix { .. }) && p.conflicts == 1,
+                            "{swizzle}"
+                        );
+                    }
+                    // What Mosaic finds a conflict-free order for, so do we.
+                    if name == "WGMMA" && bits == 32 && options.stagger {
+                        assert_eq!(p.conflicts, 1, "{bits} {swizzle} {p:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn conflicts_are_what_the_rank_says() {
+    // A plain row-major tile: rows 128 bytes apart, all of a column in one bank.
+    let plain = SmemView::new(&[64, 32], 32, &[], 16).unwrap();
+    let options = Options {
+        matrix: false,
+        stagger: false,
+    };
+    let p = plan(&wgmma(64, 32), &plain, Memory::Shared, Direction::Store, options).unwrap();
+    assert_eq!(
+        p.conflicts, 4,
+        "four rows per group of 16 lanes, all in the same banks: {p:?}"
+    );
+    for (view, bytes) in [
+        (plain.clone(), 8),
+        (SmemView::new(&[64, 32], 32, &[8, 32], 128).unwrap(), 8),
+    ] {
+        let p = plan(&wgmma(64, 32), &view, Memory::Shared, Direction::Store, options).unwrap();
+        let Addressing::Affine(a) = &p.addressing else { panic!() };
+        assert_eq!(p.accesses[0].kind, AccessKind::Vector { bytes });
+        // Lane bits 0..4 are served together (16 lanes of 8 bytes); a bank is address bits 3..7 for pairs of words.
+        let columns = (0..4).map(|k| a.address(0, 1 << k, 0, 0) ^ a.address(0, 0, 0, 0));
+        let m = BitMatrix::from_columns(columns).masked(0x78);
+        assert_eq!(p.conflicts, 1 << (4 - m.rank()), "{p:?}");
+    }
+}
+
+#[test]
+fn strided_global_transfers_are_coalesced() {
+    for (shape, bits, vec, bytes) in [
+        (&[64, 64][..], 32, 2, 8),
+        (&[64, 64], 32, 4, 16),
+        (&[64, 48], 32, 2, 8),
+        (&[1024], 16, 8, 16),
+        (&[256], 8, 2, 2),
+    ] {
+        let layout = RegisterLayout::strided(shape, vec, Group::Warpgroup);
+        let view = SmemView::row_major(shape, bits);
+        for p in check(&layout, &view, &[], Memory::Global { align: 16 }, Options::default())
+            .into_iter()
+            .flatten()
+        {
+            assert_eq!(p.accesses[0].kind, AccessKind::Vector { bytes });
+            assert_eq!(p.sector_percent, 100);
+            let Addressing::Affine(a) = &p.addressing else {
+                panic!("{p:?}")
+            };
+            assert_eq!(a.bases, [0]);
+        }
+    }
+    // WGMMA fragments of f32: rows of 32 bytes, whole sectors.
+    let p = plan(
+        &wgmma(64, 64),
+        &SmemView::row_major(&[64, 64], 32),
+        Memory::Global { align: 16 },
+        Direction::Store,
+        Options::default(),
+    );
+    assert_eq!(p.unwrap().sector_percent, 100);
+    // A buffer that is only known to be aligned to 4 bytes takes narrow accesses.
+    let layout = RegisterLayout::strided(&[1024], 4, Group::Warpgroup);
+    let p = plan(
+        &layout,
+        &SmemView::row_major(&[1024], 32),
+        Memory::Global { align: 4 },
+        Direction::Load,
+        Options::default(),
+    );
+    assert_eq!(p.unwrap().accesses[0].kind, AccessKind::Vector { bytes: 4 });
+}
+
+#[test]
+fn odd_shapes_and_splats() {
+    for shape in [&[10][..], &[33], &[64, 24], &[5, 7, 3], &[1], &[]] {
+        for bits in [8, 16, 32, 64] {
+            let view = SmemView::row_major(shape, bits);
+            for layout in [
+                RegisterLayout::strided_default(shape, bits, Group::Warpgroup),
+                RegisterLayout::strided(shape, 4, Group::Warpgroup),
+                RegisterLayout::strided_default(shape, bits, Group::Warp),
+                RegisterLayout::replicated(shape, Group::Warpgroup),
+                RegisterLayout::splat(shape, Group::Warpgroup),
+            ] {
+                let plans = check(&layout, &view, &[], Memory::Shared, Options::default());
+                assert!(plans.iter().all(Option::is_some));
+                check(&layout, &view, &[], Memory::Global { align: 8 }, Options::default());
+            }
+        }
+    }
+}
+
+#[test]
+fn planning_is_cheap() {
+    let view = SmemView::new(&[128, 256], 16, &[8, 64], 128).unwrap();
+    let layout = wgmma(128, 256);
+    let start = std::time::Instant::now();
+    for _ in 0..100 {
+        plan(&layout, &view, Memory::Shared, Direction::Store, Options::default()).unwrap();
+    }
+    let each = start.elapsed() / 100;
+    // Generous: shared machines, unoptimised builds. A few tens of microseconds in release.
+    assert!(each < std::time::Duration::from_millis(3), "{each:?} per plan");
+}

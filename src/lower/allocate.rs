@@ -1,0 +1,282 @@
+//! Places everything that lives in shared memory: data, barriers, scratch.
+//!
+//! Shared memory is laid out as `[data, 1024-byte aligned] [scratch per warpgroup] [barriers]`. Sibling scopes get separate
+//! memory while everything fits; when it does not, a scope may take the memory of scopes before it that every warpgroup
+//! has left (`Allocation::overlaid`), and is then ordered after them, asynchronous work included. Allocations made in an arm that only some
+//! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones.
+//! Barriers are never reused: their phases live as long as the kernel.
+use crate::error::{Error, Loc, Result};
+use crate::kernel_ir::visit::{for_each_region, for_each_value};
+use crate::kernel_ir::*;
+use cranelift_entity::{EntityRef, SecondaryMap};
+use std::fmt::Write;
+
+/// Alignment of data in shared memory: the period of the 128-byte swizzle.
+pub const DATA_ALIGNMENT: u32 = 1024;
+
+/// The block's shared memory, in bytes from its start (1024-byte aligned).
+#[derive(Clone, Debug, Default)]
+pub struct Allocation {
+    /// Start of each SMEM allocation and of each barrier allocation (8 bytes a barrier).
+    pub smem: SecondaryMap<Alloc, Option<u32>>,
+    /// Physical arrivals that one logical arrival on a barrier allocation makes.
+    pub multiplicity: SecondaryMap<Alloc, u32>,
+    /// Compiler scratch: warpgroup `w` has `[start + w·bytes, start + (w + 1)·bytes)`, each of its warps a quarter.
+    pub scratch: ScratchArea,
+    /// All of it.
+    pub smem_bytes: u32,
+    /// Scopes whose memory another scope used before.
+    pub overlaid: Vec<Op>,
+}
+
+/// Scratch for relayouts and reductions that cross warps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ScratchArea {
+    /// A multiple of 128.
+    pub start: u32,
+    /// Of one warpgroup; a multiple of 512.
+    pub bytes: u32,
+}
+
+/// What the device has.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Dynamic shared memory of a block, in bytes.
+    pub smem_bytes: u32,
+}
+
+/// `scratch_bytes`: what lowering needs for each warpgroup.
+pub fn run(kernel: &Kernel, scratch_bytes: u32, limits: Limits) -> Result<Allocation> {
+    let scratch_bytes = scratch_bytes.next_multiple_of(512);
+    let barriers: u64 = kernel
+        .allocs
+        .values()
+        .filter(|a| a.is_barrier())
+        .map(|a| a.shape.iter().product::<u64>() * 8)
+        .sum();
+    let fixed = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + 128;
+    let taint = thread_dependent(kernel);
+    let mut separate = Placer::new(kernel, &taint, false);
+    separate.region(kernel.body, 0, false)?;
+    let placer = if separate.end + fixed <= u64::from(limits.smem_bytes) {
+        separate
+    } else {
+        let mut reused = Placer::new(kernel, &taint, true);
+        reused.region(kernel.body, 0, false)?;
+        if reused.end + fixed > u64::from(limits.smem_bytes) {
+            return Err(too_much(kernel, &reused, fixed, limits));
+        }
+        reused
+    };
+    // All of this was just compared with the limit, which is 32-bit.
+    let start = placer.end.next_multiple_of(128) as u32;
+    let mut out = Allocation {
+        smem: placer.offsets,
+        overlaid: placer.overlaid,
+        scratch: ScratchArea {
+            start,
+            bytes: scratch_bytes,
+        },
+        ..Allocation::default()
+    };
+    let mut next = start + scratch_bytes * kernel.num_warpgroups;
+    for (alloc, data) in kernel.allocs.iter() {
+        if data.is_barrier() {
+            out.smem[alloc] = Some(next);
+            next += data.shape.iter().product::<u64>() as u32 * 8;
+        }
+    }
+    out.smem_bytes = next;
+    choose_multiplicities(kernel, &mut out);
+    Ok(out)
+}
+
+/// One lane arrives for its warp (after `bar.warp.sync`) where a warpgroup arrives; a barrier that only copies arrive at
+/// counts one arrival each.
+fn choose_multiplicities(kernel: &Kernel, out: &mut Allocation) {
+    for (alloc, data) in kernel.allocs.iter() {
+        if data.is_barrier() {
+            out.multiplicity[alloc] = 1;
+        }
+    }
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::BarrierArrive { barrier, .. } = &kernel.ops[op].kind
+            && !matches!(
+                kernel.allocs[barrier.alloc].kind,
+                AllocKind::Barrier {
+                    orders_tensor_core: true,
+                    ..
+                }
+            )
+        {
+            out.multiplicity[barrier.alloc] = 4;
+        }
+    });
+}
+
+/// Scalars that may differ between the warpgroups of a block.
+pub fn thread_dependent(kernel: &Kernel) -> SecondaryMap<Value, bool> {
+    let mut taint: SecondaryMap<Value, bool> = SecondaryMap::new();
+    // Loops feed values back: twice around is enough, a value is tainted by its definition or by a carry.
+    for _ in 0..2 {
+        taint_region(kernel, kernel.body, &mut taint);
+    }
+    taint
+}
+
+fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value, bool>) {
+    for &op in &kernel.regions[region].ops {
+        let data = &kernel.ops[op];
+        let mut tainted = match &data.kind {
+            OpKind::AxisIndex { axis } => kernel.thread_axis == Some(*axis),
+            OpKind::Load { .. }
+            | OpKind::Swap { .. }
+            | OpKind::BarrierTest { .. }
+            | OpKind::SemaphoreRead { .. }
+            | OpKind::BarrierWait { .. } => kernel.num_warpgroups > 1,
+            _ => false,
+        };
+        for_each_value(&data.kind, &mut |v| tainted |= taint[v]);
+        let mut regions = vec![];
+        for_each_region(&data.kind, &mut |r| regions.push(r));
+        for &r in &regions {
+            for &p in &kernel.regions[r].params {
+                taint[p] |= tainted;
+            }
+            taint_region(kernel, r, taint);
+            for v in &kernel.regions[r].results {
+                tainted |= taint[*v];
+            }
+        }
+        for &r in &regions {
+            for &p in &kernel.regions[r].params {
+                taint[p] |= tainted;
+            }
+        }
+        for &v in &data.results {
+            taint[v] |= tainted;
+        }
+    }
+}
+
+struct Placer<'a> {
+    kernel: &'a Kernel,
+    taint: &'a SecondaryMap<Value, bool>,
+    reuse: bool,
+    offsets: SecondaryMap<Alloc, Option<u32>>,
+    /// The highest byte used by anything so far.
+    end: u64,
+    overlaid: Vec<Op>,
+}
+
+impl<'a> Placer<'a> {
+    fn new(kernel: &'a Kernel, taint: &'a SecondaryMap<Value, bool>, reuse: bool) -> Placer<'a> {
+        Placer {
+            kernel,
+            taint,
+            reuse,
+            offsets: SecondaryMap::new(),
+            end: 0,
+            overlaid: vec![],
+        }
+    }
+
+    /// Places what is in `region` from byte `top` on; returns the first byte that what follows may use.
+    fn region(&mut self, region: Region, top: u64, divergent: bool) -> Result<u64> {
+        let mut top = top;
+        for &op in &self.kernel.regions[region].ops {
+            let data = &self.kernel.ops[op];
+            match &data.kind {
+                OpKind::Scope { allocs, body, .. } => {
+                    let start = if self.reuse { top } else { top.max(self.end) };
+                    let mut at = start;
+                    for &alloc in allocs {
+                        at = self.place(alloc, at).map_err(|e| e.at(data.loc))?;
+                    }
+                    if at > start && start < self.end {
+                        self.overlaid.push(op);
+                    }
+                    self.end = self.end.max(at);
+                    let after = self.region(*body, at, divergent)?;
+                    if divergent || !self.reuse {
+                        top = top.max(after).max(at);
+                    }
+                }
+                OpKind::Switch { selector, arms } => {
+                    let divergent = divergent || self.taint[*selector];
+                    let before = top;
+                    for &arm in arms {
+                        let after = self.region(arm, if divergent { top } else { before }, divergent)?;
+                        top = top.max(after);
+                    }
+                }
+                kind => {
+                    let mut regions = vec![];
+                    for_each_region(kind, &mut |r| regions.push(r));
+                    for r in regions {
+                        top = self.region(r, top, divergent)?;
+                    }
+                }
+            }
+        }
+        Ok(top)
+    }
+
+    fn place(&mut self, alloc: Alloc, at: u64) -> Result<u64> {
+        let data = &self.kernel.allocs[alloc];
+        let bytes = match &data.kind {
+            AllocKind::Smem { dtype, .. } => {
+                if let Some(within) = data.within {
+                    let base =
+                        self.offsets[within.union].ok_or_else(|| Error::internal("a union member before its union"))?;
+                    self.offsets[alloc] = Some(base + within.offset as u32);
+                    return Ok(at);
+                }
+                dtype.bytes(data.shape.iter().product())
+            }
+            AllocKind::SmemUnion => data.shape.iter().try_fold(1u64, |a, b| a.checked_mul(*b)),
+            AllocKind::Gmem { .. }
+            | AllocKind::Tmem { .. }
+            | AllocKind::TmemUnion
+            | AllocKind::Barrier { .. }
+            | AllocKind::Semaphore { .. }
+            | AllocKind::Register { .. } => return Ok(at),
+        };
+        let offset = at.next_multiple_of(u64::from(DATA_ALIGNMENT));
+        let end = bytes
+            .and_then(|b| b.checked_add(offset))
+            .filter(|e| *e < u64::from(u32::MAX))
+            .ok_or_else(|| {
+                Error::invalid("shared memory").got(format!("an allocation of shape {:?}", data.shape.as_slice()))
+            })?;
+        self.offsets[alloc] = Some(offset as u32);
+        Ok(end)
+    }
+}
+
+fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, limits: Limits) -> Error {
+    let mut table = String::new();
+    let mut biggest = (0, Loc::CALL_SITE);
+    for (alloc, data) in kernel.allocs.iter() {
+        let (AllocKind::Smem { dtype, .. }, None) = (&data.kind, &data.within) else {
+            continue;
+        };
+        let bytes = dtype.bytes(data.shape.iter().product()).unwrap_or(u64::MAX);
+        if bytes > biggest.0 {
+            biggest = (bytes, data.loc);
+        }
+        // A String does not fail to grow.
+        let _ = write!(
+            table,
+            "\n    {bytes:>8} bytes: {dtype}{:?} (alloc{})",
+            data.shape.as_slice(),
+            alloc.index()
+        );
+    }
+    let _ = write!(table, "\n    {fixed:>8} bytes: barriers and scratch");
+    Error::invalid("shared memory")
+        .at(biggest.1)
+        .expected(format!("at most {} bytes for a block", limits.smem_bytes))
+        .got(format!("{} bytes:{table}", placer.end + fixed))
+        .remedy("use smaller tiles, fewer pipeline stages (max_concurrent_steps), or a RefUnion for buffers that are not alive together")
+}

@@ -1,0 +1,1236 @@
+//! The builder that lowering writes `ptx::Ssa` with.
+//!
+//! Helpers take and return [`Operand`]s, so that constants stay constants: every pure instruction is simplified
+//! ([`super::simplify`]) and looked up among the equal ones that dominate it before it becomes an op. Control flow is
+//! opened and closed explicitly (`open_if` … `close_if`), with closures on top where that reads better.
+//!
+//! ```
+//! use smalt::ptx::build::Builder;
+//! use smalt::ptx::modifier::*;
+//! let mut b = Builder::new();
+//! let tid = b.tid();
+//! let address = b.mul(IntType::U32, tid, 16);
+//! let base = b.smem_base();
+//! let address = b.add(IntType::U32, base, address);
+//! let at = b.addr(address, 0);
+//! b.store(Space::Shared, MemType::B32, at, &[tid.into(), 0.into()]);
+//! let ssa = b.finish();
+//! assert!(ssa.body.is_some());
+//! ```
+use super::evaluate::{ConstantFunctions, NoFunctions};
+use super::inst::{Effects, Inst, RegMap};
+use super::modifier::*;
+use super::operand::*;
+use super::simplify::{self, Facts, Simplified};
+use super::ssa::*;
+use super::uniformity::{Derived, derive};
+use crate::error::Loc;
+use cranelift_entity::SecondaryMap;
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::{SmallVec, smallvec};
+use std::hash::{Hash, Hasher};
+
+/// What helpers take and return: a value or a constant.
+pub type Operand = Src<Value>;
+
+/// Where a value is defined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Def {
+    /// A region parameter or a result of control flow.
+    #[default]
+    Other,
+    /// `ops[index]` of the region.
+    Op(Region, u32),
+}
+
+#[derive(Clone, Debug)]
+struct Info {
+    def: Def,
+    /// Upper bound as an unsigned number.
+    bound: u64,
+}
+
+impl Default for Info {
+    fn default() -> Info {
+        Info {
+            def: Def::Other,
+            bound: u64::MAX,
+        }
+    }
+}
+
+/// A piece of control flow that is open.
+enum Open {
+    Body,
+    Then {
+        cond: Value,
+        then: Region,
+        otherwise: Region,
+        loc: Loc,
+    },
+    Else {
+        cond: Value,
+        then: Region,
+        otherwise: Region,
+        loc: Loc,
+    },
+    Cond {
+        inits: Vec<Value>,
+        cond: Region,
+        body: Region,
+        loc: Loc,
+    },
+    Loop {
+        inits: Vec<Value>,
+        cond: Region,
+        body: Region,
+        loc: Loc,
+    },
+}
+
+struct Scope {
+    open: Open,
+    region: Region,
+    /// Equal-instruction table entries to restore when the region closes.
+    undo: Vec<(u64, Option<Value>)>,
+}
+
+/// Writes `ptx::Ssa`.
+pub struct Builder {
+    ssa: Ssa,
+    info: SecondaryMap<Value, Info>,
+    /// Executed once, before everything else: special registers and what follows from them.
+    prologue: Region,
+    scopes: Vec<Scope>,
+    /// Hash of a pure instruction → the first value that it defines.
+    known: FxHashMap<u64, Value>,
+    loc: Loc,
+    guard: Option<(Value, Negated)>,
+    functions: Box<dyn ConstantFunctions>,
+    /// Ops go to the prologue.
+    in_prologue: bool,
+    warp: Option<Value>,
+    warpgroup: Option<Value>,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder::new()
+    }
+}
+
+struct BuilderFacts<'a>(&'a Builder);
+
+impl Facts for BuilderFacts<'_> {
+    fn constant(&self, v: Value) -> Option<u64> {
+        match self.definition(v)? {
+            Inst::Mov { a: Src::Imm(bits), .. } | Inst::MovPred { a: Src::Imm(bits), .. } => Some(*bits),
+            _ => None,
+        }
+    }
+    fn definition(&self, v: Value) -> Option<&Inst<Value>> {
+        self.0.definition(v)
+    }
+    fn bound(&self, v: Value) -> u64 {
+        self.0.info[v].bound.min(self.0.ssa.values[v].class.mask())
+    }
+    fn functions(&self) -> &dyn ConstantFunctions {
+        &*self.0.functions
+    }
+}
+
+/// Cuts immediates to their slots and turns those that a slot refuses into registers; gives fresh values to `NEW`.
+struct Legalize<'a>(&'a mut Builder, Uniform);
+
+impl RegMap<Value, Value> for Legalize<'_> {
+    fn reg(&mut self, r: Value, _: Slot) -> Value {
+        r
+    }
+    fn def(&mut self, r: Value, slot: Slot) -> Value {
+        if r == Value::NEW {
+            self.0.ssa.value(slot.class, self.1)
+        } else {
+            r
+        }
+    }
+    fn imm(&mut self, bits: u64, slot: Slot) -> Operand {
+        let bits = bits & slot.class.mask();
+        match slot.literal {
+            LiteralStyle::None => Src::Reg(self.0.constant(slot.class, bits)),
+            LiteralStyle::Integer | LiteralStyle::F32 | LiteralStyle::F64 => Src::Imm(bits),
+        }
+    }
+    fn src(&mut self, r: Value, slot: Slot) -> Operand {
+        match BuilderFacts(self.0).constant(r) {
+            Some(bits) if slot.literal != LiteralStyle::None => Src::Imm(bits),
+            _ => Src::Reg(r),
+        }
+    }
+}
+
+/// A pure instruction's hash, definitions excluded.
+fn hash_inst(inst: &Inst<Value>) -> u64 {
+    let mut h = FxHasher::default();
+    inst.row().hash(&mut h);
+    for field in inst.fields() {
+        match field {
+            Field::Def(..) | Field::Defs(..) => {}
+            Field::Modifier(text) => text.hash(&mut h),
+            Field::Reg(r, _) => r.hash(&mut h),
+            Field::Src(s, _) => s.hash(&mut h),
+            Field::Addr(a, _) => a.hash(&mut h),
+            Field::Srcs(list, _) => list.hash(&mut h),
+            Field::Tied(t, _) => t.input.hash(&mut h),
+            Field::Number(n) => n.hash(&mut h),
+            Field::Param(p) => p.hash(&mut h),
+        }
+    }
+    h.finish()
+}
+
+/// Equal but for the names of what they define.
+fn same_inst(a: &Inst<Value>, b: &Inst<Value>) -> bool {
+    a.row() == b.row()
+        && a.fields().iter().zip(b.fields().iter()).all(|(a, b)| match (a, b) {
+            (Field::Def(..), Field::Def(..)) => true,
+            (Field::Defs(a, _), Field::Defs(b, _)) => a.len() == b.len(),
+            (a, b) => a == b,
+        })
+}
+
+impl Builder {
+    pub fn new() -> Builder {
+        let mut ssa = Ssa::default();
+        let prologue = ssa.region();
+        let body = ssa.region();
+        ssa.body = Some(body);
+        Builder {
+            ssa,
+            info: SecondaryMap::new(),
+            prologue,
+            scopes: vec![Scope {
+                open: Open::Body,
+                region: body,
+                undo: vec![],
+            }],
+            known: FxHashMap::default(),
+            loc: Loc::CALL_SITE,
+            guard: None,
+            functions: Box::new(NoFunctions),
+            in_prologue: false,
+            warp: None,
+            warpgroup: None,
+        }
+    }
+
+    /// Folds approximate functions on constants to the unit's values.
+    pub fn with_functions(mut self, functions: Box<dyn ConstantFunctions>) -> Builder {
+        self.functions = functions;
+        self
+    }
+
+    /// The kernel. Every region must be closed.
+    pub fn finish(mut self) -> Ssa {
+        assert_eq!(self.scopes.len(), 1, "a region is still open");
+        let body = self.scopes[0].region;
+        let mut ops = std::mem::take(&mut self.ssa.regions[self.prologue].ops);
+        ops.append(&mut self.ssa.regions[body].ops);
+        self.ssa.regions[body].ops = ops;
+        self.ssa
+    }
+
+    /// The op that what follows belongs to; gives back the previous one.
+    pub fn set_loc(&mut self, loc: Loc) -> Loc {
+        std::mem::replace(&mut self.loc, loc)
+    }
+    pub fn loc(&self) -> Loc {
+        self.loc
+    }
+
+    /// What is known of a value.
+    pub fn class(&self, v: Value) -> Class {
+        self.ssa.values[v].class
+    }
+    pub fn uniform(&self, v: impl Into<Operand>) -> Uniform {
+        match v.into() {
+            Src::Reg(v) => self.ssa.values[v].uniform,
+            Src::Imm(_) => Uniform::Cta,
+        }
+    }
+    /// Lowering knows more than the instruction says: a load of memory that no other thread writes, or a region
+    /// parameter. Never less: the claim is checked for plausibility by the verifier.
+    pub fn claim_uniform(&mut self, v: Value, uniform: Uniform) {
+        let data = &mut self.ssa.values[v];
+        data.uniform = data.uniform.max(uniform);
+    }
+    /// The value, as an unsigned number, is at most `bound`.
+    pub fn assume_at_most(&mut self, v: impl Into<Operand>, bound: u64) {
+        if let Src::Reg(v) = v.into() {
+            let info = &mut self.info[v];
+            info.bound = info.bound.min(bound);
+        }
+    }
+    /// The largest unsigned number that the operand can be.
+    pub fn bound(&self, v: impl Into<Operand>, class: Class) -> u64 {
+        simplify::bound_of(&BuilderFacts(self), v.into(), class)
+    }
+    /// The operand's bits when they are known.
+    pub fn as_constant(&self, v: impl Into<Operand>) -> Option<u64> {
+        match v.into() {
+            Src::Imm(bits) => Some(bits),
+            Src::Reg(v) => BuilderFacts(self).constant(v),
+        }
+    }
+    fn definition(&self, v: Value) -> Option<&Inst<Value>> {
+        match self.info[v].def {
+            Def::Other => None,
+            Def::Op(region, index) => match &self.ssa.regions[region].ops[index as usize].kind {
+                OpKind::Inst { inst, .. } => Some(inst),
+                OpKind::If { .. } | OpKind::Loop { .. } => None,
+            },
+        }
+    }
+
+    fn region(&self) -> Region {
+        if self.in_prologue {
+            self.prologue
+        } else {
+            // The body's scope is never closed.
+            self.scopes.last().expect("a scope is open").region
+        }
+    }
+
+    // ------------------------------------------------------------ instructions
+
+    /// Appends an instruction whose definitions are [`Value::NEW`] (fresh values) and gives those values back.
+    /// Pure ones with one definition are better handed to [`Builder::emit`].
+    pub fn inst(&mut self, inst: Inst<Value>) -> SmallVec<[Value; 4]> {
+        let uniform = match derive(&inst, |v| self.ssa.values[v].uniform) {
+            Derived::Known(u) | Derived::Claim(u) => u,
+        };
+        let pure = inst.effects().is_pure();
+        let inst = inst.map(&mut Legalize(self, uniform));
+        let hash = if pure { Some(hash_inst(&inst)) } else { None };
+        if let Some(hash) = hash
+            && let Some(&first) = self.known.get(&hash)
+            && (!self.in_prologue || matches!(self.info[first].def, Def::Op(r, _) if r == self.prologue))
+            && let Some(old) = self.definition(first)
+            && same_inst(old, &inst)
+        {
+            let mut defs = smallvec![];
+            old.for_each_def(|v, _| defs.push(v));
+            return defs;
+        }
+        let region = self.region();
+        let index = self.ssa.regions[region].ops.len() as u32;
+        let mut defs: SmallVec<[Value; 4]> = smallvec![];
+        inst.for_each_def(|v, _| defs.push(v));
+        for &d in &defs {
+            self.info[d].def = Def::Op(region, index);
+        }
+        if pure && let [d] = defs[..] {
+            let bound = simplify::bound(&inst, &BuilderFacts(self), self.ssa.values[d].class);
+            self.info[d].bound = bound;
+        }
+        if let (Some(hash), Some(&first)) = (hash, defs.first()) {
+            let old = self.known.insert(hash, first);
+            if !self.in_prologue {
+                self.scopes.last_mut().expect("a scope is open").undo.push((hash, old));
+            }
+        }
+        let guard = if pure { None } else { self.guard };
+        self.ssa.regions[region].ops.push(Op {
+            kind: OpKind::Inst { guard, inst },
+            loc: self.loc,
+        });
+        defs
+    }
+
+    /// Simplifies and appends an instruction with one definition, [`Value::NEW`].
+    pub fn emit(&mut self, mut inst: Inst<Value>) -> Operand {
+        if inst.effects().is_pure() {
+            // Each rewriting makes the instruction cheaper; the bound only guards against a mistake there.
+            for _ in 0..8 {
+                match simplify::simplify(&inst, &BuilderFacts(self)) {
+                    Simplified::Operand(o) => return o,
+                    Simplified::Inst(better) => inst = better,
+                    Simplified::Same => break,
+                }
+            }
+        }
+        Src::Reg(self.emit_value(inst))
+    }
+
+    /// Appends an instruction with one definition, [`Value::NEW`], as it is.
+    pub fn emit_value(&mut self, inst: Inst<Value>) -> Value {
+        self.inst(inst)[0]
+    }
+
+    /// A register that holds a constant. Constants are not shared, so that no two accumulators start as one value:
+    /// an instruction that takes immediates gets the constant back.
+    pub fn constant(&mut self, class: Class, bits: u64) -> Value {
+        let d = self.ssa.value(class, Uniform::Cta);
+        let a = Src::Imm(bits & class.mask());
+        let inst = match BitType::of(class) {
+            Some(ty) => Inst::Mov { ty, d, a },
+            None => Inst::MovPred { d, a },
+        };
+        let region = self.region();
+        self.info[d] = Info {
+            def: Def::Op(region, self.ssa.regions[region].ops.len() as u32),
+            bound: bits & class.mask(),
+        };
+        self.ssa.regions[region].ops.push(Op {
+            kind: OpKind::Inst { guard: None, inst },
+            loc: self.loc,
+        });
+        d
+    }
+
+    /// The operand in a register of class `class`.
+    pub fn value(&mut self, a: impl Into<Operand>, class: Class) -> Value {
+        match a.into() {
+            Src::Reg(v) => v,
+            Src::Imm(bits) => self.constant(class, bits),
+        }
+    }
+
+    /// A value of another name, as accumulators need when two start as one.
+    pub fn copy(&mut self, a: impl Into<Operand>, class: Class) -> Value {
+        match a.into() {
+            Src::Imm(bits) => self.constant(class, bits),
+            a @ Src::Reg(v) => {
+                let d = self.ssa.value(class, self.ssa.values[v].uniform);
+                let inst = match BitType::of(class) {
+                    Some(ty) => Inst::Mov { ty, d, a },
+                    None => Inst::MovPred { d, a },
+                };
+                let region = self.region();
+                self.ssa.regions[region].ops.push(Op {
+                    kind: OpKind::Inst { guard: None, inst },
+                    loc: self.loc,
+                });
+                d
+            }
+        }
+    }
+
+    /// What `f` appends executes only where the guard holds. Pure instructions are not guarded, and what guarded ones
+    /// define may be used only inside. Guards do not nest.
+    pub fn guarded<T>(&mut self, pred: Value, negated: Negated, f: impl FnOnce(&mut Builder) -> T) -> T {
+        assert!(self.guard.is_none(), "guards do not nest");
+        self.guard = Some((pred, negated));
+        let out = f(self);
+        self.guard = None;
+        out
+    }
+
+    /// What `f` appends goes before everything else, once.
+    pub fn prologue<T>(&mut self, f: impl FnOnce(&mut Builder) -> T) -> T {
+        let (guard, loc) = (self.guard.take(), self.set_loc(Loc::CALL_SITE));
+        let before = std::mem::replace(&mut self.in_prologue, true);
+        let out = f(self);
+        self.in_prologue = before;
+        self.guard = guard;
+        self.loc = loc;
+        out
+    }
+
+    // ------------------------------------------------------------ integers
+
+    pub fn add(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::AddInt {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn sub(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::SubInt {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn mul(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::MulLo {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    /// `a·b + c`
+    pub fn mad(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>, c: impl Into<Operand>) -> Operand {
+        let product = self.mul(ty, a, b);
+        self.add(ty, product, c)
+    }
+    /// Truncating division; by a constant power of two a shift where the sign allows.
+    pub fn div(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::DivInt {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn rem(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::RemInt {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn min(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (op, a, b) = (MinMax::Min, a.into(), b.into());
+        self.emit(Inst::MinMaxInt {
+            op,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn max(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (op, a, b) = (MinMax::Max, a.into(), b.into());
+        self.emit(Inst::MinMaxInt {
+            op,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn logic(&mut self, op: Logic, ty: LogicType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::Logic {
+            op,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn and(&mut self, ty: LogicType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        self.logic(Logic::And, ty, a, b)
+    }
+    pub fn or(&mut self, ty: LogicType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        self.logic(Logic::Or, ty, a, b)
+    }
+    pub fn xor(&mut self, ty: LogicType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        self.logic(Logic::Xor, ty, a, b)
+    }
+    pub fn not(&mut self, ty: LogicType, a: impl Into<Operand>) -> Operand {
+        let a = a.into();
+        self.emit(Inst::Not { ty, d: Value::NEW, a })
+    }
+    /// Amounts of the width or more give 0.
+    pub fn shl(&mut self, ty: BitType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::Shl {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    /// Amounts of the width or more give 0, or the sign.
+    pub fn shr(&mut self, ty: ShiftType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        self.emit(Inst::Shr {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    /// An exact integer conversion (extension or truncation).
+    pub fn cvt_int(&mut self, to: CvtType, from: CvtType, a: impl Into<Operand>) -> Operand {
+        let a = self.value(a, from.slot().class);
+        let (rnd, ftz, sat) = (CvtRound::None, Ftz::No, Sat::No);
+        self.emit(Inst::Cvt {
+            rnd,
+            ftz,
+            sat,
+            to,
+            from,
+            d: Value::NEW,
+            a,
+        })
+    }
+    /// A comparison; a constant when it is decided.
+    pub fn setp(&mut self, cmp: Compare, ty: CompareType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (ftz, a, b) = (Ftz::No, a.into(), b.into());
+        self.emit(Inst::Setp {
+            cmp,
+            ftz,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    /// `p ? a : b`
+    pub fn select(
+        &mut self,
+        ty: BitType,
+        p: impl Into<Operand>,
+        a: impl Into<Operand>,
+        b: impl Into<Operand>,
+    ) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        match p.into() {
+            Src::Imm(bits) => {
+                if bits & 1 == 1 {
+                    a
+                } else {
+                    b
+                }
+            }
+            Src::Reg(p) => self.emit(Inst::Selp {
+                ty,
+                d: Value::NEW,
+                a,
+                b,
+                p,
+            }),
+        }
+    }
+
+    // ------------------------------------------------------------ floats, rounded to nearest even
+
+    pub fn fadd(&mut self, ty: FloatType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (rnd, ftz, a, b) = (Round::Rn, Ftz::No, a.into(), b.into());
+        self.emit(Inst::AddFloat {
+            rnd,
+            ftz,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn fsub(&mut self, ty: FloatType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (rnd, ftz, a, b) = (Round::Rn, Ftz::No, a.into(), b.into());
+        self.emit(Inst::SubFloat {
+            rnd,
+            ftz,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn fmul(&mut self, ty: FloatType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (rnd, ftz, a, b) = (Round::Rn, Ftz::No, a.into(), b.into());
+        self.emit(Inst::MulFloat {
+            rnd,
+            ftz,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    pub fn fma(
+        &mut self,
+        ty: FloatType,
+        a: impl Into<Operand>,
+        b: impl Into<Operand>,
+        c: impl Into<Operand>,
+    ) -> Operand {
+        let (rnd, ftz, a, b, c) = (Round::Rn, Ftz::No, a.into(), b.into(), c.into());
+        self.emit(Inst::Fma {
+            rnd,
+            ftz,
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+            c,
+        })
+    }
+
+    // ------------------------------------------------------------ memory
+
+    /// `[base + offset]`; a constant part of the base moves into the offset.
+    pub fn addr(&mut self, base: impl Into<Operand>, offset: i32) -> Addr<Value> {
+        let base = match base.into() {
+            Src::Reg(v) => v,
+            Src::Imm(bits) => {
+                // Absolute addresses are 32-bit shared ones.
+                let v = self.constant(Class::B32, bits);
+                return Addr::at(v, offset);
+            }
+        };
+        if let Some(Inst::AddInt {
+            ty,
+            a: Src::Reg(inner),
+            b: Src::Imm(c),
+            ..
+        }) = self.definition(base)
+        {
+            let c = if ty.bits() == 32 {
+                i64::from(*c as u32 as i32)
+            } else {
+                *c as i64
+            };
+            // Hardware offsets have 24 bits; beyond, the sum in a register is as good.
+            let sum = c.checked_add(i64::from(offset));
+            if let Some(sum) = sum.filter(|s| (0..1 << 23).contains(s)) {
+                return Addr::at(*inner, sum as i32);
+            }
+        }
+        Addr::at(base, offset)
+    }
+    /// A weak load of `n` elements; the address is aligned to all of them.
+    pub fn load(&mut self, space: Space, ty: MemType, addr: Addr<Value>, n: usize) -> SmallVec<[Value; 4]> {
+        let d = smallvec![Value::NEW; n];
+        self.inst(Inst::Ld {
+            sem: LoadSem::Weak,
+            space,
+            ty,
+            d,
+            addr,
+        })
+    }
+    /// A weak store of a vector.
+    pub fn store(&mut self, space: Space, ty: MemType, addr: Addr<Value>, a: &[Operand]) {
+        let a = a.iter().copied().collect();
+        self.inst(Inst::St {
+            sem: StoreSem::Weak,
+            space,
+            ty,
+            addr,
+            a,
+        });
+    }
+    /// The shared-window address of the kernel's shared memory.
+    pub fn smem_base(&mut self) -> Value {
+        self.prologue(|b| b.emit_value(Inst::MovSmemBase { d: Value::NEW }))
+    }
+    /// An entry parameter of 8 bytes.
+    pub fn param(&mut self, p: ParamRef) -> Value {
+        self.prologue(|b| {
+            b.emit_value(Inst::LdParam {
+                ty: WordType::B64,
+                d: Value::NEW,
+                p,
+            })
+        })
+    }
+    /// The generic address of an entry parameter (a tensor map).
+    pub fn param_addr(&mut self, p: ParamRef) -> Value {
+        self.prologue(|b| b.emit_value(Inst::ParamAddr { d: Value::NEW, p }))
+    }
+
+    // ------------------------------------------------------------ threads
+
+    /// A special register that does not change, read once per kernel.
+    pub fn special(&mut self, reg: SpecialReg32) -> Value {
+        self.prologue(|b| b.emit_value(Inst::MovSpecial32 { reg, d: Value::NEW }))
+    }
+    /// The thread's index in the CTA.
+    pub fn tid(&mut self) -> Value {
+        self.special(SpecialReg32::TidX)
+    }
+    fn prologue_value(&mut self, f: impl FnOnce(&mut Builder) -> Operand) -> Value {
+        self.prologue(|b| {
+            let v = f(b);
+            b.value(v, Class::B32)
+        })
+    }
+    /// The lane's index in its warp.
+    pub fn lane(&mut self) -> Value {
+        let tid = self.tid();
+        self.prologue_value(|b| b.and(LogicType::B32, tid, 31))
+    }
+    /// The thread's index in its warpgroup.
+    pub fn thread_in_warpgroup(&mut self) -> Value {
+        let tid = self.tid();
+        self.prologue_value(|b| b.and(LogicType::B32, tid, 127))
+    }
+    fn broadcast(&mut self, shift: u32, uniform: Uniform) -> Value {
+        let tid = self.tid();
+        let (v, bound) = self.prologue(|b| {
+            let index = b.shr(ShiftType::U32, tid, shift);
+            let bound = b.bound(index, Class::B32);
+            let a = b.value(index, Class::B32);
+            let v = b.emit_value(Inst::Shfl {
+                mode: ShuffleMode::Idx,
+                d: Value::NEW,
+                a,
+                b: Src::u32(0),
+                c: Src::u32(31),
+                mask: 0xffff_ffff,
+            });
+            (v, bound)
+        });
+        self.claim_uniform(v, uniform);
+        self.assume_at_most(v, bound);
+        v
+    }
+    /// The warp's index in the CTA, equal in all lanes (broadcast from lane 0: branches on it are uniform).
+    pub fn warp(&mut self) -> Value {
+        if self.warp.is_none() {
+            self.warp = Some(self.broadcast(5, Uniform::Warp));
+        }
+        self.warp.expect("set above")
+    }
+    /// The warpgroup's index in the CTA, equal in all its threads.
+    pub fn warpgroup(&mut self) -> Value {
+        if self.warpgroup.is_none() {
+            self.warpgroup = Some(self.broadcast(7, Uniform::Warpgroup));
+        }
+        self.warpgroup.expect("set above")
+    }
+    /// The warp's index in its warpgroup.
+    pub fn warp_in_warpgroup(&mut self) -> Value {
+        let warp = self.warp();
+        self.prologue_value(|b| b.and(LogicType::B32, warp, 3))
+    }
+    /// True in one fixed lane of the warp; all lanes are here.
+    pub fn elect(&mut self) -> Value {
+        self.emit_value(Inst::Elect {
+            d: Value::NEW,
+            mask: 0xffff_ffff,
+        })
+    }
+    /// True in one fixed thread of the warpgroup: the elected lane of its first warp. All lanes are here.
+    pub fn elect_in_warpgroup(&mut self) -> Value {
+        let warp = self.warp_in_warpgroup();
+        let first = self.setp(Compare::Eq, CompareType::U32, warp, 0);
+        let lane = self.elect();
+        let both = self.and(LogicType::Pred, first, lane);
+        self.value(both, Class::Pred)
+    }
+    /// `f` is executed by one fixed lane of the warp.
+    pub fn elected<E>(&mut self, f: impl FnOnce(&mut Builder) -> Result<(), E>) -> Result<(), E> {
+        let lane = self.elect();
+        self.when(lane, f)
+    }
+    /// `f` is executed by one fixed thread of the warpgroup.
+    pub fn elected_in_warpgroup<E>(&mut self, f: impl FnOnce(&mut Builder) -> Result<(), E>) -> Result<(), E> {
+        let thread = self.elect_in_warpgroup();
+        self.when(thread, f)
+    }
+
+    // ------------------------------------------------------------ control flow
+
+    fn enter(&mut self, open: Open, region: Region) {
+        assert!(
+            self.guard.is_none() && !self.in_prologue,
+            "a region inside a guard or the prologue"
+        );
+        self.scopes.push(Scope {
+            open,
+            region,
+            undo: vec![],
+        });
+    }
+    /// Closes the innermost region; its results are put into registers of `classes`.
+    fn leave(&mut self, results: &[Operand], classes: Option<&[Class]>) -> Open {
+        let values = results
+            .iter()
+            .enumerate()
+            .map(|(i, r)| match (r, classes) {
+                (Src::Reg(v), _) => *v,
+                (Src::Imm(bits), Some(classes)) => self.constant(classes[i], *bits),
+                // A constant whose class nothing tells: 32-bit, as counters are.
+                (Src::Imm(bits), None) => self.constant(Class::B32, *bits),
+            })
+            .collect();
+        let scope = self.scopes.pop().expect("a region is open");
+        self.ssa.regions[scope.region].results = values;
+        for (hash, old) in scope.undo.into_iter().rev() {
+            match old {
+                Some(v) => self.known.insert(hash, v),
+                None => self.known.remove(&hash),
+            };
+        }
+        scope.open
+    }
+
+    /// Opens a conditional; what follows is its first arm.
+    pub fn open_if(&mut self, cond: impl Into<Operand>) {
+        let cond = self.value(cond, Class::Pred);
+        let (then, otherwise) = (self.ssa.region(), self.ssa.region());
+        let loc = self.loc;
+        self.enter(
+            Open::Then {
+                cond,
+                then,
+                otherwise,
+                loc,
+            },
+            then,
+        );
+    }
+    /// Ends the first arm, which yields `results` (constants among them become registers: 64-bit ones must be
+    /// registers already); what follows is the second.
+    pub fn open_else(&mut self, results: &[Operand]) {
+        match self.leave(results, None) {
+            Open::Then {
+                cond,
+                then,
+                otherwise,
+                loc,
+            } => self.enter(
+                Open::Else {
+                    cond,
+                    then,
+                    otherwise,
+                    loc,
+                },
+                otherwise,
+            ),
+            Open::Body | Open::Else { .. } | Open::Cond { .. } | Open::Loop { .. } => {
+                panic!("open_else outside the first arm of a conditional")
+            }
+        }
+    }
+    /// Ends the second arm (or the first, when there is no second and nothing is yielded).
+    pub fn close_if(&mut self, results: &[Operand]) -> Vec<Value> {
+        if let Some(Scope {
+            open: Open::Then { .. },
+            ..
+        }) = self.scopes.last()
+        {
+            assert!(results.is_empty(), "an arm that yields has a counterpart");
+            self.open_else(&[]);
+        }
+        let classes: Vec<Class> = match self.scopes.last().map(|s| &s.open) {
+            Some(Open::Else { then, .. }) => self.classes(&self.ssa.regions[*then].results),
+            Some(Open::Body | Open::Then { .. } | Open::Cond { .. } | Open::Loop { .. }) | None => {
+                panic!("close_if outside a conditional")
+            }
+        };
+        assert_eq!(results.len(), classes.len(), "both arms yield as many values");
+        let Open::Else {
+            cond,
+            then,
+            otherwise,
+            loc,
+        } = self.leave(results, Some(&classes))
+        else {
+            unreachable!("looked at above")
+        };
+        let results: Vec<Value> = (0..classes.len())
+            .map(|i| {
+                let (a, b) = (
+                    self.ssa.regions[then].results[i],
+                    self.ssa.regions[otherwise].results[i],
+                );
+                let uniform = [cond, a, b].iter().map(|v| self.ssa.values[*v].uniform).min();
+                let v = self.ssa.value(classes[i], uniform.unwrap_or(Uniform::Thread));
+                self.info[v].bound = self.info[a].bound.max(self.info[b].bound);
+                v
+            })
+            .collect();
+        self.push_op(
+            OpKind::If {
+                cond,
+                then,
+                otherwise,
+                results: results.clone(),
+            },
+            loc,
+        );
+        results
+    }
+
+    fn classes(&self, values: &[Value]) -> Vec<Class> {
+        values.iter().map(|v| self.ssa.values[*v].class).collect()
+    }
+
+    fn push_op(&mut self, kind: OpKind, loc: Loc) {
+        let region = self.region();
+        self.ssa.regions[region].ops.push(Op { kind, loc });
+    }
+
+    /// Opens a loop whose condition region follows; gives that region's parameters, which start as `inits`
+    /// (registers). They are taken to differ between lanes until [`super::infer_uniformity`] knows better.
+    pub fn open_loop(&mut self, inits: &[Value]) -> Vec<Value> {
+        let (cond, body) = (self.ssa.region(), self.ssa.region());
+        let params: Vec<Value> = inits
+            .iter()
+            .map(|v| {
+                let class = self.ssa.values[*v].class;
+                self.ssa.value(class, Uniform::Thread)
+            })
+            .collect();
+        self.ssa.regions[cond].params = params.clone();
+        let loc = self.loc;
+        self.enter(
+            Open::Cond {
+                inits: inits.to_vec(),
+                cond,
+                body,
+                loc,
+            },
+            cond,
+        );
+        params
+    }
+    /// Ends the condition: goes on where `pred` holds. `handed` are the body's parameters, and the loop's results.
+    pub fn open_body(&mut self, pred: impl Into<Operand>, handed: &[Value]) -> Vec<Value> {
+        let mut results: Vec<Operand> = vec![Src::Reg(self.value(pred, Class::Pred))];
+        results.extend(handed.iter().map(|v| Src::Reg(*v)));
+        let Open::Cond { inits, cond, body, loc } = self.leave(&results, None) else {
+            panic!("open_body outside a loop's condition")
+        };
+        let params: Vec<Value> = handed
+            .iter()
+            .map(|v| {
+                let class = self.ssa.values[*v].class;
+                let p = self.ssa.value(class, Uniform::Thread);
+                self.info[p].bound = self.info[*v].bound;
+                p
+            })
+            .collect();
+        self.ssa.regions[body].params = params.clone();
+        self.enter(Open::Loop { inits, cond, body, loc }, body);
+        params
+    }
+    /// Ends the body, which hands `next` to the condition; gives the loop's results.
+    pub fn close_loop(&mut self, next: &[Operand]) -> Vec<Value> {
+        let Some(Scope {
+            open: Open::Loop { inits, cond, .. },
+            ..
+        }) = self.scopes.last()
+        else {
+            panic!("close_loop outside a loop's body")
+        };
+        assert_eq!(next.len(), inits.len(), "as many next values as inits");
+        let cond = *cond;
+        let classes = self.classes(&self.ssa.regions[cond].params);
+        let Open::Loop { inits, cond, body, loc } = self.leave(next, Some(&classes)) else {
+            unreachable!("looked at above")
+        };
+        let handed: Vec<Value> = self.ssa.regions[cond].results[1..].to_vec();
+        let results: Vec<Value> = handed
+            .iter()
+            .map(|v| {
+                let class = self.ssa.values[*v].class;
+                let r = self.ssa.value(class, Uniform::Thread);
+                self.info[r].bound = self.info[*v].bound;
+                r
+            })
+            .collect();
+        self.push_op(
+            OpKind::Loop {
+                inits,
+                cond,
+                body,
+                results: results.clone(),
+            },
+            loc,
+        );
+        results
+    }
+
+    /// `f` where `cond` holds.
+    pub fn when<E>(
+        &mut self,
+        cond: impl Into<Operand>,
+        f: impl FnOnce(&mut Builder) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match cond.into() {
+            Src::Imm(bits) if bits & 1 == 1 => f(self),
+            Src::Imm(_) => Ok(()),
+            cond => {
+                self.open_if(cond);
+                f(self)?;
+                self.close_if(&[]);
+                Ok(())
+            }
+        }
+    }
+
+    /// One of two arms; a constant condition emits only its arm.
+    pub fn if_else<E>(
+        &mut self,
+        cond: impl Into<Operand>,
+        then: impl FnOnce(&mut Builder) -> Result<Vec<Operand>, E>,
+        otherwise: impl FnOnce(&mut Builder) -> Result<Vec<Operand>, E>,
+    ) -> Result<Vec<Operand>, E> {
+        match cond.into() {
+            Src::Imm(bits) if bits & 1 == 1 => then(self),
+            Src::Imm(_) => otherwise(self),
+            cond => {
+                self.open_if(cond);
+                let results = then(self)?;
+                self.open_else(&results);
+                let results = otherwise(self)?;
+                Ok(self.close_if(&results).into_iter().map(Src::Reg).collect())
+            }
+        }
+    }
+
+    /// `while`: `cond` sees the carried values and says whether to go on; `body` gives the next ones.
+    pub fn while_<E>(
+        &mut self,
+        inits: &[Value],
+        cond: impl FnOnce(&mut Builder, &[Value]) -> Result<Operand, E>,
+        body: impl FnOnce(&mut Builder, &[Value]) -> Result<Vec<Operand>, E>,
+    ) -> Result<Vec<Value>, E> {
+        let params = self.open_loop(inits);
+        let pred = cond(self, &params)?;
+        let carried = self.open_body(pred, &params);
+        let next = body(self, &carried)?;
+        Ok(self.close_loop(&next))
+    }
+
+    /// A counted loop from `lower` to `upper` (exclusive) by a positive `step`; `body` sees the counter and the
+    /// carried values, and gives the next carried values.
+    pub fn for_<E>(
+        &mut self,
+        ty: IntType,
+        (lower, upper, step): (Operand, Operand, Operand),
+        inits: &[Value],
+        body: impl FnOnce(&mut Builder, Value, &[Value]) -> Result<Vec<Operand>, E>,
+    ) -> Result<Vec<Value>, E> {
+        let class = ty.slot().class;
+        let mut all = vec![self.value(lower, class)];
+        all.extend_from_slice(inits);
+        let params = self.open_loop(&all);
+        let go_on = self.setp(Compare::Lt, ty.as_compare(), params[0], upper);
+        let carried = self.open_body(go_on, &params);
+        // A counter that starts as a non-negative number and goes up to one lies below the latter.
+        let last = self.bound(upper, class);
+        if last <= class.mask() >> 1 && self.bound(lower, class) <= class.mask() >> 1 {
+            self.assume_at_most(carried[0], last.saturating_sub(1));
+        }
+        let mut next = body(self, carried[0], &carried[1..])?;
+        let counter = self.add(ty, carried[0], step);
+        next.insert(0, counter);
+        let mut results = self.close_loop(&next);
+        results.remove(0);
+        Ok(results)
+    }
+
+    /// The effects that the builder's guard may not cover: those of all lanes together.
+    pub fn is_convergent(inst: &Inst<Value>) -> bool {
+        inst.effects().contains(Effects::CONVERGENT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Infallible<T> = Result<T, std::convert::Infallible>;
+
+    fn insts(ssa: &Ssa) -> Vec<String> {
+        let mut out = vec![];
+        for region in ssa.regions.values() {
+            for op in &region.ops {
+                out.push(match &op.kind {
+                    OpKind::Inst { inst, .. } => super::super::inst::ROWS[inst.row()].name.to_string(),
+                    OpKind::If { .. } => "If".into(),
+                    OpKind::Loop { .. } => "Loop".into(),
+                });
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn equal_pure_instructions_are_one_where_the_first_dominates() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let x = b.mul(IntType::U32, tid, 12);
+        assert_eq!(b.mul(IntType::U32, tid, 12), x);
+        let p = b.setp(Compare::Lt, CompareType::U32, tid, 7);
+        b.open_if(p);
+        assert_eq!(b.mul(IntType::U32, tid, 12), x);
+        let inner = b.mul(IntType::U32, tid, 20);
+        b.close_if(&[]);
+        assert_ne!(b.mul(IntType::U32, tid, 20), inner);
+    }
+
+    #[test]
+    fn the_prologue_uses_nothing_of_the_body() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let in_body = b.and(LogicType::B32, tid, 31);
+        let lane = b.lane();
+        assert_ne!(in_body, Src::Reg(lane));
+        assert_eq!(b.lane(), lane);
+    }
+
+    #[test]
+    fn immediates_fold_and_chains_join() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let x = b.add(IntType::S32, tid, -3);
+        let x = b.add(IntType::S32, x, 10);
+        let Src::Reg(v) = x else { panic!("not a constant") };
+        assert!(matches!(b.definition(v), Some(Inst::AddInt { b: Src::Imm(7), .. })));
+        assert_eq!(b.sub(IntType::S32, x, x), Src::Imm(0));
+        assert_eq!(b.mul(IntType::U32, 6, 7), Src::Imm(42));
+        assert_eq!(b.rem(IntType::S32, tid, 1024), tid.into());
+        assert_eq!(b.setp(Compare::Lt, CompareType::S32, tid, 1024), Src::Imm(1));
+        let at = b.addr(x, 4);
+        assert_eq!((at.base, at.offset), (tid, 11));
+    }
+
+    #[test]
+    fn uniformity_follows_operands() {
+        let mut b = Builder::new();
+        let (tid, wg) = (b.tid(), b.warpgroup());
+        let cta = b.special(SpecialReg32::CtaidX);
+        let sum = b.add(IntType::U32, wg, cta);
+        assert_eq!(b.uniform(sum), Uniform::Warpgroup);
+        let sum = b.add(IntType::U32, sum, tid);
+        assert_eq!(b.uniform(sum), Uniform::Thread);
+    }
+
+    #[test]
+    fn a_constant_condition_emits_its_arm_only() {
+        let mut b = Builder::new();
+        let arm = |v: u32| move |_: &mut Builder| -> Infallible<Vec<Operand>> { Ok(vec![v.into()]) };
+        let Ok(r) = b.if_else(Operand::from(1), arm(5), arm(6));
+        assert_eq!(r, vec![Src::Imm(5)]);
+        assert!(insts(&b.finish()).is_empty());
+    }
+
+    #[test]
+    fn a_counted_loop_knows_its_counter() {
+        let mut b = Builder::new();
+        let acc = b.constant(Class::B32, 0);
+        let Ok(r) = b.for_(
+            IntType::S32,
+            (0.into(), 64.into(), 1.into()),
+            &[acc],
+            |b, i, carried| {
+                let r = b.rem(IntType::S32, i, 64);
+                assert_eq!(r, i.into());
+                Infallible::Ok(vec![b.add(IntType::S32, carried[0], r)])
+            },
+        );
+        assert_eq!(r.len(), 1);
+        let ssa = b.finish();
+        assert!(insts(&ssa).contains(&"Loop".to_string()));
+    }
+
+    #[test]
+    fn immediates_become_registers_where_a_slot_refuses_them() {
+        let mut b = Builder::new();
+        let x = b.constant(Class::B16, 0x3c00);
+        let y = b.fadd(FloatType::F16, x, Src::Imm(0x3c00));
+        assert_eq!(y, Src::Imm(0x4000));
+        let unknown = b.load(Space::Shared, MemType::B16, Addr::new(x), 1)[0];
+        let y = b.fadd(FloatType::F16, unknown, Src::Imm(0x3c00));
+        let Src::Reg(v) = y else { panic!("not a constant") };
+        assert!(matches!(b.definition(v), Some(Inst::AddFloat { b: Src::Reg(_), .. })));
+    }
+}

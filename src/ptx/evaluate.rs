@@ -1,0 +1,666 @@
+//! Pure instructions on constants: what the machine would compute, or `None` where this file does not know.
+//!
+//! Integer arithmetic is complete. Floating point covers what the host's IEEE arithmetic gives bit for bit (round to
+//! nearest even, no NaN results, whose payload the machine canonicalises). The approximate functions come from
+//! [`ConstantFunctions`]: ptxas folds them to the correctly rounded value, not to the unit's, so that constants must
+//! not reach it.
+use super::inst::Inst;
+use super::modifier::*;
+use super::operand::*;
+use half::{bf16, f16};
+
+/// The special-function unit's values on constants. `None`: not known, the instruction stays.
+pub trait ConstantFunctions {
+    fn mufu(&self, op: Mufu, ftz: Ftz, a: u32) -> Option<u32>;
+    fn tanh(&self, a: u32) -> Option<u32>;
+    fn mufu16(&self, op: Unary16, a: u32) -> Option<u32>;
+    fn mufu64(&self, op: Mufu64, a: u64) -> Option<u64>;
+    fn div(&self, mode: DivMode, ftz: Ftz, a: u32, b: u32) -> Option<u32>;
+}
+
+/// Knows no approximate function.
+pub struct NoFunctions;
+
+impl ConstantFunctions for NoFunctions {
+    fn mufu(&self, _: Mufu, _: Ftz, _: u32) -> Option<u32> {
+        None
+    }
+    fn tanh(&self, _: u32) -> Option<u32> {
+        None
+    }
+    fn mufu16(&self, _: Unary16, _: u32) -> Option<u32> {
+        None
+    }
+    fn mufu64(&self, _: Mufu64, _: u64) -> Option<u64> {
+        None
+    }
+    fn div(&self, _: DivMode, _: Ftz, _: u32, _: u32) -> Option<u32> {
+        None
+    }
+}
+
+fn sign_extend(v: u64, bits: u32) -> i64 {
+    ((v << (64 - bits)) as i64) >> (64 - bits)
+}
+fn widen(ty: IntType, v: u64) -> i128 {
+    let v = v & ty.slot().class.mask();
+    if ty.is_signed() {
+        i128::from(sign_extend(v, ty.bits()))
+    } else {
+        i128::from(v)
+    }
+}
+fn wide_type(ty: WideType) -> IntType {
+    match ty {
+        WideType::U16 => IntType::U16,
+        WideType::S16 => IntType::S16,
+        WideType::U32 => IntType::U32,
+        WideType::S32 => IntType::S32,
+    }
+}
+
+fn flush32(ftz: Ftz, v: f32) -> f32 {
+    match ftz {
+        Ftz::Yes if v.is_subnormal() => 0f32.copysign(v),
+        Ftz::Yes | Ftz::No => v,
+    }
+}
+
+/// One operation on floats of type `ty`, rounded to nearest even; f16 and bf16 through f32, whose 24 bits make the
+/// second rounding innocuous for `+ − ×` (24 ≥ 2·11 + 2).
+fn float_op(
+    ty: FloatType,
+    ftz: Ftz,
+    a: u64,
+    b: u64,
+    op32: impl Fn(f32, f32) -> f32,
+    op64: impl Fn(f64, f64) -> f64,
+) -> Option<u64> {
+    match ty {
+        FloatType::F32 => {
+            let (a, b) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
+            let v = op32(flush32(ftz, a), flush32(ftz, b));
+            // Flushed after rounding with an unbounded exponent: only the smallest normal number could differ.
+            let doubtful = ftz == Ftz::Yes && v.abs() <= f32::MIN_POSITIVE && v != 0.0;
+            (!v.is_nan() && !doubtful).then(|| u64::from(v.to_bits()))
+        }
+        FloatType::F64 => {
+            let v = op64(f64::from_bits(a), f64::from_bits(b));
+            (!v.is_nan()).then(|| v.to_bits())
+        }
+        FloatType::F16 if ftz == Ftz::No => {
+            let v = op32(f16::from_bits(a as u16).to_f32(), f16::from_bits(b as u16).to_f32());
+            (!v.is_nan()).then(|| u64::from(f16::from_f32(v).to_bits()))
+        }
+        FloatType::BF16 if ftz == Ftz::No => {
+            let v = op32(bf16::from_bits(a as u16).to_f32(), bf16::from_bits(b as u16).to_f32());
+            (!v.is_nan()).then(|| u64::from(bf16::from_f32(v).to_bits()))
+        }
+        FloatType::F16 | FloatType::BF16 | FloatType::F16x2 | FloatType::BF16x2 => None,
+    }
+}
+
+fn compare<T: PartialOrd>(cmp: Compare, a: T, b: T) -> bool {
+    let unordered = a.partial_cmp(&b).is_none();
+    match cmp {
+        Compare::Eq => a == b,
+        Compare::Ne => a != b && !unordered,
+        Compare::Lt | Compare::Lo => a < b,
+        Compare::Le | Compare::Ls => a <= b,
+        Compare::Gt | Compare::Hi => a > b,
+        Compare::Ge | Compare::Hs => a >= b,
+        Compare::Equ => a == b || unordered,
+        Compare::Neu => a != b || unordered,
+        Compare::Ltu => a < b || unordered,
+        Compare::Leu => a <= b || unordered,
+        Compare::Gtu => a > b || unordered,
+        Compare::Geu => a >= b || unordered,
+        Compare::Num => !unordered,
+        Compare::Nan => unordered,
+    }
+}
+
+fn compare_bits(cmp: Compare, ftz: Ftz, ty: CompareType, a: u64, b: u64) -> bool {
+    let int = |ty: IntType| compare(cmp, widen(ty, a), widen(ty, b));
+    match ty {
+        CompareType::U16 | CompareType::B16 => int(IntType::U16),
+        CompareType::S16 => int(IntType::S16),
+        CompareType::U32 | CompareType::B32 => int(IntType::U32),
+        CompareType::S32 => int(IntType::S32),
+        CompareType::U64 | CompareType::B64 => int(IntType::U64),
+        CompareType::S64 => int(IntType::S64),
+        CompareType::F16 => compare(
+            cmp,
+            f16::from_bits(a as u16).to_f32(),
+            f16::from_bits(b as u16).to_f32(),
+        ),
+        CompareType::BF16 => compare(
+            cmp,
+            bf16::from_bits(a as u16).to_f32(),
+            bf16::from_bits(b as u16).to_f32(),
+        ),
+        CompareType::F32 => compare(
+            cmp,
+            flush32(ftz, f32::from_bits(a as u32)),
+            flush32(ftz, f32::from_bits(b as u32)),
+        ),
+        CompareType::F64 => compare(cmp, f64::from_bits(a), f64::from_bits(b)),
+    }
+}
+
+/// `(bits, signed)` of an integer type of `cvt`.
+fn cvt_int(ty: CvtType) -> Option<(u32, bool)> {
+    match ty {
+        CvtType::U8 => Some((8, false)),
+        CvtType::S8 => Some((8, true)),
+        CvtType::U16 => Some((16, false)),
+        CvtType::S16 => Some((16, true)),
+        CvtType::U32 => Some((32, false)),
+        CvtType::S32 => Some((32, true)),
+        CvtType::U64 => Some((64, false)),
+        CvtType::S64 => Some((64, true)),
+        CvtType::F16 | CvtType::BF16 | CvtType::F32 | CvtType::F64 => None,
+    }
+}
+
+fn convert(rnd: CvtRound, ftz: Ftz, sat: Sat, to: CvtType, from: CvtType, a: u64) -> Option<u64> {
+    match (cvt_int(to), cvt_int(from)) {
+        (Some((to_bits, to_signed)), Some((from_bits, from_signed))) => {
+            let v = a & (u64::MAX >> (64 - from_bits));
+            let v = if from_signed {
+                i128::from(sign_extend(v, from_bits))
+            } else {
+                i128::from(v)
+            };
+            let v = match sat {
+                Sat::Yes if to_signed => v.clamp(-(1i128 << (to_bits - 1)), (1i128 << (to_bits - 1)) - 1),
+                Sat::Yes => v.clamp(0, (1i128 << to_bits) - 1),
+                Sat::No => v,
+            };
+            // A result narrower than its register is extended by its own sign.
+            let cut = (v as u64) & (u64::MAX >> (64 - to_bits));
+            let extended = if to_signed {
+                sign_extend(cut, to_bits) as u64
+            } else {
+                cut
+            };
+            Some(extended & to.slot().class.mask())
+        }
+        (None, Some((from_bits, from_signed))) if rnd == CvtRound::Rn && sat == Sat::No => {
+            let v = a & (u64::MAX >> (64 - from_bits));
+            let (i, u) = (sign_extend(v, from_bits), v);
+            match to {
+                CvtType::F32 => {
+                    let f = if from_signed { i as f32 } else { u as f32 };
+                    Some(u64::from(f.to_bits()))
+                }
+                CvtType::F64 => Some(if from_signed { i as f64 } else { u as f64 }.to_bits()),
+                _ => None,
+            }
+        }
+        (None, None) if sat == Sat::No && ftz == Ftz::No => {
+            let wide = match from {
+                CvtType::F16 => f64::from(f16::from_bits(a as u16)),
+                CvtType::BF16 => f64::from(bf16::from_bits(a as u16)),
+                CvtType::F32 => f64::from(f32::from_bits(a as u32)),
+                CvtType::F64 => f64::from_bits(a),
+                _ => return None,
+            };
+            if wide.is_nan() || !matches!(rnd, CvtRound::None | CvtRound::Rn) {
+                return None;
+            }
+            match to {
+                CvtType::F16 => Some(u64::from(f16::from_f64(wide).to_bits())),
+                CvtType::BF16 => Some(u64::from(bf16::from_f64(wide).to_bits())),
+                CvtType::F32 => Some(u64::from((wide as f32).to_bits())),
+                CvtType::F64 => Some(wide.to_bits()),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The value of `inst`'s only definition, when its operands are constants. `get` knows which registers are.
+pub fn evaluate<R: Copy>(
+    inst: &Inst<R>,
+    get: impl Fn(R) -> Option<u64>,
+    functions: &dyn ConstantFunctions,
+) -> Option<u64> {
+    let src = |s: &Src<R>| match s {
+        Src::Imm(bits) => Some(*bits),
+        Src::Reg(r) => get(*r),
+    };
+    let v = match inst {
+        Inst::Mov { a, .. } | Inst::MovPred { a, .. } => src(a)?,
+        Inst::AddInt { a, b, .. } => src(a)?.wrapping_add(src(b)?),
+        Inst::SubInt { a, b, .. } => src(a)?.wrapping_sub(src(b)?),
+        Inst::MulLo { a, b, .. } => src(a)?.wrapping_mul(src(b)?),
+        Inst::MulHi { ty, a, b, .. } => {
+            let product = widen(*ty, src(a)?).wrapping_mul(widen(*ty, src(b)?));
+            (product >> ty.bits()) as u64
+        }
+        Inst::MulWide { ty, a, b, .. } => {
+            widen(wide_type(*ty), src(a)?).wrapping_mul(widen(wide_type(*ty), src(b)?)) as u64
+        }
+        Inst::MadLo { a, b, c, .. } => src(a)?.wrapping_mul(src(b)?).wrapping_add(src(c)?),
+        Inst::MadWide { ty, a, b, c, .. } => {
+            (widen(wide_type(*ty), src(a)?).wrapping_mul(widen(wide_type(*ty), src(b)?)) as u64).wrapping_add(src(c)?)
+        }
+        Inst::DivInt { ty, a, b, .. } => {
+            let (a, b) = (widen(*ty, src(a)?), widen(*ty, src(b)?));
+            a.checked_div(b)? as u64
+        }
+        Inst::RemInt { ty, a, b, .. } => {
+            let (a, b) = (widen(*ty, src(a)?), widen(*ty, src(b)?));
+            a.checked_rem(b)? as u64
+        }
+        Inst::NegInt { a, .. } => src(a)?.wrapping_neg(),
+        Inst::AbsInt { ty, a, .. } => widen(*ty, src(a)?).unsigned_abs() as u64,
+        Inst::MinMaxInt { op, ty, a, b, .. } => {
+            let (a, b) = (widen(*ty, src(a)?), widen(*ty, src(b)?));
+            (match op {
+                MinMax::Min => a.min(b),
+                MinMax::Max => a.max(b),
+            }) as u64
+        }
+        Inst::Logic { op, a, b, .. } => match op {
+            Logic::And => src(a)? & src(b)?,
+            Logic::Or => src(a)? | src(b)?,
+            Logic::Xor => src(a)? ^ src(b)?,
+        },
+        Inst::Not { a, .. } => !src(a)?,
+        Inst::Lop3 { a, b, c, lut, .. } => {
+            let (a, b, c) = (src(a)?, src(b)?, src(c)?);
+            let mut out = 0;
+            for i in 0..32 {
+                let index = (a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1);
+                out |= ((*lut as u64) >> index & 1) << i;
+            }
+            out
+        }
+        Inst::Shl { ty, a, b, .. } => {
+            let by = src(b)? & Class::B32.mask();
+            if by >= u64::from(ty.slot().class.bits()) {
+                0
+            } else {
+                src(a)? << by
+            }
+        }
+        Inst::Shr { ty, a, b, .. } => {
+            let bits = ty.slot().class.bits();
+            let by = (src(b)? & Class::B32.mask()).min(u64::from(bits)) as u32;
+            let a = src(a)? & ty.slot().class.mask();
+            if ty.is_signed() {
+                (sign_extend(a, bits) >> by.min(63)) as u64
+            } else if by >= bits {
+                0
+            } else {
+                a >> by
+            }
+        }
+        Inst::Shf {
+            dir, amount, a, b, c, ..
+        } => {
+            let (a, b) = (src(a)? & Class::B32.mask(), src(b)? & Class::B32.mask());
+            let c = src(c)? & Class::B32.mask();
+            let by = match amount {
+                ShiftAmount::Wrap => c & 31,
+                ShiftAmount::Clamp => c.min(32),
+            };
+            let both = b << 32 | a;
+            match dir {
+                ShiftDirection::Left => (u128::from(both) << by >> 32) as u64,
+                ShiftDirection::Right => both >> by,
+            }
+        }
+        Inst::Prmt {
+            mode: PrmtMode::Bytes,
+            a,
+            b,
+            c,
+            ..
+        } => {
+            let bytes = ((src(b)? & Class::B32.mask()) << 32 | (src(a)? & Class::B32.mask())).to_le_bytes();
+            let c = src(c)?;
+            let mut out = 0;
+            for i in 0..4 {
+                let nibble = c >> (4 * i) & 15;
+                let byte = bytes[(nibble & 7) as usize];
+                let byte = if nibble & 8 == 0 {
+                    byte
+                } else {
+                    ((byte as i8) >> 7) as u8
+                };
+                out |= u64::from(byte) << (8 * i);
+            }
+            out
+        }
+        Inst::Bfe { ty, a, pos, len, .. } => {
+            let bits = ty.bits();
+            let a = src(a)? & ty.slot().class.mask();
+            let (pos, len) = ((src(pos)? & 0xff) as u32, (src(len)? & 0xff) as u32);
+            if len == 0 {
+                0
+            } else {
+                let a = if ty.is_signed() {
+                    i128::from(sign_extend(a, bits))
+                } else {
+                    i128::from(a)
+                };
+                let field = a >> pos.min(bits);
+                if len >= bits {
+                    field as u64
+                } else if ty.is_signed() {
+                    sign_extend(field as u64, len) as u64
+                } else {
+                    field as u64 & ((1 << len) - 1)
+                }
+            }
+        }
+        Inst::Bfi { ty, a, b, pos, len, .. } => {
+            let bits = ty.slot().class.bits();
+            let (pos, len) = ((src(pos)? & 0xff) as u32, (src(len)? & 0xff) as u32);
+            let (a, b) = (src(a)?, src(b)?);
+            if pos >= bits || len == 0 {
+                b
+            } else {
+                let len = len.min(bits - pos);
+                let field = (u64::MAX >> (64 - len)) << pos;
+                b & !field | a << pos & field
+            }
+        }
+        Inst::Clz { ty, a, .. } => {
+            let class = ty.slot().class;
+            u64::from((src(a)? & class.mask()).leading_zeros() - (64 - class.bits()))
+        }
+        Inst::Popc { ty, a, .. } => u64::from((src(a)? & ty.slot().class.mask()).count_ones()),
+        Inst::Brev { ty, a, .. } => {
+            let class = ty.slot().class;
+            (src(a)? & class.mask()).reverse_bits() >> (64 - class.bits())
+        }
+        Inst::AddFloat {
+            rnd: Round::Rn,
+            ftz,
+            ty,
+            a,
+            b,
+            ..
+        } => float_op(*ty, *ftz, src(a)?, src(b)?, |a, b| a + b, |a, b| a + b)?,
+        Inst::SubFloat {
+            rnd: Round::Rn,
+            ftz,
+            ty,
+            a,
+            b,
+            ..
+        } => float_op(*ty, *ftz, src(a)?, src(b)?, |a, b| a - b, |a, b| a - b)?,
+        Inst::MulFloat {
+            rnd: Round::Rn,
+            ftz,
+            ty,
+            a,
+            b,
+            ..
+        } => float_op(*ty, *ftz, src(a)?, src(b)?, |a, b| a * b, |a, b| a * b)?,
+        Inst::Fma {
+            rnd: Round::Rn,
+            ftz: Ftz::No,
+            ty,
+            a,
+            b,
+            c,
+            ..
+        } => {
+            let (a, b, c) = (src(a)?, src(b)?, src(c)?);
+            match ty {
+                FloatType::F32 => {
+                    let f = |v: u64| f32::from_bits(v as u32);
+                    let v = f(a).mul_add(f(b), f(c));
+                    (!v.is_nan()).then(|| u64::from(v.to_bits()))?
+                }
+                FloatType::F64 => {
+                    let v = f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c));
+                    (!v.is_nan()).then(|| v.to_bits())?
+                }
+                FloatType::F16 | FloatType::F16x2 | FloatType::BF16 | FloatType::BF16x2 => return None,
+            }
+        }
+        Inst::DivFloat {
+            ftz: Ftz::No, ty, a, b, ..
+        } => {
+            let ty = match ty {
+                WideFloatType::F32 => FloatType::F32,
+                WideFloatType::F64 => FloatType::F64,
+            };
+            float_op(ty, Ftz::No, src(a)?, src(b)?, |a, b| a / b, |a, b| a / b)?
+        }
+        Inst::Exact {
+            op,
+            ftz: Ftz::No,
+            ty,
+            a,
+            ..
+        } => {
+            let ty = match ty {
+                WideFloatType::F32 => FloatType::F32,
+                WideFloatType::F64 => FloatType::F64,
+            };
+            let a = src(a)?;
+            match op {
+                Exact::Rcp => float_op(ty, Ftz::No, a, a, |a, _| 1.0 / a, |a, _| 1.0 / a)?,
+                Exact::Sqrt => float_op(ty, Ftz::No, a, a, |a, _| a.sqrt(), |a, _| a.sqrt())?,
+            }
+        }
+        Inst::Mufu { op, ftz, a, .. } => u64::from(functions.mufu(*op, *ftz, src(a)? as u32)?),
+        Inst::TanhApprox { a, .. } => u64::from(functions.tanh(src(a)? as u32)?),
+        Inst::Mufu16 { op, a, .. } => u64::from(functions.mufu16(*op, get(*a)? as u32)?),
+        Inst::Mufu64 { op, a, .. } => functions.mufu64(*op, get(*a)?)?,
+        Inst::DivApprox { mode, ftz, a, b, .. } => {
+            u64::from(functions.div(*mode, *ftz, src(a)? as u32, src(b)? as u32)?)
+        }
+        Inst::Cvt {
+            rnd,
+            ftz,
+            sat,
+            to,
+            from,
+            a,
+            ..
+        } => convert(*rnd, *ftz, *sat, *to, *from, get(*a)?)?,
+        Inst::Setp { cmp, ftz, ty, a, b, .. } => u64::from(compare_bits(*cmp, *ftz, *ty, src(a)?, src(b)?)),
+        Inst::Selp { a, b, p, .. } => {
+            if get(*p)? & 1 == 1 {
+                src(a)?
+            } else {
+                src(b)?
+            }
+        }
+        Inst::PackB32 { a, .. } if a.len() == 2 => (src(&a[0])? & 0xffff) | src(&a[1])? << 16,
+        Inst::PackB64 { a, .. } if a.len() == 2 => (src(&a[0])? & 0xffff_ffff) | src(&a[1])? << 32,
+        // The other rows are not pure, or are left to run time.
+        _ => return None,
+    };
+    let mut class = None;
+    inst.for_each_def(|_, slot| class = Some(slot.class));
+    Some(v & class?.mask())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn eval(inst: Inst<u32>) -> Option<u64> {
+        evaluate(&inst, |_| None, &NoFunctions)
+    }
+    /// Registers stand for themselves.
+    fn eval_regs(inst: Inst<u32>) -> Option<u64> {
+        evaluate(&inst, |r| Some(u64::from(r)), &NoFunctions)
+    }
+
+    #[test]
+    fn integers_wrap_and_cut() {
+        let ty = IntType::S32;
+        assert_eq!(
+            eval(Inst::AddInt {
+                ty,
+                d: 0,
+                a: Src::u32(u32::MAX),
+                b: Src::u32(2)
+            }),
+            Some(1)
+        );
+        assert_eq!(
+            eval(Inst::MulHi {
+                ty,
+                d: 0,
+                a: Src::imm32(-1),
+                b: Src::imm32(5)
+            }),
+            Some(0xffff_ffff)
+        );
+        assert_eq!(
+            eval(Inst::DivInt {
+                ty,
+                d: 0,
+                a: Src::imm32(-7),
+                b: Src::imm32(2)
+            }),
+            Some((-3i32) as u32 as u64)
+        );
+        assert_eq!(
+            eval(Inst::DivInt {
+                ty,
+                d: 0,
+                a: Src::imm32(-7),
+                b: Src::imm32(0)
+            }),
+            None
+        );
+        assert_eq!(
+            eval(Inst::MulWide {
+                ty: WideType::S32,
+                d: 0,
+                a: Src::imm32(-3),
+                b: Src::imm32(7)
+            }),
+            Some((-21i64) as u64)
+        );
+    }
+
+    #[test]
+    fn shifts_beyond_the_width_saturate() {
+        assert_eq!(
+            eval(Inst::Shl {
+                ty: BitType::B32,
+                d: 0,
+                a: Src::u32(1),
+                b: Src::u32(32)
+            }),
+            Some(0)
+        );
+        assert_eq!(
+            eval(Inst::Shr {
+                ty: ShiftType::S32,
+                d: 0,
+                a: Src::imm32(-8),
+                b: Src::imm32(-1)
+            }),
+            Some(0xffff_ffff)
+        );
+        assert_eq!(
+            eval(Inst::Shr {
+                ty: ShiftType::U32,
+                d: 0,
+                a: Src::imm32(-8),
+                b: Src::u32(31)
+            }),
+            Some(1)
+        );
+    }
+
+    #[test]
+    fn conversions_extend_and_saturate() {
+        let cvt = |sat, to, from, a| {
+            eval_regs(Inst::Cvt {
+                rnd: CvtRound::None,
+                ftz: Ftz::No,
+                sat,
+                to,
+                from,
+                d: 0,
+                a,
+            })
+        };
+        assert_eq!(cvt(Sat::No, CvtType::S8, CvtType::U32, 0x80), Some(0xffff_ff80));
+        assert_eq!(cvt(Sat::Yes, CvtType::S8, CvtType::S32, 300), Some(127));
+        assert_eq!(cvt(Sat::Yes, CvtType::U16, CvtType::S32, 0xffff_ffff), Some(0));
+        assert_eq!(cvt(Sat::No, CvtType::S64, CvtType::S32, 0xffff_ffff), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_nan_is_left_to_the_machine() {
+        let inf = Src::f32(f32::INFINITY);
+        let add = |b| Inst::AddFloat {
+            rnd: Round::Rn,
+            ftz: Ftz::No,
+            ty: FloatType::F32,
+            d: 0,
+            a: inf,
+            b,
+        };
+        assert_eq!(eval(add(Src::f32(f32::NEG_INFINITY))), None);
+        assert_eq!(eval(add(Src::f32(1.0))), Some(u64::from(f32::INFINITY.to_bits())));
+    }
+
+    #[test]
+    fn comparisons_know_nan() {
+        let setp = |cmp| Inst::Setp {
+            cmp,
+            ftz: Ftz::No,
+            ty: CompareType::F32,
+            d: 0,
+            a: Src::f32(f32::NAN),
+            b: Src::f32(1.0),
+        };
+        assert_eq!(eval(setp(Compare::Ne)), Some(0));
+        assert_eq!(eval(setp(Compare::Neu)), Some(1));
+        assert_eq!(eval(setp(Compare::Geu)), Some(1));
+        assert_eq!(eval(setp(Compare::Nan)), Some(1));
+    }
+
+    #[test]
+    fn bit_fields() {
+        assert_eq!(
+            eval(Inst::Bfe {
+                ty: IntType::S32,
+                d: 0,
+                a: Src::u32(0xf0),
+                pos: Src::u32(4),
+                len: Src::u32(4)
+            }),
+            Some(0xffff_ffff)
+        );
+        assert_eq!(
+            eval(Inst::Bfi {
+                ty: WordType::B32,
+                d: 0,
+                a: Src::u32(0x5),
+                b: Src::u32(0xffff),
+                pos: Src::u32(4),
+                len: Src::u32(4)
+            }),
+            Some(0xff5f)
+        );
+        assert_eq!(
+            eval(Inst::Prmt {
+                mode: PrmtMode::Bytes,
+                d: 0,
+                a: Src::u32(0x8833_2211),
+                b: Src::u32(0x7766_5544),
+                c: Src::u32(0xb054)
+            }),
+            Some(0xff11_5544)
+        );
+    }
+}

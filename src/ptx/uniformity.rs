@@ -1,0 +1,61 @@
+//! What instructions say about the equality of their results across threads.
+use super::inst::{Effects, Inst};
+use super::modifier::*;
+use super::operand::*;
+use super::ssa::{Uniform, Value};
+
+/// The uniformity of `inst`'s results that follows from its operands.
+///
+/// `Known` holds for every execution; `Claim(at_least)` marks instructions of which lowering may know more (a load of
+/// memory that nothing else writes, a broadcast from a fixed lane).
+pub enum Derived {
+    Known(Uniform),
+    Claim(Uniform),
+}
+
+/// Full mask of `shfl`, `vote`, ….
+const ALL_LANES: i64 = 0xffff_ffff;
+
+pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
+    let mut operands = Uniform::Cta;
+    inst.for_each_use(|v, _| operands = operands.min(of(v)));
+    match inst {
+        Inst::MovSpecial32 { reg, .. } => Derived::Known(match reg {
+            SpecialReg32::TidX | SpecialReg32::Laneid | SpecialReg32::LanemaskLt => Uniform::Thread,
+            SpecialReg32::NtidX
+            | SpecialReg32::CtaidX
+            | SpecialReg32::CtaidY
+            | SpecialReg32::CtaidZ
+            | SpecialReg32::NctaidX
+            | SpecialReg32::NctaidY
+            | SpecialReg32::NctaidZ
+            | SpecialReg32::ClusterCtaidX
+            | SpecialReg32::ClusterCtaidY
+            | SpecialReg32::ClusterCtaidZ
+            | SpecialReg32::ClusteridX
+            | SpecialReg32::ClusteridY
+            | SpecialReg32::ClusteridZ
+            | SpecialReg32::ClusterCtarank
+            | SpecialReg32::ClusterNctarank
+            | SpecialReg32::Smid
+            | SpecialReg32::Nsmid => Uniform::Cta,
+            // Read by one instruction of a warp, equal in its lanes on every machine we run on, but not promised.
+            SpecialReg32::Clock | SpecialReg32::GlobaltimerLo => Uniform::Thread,
+        }),
+        Inst::Shfl {
+            mode: ShuffleMode::Idx,
+            b: Src::Imm(_),
+            c: Src::Imm(31),
+            mask: ALL_LANES,
+            ..
+        } => Derived::Claim(operands.max(Uniform::Warp)),
+        Inst::Shfl { .. } => Derived::Claim(operands),
+        Inst::Vote { mask: ALL_LANES, .. }
+        | Inst::Ballot { mask: ALL_LANES, .. }
+        | Inst::Redux { mask: ALL_LANES, .. } => Derived::Known(Uniform::Warp),
+        Inst::Elect { .. } => Derived::Known(Uniform::Thread),
+        _ if inst.effects().is_pure() => Derived::Known(operands),
+        _ if inst.effects().contains(Effects::VOLATILE) => Derived::Known(Uniform::Thread),
+        _ => Derived::Claim(Uniform::Thread),
+    }
+}

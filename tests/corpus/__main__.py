@@ -1,0 +1,51 @@
+"""Writes, checks and shows the golden descriptors.
+
+    python -m tests.corpus --check            compare every case with golden/<version>/ (exit status 1 on a difference)
+    python -m tests.corpus --write            write golden/<version>/
+    python -m tests.corpus --show NAME...     print descriptors as text
+    python -m tests.corpus --hashes           print "name index sha256" of every kernel
+
+Nothing needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+from tests.corpus import golden  # noqa: E402
+from tests.corpus.decode import show  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--check", action="store_true")
+    mode.add_argument("--write", action="store_true")
+    mode.add_argument("--hashes", action="store_true")
+    mode.add_argument("--show", nargs="+", metavar="NAME")
+    parser.add_argument("--to", help="with --write: another directory than golden/")
+    args = parser.parse_args()
+    kernels = golden.serialize_all(args.show)
+    if args.show:
+        for kernel in kernels:
+            print(f"# {kernel.key}\n{show(kernel.descriptor)}")
+    elif args.hashes:
+        print("\n".join(f"{k.key} {k.hash}" for k in kernels))
+    elif args.write:
+        golden.write(kernels, args.to)
+        print(f"{len(kernels)} descriptors, {sum(len(k.descriptor) for k in kernels)} bytes")
+    else:
+        problems = golden.check(kernels)
+        print("\n".join(problems) or f"{len(kernels)} descriptors as committed")
+        return 1 if problems else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

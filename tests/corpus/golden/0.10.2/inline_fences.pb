@@ -1,0 +1,17 @@
+body 0J
+€J
+€R•
+
+€
+
+€ò
+run_scoped2á–inline_mgpu*`
+	constantsrS
+Q
+asm*Jfence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;*#
+function*inline_ptx.<locals>.ptxload"
+€store’inline_mgpu*\
+	constantsrO
+M
+asm*Ffence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;*#
+function*inline_ptx.<locals>.ptxZ€0
