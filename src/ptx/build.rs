@@ -308,7 +308,9 @@ impl Builder {
         let uniform = match derive(&inst, |v| self.ssa.values[v].uniform) {
             Derived::Known(u) | Derived::Claim(u) => u,
         };
-        let pure = inst.effects().is_pure();
+        let speculatable = inst.is_speculatable();
+        // What a guarded load defines exists only where the guard holds.
+        let pure = speculatable || (inst.effects().is_pure() && self.guard.is_none());
         let inst = inst.map(&mut Legalize(self, uniform));
         let hash = if pure { Some(hash_inst(&inst)) } else { None };
         if let Some(hash) = hash
@@ -338,7 +340,7 @@ impl Builder {
                 self.scopes.last_mut().expect("a scope is open").undo.push((hash, old));
             }
         }
-        let guard = if pure { None } else { self.guard };
+        let guard = if speculatable { None } else { self.guard };
         self.ssa.regions[region].ops.push(Op {
             kind: OpKind::Inst { guard, inst },
             loc: self.loc,

@@ -353,6 +353,14 @@ fn parse_list(text: &str) -> Vec<&str> {
     inner.split(',').map(str::trim).filter(|t| !t.is_empty()).collect()
 }
 
+/// The tied field among a row's.
+macro_rules! tied_field {
+    (tied $e:ident) => {
+        return Some($e)
+    };
+    ($kind:ident $e:ident) => {};
+}
+
 macro_rules! define_instructions {
     ($(
         $(#[doc = $doc:literal])*
@@ -420,6 +428,18 @@ macro_rules! define_instructions {
                 }
             }
 
+            /// The registers that are updated in place.
+            #[allow(unreachable_code)]
+            pub fn tied(&self) -> Option<&Tied<R>> {
+                match self { $( Inst::$variant { $( $field ),* } => { $( tied_field!($kind $field); )* } ),* }
+                None
+            }
+            #[allow(unreachable_code)]
+            pub fn tied_mut(&mut self) -> Option<&mut Tied<R>> {
+                match self { $( Inst::$variant { $( $field ),* } => { $( tied_field!($kind $field); )* } ),* }
+                None
+            }
+
             /// Calls the visitor's method of this row.
             pub fn accept<V: Visitor<R>>(&self, v: &mut V) -> V::Output {
                 match self { $( Inst::$variant { $( $field ),* } => v.$method($( $field ),*) ),* }
@@ -476,6 +496,11 @@ impl<R: Copy> Inst<R> {
     /// Prints as a block or a loop, which a predicate in front cannot guard.
     pub fn is_compound(&self) -> bool {
         ROWS[self.row()].syntax.starts_with("{{")
+    }
+
+    /// May be executed where the program would not: pure, and unable to fault.
+    pub fn is_speculatable(&self) -> bool {
+        self.effects().is_pure() && !matches!(self, Inst::LdNc { .. })
     }
 
     /// Every register read, tied inputs included.

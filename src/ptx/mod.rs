@@ -7,10 +7,12 @@
 pub mod build;
 pub mod evaluate;
 pub mod flat;
+pub mod infer_uniformity;
 pub mod inst;
 pub mod launch;
 pub mod modifier;
 pub mod operand;
+pub mod out_of_ssa;
 pub mod print;
 pub mod simplify;
 pub mod ssa;

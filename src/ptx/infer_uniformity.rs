@@ -1,0 +1,142 @@
+//! Which values are equal in all lanes of a warp, threads of a warpgroup or of the CTA: a greatest fixpoint.
+//!
+//! Everything starts as equal everywhere and is lowered by what defines it. Results of conditionals and loops are no
+//! more uniform than the condition (lanes that left a loop early hold values of another iteration). Where an
+//! instruction cannot tell (loads, shuffles), lowering's claim counts.
+use super::ssa::*;
+use super::uniformity::{Derived, derive};
+use cranelift_entity::SecondaryMap;
+
+struct Inference<'a> {
+    ssa: &'a Ssa,
+    uniform: SecondaryMap<Value, Uniform>,
+    changed: bool,
+}
+
+pub fn run(ssa: &mut Ssa) {
+    let Some(body) = ssa.body else { return };
+    let mut inference = Inference {
+        ssa,
+        uniform: SecondaryMap::with_default(Uniform::Cta),
+        changed: true,
+    };
+    while inference.changed {
+        inference.changed = false;
+        inference.region(body);
+    }
+    let uniform = inference.uniform;
+    for (v, data) in ssa.values.iter_mut() {
+        data.uniform = uniform[v];
+    }
+}
+
+impl Inference<'_> {
+    fn lower(&mut self, v: Value, to: Uniform) {
+        if to < self.uniform[v] {
+            self.uniform[v] = to;
+            self.changed = true;
+        }
+    }
+    fn region(&mut self, r: Region) {
+        let ssa = self.ssa;
+        for op in &ssa.regions[r].ops {
+            match &op.kind {
+                OpKind::Inst { inst, .. } => {
+                    let derived = derive(inst, |v| self.uniform[v]);
+                    inst.for_each_def(|d, _| {
+                        let to = match derived {
+                            Derived::Known(u) => u,
+                            Derived::Claim(u) => u.max(ssa.values[d].uniform),
+                        };
+                        self.lower(d, to);
+                    });
+                }
+                OpKind::If {
+                    cond,
+                    then,
+                    otherwise,
+                    results,
+                } => {
+                    self.region(*then);
+                    self.region(*otherwise);
+                    let (then, otherwise) = (&ssa.regions[*then].results, &ssa.regions[*otherwise].results);
+                    for ((d, t), e) in results.iter().zip(then).zip(otherwise) {
+                        let to = self.uniform[*t].min(self.uniform[*e]).min(self.uniform[*cond]);
+                        self.lower(*d, to);
+                    }
+                }
+                OpKind::Loop {
+                    inits,
+                    cond,
+                    body,
+                    results,
+                } => {
+                    let (cond_region, body_region) = (&ssa.regions[*cond], &ssa.regions[*body]);
+                    for (p, init) in cond_region.params.iter().zip(inits) {
+                        self.lower(*p, self.uniform[*init]);
+                    }
+                    self.region(*cond);
+                    let Some((pred, handed)) = cond_region.results.split_first() else {
+                        continue;
+                    };
+                    for (p, h) in body_region.params.iter().zip(handed) {
+                        self.lower(*p, self.uniform[*h]);
+                    }
+                    self.region(*body);
+                    for (p, next) in cond_region.params.iter().zip(&body_region.results) {
+                        self.lower(*p, self.uniform[*next]);
+                    }
+                    for (d, h) in results.iter().zip(handed) {
+                        let to = self.uniform[*h].min(self.uniform[*pred]);
+                        self.lower(*d, to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build::Builder;
+    use super::super::modifier::*;
+    use super::super::operand::*;
+    use super::*;
+
+    #[test]
+    fn a_loop_counter_is_uniform_until_the_exit_diverges() {
+        for divergent in [false, true] {
+            let mut b = Builder::new();
+            let (tid, cta) = (b.tid(), b.special(SpecialReg32::CtaidX));
+            let upper = if divergent { tid } else { cta };
+            let zero = b.constant(Class::B32, 0);
+            let params = b.open_loop(&[zero]);
+            let p = b.setp(Compare::Lt, CompareType::U32, params[0], upper);
+            let carried = b.open_body(p, &params);
+            let next = b.add(IntType::U32, carried[0], 1);
+            let results = b.close_loop(&[next]);
+            let mut ssa = b.finish();
+            run(&mut ssa);
+            assert_eq!(ssa.values[carried[0]].uniform, Uniform::Cta);
+            let expected = if divergent { Uniform::Thread } else { Uniform::Cta };
+            assert_eq!(ssa.values[results[0]].uniform, expected);
+        }
+    }
+
+    #[test]
+    fn a_carried_value_that_gets_a_lanes_own_is_its_own() {
+        let mut b = Builder::new();
+        let (tid, cta) = (b.tid(), b.special(SpecialReg32::CtaidX));
+        let zero = b.constant(Class::B32, 0);
+        let params = b.open_loop(&[zero, cta]);
+        let p = b.setp(Compare::Lt, CompareType::U32, params[0], cta);
+        let carried = b.open_body(p, &params);
+        let next = b.add(IntType::U32, carried[0], 1);
+        let x = b.add(IntType::U32, carried[1], tid);
+        b.close_loop(&[next, x]);
+        let mut ssa = b.finish();
+        run(&mut ssa);
+        assert_eq!(ssa.values[carried[1]].uniform, Uniform::Thread);
+        assert_eq!(ssa.values[carried[0]].uniform, Uniform::Cta);
+    }
+}

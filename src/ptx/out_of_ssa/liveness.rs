@@ -1,0 +1,378 @@
+//! Where values are live, as sorted lists of ranges over program points.
+//!
+//! Every op has a point where it reads (even) and one where it writes (odd); an op with tied registers is preceded by
+//! the copy of its inputs to its outputs. Values may be defined more than once (duplicated loop conditions, copies).
+use super::linearize::*;
+use crate::ptx::inst::{Effects, Inst};
+use crate::ptx::operand::{Class, Field, Src};
+use crate::ptx::ssa::{Ssa, Value};
+use cranelift_entity::{EntityRef, SecondaryMap};
+
+/// Half-open, sorted, disjoint, not touching.
+pub(super) type Ranges = Vec<(u32, u32)>;
+
+pub(super) struct Liveness {
+    pub ranges: SecondaryMap<Value, Ranges>,
+}
+
+/// One step of an op, as liveness sees it: reads at `point`, writes at `point + 1`.
+pub(super) enum Step<'a> {
+    Copies(&'a [(Value, Src<Value>)]),
+    Tied(&'a Inst<Value>),
+    /// With the guard, and the registers that asynchronous readers give back here.
+    Inst(&'a Inst<Value>, Option<Value>, &'a [Value]),
+}
+
+impl Step<'_> {
+    pub fn for_each_def(&self, mut f: impl FnMut(Value)) {
+        match self {
+            Step::Copies(pairs) => pairs.iter().for_each(|(d, _)| f(*d)),
+            Step::Tied(inst) => inst.tied().into_iter().flat_map(|t| &t.output).for_each(|v| f(*v)),
+            Step::Inst(inst, ..) => inst.for_each_def(|v, _| f(v)),
+        }
+    }
+    /// `constant` operands of copies and tied inputs are written, not read.
+    pub fn for_each_use(&self, constants: &SecondaryMap<Value, Option<u64>>, mut f: impl FnMut(Value)) {
+        match self {
+            Step::Copies(pairs) => pairs.iter().filter_map(|(_, s)| s.reg()).for_each(f),
+            Step::Tied(inst) => inst
+                .tied()
+                .into_iter()
+                .flat_map(|t| &t.input)
+                .filter(|v| constants[**v].is_none())
+                .for_each(|v| f(*v)),
+            Step::Inst(inst, guard, settled) => {
+                settled.iter().for_each(|v| f(*v));
+                guard.iter().for_each(|v| f(*v));
+                match inst.tied() {
+                    None => inst.for_each_use(|v, _| f(v)),
+                    // The inputs were copied: the outputs are read and written in place.
+                    Some(tied) => {
+                        tied.output.iter().for_each(|v| f(*v));
+                        for_each_untied_use(inst, f);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The uses that are not tied.
+pub(super) fn for_each_untied_use(inst: &Inst<Value>, mut f: impl FnMut(Value)) {
+    for field in inst.fields() {
+        match field {
+            Field::Reg(r, _) => f(*r),
+            Field::Src(Src::Reg(r), _) => f(*r),
+            Field::Addr(a, _) => f(a.base),
+            Field::Srcs(list, _) => list.iter().filter_map(|s| s.reg()).for_each(&mut f),
+            Field::Src(Src::Imm(_), _)
+            | Field::Tied(..)
+            | Field::Modifier(_)
+            | Field::Def(..)
+            | Field::Defs(..)
+            | Field::Number(_)
+            | Field::Param(_) => {}
+        }
+    }
+}
+
+/// The steps of an op in order.
+pub(super) fn steps<'a>(op: &'a LOp<'a>) -> impl DoubleEndedIterator<Item = Step<'a>> {
+    let (first, second) = match op {
+        LOp::Copies { pairs, .. } => (None, Step::Copies(pairs)),
+        LOp::Inst {
+            guard, inst, settled, ..
+        } => (
+            inst.tied().map(|_| Step::Tied(inst)),
+            Step::Inst(inst, guard.map(|(p, _)| p), settled),
+        ),
+    };
+    first.into_iter().chain(Some(second))
+}
+
+#[derive(Clone)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(n: usize) -> Bits {
+        Bits(vec![0; n.div_ceil(64)])
+    }
+    fn set(&mut self, i: usize) {
+        self.0[i / 64] |= 1 << (i % 64);
+    }
+    fn has(&self, i: usize) -> bool {
+        self.0[i / 64] >> (i % 64) & 1 == 1
+    }
+    fn for_each(&self, mut f: impl FnMut(usize)) {
+        for (w, word) in self.0.iter().enumerate() {
+            let mut rest = *word;
+            while rest != 0 {
+                f(w * 64 + rest.trailing_zeros() as usize);
+                rest &= rest - 1;
+            }
+        }
+    }
+}
+
+fn successors(t: &LTerm) -> ([usize; 2], usize) {
+    match t {
+        LTerm::Branch(to) => ([*to, 0], 1),
+        LTerm::Cond { then, otherwise, .. } => ([*then, *otherwise], 2),
+        LTerm::Return => ([0, 0], 0),
+    }
+}
+
+pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<Value, Option<u64>>) -> Liveness {
+    const NONE: u32 = u32::MAX;
+    // Values that are live into some block get a number.
+    let mut defined_in = vec![NONE; ssa.values.len()];
+    let mut number: SecondaryMap<Value, u32> = SecondaryMap::with_default(NONE);
+    let mut global: Vec<Value> = vec![];
+    let mut exposed: Vec<Vec<u32>> = vec![];
+    for (b, block) in linear.blocks.iter().enumerate() {
+        let mut here: Vec<u32> = vec![];
+        let mut used = |v: Value, defined_in: &[u32]| {
+            if defined_in[v.index()] != b as u32 {
+                if number[v] == NONE {
+                    number[v] = global.len() as u32;
+                    global.push(v);
+                }
+                here.push(number[v]);
+            }
+        };
+        for op in &block.ops {
+            for step in steps(op) {
+                step.for_each_use(constants, |v| used(v, &defined_in));
+                step.for_each_def(|v| defined_in[v.index()] = b as u32);
+            }
+        }
+        if let LTerm::Cond { pred, .. } = block.terminator {
+            used(pred, &defined_in);
+        }
+        exposed.push(here);
+    }
+    // Live-in sets, to a fixpoint, backwards.
+    let n = global.len();
+    let mut kill: Vec<Bits> = vec![Bits::new(n); linear.blocks.len()];
+    let mut live_in: Vec<Bits> = vec![Bits::new(n); linear.blocks.len()];
+    for (b, block) in linear.blocks.iter().enumerate() {
+        for op in &block.ops {
+            for step in steps(op) {
+                step.for_each_def(|v| {
+                    if number[v] != NONE {
+                        kill[b].set(number[v] as usize);
+                    }
+                });
+            }
+        }
+        exposed[b].iter().for_each(|i| live_in[b].set(*i as usize));
+    }
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for b in (0..linear.blocks.len()).rev() {
+            let (next, count) = successors(&linear.blocks[b].terminator);
+            for &s in &next[..count] {
+                for w in 0..live_in[b].0.len() {
+                    let more = live_in[s].0[w] & !kill[b].0[w];
+                    if more & !live_in[b].0[w] != 0 {
+                        live_in[b].0[w] |= more;
+                        changed = true;
+                    }
+                }
+            }
+        }
+    }
+    // Points, forwards; then ranges, backwards.
+    let mut start = vec![0u32; linear.blocks.len() + 1];
+    for (b, block) in linear.blocks.iter().enumerate() {
+        let steps: usize = block.ops.iter().map(|op| steps(op).count()).sum();
+        // One more step for the terminator.
+        start[b + 1] = start[b] + 2 * (steps as u32 + 1);
+    }
+    let mut ranges: SecondaryMap<Value, Ranges> = SecondaryMap::with_capacity(ssa.values.len());
+    let mut live_until = vec![NONE; ssa.values.len()];
+    // Ranges come out in descending order; a block's touches its successor's in printing order.
+    let close = |ranges: &mut SecondaryMap<Value, Ranges>, v: Value, from: u32, to: u32| match ranges[v].last_mut() {
+        Some(last) if last.0 == to => last.0 = from,
+        _ => ranges[v].push((from, to)),
+    };
+    for (b, block) in linear.blocks.iter().enumerate().rev() {
+        let end = start[b + 1];
+        let mut live: Vec<Value> = vec![];
+        let (next, count) = successors(&block.terminator);
+        for &s in &next[..count] {
+            live_in[s].for_each(|i| {
+                let v = global[i];
+                if live_until[v.index()] == NONE {
+                    live_until[v.index()] = end;
+                    live.push(v);
+                }
+            });
+        }
+        let mut point = end - 2;
+        if let LTerm::Cond { pred, .. } = block.terminator
+            && live_until[pred.index()] == NONE
+        {
+            live_until[pred.index()] = point + 1;
+            live.push(pred);
+        }
+        for op in block.ops.iter().rev() {
+            for step in steps(op).rev() {
+                point -= 2;
+                step.for_each_def(|v| {
+                    let until = std::mem::replace(&mut live_until[v.index()], NONE);
+                    let until = if until == NONE { point + 2 } else { until };
+                    close(&mut ranges, v, point + 1, until);
+                });
+                step.for_each_use(constants, |v| {
+                    if live_until[v.index()] == NONE {
+                        live_until[v.index()] = point + 1;
+                        live.push(v);
+                    }
+                });
+            }
+        }
+        debug_assert_eq!(point, start[b]);
+        for v in live {
+            let until = std::mem::replace(&mut live_until[v.index()], NONE);
+            if until != NONE {
+                debug_assert!(number[v] != NONE && live_in[b].has(number[v] as usize));
+                close(&mut ranges, v, start[b], until);
+            }
+        }
+    }
+    for v in ssa.values.keys() {
+        ranges[v].reverse();
+    }
+    Liveness { ranges }
+}
+
+/// Two values of one class are never live together.
+pub(super) fn disjoint(a: &Ranges, b: &Ranges) -> bool {
+    let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    short.iter().all(|(from, to)| {
+        // The first range of the long list that ends after `from`.
+        let at = long.partition_point(|(_, end)| end <= from);
+        long.get(at).is_none_or(|(start, _)| start >= to)
+    })
+}
+
+/// The union of two disjoint lists.
+pub(super) fn union(a: &mut Ranges, b: &Ranges) {
+    let mut out: Ranges = Vec::with_capacity(a.len() + b.len());
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() || j < b.len() {
+        let next = if j == b.len() || (i < a.len() && a[i].0 < b[j].0) {
+            i += 1;
+            a[i - 1]
+        } else {
+            j += 1;
+            b[j - 1]
+        };
+        match out.last_mut() {
+            Some(last) if last.1 == next.0 => last.1 = next.1,
+            _ => out.push(next),
+        }
+    }
+    *a = out;
+}
+
+/// Bytes of registers that the values of a class take where most are live; for reports.
+pub(super) fn pressure(ssa: &Ssa, live: &Liveness) -> u32 {
+    let mut events: Vec<(u32, i64)> = vec![];
+    for (v, data) in ssa.values.iter() {
+        let words = match data.class {
+            Class::Pred => 0,
+            Class::B16 | Class::B32 => 1,
+            Class::B64 => 2,
+        };
+        for (from, to) in &live.ranges[v] {
+            events.push((*from, words));
+            events.push((*to, -words));
+        }
+    }
+    events.sort_unstable();
+    let (mut now, mut max) = (0, 0);
+    for (_, words) in events {
+        now += words;
+        max = max.max(now);
+    }
+    max as u32
+}
+
+/// Marks each wait with the registers that the wgmmas it covers may read until then (fragments of A): they stay live
+/// from the issue to the wait.
+pub(super) fn mark_asynchronous_reads(linear: &mut Linear<'_>) {
+    let mut marks: Vec<(usize, usize, Vec<Value>)> = vec![];
+    for b in 0..linear.blocks.len() {
+        for (i, op) in linear.blocks[b].ops.iter().enumerate() {
+            let LOp::Inst { inst, .. } = op else { continue };
+            if !inst.effects().contains(Effects::ASYNC_REGISTERS) {
+                continue;
+            }
+            let mut read = vec![];
+            for field in inst.fields() {
+                if let Field::Srcs(list, _) = field {
+                    read.extend(list.iter().filter_map(|s| s.reg()));
+                }
+            }
+            if !read.is_empty() {
+                covering_waits(linear, (b, i + 1), &read, &mut marks);
+            }
+        }
+    }
+    for (b, i, values) in marks {
+        if let LOp::Inst { settled, .. } = &mut linear.blocks[b].ops[i] {
+            settled.extend(values);
+        }
+    }
+}
+
+/// Walks on from an issue to the wait that covers it, on every path.
+fn covering_waits(
+    linear: &Linear<'_>,
+    from: (usize, usize),
+    read: &[Value],
+    marks: &mut Vec<(usize, usize, Vec<Value>)>,
+) {
+    // More groups than a wait can name: it settles nothing beyond.
+    const MAX_GROUPS: u32 = 8;
+    let mut seen: rustc_hash::FxHashSet<(usize, u32)> = rustc_hash::FxHashSet::default();
+    // Position, and groups committed since the issue (its own included).
+    let mut work = vec![(from.0, from.1, 0u32)];
+    'path: while let Some((b, start, mut commits)) = work.pop() {
+        let block = &linear.blocks[b];
+        for (i, op) in block.ops.iter().enumerate().skip(start) {
+            match op {
+                LOp::Inst {
+                    inst: Inst::WgmmaCommit { .. },
+                    ..
+                } => commits = (commits + 1).min(MAX_GROUPS),
+                LOp::Inst {
+                    inst: Inst::WgmmaWait { n, .. },
+                    ..
+                } if i64::from(commits) > *n => {
+                    marks.push((b, i, read.to_vec()));
+                    continue 'path;
+                }
+                // A fragment is overwritten: what follows has other registers, or is the flat verifier's to refuse.
+                op => {
+                    let mut redefined = false;
+                    for step in steps(op) {
+                        step.for_each_def(|d| redefined |= read.contains(&d));
+                    }
+                    if redefined {
+                        continue 'path;
+                    }
+                }
+            }
+        }
+        let (next, count) = successors(&block.terminator);
+        for &s in &next[..count] {
+            if seen.insert((s, commits)) {
+                work.push((s, 0, commits));
+            }
+        }
+    }
+}

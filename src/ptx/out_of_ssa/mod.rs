@@ -1,0 +1,40 @@
+//! `ptx::Ssa` → `ptx::Flat`.
+//!
+//! Regions become blocks ([`linearize`]), values that may share a register do ([`liveness`], [`coalesce`]), what is
+//! left of the parallel copies is put in order ([`emit`]). An accumulator in flight is never copied: the copy would
+//! make ptxas serialise every wgmma of the kernel (C7514), so that it is an internal error here.
+mod coalesce;
+mod emit;
+mod linearize;
+mod liveness;
+#[cfg(test)]
+mod tests;
+
+use super::flat::Flat;
+use super::launch::LaunchSpec;
+use super::ssa::Ssa;
+use crate::error::Error;
+
+/// What a kernel is besides its code.
+#[derive(Clone, Debug)]
+pub struct Shell {
+    pub launch: LaunchSpec,
+    /// "sm_90a"
+    pub target: String,
+    /// `.minnctapersm`, needed by `setmaxnreg`.
+    pub min_ctas_per_sm: Option<u32>,
+}
+
+pub fn run(ssa: &Ssa, shell: Shell) -> Result<Flat, Error> {
+    let (mut linear, constants) = linearize::linearize(ssa);
+    liveness::mark_asynchronous_reads(&mut linear);
+    let live = liveness::compute(ssa, &linear, &constants);
+    let webs = coalesce::coalesce(ssa, &linear, &constants, live);
+    emit::emit(&linear, &constants, webs, shell)
+}
+
+/// 32-bit registers needed where most values are live: a lower bound of what ptxas will use.
+pub fn register_pressure(ssa: &Ssa) -> u32 {
+    let (linear, constants) = linearize::linearize(ssa);
+    liveness::pressure(ssa, &liveness::compute(ssa, &linear, &constants))
+}
