@@ -11,6 +11,8 @@ pub mod descriptor;
 pub mod dtype;
 pub mod emulate;
 pub mod error;
+#[cfg(feature = "xla-ffi")]
+pub mod ffi;
 pub mod kernel_ir;
 pub mod layout;
 pub mod lower;

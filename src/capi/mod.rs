@@ -1,1 +1,383 @@
-//! TODO
+//! The C API: plain functions for ctypes. `jax_plugin/smalt/_native.py` declares them; nothing else calls them.
+//!
+//! * Bytes come in as pointer and length, and go out as [`Bytes`], which the caller gives back to [`smalt_free`].
+//! * A function that can fail returns its error as JSON ([`LocatedError`](crate::runtime::LocatedError)) and empty
+//!   bytes on success; results go through out-parameters.
+//! * No panic leaves: a panic is an error like others.
+use crate::error::Error;
+use crate::runtime::{self, Artifact, BufferSpec, CompileOptions, HostBuffer, Locations};
+use serde::Deserialize;
+use serde_json::json;
+use std::ffi::c_char;
+use std::sync::Arc;
+
+/// Raised with every incompatible change; the Python side checks it.
+pub const CAPI_VERSION: u32 = 1;
+
+/// Bytes that the library owns until [`smalt_free`]. Empty: null and 0.
+#[repr(C)]
+pub struct Bytes {
+    data: *mut u8,
+    len: usize,
+}
+
+impl Bytes {
+    const EMPTY: Bytes = Bytes {
+        data: std::ptr::null_mut(),
+        len: 0,
+    };
+
+    fn new(bytes: impl Into<Vec<u8>>) -> Bytes {
+        let bytes: Box<[u8]> = bytes.into().into_boxed_slice();
+        if bytes.is_empty() {
+            return Bytes::EMPTY;
+        }
+        let len = bytes.len();
+        Bytes {
+            data: Box::into_raw(bytes).cast(),
+            len,
+        }
+    }
+}
+
+/// A compiled kernel and the locations of the call site that it was compiled for.
+pub struct Handle {
+    artifact: Arc<Artifact>,
+    locations: Locations,
+}
+
+/// # Safety
+/// `data` points to `len` readable bytes that outlive `'a`, or `len` is 0.
+unsafe fn slice<'a>(data: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: as our caller promises.
+    unsafe { std::slice::from_raw_parts(data, len) }
+}
+
+fn from_json<'a, T: Deserialize<'a>>(what: &str, text: &'a [u8]) -> Result<T, Error> {
+    serde_json::from_slice(text).map_err(|error| Error::internal(format!("{what} of the C API: {error}")))
+}
+
+fn answer(locations: &Locations, body: impl FnOnce() -> Result<(), Error>) -> Bytes {
+    match runtime::contain_panics(body) {
+        Ok(()) => Bytes::EMPTY,
+        Err(error) => Bytes::new(json!(locations.locate(&error)).to_string()),
+    }
+}
+
+/// Text without a way to fail; a panic gives empty bytes.
+fn text(body: impl FnOnce() -> String) -> Bytes {
+    runtime::contain_panics(|| Ok(body())).map_or(Bytes::EMPTY, Bytes::new)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_capi_version() -> u32 {
+    CAPI_VERSION
+}
+
+/// The crate's version, NUL-terminated and static.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Gives bytes back.
+///
+/// # Safety
+/// `bytes` came from this library and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_free(bytes: Bytes) {
+    if !bytes.data.is_null() {
+        // SAFETY: made by `Bytes::new` from a box of this length.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(bytes.data, bytes.len)) });
+    }
+}
+
+/// Tells where Python packages lie (a JSON list of folders): assemblers are looked for there.
+///
+/// # Safety
+/// `json` points to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_set_packages(json: *const u8, len: usize) -> Bytes {
+    // SAFETY: as our caller promises.
+    let json = unsafe { slice(json, len) };
+    answer(&Locations::default(), || {
+        runtime::set_packages(from_json("the packages", json)?);
+        Ok(())
+    })
+}
+
+/// Compiles a descriptor (from the cache, if it was compiled before). `options` is JSON: `{"target": "sm_90a"}`.
+///
+/// # Safety
+/// Each pointer points to its length in bytes; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_compile(
+    descriptor: *const u8,
+    descriptor_len: usize,
+    debug: *const u8,
+    debug_len: usize,
+    options: *const u8,
+    options_len: usize,
+    out: *mut *mut Handle,
+) -> Bytes {
+    // SAFETY: as our caller promises.
+    let (descriptor, debug, options) = unsafe {
+        (
+            slice(descriptor, descriptor_len),
+            slice(debug, debug_len),
+            slice(options, options_len),
+        )
+    };
+    let locations = Locations::decode(debug);
+    answer(&locations.clone(), || {
+        let options: CompileOptions = from_json("the options", options)?;
+        let artifact = runtime::compile(descriptor, debug, &options)?;
+        // SAFETY: as our caller promises.
+        unsafe { out.write(Box::into_raw(Box::new(Handle { artifact, locations }))) };
+        Ok(())
+    })
+}
+
+/// A kernel given as PTX text.
+#[derive(Deserialize)]
+struct PtxKernel {
+    name: String,
+    ptx: String,
+    launch: crate::ptx::launch::LaunchSpec,
+    buffers: Vec<BufferSpec>,
+    target: String,
+}
+
+/// Makes an artifact of PTX text; `json` has its fields `name`, `ptx`, `launch`, `buffers`, `target`.
+///
+/// # Safety
+/// `json` points to `len` bytes; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_from_ptx(json: *const u8, len: usize, out: *mut *mut Handle) -> Bytes {
+    // SAFETY: as our caller promises.
+    let json = unsafe { slice(json, len) };
+    answer(&Locations::default(), || {
+        let kernel: PtxKernel = from_json("a PTX kernel", json)?;
+        runtime::capability(&kernel.target)?;
+        let PtxKernel {
+            name,
+            ptx,
+            launch,
+            buffers,
+            target,
+        } = kernel;
+        let artifact = Arc::new(Artifact::from_ptx(&name, &ptx, launch, buffers, &target));
+        let locations = Locations::default();
+        // SAFETY: as our caller promises.
+        unsafe { out.write(Box::into_raw(Box::new(Handle { artifact, locations }))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `handle` came from this library and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_release(handle: *mut Handle) {
+    if !handle.is_null() {
+        // SAFETY: made by `Box::into_raw`.
+        let handle = unsafe { Box::from_raw(handle) };
+        // A panic while dropping leaks the rest, which is the better half of an abort.
+        let _ = runtime::contain_panics(|| {
+            drop(handle);
+            Ok(())
+        });
+    }
+}
+
+/// The artifact's report as JSON.
+///
+/// # Safety
+/// `handle` is alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_report(handle: *const Handle) -> Bytes {
+    // SAFETY: as our caller promises.
+    let handle = unsafe { &*handle };
+    text(|| handle.artifact.report(&handle.locations).to_string())
+}
+
+/// The PTX text.
+///
+/// # Safety
+/// `handle` is alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_ptx(handle: *const Handle) -> Bytes {
+    // SAFETY: as our caller promises.
+    let handle = unsafe { &*handle };
+    text(|| handle.artifact.compiled.ptx.clone())
+}
+
+/// Assembles, if that was not done; `out` gets the cubin, or nothing where only the driver can assemble.
+///
+/// # Safety
+/// `handle` is alive; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_assemble(handle: *const Handle, out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    let handle = unsafe { &*handle };
+    answer(&handle.locations, || {
+        let cubin = handle.artifact.assembled()?.map(|assembled| assembled.cubin.clone());
+        // SAFETY: as our caller promises.
+        unsafe { out.write(Bytes::new(cubin.unwrap_or_default())) };
+        Ok(())
+    })
+}
+
+/// Starts the assembler on another thread.
+///
+/// # Safety
+/// `handle` is alive.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_assemble_in_background(handle: *const Handle) -> Bytes {
+    // SAFETY: as our caller promises.
+    let handle = unsafe { &*handle };
+    answer(&handle.locations, || {
+        handle.artifact.assemble_in_background();
+        Ok(())
+    })
+}
+
+/// Runs the kernel on host buffers, in the launch's numbering: in the emulator (`device` < 0) or on that GPU.
+/// `out` gets a report as JSON.
+///
+/// # Safety
+/// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and used by nobody
+/// else meanwhile; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_run(
+    handle: *const Handle,
+    device: i32,
+    count: usize,
+    data: *const *mut u8,
+    lens: *const usize,
+    out: *mut Bytes,
+) -> Bytes {
+    // SAFETY: as our caller promises.
+    let handle = unsafe { &*handle };
+    answer(&handle.locations, || {
+        let buffers = (0..count).map(|index| {
+            // SAFETY: both arrays have `count` entries.
+            let (address, bytes) = unsafe { (*data.add(index), *lens.add(index)) };
+            HostBuffer {
+                address,
+                bytes: bytes as u64,
+            }
+        });
+        let buffers = buffers.collect::<Vec<_>>();
+        // SAFETY: as our caller promises.
+        let report = unsafe { runtime::run_on_host_data(&handle.artifact, device, &buffers) }?;
+        // SAFETY: as our caller promises.
+        unsafe { out.write(Bytes::new(report.to_string())) };
+        Ok(())
+    })
+}
+
+/// What works on this machine, as JSON.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_doctor() -> Bytes {
+    text(|| runtime::doctor().to_string())
+}
+
+/// The artifact cache's state, as JSON.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_cache_stats() -> Bytes {
+    text(|| json!(runtime::stats()).to_string())
+}
+
+/// The address of an XLA FFI handler, for a PyCapsule; 0 if the number names none or the library has no XLA.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_xla_handler(number: u32) -> usize {
+    #[cfg(feature = "xla-ffi")]
+    {
+        use crate::ffi::Handler;
+        let handler = match number {
+            0 => Handler::InstantiateCpu,
+            1 => Handler::ExecuteCpu,
+            2 => Handler::InstantiateCuda,
+            3 => Handler::InitializeCuda,
+            4 => Handler::ExecuteCuda,
+            5 => Handler::ExecuteCudaUncaptured,
+            _ => return 0,
+        };
+        crate::ffi::handler_address(handler)
+    }
+    #[cfg(not(feature = "xla-ffi"))]
+    {
+        let _ = number;
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(bytes: Bytes) -> Vec<u8> {
+        // SAFETY: made by this library, used once.
+        let copy = unsafe { slice(bytes.data, bytes.len) }.to_vec();
+        // SAFETY: as above.
+        unsafe { smalt_free(bytes) };
+        copy
+    }
+
+    #[test]
+    fn an_error_is_json_with_its_fault() {
+        let mut handle = std::ptr::null_mut();
+        let options = br#"{"target": "sm_90a"}"#;
+        // SAFETY: the pointers and lengths belong together.
+        let error = unsafe {
+            smalt_compile(
+                b"x".as_ptr(),
+                0,
+                std::ptr::null(),
+                0,
+                options.as_ptr(),
+                options.len(),
+                &mut handle,
+            )
+        };
+        let error: serde_json::Value = serde_json::from_slice(&take(error)).unwrap();
+        assert_eq!(error["fault"], "InvalidDescriptor", "{error}");
+        assert!(handle.is_null());
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let error = take(answer(&Locations::default(), || panic!("half-way")));
+        let error: serde_json::Value = serde_json::from_slice(&error).unwrap();
+        assert_eq!(error["fault"], "Internal");
+        assert!(error["what"].as_str().unwrap().contains("half-way"));
+    }
+
+    #[test]
+    fn ptx_kernels_are_described_by_json() {
+        let kernel = json!({
+            "name": "k", "ptx": ".version 8.0\n", "target": "sm_90a",
+            "launch": {"entry": "k", "grid": [1, 1, 1], "cluster": [1, 1, 1], "block": 128, "smem_bytes": 0,
+                       "params": [{"Pointer": {"buffer": 0}}], "scratch": [], "uses_programmatic_launch": false},
+            "buffers": [{"role": "mutable", "bytes": 4, "text": "f32[]"}],
+        });
+        let kernel = kernel.to_string();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: pointer and length belong together.
+        assert_eq!(
+            take(unsafe { smalt_from_ptx(kernel.as_ptr(), kernel.len(), &mut handle) }),
+            b""
+        );
+        // SAFETY: the handle is alive.
+        let report: serde_json::Value = serde_json::from_slice(&take(unsafe { smalt_report(handle) })).unwrap();
+        assert_eq!(
+            (&report["launch"]["block"], &report["operands"]),
+            (&json!(128), &json!(1))
+        );
+        // SAFETY: the handle is alive and not used again.
+        unsafe { smalt_release(handle) };
+    }
+}

@@ -1,1 +1,22 @@
-//! TODO
+//! The CUDA driver, as much of it as launching needs. Knows no IR.
+//!
+//! * `driver`: the entry points, looked up once by name; result codes are integers, for a driver may return codes
+//!   that no enum of ours knows. A machine without the driver gets an error, never a panic.
+//! * [`Plan`]: what a kernel needs at launch, as plain data.
+//! * [`Loaded`]: a plan with its module on one device. Loading may block; launching gathers pointers, copies the
+//!   encoded tensor maps, sets their addresses and calls `cuLaunchKernelEx`: no allocation of device memory, no lock.
+//! * [`PerDevice`]: where a kernel keeps what is loaded.
+//! * `retire`: modules are unloaded late, at a point where nothing can be queued on them.
+//! * [`standalone`]: a kernel on host data, with no JAX around.
+mod device;
+mod driver;
+mod kernel;
+mod per_device;
+mod plan;
+mod retire;
+pub mod standalone;
+
+pub use device::{DeviceInfo, devices, driver_version};
+pub use kernel::{Image, JitLog, Loaded, Resources};
+pub use per_device::PerDevice;
+pub use plan::{MAX_TENSOR_RANK, Param, Plan, TensorMap};

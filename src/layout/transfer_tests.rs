@@ -139,7 +139,7 @@ fn random_transfers_move_every_element() {
         }
         let bits = rng.pick(&[4, 8, 16, 16, 32, 32, 64]);
         let mut values = Vec::new();
-        let view = arbitrary_view(&mut rng, &layout.shape().to_vec(), bits, &mut values);
+        let view = arbitrary_view(&mut rng, layout.shape(), bits, &mut values);
         let memory = if case % 4 == 0 && view.swizzle.is_none() {
             Memory::Global { align: 16 }
         } else {

@@ -1,1 +1,96 @@
-//! TODO
+//! Strings the rooms together: descriptor → artifact → a launch on either machine.
+//!
+//! * [`compile`]: the artifact of a descriptor, from the cache or through [`pipeline`].
+//! * [`Artifact`]: PTX, flat program, launch specification, resources; assembled and loaded when first needed.
+//! * [`CallSite`]: an artifact at one place of one program, with the locations of its ops.
+//! * [`env`]: every environment variable that the library reads.
+//!
+//! Compile early, launch late: lowering compiles (so that errors are Python exceptions) and starts the assembler in
+//! the background, Instantiate finds the artifact in the cache, Initialize loads it, Execute only launches.
+mod artifact;
+mod cache;
+mod call_site;
+mod doctor;
+mod dump;
+pub mod env;
+mod host;
+mod locations;
+mod panics;
+pub mod pipeline;
+
+pub use artifact::{Artifact, BufferRole, BufferSpec, Phase};
+pub use cache::{Stats, compile, stats};
+pub use call_site::{BufferView, CallSite, CallSiteAttributes};
+pub use doctor::doctor;
+pub use host::{HostBuffer, run_on_host_data};
+pub use locations::{Frame, LocatedError, Locations};
+pub use panics::contain_panics;
+pub use pipeline::CompileOptions;
+
+use crate::assemble::{Assembler, Config};
+use crate::error::{Error, Fault};
+use std::sync::{Arc, OnceLock, RwLock};
+
+/// A target's compute capability: `sm_90a` → (9, 0).
+pub fn capability(target: &str) -> Result<(u32, u32), Error> {
+    let number = target.strip_prefix("sm_").map(|rest| rest.trim_end_matches(['a', 'f']));
+    let number = number
+        .and_then(|number| number.parse::<u32>().ok())
+        .filter(|&number| number >= 10);
+    let number = number.ok_or_else(|| {
+        Error::new(Fault::InvalidDescriptor, format!("the target `{target}`")).expected("sm_90a, sm_100a, sm_103a")
+    })?;
+    Ok((number / 10, number % 10))
+}
+
+/// The target for a device of this capability.
+pub fn target_of((major, minor): (u32, u32)) -> String {
+    format!("sm_{major}{minor}a")
+}
+
+/// Where Python packages lie, told by the Python side: pip puts assemblers there.
+static PACKAGES: RwLock<Vec<std::path::PathBuf>> = RwLock::new(Vec::new());
+static ASSEMBLER: OnceLock<Result<Arc<Assembler>, Error>> = OnceLock::new();
+
+/// To be called before anything is assembled; later calls have no effect on an assembler already chosen.
+pub fn set_packages(packages: Vec<std::path::PathBuf>) {
+    *PACKAGES.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = packages;
+}
+
+/// The assembler of this process, looked for once.
+pub fn assembler() -> Result<Arc<Assembler>, Error> {
+    let find = || {
+        let env = env::get()?;
+        let config = Config {
+            choice: env.assembler,
+            ptxas: env.ptxas.clone(),
+            packages: PACKAGES.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone(),
+            cuda_home: env.cuda_home.clone(),
+            path: env.path.clone(),
+            cache: env.cache_dir.clone(),
+        };
+        Assembler::find(&config).map(Arc::new)
+    };
+    ASSEMBLER.get_or_init(find).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_and_capabilities() {
+        for (target, pair) in [
+            ("sm_90a", (9, 0)),
+            ("sm_100a", (10, 0)),
+            ("sm_103a", (10, 3)),
+            ("sm_121a", (12, 1)),
+        ] {
+            assert_eq!(capability(target), Ok(pair));
+            assert_eq!(target_of(pair), target);
+        }
+        for wrong in ["", "sm_", "sm_9", "90a", "sm_-90", "sm_90aa_", "compute_90a"] {
+            assert!(capability(wrong).is_err(), "{wrong}");
+        }
+    }
+}

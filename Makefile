@@ -1,0 +1,43 @@
+# make demo     a fresh machine's first command: builds everything and runs real kernels
+# make test     everything that needs no GPU
+# make gpu-test what needs one
+# make build    the library, optimised, into the Python package
+# Needs Rust, Python >= 3.11, a C++17 compiler. BUILD.md has the details.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LIBRARY := jax_plugin/smalt/libsmalt.so
+CUDA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo 1)
+JAX := $(if $(CUDA),jax[cuda13],jax)
+export SMALT_XLA_FFI_INCLUDE_DIR ?= $(shell $(PYTHON) scripts/xla_headers.py)
+
+.PHONY: demo test gpu-test build venv lint clean FORCE
+
+demo: build
+	$(BIN)/python examples/demo.py
+
+build: venv $(LIBRARY)
+
+venv:
+	scripts/venv.sh $(VENV) $(PYTHON) -c constraints/jax.txt "$(JAX)" numpy absl-py pytest mypy
+	@echo "$(CURDIR)/jax_plugin" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/smalt.pth"
+
+$(LIBRARY): FORCE
+	cargo build --profile dist --lib
+	@cmp -s $${CARGO_TARGET_DIR:-target}/dist/libsmalt.so $@ || cp $${CARGO_TARGET_DIR:-target}/dist/libsmalt.so $@
+
+# Everything that needs no GPU: .ci/run without what needs other Pythons.
+test:
+	SMALT_CI_PYTHONS="$(PYTHON)" .ci/run
+
+gpu-test: build
+	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -q tests/gpu
+
+lint:
+	cargo fmt --check
+	cargo clippy --all-targets --features test-handlers -- -D warnings
+
+clean:
+	rm -rf target build .venv .venv-* $(LIBRARY)
+
+FORCE:

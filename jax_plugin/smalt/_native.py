@@ -1,0 +1,212 @@
+"""The native library: finding it, its C API (src/capi/mod.rs), and typed wrappers that raise smalt's errors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from smalt import _errors
+
+CAPI_VERSION = 1
+_NAME = "libsmalt.dylib" if platform.system() == "Darwin" else "libsmalt.so"
+
+
+class _Bytes(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+
+
+_Handle = ctypes.c_void_p
+_Input = (ctypes.c_char_p, ctypes.c_size_t)  # bytes and their length
+
+# name -> (result, arguments)
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "smalt_capi_version": (ctypes.c_uint32, ()),
+    "smalt_version": (ctypes.c_char_p, ()),
+    "smalt_free": (None, (_Bytes,)),
+    "smalt_set_packages": (_Bytes, _Input),
+    "smalt_compile": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Handle))),
+    "smalt_from_ptx": (_Bytes, (*_Input, ctypes.POINTER(_Handle))),
+    "smalt_release": (None, (_Handle,)),
+    "smalt_report": (_Bytes, (_Handle,)),
+    "smalt_ptx": (_Bytes, (_Handle,)),
+    "smalt_assemble": (_Bytes, (_Handle, ctypes.POINTER(_Bytes))),
+    "smalt_assemble_in_background": (_Bytes, (_Handle,)),
+    "smalt_run": (
+        _Bytes,
+        (
+            _Handle,
+            ctypes.c_int32,
+            ctypes.c_size_t,
+            ctypes.POINTER(ctypes.c_void_p),
+            ctypes.POINTER(ctypes.c_size_t),
+            ctypes.POINTER(_Bytes),
+        ),
+    ),
+    "smalt_doctor": (_Bytes, ()),
+    "smalt_cache_stats": (_Bytes, ()),
+    "smalt_xla_handler": (ctypes.c_size_t, (ctypes.c_uint32,)),
+}
+
+
+def candidates() -> list[pathlib.Path]:
+    """Where the library is looked for, in order: SMALT_LIBRARY, the package, a source tree's builds (newest first)."""
+    if override := os.environ.get("SMALT_LIBRARY"):
+        return [pathlib.Path(override)]
+    package = pathlib.Path(__file__).resolve().parent
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or package.parent.parent / "target")
+    builds = [target / profile / _NAME for profile in ("dist", "release", "debug")]
+    built = sorted((b for b in builds if b.is_file()), key=lambda b: b.stat().st_mtime, reverse=True)
+    return [package / _NAME, *built]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The library, loaded once. Raises ImportError with every place that was tried."""
+    path = next((c for c in candidates() if c.is_file()), None)
+    if path is None:
+        tried = "\n  ".join(str(c) for c in candidates())
+        raise ImportError(f"smalt's native library is not built: run `make build`. Looked for:\n  {tried}")
+    lib = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(lib, name, None)
+        if function is None:
+            raise ImportError(f"{path} lacks {name}: it was built from another version; run `make build`")
+        function.restype, function.argtypes = result, arguments
+    if (version := lib.smalt_capi_version()) != CAPI_VERSION:
+        raise ImportError(f"{path} has C API version {version}, this package wants {CAPI_VERSION}: run `make build`")
+    packages = json.dumps([p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]).encode()
+    _check(lib, lib.smalt_set_packages(packages, len(packages)))
+    return lib
+
+
+def library_path() -> pathlib.Path:
+    return pathlib.Path(library()._name)
+
+
+def version() -> str:
+    text: bytes = library().smalt_version()
+    return text.decode()
+
+
+def _take(lib: ctypes.CDLL, owned: _Bytes) -> bytes:
+    try:
+        return ctypes.string_at(owned.data, owned.len) if owned.len else b""
+    finally:
+        lib.smalt_free(owned)
+
+
+def _check(lib: ctypes.CDLL, result: _Bytes) -> None:
+    if error := _take(lib, result):
+        _raise(json.loads(error))
+
+
+_CLASSES: dict[str, type[_errors.Error]] = {
+    "Unsupported": _errors.Unsupported,
+    "InvalidKernel": _errors.InvalidKernel,
+    "Internal": _errors.Internal,
+}
+
+
+def _raise(report: dict[str, Any]) -> NoReturn:
+    """Raises the library's report as one of smalt's errors; the report is its attribute `report`."""
+    error = _CLASSES.get(report["fault"], _errors.CompileError)(report["message"])
+    error.report = report  # type: ignore[attr-defined]
+    raise error
+
+
+class Artifact:
+    """A compiled kernel. Alive as long as this object; executables hold their own reference."""
+
+    def __init__(self, lib: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+        self._lib = lib
+        self._handle = handle
+
+    def __del__(self) -> None:
+        self._lib.smalt_release(self._handle)
+
+    def report(self) -> dict[str, Any]:
+        """Everything about the kernel: launch, buffers, phases, and registers, spills and warnings once assembled."""
+        report: dict[str, Any] = json.loads(_take(self._lib, self._lib.smalt_report(self._handle)))
+        return report
+
+    @property
+    def scratch_bytes(self) -> list[int]:
+        """Sizes of the zeroed scratch buffers that the caller passes after the operands."""
+        return [scratch["bytes"] for scratch in self.report()["launch"]["scratch"]]
+
+    @property
+    def ptx(self) -> str:
+        return _take(self._lib, self._lib.smalt_ptx(self._handle)).decode()
+
+    def assemble(self) -> bytes | None:
+        """The cubin; None where there is no assembler but the driver's."""
+        cubin = _Bytes()
+        _check(self._lib, self._lib.smalt_assemble(self._handle, ctypes.byref(cubin)))
+        return _take(self._lib, cubin) or None
+
+    def assemble_in_background(self) -> None:
+        _check(self._lib, self._lib.smalt_assemble_in_background(self._handle))
+
+    def run(self, buffers: Sequence[Any], device: int | None = None) -> dict[str, Any]:
+        """Runs on NumPy arrays, in place, in the launch's numbering; in the emulator, or on GPU `device`.
+
+        The arrays must be C-contiguous, writable and distinct, and as large as the kernel's buffers.
+        """
+        for index, buffer in enumerate(buffers):
+            if not (buffer.flags.c_contiguous and buffer.flags.writeable):
+                raise ValueError(f"buffer {index} of a run: expected a C-contiguous, writable array")
+        count = len(buffers)
+        data = (ctypes.c_void_p * count)(*(b.ctypes.data for b in buffers))
+        lens = (ctypes.c_size_t * count)(*(b.nbytes for b in buffers))
+        out = _Bytes()
+        number = -1 if device is None else device
+        _check(self._lib, self._lib.smalt_run(self._handle, number, count, data, lens, ctypes.byref(out)))
+        report: dict[str, Any] = json.loads(_take(self._lib, out))
+        return report
+
+
+def compile(descriptor: bytes, debug: bytes, target: str, options: dict[str, Any] | None = None) -> Artifact:
+    """Compiles a descriptor, or finds it in the process's cache."""
+    lib = library()
+    text = json.dumps({"target": target, **(options or {})}).encode()
+    handle = _Handle()
+    arguments = (descriptor, len(descriptor), debug, len(debug), text, len(text))
+    _check(lib, lib.smalt_compile(*arguments, ctypes.byref(handle)))
+    return Artifact(lib, handle)
+
+
+def from_ptx(name: str, ptx: str, launch: dict[str, Any], buffers: list[dict[str, Any]], target: str) -> Artifact:
+    """An artifact of PTX text; see `PtxKernel` in src/capi/mod.rs."""
+    lib = library()
+    kernel = {"name": name, "ptx": ptx, "launch": launch, "buffers": buffers, "target": target}
+    text = json.dumps(kernel).encode()
+    handle = _Handle()
+    _check(lib, lib.smalt_from_ptx(text, len(text), ctypes.byref(handle)))
+    return Artifact(lib, handle)
+
+
+def doctor() -> dict[str, Any]:
+    lib = library()
+    report: dict[str, Any] = json.loads(_take(lib, lib.smalt_doctor()))
+    return report
+
+
+def cache_stats() -> dict[str, int]:
+    lib = library()
+    stats: dict[str, int] = json.loads(_take(lib, lib.smalt_cache_stats()))
+    return stats
+
+
+def xla_handler(number: int) -> int:
+    """The address of an XLA FFI handler; see `smalt_xla_handler` in src/capi/mod.rs."""
+    address: int = library().smalt_xla_handler(number)
+    if not address:
+        raise ImportError(f"{library_path()} was built without the XLA FFI (feature xla-ffi): run `make build`")
+    return address

@@ -1,0 +1,62 @@
+//! Unloading modules late.
+//!
+//! XLA destroys a call site with its executable, when work on its kernel may still be queued, and a recorded graph may
+//! name its function. So dropping only retires the module; when enough have gathered, the next load synchronises the
+//! context once and unloads them: memory stays bounded and no launch ever waits.
+use super::driver::{Driver, SUCCESS, driver, uncaptured};
+use cudarc::driver::sys;
+use std::sync::Mutex;
+
+/// Modules that may wait before a load clears them away.
+const PATIENCE: usize = 256;
+
+struct Retired {
+    context: sys::CUcontext,
+    module: sys::CUmodule,
+}
+
+// SAFETY: driver handles may be used from any thread.
+unsafe impl Send for Retired {}
+
+static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+
+pub fn retire(context: sys::CUcontext, module: sys::CUmodule) {
+    let mut retired = RETIRED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    retired.push(Retired { context, module });
+}
+
+/// Called by every load, with `context` current. Unloads what has gathered for it, if that is much.
+pub fn clear(context: sys::CUcontext) {
+    let Ok(driver) = driver() else { return };
+    let mine = {
+        let mut retired = RETIRED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if retired.iter().filter(|module| module.context == context).count() < PATIENCE {
+            return;
+        }
+        let (mine, others) = std::mem::take(&mut *retired)
+            .into_iter()
+            .partition::<Vec<_>, _>(|m| m.context == context);
+        *retired = others;
+        mine
+    };
+    if !uncaptured(driver, || unload(driver, &mine)) {
+        // A capture is going on in this context: later.
+        RETIRED
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .extend(mine);
+    }
+}
+
+fn unload(driver: &Driver, modules: &[Retired]) -> bool {
+    // SAFETY: waits for everything queued in the current context.
+    if unsafe { (driver.ctx_synchronize)() } != SUCCESS {
+        return false;
+    }
+    for retired in modules {
+        // SAFETY: nothing is queued on it, its owner is gone, and it is unloaded only once. A failure would mean that
+        // the context is gone, and the module with it.
+        unsafe { (driver.module_unload)(retired.module) };
+    }
+    true
+}

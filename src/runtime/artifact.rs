@@ -1,0 +1,350 @@
+//! A compiled kernel.
+use super::pipeline::{CompileOptions, Compiled};
+use super::{assembler, cache, capability, target_of};
+use crate::assemble::{Assembled, Request};
+use crate::cuda;
+use crate::error::{Error, Fault};
+use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSwizzle};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::sync::{Arc, OnceLock};
+
+/// A step of compilation and its time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    pub name: &'static str,
+    pub micros: u64,
+}
+
+/// A buffer of the launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BufferSpec {
+    pub role: BufferRole,
+    pub bytes: u64,
+    /// E.g. `f32[64,128]`, for messages.
+    pub text: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BufferRole {
+    /// Read.
+    Input,
+    /// Written.
+    Output,
+    /// Read and written in place; the aliased result, if there is one, is the same memory.
+    Mutable,
+    /// Zeroed before the launch.
+    Scratch,
+}
+
+/// A compiled kernel. Shared by all call sites with the same descriptor, target and options.
+pub struct Artifact {
+    /// SHA-256 of the descriptor, in hex.
+    pub hash: String,
+    pub options: CompileOptions,
+    /// Kept, so that a device of another architecture can be compiled for.
+    descriptor: Vec<u8>,
+    debug: Vec<u8>,
+    pub compiled: Compiled,
+    pub phases: Vec<Phase>,
+    assembled: OnceLock<Result<Option<Assembled>, Error>>,
+    loaded: cuda::PerDevice,
+}
+
+impl Artifact {
+    pub(super) fn new(
+        descriptor: &[u8],
+        debug: &[u8],
+        options: CompileOptions,
+        compiled: Compiled,
+        phases: Vec<Phase>,
+    ) -> Artifact {
+        Artifact {
+            hash: cache::hash(descriptor),
+            debug: if options.line_info { debug.to_vec() } else { Vec::new() },
+            descriptor: descriptor.to_vec(),
+            options,
+            compiled,
+            phases,
+            assembled: OnceLock::new(),
+            loaded: cuda::PerDevice::default(),
+        }
+    }
+
+    /// An artifact of PTX text that somebody wrote: no descriptor, no emulator program.
+    pub fn from_ptx(name: &str, ptx: &str, launch: LaunchSpec, buffers: Vec<BufferSpec>, target: &str) -> Artifact {
+        let count = |roles: &[BufferRole]| buffers.iter().filter(|buffer| roles.contains(&buffer.role)).count();
+        let compiled = Compiled {
+            name: name.into(),
+            flat: None,
+            ptx: ptx.into(),
+            launch,
+            operands: count(&[BufferRole::Input, BufferRole::Mutable]),
+            results: count(&[BufferRole::Output]),
+            buffers,
+            notes: serde_json::Value::Null,
+            host: None,
+        };
+        let options = CompileOptions {
+            target: target.into(),
+            line_info: false,
+        };
+        Artifact::new(b"", b"", options, compiled, Vec::new())
+    }
+
+    pub fn launch(&self) -> &LaunchSpec {
+        &self.compiled.launch
+    }
+
+    /// The cubin; `None` where only the driver can assemble. Assembled once: who comes second waits.
+    pub fn assembled(&self) -> Result<Option<&Assembled>, Error> {
+        let assemble = || {
+            let request = Request {
+                ptx: &self.compiled.ptx,
+                target: &self.options.target,
+                line_info: self.options.line_info,
+            };
+            let assembled = assembler()?.assemble(request)?;
+            super::dump::dump_assembled(self, assembled.as_ref());
+            Ok(assembled)
+        };
+        match self.assembled.get_or_init(assemble) {
+            Ok(assembled) => Ok(assembled.as_ref()),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// Starts the assembler on another thread; errors show when the cubin is needed.
+    pub fn assemble_in_background(self: &Arc<Artifact>) {
+        if self.assembled.get().is_some() {
+            return;
+        }
+        let artifact = self.clone();
+        let body = move || {
+            // Kept in the cell, and reported by whoever needs the cubin.
+            let _ = super::contain_panics(|| artifact.assembled().map(drop));
+        };
+        // Without a thread, whoever needs the cubin assembles it.
+        let _ = std::thread::Builder::new().name("smalt-assemble".into()).spawn(body);
+    }
+
+    /// The kernel on the device whose context is current, loaded if need be.
+    pub fn loaded(&self, device: i32) -> Result<&cuda::Loaded, Error> {
+        self.loaded.get_or_load(device, || self.load())
+    }
+
+    fn load(&self) -> Result<cuda::Loaded, Error> {
+        let device = cuda::DeviceInfo::current()?;
+        let here = target_of(device.capability);
+        if capability(&self.options.target)? != device.capability {
+            return self.for_target(&here, &device)?.load();
+        }
+        let plan = plan(self.launch());
+        match self.assembled()? {
+            Some(assembled) => {
+                let cubin = cuda::Loaded::load(plan.clone(), cuda::Image::Cubin(&assembled.cubin));
+                // A cubin that this driver cannot read may still be PTX that it can.
+                cubin.or_else(|error| match error.fault {
+                    Fault::Environment => cuda::Loaded::load(plan, self.ptx_image()).map_err(|_| error),
+                    _ => Err(error),
+                })
+            }
+            None => cuda::Loaded::load(plan, self.ptx_image()),
+        }
+    }
+
+    pub fn ptx_image(&self) -> cuda::Image<'_> {
+        cuda::Image::Ptx {
+            text: &self.compiled.ptx,
+            line_info: self.options.line_info,
+        }
+    }
+
+    /// The same kernel for the architecture at hand, for a program that was lowered for another one.
+    fn for_target(&self, target: &str, device: &cuda::DeviceInfo) -> Result<Arc<Artifact>, Error> {
+        let options = CompileOptions {
+            target: target.into(),
+            ..self.options.clone()
+        };
+        let lowered = &self.options.target;
+        let other = cache::compile(&self.descriptor, &self.debug, &options).map_err(|mut error| {
+            error.what = format!(
+                "a kernel lowered for {lowered} runs on {} ({target}): {}",
+                device.name, error.what
+            );
+            error
+        })?;
+        if other.compiled.buffers != self.compiled.buffers {
+            return Err(Error::new(
+                Fault::Environment,
+                format!(
+                    "a kernel lowered for {lowered} needs other scratch buffers on {} ({target})",
+                    device.name
+                ),
+            )
+            .remedy("lower the program on this machine"));
+        }
+        Ok(other)
+    }
+
+    /// Registers, spills and warnings, as far as they are known without assembling.
+    pub fn known_assembled(&self) -> Option<&Assembled> {
+        self.assembled.get()?.as_ref().ok()?.as_ref()
+    }
+
+    /// Everything about the kernel, as JSON.
+    pub fn report(&self, locations: &super::Locations) -> serde_json::Value {
+        let assembled = self.known_assembled();
+        let warnings = assembled.map(|assembled| {
+            let one = |warning: &crate::assemble::Warning| {
+                let mut value = json!(warning);
+                value["at"] = json!(warning.op.and_then(|op| locations.line(op)));
+                value
+            };
+            assembled.log.warnings.iter().map(one).collect::<Vec<_>>()
+        });
+        let devices = self
+            .loaded
+            .iter()
+            .map(|(device, loaded)| json!({"device": device, "resources": loaded.resources(), "log": loaded.log()}));
+        json!({
+            "name": self.compiled.name,
+            "hash": self.hash,
+            "target": self.options.target,
+            "line_info": self.options.line_info,
+            "launch": self.compiled.launch,
+            "buffers": self.compiled.buffers,
+            "operands": self.compiled.operands,
+            "results": self.compiled.results,
+            "ptx_bytes": self.compiled.ptx.len(),
+            "phases": self.phases,
+            "assembled": assembled,
+            "warnings": warnings,
+            "devices": devices.collect::<Vec<_>>(),
+            "notes": self.compiled.notes,
+        })
+    }
+
+    /// Bytes that the artifact holds, roughly: what the cache counts.
+    pub(super) fn weight(&self) -> usize {
+        let program = self.compiled.flat.as_ref().map_or(0, |flat| {
+            flat.blocks.iter().map(|block| block.insts.len()).sum::<usize>() * size_of::<crate::ptx::flat::FlatInst>()
+        });
+        let cubin = self
+            .known_assembled()
+            .map_or(self.compiled.ptx.len(), |assembled| assembled.cubin.len());
+        4096 + self.descriptor.len() + self.debug.len() + self.compiled.ptx.len() + program + cubin
+    }
+}
+
+/// The launch in the driver's terms. Numbers are those of cuda.h.
+pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
+    let param = |param: &EntryParam| match param {
+        EntryParam::Pointer { buffer } => cuda::Param::Pointer { buffer: *buffer },
+        EntryParam::TensorMap(spec) => cuda::Param::TensorMap(cuda::TensorMap {
+            buffer: spec.buffer,
+            byte_offset: spec.byte_offset,
+            data_type: match spec.element {
+                TensorMapElement::U8 => 0,
+                TensorMapElement::U16 => 1,
+                TensorMapElement::U32 => 2,
+                TensorMapElement::I32 => 3,
+                TensorMapElement::U64 => 4,
+                TensorMapElement::I64 => 5,
+                TensorMapElement::F16 => 6,
+                TensorMapElement::F32 => 7,
+                TensorMapElement::F64 => 8,
+                TensorMapElement::BF16 => 9,
+            },
+            dims: spec.dims.clone(),
+            strides: spec.strides.clone(),
+            box_dims: spec.box_dims.clone(),
+            swizzle: match spec.swizzle {
+                TensorMapSwizzle::None => 0,
+                TensorMapSwizzle::B32 => 1,
+                TensorMapSwizzle::B64 => 2,
+                TensorMapSwizzle::B128 => 3,
+            },
+        }),
+    };
+    cuda::Plan {
+        entry: launch.entry.clone(),
+        grid: launch.grid,
+        cluster: launch.cluster,
+        block: launch.block,
+        smem_bytes: launch.smem_bytes,
+        params: launch.params.iter().map(param).collect(),
+        programmatic_launch: launch.uses_programmatic_launch,
+    }
+}
+
+/// Kernels that tests of the wire use in place of descriptors: `smalt-test:NAME`.
+#[cfg(feature = "test-handlers")]
+pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> {
+    use super::host::HostBuffer;
+    fn add_one(buffers: &[HostBuffer]) -> Result<(), Error> {
+        for i in 0..buffers[0].bytes as usize / 4 {
+            // SAFETY: the call site has checked both buffers' sizes.
+            unsafe {
+                let value = buffers[0].address.cast::<f32>().add(i).read_unaligned() + 1.0;
+                buffers[1].address.cast::<f32>().add(i).write_unaligned(value);
+            }
+        }
+        Ok(())
+    }
+    fn add_one_in_place(buffers: &[HostBuffer]) -> Result<(), Error> {
+        add_one(&[buffers[0], buffers[0]])
+    }
+    let name = std::str::from_utf8(descriptor).ok()?.strip_prefix("smalt-test:")?;
+    let buffer = |role| BufferSpec {
+        role,
+        bytes: 4096,
+        text: "f32[1024]".into(),
+    };
+    let pointer = |buffer| EntryParam::Pointer { buffer };
+    let in_place = name.starts_with("add_one_in_place");
+    let compiled = Compiled {
+        name: "add_one".into(),
+        flat: None,
+        ptx: include_str!("../../tests/data/add_one.ptx").into(),
+        launch: LaunchSpec {
+            entry: "add_one".into(),
+            grid: [8, 1, 1],
+            cluster: [1, 1, 1],
+            block: 128,
+            smem_bytes: 0,
+            params: vec![pointer(0), pointer(u32::from(!in_place))],
+            scratch: Vec::new(),
+            uses_programmatic_launch: false,
+        },
+        buffers: if in_place {
+            vec![buffer(BufferRole::Mutable), buffer(BufferRole::Output)]
+        } else {
+            vec![buffer(BufferRole::Input), buffer(BufferRole::Output)]
+        },
+        operands: 1,
+        results: 1,
+        notes: serde_json::Value::Null,
+        host: Some(if in_place { add_one_in_place } else { add_one }),
+    };
+    // `add_one#7`: another kernel with the same behaviour.
+    Some(match name.split('#').next() {
+        Some("add_one" | "add_one_in_place") => Ok(compiled),
+        Some("panic_in_compile") => panic!("a test panics in compile"),
+        Some("panic_in_run") => Ok(Compiled {
+            host: Some(|_| panic!("a test panics in run")),
+            ..compiled
+        }),
+        Some("error_in_run") => Ok(Compiled {
+            host: Some(|_| {
+                Err(Error::new(Fault::Execution, "the kernel reads out of bounds")
+                    .at(crate::error::Loc(1))
+                    .expected("index < 64")
+                    .got("64"))
+            }),
+            ..compiled
+        }),
+        _ => Err(Error::unsupported(format!("the test kernel `{name}`")).at(crate::error::Loc(1))),
+    })
+}

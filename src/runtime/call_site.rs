@@ -1,0 +1,179 @@
+//! A kernel at one place of one program: what the FFI handlers hold.
+use super::host::{self, HostBuffer};
+use super::{Artifact, BufferRole, CompileOptions, Locations, cache};
+use crate::error::{Error, Fault};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A buffer as the handlers see it: a host or a device address.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferView {
+    pub address: usize,
+    pub bytes: u64,
+}
+
+/// The attributes of the custom call.
+#[derive(Clone, Copy, Debug)]
+pub struct CallSiteAttributes<'a> {
+    pub descriptor: &'a [u8],
+    pub debug: &'a [u8],
+    /// SHA-256 of the descriptor, in hex.
+    pub hash: &'a str,
+    pub target: &'a str,
+    /// 0: none is known yet.
+    pub flags: i64,
+}
+
+pub struct CallSite {
+    artifact: Arc<Artifact>,
+    locations: Locations,
+    /// Where the launch's buffers lie among operands and results of the custom call.
+    order: Vec<Place>,
+    operands: usize,
+    results: usize,
+}
+
+/// A place in the call frame.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Operand(usize),
+    Result(usize),
+}
+
+impl CallSite {
+    pub fn new(attributes: CallSiteAttributes<'_>) -> Result<CallSite, Error> {
+        let newer = |what: String| {
+            Error::new(Fault::InvalidDescriptor, what)
+                .remedy("the program was made by a newer version of smalt, or its file is damaged: lower it again")
+        };
+        if attributes.flags != 0 {
+            return Err(newer(format!("the custom call's flags {:#x}", attributes.flags)));
+        }
+        let hash = cache::hash(attributes.descriptor);
+        if hash != attributes.hash {
+            return Err(newer("the descriptor does not have the hash that it came with".into())
+                .expected(attributes.hash)
+                .got(hash));
+        }
+        let options = CompileOptions {
+            target: attributes.target.into(),
+            line_info: false,
+        };
+        let locations = Locations::decode(attributes.debug);
+        let compiled = cache::compile(attributes.descriptor, attributes.debug, &options);
+        // The call site does not exist yet, so that its locations must go into the text here.
+        let artifact = compiled.map_err(|error| match error.loc.and_then(|loc| locations.line(loc)) {
+            Some(line) => Error {
+                what: format!("{} (at {line})", error.what),
+                ..error
+            },
+            None => error,
+        })?;
+        let compiled = &artifact.compiled;
+        let scratch = compiled.buffers.len() - compiled.operands - compiled.results;
+        let operands = (0..compiled.operands).map(Place::Operand);
+        let results = (0..compiled.results).map(Place::Result);
+        let extra = (0..scratch).map(|index| Place::Operand(compiled.operands + index));
+        Ok(CallSite {
+            order: operands.chain(results).chain(extra).collect(),
+            operands: compiled.operands + scratch,
+            results: compiled.results + scratch,
+            locations,
+            artifact,
+        })
+    }
+
+    pub fn artifact(&self) -> &Arc<Artifact> {
+        &self.artifact
+    }
+
+    pub fn assemble_in_background(&self) {
+        self.artifact.assemble_in_background();
+    }
+
+    /// The error's text with the user's lines.
+    pub fn describe(&self, error: &Error) -> String {
+        self.locations.describe(error)
+    }
+
+    /// Loads the kernel on the device whose context is current; an atomic load when it is there.
+    pub fn initialize_cuda(&self, device: i32) -> Result<(), Error> {
+        self.artifact.loaded(device).map(drop)
+    }
+
+    /// Queues the kernel. `buffers` are the call's operands (`operands` of them), then its results.
+    pub fn execute_cuda(
+        &self,
+        device: i32,
+        stream: usize,
+        operands: usize,
+        buffers: &[BufferView],
+    ) -> Result<(), Error> {
+        let loaded = self.artifact.loaded(device)?;
+        let mut addresses: SmallVec<[u64; 64]> = SmallVec::new();
+        self.gather(operands, buffers, |buffer| addresses.push(buffer.address as u64))?;
+        loaded.launch(stream, &addresses)
+    }
+
+    /// Runs the kernel in the emulator.
+    ///
+    /// # Safety
+    /// 1. Every buffer is host memory, valid for reads and writes of its bytes until this returns.
+    /// 2. Nothing else writes them meanwhile, nor reads what the kernel writes.
+    pub unsafe fn execute_host(
+        &self,
+        _device: i32,
+        _run_id: i64,
+        operands: usize,
+        buffers: &[BufferView],
+    ) -> Result<(), Error> {
+        let mut host: SmallVec<[HostBuffer; 64]> = SmallVec::new();
+        self.gather(operands, buffers, |buffer| {
+            host.push(HostBuffer {
+                address: buffer.address as *mut u8,
+                bytes: buffer.bytes,
+            })
+        })?;
+        // SAFETY: as our caller promises.
+        unsafe { host::run(&self.artifact, &host) }
+    }
+
+    /// Gives the launch's buffers in its numbering, after checking that they are what was compiled for: a wrong size
+    /// would be a wild read on the device.
+    fn gather(&self, operands: usize, buffers: &[BufferView], mut take: impl FnMut(BufferView)) -> Result<(), Error> {
+        if operands != self.operands || buffers.len() - operands != self.results {
+            return Err(self.mismatch(operands, buffers.len() - operands));
+        }
+        for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
+            let buffer = match place {
+                Place::Operand(operand) => buffers[*operand],
+                Place::Result(result) => buffers[operands + *result],
+            };
+            // Scratch may be larger than needed: the program may come from a version that needed more.
+            let fits = buffer.bytes == spec.bytes || spec.role == BufferRole::Scratch && buffer.bytes > spec.bytes;
+            if !fits {
+                return Err(
+                    Error::internal(format!("buffer {index} of the custom call has the wrong size"))
+                        .expected(format!("{} bytes ({})", spec.bytes, spec.text))
+                        .got(format!("{} bytes", buffer.bytes)),
+                );
+            }
+            take(buffer);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn mismatch(&self, operands: usize, results: usize) -> Error {
+        Error::new(
+            Fault::InvalidDescriptor,
+            "the custom call does not have the kernel's operands and results",
+        )
+        .expected(format!(
+            "{} operands and {} results, scratch included",
+            self.operands, self.results
+        ))
+        .got(format!("{operands} operands and {results} results"))
+        .remedy("the program was made by another version of smalt: lower it again")
+    }
+}

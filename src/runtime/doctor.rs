@@ -1,0 +1,29 @@
+//! What works on this machine, as data; `python -m smalt doctor` says it in words.
+use super::{assembler, env};
+use crate::cuda;
+use serde_json::{Value, json};
+
+/// Driver, devices, assembler, settings.
+pub fn doctor() -> Value {
+    let result = |result: Result<Value, crate::error::Error>| match result {
+        Ok(value) => value,
+        Err(error) => json!({"error": error.to_string()}),
+    };
+    let driver = cuda::driver_version().map(|(major, minor)| json!({"cuda": format!("{major}.{minor}")}));
+    let assembler = assembler().map(|found| json!({"name": found.name(), "path": found.path()}));
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "xla_ffi": cfg!(feature = "xla-ffi"),
+        "driver": result(driver),
+        "devices": result(cuda::devices().map(|devices| json!(devices))),
+        "assembler": result(assembler),
+        "environment": result(env::get().map(|env| json!({
+            "dump": env.dump.iter().map(|dump| format!("{dump:?}").to_lowercase()).collect::<Vec<_>>(),
+            "dump_dir": env.dump_dir,
+            "cache_dir": env.cache_dir,
+            "line_info": env.line_info,
+            "schedule": env.schedule,
+            "seed": env.seed,
+        }))),
+    })
+}

@@ -1,0 +1,178 @@
+//! Environment variables: every one that the library reads is read here, once. `docs/environment.md` has the table.
+//! None changes generated code silently: `SMALT_LINEINFO` enters the artifact's key.
+use crate::assemble::Choice;
+use crate::error::{Error, Fault};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// What `SMALT_DUMP` can name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dump {
+    /// The descriptor and its debug table, as one replayable file.
+    Descriptor,
+    /// The kernel after each pass.
+    Ir,
+    Ptx,
+    Cubin,
+    /// The assembler's log.
+    Ptxas,
+    /// The artifact's report, as JSON.
+    Report,
+}
+
+impl Dump {
+    pub const ALL: [(&'static str, Dump); 6] = [
+        ("descriptor", Dump::Descriptor),
+        ("ir", Dump::Ir),
+        ("ptx", Dump::Ptx),
+        ("cubin", Dump::Cubin),
+        ("ptxas", Dump::Ptxas),
+        ("report", Dump::Report),
+    ];
+}
+
+/// The settings of this process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Env {
+    /// `SMALT_DUMP`
+    pub dump: Vec<Dump>,
+    /// `SMALT_DUMP_DIR`
+    pub dump_dir: PathBuf,
+    /// `SMALT_ASSEMBLER`
+    pub assembler: Choice,
+    /// `SMALT_PTXAS`
+    pub ptxas: Option<PathBuf>,
+    /// `SMALT_CACHE_DIR`
+    pub cache_dir: Option<PathBuf>,
+    /// `SMALT_LINEINFO`
+    pub line_info: bool,
+    /// `SMALT_SCHEDULE` and `SMALT_SEED`: how the emulator orders what the hardware leaves open.
+    pub schedule: Option<String>,
+    pub seed: Option<u64>,
+    /// `CUDA_HOME`, else `CUDA_PATH`
+    pub cuda_home: Option<PathBuf>,
+    /// `PATH`
+    pub path: Vec<PathBuf>,
+}
+
+/// The process's settings, or what is wrong with them.
+pub fn get() -> Result<&'static Env, Error> {
+    static ENV: OnceLock<Result<Env, Error>> = OnceLock::new();
+    ENV.get_or_init(|| Env::read(|name| std::env::var_os(name).filter(|value| !value.is_empty())))
+        .as_ref()
+        .map_err(Clone::clone)
+}
+
+impl Env {
+    fn read(var: impl Fn(&str) -> Option<OsString>) -> Result<Env, Error> {
+        let text = |name: &str| match var(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text)),
+            Some(Err(_)) => Err(wrong(name, "text", "bytes that are not UTF-8")),
+        };
+        let mut env = Env {
+            dump_dir: var("SMALT_DUMP_DIR").map_or_else(|| "smalt_dump".into(), PathBuf::from),
+            ptxas: var("SMALT_PTXAS").map(PathBuf::from),
+            cache_dir: var("SMALT_CACHE_DIR").map(PathBuf::from),
+            cuda_home: var("CUDA_HOME").or_else(|| var("CUDA_PATH")).map(PathBuf::from),
+            path: var("PATH")
+                .map(|path| std::env::split_paths(&path).collect())
+                .unwrap_or_default(),
+            schedule: text("SMALT_SCHEDULE")?,
+            ..Env::default()
+        };
+        let names = || Dump::ALL.map(|(name, _)| name).join(", ");
+        for name in text("SMALT_DUMP")?.as_deref().unwrap_or("").split(',').map(str::trim) {
+            match Dump::ALL.iter().find(|(known, _)| *known == name) {
+                Some((_, dump)) => env.dump.push(*dump),
+                None if name == "all" => env.dump = Dump::ALL.map(|(_, dump)| dump).to_vec(),
+                None if name.is_empty() => {}
+                None => return Err(wrong("SMALT_DUMP", &format!("all, or a list of: {}", names()), name)),
+            }
+        }
+        if let Some(name) = text("SMALT_ASSEMBLER")? {
+            env.assembler = Choice::from_name(&name)
+                .ok_or_else(|| wrong("SMALT_ASSEMBLER", "auto, nvjitlink, ptxas or driver", &name))?;
+        }
+        env.line_info = match text("SMALT_LINEINFO")?.as_deref() {
+            None | Some("0") => false,
+            Some("1") => true,
+            Some(other) => return Err(wrong("SMALT_LINEINFO", "0 or 1", other)),
+        };
+        if let Some(seed) = text("SMALT_SEED")? {
+            env.seed = Some(
+                seed.parse()
+                    .map_err(|_| wrong("SMALT_SEED", "a number below 2^64", &seed))?,
+            );
+        }
+        Ok(env)
+    }
+
+    pub fn dumps(&self, what: Dump) -> bool {
+        self.dump.contains(&what)
+    }
+}
+
+fn wrong(name: &str, expected: &str, got: &str) -> Error {
+    Error::new(Fault::Environment, format!("the environment variable {name}"))
+        .expected(expected)
+        .got(got)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Env, Error> {
+        Env::read(|name| {
+            pairs
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value.into())
+        })
+    }
+
+    #[test]
+    fn defaults() {
+        let env = read(&[]).unwrap();
+        assert_eq!(
+            (env.dump.len(), env.assembler, env.line_info, env.cache_dir),
+            (0, Choice::Auto, false, None)
+        );
+        assert_eq!(env.dump_dir, PathBuf::from("smalt_dump"));
+    }
+
+    #[test]
+    fn lists_and_choices() {
+        let env = read(&[
+            ("SMALT_DUMP", "ptx, cubin"),
+            ("SMALT_ASSEMBLER", "ptxas"),
+            ("SMALT_SEED", "7"),
+        ])
+        .unwrap();
+        assert_eq!(
+            (env.dump, env.assembler, env.seed),
+            (vec![Dump::Ptx, Dump::Cubin], Choice::Ptxas, Some(7))
+        );
+        assert_eq!(read(&[("SMALT_DUMP", "all")]).unwrap().dump.len(), Dump::ALL.len());
+        assert_eq!(
+            read(&[("CUDA_PATH", "/a"), ("CUDA_HOME", "/b")]).unwrap().cuda_home,
+            Some("/b".into())
+        );
+    }
+
+    #[test]
+    fn mistakes_name_the_variable() {
+        for (name, value) in [
+            ("SMALT_DUMP", "ptx,asm"),
+            ("SMALT_ASSEMBLER", "gas"),
+            ("SMALT_LINEINFO", "yes"),
+            ("SMALT_SEED", "-1"),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err();
+            assert!(error.what.contains(name), "{error}");
+            assert_eq!(error.fault, Fault::Environment);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The CPU's side of a launch.
+use super::Artifact;
+use crate::cuda;
+use crate::error::Error;
+use serde_json::json;
+
+/// A buffer in host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBuffer {
+    pub address: *mut u8,
+    pub bytes: u64,
+}
+
+// SAFETY: a pointer and a length; whoever dereferences it answers for that.
+unsafe impl Send for HostBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for HostBuffer {}
+
+/// Runs a kernel in the emulator.
+///
+/// # Safety
+/// 1. Every buffer is valid for reads and writes of its bytes until this returns.
+/// 2. Nothing else writes them meanwhile, nor reads what the kernel writes.
+pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<(), Error> {
+    #[cfg(feature = "test-handlers")]
+    if let Some(host) = artifact.compiled.host {
+        return host(buffers);
+    }
+    let _ = (artifact, buffers);
+    Err(Error::unsupported("running a kernel in the emulator"))
+}
+
+/// Runs a kernel on host data: in the emulator, or on GPU `device` if that is not negative. The report is JSON.
+///
+/// # Safety
+/// As for [`run`].
+pub unsafe fn run_on_host_data(
+    artifact: &Artifact,
+    device: i32,
+    buffers: &[HostBuffer],
+) -> Result<serde_json::Value, Error> {
+    check_sizes(artifact, buffers)?;
+    if device < 0 {
+        let start = std::time::Instant::now();
+        // SAFETY: as our caller promises.
+        unsafe { run(artifact, buffers) }?;
+        return Ok(json!({"device": "emulator", "wall_us": start.elapsed().as_micros() as u64}));
+    }
+    let slices = buffers.iter().map(|buffer| {
+        // SAFETY: as our caller promises; the buffers are distinct.
+        unsafe { std::slice::from_raw_parts_mut(buffer.address, buffer.bytes as usize) }
+    });
+    let mut slices = slices.collect::<Vec<_>>();
+    let plan = super::artifact::plan(artifact.launch());
+    let image = match artifact.assembled()? {
+        Some(assembled) => cuda::Image::Cubin(&assembled.cubin),
+        None => artifact.ptx_image(),
+    };
+    Ok(json!(cuda::standalone::run(device, plan, image, &mut slices)?))
+}
+
+fn check_sizes(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<(), Error> {
+    let specs = &artifact.compiled.buffers;
+    if buffers.len() != specs.len() {
+        return Err(Error::invalid("a run with the wrong number of buffers")
+            .expected(format!("{} (operands, results, scratch)", specs.len()))
+            .got(buffers.len().to_string()));
+    }
+    for (index, (buffer, spec)) in buffers.iter().zip(specs).enumerate() {
+        if buffer.bytes != spec.bytes {
+            return Err(Error::invalid(format!("buffer {index} of a run has the wrong size"))
+                .expected(format!("{} bytes ({})", spec.bytes, spec.text))
+                .got(format!("{} bytes", buffer.bytes)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! From ops to the user's lines.
+use crate::descriptor::DebugTable;
+use crate::error::{Error, Loc};
+use serde::Serialize;
+
+/// The locations of a kernel's ops at one call site.
+#[derive(Clone, Debug, Default)]
+pub struct Locations {
+    table: DebugTable,
+}
+
+/// One place in the user's source, as it crosses the C API.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Frame {
+    pub file: String,
+    pub function: String,
+    pub line: u32,
+    pub column: u32,
+}
+
+/// An error with its frames, as it crosses the C API.
+#[derive(Clone, Debug, Serialize)]
+pub struct LocatedError<'a> {
+    pub fault: &'static str,
+    pub message: String,
+    pub what: &'a str,
+    pub expected: Option<&'a str>,
+    pub got: Option<&'a str>,
+    pub remedy: Option<&'a str>,
+    pub op: Option<u32>,
+    /// Innermost first: the user's line, helpers, callers.
+    pub frames: Vec<Frame>,
+}
+
+impl Locations {
+    /// Empty bytes: no locations. Locations are a help: damaged ones are dropped, not an error.
+    pub fn decode(debug: &[u8]) -> Locations {
+        Locations {
+            table: DebugTable::decode(debug).unwrap_or_default(),
+        }
+    }
+
+    /// The frames of an op, innermost first; those of the call site where the op has none.
+    pub fn frames(&self, loc: Loc) -> Vec<Frame> {
+        let mut frames = self.table.locate(loc);
+        if frames.is_empty() {
+            frames = self.table.locate(Loc::CALL_SITE);
+        }
+        let own = |frame: &crate::descriptor::Frame<'_>| Frame {
+            file: frame.file.to_owned(),
+            function: frame.function.to_owned(),
+            line: frame.line,
+            column: frame.column,
+        };
+        frames.iter().map(own).collect()
+    }
+
+    /// `file:line` of an op.
+    pub fn line(&self, loc: Loc) -> Option<String> {
+        self.frames(loc)
+            .first()
+            .map(|frame| format!("{}:{}", frame.file, frame.line))
+    }
+
+    pub fn locate<'a>(&self, error: &'a Error) -> LocatedError<'a> {
+        LocatedError {
+            fault: error.fault.name(),
+            message: self.describe(error),
+            what: &error.what,
+            expected: error.expected.as_deref(),
+            got: error.got.as_deref(),
+            remedy: error.remedy.as_deref(),
+            op: error.loc.map(|loc| loc.0),
+            frames: self.frames(error.loc.unwrap_or(Loc::CALL_SITE)),
+        }
+    }
+
+    /// The error's text with the user's lines.
+    pub fn describe(&self, error: &Error) -> String {
+        format!("smalt: {}", self.table.render(error))
+    }
+}
