@@ -181,7 +181,7 @@ def debug_table(line=12):
 
 
 WRONG_CALLS = {
-    "a missing result": (lambda v: call("add_one", v, out=()), "expected: 1 operands and 1 results.*got: 1 operands and 0"),
+    "a further result": (lambda v: call("add_one", v, out=(SHAPE, SHAPE)), "operands and 1 results.*got: 1 operands and 2"),
     "a further operand": (lambda v: call("add_one", v, v), "got: 2 operands and 1 results"),
     "a small result": (lambda v: call("add_one", v, out=jax.ShapeDtypeStruct((1000,), np.float32)), "4096 bytes.*4000"),
     "a sub-byte operand": (lambda v: call("add_one", v.astype(jnp.int4)), "4096 bytes.*got: 512 bytes"),
