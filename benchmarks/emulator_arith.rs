@@ -3,6 +3,7 @@
 //! Tensor core: whole instructions, decoding of the raw operand tiles included, chained on one accumulator; data is
 //! N(0, 1). Prints the best and the median of many samples: the machine may be shared.
 
+use smalt::emulate::arith::special::rows;
 use smalt::emulate::arith::tensor_core::{Accumulator, Element, MmaKind};
 use smalt::emulate::arith::tensor_core_fast::{Instruction, Major, Operand, TensorCore};
 use std::hint::black_box;
@@ -98,7 +99,7 @@ fn tensor_core(filter: &str) {
                 steps += 1;
                 // A fresh accumulator every 32 steps, as in a matmul of K = 512.
                 let instruction = Instruction {
-                    scale_d: steps % 32 != 0,
+                    scale_d: !steps.is_multiple_of(32),
                     ..instruction
                 };
                 let a = Operand {
@@ -125,10 +126,52 @@ fn tensor_core(filter: &str) {
     }
 }
 
+fn special_functions(filter: &str) {
+    type Row = fn(&[u32; 32]) -> [u32; 32];
+    let mut rng = Rng(9);
+    let functions: [(&str, Row); 10] = [
+        ("ex2.approx.ftz.f32", rows::ex2_approx_ftz_f32),
+        ("ex2.approx.f32", rows::ex2_approx_f32),
+        ("lg2.approx.f32", rows::lg2_approx_f32),
+        ("rcp.approx.f32", rows::rcp_approx_f32),
+        ("rsqrt.approx.f32", rows::rsqrt_approx_f32),
+        ("sqrt.approx.f32", rows::sqrt_approx_f32),
+        ("sin.approx.f32", rows::sin_approx_f32),
+        ("tanh.approx.f32", rows::tanh_approx_f32),
+        ("ex2.approx.f16x2", rows::ex2_approx_f16x2),
+        ("tanh.approx.bf16x2", rows::tanh_approx_bf16x2),
+    ];
+    let x: [u32; 32] = std::array::from_fn(|_| rng.normal().to_bits());
+    let print = |name: &str, (best, median): (f64, f64)| {
+        println!(
+            "{name:32} {:7.2} ns/lane best, {:7.2} median",
+            best / 32.0 * 1e9,
+            median / 32.0 * 1e9
+        );
+    };
+    for (name, row) in functions.into_iter().filter(|function| function.0.contains(filter)) {
+        print(
+            name,
+            time(|| {
+                black_box(row(black_box(&x)));
+            }),
+        );
+    }
+    if "div.full.f32".contains(filter) {
+        print(
+            "div.full.f32",
+            time(|| {
+                black_box(rows::div_full_f32(black_box(&x), black_box(&x)));
+            }),
+        );
+    }
+}
+
 fn main() {
     let filter = std::env::args()
         .skip(1)
         .find(|argument| !argument.starts_with("--"))
         .unwrap_or_default();
     tensor_core(&filter);
+    special_functions(&filter);
 }

@@ -1,6 +1,8 @@
 //! The tensor core: the reference against 40,994 results of an H200, the tile path against both.
 
 use crate::rng::Rng;
+use smalt::emulate::arith::convert::{Fp8, fp8_to_f16};
+use smalt::emulate::arith::mma_sync::{mma_sync, mma_sync_fp8};
 use smalt::emulate::arith::tensor_core::{Accumulator, Element, MmaKind, step};
 use smalt::emulate::arith::tensor_core_fast::{
     Fragment, Instruction, Major, Operand, TensorCore, fragment_position, gather_a_fragments, gather_b_fragments,
@@ -427,6 +429,96 @@ fn tiles_equal_the_reference_at_length() {
                     negate,
                 };
                 random_tile(&mut rng, class, instruction).check(&mut core, &format!("{class:?}"));
+            }
+        }
+    }
+}
+
+/// Fragments of an operand whose rows of `k_bytes` are given, as the PTX ISA's figures place them.
+fn fragments_of(rows: &[u8], k_bytes: usize, halves: usize) -> Vec<Fragment> {
+    let mut registers = vec![[0; 32]; k_bytes / 16 * halves];
+    for (r, register) in registers.iter_mut().enumerate() {
+        for (lane, word) in register.iter_mut().enumerate() {
+            let at = (lane / 4 + r % halves * 8) * k_bytes + r / halves * 16 + lane % 4 * 4;
+            *word = u32::from_le_bytes(rows[at..at + 4].try_into().unwrap());
+        }
+    }
+    registers
+}
+
+#[test]
+fn mma_sync_is_the_same_step() {
+    let mut rng = Rng(30);
+    let mut core = TensorCore::default();
+    for kind in all_kinds().filter(|kind| !matches!(kind.a(), Element::E4m3 | Element::E5m2)) {
+        for k_bytes in [16, 32] {
+            let instruction = Instruction {
+                kind,
+                m: 16,
+                n: 8,
+                k_bytes,
+                scale_d: true,
+                negate: false,
+            };
+            let tile = random_tile(&mut rng, Class::NearNormal, instruction);
+            let (a, b) = (fragments_of(&tile.a, k_bytes, 2), fragments_of(&tile.b, k_bytes, 1));
+            let mut d = tile.fragments();
+            mma_sync(&mut core, kind, &a, &b, &mut d);
+            for (row, column) in (0..128).map(|i| (i / 8, i % 8)) {
+                assert_eq!(
+                    tile.output(&d, row, column),
+                    tile.expected(row, column),
+                    "{kind:?} ({row}, {column})"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn fp8_mma_sync_is_two_f16_steps_and_an_addition() {
+    let mut rng = Rng(31);
+    let mut core = TensorCore::default();
+    let f16 = MmaKind::new(Element::F16, Element::F16, Accumulator::F32).unwrap();
+    let formats = [(Element::E4m3, Fp8::E4m3), (Element::E5m2, Fp8::E5m2)];
+    for ((a, a_format), (b, b_format)) in formats.into_iter().flat_map(|a| formats.map(|b| (a, b))) {
+        let kind = MmaKind::new(a, b, Accumulator::F32).unwrap();
+        let instruction = Instruction {
+            kind,
+            m: 16,
+            n: 8,
+            k_bytes: 32,
+            scale_d: true,
+            negate: false,
+        };
+        for class in CLASSES {
+            let tile = random_tile(&mut rng, class, instruction);
+            let a = fragments_of(&tile.a, 32, 2).try_into().unwrap();
+            let b = fragments_of(&tile.b, 32, 1).try_into().unwrap();
+            let mut d: [Fragment; 4] = tile.fragments().try_into().unwrap();
+            mma_sync_fp8(&mut core, (a_format, &a), (b_format, &b), &mut d);
+            for (row, column) in (0..128).map(|i| (i / 8, i % 8)) {
+                let part = |bytes: &[u8], format: Fp8, first: bool| -> Vec<u8> {
+                    let chosen = (0..32).filter(|k| (k % 4 < 2) == first);
+                    chosen
+                        .flat_map(|k| fp8_to_f16(format, bytes[k]).to_le_bytes())
+                        .collect()
+                };
+                let (a, b) = (&tile.a[row * 32..][..32], &tile.b[column * 32..][..32]);
+                let sum = [true, false].into_iter().fold(0, |sum, first| {
+                    step(f16, &part(a, a_format, first), &part(b, b_format, first), sum, false)
+                });
+                let expected = f32::from_bits(sum) + f32::from_bits(tile.c[row * 8 + column]);
+                let expected = if expected.is_nan() {
+                    0x7fff_ffff
+                } else {
+                    expected.to_bits()
+                };
+                assert_eq!(
+                    tile.output(&d, row, column),
+                    expected,
+                    "{kind:?} {class:?} ({row}, {column})"
+                );
             }
         }
     }

@@ -356,7 +356,7 @@ impl TensorCore {
         }
         let job = Job { instruction, a, b };
         #[cfg(target_arch = "x86_64")]
-        if avx2::available() {
+        if super::has_avx2() {
             // SAFETY: the features were found at run time.
             return unsafe { avx2::execute(self, &job, d) };
         }
@@ -663,10 +663,6 @@ mod avx2 {
     //! The kernels for AVX2 + F16C, eight lanes at a time.
     use super::*;
     use std::arch::x86_64::*;
-
-    pub(super) fn available() -> bool {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") && is_x86_feature_detected!("popcnt")
-    }
 
     #[target_feature(enable = "avx2,f16c,popcnt")]
     pub(super) fn execute(core: &mut TensorCore, job: &Job, d: &mut [Fragment]) {
