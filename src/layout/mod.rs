@@ -6,7 +6,7 @@
 //! * [`smem_layout`]: strides in bits, then one XOR; views (slices, transposes, reshapes) stay in the form;
 //! * [`gf2`]: the matrix form of the power-of-two cases;
 //! * [`transfer`]: plans for moving arrays between registers and memory, with [`address`]es split into bases and
-//!   immediates; [`tma`]: bulk copies; [`wgmma`]: matrix descriptors;
+//!   immediates; [`relayout`]: from any register layout to any other; [`tma`]: bulk copies; [`wgmma`]: matrix descriptors;
 //! * [`facts`]: what planners may assume of values known only at run time.
 //!
 //! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
@@ -18,6 +18,7 @@ pub mod facts;
 pub mod gf2;
 pub mod infer;
 pub mod register_layout;
+pub mod relayout;
 pub mod smem_layout;
 pub mod tiled;
 pub mod tma;
@@ -32,6 +33,8 @@ pub use tiled::{Part, TiledLayout, TilingError};
 
 #[cfg(test)]
 mod register_tests;
+#[cfg(test)]
+mod relayout_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

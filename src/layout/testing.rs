@@ -365,3 +365,26 @@ pub fn filled(layout: &RegisterLayout, bits: u32) -> Registers {
         .map(|t| (0..layout.slots()).map(|s| one(t, s)).collect())
         .collect()
 }
+
+/// The same array with its lanes permuted, or its warps.
+pub fn shuffle_lanes(layout: &RegisterLayout, rng: &mut Rng) -> RegisterLayout {
+    let mut to: Vec<u8> = (0..7).collect();
+    if rng.below(4) == 0 {
+        to.swap(5, 6);
+    }
+    rng.shuffle(&mut to[..5]);
+    let axes = layout.axes().iter().map(|axis| {
+        let mut chain = Chain::new();
+        for d in &axis.chain {
+            match d.place {
+                Place::Thread(bit) => {
+                    let bits = d.size.trailing_zeros() as u8;
+                    chain.extend((bit..bit + bits).map(|b| Digit::new(2, Place::Thread(to[usize::from(b)]))));
+                }
+                Place::Slot(_) | Place::Constant => chain.push(*d),
+            }
+        }
+        Axis { chain, ..axis.clone() }
+    });
+    RegisterLayout::from_axes(layout.shape(), layout.group(), axes.collect::<Vec<_>>())
+}

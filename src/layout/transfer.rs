@@ -248,7 +248,7 @@ fn pieces(layout: &RegisterLayout, view: &SmemView) -> Option<Vec<Piece>> {
         let mut chain = digits::merge(&joined);
         // The memory digits must cover the padding too; it is never accessed.
         let extent = digits::extent(&axis.chain);
-        if extent != axis.size {
+        if extent != digits::extent(&chain) {
             let below = match chain.pop() {
                 Some(top) => {
                     let below = digits::extent(&chain);
