@@ -60,11 +60,11 @@ pub fn split<P: Place>(chain: &[Digit<P>], at: u64) -> Option<(Chain<P>, Chain<P
     for d in chain {
         if below >= at {
             high.push(*d);
-        } else if at % (below * d.size) == 0 {
+        } else if at.is_multiple_of(below * d.size) {
             low.push(*d);
         } else {
             let part = at / below;
-            if at % below != 0 || d.size % part != 0 || !d.place.cuttable(part) {
+            if !at.is_multiple_of(below) || d.size % part != 0 || !d.place.cuttable(part) {
                 return None;
             }
             low.push(Digit::new(part, d.place));

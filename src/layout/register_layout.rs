@@ -255,7 +255,7 @@ impl RegisterLayout {
         let n: u64 = shape.iter().product();
         let threads = u64::from(group.threads());
         let mut vec = u64::from(64 / bits.max(1)).clamp(1, 64);
-        while vec > 1 && n % (vec * threads) != 0 {
+        while vec > 1 && !n.is_multiple_of(vec * threads) {
             vec /= 2;
         }
         Self::strided(shape, vec, group)
@@ -578,7 +578,6 @@ impl RegisterLayout {
     /// slots, the operand's slot. Legal when thread digits see whole periods only; `None` otherwise.
     pub fn slice(&self, start: &[u64], size: &[u64]) -> Option<(RegisterLayout, Vec<u32>)> {
         struct Cut {
-            period: u64,
             first: u64,
             count: u64,
             low: Chain<Place>,
@@ -596,9 +595,7 @@ impl RegisterLayout {
                 len *= size[d];
             }
             if from == 0 && len == axis.size {
-                let period = digits::extent(&axis.chain);
                 cuts.push(Cut {
-                    period,
                     first: 0,
                     count: 1,
                     low: axis.chain.clone(),
@@ -634,7 +631,6 @@ impl RegisterLayout {
                 }
             };
             cuts.push(Cut {
-                period,
                 first: from / period,
                 count: len / period,
                 low,
@@ -670,14 +666,8 @@ impl RegisterLayout {
         let map = (0..layout.slots).map(|slot| {
             let mut old = back.apply(slot % low_map.new_slots);
             for (cut, &digit) in cuts.iter().zip(&new_digits) {
-                let k = cut.first
-                    + if digit > 0 {
-                        u64::from(slot / digit) % cut.count
-                    } else {
-                        0
-                    };
-                debug_assert!(cut.period > 0);
-                let mut k = k;
+                let digit = u64::from(slot.checked_div(digit).unwrap_or(0));
+                let mut k = cut.first + digit % cut.count;
                 for d in &cut.high {
                     if let Place::Slot(s) = d.place {
                         old += (k % d.size) as u32 * s;

@@ -123,7 +123,10 @@ fn views_move_nothing() {
             None => straddling += 1,
         }
         let n: u64 = shape.iter().product();
-        let a = (1..=n).filter(|a| n % a == 0).nth(rng.below(3) as usize).unwrap_or(1);
+        let a = (1..=n)
+            .filter(|a| n.is_multiple_of(*a))
+            .nth(rng.below(3) as usize)
+            .unwrap_or(1);
         for new in [vec![n], vec![a, n / a], vec![n / a, 1, a], vec![1, n, 1]] {
             if let Some(r) = layout.reshape(&new) {
                 reshaped += 1;

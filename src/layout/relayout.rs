@@ -905,7 +905,7 @@ fn scratch_view(
     // A vector must not hold elements and padding: only digits that divide the valid size.
     vectors.retain(|&k| {
         let axis = (&src.axes()[cells[k].axis], &dst.axes()[cells[k].axis]);
-        let whole = |a: &Axis| !a.is_padded() || a.size % (cells[k].index * 2) == 0;
+        let whole = |a: &Axis| !a.is_padded() || a.size.is_multiple_of(cells[k].index * 2);
         whole(axis.0) && whole(axis.1)
     });
     vectors.sort_by_key(|&k| slots(&cells[k]).map(|(s, t)| (s.max(t), s)));

@@ -62,7 +62,7 @@ fn run(program: &Program, inputs: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
                     Op::Shuffle { a, lanes } => {
                         let from = lanes.source(t % 32);
                         if let Some(mask) = lanes.butterfly() {
-                            assert_eq!(from, t % 32 ^ u32::from(mask));
+                            assert_eq!(from, (t % 32) ^ u32::from(mask));
                         }
                         words[(t / 32 * 32 + from) as usize][a as usize]
                     }

@@ -349,11 +349,9 @@ impl SmemView {
                     bound: dim.size,
                 });
             }
-            if start == Start::Static(0) && size == dim.size {
-                if keep {
-                    out.dims.push(dim.clone());
-                    continue;
-                }
+            if start == Start::Static(0) && size == dim.size && keep {
+                out.dims.push(dim.clone());
+                continue;
             }
             let cut = if dim.loose.is_empty() {
                 cut(dim, start, size)
@@ -480,7 +478,7 @@ fn cut(dim: &ViewDim, start: Start, size: u64) -> Result<Cut, u64> {
         };
         if stays_inside {
             add_start(&mut out);
-        } else if start.divisor() % unit == 0 && size % unit == 0 {
+        } else if start.divisor().is_multiple_of(unit) && size.is_multiple_of(unit) {
             add_start(&mut out);
             out.chain = dim.chain[..k].into();
             out.chain.push(Digit::new(size / unit, Stride(stride)));

@@ -58,7 +58,8 @@ pub struct Affine {
     pub terms: SmallVec<[DynTerm; 2]>,
 }
 
-/// How a copy is done.
+/// How a copy is done. Made once per copy and matched at once, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, PartialEq, Debug)]
 pub enum CopyPlan {
     Tensor(TensorPlan),
@@ -248,7 +249,7 @@ fn plan_tensor(
         }
         let mut weight = 1u64;
         let last_weight: u64 = chain[..chain.len() - 1].iter().map(|c| c.size).product();
-        let divisible = dim.divisor() % last_weight == 0;
+        let divisible = dim.divisor().is_multiple_of(last_weight);
         let whole = dim.extent.is_multiple_of(last_weight);
         if (!divisible || !whole) && !in_bounds {
             return Err(if !divisible {
@@ -349,7 +350,7 @@ fn plan_tensor(
             bytes: row_bits / 8,
         });
     }
-    if row_bits % 128 != 0 {
+    if !row_bits.is_multiple_of(128) {
         return Err(CopyError::MinorSize { bits: row_bits });
     }
     // Dimensions that integers dropped: constants go to the base, scalars to dimensions of their own; neighbours that form one
@@ -397,7 +398,10 @@ fn plan_tensor(
     if bits < 8 {
         let per_byte = u64::from(8 / bits);
         let minor = &mut digits[0];
-        if minor.size % per_byte != 0 || minor.extent % per_byte != 0 || !coord_divisible(&minor.coord, per_byte) {
+        if !minor.size.is_multiple_of(per_byte)
+            || !minor.extent.is_multiple_of(per_byte)
+            || !coord_divisible(&minor.coord, per_byte)
+        {
             return Err(CopyError::MinorSize { bits: row_bits });
         }
         minor.size /= per_byte;
@@ -423,7 +427,7 @@ fn plan_tensor(
         }],
         piece_bytes: 0,
     };
-    if base % 128 != 0 {
+    if !base.is_multiple_of(128) {
         return Err(CopyError::Alignment {
             bytes: 1 << (base / 8).trailing_zeros(),
         });

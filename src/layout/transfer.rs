@@ -185,7 +185,7 @@ pub fn plan(
         let vec = u64::from((128 / view.bits).max(1));
         let mut vec = vec.min(layout.shape().last().copied().unwrap_or(1).max(1));
         let n: u64 = layout.shape().iter().product();
-        while vec > 1 && (n % (vec * 32) != 0 || !vec.is_power_of_two()) {
+        while vec > 1 && (!n.is_multiple_of(vec * 32) || !vec.is_power_of_two()) {
             vec = if vec.is_power_of_two() {
                 vec / 2
             } else {
@@ -370,12 +370,12 @@ impl Cx<'_> {
             let axis = self.axis(r.axis);
             let fits = |take: u64| {
                 width * take * bits <= widest
-                    && r.size % take == 0
+                    && r.size.is_multiple_of(take)
                     && (width * take * bits).is_power_of_two()
-                    && (!axis.is_padded() || axis.size % (r.index * take) == 0)
+                    && (!axis.is_padded() || axis.size.is_multiple_of(r.index * take))
             };
             while take > 1 && !fits(take) {
-                take = (1..take).rev().find(|t| r.size % t == 0).unwrap_or(1);
+                take = (1..take).rev().find(|t| r.size.is_multiple_of(*t)).unwrap_or(1);
             }
             if take == 1 {
                 break;
@@ -428,7 +428,7 @@ impl Cx<'_> {
             }
         }
         let bytes = (width * bits / 8) as u32;
-        if width * bits % 8 != 0 || !bytes.is_power_of_two() {
+        if !(width * bits).is_multiple_of(8) || !bytes.is_power_of_two() {
             return None;
         }
         // A 64-bit element type is never split; wider vectors than 16 bytes don't exist.
@@ -463,7 +463,9 @@ impl Cx<'_> {
                     .any(|r| (r.lane_bit, r.stride / 8) == (t.thread_bit(), t.stride as u64))
             };
             let others: Vec<Term> = terms.iter().filter(|t| !is_reversal(t)).copied().collect();
-            let plain = enumerate(&runs).iter().fold(0, |m, x| m | (self.view.offset + x.1) / 8);
+            let plain = enumerate(&runs)
+                .iter()
+                .fold(0, |m, x| m | ((self.view.offset + x.1) / 8));
             if (possible_bits(&others) | plain) & exchanged != 0 {
                 return None;
             }
@@ -511,7 +513,7 @@ impl Cx<'_> {
             let sources = self.view.swizzle.source_mask();
             slots.extend(
                 runs.iter()
-                    .filter(|r| r.size == 2 && r.stride / 8 & sources != 0 && r.stride / 8 % 128 == 0),
+                    .filter(|r| r.size == 2 && (r.stride / 8) & sources != 0 && r.stride / 8 % 128 == 0),
             );
         }
         let mut singles = Vec::new();
@@ -587,7 +589,7 @@ impl Cx<'_> {
         let mut select: SmallVec<[Run; 2]> = smallvec![];
         while select.len() < 2 {
             let Some(k) = (0..runs.len())
-                .filter(|&k| runs[k].size % 2 == 0)
+                .filter(|&k| runs[k].size.is_multiple_of(2))
                 .min_by_key(|&k| runs[k].stride)
             else {
                 break;
@@ -708,7 +710,9 @@ impl Cx<'_> {
                 a.slots
                     .chunks(per_word)
                     .filter(|w| {
-                        w.len() < per_word || w[0] as usize % per_word != 0 || w.windows(2).any(|p| p[1] != p[0] + 1)
+                        w.len() < per_word
+                            || !(w[0] as usize).is_multiple_of(per_word)
+                            || w.windows(2).any(|p| p[1] != p[0] + 1)
                     })
                     .count() as u32
             };
@@ -759,7 +763,7 @@ fn guards(layout: &RegisterLayout, indices: &[u64]) -> Option<SmallVec<[Guard; 1
 
 /// Element by element: always possible for loads, and for stores of whole bytes.
 fn elements(layout: &RegisterLayout, view: &SmemView, direction: Direction) -> Result<TransferPlan, TransferError> {
-    if direction == Direction::Store && view.bits % 8 != 0 {
+    if direction == Direction::Store && !view.bits.is_multiple_of(8) {
         return Err(TransferError::SubByteStore { bits: view.bits });
     }
     let mut terms = Vec::new();

@@ -116,7 +116,7 @@ impl Operand {
         let period = row * 8;
         let inside = view.offset % period;
         let anchored = match major {
-            Major::K => inside < row && inside % 128 == 0,
+            Major::K => inside < row && inside.is_multiple_of(128),
             Major::Mn => inside == 0,
         };
         let moves = view.dynamic.iter().all(|t| t.multiple % period == 0);
