@@ -1,0 +1,250 @@
+"""`python -m smalt doctor | compile | run`: what works here, and dumped kernels replayed with no JAX."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from smalt import _errors, _native
+
+TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0.1")
+# First bytes of a dumped descriptor: src/runtime/dump.rs.
+MAGIC = b"SMALT\0\x01\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m smalt", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    doctor_parser = commands.add_parser("doctor", help="say what works on this machine and what is missing")
+    doctor_parser.add_argument("--json", action="store_true", help="the facts as JSON")
+
+    compile_parser = commands.add_parser("compile", help="compile a dumped kernel and show its report")
+    run_parser = commands.add_parser("run", help="run a dumped kernel on random data")
+    for sub in (compile_parser, run_parser):
+        sub.add_argument("kernel", type=pathlib.Path, help="a dumped descriptor (.smalt), or a bare one (.pb)")
+        sub.add_argument("--target", default="sm_90a")
+        sub.add_argument("--json", action="store_true", help="the report as JSON")
+    compile_parser.add_argument("--ptx", action="store_true", help="print the PTX instead of the report")
+    compile_parser.add_argument("--cubin", type=pathlib.Path, metavar="FILE", help="assemble, and write the cubin")
+    run_parser.add_argument("--device", default="emulator", help="emulator (default), the number of a GPU, or both:"
+                            " run on the emulator and GPU 0 and compare bit for bit")
+    run_parser.add_argument("--seed", type=int, default=0, help="of the random data")
+
+    arguments = parser.parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = {"doctor": doctor, "compile": compile_, "run": run}[arguments.command]
+    try:
+        return command(arguments)
+    except (_errors.Error, ImportError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+# ---------------------------------------------------------------------------------------------------- doctor
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    lines = list(_examine())
+    if arguments.json:
+        print(json.dumps([{"ok": ok, "what": what, "says": says} for ok, what, says in lines], indent=2))
+    else:
+        for ok, what, says in lines:
+            mark = {True: "ok     ", False: "MISSING", None: "-      "}[ok]
+            print(f"{mark} {what:<14} {says}")
+    return int(any(ok is False for ok, _, _ in lines))
+
+
+def _examine() -> Iterator[tuple[bool | None, str, str]]:
+    """(works, what, in words); None: not there, and not needed."""
+    yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} ({sys.executable})"
+    try:
+        jax_version = importlib.metadata.version("jax")
+        tested = "tested with this version" if jax_version in TESTED_JAX else f"tested with {', '.join(TESTED_JAX)}"
+        yield True, "JAX", f"{jax_version}; smalt was {tested}"
+    except importlib.metadata.PackageNotFoundError:
+        yield False, "JAX", "not installed: pip install -c constraints/jax.txt jax"
+    try:
+        facts = _native.doctor()
+        yield True, "library", f"{_native.version()} at {_native.library_path()}"
+    except ImportError as error:
+        yield False, "library", str(error)
+        return
+    driver = facts["driver"]
+    yield ("cuda" in driver or None), "driver", f"CUDA {driver['cuda']}" if "cuda" in driver else driver["error"]
+    devices = facts["devices"]
+    for number, device in enumerate(devices if isinstance(devices, list) else []):
+        major, minor = device["capability"]
+        works = major in (9, 10)
+        says = f"{device['name']}, capability {major}.{minor}, {device['multiprocessors']} multiprocessors"
+        yield works or None, f"GPU {number}", says + ("" if works else ": smalt compiles for 9.0 and 10.x")
+    assembler = facts["assembler"]
+    if "error" in assembler:
+        yield False, "assembler", assembler["error"]
+    elif assembler["path"] is None:
+        says = "the driver's own (pip install nvidia-nvjitlink nvidia-cuda-nvcc to assemble ahead and without a GPU)"
+        yield ("cuda" in driver or None), "assembler", says
+    else:
+        yield True, "assembler", f"{assembler['name']} at {assembler['path']}"
+    yield from _examine_xla()
+    environment = facts["environment"]
+    if "error" in environment:
+        yield False, "environment", environment["error"]
+    else:
+        changed = {k: v for k, v in environment.items() if v not in (None, [], False) and k != "dump_dir"}
+        yield True, "environment", json.dumps(changed) if changed else "no SMALT_ variable is set"
+
+
+def _examine_xla() -> Iterator[tuple[bool | None, str, str]]:
+    try:
+        import jax
+
+        from smalt import _ffi
+
+        backend = jax.default_backend()
+        where = "cuda" if backend in ("gpu", "cuda") else backend
+        _ffi.register([where])
+        says = f"custom call registered for {where}; kernels run {'on the GPU' if where == 'cuda' else 'in the emulator'}"
+        yield True, "XLA FFI", says
+    except Exception as error:  # whatever XLA says is what the user wants to see
+        yield False, "XLA FFI", f"{type(error).__name__}: {error}"
+
+
+# --------------------------------------------------------------------------------------------------- compile
+
+
+def read_kernel(path: pathlib.Path) -> tuple[bytes, bytes]:
+    """(descriptor, debug table) of a dumped or bare descriptor."""
+    data = path.read_bytes()
+    if not data.startswith(MAGIC):
+        return data, b""
+    start = len(MAGIC) + 8
+    end = start + int.from_bytes(data[len(MAGIC) : start], "little")
+    if end > len(data):
+        raise _errors.CompileError(f"{path}: the file is cut off")
+    return data[start:end], data[end:]
+
+
+def compile_(arguments: argparse.Namespace) -> int:
+    artifact = _native.compile(*read_kernel(arguments.kernel), arguments.target)
+    if arguments.ptx:
+        print(artifact.ptx, end="")
+        return 0
+    cubin = artifact.assemble()
+    if arguments.cubin is not None:
+        if cubin is None:
+            raise _errors.CompileError("there is no assembler here; `python -m smalt doctor` says what to install")
+        arguments.cubin.write_bytes(cubin)
+    report = artifact.report()
+    print(json.dumps(report, indent=2) if arguments.json else describe(report))
+    return 0
+
+
+def describe(report: dict[str, Any]) -> str:
+    """An artifact's report, in lines."""
+    launch = report["launch"]
+    roles = ", ".join(f"{b['role']} {b['text']}" for b in report["buffers"])
+    shape = f"grid {launch['grid']}, cluster {launch['cluster']}, {launch['block']} threads"
+    lines = [
+        f"{report['name']} for {report['target']}, descriptor {report['hash'][:12]}",
+        f"  launch     {shape}, {launch['smem_bytes']} bytes of shared memory",
+        f"  buffers    {roles}",
+    ]
+    phases = report["phases"]
+    if phases:
+        times = ", ".join(f"{p['name']} {p['micros'] / 1e3:.2f}" for p in phases)
+        lines.append(f"  compile    {sum(p['micros'] for p in phases) / 1e3:.2f} ms ({times})")
+    if assembled := report["assembled"]:
+        log = assembled["log"]
+        spills = f"{log['spill_store_bytes']} + {log['spill_load_bytes']} bytes spilled"
+        by = f"{assembled['assembler']} in {assembled['micros'] / 1e3:.1f} ms"
+        lines.append(f"  assembled  {log['registers']} registers, {spills}, by {by}")
+    for warning in report["warnings"] or []:
+        lines.append(f"  warning    {warning['text']}" + (f" (at {warning['at']})" if warning["at"] else ""))
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------- run
+
+
+def run(arguments: argparse.Namespace) -> int:
+    artifact = _native.compile(*read_kernel(arguments.kernel), arguments.target)
+    report = artifact.report()
+    results: list[list[Any]] = []
+    for place in _places(arguments.device):
+        buffers = [random_buffer(b, arguments.seed + i) for i, b in enumerate(report["buffers"])]
+        outcome = artifact.run(buffers, place)
+        results.append(buffers)
+        if arguments.json:
+            print(json.dumps(outcome, indent=2))
+        elif place is None:
+            print(f"ran on the emulator in {outcome['wall_us'] / 1e3:.1f} ms")
+        else:
+            print(f"ran on GPU {place} in {outcome['device_us']:.1f} us")
+    for index, spec in enumerate(report["buffers"]):
+        if spec["role"] in ("output", "mutable"):
+            digests = [hashlib.sha256(buffers[index].tobytes()).hexdigest()[:16] for buffers in results]
+            values = preview(results[0][index])
+            print(f"  buffer {index} {spec['text']:<24} sha256 {' '.join(digests)}  {values}")
+            if len(set(digests)) > 1:
+                print(f"  buffer {index}: the emulator and the GPU DIFFER")
+    return int(any(a.tobytes() != b.tobytes() for a, b in zip(results[0], results[-1])))
+
+
+def _places(device: str) -> list[int | None]:
+    """None: the emulator."""
+    if device == "emulator":
+        return [None]
+    if device == "both":
+        return [None, 0]
+    if device.isdigit():
+        return [int(device)]
+    raise _errors.CompileError(f"--device: expected emulator, both, or a number, got {device!r}")
+
+
+_DTYPES = {
+    "bool": "bool", "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16",
+    **{f"{k}{n}": f"{'u' if k == 'u' else ''}int{n}" for k in "iu" for n in (8, 16, 32, 64)},
+    "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+}  # fmt: skip
+
+
+def _dtype(text: str) -> Any:
+    import ml_dtypes
+    import numpy as np
+
+    name = _DTYPES.get(text.split("[")[0], "uint8")
+    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
+
+
+def random_buffer(spec: dict[str, Any], seed: int) -> Any:
+    """Normal floats, small integers; zeros for scratch, a recognisable pattern for outputs."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    dtype = _dtype(spec["text"])
+    count = spec["bytes"] // dtype.itemsize
+    if spec["role"] == "scratch":
+        return np.zeros(spec["bytes"], np.uint8)
+    if spec["role"] == "output":
+        return np.full(spec["bytes"], 0xA5, np.uint8).view(dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0, 8, count).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, count).astype(dtype)
+    return rng.standard_normal(count).astype(dtype)
+
+
+def preview(buffer: Any) -> str:
+    values = buffer[:4].tolist()
+    return f"{values}…" if len(buffer) > 4 else str(values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""`python -m smalt`, on a kernel of the library's tests."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from smalt import __main__ as cli
+from smalt import _native
+
+
+@pytest.fixture
+def kernel(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "kernel.smalt"
+    descriptor = b"smalt-test:add_one"
+    path.write_bytes(cli.MAGIC + len(descriptor).to_bytes(8, "little") + descriptor + b"")
+    return path
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    status = cli.main(["doctor", "--json"])
+    lines = {line["what"]: line for line in json.loads(capsys.readouterr().out)}
+    assert status == 0, lines
+    assert lines["library"]["ok"] and lines["XLA FFI"]["ok"]
+    assert cli.main(["doctor"]) == 0
+    assert "library" in capsys.readouterr().out
+
+
+def test_compile_prints_a_report(kernel: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compile", str(kernel)]) == 0
+    out = capsys.readouterr().out
+    assert "add_one for sm_90a" in out and "input f32[1024], output f32[1024]" in out
+    assert cli.main(["compile", str(kernel), "--ptx"]) == 0
+    assert ".entry add_one" in capsys.readouterr().out
+
+
+def test_compile_assembles(kernel: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if _native.doctor()["assembler"].get("path") is None:
+        pytest.skip("no assembler on this machine")
+    cubin = kernel.with_suffix(".cubin")
+    assert cli.main(["compile", str(kernel), "--cubin", str(cubin)]) == 0
+    assert cubin.read_bytes().startswith(b"\x7fELF")
+    assert "10 registers, 0 + 0 bytes spilled" in capsys.readouterr().out
+
+
+def test_run(kernel: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", str(kernel)]) == 0
+    first = capsys.readouterr().out
+    assert "ran on the emulator" in first and "buffer 1 f32[1024]" in first
+    assert cli.main(["run", str(kernel), "--seed", "1"]) == 0
+    assert capsys.readouterr().out.split("sha256")[1] != first.split("sha256")[1]
+
+
+def test_errors_are_one_message(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for data, text in [
+        (b"smalt-test:nothing", "the test kernel `nothing`"),
+        (cli.MAGIC + (99).to_bytes(8, "little") + b"x", "cut off"),
+    ]:
+        path = tmp_path / "kernel.pb"
+        path.write_bytes(data)
+        assert cli.main(["compile", str(path)]) == 1
+        captured = capsys.readouterr()
+        assert text in captured.err and captured.out == ""
