@@ -62,11 +62,11 @@ def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequenc
     """Compiles for real; returns the sizes of the scratch buffers in bytes."""
     try:
         from smalt import _ffi, _native
+
+        _ffi.register(platforms)
     except ImportError as e:
-        raise Internal(f"smalt's native library is not there ({e}): build it as BUILD.md says") from e
-    _ffi.register(platforms)
-    artifact = _native.compile(kernel.descriptor, kernel.debug, target, {})
-    return [int(n) for n in artifact.scratch_bytes]
+        raise Internal(str(e)) from e
+    return _native.compile(kernel.descriptor, kernel.debug, target).scratch_bytes
 
 
 def choose_target(compiler_params: Any, ctx: Any = None) -> str:
@@ -96,7 +96,8 @@ def _capturing() -> bool:
 def capture() -> Iterator[list[Kernel]]:
     """Within the scope, kernels that this thread lowers are serialised, listed, and not compiled."""
     outer = getattr(_LOCAL, "captured", None)
-    _LOCAL.captured = kernels = []
+    kernels: list[Kernel] = []
+    _LOCAL.captured = kernels
     try:
         yield kernels
     finally:

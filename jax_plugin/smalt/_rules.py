@@ -203,12 +203,8 @@ def _layout_cast(w: Walker, eqn: Any) -> OpParts:
 @_rule("print_layout")
 def _print_layout(w: Walker, eqn: Any) -> OpParts:
     x, *leaves = eqn.invars
-    if "fmt" in eqn.params:
-        fmt = eqn.params["fmt"]
-    else:  # 0.10: an operand
-        fmt, leaves = None, leaves
     operands = _refs(w, [x], [eqn.params["transforms_tree"]], leaves)
-    return OpParts(operands, _attrs.encode({"fmt": fmt}))
+    return OpParts(operands, _attrs.encode({"fmt": eqn.params["fmt"]}))
 
 
 @_rule("debug_print")
@@ -266,7 +262,7 @@ def _inline_mgpu(w: Walker, eqn: Any) -> OpParts:
 
 
 def _optimized(eqn: Any) -> bool | None:
-    return _unless(eqn.params.get("optimized", True), True)
+    return None if eqn.params.get("optimized", True) else False
 
 
 @_rule("load")

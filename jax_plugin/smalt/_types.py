@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax._src.pallas.mosaic_gpu import core as gpu_core
-from jax.experimental.mosaic import gpu as mgpu
 
 from smalt import _versions
 from smalt._errors import Unsupported
@@ -134,7 +132,7 @@ def ref_type(aval: Any, axis_id: AxisId, default_space: str = "GMEM") -> Message
         tmem = getattr(aval, "layout", None)
         fields["tmem_layout"] = None if tmem is None else layout(tmem)
         fields["tmem_collective"] = bool(getattr(aval, "collective", False))
-    accumulator = isinstance(aval, gpu_core.WGMMAAbstractAccumulatorRef)
+    accumulator = _versions.is_accumulator_aval(aval)
     shape = [_extent(n) for n in aval.inner_aval.shape]
     return message("RefType", space=space, shape=shape, accumulator=accumulator, **fields)
 
@@ -167,27 +165,27 @@ def layout(x: Any) -> Message:
             explicit = x.to_mgpu()
         except TypeError:  # it needs arguments that were not given
             return message("Layout", name=name, named=name)
-    match explicit:
-        case mgpu.WGStridedFragLayout():
+    match _versions.layout_kind(explicit):
+        case "strided":
             kind = message("StridedLayout", shape=list(explicit.shape), vec=explicit.vec_size)
             return message("Layout", name=name, strided=kind, args=args)
-        case mgpu.WGSplatFragLayout():
+        case "splat":
             return message("Layout", name=name, splat=message("SplatLayout", shape=list(explicit.shape)), args=args)
-        case mgpu.TiledLayout():
+        case "tiled":
             return message("Layout", name=name, tiled=_tiled(explicit), args=args)
         case _:
             raise Unsupported(f"layout {x} is of a kind that smalt does not know")
 
 
 def _layout_name(x: Any) -> tuple[str, list[Message]]:
-    match x:
-        case gpu_core.ParameterizedLayout():
+    match _versions.layout_kind(x):
+        case "parameterized":
             return x.layout_cls.name, []
-        case gpu_core.ReducedLayout():
+        case "reduced":
             inner, _ = _layout_name(x.layout)
             axes = x.axes if isinstance(x.axes, (tuple, list)) else (x.axes,)
             return f"{inner}.reduce({', '.join(str(a) for a in axes)})", []
-        case _ if hasattr(x, "to_mgpu"):
+        case "named":
             return x.name, []
         case _:
             return "", []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ from jax._src.pallas import core as pallas_core
 from jax._src.pallas import mpmd
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
+from jax._src.state import types as state_types
+from jax.experimental.mosaic import gpu as mgpu
 from jax.interpreters import mlir
 
 # ------------------------------------------------------------------------------------------ features
@@ -51,11 +54,6 @@ def lowering_semantics(params: Any) -> str:
 # ------------------------------------------------------------------------------------------ kernels
 
 mpmd_map_p = mpmd.mpmd_map_p
-pallas_call_p: Any = None
-try:
-    from jax._src.pallas.pallas_call import pallas_call_p
-except ImportError:  # pragma: no cover
-    pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +190,10 @@ def literal_value(atom: Any) -> Any:
     return atom.val
 
 
+def is_accumulator_aval(aval: Any) -> bool:
+    return isinstance(aval, gpu_core.WGMMAAbstractAccumulatorRef)
+
+
 def is_literal(atom: Any) -> bool:
     return isinstance(atom, jax_core.Literal)
 
@@ -201,9 +203,27 @@ def is_dropped(var: Any) -> bool:
 
 
 def is_ref_aval(aval: Any) -> bool:
-    from jax._src.state.types import AbstractRef
+    return isinstance(aval, state_types.AbstractRef)
 
-    return isinstance(aval, AbstractRef)
+
+# ------------------------------------------------------------------------------------------ layouts
+
+
+def layout_kind(x: Any) -> str:
+    """What a layout object is: "parameterized", "reduced", "named" (users' own), "strided", "splat", "tiled" (Mosaic's)."""
+    match x:
+        case gpu_core.ParameterizedLayout():
+            return "parameterized"
+        case gpu_core.ReducedLayout():
+            return "reduced"
+        case mgpu.WGStridedFragLayout():
+            return "strided"
+        case mgpu.WGSplatFragLayout():
+            return "splat"
+        case mgpu.TiledLayout():
+            return "tiled"
+        case _:
+            return "named" if hasattr(x, "to_mgpu") else "unknown"
 
 
 # ------------------------------------------------------------------------------------------ locations
@@ -333,27 +353,26 @@ def answer_for_cpu_devices(**answers: Callable[[], Any]) -> None:
     for name, answer in answers.items():
         setattr(cls, name, prop(name, answer))
         _ANSWERED.append((cls, name))
-    if "jax.experimental.pallas.ops.gpu.attention_mgpu" in sys.modules or _importable_attention():
-        module = sys.modules["jax.experimental.pallas.ops.gpu.attention_mgpu"]
-        if getattr(module, "cuda_versions", None) is None:
-            module.cuda_versions = _CudaVersions()  # type: ignore[attr-defined]
+    module = _attention_module()
+    if module is not None and getattr(module, "cuda_versions", None) is None:
+        module.cuda_versions = _CudaVersions()
 
 
-def _importable_attention() -> bool:
+def _attention_module() -> Any:
+    """The shipped attention kernels, which took the CUDA versions into their own namespace; None if they can't be had."""
     try:
-        import jax.experimental.pallas.ops.gpu.attention_mgpu  # noqa: F401
-    except ImportError:
-        return False
-    return True
+        return importlib.import_module("jax.experimental.pallas.ops.gpu.attention_mgpu")
+    except ImportError:  # they need absl-py, which JAX does not bring
+        return None
 
 
 def stop_answering() -> None:
     for cls, name in _ANSWERED:
         delattr(cls, name)
     _ANSWERED.clear()
-    module = sys.modules.get("jax.experimental.pallas.ops.gpu.attention_mgpu")
+    module: Any = sys.modules.get("jax.experimental.pallas.ops.gpu.attention_mgpu")
     if isinstance(getattr(module, "cuda_versions", None), _CudaVersions):
-        module.cuda_versions = None  # type: ignore[union-attr]
+        module.cuda_versions = None
 
 
 # ------------------------------------------------------------------------------------------ configuration
@@ -408,7 +427,6 @@ def custom_call(
     has_side_effect: bool,
 ) -> Sequence[Any]:
     """Emits a typed-FFI custom call with row-major layouts; `operands` are (value, aval), `results` avals."""
-    layouts = lambda avals: [tuple(range(len(a.shape) - 1, -1, -1)) for a in avals]
     op = _mlir.custom_call(
         target,
         result_types=[_mlir.aval_to_ir_type(ctx.module_context, a) for a in results],
@@ -416,11 +434,15 @@ def custom_call(
         backend_config={name: _mlir.ir_attribute(value) for name, value in attributes.items()},
         api_version=4,
         operand_output_aliases=aliases,
-        operand_layouts=layouts([a for _, a in operands]),
-        result_layouts=layouts(results),
+        operand_layouts=[_row_major(a) for _, a in operands],
+        result_layouts=[_row_major(a) for a in results],
         has_side_effect=has_side_effect,
     )
     return list(op.results)
+
+
+def _row_major(aval: Any) -> tuple[int, ...]:
+    return tuple(range(len(aval.shape) - 1, -1, -1))
 
 
 def zeros(ctx: Any, size: int) -> tuple[Any, Any]:

@@ -277,3 +277,20 @@ def random_bits(k):
         o[...] = jax.random.bits(key, (128,))
 
     return kernel(body, like((128,), jnp.uint32))(k)
+
+
+def _split_keys(k):
+    key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(k), impl="threefry2x32"), 7)
+    seeded = jax.random.split(jax.random.key(jnp.asarray(k)[0].astype(jnp.int32), impl="threefry2x32"), 2)
+    return np.asarray(jax.random.key_data(key)), np.asarray(jax.random.key_data(seeded))
+
+
+@case(Arg((2,), jnp.uint32), reference=_split_keys)
+def random_keys(k):
+    def body(k, a, b):
+        key = jax.random.wrap_key_data(k[...], impl="threefry2x32")
+        a[...] = jax.random.key_data(jax.random.fold_in(key, 7))
+        seeded = jax.random.key(k[0].astype(jnp.int32), impl="threefry2x32")
+        b[...] = jax.random.key_data(jax.random.split(seeded, 2))
+
+    return kernel(body, [like((2,), jnp.uint32), like((2, 2), jnp.uint32)])(k)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -189,8 +190,7 @@ def kernel(body: Callable[..., Any], out: Any, *scratch: Any, params: Any = EXAC
 
 def load(ref: Any, *, layout: Any = None, optimized: bool = True) -> Any:
     """`plgpu.load` of a whole ref, whose signature differs."""
-    import inspect
-
-    if "idx" in inspect.signature(plgpu.load).parameters:
+    index = inspect.signature(plgpu.load).parameters.get("idx")
+    if index is not None and index.default is inspect.Parameter.empty:
         return plgpu.load(ref, (), layout=layout, optimized=optimized)
     return plgpu.load(ref, layout=layout, optimized=optimized)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
@@ -316,7 +318,7 @@ def prefetch(x):
 )
 def copy_gather(x, i):
     def body(x, i, o, buf, bar):
-        at = plgpu.load(i, **({"idx": ()} if not HAS_PREDICATES else {}), layout=plgpu.Layout.TMA_INDICES)
+        at = load(i, layout=plgpu.Layout.TMA_INDICES)
         plgpu.copy_gmem_to_smem(x.at[at], buf, bar)
         plgpu.barrier_wait(bar)
         o[...] = buf[...]
@@ -358,24 +360,31 @@ def forty_arrays(x):
 
 
 @case(f32(128), reference=lambda x: x * 2 + 1)
-def mutable_ref(x):
-    """A mutable ref given to a kernel: as an argument since 0.11, by `core_map` in 0.10."""
+def mutable_ref_by_core_map(x):
+    """A mutable ref that the body closes over; no output."""
     ref = jax.new_ref(x * 2)
-    if hasattr(pl, "core_map"):
-        mesh = plgpu.Mesh(grid=(1,), grid_names=("i",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        core_map = pl.core_map
 
-        @pl.core_map(mesh)
-        def _():
-            ref[...] = ref[...] + 1
+    @core_map(plgpu.Mesh(grid=(1,), grid_names=("i",)))
+    def _():
+        ref[...] = ref[...] + 1
 
-    else:
+    return ref[...]
 
-        def body(r, o):
-            r[...] = r[...] + 1
-            o[...] = r[...] * 0
 
-        kernel(body, like((128,)))(ref)
-    return jax.freeze(ref) if hasattr(jax, "freeze") else ref[...]
+@case(f32(128), when=HAS_PREDICATES, reference=lambda x: (x * 2 + 1, x))
+def mutable_ref(x):
+    """A mutable ref as an argument of a kernel (since 0.11)."""
+    ref = jax.new_ref(x * 2)
+
+    def body(r, x, o):
+        r[...] = r[...] + 1
+        o[...] = x[...]
+
+    out = kernel(body, like((128,)))(ref, x)
+    return ref[...], out
 
 
 @case(

@@ -1,0 +1,517 @@
+"""The lowering rule, the choice of backend, its cache keys, parameters and the emulated device."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import smalt
+from jax import lax
+from smalt import _config, _register
+from tests.corpus.case import kernel, like
+from tests.corpus.decode import decode, show
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+X = jax.ShapeDtypeStruct((128,), jnp.float32)
+
+
+def add_one(x, **params):
+    def body(x, o):
+        o[...] = x[...] + 1
+
+    params = smalt.CompilerParams(**params) if params else None
+    return kernel(body, like((128,)), params=params)(x)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Kernels that the rule would have compiled; the compiler answers `compiled.scratch`."""
+
+    class Compiled(list):
+        scratch: list[int] = []
+
+    out = Compiled()
+
+    def fake(kernel, target, platforms):
+        out.append((kernel, target, platforms))
+        return out.scratch
+
+    monkeypatch.setattr(_register, "_compile", fake)
+    return out
+
+
+@pytest.fixture(autouse=True)
+def disabled_again():
+    yield
+    smalt.disable()
+
+
+def lower(f, *args, platforms=("cuda",)):
+    return jax.jit(lambda *a: f(*a)).trace(*args).lower(lowering_platforms=platforms)
+
+
+# ------------------------------------------------------------------------------------------ who compiles
+
+
+def test_disabled_is_stock(compiled):
+    text = lower(add_one, X).as_text()
+    assert "mosaic_gpu" in text and "smalt_kernel" not in text
+    assert not compiled
+
+
+def test_enable_and_disable(compiled):
+    smalt.enable()
+    assert "smalt_kernel" in lower(add_one, X).as_text()
+    smalt.disable()
+    assert "mosaic_gpu" in lower(add_one, X).as_text()
+    assert len(compiled) == 1
+
+
+def test_enabled_is_scoped(compiled):
+    with smalt.enabled(True):
+        assert "smalt_kernel" in lower(add_one, X).as_text()
+        with smalt.enabled(False):
+            assert "mosaic_gpu" in lower(add_one, X).as_text()
+        assert "smalt_kernel" in lower(add_one, X).as_text()
+    assert "mosaic_gpu" in lower(add_one, X).as_text()
+
+
+def test_params_choose_for_one_kernel(compiled):
+    def both(x):
+        return add_one(add_one(x, enabled=True), enabled=False)
+
+    for outer in (False, True):
+        with smalt.enabled(outer):
+            text = lower(both, X).as_text()
+        assert "smalt_kernel" in text and "mosaic_gpu" in text
+
+
+def test_the_choice_is_part_of_the_cache_key(compiled):
+    traces = []
+
+    @jax.jit
+    def f(x):
+        traces.append(_config.settings().enabled)
+        return add_one(x)
+
+    def text():
+        return f.trace(X).lower(lowering_platforms=("cuda",)).as_text()
+
+    assert "mosaic_gpu" in text()
+    smalt.enable()
+    assert "smalt_kernel" in text()
+    assert "smalt_kernel" in text()
+    smalt.disable()
+    assert "mosaic_gpu" in text()
+    with smalt.enabled(True):
+        assert "smalt_kernel" in text()
+    assert traces == [False, True]  # each setting is traced once, and found again
+
+
+def test_a_choice_in_one_thread_is_not_another_s(compiled):
+    import threading
+
+    seen = []
+    with smalt.enabled(True):
+        thread = threading.Thread(target=lambda: seen.append(_config.settings().enabled))
+        thread.start()
+        thread.join()
+    smalt.enable()
+    thread = threading.Thread(target=lambda: seen.append(_config.settings().enabled))
+    thread.start()
+    thread.join()
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize("value, enabled", [("1", True), ("0", False), ("", False), ("yes please", None)])
+def test_environment_variable(value, enabled):
+    code = "import smalt; from smalt import _config; print(_config.settings().enabled)"
+    environment = dict(os.environ, SMALT_ENABLE=value, PYTHONPATH=str(ROOT / "jax_plugin"))
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    if enabled is None:
+        assert run.returncode and "SMALT_ENABLE: expected 0 or 1" in run.stderr
+    else:
+        assert run.stdout.strip() == str(enabled)
+
+
+def test_interpret_mode_is_delegated(compiled):
+    if not hasattr(plgpu, "InterpretGPUParams"):
+        from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
+    else:
+        InterpretGPUParams = plgpu.InterpretGPUParams
+
+    def f(x):
+        def body(x, o):
+            o[...] = x[...] + 1
+
+        return kernel(body, like((128,)), interpret=InterpretGPUParams())(x)
+
+    x = np.arange(128, dtype=np.float32)
+    with smalt.enabled(True):
+        np.testing.assert_array_equal(jax.jit(f)(x), x + 1)
+    assert not compiled
+
+
+def test_several_platforms_in_one_lowering(compiled):
+    with smalt.enabled(True):
+        text = lower(add_one, X, platforms=("cpu", "cuda")).as_text()
+    assert "@smalt_kernel" in text and "mosaic_gpu" not in text
+    assert {p for _, _, platforms in compiled for p in platforms} == {"cpu", "cuda"}
+
+
+# ------------------------------------------------------------------------------------------ the custom call
+
+
+def test_custom_call(compiled):
+    compiled.scratch = [64, 4]
+    with smalt.enabled(True):
+        text = lower(add_one, X).as_text()
+    (kernel, target, platforms) = compiled[0]
+    assert (target, platforms) == ("sm_90a", ("cuda",))
+    call = next(line for line in text.split("\n") if "@smalt_kernel" in line)
+    assert "mhlo.backend_config = {" in call  # how JAX spells the typed FFI
+    assert f'hash = "{kernel.hash}"' in call
+    assert 'target = "sm_90a"' in call
+    assert "flags = 0 : i64" in call
+    assert "output_tuple_indices = [1], operand_index = 1" in call
+    assert "output_tuple_indices = [2], operand_index = 2" in call
+    types = call.rsplit(" : ", 1)[1]
+    assert types == "(tensor<128xf32>, tensor<64xui8>, tensor<4xui8>) -> (tensor<128xf32>, tensor<64xui8>, tensor<4xui8>)"
+    assert "stablehlo.constant dense<0> : tensor<ui8>" in text or "dense<0> : tensor<64xui8>" in text
+    assert "has_side_effect = true" not in call
+
+
+def test_layouts_are_row_major(compiled):
+    def body(x, o):
+        o[...] = x[...]
+
+    with smalt.enabled(True):
+        text = lower(kernel(body, like((4, 8, 16))), jax.ShapeDtypeStruct((4, 8, 16), jnp.float32)).as_text()
+    call = next(line for line in text.split("\n") if "@smalt_kernel" in line)
+    assert "operand_layouts = [dense<[2, 1, 0]> : tensor<3xindex>]" in call
+    assert "result_layouts = [dense<[2, 1, 0]> : tensor<3xindex>]" in call
+
+
+def test_mutable_refs_are_aliased(compiled):
+    from tests.corpus.memory import mutable_ref_by_core_map
+
+    with smalt.enabled(True):
+        text = lower(mutable_ref_by_core_map, X).as_text()
+    call = next(line for line in text.split("\n") if "@smalt_kernel" in line)
+    assert re.search(r"output_tuple_indices = \[\d?\], operand_index = 0", call)
+    params = decode("KernelDescriptor", compiled[0][0].descriptor)["params"]
+    (mutable,) = [p for p in params if p["role"] == "MUTABLE"]
+    assert params[mutable["aliased_output"] - 1]["role"] == "OUTPUT"
+
+
+def test_effects_are_kept(compiled):
+    def body(x, o):
+        pl.debug_print("hello")
+        o[...] = x[...]
+
+    with smalt.enabled(True):
+        text = lower(kernel(body, like((128,))), X).as_text()
+    assert "has_side_effect = true" in text
+
+
+def test_closed_over_scalar_is_an_operand(compiled):
+    def f(x, s):
+        def body(x, o):
+            o[...] = x[...] * (s + 1)
+
+        return kernel(body, like((128,)))(x)
+
+    with smalt.enabled(True):
+        lower(f, X, jax.ShapeDtypeStruct((), jnp.float32))
+    params = decode("KernelDescriptor", compiled[0][0].descriptor)["params"]
+    assert [p["role"] for p in params] == ["INPUT", "SCALAR", "OUTPUT"]
+
+
+# ------------------------------------------------------------------------------------------ parameters
+
+
+def test_compiler_params_keep_all_of_mosaic_s():
+    ours = {f.name: f.default for f in dataclasses.fields(smalt.CompilerParams)}
+    stock = {f.name: f.default for f in dataclasses.fields(plgpu.CompilerParams)}
+    assert stock.items() <= ours.items()
+    assert set(ours) - set(stock) == {"enabled", "fp_contract", "target", "wait_timeout_ns"}
+
+
+def test_compiler_params_reach_the_descriptor(compiled):
+    params = dict(approx_math=True, fp_contract=False, target="sm_100a", wait_timeout_ns=5, unsafe_no_auto_barriers=True)
+    with smalt.enabled(True):
+        text = lower(lambda x: add_one(x, **params), X).as_text()
+    assert 'target = "sm_100a"' in text
+    got = decode("KernelDescriptor", compiled[0][0].descriptor)["compiler_params"]
+    assert got == {
+        "approx_math": True,
+        "unsafe_no_auto_barriers": True,
+        "reduction_scratch_bytes": 2048,
+        "fp_contract": "FP_CONTRACT_OFF",
+        "target": "sm_100a",
+        "wait_timeout_ns": 5,
+    }
+
+
+def test_compiler_params_are_checked():
+    with pytest.raises(ValueError, match="wait_timeout_ns: expected"):
+        smalt.CompilerParams(wait_timeout_ns=-1)
+    with pytest.raises(ValueError, match="target: expected an architecture like 'sm_90a', got 'H100'"):
+        smalt.CompilerParams(target="H100")
+    assert hash(smalt.CompilerParams()) == hash(smalt.CompilerParams())
+    assert smalt.CompilerParams().replace(fp_contract=False).fp_contract is False
+
+
+# ------------------------------------------------------------------------------------------ the emulated device
+
+
+def test_emulated_device_answers():
+    device = jax.devices()[0]
+    with pytest.raises(AttributeError):
+        device.core_count
+    with smalt.emulated("H100"):
+        assert jax.sharding.get_abstract_mesh().abstract_device.num_cores == 132
+        assert jax.devices()[0].core_count == 132
+        assert device.compute_capability == "9.0"
+        assert _config.settings().enabled
+        with smalt.emulated("B200"):
+            assert device.core_count == 148
+        assert device.core_count == 132
+    with pytest.raises(AttributeError):
+        device.core_count
+    assert not _config.settings().enabled
+
+
+def test_emulated_device_is_seen_in_its_thread_only():
+    import threading
+
+    seen = []
+    with smalt.emulated("H100"):
+        thread = threading.Thread(target=lambda: seen.append(hasattr(jax.devices()[0], "core_count")))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
+def test_emulated_device_gives_the_target(compiled):
+    with smalt.emulated("B200"):
+        lower(add_one, X)
+    with smalt.emulated("H200"):
+        lower(add_one, X)
+    assert [target for _, target, _ in compiled] == ["sm_100a", "sm_90a"]
+
+
+def test_unknown_device():
+    with pytest.raises(ValueError, match="expected one of H100, H200, B200, got 'TPU'"):
+        with smalt.emulated("TPU"):
+            pass
+
+
+def test_target_from_the_environment(compiled, monkeypatch):
+    monkeypatch.setenv("SMALT_TARGET", "sm_103a")
+    with smalt.enabled(True):
+        lower(add_one, X)
+    assert compiled[0][1] == "sm_103a"
+
+
+# ------------------------------------------------------------------------------------------ the walker
+
+
+def descriptor(f, *args):
+    ((_, data, debug),) = smalt.descriptor(f, *args)
+    return decode("KernelDescriptor", data), decode("DebugTable", debug)
+
+
+def ops(region):
+    for op in region.get("ops", []):
+        yield op
+        for inner in op.get("regions", []):
+            yield from ops(inner)
+
+
+def test_locations_reach_the_user_s_lines():
+    def helper(x):
+        return x * 2  # LINE helper
+
+    def body(x, o):
+        def step(i, _):
+            o[...] = helper(x[...])  # LINE step
+
+        lax.fori_loop(0, 3, step, None)
+
+    k = kernel(body, like((128,)))
+    _, table = descriptor(lambda x: k(x), X)  # LINE call
+    lines = {m: i + 1 for i, text in enumerate(pathlib.Path(__file__).read_text().split("\n")) for m in re.findall(r"# LINE (\w+)$", text)}
+    chains = [[table["frames"][i] for i in chain.get("frames", [])] for chain in table["op_frames"]]
+    here = table["strings"].index(__file__)
+    assert chains[0][0]["file"] == here and chains[0][0]["line"] == lines["call"]
+    functions = [[table["strings"][f["function"]].rsplit(".", 1)[-1] for f in chain] for chain in chains]
+    assert ["helper", "step", "body"] in functions
+    (multiply,) = [c for c, f in zip(chains, functions) if f == ["helper", "step", "body"]]
+    assert [f["line"] for f in multiply][:2] == [lines["helper"], lines["step"]]
+
+
+def test_equal_kernels_at_two_lines_share_bytes_not_locations():
+    def f(x):
+        def body(x, o):
+            o[...] = x[...] + 1
+
+        a = kernel(body, like((128,)))(x)
+
+        def body(x, o):
+            o[...] = x[...] + 1
+
+        return kernel(body, like((128,)))(a)
+
+    first, second = smalt.descriptor(f, X)
+    assert first[1] == second[1]
+    assert first[2] != second[2]
+
+
+def test_captures_are_substituted_and_refs_are_never_region_parameters():
+    def body(x, o, buf, bar):
+        scale = x[0]
+
+        def step(i, total):
+            plgpu.copy_gmem_to_smem(x, buf, bar)
+            plgpu.barrier_wait(bar)
+            return total + buf[...] * scale
+
+        o[...] = lax.fori_loop(0, 4, step, jnp.zeros((128,), jnp.float32))
+
+    d, _ = descriptor(kernel(body, like((128,)), plgpu.SMEM((128,), jnp.float32), plgpu.Barrier()), X)
+    loop = next(op for op in ops(d["body"]) if op["primitive"] == "scan")
+    assert len(loop["operands"]) == 2  # counter and total
+    (region,) = loop["regions"]
+    assert ["array" in v["type"] for v in region["params"]] == [True, True]
+
+
+def test_dropped_swap_is_a_store():
+    d, _ = descriptor(add_one, X)
+    assert [op["primitive"] for op in ops(d["body"])] == ["run_scoped", "load", "add", "store"]
+
+
+def test_optional_operands_keep_their_positions():
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, bar)
+        plgpu.barrier_wait(bar)
+        plgpu.copy_smem_to_gmem(buf, o)
+
+    d, _ = descriptor(kernel(body, like((128,)), plgpu.SMEM((128,), jnp.float32), plgpu.Barrier()), X)
+    copies = [op for op in ops(d["body"]) if op["primitive"].startswith("copy")]
+    assert [[next(iter(o)) for o in op["operands"]] for op in copies] == [["ref", "ref", "ref", "absent"], ["ref", "ref", "absent"]]
+
+
+def test_semantics_of_the_version():
+    d, _ = descriptor(add_one, X)
+    new = hasattr(plgpu, "barrier_arrive_and_wait")
+    old = not hasattr(plgpu, "wait_gmem_to_smem")
+    expected = {"lowering": "LANE" if old else "WARPGROUP"}
+    if new:
+        expected |= dict.fromkeys(
+            ["false_predicate_suppresses_arrival", "tensor_core_barrier_tracks_copies", "leader_tracked_last_axis_only"], True
+        )
+    assert d["semantics"] == expected
+
+
+def test_axes_are_interned_in_order():
+    def body(x, o):
+        o[lax.axis_index("j")] = x[...] + lax.axis_index("wg") + lax.axis_index("c") + lax.axis_index("i")
+
+    f = kernel(
+        body,
+        like((4,), jnp.int32),
+        grid=(3, 4),
+        grid_names=("i", "j"),
+        cluster=(2,),
+        cluster_names=("c",),
+        num_threads=2,
+        thread_name="wg",
+    )
+    d, _ = descriptor(jax.vmap(f), jax.ShapeDtypeStruct((5,), jnp.int32))
+    assert [(a["id"], a.get("name", ""), a["size"]) for a in d["grid"]] == [(1, "", 5), (2, "i", 3), (3, "j", 4)]
+    assert d["cluster"] == [{"id": 4, "name": "c", "size": 2}]
+    assert (d["thread_axis"], d["num_threads"]) == (5, 2)
+
+
+def test_unknown_axis_names_the_user_s_line():
+    from smalt import _versions
+
+    class Mesh:
+        grid, grid_names, cluster, cluster_names = (), (), (), ()
+        num_threads = thread_name = kernel_name = None
+
+        @staticmethod
+        def discharges_effect(e):
+            return True
+
+    jaxpr = jax.make_jaxpr(lambda: lax.axis_index("nowhere"), axis_env=[("nowhere", 2)])().jaxpr
+    call = _versions.KernelCall("k", Mesh(), jaxpr, 0, (), None)
+    from smalt._descriptor import serialize
+
+    with pytest.raises(smalt.InvalidKernel) as e:
+        serialize(call)
+    assert "axis_index: axis 'nowhere' is not an axis of the kernel" in str(e.value)
+    assert f"{__file__}:" in str(e.value)
+
+
+def test_errors_are_classified():
+    assert issubclass(smalt.Unsupported, smalt.Error) and issubclass(smalt.Unsupported, NotImplementedError)
+    assert issubclass(smalt.InvalidKernel, smalt.Error) and issubclass(smalt.InvalidKernel, ValueError)
+    assert issubclass(smalt.Internal, smalt.Error)
+    assert issubclass(smalt.CompileError, smalt.Error)
+
+
+def test_only_one_module_knows_jax_s_internals():
+    for path in (ROOT / "jax_plugin" / "smalt").glob("*.py"):
+        if path.name != "_versions.py":
+            text = path.read_text()
+            assert "jax._src" not in text and "__version__" not in text, path.name
+
+
+def test_show_is_readable():
+    ((_, data, _),) = smalt.descriptor(add_one, X)
+    assert "store %2, %4" in show(data)
+
+
+def test_walking_is_linear_in_the_number_of_ops():
+    """10 times the ops take less than 20 times as long."""
+    import time
+
+    from smalt import _register as r
+
+    def run(n):
+        def body(x, o):
+            v = x[...]
+            for _ in range(n):
+                v = v * 2 + 1
+            o[...] = v
+
+        times = []
+        original = r.serialize
+
+        def timed(*a):
+            start = time.perf_counter()
+            out = original(*a)
+            times.append(time.perf_counter() - start)
+            return out
+
+        r.serialize = timed
+        try:
+            smalt.descriptor(kernel(body, like((128,))), X)
+            smalt.descriptor(kernel(body, like((128,))), X)
+        finally:
+            r.serialize = original
+        return min(times)
+
+    assert run(3000) < 20 * run(300)
