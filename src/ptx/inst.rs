@@ -65,6 +65,32 @@ const fn fence_requires(sem: FenceSem) -> Requirement {
         FenceSem::Acquire | FenceSem::Release => isa(86),
     }
 }
+/// Products of signed and unsigned bytes came with PTX 8.4.
+const fn wgmma_int_requires(ty: WgmmaTypes) -> Requirement {
+    match ty {
+        WgmmaTypes::S8U8 | WgmmaTypes::U8S8 => isa(84),
+        WgmmaTypes::F16
+        | WgmmaTypes::BF16
+        | WgmmaTypes::TF32
+        | WgmmaTypes::E4M3E4M3
+        | WgmmaTypes::E4M3E5M2
+        | WgmmaTypes::E5M2E4M3
+        | WgmmaTypes::E5M2E5M2
+        | WgmmaTypes::S8S8
+        | WgmmaTypes::U8U8 => base(),
+    }
+}
+/// fp8 operands of `mma.sync` came with PTX 8.4.
+const fn mma_requires(kind: MmaKind) -> Requirement {
+    match kind {
+        MmaKind::M16N8K32E4M3 | MmaKind::M16N8K32E5M2 => isa(84),
+        MmaKind::M16N8K16F16
+        | MmaKind::M16N8K16BF16
+        | MmaKind::M16N8K8TF32
+        | MmaKind::M16N8K32S8
+        | MmaKind::M16N8K32U8 => base(),
+    }
+}
 const fn proxy_fence_requires(proxy: ProxyFence) -> Requirement {
     match proxy {
         ProxyFence::Async
@@ -107,7 +133,7 @@ fn load_effects(space: Space, sem: LoadSem) -> Effects {
         Space::Generic => Effects::READ_GLOBAL | Effects::READ_SHARED,
     };
     match sem {
-        LoadSem::Weak | LoadSem::NonCoherent => read,
+        LoadSem::Weak => read,
         _ => read | Effects::SYNC,
     }
 }
@@ -152,6 +178,23 @@ pub struct RowInfo {
     pub doc: &'static str,
     /// `(kind, name)` of every field, in order.
     pub fields: &'static [(&'static str, &'static str)],
+    /// The texts of every field that is a modifier; none for the others.
+    pub choices: &'static [fn() -> Vec<&'static str>],
+}
+
+fn texts<M: Modifier>() -> Vec<&'static str> {
+    M::ALL.iter().map(|m| m.text()).collect()
+}
+fn no_texts() -> Vec<&'static str> {
+    vec![]
+}
+macro_rules! field_choices {
+    (modifier $t:tt) => {
+        texts::<$t>
+    };
+    ($kind:ident $t:tt) => {
+        no_texts
+    };
 }
 
 macro_rules! field_type {
@@ -380,6 +423,7 @@ macro_rules! define_instructions {
                 syntax: $syntax,
                 doc: concat!($($doc),*),
                 fields: &[$( (stringify!($kind), stringify!($field)) ),*],
+                choices: &[$( field_choices!($kind $arg) ),*],
             }
         ),*];
 

@@ -7,9 +7,12 @@
 pub mod build;
 pub mod evaluate;
 pub mod flat;
+#[cfg(test)]
+mod generate;
 pub mod infer_uniformity;
 pub mod inst;
 pub mod launch;
+pub mod legal;
 pub mod modifier;
 pub mod operand;
 pub mod out_of_ssa;

@@ -124,7 +124,7 @@ modifiers! {
     /// State space of a load, store or atomic.
     Space { Global = ".global", Shared = ".shared", SharedCluster = ".shared::cluster", Generic = "" }
     /// Semantics of a load.
-    LoadSem { Weak = "", NonCoherent = ".nc", Volatile = ".volatile", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster", RelaxedGpu = ".relaxed.gpu",
+    LoadSem { Weak = "", Volatile = ".volatile", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster", RelaxedGpu = ".relaxed.gpu",
         RelaxedSys = ".relaxed.sys", AcquireCta = ".acquire.cta", AcquireCluster = ".acquire.cluster", AcquireGpu = ".acquire.gpu", AcquireSys = ".acquire.sys" }
     /// Semantics of a store.
     StoreSem { Weak = "", Volatile = ".volatile", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster", RelaxedGpu = ".relaxed.gpu", RelaxedSys = ".relaxed.sys",

@@ -98,6 +98,11 @@ impl Slot {
         class: Class::B16,
         literal: LiteralStyle::None,
     };
+    /// 32-bit registers of instructions that take no literal: fragments of matrices.
+    pub const FRAGMENT: Slot = Slot {
+        class: Class::B32,
+        literal: LiteralStyle::None,
+    };
     /// Packed 16-bit pairs.
     pub const H16X2: Slot = Slot {
         class: Class::B32,

@@ -166,8 +166,13 @@ pub fn write_inst(out: &mut String, inst: &Inst<Reg>) {
                     }
                     out.push(']');
                 }
+                // Coordinates and matrices keep their braces also when they are one.
+                Field::Defs(list, _) if list.len() == 1 && needs_braces(inst.row(), *i) => {
+                    out.push('{');
+                    write_reg(out, list[0]);
+                    out.push('}');
+                }
                 Field::Defs(list, _) => write_list(out, list, |out, r| write_reg(out, *r)),
-                // Coordinates and accumulators keep their braces also when they are one.
                 Field::Srcs(list, slot) if list.len() == 1 && needs_braces(inst.row(), *i) => {
                     out.push('{');
                     write_src(out, &list[0], *slot);

@@ -224,7 +224,7 @@ red Red { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; m
 /// Four 8×8 matrices of 16-bit elements from shared memory (1, 2 or 4 by the length of `d`).
 ldmatrix Ldmatrix { modifier trans: MatrixTrans; defs d: [Slot::B32]; addr addr: [Slot::B32] }
     "ldmatrix.sync.aligned.m8n8.x{$d}{trans}.shared.b16 {d}, {addr}", requires [base()], effects [Effects::READ_SHARED | Effects::CONVERGENT];
-stmatrix Stmatrix { modifier trans: MatrixTrans; addr addr: [Slot::B32]; srcs a: [Slot::B32] }
+stmatrix Stmatrix { modifier trans: MatrixTrans; addr addr: [Slot::B32]; srcs a: [Slot::FRAGMENT] }
     "stmatrix.sync.aligned.m8n8.x{$a}{trans}.shared.b16 {addr}, {a}", requires [base()], effects [Effects::WRITE_SHARED | Effects::CONVERGENT];
 /// Store to a peer's shared memory that completes on a barrier there.
 st_async StAsync { modifier ty: MemType; addr addr: [Slot::B32]; srcs a: [ty.slot()]; addr bar: [Slot::B32] }
@@ -361,15 +361,15 @@ wgmma_half_rs WgmmaHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; n
 /// tf32 (k8) and fp8 (k32).
 wgmma_float_ss WgmmaFloatSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
     "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA];
-wgmma_float_rs WgmmaFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::B32]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
+wgmma_float_rs WgmmaFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
     "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA];
 /// int8 (k32).
 wgmma_int_ss WgmmaIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [base()], effects [Effects::WGMMA];
-wgmma_int_rs WgmmaIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::B32]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [base()], effects [Effects::WGMMA];
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
+wgmma_int_rs WgmmaIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
 /// The warp's matrix multiply-add, `d = a·b + c`.
-mma_sync MmaSync { modifier kind: MmaKind; defs d: [Slot::B32]; srcs a: [Slot::B32]; srcs b: [Slot::B32]; srcs c: [Slot::B32] }
-    "mma.sync.aligned.{kind} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+mma_sync MmaSync { modifier kind: MmaKind; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
+    "mma.sync.aligned.{kind} {d}, {a}, {b}, {c}", requires [mma_requires(*kind)], effects [Effects::CONVERGENT];
     } };
 }

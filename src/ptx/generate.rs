@@ -1,0 +1,296 @@
+//! Instances of every row, for tests: every combination of modifiers, with list lengths and numbers of each row's kind.
+use super::flat::Reg;
+use super::inst::{Inst, Names, ROWS, RegMap};
+use super::operand::*;
+
+/// Registers of one class each row may name; enough that operands differ.
+const REGISTERS: u32 = 160;
+
+struct AnyReg;
+
+impl Names for AnyReg {
+    type Reg = Reg;
+    fn reg(&mut self, _: &str) -> Option<Reg> {
+        Some(Reg {
+            class: Class::B32,
+            index: 0,
+        })
+    }
+    fn param(&mut self, _: &str) -> Option<ParamRef> {
+        Some(ParamRef(0))
+    }
+}
+
+/// Numbers that a field of this name takes in some row.
+fn numbers(row: &str, field: &str) -> Vec<i64> {
+    match field {
+        "mask" => vec![0xffff_ffff],
+        "lut" => vec![0x96, 0xe8],
+        "ns" => vec![1_000_000],
+        "neg_a" | "neg_b" => vec![1, -1],
+        "trans_a" | "trans_b" => vec![0, 1],
+        "k" => vec![8, 32],
+        "n" => match row {
+            "SetMaxReg" => vec![24, 240],
+            "BulkWait" | "WgmmaWait" => vec![0, 1, 7],
+            // Of wgmma: the number of columns.
+            _ => vec![24, 256],
+        },
+        _ => panic!("row {row}: a number `{field}` that the generator does not know"),
+    }
+}
+
+/// Lengths of a list field.
+fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, &str)]) -> Vec<usize> {
+    let n = numbers.iter().find(|(f, _)| *f == "n").map(|(_, n)| *n as usize);
+    match (row, field) {
+        ("PackB32" | "UnpackB32" | "PackB64" | "UnpackB64", _) => vec![2],
+        ("Ld" | "LdNc" | "St" | "StAsync" | "Ldmatrix" | "Stmatrix", _) => vec![1, 2, 4],
+        (_, "coords") => vec![1, 2, 3, 4, 5],
+        ("WgmmaFence" | "WgmmaWait", _) => vec![1, 8],
+        (_, "acc") => {
+            let packed = modifiers.contains(&("acc_ty", "f16"));
+            vec![n.expect("a shape") / if packed { 4 } else { 2 }]
+        }
+        ("MmaSync", "b") => vec![2],
+        (_, "a" | "c" | "d") => vec![4],
+        _ => panic!("row {row}: a list `{field}` that the generator does not know"),
+    }
+}
+
+/// Gives every operand a register of its slot's class, and sources an immediate now and then.
+struct Assign<'a> {
+    next: &'a mut u32,
+    immediates: bool,
+}
+
+impl Assign<'_> {
+    fn fresh(&mut self, class: Class) -> Reg {
+        *self.next = self.next.wrapping_mul(1_103_515_245).wrapping_add(12345);
+        Reg {
+            class,
+            index: (*self.next >> 8) % REGISTERS,
+        }
+    }
+}
+
+impl RegMap<Reg, Reg> for Assign<'_> {
+    fn reg(&mut self, _: Reg, slot: Slot) -> Reg {
+        self.fresh(slot.class)
+    }
+    fn def(&mut self, _: Reg, slot: Slot) -> Reg {
+        self.fresh(slot.class)
+    }
+    fn src(&mut self, _: Reg, slot: Slot) -> Src<Reg> {
+        let r = self.fresh(slot.class);
+        if self.immediates && slot.literal != LiteralStyle::None && r.index.is_multiple_of(2) {
+            let bits = u64::from(*self.next) << 17 ^ u64::from(*self.next);
+            return Src::Imm(match slot.literal {
+                LiteralStyle::F32 => u64::from((r.index as f32).to_bits()),
+                LiteralStyle::F64 => f64::from(r.index).to_bits(),
+                LiteralStyle::Integer | LiteralStyle::None => bits & slot.class.mask(),
+            });
+        }
+        Src::Reg(r)
+    }
+    fn addr(&mut self, _: Addr<Reg>, slot: Slot) -> Addr<Reg> {
+        let base = self.fresh(slot.class);
+        Addr {
+            base,
+            offset: (base.index % 3) as i32 * 16 - 16 * (base.index % 2) as i32,
+        }
+    }
+}
+
+/// Every combination of `row`'s modifiers, numbers and lengths, legal or not.
+pub fn instances(row: usize, immediates: bool) -> Vec<Inst<Reg>> {
+    let info = &ROWS[row];
+    // Modifiers and numbers first, then the lists, whose lengths follow from them.
+    let mut partial: Vec<Vec<String>> = vec![vec![String::new(); info.fields.len()]];
+    let expand = |partial: Vec<Vec<String>>, i: usize, texts: Vec<String>| -> Vec<Vec<String>> {
+        let with = |p: &Vec<String>, t: &String| {
+            let mut p = p.clone();
+            p[i].clone_from(t);
+            p
+        };
+        partial
+            .iter()
+            .flat_map(|p| texts.iter().map(move |t| with(p, t)))
+            .collect()
+    };
+    for (i, (kind, name)) in info.fields.iter().enumerate() {
+        match *kind {
+            "modifier" => {
+                let texts = info.choices[i]().into_iter().map(String::from).collect();
+                partial = expand(partial, i, texts);
+            }
+            "number" => {
+                let texts = numbers(info.name, name).iter().map(i64::to_string).collect();
+                partial = expand(partial, i, texts);
+            }
+            "def" | "reg" | "src" => partial = expand(partial, i, vec!["%r0".into()]),
+            "addr" => partial = expand(partial, i, vec!["[%r0]".into()]),
+            "param" => partial = expand(partial, i, vec!["smalt_p0".into()]),
+            "defs" | "srcs" | "tied" => {}
+            other => panic!("unknown kind `{other}`"),
+        }
+    }
+    for (i, (kind, name)) in info.fields.iter().enumerate() {
+        if !matches!(*kind, "defs" | "srcs" | "tied") {
+            continue;
+        }
+        let mut out = vec![];
+        for p in partial {
+            let of = |kind: &str| {
+                let fields = info
+                    .fields
+                    .iter()
+                    .zip(&p)
+                    .filter(|((k, _), _)| *k == kind)
+                    .collect::<Vec<_>>();
+                fields
+                    .into_iter()
+                    .map(|((_, f), t)| (*f, t.clone()))
+                    .collect::<Vec<_>>()
+            };
+            let numbers: Vec<(&str, i64)> = of("number")
+                .into_iter()
+                .map(|(f, t)| (f, t.parse().expect("a number")))
+                .collect();
+            let modifiers = of("modifier");
+            let modifiers: Vec<(&str, &str)> = modifiers.iter().map(|(f, t)| (*f, t.as_str())).collect();
+            for n in lengths(info.name, name, &numbers, &modifiers) {
+                let mut p = p.clone();
+                p[i] = format!("{{{}}}", vec!["%r0"; n].join(", "));
+                out.push(p);
+            }
+        }
+        partial = out;
+    }
+    let mut seed = row as u32 + 1;
+    partial
+        .iter()
+        .map(|texts| {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let inst = Inst::from_fields(row, &texts, &mut AnyReg);
+            let inst = inst.unwrap_or_else(|| panic!("row {}: {texts:?}", info.name));
+            let mut inst = inst.map(&mut Assign {
+                next: &mut seed,
+                immediates,
+            });
+            // Accumulators are different registers, the same in and out.
+            if let Some(t) = inst.tied_mut() {
+                for (i, r) in t.output.iter_mut().enumerate() {
+                    r.index = i as u32;
+                }
+                t.input.clone_from(&t.output);
+            }
+            inst
+        })
+        .collect()
+}
+
+/// The instances that [`super::legal`] allows.
+pub fn legal_instances(row: usize, immediates: bool) -> Vec<Inst<Reg>> {
+    let mut all = instances(row, immediates);
+    all.retain(|inst| super::legal::check(inst).is_ok());
+    all
+}
+
+mod tests {
+    use super::super::print::write_inst;
+    use super::*;
+    use std::fmt::Write;
+    use std::process::Command;
+
+    /// The assembler: `SMALT_PTXAS`, or the one of a Python environment that `VIRTUAL_ENV` names, or the path's.
+    pub fn ptxas() -> Option<std::path::PathBuf> {
+        let named = std::env::var_os("SMALT_PTXAS").map(std::path::PathBuf::from);
+        let in_venv = std::env::var_os("VIRTUAL_ENV").and_then(|venv| {
+            let lib = std::path::Path::new(&venv).join("lib");
+            let python = std::fs::read_dir(lib).ok()?.flatten().next()?.path();
+            Some(python.join("site-packages/nvidia/cu13/bin/ptxas"))
+        });
+        let found = [named, in_venv, Some("ptxas".into())].into_iter().flatten();
+        found.into_iter().find(|p| {
+            Command::new(p)
+                .arg("--version")
+                .output()
+                .is_ok_and(|o| o.status.success())
+        })
+    }
+
+    #[test]
+    fn every_row_has_legal_instances() {
+        for (row, info) in ROWS.iter().enumerate() {
+            assert!(!legal_instances(row, false).is_empty(), "row {}", info.name);
+        }
+    }
+
+    /// Every legal combination, in one module per ISA version that it claims to need.
+    #[test]
+    fn ptxas_accepts_every_legal_instance() {
+        let Some(ptxas) = ptxas() else {
+            eprintln!("SKIPPED: no ptxas; set SMALT_PTXAS");
+            return;
+        };
+        let mut modules: std::collections::BTreeMap<u16, Vec<String>> = Default::default();
+        for row in 0..ROWS.len() {
+            for inst in legal_instances(row, true)
+                .into_iter()
+                .chain(legal_instances(row, false))
+            {
+                let mut text = String::new();
+                write_inst(&mut text, &inst);
+                modules.entry(inst.requires().isa).or_default().push(text);
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut total = 0;
+        for (isa, texts) in &modules {
+            let mut ptx = format!(
+                ".version {}.{}\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 smalt_smem[];\n",
+                isa / 10,
+                isa % 10
+            );
+            // ptxas dies of one function with thousands of unrelated instructions.
+            for (k, texts) in texts.chunks(100).enumerate() {
+                let _ = writeln!(
+                    ptx,
+                    ".visible .entry kernel{k}(.param .align 64 .b8 smalt_p0[128])\n.maxntid 128, 1, 1\n\
+                    .minnctapersm 1\n{{"
+                );
+                for class in Class::ALL {
+                    let _ = writeln!(ptx, ".reg {} %{}<{REGISTERS}>;", class.ptx_type(), class.prefix());
+                }
+                for text in texts {
+                    ptx.push_str(text);
+                    ptx.push('\n');
+                }
+                ptx.push_str("ret;\n}\n");
+            }
+            total += texts.len();
+            let file = dir.path().join(format!("rows_{isa}.ptx"));
+            std::fs::write(&file, &ptx).unwrap();
+            let out = Command::new(&ptxas)
+                .args(["-arch=sm_90a", "--opt-level=0", "-o"])
+                .arg(dir.path().join("rows.cubin"))
+                .arg(&file)
+                .output()
+                .unwrap();
+            if !out.status.success() {
+                let log = String::from_utf8_lossy(&out.stderr);
+                let lines: Vec<&str> = ptx.lines().collect();
+                let mut report = String::new();
+                for line in log.lines().filter(|l| l.contains("error")).take(20) {
+                    let number = line.split("line ").nth(1).and_then(|t| t.split(';').next());
+                    let at = number.and_then(|n| n.trim().parse::<usize>().ok()).unwrap_or(1);
+                    let _ = writeln!(report, "{line}\n    {}", lines.get(at - 1).unwrap_or(&""));
+                }
+                let rest: Vec<&str> = log.lines().filter(|l| !l.contains("info ")).take(3).collect();
+                panic!("PTX ISA {isa}:\n{report}{}", rest.join("\n"));
+            }
+        }
+        println!("{total} instances assembled");
+    }
+}

@@ -1,0 +1,376 @@
+//! Which combinations of modifiers, list lengths and immediates PTX has (and ptxas 13.0 accepts for sm_90a).
+//!
+//! A row's type says most of it; this file says the rest. A test assembles every combination that is legal here.
+use super::inst::Inst;
+use super::modifier::*;
+use super::operand::*;
+
+/// `Ok`, or what is expected.
+pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
+    match inst {
+        Inst::PackB32 { a, .. } | Inst::PackB64 { a, .. } => ensure(a.len() == 2, "two halves"),
+        Inst::UnpackB32 { d, .. } | Inst::UnpackB64 { d, .. } => ensure(d.len() == 2, "two halves"),
+        Inst::NegInt { ty, .. } | Inst::AbsInt { ty, .. } => ensure(ty.is_signed(), "a signed type"),
+        Inst::Bfe { ty, pos, len, .. } => {
+            ensure(ty.bits() != 16, "a 32- or 64-bit type")?;
+            ensure(byte(pos) && byte(len), "a position and a length of at most 255")
+        }
+        Inst::Bfi { pos, len, .. } => ensure(byte(pos) && byte(len), "a position and a length of at most 255"),
+        Inst::AddFloat { rnd, ftz, ty, .. }
+        | Inst::SubFloat { rnd, ftz, ty, .. }
+        | Inst::MulFloat { rnd, ftz, ty, .. }
+        | Inst::Fma { rnd, ftz, ty, .. } => {
+            ensure(*rnd == Round::Rn || is_wide(*ty), "nearest even for 16-bit floats")?;
+            flushes(*ftz, *ty)
+        }
+        Inst::NegFloat { ftz, ty, .. } | Inst::AbsFloat { ftz, ty, .. } => flushes(*ftz, *ty),
+        Inst::MinMaxFloat { ftz, nan, ty, .. } => {
+            ensure(*nan == NanMode::Number || *ty != FloatType::F64, "no .NaN for f64")?;
+            flushes(*ftz, *ty)
+        }
+        Inst::DivFloat { ftz, ty, .. } | Inst::Exact { ftz, ty, .. } => ensure(
+            *ftz == Ftz::No || *ty == WideFloatType::F32,
+            "subnormals flushed for f32 only",
+        ),
+        Inst::Cvt {
+            rnd,
+            ftz,
+            sat,
+            to,
+            from,
+            ..
+        } => cvt(*rnd, *ftz, *sat, *to, *from),
+        Inst::CvtPair { rnd, .. } => ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero"),
+        Inst::Setp { cmp, ftz, ty, .. } => setp(*cmp, *ftz, *ty),
+        Inst::Ld { ty, d, .. } | Inst::LdNc { ty, d, .. } => vector(d.len(), *ty),
+        Inst::St { ty, a, .. } => vector(a.len(), *ty),
+        Inst::StAsync { ty, a, .. } => {
+            ensure(matches!(ty, MemType::B32 | MemType::B64), "32- or 64-bit elements")?;
+            vector(a.len(), *ty)
+        }
+        Inst::Atom { op, ty, .. } => ensure(atom(*op, *ty), "a type that the operation has"),
+        Inst::Red { sem, op, ty, .. } => {
+            ensure(
+                matches!(sem, AtomSem::Relaxed | AtomSem::Release),
+                "relaxed or release semantics: nothing is read",
+            )?;
+            let op = match op {
+                RedOp::Add => AtomOp::Add,
+                RedOp::Min => AtomOp::Min,
+                RedOp::Max => AtomOp::Max,
+                RedOp::And => AtomOp::And,
+                RedOp::Or => AtomOp::Or,
+                RedOp::Xor => AtomOp::Xor,
+                RedOp::Inc => AtomOp::Inc,
+                RedOp::Dec => AtomOp::Dec,
+            };
+            ensure(atom(op, *ty), "a type that the operation has")
+        }
+        Inst::Ldmatrix { d, .. } => ensure(matches!(d.len(), 1 | 2 | 4), "1, 2 or 4 matrices"),
+        Inst::Stmatrix { a, .. } => ensure(matches!(a.len(), 1 | 2 | 4), "1, 2 or 4 matrices"),
+        Inst::SetMaxReg { n, .. } => ensure(
+            (24..=256).contains(n) && n % 8 == 0,
+            "a multiple of 8 from 24 to 256 registers",
+        ),
+        Inst::BarSync { id, threads } | Inst::BarArrive { id, threads } => {
+            ensure(imm(id).is_none_or(|id| id < 16), "a barrier from 0 to 15")?;
+            ensure(imm(threads).is_none_or(|n| n > 0 && n % 32 == 0), "whole warps")
+        }
+        Inst::MbarrierTest { parity, .. }
+        | Inst::MbarrierWait { parity, .. }
+        | Inst::MbarrierWaitCluster { parity, .. }
+        | Inst::MbarrierWaitTimeout { parity, .. } => ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1"),
+        Inst::BulkLoad { bytes, .. }
+        | Inst::BulkLoadMulticast { bytes, .. }
+        | Inst::BulkStore { bytes, .. }
+        | Inst::BulkCopyCluster { bytes, .. }
+        | Inst::BulkPrefetch { bytes, .. } => ensure(imm(bytes).is_none_or(|n| n % 16 == 0), "a multiple of 16 bytes"),
+        Inst::TensorLoad { coords, .. }
+        | Inst::TensorLoadMulticast { coords, .. }
+        | Inst::TensorStore { coords, .. }
+        | Inst::TensorReduce { coords, .. }
+        | Inst::TensorPrefetch { coords, .. } => ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates"),
+        Inst::BulkWait { n, .. } => ensure((0..=7).contains(n), "at most 7 pending groups"),
+        Inst::WgmmaWait { n, .. } => ensure((0..=7).contains(n), "at most 7 pending groups"),
+        Inst::WgmmaHalfSs {
+            ty,
+            acc_ty,
+            n,
+            acc,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(half_acc(*ty, *acc_ty), "f32 accumulators, or f16 ones of f16 operands")?;
+            wgmma(*n, *acc_ty, acc.output.len(), 4)?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")
+        }
+        Inst::WgmmaHalfRs {
+            ty,
+            acc_ty,
+            n,
+            acc,
+            a,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(half_acc(*ty, *acc_ty), "f32 accumulators, or f16 ones of f16 operands")?;
+            wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")
+        }
+        Inst::WgmmaFloatSs {
+            ty,
+            acc_ty,
+            n,
+            k,
+            acc,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(float_acc(*ty, *acc_ty, *k), "tf32 with k = 8, or fp8 with k = 32")?;
+            wgmma(*n, *acc_ty, acc.output.len(), 4)?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")
+        }
+        Inst::WgmmaFloatRs {
+            ty,
+            acc_ty,
+            n,
+            k,
+            acc,
+            a,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(float_acc(*ty, *acc_ty, *k), "tf32 with k = 8, or fp8 with k = 32")?;
+            wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")
+        }
+        Inst::WgmmaIntSs { ty, n, acc, .. } => {
+            ensure(is_int8(*ty), "8-bit integers")?;
+            wgmma(*n, AccType::S32, acc.output.len(), 4)
+        }
+        Inst::WgmmaIntRs { ty, n, acc, a, .. } => {
+            ensure(is_int8(*ty), "8-bit integers")?;
+            wgmma(*n, AccType::S32, acc.output.len(), a.len())
+        }
+        Inst::MmaSync { a, b, c, d, .. } => ensure(
+            a.len() == 4 && b.len() == 2 && c.len() == 4 && d.len() == 4,
+            "fragments of 4, 2, 4 and 4 registers",
+        ),
+        // Rows whose types leave nothing illegal.
+        _ => Ok(()),
+    }?;
+    tied_alike(inst)
+}
+
+fn ensure(holds: bool, expected: &'static str) -> Result<(), &'static str> {
+    if holds { Ok(()) } else { Err(expected) }
+}
+
+fn tied_alike<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
+    ensure(
+        inst.tied().is_none_or(|t| t.input.len() == t.output.len()),
+        "as many tied inputs as outputs",
+    )
+}
+
+fn imm<R>(s: &Src<R>) -> Option<u64> {
+    match s {
+        Src::Imm(bits) => Some(*bits),
+        Src::Reg(_) => None,
+    }
+}
+fn byte<R>(s: &Src<R>) -> bool {
+    imm(s).is_none_or(|v| v < 256)
+}
+fn sign(n: i64) -> bool {
+    n == 1 || n == -1
+}
+
+fn is_wide(ty: FloatType) -> bool {
+    match ty {
+        FloatType::F32 | FloatType::F64 => true,
+        FloatType::F16 | FloatType::F16x2 | FloatType::BF16 | FloatType::BF16x2 => false,
+    }
+}
+
+fn flushes(ftz: Ftz, ty: FloatType) -> Result<(), &'static str> {
+    let can = match ty {
+        FloatType::F16 | FloatType::F16x2 | FloatType::F32 => true,
+        FloatType::BF16 | FloatType::BF16x2 | FloatType::F64 => false,
+    };
+    ensure(ftz == Ftz::No || can, "subnormals flushed for f16 and f32 only")
+}
+
+/// Vectors are 1, 2 or 4 elements and at most 16 bytes (32 need sm_100).
+fn vector(n: usize, ty: MemType) -> Result<(), &'static str> {
+    let bytes = match ty {
+        MemType::U8 | MemType::S8 => 1,
+        MemType::B16 => 2,
+        MemType::B32 => 4,
+        MemType::B64 => 8,
+    };
+    ensure(
+        matches!(n, 1 | 2 | 4) && n * bytes <= 16,
+        "1, 2 or 4 elements, at most 16 bytes",
+    )
+}
+
+/// `(bits, signed)` of integers.
+fn int(ty: CvtType) -> Option<(u32, bool)> {
+    match ty {
+        CvtType::U8 => Some((8, false)),
+        CvtType::S8 => Some((8, true)),
+        CvtType::U16 => Some((16, false)),
+        CvtType::S16 => Some((16, true)),
+        CvtType::U32 => Some((32, false)),
+        CvtType::S32 => Some((32, true)),
+        CvtType::U64 => Some((64, false)),
+        CvtType::S64 => Some((64, true)),
+        CvtType::F16 | CvtType::BF16 | CvtType::F32 | CvtType::F64 => None,
+    }
+}
+
+fn cvt(rnd: CvtRound, ftz: Ftz, sat: Sat, to: CvtType, from: CvtType) -> Result<(), &'static str> {
+    let to_float = matches!(rnd, CvtRound::Rn | CvtRound::Rz | CvtRound::Rm | CvtRound::Rp);
+    let to_integral = matches!(rnd, CvtRound::Rni | CvtRound::Rzi | CvtRound::Rmi | CvtRound::Rpi);
+    let none = rnd == CvtRound::None;
+    ensure(
+        ftz == Ftz::No || to == CvtType::F32 || from == CvtType::F32,
+        "subnormals flushed where f32 is converted",
+    )?;
+    let bf16 = to == CvtType::BF16 || from == CvtType::BF16;
+    ensure(sat == Sat::No || !bf16, "no saturation of bf16")?;
+    match (int(to), int(from)) {
+        (Some((t, t_signed)), Some((f, f_signed))) => {
+            ensure(none, "no rounding between integers")?;
+            let kept = if t_signed == f_signed {
+                t >= f
+            } else {
+                t_signed && t > f
+            };
+            ensure(sat == Sat::No || !kept, "saturation where a value can be lost")
+        }
+        (None, Some((f, _))) => {
+            ensure(to_float, "a rounding to a float")?;
+            ensure(to != CvtType::BF16 || f != 8, "no bytes to bf16")
+        }
+        (Some((t, _)), None) => {
+            ensure(to_integral, "a rounding to an integer")?;
+            ensure(from != CvtType::BF16 || t != 8, "no bf16 to bytes")
+        }
+        (None, None) if to == from => ensure(none || to_integral, "a rounding to an integral value, or none"),
+        (None, None) => {
+            let exact = matches!(
+                (from, to),
+                (CvtType::F16 | CvtType::BF16, CvtType::F32 | CvtType::F64) | (CvtType::F32, CvtType::F64)
+            );
+            ensure(
+                if exact { none } else { to_float },
+                "a rounding exactly where one is needed",
+            )
+        }
+    }
+}
+
+fn setp(cmp: Compare, ftz: Ftz, ty: CompareType) -> Result<(), &'static str> {
+    ensure(
+        ftz == Ftz::No || matches!(ty, CompareType::F16 | CompareType::F32),
+        "subnormals flushed for f16 and f32 only",
+    )?;
+    let (equality, order, unsigned_order, float) = match cmp {
+        Compare::Eq | Compare::Ne => (true, false, false, false),
+        Compare::Lt | Compare::Le | Compare::Gt | Compare::Ge => (false, true, false, false),
+        Compare::Lo | Compare::Ls | Compare::Hi | Compare::Hs => (false, false, true, false),
+        Compare::Equ
+        | Compare::Neu
+        | Compare::Ltu
+        | Compare::Leu
+        | Compare::Gtu
+        | Compare::Geu
+        | Compare::Num
+        | Compare::Nan => (false, false, false, true),
+    };
+    ensure(
+        match ty {
+            CompareType::B16 | CompareType::B32 | CompareType::B64 => equality,
+            CompareType::S16 | CompareType::S32 | CompareType::S64 => equality || order,
+            CompareType::U16 | CompareType::U32 | CompareType::U64 => equality || order || unsigned_order,
+            CompareType::F16 | CompareType::BF16 | CompareType::F32 | CompareType::F64 => equality || order || float,
+        },
+        "a comparison that the type has",
+    )
+}
+
+fn atom(op: AtomOp, ty: AtomType) -> bool {
+    match op {
+        AtomOp::Add => match ty {
+            AtomType::U32
+            | AtomType::S32
+            | AtomType::U64
+            | AtomType::F32
+            | AtomType::F64
+            | AtomType::F16
+            | AtomType::F16x2
+            | AtomType::BF16
+            | AtomType::BF16x2 => true,
+            AtomType::B32 | AtomType::B64 | AtomType::S64 => false,
+        },
+        AtomOp::Min | AtomOp::Max => {
+            matches!(ty, AtomType::U32 | AtomType::S32 | AtomType::U64 | AtomType::S64)
+        }
+        AtomOp::And | AtomOp::Or | AtomOp::Xor | AtomOp::Exch => matches!(ty, AtomType::B32 | AtomType::B64),
+        AtomOp::Inc | AtomOp::Dec => ty == AtomType::U32,
+    }
+}
+
+fn half_acc(ty: WgmmaTypes, acc: AccType) -> bool {
+    match acc {
+        AccType::F32 => matches!(ty, WgmmaTypes::F16 | WgmmaTypes::BF16),
+        AccType::F16 => ty == WgmmaTypes::F16,
+        AccType::S32 => false,
+    }
+}
+fn float_acc(ty: WgmmaTypes, acc: AccType, k: i64) -> bool {
+    match ty {
+        WgmmaTypes::TF32 => acc == AccType::F32 && k == 8,
+        WgmmaTypes::E4M3E4M3 | WgmmaTypes::E4M3E5M2 | WgmmaTypes::E5M2E4M3 | WgmmaTypes::E5M2E5M2 => {
+            acc != AccType::S32 && k == 32
+        }
+        WgmmaTypes::F16
+        | WgmmaTypes::BF16
+        | WgmmaTypes::S8S8
+        | WgmmaTypes::S8U8
+        | WgmmaTypes::U8S8
+        | WgmmaTypes::U8U8 => false,
+    }
+}
+fn is_int8(ty: WgmmaTypes) -> bool {
+    matches!(
+        ty,
+        WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8
+    )
+}
+
+/// Columns are multiples of 8 up to 256 (for integers 8, 24 or multiples of 16); a warpgroup holds 64·n accumulators
+/// in 128 lanes.
+fn wgmma(n: i64, acc: AccType, regs: usize, a: usize) -> Result<(), &'static str> {
+    let columns = (8..=256).contains(&n)
+        && match acc {
+            AccType::F32 | AccType::F16 => n % 8 == 0,
+            AccType::S32 => n == 8 || n == 24 || n % 16 == 0,
+        };
+    ensure(columns, "columns: a multiple of 8 (integers: 8, 24 or of 16) up to 256")?;
+    let per_register = match acc {
+        AccType::F32 | AccType::S32 => 1,
+        AccType::F16 => 2,
+    };
+    ensure(
+        regs as i64 * 2 * per_register == n,
+        "64·n accumulators over the 128 lanes of a warpgroup",
+    )?;
+    ensure(a == 4, "four registers of A")
+}
