@@ -831,12 +831,11 @@ mod avx2 {
         )
     }
 
-    /// All codes of rows `first`, `first + stride`, … (four of them), two k in each vector.
+    /// All codes of rows `first`, `first + stride`, … (four of them), two k in each vector, as many as there are.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn gather(job: &Job, operand: &Operand, extent: usize, first: usize, stride: usize) -> [Codes; 16] {
+    fn gather(job: &Job, operand: &Operand, extent: usize, first: usize, stride: usize, out: &mut [Codes; 16]) {
         let Instruction { kind, k_bytes, .. } = job.instruction;
-        let mut out = [_mm256_setzero_si256(); 16];
         if operand.major == Major::Mn {
             // 16-bit elements: four rows of one k are among eight successive elements.
             let pick = match stride {
@@ -859,7 +858,7 @@ mod avx2 {
                 };
                 *out = _mm256_cvtepu16_epi32(_mm_unpacklo_epi64(row(2 * pair), row(2 * pair + 1)));
             }
-            return out;
+            return;
         }
         for chunk in 0..k_bytes / 16 {
             let rows: [__m128i; 4] = std::array::from_fn(|i| {
@@ -912,7 +911,6 @@ mod avx2 {
                 }
             }
         }
-        out
     }
 
     /// Eight i32 as i16, saturating (exponents never do).
@@ -951,13 +949,14 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn decode_a(core: &mut TensorCore, job: &Job, depth: usize, decode: impl Fn(Codes) -> (__m256, __m256i)) {
         let m = job.instruction.m;
+        let mut codes = [_mm256_setzero_si256(); 16];
         for four in 0..m / 4 {
             let (at, half) = (four / 2 * depth, four % 2);
-            let codes = gather(job, &job.a, m, four * 4, 1);
+            gather(job, &job.a, m, four * 4, 1, &mut codes);
             let values_out = core.a_values[at..][..depth].chunks_exact_mut(2);
             let exponents_out = core.a_narrow[at..][..depth].chunks_exact_mut(2);
-            for ((codes, values_out), exponents_out) in codes.into_iter().zip(values_out).zip(exponents_out) {
-                let (values, exponents) = decode(codes);
+            for ((codes, values_out), exponents_out) in codes.iter().zip(values_out).zip(exponents_out) {
+                let (values, exponents) = decode(*codes);
                 store_a_values(values, half, values_out);
                 let bytes = _mm_packs_epi16(pack16(exponents), _mm_setzero_si128());
                 let first = _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
@@ -979,13 +978,14 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn decode_a_wide(core: &mut TensorCore, job: &Job, depth: usize, decode: impl Fn(Codes) -> (__m256, __m256i)) {
         let m = job.instruction.m;
+        let mut codes = [_mm256_setzero_si256(); 16];
         for four in 0..m / 4 {
             let (at, half) = (four / 2 * depth, four % 2);
-            let codes = gather(job, &job.a, m, four * 4, 1);
+            gather(job, &job.a, m, four * 4, 1, &mut codes);
             let values_out = core.a_values[at..][..depth].chunks_exact_mut(2);
             let exponents_out = core.a_exponents[at..][..depth].chunks_exact_mut(2);
-            for ((codes, values_out), exponents_out) in codes.into_iter().zip(values_out).zip(exponents_out) {
-                let (values, exponents) = decode(codes);
+            for ((codes, values_out), exponents_out) in codes.iter().zip(values_out).zip(exponents_out) {
+                let (values, exponents) = decode(*codes);
                 store_a_values(values, half, values_out);
                 let shorts = pack16(exponents);
                 let shorts = _mm256_set_m128i(shorts, shorts);
@@ -1010,13 +1010,14 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn decode_b(core: &mut TensorCore, job: &Job, depth: usize, decode: impl Fn(Codes) -> (__m256, __m256i)) {
         let n = job.instruction.n;
+        let mut codes = [_mm256_setzero_si256(); 16];
         for four in 0..n / 4 {
             // Columns of one parity in a group of eight.
-            let codes = gather(job, &job.b, n, four / 2 * 8 + four % 2, 2);
+            gather(job, &job.b, n, four / 2 * 8 + four % 2, 2, &mut codes);
             let values_out = core.b_values[four * depth..][..depth].chunks_exact_mut(2);
             let exponents_out = core.b_narrow[four * depth..][..depth].chunks_exact_mut(2);
-            for ((codes, values_out), exponents_out) in codes.into_iter().zip(values_out).zip(exponents_out) {
-                let (values, exponents) = decode(codes);
+            for ((codes, values_out), exponents_out) in codes.iter().zip(values_out).zip(exponents_out) {
+                let (values, exponents) = decode(*codes);
                 let bytes = _mm_packs_epi16(pack16(exponents), _mm_setzero_si128());
                 // SAFETY: two times four floats, two times four bytes.
                 unsafe {
@@ -1031,13 +1032,14 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn decode_b_wide(core: &mut TensorCore, job: &Job, depth: usize, decode: impl Fn(Codes) -> (__m256, __m256i)) {
         let n = job.instruction.n;
+        let mut codes = [_mm256_setzero_si256(); 16];
         for four in 0..n / 4 {
             // Columns of one parity in a group of eight.
-            let codes = gather(job, &job.b, n, four / 2 * 8 + four % 2, 2);
+            gather(job, &job.b, n, four / 2 * 8 + four % 2, 2, &mut codes);
             let values_out = core.b_values[four * depth..][..depth].chunks_exact_mut(2);
             let exponents_out = core.b_exponents[four * depth..][..depth].chunks_exact_mut(2);
-            for ((codes, values_out), exponents_out) in codes.into_iter().zip(values_out).zip(exponents_out) {
-                let (values, exponents) = decode(codes);
+            for ((codes, values_out), exponents_out) in codes.iter().zip(values_out).zip(exponents_out) {
+                let (values, exponents) = decode(*codes);
                 // SAFETY: two times four floats, two times four shorts.
                 unsafe {
                     _mm256_storeu_ps(values_out.as_mut_ptr().cast(), values);
