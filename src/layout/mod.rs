@@ -38,4 +38,6 @@ mod relayout_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+mod tma_tests;
+#[cfg(test)]
 mod transfer_tests;

@@ -4,10 +4,16 @@
 //! by stride, *are* the dimensions of the box, provided that they are dense; each digit runs along one dimension of GMEM with
 //! that dimension's stride times the digit's weight. Digits that continue each other on both sides are one dimension.
 //!
-//! A digit that is not the last of its dimension (a tile's rows) has coordinate 0: the slice's start must be a multiple of the tile.
-//! Where that is not proven, the start can go to the minor digit instead, if the whole slice is known to be in bounds.
-use super::facts::{DynId, DynTerm, Fact};
-use super::smem_layout::SmemView;
+//! A digit that is not the last of its dimension (a tile's rows) has coordinate 0: the slice's start must be a multiple of the tile,
+//! and so must the array's extent, or out-of-bounds elements would not be recognised. Where that is not proven there are two other
+//! ways ([`Mode`]): the start goes to the minor digit, if the whole slice is known to be in bounds; or the dimension
+//! is not split in the tensor map and every tile is a copy of its own, which needs no facts at all.
+//!
+//! Several copies (*pieces*) are also made where a side of the box would exceed 256, and for the CTAs that share a copy.
+//! A piece is dense itself: when a digit is cut, the digits outside of it are taken one by one.
+use super::digits::{Chain, Digit};
+use super::facts::{DynId, DynTerm, Fact, gcd};
+use super::smem_layout::{SmemView, Stride};
 use arrayvec::ArrayVec;
 use smallvec::{SmallVec, smallvec};
 
@@ -28,9 +34,7 @@ pub struct GmemDim {
 
 impl GmemDim {
     fn divisor(&self) -> u64 {
-        self.dynamic
-            .iter()
-            .fold(self.start, |g, (_, f)| super::facts::gcd(g, f.divisor))
+        self.dynamic.iter().fold(self.start, |g, (_, f)| gcd(g, f.divisor))
     }
     /// The slice surely lies in the array.
     fn in_bounds(&self) -> bool {
@@ -128,9 +132,29 @@ pub enum CopyError {
     Dimensions { needed: usize },
     #[error("no outer dimension of the box is divisible by the {parts} CTAs that share the copy")]
     Parts { parts: u64 },
+    #[error("the copy falls into {pieces} boxes; more than {limit} are not worth it")]
+    Pieces { pieces: u64, limit: u64 },
+    #[error("the SMEM view starts at an offset only known to be a multiple of {bytes} bytes; the copy needs {needed}")]
+    SmemAlignment { bytes: u64, needed: u64 },
+    #[error("GMEM dimension of {extent} elements, {stride} bytes apart: tensor maps end at 2^32 and 2^40")]
+    Limits { extent: u64, stride: u64 },
     #[error("the GMEM address is only known to be a multiple of {bytes} bytes; copies need 16")]
     Alignment { bytes: u64 },
 }
+
+/// How a dimension of several SMEM digits appears in the tensor map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// One map dimension per digit; the start counts tiles.
+    Split,
+    /// One map dimension per digit; the start is on the minor digit. Out-of-bounds elements are not recognised.
+    InBounds,
+    /// One map dimension; a piece per tile.
+    Pieces,
+}
+
+/// More boxes than this are refused.
+const MAX_PIECES: u64 = 128;
 
 /// A digit of the box.
 #[derive(Clone, Debug)]
@@ -141,6 +165,10 @@ struct BoxDigit {
     /// Elements of the map along it.
     extent: u64,
     coord: Affine,
+    /// The dimensions that have their minor digit here, and what one element of theirs is in this digit.
+    own: SmallVec<[(usize, u64); 2]>,
+    /// Not a map dimension, but pieces: a step adds so many elements to the coordinate of this dimension.
+    steps: Option<(usize, u64)>,
 }
 
 /// Plans a copy of `bits`-wide elements. `parts` CTAs each do one part of it for all (1: no sharing). The pieces of
@@ -173,15 +201,77 @@ pub fn plan(
     {
         return Ok(CopyPlan::Bulk(bulk));
     }
-    plan_tensor(
-        gmem,
-        &kept,
-        smem,
-        bits,
-        in_bounds || out_of_bounds == OutOfBounds::Ignored,
-        parts,
-    )
-    .map(CopyPlan::Tensor)
+    let safe = in_bounds || out_of_bounds == OutOfBounds::Ignored;
+    let mut modes: SmallVec<[Mode; 6]> = smallvec![];
+    let mut unproved = None;
+    for (i, &d) in kept.iter().enumerate() {
+        let tile = tile_of(smem, i);
+        let divisible = gmem[d].divisor().is_multiple_of(tile);
+        let whole = gmem[d].extent.is_multiple_of(tile);
+        modes.push(match (divisible && whole, safe) {
+            (true, _) => Mode::Split,
+            (false, true) => Mode::InBounds,
+            (false, false) => Mode::Pieces,
+        });
+        if modes[i] == Mode::Pieces {
+            let (proven, extent) = (gmem[d].divisor(), gmem[d].extent);
+            unproved.get_or_insert(match divisible {
+                false => CopyError::Start {
+                    dim: d,
+                    proven,
+                    needed: tile,
+                },
+                true => CopyError::Extent { dim: d, extent, tile },
+            });
+        }
+    }
+    let first = match plan_tensor(gmem, &kept, smem, bits, &modes, safe, parts) {
+        Ok(plan) => return Ok(CopyPlan::Tensor(plan)),
+        Err(error) => error,
+    };
+    // Fewer map dimensions, at a price: integer indices out of bounds go unnoticed, or there are more pieces.
+    if matches!(first, CopyError::Dimensions { .. }) {
+        if let Ok(plan) = plan_tensor(gmem, &kept, smem, bits, &modes, true, parts) {
+            return Ok(CopyPlan::Tensor(plan));
+        }
+        let mut best: Option<TensorPlan> = None;
+        for i in (0..kept.len()).filter(|i| chain_of(smem, *i).len() > 1) {
+            let mut fewer = modes.clone();
+            fewer[i] = Mode::Pieces;
+            if let Ok(plan) = plan_tensor(gmem, &kept, smem, bits, &fewer, true, parts)
+                && best.as_ref().is_none_or(|b| plan.pieces.len() < b.pieces.len())
+            {
+                best = Some(plan);
+            }
+        }
+        if let Some(plan) = best {
+            return Ok(CopyPlan::Tensor(plan));
+        }
+    }
+    Err(unproved.unwrap_or(first))
+}
+
+/// The digits of kept dimension `i`; rows of the swizzle are digits of their own.
+fn chain_of(smem: &SmemView, i: usize) -> Chain<Stride> {
+    let chain = &smem.dims[i].chain;
+    let row = u64::from(smem.swizzle.bytes() * 8 / smem.bits);
+    match chain.first() {
+        Some(d)
+            if !smem.swizzle.is_none() && d.place.0 == u64::from(smem.bits) && d.size > row && d.size % row == 0 =>
+        {
+            let outer = Digit::new(d.size / row, Stride(d.place.0 * row));
+            let mut split: Chain<Stride> = smallvec![Digit::new(row, d.place), outer];
+            split.extend(chain[1..].iter().copied());
+            split
+        }
+        _ => chain.clone(),
+    }
+}
+
+/// What a start must be a multiple of to count tiles of kept dimension `i`.
+fn tile_of(smem: &SmemView, i: usize) -> u64 {
+    let chain = chain_of(smem, i);
+    chain[..chain.len().saturating_sub(1)].iter().map(|c| c.size).product()
 }
 
 fn affine_bytes(gmem: &[GmemDim]) -> Affine {
@@ -219,6 +309,9 @@ fn plan_bulk(gmem: &[GmemDim], kept: &[usize], smem: &SmemView, bits: u32) -> Op
         }
         expected *= dim.size;
     }
+    if smem.base_alignment() < 128 {
+        return None;
+    }
     let offset = affine_bytes(gmem);
     let byte_strides = gmem
         .iter()
@@ -231,118 +324,105 @@ fn plan_bulk(gmem: &[GmemDim], kept: &[usize], smem: &SmemView, bits: u32) -> Op
     })
 }
 
+fn start_of(dim: &GmemDim, div: u64) -> Affine {
+    let term = |(value, fact): &(DynId, Fact)| DynTerm {
+        value: *value,
+        div,
+        modulus: None,
+        stride: 1,
+        multiple: (fact.divisor / div).max(1),
+    };
+    Affine {
+        constant: (dim.start / div) as i64,
+        terms: dim.dynamic.iter().map(term).collect(),
+    }
+}
+
 fn plan_tensor(
     gmem: &[GmemDim],
     kept: &[usize],
     smem: &SmemView,
     bits: u32,
-    in_bounds: bool,
+    modes: &[Mode],
+    merge_single: bool,
     parts: u64,
 ) -> Result<TensorPlan, CopyError> {
-    let mut base = 0u64;
+    let swizzle = if smem.swizzle.is_none() {
+        0
+    } else {
+        smem.swizzle.bytes()
+    };
     let mut digits: Vec<BoxDigit> = vec![];
     for (i, &d) in kept.iter().enumerate() {
         let dim = &gmem[d];
-        let chain = &smem.dims[i].chain;
-        if chain.is_empty() {
-            continue;
-        }
+        let chain = chain_of(smem, i);
+        let tile = tile_of(smem, i);
         let mut weight = 1u64;
-        let last_weight: u64 = chain[..chain.len() - 1].iter().map(|c| c.size).product();
-        let divisible = dim.divisor().is_multiple_of(last_weight);
-        let whole = dim.extent.is_multiple_of(last_weight);
-        if (!divisible || !whole) && !in_bounds {
-            return Err(if !divisible {
-                CopyError::Start {
-                    dim: d,
-                    proven: dim.divisor(),
-                    needed: last_weight,
-                }
-            } else {
-                CopyError::Extent {
-                    dim: d,
-                    extent: dim.extent,
-                    tile: last_weight,
-                }
-            });
-        }
-        let split = divisible && whole;
         for (j, digit) in chain.iter().enumerate() {
             let last = j + 1 == chain.len();
-            let takes_start = if split { last } else { j == 0 };
-            let div = if split { last_weight } else { 1 };
-            let coord = if takes_start {
-                Affine {
-                    constant: (dim.start / div) as i64,
-                    terms: dim
-                        .dynamic
-                        .iter()
-                        .map(|(value, fact)| DynTerm {
-                            value: *value,
-                            div,
-                            modulus: None,
-                            stride: 1,
-                            multiple: (fact.divisor / div).max(1),
-                        })
-                        .collect(),
-                }
-            } else {
-                Affine::default()
-            };
-            let extent = match (split, last) {
-                (true, true) => dim.extent / last_weight,
-                (true, false) => digit.size,
-                // Everything is in bounds: the minor digit's bound only has to be large enough.
-                (false, _) if j == 0 => dim.extent,
-                (false, _) => digit.size,
-            };
+            let takes_start = if modes[i] == Mode::Split { last } else { j == 0 };
             digits.push(BoxDigit {
                 size: digit.size,
                 smem: digit.place.0,
                 gmem: dim.stride * weight,
-                extent,
-                coord,
+                extent: match modes[i] {
+                    Mode::Split if last => dim.extent / tile,
+                    // Everything is in bounds: the minor digit's bound only has to be large enough.
+                    Mode::InBounds | Mode::Pieces if j == 0 => dim.extent,
+                    Mode::Split | Mode::InBounds | Mode::Pieces => digit.size,
+                },
+                coord: match takes_start {
+                    true => start_of(dim, if modes[i] == Mode::Split { tile } else { 1 }),
+                    false => Affine::default(),
+                },
+                own: if j == 0 { smallvec![(d, 1)] } else { smallvec![] },
+                steps: (modes[i] == Mode::Pieces && j > 0).then_some((d, weight)),
             });
             weight *= digit.size;
         }
     }
     digits.sort_by_key(|d| d.smem);
+    // What a box writes is dense; digits behind a gap, or behind one that is pieces, are pieces themselves.
     let mut expected = u64::from(bits);
+    let mut dense = 0;
     for d in &digits {
-        if d.smem != expected {
-            return Err(CopyError::NotDense);
+        if d.smem != expected || d.steps.is_some() {
+            break;
         }
         expected *= d.size;
+        dense += 1;
     }
-    // The minor digit.
-    let swizzle = if smem.swizzle.is_none() || smem.swizzle.bytes() < 32 {
-        0
-    } else {
-        smem.swizzle.bytes()
-    };
-    let Some(minor) = digits.first() else {
-        // One element: a box of 16 bytes does not exist.
-        return Err(CopyError::MinorSize { bits: u64::from(bits) });
+    let Some(minor) = digits.first().filter(|_| dense > 0) else {
+        // One element, or none next to it: a box of 16 bytes does not exist.
+        return Err(if digits.is_empty() {
+            CopyError::MinorSize { bits: u64::from(bits) }
+        } else {
+            CopyError::NotDense
+        });
     };
     if minor.gmem != u64::from(bits) {
         return Err(CopyError::MinorStride);
     }
     // Digits that continue each other on both sides are one, unless the swizzle's row ends between them.
     let mut merged: Vec<BoxDigit> = vec![];
-    for d in digits {
+    let mut merged_dense = 0;
+    for (k, d) in digits.into_iter().enumerate() {
         if let Some(low) = merged.last_mut() {
             let row_ends = swizzle != 0 && low.smem == u64::from(bits);
             let continues = low.gmem * low.size == d.gmem && low.extent == low.size && low.coord == Affine::default();
-            if continues && !row_ends && low.size * d.size <= 256 {
+            let pieces = low.steps.is_some() || d.steps.is_some();
+            if k < dense && continues && !row_ends && !pieces && low.size * d.size <= 256 {
                 low.coord = scaled(&d.coord, low.size);
                 low.extent = d.extent * low.size;
+                low.own.extend(d.own.iter().map(|o| (o.0, o.1 * low.size)));
                 low.size *= d.size;
                 continue;
             }
         }
+        merged_dense += usize::from(k < dense);
         merged.push(d);
     }
-    let mut digits = merged;
+    let (mut digits, dense) = (merged, merged_dense);
     let row_bits = digits[0].size * u64::from(bits);
     if swizzle != 0 && row_bits != u64::from(swizzle) * 8 {
         return Err(CopyError::SwizzleWidth {
@@ -353,30 +433,20 @@ fn plan_tensor(
     if !row_bits.is_multiple_of(128) {
         return Err(CopyError::MinorSize { bits: row_bits });
     }
-    // Dimensions that integers dropped: constants go to the base, scalars to dimensions of their own; neighbours that form one
-    // row-major block share one.
+    // Dimensions along which one element is taken: constants go to the base, scalars to map dimensions of their own;
+    // neighbours that form one row-major block share one.
+    let single = |d: usize| gmem[d].dropped || gmem[d].size == 1;
+    let mut base = 0u64;
     let mut extra: Vec<BoxDigit> = vec![];
-    for dim in gmem.iter().rev().filter(|d| d.dropped) {
-        if dim.dynamic.is_empty() {
+    for (d, dim) in gmem.iter().enumerate().rev().filter(|(d, _)| single(*d)) {
+        if dim.dynamic.is_empty() && dim.start < dim.extent {
             base += dim.start * dim.stride;
             continue;
         }
-        let coord = Affine {
-            constant: dim.start as i64,
-            terms: dim
-                .dynamic
-                .iter()
-                .map(|(value, fact)| DynTerm {
-                    value: *value,
-                    div: 1,
-                    modulus: None,
-                    stride: 1,
-                    multiple: fact.divisor,
-                })
-                .collect(),
-        };
+        let coord = start_of(dim, 1);
         if let Some(low) = extra.last_mut()
             && low.gmem * low.extent == dim.stride
+            && (merge_single || gmem[low.own[0].0].in_bounds())
         {
             let outer = scaled(&coord, low.extent);
             low.coord.constant += outer.constant;
@@ -384,20 +454,27 @@ fn plan_tensor(
             low.extent *= dim.extent;
             continue;
         }
+        let own = smallvec![(d, 1)];
         extra.push(BoxDigit {
             size: 1,
             smem: 0,
             gmem: dim.stride,
             extent: dim.extent,
             coord,
+            own,
+            steps: None,
         });
     }
-    // Unit digits of kept dimensions whose start is constant go to the base too.
-    digits.extend(extra);
+    if !base.is_multiple_of(128) {
+        return Err(CopyError::Alignment {
+            bytes: 1 << (base / 8).trailing_zeros(),
+        });
+    }
     // Sub-byte types travel as bytes.
+    let per_byte = u64::from(8 / bits.min(8));
     if bits < 8 {
-        let per_byte = u64::from(8 / bits);
         let minor = &mut digits[0];
+        let own = minor.own.clone();
         if !minor.size.is_multiple_of(per_byte)
             || !minor.extent.is_multiple_of(per_byte)
             || !coord_divisible(&minor.coord, per_byte)
@@ -407,12 +484,64 @@ fn plan_tensor(
         minor.size /= per_byte;
         minor.extent /= per_byte;
         minor.gmem = 8;
+        minor.smem = 8;
         minor.coord.constant /= per_byte as i64;
         for t in &mut minor.coord.terms {
-            t.div *= per_byte;
+            (t.div, t.multiple) = (t.div * per_byte, (t.multiple / per_byte).max(1));
+        }
+        // Steps along the minor dimension are counted in its elements.
+        for d in digits.iter_mut() {
+            if let Some((dim, weight)) = &mut d.steps
+                && own.iter().any(|o| o.0 == *dim)
+            {
+                if !weight.is_multiple_of(per_byte) {
+                    return Err(CopyError::MinorSize { bits: row_bits });
+                }
+                *weight /= per_byte;
+            }
         }
     }
     let element_bytes = bits.div_ceil(8);
+    // The box: sides of at most 256; outside of a digit that is cut, nothing is dense.
+    let mut boxes: Vec<u64> = vec![];
+    let mut whole = true;
+    for (k, d) in digits.iter().enumerate() {
+        let unit = if k == 0 {
+            (16 / u64::from(element_bytes)).max(1)
+        } else {
+            1
+        };
+        let side = if k < dense && whole {
+            largest_side(d.size, unit)
+        } else {
+            1
+        };
+        if side == 0 {
+            return Err(CopyError::MinorSize { bits: row_bits });
+        }
+        whole &= side == d.size;
+        boxes.push(side);
+    }
+    // A shared copy is cut into equal numbers of pieces, along the outermost digits first.
+    let count = |boxes: &[u64]| digits.iter().zip(boxes).map(|(d, b)| d.size / b).product::<u64>();
+    for k in (1..boxes.len()).rev() {
+        let lacking = parts / gcd(parts, count(&boxes));
+        if lacking == 1 {
+            break;
+        }
+        let cut = gcd(boxes[k], lacking);
+        boxes[k] = if cut == lacking { boxes[k] / cut } else { 1 };
+    }
+    let pieces = count(&boxes);
+    if !pieces.is_multiple_of(parts) {
+        return Err(CopyError::Parts { parts });
+    }
+    if pieces > MAX_PIECES.max(parts) {
+        return Err(CopyError::Pieces {
+            pieces,
+            limit: MAX_PIECES,
+        });
+    }
     let mut plan = TensorPlan {
         dims: ArrayVec::new(),
         strides: ArrayVec::new(),
@@ -421,69 +550,91 @@ fn plan_tensor(
         swizzle,
         element_bytes,
         coords: ArrayVec::new(),
-        pieces: vec![Piece {
-            coords: ArrayVec::new(),
-            smem: 0,
-        }],
+        pieces: vec![],
         piece_bytes: 0,
     };
-    if !base.is_multiple_of(128) {
-        return Err(CopyError::Alignment {
-            bytes: 1 << (base / 8).trailing_zeros(),
-        });
+    let map: Vec<(&BoxDigit, u64)> = digits
+        .iter()
+        .zip(boxes.iter().copied())
+        .filter(|(d, _)| d.steps.is_none())
+        .chain(extra.iter().map(|d| (d, 1)))
+        .collect();
+    if map.len() > 5 {
+        return Err(CopyError::Dimensions { needed: map.len() });
     }
-    if digits.len() > 5 {
-        return Err(CopyError::Dimensions { needed: digits.len() });
-    }
-    let mut boxes: Vec<u64> = digits.iter().map(|d| d.size).collect();
-    // No side of a box is above 256, and a shared copy is cut into one part for each CTA, along the outermost digits.
-    let mut cuts: Vec<u64> = boxes.iter().map(|b| cut_for_limit(*b, 256)).collect();
-    if parts > 1 {
-        let mut left = parts;
-        for i in (1..boxes.len()).rev() {
-            let room = boxes[i] / cuts[i];
-            let here = super::facts::gcd(room, left);
-            cuts[i] *= here;
-            left /= here;
-        }
-        if left != 1 {
-            return Err(CopyError::Parts { parts });
-        }
-    }
-    for (b, c) in boxes.iter_mut().zip(&cuts) {
-        *b /= c;
-    }
-    for (i, d) in digits.iter().enumerate() {
+    for (k, (d, side)) in map.iter().enumerate() {
         plan.dims.push(d.extent);
-        plan.box_dims.push(boxes[i] as u32);
+        plan.box_dims.push(*side as u32);
         plan.coords.push(d.coord.clone());
-        if i > 0 {
+        if k > 0 {
             if d.gmem % 128 != 0 {
                 return Err(CopyError::Stride { bytes: d.gmem / 8 });
             }
             plan.strides.push(d.gmem / 8);
         }
-        for p in &mut plan.pieces {
-            p.coords.push(0);
+        if d.extent > 1 << 32 || d.gmem / 8 >= 1 << 40 {
+            return Err(CopyError::Limits {
+                extent: d.extent,
+                stride: d.gmem / 8,
+            });
         }
-        // The outer digits' cuts come last, so that consecutive pieces are consecutive in the list.
-        if cuts[i] > 1 {
-            let old = std::mem::take(&mut plan.pieces);
-            for c in 0..cuts[i] {
-                for p in &old {
-                    let mut coords = p.coords.clone();
-                    coords[i] += (c * boxes[i]) as u32;
-                    let step = c * boxes[i] * d.smem * if bits < 8 && i == 0 { u64::from(8 / bits) } else { 1 };
-                    plan.pieces.push(Piece {
-                        coords,
-                        smem: p.smem + (step / 8) as u32,
-                    });
-                }
+    }
+    // The outer digits' pieces come last, so that a part's pieces are consecutive in the list.
+    let none: ArrayVec<u32, 5> = map.iter().map(|_| 0).collect();
+    plan.pieces.push(Piece { coords: none, smem: 0 });
+    for (d, side) in digits.iter().zip(&boxes) {
+        // Which coordinate a step moves, and by how much.
+        let (k, by) = match d.steps {
+            None => (
+                map.iter()
+                    .position(|m| std::ptr::eq(m.0, d))
+                    .expect("map digits are in the map"),
+                *side,
+            ),
+            Some((dim, weight)) => {
+                let at = |m: &(&BoxDigit, u64)| m.0.own.iter().find(|o| o.0 == dim).map(|o| o.1);
+                let (k, scale) = map
+                    .iter()
+                    .enumerate()
+                    .find_map(|(k, m)| Some((k, at(m)?)))
+                    .ok_or(CopyError::NotDense)?;
+                (k, weight * scale)
             }
+        };
+        let old = std::mem::take(&mut plan.pieces);
+        for c in 0..d.size / side {
+            plan.pieces.extend(old.iter().map(|p| {
+                let mut piece = p.clone();
+                piece.coords[k] += (c * by) as u32;
+                piece.smem += (c * side * d.smem / 8) as u32;
+                piece
+            }));
         }
+    }
+    // Destinations: 128 bytes, and whole groups of 8 rows of a swizzle, whose pattern is anchored there.
+    let needed = if swizzle == 0 { 128 } else { u64::from(swizzle) * 8 };
+    let offsets = plan
+        .pieces
+        .iter()
+        .fold(smem.base_alignment() / 8, |all, p| all | u64::from(p.smem));
+    if !offsets.is_multiple_of(needed) {
+        return Err(CopyError::SmemAlignment {
+            bytes: 1 << offsets.trailing_zeros(),
+            needed,
+        });
     }
     plan.piece_bytes = (boxes.iter().product::<u64>() * u64::from(element_bytes)) as u32;
     Ok(plan)
+}
+
+/// The largest divisor of `n` up to 256 that is a multiple of `unit`; 0 if there is none.
+fn largest_side(n: u64, unit: u64) -> u64 {
+    let unit = unit.max(1);
+    (1..=256 / unit)
+        .rev()
+        .map(|k| k * unit)
+        .find(|side| n.is_multiple_of(*side))
+        .unwrap_or(0)
 }
 
 fn scaled(a: &Affine, by: u64) -> Affine {
@@ -505,11 +656,6 @@ fn coord_divisible(a: &Affine, by: u64) -> bool {
     a.constant % by as i64 == 0 && a.terms.iter().all(|t| t.multiple % by == 0 && t.stride == 1)
 }
 
-/// The fewest equal parts of `n` that are at most `limit` each.
-fn cut_for_limit(n: u64, limit: u64) -> u64 {
-    (n.div_ceil(limit)..=n).find(|c| n.is_multiple_of(*c)).unwrap_or(1)
-}
-
 /// A whole row-major array of these extents.
 pub fn whole(shape: &[u64], bits: u32) -> SmallVec<[GmemDim; 4]> {
     let mut stride = u64::from(bits);
@@ -529,153 +675,4 @@ pub fn whole(shape: &[u64], bits: u32) -> SmallVec<[GmemDim; 4]> {
         stride *= extent;
     }
     dims
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Does what the copy engine does, element by element, and compares with direct indexing.
-    fn check(gmem: &[GmemDim], smem: &SmemView, bits: u32, values: &[u64], parts: u64) {
-        let plan = match plan(gmem, smem, bits, OutOfBounds::Zeros, parts, false).unwrap() {
-            CopyPlan::Tensor(plan) => plan,
-            CopyPlan::Bulk(_) => unreachable!("bulk copies are not allowed here"),
-        };
-        let value = |id: DynId| values[id.0 as usize];
-        let eval = |a: &Affine| a.constant + a.terms.iter().map(|t| t.eval(value(t.value))).sum::<i64>();
-        let mut seen = std::collections::BTreeMap::new();
-        for piece in &plan.pieces {
-            let n: u64 = plan.box_dims.iter().map(|b| u64::from(*b)).product();
-            for linear in 0..n {
-                let (mut rest, mut gaddr, mut inside) = (linear, plan.base as i64, true);
-                for i in 0..plan.dims.len() {
-                    let at = rest % u64::from(plan.box_dims[i]);
-                    rest /= u64::from(plan.box_dims[i]);
-                    let c = eval(&plan.coords[i]) + i64::from(piece.coords[i]) + at as i64;
-                    inside &= c >= 0 && (c as u64) < plan.dims[i];
-                    let stride = if i == 0 {
-                        u64::from(plan.element_bytes)
-                    } else {
-                        plan.strides[i - 1]
-                    };
-                    gaddr += c * stride as i64;
-                }
-                let saddr = smem
-                    .swizzle
-                    .apply(u64::from(piece.smem) + linear * u64::from(plan.element_bytes));
-                assert!(seen.insert(saddr, inside.then_some(gaddr)).is_none(), "written twice");
-            }
-        }
-        let kept: Vec<&GmemDim> = gmem.iter().filter(|d| !d.dropped).collect();
-        let shape = smem.shape();
-        let total: u64 = shape.iter().product();
-        assert_eq!(seen.len() as u64, total);
-        for flat in 0..total {
-            let mut index = vec![0; shape.len()];
-            let mut rest = flat;
-            for (i, s) in shape.iter().enumerate().rev() {
-                index[i] = rest % s;
-                rest /= s;
-            }
-            let mut g = 0i64;
-            let mut inside = true;
-            for d in gmem.iter().filter(|d| d.dropped) {
-                let at = d.start + d.dynamic.iter().map(|(v, _)| value(*v)).sum::<u64>();
-                g += (at * d.stride / 8) as i64;
-            }
-            for (d, i) in kept.iter().zip(&index) {
-                let at = d.start + d.dynamic.iter().map(|(v, _)| value(*v)).sum::<u64>() + i;
-                inside &= at < d.extent;
-                g += (at * d.stride / 8) as i64;
-            }
-            let s = smem.address(&index, &|_| 0).0;
-            assert_eq!(seen[&s], inside.then_some(g), "element {index:?}");
-        }
-    }
-
-    fn slice(dim: &mut GmemDim, start: u64, dynamic: Option<(u32, u64)>, size: u64) {
-        dim.start = start;
-        dim.size = size;
-        if let Some((id, divisor)) = dynamic {
-            dim.dynamic
-                .push((DynId(id), Fact::multiple_of(divisor).in_range(0, 1 << 20)));
-        }
-    }
-
-    #[test]
-    fn tiled_and_swizzled_boxes() {
-        for (bits, swizzle) in [(16u32, 128u32), (16, 64), (8, 128), (32, 32), (16, 0)] {
-            let e = if swizzle == 0 {
-                64
-            } else {
-                u64::from(swizzle * 8 / bits)
-            };
-            let smem = SmemView::new(&[64, 2 * e], bits, &[8, e], swizzle).unwrap();
-            let mut g = whole(&[256, 8 * e], bits);
-            slice(&mut g[0], 64, Some((0, 8)), 64);
-            slice(&mut g[1], 0, Some((1, e)), 2 * e);
-            check(&g, &smem, bits, &[16, 3 * e], 1);
-            // Over the end: zeros.
-            check(&g, &smem, bits, &[160, 7 * e], 1);
-            // Shared by two CTAs.
-            check(&g, &smem, bits, &[0, 0], 2);
-        }
-    }
-
-    #[test]
-    fn batches_become_one_dimension() {
-        let smem = SmemView::new(&[64, 64], 16, &[8, 64], 128).unwrap();
-        let mut g = whole(&[3, 5, 128, 128], 16);
-        for (i, id) in [(0, 0), (1, 1)] {
-            slice(&mut g[i], 0, Some((id, 1)), 1);
-            g[i].dropped = true;
-        }
-        slice(&mut g[2], 64, None, 64);
-        slice(&mut g[3], 64, None, 64);
-        check(&g, &smem, 16, &[2, 4], 1);
-    }
-
-    #[test]
-    fn long_dimensions_are_cut() {
-        let smem = SmemView::new(&[512, 64], 16, &[], 0).unwrap();
-        let mut g = whole(&[1024, 64], 16);
-        slice(&mut g[0], 512, None, 512);
-        check(&g, &smem, 16, &[], 1);
-    }
-
-    #[test]
-    fn an_unproved_start_is_named() {
-        let smem = SmemView::new(&[64, 128], 16, &[8, 64], 128).unwrap();
-        let mut g = whole(&[256, 256], 16);
-        slice(&mut g[0], 0, Some((0, 4)), 64);
-        slice(&mut g[1], 0, None, 128);
-        let error = plan(&g, &smem, 16, OutOfBounds::Zeros, 1, true).unwrap_err();
-        assert_eq!(
-            error,
-            CopyError::Start {
-                dim: 0,
-                proven: 4,
-                needed: 8
-            }
-        );
-        // In bounds, the start goes to the minor digit.
-        g[0].dynamic[0].1 = Fact::multiple_of(4).in_range(0, 192);
-        check(&g, &smem, 16, &[100], 1);
-    }
-
-    #[test]
-    fn contiguous_copies_need_no_tensor_map() {
-        let smem = SmemView::row_major(&[4, 64], 32);
-        let mut g = whole(&[16, 64], 32);
-        slice(&mut g[0], 0, Some((0, 1)), 4);
-        g[0].dynamic[0].1 = Fact {
-            divisor: 1,
-            min: 0,
-            max: 12,
-        };
-        match plan(&g, &smem, 32, OutOfBounds::Zeros, 1, true).unwrap() {
-            CopyPlan::Bulk(bulk) => assert_eq!((bulk.bytes, bulk.gmem.terms[0].stride), (1024, 256)),
-            CopyPlan::Tensor(_) => panic!("expected a bulk copy"),
-        }
-    }
 }
