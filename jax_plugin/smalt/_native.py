@@ -46,6 +46,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             ctypes.c_size_t,
             ctypes.POINTER(ctypes.c_void_p),
             ctypes.POINTER(ctypes.c_size_t),
+            ctypes.c_uint32,
             ctypes.POINTER(_Bytes),
         ),
     ),
@@ -159,6 +160,13 @@ class Artifact:
 
         The arrays must be C-contiguous, writable and distinct, and as large as the kernel's buffers.
         """
+        return self._run(buffers, -1 if device is None else device, 0)
+
+    def measure(self, buffers: Sequence[Any], device: int = 0, batch: int = 100) -> dict[str, Any]:
+        """Times 10 * `batch` launches on a GPU; the arrays stay as they are."""
+        return self._run(buffers, device, batch)
+
+    def _run(self, buffers: Sequence[Any], device: int, batch: int) -> dict[str, Any]:
         for index, buffer in enumerate(buffers):
             if not (buffer.flags.c_contiguous and buffer.flags.writeable):
                 raise ValueError(f"buffer {index} of a run: expected a C-contiguous, writable array")
@@ -166,8 +174,7 @@ class Artifact:
         data = (ctypes.c_void_p * count)(*(b.ctypes.data for b in buffers))
         lens = (ctypes.c_size_t * count)(*(b.nbytes for b in buffers))
         out = _Bytes()
-        number = -1 if device is None else device
-        _check(self._lib, self._lib.smalt_run(self._handle, number, count, data, lens, ctypes.byref(out)))
+        _check(self._lib, self._lib.smalt_run(self._handle, device, count, data, lens, batch, ctypes.byref(out)))
         report: dict[str, Any] = json.loads(_take(self._lib, out))
         return report
 

@@ -244,8 +244,8 @@ pub unsafe extern "C" fn smalt_assemble_in_background(handle: *const Handle) -> 
     })
 }
 
-/// Runs the kernel on host buffers, in the launch's numbering: in the emulator (`device` < 0) or on that GPU.
-/// `out` gets a report as JSON.
+/// Runs the kernel on host buffers, in the launch's numbering: in the emulator (`device` < 0) or on that GPU; or, with
+/// `batch` > 0, times `10 * batch` launches on that GPU and leaves the buffers alone. `out` gets a report as JSON.
 ///
 /// # Safety
 /// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and used by nobody
@@ -257,6 +257,7 @@ pub unsafe extern "C" fn smalt_run(
     count: usize,
     data: *const *mut u8,
     lens: *const usize,
+    batch: u32,
     out: *mut Bytes,
 ) -> Bytes {
     // SAFETY: as our caller promises.
@@ -272,7 +273,12 @@ pub unsafe extern "C" fn smalt_run(
         });
         let buffers = buffers.collect::<Vec<_>>();
         // SAFETY: as our caller promises.
-        let report = unsafe { runtime::run_on_host_data(&handle.artifact, device, &buffers) }?;
+        let report = unsafe {
+            match batch {
+                0 => runtime::run_on_host_data(&handle.artifact, device, &buffers)?,
+                _ => runtime::measure(&handle.artifact, device, &buffers, batch)?,
+            }
+        };
         // SAFETY: as our caller promises.
         unsafe { out.write(Bytes::new(report.to_string())) };
         Ok(())

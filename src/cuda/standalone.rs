@@ -1,7 +1,7 @@
 //! Running a kernel on host data, with no JAX around: replay of dumped kernels, file tests.
 use super::driver::{Driver, driver};
 use super::{Image, JitLog, Loaded, Plan, Resources};
-use crate::error::{Error, Fault};
+use crate::error::Error;
 use cudarc::driver::sys;
 use std::ptr;
 
@@ -12,6 +12,49 @@ pub struct Outcome {
     pub log: JitLog,
     /// Device time of the launch, in microseconds.
     pub device_us: f32,
+}
+
+/// Times of many launches in a row, on one stream.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Measured {
+    pub resources: Resources,
+    /// Host time of one launch, in microseconds: the least of ten batches.
+    pub host_us: f64,
+    /// Device time per launch, in microseconds, over all batches.
+    pub device_us: f64,
+}
+
+/// Launches `10 * batch` times on copies of `buffers`, which stay as they are.
+pub fn measure(device: i32, plan: Plan, image: Image<'_>, buffers: &[&[u8]], batch: u32) -> Result<Measured, Error> {
+    let driver = driver()?;
+    let _context = Context::enter(driver, device)?;
+    let loaded = Loaded::load(plan, image)?;
+    let memory = buffers
+        .iter()
+        .map(|buffer| Memory::new(driver, buffer))
+        .collect::<Result<Vec<_>, _>>()?;
+    let addresses = memory.iter().map(|memory| memory.address).collect::<Vec<_>>();
+    let (start, end) = (Event::new(driver)?, Event::new(driver)?);
+    loaded.launch(0, &addresses)?;
+    start.record()?;
+    let mut host_us = f64::INFINITY;
+    for _ in 0..10 {
+        let clock = std::time::Instant::now();
+        for _ in 0..batch {
+            loaded.launch(0, &addresses)?;
+        }
+        host_us = host_us.min(clock.elapsed().as_secs_f64() * 1e6 / f64::from(batch.max(1)));
+        // A full queue would make the host wait for the device.
+        // SAFETY: waits for the device.
+        driver.check("cuCtxSynchronize", unsafe { (driver.ctx_synchronize)() })?;
+    }
+    end.record()?;
+    let millis = end.since(&start)?;
+    Ok(Measured {
+        resources: loaded.resources().clone(),
+        host_us,
+        device_us: f64::from(millis) * 1e3 / f64::from(10 * batch.max(1)),
+    })
 }
 
 /// Copies `buffers` to GPU `device`, launches, waits, and copies them back.
@@ -33,20 +76,10 @@ pub fn run(device: i32, plan: Plan, image: Image<'_>, buffers: &mut [&mut [u8]])
     start.record()?;
     loaded.launch(0, &addresses)?;
     end.record()?;
-    // SAFETY: waits for the event, which is recorded.
-    let code = unsafe { (driver.event_synchronize)(end.event) };
-    driver.check("the kernel", code).map_err(|mut error| {
-        error.fault = Fault::Execution;
-        error
-    })?;
+    let millis = end.since(&start)?;
     for (memory, buffer) in memory.iter().zip(buffers) {
         memory.read(buffer)?;
     }
-    let mut millis = 0.0;
-    // SAFETY: both events are recorded and complete.
-    driver.check("cuEventElapsedTime", unsafe {
-        (driver.event_elapsed_time)(&mut millis, start.event, end.event)
-    })?;
     Ok(Outcome {
         resources: loaded.resources().clone(),
         log: loaded.log().clone(),
@@ -134,6 +167,20 @@ impl Event {
         self.driver.check("cuEventRecord", unsafe {
             (self.driver.event_record)(self.event, ptr::null_mut())
         })
+    }
+}
+
+impl Event {
+    /// Milliseconds between two recorded events, after waiting for this one. What a kernel did wrong shows here.
+    fn since(&self, start: &Event) -> Result<f32, Error> {
+        // SAFETY: waits for the event, which is recorded.
+        let code = unsafe { (self.driver.event_synchronize)(self.event) };
+        self.driver.check("the kernel", code)?;
+        let mut millis = 0.0;
+        // SAFETY: both events are recorded and complete.
+        let code = unsafe { (self.driver.event_elapsed_time)(&mut millis, start.event, self.event) };
+        self.driver.check("cuEventElapsedTime", code)?;
+        Ok(millis)
     }
 }
 

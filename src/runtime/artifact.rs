@@ -283,7 +283,8 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
 #[cfg(feature = "test-handlers")]
 pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> {
     use super::host::HostBuffer;
-    fn add_one(buffers: &[HostBuffer]) -> Result<(), Error> {
+    use crate::ptx::launch::TensorMapSpec;
+    fn run_add_one(buffers: &[HostBuffer]) -> Result<(), Error> {
         for i in 0..buffers[0].bytes as usize / 4 {
             // SAFETY: the call site has checked both buffers' sizes.
             unsafe {
@@ -293,58 +294,94 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
         }
         Ok(())
     }
-    fn add_one_in_place(buffers: &[HostBuffer]) -> Result<(), Error> {
-        add_one(&[buffers[0], buffers[0]])
-    }
     let name = std::str::from_utf8(descriptor).ok()?.strip_prefix("smalt-test:")?;
-    let buffer = |role| BufferSpec {
-        role,
-        bytes: 4096,
-        text: "f32[1024]".into(),
+    let kernel = |entry: &str, ptx: &str, grid, smem_bytes, roles: [BufferRole; 2], text: &str, bytes, params, host| {
+        let buffer = |role| BufferSpec {
+            role,
+            bytes,
+            text: text.into(),
+        };
+        Compiled {
+            name: entry.into(),
+            flat: None,
+            ptx: ptx.into(),
+            launch: LaunchSpec {
+                entry: entry.into(),
+                grid,
+                cluster: [1, 1, 1],
+                block: 128,
+                smem_bytes,
+                params,
+                scratch: Vec::new(),
+                uses_programmatic_launch: false,
+            },
+            buffers: roles.map(buffer).to_vec(),
+            operands: 1,
+            results: 1,
+            notes: serde_json::Value::Null,
+            host: Some(host),
+        }
     };
     let pointer = |buffer| EntryParam::Pointer { buffer };
-    let in_place = name.starts_with("add_one_in_place");
-    let compiled = Compiled {
-        name: "add_one".into(),
-        flat: None,
-        ptx: include_str!("../../tests/data/add_one.ptx").into(),
-        launch: LaunchSpec {
-            entry: "add_one".into(),
-            grid: [8, 1, 1],
-            cluster: [1, 1, 1],
-            block: 128,
-            smem_bytes: 0,
-            params: vec![pointer(0), pointer(u32::from(!in_place))],
-            scratch: Vec::new(),
-            uses_programmatic_launch: false,
-        },
-        buffers: if in_place {
-            vec![buffer(BufferRole::Mutable), buffer(BufferRole::Output)]
-        } else {
-            vec![buffer(BufferRole::Input), buffer(BufferRole::Output)]
-        },
-        operands: 1,
-        results: 1,
-        notes: serde_json::Value::Null,
-        host: Some(if in_place { add_one_in_place } else { add_one }),
+    let add_one = |roles, params, host| {
+        let ptx = include_str!("../../tests/data/add_one.ptx");
+        kernel("add_one", ptx, [8, 1, 1], 0, roles, "f32[1024]", 4096, params, host)
+    };
+    let plain = |host| {
+        add_one(
+            [BufferRole::Input, BufferRole::Output],
+            vec![pointer(0), pointer(1)],
+            host,
+        )
     };
     // `add_one#7`: another kernel with the same behaviour.
     Some(match name.split('#').next() {
-        Some("add_one" | "add_one_in_place") => Ok(compiled),
+        Some("add_one") => Ok(plain(run_add_one)),
+        Some("add_one_in_place") => {
+            let roles = [BufferRole::Mutable, BufferRole::Output];
+            Ok(add_one(roles, vec![pointer(0), pointer(0)], |buffers| {
+                run_add_one(&[buffers[0], buffers[0]])
+            }))
+        }
+        Some("tma_copy") => {
+            let map = EntryParam::TensorMap(TensorMapSpec {
+                buffer: 0,
+                byte_offset: 0,
+                element: TensorMapElement::F32,
+                dims: [64, 64].into_iter().collect(),
+                strides: [256].into_iter().collect(),
+                box_dims: [32, 16].into_iter().collect(),
+                swizzle: TensorMapSwizzle::B128,
+            });
+            let (ptx, roles) = (
+                include_str!("../../tests/data/tma_copy.ptx"),
+                [BufferRole::Input, BufferRole::Output],
+            );
+            let params = vec![map, pointer(1)];
+            Ok(kernel(
+                "tma_copy",
+                ptx,
+                [2, 4, 1],
+                2064,
+                roles,
+                "f32[64,64]",
+                16384,
+                params,
+                |buffers| {
+                    // SAFETY: the call site has checked both buffers' sizes.
+                    unsafe { std::ptr::copy(buffers[0].address, buffers[1].address, 16384) };
+                    Ok(())
+                },
+            ))
+        }
         Some("panic_in_compile") => panic!("a test panics in compile"),
-        Some("panic_in_run") => Ok(Compiled {
-            host: Some(|_| panic!("a test panics in run")),
-            ..compiled
-        }),
-        Some("error_in_run") => Ok(Compiled {
-            host: Some(|_| {
-                Err(Error::new(Fault::Execution, "the kernel reads out of bounds")
-                    .at(crate::error::Loc(1))
-                    .expected("index < 64")
-                    .got("64"))
-            }),
-            ..compiled
-        }),
+        Some("panic_in_run") => Ok(plain(|_| panic!("a test panics in run"))),
+        Some("error_in_run") => Ok(plain(|_| {
+            Err(Error::new(Fault::Execution, "the kernel reads out of bounds")
+                .at(crate::error::Loc(1))
+                .expected("index < 64")
+                .got("64"))
+        })),
         _ => Err(Error::unsupported(format!("the test kernel `{name}`")).at(crate::error::Loc(1))),
     })
 }

@@ -51,12 +51,36 @@ pub unsafe fn run_on_host_data(
         unsafe { std::slice::from_raw_parts_mut(buffer.address, buffer.bytes as usize) }
     });
     let mut slices = slices.collect::<Vec<_>>();
-    let plan = super::artifact::plan(artifact.launch());
+    let (plan, image) = standalone(artifact)?;
+    Ok(json!(cuda::standalone::run(device, plan, image, &mut slices)?))
+}
+
+/// Times `10 * batch` launches on GPU `device`. The report is JSON.
+///
+/// # Safety
+/// Every buffer is valid for reads of its bytes until this returns, and nothing writes it meanwhile.
+pub unsafe fn measure(
+    artifact: &Artifact,
+    device: i32,
+    buffers: &[HostBuffer],
+    batch: u32,
+) -> Result<serde_json::Value, Error> {
+    check_sizes(artifact, buffers)?;
+    let slices = buffers.iter().map(|buffer| {
+        // SAFETY: as our caller promises.
+        unsafe { std::slice::from_raw_parts(buffer.address.cast_const(), buffer.bytes as usize) }
+    });
+    let slices = slices.collect::<Vec<_>>();
+    let (plan, image) = standalone(artifact)?;
+    Ok(json!(cuda::standalone::measure(device, plan, image, &slices, batch)?))
+}
+
+fn standalone(artifact: &Artifact) -> Result<(cuda::Plan, cuda::Image<'_>), Error> {
     let image = match artifact.assembled()? {
         Some(assembled) => cuda::Image::Cubin(&assembled.cubin),
         None => artifact.ptx_image(),
     };
-    Ok(json!(cuda::standalone::run(device, plan, image, &mut slices)?))
+    Ok((super::artifact::plan(artifact.launch()), image))
 }
 
 fn check_sizes(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<(), Error> {

@@ -22,7 +22,7 @@ pub use artifact::{Artifact, BufferRole, BufferSpec, Phase};
 pub use cache::{Stats, compile, stats};
 pub use call_site::{BufferView, CallSite, CallSiteAttributes};
 pub use doctor::doctor;
-pub use host::{HostBuffer, run_on_host_data};
+pub use host::{HostBuffer, measure, run_on_host_data};
 pub use locations::{Frame, LocatedError, Locations};
 pub use panics::contain_panics;
 pub use pipeline::CompileOptions;

@@ -1,0 +1,189 @@
+"""The wire on CUDA: jax.jit -> custom call -> FFI handlers -> a launch on XLA's stream.
+
+The kernels are the library's own test kernels (feature `test-handlers`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import jax
+import jax.export
+import jax.ffi
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from smalt import _ffi, _native
+
+
+def attributes(kernel: str) -> dict[str, Any]:
+    descriptor = f"smalt-test:{kernel}".encode()
+    digest = hashlib.sha256(descriptor).hexdigest()
+    return {"descriptor": descriptor, "debug": b"", "hash": digest, "target": "sm_90a", "flags": np.int64(0)}
+
+
+def call(kernel: str, x: Any, aliases: dict[int, int] | None = None, target: str = _ffi.TARGET_NAME) -> Any:
+    _ffi.register(["cuda", "cpu"])
+    run = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype), input_output_aliases=aliases)
+    return run(x, **attributes(kernel))
+
+
+def vector(start: float = 0.0) -> Any:
+    return jnp.arange(1024, dtype=jnp.float32) + start
+
+
+def square(seed: int = 0) -> Any:
+    return jax.random.normal(jax.random.key(seed), (64, 64), jnp.float32)
+
+
+@pytest.mark.parametrize("target", [_ffi.TARGET_NAME, _ffi.UNCAPTURED_TARGET_NAME])
+def test_inside_jit_with_xla_ops_around(target: str) -> None:
+    f = jax.jit(lambda v: jnp.sum(call("add_one", v * 2, target=target)))
+    assert f(vector()) == np.sum(np.arange(1024, dtype=np.float32) * 2 + 1)
+
+
+def test_one_program_both_machines_same_bits() -> None:
+    f = jax.jit(lambda v: call("add_one", v * 2) / 3)
+    cpu = jax.devices("cpu")[0]
+    x = np.random.default_rng(0).standard_normal(1024).astype(np.float32)
+    with jax.default_device(cpu):
+        on_cpu = np.asarray(f(jax.device_put(x, cpu)))
+    assert np.asarray(f(jax.device_put(x, jax.devices()[0]))).tobytes() == on_cpu.tobytes()
+
+
+def test_tensor_maps_follow_their_buffers() -> None:
+    f = jax.jit(lambda v: call("tma_copy", v + 1) * 2)
+    keep = []
+    for seed in range(8):
+        v = square(seed)
+        keep.append((v, f(v)))  # holds the buffers, so that later ones lie elsewhere
+    for v, got in keep:
+        np.testing.assert_array_equal(got, (v + 1) * 2)
+
+
+GRAPH = """
+    import sys; sys.path.insert(0, "tests/gpu")
+    import jax, jax.numpy as jnp, numpy as np, test_wire
+    from test_wire import call, square
+
+    @jax.jit
+    def f(v):
+        for i in range(8):
+            v = jnp.tanh(call("tma_copy", v))
+        return v
+
+    def want(v):
+        for i in range(8):
+            v = jnp.tanh(v)
+        return v
+
+    g, keep = jax.jit(want), []
+    for seed in range(30):
+        v = square(seed)
+        keep.append((v, f(v)))
+    for v, got in keep:
+        np.testing.assert_array_equal(got, g(v))
+    print("right")
+"""
+
+
+@pytest.mark.parametrize("flags", ["", "--xla_gpu_graph_min_graph_size=1"])
+def test_a_captured_graph_is_replayed_after_buffers_moved(flags: str) -> None:
+    assert python(GRAPH, XLA_FLAGS=flags).strip() == "right"
+
+
+def test_two_call_sites_and_a_scan() -> None:
+    f = jax.jit(lambda v: call("add_one", call("add_one", v) * 3))
+    np.testing.assert_array_equal(f(vector()), (np.arange(1024, dtype=np.float32) + 1) * 3 + 1)
+    g = jax.jit(lambda v: jax.lax.scan(lambda c, _: (call("add_one", c), None), v, None, length=50)[0])
+    np.testing.assert_array_equal(g(vector()), np.arange(1024) + 50)
+
+
+def test_donation_and_aliasing() -> None:
+    f = jax.jit(lambda v: call("add_one_in_place", v, aliases={0: 0}), donate_argnums=0)
+    v = vector()
+    address = v.unsafe_buffer_pointer()
+    got = f(v)
+    np.testing.assert_array_equal(got, np.arange(1024) + 1)
+    assert got.unsafe_buffer_pointer() == address
+    kept = vector()
+    np.testing.assert_array_equal(jax.jit(lambda v: call("add_one_in_place", v, aliases={0: 0}))(kept), np.arange(1024) + 1)
+    np.testing.assert_array_equal(kept, np.arange(1024))
+
+
+def test_many_threads() -> None:
+    f = jax.jit(lambda v, k: call("add_one", v) * k)
+
+    def work(n: int) -> int:
+        for i in range(20):
+            np.testing.assert_array_equal(f(vector(n), float(i)), (np.arange(1024, dtype=np.float32) + n + 1) * i)
+        return n
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(work, range(16))) == list(range(16))
+
+
+def test_exported_program_runs_in_another_process(tmp_path: pathlib.Path) -> None:
+    allow = [jax.export.DisabledSafetyCheck.custom_call(_ffi.TARGET_NAME)]
+    f = jax.jit(lambda v: call("add_one", v) * 2)
+    program = jax.export.export(f, disabled_checks=allow)(jax.ShapeDtypeStruct((1024,), np.float32))
+    (tmp_path / "program").write_bytes(program.serialize())
+    script = f"""
+        import pathlib, jax.export, numpy as np
+        from smalt import _ffi
+        _ffi.register(["cuda"])
+        program = jax.export.deserialize(pathlib.Path({str(tmp_path / "program")!r}).read_bytes())
+        print(np.asarray(program.call(np.full(1024, 4, np.float32)))[-1])
+    """
+    assert python(script).strip() == "10.0"
+
+
+def test_errors_leave_the_device_usable() -> None:
+    with pytest.raises(Exception, match="(?s)4096 bytes.*got: 4000 bytes"):
+        jax.block_until_ready(jax.jit(lambda v: call("add_one", v))(jnp.zeros(1000, jnp.float32)))
+    with pytest.raises(Exception, match="the test kernel `nothing`"):
+        jax.jit(lambda v: call("nothing", v))(vector())
+    np.testing.assert_array_equal(jax.jit(lambda v: call("add_one", v))(vector()), np.arange(1024) + 1)
+
+
+def test_report_knows_the_device() -> None:
+    jax.block_until_ready(jax.jit(lambda v: call("add_one", v))(vector()))
+    report = _native.compile(b"smalt-test:add_one", b"", "sm_90a").report()
+    assert report["devices"][0]["resources"]["registers"] <= 16
+
+
+def test_dispatch_costs_what_an_xla_op_costs() -> None:
+    ours, stock = jax.jit(lambda v: call("add_one", v)), jax.jit(lambda v: v + 1)
+
+    def per_call(f: Any) -> float:
+        v, best = vector(), float("inf")
+        jax.block_until_ready(f(v))
+        for _ in range(20):
+            start = time.perf_counter()
+            for _ in range(200):
+                out = f(v)
+            jax.block_until_ready(out)
+            best = min(best, (time.perf_counter() - start) / 200)
+        return best * 1e6
+
+    mine, xla = per_call(ours), per_call(stock)
+    print(f"one jitted call: {mine:.1f} us with the custom call, {xla:.1f} us with XLA's own op")
+    assert mine < xla + 15
+
+
+def python(script: str, **environment: str) -> str:
+    root = pathlib.Path(__file__).parent.parent.parent
+    env = {**os.environ, "PYTHONPATH": str(root / "jax_plugin")} | environment
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
