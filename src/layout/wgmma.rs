@@ -9,10 +9,14 @@
 //! | K | `[E: contiguous] [tiles]` | `[8: one swizzle row each] [tiles: SBO]` | not used | stride of 8-row groups along `mn` |
 //! | MN | `[8: one swizzle row each] [tiles: SBO]` | `[E: contiguous] [tiles: LBO]` | stride of `E`-element blocks along `mn` | stride of 8-row groups along `k` |
 //!
+//! Without a swizzle the rows have 16 bytes (core matrices of 8 × 16 bytes, 128 bytes each), one instruction takes two of them along
+//! K, and the strides change places: SBO is the one along `mn`, LBO the one along `k`, for both majors (CUTLASS's canonical layouts
+//! say so; not measured here).
+//!
 //! One instruction takes 32 bytes of K. Moving along K or MN moves the start address by the linear offset: the hardware applies the
 //! swizzle to whole addresses, so the pattern stays anchored as long as the start lies in the first row of a group of 8.
 use super::digits::{self, Chain};
-use super::smem_layout::{SmemView, Stride, ViewDim};
+use super::smem_layout::{SmemView, Stride, Swizzle, ViewDim};
 
 /// Which dimension is contiguous in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,7 +30,7 @@ pub enum Major {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operand {
     pub major: Major,
-    /// 32, 64 or 128.
+    /// 32, 64 or 128; 16 = none.
     pub swizzle: u32,
     /// Leading-dimension byte offset.
     pub leading: u32,
@@ -39,8 +43,8 @@ pub struct Operand {
 /// Why a view cannot be an operand.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OperandError {
-    #[error("the buffer has no 32-, 64- or 128-byte swizzle")]
-    NoSwizzle,
+    #[error("the buffer's swizzle is none that wgmma knows")]
+    UnknownSwizzle,
     #[error("neither dimension is contiguous in tiles of 8 rows of {swizzle} bytes")]
     NotTiled { swizzle: u32 },
     #[error("{bits}-bit operands must be contiguous along K (only 16-bit operands can be transposed)")]
@@ -58,12 +62,13 @@ pub enum OperandError {
 }
 
 impl Operand {
-    /// The operand that a two-dimensional view is; `mn_span` is the M or N of one instruction.
+    /// The operand that a two-dimensional view is; `mn_span` is the M or N of one instruction. Instructions start at multiples of
+    /// `mn_span` and of 32 bytes of K.
     pub fn of(view: &SmemView, mn: usize, k: usize, mn_span: u64) -> Result<Operand, OperandError> {
         let bits = u64::from(view.bits);
         let swizzle = view.swizzle.bytes();
-        if view.swizzle.is_none() || swizzle < 32 {
-            return Err(OperandError::NoSwizzle);
+        if Swizzle::of_bytes(swizzle) != Some(view.swizzle) {
+            return Err(OperandError::UnknownSwizzle);
         }
         let row = u64::from(swizzle) * 8;
         let elements = row / bits;
@@ -133,16 +138,27 @@ impl Operand {
                 _ => Err(OperandError::Uneven { dim }),
             }
         };
-        let (leading, stride) = match major {
-            Major::K => (0, uniform(&high, mn_span / 8, "M or N")?),
+        let (_, tiles) = digits::split(&wide.chain, in_row).ok_or(not_tiled)?;
+        let (along_mn, along_k) = match major {
+            Major::K => {
+                let units = per_instruction.div_ceil(elements);
+                (uniform(&high, mn_span / 8, "M or N")?, uniform(&tiles, units, "K")?)
+            }
             Major::Mn => {
+                // An instruction that starts inside a block must end there.
+                if mn_dim.size > mn_span && mn_span % elements != 0 && elements % mn_span != 0 {
+                    return Err(OperandError::Uneven { dim: "M or N" });
+                }
                 let blocks = mn_span.div_ceil(elements);
-                let (_, tiles) = digits::split(&wide.chain, in_row).ok_or(not_tiled)?;
                 (
                     uniform(&tiles, blocks, "M or N")?,
                     uniform(&high, per_instruction / 8, "K")?,
                 )
             }
+        };
+        let (leading, stride) = match (view.swizzle.is_none(), major) {
+            (true, _) | (false, Major::K) => (along_k, along_mn),
+            (false, Major::Mn) => (along_mn, along_k),
         };
         Ok(Operand {
             major,
@@ -159,7 +175,8 @@ impl Operand {
         let mode: u64 = match self.swizzle {
             128 => 1,
             64 => 2,
-            _ => 3,
+            32 => 3,
+            _ => 0,
         };
         // LBO is ignored for swizzled K-major layouts; CUTLASS writes 1.
         let leading = if self.leading == 0 {
@@ -191,92 +208,188 @@ pub fn instruction_n(n: u64) -> Option<u64> {
     (1..=32).rev().map(|i| i * 8).find(|c| n.is_multiple_of(*c))
 }
 
+/// The same with what else restricts N: blocks of `block` columns that instructions must not straddle (N-major operands; 1: no
+/// blocks), and integer types, which have no odd multiples of 8 above 24 (PTX ISA, wgmma.mma_async, `.shape`).
+pub fn instruction_n_for(n: u64, block: u64, integer: bool) -> Option<u64> {
+    let legal = |c: u64| {
+        let blocks = c == n || c.is_multiple_of(block) || block.is_multiple_of(c);
+        n.is_multiple_of(c) && blocks && (!integer || c <= 24 || c.is_multiple_of(16))
+    };
+    (1..=32).rev().map(|i| i * 8).find(|c| legal(*c))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::facts::Start;
+    use super::super::facts::{DynId, Fact, Start};
     use super::super::smem_layout::Index;
     use super::*;
 
-    /// Where the hardware looks for element (mn, k) of an instruction, from the PTX description of the canonical layouts.
-    fn hardware_address(op: &Operand, start: u64, bits: u64, mn: u64, k: u64) -> u64 {
-        let row = u64::from(op.swizzle);
-        let elements = row * 8 / bits;
-        let linear = match op.major {
-            Major::K => start + mn / 8 * u64::from(op.stride) + mn % 8 * row + k * bits / 8,
-            Major::Mn => {
-                start
-                    + mn / elements * u64::from(op.leading)
-                    + mn % elements * bits / 8
-                    + k / 8 * u64::from(op.stride)
-                    + k % 8 * row
-            }
+    /// What the hardware makes of a descriptor: the address of byte `byte` of element (mn, k) of an instruction, by the canonical
+    /// layouts of the PTX ISA, from the descriptor's bits alone.
+    fn hardware_address(descriptor: u64, major: Major, bits: u64, mn: u64, k: u64, byte: u64) -> u64 {
+        let field = |lo: u32| (descriptor >> lo & 0x3fff) << 4;
+        let (start, leading, stride) = (field(0), field(16), field(32));
+        assert_eq!(descriptor >> 46 & 0xffff, 0, "base offset and reserved bits");
+        let row = match descriptor >> 62 {
+            0 => 16,
+            1 => 128,
+            2 => 64,
+            _ => 32,
         };
-        let mask = row / 16 - 1;
-        linear ^ (linear >> 7 & mask) << 4
+        // In units of 8 rows x one row of the swizzle.
+        let (wide, rows) = match major {
+            Major::K => (k * bits / 8 + byte, mn),
+            Major::Mn => (mn * bits / 8 + byte, k),
+        };
+        let (wide_stride, rows_stride) = match (row, major) {
+            // CUTLASS, canonical layouts: K-major ((8,n),2):((1,SBO),LBO), MN-major ((1,n),(8,k)):((X,SBO),(1,LBO)).
+            (16, Major::K) => (leading, stride),
+            (16, Major::Mn) => (stride, leading),
+            // One row of the swizzle holds the K of an instruction: LBO is not used.
+            (_, Major::K) => {
+                assert!(k * bits / 8 < 32);
+                return xor(start + rows / 8 * stride + rows % 8 * row + wide, row);
+            }
+            (_, Major::Mn) => (leading, stride),
+        };
+        xor(
+            start + wide / row * wide_stride + wide % row + rows / 8 * rows_stride + rows % 8 * row,
+            row,
+        )
     }
 
-    #[test]
-    fn descriptors_reach_every_element() {
-        for (bits, swizzle) in [
-            (16u64, 128u32),
-            (16, 64),
-            (16, 32),
-            (8, 128),
-            (8, 32),
-            (32, 128),
-            (32, 64),
-        ] {
-            let e = u64::from(swizzle) * 8 / bits;
-            for (rows, cols) in [(64, e), (128, 2 * e), (256, 4 * e)] {
-                let view = SmemView::new(&[rows, cols], bits as u32, &[8, e], swizzle).unwrap();
-                // K-major: rows are M or N.
-                let step = 256 / bits;
-                let op = Operand::of(&view, 0, 1, 64).unwrap();
-                for (m0, k0) in [(0, 0), (rows - 64, cols - step), (0, step % cols)] {
-                    for (m, k) in [(0, 0), (1, 1), (63, step - 1), (17, 3)] {
-                        let start = u64::from(op.offset(m0, k0));
-                        let want = view.address(&[m0 + m, k0 + k], &|_| 0).0;
-                        assert_eq!(
-                            hardware_address(&op, start, bits, m, k),
-                            want,
-                            "{bits} {swizzle} {rows}x{cols}"
-                        );
-                    }
-                }
-                let t = Operand::of(&view, 1, 0, 8);
-                if bits != 16 {
-                    assert!(matches!(t, Err(OperandError::Transposed { .. })));
-                    continue;
-                }
-                // MN-major: rows are K.
-                let span = cols.min(256);
-                let op = Operand::of(&view, 1, 0, span).unwrap();
-                for (n0, k0) in [(0, 0), (cols - span, rows - 16), (0, 16)] {
-                    for (n, k) in [(0, 0), (1, 1), (span - 1, 15), (span / 2, 9)] {
-                        let start = u64::from(op.offset(n0, k0));
-                        let want = view.address(&[k0 + k, n0 + n], &|_| 0).0;
-                        assert_eq!(
-                            hardware_address(&op, start, bits, n, k),
-                            want,
-                            "{bits} {swizzle} {rows}x{cols} transposed"
-                        );
+    fn xor(linear: u64, row: u64) -> u64 {
+        linear ^ (linear >> 7 & (row / 16 - 1)) << 4
+    }
+
+    /// All instructions over a view, every byte.
+    fn check(view: &SmemView, mn: usize, k: usize, span: u64, value: u64) -> Result<Operand, OperandError> {
+        let bits = u64::from(view.bits);
+        let op = Operand::of(view, mn, k, span)?;
+        let step = 256 / bits;
+        let at = |m: u64, kk: u64| {
+            let mut index = [0, 0];
+            (index[mn], index[k]) = (m, kk);
+            index
+        };
+        let base = view.linear_bits(&[0, 0], &|_| value) / 8;
+        for m0 in (0..view.dims[mn].size).step_by(span as usize) {
+            for k0 in (0..view.dims[k].size).step_by(step as usize) {
+                let start = base + u64::from(op.offset(m0, k0));
+                assert_eq!(start % 16, 0);
+                let descriptor = op.descriptor() | start >> 4;
+                for (m, kk) in (0..span).flat_map(|m| (0..step).map(move |k| (m, k))) {
+                    let want = view.address(&at(m0 + m, k0 + kk), &|_| value).0;
+                    for byte in 0..bits / 8 {
+                        let got = hardware_address(descriptor, op.major, bits, m, kk, byte);
+                        assert_eq!(got, want + byte, "{op:?} block ({m0}, {k0}) element ({m}, {kk})");
                     }
                 }
             }
         }
+        Ok(op)
     }
 
     #[test]
-    fn a_view_that_starts_inside_a_group_of_rows_is_refused() {
-        let view = SmemView::new(&[3, 128, 64], 16, &[8, 64], 128).unwrap();
-        let slot = view.index(&[
-            Index::At(Start::Static(1)),
-            Index::Slice(Start::Static(64), 64),
-            Index::Slice(Start::Static(0), 64),
-        ]);
-        assert!(Operand::of(&slot.unwrap(), 0, 1, 64).is_ok());
+    fn descriptors_reach_every_element() {
+        let mut legal = 0;
+        for bits in [8u64, 16, 32] {
+            for swizzle in [16u32, 32, 64, 128] {
+                let e = u64::from(swizzle) * 8 / bits;
+                for (rows, columns) in [(64, e.max(256 / bits)), (128, 2 * e), (192, 4 * e), (256, 4 * e)] {
+                    if columns % (256 / bits) != 0 {
+                        continue;
+                    }
+                    let view = SmemView::new(&[rows, columns], bits as u32, &[8, e], swizzle).unwrap();
+                    for span in [8, 24, 64, rows] {
+                        if rows % span != 0 {
+                            continue;
+                        }
+                        // K-major: rows are M or N. The same memory seen as (K, N).
+                        let op = check(&view, 0, 1, span, 0).unwrap();
+                        assert_eq!(op.major, Major::K);
+                        assert_eq!(check(&view.transpose(&[1, 0]), 1, 0, span, 0).unwrap(), op);
+                        legal += 1;
+                    }
+                    // MN-major: rows are K.
+                    for span in [8, e, 2 * e, 64, columns] {
+                        if columns % span != 0 || span > 256 {
+                            continue;
+                        }
+                        match check(&view, 1, 0, span, 0) {
+                            Ok(op) => {
+                                assert_eq!((bits, op.major), (16, Major::Mn));
+                                legal += 1;
+                            }
+                            Err(OperandError::Transposed { .. }) => assert_ne!(bits, 16),
+                            Err(error) => panic!("{bits} {swizzle} {rows}x{columns} {span}: {error}"),
+                        }
+                    }
+                }
+            }
+        }
+        assert!(legal > 150, "{legal}");
+    }
+
+    #[test]
+    fn views_of_rings_and_of_parts() {
+        let ring = SmemView::new(&[4, 128, 128], 16, &[8, 64], 128).unwrap();
+        let all = |n| Index::Slice(Start::Static(0), n);
+        let slot = |s| Index::At(s);
+        let dynamic = Start::Dynamic(DynId(0), Fact::UNKNOWN);
+        for (s, value) in [(Start::Static(3), 0), (dynamic, 2)] {
+            for rows in [all(128), Index::Slice(Start::Static(64), 64)] {
+                for columns in [
+                    all(128),
+                    Index::Slice(Start::Static(64), 64),
+                    Index::Slice(Start::Static(32), 32),
+                ] {
+                    let view = ring.index(&[slot(s), rows, columns]).unwrap();
+                    check(&view, 0, 1, 64, value).unwrap();
+                    // N-major starts at whole rows of the swizzle only.
+                    match check(&view, 1, 0, view.dims[1].size.min(64), value) {
+                        Ok(_) => assert_eq!(view.dims[1].size % 64, 0),
+                        Err(error) => assert!(matches!(error, OperandError::Start { .. }), "{error}"),
+                    }
+                }
+            }
+        }
+        let inside = ring
+            .index(&[slot(dynamic), Index::Slice(Start::Static(4), 4), all(64)])
+            .unwrap();
+        assert!(Operand::of(&inside, 0, 1, 4).is_err());
+        let moved = Index::Slice(Start::Dynamic(DynId(0), Fact::multiple_of(1)), 1);
+        let moved = ring.index(&[slot(Start::Static(0)), moved, all(64)]);
+        assert!(moved.is_err() || Operand::of(&moved.unwrap(), 0, 1, 1).is_err());
+    }
+
+    #[test]
+    fn what_is_no_operand_says_why() {
         let plain = SmemView::new(&[64, 64], 16, &[], 0).unwrap();
-        assert_eq!(Operand::of(&plain, 0, 1, 64), Err(OperandError::NoSwizzle));
+        assert_eq!(
+            Operand::of(&plain, 0, 1, 64),
+            Err(OperandError::NotTiled { swizzle: 16 })
+        );
+        let tall = SmemView::new(&[64, 64], 16, &[16, 64], 128).unwrap();
+        assert!(
+            Operand::of(&tall, 0, 1, 64).is_ok(),
+            "rows of a tile of 16 are rows of two tiles of 8"
+        );
+        let view = SmemView::new(&[64, 320], 16, &[8, 64], 128).unwrap();
+        // 160 columns are two and a half blocks.
+        assert_eq!(
+            Operand::of(&view, 1, 0, 160),
+            Err(OperandError::Uneven { dim: "M or N" })
+        );
+        assert!(check(&view, 1, 0, 64, 0).is_ok());
+        assert_eq!(
+            Operand::of(&view, 0, 1, 48),
+            Err(OperandError::Extent {
+                dim: "M or N",
+                extent: 64,
+                multiple: 48
+            })
+        );
     }
 
     #[test]
@@ -286,5 +399,10 @@ mod tests {
         assert_eq!(instruction_n(24), Some(24));
         assert_eq!(instruction_n(272), Some(136));
         assert_eq!(instruction_n(12), None);
+        assert_eq!(instruction_n_for(320, 64, false), Some(64));
+        assert_eq!(instruction_n_for(320, 1, false), Some(160));
+        assert_eq!(instruction_n_for(192, 64, false), Some(192));
+        assert_eq!(instruction_n_for(272, 1, true), Some(16));
+        assert_eq!(instruction_n_for(24, 1, true), Some(24));
     }
 }
