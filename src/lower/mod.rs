@@ -1,3 +1,41 @@
 //! Lowering: a normalised kernel and its layouts become `ptx::Ssa` and a launch specification.
+//!
+//! * [`kernel::run`] is the entry: prologue, body, launch;
+//! * [`cx::LowerCx`] holds what is shared: the builder, the lowered values ([`value`]), the entry's parameters;
+//! * [`dispatch`] is one match over the ops, each arm a function of its family's file: `family::lower_x(cx, op, …)`.
+//!
+//! Lowering emits plans that `layout/` made and decides nothing about legality. The program is written for one thread: every value
+//! is the thread's own, and what a group agrees on (scalars, predicates of branches) is computed alike in all its threads.
 pub mod allocate;
+pub mod barrier;
+pub mod cluster;
+pub mod control;
+pub mod convert;
+pub mod cx;
+pub mod dispatch;
+pub mod elementwise;
+pub mod emit;
+pub mod float;
+pub mod ids;
 pub mod insert_barriers;
+pub mod integer;
+pub mod kernel;
+pub mod math;
+pub mod memory;
+pub mod misc;
+pub mod reduce;
+pub mod relayout;
+pub mod semaphore;
+pub mod shape;
+pub mod target;
+#[cfg(test)]
+pub mod testing;
+pub mod tma;
+pub mod value;
+pub mod view;
+pub mod wgmma;
+
+pub use allocate::Allocation;
+pub use cx::LowerCx;
+pub use kernel::run;
+pub use target::Target;

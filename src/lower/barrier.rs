@@ -1,0 +1,290 @@
+//! mbarriers, and the kernel's prologue that initialises them.
+//!
+//! A logical arrival is [`Allocation::multiplicity`](super::Allocation) physical ones: 1 where only copies arrive (one elected lane, with the bytes
+//! it expects), 4 where warpgroups arrive: the elected lane of each warp, after `bar.warp.sync`, releases what its warp did. A wgmma
+//! wait counts for the warp that waited, so that nothing more is needed before an arrival that frees its operands.
+use super::cx::LowerCx;
+use super::emit::{ALL_LANES, S, V};
+use super::view;
+use crate::error::{Error, Result};
+use crate::kernel_ir::{Alloc, AllocKind, ClusterBarrier, Group, Index, Kernel, Op, Place, RefUse, Value};
+use crate::ptx::inst::Inst;
+use crate::ptx::modifier::*;
+use crate::ptx::operand::{Addr, Src};
+use crate::ptx::ssa::Value as PtxValue;
+
+/// Initialises the kernel's barriers and orders that before everything else, in the block and in its cluster.
+pub fn prologue(cx: &mut LowerCx) -> Result<()> {
+    let kernel = cx.kernel;
+    let barriers: Vec<(Alloc, u32, u32)> = kernel
+        .allocs
+        .iter()
+        .filter(|(_, a)| a.is_barrier())
+        .map(|(alloc, a)| {
+            let count = physical_count(kernel, alloc) * cx.plan.multiplicity[alloc];
+            (alloc, a.shape.iter().product::<u64>() as u32, count)
+        })
+        .collect();
+    if barriers.is_empty() {
+        return Ok(());
+    }
+    for (alloc, _, count) in &barriers {
+        if *count == 0 || *count >= 1 << 20 {
+            return Err(Error::invalid("barrier")
+                .at(kernel.allocs[*alloc].loc)
+                .expected("1 to 1048575 arrivals (PTX ISA, mbarrier)")
+                .got(format!("{count} arrivals")));
+        }
+    }
+    let warp = cx.b.warp();
+    let first = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
+    cx.if_then(first, |cx| {
+        let leader = cx.b.elect();
+        cx.if_then(leader.into(), |cx| {
+            for (alloc, n, count) in barriers {
+                let (base, offset) = cx.smem_address(alloc)?;
+                for i in 0..n {
+                    let addr = Addr::at(base, offset + 8 * i as i32);
+                    cx.b.inst(Inst::MbarrierInit {
+                        addr,
+                        count: Src::u32(count),
+                    });
+                }
+            }
+            cx.b.inst(Inst::FenceMbarrierInit {});
+            Ok(())
+        })
+    })?;
+    if kernel.cluster_size() > 1 {
+        cx.b.inst(Inst::ClusterArrive {
+            sem: ClusterArriveSem::Release,
+        });
+        cx.b.inst(Inst::ClusterWait {});
+    } else {
+        cx.sync(Group::Block);
+    }
+    Ok(())
+}
+
+/// Logical arrivals that end a phase: a cluster barrier gets one from every block that differs in at most one of its axes.
+fn physical_count(kernel: &Kernel, alloc: Alloc) -> u32 {
+    let AllocKind::Barrier {
+        num_arrivals, cluster, ..
+    } = &kernel.allocs[alloc].kind
+    else {
+        return 0;
+    };
+    let peers = cluster.as_ref().map_or(1, |c| cluster_arrivals(kernel, c));
+    (num_arrivals * peers).min(u64::from(u32::MAX >> 4)) as u32
+}
+
+fn cluster_arrivals(kernel: &Kernel, c: &ClusterBarrier) -> u64 {
+    // A group of axes counts as one axis of their product.
+    let sizes: u64 = c
+        .collective_axes
+        .iter()
+        .map(|g| g.iter().map(|a| kernel.axes[*a].size).product::<u64>())
+        .sum();
+    sizes - c.collective_axes.len() as u64 + 1
+}
+
+/// The address of the one barrier that a use names.
+pub fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<V>> {
+    let (base, offset) = cx.smem_address(r.alloc)?;
+    match r.single_index() {
+        Some(Index::Const(i)) => Ok(Addr::at(base, offset + 8 * i as i32)),
+        Some(Index::Value(v)) => {
+            let i = cx.index32(v)?;
+            let at = cx.b.mad(IntType::U32, i, Src::u32(8), base);
+            Ok(cx.b.addr(at, offset))
+        }
+        None if r.steps.is_empty() && cx.kernel.allocs[r.alloc].shape.iter().product::<u64>() == 1 => {
+            Ok(Addr::at(base, offset))
+        }
+        None => Err(Error::invalid("barrier")
+            .at(cx.b.loc())
+            .expected("one barrier")
+            .got(format!("a view of {} barriers", r.shape.iter().product::<u64>()))
+            .remedy("index the barrier array with .at[i]")),
+    }
+}
+
+/// The barrier's position in its allocation.
+fn position(cx: &mut LowerCx, r: &RefUse) -> Result<S> {
+    match r.single_index() {
+        Some(Index::Const(i)) => Ok(Src::u32(i as u32)),
+        Some(Index::Value(v)) => cx.index32(v),
+        None => Ok(Src::u32(0)),
+    }
+}
+
+/// The blocks that an arrival on a cluster barrier goes to, as ranks; `None`: a barrier of the own block only.
+fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
+    let kernel = cx.kernel;
+    let AllocKind::Barrier { cluster: Some(c), .. } = &kernel.allocs[alloc].kind else {
+        return Ok(None);
+    };
+    if c.leader_tracked {
+        return Err(Error::unsupported("leader-tracked cluster barriers").at(cx.b.loc()));
+    }
+    // Row-major strides of the cluster's axes.
+    let mut stride = 1u32;
+    let mut strides = vec![];
+    for axis in kernel.cluster.iter().rev() {
+        strides.push((*axis, stride));
+        stride *= kernel.axes[*axis].size as u32;
+    }
+    let own = cx.cluster_rank();
+    if kernel.cluster_size() == 1 {
+        return Ok(None);
+    }
+    let mut ranks = vec![own];
+    for group in &c.collective_axes {
+        let [axis] = group.as_slice() else {
+            return Err(Error::unsupported("cluster barriers over groups of axes").at(cx.b.loc()));
+        };
+        let size = kernel.axes[*axis].size as u32;
+        let stride = strides.iter().find(|(a, _)| a == axis).map_or(1, |s| s.1);
+        let at = super::ids::axis_index(cx, *axis)?;
+        for d in 1..size {
+            // (at + d) mod size along the axis.
+            let next = cx.b.add(IntType::U32, at, Src::u32(d));
+            let wraps = cx.b.setp(Compare::Ge, CompareType::U32, next, Src::u32(size));
+            let step = cx.b.select(
+                BitType::B32,
+                wraps,
+                Src::imm32((d as i32 - size as i32) * stride as i32),
+                Src::imm32((d * stride) as i32),
+            );
+            ranks.push(cx.b.add(IntType::U32, own, step));
+        }
+    }
+    Ok(Some(ranks))
+}
+
+pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Option<Value>) -> Result<()> {
+    if let AllocKind::Barrier {
+        orders_tensor_core: true,
+        ..
+    } = cx.kernel.allocs[barrier.alloc].kind
+    {
+        return Err(cx.unsupported(op, "barriers that order the tensor core of sm_100a"));
+    }
+    let multiplicity = cx.plan.multiplicity[barrier.alloc];
+    let predicate = match predicate {
+        Some(p) => cx.scalar(p)?,
+        None => Src::Imm(1),
+    };
+    cx.if_then(predicate, |cx| {
+        let addr = address(cx, barrier)?;
+        let peers = peers(cx, barrier.alloc)?;
+        // A warp region arrives for all of its warpgroup.
+        let count = if cx.group == Group::Warp { multiplicity } else { 1 };
+        let targets: Vec<Inst<V>> = match (peers, &barrier.place) {
+            (None, Place::Here) => vec![Inst::MbarrierArrive {
+                addr,
+                count: Src::u32(count),
+            }],
+            (None, _) => {
+                let rank = view::peer_rank(cx, barrier)?;
+                vec![remote_arrive(cx, addr, rank, count)]
+            }
+            (Some(ranks), _) => ranks
+                .into_iter()
+                .map(|rank| remote_arrive(cx, addr, rank, count))
+                .collect(),
+        };
+        cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+        let leader = cx.b.elect();
+        for inst in targets {
+            cx.b.inst_if(Some(leader), inst);
+        }
+        Ok(())
+    })
+}
+
+fn remote_arrive(cx: &mut LowerCx, addr: Addr<V>, rank: S, count: u32) -> Inst<V> {
+    let local = cx.b.add(IntType::U32, addr.base, Src::imm32(addr.offset));
+    let local = cx.b.r32(local);
+    let remote = cx.b.emit(Inst::Mapa {
+        d: PtxValue::NEW,
+        a: local,
+        rank,
+    });
+    let base = cx.b.r32(remote);
+    Inst::MbarrierArriveCluster {
+        addr: Addr::new(base),
+        count: Src::u32(count),
+    }
+}
+
+/// The parity that the group waits for, 0 or 1, and its mask in the group's phase bits.
+fn parity(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<(S, S, S)> {
+    let Some(phases) = phases else {
+        return Err(Error::internal("a wait without phase bits").at(cx.kernel.ops[op].loc));
+    };
+    let phases = cx.scalar(phases)?;
+    let position = position(cx, barrier)?;
+    let shifted = cx.b.shr(ShiftType::U32, phases, position);
+    let parity = cx.b.and(LogicType::B32, shifted, Src::u32(1));
+    let mask = cx.b.shl(BitType::B32, Src::u32(1), position);
+    let flipped = cx.b.xor(LogicType::B32, phases, mask);
+    Ok((parity, phases, flipped))
+}
+
+pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
+    let (parity, _, flipped) = parity(cx, op, barrier, phases)?;
+    let addr = address(cx, barrier)?;
+    let timeout = cx.kernel.compiler_params.wait_timeout_ns;
+    let remote = matches!(
+        &cx.kernel.allocs[barrier.alloc].kind,
+        AllocKind::Barrier { cluster: Some(_), .. }
+    );
+    let inst = if timeout != 0 {
+        Inst::MbarrierWaitTimeout {
+            addr,
+            parity,
+            ns: timeout.min(i64::MAX as u64) as i64,
+        }
+    } else if remote && cx.kernel.cluster_size() > 1 {
+        Inst::MbarrierWait { addr, parity }
+    } else {
+        Inst::MbarrierWait { addr, parity }
+    };
+    cx.b.inst(inst);
+    cx.bind_scalar(cx.result(op), flipped);
+    Ok(())
+}
+
+pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
+    let (parity, old, flipped) = parity(cx, op, barrier, phases)?;
+    let addr = address(cx, barrier)?;
+    let done = cx.b.inst(Inst::MbarrierTest {
+        d: PtxValue::NEW,
+        addr,
+        parity,
+    })[0];
+    if cx.group != Group::Warp {
+        return Err(cx.unsupported(op, "barrier_test outside of a warp region"));
+    }
+    // Lanes may look at different moments: the first lane's answer counts.
+    let word = cx.b.select(BitType::B32, done, Src::u32(1), Src::u32(0));
+    let word = cx.b.r32(word);
+    let word = cx.b.emit(Inst::Shfl {
+        mode: ShuffleMode::Idx,
+        d: PtxValue::NEW,
+        a: word,
+        b: Src::u32(0),
+        c: Src::u32(31),
+        mask: ALL_LANES,
+    });
+    let done = cx.b.setp(Compare::Ne, CompareType::U32, word, Src::u32(0));
+    let done = cx.b.pred(done);
+    let next = cx.b.select(BitType::B32, done, flipped, old);
+    let results = cx.kernel.ops[op].results.clone();
+    cx.bind_scalar(results[0], done.into());
+    if let Some(r) = results.get(1) {
+        cx.bind_scalar(*r, next);
+    }
+    Ok(())
+}

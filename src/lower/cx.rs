@@ -1,0 +1,563 @@
+//! What lowering shares: the program under construction, lowered values, cached ids and pointers.
+use super::allocate::Allocation;
+use super::emit::{ALL_LANES, S, V};
+use super::target::Target;
+use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
+use super::{dispatch, relayout};
+use crate::error::{Error, Result};
+use crate::kernel_ir as ir;
+use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
+use crate::layout::{Assignment, RegisterLayout, register_layout};
+use crate::ptx::build::Builder;
+use crate::ptx::inst::Inst;
+use crate::ptx::launch::{EntryParam, Scratch, TensorMapSpec};
+use crate::ptx::modifier::*;
+use crate::ptx::operand::{Class, ParamRef, Src};
+use crate::ptx::ssa::{Ssa, Uniform};
+use cranelift_entity::SecondaryMap;
+
+/// One value that a loop carries.
+#[derive(Clone, Copy, Debug)]
+pub struct Carried {
+    pub init: S,
+    pub class: Class,
+    /// Over what the value is equal, at the start and after every iteration.
+    pub uniform: Uniform,
+}
+
+pub struct LowerCx<'a> {
+    pub kernel: &'a Kernel,
+    pub assignment: &'a Assignment,
+    pub plan: &'a Allocation,
+    pub target: &'a Target,
+    /// The program.
+    pub b: Builder,
+    /// What each kernel value is in registers.
+    pub env: SecondaryMap<ir::Value, Option<Lowered>>,
+    /// Who executes what is being lowered: a warpgroup or a warp.
+    pub group: Group,
+    pub entry: Entry,
+}
+
+/// The entry's parameters, and what is made of them.
+#[derive(Default)]
+pub struct Entry {
+    /// Pointer of each buffer.
+    pointers: Vec<(u32, V)>,
+    tensor_maps: Vec<(TensorMapSpec, V)>,
+    pub params: Vec<EntryParam>,
+    pub scratch: Vec<Scratch>,
+    /// Buffer of each scratch allocation.
+    scratch_buffers: Vec<(Alloc, u32)>,
+    pub uses_programmatic_launch: bool,
+}
+
+impl<'a> LowerCx<'a> {
+    pub fn new(
+        kernel: &'a Kernel,
+        assignment: &'a Assignment,
+        plan: &'a Allocation,
+        target: &'a Target,
+    ) -> LowerCx<'a> {
+        let mut cx = LowerCx {
+            kernel,
+            assignment,
+            plan,
+            target,
+            b: Builder::new(),
+            env: SecondaryMap::new(),
+            group: kernel.regions[kernel.body].group,
+            entry: Entry::default(),
+        };
+        cx.number_scratch();
+        let tid = cx.b.tid();
+        cx.b.assume_at_most(tid, u64::from(128 * kernel.num_warpgroups) - 1);
+        cx
+    }
+
+    // ------------------------------------------------------------ kernel values
+
+    pub fn bind(&mut self, v: ir::Value, x: Lowered) {
+        self.env[v] = Some(x);
+    }
+    pub fn bind_scalar(&mut self, v: ir::Value, x: S) {
+        self.bind(v, Lowered::Scalar(x));
+    }
+    pub fn bind_array(&mut self, v: ir::Value, x: ArrayRegs) {
+        self.bind(v, Lowered::Array(x));
+    }
+
+    pub fn get(&self, v: ir::Value) -> Result<&Lowered> {
+        self.env[v]
+            .as_ref()
+            .ok_or_else(|| Error::internal(format!("{v} is used before it is lowered")).at(self.b.loc()))
+    }
+    pub fn scalar(&self, v: ir::Value) -> Result<S> {
+        match self.get(v)? {
+            Lowered::Scalar(s) => Ok(*s),
+            Lowered::Array(_) | Lowered::Acc(_) => {
+                Err(Error::internal(format!("{v} is no scalar but {}", self.kernel.ty(v))).at(self.b.loc()))
+            }
+        }
+    }
+    pub fn acc(&self, v: ir::Value) -> Result<AccRegs> {
+        match self.get(v)? {
+            Lowered::Acc(acc) => Ok(acc.clone()),
+            Lowered::Scalar(_) | Lowered::Array(_) => {
+                Err(Error::internal(format!("{v} is no accumulator but {}", self.kernel.ty(v))).at(self.b.loc()))
+            }
+        }
+    }
+
+    /// The layout that inference chose for an array or accumulator.
+    pub fn layout_of(&self, v: ir::Value) -> Result<RegisterLayout> {
+        self.assignment.values[v]
+            .clone()
+            .ok_or_else(|| Error::internal(format!("{v}: {} has no layout", self.kernel.ty(v))).at(self.b.loc()))
+    }
+
+    /// An operand as the op wants it: `position` counts the op's values in `for_each_value` order.
+    pub fn operand(&mut self, op: ir::Op, position: u32, v: ir::Value) -> Result<ArrayRegs> {
+        match self.assignment.casts.get(&(op, position)) {
+            Some(layout) => self.array_in(v, &layout.clone()),
+            None => self.array(v),
+        }
+    }
+
+    /// A value as an array in the layout that it has; a scalar as a splat of rank 0.
+    pub fn array(&mut self, v: ir::Value) -> Result<ArrayRegs> {
+        match self.get(v)?.clone() {
+            Lowered::Array(a) => Ok(a),
+            Lowered::Scalar(s) => {
+                let layout = RegisterLayout::splat(&[], self.layout_group());
+                Ok(self.from_elements(self.kernel.ty(v).dtype(), layout, &[s]))
+            }
+            Lowered::Acc(_) => Err(Error::internal(format!("{v} is an accumulator, not an array")).at(self.b.loc())),
+        }
+    }
+
+    /// A value as an array in `layout`; a scalar fills it.
+    pub fn array_in(&mut self, v: ir::Value, layout: &RegisterLayout) -> Result<ArrayRegs> {
+        match self.get(v)?.clone() {
+            Lowered::Array(a) => relayout::relayout(self, &a, layout),
+            Lowered::Scalar(s) => Ok(self.fill(self.kernel.ty(v).dtype(), layout.clone(), s)),
+            Lowered::Acc(_) => Err(Error::internal(format!("{v} is an accumulator, not an array")).at(self.b.loc())),
+        }
+    }
+
+    /// The executing group in the layouts' terms.
+    pub fn layout_group(&self) -> register_layout::Group {
+        match self.group {
+            Group::Warp => register_layout::Group::Warp,
+            Group::Warpgroup | Group::Block => register_layout::Group::Warpgroup,
+        }
+    }
+
+    /// How uniform a scalar of the executing group is.
+    pub fn group_uniform(&self) -> Uniform {
+        match self.group {
+            Group::Warp => Uniform::Warp,
+            Group::Warpgroup => Uniform::Warpgroup,
+            Group::Block => Uniform::Cta,
+        }
+    }
+
+    /// An integer scalar in 32 bits (facts say that it fits).
+    pub fn index32(&mut self, v: ir::Value) -> Result<S> {
+        let s = self.scalar(v)?;
+        Ok(match scalar_class(self.kernel.ty(v).dtype()) {
+            Class::B64 => self.b.truncate(s),
+            Class::Pred => self.b.pick(Class::B32, s, Src::u32(1), Src::u32(0)),
+            Class::B16 | Class::B32 => s,
+        })
+    }
+    /// An integer scalar in 64 bits.
+    pub fn index64(&mut self, v: ir::Value) -> Result<S> {
+        let dtype = self.kernel.ty(v).dtype();
+        let s = self.scalar(v)?;
+        Ok(match scalar_class(dtype) {
+            Class::B64 => s,
+            _ => {
+                let s = self.index32(v)?;
+                self.b.widen(s, dtype.is_signed_int())
+            }
+        })
+    }
+
+    // ------------------------------------------------------------ elements of arrays
+
+    /// All elements of a thread's part, as scalars, in slot order.
+    pub fn elements(&mut self, a: &ArrayRegs) -> Vec<S> {
+        let slots = a.layout.slots() as usize;
+        let per_word = match Packing::of(a.dtype) {
+            Packing::Predicates | Packing::Wide | Packing::Words(1) => return a.regs.clone(),
+            Packing::Words(n) => n as usize,
+        };
+        let bits = a.dtype.bits();
+        let mut out = Vec::with_capacity(slots);
+        for (w, &word) in a.regs.iter().enumerate() {
+            let here = per_word.min(slots - w * per_word);
+            if scalar_class(a.dtype) == Class::B16 {
+                out.extend(self.b.unpack16(word).into_iter().take(here));
+            } else {
+                let signed = a.dtype.is_signed_int();
+                out.extend((0..here as u32).map(|i| self.b.field(word, i * bits, bits, signed)));
+            }
+        }
+        out
+    }
+
+    /// An array from a scalar for each slot.
+    pub fn from_elements(&mut self, dtype: crate::dtype::DType, layout: RegisterLayout, elements: &[S]) -> ArrayRegs {
+        debug_assert_eq!(elements.len(), layout.slots() as usize);
+        let per_word = match Packing::of(dtype) {
+            Packing::Predicates | Packing::Wide | Packing::Words(1) => 1,
+            Packing::Words(n) => n as usize,
+        };
+        if per_word == 1 {
+            return ArrayRegs {
+                dtype,
+                layout,
+                regs: elements.to_vec(),
+            };
+        }
+        let bits = dtype.bits();
+        let regs = elements
+            .chunks(per_word)
+            .map(|c| self.pack_word(dtype, bits, c))
+            .collect();
+        ArrayRegs { dtype, layout, regs }
+    }
+
+    pub fn pack_word(&mut self, dtype: crate::dtype::DType, bits: u32, elements: &[S]) -> S {
+        if scalar_class(dtype) == Class::B16 {
+            let high = elements.get(1).copied().unwrap_or(Src::Imm(0));
+            return self.b.pack16(elements[0], high);
+        }
+        match bits {
+            16 => match elements {
+                [a, b] => self.b.prmt(*a, *b, 0x5410),
+                _ => elements[0],
+            },
+            8 => match elements {
+                [a, b, c, d] => {
+                    let (low, high) = (self.b.prmt(*a, *b, 0x0040), self.b.prmt(*c, *d, 0x0040));
+                    self.b.prmt(low, high, 0x5410)
+                }
+                [a, b, c] => {
+                    let low = self.b.prmt(*a, *b, 0x0040);
+                    self.b.prmt(low, *c, 0x5410)
+                }
+                [a, b] => self.b.prmt(*a, *b, 0x0040),
+                _ => elements[0],
+            },
+            _ => {
+                let mut word = elements[0];
+                for (i, &x) in elements.iter().enumerate().skip(1) {
+                    word = self.b.insert_field(x, word, i as u32 * bits, bits);
+                }
+                word
+            }
+        }
+    }
+
+    /// An array whose elements are all `x`.
+    pub fn fill(&mut self, dtype: crate::dtype::DType, layout: RegisterLayout, x: S) -> ArrayRegs {
+        let packing = Packing::of(dtype);
+        let reg = match packing {
+            Packing::Predicates | Packing::Wide | Packing::Words(1) => x,
+            Packing::Words(n) => {
+                let elements = vec![x; n as usize];
+                self.pack_word(dtype, dtype.bits(), &elements)
+            }
+        };
+        let regs = vec![reg; packing.regs(layout.slots()) as usize];
+        ArrayRegs { dtype, layout, regs }
+    }
+
+    // ------------------------------------------------------------ control
+
+    /// `if cond { then } else { otherwise }`; both yield values of these classes.
+    pub fn if_else(
+        &mut self,
+        cond: S,
+        classes: &[Class],
+        then: impl FnOnce(&mut Self) -> Result<Vec<S>>,
+        otherwise: impl FnOnce(&mut Self) -> Result<Vec<S>>,
+    ) -> Result<Vec<S>> {
+        if let Some(bits) = self.b.as_constant(cond) {
+            return if bits & 1 == 1 { then(self) } else { otherwise(self) };
+        }
+        self.b.open_if(cond);
+        let results = then(self)?;
+        let results = self.in_registers(classes, &results);
+        self.b.open_else(&results);
+        let results = otherwise(self)?;
+        let results = self.in_registers(classes, &results);
+        Ok(self.b.close_if(&results).into_iter().map(Src::Reg).collect())
+    }
+
+    /// `if cond { then }`.
+    pub fn if_then(&mut self, cond: S, then: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.if_else(cond, &[], |cx| then(cx).map(|()| vec![]), |_| Ok(vec![]))
+            .map(|_| ())
+    }
+
+    /// A `while` loop. `cond` sees the carried values and says whether to go on, `body` gives the next ones. `uniform`: over what
+    /// the carried values are known to be equal.
+    pub fn while_loop(
+        &mut self,
+        carried: &[Carried],
+        cond: impl FnOnce(&mut Self, &[S]) -> Result<S>,
+        body: impl FnOnce(&mut Self, &[S]) -> Result<Vec<S>>,
+    ) -> Result<Vec<S>> {
+        let inits: Vec<V> = carried.iter().map(|c| self.b.value(c.init, c.class)).collect();
+        let classes: Vec<Class> = carried.iter().map(|c| c.class).collect();
+        let params = self.b.open_loop(&inits);
+        self.claim(&params, carried);
+        let values: Vec<S> = params.iter().map(|&v| v.into()).collect();
+        let go_on = cond(self, &values)?;
+        let params = self.b.open_body(go_on, &params);
+        self.claim(&params, carried);
+        let values: Vec<S> = params.iter().map(|&v| v.into()).collect();
+        let next = body(self, &values)?;
+        let next = self.in_registers(&classes, &next);
+        let results = self.b.close_loop(&next);
+        self.claim(&results, carried);
+        Ok(results.into_iter().map(Src::Reg).collect())
+    }
+
+    fn claim(&mut self, values: &[V], carried: &[Carried]) {
+        for (&v, c) in values.iter().zip(carried) {
+            self.b.claim_uniform(v, c.uniform);
+        }
+    }
+
+    fn in_registers(&mut self, classes: &[Class], values: &[S]) -> Vec<S> {
+        debug_assert_eq!(classes.len(), values.len());
+        classes
+            .iter()
+            .zip(values)
+            .map(|(&class, &s)| Src::Reg(self.b.value(s, class)))
+            .collect()
+    }
+
+    /// Emits all ops of a region.
+    pub fn lower_ops(&mut self, region: ir::Region) -> Result<()> {
+        let kernel = self.kernel;
+        for &op in &kernel.regions[region].ops {
+            let loc = kernel.ops[op].loc;
+            self.b.set_loc(loc);
+            dispatch::lower_op(self, op).map_err(|e| e.at(loc))?;
+        }
+        Ok(())
+    }
+
+    // ------------------------------------------------------------ groups
+
+    /// All threads of the executing group have arrived, and see each other's memory.
+    pub fn sync_group(&mut self) {
+        self.sync(self.group);
+    }
+    pub fn sync(&mut self, group: Group) {
+        let inst = match group {
+            Group::Warp => Inst::BarWarp { mask: ALL_LANES },
+            Group::Warpgroup => {
+                let warpgroup = self.warpgroup();
+                let id = self.b.add(IntType::U32, warpgroup, Src::u32(1));
+                Inst::BarSync {
+                    id,
+                    threads: Src::u32(128),
+                }
+            }
+            Group::Block => {
+                let threads = Src::u32(128 * self.kernel.num_warpgroups);
+                Inst::BarSync {
+                    id: Src::u32(0),
+                    threads,
+                }
+            }
+        };
+        self.b.inst(inst);
+    }
+
+    /// The executing warpgroup in the block.
+    pub fn warpgroup(&mut self) -> S {
+        if self.kernel.num_warpgroups == 1 {
+            Src::u32(0)
+        } else {
+            self.b.warpgroup().into()
+        }
+    }
+    /// The thread in the executing group.
+    pub fn thread_in_group(&mut self) -> V {
+        match self.group {
+            Group::Warp => self.b.lane(),
+            Group::Warpgroup | Group::Block => self.b.thread_in_warpgroup(),
+        }
+    }
+    /// True in one thread of the executing group, the first.
+    pub fn leader(&mut self) -> V {
+        let thread = self.thread_in_group();
+        let leader = self.b.setp(Compare::Eq, CompareType::U32, thread, Src::u32(0));
+        self.b.pred(leader)
+    }
+    /// The block in its cluster.
+    pub fn cluster_rank(&mut self) -> S {
+        if self.kernel.cluster_size() == 1 {
+            Src::u32(0)
+        } else {
+            self.b.special(SpecialReg32::ClusterCtarank).into()
+        }
+    }
+    /// The block in the grid, x fastest.
+    pub fn linear_block(&mut self) -> S {
+        use SpecialReg32::*;
+        let [x, y, z, nx, ny] = [CtaidX, CtaidY, CtaidZ, NctaidX, NctaidY].map(|r| self.b.special(r));
+        let rows = self.b.mad(IntType::U32, z, ny, y);
+        self.b.mad(IntType::U32, rows, nx, x)
+    }
+
+    // ------------------------------------------------------------ memory and parameters
+
+    /// The shared-window address of an SMEM or barrier allocation's first byte: a base and a constant offset.
+    pub fn smem_address(&mut self, alloc: Alloc) -> Result<(V, i32)> {
+        let offset = self.plan.smem[alloc]
+            .ok_or_else(|| Error::internal(format!("{alloc} has no place in shared memory")).at(self.b.loc()))?;
+        Ok((self.b.smem_base(), offset as i32))
+    }
+
+    /// Compiler scratch of the executing group: its address and bytes.
+    pub fn scratch(&mut self) -> (V, u32) {
+        let area = self.plan.scratch;
+        let base = self.b.smem_base();
+        let warpgroup = self.warpgroup();
+        let start = self.b.add(IntType::U32, base, Src::u32(area.start));
+        let own = self.b.mad(IntType::U32, warpgroup, Src::u32(area.bytes), start);
+        match self.group {
+            Group::Warpgroup | Group::Block => (self.b.r32(own), area.bytes),
+            Group::Warp => {
+                let warp = self.b.warp_in_warpgroup();
+                let own = self.b.mad(IntType::U32, warp, Src::u32(area.bytes / 4), own);
+                (self.b.r32(own), area.bytes / 4)
+            }
+        }
+    }
+
+    /// The number of the buffer that holds a GMEM allocation or semaphore.
+    pub fn buffer_of(&self, alloc: Alloc) -> Result<u32> {
+        let origin = match &self.kernel.allocs[alloc].kind {
+            AllocKind::Gmem { origin, .. } | AllocKind::Semaphore { origin } => *origin,
+            AllocKind::Smem { .. }
+            | AllocKind::SmemUnion
+            | AllocKind::Tmem { .. }
+            | AllocKind::TmemUnion
+            | AllocKind::Barrier { .. }
+            | AllocKind::Register { .. } => {
+                return Err(Error::internal(format!("{alloc} is not in device memory")).at(self.b.loc()));
+            }
+        };
+        match origin {
+            GmemOrigin::Param(p) => Ok(self.buffer_of_param(p as usize)),
+            GmemOrigin::Scratch { .. } => Ok(self
+                .entry
+                .scratch_buffers
+                .iter()
+                .find(|(a, _)| *a == alloc)
+                .expect("scratch is numbered at the start")
+                .1),
+        }
+    }
+
+    /// Buffers: the INPUT, SCALAR and MUTABLE parameters in order, then the OUTPUT parameters in order. An aliased output is
+    /// reached through its operand.
+    pub fn buffer_of_param(&self, param: usize) -> u32 {
+        use ir::ParamRole::*;
+        let params = &self.kernel.params;
+        let is_output = |p: &ir::ParamData| matches!(p.role, Output { .. });
+        if let Output {
+            alias_of: Some(operand),
+        } = params[param].role
+        {
+            return self.buffer_of_param(operand as usize);
+        }
+        let same_before = |output: bool| params[..param].iter().filter(|p| is_output(p) == output).count();
+        let number = if is_output(&params[param]) {
+            params.iter().filter(|p| !is_output(p)).count() + same_before(true)
+        } else {
+            same_before(false)
+        };
+        number as u32
+    }
+
+    fn number_scratch(&mut self) {
+        let kernel = self.kernel;
+        let blocks: u64 = kernel.grid_sizes().iter().product::<u64>() * kernel.cluster_size();
+        for (alloc, data) in &kernel.allocs {
+            let AllocKind::Semaphore {
+                origin: GmemOrigin::Scratch { global },
+            } = data.kind
+            else {
+                continue;
+            };
+            let copies = if global { 1 } else { blocks };
+            let per_block = if data.collective || global {
+                1
+            } else {
+                u64::from(kernel.num_warpgroups)
+            };
+            let bytes = 4 * ir::types::num_elements(&data.shape) * copies * per_block;
+            let number = (kernel.params.len() + self.entry.scratch.len()) as u32;
+            self.entry.scratch.push(Scratch { bytes: bytes.max(4) });
+            self.entry.scratch_buffers.push((alloc, number));
+        }
+    }
+
+    /// A buffer's address, loaded once.
+    pub fn buffer_pointer(&mut self, buffer: u32) -> V {
+        if let Some((_, v)) = self.entry.pointers.iter().find(|(b, _)| *b == buffer) {
+            return *v;
+        }
+        let p = ParamRef(self.entry.params.len() as u32);
+        self.entry.params.push(EntryParam::Pointer { buffer });
+        let v = self.b.param(p);
+        self.entry.pointers.push((buffer, v));
+        v
+    }
+
+    /// The generic address of a tensor map that is passed by value; equal specifications share one parameter.
+    pub fn tensor_map(&mut self, spec: TensorMapSpec) -> V {
+        if let Some((_, v)) = self.entry.tensor_maps.iter().find(|(s, _)| *s == spec) {
+            return *v;
+        }
+        let p = ParamRef(self.entry.params.len() as u32);
+        self.entry.params.push(EntryParam::TensorMap(spec.clone()));
+        let v = self.b.param_addr(p);
+        self.entry.tensor_maps.push((spec, v));
+        v
+    }
+
+    /// All tensor maps of the kernel, for the prologue's prefetches: call it when everything else is lowered.
+    pub fn tensor_map_addresses(&self) -> Vec<V> {
+        self.entry.tensor_maps.iter().map(|t| t.1).collect()
+    }
+
+    /// The finished program and its parameters.
+    pub fn finish(self) -> (Ssa, Entry) {
+        (self.b.finish(), self.entry)
+    }
+
+    /// An error for what an op asks for and smalt lacks.
+    pub fn unsupported(&self, op: ir::Op, why: impl std::fmt::Display) -> Error {
+        let data = &self.kernel.ops[op];
+        Error::unsupported(format!("{}: {why}", data.kind.name())).at(data.loc)
+    }
+
+    /// The type of an op's only result.
+    pub fn result(&self, op: ir::Op) -> ir::Value {
+        self.kernel.ops[op].results[0]
+    }
+    pub fn ty(&self, v: ir::Value) -> &'a Type {
+        self.kernel.ty(v)
+    }
+}

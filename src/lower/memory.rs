@@ -1,0 +1,918 @@
+//! Loads and stores of shared and device memory: what [`transfer::plan`] plans, emitted.
+use super::cx::LowerCx;
+use super::emit::{S, V};
+use super::relayout::relayout;
+use super::value::{ArrayRegs, Packing, scalar_class};
+use super::view;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::{AllocKind, AtomicOp, GmemOrigin, Kernel, Op, OpKind, ParamRole, Place, RefUse, Type, Value};
+use crate::layout::address::Fold;
+use crate::layout::facts::{DynTerm, Start};
+use crate::layout::register_layout::{RegisterLayout, Source, Term};
+use crate::layout::smem_layout::{SmemView, Swizzle};
+use crate::layout::transfer::{
+    self, AccessKind, Addressing, Direction, ElementTerm, Guard, Memory, Options, TransferPlan,
+};
+use crate::ptx::inst::Inst;
+use crate::ptx::modifier::*;
+use crate::ptx::operand::{Addr, Class, Src, Srcs};
+use crate::ptx::ssa::{Uniform, Value as PtxValue};
+use smallvec::SmallVec;
+
+/// XLA and the driver align buffers to more; users' slices of them start where types are aligned.
+const GMEM_ALIGNMENT: u64 = 16;
+
+/// Which memory a transfer touches, and from where it counts.
+#[derive(Clone, Copy)]
+pub struct Target {
+    space: Space,
+    /// Address of the allocation: 32 bits in shared spaces, else 64.
+    origin: S,
+    /// Nothing writes it while the kernel runs.
+    read_only: bool,
+}
+
+impl Target {
+    /// Shared memory of the own block.
+    pub fn shared(origin: S) -> Target {
+        Target {
+            space: Space::Shared,
+            origin,
+            read_only: false,
+        }
+    }
+    fn wide(&self) -> bool {
+        matches!(self.space, Space::Global | Space::Generic)
+    }
+}
+
+/// The view and the memory of a use.
+fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
+    let kernel = cx.kernel;
+    if kernel.allocs[r.alloc].is_smem() {
+        let place = view::smem_view(cx, r, true)?;
+        let space = if r.place == Place::Here {
+            Space::Shared
+        } else {
+            Space::SharedCluster
+        };
+        let origin = cx.b.add(IntType::U32, place.base, Src::imm32(place.offset));
+        return Ok((
+            place.view,
+            Target {
+                space,
+                origin,
+                read_only: false,
+            },
+        ));
+    }
+    if r.place != Place::Here {
+        return Err(Error::unsupported("device memory of another device"));
+    }
+    let view = view::gmem_view(cx, r)?;
+    let buffer = cx.buffer_of(r.alloc)?;
+    let origin = cx.buffer_pointer(buffer).into();
+    Ok((
+        view,
+        Target {
+            space: Space::Global,
+            origin,
+            read_only: is_read_only(kernel, r),
+        },
+    ))
+}
+
+fn is_read_only(kernel: &Kernel, r: &RefUse) -> bool {
+    match kernel.allocs[r.alloc].kind {
+        AllocKind::Gmem {
+            origin: GmemOrigin::Param(p),
+            ..
+        } => kernel.params[p as usize].role == ParamRole::Input,
+        _ => false,
+    }
+}
+
+fn mem_type(bytes: u32) -> MemType {
+    match bytes {
+        1 => MemType::U8,
+        2 => MemType::B16,
+        8 => MemType::B64,
+        _ => MemType::B32,
+    }
+}
+
+fn load(cx: &mut LowerCx, target: Target, ty: MemType, addr: Addr<V>, n: usize) -> SmallVec<[V; 4]> {
+    let d = std::iter::repeat_n(PtxValue::NEW, n).collect();
+    if target.read_only {
+        cx.b.inst(Inst::LdNc { ty, d, addr })
+    } else {
+        cx.b.inst(Inst::Ld {
+            sem: LoadSem::Weak,
+            space: target.space,
+            ty,
+            d,
+            addr,
+        })
+    }
+}
+
+/// A scalar parameter, from the rank-0 buffer that it comes in.
+pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
+    let target = Target {
+        space: Space::Global,
+        origin: pointer.into(),
+        read_only: true,
+    };
+    load_scalar(cx, target, Addr::new(pointer), dtype, Uniform::Cta)
+}
+
+/// One element as [`super::value::Lowered::Scalar`] keeps it.
+fn load_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, uniform: Uniform) -> Result<S> {
+    let bytes = dtype.bits() / 8;
+    if bytes == 0 {
+        return Err(Error::unsupported(format!("a scalar of type {dtype} in memory")));
+    }
+    let ty = match (dtype, bytes) {
+        (DType::I8, _) => MemType::S8,
+        (_, b) => mem_type(b),
+    };
+    let v = load(cx, target, ty, addr, 1)[0];
+    cx.b.claim_uniform(v, uniform);
+    let s: S = v.into();
+    let out = match (dtype, scalar_class(dtype)) {
+        (DType::Bool, _) => cx.b.setp(Compare::Ne, CompareType::U32, s, Src::u32(0)),
+        (DType::I16, _) => cx.b.cvt_int(CvtType::S32, CvtType::S16, s),
+        (DType::U16, _) => cx.b.cvt_int(CvtType::U32, CvtType::U16, s),
+        _ => s,
+    };
+    Ok(out)
+}
+
+fn store_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x: S) -> Result<()> {
+    let bytes = dtype.bits() / 8;
+    if bytes == 0 {
+        return Err(Error::unsupported(format!("a scalar of type {dtype} in memory")));
+    }
+    let x = match (dtype, bytes) {
+        (DType::Bool, _) => cx.b.select(BitType::B32, x, Src::u32(1), Src::u32(0)),
+        (DType::I16 | DType::U16, _) => cx.b.cvt_int(CvtType::U16, CvtType::U32, x),
+        _ => x,
+    };
+    let a: Srcs<V> = [x].into_iter().collect();
+    cx.b.inst(Inst::St {
+        sem: StoreSem::Weak,
+        space: target.space,
+        ty: mem_type(bytes),
+        addr,
+        a,
+    });
+    Ok(())
+}
+
+// ------------------------------------------------------------------------------------------------------------ addresses
+
+/// A thread's part of an index or address: lane and warp digits.
+fn thread_terms(cx: &mut LowerCx, terms: &[Term]) -> S {
+    let mut sum: S = Src::u32(0);
+    for t in terms.iter().filter(|t| t.stride != 0 && t.bits != 0) {
+        let source: S = match t.source {
+            Source::Lane => cx.b.lane().into(),
+            Source::Warp => cx.b.warp_in_warpgroup().into(),
+        };
+        let whole = match t.source {
+            Source::Lane => 5,
+            Source::Warp => 2,
+        };
+        let mut x = cx.b.shr(ShiftType::U32, source, Src::u32(u32::from(t.lo_bit)));
+        if t.lo_bit + t.bits < whole {
+            x = cx.b.and(LogicType::B32, x, Src::u32((1 << t.bits) - 1));
+        }
+        let x = cx.b.mul(IntType::U32, x, Src::imm32(t.stride as i32));
+        sum = cx.b.add(IntType::U32, sum, x);
+    }
+    sum
+}
+
+fn swizzle(cx: &mut LowerCx, s: Swizzle, address: S) -> S {
+    if s.is_none() {
+        return address;
+    }
+    let row = cx.b.shr(ShiftType::U32, address, Src::u32(u32::from(s.shift)));
+    let row = cx.b.and(LogicType::B32, row, Src::u32(s.target_mask() as u32));
+    cx.b.xor(LogicType::B32, address, row)
+}
+
+/// A dynamic term in bytes, added to an address.
+fn add_dynamic(cx: &mut LowerCx, target: Target, at: S, term: &DynTerm) -> Result<S> {
+    if !target.wide() {
+        let x = view::dyn_term(cx, term)?;
+        return Ok(cx.b.add(IntType::U32, at, x));
+    }
+    let unscaled = DynTerm { stride: 1, ..*term };
+    let x = view::dyn_term(cx, &unscaled)?;
+    if let Ok(stride) = i32::try_from(term.stride) {
+        return Ok(cx.b.emit(Inst::MadWide {
+            ty: WideType::S32,
+            d: PtxValue::NEW,
+            a: x,
+            b: Src::imm32(stride),
+            c: at,
+        }));
+    }
+    let x = cx.b.cvt_int(CvtType::S64, CvtType::S32, x);
+    Ok(cx.b.mad(IntType::S64, x, Src::Imm(term.stride as u64), at))
+}
+
+/// A 32-bit byte offset added to an address.
+fn add_offset(cx: &mut LowerCx, target: Target, at: S, offset: S) -> S {
+    if target.wide() {
+        let offset = cx.b.cvt_int(CvtType::U64, CvtType::U32, offset);
+        cx.b.add(IntType::U64, at, offset)
+    } else {
+        cx.b.add(IntType::U32, at, offset)
+    }
+}
+
+/// The value of `Σ` of an element term, in bits.
+fn element_term(cx: &mut LowerCx, t: &ElementTerm, indices: &[S]) -> Result<S> {
+    let mut x: S = match t.axis {
+        Some(axis) => indices[axis],
+        None => Src::u32(0),
+    };
+    let step = |cx: &mut LowerCx, mut x: S, div: u64, modulus: Option<u64>| {
+        if div != 1 {
+            x = cx.b.div(IntType::U32, x, Src::u32(div as u32));
+        }
+        if let Some(m) = modulus {
+            x = cx.b.rem(IntType::U32, x, Src::u32(m as u32));
+        }
+        x
+    };
+    x = step(cx, x, t.div, t.modulus);
+    for s in &t.starts {
+        let start = match s {
+            Start::Static(v) => Src::u32(*v as u32),
+            Start::Dynamic(id, _) => view::dyn_value(cx, *id)?,
+        };
+        x = cx.b.add(IntType::U32, x, start);
+    }
+    x = step(cx, x, t.then_div, t.then_modulus);
+    Ok(x)
+}
+
+/// The predicate of an access; `None`: always.
+fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra: Option<S>) -> Option<S> {
+    let mut all = extra;
+    for g in guards {
+        let terms = RegisterLayout::axis_terms(&layout.axes()[g.axis]);
+        let x = thread_terms(cx, &terms);
+        let x = cx.b.add(IntType::U32, x, Src::u32(g.constant as u32));
+        let inside = cx.b.setp(Compare::Lt, CompareType::U32, x, Src::u32(g.limit as u32));
+        all = Some(match all {
+            None => inside,
+            Some(p) => cx.b.and(LogicType::Pred, p, inside),
+        });
+    }
+    all
+}
+
+/// Addresses of a plan's accesses.
+struct Addresses {
+    bases: Vec<S>,
+}
+
+fn bases(cx: &mut LowerCx, target: Target, addressing: &Addressing) -> Result<Addresses> {
+    let Addressing::Affine(plan) = addressing else {
+        return Ok(Addresses { bases: vec![] });
+    };
+    let mut origin = target.origin;
+    for term in &plan.dynamic {
+        origin = add_dynamic(cx, target, origin, term)?;
+    }
+    let t = thread_terms(cx, &plan.terms);
+    let mut out = vec![];
+    let folded = match plan.fold {
+        Fold::Linear => Some(swizzle(cx, plan.swizzle, t)),
+        Fold::Absolute => None,
+    };
+    for &constant in &plan.bases {
+        out.push(match folded {
+            Some(t) => {
+                let t = cx.b.xor(LogicType::B32, t, Src::u32(constant as u32));
+                add_offset(cx, target, origin, t)
+            }
+            None => {
+                let at = add_offset(cx, target, origin, t);
+                let at = cx.b.add(IntType::U32, at, Src::u32(constant as u32));
+                swizzle(cx, plan.swizzle, at)
+            }
+        });
+    }
+    Ok(Addresses { bases: out })
+}
+
+/// Address of the element in `slot`, and the bit in its byte.
+fn element_address(
+    cx: &mut LowerCx,
+    target: Target,
+    plan: &TransferPlan,
+    view: &SmemView,
+    slot: u32,
+) -> Result<(Addr<V>, S)> {
+    let Addressing::Elements {
+        constant_bits,
+        dynamic_bits,
+        terms,
+    } = &plan.addressing
+    else {
+        return Err(Error::internal("an element without an address"));
+    };
+    let mut indices: Vec<S> = vec![];
+    let offsets = plan.layout.slot_offset(slot);
+    for (axis, offset) in plan.layout.axes().iter().zip(offsets) {
+        let x = thread_terms(cx, &RegisterLayout::axis_terms(axis));
+        indices.push(cx.b.add(IntType::U32, x, Src::u32(offset as u32)));
+    }
+    let sub_byte = view.bits < 8;
+    let unit = if sub_byte { 1 } else { 8 };
+    let mut offset: S = Src::u32((constant_bits / unit) as u32);
+    for d in dynamic_bits {
+        let x = view::dyn_term(
+            cx,
+            &DynTerm {
+                stride: d.stride / unit as i64,
+                ..*d
+            },
+        )?;
+        offset = cx.b.add(IntType::U32, offset, x);
+    }
+    for t in terms {
+        let x = element_term(cx, t, &indices)?;
+        offset =
+            cx.b.mad(IntType::U32, x, Src::u32((t.stride_bits / unit) as u32), offset);
+    }
+    let (bytes, bit) = if sub_byte {
+        let bit = cx.b.and(LogicType::B32, offset, Src::u32(7));
+        (cx.b.shr(ShiftType::U32, offset, Src::u32(3)), bit)
+    } else {
+        (offset, Src::u32(0))
+    };
+    let at = add_offset(cx, target, target.origin, bytes);
+    let at = if target.wide() {
+        at
+    } else {
+        swizzle(cx, view.swizzle, at)
+    };
+    Ok((cx.b.addr(at, 0), bit))
+}
+
+// ------------------------------------------------------------------------------------------------------------ arrays
+
+/// The array's elements as words of memory: predicates become bytes.
+fn as_stored(cx: &mut LowerCx, a: &ArrayRegs) -> ArrayRegs {
+    if a.dtype != DType::Bool {
+        return a.clone();
+    }
+    let bytes: Vec<S> = a
+        .regs
+        .iter()
+        .map(|p| cx.b.select(BitType::B32, *p, Src::u32(1), Src::u32(0)))
+        .collect();
+    cx.from_elements(DType::U8, a.layout.clone(), &bytes)
+}
+
+fn as_loaded(cx: &mut LowerCx, dtype: DType, a: ArrayRegs) -> ArrayRegs {
+    if dtype != DType::Bool {
+        return ArrayRegs { dtype, ..a };
+    }
+    let regs = cx
+        .elements(&a)
+        .into_iter()
+        .map(|x| cx.b.setp(Compare::Ne, CompareType::U32, x, Src::u32(0)))
+        .collect();
+    ArrayRegs {
+        dtype,
+        layout: a.layout,
+        regs,
+    }
+}
+
+fn stored_type(dtype: DType) -> DType {
+    match dtype {
+        DType::Bool => DType::U8,
+        d => d,
+    }
+}
+
+/// Words of an array, or single elements where slots are taken out of order.
+struct Pieces {
+    array: ArrayRegs,
+    elements: Option<Vec<S>>,
+}
+
+impl Pieces {
+    /// The 32-bit (64-bit types: 64-bit) word that holds these slots in order.
+    fn word(&mut self, cx: &mut LowerCx, slots: &[u32]) -> S {
+        let per = match Packing::of(self.array.dtype) {
+            Packing::Words(n) => n,
+            Packing::Wide | Packing::Predicates => 1,
+        };
+        let first = slots[0];
+        let whole = first % per == 0 && slots.iter().enumerate().all(|(i, s)| *s == first + i as u32);
+        if whole {
+            return self.array.regs[(first / per) as usize];
+        }
+        let array = &self.array;
+        let elements = self.elements.get_or_insert_with(|| cx.elements(array));
+        let picked: Vec<S> = slots.iter().map(|s| elements[*s as usize]).collect();
+        let layout = RegisterLayout::replicated(&[picked.len() as u64], array.layout.group());
+        cx.from_elements(array.dtype, layout, &picked).regs[0]
+    }
+}
+
+/// `choices[variant]`, the variant being given by lane bits.
+fn by_variant(cx: &mut LowerCx, stagger: &[u8], class: BitType, choices: &[S]) -> S {
+    let Some((&bit, rest)) = stagger.split_last() else {
+        return choices[0];
+    };
+    let half = choices.len() / 2;
+    let (low, high) = (
+        by_variant(cx, rest, class, &choices[..half]),
+        by_variant(cx, rest, class, &choices[half..]),
+    );
+    if low == high {
+        return low;
+    }
+    let lane = cx.b.lane();
+    let set = cx.b.and(LogicType::B32, lane, Src::u32(1 << bit));
+    let set = cx.b.setp(Compare::Ne, CompareType::U32, set, Src::u32(0));
+    cx.b.select(class, set, high, low)
+}
+
+fn transfer_error(what: &str, r: &RefUse, e: transfer::TransferError) -> Error {
+    Error::unsupported(format!("{what} of {:?}: {e}", r.shape.as_slice()))
+}
+
+/// Emits a store of `a`, whose layout is the plan's.
+pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &SmemView, a: &ArrayRegs) -> Result<()> {
+    let a = as_stored(cx, a);
+    let bits = view.bits;
+    let addresses = bases(cx, target, &plan.addressing)?;
+    let first_replica = (plan.only_first_replica != 0).then(|| {
+        let thread = cx.thread_in_group();
+        let copy =
+            cx.b.and(LogicType::B32, thread, Src::u32(u32::from(plan.only_first_replica)));
+        cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0))
+    });
+    let wide = bits == 64;
+    let mut pieces = Pieces {
+        array: a,
+        elements: None,
+    };
+    for access in &plan.accesses {
+        let variants = 1 << plan.stagger.len();
+        let (word_bytes, per_word) = if wide { (8, 1) } else { (4, (32 / bits).max(1) as usize) };
+        let bytes = match access.kind {
+            AccessKind::Vector { bytes } => bytes,
+            AccessKind::Matrix { count, .. } => 4 * count,
+            AccessKind::Element => 0,
+        };
+        let extra = first_replica;
+        if bytes == 0 {
+            // Element by element.
+            let slot = access.slots[0];
+            let x = pieces.word(cx, &[slot]);
+            let p = guard(cx, &plan.layout, &access.guards, extra);
+            let (addr, _) = element_address(cx, target, plan, view, slot)?;
+            store_word(cx, target, addr, bits / 8, x, p)?;
+            continue;
+        }
+        let words = (bytes / word_bytes).max(1) as usize;
+        let mut values: Vec<S> = vec![];
+        for w in 0..words {
+            let choices: Vec<S> = (0..variants)
+                .map(|v| {
+                    let slots = access.slots_of(v);
+                    let end = ((w + 1) * per_word).min(slots.len());
+                    pieces.word(cx, &slots[w * per_word..end])
+                })
+                .collect();
+            values.push(by_variant(
+                cx,
+                &plan.stagger,
+                if wide { BitType::B64 } else { BitType::B32 },
+                &choices,
+            ));
+        }
+        let addr = cx.b.addr(addresses.bases[access.base], access.offset as i32);
+        match access.kind {
+            AccessKind::Matrix { trans, .. } => {
+                let trans = if trans { MatrixTrans::Yes } else { MatrixTrans::No };
+                cx.b.inst(Inst::Stmatrix {
+                    trans,
+                    addr,
+                    a: values.into_iter().collect(),
+                });
+            }
+            AccessKind::Vector { .. } | AccessKind::Element => {
+                let p = guard(cx, &plan.layout, &access.guards, extra);
+                if bytes < 4 {
+                    store_word(cx, target, addr, bytes, values[0], p)?;
+                } else {
+                    let ty = if wide { MemType::B64 } else { MemType::B32 };
+                    let a: Srcs<V> = values.into_iter().collect();
+                    let inst = Inst::St {
+                        sem: StoreSem::Weak,
+                        space: target.space,
+                        ty,
+                        addr,
+                        a,
+                    };
+                    push_guarded(cx, p, inst);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn push_guarded(cx: &mut LowerCx, p: Option<S>, inst: Inst<V>) {
+    match p {
+        Some(Src::Reg(p)) => cx.b.inst_if(Some(p), inst),
+        Some(Src::Imm(0)) => {}
+        Some(Src::Imm(_)) | None => {
+            cx.b.inst(inst);
+        }
+    }
+}
+
+/// Stores the low `bytes` (1, 2, 4, 8) of a word.
+fn store_word(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, x: S, p: Option<S>) -> Result<()> {
+    let x = if bytes == 2 && x.reg().is_none_or(|r| cx.b.class(r) == Class::B32) {
+        cx.b.cvt_int(CvtType::U16, CvtType::U32, x)
+    } else {
+        x
+    };
+    let a: Srcs<V> = [x].into_iter().collect();
+    push_guarded(
+        cx,
+        p,
+        Inst::St {
+            sem: StoreSem::Weak,
+            space: target.space,
+            ty: mem_type(bytes),
+            addr,
+            a,
+        },
+    );
+    Ok(())
+}
+
+/// Emits a load; the result is in the plan's layout.
+pub fn emit_load(
+    cx: &mut LowerCx,
+    target: Target,
+    plan: &TransferPlan,
+    view: &SmemView,
+    dtype: DType,
+) -> Result<ArrayRegs> {
+    let stored = stored_type(dtype);
+    let bits = view.bits;
+    let wide = bits == 64;
+    let addresses = bases(cx, target, &plan.addressing)?;
+    let variants = 1usize << plan.stagger.len();
+    let slots = plan.layout.slots() as usize;
+    let per_word = if wide { 1 } else { (32 / bits).max(1) as usize };
+    // For each variant and slot: the loaded word and the position in it.
+    let mut found: Vec<Vec<Option<(S, usize)>>> = vec![vec![None; slots]; variants];
+    for access in &plan.accesses {
+        let p = guard(cx, &plan.layout, &access.guards, None);
+        let words: Vec<S> = match access.kind {
+            AccessKind::Element => {
+                let slot = access.slots[0];
+                let (addr, bit) = element_address(cx, target, plan, view, slot)?;
+                let word = load_guarded(cx, target, addr, bits.div_ceil(8), 1, p)?[0];
+                let word = cx.b.shr(ShiftType::U32, word, bit);
+                vec![if bits < 8 {
+                    cx.b.and(LogicType::B32, word, Src::u32((1 << bits) - 1))
+                } else {
+                    word
+                }]
+            }
+            AccessKind::Vector { bytes } => {
+                let addr = cx.b.addr(addresses.bases[access.base], access.offset as i32);
+                match bytes {
+                    1 | 2 => load_guarded(cx, target, addr, bytes, 1, p)?,
+                    _ if wide => load_guarded(cx, target, addr, 8, (bytes / 8) as usize, p)?,
+                    _ => load_guarded(cx, target, addr, 4, (bytes / 4) as usize, p)?,
+                }
+            }
+            AccessKind::Matrix { count, trans } => {
+                let addr = cx.b.addr(addresses.bases[access.base], access.offset as i32);
+                let trans = if trans { MatrixTrans::Yes } else { MatrixTrans::No };
+                let d = std::iter::repeat_n(PtxValue::NEW, count as usize).collect();
+                cx.b.inst(Inst::Ldmatrix { trans, d, addr })
+                    .into_iter()
+                    .map(Src::Reg)
+                    .collect()
+            }
+        };
+        for (v, by_slot) in found.iter_mut().enumerate() {
+            for (i, slot) in access.slots_of(v).iter().enumerate() {
+                by_slot[*slot as usize] = Some((words[i / per_word], i % per_word));
+            }
+        }
+    }
+    let packing = Packing::of(stored);
+    let class = if wide { BitType::B64 } else { BitType::B32 };
+    let regs_needed = packing.regs(slots as u32) as usize;
+    let mut regs = Vec::with_capacity(regs_needed);
+    for w in 0..regs_needed {
+        let range = w * per_word..((w + 1) * per_word).min(slots);
+        let choices: Vec<S> = found
+            .iter()
+            .map(|by_slot| {
+                let parts: Vec<Option<(S, usize)>> = by_slot[range.clone()].to_vec();
+                assemble_word(cx, stored, &parts)
+            })
+            .collect();
+        regs.push(by_variant(cx, &plan.stagger, class, &choices));
+    }
+    let a = ArrayRegs {
+        dtype: stored,
+        layout: plan.layout.clone(),
+        regs,
+    };
+    Ok(as_loaded(cx, dtype, a))
+}
+
+/// One packed word out of (loaded word, position) for each of its slots; slots that nothing loads are padding.
+fn assemble_word(cx: &mut LowerCx, dtype: DType, parts: &[Option<(S, usize)>]) -> S {
+    let Some(first) = parts.iter().flatten().next() else {
+        return Src::Imm(0);
+    };
+    let together = parts
+        .iter()
+        .enumerate()
+        .all(|(i, p)| p.is_none_or(|(word, at)| word == first.0 && at == i));
+    if together {
+        return first.0;
+    }
+    let bits = dtype.bits();
+    let mut word: S = Src::u32(0);
+    for (i, part) in parts.iter().enumerate() {
+        let Some((from, at)) = part else { continue };
+        let x = cx.b.field(*from, *at as u32 * bits, bits, false);
+        word = if i == 0 {
+            x
+        } else {
+            cx.b.insert_field(x, word, i as u32 * bits, bits)
+        };
+    }
+    word
+}
+
+/// `n` elements of `bytes` each; zero where the guard fails. 1- and 2-byte elements come zero-extended in 32 bits.
+fn load_guarded(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, n: usize, p: Option<S>) -> Result<Vec<S>> {
+    let class = if bytes == 8 { Class::B64 } else { Class::B32 };
+    let go = |cx: &mut LowerCx| -> Result<Vec<S>> {
+        let loaded = load(cx, target, mem_type(bytes), addr, n);
+        Ok(loaded
+            .into_iter()
+            .map(|v| {
+                if bytes == 2 {
+                    cx.b.cvt_int(CvtType::U32, CvtType::U16, v)
+                } else {
+                    v.into()
+                }
+            })
+            .collect())
+    };
+    match p {
+        None | Some(Src::Imm(1)) => go(cx),
+        Some(p) => {
+            let classes = vec![class; n];
+            cx.if_else(p, &classes, go, |cx| {
+                Ok((0..n).map(|_| Src::Reg(cx.b.constant(class, 0))).collect())
+            })
+        }
+    }
+}
+
+fn memory_of(target: Target) -> Memory {
+    if target.wide() {
+        Memory::Global { align: GMEM_ALIGNMENT }
+    } else {
+        Memory::Shared
+    }
+}
+
+fn options_of(target: Target) -> Options {
+    Options {
+        matrix: target.space == Space::Shared,
+        ..Options::default()
+    }
+}
+
+/// The address of a rank-0 view.
+fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<Addr<V>> {
+    let layout = RegisterLayout::splat(&[1], cx.layout_group());
+    let _ = layout;
+    let mut at = target.origin;
+    for d in &view.dynamic {
+        at = add_dynamic(
+            cx,
+            target,
+            at,
+            &DynTerm {
+                stride: d.stride / 8,
+                ..*d
+            },
+        )?;
+    }
+    for dim in &view.dropped {
+        // A loose dimension: its start has to be taken apart into digits.
+        let mut start: S = Src::u32(0);
+        for s in &dim.loose {
+            let x = match s {
+                Start::Static(v) => Src::u32(*v as u32),
+                Start::Dynamic(id, _) => view::dyn_value(cx, *id)?,
+            };
+            start = cx.b.add(IntType::U32, start, x);
+        }
+        let (mut weight, last) = (1u64, dim.chain.len().saturating_sub(1));
+        for (k, digit) in dim.chain.iter().enumerate() {
+            let mut x = cx.b.div(IntType::U32, start, Src::u32(weight as u32));
+            if k != last {
+                x = cx.b.rem(IntType::U32, x, Src::u32(digit.size as u32));
+            }
+            let x = cx.b.mul(IntType::U32, x, Src::u32((digit.place.0 / 8) as u32));
+            at = add_offset(cx, target, at, x);
+            weight *= digit.size;
+        }
+    }
+    let constant = view.offset / 8;
+    if view.swizzle.is_none() || target.wide() {
+        if let Ok(offset) = i32::try_from(constant) {
+            return Ok(cx.b.addr(at, offset));
+        }
+        let at = cx.b.add(IntType::U64, at, Src::Imm(constant));
+        return Ok(cx.b.addr(at, 0));
+    }
+    let at = cx.b.add(IntType::U32, at, Src::u32(constant as u32));
+    let at = swizzle(cx, view.swizzle, at);
+    Ok(cx.b.addr(at, 0))
+}
+
+pub fn lower_load(cx: &mut LowerCx, op: Op, src: &RefUse) -> Result<()> {
+    let result = cx.result(op);
+    let x = load_value(cx, src, result)?;
+    cx.bind(result, x);
+    Ok(())
+}
+
+fn load_value(cx: &mut LowerCx, src: &RefUse, result: Value) -> Result<super::value::Lowered> {
+    let (view, target) = locate(cx, src)?;
+    match cx.ty(result) {
+        Type::Scalar(dtype) => {
+            let addr = scalar_address(cx, &view, target)?;
+            let uniform = cx.group_uniform();
+            Ok(super::value::Lowered::Scalar(load_scalar(
+                cx, target, addr, *dtype, uniform,
+            )?))
+        }
+        Type::Array { dtype, .. } => {
+            let layout = cx.layout_of(result)?;
+            let plan = transfer::plan(&layout, &view, memory_of(target), Direction::Load, options_of(target))
+                .map_err(|e| transfer_error("a load", src, e))?;
+            let loaded = emit_load(cx, target, &plan, &view, *dtype)?;
+            Ok(super::value::Lowered::Array(relayout(cx, &loaded, &layout)?))
+        }
+        Type::Acc { .. } => Err(Error::internal("a load of an accumulator")),
+    }
+}
+
+pub fn lower_store(cx: &mut LowerCx, _op: Op, dst: &RefUse, value: Value) -> Result<()> {
+    let (view, target) = locate(cx, dst)?;
+    if view.shape().is_empty() {
+        let dtype = cx.ty(value).dtype();
+        let x = cx.scalar(value)?;
+        let addr = scalar_address(cx, &view, target)?;
+        let leader = cx.leader();
+        return cx.if_then(leader.into(), |cx| store_scalar(cx, target, addr, dtype, x));
+    }
+    let array = match cx.ty(value) {
+        Type::Scalar(_) => {
+            let layout = RegisterLayout::splat(&view.shape(), cx.layout_group());
+            cx.array_in(value, &layout)?
+        }
+        Type::Array { .. } | Type::Acc { .. } => cx.array(value)?,
+    };
+    let plan = transfer::plan(
+        &array.layout,
+        &view,
+        memory_of(target),
+        Direction::Store,
+        options_of(target),
+    )
+    .map_err(|e| transfer_error("a store", dst, e))?;
+    let array = relayout(cx, &array, &plan.layout)?;
+    emit_store(cx, target, &plan, &view, &array)
+}
+
+pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {
+    let result = cx.result(op);
+    let old = load_value(cx, dst, result)?;
+    // All lanes have read before any writes.
+    cx.sync_group();
+    lower_store(cx, op, dst, value)?;
+    cx.bind(result, old);
+    Ok(())
+}
+
+pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &RefUse, value: Value) -> Result<()> {
+    let (view, target) = locate(cx, dst)?;
+    let dtype = cx.ty(value).dtype();
+    let ty = match (dtype, update) {
+        (DType::F32, AtomicOp::Add) => AtomType::F32,
+        (DType::F64, AtomicOp::Add) => AtomType::F64,
+        (DType::I32, AtomicOp::Add) | (DType::U32, _) => AtomType::U32,
+        (DType::I32, _) => AtomType::S32,
+        (DType::I64, AtomicOp::Add) | (DType::U64, _) => AtomType::U64,
+        (DType::I64, _) => AtomType::S64,
+        _ => return Err(cx.unsupported(op, format!("atomic {} on {dtype}", update.name()))),
+    };
+    let ty = match (update, ty) {
+        (AtomicOp::And | AtomicOp::Or | AtomicOp::Xor, AtomType::U32 | AtomType::S32) => AtomType::B32,
+        (AtomicOp::And | AtomicOp::Or | AtomicOp::Xor, AtomType::U64 | AtomType::S64) => AtomType::B64,
+        (_, ty) => ty,
+    };
+    let red = match update {
+        AtomicOp::Add => RedOp::Add,
+        AtomicOp::Max => RedOp::Max,
+        AtomicOp::Min => RedOp::Min,
+        AtomicOp::And => RedOp::And,
+        AtomicOp::Or => RedOp::Or,
+        AtomicOp::Xor => RedOp::Xor,
+    };
+    let scope = if target.wide() { Scope::Gpu } else { Scope::Cta };
+    let emit = |cx: &mut LowerCx, addr: Addr<V>, x: S, p: Option<S>| {
+        push_guarded(
+            cx,
+            p,
+            Inst::Red {
+                sem: AtomSem::Relaxed,
+                scope,
+                space: target.space,
+                op: red,
+                ty,
+                addr,
+                a: x,
+            },
+        );
+    };
+    if view.shape().is_empty() {
+        let x = cx.scalar(value)?;
+        let addr = scalar_address(cx, &view, target)?;
+        let leader = cx.leader();
+        emit(cx, addr, x, Some(leader.into()));
+        return Ok(());
+    }
+    let array = match cx.ty(value) {
+        Type::Scalar(_) => {
+            let layout = RegisterLayout::strided_default(&view.shape(), dtype.bits(), cx.layout_group());
+            cx.array_in(value, &layout)?
+        }
+        Type::Array { .. } | Type::Acc { .. } => cx.array(value)?,
+    };
+    let options = Options {
+        matrix: false,
+        stagger: false,
+    };
+    let plan = transfer::plan(&array.layout, &view, memory_of(target), Direction::Store, options)
+        .map_err(|e| transfer_error("an atomic update", dst, e))?;
+    let array = relayout(cx, &array, &plan.layout)?;
+    let addresses = bases(cx, target, &plan.addressing)?;
+    let first_replica = (plan.only_first_replica != 0).then(|| {
+        let thread = cx.thread_in_group();
+        let copy =
+            cx.b.and(LogicType::B32, thread, Src::u32(u32::from(plan.only_first_replica)));
+        cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0))
+    });
+    let size = i64::from(dtype.bits() / 8);
+    for access in &plan.accesses {
+        for (i, &slot) in access.slots.iter().enumerate() {
+            let p = guard(cx, &plan.layout, &access.guards, first_replica);
+            let addr = match access.kind {
+                AccessKind::Element => element_address(cx, target, &plan, &view, slot)?.0,
+                AccessKind::Vector { .. } | AccessKind::Matrix { .. } => {
+                    cx.b.addr(addresses.bases[access.base], (access.offset + i as i64 * size) as i32)
+                }
+            };
+            emit(cx, addr, array.regs[slot as usize], p);
+        }
+    }
+    let _ = OpKind::CommitGroup;
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Ops that fit no other family.
+use super::cx::LowerCx;
+use super::value::scalar_class;
+use crate::error::Result;
+use crate::kernel_ir::{FenceKind, GridDependencyAction, Group, Op, RegisterAction, Value};
+use crate::ptx::inst::Inst;
+use crate::ptx::modifier::*;
+use crate::ptx::operand::{Class, Src};
+
+/// Pure ops stay in program order down to the printed form, and nothing above is moved by lowering: the operands are the results.
+pub fn lower_optimization_barrier(cx: &mut LowerCx, op: Op, values: &[Value]) -> Result<()> {
+    for (i, &v) in values.iter().enumerate() {
+        let x = cx.get(v)?.clone();
+        let result = cx.kernel.ops[op].results[i];
+        match x {
+            super::value::Lowered::Array(_) => {
+                let layout = cx.layout_of(result)?;
+                let a = cx.array_in(v, &layout)?;
+                cx.bind_array(result, a);
+            }
+            x => cx.bind(result, x),
+        }
+    }
+    Ok(())
+}
+
+pub fn lower_multiple_of(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
+    let x = cx.get(a)?.clone();
+    cx.bind(cx.result(op), x);
+    Ok(())
+}
+
+pub fn lower_sync(cx: &mut LowerCx, group: Group) -> Result<()> {
+    cx.sync(group);
+    Ok(())
+}
+
+pub fn lower_fence(cx: &mut LowerCx, kind: FenceKind) -> Result<()> {
+    let proxy = match kind {
+        FenceKind::ProxyAsyncSharedCta => ProxyFence::AsyncSharedCta,
+        FenceKind::ProxyAsyncGenericAcquire => ProxyFence::AsyncGenericAcquireCluster,
+        FenceKind::ProxyAsyncGenericRelease => ProxyFence::AsyncGenericReleaseCluster,
+    };
+    cx.b.inst(Inst::FenceProxy { proxy });
+    Ok(())
+}
+
+/// setmaxnreg takes multiples of 8 from 24 to 256 (PTX ISA 9.7.19.5).
+pub fn lower_set_max_registers(cx: &mut LowerCx, op: Op, action: RegisterAction, n: u32) -> Result<()> {
+    if n % 8 != 0 || !(24..=256).contains(&n) {
+        return Err(crate::error::Error::invalid("set_max_registers")
+            .at(cx.kernel.ops[op].loc)
+            .expected("a multiple of 8 from 24 to 256")
+            .got(n.to_string()));
+    }
+    let action = match action {
+        RegisterAction::Increase => RegCount::Increase,
+        RegisterAction::Decrease => RegCount::Decrease,
+    };
+    cx.b.inst(Inst::SetMaxReg {
+        action,
+        n: i64::from(n),
+    });
+    Ok(())
+}
+
+/// nanosleep sleeps for at most a millisecond (PTX ISA 9.7.19.3: up to twice the argument, whose maximum is 1 ms): longer delays loop
+/// on the clock.
+pub fn lower_delay(cx: &mut LowerCx, nanos: Value) -> Result<()> {
+    let dtype = cx.kernel.ty(nanos).dtype();
+    let ns = match scalar_class(dtype) {
+        Class::B64 => cx.scalar(nanos)?,
+        _ => cx.index64(nanos)?,
+    };
+    if let Src::Imm(n) = ns
+        && n <= 1_000_000
+    {
+        cx.b.inst(Inst::Nanosleep { ns: Src::Imm(n) });
+        return Ok(());
+    }
+    let now = |cx: &mut LowerCx| {
+        cx.b.emit_value(Inst::MovSpecial64 {
+            reg: SpecialReg64::Globaltimer,
+            d: crate::ptx::ssa::Value::NEW,
+        })
+    };
+    let start = now(cx);
+    cx.while_loop(
+        &[],
+        |cx, _| {
+            let t = now(cx);
+            let past = cx.b.sub(IntType::U64, t, start);
+            Ok(cx.b.setp(Compare::Lt, CompareType::S64, past, ns))
+        },
+        |cx, _| {
+            cx.b.inst(Inst::Nanosleep { ns: Src::u32(1000) });
+            Ok(vec![])
+        },
+    )?;
+    // Lanes read the clock one by one: they meet again here.
+    cx.sync_group();
+    Ok(())
+}
+
+pub fn lower_grid_dependency(cx: &mut LowerCx, action: GridDependencyAction) -> Result<()> {
+    let action = match action {
+        GridDependencyAction::Wait => {
+            cx.entry.uses_programmatic_launch = true;
+            GridDep::Wait
+        }
+        GridDependencyAction::LaunchDependents => GridDep::LaunchDependents,
+    };
+    cx.b.inst(Inst::GridDep { action });
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Kernels built by hand, for tests.
+use crate::dtype::DType;
+use crate::error::Loc;
+use crate::kernel_ir::*;
+use cranelift_entity::PrimaryMap;
+
+/// Builds a [`Kernel`] op by op.
+pub struct KernelBuilder {
+    pub kernel: Kernel,
+    /// Where ops go.
+    region: Region,
+}
+
+impl Default for KernelBuilder {
+    fn default() -> KernelBuilder {
+        KernelBuilder::new()
+    }
+}
+
+impl KernelBuilder {
+    pub fn new() -> KernelBuilder {
+        let mut regions = PrimaryMap::new();
+        let body = regions.push(RegionData {
+            params: vec![],
+            ops: vec![],
+            results: vec![],
+            group: Group::Warpgroup,
+        });
+        let kernel = Kernel {
+            name: "test".to_string(),
+            stage: Stage::Normalized,
+            semantics: Semantics {
+                false_predicate_suppresses_arrival: false,
+                tensor_core_barrier_tracks_copies: false,
+                leader_tracked_last_axis_only: false,
+                lowering: LoweringSemantics::Warpgroup,
+            },
+            compiler_params: CompilerParams {
+                approx_math: false,
+                unsafe_no_auto_barriers: false,
+                reduction_scratch_bytes: 2048,
+                skip_device_barrier: false,
+                is_multi_process: false,
+                fp_contract: FpContract::Off,
+                target: String::new(),
+                wait_timeout_ns: 0,
+                profile_space: 0,
+                profile_bounds_check: false,
+            },
+            axes: PrimaryMap::new(),
+            grid: vec![],
+            cluster: vec![],
+            thread_axis: None,
+            device_mesh: vec![],
+            num_warpgroups: 1,
+            params: vec![],
+            allocs: PrimaryMap::new(),
+            values: PrimaryMap::new(),
+            ops: PrimaryMap::new(),
+            regions,
+            body,
+        };
+        KernelBuilder {
+            region: kernel.body,
+            kernel,
+        }
+    }
+
+    fn axis(&mut self, size: u64, kind: AxisKind) -> Axis {
+        self.kernel.axes.push(AxisData {
+            name: String::new(),
+            size,
+            kind,
+        })
+    }
+    pub fn grid(mut self, sizes: &[u64]) -> KernelBuilder {
+        self.kernel.grid = sizes
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| self.axis(n, AxisKind::Grid(i as u32)))
+            .collect();
+        self
+    }
+    pub fn cluster(mut self, sizes: &[u64]) -> KernelBuilder {
+        self.kernel.cluster = sizes
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| self.axis(n, AxisKind::Cluster(i as u32)))
+            .collect();
+        self
+    }
+    pub fn warpgroups(mut self, n: u32) -> KernelBuilder {
+        self.kernel.num_warpgroups = n;
+        self.kernel.thread_axis = Some(self.axis(u64::from(n), AxisKind::Thread));
+        self
+    }
+    pub fn finish(self) -> Kernel {
+        self.kernel
+    }
+
+    /// A GMEM parameter.
+    pub fn gmem(&mut self, dtype: DType, shape: &[u64], role: ParamRole) -> Alloc {
+        let origin = GmemOrigin::Param(self.kernel.params.len() as u32);
+        let alloc = self.kernel.allocs.push(AllocData {
+            kind: AllocKind::Gmem { dtype, origin },
+            shape: shape.into(),
+            collective: true,
+            within: None,
+            loc: Loc::CALL_SITE,
+        });
+        let ty = Type::of(dtype, shape);
+        self.kernel.params.push(ParamData {
+            role,
+            binding: ParamBinding::Alloc(alloc),
+            ty,
+        });
+        alloc
+    }
+    pub fn input(&mut self, dtype: DType, shape: &[u64]) -> Alloc {
+        self.gmem(dtype, shape, ParamRole::Input)
+    }
+    pub fn output(&mut self, dtype: DType, shape: &[u64]) -> Alloc {
+        self.gmem(dtype, shape, ParamRole::Output { alias_of: None })
+    }
+    /// A scalar parameter.
+    pub fn scalar(&mut self, dtype: DType) -> Value {
+        let v = self.kernel.new_value(Type::Scalar(dtype), Group::Block);
+        let body = self.kernel.body;
+        self.kernel.regions[body].params.push(v);
+        self.kernel.params.push(ParamData {
+            role: ParamRole::Scalar,
+            binding: ParamBinding::Scalar(v),
+            ty: Type::Scalar(dtype),
+        });
+        v
+    }
+    /// Shared memory that lives as long as the kernel.
+    pub fn smem(&mut self, dtype: DType, shape: &[u64], transforms: Option<SmemTransforms>) -> Alloc {
+        self.kernel.allocs.push(AllocData {
+            kind: AllocKind::Smem { dtype, transforms },
+            shape: shape.into(),
+            collective: true,
+            within: None,
+            loc: Loc::CALL_SITE,
+        })
+    }
+
+    /// The whole of an allocation.
+    pub fn whole(&self, alloc: Alloc) -> RefUse {
+        let data = &self.kernel.allocs[alloc];
+        RefUse {
+            alloc,
+            steps: vec![],
+            place: Place::Here,
+            elem: data.elem(),
+            shape: data.shape.clone(),
+        }
+    }
+    /// An indexed part of an allocation.
+    pub fn indexed(&self, alloc: Alloc, dims: Vec<DimIndex>) -> RefUse {
+        let shape = dims
+            .iter()
+            .filter_map(|d| match d {
+                DimIndex::At(_) => None,
+                DimIndex::Slice { size, .. } => Some(*size),
+                DimIndex::Gather(_) => panic!("no gathers here"),
+            })
+            .collect();
+        RefUse {
+            steps: vec![Step::Index(dims)],
+            shape,
+            ..self.whole(alloc)
+        }
+    }
+
+    /// A new op with results of these types.
+    pub fn op(&mut self, kind: OpKind, results: &[Type]) -> Vec<Value> {
+        let loc = Loc(self.kernel.ops.len() as u32 + 1);
+        self.kernel
+            .append(self.region, kind, results.iter().cloned(), loc)
+            .to_vec()
+    }
+    /// A new op with one result.
+    pub fn op1(&mut self, kind: OpKind, dtype: DType, shape: &[u64]) -> Value {
+        self.op(kind, &[Type::of(dtype, shape)])[0]
+    }
+    pub fn load(&mut self, src: RefUse) -> Value {
+        let dtype = src.dtype().expect("data");
+        let shape = src.shape.clone();
+        self.op1(OpKind::Load { src }, dtype, &shape)
+    }
+    pub fn store(&mut self, dst: RefUse, value: Value) {
+        self.op(OpKind::Store { dst, value }, &[]);
+    }
+    pub fn int(&mut self, dtype: DType, x: i64) -> Value {
+        let loc = Loc(self.kernel.ops.len() as u32 + 1);
+        self.kernel.append_int(self.region, dtype, x, loc)
+    }
+    /// Ops of `f` go to a new region of this group; its parameters have these types.
+    pub fn region(
+        &mut self,
+        group: Group,
+        params: &[Type],
+        f: impl FnOnce(&mut KernelBuilder, &[Value]) -> Vec<Value>,
+    ) -> Region {
+        let region = self.kernel.new_region(group);
+        let params: Vec<Value> = params.iter().map(|t| self.kernel.new_value(t.clone(), group)).collect();
+        self.kernel.regions[region].params = params.clone();
+        let outside = std::mem::replace(&mut self.region, region);
+        let results = f(self, &params);
+        self.region = outside;
+        self.kernel.regions[region].results = results;
+        region
+    }
+}

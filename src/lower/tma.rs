@@ -1,0 +1,535 @@
+//! Bulk and tensor copies.
+//!
+//! One thread issues: the elected lane of the warpgroup's first warp (of the warp, in warp regions), always the same, so that
+//! a copy and the commit of its group are the same thread's. Waits for stores are executed by every thread and mean something
+//! in the one that issued.
+use super::cx::LowerCx;
+use super::emit::{S, V};
+use super::{barrier, view};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::*;
+use crate::layout::smem_layout::SmemView;
+use crate::layout::tma::{self, Affine, BulkPlan, CopyError, CopyPlan, OutOfBounds, Piece, TensorPlan};
+use crate::ptx::inst::Inst;
+use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
+use crate::ptx::modifier::*;
+use crate::ptx::operand::{Addr, Src, Srcs};
+use crate::ptx::ssa::Value as PtxValue;
+
+fn element_of(dtype: DType) -> TensorMapElement {
+    match (dtype, dtype.bits()) {
+        (DType::F16, _) => TensorMapElement::F16,
+        (DType::BF16, _) => TensorMapElement::BF16,
+        (DType::F32, _) => TensorMapElement::F32,
+        (DType::F64, _) => TensorMapElement::F64,
+        (DType::I32, _) => TensorMapElement::I32,
+        (DType::I64, _) => TensorMapElement::I64,
+        (_, 16) => TensorMapElement::U16,
+        (_, 32) => TensorMapElement::U32,
+        (_, 64) => TensorMapElement::U64,
+        _ => TensorMapElement::U8,
+    }
+}
+
+fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<TensorMapSpec> {
+    let dtype = gmem
+        .dtype()
+        .ok_or_else(|| Error::internal("a copy of something that is no data"))?;
+    Ok(TensorMapSpec {
+        buffer: cx.buffer_of(gmem.alloc)?,
+        byte_offset: plan.base,
+        element: element_of(dtype),
+        dims: plan.dims.clone(),
+        strides: plan.strides.clone(),
+        box_dims: plan.box_dims.clone(),
+        swizzle: match plan.swizzle {
+            128 => TensorMapSwizzle::B128,
+            64 => TensorMapSwizzle::B64,
+            32 => TensorMapSwizzle::B32,
+            _ => TensorMapSwizzle::None,
+        },
+    })
+}
+
+fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
+    let remedy = match &e {
+        CopyError::Start { needed, .. } => {
+            format!("start the slice at a multiple of {needed} and say so with pl.multiple_of, or use a smaller tile")
+        }
+        CopyError::Extent { tile, .. } => format!("pad the array to a multiple of {tile}"),
+        CopyError::NotDense => "copy whole tiles, into a buffer (or slot) of its own".into(),
+        CopyError::MinorSize { .. } => "copy rows of a multiple of 16 bytes".into(),
+        CopyError::SwizzleWidth { .. } => "tile the buffer's minor dimension by exactly the swizzle's width".into(),
+        CopyError::Shapes { .. }
+        | CopyError::MinorStride
+        | CopyError::Stride { .. }
+        | CopyError::Dimensions { .. }
+        | CopyError::Parts { .. }
+        | CopyError::Alignment { .. } => "change the array's or the block's shape".into(),
+    };
+    Error::invalid(op)
+        .expected("a slice that the copy engine can move")
+        .got(format!("shape {:?}: {e}", gmem.shape.as_slice()))
+        .remedy(remedy)
+}
+
+/// A coordinate or offset, in 32 bits.
+fn affine32(cx: &mut LowerCx, a: &Affine) -> Result<S> {
+    let mut sum: Option<S> = None;
+    for t in &a.terms {
+        let x = view::dyn_term(cx, t)?;
+        sum = Some(match sum {
+            None => x,
+            Some(s) => cx.b.add(IntType::S32, s, x),
+        });
+    }
+    Ok(match sum {
+        None => Src::imm32(a.constant as i32),
+        Some(s) => cx.b.add(IntType::S32, s, Src::imm32(a.constant as i32)),
+    })
+}
+
+/// The global address that a bulk copy starts at.
+fn gmem_address(cx: &mut LowerCx, gmem: &RefUse, a: &Affine) -> Result<Addr<V>> {
+    let buffer = cx.buffer_of(gmem.alloc)?;
+    let mut at: S = cx.buffer_pointer(buffer).into();
+    for t in &a.terms {
+        let unscaled = crate::layout::facts::DynTerm { stride: 1, ..*t };
+        let x = view::dyn_term(cx, &unscaled)?;
+        at = cx.b.emit(Inst::MadWide {
+            ty: WideType::S32,
+            d: PtxValue::NEW,
+            a: x,
+            b: Src::imm32(t.stride as i32),
+            c: at,
+        });
+    }
+    if let Ok(offset) = i32::try_from(a.constant) {
+        return Ok(cx.b.addr(at, offset));
+    }
+    let at = cx.b.add(IntType::S64, at, Src::Imm(a.constant as u64));
+    Ok(cx.b.addr(at, 0))
+}
+
+struct Prepared {
+    plan: CopyPlan,
+    /// The first byte of the SMEM view.
+    smem: S,
+    /// Bytes of the whole copy, all parts.
+    bytes: u32,
+}
+
+fn prepare(
+    cx: &mut LowerCx,
+    what: &str,
+    gmem: &RefUse,
+    smem: &RefUse,
+    oob: OutOfBounds,
+    parts: u64,
+    bulk: bool,
+) -> Result<Prepared> {
+    let place = view::smem_view(cx, smem, false)?;
+    let dims = view::gmem_dims(cx, gmem)?;
+    let bits = smem.dtype().map_or(8, DType::bits);
+    let plan = tma::plan(&dims, &place.view, bits, oob, parts, bulk).map_err(|e| copy_error(what, gmem, e))?;
+    check_alignment(&place.view, &plan)?;
+    let smem_start = view::smem_start(cx, &place)?;
+    let elements: u64 = smem.shape.iter().product();
+    Ok(Prepared {
+        plan,
+        smem: smem_start,
+        bytes: (elements * u64::from(bits) / 8) as u32,
+    })
+}
+
+/// Shared addresses of boxes are multiples of 128 bytes (16 for plain copies).
+fn check_alignment(smem: &SmemView, plan: &CopyPlan) -> Result<()> {
+    let needed = match plan {
+        CopyPlan::Tensor(_) => 128 * 8,
+        CopyPlan::Bulk(_) => 16 * 8,
+    };
+    if smem.base_alignment() < needed {
+        return Err(Error::invalid("copy to or from shared memory")
+            .expected(format!("a view that starts at a multiple of {} bytes", needed / 8))
+            .got(format!(
+                "a start that is only known to be a multiple of {} bits",
+                smem.base_alignment()
+            ))
+            .remedy("copy whole slots, or give the buffer a leading dimension"));
+    }
+    Ok(())
+}
+
+/// `f` in the one thread that issues copies; all threads of the group are here.
+fn in_issuer(cx: &mut LowerCx, f: impl FnOnce(&mut LowerCx) -> Result<()>) -> Result<()> {
+    match cx.group {
+        Group::Warp => {
+            let leader = cx.b.elect();
+            cx.if_then(leader.into(), f)
+        }
+        Group::Warpgroup | Group::Block => {
+            let warp = cx.b.warp_in_warpgroup();
+            let first = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
+            cx.if_then(first, |cx| {
+                let leader = cx.b.elect();
+                cx.if_then(leader.into(), f)
+            })
+        }
+    }
+}
+
+fn piece_coords(cx: &mut LowerCx, coords: &[S], piece: &Piece) -> Srcs<V> {
+    coords
+        .iter()
+        .zip(&piece.coords)
+        .map(|(c, p)| cx.b.add(IntType::S32, *c, Src::u32(*p)))
+        .collect()
+}
+
+/// The CTAs that share a copy: how many, the own part's number, the mask of all of them.
+struct Sharing {
+    parts: u64,
+    part: S,
+    mask: S,
+}
+
+fn sharing(cx: &mut LowerCx, axes: &[Axis]) -> Result<Option<Sharing>> {
+    let kernel = cx.kernel;
+    let parts: u64 = axes.iter().map(|a| kernel.axes[*a].size).product();
+    if parts == 1 {
+        return Ok(None);
+    }
+    let mut stride = 1u32;
+    let mut strides = vec![];
+    for axis in kernel.cluster.iter().rev() {
+        strides.push((*axis, stride));
+        stride *= kernel.axes[*axis].size as u32;
+    }
+    let mut part: S = Src::u32(0);
+    let mut own_offset: S = Src::u32(0);
+    let mut mask = 1u32;
+    for axis in axes {
+        let size = kernel.axes[*axis].size as u32;
+        let Some((_, stride)) = strides.iter().find(|(a, _)| a == axis) else {
+            return Err(Error::invalid("collective_axes")
+                .expected("axes of the cluster")
+                .at(cx.b.loc()));
+        };
+        let at = super::ids::axis_index(cx, *axis)?;
+        part = cx.b.mad(IntType::U32, part, Src::u32(size), at);
+        own_offset = cx.b.mad(IntType::U32, at, Src::u32(*stride), own_offset);
+        mask = (0..size).fold(0, |m, i| m | mask << (i * stride));
+    }
+    // The mask of coordinate 0 on the collective axes, moved to the own coordinates on the others.
+    let rank = cx.cluster_rank();
+    let others = cx.b.sub(IntType::U32, rank, own_offset);
+    let mask = cx.b.shl(BitType::B32, Src::u32(mask), others);
+    Ok(Some(Sharing { parts, part, mask }))
+}
+
+pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
+    let OpKind::CopyGmemToSmem {
+        src,
+        dst,
+        barrier,
+        collective_axes,
+        leader_tracked,
+        oob,
+        predicate,
+    } = &cx.kernel.ops[op].kind
+    else {
+        return Err(Error::internal("not a copy"));
+    };
+    if leader_tracked.is_some() {
+        return Err(cx.unsupported(op, "leader-tracked copies"));
+    }
+    let Some(bar) = barrier else {
+        return Err(cx.unsupported(op, "copies without a barrier (sm_80 groups)"));
+    };
+    if src.place != Place::Here {
+        return Err(cx.unsupported(op, "copies from another device"));
+    }
+    let oob = match oob {
+        OobMode::Zeros => OutOfBounds::Zeros,
+        OobMode::PromiseInBounds | OobMode::Undefined => OutOfBounds::Ignored,
+    };
+    let sharing = sharing(cx, collective_axes)?;
+    let parts = sharing.as_ref().map_or(1, |s| s.parts);
+    let prepared = prepare(cx, "copy_gmem_to_smem", src, dst, oob, parts, true)?;
+    let bar_addr = barrier::address(cx, bar)?;
+    let multiplicity = cx.plan.multiplicity[bar.alloc];
+    let predicate = match predicate {
+        Some(p) => Some(cx.scalar(*p)?),
+        None => None,
+    };
+    let copies: Vec<Inst<V>> = load_instructions(cx, src, &prepared, bar_addr, sharing.as_ref())?;
+    let skips_arrival = cx.kernel.semantics.false_predicate_suppresses_arrival;
+    let bytes = prepared.bytes;
+    let arrive = move |cx: &mut LowerCx, bytes: S| {
+        if multiplicity > 1 {
+            cx.b.inst(Inst::MbarrierArrive {
+                addr: bar_addr,
+                count: Src::u32(multiplicity - 1),
+            });
+        }
+        cx.b.inst(Inst::MbarrierArriveExpectTx { addr: bar_addr, bytes });
+    };
+    let issue = |cx: &mut LowerCx| {
+        for inst in copies {
+            cx.b.inst(inst);
+        }
+        Ok(())
+    };
+    match predicate {
+        None => in_issuer(cx, |cx| {
+            arrive(cx, Src::u32(bytes));
+            issue(cx)
+        }),
+        Some(p) if skips_arrival => cx.if_then(p, |cx| {
+            in_issuer(cx, |cx| {
+                arrive(cx, Src::u32(bytes));
+                issue(cx)
+            })
+        }),
+        Some(p) => in_issuer(cx, |cx| {
+            let expected = cx.b.select(BitType::B32, p, Src::u32(bytes), Src::u32(0));
+            arrive(cx, expected);
+            cx.if_then(p, issue)
+        }),
+    }
+}
+
+fn load_instructions(
+    cx: &mut LowerCx,
+    src: &RefUse,
+    prepared: &Prepared,
+    bar: Addr<V>,
+    sharing: Option<&Sharing>,
+) -> Result<Vec<Inst<V>>> {
+    match &prepared.plan {
+        CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
+            let from = gmem_address(cx, src, gmem)?;
+            let dst = cx.b.addr(prepared.smem, 0);
+            Ok(vec![Inst::BulkLoad {
+                dst,
+                src: from,
+                bytes: Src::u32(*bytes),
+                bar,
+            }])
+        }
+        CopyPlan::Tensor(plan) => {
+            let spec = map_spec(cx, src, plan)?;
+            let map = cx.tensor_map(spec);
+            let mut coords: Vec<S> = vec![];
+            for c in &plan.coords {
+                coords.push(affine32(cx, c)?);
+            }
+            let Some(sharing) = sharing else {
+                return Ok(plan
+                    .pieces
+                    .iter()
+                    .map(|piece| {
+                        let coords = piece_coords(cx, &coords, piece);
+                        let dst = cx.b.addr(prepared.smem, piece.smem as i32);
+                        Inst::TensorLoad { dst, map, coords, bar }
+                    })
+                    .collect());
+            };
+            // Part p has the pieces p·n/parts …; they differ from part 0's by a constant step along one dimension.
+            let per_part = plan.pieces.len() / sharing.parts as usize;
+            let (first, second) = (&plan.pieces[0], &plan.pieces[per_part]);
+            let mut shifted = vec![];
+            for (i, c) in coords.iter().enumerate() {
+                let step = second.coords[i].wrapping_sub(first.coords[i]);
+                shifted.push(cx.b.mad(IntType::S32, sharing.part, Src::u32(step), *c));
+            }
+            let smem = cx.b.mad(
+                IntType::U32,
+                sharing.part,
+                Src::u32(second.smem - first.smem),
+                prepared.smem,
+            );
+            let mask = cx.b.cvt_int(CvtType::U16, CvtType::U32, sharing.mask);
+            let mask = cx.b.r16(mask);
+            Ok(plan.pieces[..per_part]
+                .iter()
+                .map(|piece| {
+                    let coords = piece_coords(cx, &shifted, piece);
+                    let dst = cx.b.addr(smem, piece.smem as i32);
+                    Inst::TensorLoadMulticast {
+                        dst,
+                        map,
+                        coords,
+                        bar,
+                        mask,
+                    }
+                })
+                .collect())
+        }
+    }
+}
+
+pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
+    let OpKind::CopySmemToGmem {
+        src,
+        dst,
+        reduction,
+        commit_group,
+        predicate,
+    } = &cx.kernel.ops[op].kind
+    else {
+        return Err(Error::internal("not a copy"));
+    };
+    if dst.place != Place::Here {
+        return Err(cx.unsupported(op, "copies to another device"));
+    }
+    let prepared = prepare(
+        cx,
+        "copy_smem_to_gmem",
+        dst,
+        src,
+        OutOfBounds::Zeros,
+        1,
+        reduction.is_none(),
+    )?;
+    let reduction = reduction.map(|r| match r {
+        CopyReduction::Add => TensorRed::Add,
+        CopyReduction::Min => TensorRed::Min,
+        CopyReduction::Max => TensorRed::Max,
+        CopyReduction::Inc => TensorRed::Inc,
+        CopyReduction::Dec => TensorRed::Dec,
+        CopyReduction::And => TensorRed::And,
+        CopyReduction::Or => TensorRed::Or,
+        CopyReduction::Xor => TensorRed::Xor,
+    });
+    let mut copies: Vec<Inst<V>> = vec![];
+    match &prepared.plan {
+        CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
+            let to = gmem_address(cx, dst, gmem)?;
+            let src = cx.b.addr(prepared.smem, 0);
+            copies.push(Inst::BulkStore {
+                dst: to,
+                src,
+                bytes: Src::u32(*bytes),
+            });
+        }
+        CopyPlan::Tensor(plan) => {
+            let spec = map_spec(cx, dst, plan)?;
+            let map = cx.tensor_map(spec);
+            let mut coords: Vec<S> = vec![];
+            for c in &plan.coords {
+                coords.push(affine32(cx, c)?);
+            }
+            for piece in &plan.pieces {
+                let coords = piece_coords(cx, &coords, piece);
+                let src = cx.b.addr(prepared.smem, piece.smem as i32);
+                copies.push(match reduction {
+                    None => Inst::TensorStore { map, coords, src },
+                    Some(op) => Inst::TensorReduce { op, map, coords, src },
+                });
+            }
+        }
+    }
+    let commit = *commit_group;
+    let issue = |cx: &mut LowerCx| {
+        for inst in copies {
+            cx.b.inst(inst);
+        }
+        Ok(())
+    };
+    let predicate = match predicate {
+        Some(p) => cx.scalar(*p)?,
+        None => Src::Imm(1),
+    };
+    in_issuer(cx, |cx| {
+        cx.if_then(predicate, issue)?;
+        if commit {
+            cx.b.inst(Inst::BulkCommit {});
+        }
+        Ok(())
+    })
+}
+
+pub fn lower_commit_group(cx: &mut LowerCx, _op: Op) -> Result<()> {
+    in_issuer(cx, |cx| {
+        cx.b.inst(Inst::BulkCommit {});
+        Ok(())
+    })
+}
+
+pub fn lower_wait_smem_to_gmem(cx: &mut LowerCx, _op: Op, n: u32, scope: WaitScope) -> Result<()> {
+    let what = match scope {
+        WaitScope::SmemRead => BulkWait::Read,
+        WaitScope::Complete => BulkWait::Complete,
+    };
+    cx.b.inst(Inst::BulkWait { what, n: i64::from(n) });
+    Ok(())
+}
+
+pub fn lower_wait_gmem_to_smem(cx: &mut LowerCx, op: Op, _n: u32) -> Result<()> {
+    Err(cx.unsupported(op, "copies without a barrier (sm_80 groups)"))
+}
+
+pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
+    let OpKind::Prefetch {
+        src,
+        collective_axes,
+        leader_tracked,
+        predicate,
+    } = &cx.kernel.ops[op].kind
+    else {
+        return Err(Error::internal("not a prefetch"));
+    };
+    if leader_tracked.is_some() || !collective_axes.is_empty() {
+        return Err(cx.unsupported(op, "prefetches shared by blocks"));
+    }
+    let bits = src.dtype().map_or(8, DType::bits);
+    let dims = view::gmem_dims(cx, src)?;
+    let smem = SmemView::row_major(&src.shape, bits);
+    let plan = tma::plan(&dims, &smem, bits, OutOfBounds::Ignored, 1, true)
+        .map_err(|e| copy_error("async_prefetch", src, e))?;
+    let mut copies: Vec<Inst<V>> = vec![];
+    match &plan {
+        CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
+            let from = gmem_address(cx, src, gmem)?;
+            copies.push(Inst::BulkPrefetch {
+                src: from,
+                bytes: Src::u32(*bytes),
+            });
+        }
+        CopyPlan::Tensor(plan) => {
+            let spec = map_spec(cx, src, plan)?;
+            let map = cx.tensor_map(spec);
+            let mut coords: Vec<S> = vec![];
+            for c in &plan.coords {
+                coords.push(affine32(cx, c)?);
+            }
+            for piece in &plan.pieces {
+                let coords = piece_coords(cx, &coords, piece);
+                copies.push(Inst::TensorPrefetch { map, coords });
+            }
+        }
+    }
+    let predicate = match predicate {
+        Some(p) => cx.scalar(*p)?,
+        None => Src::Imm(1),
+    };
+    in_issuer(cx, |cx| {
+        cx.if_then(predicate, |cx| {
+            for inst in copies {
+                cx.b.inst(inst);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Every thread's writes become visible to the async proxy, and then all threads have done so.
+pub fn lower_commit_smem(cx: &mut LowerCx, _op: Op) -> Result<()> {
+    cx.b.inst(Inst::FenceProxy {
+        proxy: ProxyFence::AsyncSharedCta,
+    });
+    cx.sync_group();
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! Tensor cores: accumulators and wgmma.
+//!
+//! An accumulator is the 32-bit registers of its fragments, in the slots of the WGMMA layout: 64 rows after 64 rows, eight columns
+//! after eight columns, so that a 64×n instruction's fragment is a run of `n / 2` registers. One kernel op is one fence, the instructions
+//! for all blocks and steps of K, and one commit.
+use super::cx::LowerCx;
+use super::emit::{S, V};
+use super::value::{AccRegs, ArrayRegs};
+use super::view;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::*;
+use crate::layout::wgmma::{Major, Operand, OperandError, instruction_n};
+use crate::ptx::inst::Inst;
+use crate::ptx::modifier::*;
+use crate::ptx::operand::{Class, Src, Srcs, Tied};
+use crate::ptx::ssa::Value as PtxValue;
+
+pub fn lower_acc_init(cx: &mut LowerCx, op: Op, init: Option<Value>) -> Result<()> {
+    let result = cx.result(op);
+    let layout = cx.layout_of(result)?;
+    let dtype = cx.ty(result).dtype();
+    let words = layout.words(dtype.bits());
+    let regs: Vec<V> = match init {
+        None => (0..words).map(|_| cx.b.constant(Class::B32, 0)).collect(),
+        Some(v) => {
+            let array = cx.array_in(v, &layout)?;
+            // The array may live on, and splats share registers: an accumulator's are its own.
+            array.regs.iter().map(|r| cx.b.copy(*r, Class::B32)).collect()
+        }
+    };
+    cx.bind(result, super::value::Lowered::Acc(AccRegs { dtype, layout, regs }));
+    Ok(())
+}
+
+fn types(a: DType, b: DType) -> Option<WgmmaTypes> {
+    use DType::*;
+    Some(match (a, b) {
+        (F16, F16) => WgmmaTypes::F16,
+        (BF16, BF16) => WgmmaTypes::BF16,
+        (F32, F32) => WgmmaTypes::TF32,
+        (F8E4M3FN, F8E4M3FN) => WgmmaTypes::E4M3E4M3,
+        (F8E4M3FN, F8E5M2) => WgmmaTypes::E4M3E5M2,
+        (F8E5M2, F8E4M3FN) => WgmmaTypes::E5M2E4M3,
+        (F8E5M2, F8E5M2) => WgmmaTypes::E5M2E5M2,
+        (I8, I8) => WgmmaTypes::S8S8,
+        (I8, U8) => WgmmaTypes::S8U8,
+        (U8, I8) => WgmmaTypes::U8S8,
+        (U8, U8) => WgmmaTypes::U8U8,
+        _ => return None,
+    })
+}
+
+fn operand_error(which: &str, r: &RefUse, e: OperandError) -> Error {
+    let dtype = r.dtype().map_or(String::new(), |d| d.to_string());
+    let bytes = 128;
+    let elements = r.dtype().map_or(0, |d| bytes * 8 / d.bits());
+    Error::invalid(format!("wgmma {which}"))
+        .expected(format!("an SMEM tile of 8 rows × the swizzle's width, e.g. tiling [8, {elements}] with a {bytes}-byte swizzle"))
+        .got(format!("{dtype}{:?}: {e}", r.shape.as_slice()))
+        .remedy("give the buffer plgpu.TilingTransform((8, swizzle elements)) and plgpu.SwizzleTransform, and slice whole tiles")
+}
+
+/// The descriptor of a view's start: constants, and the address of the start.
+fn descriptor(cx: &mut LowerCx, place: &view::SmemPlace, operand: &Operand) -> Result<S> {
+    let start = view::smem_start(cx, place)?;
+    // The address field counts 16-byte units of an 18-bit address.
+    let field = cx.b.shr(ShiftType::U32, start, Src::u32(4));
+    let field = cx.b.and(LogicType::B32, field, Src::u32(0x3fff));
+    let constant = operand.descriptor();
+    let (low, high) = (constant as u32, (constant >> 32) as u32);
+    let low = cx.b.or(LogicType::B32, field, Src::u32(low));
+    let low = cx.b.r32(low);
+    let high = cx.b.constant(Class::B32, u64::from(high));
+    let a: Srcs<V> = [Src::Reg(low), Src::Reg(high)].into_iter().collect();
+    Ok(cx.b.emit(Inst::PackB64 { d: PtxValue::NEW, a }))
+}
+
+/// A descriptor `bytes` further on.
+fn advance(cx: &mut LowerCx, descriptor: S, bytes: u32) -> V {
+    // The field does not overflow: shared memory ends below 2^18.
+    let at = cx.b.add(IntType::S64, descriptor, Src::Imm(u64::from(bytes >> 4)));
+    cx.b.r64(at)
+}
+
+enum Left {
+    Smem { operand: Operand, descriptor: S },
+    Registers(ArrayRegs),
+}
+
+pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
+    let AccUse::Value(acc_value) = acc else {
+        return Err(Error::internal("wgmma on an accumulator that is still a reference"));
+    };
+    let result = cx.result(op);
+    let acc_ty = cx.ty(*acc_value).clone();
+    let acc = cx.acc(*acc_value)?;
+    let [m, n] = acc_ty.shape() else {
+        return Err(Error::internal("an accumulator that is no matrix"));
+    };
+    let (m, n) = (*m, *n);
+    let b_dtype = b
+        .dtype()
+        .ok_or_else(|| Error::internal("wgmma on something that is no data"))?;
+    let (a_dtype, a_shape): (DType, Vec<u64>) = match a {
+        MmaOperand::Smem(r) => (r.dtype().unwrap_or(b_dtype), r.shape.to_vec()),
+        MmaOperand::Registers(v) => (cx.ty(*v).dtype(), cx.ty(*v).shape().to_vec()),
+    };
+    let shapes = || format!("{acc_ty} += {a_dtype}{a_shape:?} @ {b_dtype}{:?}", b.shape.as_slice());
+    let (&[am, k], &[bk, bn]) = (a_shape.as_slice(), b.shape.as_slice()) else {
+        return Err(Error::invalid("wgmma").expected("matrices").got(shapes()));
+    };
+    if am != m || bn != n || k != bk {
+        return Err(Error::invalid("wgmma")
+            .expected("[M, N] += [M, K] @ [K, N]")
+            .got(shapes()));
+    }
+    let Some(ty) = types(a_dtype, b_dtype) else {
+        return Err(Error::invalid("wgmma")
+            .expected("f16, bf16, f32 (as tf32), fp8 or int8 operands")
+            .got(shapes())
+            .remedy("convert the operands"));
+    };
+    let acc_kind = match (acc.dtype, ty) {
+        (DType::I32, WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8) => AccType::S32,
+        (DType::F16, WgmmaTypes::F16)
+        | (DType::F16, WgmmaTypes::E4M3E4M3 | WgmmaTypes::E4M3E5M2 | WgmmaTypes::E5M2E4M3 | WgmmaTypes::E5M2E5M2) => {
+            AccType::F16
+        }
+        (DType::F32, WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8) => {
+            return Err(Error::invalid("wgmma")
+                .expected("an int32 accumulator for int8 operands")
+                .got(shapes()));
+        }
+        (DType::F32, _) => AccType::F32,
+        _ => {
+            return Err(Error::invalid("wgmma")
+                .expected("an accumulator of float32 (int32 for int8 operands, float16 for float16 and fp8)")
+                .got(shapes()));
+        }
+    };
+    let bits = b_dtype.bits();
+    let k_step = u64::from(256 / bits);
+    if k % k_step != 0 {
+        return Err(Error::invalid("wgmma")
+            .expected(format!("K a multiple of {k_step}"))
+            .got(shapes()));
+    }
+    let Some(inst_n) = instruction_n(n) else {
+        return Err(Error::invalid("wgmma").expected("N a multiple of 8").got(shapes()));
+    };
+    // int8 has fewer N (PTX ISA, wgmma.mma_async shapes): 8, 16, 24, then multiples of 16.
+    let inst_n = if acc_kind == AccType::S32 {
+        (1..=inst_n / 8)
+            .rev()
+            .map(|i| i * 8)
+            .find(|c| n % c == 0 && (*c <= 24 || c % 16 == 0))
+            .unwrap_or(8)
+    } else {
+        inst_n
+    };
+    let place = view::smem_view(cx, b, false)?;
+    // B is K × N: dimension 1 is N.
+    let right = Operand::of(&place.view, 1, 0, inst_n).map_err(|e| operand_error("right operand", b, e))?;
+    let right_start = descriptor(cx, &place, &right)?;
+    let left = match a {
+        MmaOperand::Smem(r) => {
+            let place = view::smem_view(cx, r, false)?;
+            let operand = Operand::of(&place.view, 0, 1, 64).map_err(|e| operand_error("left operand", r, e))?;
+            let descriptor = descriptor(cx, &place, &operand)?;
+            Left::Smem { operand, descriptor }
+        }
+        MmaOperand::Registers(v) => Left::Registers(cx.array(*v)?),
+    };
+    let scale_d = cx.b.value(Src::Imm(1), Class::Pred);
+    // Fragments of an instruction: n/2 registers of 32 bits, n/4 of packed f16.
+    let per_block = (inst_n * 64 / 128 * u64::from(acc.dtype.bits()) / 32) as usize;
+    let n_blocks = (n / inst_n) as usize;
+    let mut regs = acc.regs.clone();
+    // Everything that fills the registers comes before the fence.
+    let output = vec![PtxValue::NEW; regs.len()];
+    regs =
+        cx.b.inst(Inst::WgmmaFence {
+            acc: Tied { input: regs, output },
+        })
+        .to_vec();
+    for mb in 0..(m / 64) as usize {
+        for nb in 0..n_blocks {
+            let first = (mb * n_blocks + nb) * per_block;
+            for ks in 0..k / k_step {
+                let fragment = regs[first..first + per_block].to_vec();
+                let acc = Tied {
+                    input: fragment,
+                    output: vec![PtxValue::NEW; per_block],
+                };
+                let b = advance(cx, right_start, right.offset(nb as u64 * inst_n, ks * k_step));
+                let trans_b = i64::from(right.major == Major::Mn);
+                let n = inst_n as i64;
+                let inst = match &left {
+                    Left::Smem { operand, descriptor } => {
+                        let a = advance(cx, *descriptor, operand.offset(mb as u64 * 64, ks * k_step));
+                        let trans_a = i64::from(operand.major == Major::Mn);
+                        match ty {
+                            WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfSs {
+                                ty,
+                                acc_ty: acc_kind,
+                                n,
+                                acc,
+                                a,
+                                b,
+                                scale_d,
+                                neg_a: 1,
+                                neg_b: 1,
+                                trans_a,
+                                trans_b,
+                            },
+                            WgmmaTypes::TF32
+                            | WgmmaTypes::E4M3E4M3
+                            | WgmmaTypes::E4M3E5M2
+                            | WgmmaTypes::E5M2E4M3
+                            | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatSs {
+                                ty,
+                                acc_ty: acc_kind,
+                                n,
+                                k: k_step as i64,
+                                acc,
+                                a,
+                                b,
+                                scale_d,
+                                neg_a: 1,
+                                neg_b: 1,
+                            },
+                            WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => {
+                                Inst::WgmmaIntSs {
+                                    ty,
+                                    sat: SatFinite::No,
+                                    n,
+                                    acc,
+                                    a,
+                                    b,
+                                    scale_d,
+                                }
+                            }
+                        }
+                    }
+                    Left::Registers(array) => {
+                        let a = left_fragment(cx, array, mb, (k / k_step) as usize, ks as usize)?;
+                        match ty {
+                            WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfRs {
+                                ty,
+                                acc_ty: acc_kind,
+                                n,
+                                acc,
+                                a,
+                                b,
+                                scale_d,
+                                neg_a: 1,
+                                neg_b: 1,
+                                trans_b,
+                            },
+                            WgmmaTypes::E4M3E4M3
+                            | WgmmaTypes::E4M3E5M2
+                            | WgmmaTypes::E5M2E4M3
+                            | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatRs {
+                                ty,
+                                acc_ty: acc_kind,
+                                n,
+                                k: k_step as i64,
+                                acc,
+                                a,
+                                b,
+                                scale_d,
+                                neg_a: 1,
+                                neg_b: 1,
+                            },
+                            WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => {
+                                Inst::WgmmaIntRs {
+                                    ty,
+                                    sat: SatFinite::No,
+                                    n,
+                                    acc,
+                                    a,
+                                    b,
+                                    scale_d,
+                                }
+                            }
+                            WgmmaTypes::TF32 => {
+                                return Err(cx.unsupported(op, "tf32 left operands in registers"));
+                            }
+                        }
+                    }
+                };
+                let out = cx.b.inst(inst);
+                regs[first..first + per_block].copy_from_slice(&out);
+            }
+        }
+    }
+    cx.b.inst(Inst::WgmmaCommit {});
+    cx.bind(result, super::value::Lowered::Acc(AccRegs { regs, ..acc }));
+    Ok(())
+}
+
+/// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (WGMMA_8BIT for bytes) they are the
+/// words of two neighbouring column tiles.
+fn left_fragment(cx: &mut LowerCx, a: &ArrayRegs, mb: usize, steps: usize, ks: usize) -> Result<Srcs<V>> {
+    let words_per_block = a.regs.len() / (cx_rows(a) / 64);
+    let per_step = words_per_block / steps;
+    if per_step != 4 {
+        return Err(Error::internal(format!("a left operand with {per_step} registers a step")).at(cx.b.loc()));
+    }
+    let at = mb * words_per_block + ks * 4;
+    Ok(a.regs[at..at + 4].iter().copied().collect())
+}
+
+fn cx_rows(a: &ArrayRegs) -> usize {
+    a.layout.shape()[0] as usize
+}
+
+pub fn lower_wgmma_wait(cx: &mut LowerCx, op: Op, n: u32, accs: &[Value]) -> Result<()> {
+    let kernel = cx.kernel;
+    let mut input = vec![];
+    let mut parts = vec![];
+    for v in accs {
+        let acc = cx.acc(*v)?;
+        input.extend(acc.regs.iter().copied());
+        parts.push(acc);
+    }
+    let output = vec![PtxValue::NEW; input.len()];
+    let out = cx.b.inst(Inst::WgmmaWait {
+        n: i64::from(n),
+        acc: Tied { input, output },
+    });
+    let mut at = 0;
+    for (i, acc) in parts.into_iter().enumerate() {
+        let regs = out[at..at + acc.regs.len()].to_vec();
+        at += acc.regs.len();
+        cx.bind(
+            kernel.ops[op].results[i],
+            super::value::Lowered::Acc(AccRegs { regs, ..acc }),
+        );
+    }
+    Ok(())
+}
+
+pub fn lower_acc_read(cx: &mut LowerCx, op: Op, acc: &AccUse) -> Result<()> {
+    let AccUse::Value(v) = acc else {
+        return Err(Error::internal("a read of an accumulator that is still a reference"));
+    };
+    let acc = cx.acc(*v)?;
+    let results = cx.kernel.ops[op].results.clone();
+    let regs = acc.regs.iter().map(|r| Src::Reg(*r)).collect();
+    cx.bind_array(
+        results[0],
+        ArrayRegs {
+            dtype: acc.dtype,
+            layout: acc.layout.clone(),
+            regs,
+        },
+    );
+    if let Some(r) = results.get(1) {
+        cx.bind(*r, super::value::Lowered::Acc(acc));
+    }
+    Ok(())
+}
+
+pub fn lower_mma(cx: &mut LowerCx, op: Op, _acc: Value, _a: Value, _b: Value) -> Result<()> {
+    Err(cx.unsupported(op, "mma.sync"))
+}
