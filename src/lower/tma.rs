@@ -66,6 +66,9 @@ fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
         | CopyError::Stride { .. }
         | CopyError::Dimensions { .. }
         | CopyError::Parts { .. }
+        | CopyError::Pieces { .. }
+        | CopyError::SmemAlignment { .. }
+        | CopyError::Limits { .. }
         | CopyError::Alignment { .. } => "change the array's or the block's shape".into(),
     };
     Error::invalid(op)
