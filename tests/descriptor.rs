@@ -1,5 +1,7 @@
 //! Descriptors → kernels.
 use smalt::descriptor;
+use smalt::error::Fault;
+use smalt::kernel_ir::{self, Kernel};
 use std::path::{Path, PathBuf};
 
 /// The committed descriptors of every JAX version, in a fixed order.
@@ -18,16 +20,42 @@ fn golden() -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-#[test]
-fn golden_descriptors_import() {
-    for (path, bytes) in golden() {
-        match descriptor::import(&bytes) {
-            Ok(kernel) => {
-                if std::env::var_os("SMALT_TEST_PRINT").is_some() {
-                    println!("{}\n{kernel}", path.display());
-                }
-            }
-            Err(e) => println!("{}: {:?} {e}", path.display(), e.loc),
+/// Prints kernels as they are after each pass named in `SMALT_TEST_PRINT` ("import" for none), for those files whose path
+/// contains `SMALT_TEST_KERNEL`.
+fn printer(path: &Path) -> impl FnMut(&str, &Kernel) {
+    let passes = std::env::var("SMALT_TEST_PRINT").unwrap_or_default();
+    let wanted = path
+        .to_string_lossy()
+        .contains(&std::env::var("SMALT_TEST_KERNEL").unwrap_or_default());
+    move |pass, kernel| {
+        if wanted && passes.split(',').any(|p| p == pass) {
+            println!("---- after {pass}\n{kernel}");
         }
+    }
+}
+
+#[test]
+fn golden_descriptors_import_and_normalize() {
+    let files = golden();
+    assert!(files.len() >= 12, "the corpus is there");
+    for (path, bytes) in files {
+        let mut print = printer(&path);
+        let mut kernel = match descriptor::import(&bytes) {
+            Ok(kernel) => kernel,
+            Err(e) => {
+                // What we lack is an honest answer; anything else is not.
+                assert_eq!(e.fault, Fault::Unsupported, "{}: {e}", path.display());
+                println!("{}: {e}", path.display());
+                continue;
+            }
+        };
+        print("import", &kernel);
+        if let Err(e) = kernel_ir::verify::run(&kernel) {
+            panic!("{}: {e}\n{kernel}", path.display());
+        }
+        if let Err(e) = kernel_ir::normalize::run(&mut kernel, &mut print) {
+            panic!("{}: {e}\n{kernel}", path.display());
+        }
+        print("normalize", &kernel);
     }
 }

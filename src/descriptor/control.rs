@@ -415,6 +415,9 @@ fn while_loop(r: &mut OpReader<'_>) -> Result<()> {
             return Err(r.damaged("a carry that changes its type"));
         }
     }
+    // JAX's condition only looks at the carries; ours hands them on.
+    let passed = r.importer.kernel.regions[cond].params.clone();
+    r.importer.kernel.regions[cond].results.extend(passed);
     let results = r.emit(OpKind::While { inits, cond, body }, types);
     r.results(&results)
 }

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::error::Loc;
 
 /// One allocation. Its identity is its memory: two uses touch the same bytes only if their allocations are equal or share a union.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AllocData {
     pub kind: AllocKind,
     /// Logical extents (before [`Stage::Normalized`](super::Stage) of SMEM and TMEM: physical ones, as JAX gives them). A barrier
@@ -19,7 +19,7 @@ pub struct AllocData {
 }
 
 /// A member's place in a union: members of one group lie one after another, groups overlap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Within {
     pub union: Alloc,
     /// Bytes (SMEM) or columns (TMEM) from the union's start.
@@ -27,7 +27,7 @@ pub struct Within {
     pub group: u32,
 }
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum AllocKind {
     /// Device memory: a kernel parameter, row-major and contiguous.
     Gmem { dtype: DType, origin: GmemOrigin },
@@ -60,7 +60,7 @@ pub enum AllocKind {
 }
 
 /// A barrier that every CTA differing in at most one of these axes arrives at.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ClusterBarrier {
     /// Each is one axis, or several that act as one.
     pub collective_axes: Vec<Vec<Axis>>,
@@ -69,7 +69,7 @@ pub struct ClusterBarrier {
 }
 
 /// Where GMEM comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GmemOrigin {
     /// Index into [`Kernel::params`](super::Kernel). The OUTPUT aliased with a MUTABLE parameter has no allocation of its own.
     Param(u32),

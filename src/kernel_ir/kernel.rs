@@ -6,6 +6,7 @@ use super::{AllocData, visit};
 use crate::dtype::DType;
 use crate::error::Loc;
 use cranelift_entity::PrimaryMap;
+use cranelift_entity::packed_option::PackedOption;
 use smallvec::SmallVec;
 
 /// A kernel: one body that every warpgroup of every block of the grid runs.
@@ -140,6 +141,8 @@ pub struct ValueData {
     pub group: Group,
     /// Of integer and bool scalars.
     pub facts: Facts,
+    /// The op whose result this is; none: a parameter of a region.
+    pub def: PackedOption<Op>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,7 +169,12 @@ impl Kernel {
         } else {
             Facts::UNKNOWN
         };
-        self.values.push(ValueData { ty, group, facts })
+        self.values.push(ValueData {
+            ty,
+            group,
+            facts,
+            def: None.into(),
+        })
     }
 
     /// An empty region.
@@ -181,8 +189,18 @@ impl Kernel {
 
     /// A new op with results of these types, uniform over `group`. It is in no region yet.
     pub fn new_op(&mut self, kind: OpKind, results: impl IntoIterator<Item = Type>, group: Group, loc: Loc) -> Op {
-        let results = results.into_iter().map(|ty| self.new_value(ty, group)).collect();
-        self.ops.push(OpData { kind, results, loc })
+        let op = self.ops.next_key();
+        let mut values = SmallVec::new();
+        for ty in results {
+            let v = self.new_value(ty, group);
+            self.values[v].def = op.into();
+            values.push(v);
+        }
+        self.ops.push(OpData {
+            kind,
+            results: values,
+            loc,
+        })
     }
 
     /// A new op at the end of `region`.
@@ -217,6 +235,11 @@ impl Kernel {
 
     pub fn ty(&self, v: Value) -> &Type {
         &self.values[v].ty
+    }
+
+    /// The op whose result this is; none: a parameter of a region.
+    pub fn def_op(&self, v: Value) -> Option<Op> {
+        self.values[v].def.expand()
     }
 
     pub fn facts(&self, v: Value) -> Facts {

@@ -20,11 +20,28 @@
 //!
 //! Architecture invariant: this room knows no layouts beyond what the user wrote ([`types::LayoutSpec`]), no PTX, and no protobuf.
 pub mod alloc;
+pub mod check_inputs;
+pub mod compose_views;
+pub mod effects;
+pub mod eliminate_dead_code;
 pub mod entities;
+pub mod facts;
+pub mod hoist_invariants;
 pub mod kernel;
+pub mod move_transforms;
+pub mod narrow_integers;
+pub mod normalize;
 pub mod op;
 pub mod print;
+pub mod promote_registers;
+pub mod recognize_loops;
+pub mod rewrite;
+pub mod simplify;
+pub mod split_roles;
+pub mod thread_phases;
+pub mod thread_state;
 pub mod types;
+pub mod verify;
 pub mod view;
 pub mod visit;
 

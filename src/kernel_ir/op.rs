@@ -11,7 +11,7 @@ use super::types::{Group, LayoutSpec};
 use super::view::RefUse;
 
 /// An operation.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum OpKind {
     // ------------------------------------------------------------ values
     /// A constant scalar or array.
@@ -327,7 +327,9 @@ pub enum OpKind {
         unroll: u32,
         body: Region,
     },
-    /// While `cond` (parameters: the carries; result: one bool) yields true, runs `body` (carries → carries).
+    /// Runs `cond` (parameters: the carries; results: one bool, then the values for `body`); while the bool is true, runs `body`
+    /// with those values as parameters, whose results are the next carries. Results: the values that `cond` gave with false.
+    /// All have the carries' types.
     While {
         inits: Vec<Value>,
         cond: Region,
@@ -378,14 +380,14 @@ pub enum OpKind {
 }
 
 /// What `print_layout` asks about.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum PrintLayoutOf {
     Value(Value),
     Ref(RefUse),
 }
 
 /// A constant's elements. The dtype and shape are the result's type.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Constant {
     /// Every element has these low bits (sub-byte types: in the low bits; bool: 0 or 1).
     Splat(u64),
@@ -394,14 +396,14 @@ pub enum Constant {
 }
 
 /// An accumulator: a reference while importing, then a value.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum AccUse {
     Ref(RefUse),
     Value(Value),
 }
 
 /// The left operand of a wgmma.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum MmaOperand {
     Smem(RefUse),
     Registers(Value),

@@ -752,9 +752,9 @@ impl Printer<'_> {
                 self.carries(f, &regions[*cond].params, inits)?;
                 f.write_char(' ')?;
                 self.region(f, *cond, indent)?;
-                f.write_str(" do ")?;
-                self.carries(f, &regions[*body].params, inits)?;
-                f.write_char(' ')?;
+                f.write_str(" do (")?;
+                self.values(f, &regions[*body].params)?;
+                f.write_str(") ")?;
                 self.region(f, *body, indent)
             }
             OpKind::Switch { selector, arms } => {

@@ -4,7 +4,7 @@ use super::types::{Elem, Shape};
 use crate::dtype::DType;
 
 /// What an op touches: part of an allocation, seen in some shape.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RefUse {
     pub alloc: Alloc,
     /// Applied in order, in logical coordinates of the allocation.
@@ -16,7 +16,7 @@ pub struct RefUse {
 }
 
 /// Whose copy of the allocation.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// The executing block's (SMEM, barriers) or this device's (GMEM).
     Here,
@@ -29,7 +29,7 @@ pub enum Place {
 }
 
 /// One step of a view.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
     /// One entry per dimension.
     Index(Vec<DimIndex>),
@@ -60,7 +60,7 @@ pub enum Step {
 }
 
 /// What an index step takes of one dimension.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DimIndex {
     /// One position; the dimension is dropped.
     At(Index),
@@ -71,7 +71,7 @@ pub enum DimIndex {
 }
 
 /// A position in a dimension.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Index {
     Const(i64),
     /// An integer scalar, any integer type.
@@ -109,4 +109,132 @@ impl RefUse {
             _ => None,
         }
     }
+}
+
+/// What steps make of elements and extents; the text says what does not fit.
+///
+/// A dynamic slice of GMEM may be larger than its dimension: copies fill what is outside.
+pub fn apply(elem: Elem, shape: &[u64], steps: &[Step], kernel: &super::Kernel) -> Result<(Elem, Shape), String> {
+    let mut elem = elem;
+    let mut shape: Shape = shape.into();
+    for step in steps {
+        shape = match step {
+            Step::Index(dims) => {
+                if dims.len() != shape.len() {
+                    return Err(format!("an index of rank {} of rank {}", dims.len(), shape.len()));
+                }
+                let mut next = Shape::new();
+                for (dim, &extent) in dims.iter().zip(&shape) {
+                    match dim {
+                        DimIndex::At(Index::Const(i)) => {
+                            if !u64::try_from(*i).is_ok_and(|i| i < extent) {
+                                return Err(format!("the index {i} of {extent}"));
+                            }
+                        }
+                        DimIndex::At(Index::Value(v)) => index_type(kernel, *v)?,
+                        DimIndex::Slice { start, size, stride } => {
+                            match start {
+                                Index::Const(s) => {
+                                    let last = size.saturating_sub(1).checked_mul(*stride);
+                                    let last = u64::try_from(*s).ok().zip(last).and_then(|(s, l)| s.checked_add(l));
+                                    let bound = if *size == 0 {
+                                        extent.checked_add(1)
+                                    } else {
+                                        Some(extent)
+                                    };
+                                    if !last.zip(bound).is_some_and(|(l, b)| l < b) {
+                                        return Err(format!("{size} positions from {s} of {extent}"));
+                                    }
+                                }
+                                Index::Value(v) => {
+                                    index_type(kernel, *v)?;
+                                    if *stride != 1 {
+                                        return Err("a dynamic start with a stride".to_string());
+                                    }
+                                }
+                            }
+                            next.push(*size);
+                        }
+                        DimIndex::Gather(v) => match kernel.ty(*v) {
+                            super::Type::Array { dtype, shape } if dtype.is_int() && shape.len() == 1 => {
+                                next.push(shape[0]);
+                            }
+                            ty => return Err(format!("an index array of type {ty}")),
+                        },
+                    }
+                }
+                next
+            }
+            Step::Transpose(p) => permuted(&shape, p).ok_or_else(|| format!("the permutation {p:?}"))?,
+            Step::Reshape(to) => {
+                if to.iter().product::<u64>() != shape.iter().product() {
+                    return Err(format!("a reshape of {shape:?} to {to:?}"));
+                }
+                to.clone()
+            }
+            Step::Bitcast { dtype, shape: to } => {
+                let Elem::Data(from) = elem else {
+                    return Err("a bitcast of barriers".to_string());
+                };
+                let bits = |n: &[u64], d: DType| n.iter().product::<u64>() * u64::from(d.bits());
+                if bits(&shape, from) != bits(to, *dtype) {
+                    return Err(format!("a bitcast of {from}{shape:?} to {dtype}{to:?}"));
+                }
+                elem = Elem::Data(*dtype);
+                to.clone()
+            }
+            Step::Im2Col { shape: to, .. } => to.clone(),
+            Step::ExpandLeadingBatch(batch) => {
+                let columns = batch.iter().product::<u64>();
+                match shape.as_slice() {
+                    [m, n] if columns > 0 && n % columns == 0 => {
+                        batch.iter().copied().chain([*m, n / columns]).collect()
+                    }
+                    _ => return Err(format!("a leading batch {batch:?} of {shape:?}")),
+                }
+            }
+            Step::ExtractAlias { member, .. } => {
+                elem = member.elem();
+                member.shape.clone()
+            }
+            Step::Unswizzle(_) => shape,
+            Step::Untile(tiling) => {
+                let r = tiling.len();
+                if r == 0 || shape.len() < 2 * r || shape[shape.len() - r..] != tiling[..] {
+                    return Err(format!("a tiling {tiling:?} of {shape:?}"));
+                }
+                let mut logical: Shape = shape[..shape.len() - r].into();
+                let batch = logical.len() - r;
+                for (d, t) in logical[batch..].iter_mut().zip(tiling) {
+                    *d *= t;
+                }
+                logical
+            }
+        };
+    }
+    Ok((elem, shape))
+}
+
+fn index_type(kernel: &super::Kernel, v: Value) -> Result<(), String> {
+    let ty = kernel.ty(v);
+    if ty.is_scalar() && ty.dtype().is_int() {
+        Ok(())
+    } else {
+        Err(format!("an index {v} of type {ty}"))
+    }
+}
+
+/// The extents of a transposed shape; none if `permutation` is none of its rank.
+pub fn permuted(shape: &[u64], permutation: &[u32]) -> Option<Shape> {
+    let mut seen = 0u64;
+    let mut to = Shape::new();
+    for &p in permutation {
+        let extent = shape.get(p as usize)?;
+        if seen & (1 << p) != 0 {
+            return None;
+        }
+        seen |= 1 << p;
+        to.push(*extent);
+    }
+    (to.len() == shape.len()).then_some(to)
 }

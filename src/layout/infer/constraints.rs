@@ -482,6 +482,7 @@ impl Collector<'_> {
                     let (cp, bp) = (self.kernel.regions[cond].params[i], self.kernel.regions[body].params[i]);
                     self.equal(self.kernel.regions[body].results[i], bp, depth + 1);
                     self.equal(cp, bp, depth + 1);
+                    self.equal(self.kernel.regions[cond].results[1 + i], bp, depth + 1);
                     self.equal(*init, bp, depth);
                     self.equal(bp, data.results[i], depth);
                 }

@@ -1,0 +1,46 @@
+//! Refuses kernels that write to their inputs.
+use super::*;
+use crate::error::{Error, Result};
+
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let read_only = |alloc: Alloc| match kernel.allocs[alloc].kind {
+        AllocKind::Gmem {
+            origin: GmemOrigin::Param(i),
+            ..
+        } => kernel.params[i as usize].role == ParamRole::Input,
+        _ => false,
+    };
+    let mut wrong = None;
+    kernel.for_each_op(&mut |op| {
+        let data = &kernel.ops[op];
+        let written = match &data.kind {
+            OpKind::Store { dst, .. }
+            | OpKind::Swap { dst, .. }
+            | OpKind::AtomicUpdate { dst, .. }
+            | OpKind::CopySmemToGmem { dst, .. }
+            | OpKind::MultimemStore { dst, .. } => dst,
+            _ => return,
+        };
+        if read_only(written.alloc) && wrong.is_none() {
+            wrong = Some((written.alloc, data.loc, data.kind.name()));
+        }
+    });
+    match wrong {
+        None => Ok(()),
+        Some((alloc, loc, name)) => {
+            let index = match kernel.allocs[alloc].kind {
+                AllocKind::Gmem {
+                    origin: GmemOrigin::Param(i),
+                    ..
+                } => i,
+                _ => 0,
+            };
+            Err(
+                Error::invalid(format!("`{name}` to argument {index} of the kernel, which is an input"))
+                    .at(loc)
+                    .expected("a write to an output or to a mutable reference (jax.new_ref)")
+                    .remedy("make the argument a mutable reference, or write to an output"),
+            )
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The passes that take an imported kernel to its normal form, in order.
+use super::*;
+use crate::error::Result;
+
+/// A pass over a kernel.
+type Pass = fn(&mut Kernel) -> Result<()>;
+
+/// The passes, by the names that dumps and timers use.
+pub const PASSES: &[(&str, Pass)] = &[
+    ("check_inputs", check_inputs::run),
+    ("move_transforms", move_transforms::run),
+    ("simplify", simplify::run),
+    ("recognize_loops", recognize_loops::run),
+    ("compose_views", compose_views::run),
+    ("simplify", simplify::run),
+    ("hoist_invariants", hoist_invariants::run),
+    ("split_roles", split_roles::run),
+    ("recognize_loops", recognize_loops::run),
+    ("promote_registers", promote_registers::run),
+    ("thread_phases", thread_phases::run),
+    ("narrow_integers", narrow_integers::run),
+    ("simplify", simplify::run),
+    ("hoist_invariants", hoist_invariants::run),
+    ("eliminate_dead_code", eliminate_dead_code::run),
+    ("compute_facts", compute_facts),
+];
+
+fn compute_facts(kernel: &mut Kernel) -> Result<()> {
+    facts::run(kernel);
+    Ok(())
+}
+
+/// Takes a kernel from [`Stage::Imported`] to [`Stage::Normalized`]. `after` is called after each pass, for dumps and timers.
+///
+/// In debug builds every pass is followed by the verifier.
+pub fn run(kernel: &mut Kernel, after: &mut dyn FnMut(&str, &Kernel)) -> Result<()> {
+    debug_assert_eq!(kernel.stage, Stage::Imported);
+    for (name, pass) in PASSES {
+        pass(kernel)?;
+        after(name, kernel);
+        if cfg!(debug_assertions) {
+            verify::run(kernel).map_err(|e| e.in_pass(name))?;
+        }
+    }
+    kernel.stage = Stage::Normalized;
+    verify::run(kernel).map_err(|e| e.in_pass("normalize"))?;
+    Ok(())
+}
