@@ -288,6 +288,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             r.result(OpKind::DynamicUpdateSlice { a, update, starts }, ty)?
         }
         "concatenate" => concatenate(r)?,
+        "stack" => stack(r)?,
         "pad" => pad(r)?,
 
         "reduce_sum" => reduce(r, ReduceOp::Sum, ReduceOp::Or, is_number)?,
@@ -397,14 +398,21 @@ fn one(r: &mut OpReader<'_>, ty: &Type) -> Result<Value> {
     Ok(r.emit1(OpKind::Constant(Constant::Splat(bits)), ty.clone()))
 }
 
-/// Two operands broadcast to one shape, and their type.
+/// Two operands broadcast to one shape, and their type. A scalar and dimensions of extent 1 stretch.
 fn same_shape(r: &mut OpReader<'_>, a: Value, b: Value) -> Result<(Value, Value, Type)> {
-    let shape = if r.ty(a).is_scalar() { r.ty(b) } else { r.ty(a) }.shape().to_vec();
+    let (ta, tb) = (r.ty(a).clone(), r.ty(b).clone());
+    let shape: Vec<u64> = match (ta.shape(), tb.shape()) {
+        (x, y) if x.len() == y.len() => x.iter().zip(y).map(|(&m, &n)| if m == 1 { n } else { m }).collect(),
+        (x, []) => x.to_vec(),
+        (_, y) => y.to_vec(),
+    };
     let a = r.broadcast_to(a, &shape)?;
     let b = r.broadcast_to(b, &shape)?;
     if r.ty(a) != r.ty(b) {
-        let (expected, got) = (r.ty(a).to_string(), r.ty(b).to_string());
-        return Err(r.damaged("operands of different types").expected(expected).got(got));
+        return Err(r
+            .damaged("operands of different types")
+            .expected(ta.to_string())
+            .got(tb.to_string()));
     }
     let ty = r.ty(a).clone();
     Ok((a, b, ty))
@@ -617,6 +625,32 @@ fn concatenate(r: &mut OpReader<'_>) -> Result<()> {
         r.results(&parts)
     } else {
         r.result(OpKind::Concat { parts, dim }, ty)
+    }
+}
+
+fn stack(r: &mut OpReader<'_>) -> Result<()> {
+    let parts = r.values_from(0)?;
+    let Some(&first) = parts.first() else {
+        return Err(r.damaged("nothing to stack"));
+    };
+    let first = r.ty(first).clone();
+    let dim = r.dim("axis", first.shape().len() + 1)?;
+    let mut shape = Shape::from_slice(first.shape());
+    shape.insert(dim as usize, 1);
+    let single = Type::of(first.dtype(), super::types::shape(&shape)?);
+    let mut slices = vec![];
+    for a in parts {
+        if *r.ty(a) != first {
+            return Err(r.damaged("parts of different types"));
+        }
+        slices.push(r.emit1(OpKind::Reshape { a }, single.clone()));
+    }
+    shape[dim as usize] = slices.len() as u64;
+    let ty = Type::of(first.dtype(), super::types::shape(&shape)?);
+    if slices.len() == 1 {
+        r.results(&slices)
+    } else {
+        r.result(OpKind::Concat { parts: slices, dim }, ty)
     }
 }
 

@@ -183,6 +183,28 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let semaphore = r.semaphore(0)?;
             r.result(OpKind::SemaphoreRead { semaphore }, Type::Scalar(DType::I32))?
         }
+        "semaphore_signal_parallel" => {
+            let mut signals = vec![];
+            for i in 0..r.op.operands.len() {
+                let [semaphore, value, device] = r.list(i)? else {
+                    return Err(r.damaged("a signal is [semaphore, increment, device]"));
+                };
+                let mut semaphore = r.semaphore_of(semaphore)?;
+                let value = r.importer.value(value, r.region, r.loc)?;
+                if !r.ty(value).is_scalar() || !r.ty(value).dtype().is_int() {
+                    return Err(r.damaged("an increment that is no integer scalar"));
+                }
+                let value = r.importer.as_i32(value, r.region, r.loc);
+                if let Some(device) = r.device_of(device)? {
+                    semaphore.place = Place::Peer { device };
+                }
+                signals.push((semaphore, value));
+            }
+            r.effect(OpKind::SemaphoreSignalParallel {
+                signals,
+                scope: MemoryScope::Sys,
+            })?
+        }
         "semaphore_signal_multicast" => {
             r.arity(2)?;
             let mut semaphore = r.semaphore(0)?;
@@ -216,7 +238,10 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let dst = accumulator(r, 0)?;
             let value = r.value(1)?;
             fits(r, &dst, value)?;
-            r.effect(OpKind::Store { dst, value })?
+            // JAX's equation may have the new contents as its result.
+            let results: &[Value] = if r.op.results.is_empty() { &[] } else { &[value] };
+            r.results(results)?;
+            r.emit(OpKind::Store { dst, value }, []);
         }
         _ => return Ok(false),
     }
@@ -296,11 +321,19 @@ fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
     let (src, dst) = (r.data_ref(0)?, r.data_ref(1)?);
     in_gmem(r, &src)?;
     in_smem(r, &dst)?;
-    same_type(r, &src, &dst)?;
     let barrier = if r.is_absent(2)? { None } else { Some(r.barrier(2)?) };
     let predicate = r.predicate(3)?;
     let collective_axes = r.cluster_axes("collective_axes")?;
     let leader_tracked = leader_tracked(r, dst.shape.len())?;
+    match leader_tracked {
+        Some(LeaderTracked::Partitioned { dim }) => {
+            // Each of the two CTAs gets its half of the source.
+            let mut whole = dst.clone();
+            whole.shape[dim as usize] = whole.shape[dim as usize].saturating_mul(2);
+            same_type(r, &src, &whole)?;
+        }
+        Some(LeaderTracked::Replicated) | None => same_type(r, &src, &dst)?,
+    }
     let oob = r.member("oob_mode", OobMode::from_name)?.unwrap_or(OobMode::Zeros);
     r.effect(OpKind::CopyGmemToSmem {
         src,

@@ -268,9 +268,14 @@ impl<'a> OpReader<'a> {
 
     /// Operand i as a use of a reference.
     pub fn reference(&mut self, i: usize) -> Result<RefUse> {
-        match &self.operand(i)?.kind {
+        let operand = self.operand(i)?;
+        self.reference_of(operand)
+    }
+
+    fn reference_of(&mut self, operand: &proto::Operand) -> Result<RefUse> {
+        match &operand.kind {
             Some(proto::operand::Kind::Ref(r)) => self.importer.ref_use(r, self.region, self.loc),
-            _ => Err(self.damaged(&format!("operand {i} is no reference"))),
+            _ => Err(self.damaged("an operand that is no reference")),
         }
     }
 
@@ -296,11 +301,21 @@ impl<'a> OpReader<'a> {
         self.single(i, Elem::Semaphore)
     }
 
+    /// An operand as a use of exactly one semaphore.
+    pub fn semaphore_of(&mut self, operand: &proto::Operand) -> Result<RefUse> {
+        let r = self.reference_of(operand)?;
+        self.only(r, Elem::Semaphore)
+    }
+
     fn single(&mut self, i: usize, elem: Elem) -> Result<RefUse> {
         let r = self.reference(i)?;
+        self.only(r, elem)
+    }
+
+    fn only(&self, r: RefUse, elem: Elem) -> Result<RefUse> {
         if r.elem != elem {
             return Err(self
-                .damaged(&format!("operand {i}"))
+                .damaged("a reference to something else")
                 .expected(format!("a {elem}"))
                 .got(format!("a reference to {}", r.elem)));
         }
@@ -313,12 +328,26 @@ impl<'a> OpReader<'a> {
         Ok(r)
     }
 
+    /// Operand i as a list of operands.
+    pub fn list(&self, i: usize) -> Result<&'a [proto::Operand]> {
+        match &self.operand(i)?.kind {
+            Some(proto::operand::Kind::List(list)) => Ok(&list.operands),
+            _ => Err(self.damaged(&format!("operand {i} is no list"))),
+        }
+    }
+
     /// Operand i as a device id.
     pub fn device(&mut self, i: usize) -> Result<Option<Value>> {
-        match &self.operand(i)?.kind {
+        let operand = self.operand(i)?;
+        self.device_of(operand)
+    }
+
+    /// An operand as a device id.
+    pub fn device_of(&mut self, operand: &proto::Operand) -> Result<Option<Value>> {
+        match &operand.kind {
             Some(proto::operand::Kind::Absent(_)) => Ok(None),
             Some(proto::operand::Kind::Device(d)) => self.importer.device_id(d, self.region, self.loc).map(Some),
-            _ => Err(self.damaged(&format!("operand {i} is no device id"))),
+            _ => Err(self.damaged("an operand that is no device id")),
         }
     }
 
@@ -403,20 +432,23 @@ impl<'a> OpReader<'a> {
         Ok(&self.op.regions)
     }
 
-    /// `v` as an array of this shape: a scalar is broadcast.
+    /// `v` as an array of this shape: a scalar and dimensions of extent 1 stretch.
     pub fn broadcast_to(&mut self, v: Value, shape: &[u64]) -> Result<Value> {
         let ty = self.ty(v).clone();
         if ty.shape() == shape {
             return Ok(v);
         }
-        if !ty.is_scalar() {
+        let stretches =
+            ty.shape().len() == shape.len() && ty.shape().iter().zip(shape).all(|(&m, &n)| m == n || m == 1);
+        if !ty.is_scalar() && !stretches {
             return Err(self
                 .damaged("operands of different shapes")
                 .expected(format!("{shape:?}"))
                 .got(format!("{:?}", ty.shape())));
         }
-        let result = Type::of(ty.dtype(), Shape::from_slice(shape));
-        Ok(self.emit1(OpKind::Broadcast { a: v, dims: vec![] }, result))
+        let dims = (0..ty.shape().len() as u32).collect();
+        let result = Type::of(ty.dtype(), super::types::shape(shape)?);
+        Ok(self.emit1(OpKind::Broadcast { a: v, dims }, result))
     }
 }
 

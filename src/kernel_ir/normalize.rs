@@ -7,9 +7,9 @@ type Pass = fn(&mut Kernel) -> Result<()>;
 
 /// The passes, by the names that dumps and timers use.
 pub const PASSES: &[(&str, Pass)] = &[
-    ("check_inputs", check_inputs::run),
     ("move_transforms", move_transforms::run),
     ("simplify", simplify::run),
+    ("check_inputs", check_inputs::run),
     ("recognize_loops", recognize_loops::run),
     ("compose_views", compose_views::run),
     ("simplify", simplify::run),

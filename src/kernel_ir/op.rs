@@ -554,7 +554,7 @@ pub enum CopyReduction {
 /// How the two CTAs of a `leader_tracked` copy share it. The leader's barrier expects both parts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LeaderTracked {
-    /// CTA i loads part i along this dimension of the destination.
+    /// CTA i loads part i of the source, which has twice the destination's extent along this dimension.
     Partitioned { dim: u32 },
     /// Both load everything.
     Replicated,

@@ -623,12 +623,19 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             src,
             dst,
             barrier,
+            leader_tracked,
             predicate,
             ..
         } => {
             in_gmem(src)?;
             in_smem(dst)?;
-            want(data(src)? == data(dst)?, || {
+            let mut whole = data(dst)?;
+            if let (Some(LeaderTracked::Partitioned { dim }), Type::Array { shape, .. }) = (leader_tracked, &mut whole)
+                && let Some(extent) = shape.get_mut(*dim as usize)
+            {
+                *extent *= 2;
+            }
+            want(data(src)? == whole, || {
                 "source and destination of different types".to_string()
             })?;
             if let Some(b) = barrier {

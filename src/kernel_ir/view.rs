@@ -167,7 +167,7 @@ pub fn apply(elem: Elem, shape: &[u64], steps: &[Step], kernel: &super::Kernel) 
             }
             Step::Transpose(p) => permuted(&shape, p).ok_or_else(|| format!("the permutation {p:?}"))?,
             Step::Reshape(to) => {
-                if to.iter().product::<u64>() != shape.iter().product() {
+                if to.iter().product::<u64>() != shape.iter().product::<u64>() {
                     return Err(format!("a reshape of {shape:?} to {to:?}"));
                 }
                 to.clone()
