@@ -18,6 +18,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
+import jax  # noqa: E402
+
 from tests.corpus import golden  # noqa: E402
 from tests.corpus.decode import show  # noqa: E402
 
@@ -28,9 +30,12 @@ def main() -> int:
     mode.add_argument("--check", action="store_true")
     mode.add_argument("--write", action="store_true")
     mode.add_argument("--hashes", action="store_true")
+    mode.add_argument("--interpret", nargs="*", metavar="NAME", help="hold references against JAX's GPU interpreter")
     mode.add_argument("--show", nargs="+", metavar="NAME")
     parser.add_argument("--to", help="with --write: another directory than golden/")
     args = parser.parse_args()
+    if args.interpret is not None:
+        return interpret(args.interpret)
     kernels = golden.serialize_all(args.show)
     if args.show:
         for kernel in kernels:
@@ -45,6 +50,33 @@ def main() -> int:
         print("\n".join(problems) or f"{len(kernels)} descriptors as committed")
         return 1 if problems else 0
     return 0
+
+
+def interpret(names: list[str]) -> int:
+    """Runs cases in JAX's interpreter, a second opinion on the references. What it does not support is listed."""
+    import jax.experimental.pallas.mosaic_gpu as plgpu
+
+    from tests.corpus import case, load_all
+
+    case.INTERPRET = plgpu.InterpretGPUParams()
+    counts = {"agree": 0, "differ": 0, "not supported there": 0}
+    for name, c in sorted(load_all().items()):
+        if (names and name not in names) or c.reference is None or c.target != "hopper" or (not names and c.large):
+            continue
+        inputs = c.inputs()
+        try:
+            with c.scope():
+                got = jax.jit(c.fn)(*inputs)
+            c.check(got, inputs)
+            counts["agree"] += 1
+        except AssertionError as e:
+            counts["differ"] += 1
+            print(f"{name}: {e}")
+        except Exception as e:
+            counts["not supported there"] += 1
+            print(f"{name}: {type(e).__name__}: {str(e).splitlines()[0][:150] if str(e) else ''}")
+    print(counts)
+    return 1 if counts["differ"] else 0
 
 
 if __name__ == "__main__":

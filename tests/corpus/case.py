@@ -75,6 +75,11 @@ class Case:
     device: str = "H100"
     why: str = ""
 
+    @property
+    def large(self) -> bool:
+        """Whether it takes long in an interpreter."""
+        return self.name.startswith(("hopper_", "attention_", "ragged_", "transposed_", "grid_wide"))
+
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """The configuration under which the case is traced and run."""
@@ -177,6 +182,9 @@ def like(shape: Sequence[int], dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
+#: JAX's own GPU interpreter, when the references are held against it (`python -m tests.corpus --interpret`).
+INTERPRET: Any = None
+
 #: Arithmetic as NumPy does it: no contraction to fma.
 EXACT = smalt.CompilerParams(fp_contract=False)
 
@@ -185,6 +193,8 @@ def kernel(body: Callable[..., Any], out: Any, *scratch: Any, params: Any = EXAC
     """`plgpu.kernel` in the spelling that all versions share."""
     if scratch:
         kwargs["scratch_types"] = list(scratch)
+    if INTERPRET is not None:
+        kwargs["interpret"] = INTERPRET
     return plgpu.kernel(body, out_type=out, compiler_params=params, **kwargs)
 
 
