@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from smalt import _config, _emulate, _versions
+from smalt import _config, _emulate, _pallas_call, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import Error, Internal
 
@@ -19,10 +19,9 @@ _LOCAL = threading.local()
 
 
 def register() -> None:
-    """Takes over the lowering of `mpmd_map` on CPU and CUDA; while disabled the rule is JAX's own."""
-    stock = _versions.stock_rule()  # before our rules hide it
-    del stock
+    """Takes over the lowering of kernels and `pallas_call` on CPU and CUDA; while disabled the rules are JAX's own."""
     _versions.register_rule(_versions.mpmd_map_p, _mpmd_map_rule, ("cpu", "cuda"))
+    _versions.register_rule(_versions.pallas_call_p, _pallas_call_rule, ("cpu", "cuda"))
 
 
 def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
@@ -56,6 +55,28 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     effects = _versions.has_effects(call)
     out = _versions.custom_call(ctx, TARGET_NAME, operands, results, attributes, aliases, effects)
     return out[: len(ctx.avals_out)]
+
+
+def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
+    if not _takes_pallas_call(ctx, params):
+        return _versions.stock_pallas_call_rule()(ctx, *args, **params)
+
+    def traced(*arrays: Any) -> list[Any]:
+        return _pallas_call.kernel(arrays, params)
+
+    return _versions.lower_function(ctx, traced, *args)
+
+
+def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
+    """Mosaic GPU's and our parameters always; no parameters on CPU, and on CUDA (where they mean Triton) if asked for."""
+    if params["interpret"]:
+        return False
+    compiler_params = params["compiler_params"]
+    if not (_capturing() or _config.is_enabled(compiler_params)):
+        return False
+    if compiler_params is None:
+        return _versions.platforms(ctx) == ("cpu",) or _config.settings().pallas_call
+    return _versions.is_gpu_compiler_params(compiler_params)
 
 
 def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequence[int]:

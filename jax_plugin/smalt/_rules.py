@@ -140,6 +140,22 @@ def _call(w: Walker, eqn: Any) -> OpParts:
     return OpParts(attrs=_attrs.encode({"name": name}), regions=[body], primitive="call")
 
 
+@_rule("pallas_block")
+def _pallas_block(w: Walker, eqn: Any) -> OpParts:
+    """The body of a `pl.pallas_call` (`_pallas_call.py`): a call whose refs are views of the pipeline's slots."""
+    body = eqn.params["body"]
+    indices, rest = _split(eqn.invars, body.grid_rank)
+    bindings = []
+    for block in body.blocks:
+        (ref, *leaves), rest = _split(rest, 1 + block.treedef.num_leaves)
+        bindings.append(w.view(ref, w.leaves(block.treedef, leaves), block.strip))
+    bindings += [w.binding(ref) for ref in rest]
+    outer, w.grid_indices = w.grid_indices, [w.binding(i) for i in indices]
+    region = w.region(body.jaxpr, dict(zip(body.jaxpr.invars, bindings, strict=True)))
+    w.grid_indices = outer
+    return OpParts(attrs=_attrs.encode({"name": "pallas_call"}), regions=[region], primitive="call")
+
+
 @_rule("scan")
 def _scan(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params

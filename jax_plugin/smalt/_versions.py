@@ -13,7 +13,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ from jax._src import source_info_util
 from jax._src.interpreters import mlir as _mlir
 from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
-from jax._src.pallas import mpmd
+from jax._src.pallas import mpmd, pallas_call
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import types as state_types
@@ -463,3 +463,58 @@ def has_effects(call: KernelCall) -> bool:
 def _is_kernel_local(effect: Any) -> bool:
     known = getattr(pallas_core, "kernel_local_effects", None)
     return known is not None and known.contains(effect)
+
+
+# ------------------------------------------------------------------------------------------ pallas_call
+
+pallas_call_p = pallas_call.pallas_call_p
+
+
+@functools.cache
+def stock_pallas_call_rule() -> Callable[..., Any]:
+    """JAX's own lowering rule of `pallas_call`, for every platform that has no rule of its own."""
+    return _mlir._lowerings[pallas_call_p].rule  # type: ignore[no-any-return]
+
+
+def is_gpu_compiler_params(params: Any) -> bool:
+    return isinstance(params, gpu_core.CompilerParams)
+
+
+def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
+    """Traces `f` on the rule's operands and lowers it in the rule's place."""
+    return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
+
+
+def make_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
+    """A primitive without results whose effects the rule gives."""
+    primitive = jax_core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_effectful_abstract_eval(abstract_eval)
+    return primitive
+
+
+def ref_effects(operands: Iterable[int]) -> set[Any]:
+    """Effects of an equation that reads and writes the refs at these operands."""
+    operands = list(operands)
+    return {state_types.ReadEffect(i) for i in operands} | {state_types.WriteEffect(i) for i in operands}
+
+
+def plain_effects(jaxpr: Any) -> set[Any]:
+    """Effects of a jaxpr that are not about its refs."""
+    return {e for e in jaxpr.effects if not isinstance(e, jax_effects.JaxprInputEffect)}
+
+
+def ref_and_transforms(ref: Any) -> tuple[Any, tuple[Any, ...]]:
+    if isinstance(ref, state_types.TransformedRef):
+        return ref.ref, tuple(ref.transforms)
+    return ref, ()
+
+
+def is_gmem_block(block_mapping: Any) -> bool:
+    space = block_mapping.transformed_block_aval.memory_space
+    return space is gpu_core.MemorySpace.GMEM
+
+
+def eval_jaxpr(closed: Any, args: Sequence[Any]) -> Any:
+    jaxpr, consts = open_jaxpr(closed)
+    return jax_core.eval_jaxpr(jaxpr, consts, *args)

@@ -25,6 +25,8 @@ class Binding:
     operand: Message
     value: int  # 0: a literal
     is_ref: bool
+    prefix: tuple[Message, ...] = ()  # transforms that come before those of each use …
+    strip: int = 0  # … instead of so many of its own
 
 
 class Leaf:
@@ -59,6 +61,7 @@ class Walker:
         self._env: dict[Any, Binding] = {}  # of the jaxpr being walked
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
+        self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
 
     # ---------------------------------------------------------------- axes
 
@@ -143,7 +146,7 @@ class Walker:
             return binding.operand
         if not binding.is_ref:
             raise Unsupported("transforms on a value that is not a ref")
-        chain = [self.transform(t) for t in transforms]
+        chain = [*binding.prefix, *(self.transform(t) for t in transforms[binding.strip :])]
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
     def dynamic(self, x: Any) -> Message:
@@ -173,6 +176,13 @@ class Walker:
                 return message("DeviceId", axes=message("DeviceIdDict", entries=sorted(entries)))
             case _:
                 return message("DeviceId", logical=self.dynamic(x))
+
+    def view(self, atom: Any, transforms: Sequence[Any], strip: int) -> Binding:
+        """A ref seen through transforms, as what a variable stands for whose uses start with `strip` of their own."""
+        base = self.binding(atom)
+        prefix = (*base.prefix, *(self.transform(t) for t in transforms[base.strip :]))
+        operand = message("Operand", ref=message("RefUse", value=base.value, transforms=prefix))
+        return Binding(operand, base.value, True, prefix, strip)
 
     # ---------------------------------------------------------------- transforms
 
@@ -280,7 +290,7 @@ class Walker:
         outer = self._env, self._used
         self._env, self._used = env, _used_variables(jaxpr)
         try:
-            ops = [self._op(eqn) for eqn in jaxpr.eqns]
+            ops = [self._op(eqn) for eqn in jaxpr.eqns if not self._is_known(eqn)]
             results = self.operands(jaxpr.outvars)
         finally:
             self._env, self._used = outer
@@ -295,6 +305,13 @@ class Walker:
     def alias(self, var: Any, atom: Any) -> None:
         """Makes a result of the equation being walked another name of an operand."""
         self._env[var] = self.binding(atom)
+
+    def _is_known(self, eqn: Any) -> bool:
+        """Whether the equation asks for a grid index of `pallas_call`, which is an operand of its body."""
+        if self.grid_indices is None or eqn.primitive.name != "program_id":
+            return False
+        self._env[eqn.outvars[0]] = self.grid_indices[eqn.params["axis"]]
+        return True
 
     def _op(self, eqn: Any) -> Message:
         from smalt import _rules

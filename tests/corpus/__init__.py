@@ -2,7 +2,7 @@
 
 import importlib
 
-THEMES = ("elementwise", "arrays", "control", "memory", "synchronisation", "tensorcore", "blackwell", "devices", "seeds", "shipped")
+THEMES = ("elementwise", "arrays", "control", "memory", "synchronisation", "tensorcore", "blackwell", "devices", "seeds", "pallas_calls", "shipped")
 
 
 def load_all():

@@ -32,8 +32,12 @@ def main() -> int:
     mode.add_argument("--hashes", action="store_true")
     mode.add_argument("--interpret", nargs="*", metavar="NAME", help="hold references against JAX's GPU interpreter")
     mode.add_argument("--show", nargs="+", metavar="NAME")
+    mode.add_argument("--diff", nargs=2, metavar="VERSION", help="kernels that two versions write differently")
     parser.add_argument("--to", help="with --write: another directory than golden/")
     args = parser.parse_args()
+    if args.diff:
+        print("\n".join(golden.differences(*args.diff)))
+        return 0
     if args.interpret is not None:
         return interpret(args.interpret)
     kernels = golden.serialize_all(args.show)

@@ -89,3 +89,21 @@ def check(kernels: Sequence[Golden]) -> list[str]:
         if k.key in wanted and wanted[k.key] != k.descriptor
     ]
     return problems
+
+
+def differences(a: str, b: str) -> list[str]:
+    """Kernels that two versions write differently, the version's semantics flags aside, and where they part."""
+    from tests.corpus.decode import show
+
+    def text(data: bytes) -> list[str]:
+        return [line for line in show(data).splitlines() if not line.startswith("  semantics:")]
+
+    left, right = read(a), read(b)
+    out = []
+    for key in sorted(left.keys() & right.keys()):
+        x, y = text(left[key]), text(right[key])
+        if x != y:
+            i = next((i for i, (p, q) in enumerate(zip(x, y)) if p != q), min(len(x), len(y)))
+            first = [lines[i].strip() if i < len(lines) else "(end)" for lines in (x, y)]
+            out.append(f"{key}: {first[0]}   |   {first[1]}")
+    return out

@@ -130,7 +130,7 @@ def test_every_primitive_of_the_vocabulary_is_covered():
         for data in golden.read(which).values():
             for region in _regions(decode("KernelDescriptor", data)["body"]):
                 seen.update(op["primitive"] for op in region.get("ops", []))
-    missing = set(_rules._RULES) - seen - {"masked_load", "masked_swap"}
+    missing = set(_rules._RULES) - seen - {"masked_load", "masked_swap", "pallas_block"}  # the last is written as a call
     assert missing == set()
 
 

@@ -324,6 +324,81 @@ def test_target_from_the_environment(compiled, monkeypatch):
     assert compiled[0][1] == "sm_103a"
 
 
+# ------------------------------------------------------------------------------------------ pallas_call
+
+
+def double(x, params=None, **kwargs):
+    def twice(x, o):
+        o[...] = x[...] * 2
+
+    return pl.pallas_call(twice, out_shape=like((128,)), compiler_params=params, **kwargs)(x)
+
+
+@pytest.mark.parametrize("params", [plgpu.CompilerParams(), smalt.CompilerParams()])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_pallas_call_with_parameters_is_taken(compiled, params, platform):
+    with smalt.enabled(True):
+        text = lower(lambda x: double(x, params), X, platforms=(platform,)).as_text()
+    assert "@smalt_kernel" in text
+    assert decode("KernelDescriptor", compiled[0][0].descriptor)["name"] == "twice"
+
+
+def test_pallas_call_without_parameters(compiled):
+    with smalt.enabled(True):
+        assert "@smalt_kernel" in lower(double, X, platforms=("cpu",)).as_text()
+    with smalt.enabled(True, pallas_call=True):
+        assert "@smalt_kernel" in lower(double, X).as_text()
+    smalt.enable(pallas_call=True)
+    assert "@smalt_kernel" in lower(double, X).as_text()
+    smalt.enable()
+    assert not _config.settings().pallas_call
+
+
+def test_pallas_call_is_stock_while_disabled(compiled):
+    with pytest.raises(ValueError, match="Only interpret mode is supported on CPU backend"):
+        lower(double, X, platforms=("cpu",))
+    x = np.arange(128, dtype=np.float32)
+    np.testing.assert_array_equal(double(x, interpret=True), x * 2)
+    with smalt.enabled(True):
+        np.testing.assert_array_equal(double(x, interpret=True), x * 2)
+    assert not compiled
+
+
+def test_pallas_call_says_what_it_lacks(compiled):
+    with smalt.enabled(True), pytest.raises(smalt.Unsupported, match="input_output_aliases; use plgpu.kernel"):
+        lower(lambda x: double(x, input_output_aliases={0: 0}), X, platforms=("cpu",))
+
+
+def test_pallas_call_checks_dimension_semantics(compiled):
+    params = plgpu.CompilerParams(dimension_semantics=["parallel", "sequential"])
+    with smalt.enabled(True), pytest.raises(smalt.InvalidKernel, match="one for each of 1 grid axes, got 2"):
+        lower(lambda x: double(x, params, grid=(1,)), X, platforms=("cpu",))
+
+
+def test_pallas_call_body_sees_the_pipeline_s_slots():
+    def body(x, o):
+        o[...] = x[...] + pl.program_id(1).astype(jnp.float32)
+
+    spec = pl.BlockSpec((64, 64), lambda i, j: (i, j))
+    call = pl.pallas_call(
+        body,
+        out_shape=like((128, 256)),
+        grid=(2, 4),
+        in_specs=[spec],
+        out_specs=spec,
+        compiler_params=plgpu.CompilerParams(dimension_semantics=["parallel", "sequential"], max_concurrent_steps=2),
+    )
+    d, _ = descriptor(call, jax.ShapeDtypeStruct((128, 256), jnp.float32))
+    inner = next(op for op in ops(d["body"]) if op["primitive"] == "call" and op["attrs"][0].get("text") == "pallas_call")
+    load, *_, store = inner["regions"][0]["ops"]
+    assert (load["primitive"], store["primitive"]) == ("load", "store")
+    for op in (load, store):
+        (view,) = op["operands"][0]["ref"]["transforms"]
+        first, *rest = view["index"]["dims"]
+        assert "at" in first and all("slice" in dim for dim in rest)
+    assert not any(op["primitive"] == "program_id" for op in ops(d["body"]))
+
+
 # ------------------------------------------------------------------------------------------ the walker
 
 
