@@ -148,6 +148,8 @@ pub enum ViewError {
     },
     #[error("shape {from:?} cannot be viewed as {to:?} in this layout")]
     BadReshape { from: Vec<u64>, to: Vec<u64> },
+    #[error("elements of {from} bits cannot be seen as elements of {to} bits in this layout")]
+    BadBitcast { from: u32, to: u32 },
     #[error("expected {expected} indices or dimensions, got {got}")]
     Rank { expected: usize, got: usize },
 }
@@ -396,6 +398,90 @@ impl SmemView {
         Ok(out)
     }
 
+    /// Every `step`-th of the positions of dimension `dim` from `start`, `size` of them. An error where the offsets are not regular
+    /// (reverse directions and strides that cut tiles unevenly).
+    pub fn every(&self, dim: usize, start: u64, size: u64, step: u64) -> Result<SmemView, ViewError> {
+        let d = &self.dims[dim];
+        let step = step.max(1);
+        let last = start + size.saturating_sub(1) * step;
+        if size > 0 && last >= d.size {
+            return Err(ViewError::OutOfBounds {
+                dim,
+                start,
+                size: last + 1 - start,
+                bound: d.size,
+            });
+        }
+        let uneven = |tile| ViewError::CutsTile {
+            dim,
+            tile,
+            start: Some(start),
+            divisor: start,
+            size,
+        };
+        if !d.loose.is_empty() {
+            return Err(uneven(1));
+        }
+        let mut out = self.clone();
+        if d.chain.len() == 1 {
+            // One stride: any step will do.
+            let Stride(stride) = d.chain[0].place;
+            out.offset += start * stride;
+            out.dims[dim] = ViewDim::regular(size, smallvec![Digit::new(size, Stride(stride * step))]);
+            return Ok(out);
+        }
+        // Else the step counts whole units of the higher digits.
+        let (low, high) = digits::split(&d.chain, step).ok_or_else(|| uneven(step))?;
+        let low = ViewDim::regular(step, low);
+        let high = ViewDim::regular(digits::extent(&high), high);
+        let cut = cut(&high, Start::Static(start / step), size).map_err(|tile| uneven(tile * step))?;
+        out.offset += low.offset(start % step) + cut.offset;
+        out.dims[dim] = ViewDim::regular(size, cut.chain);
+        Ok(out)
+    }
+
+    /// The same bits as elements of another width; the last dimension grows or shrinks.
+    pub fn bitcast(&self, bits: u32) -> Result<SmemView, ViewError> {
+        let bad = || ViewError::BadBitcast {
+            from: self.bits,
+            to: bits,
+        };
+        let mut out = SmemView { bits, ..self.clone() };
+        if bits == self.bits {
+            return Ok(out);
+        }
+        let minor = out.dims.last_mut().filter(|d| d.loose.is_empty()).ok_or_else(bad)?;
+        if bits < self.bits {
+            let parts = u64::from(self.bits / bits);
+            if !self.bits.is_multiple_of(bits) {
+                return Err(bad());
+            }
+            let mut chain: Chain<Stride> = smallvec![Digit::new(parts, Stride(u64::from(bits)))];
+            chain.extend(minor.chain.iter().copied());
+            *minor = ViewDim::regular(minor.size * parts, chain);
+            return Ok(out);
+        }
+        let parts = u64::from(bits / self.bits);
+        let (low, high) = digits::split(&minor.chain, parts).ok_or_else(bad)?;
+        let whole = digits::merge(&low).as_slice() == [Digit::new(parts, Stride(u64::from(self.bits)))];
+        if !bits.is_multiple_of(self.bits) || !minor.size.is_multiple_of(parts) || !whole {
+            return Err(bad());
+        }
+        *minor = ViewDim::regular(minor.size / parts, high);
+        // Elements must not lie across what is their own size in memory.
+        let strides = out
+            .dims
+            .iter()
+            .chain(&out.dropped)
+            .flat_map(|d| &d.chain)
+            .fold(0, |all, c| all | c.place.0);
+        let aligned = (strides | self.base_alignment()).is_multiple_of(u64::from(bits));
+        if !aligned || u64::from(bits) > out.swizzle.atom().saturating_mul(8) {
+            return Err(bad());
+        }
+        Ok(out)
+    }
+
     /// Dimension `i` of the result is dimension `perm[i]` of this view.
     pub fn transpose(&self, perm: &[usize]) -> SmemView {
         SmemView {
@@ -604,6 +690,46 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn strided_slices_and_bitcasts() {
+        for (tiling, swizzle) in [(vec![], 16), (vec![8, 64], 128), (vec![8, 16], 32)] {
+            let v = SmemView::new(&[32, 128], 16, &tiling, swizzle).unwrap();
+            let mut taken = 0;
+            for (dim, start, size, step) in [
+                (0, 0, 16, 2),
+                (0, 1, 8, 4),
+                (0, 3, 4, 8),
+                (0, 5, 3, 3),
+                (1, 0, 64, 2),
+                (1, 7, 2, 64),
+                (1, 2, 8, 16),
+            ] {
+                let Ok(s) = v.every(dim, start, size, step) else {
+                    continue;
+                };
+                taken += 1;
+                for (i, j) in (0..s.dims[0].size).flat_map(|i| (0..s.dims[1].size).map(move |j| (i, j))) {
+                    let mut index = [i, j];
+                    index[dim] = start + index[dim] * step;
+                    assert_eq!(s.address(&[i, j], &none), v.address(&index, &none));
+                }
+            }
+            assert!(taken >= 5, "{taken}");
+            assert!(v.every(0, 3, 16, 2).is_err());
+            for bits in [4, 8, 32, 64] {
+                let b = v.bitcast(bits).unwrap();
+                for (i, bit) in (0..32).flat_map(|i| (0..128 * 16).step_by(16).map(move |b| (i, b))) {
+                    let (whole, part) = v.address(&[i, bit / 16], &none);
+                    let (byte, low) = b.address(&[i, bit / u64::from(bits)], &none);
+                    let inside = bit % u64::from(bits);
+                    assert_eq!(whole * 8 + u64::from(part), byte * 8 + u64::from(low) + inside);
+                }
+                assert_eq!(b.bitcast(16).unwrap(), v);
+            }
+            assert!(v.transpose(&[1, 0]).bitcast(32).is_err());
         }
     }
 
