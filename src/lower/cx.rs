@@ -7,6 +7,7 @@ use super::{dispatch, relayout};
 use crate::error::{Error, Result};
 use crate::kernel_ir as ir;
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
+use crate::layout::facts::DynId;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
@@ -37,6 +38,8 @@ pub struct LowerCx<'a> {
     /// Who executes what is being lowered: a warpgroup or a warp.
     pub group: Group,
     pub entry: Entry,
+    /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
+    extra: Vec<S>,
 }
 
 /// The entry's parameters, and what is made of them.
@@ -68,6 +71,7 @@ impl<'a> LowerCx<'a> {
             env: SecondaryMap::new(),
             group: kernel.regions[kernel.body].group,
             entry: Entry::default(),
+            extra: vec![],
         };
         cx.number_scratch();
         let tid = cx.b.tid();
@@ -160,6 +164,16 @@ impl<'a> LowerCx<'a> {
             Group::Warpgroup => Uniform::Warpgroup,
             Group::Block => Uniform::Cta,
         }
+    }
+
+    /// A number for a value (32 bits) that views depend on and that is no kernel value.
+    pub fn extra_dyn(&mut self, x: S) -> DynId {
+        self.extra.push(x);
+        DynId(u32::MAX - (self.extra.len() - 1) as u32)
+    }
+    /// The value of such a number.
+    pub fn extra_value(&self, id: DynId) -> Option<S> {
+        self.extra.get((u32::MAX - id.0) as usize).copied()
     }
 
     /// An integer scalar in 32 bits (facts say that it fits).

@@ -170,6 +170,16 @@ fn store_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x
     Ok(())
 }
 
+/// One element as [`super::value::Lowered::Scalar`] keeps it, of the executing thread.
+pub fn load_element(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType) -> Result<S> {
+    load_scalar(cx, target, addr, dtype, Uniform::Thread)
+}
+
+/// Stores one element of the executing thread.
+pub fn store_element(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x: S) -> Result<()> {
+    store_scalar(cx, target, addr, dtype, x)
+}
+
 // ------------------------------------------------------------------------------------------------------------ addresses
 
 /// A thread's part of an index or address: lane and warp digits.

@@ -51,6 +51,9 @@ fn start_of(kernel: &Kernel, index: Index) -> Start {
 
 /// The scalar that a number stands for, in 32 bits.
 pub fn dyn_value(cx: &mut LowerCx, id: DynId) -> Result<S> {
+    if let Some(x) = cx.extra_value(id) {
+        return Ok(x);
+    }
     cx.index32(Value::new(id.0 as usize))
 }
 
