@@ -211,7 +211,7 @@ def _places(device: str) -> list[int | None]:
 _DTYPES = {
     "bool": "bool", "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16",
     **{f"{k}{n}": f"{'u' if k == 'u' else ''}int{n}" for k in "iu" for n in (8, 16, 32, 64)},
-    "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
 }  # fmt: skip
 
 

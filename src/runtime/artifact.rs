@@ -1,11 +1,12 @@
 //! A compiled kernel.
+use super::buffers::BufferSpec;
 use super::pipeline::{CompileOptions, Compiled};
 use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::error::{Error, Fault};
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSwizzle};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 use std::sync::{Arc, OnceLock};
 
@@ -14,28 +15,6 @@ use std::sync::{Arc, OnceLock};
 pub struct Phase {
     pub name: &'static str,
     pub micros: u64,
-}
-
-/// A buffer of the launch.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct BufferSpec {
-    pub role: BufferRole,
-    pub bytes: u64,
-    /// E.g. `f32[64,128]`, for messages.
-    pub text: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BufferRole {
-    /// Read.
-    Input,
-    /// Written.
-    Output,
-    /// Read and written in place; the aliased result, if there is one, is the same memory.
-    Mutable,
-    /// Zeroed before the launch.
-    Scratch,
 }
 
 /// A compiled kernel. Shared by all call sites with the same descriptor, target and options.
@@ -74,14 +53,11 @@ impl Artifact {
 
     /// An artifact of PTX text that somebody wrote: no descriptor, no emulator program.
     pub fn from_ptx(name: &str, ptx: &str, launch: LaunchSpec, buffers: Vec<BufferSpec>, target: &str) -> Artifact {
-        let count = |roles: &[BufferRole]| buffers.iter().filter(|buffer| roles.contains(&buffer.role)).count();
         let compiled = Compiled {
             name: name.into(),
             flat: None,
             ptx: ptx.into(),
             launch,
-            operands: count(&[BufferRole::Input, BufferRole::Mutable]),
-            results: count(&[BufferRole::Output]),
             buffers,
             notes: serde_json::Value::Null,
             host: None,
@@ -215,8 +191,6 @@ impl Artifact {
             "line_info": self.options.line_info,
             "launch": self.compiled.launch,
             "buffers": self.compiled.buffers,
-            "operands": self.compiled.operands,
-            "results": self.compiled.results,
             "ptx_bytes": self.compiled.ptx.len(),
             "phases": self.phases,
             "assembled": assembled,
@@ -282,6 +256,7 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
 /// Kernels that tests of the wire use in place of descriptors: `smalt-test:NAME`.
 #[cfg(feature = "test-handlers")]
 pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> {
+    use super::buffers::BufferRole;
     use super::host::HostBuffer;
     use crate::ptx::launch::TensorMapSpec;
     fn run_add_one(buffers: &[HostBuffer]) -> Result<(), Error> {
@@ -300,6 +275,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             role,
             bytes,
             text: text.into(),
+            alias_of: (role == BufferRole::Output && roles[0] == BufferRole::Mutable).then_some(0),
         };
         Compiled {
             name: entry.into(),
@@ -316,8 +292,6 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
                 uses_programmatic_launch: false,
             },
             buffers: roles.map(buffer).to_vec(),
-            operands: 1,
-            results: 1,
             notes: serde_json::Value::Null,
             host: Some(host),
         }

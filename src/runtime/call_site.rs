@@ -1,6 +1,6 @@
 //! A kernel at one place of one program: what the FFI handlers hold.
 use super::host::{self, HostBuffer};
-use super::{Artifact, BufferRole, CompileOptions, Locations, cache};
+use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
 use crate::error::{Error, Fault};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -69,15 +69,28 @@ impl CallSite {
             },
             None => error,
         })?;
-        let compiled = &artifact.compiled;
-        let scratch = compiled.buffers.len() - compiled.operands - compiled.results;
-        let operands = (0..compiled.operands).map(Place::Operand);
-        let results = (0..compiled.results).map(Place::Result);
-        let extra = (0..scratch).map(|index| Place::Operand(compiled.operands + index));
+        let buffers = &artifact.compiled.buffers;
+        let is_result = |buffer: &BufferSpec| buffer.role == BufferRole::Output;
+        let scratch = buffers
+            .iter()
+            .filter(|buffer| buffer.role == BufferRole::Scratch)
+            .count();
+        let results = buffers.iter().filter(|buffer| is_result(buffer)).count();
+        // In the call, scratch is operands behind the kernel's own, and results behind its own, aliased.
+        let mut next = (0, 0);
+        let order = buffers.iter().map(|buffer| {
+            if is_result(buffer) {
+                next.1 += 1;
+                Place::Result(next.1 - 1)
+            } else {
+                next.0 += 1;
+                Place::Operand(next.0 - 1)
+            }
+        });
         Ok(CallSite {
-            order: operands.chain(results).chain(extra).collect(),
-            operands: compiled.operands + scratch,
-            results: compiled.results + scratch,
+            order: order.collect(),
+            operands: buffers.len() - results,
+            results: results + scratch,
             locations,
             artifact,
         })
@@ -156,6 +169,17 @@ impl CallSite {
                     Error::internal(format!("buffer {index} of the custom call has the wrong size"))
                         .expected(format!("{} bytes ({})", spec.bytes, spec.text))
                         .got(format!("{} bytes", buffer.bytes)),
+                );
+            }
+            if let Some(operand) = spec.alias_of
+                && buffers[operand as usize].address != buffer.address
+            {
+                return Err(
+                    Error::internal(format!("result {index} of the custom call is not its operand's memory"))
+                        .expected(format!(
+                            "the memory of operand {operand}, as the kernel modifies it in place"
+                        ))
+                        .remedy("lower the program again: its input-output aliases were lost"),
                 );
             }
             take(buffer);

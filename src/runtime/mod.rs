@@ -8,6 +8,7 @@
 //! Compile early, launch late: lowering compiles (so that errors are Python exceptions) and starts the assembler in
 //! the background, Instantiate finds the artifact in the cache, Initialize loads it, Execute only launches.
 mod artifact;
+pub mod buffers;
 mod cache;
 mod call_site;
 mod doctor;
@@ -18,7 +19,8 @@ mod locations;
 mod panics;
 pub mod pipeline;
 
-pub use artifact::{Artifact, BufferRole, BufferSpec, Phase};
+pub use artifact::{Artifact, Phase};
+pub use buffers::{BufferRole, BufferSpec};
 pub use cache::{Stats, compile, stats};
 pub use call_site::{BufferView, CallSite, CallSiteAttributes};
 pub use doctor::doctor;

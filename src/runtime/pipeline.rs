@@ -1,5 +1,6 @@
 //! The compiler: one function, a list of passes.
-use super::artifact::{BufferSpec, Phase};
+use super::artifact::Phase;
+use super::buffers::BufferSpec;
 use super::host::HostBuffer;
 use crate::error::{Error, Fault};
 use crate::ptx::Flat;
@@ -27,10 +28,6 @@ pub struct Compiled {
     pub launch: LaunchSpec,
     /// Operands, then results, then scratch: the buffers in the launch's numbering.
     pub buffers: Vec<BufferSpec>,
-    /// How many of `buffers` are operands, scratch not counted.
-    pub operands: usize,
-    /// How many of `buffers` are results, scratch not counted.
-    pub results: usize,
     /// What passes wish to report: chosen layouts and transforms, with their reasons.
     pub notes: serde_json::Value,
     /// A test's stand-in for the emulator.

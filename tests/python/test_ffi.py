@@ -195,6 +195,11 @@ def test_wrong_buffers_are_refused(name):
         jax.block_until_ready(jax.jit(lambda v: [f(v)])(x()))
 
 
+def test_a_lost_alias_is_refused():
+    with pytest.raises(Exception, match="(?s)result 1 of the custom call is not its operand's memory"):
+        jax.block_until_ready(jax.jit(lambda v: call("add_one_in_place", v))(x()))
+
+
 def test_sub_byte_and_odd_sized_operands_pass():
     # 8192 int4 are 4096 bytes.
     f = jax.jit(lambda v: call("add_one", v))
