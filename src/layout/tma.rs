@@ -172,7 +172,7 @@ struct BoxDigit {
 }
 
 /// Plans a copy of `bits`-wide elements. `parts` CTAs each do one part of it for all (1: no sharing). The pieces of
-/// part `p` are those at positions `p·n/parts …` of the list.
+/// part `p` are those at positions `p·n/parts …` of the list: part 0's, moved by `p` times a constant step.
 pub fn plan(
     gmem: &[GmemDim],
     smem: &SmemView,
@@ -522,20 +522,29 @@ fn plan_tensor(
         whole &= side == d.size;
         boxes.push(side);
     }
-    // A shared copy is cut into equal numbers of pieces, along the outermost digits first.
+    // A shared copy is cut along one digit, so that the parts are equal up to a step; outside of it, nothing is dense.
     let count = |boxes: &[u64]| digits.iter().zip(boxes).map(|(d, b)| d.size / b).product::<u64>();
-    for k in (1..boxes.len()).rev() {
-        let lacking = parts / gcd(parts, count(&boxes));
-        if lacking == 1 {
-            break;
+    let mut shared = 0;
+    if parts > 1 {
+        let mut best: Option<(u64, usize, Vec<u64>)> = None;
+        for k in (1..boxes.len()).rev() {
+            let lacking = parts / gcd(parts, digits[k].size / boxes[k]);
+            if !boxes[k].is_multiple_of(lacking) {
+                continue;
+            }
+            let mut cut = boxes.clone();
+            if lacking > 1 {
+                cut[k] /= lacking;
+                cut[k + 1..].fill(1);
+            }
+            let pieces = count(&cut);
+            if best.as_ref().is_none_or(|b| pieces < b.0) {
+                best = Some((pieces, k, cut));
+            }
         }
-        let cut = gcd(boxes[k], lacking);
-        boxes[k] = if cut == lacking { boxes[k] / cut } else { 1 };
+        (_, shared, boxes) = best.ok_or(CopyError::Parts { parts })?;
     }
     let pieces = count(&boxes);
-    if !pieces.is_multiple_of(parts) {
-        return Err(CopyError::Parts { parts });
-    }
     if pieces > MAX_PIECES.max(parts) {
         return Err(CopyError::Pieces {
             pieces,
@@ -579,37 +588,47 @@ fn plan_tensor(
             });
         }
     }
-    // The outer digits' pieces come last, so that a part's pieces are consecutive in the list.
+    // The outer digits' pieces come last, and last of all the parts of a shared copy.
     let none: ArrayVec<u32, 5> = map.iter().map(|_| 0).collect();
     plan.pieces.push(Piece { coords: none, smem: 0 });
-    for (d, side) in digits.iter().zip(&boxes) {
+    let step_of = |n: usize| -> Result<(usize, u64, u64), CopyError> {
+        let (d, side) = (&digits[n], boxes[n]);
         // Which coordinate a step moves, and by how much.
         let (k, by) = match d.steps {
             None => (
                 map.iter()
                     .position(|m| std::ptr::eq(m.0, d))
                     .expect("map digits are in the map"),
-                *side,
+                side,
             ),
             Some((dim, weight)) => {
                 let at = |m: &(&BoxDigit, u64)| m.0.own.iter().find(|o| o.0 == dim).map(|o| o.1);
-                let (k, scale) = map
-                    .iter()
-                    .enumerate()
-                    .find_map(|(k, m)| Some((k, at(m)?)))
-                    .ok_or(CopyError::NotDense)?;
+                let found = map.iter().enumerate().find_map(|(k, m)| Some((k, at(m)?)));
+                let (k, scale) = found.ok_or(CopyError::NotDense)?;
                 (k, weight * scale)
             }
         };
+        Ok((k, by, side * d.smem / 8))
+    };
+    let mut repeat = |n: usize, times: u64, unit: u64| -> Result<(), CopyError> {
+        let (k, by, smem) = step_of(n)?;
         let old = std::mem::take(&mut plan.pieces);
-        for c in 0..d.size / side {
+        for c in (0..times).map(|c| c * unit) {
             plan.pieces.extend(old.iter().map(|p| {
                 let mut piece = p.clone();
                 piece.coords[k] += (c * by) as u32;
-                piece.smem += (c * side * d.smem / 8) as u32;
+                piece.smem += (c * smem) as u32;
                 piece
             }));
         }
+        Ok(())
+    };
+    let own = |n: usize| digits[n].size / boxes[n] / if n == shared { parts } else { 1 };
+    for n in 0..digits.len() {
+        repeat(n, own(n), 1)?;
+    }
+    if parts > 1 {
+        repeat(shared, parts, own(shared))?;
     }
     // Destinations: 128 bytes, and whole groups of 8 rows of a swizzle, whose pattern is anchored there.
     let needed = if swizzle == 0 { 128 } else { u64::from(swizzle) * 8 };

@@ -205,7 +205,15 @@ fn random_copies() {
                     CopyPlan::Bulk(_) => bulks += 1,
                     CopyPlan::Tensor(t) => {
                         tensors += 1;
-                        assert_eq!(t.pieces.len() as u64 % parts, 0);
+                        let n = t.pieces.len() / parts as usize;
+                        assert_eq!(t.pieces.len(), n * parts as usize);
+                        // A part is part 0, moved.
+                        for (k, p) in t.pieces.iter().enumerate() {
+                            let (part, like, step) = ((k / n) as u32, &t.pieces[k % n], &t.pieces[n % t.pieces.len()]);
+                            assert_eq!(p.smem, like.smem + part * step.smem);
+                            let moved = |i: usize| like.coords[i] + part * step.coords[i];
+                            assert!((0..p.coords.len()).all(|i| p.coords[i] == moved(i)), "{t:?}");
+                        }
                         pieces += u32::from(t.pieces.len() as u64 > parts);
                         shared += u32::from(parts > 1);
                     }

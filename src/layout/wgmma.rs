@@ -170,6 +170,27 @@ impl Operand {
         })
     }
 
+    /// The operand with the widest instruction that `n` columns of B allow: its N, and the operand.
+    pub fn widest(view: &SmemView, mn: usize, k: usize, integer: bool) -> Result<(u64, Operand), OperandError> {
+        let n = view.dims[mn].size;
+        let row = u64::from(view.swizzle.bytes() * 8 / view.bits);
+        let mut first = None;
+        for block in [1, row] {
+            let Some(span) = instruction_n_for(n, block, integer) else {
+                continue;
+            };
+            match Operand::of(view, mn, k, span) {
+                Ok(operand) => return Ok((span, operand)),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or(OperandError::Extent {
+            dim: "N",
+            extent: n,
+            multiple: 8,
+        }))
+    }
+
     /// The descriptor without its start address.
     pub fn descriptor(&self) -> u64 {
         let mode: u64 = match self.swizzle {
@@ -382,6 +403,9 @@ mod tests {
             Err(OperandError::Uneven { dim: "M or N" })
         );
         assert!(check(&view, 1, 0, 64, 0).is_ok());
+        assert_eq!(Operand::widest(&view, 1, 0, false).unwrap().0, 64);
+        assert_eq!(Operand::widest(&view.transpose(&[1, 0]), 0, 1, false).unwrap().0, 64);
+        assert_eq!(Operand::widest(&view, 0, 1, false).unwrap().0, 64);
         assert_eq!(
             Operand::of(&view, 0, 1, 48),
             Err(OperandError::Extent {

@@ -90,12 +90,10 @@ fn planned(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout) -> Result<A
     })?;
     match plan.kind {
         RelayoutKind::Registers(program) if Packing::of(a.dtype) == Packing::Wide => {
-            // Both halves travel alike.
-            let halves: Vec<[S; 2]> = a.regs.iter().map(|r| cx.b.unpack64(*r)).collect();
-            let low: Vec<S> = halves.iter().map(|h| h[0]).collect();
-            let high: Vec<S> = halves.iter().map(|h| h[1]).collect();
-            let (low, high) = (run(cx, &program, &low), run(cx, &program, &high));
-            let regs = low.into_iter().zip(high).map(|(l, h)| cx.b.pack64(l, h)).collect();
+            // A program counts words: low and high half of slot 0, of slot 1, and so on.
+            let halves: Vec<S> = a.regs.iter().flat_map(|r| cx.b.unpack64(*r)).collect();
+            let moved = run(cx, &program, &halves);
+            let regs = moved.chunks(2).map(|h| cx.b.pack64(h[0], h[1])).collect();
             Ok(ArrayRegs {
                 dtype: a.dtype,
                 layout: layout.clone(),

@@ -10,7 +10,7 @@ use super::view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
-use crate::layout::wgmma::{Major, Operand, OperandError, instruction_n};
+use crate::layout::wgmma::{Major, Operand, OperandError};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src, Srcs, Tied};
@@ -146,22 +146,14 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
             .expected(format!("K a multiple of {k_step}"))
             .got(shapes()));
     }
-    let Some(inst_n) = instruction_n(n) else {
+    if !n.is_multiple_of(8) {
         return Err(Error::invalid("wgmma").expected("N a multiple of 8").got(shapes()));
-    };
-    // int8 has fewer N (PTX ISA, wgmma.mma_async shapes): 8, 16, 24, then multiples of 16.
-    let inst_n = if acc_kind == AccType::S32 {
-        (1..=inst_n / 8)
-            .rev()
-            .map(|i| i * 8)
-            .find(|c| n % c == 0 && (*c <= 24 || c % 16 == 0))
-            .unwrap_or(8)
-    } else {
-        inst_n
-    };
+    }
     let place = view::smem_view(cx, b, false)?;
     // B is K × N: dimension 1 is N.
-    let right = Operand::of(&place.view, 1, 0, inst_n).map_err(|e| operand_error("right operand", b, e))?;
+    let integer = acc_kind == AccType::S32;
+    let (inst_n, right) =
+        Operand::widest(&place.view, 1, 0, integer).map_err(|e| operand_error("right operand", b, e))?;
     let right_start = descriptor(cx, &place, &right)?;
     let left = match a {
         MmaOperand::Smem(r) => {
