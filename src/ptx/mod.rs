@@ -16,6 +16,7 @@ pub mod legal;
 pub mod modifier;
 pub mod operand;
 pub mod out_of_ssa;
+pub mod parse;
 pub mod print;
 pub mod simplify;
 pub mod ssa;

@@ -3,7 +3,7 @@ use super::flat::{Flat, FlatInst, Reg, Terminator, Uniformity};
 use super::inst::{Inst, ROWS};
 use super::launch::EntryParam;
 use super::operand::*;
-use crate::error::Loc;
+use crate::error::{Error, Loc};
 use std::fmt::Write;
 use std::sync::LazyLock;
 
@@ -227,6 +227,12 @@ pub fn isa_version(flat: &Flat) -> u16 {
     of_insts.max(if param_bytes > 4352 { 81 } else { 80 })
 }
 
+/// The module behind a comment with the launch, which PTX does not say: what [`super::parse`] reads back whole.
+pub fn print_with_launch(flat: &Flat) -> Result<String, Error> {
+    let json = serde_json::to_string(&flat.launch).map_err(|e| Error::internal(format!("smalt.launch: {e}")))?;
+    Ok(format!("// smalt.launch {json}\n{}", print(flat)))
+}
+
 /// The whole module. Every instruction carries `.loc` with its op as the line of one synthetic file.
 pub fn print(flat: &Flat) -> String {
     let mut out = String::with_capacity(256 * 1024);
@@ -259,13 +265,14 @@ pub fn print(flat: &Flat) -> String {
             let _ = writeln!(out, "\t.reg {} %{}<{n}>;", class.ptx_type(), class.prefix());
         }
     }
-    let mut loc = Loc::default();
+    // The line that `.loc` last named; op 0, the call site, is line 1 unless nothing was named yet.
+    let mut line = Loc::default().0;
     for (b, block) in flat.blocks.iter().enumerate() {
         let _ = writeln!(out, "B{b}:");
         for inst in &block.insts {
-            if inst.loc != loc {
-                loc = inst.loc;
-                let _ = writeln!(out, "\t.loc 1 {} 0", loc.0.max(1));
+            if inst.loc.0.max(line.min(1)) != line {
+                line = inst.loc.0.max(1);
+                let _ = writeln!(out, "\t.loc 1 {line} 0");
             }
             out.push('\t');
             write_flat_inst(&mut out, inst);
@@ -288,10 +295,17 @@ pub fn print(flat: &Flat) -> String {
                     Uniformity::Divergent { .. } => "",
                 };
                 let neg = |n: bool| if n { "!" } else { "" };
-                if then.0 == next {
-                    let _ = writeln!(out, "\t@{}{} bra{uni} {otherwise};", neg(!guard.negated), guard.pred);
+                let (negated, to) = if then.0 == next {
+                    (!guard.negated, otherwise)
                 } else {
-                    let _ = writeln!(out, "\t@{}{} bra{uni} {then};", neg(guard.negated), guard.pred);
+                    (guard.negated, then)
+                };
+                let _ = write!(out, "\t@{}{} bra{uni} {to};", neg(negated), guard.pred);
+                if let Uniformity::Divergent { reconverge } = uniformity {
+                    let _ = write!(out, " // reconverge {reconverge}");
+                }
+                out.push('\n');
+                if then.0 != next {
                     if otherwise.0 != next {
                         let _ = writeln!(out, "\tbra.uni {otherwise};");
                     }

@@ -1,0 +1,533 @@
+//! PTX text → flat form, for the subset that [`super::print`] writes (file tests, print → parse → print).
+//!
+//! Instructions are matched against the table's syntax; a wait loop folds back into its row. What PTX does not say
+//! comes from comments: `// smalt.launch {json}` in front of the module, `// reconverge B5` behind a divergent branch.
+use super::flat::*;
+use super::inst::{Inst, Names, ROWS, RegMap};
+use super::launch::{EntryParam, LaunchSpec};
+use super::legal;
+use super::operand::*;
+use super::print::{Piece, SYNTAX};
+use crate::error::{Error, Fault, Loc};
+use rustc_hash::FxHashMap;
+use std::sync::LazyLock;
+
+/// Rows by the first word of what they print.
+static BY_WORD: LazyLock<FxHashMap<String, Vec<usize>>> = LazyLock::new(|| {
+    let mut map: FxHashMap<String, Vec<usize>> = FxHashMap::default();
+    for (row, pieces) in SYNTAX.iter().enumerate() {
+        let starts: Vec<String> = match &pieces[0] {
+            Piece::Text(text) => vec![text.clone()],
+            Piece::Field(i) => ROWS[row].choices[*i]().iter().map(|t| t.to_string()).collect(),
+            Piece::Vector(_) | Piece::Length(_) => vec![],
+        };
+        for start in starts {
+            let rows = map.entry(first_word(&start).to_string()).or_default();
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+        }
+    }
+    map
+});
+
+fn first_word(text: &str) -> &str {
+    let end = text
+        .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .unwrap_or(text.len());
+    // Blocks start with their brace.
+    &text[..end.max(1).min(text.len())]
+}
+
+struct FlatNames;
+
+impl Names for FlatNames {
+    type Reg = Reg;
+    fn reg(&mut self, text: &str) -> Option<Reg> {
+        let name = text.strip_prefix('%')?;
+        Class::ALL.into_iter().find_map(|class| {
+            let index = name.strip_prefix(class.prefix())?.parse().ok()?;
+            Some(Reg { class, index })
+        })
+    }
+    fn param(&mut self, text: &str) -> Option<ParamRef> {
+        text.strip_prefix("smalt_p")?.parse().ok().map(ParamRef)
+    }
+}
+
+/// The length of an operand at the start of `text`; `None` when there is none of that kind.
+fn operand_len(kind: &str, text: &str) -> Option<usize> {
+    let word = |t: &str| {
+        t.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '%' | '_' | '-'))
+            .unwrap_or(t.len())
+    };
+    let bracketed = |close: char| text.find(close).map(|end| end + 1);
+    let len = match (kind, text.as_bytes().first()?) {
+        ("addr", b'[') => bracketed(']')?,
+        ("addr", _) => return None,
+        ("defs" | "srcs" | "tied", b'{') => bracketed('}')?,
+        ("def" | "reg", b'%') | ("defs" | "tied", b'%') => word(text),
+        ("def" | "reg" | "defs" | "tied", _) => return None,
+        ("src" | "srcs" | "number" | "param", _) => word(text),
+        _ => return None,
+    };
+    (len > 0).then_some(len)
+}
+
+/// Matches `pieces` at the start of `text`; fills the fields' texts and gives what is left.
+fn match_pieces<'t>(row: usize, pieces: &[Piece], text: &'t str, fields: &mut [&'t str]) -> Option<&'t str> {
+    let Some((piece, rest)) = pieces.split_first() else {
+        return Some(text);
+    };
+    match piece {
+        Piece::Text(t) => match_pieces(row, rest, text.strip_prefix(t.as_str())?, fields),
+        Piece::Vector(_) => {
+            if let Some(after) = text.strip_prefix(".v") {
+                let end = after.find(|c: char| !c.is_ascii_digit())?;
+                if end > 0 {
+                    return match_pieces(row, rest, &after[end..], fields);
+                }
+            }
+            match_pieces(row, rest, text, fields)
+        }
+        Piece::Length(_) => {
+            let end = text.find(|c: char| !c.is_ascii_digit())?;
+            match_pieces(row, rest, &text[end..], fields)
+        }
+        Piece::Field(i) => {
+            let kind = ROWS[row].fields[*i].0;
+            if kind == "modifier" {
+                // The longest first: `.b16x2` before `.b16`.
+                let mut choices = ROWS[row].choices[*i]();
+                choices.retain(|c| text.starts_with(c));
+                choices.sort_by_key(|c| std::cmp::Reverse(c.len()));
+                choices.into_iter().find_map(|c| {
+                    // A modifier that stands twice in the syntax stands for the same text.
+                    fields[*i] = &text[..c.len()];
+                    match_pieces(row, rest, &text[c.len()..], fields)
+                })
+            } else {
+                // A number that the opcode contains ends at its digits.
+                let mut len = operand_len(kind, text)?;
+                if kind == "number"
+                    && matches!(rest.first(), Some(Piece::Text(t)) if t.starts_with('k') || t.starts_with('.'))
+                {
+                    len = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+                }
+                fields[*i] = &text[..len];
+                match_pieces(row, rest, &text[len..], fields)
+            }
+        }
+    }
+}
+
+/// Cuts immediates to their slots.
+struct Cut;
+
+impl RegMap<Reg, Reg> for Cut {
+    fn reg(&mut self, r: Reg, _: Slot) -> Reg {
+        r
+    }
+    fn def(&mut self, r: Reg, _: Slot) -> Reg {
+        r
+    }
+    fn imm(&mut self, bits: u64, slot: Slot) -> Src<Reg> {
+        Src::Imm(bits & slot.class.mask())
+    }
+}
+
+/// Registers fit their slots, and no immediate stands where none may.
+fn fits(inst: &Inst<Reg>) -> bool {
+    let mut ok = legal::check(inst).is_ok();
+    inst.for_each_use(|r, slot| ok &= r.class == slot.class);
+    inst.for_each_def(|r, slot| ok &= r.class == slot.class);
+    for field in inst.fields() {
+        match field {
+            Field::Src(Src::Imm(_), slot) => ok &= slot.literal != LiteralStyle::None,
+            Field::Srcs(list, slot) => {
+                ok &= slot.literal != LiteralStyle::None || list.iter().all(|s| s.reg().is_some());
+            }
+            _ => {}
+        }
+    }
+    ok
+}
+
+/// One instruction without its guard at the start of `text`, and what is left. Of several rows that fit the text the
+/// first legal one is meant; an illegal one is left for the verifier to name.
+pub fn parse_inst(text: &str) -> Option<(Inst<Reg>, &str)> {
+    let mut illegal = None;
+    for &row in BY_WORD.get(first_word(text))? {
+        let mut fields = vec![""; ROWS[row].fields.len()];
+        let Some(rest) = match_pieces(row, &SYNTAX[row], text, &mut fields) else {
+            continue;
+        };
+        let Some(inst) = Inst::from_fields(row, &fields, &mut FlatNames) else {
+            continue;
+        };
+        let inst = inst.map(&mut Cut);
+        if fits(&inst) {
+            return Some((inst, rest));
+        }
+        illegal.get_or_insert((inst, rest));
+    }
+    illegal
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl<'t> Parser<'t> {
+    fn line_number(&self) -> usize {
+        self.text[..self.at].matches('\n').count() + 1
+    }
+    fn error(&self, what: impl Into<String>) -> Error {
+        let line = self.text[self.at..].lines().next().unwrap_or("");
+        Error::new(
+            Fault::InvalidKernel,
+            format!("PTX line {}: {}", self.line_number(), what.into()),
+        )
+        .got(line.trim())
+    }
+    fn rest(&self) -> &'t str {
+        &self.text[self.at..]
+    }
+    fn skip_space(&mut self) {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start().len();
+    }
+    /// The rest of the line, trimmed; moves to the next.
+    fn line(&mut self) -> &'t str {
+        let rest = self.rest();
+        let end = rest.find('\n').unwrap_or(rest.len());
+        self.at += (end + 1).min(rest.len());
+        rest[..end].trim()
+    }
+    /// The next line that is not empty, without moving.
+    fn peek(&mut self) -> &'t str {
+        self.skip_space();
+        let rest = self.rest();
+        rest[..rest.find('\n').unwrap_or(rest.len())].trim()
+    }
+    fn expect(&mut self, prefix: &str) -> Result<&'t str, Error> {
+        let line = self.peek();
+        let Some(after) = line.strip_prefix(prefix) else {
+            return Err(self.error("the module's header").expected(prefix));
+        };
+        self.line();
+        Ok(after.trim())
+    }
+    fn numbers<T: std::str::FromStr>(&self, text: &str) -> Result<Vec<T>, Error> {
+        let parsed: Option<Vec<T>> = text.split(',').map(|t| t.trim().parse().ok()).collect();
+        parsed.ok_or_else(|| self.error("numbers").got(text))
+    }
+}
+
+/// How a block ended in the text.
+enum Ending {
+    Open,
+    Cond {
+        guard: Guard,
+        then: String,
+        uniformity: Option<Option<String>>,
+    },
+    Done,
+}
+
+/// A module of one kernel, as [`super::print::print`] writes it.
+pub fn parse(text: &str) -> Result<Flat, Error> {
+    let mut p = Parser { text, at: 0 };
+    let mut launch: Option<LaunchSpec> = None;
+    while let line = p.peek()
+        && line.starts_with("//")
+    {
+        if let Some(json) = line.strip_prefix("// smalt.launch ") {
+            launch = Some(serde_json::from_str(json).map_err(|e| p.error(format!("smalt.launch: {e}")))?);
+        }
+        p.line();
+    }
+    p.expect(".version")?;
+    let target = p.expect(".target")?.to_string();
+    p.expect(".address_size 64")?;
+    p.expect(".extern .shared")?;
+    let entry = p.expect(".visible .entry")?.trim_end_matches('(').trim().to_string();
+    let mut params = vec![];
+    loop {
+        let line = p.peek();
+        if line == ")" {
+            p.line();
+            break;
+        }
+        if !line.starts_with(".param") {
+            return Err(p.error("a parameter").expected(".param"));
+        }
+        params.push(line.contains(".align 64"));
+        p.line();
+    }
+    let block = *p.numbers(p.clone_expect(".maxntid")?)?.first().unwrap_or(&1);
+    p.expect(".maxntid")?;
+    let mut min_ctas_per_sm = None;
+    let mut cluster = [1, 1, 1];
+    loop {
+        let line = p.peek();
+        if let Some(n) = line.strip_prefix(".minnctapersm") {
+            min_ctas_per_sm = Some(n.trim().parse().map_err(|_| p.error("a number"))?);
+        } else if let Some(dims) = line.strip_prefix(".reqnctapercluster") {
+            let dims: Vec<u32> = p.numbers(dims)?;
+            cluster = dims.try_into().map_err(|_| p.error("three cluster dimensions"))?;
+        } else if line != ".explicitcluster" {
+            break;
+        }
+        p.line();
+    }
+    p.expect("{")?;
+    let mut registers = [0; 4];
+    while let Some(decl) = p.peek().strip_prefix(".reg") {
+        let parsed = Class::ALL.into_iter().find_map(|class| {
+            let rest = decl.trim().strip_prefix(class.ptx_type())?.trim().strip_prefix('%')?;
+            let count = rest
+                .strip_prefix(class.prefix())?
+                .strip_prefix('<')?
+                .strip_suffix(">;")?;
+            Some((class, count.parse().ok()?))
+        });
+        let (class, count): (Class, u32) = parsed.ok_or_else(|| p.error("a register declaration"))?;
+        registers[class as usize] = count;
+        p.line();
+    }
+    let blocks = parse_blocks(&mut p)?;
+    let launch = match launch {
+        Some(launch) => launch,
+        None => LaunchSpec {
+            entry: entry.clone(),
+            grid: cluster,
+            cluster,
+            block,
+            smem_bytes: 0,
+            params: params
+                .iter()
+                .enumerate()
+                .map(|(i, map)| match map {
+                    false => Ok(EntryParam::Pointer { buffer: i as u32 }),
+                    true => Err(p.error("a tensor map needs a `// smalt.launch` comment")),
+                })
+                .collect::<Result<_, _>>()?,
+            scratch: vec![],
+            uses_programmatic_launch: false,
+        },
+    };
+    if launch.entry != entry
+        || launch.block != block
+        || launch.cluster != cluster
+        || launch.params.len() != params.len()
+    {
+        return Err(p.error("smalt.launch and the module differ in entry, threads, cluster or parameters"));
+    }
+    Ok(Flat {
+        launch,
+        target,
+        registers,
+        blocks,
+        min_ctas_per_sm,
+    })
+}
+
+impl<'t> Parser<'t> {
+    /// What follows `prefix` on the next line, without moving.
+    fn clone_expect(&self, prefix: &str) -> Result<&'t str, Error> {
+        Parser {
+            text: self.text,
+            at: self.at,
+        }
+        .expect(prefix)
+    }
+}
+
+fn parse_guard(text: &str) -> Option<(Guard, &str)> {
+    let rest = text.strip_prefix('@')?;
+    let (negated, rest) = match rest.strip_prefix('!') {
+        Some(rest) => (true, rest),
+        None => (false, rest),
+    };
+    let (name, rest) = rest.split_once(' ')?;
+    let pred = FlatNames.reg(name)?;
+    Some((Guard { pred, negated }, rest))
+}
+
+fn parse_blocks(p: &mut Parser<'_>) -> Result<Vec<Block>, Error> {
+    let mut labels: FxHashMap<String, u32> = FxHashMap::default();
+    let mut blocks: Vec<(Vec<FlatInst>, Ending, Option<String>, Loc)> = vec![];
+    let mut loc = Loc::default();
+    loop {
+        let line = p.peek();
+        if line == "}" {
+            p.line();
+            break;
+        }
+        if line.is_empty() {
+            return Err(p.error("the kernel ends without `}`"));
+        }
+        if let Some(label) = line.strip_suffix(':') {
+            labels.insert(label.to_string(), blocks.len() as u32);
+            blocks.push((vec![], Ending::Open, None, loc));
+            p.line();
+            continue;
+        }
+        if line.starts_with("//") {
+            p.line();
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix(".loc 1 ") {
+            let op = rest.split(' ').next().and_then(|n| n.parse().ok());
+            loc = Loc(op.ok_or_else(|| p.error("a .loc of file 1"))?);
+            p.line();
+            continue;
+        }
+        let Some((insts, ending, jump, at)) = blocks.last_mut() else {
+            return Err(p.error("a label before the first instruction"));
+        };
+        let (guard, body) = match parse_guard(line) {
+            Some((guard, body)) => (Some(guard), body),
+            None => (None, line),
+        };
+        if let Some(branch) = body.strip_prefix("bra") {
+            let (uniform, branch) = match branch.strip_prefix(".uni ") {
+                Some(b) => (true, b),
+                None => (false, branch.trim_start()),
+            };
+            let (to, comment) = branch.split_once(';').ok_or_else(|| p.error("`;`"))?;
+            let reconverge = comment
+                .trim()
+                .strip_prefix("// reconverge ")
+                .map(|t| t.trim().to_string());
+            *at = loc;
+            match (guard, &ending) {
+                (Some(guard), Ending::Open) => {
+                    *ending = Ending::Cond {
+                        guard,
+                        then: to.trim().to_string(),
+                        uniformity: if uniform { None } else { Some(reconverge) },
+                    };
+                }
+                (None, Ending::Open) => {
+                    *jump = Some(to.trim().to_string());
+                    *ending = Ending::Done;
+                }
+                (None, Ending::Cond { .. }) if jump.is_none() => *jump = Some(to.trim().to_string()),
+                _ => return Err(p.error("a block ends at its branch")),
+            }
+            p.line();
+            continue;
+        }
+        if body == "ret;" {
+            if !matches!(ending, Ending::Open) || guard.is_some() {
+                return Err(p.error("a block ends at its branch"));
+            }
+            *ending = Ending::Done;
+            *at = loc;
+            p.line();
+            continue;
+        }
+        if !matches!(ending, Ending::Open) {
+            return Err(p.error("a block ends at its branch"));
+        }
+        // The instruction may span lines: it is matched against the text from here.
+        let start = p.at + (line.len() - body.len());
+        let Some((inst, rest)) = parse_inst(&p.text[start..]) else {
+            return Err(p.error("no row of the instruction table prints this"));
+        };
+        p.at = p.text.len() - rest.len();
+        let tail = p.line();
+        if !tail.is_empty() && !tail.starts_with("//") {
+            return Err(p.error(format!("`{tail}` after an instruction")));
+        }
+        insts.push(FlatInst { guard, inst, loc });
+    }
+    let count = blocks.len() as u32;
+    let find = |label: &str| -> Result<BlockId, Error> {
+        let b = labels.get(label).ok_or_else(|| {
+            Error::new(
+                Fault::InvalidKernel,
+                format!("a branch to `{label}`, which no block is called"),
+            )
+        })?;
+        Ok(BlockId(*b))
+    };
+    let mut out = vec![];
+    for (b, (insts, ending, jump, loc)) in blocks.into_iter().enumerate() {
+        let next = BlockId(b as u32 + 1);
+        let falls = || {
+            (next.0 < count).then_some(next).ok_or_else(|| {
+                Error::new(
+                    Fault::InvalidKernel,
+                    format!("block {b} falls off the end of the kernel"),
+                )
+            })
+        };
+        let terminator = match (ending, jump) {
+            (Ending::Open, _) => Terminator::Branch { to: falls()? },
+            (Ending::Done, Some(to)) => Terminator::Branch { to: find(&to)? },
+            (Ending::Done, None) => Terminator::Return,
+            (
+                Ending::Cond {
+                    guard,
+                    then,
+                    uniformity,
+                },
+                jump,
+            ) => {
+                let otherwise = match jump {
+                    Some(label) => find(&label)?,
+                    None => falls()?,
+                };
+                Terminator::CondBranch {
+                    guard,
+                    then: find(&then)?,
+                    otherwise,
+                    uniformity: match uniformity {
+                        None => Uniformity::Uniform,
+                        Some(Some(label)) => Uniformity::Divergent {
+                            reconverge: find(&label)?,
+                        },
+                        Some(None) => {
+                            return Err(Error::new(
+                                Fault::InvalidKernel,
+                                format!("block {b}: a divergent branch needs `// reconverge`"),
+                            ));
+                        }
+                    },
+                }
+            }
+        };
+        out.push(Block { insts, terminator, loc });
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::generate::legal_instances;
+    use super::super::print::write_inst;
+    use super::*;
+
+    #[test]
+    fn every_instance_of_every_row_comes_back_from_its_text() {
+        let mut count = 0;
+        for (row, info) in ROWS.iter().enumerate() {
+            for inst in legal_instances(row, true)
+                .into_iter()
+                .chain(legal_instances(row, false))
+            {
+                let mut text = String::new();
+                write_inst(&mut text, &inst);
+                let (back, rest) = parse_inst(&text).unwrap_or_else(|| panic!("row {}: `{text}`", info.name));
+                assert_eq!(rest, "", "row {}: `{text}`", info.name);
+                assert_eq!(back, inst, "row {}: `{text}`", info.name);
+                count += 1;
+            }
+        }
+        assert!(count > 5000, "{count}");
+    }
+}
