@@ -22,6 +22,9 @@ pub mod simplify;
 pub mod ssa;
 pub mod table;
 pub mod uniformity;
+pub mod verify;
+pub mod verify_flat;
+pub mod verify_ssa;
 
 pub use build::Builder;
 pub use flat::Flat;

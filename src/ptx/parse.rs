@@ -447,13 +447,15 @@ fn parse_blocks(p: &mut Parser<'_>) -> Result<Vec<Block>, Error> {
     }
     let count = blocks.len() as u32;
     let find = |label: &str| -> Result<BlockId, Error> {
-        let b = labels.get(label).ok_or_else(|| {
+        // A number that no block has is the verifier's to refuse.
+        let number = || label.strip_prefix('B').and_then(|n| n.parse().ok()).filter(|n| *n >= count);
+        let b = labels.get(label).copied().or_else(number).ok_or_else(|| {
             Error::new(
                 Fault::InvalidKernel,
                 format!("a branch to `{label}`, which no block is called"),
             )
         })?;
-        Ok(BlockId(*b))
+        Ok(BlockId(b))
     };
     let mut out = vec![];
     for (b, (insts, ending, jump, loc)) in blocks.into_iter().enumerate() {
