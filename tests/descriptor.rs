@@ -24,12 +24,11 @@ fn golden() -> Vec<(PathBuf, Vec<u8>)> {
 /// contains `SMALT_TEST_KERNEL`.
 fn printer(path: &Path) -> impl FnMut(&str, &Kernel) {
     let passes = std::env::var("SMALT_TEST_PRINT").unwrap_or_default();
-    let wanted = path
-        .to_string_lossy()
-        .contains(&std::env::var("SMALT_TEST_KERNEL").unwrap_or_default());
+    let name = path.to_string_lossy().into_owned();
+    let wanted = name.contains(&std::env::var("SMALT_TEST_KERNEL").unwrap_or_default());
     move |pass, kernel| {
         if wanted && passes.split(',').any(|p| p == pass) {
-            println!("---- after {pass}\n{kernel}");
+            println!("---- {name} after {pass}\n{kernel}");
         }
     }
 }

@@ -75,12 +75,10 @@ impl Liveness<'_> {
         for &op in &self.kernel.regions[region].ops {
             let kind = &self.kernel.ops[op].kind;
             let inner = regions_of(self.kernel, op);
-            let keep = if inner.is_empty() {
-                !is_removable(kind)
-            } else {
-                // A collective scope is a block barrier; that is an effect only together with others.
-                inner.iter().fold(false, |any, &r| self.roots(r) || any)
-            };
+            let mut keep = inner.is_empty() && !is_removable(kind);
+            for region in inner {
+                keep |= self.roots(region);
+            }
             if keep {
                 effects = true;
                 self.keep(op);

@@ -362,34 +362,30 @@ impl Promote<'_> {
                 self.kernel.ops[op].kind = OpKind::AccRead { acc };
                 self.next(op, r.alloc);
             }
-            OpKind::Load { src } => match self.register(&src) {
-                Some((alloc, accumulator)) => {
+            OpKind::Load { src } => {
+                if let Some((alloc, accumulator)) = self.register(&src) {
                     self.whole(&src)?;
                     let v = self.get(alloc);
-                    if accumulator {
-                        self.kernel.ops[op].kind = OpKind::AccRead { acc: AccUse::Value(v) };
-                        self.next(op, alloc);
-                    } else {
+                    if !accumulator {
                         let result = self.kernel.ops[op].results[0];
                         self.subst.replace(result, v);
                         return Ok(());
                     }
+                    self.kernel.ops[op].kind = OpKind::AccRead { acc: AccUse::Value(v) };
+                    self.next(op, alloc);
                 }
-                None => {}
-            },
-            OpKind::Store { dst, value } => match self.register(&dst) {
-                Some((alloc, accumulator)) => {
+            }
+            OpKind::Store { dst, value } => {
+                if let Some((alloc, accumulator)) = self.register(&dst) {
                     self.whole(&dst)?;
-                    if accumulator {
-                        self.kernel.ops[op].kind = OpKind::AccInit { init: Some(value) };
-                        self.next(op, alloc);
-                    } else {
+                    if !accumulator {
                         self.current.insert(alloc, value);
                         return Ok(());
                     }
+                    self.kernel.ops[op].kind = OpKind::AccInit { init: Some(value) };
+                    self.next(op, alloc);
                 }
-                None => {}
-            },
+            }
             OpKind::Swap { dst, value } => {
                 if let Some((alloc, accumulator)) = self.register(&dst) {
                     self.whole(&dst)?;

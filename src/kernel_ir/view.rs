@@ -142,7 +142,7 @@ pub fn apply(elem: Elem, shape: &[u64], steps: &[Step], kernel: &super::Kernel) 
                                     } else {
                                         Some(extent)
                                     };
-                                    if !last.zip(bound).is_some_and(|(l, b)| l < b) {
+                                    if last.zip(bound).is_none_or(|(l, b)| l >= b) {
                                         return Err(format!("{size} positions from {s} of {extent}"));
                                     }
                                 }
