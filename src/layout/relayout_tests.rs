@@ -349,5 +349,5 @@ fn planning_is_deterministic_and_cheap() {
     for _ in 0..20 {
         assert_eq!(relayout::plan(&a, &b, 16, SCRATCH).unwrap(), first);
     }
-    assert!(start.elapsed() / 20 < std::time::Duration::from_millis(5));
+    assert!(start.elapsed() / 20 < std::time::Duration::from_millis(20));
 }
