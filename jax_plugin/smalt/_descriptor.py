@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from smalt import _types, _versions
+from smalt import _rules, _types, _versions
 from smalt._errors import InvalidKernel
 from smalt._walk import Walker
 from smalt._wire import Message, message
@@ -34,7 +34,7 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
     `device_mesh` are the axes of the JAX device mesh, `call_site` the tracebacks of the equations around the kernel,
     innermost first.
     """
-    w = Walker(call_site)
+    w = Walker(_rules.apply, call_site)
     mesh = call.mesh
     grid = _axes(w, mesh.grid_names, mesh.grid)
     cluster = _axes(w, mesh.cluster_names, mesh.cluster)

@@ -7,7 +7,7 @@ transforms and regions are written; `_rules.py` knows the primitives.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from smalt import _debug, _types, _versions
@@ -52,7 +52,8 @@ class OpParts:
 class Walker:
     """Writes the body of one kernel."""
 
-    def __init__(self, call_site: Sequence[Any] = ()) -> None:
+    def __init__(self, rules: Callable[[Walker, str, Any], OpParts], call_site: Sequence[Any] = ()) -> None:
+        self._rules = rules
         self.debug = _debug.DebugTable(call_site)
         self._chain: tuple[int, ...] = ()  # frames of the op being written
         self._axes: dict[Any, int] = {}
@@ -314,15 +315,13 @@ class Walker:
         return True
 
     def _op(self, eqn: Any) -> Message:
-        from smalt import _rules
-
         self._ops += 1
         number = self._ops
         outer = self._chain
         self._chain = self.debug.add(eqn.source_info.traceback, outer)
         name = _versions.primitive_name(eqn)
         try:
-            parts = _rules.apply(self, name, eqn)
+            parts = self._rules(self, name, eqn)
             results = []
             for var in eqn.outvars if parts.results is None else parts.results:
                 definition, binding = self.define(var.aval)

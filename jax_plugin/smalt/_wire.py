@@ -8,7 +8,7 @@ canonical one: fields in order of number, packed scalars, defaults left out exce
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from smalt._schema import ENUMS, MESSAGES
@@ -39,76 +39,83 @@ _SHORT = [bytes([i]) for i in range(0x80)]
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 
 
-def _scalar(kind: str, value: Any) -> tuple[int, bytes]:
-    match kind:
-        case "uint32" | "uint64":
-            if value < 0:
-                raise OverflowError(f"{value} is negative")
-            return _VARINT, varint(int(value))
-        case "int64" | "bool":
-            return _VARINT, varint(int(value))
-        case "double":
-            return _FIXED64, struct.pack("<d", value)
-        case "string":
-            data = value.encode()
-            return _LENGTH, varint(len(data)) + data
-        case "bytes":
-            return _LENGTH, varint(len(value)) + value
-        case _ if kind in ENUMS:
-            return _VARINT, varint(ENUMS[kind][value] if isinstance(value, str) else value)
-        case _:
-            if not isinstance(value, Message) or value.kind != kind:
-                raise TypeError(f"expected a {kind}, got {getattr(value, 'kind', type(value).__name__)}")
-            return _LENGTH, varint(len(value)) + value
+def _length_delimited(data: bytes) -> bytes:
+    return varint(len(data)) + data
 
 
-def _is_message(kind: str) -> bool:
-    return kind in MESSAGES
+def _unsigned(value: Any) -> bytes:
+    if value < 0:
+        raise OverflowError(f"{value} is negative")
+    return varint(int(value))
 
 
-class _Field:
-    """One field's encoder."""
-
-    def __init__(self, owner: str, name: str, number: int, kind: str) -> None:
-        self.name = f"{owner}.{name}"
-        self.number = number
-        self.repeated = kind.startswith("repeated ")
-        self.explicit = kind.startswith("oneof ")
-        self.kind = kind.split(" ")[-1]
-        wire = _LENGTH if _is_message(self.kind) or self.kind in ("string", "bytes") else _VARINT
-        wire = _FIXED64 if self.kind == "double" else wire
-        self.packed = self.repeated and wire != _LENGTH
-        self.tag = varint(number << 3 | (_LENGTH if self.repeated else wire))
-
-    def encode(self, value: Any) -> bytes:
-        try:
-            if self.packed:
-                data = b"".join(_scalar(self.kind, v)[1] for v in value)
-                return self.tag + varint(len(data)) + data if data else b""
-            if self.repeated:
-                return b"".join(self.tag + _scalar(self.kind, v)[1] for v in value)
-            if not self.explicit and not _is_message(self.kind) and (not value or ENUMS.get(self.kind, {}).get(value) == 0):
-                return b""
-            return self.tag + _scalar(self.kind, value)[1]
-        except (TypeError, KeyError, OverflowError, AttributeError) as e:
-            raise TypeError(f"{self.name}: {e}") from e
+def _enum(kind: str) -> Callable[[Any], bytes]:
+    members = {name: varint(number) for name, number in ENUMS[kind].items()}
+    return members.__getitem__
 
 
-_FIELDS: dict[str, dict[str, _Field]] = {
-        owner: {name: _Field(owner, name, number, kind) for name, (number, kind) in sorted(fields.items(), key=lambda f: f[1][0])}
-        for owner, fields in MESSAGES.items()
+def _message(kind: str) -> Callable[[Any], bytes]:
+    def encode(value: Any) -> bytes:
+        if type(value) is not Message or value.kind != kind:
+            raise TypeError(f"expected a {kind}, got {getattr(value, 'kind', type(value).__name__)}")
+        return varint(len(value)) + value
+
+    return encode
+
+
+_SCALARS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
+    "uint32": (_VARINT, _unsigned),
+    "uint64": (_VARINT, _unsigned),
+    "int64": (_VARINT, lambda value: varint(int(value))),
+    "bool": (_VARINT, lambda value: varint(int(value))),
+    "double": (_FIXED64, lambda value: struct.pack("<d", value)),
+    "string": (_LENGTH, lambda value: _length_delimited(value.encode())),
+    "bytes": (_LENGTH, _length_delimited),
+    **{kind: (_VARINT, _enum(kind)) for kind in ENUMS},
+    **{kind: (_LENGTH, _message(kind)) for kind in MESSAGES},
+}
+
+
+def _field(number: int, kind: str) -> tuple[int, Callable[[Any], bytes]]:
+    """A field's number and its encoder, which gives nothing for a default outside a oneof."""
+    label, _, scalar = kind.rpartition(" ")
+    wire, encode = _SCALARS[scalar]
+    tag = varint(number << 3 | (_LENGTH if label == "repeated" else wire))
+    if label == "repeated" and wire != _LENGTH:
+
+        def packed(values: Any) -> bytes:
+            data = b"".join([encode(v) for v in values])
+            return tag + varint(len(data)) + data if data else b""
+
+        return number, packed
+    if label == "repeated":
+        return number, lambda values: b"".join([tag + encode(v) for v in values])
+    if label == "oneof" or scalar in MESSAGES:
+        return number, lambda value: tag + encode(value)
+    default = next(name for name, n in ENUMS[scalar].items() if n == 0) if scalar in ENUMS else None
+    return number, lambda value: tag + encode(value) if value and value != default else b""
+
+
+_FIELDS: dict[str, dict[str, tuple[int, Callable[[Any], bytes]]]] = {
+    owner: {name: _field(number, kind) for name, (number, kind) in fields.items()} for owner, fields in MESSAGES.items()
 }
 
 
 def message(kind: str, /, **fields: Any) -> Message:
     """Encodes one message. A field that is None is left out."""
     table = _FIELDS[kind]
-    if unknown := fields.keys() - table.keys():
-        raise TypeError(f"{kind} has no field {sorted(unknown)}")
-    out = Message(b"".join(field.encode(fields[name]) for name, field in table.items() if fields.get(name) is not None))
+    parts = []
+    for name, value in fields.items():
+        if value is None:
+            continue
+        if name not in table:
+            raise TypeError(f"{kind} has no field {name}")
+        number, encode = table[name]
+        try:
+            parts.append((number, encode(value)))
+        except (TypeError, KeyError, OverflowError, AttributeError) as e:
+            raise TypeError(f"{kind}.{name}: {e}") from e
+    parts.sort()
+    out = Message(b"".join([data for _, data in parts]))
     out.kind = kind
     return out
-
-
-def messages(kind: str, items: Iterable[dict[str, Any]]) -> list[Message]:
-    return [message(kind, **item) for item in items]
