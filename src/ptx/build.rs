@@ -140,7 +140,8 @@ impl Facts for BuilderFacts<'_> {
 }
 
 /// Cuts immediates to their slots and turns those that a slot refuses into registers; gives fresh values to `NEW`.
-struct Legalize<'a>(&'a mut Builder, Uniform);
+/// The last: the instruction is a copy of a predicate.
+struct Legalize<'a>(&'a mut Builder, Uniform, bool);
 
 impl RegMap<Value, Value> for Legalize<'_> {
     fn reg(&mut self, r: Value, _: Slot) -> Value {
@@ -156,7 +157,9 @@ impl RegMap<Value, Value> for Legalize<'_> {
     fn imm(&mut self, bits: u64, slot: Slot) -> Operand {
         let bits = bits & slot.class.mask();
         match slot.literal {
-            LiteralStyle::None => Src::Reg(self.0.constant(slot.class, bits)),
+            // The copy of a predicate is the one that takes a truth value.
+            LiteralStyle::None if slot.class == Class::Pred && self.2 => Src::Imm(bits),
+            LiteralStyle::None => Src::Reg(self.0.value(Src::Imm(bits), slot.class)),
             LiteralStyle::Integer | LiteralStyle::F32 | LiteralStyle::F64 => Src::Imm(bits),
         }
     }
@@ -311,7 +314,7 @@ impl Builder {
         let speculatable = inst.is_speculatable();
         // What a guarded load defines exists only where the guard holds.
         let pure = speculatable || (inst.effects().is_pure() && self.guard.is_none());
-        let inst = inst.map(&mut Legalize(self, uniform));
+        let inst = inst.map(&mut Legalize(self, uniform, matches!(inst, Inst::MovPred { .. })));
         let hash = if pure { Some(hash_inst(&inst)) } else { None };
         if let Some(hash) = hash
             && let Some(&first) = self.known.get(&hash)
@@ -368,8 +371,8 @@ impl Builder {
         self.inst(inst)[0]
     }
 
-    /// A register that holds a constant. Constants are not shared, so that no two accumulators start as one value:
-    /// an instruction that takes immediates gets the constant back.
+    /// A register of its own that holds a constant, as accumulators want it (instructions that take immediates get the
+    /// constant back). Elsewhere [`Builder::value`] shares one.
     pub fn constant(&mut self, class: Class, bits: u64) -> Value {
         let d = self.ssa.value(class, Uniform::Cta);
         let a = Src::Imm(bits & class.mask());
@@ -389,11 +392,17 @@ impl Builder {
         d
     }
 
-    /// The operand in a register of class `class`.
+    /// The operand in a register of class `class`; equal constants share one.
     pub fn value(&mut self, a: impl Into<Operand>, class: Class) -> Value {
         match a.into() {
             Src::Reg(v) => v,
-            Src::Imm(bits) => self.constant(class, bits),
+            Src::Imm(bits) => {
+                let (d, a) = (Value::NEW, Src::Imm(bits & class.mask()));
+                self.emit_value(match BitType::of(class) {
+                    Some(ty) => Inst::Mov { ty, d, a },
+                    None => Inst::MovPred { d, a },
+                })
+            }
         }
     }
 

@@ -5,16 +5,21 @@
 //! * [`flat`] is what is printed and executed: virtual registers, blocks, predicates.
 //! * [`launch`] is what a launch needs besides the code.
 pub mod build;
+pub mod contract;
+pub mod eliminate_dead_code;
 pub mod evaluate;
 pub mod flat;
 #[cfg(test)]
 mod generate;
+pub mod hoist;
 pub mod infer_uniformity;
 pub mod inst;
 pub mod launch;
 pub mod legal;
+pub mod merge_equal;
 pub mod modifier;
 pub mod operand;
+pub mod optimize;
 pub mod out_of_ssa;
 pub mod parse;
 pub mod print;

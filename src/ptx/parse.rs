@@ -448,7 +448,12 @@ fn parse_blocks(p: &mut Parser<'_>) -> Result<Vec<Block>, Error> {
     let count = blocks.len() as u32;
     let find = |label: &str| -> Result<BlockId, Error> {
         // A number that no block has is the verifier's to refuse.
-        let number = || label.strip_prefix('B').and_then(|n| n.parse().ok()).filter(|n| *n >= count);
+        let number = || {
+            label
+                .strip_prefix('B')
+                .and_then(|n| n.parse().ok())
+                .filter(|n| *n >= count)
+        };
         let b = labels.get(label).copied().or_else(number).ok_or_else(|| {
             Error::new(
                 Fault::InvalidKernel,

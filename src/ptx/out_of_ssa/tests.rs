@@ -10,7 +10,7 @@ use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::*;
 use crate::ptx::ssa::*;
-use crate::ptx::{infer_uniformity, print};
+use crate::ptx::{infer_uniformity, optimize, parse, print, verify_flat};
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -286,7 +286,17 @@ proptest! {
         if let Some(expected) = run_ssa(&ssa) {
             let flat = run(&ssa, shell()).unwrap();
             let got = run_flat(&flat);
-            prop_assert_eq!(expected, got, "{}", print::print(&flat));
+            prop_assert_eq!(&expected, &got, "{}", print::print(&flat));
+            prop_assert_eq!(verify_flat::run(&flat), vec![], "{}", print::print(&flat));
+            // The parser reads it back, and prints it again.
+            let text = print::print(&flat);
+            prop_assert_eq!(print::print(&parse::parse(&text).unwrap()), text);
+            // The optimiser changes nothing that can be seen.
+            let optimized = optimize::run(ssa, optimize::Options::default(), |_, _| {}).unwrap();
+            let flat = run(&optimized, shell()).unwrap();
+            prop_assert_eq!(verify_flat::run(&flat), vec![], "{}", print::print(&flat));
+            let got = run_flat(&flat);
+            prop_assert_eq!(&expected, &got, "{}", print::print(&flat));
         }
     }
 }

@@ -1,0 +1,226 @@
+//! The optimiser of `ptx::Ssa`, as a list of passes. What ptxas does well is left to it.
+use super::evaluate::{ConstantFunctions, NoFunctions};
+use super::ssa::Ssa;
+use super::{contract, eliminate_dead_code, hoist, infer_uniformity, merge_equal, verify, verify_ssa};
+use crate::error::Error;
+
+/// What the user may choose.
+pub struct Options {
+    /// Fuse multiplications and additions (`fp_contract`).
+    pub contract: bool,
+    /// Values of approximate functions on constants.
+    pub functions: Box<dyn ConstantFunctions>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            contract: true,
+            functions: Box::new(NoFunctions),
+        }
+    }
+}
+
+/// All passes; `after` is told of each, with the kernel as it is then. Debug builds verify each time.
+pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)) -> Result<Ssa, Error> {
+    let mut ssa = ssa;
+    let mut done = |name: &'static str, ssa: &Ssa| {
+        after(name, ssa);
+        if cfg!(debug_assertions) {
+            let found = verify_ssa::run(ssa);
+            // Uniformity, on which convergence rests, is inferred in the end.
+            let found: Vec<_> = found
+                .into_iter()
+                .filter(|v| name == "infer_uniformity" || v.rule != "convergent")
+                .collect();
+            if !found.is_empty() {
+                return Err(verify::into_error(&format!("ptx::Ssa after {name}"), &found));
+            }
+        }
+        Ok(())
+    };
+    ssa = merge_equal::run(&ssa, options.functions);
+    done("merge_equal", &ssa)?;
+    if options.contract {
+        contract::run(&mut ssa);
+        done("contract", &ssa)?;
+    }
+    eliminate_dead_code::run(&mut ssa);
+    done("eliminate_dead_code", &ssa)?;
+    hoist::run(&mut ssa);
+    done("hoist", &ssa)?;
+    infer_uniformity::run(&mut ssa);
+    done("infer_uniformity", &ssa)?;
+    Ok(ssa)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build::{Builder, Operand};
+    use super::super::inst::{Inst, ROWS};
+    use super::super::modifier::*;
+    use super::super::operand::*;
+    use super::super::ssa::*;
+    use super::*;
+
+    /// Names of the instructions in the order of regions, loops and conditionals as such.
+    fn names(ssa: &Ssa, r: Region, out: &mut Vec<String>) {
+        for op in &ssa.regions[r].ops {
+            match &op.kind {
+                OpKind::Inst { inst, .. } => out.push(ROWS[inst.row()].name.into()),
+                OpKind::If { then, otherwise, .. } => {
+                    out.push("if".into());
+                    names(ssa, *then, out);
+                    out.push("else".into());
+                    names(ssa, *otherwise, out);
+                    out.push("end".into());
+                }
+                OpKind::Loop { cond, body, .. } => {
+                    out.push("while".into());
+                    names(ssa, *cond, out);
+                    out.push("do".into());
+                    names(ssa, *body, out);
+                    out.push("end".into());
+                }
+            }
+        }
+    }
+    fn optimized(ssa: Ssa, contract: bool) -> String {
+        let options = Options {
+            contract,
+            ..Options::default()
+        };
+        let ssa = run(ssa, options, |_, _| {}).unwrap();
+        let mut out = vec![];
+        names(&ssa, ssa.body.unwrap(), &mut out);
+        out.join(" ")
+    }
+    fn store(b: &mut Builder, at: Value, v: impl Into<Operand>) {
+        b.store(Space::Shared, MemType::B32, Addr::new(at), &[v.into()]);
+    }
+    fn load(b: &mut Builder, at: Value, offset: i32) -> Value {
+        b.load(Space::Shared, MemType::B32, Addr::at(at, offset), 1)[0]
+    }
+
+    #[test]
+    fn a_product_used_once_joins_its_sum() {
+        let build = || {
+            let mut b = Builder::new();
+            let tid = b.tid();
+            let (x, y) = (load(&mut b, tid, 0), load(&mut b, tid, 4));
+            let xy = b.fmul(FloatType::F32, x, y);
+            let sum = b.fadd(FloatType::F32, xy, x);
+            store(&mut b, tid, sum);
+            // A product used twice stays, and so does what contraction is off for.
+            let yy = b.fmul(FloatType::F32, y, y);
+            let sum = b.fadd(FloatType::F32, yy, x);
+            store(&mut b, tid, sum);
+            store(&mut b, tid, yy);
+            let yx = b.fmul(FloatType::F32, x, 3.0f32.to_bits());
+            let difference = b.fsub(FloatType::F32, y, yx);
+            store(&mut b, tid, difference);
+            b.finish()
+        };
+        assert_eq!(
+            optimized(build(), true),
+            "MovSpecial32 Ld Ld Fma St MulFloat AddFloat St St NegFloat Fma St"
+        );
+        assert_eq!(
+            optimized(build(), false),
+            "MovSpecial32 Ld Ld MulFloat AddFloat St MulFloat AddFloat St St MulFloat SubFloat St"
+        );
+    }
+
+    #[test]
+    fn what_does_not_change_leaves_the_loop() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let zero = b.constant(Class::B32, 0);
+        let params = b.open_loop(&[zero, tid]);
+        let p = b.setp(Compare::Lt, CompareType::U32, params[0], 4);
+        let carried = b.open_body(p, &params);
+        let scaled = b.mul(IntType::U32, carried[1], 12);
+        let at = b.add(IntType::U32, scaled, carried[0]);
+        let at = b.value(at, Class::B32);
+        store(&mut b, at, carried[1]);
+        let next = b.add(IntType::U32, carried[0], 1);
+        b.close_loop(&[next, carried[1].into()]);
+        // The second value is carried unchanged, so that the product moves; unused loads go.
+        load(&mut b, tid, 0);
+        assert_eq!(
+            optimized(b.finish(), true),
+            "MovSpecial32 Mov MulLo while Setp do AddInt St AddInt end"
+        );
+    }
+
+    #[test]
+    fn small_arms_become_selections_and_dead_values_are_not_carried() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let x = load(&mut b, tid, 0);
+        let p = b.setp(Compare::Lt, CompareType::U32, x, 4);
+        b.open_if(p);
+        let y = b.add(IntType::U32, x, 1);
+        b.open_else(&[y, 5.into()]);
+        let r = b.close_if(&[x.into(), 6.into()]);
+        store(&mut b, tid, r[0]);
+        assert_eq!(optimized(b.finish(), true), "MovSpecial32 Ld Setp AddInt Selp St");
+
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let zero = b.constant(Class::B32, 0);
+        let params = b.open_loop(&[zero, zero]);
+        let p = b.setp(Compare::Lt, CompareType::U32, params[0], 4);
+        let carried = b.open_body(p, &params);
+        let next = b.add(IntType::U32, carried[0], 1);
+        let vain = b.add(IntType::U32, carried[1], tid);
+        let results = b.close_loop(&[next, vain]);
+        assert_eq!(results.len(), 2);
+        assert_eq!(optimized(b.finish(), true), "Mov while Setp do AddInt end");
+    }
+
+    #[test]
+    fn approximate_functions_of_constants_are_the_units() {
+        struct Unit;
+        impl ConstantFunctions for Unit {
+            fn mufu(&self, _: Mufu, _: Ftz, a: u32) -> Option<u32> {
+                Some(a ^ 1)
+            }
+            fn tanh(&self, _: u32) -> Option<u32> {
+                None
+            }
+            fn mufu16(&self, _: Unary16, _: u32) -> Option<u32> {
+                None
+            }
+            fn mufu64(&self, _: Mufu64, _: u64) -> Option<u64> {
+                None
+            }
+            fn div(&self, _: DivMode, _: Ftz, _: u32, _: u32) -> Option<u32> {
+                None
+            }
+        }
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let x = b.emit(Inst::Mufu {
+            op: Mufu::Ex2,
+            ftz: Ftz::Yes,
+            d: Value::NEW,
+            a: Src::f32(0.3),
+        });
+        store(&mut b, tid, x);
+        let options = Options {
+            contract: false,
+            functions: Box::new(Unit),
+        };
+        let ssa = run(b.finish(), options, |_, _| {}).unwrap();
+        let body = ssa.body.unwrap();
+        let OpKind::Inst {
+            inst: Inst::St { a, .. },
+            ..
+        } = &ssa.regions[body].ops[1].kind
+        else {
+            panic!("a store of a constant")
+        };
+        assert_eq!(a[0], Src::Imm(u64::from(0.3f32.to_bits() ^ 1)));
+    }
+}
