@@ -1,2 +1,46 @@
-//! TODO
+//! The emulator: executes `ptx::Flat` on the CPU, with Hopper's execution model.
+//!
+//! * [`decode`] turns instructions into micro-ops ([`uop`]) over rows of 32 lanes ([`row`]); [`registers`] places registers.
+//! * [`machine`] schedules warps ([`warp`]); [`barrier`], [`sync`] hold what they wait on; [`diagnose`] says why all wait.
+//! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
+//!   them asynchronously, at a time that [`options`] chooses.
+//! * [`hooks`] is where a checker listens.
+//! * `arith` has the arithmetic, bit for bit.
+//!
+//! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
+mod agents;
 pub mod arith;
+mod barrier;
+mod bulk;
+mod control;
+mod decode;
+mod diagnose;
+mod floats;
+mod global;
+pub mod hooks;
+mod launch;
+mod machine;
+mod mem;
+mod ops;
+mod options;
+mod program;
+mod registers;
+mod residency;
+mod rng;
+mod row;
+mod shared;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod tma;
+mod uop;
+mod warp;
+mod wgmma;
+
+pub use global::{Contents, HostBuffer};
+pub use launch::run;
+pub use options::{AgentOrder, Options, Report};
+pub use program::Program;
+pub use shared::CtaSlot;
+pub use uop::Tier;
+pub use warp::Warp;

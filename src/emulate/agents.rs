@@ -1,0 +1,662 @@
+//! The asynchronous agents: bulk copies, and when they act.
+use super::bulk::{BulkStore, Destination};
+use super::global::param_at;
+use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync};
+use super::machine::Machine;
+use super::options::AgentOrder;
+use super::shared::{CtaSlot, SMEM_BASE};
+use super::tma;
+use super::uop::{Body, Flow, Uop};
+use super::warp::{Warp, lanes};
+use crate::error::{Error, Fault};
+use crate::ptx::launch::{EntryParam, TensorMapSpec, TensorMapSwizzle};
+use crate::ptx::modifier::TensorRed;
+use std::collections::VecDeque;
+
+/// Where a bulk load takes its bytes.
+#[derive(Clone, Debug)]
+pub enum Source {
+    Linear {
+        address: u64,
+    },
+    Shared {
+        slot: CtaSlot,
+        offset: u32,
+    },
+    Tensor {
+        param: u32,
+        coords: [i32; 5],
+    },
+    /// `st.async`: the bytes themselves.
+    Value {
+        data: [u8; 16],
+    },
+}
+
+/// One destination of a bulk load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    pub slot: CtaSlot,
+    pub offset: u32,
+    /// Offset of the barrier in the same CTA.
+    pub barrier: u32,
+}
+
+/// A bulk load in flight.
+#[derive(Clone, Debug)]
+pub struct BulkLoad {
+    pub warp: u32,
+    /// The instruction.
+    pub pc: u32,
+    pub source: Source,
+    pub bytes: u32,
+    pub targets: Vec<Target>,
+}
+
+/// Bulk loads in flight, oldest first. Stores in flight are in their warps.
+#[derive(Default)]
+pub struct Agents {
+    pub loads: VecDeque<BulkLoad>,
+    buffer: Vec<u8>,
+}
+
+fn execution(what: impl Into<String>) -> Box<Error> {
+    Box::new(Error::new(Fault::Execution, what))
+}
+
+impl<H: Hooks> Machine<'_, H> {
+    /// The tensor map at a generic address.
+    pub fn tensor_map(&self, address: u64) -> Result<u32, Box<Error>> {
+        param_at(address)
+            .filter(|p| {
+                matches!(
+                    self.program.launch.params.get(*p as usize),
+                    Some(EntryParam::TensorMap(_))
+                )
+            })
+            .ok_or_else(|| execution("a bulk tensor copy").expect("the address of a tensor map", address))
+    }
+
+    fn map_of(&self, param: u32) -> &TensorMapSpec {
+        match &self.program.launch.params[param as usize] {
+            EntryParam::TensorMap(map) => map,
+            EntryParam::Pointer { .. } => unreachable!("`tensor_map` checked it"),
+        }
+    }
+
+    /// Issues a load.
+    fn issue_load(&mut self, w: &mut Warp, load: BulkLoad) -> Result<(), Box<Error>> {
+        let now = match self.options.agents {
+            AgentOrder::Earliest => true,
+            AgentOrder::Latest => false,
+            AgentOrder::Seeded(_) => self.rng.below(4) == 0,
+        };
+        if now {
+            self.perform_load(w, load)
+        } else {
+            self.agents.loads.push_back(load);
+            Ok(())
+        }
+    }
+
+    /// A load takes effect: reads its source, writes its destinations, completes on their barriers.
+    fn perform_load(&mut self, w: &Warp, load: BulkLoad) -> Result<(), Box<Error>> {
+        let mut data = std::mem::take(&mut self.agents.buffer);
+        let result = self.perform_load_with(w, &load, &mut data);
+        self.agents.buffer = data;
+        result.map_err(|e| self.at_issue(e, load.warp, load.pc))
+    }
+
+    fn perform_load_with(&mut self, w: &Warp, load: &BulkLoad, data: &mut Vec<u8>) -> Result<(), Box<Error>> {
+        let check = self.options.check_undefined;
+        let mut swizzle = TensorMapSwizzle::None;
+        match &load.source {
+            Source::Linear { address } => {
+                data.clear();
+                data.resize(load.bytes as usize, 0);
+                self.tell_global(w, *address, load.bytes, Mode::Read);
+                tma::read_global(self.memory, *address, data, check)?;
+            }
+            Source::Shared { slot, offset } => {
+                self.check_async_read(*slot, *offset, load.bytes)?;
+                data.clear();
+                data.extend_from_slice(self.cta(*slot).smem.get(*offset, load.bytes));
+                self.tell_shared(w, *slot, *offset, load.bytes, Mode::Read);
+            }
+            Source::Tensor { param, coords } => {
+                let EntryParam::TensorMap(map) = &self.program.launch.params[*param as usize] else {
+                    return Err(execution("a bulk tensor copy without a tensor map"));
+                };
+                swizzle = map.swizzle;
+                tma::fetch(map, coords, self.memory, check, data)?;
+            }
+            Source::Value { data: value } => {
+                data.clear();
+                data.extend_from_slice(&value[..load.bytes as usize]);
+            }
+        }
+        for target in &load.targets {
+            if self.cta(target.slot).live_warps == 0
+                && self.clusters[self.cta(target.slot).cluster as usize].live_ctas == 0
+            {
+                continue;
+            }
+            self.tell_shared(w, target.slot, target.offset, load.bytes, Mode::Write);
+            let smem = &mut self.cta_mut(target.slot).smem;
+            tma::scatter(smem, target.offset, swizzle, data);
+            self.hooks.sync(
+                w,
+                Sync::CompleteTx {
+                    slot: target.slot,
+                    offset: target.barrier,
+                    bytes: load.bytes,
+                },
+            );
+            self.complete_tx(target.slot, target.barrier, u64::from(load.bytes))?;
+        }
+        Ok(())
+    }
+
+    fn tell_shared(&mut self, w: &Warp, slot: CtaSlot, offset: u32, bytes: u32, mode: Mode) {
+        self.hooks.memory(
+            w,
+            Access {
+                range: Range::Shared { slot, offset },
+                bytes,
+                proxy: Proxy::Async,
+                mode,
+            },
+        );
+    }
+
+    fn tell_global(&mut self, w: &Warp, address: u64, bytes: u32, mode: Mode) {
+        self.hooks.memory(
+            w,
+            Access {
+                range: Range::Global { address },
+                bytes,
+                proxy: Proxy::Async,
+                mode,
+            },
+        );
+    }
+
+    /// Whether the async proxy may read these bytes.
+    pub fn check_async_read(&self, slot: CtaSlot, offset: u32, bytes: u32) -> Result<(), Box<Error>> {
+        let smem = &self.cta(slot).smem;
+        let range = || format!("bytes {offset}..{} of {}", offset + bytes, self.cta_name(slot));
+        if self.options.check_undefined && !smem.is_defined(offset, bytes) {
+            let mut error = execution("the async proxy reads shared memory that nothing wrote");
+            error.got = Some(range());
+            return Err(error);
+        }
+        if !smem.is_fenced(offset, bytes) {
+            let mut error = execution("the async proxy reads shared memory that the generic proxy wrote");
+            error.expected = Some("fence.proxy.async between the writes and the asynchronous operation".into());
+            error.got = Some(range());
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Names the instruction that issued what failed.
+    pub fn at_issue(&self, mut error: Box<Error>, warp: u32, pc: u32) -> Box<Error> {
+        let origin = self.program.origins[pc as usize];
+        error.loc.get_or_insert(origin.loc);
+        let (slot, index) = (CtaSlot(warp / self.warps_per_cta), warp % self.warps_per_cta);
+        error.what = format!(
+            "{} (issued by {} in {}, warp {index})",
+            error.what,
+            origin.name(),
+            self.cta_name(slot)
+        );
+        error
+    }
+
+    fn issue_store(&mut self, w: &mut Warp, mut store: BulkStore) -> Result<(), Box<Error>> {
+        let (reads, writes) = match self.options.agents {
+            AgentOrder::Earliest => (true, true),
+            AgentOrder::Latest => (false, false),
+            AgentOrder::Seeded(_) => match self.rng.below(4) {
+                0 => (true, true),
+                1 => (true, false),
+                _ => (false, false),
+            },
+        };
+        if reads {
+            self.read_store(w, &mut store)?;
+        }
+        if writes {
+            return self.write_store(w, &store);
+        }
+        w.bulk.stores.push_back(store);
+        Ok(())
+    }
+
+    /// A store reads shared memory, unless it has.
+    pub fn read_store(&mut self, w: &Warp, store: &mut BulkStore) -> Result<(), Box<Error>> {
+        if store.data.is_some() {
+            return Ok(());
+        }
+        let swizzle = match store.destination {
+            Destination::Linear { .. } => TensorMapSwizzle::None,
+            Destination::Tensor { param, .. } => self.map_of(param).swizzle,
+        };
+        let warp = self.warp_id(w);
+        let (first, bytes) = tma::footprint(store.source, store.bytes, swizzle);
+        self.check_async_read(w.cta, first, bytes)
+            .map_err(|e| self.at_issue(e, warp, store.pc))?;
+        self.tell_shared(w, w.cta, store.source, store.bytes, Mode::Read);
+        let mut data = vec![];
+        tma::gather(&self.cta(w.cta).smem, store.source, swizzle, store.bytes, &mut data);
+        store.data = Some(data);
+        Ok(())
+    }
+
+    /// A store that has read writes global memory.
+    pub fn write_store(&mut self, w: &Warp, store: &BulkStore) -> Result<(), Box<Error>> {
+        let Some(data) = &store.data else { return Ok(()) };
+        self.memory_changed = true;
+        let result = match &store.destination {
+            Destination::Linear { address } => {
+                self.tell_global(w, *address, store.bytes, Mode::Write);
+                tma::write_global(self.memory, *address, data)
+            }
+            Destination::Tensor { param, coords, reduce } => {
+                tma::store(self.map_of(*param), coords, self.memory, *reduce, data)
+            }
+        };
+        result.map_err(|e| self.at_issue(e, self.warp_id(w), store.pc))
+    }
+
+    /// A load acts on whose barrier somebody waits. True: one did.
+    pub fn act_for_waiters(&mut self) -> Result<bool, Error> {
+        let mut acted = false;
+        while self.ready.is_empty() {
+            let waited = |load: &BulkLoad| {
+                load.targets.iter().any(|t| {
+                    self.cta(t.slot)
+                        .barriers
+                        .get(&t.barrier)
+                        .is_some_and(|barrier| !barrier.waiters.is_empty())
+                })
+            };
+            let Some(i) = self.agents.loads.iter().position(waited) else {
+                break;
+            };
+            self.act_load(i)?;
+            acted = true;
+        }
+        Ok(acted)
+    }
+
+    fn act_load(&mut self, i: usize) -> Result<(), Error> {
+        let Some(load) = self.agents.loads.remove(i) else {
+            return Ok(());
+        };
+        let id = load.warp as usize;
+        let w = self.warps[id].take().expect("no warp runs while agents act");
+        let result = self.perform_load(&w, load);
+        self.warps[id] = Some(w);
+        result.map_err(|e| *e)
+    }
+
+    /// The oldest load acts, or the oldest store of the first warp that has one. True: one did.
+    pub fn act_for_pollers(&mut self) -> Result<bool, Error> {
+        if !self.agents.loads.is_empty() {
+            self.act_load(0)?;
+            return Ok(true);
+        }
+        for id in 0..self.warps.len() {
+            if self.warps[id].as_ref().is_some_and(|w| !w.bulk.stores.is_empty()) {
+                let mut w = self.warps[id].take().expect("just seen");
+                let mut store = w.bulk.stores.pop_front().expect("just seen");
+                let result = self
+                    .read_store(&w, &mut store)
+                    .and_then(|()| self.write_store(&w, &store));
+                self.warps[id] = Some(w);
+                result.map_err(|e| *e)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Under a seeded schedule: some agent may act.
+    pub fn act_at_random(&mut self) -> Result<(), Error> {
+        if self.agents.loads.is_empty() {
+            return Ok(());
+        }
+        let i = self.rng.below(self.agents.loads.len() as u64) as usize;
+        self.act_load(i)
+    }
+
+    /// The last warp of a CTA has ended: its copies take effect before its shared memory goes.
+    pub fn finish_cta(&mut self, slot: CtaSlot) -> Result<(), Error> {
+        while let Some(i) = self
+            .agents
+            .loads
+            .iter()
+            .position(|l| l.targets.iter().any(|t| t.slot == slot))
+        {
+            self.act_load(i)?;
+        }
+        let first = slot.0 * self.warps_per_cta;
+        for id in first..first + self.warps_per_cta {
+            let mut w = self.warps[id as usize].take().expect("no warp runs");
+            let mut result = Ok(());
+            while let Some(mut store) = w.bulk.stores.pop_front() {
+                result = self
+                    .read_store(&w, &mut store)
+                    .and_then(|()| self.write_store(&w, &store));
+                if result.is_err() {
+                    break;
+                }
+            }
+            self.warps[id as usize] = Some(w);
+            result.map_err(|e| *e)?;
+        }
+        Ok(())
+    }
+
+    /// A range of shared memory that a bulk copy of the warp names.
+    fn bulk_shared(&self, w: &Warp, address: u32, bytes: u32, alignment: u32) -> Result<(CtaSlot, u32), Box<Error>> {
+        let (slot, offset) = self
+            .locate_shared(w.cta, address)
+            .ok_or_else(|| execution(format!("a bulk copy at shared address 0x{address:x}: no such CTA")))?;
+        if !address.is_multiple_of(alignment) {
+            let mut error = execution(format!("a bulk copy at misaligned shared address 0x{address:x}"));
+            error.expected = Some(format!("a multiple of {alignment}"));
+            return Err(error);
+        }
+        if !self.cta(slot).smem.contains(offset, bytes) {
+            let mut error = execution(format!("a bulk copy of {bytes} bytes outside of shared memory"));
+            error.expected = Some(format!(
+                "0x{SMEM_BASE:x}..0x{:x}",
+                SMEM_BASE + self.cta(slot).smem.size()
+            ));
+            error.got = Some(format!("address 0x{address:x}"));
+            return Err(error);
+        }
+        if self.cta(slot).live_warps == 0 {
+            return Err(execution(format!(
+                "a bulk copy to {}, which has ended",
+                self.cta_name(slot)
+            )));
+        }
+        Ok((slot, offset))
+    }
+}
+
+trait Expect {
+    fn expect(self, expected: &str, address: u64) -> Self;
+}
+impl Expect for Box<Error> {
+    fn expect(mut self, expected: &str, address: u64) -> Box<Error> {
+        self.expected = Some(expected.into());
+        self.got = Some(format!("0x{address:x}"));
+        self
+    }
+}
+
+/// A bulk copy's operands, as a side table holds them.
+#[derive(Clone, Debug)]
+pub struct BulkOp {
+    pub kind: BulkKind,
+    /// Shared memory: base operand and offset.
+    pub shared: (u16, i32),
+    /// Global memory, or the other shared range.
+    pub other: (u16, i32),
+    pub bytes: u16,
+    pub barrier: (u16, i32),
+    pub mask: Option<u16>,
+    /// Of tensor copies: the operand that holds the map's address, the coordinates.
+    pub map: u16,
+    pub coords: Vec<u16>,
+    pub reduce: Option<TensorRed>,
+    /// Of `st.async`: the registers and bytes of each.
+    pub values: Vec<u16>,
+    pub value_bytes: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BulkKind {
+    /// Global to shared.
+    Load,
+    TensorLoad,
+    /// Shared to shared of the cluster.
+    Copy,
+    StoreAsync,
+    Store,
+    TensorStore,
+    Prefetch,
+    TensorPrefetch,
+}
+
+/// Issues the bulk operation `aux` of the program's table for every executing lane.
+pub struct Bulk;
+impl<H: Hooks> Body<H> for Bulk {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let program = m.program;
+        let op = &program.bulk_ops[u.aux as usize];
+        // Where this micro-op is, for errors at completion.
+        let pc = u.imm as u32;
+        for lane in lanes(w.exec) {
+            if let Err(error) = issue(w, m, op, pc, lane) {
+                return m.fail(*error);
+            }
+        }
+        Flow::Next
+    }
+}
+
+fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, lane: usize) -> Result<(), Box<Error>> {
+    let shared32 = |w: &Warp, (base, offset): (u16, i32)| w.read::<u32>(base)[lane].wrapping_add(offset as u32);
+    let global64 = |w: &Warp, (base, offset): (u16, i32)| w.read::<u64>(base)[lane].wrapping_add(offset as i64 as u64);
+    let mut coords = [0; 5];
+    for (to, from) in coords.iter_mut().zip(&op.coords) {
+        *to = w.read::<u32>(*from)[lane] as i32;
+    }
+    let is_tensor = matches!(
+        op.kind,
+        BulkKind::TensorLoad | BulkKind::TensorStore | BulkKind::TensorPrefetch
+    );
+    let mut param = 0;
+    // What the copy touches of shared memory: a swizzle moves chunks within their lines.
+    let mut extent = None;
+    let (bytes, alignment) = if is_tensor {
+        param = m.tensor_map(w.read::<u64>(op.map)[lane])?;
+        let map = m.map_of(param);
+        if map.dims.len() != op.coords.len() {
+            let mut error = execution("a bulk tensor copy");
+            error.expected = Some(format!(
+                "{} coordinates, as its tensor map has dimensions",
+                map.dims.len()
+            ));
+            error.got = Some(op.coords.len().to_string());
+            return Err(error);
+        }
+        let bytes = tma::box_bytes(map);
+        extent = Some(tma::footprint(0, bytes, map.swizzle).1);
+        (bytes, tma::BOX_ALIGNMENT)
+    } else if op.kind == BulkKind::StoreAsync {
+        (
+            op.value_bytes * op.values.len() as u32,
+            op.value_bytes * op.values.len() as u32,
+        )
+    } else {
+        let bytes = w.read::<u32>(op.bytes)[lane];
+        if bytes == 0 || !bytes.is_multiple_of(16) {
+            let mut error = execution("a bulk copy");
+            error.expected = Some("a size that is a positive multiple of 16 bytes".into());
+            error.got = Some(bytes.to_string());
+            return Err(error);
+        }
+        (bytes, 16)
+    };
+    let linear = |m: &Machine<'_, H>, w: &Warp| {
+        let address = global64(w, op.other);
+        if !address.is_multiple_of(16) {
+            let mut error = execution(format!("a bulk copy at misaligned global address 0x{address:x}"));
+            error.expected = Some("a multiple of 16".into());
+            return Err(error);
+        }
+        if m.memory.resolve(address, u64::from(bytes)).is_none() {
+            let mut error = execution(format!("a bulk copy of {bytes} bytes outside of its buffer"));
+            error.got = Some(m.memory.describe(address));
+            return Err(error);
+        }
+        Ok(address)
+    };
+    match op.kind {
+        BulkKind::Prefetch => linear(m, w).map(|_| ()),
+        BulkKind::TensorPrefetch => Ok(()),
+        BulkKind::Store | BulkKind::TensorStore => {
+            let (slot, source) = m.bulk_shared(w, shared32(w, op.shared), extent.unwrap_or(bytes), alignment)?;
+            if slot != w.cta {
+                return Err(execution("a bulk store from the shared memory of another CTA"));
+            }
+            let destination = if is_tensor {
+                Destination::Tensor {
+                    param,
+                    coords,
+                    reduce: op.reduce,
+                }
+            } else {
+                Destination::Linear { address: linear(m, w)? }
+            };
+            m.issue_store(
+                w,
+                BulkStore {
+                    lane: lane as u32,
+                    pc,
+                    destination,
+                    source,
+                    bytes,
+                    data: None,
+                    group: None,
+                },
+            )
+        }
+        BulkKind::Load | BulkKind::TensorLoad | BulkKind::Copy | BulkKind::StoreAsync => {
+            let address = shared32(w, op.shared);
+            let (slot, offset) = m.bulk_shared(w, address, extent.unwrap_or(bytes), alignment)?;
+            let (barrier_slot, barrier) = m.barrier_at(w.cta, shared32(w, op.barrier))?;
+            if barrier_slot != slot {
+                return Err(execution(
+                    "a bulk copy whose barrier is not in the CTA of its destination",
+                ));
+            }
+            let source = match op.kind {
+                BulkKind::TensorLoad => Source::Tensor { param, coords },
+                BulkKind::Copy => {
+                    let (slot, offset) = m.bulk_shared(w, shared32(w, op.other), bytes, 16)?;
+                    Source::Shared { slot, offset }
+                }
+                BulkKind::StoreAsync => {
+                    let mut data = [0; 16];
+                    let size = op.value_bytes as usize;
+                    for (to, r) in data.chunks_exact_mut(size).zip(&op.values) {
+                        let bits = if size == 8 {
+                            w.read::<u64>(*r)[lane]
+                        } else {
+                            u64::from(w.read::<u32>(*r)[lane])
+                        };
+                        to.copy_from_slice(&bits.to_le_bytes()[..size]);
+                    }
+                    Source::Value { data }
+                }
+                _ => Source::Linear { address: linear(m, w)? },
+            };
+            let targets = match op.mask {
+                None => vec![Target { slot, offset, barrier }],
+                Some(mask) => {
+                    let mask = w.read::<u16>(mask)[lane];
+                    let first = w.cta.0 - m.cta(w.cta).rank;
+                    let size = m.program.launch.cluster.iter().product::<u32>();
+                    if mask == 0 || u32::from(mask) >> size != 0 {
+                        let mut error = execution("a multicast copy");
+                        error.expected = Some(format!("a mask of CTAs of the cluster, which has {size}"));
+                        error.got = Some(format!("0x{mask:x}"));
+                        return Err(error);
+                    }
+                    let ranks = (0..size).filter(|rank| mask >> rank & 1 == 1);
+                    ranks
+                        .map(|rank| Target {
+                            slot: CtaSlot(first + rank),
+                            offset,
+                            barrier,
+                        })
+                        .collect()
+                }
+            };
+            let warp = m.warp_id(w);
+            m.issue_load(
+                w,
+                BulkLoad {
+                    warp,
+                    pc,
+                    source,
+                    bytes,
+                    targets,
+                },
+            )
+        }
+    }
+}
+
+/// `cp.async.bulk.commit_group`.
+pub struct BulkCommit;
+impl<H: Hooks> Body<H> for BulkCommit {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        for lane in lanes(w.exec) {
+            w.bulk.commit(lane);
+        }
+        m.note(w, Sync::BulkCommit);
+        Flow::Next
+    }
+}
+
+/// `cp.async.bulk.wait_group`; `imm`: how many groups may be pending; `c` 1: `.read`.
+pub struct BulkWait;
+impl<H: Hooks> Body<H> for BulkWait {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let (pending, reads_only) = (u.imm as u64, u.c != 0);
+        if !w.bulk.stores.is_empty() {
+            for lane in lanes(w.exec) {
+                let mut i = 0;
+                while i < w.bulk.stores.len() {
+                    if !w.bulk.covered(&w.bulk.stores[i], lane, pending) {
+                        i += 1;
+                        continue;
+                    }
+                    let Some(mut store) = w.bulk.stores.remove(i) else {
+                        break;
+                    };
+                    let result = match m.read_store(w, &mut store) {
+                        Ok(()) if !reads_only => m.write_store(w, &store),
+                        other => other,
+                    };
+                    if let Err(error) = result {
+                        return m.fail(*error);
+                    }
+                    if reads_only {
+                        w.bulk.stores.insert(i, store);
+                        i += 1;
+                    }
+                }
+            }
+        }
+        m.note(
+            w,
+            Sync::BulkWaited {
+                pending: pending as u32,
+                reads_only,
+            },
+        );
+        Flow::Next
+    }
+}

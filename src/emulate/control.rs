@@ -1,0 +1,441 @@
+//! Moves, branches, guards, exchanges within a warp.
+use super::hooks::{Hooks, Sync};
+use super::machine::Machine;
+use super::row::Lane;
+use super::shared::RANK_SHIFT;
+use super::uop::{Body, Flow, Op2, Uop};
+use super::warp::{Warp, lanes};
+use crate::error::{Error, Fault};
+use crate::ptx::modifier::{Modifier, ReduxOp, ShuffleMode, SpecialReg32, VoteMode};
+use std::marker::PhantomData;
+
+/// A branch of all lanes. `aux` is the target.
+pub struct Branch;
+impl<H: Hooks> Body<H> for Branch {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        w.pc = u.aux;
+        Flow::Jump
+    }
+}
+
+/// A branch whose predicate `a` (`c`: negated) is equal in all lanes. `aux` indexes the program's branches.
+pub struct BranchUniform;
+impl<H: Hooks> Body<H> for BranchUniform {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let p = w.predicate(u.a) ^ 0u32.wrapping_sub(u32::from(u.c));
+        let taken = p & w.path;
+        let targets = m.program.branches[u.aux as usize];
+        if taken != 0 && taken != w.path {
+            return m.fail(
+                Error::new(Fault::Execution, "lanes of a warp part at a branch marked uniform")
+                    .expected("a predicate that is equal in all lanes")
+                    .got(format!("true in lanes 0x{taken:08x} of 0x{:08x}", w.path)),
+            );
+        }
+        w.pc = if taken != 0 { targets.then } else { targets.otherwise };
+        Flow::Jump
+    }
+}
+
+/// A branch at which lanes may part.
+pub struct BranchDivergent;
+impl<H: Hooks> Body<H> for BranchDivergent {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let taken = (w.predicate(u.a) ^ 0u32.wrapping_sub(u32::from(u.c))) & w.path;
+        let targets = m.program.branches[u.aux as usize];
+        w.part(taken, targets.then, targets.otherwise, targets.join);
+        Flow::Jump
+    }
+}
+
+/// Where lanes that parted meet. `aux` is its own position.
+pub struct Join;
+impl<H: Hooks> Body<H> for Join {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if w.stack.is_empty() {
+            return Flow::Next;
+        }
+        if w.join(u.aux) { Flow::Jump } else { Flow::Next }
+    }
+}
+
+/// `ret`.
+pub struct Return;
+impl<H: Hooks> Body<H> for Return {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        if w.leave() { Flow::Jump } else { Flow::Exit }
+    }
+}
+
+/// Starts instructions that only the lanes of predicate `a` (`c`: negated) execute; `aux` is behind them.
+pub struct GuardBegin;
+impl<H: Hooks> Body<H> for GuardBegin {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let exec = (w.predicate(u.a) ^ 0u32.wrapping_sub(u32::from(u.c))) & w.path;
+        if exec == 0 {
+            w.pc = u.aux;
+            return Flow::Jump;
+        }
+        w.set_exec(exec);
+        Flow::Next
+    }
+}
+
+pub struct GuardEnd;
+impl<H: Hooks> Body<H> for GuardEnd {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        w.set_exec(w.path);
+        Flow::Next
+    }
+}
+
+/// Does nothing: what concerns only caches and later launches.
+pub struct Nothing;
+impl<H: Hooks> Body<H> for Nothing {
+    #[inline(always)]
+    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        Flow::Next
+    }
+}
+
+/// The kernel stops with an error.
+pub struct Trap;
+impl<H: Hooks> Body<H> for Trap {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        let error = Error::new(Fault::Execution, "the kernel trapped").got(format!("by lanes 0x{:08x}", w.exec));
+        m.fail(error)
+    }
+}
+
+/// The others go first.
+pub struct Sleep;
+impl<H: Hooks> Body<H> for Sleep {
+    #[inline(always)]
+    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        Flow::Yield
+    }
+}
+
+/// A 32-bit special register; `imm` is its position in the enum.
+pub struct Special32;
+impl<H: Hooks> Body<H> for Special32 {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let cta = m.cta(w.cta);
+        let launch = &m.program.launch;
+        let cluster = m.clusters[cta.cluster as usize].id;
+        let value = match SpecialReg32::ALL[u.imm as usize] {
+            SpecialReg32::TidX => {
+                w.write::<u32>(u.d, std::array::from_fn(|lane| w.index * 32 + lane as u32));
+                return Flow::Next;
+            }
+            SpecialReg32::Laneid => {
+                w.write::<u32>(u.d, std::array::from_fn(|lane| lane as u32));
+                return Flow::Next;
+            }
+            SpecialReg32::LanemaskLt => {
+                w.write::<u32>(u.d, std::array::from_fn(|lane| (1u32 << lane) - 1));
+                return Flow::Next;
+            }
+            SpecialReg32::NtidX => launch.block,
+            SpecialReg32::CtaidX => cta.id[0],
+            SpecialReg32::CtaidY => cta.id[1],
+            SpecialReg32::CtaidZ => cta.id[2],
+            SpecialReg32::NctaidX => launch.grid[0],
+            SpecialReg32::NctaidY => launch.grid[1],
+            SpecialReg32::NctaidZ => launch.grid[2],
+            SpecialReg32::ClusterCtaidX => cta.rank_id[0],
+            SpecialReg32::ClusterCtaidY => cta.rank_id[1],
+            SpecialReg32::ClusterCtaidZ => cta.rank_id[2],
+            SpecialReg32::ClusteridX => cluster[0],
+            SpecialReg32::ClusteridY => cluster[1],
+            SpecialReg32::ClusteridZ => cluster[2],
+            SpecialReg32::ClusterCtarank => cta.rank,
+            SpecialReg32::ClusterNctarank => launch.cluster.iter().product(),
+            SpecialReg32::Smid => w.cta.0 % m.options.sms.max(1),
+            SpecialReg32::Nsmid => m.options.sms,
+            SpecialReg32::Clock | SpecialReg32::GlobaltimerLo => m.clock as u32,
+        };
+        w.write::<u32>(u.d, [value; 32]);
+        m.hooks.writes(w, u.d);
+        Flow::Next
+    }
+}
+
+/// `%clock64` and `%globaltimer`: micro-ops executed.
+pub struct Clock64;
+impl<H: Hooks> Body<H> for Clock64 {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        w.write::<u64>(u.d, [m.clock; 32]);
+        Flow::Next
+    }
+}
+
+/// `d = a ? all : none`, of a constant (`imm`) or a predicate.
+pub struct SetPredicate;
+impl<H: Hooks> Body<H> for SetPredicate {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        w.write_predicate(u.d, u.imm as u32);
+        Flow::Next
+    }
+}
+pub struct MovePredicate;
+impl<H: Hooks> Body<H> for MovePredicate {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        w.write_predicate(u.d, w.predicate(u.a));
+        Flow::Next
+    }
+}
+/// Logic of predicates; `imm`: 0 and, 1 or, 2 xor, 3 not.
+pub struct LogicPredicate;
+impl<H: Hooks> Body<H> for LogicPredicate {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let (a, b) = (w.predicate(u.a), w.predicate(u.b));
+        let bits = match u.imm {
+            0 => a & b,
+            1 => a | b,
+            2 => a ^ b,
+            _ => !a,
+        };
+        w.write_predicate(u.d, bits);
+        Flow::Next
+    }
+}
+
+/// `d = predicate c ? a : b`.
+pub struct Select<T>(PhantomData<T>);
+impl<T: Lane, H: Hooks> Body<H> for Select<T> {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        use super::row::{Raw, Row};
+        m.hooks.reads(w, u.a);
+        m.hooks.reads(w, u.b);
+        let mask = Row::of_mask(w.predicate(u.c)).0;
+        let (a, b) = (w.read::<T>(u.a), w.read::<T>(u.b));
+        let mut out = [T::Raw::default(); 32];
+        for i in 0..32 {
+            out[i] = T::Raw::blend(mask[i], a[i], b[i]);
+        }
+        w.write::<T>(u.d, out);
+        m.hooks.writes(w, u.d);
+        Flow::Next
+    }
+}
+
+/// Two halves `a` (low) and `b` into one register.
+pub struct Pack32;
+impl Op2 for Pack32 {
+    type A = u16;
+    type B = u16;
+    type D = u32;
+    #[inline(always)]
+    fn f(_: u32, a: u16, b: u16) -> u32 {
+        u32::from(a) | u32::from(b) << 16
+    }
+}
+pub struct Pack64;
+impl Op2 for Pack64 {
+    type A = u32;
+    type B = u32;
+    type D = u64;
+    #[inline(always)]
+    fn f(_: u32, a: u32, b: u32) -> u64 {
+        u64::from(a) | u64::from(b) << 32
+    }
+}
+/// `a` into `d` (low) and `b`.
+pub struct Unpack32;
+impl<H: Hooks> Body<H> for Unpack32 {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let a = *w.read::<u32>(u.a);
+        w.write::<u16>(u.d, a.map(|x| x & 0xffff));
+        w.write::<u16>(u.b, a.map(|x| x >> 16));
+        Flow::Next
+    }
+}
+pub struct Unpack64;
+impl<H: Hooks> Body<H> for Unpack64 {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let a = *w.read::<u64>(u.a);
+        w.write::<u32>(u.d, a.map(|x| x as u32));
+        w.write::<u32>(u.b, a.map(|x| (x >> 32) as u32));
+        Flow::Next
+    }
+}
+
+/// `mapa`: the address `a` in the CTA of rank `b`.
+pub struct MapAddress;
+impl Op2 for MapAddress {
+    type A = u32;
+    type B = u32;
+    type D = u32;
+    #[inline(always)]
+    fn f(_: u32, a: u32, rank: u32) -> u32 {
+        (a & ((1 << RANK_SHIFT) - 1)) | (rank + 1) << RANK_SHIFT
+    }
+}
+
+/// `bfi`: `a` into `b` at `c`; `aux` is the operand of the length.
+pub struct Insert<T>(PhantomData<T>);
+impl<T: super::ops::Int, H: Hooks> Body<H> for Insert<T> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let (a, b) = (w.read::<T>(u.a), w.read::<T>(u.b));
+        let (pos, len) = (w.read::<u32>(u.c), w.read::<u32>(u.aux as u16));
+        let mut out = [<T::Raw as Default>::default(); 32];
+        for i in 0..32 {
+            out[i] = T::from_raw(a[i]).insert(T::from_raw(b[i]), pos[i], len[i]).into_raw();
+        }
+        w.write::<T>(u.d, out);
+        Flow::Next
+    }
+}
+
+/// The lanes that a mask names must be those that execute.
+#[inline(always)]
+fn check_members<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, mask: u32) -> Result<(), Flow> {
+    if mask & w.alive == w.exec {
+        return Ok(());
+    }
+    Err(m.fail(
+        Error::new(
+            Fault::Execution,
+            "a warp-wide instruction in code that not all its lanes execute",
+        )
+        .expected(format!("lanes 0x{:08x}", mask & w.alive))
+        .got(format!("lanes 0x{:08x}", w.exec)),
+    ))
+}
+
+/// `shfl.sync`; `imm` is the mask, `aux` the mode's position in the enum.
+pub struct Shuffle;
+impl<H: Hooks> Body<H> for Shuffle {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_members(w, m, u.imm as u32) {
+            return flow;
+        }
+        m.hooks.reads(w, u.a);
+        let mode = ShuffleMode::ALL[u.aux as usize];
+        let (a, b, c) = (w.read::<u32>(u.a), w.read::<u32>(u.b), w.read::<u32>(u.c));
+        let mut out = [0; 32];
+        let mut sources = 0u32;
+        // PTX ISA 9.7.9.6.
+        for i in 0..32 {
+            let lane = i as i32;
+            let by = (b[i] & 31) as i32;
+            let clamp = (c[i] & 31) as i32;
+            let segment = (c[i] >> 8 & 31) as i32;
+            let last = (lane & segment) | (clamp & !segment);
+            let first = lane & segment;
+            let (from, inside) = match mode {
+                ShuffleMode::Up => (lane - by, lane - by >= last),
+                ShuffleMode::Down => (lane + by, lane + by <= last),
+                ShuffleMode::Bfly => (lane ^ by, lane ^ by <= last),
+                ShuffleMode::Idx => (first | (by & !segment), first | (by & !segment) <= last),
+            };
+            let from = if inside { from & 31 } else { lane };
+            out[i] = a[from as usize];
+            sources |= (w.exec >> i & 1) << from;
+        }
+        if sources & !w.exec != 0 {
+            let (exec, lost) = (w.exec, sources & !w.exec);
+            return m.fail(
+                Error::new(Fault::Execution, "shuffle from lanes that do not take part")
+                    .expected(format!("sources among lanes 0x{exec:08x}"))
+                    .got(format!("lanes 0x{lost:08x}")),
+            );
+        }
+        w.write::<u32>(u.d, out);
+        m.hooks.writes(w, u.d);
+        Flow::Next
+    }
+}
+
+/// `vote.sync`; `imm` is the mask, `aux` the mode's position in the enum, 3: ballot.
+pub struct Vote;
+impl<H: Hooks> Body<H> for Vote {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_members(w, m, u.imm as u32) {
+            return flow;
+        }
+        let yes = w.predicate(u.a) & w.exec;
+        let Some(mode) = VoteMode::ALL.get(u.aux as usize) else {
+            w.write::<u32>(u.d, [yes; 32]);
+            return Flow::Next;
+        };
+        let holds = match mode {
+            VoteMode::All => yes == w.exec,
+            VoteMode::Any => yes != 0,
+            VoteMode::Uni => yes == 0 || yes == w.exec,
+        };
+        w.write_predicate(u.d, 0u32.wrapping_sub(u32::from(holds)));
+        Flow::Next
+    }
+}
+
+/// `redux.sync`; `imm` is the mask, `aux` the operation's position in the enum.
+pub struct Redux;
+impl<H: Hooks> Body<H> for Redux {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_members(w, m, u.imm as u32) {
+            return flow;
+        }
+        let a = w.read::<u32>(u.a);
+        let all = lanes(w.exec).map(|i| a[i]);
+        let signed = lanes(w.exec).map(|i| a[i] as i32);
+        let value = match ReduxOp::ALL[u.aux as usize] {
+            ReduxOp::AddU32 | ReduxOp::AddS32 => all.fold(0, u32::wrapping_add),
+            ReduxOp::MinU32 => all.min().unwrap_or(0),
+            ReduxOp::MaxU32 => all.max().unwrap_or(0),
+            ReduxOp::MinS32 => signed.min().unwrap_or(0) as u32,
+            ReduxOp::MaxS32 => signed.max().unwrap_or(0) as u32,
+            ReduxOp::And => all.fold(!0, |x, y| x & y),
+            ReduxOp::Or => all.fold(0, |x, y| x | y),
+            ReduxOp::Xor => all.fold(0, |x, y| x ^ y),
+        };
+        w.write::<u32>(u.d, [value; 32]);
+        Flow::Next
+    }
+}
+
+/// `elect.sync`: the lowest lane.
+pub struct Elect;
+impl<H: Hooks> Body<H> for Elect {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_members(w, m, u.imm as u32) {
+            return flow;
+        }
+        w.write_predicate(u.d, w.exec & w.exec.wrapping_neg());
+        Flow::Next
+    }
+}
+
+/// `bar.warp.sync`.
+pub struct WarpBarrier;
+impl<H: Hooks> Body<H> for WarpBarrier {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_members(w, m, u.imm as u32) {
+            return flow;
+        }
+        m.note(w, Sync::WarpBarrier { mask: u.imm as u32 });
+        Flow::Next
+    }
+}

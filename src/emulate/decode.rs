@@ -1,0 +1,1985 @@
+//! Flat form → micro-ops: one method per row of the instruction table.
+use super::agents::{Bulk, BulkCommit, BulkKind, BulkOp, BulkWait};
+use super::arith::tensor_core::{Accumulator, Element as MmaElement, MmaKind as TensorKind};
+use super::control::*;
+use super::floats::*;
+use super::global::{GlobalMemory, param_address};
+use super::hooks::Hooks;
+use super::mem::{
+    Atomic, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store, Word16,
+    Word32, Word64, atom_bytes, atom_code,
+};
+use super::ops::*;
+use super::program::{Branch as BranchTargets, Origin, Program};
+use super::registers::Allocation;
+use super::row::{Lane, Raw, Row};
+use super::shared::SMEM_BASE;
+use super::sync::*;
+use super::uop::{Body, Each, Each2, Each3, EachTest, Flow, Op1, Op2, Op3, OpFn, Test, Tier, Uop, pick};
+use super::warp::CONSTANT;
+use super::wgmma::{AOperand, MatMul, Mma, MmaOp, Wgmma, WgmmaCommit, WgmmaFence, WgmmaWait};
+use crate::error::{Error, Loc, Result};
+use crate::ptx::Flat;
+use crate::ptx::flat::{BlockId, Guard, Reg, Terminator, Uniformity};
+use crate::ptx::inst::Visitor;
+use crate::ptx::launch::EntryParam;
+use crate::ptx::modifier::{
+    AccType, AtomOp, AtomSem, AtomType, BitType, ClusterArriveSem, Compare, CompareType, CvtRound, CvtType, DivMode,
+    Exact, FenceSem, FloatType, Ftz, GridDep, IntType, LoadSem, Logic, LogicType, MatrixTrans, MemType, MinMax,
+    MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode, ProxyFence, RedOp, ReduxOp, RegCount, Relu,
+    Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SpecialReg32, SpecialReg64,
+    StoreSem, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
+};
+use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Decodes a kernel.
+pub fn run<H: Hooks>(flat: &Flat, tier: Tier) -> Result<Program<H>> {
+    let allocation = super::registers::run(flat)?;
+    let mut cx = Decoder::<H>::new(flat, tier, allocation);
+    let joins: FxHashSet<BlockId> = flat
+        .blocks
+        .iter()
+        .filter_map(|b| match b.terminator {
+            Terminator::CondBranch {
+                uniformity: Uniformity::Divergent { reconverge },
+                ..
+            } => Some(reconverge),
+            Terminator::CondBranch { .. } | Terminator::Branch { .. } | Terminator::Return => None,
+        })
+        .collect();
+    let mut starts = vec![];
+    for (i, block) in flat.blocks.iter().enumerate() {
+        starts.push(cx.code.len() as u32);
+        if joins.contains(&BlockId(i as u32)) {
+            let here = cx.code.len() as u32;
+            cx.emit::<Join>(Operands {
+                aux: here,
+                ..Operands::NONE
+            });
+        }
+        for inst in &block.insts {
+            cx.loc = inst.loc;
+            cx.row = None;
+            cx.guard(inst.guard);
+            cx.row = Some(inst.inst.row() as u16);
+            inst.inst.accept(&mut cx).map_err(|e| e.at(inst.loc))?;
+            let mut redefined = false;
+            inst.inst
+                .for_each_def(|r, _| redefined |= inst.guard.is_some_and(|g| g.pred == r));
+            if redefined {
+                cx.guard(None);
+            }
+        }
+        cx.row = None;
+        cx.guard(None);
+        cx.loc = block.loc;
+        cx.terminator(&block.terminator, BlockId(i as u32 + 1));
+    }
+    let start = |block: u32| -> Result<u32> {
+        starts
+            .get(block as usize)
+            .copied()
+            .ok_or_else(|| Error::internal(format!("a branch to B{block}, which is none")))
+    };
+    for branch in &mut cx.branches {
+        branch.then = start(branch.then)?;
+        branch.otherwise = start(branch.otherwise)?;
+        if branch.join != u32::MAX {
+            branch.join = start(branch.join)?;
+        }
+    }
+    for at in std::mem::take(&mut cx.jumps) {
+        cx.code[at].aux = start(cx.code[at].aux)?;
+    }
+    cx.finish()
+}
+
+/// Operands of a micro-op.
+#[derive(Clone, Copy)]
+struct Operands {
+    d: u16,
+    a: u16,
+    b: u16,
+    c: u16,
+    imm: i32,
+    aux: u32,
+}
+
+impl Operands {
+    const NONE: Operands = Operands {
+        d: 0,
+        a: 0,
+        b: 0,
+        c: 0,
+        imm: 0,
+        aux: 0,
+    };
+}
+
+struct Decoder<'a, H: Hooks> {
+    flat: &'a Flat,
+    tier: Tier,
+    allocation: Allocation,
+    code: Vec<Uop<H>>,
+    origins: Vec<Origin>,
+    constants: Vec<Row>,
+    constant_at: FxHashMap<(u64, bool), u16>,
+    lists: Vec<u16>,
+    branches: Vec<BranchTargets>,
+    /// Branches whose `aux` is a block.
+    jumps: Vec<usize>,
+    matmuls: Vec<MatMul>,
+    accumulators: Vec<Vec<u16>>,
+    mma_ops: Vec<MmaOp>,
+    bulk_ops: Vec<BulkOp>,
+    /// The guard that the code at the end is under, and its `GuardBegin`.
+    open: Option<(Guard, usize)>,
+    loc: Loc,
+    row: Option<u16>,
+    communicates: bool,
+    reallocates: bool,
+    /// Constants beyond what operands can name.
+    overflow: bool,
+}
+
+impl<'a, H: Hooks> Decoder<'a, H> {
+    fn new(flat: &'a Flat, tier: Tier, allocation: Allocation) -> Self {
+        Decoder {
+            flat,
+            tier,
+            allocation,
+            code: vec![],
+            origins: vec![],
+            constants: vec![],
+            constant_at: FxHashMap::default(),
+            lists: vec![],
+            branches: vec![],
+            jumps: vec![],
+            matmuls: vec![],
+            accumulators: vec![],
+            mma_ops: vec![],
+            bulk_ops: vec![],
+            open: None,
+            loc: Loc::CALL_SITE,
+            row: None,
+            communicates: false,
+            reallocates: false,
+            overflow: false,
+        }
+    }
+
+    fn finish(mut self) -> Result<Program<H>> {
+        if self.overflow {
+            return Err(Error::unsupported(
+                "a kernel with more than 32768 rows of constants in the emulator",
+            ));
+        }
+        for i in 0..self.matmuls.len() {
+            let id = self.matmuls[i].acc_id as usize;
+            let mine: FxHashSet<u16> = self.accumulators[id].iter().copied().collect();
+            self.matmuls[i].overlaps = (0..self.accumulators.len())
+                .filter(|other| *other != id && self.accumulators[*other].iter().any(|r| mine.contains(r)))
+                .map(|other| other as u32)
+                .collect();
+        }
+        Ok(Program {
+            launch: self.flat.launch.clone(),
+            code: self.code,
+            origins: self.origins,
+            constants: self.constants,
+            register_rows: self.allocation.rows,
+            // Two more for constants.
+            predicates: self.allocation.predicates + 2,
+            lists: self.lists,
+            branches: self.branches,
+            matmuls: self.matmuls,
+            mma_ops: self.mma_ops,
+            bulk_ops: self.bulk_ops,
+            communicates: self.communicates,
+            min_ctas_per_sm: self.flat.min_ctas_per_sm,
+            reallocates: self.reallocates,
+        })
+    }
+
+    fn emit<B: Body<H>>(&mut self, o: Operands) {
+        self.emit_fn(pick::<B, H>(self.tier), o);
+    }
+
+    fn emit_fn(&mut self, run: OpFn<H>, o: Operands) {
+        let Operands { d, a, b, c, imm, aux } = o;
+        self.code.push(Uop {
+            run,
+            d,
+            a,
+            b,
+            c,
+            imm,
+            aux,
+        });
+        self.origins.push(Origin {
+            loc: self.loc,
+            row: self.row,
+        });
+    }
+
+    /// Makes what follows run under a guard.
+    fn guard(&mut self, guard: Option<Guard>) {
+        if self.open.map(|(g, _)| g) == guard {
+            return;
+        }
+        if let Some((_, begin)) = self.open.take() {
+            self.emit::<GuardEnd>(Operands::NONE);
+            self.code[begin].aux = self.code.len() as u32;
+        }
+        if let Some(g) = guard {
+            let a = self.allocation.row(g.pred);
+            self.open = Some((g, self.code.len()));
+            self.emit::<GuardBegin>(Operands {
+                a,
+                c: u16::from(g.negated),
+                ..Operands::NONE
+            });
+        }
+    }
+
+    fn terminator(&mut self, terminator: &Terminator, next: BlockId) {
+        match terminator {
+            Terminator::Branch { to } if *to == next => {}
+            Terminator::Branch { to } => {
+                self.jumps.push(self.code.len());
+                self.emit::<Branch>(Operands {
+                    aux: to.0,
+                    ..Operands::NONE
+                });
+            }
+            Terminator::CondBranch {
+                guard,
+                then,
+                otherwise,
+                uniformity,
+            } => {
+                let join = match uniformity {
+                    Uniformity::Uniform => u32::MAX,
+                    Uniformity::Divergent { reconverge } => reconverge.0,
+                };
+                let o = Operands {
+                    a: self.allocation.row(guard.pred),
+                    c: u16::from(guard.negated),
+                    aux: self.branches.len() as u32,
+                    ..Operands::NONE
+                };
+                self.branches.push(BranchTargets {
+                    then: then.0,
+                    otherwise: otherwise.0,
+                    join,
+                });
+                match uniformity {
+                    Uniformity::Uniform => self.emit::<BranchUniform>(o),
+                    Uniformity::Divergent { .. } => self.emit::<BranchDivergent>(o),
+                }
+            }
+            Terminator::Return => self.emit::<Return>(Operands::NONE),
+        }
+    }
+
+    fn reg(&self, r: &Reg) -> u16 {
+        self.allocation.row(*r)
+    }
+
+    fn constant(&mut self, bits: u64, wide: bool) -> u16 {
+        if let Some(at) = self.constant_at.get(&(bits, wide)) {
+            return *at;
+        }
+        let at = self.constants.len();
+        if at + 2 > usize::from(CONSTANT) {
+            self.overflow = true;
+            return CONSTANT;
+        }
+        if wide {
+            let mut pair = [Row::ZERO; 2];
+            for (i, word) in pair.iter_mut().flat_map(|row| &mut row.0).enumerate() {
+                *word = (bits >> (32 * (i % 2))) as u32;
+            }
+            self.constants.extend(pair);
+        } else {
+            self.constants.push(Row::splat(bits as u32));
+        }
+        let operand = CONSTANT | at as u16;
+        self.constant_at.insert((bits, wide), operand);
+        operand
+    }
+
+    /// A source that is read as `T`.
+    fn src<T: Lane>(&mut self, s: &Src<Reg>) -> u16 {
+        match s {
+            Src::Reg(r) => self.reg(r),
+            Src::Imm(bits) if T::Raw::ROWS == 2 => self.constant(*bits, true),
+            Src::Imm(bits) => self.constant(*bits & 0xffff_ffff, false),
+        }
+    }
+
+    /// A source of 16 bits: upper halves of rows are zero.
+    fn src16(&mut self, s: &Src<Reg>) -> u16 {
+        match s {
+            Src::Reg(r) => self.reg(r),
+            Src::Imm(bits) => self.constant(*bits & 0xffff, false),
+        }
+    }
+
+    fn op1<O: Op1>(&mut self, d: &Reg, a: &Src<Reg>, imm: u32) -> Result<()> {
+        let a = self.src::<O::A>(a);
+        let d = self.reg(d);
+        self.emit::<Each<O>>(Operands {
+            d,
+            a,
+            imm: imm as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn op2<O: Op2>(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, imm: u32) -> Result<()> {
+        let (a, b) = (self.src::<O::A>(a), self.src::<O::B>(b));
+        let d = self.reg(d);
+        self.emit::<Each2<O>>(Operands {
+            d,
+            a,
+            b,
+            imm: imm as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn op3<O: Op3>(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>, imm: u32) -> Result<()> {
+        let (a, b, c) = (self.src::<O::A>(a), self.src::<O::B>(b), self.src::<O::C>(c));
+        let d = self.reg(d);
+        self.emit::<Each3<O>>(Operands {
+            d,
+            a,
+            b,
+            c,
+            imm: imm as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn test<T: Test>(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, imm: u32) -> Result<()> {
+        let (a, b) = (self.src::<T::A>(a), self.src::<T::A>(b));
+        let d = self.reg(d);
+        self.emit::<EachTest<T>>(Operands {
+            d,
+            a,
+            b,
+            imm: imm as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn rows<O: Row1>(&mut self, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        let a = self.src::<u32>(a);
+        let d = self.reg(d);
+        self.emit::<Rows<O>>(Operands { d, a, ..Operands::NONE });
+        Ok(())
+    }
+    fn rows2<O: Row2>(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        let (a, b) = (self.src::<u32>(a), self.src::<u32>(b));
+        let d = self.reg(d);
+        self.emit::<Rows2<O>>(Operands {
+            d,
+            a,
+            b,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+
+    /// A predicate source; constants go into one of the two spare predicates.
+    fn predicate(&mut self, s: &Src<Reg>, spare: usize) -> u16 {
+        match s {
+            Src::Reg(r) => self.reg(r),
+            Src::Imm(bits) => {
+                let d = (self.allocation.predicates + spare) as u16;
+                self.emit::<SetPredicate>(Operands {
+                    d,
+                    imm: if *bits & 1 != 0 { -1 } else { 0 },
+                    ..Operands::NONE
+                });
+                d
+            }
+        }
+    }
+
+    fn list(&mut self, operands: Vec<u16>) -> u32 {
+        let start = self.lists.len() as u32;
+        self.lists.extend(operands);
+        start
+    }
+
+    fn sources(&mut self, list: &Srcs<Reg>, ty: MemType) -> Vec<u16> {
+        list.iter()
+            .map(|s| match ty {
+                MemType::B64 => self.src::<u64>(s),
+                MemType::B16 => self.src16(s),
+                MemType::U8 | MemType::S8 | MemType::B32 => self.src::<u32>(s),
+            })
+            .collect()
+    }
+
+    fn mbarrier<B: Body<H>>(&mut self, addr: &Addr<Reg>, value: &Src<Reg>, c: u16) -> Result<()> {
+        let b = self.src::<u32>(value);
+        let a = self.reg(&addr.base);
+        self.emit::<B>(Operands {
+            a,
+            b,
+            c,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+
+    fn bulk(&mut self, op: BulkOp) -> Result<()> {
+        let o = Operands {
+            imm: self.code.len() as i32,
+            aux: self.bulk_ops.len() as u32,
+            ..Operands::NONE
+        };
+        self.bulk_ops.push(op);
+        self.emit::<Bulk>(o);
+        Ok(())
+    }
+
+    fn at(&self, addr: &Addr<Reg>) -> (u16, i32) {
+        (self.reg(&addr.base), addr.offset)
+    }
+
+    fn coords(&mut self, coords: &Srcs<Reg>) -> Result<Vec<u16>> {
+        if coords.is_empty() || coords.len() > 5 {
+            return Err(Error::internal("a bulk tensor copy")
+                .expected("1 to 5 coordinates")
+                .got(coords.len().to_string()));
+        }
+        Ok(coords.iter().map(|s| self.src::<u32>(s)).collect())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn matmul(
+        &mut self,
+        kind: Option<TensorKind>,
+        n: i64,
+        acc: &Tied<Reg>,
+        a: AOperand,
+        b: &Reg,
+        scale_d: &Reg,
+        neg: [i64; 2],
+        trans: [i64; 2],
+    ) -> Result<()> {
+        let kind = kind.ok_or_else(|| Error::internal("a wgmma of these operand and accumulator types"))?;
+        let per = if kind.accumulator() == Accumulator::F16 { 4 } else { 2 };
+        if !(8..=256).contains(&n) || n % 8 != 0 || acc.output.len() as i64 * per != n {
+            return Err(Error::internal("a wgmma")
+                .expected("n of 8 to 256 in steps of 8, and its accumulator registers")
+                .got(format!("n {n}, {} registers", acc.output.len())));
+        }
+        let registers: Vec<u16> = acc.output.iter().map(|r| self.reg(r)).collect();
+        let acc_id = match self.accumulators.iter().position(|other| *other == registers) {
+            Some(id) => id,
+            None => {
+                self.accumulators.push(registers.clone());
+                self.accumulators.len() - 1
+            }
+        };
+        let len = registers.len() as u32;
+        let op = MatMul {
+            kind,
+            n: n as usize,
+            acc: (self.list(registers), len),
+            acc_id: acc_id as u32,
+            overlaps: vec![],
+            a,
+            b: self.reg(b),
+            scale_d: self.reg(scale_d),
+            negate: (neg[0] < 0) != (neg[1] < 0),
+            trans_a: trans[0] != 0,
+            trans_b: trans[1] != 0,
+        };
+        let o = Operands {
+            imm: self.code.len() as i32,
+            aux: self.matmuls.len() as u32,
+            ..Operands::NONE
+        };
+        self.matmuls.push(op);
+        self.emit::<Wgmma>(o);
+        Ok(())
+    }
+
+    fn a_registers(&mut self, a: &Srcs<Reg>) -> Result<AOperand> {
+        if a.len() != 4 {
+            return Err(Error::internal("a wgmma with A in registers")
+                .expected("4")
+                .got(a.len().to_string()));
+        }
+        let operands = a.iter().map(|s| self.src::<u32>(s)).collect::<Vec<_>>();
+        let len = operands.len() as u32;
+        Ok(AOperand::Registers {
+            start: self.list(operands),
+            len,
+        })
+    }
+
+    fn no<T>(&self, what: impl Into<String>) -> Result<T> {
+        Err(Error::internal(format!("{}: no such instruction in PTX", what.into())))
+    }
+}
+
+/// The type of integers that a modifier stands for.
+macro_rules! by_int {
+    ($ty:expr, $E:ident, $T:ident => $e:expr) => {
+        match $ty {
+            $E::U16 => {
+                type $T = u16;
+                $e
+            }
+            $E::S16 => {
+                type $T = i16;
+                $e
+            }
+            $E::U32 => {
+                type $T = u32;
+                $e
+            }
+            $E::S32 => {
+                type $T = i32;
+                $e
+            }
+            $E::U64 => {
+                type $T = u64;
+                $e
+            }
+            $E::S64 => {
+                type $T = i64;
+                $e
+            }
+        }
+    };
+}
+/// Where signs do not matter.
+macro_rules! by_width {
+    ($ty:expr, $T:ident => $e:expr) => {
+        match $ty {
+            IntType::U16 | IntType::S16 => {
+                type $T = u16;
+                $e
+            }
+            IntType::U32 | IntType::S32 => {
+                type $T = u32;
+                $e
+            }
+            IntType::U64 | IntType::S64 => {
+                type $T = u64;
+                $e
+            }
+        }
+    };
+}
+macro_rules! by_word {
+    ($ty:expr, $T:ident => $e:expr) => {
+        match $ty {
+            WordType::B32 => {
+                type $T = u32;
+                $e
+            }
+            WordType::B64 => {
+                type $T = u64;
+                $e
+            }
+        }
+    };
+}
+
+/// A function of the accesses that exist: total bytes at most 16, a power of two.
+fn access<H: Hooks, S: Space>(ty: MemType, n: usize, tier: Tier, stores: bool, polls: bool) -> Option<OpFn<H>> {
+    macro_rules! accesses {
+        ($($E:ident, $T:ident: $($n:literal $b:literal),+;)*) => {
+            match (ty, n) {
+                $($( (MemType::$T, $n) if stores => pick::<Store<S, $E, $n, $b>, H>(tier),
+                (MemType::$T, $n) if polls => pick::<Polling<Load<S, $E, $n, $b>>, H>(tier),
+                (MemType::$T, $n) => pick::<Load<S, $E, $n, $b>, H>(tier), )+)*
+                _ => return None,
+            }
+        };
+    }
+    Some(accesses! {
+        ByteU, U8: 1 1, 2 2, 4 4;
+        ByteS, S8: 1 1, 2 2, 4 4;
+        Word16, B16: 1 2, 2 4, 4 8;
+        Word32, B32: 1 4, 2 8, 4 16;
+        Word64, B64: 1 8, 2 16;
+    })
+}
+
+fn is_shared(space: Space_) -> bool {
+    match space {
+        Space_::Shared | Space_::SharedCluster => true,
+        Space_::Global | Space_::Generic => false,
+    }
+}
+use crate::ptx::modifier::Space as Space_;
+
+fn tensor_types(ty: WgmmaTypes) -> (MmaElement, MmaElement) {
+    use MmaElement::*;
+    match ty {
+        WgmmaTypes::F16 => (F16, F16),
+        WgmmaTypes::BF16 => (Bf16, Bf16),
+        WgmmaTypes::TF32 => (Tf32, Tf32),
+        WgmmaTypes::E4M3E4M3 => (E4m3, E4m3),
+        WgmmaTypes::E4M3E5M2 => (E4m3, E5m2),
+        WgmmaTypes::E5M2E4M3 => (E5m2, E4m3),
+        WgmmaTypes::E5M2E5M2 => (E5m2, E5m2),
+        WgmmaTypes::S8S8 => (S8, S8),
+        WgmmaTypes::S8U8 => (S8, U8),
+        WgmmaTypes::U8S8 => (U8, S8),
+        WgmmaTypes::U8U8 => (U8, U8),
+    }
+}
+
+fn float_kind(ty: WgmmaTypes, acc: AccType) -> Option<TensorKind> {
+    let (a, b) = tensor_types(ty);
+    let acc = match acc {
+        AccType::F32 => Accumulator::F32,
+        AccType::F16 => Accumulator::F16,
+        AccType::S32 => Accumulator::S32,
+    };
+    TensorKind::new(a, b, acc)
+}
+
+fn int_kind(ty: WgmmaTypes, sat: SatFinite) -> Option<TensorKind> {
+    let (a, b) = tensor_types(ty);
+    let acc = match sat {
+        SatFinite::No => Accumulator::S32,
+        SatFinite::Yes => Accumulator::S32Saturating,
+    };
+    TensorKind::new(a, b, acc)
+}
+
+/// Methods of floats by type: f16, f16x2, bf16, bf16x2, f32, f64.
+macro_rules! by_float {
+    ($self:ident, $op:ident, $ty:expr, ($($arg:expr),*), [$h:ty, $b:ty, $f:ty, $d:ty]) => {
+        match $ty {
+            FloatType::F16 => $self.$op::<$h>($($arg),*, 0),
+            FloatType::F16x2 => $self.$op::<Pairs<$h>>($($arg),*, 0),
+            FloatType::BF16 => $self.$op::<$b>($($arg),*, 0),
+            FloatType::BF16x2 => $self.$op::<Pairs<$b>>($($arg),*, 0),
+            FloatType::F32 => $self.$op::<$f>($($arg),*, 0),
+            FloatType::F64 => $self.$op::<$d>($($arg),*, 0),
+        }
+    };
+}
+
+impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
+    type Output = Result<()>;
+
+    // ------------------------------------------------------------------------------------------------- moves
+    fn mov(&mut self, ty: &BitType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match ty {
+            BitType::B16 | BitType::B32 => self.op1::<Copy<u32>>(d, a, 0),
+            BitType::B64 => self.op1::<Copy<u64>>(d, a, 0),
+        }
+    }
+    fn mov_pred(&mut self, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        let d = self.reg(d);
+        match a {
+            Src::Imm(bits) => {
+                self.emit::<SetPredicate>(Operands {
+                    d,
+                    imm: if bits & 1 != 0 { -1 } else { 0 },
+                    ..Operands::NONE
+                });
+            }
+            Src::Reg(a) => {
+                let a = self.reg(a);
+                self.emit::<MovePredicate>(Operands { d, a, ..Operands::NONE });
+            }
+        }
+        Ok(())
+    }
+    fn mov_special32(&mut self, reg: &SpecialReg32, d: &Reg) -> Result<()> {
+        let d = self.reg(d);
+        self.emit::<Special32>(Operands {
+            d,
+            imm: *reg as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn mov_special64(&mut self, _reg: &SpecialReg64, d: &Reg) -> Result<()> {
+        let d = self.reg(d);
+        self.emit::<Clock64>(Operands { d, ..Operands::NONE });
+        Ok(())
+    }
+    fn mov_smem_base(&mut self, d: &Reg) -> Result<()> {
+        self.op1::<Copy<u32>>(d, &Src::u32(SMEM_BASE), 0)
+    }
+    fn pack_b32(&mut self, d: &Reg, a: &Srcs<Reg>) -> Result<()> {
+        let [low, high] = a[..] else {
+            return self.no("mov.b32 of other than two halves");
+        };
+        self.op2::<Pack32>(d, &low, &high, 0)
+    }
+    fn unpack_b32(&mut self, d: &Regs<Reg>, a: &Reg) -> Result<()> {
+        let [low, high] = d[..] else {
+            return self.no("mov.b32 to other than two halves");
+        };
+        let (d, b, a) = (self.reg(&low), self.reg(&high), self.reg(a));
+        self.emit::<Unpack32>(Operands {
+            d,
+            a,
+            b,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn pack_b64(&mut self, d: &Reg, a: &Srcs<Reg>) -> Result<()> {
+        let [low, high] = a[..] else {
+            return self.no("mov.b64 of other than two words");
+        };
+        self.op2::<Pack64>(d, &low, &high, 0)
+    }
+    fn unpack_b64(&mut self, d: &Regs<Reg>, a: &Reg) -> Result<()> {
+        let [low, high] = d[..] else {
+            return self.no("mov.b64 to other than two words");
+        };
+        let (d, b, a) = (self.reg(&low), self.reg(&high), self.reg(a));
+        self.emit::<Unpack64>(Operands {
+            d,
+            a,
+            b,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn ld_param(&mut self, ty: &WordType, d: &Reg, p: &ParamRef) -> Result<()> {
+        let Some(EntryParam::Pointer { buffer }) = self.flat.launch.params.get(p.0 as usize) else {
+            return self.no(format!("ld.param of parameter {}, which is no pointer", p.0));
+        };
+        let address = Src::Imm(GlobalMemory::address(*buffer));
+        match ty {
+            WordType::B32 => self.op1::<Copy<u32>>(d, &address, 0),
+            WordType::B64 => self.op1::<Copy<u64>>(d, &address, 0),
+        }
+    }
+    fn param_addr(&mut self, d: &Reg, p: &ParamRef) -> Result<()> {
+        self.op1::<Copy<u64>>(d, &Src::Imm(param_address(p.0)), 0)
+    }
+    fn cvta_to_global(&mut self, d: &Reg, a: &Reg) -> Result<()> {
+        self.op1::<Copy<u64>>(d, &Src::Reg(*a), 0)
+    }
+    fn mapa(&mut self, d: &Reg, a: &Reg, rank: &Src<Reg>) -> Result<()> {
+        self.op2::<MapAddress>(d, &Src::Reg(*a), rank, 0)
+    }
+
+    // ---------------------------------------------------------------------------------------------- integers
+    fn add_int(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        by_width!(ty, T => self.op2::<Add<T>>(d, a, b, 0))
+    }
+    fn sub_int(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        by_width!(ty, T => self.op2::<Sub<T>>(d, a, b, 0))
+    }
+    fn mul_lo(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        by_width!(ty, T => self.op2::<Mul<T>>(d, a, b, 0))
+    }
+    fn mul_hi(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op2::<MulHi<T>>(d, a, b, 0))
+    }
+    fn mul_wide(&mut self, ty: &WideType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match ty {
+            WideType::U16 => self.op2::<MulWide<u16>>(d, a, b, 0),
+            WideType::S16 => self.op2::<MulWide<i16>>(d, a, b, 0),
+            WideType::U32 => self.op2::<MulWide<u32>>(d, a, b, 0),
+            WideType::S32 => self.op2::<MulWide<i32>>(d, a, b, 0),
+        }
+    }
+    fn mad_lo(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        by_width!(ty, T => self.op3::<MadLo<T>>(d, a, b, c, 0))
+    }
+    fn mad_wide(&mut self, ty: &WideType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        match ty {
+            WideType::U16 => self.op3::<MadWide<u16>>(d, a, b, c, 0),
+            WideType::S16 => self.op3::<MadWide<i16>>(d, a, b, c, 0),
+            WideType::U32 => self.op3::<MadWide<u32>>(d, a, b, c, 0),
+            WideType::S32 => self.op3::<MadWide<i32>>(d, a, b, c, 0),
+        }
+    }
+    fn div_int(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op2::<Div<T>>(d, a, b, 0))
+    }
+    fn rem_int(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op2::<Rem<T>>(d, a, b, 0))
+    }
+    fn neg_int(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        by_width!(ty, T => self.op1::<Neg<T>>(d, a, 0))
+    }
+    fn abs_int(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op1::<Abs<T>>(d, a, 0))
+    }
+    fn min_max_int(&mut self, op: &MinMax, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match op {
+            MinMax::Min => by_int!(ty, IntType, T => self.op2::<Min<T>>(d, a, b, 0)),
+            MinMax::Max => by_int!(ty, IntType, T => self.op2::<Max<T>>(d, a, b, 0)),
+        }
+    }
+    fn logic(&mut self, op: &Logic, ty: &LogicType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        if *ty == LogicType::Pred {
+            let (a, b) = (self.predicate(a, 0), self.predicate(b, 1));
+            let d = self.reg(d);
+            self.emit::<LogicPredicate>(Operands {
+                d,
+                a,
+                b,
+                imm: *op as i32,
+                ..Operands::NONE
+            });
+            return Ok(());
+        }
+        let wide = *ty == LogicType::B64;
+        match op {
+            Logic::And if wide => self.op2::<And<u64>>(d, a, b, 0),
+            Logic::And => self.op2::<And<u32>>(d, a, b, 0),
+            Logic::Or if wide => self.op2::<Or<u64>>(d, a, b, 0),
+            Logic::Or => self.op2::<Or<u32>>(d, a, b, 0),
+            Logic::Xor if wide => self.op2::<Xor<u64>>(d, a, b, 0),
+            Logic::Xor => self.op2::<Xor<u32>>(d, a, b, 0),
+        }
+    }
+    fn not(&mut self, ty: &LogicType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match ty {
+            LogicType::Pred => {
+                let a = self.predicate(a, 0);
+                let d = self.reg(d);
+                self.emit::<LogicPredicate>(Operands {
+                    d,
+                    a,
+                    b: a,
+                    imm: 3,
+                    ..Operands::NONE
+                });
+                Ok(())
+            }
+            LogicType::B16 => self.op1::<Not<u16>>(d, a, 0),
+            LogicType::B32 => self.op1::<Not<u32>>(d, a, 0),
+            LogicType::B64 => self.op1::<Not<u64>>(d, a, 0),
+        }
+    }
+    fn lop3(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>, lut: &i64) -> Result<()> {
+        self.op3::<Lop3>(d, a, b, c, *lut as u32)
+    }
+    fn shl(&mut self, ty: &BitType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match ty {
+            BitType::B16 => self.op2::<Shl<u16>>(d, a, b, 0),
+            BitType::B32 => self.op2::<Shl<u32>>(d, a, b, 0),
+            BitType::B64 => self.op2::<Shl<u64>>(d, a, b, 0),
+        }
+    }
+    fn shr(&mut self, ty: &ShiftType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        by_int!(ty, ShiftType, T => self.op2::<Shr<T>>(d, a, b, 0))
+    }
+    fn shf(
+        &mut self,
+        dir: &ShiftDirection,
+        amount: &ShiftAmount,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+    ) -> Result<()> {
+        match (dir, amount) {
+            (ShiftDirection::Left, ShiftAmount::Wrap) => self.op3::<Shf<false, false>>(d, a, b, c, 0),
+            (ShiftDirection::Left, ShiftAmount::Clamp) => self.op3::<Shf<false, true>>(d, a, b, c, 0),
+            (ShiftDirection::Right, ShiftAmount::Wrap) => self.op3::<Shf<true, false>>(d, a, b, c, 0),
+            (ShiftDirection::Right, ShiftAmount::Clamp) => self.op3::<Shf<true, true>>(d, a, b, c, 0),
+        }
+    }
+    fn prmt(&mut self, mode: &PrmtMode, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        match mode {
+            PrmtMode::Bytes => self.op3::<Prmt>(d, a, b, c, 0),
+            _ => self.op3::<PrmtSpecial>(d, a, b, c, *mode as u32),
+        }
+    }
+    fn bfe(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, pos: &Src<Reg>, len: &Src<Reg>) -> Result<()> {
+        match ty {
+            IntType::U16 | IntType::S16 => self.no("bfe of 16 bits"),
+            IntType::U32 => self.op3::<Bfe<u32>>(d, a, pos, len, 0),
+            IntType::S32 => self.op3::<Bfe<i32>>(d, a, pos, len, 0),
+            IntType::U64 => self.op3::<Bfe<u64>>(d, a, pos, len, 0),
+            IntType::S64 => self.op3::<Bfe<i64>>(d, a, pos, len, 0),
+        }
+    }
+    fn bfi(
+        &mut self,
+        ty: &WordType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        pos: &Src<Reg>,
+        len: &Src<Reg>,
+    ) -> Result<()> {
+        by_word!(ty, T => {
+            let (a, b) = (self.src::<T>(a), self.src::<T>(b));
+            let (c, len) = (self.src::<u32>(pos), self.src::<u32>(len));
+            let d = self.reg(d);
+            self.emit::<Insert<T>>(Operands { d, a, b, c, aux: u32::from(len), ..Operands::NONE });
+        });
+        Ok(())
+    }
+    fn clz(&mut self, ty: &WordType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        by_word!(ty, T => self.op1::<Clz<T>>(d, a, 0))
+    }
+    fn popc(&mut self, ty: &WordType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        by_word!(ty, T => self.op1::<Popc<T>>(d, a, 0))
+    }
+    fn brev(&mut self, ty: &WordType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        by_word!(ty, T => self.op1::<Brev<T>>(d, a, 0))
+    }
+
+    // ------------------------------------------------------------------------------------------------ floats
+    fn add_float(&mut self, rnd: &Round, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (rnd, ftz, ty) {
+            (Round::Rn, Ftz::No, _) => by_float!(self, op2, ty, (d, a, b), [AddF16, AddBF16, AddF32, AddF64]),
+            (Round::Rn, Ftz::Yes, FloatType::F32) => self.op2::<AddFtzF32>(d, a, b, 0),
+            (_, Ftz::No, FloatType::F32) => self.op2::<AddRoundedF32>(d, a, b, *rnd as u32),
+            _ => Err(Error::unsupported(format!(
+                "add{}{}.{} in the emulator",
+                rnd.text(),
+                ftz.text(),
+                ty.text()
+            ))),
+        }
+    }
+    fn sub_float(&mut self, rnd: &Round, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (rnd, ftz, ty) {
+            (Round::Rn, Ftz::No, _) => by_float!(self, op2, ty, (d, a, b), [SubF16, SubBF16, SubF32, SubF64]),
+            (Round::Rn, Ftz::Yes, FloatType::F32) => self.op2::<SubFtzF32>(d, a, b, 0),
+            (_, Ftz::No, FloatType::F32) => self.op2::<SubRoundedF32>(d, a, b, *rnd as u32),
+            _ => Err(Error::unsupported(format!(
+                "sub{}{}.{} in the emulator",
+                rnd.text(),
+                ftz.text(),
+                ty.text()
+            ))),
+        }
+    }
+    fn mul_float(&mut self, rnd: &Round, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (rnd, ftz, ty) {
+            (Round::Rn, Ftz::No, _) => by_float!(self, op2, ty, (d, a, b), [MulF16, MulBF16, MulF32, MulF64]),
+            (Round::Rn, Ftz::Yes, FloatType::F32) => self.op2::<MulFtzF32>(d, a, b, 0),
+            (_, Ftz::No, FloatType::F32) => self.op2::<MulRoundedF32>(d, a, b, *rnd as u32),
+            _ => Err(Error::unsupported(format!(
+                "mul{}{}.{} in the emulator",
+                rnd.text(),
+                ftz.text(),
+                ty.text()
+            ))),
+        }
+    }
+    fn fma(
+        &mut self,
+        rnd: &Round,
+        ftz: &Ftz,
+        ty: &FloatType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+    ) -> Result<()> {
+        match (rnd, ftz, ty) {
+            (Round::Rn, Ftz::No, FloatType::F32) if self.tier == Tier::Plain => self.op3::<FmaF32Slow>(d, a, b, c, 0),
+            (Round::Rn, Ftz::No, _) => by_float!(self, op3, ty, (d, a, b, c), [FmaF16, FmaBF16, FmaF32, FmaF64]),
+            (Round::Rn, Ftz::Yes, FloatType::F32) => self.op3::<FmaFtzF32>(d, a, b, c, 0),
+            (_, Ftz::No, FloatType::F32) => self.op3::<FmaRoundedF32>(d, a, b, c, *rnd as u32),
+            _ => Err(Error::unsupported(format!(
+                "fma{}{}.{} in the emulator",
+                rnd.text(),
+                ftz.text(),
+                ty.text()
+            ))),
+        }
+    }
+    fn neg_float(&mut self, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match (ftz, ty) {
+            (Ftz::Yes, FloatType::F32) => self.op1::<NegFtzF32>(d, a, 0),
+            (Ftz::No, _) => by_float!(self, op1, ty, (d, a), [NegF16, NegBF16, NegF32, NegF64]),
+            (Ftz::Yes, _) => Err(Error::unsupported(format!("neg.ftz.{} in the emulator", ty.text()))),
+        }
+    }
+    fn abs_float(&mut self, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match (ftz, ty) {
+            (Ftz::Yes, FloatType::F32) => self.op1::<AbsFtzF32>(d, a, 0),
+            (Ftz::No, _) => by_float!(self, op1, ty, (d, a), [AbsF16, AbsBF16, AbsF32, AbsF64]),
+            (Ftz::Yes, _) => Err(Error::unsupported(format!("abs.ftz.{} in the emulator", ty.text()))),
+        }
+    }
+    fn min_max_float(
+        &mut self,
+        op: &MinMax,
+        ftz: &Ftz,
+        nan: &NanMode,
+        ty: &FloatType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+    ) -> Result<()> {
+        match (op, nan, ftz, ty) {
+            (MinMax::Min, NanMode::Number, Ftz::Yes, FloatType::F32) => self.op2::<FlushedF32<MinF32>>(d, a, b, 0),
+            (MinMax::Max, NanMode::Number, Ftz::Yes, FloatType::F32) => self.op2::<FlushedF32<MaxF32>>(d, a, b, 0),
+            (MinMax::Min, NanMode::Propagate, Ftz::Yes, FloatType::F32) => {
+                self.op2::<FlushedF32<MinNanF32>>(d, a, b, 0)
+            }
+            (MinMax::Max, NanMode::Propagate, Ftz::Yes, FloatType::F32) => {
+                self.op2::<FlushedF32<MaxNanF32>>(d, a, b, 0)
+            }
+            (_, _, Ftz::Yes, _) => Err(Error::unsupported(format!(
+                "{}.ftz.{} in the emulator",
+                op.text(),
+                ty.text()
+            ))),
+            (_, NanMode::Propagate, _, FloatType::F64) => self.no("min.NaN.f64"),
+            (MinMax::Min, NanMode::Number, ..) => {
+                by_float!(self, op2, ty, (d, a, b), [MinF16, MinBF16, MinF32, MinF64])
+            }
+            (MinMax::Max, NanMode::Number, ..) => {
+                by_float!(self, op2, ty, (d, a, b), [MaxF16, MaxBF16, MaxF32, MaxF64])
+            }
+            (MinMax::Min, NanMode::Propagate, ..) => {
+                by_float!(self, op2, ty, (d, a, b), [MinNanF16, MinNanBF16, MinNanF32, MinF64])
+            }
+            (MinMax::Max, NanMode::Propagate, ..) => {
+                by_float!(self, op2, ty, (d, a, b), [MaxNanF16, MaxNanBF16, MaxNanF32, MaxF64])
+            }
+        }
+    }
+    fn copysign(&mut self, ty: &WideFloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match ty {
+            WideFloatType::F32 => self.op2::<CopysignF32>(d, a, b, 0),
+            WideFloatType::F64 => self.op2::<CopysignF64>(d, a, b, 0),
+        }
+    }
+    fn div_float(&mut self, ftz: &Ftz, ty: &WideFloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (ty, ftz) {
+            (WideFloatType::F32, Ftz::No) => self.op2::<DivF32>(d, a, b, 0),
+            (WideFloatType::F32, Ftz::Yes) => self.op2::<DivFtzF32>(d, a, b, 0),
+            (WideFloatType::F64, _) => self.op2::<DivF64>(d, a, b, 0),
+        }
+    }
+    fn div_approx(&mut self, mode: &DivMode, ftz: &Ftz, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (mode, ftz) {
+            (DivMode::Approx, Ftz::No) => self.rows2::<DivApprox>(d, a, b),
+            (DivMode::Approx, Ftz::Yes) => self.rows2::<DivApproxFtz>(d, a, b),
+            (DivMode::Full, Ftz::No) => self.rows2::<DivFull>(d, a, b),
+            (DivMode::Full, Ftz::Yes) => self.rows2::<DivFullFtz>(d, a, b),
+        }
+    }
+    fn exact(&mut self, op: &Exact, ftz: &Ftz, ty: &WideFloatType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match (op, ty, ftz) {
+            (Exact::Rcp, WideFloatType::F32, Ftz::No) => self.op1::<RcpF32>(d, a, 0),
+            (Exact::Rcp, WideFloatType::F32, Ftz::Yes) => self.op1::<RcpFtzF32>(d, a, 0),
+            (Exact::Rcp, WideFloatType::F64, _) => self.op1::<RcpF64>(d, a, 0),
+            (Exact::Sqrt, WideFloatType::F32, Ftz::No) => self.op1::<SqrtF32>(d, a, 0),
+            (Exact::Sqrt, WideFloatType::F32, Ftz::Yes) => self.op1::<SqrtFtzF32>(d, a, 0),
+            (Exact::Sqrt, WideFloatType::F64, _) => self.op1::<SqrtF64>(d, a, 0),
+        }
+    }
+    fn mufu(&mut self, op: &Mufu, ftz: &Ftz, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match (op, ftz) {
+            (Mufu::Ex2, Ftz::No) => self.rows::<Ex2>(d, a),
+            (Mufu::Ex2, Ftz::Yes) => self.rows::<Ex2Ftz>(d, a),
+            (Mufu::Lg2, Ftz::No) => self.rows::<Lg2>(d, a),
+            (Mufu::Lg2, Ftz::Yes) => self.rows::<Lg2Ftz>(d, a),
+            (Mufu::Rcp, Ftz::No) => self.rows::<Rcp>(d, a),
+            (Mufu::Rcp, Ftz::Yes) => self.rows::<RcpFtz>(d, a),
+            (Mufu::Rsqrt, Ftz::No) => self.rows::<Rsqrt>(d, a),
+            (Mufu::Rsqrt, Ftz::Yes) => self.rows::<RsqrtFtz>(d, a),
+            (Mufu::Sqrt, Ftz::No) => self.rows::<Sqrt>(d, a),
+            (Mufu::Sqrt, Ftz::Yes) => self.rows::<SqrtFtz>(d, a),
+            (Mufu::Sin, _) => self.rows::<Sin>(d, a),
+            (Mufu::Cos, _) => self.rows::<Cos>(d, a),
+        }
+    }
+    fn tanh_approx(&mut self, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        self.rows::<Tanh>(d, a)
+    }
+    fn mufu16(&mut self, op: &Unary16, d: &Reg, a: &Reg) -> Result<()> {
+        let a = &Src::Reg(*a);
+        match op {
+            Unary16::Ex2F16 => self.op1::<Ex2F16>(d, a, 0),
+            Unary16::Ex2BF16 => self.op1::<Ex2BF16>(d, a, 0),
+            Unary16::TanhF16 => self.op1::<TanhF16>(d, a, 0),
+            Unary16::TanhBF16 => self.op1::<TanhBF16>(d, a, 0),
+            Unary16::Ex2F16x2 => self.rows::<Ex2F16x2>(d, a),
+            Unary16::Ex2BF16x2 => self.rows::<Ex2BF16x2>(d, a),
+            Unary16::TanhF16x2 => self.rows::<TanhF16x2>(d, a),
+            Unary16::TanhBF16x2 => self.rows::<TanhBF16x2>(d, a),
+        }
+    }
+    fn mufu64(&mut self, op: &Mufu64, d: &Reg, a: &Reg) -> Result<()> {
+        match op {
+            Mufu64::Rcp => self.op1::<RcpSeedF64>(d, &Src::Reg(*a), 0),
+            Mufu64::Rsqrt => self.op1::<RsqrtSeedF64>(d, &Src::Reg(*a), 0),
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------- conversions
+    fn cvt(
+        &mut self,
+        rnd: &CvtRound,
+        ftz: &Ftz,
+        sat: &Sat,
+        to: &CvtType,
+        from: &CvtType,
+        d: &Reg,
+        a: &Reg,
+    ) -> Result<()> {
+        use CvtType::*;
+        let conversion = Conversion {
+            rnd: *rnd,
+            flushes: *ftz == Ftz::Yes,
+            saturates: *sat == Sat::Yes,
+            to: *to,
+            from: *from,
+        };
+        let a = &Src::Reg(*a);
+        if *ftz == Ftz::No && *sat == Sat::No {
+            match (to, from, rnd) {
+                (F32, F16, CvtRound::None) => return self.op1::<F16ToF32>(d, a, 0),
+                (F32, BF16, CvtRound::None) => return self.op1::<BF16ToF32>(d, a, 0),
+                (F16, F32, CvtRound::Rn) => return self.op1::<F32ToF16>(d, a, 0),
+                (BF16, F32, CvtRound::Rn) => return self.op1::<F32ToBF16>(d, a, 0),
+                (F32, S32, CvtRound::Rn) => return self.op1::<S32ToF32>(d, a, 0),
+                (F32, U32, CvtRound::Rn) => return self.op1::<U32ToF32>(d, a, 0),
+                (S32, F32, CvtRound::Rzi) => return self.op1::<F32ToS32>(d, a, 0),
+                (U64 | S64, U32, CvtRound::None) => return self.op1::<ZeroExtend32>(d, a, 0),
+                (U64 | S64, S32, CvtRound::None) => return self.op1::<SignExtend32>(d, a, 0),
+                (U32 | S32, U64 | S64, CvtRound::None) => return self.op1::<Low32>(d, a, 0),
+                (U16 | S16, U32 | S32, CvtRound::None) => return self.op1::<Low16>(d, a, 0),
+                (U32 | S32, U16, CvtRound::None) => return self.op1::<ZeroExtend16>(d, a, 0),
+                (U32 | S32, S16, CvtRound::None) => return self.op1::<SignExtend16>(d, a, 0),
+                (U32 | S32, U32 | S32, CvtRound::None) => return self.op1::<Copy<u32>>(d, a, 0),
+                (U64 | S64, U64 | S64, CvtRound::None) => return self.op1::<Copy<u64>>(d, a, 0),
+                _ => {}
+            }
+        }
+        if conversion.apply(0).is_none() {
+            return Err(Error::unsupported(format!(
+                "cvt{}{}{}.{}.{} in the emulator",
+                rnd.text(),
+                ftz.text(),
+                sat.text(),
+                to.text(),
+                from.text()
+            )));
+        }
+        let code = conversion.code();
+        let width = |ty: &CvtType| ty.slot().class.bits();
+        match (width(from), width(to)) {
+            (16, 16) => self.op1::<Convert<u16, u16>>(d, a, code),
+            (16, 32) => self.op1::<Convert<u16, u32>>(d, a, code),
+            (16, _) => self.op1::<Convert<u16, u64>>(d, a, code),
+            (32, 16) => self.op1::<Convert<u32, u16>>(d, a, code),
+            (32, 32) => self.op1::<Convert<u32, u32>>(d, a, code),
+            (32, _) => self.op1::<Convert<u32, u64>>(d, a, code),
+            (_, 16) => self.op1::<Convert<u64, u16>>(d, a, code),
+            (_, 32) => self.op1::<Convert<u64, u32>>(d, a, code),
+            _ => self.op1::<Convert<u64, u64>>(d, a, code),
+        }
+    }
+    fn cvt_pair(&mut self, rnd: &Round, relu: &Relu, to: &Pair16, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (rnd, relu, to) {
+            (Round::Rn, Relu::No, Pair16::F16x2) => self.op2::<PackF16>(d, a, b, 0),
+            (Round::Rn, Relu::No, Pair16::BF16x2) => self.op2::<PackBF16>(d, a, b, 0),
+            _ => {
+                let imm = *rnd as u32 | (*relu as u32) << 2 | (*to as u32) << 3;
+                self.op2::<PackRounded>(d, a, b, imm)
+            }
+        }
+    }
+    fn cvt_pair8_f32(&mut self, relu: &Relu, to: &Pair8, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        self.op2::<PackFp8>(d, a, b, *relu as u32 | (*to as u32) << 1)
+    }
+    fn cvt_pair8_f16x2(&mut self, relu: &Relu, to: &Pair8, d: &Reg, a: &Reg) -> Result<()> {
+        self.op1::<PackFp8OfF16x2>(d, &Src::Reg(*a), *relu as u32 | (*to as u32) << 1)
+    }
+    fn cvt_f16x2_pair8(&mut self, relu: &Relu, from: &Pair8, d: &Reg, a: &Reg) -> Result<()> {
+        self.op1::<UnpackFp8>(d, &Src::Reg(*a), *relu as u32 | (*from as u32) << 1)
+    }
+    fn cvt_tf32(&mut self, d: &Reg, a: &Reg) -> Result<()> {
+        self.op1::<F32ToTf32>(d, &Src::Reg(*a), 0)
+    }
+
+    // -------------------------------------------------------------------------------------------- predicates
+    fn setp(&mut self, cmp: &Compare, ftz: &Ftz, ty: &CompareType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        let set = compare_set(*cmp);
+        match ty {
+            CompareType::U16 | CompareType::B16 => self.test::<CompareInt<u16>>(d, a, b, set),
+            CompareType::S16 => self.test::<CompareInt<i16>>(d, a, b, set),
+            CompareType::U32 | CompareType::B32 => self.test::<CompareInt<u32>>(d, a, b, set),
+            CompareType::S32 => self.test::<CompareInt<i32>>(d, a, b, set),
+            CompareType::U64 | CompareType::B64 => self.test::<CompareInt<u64>>(d, a, b, set),
+            CompareType::S64 => self.test::<CompareInt<i64>>(d, a, b, set),
+            CompareType::F16 => self.test::<CompareF16>(d, a, b, set),
+            CompareType::BF16 => self.test::<CompareBF16>(d, a, b, set),
+            CompareType::F32 if *ftz == Ftz::Yes => self.test::<CompareFtzF32>(d, a, b, set),
+            CompareType::F32 => self.test::<CompareF32>(d, a, b, set),
+            CompareType::F64 => self.test::<CompareF64>(d, a, b, set),
+        }
+    }
+    fn selp(&mut self, ty: &BitType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, p: &Reg) -> Result<()> {
+        let (d, c) = (self.reg(d), self.reg(p));
+        match ty {
+            BitType::B16 | BitType::B32 => {
+                let (a, b) = (self.src::<u32>(a), self.src::<u32>(b));
+                self.emit::<Select<u32>>(Operands {
+                    d,
+                    a,
+                    b,
+                    c,
+                    ..Operands::NONE
+                });
+            }
+            BitType::B64 => {
+                let (a, b) = (self.src::<u64>(a), self.src::<u64>(b));
+                self.emit::<Select<u64>>(Operands {
+                    d,
+                    a,
+                    b,
+                    c,
+                    ..Operands::NONE
+                });
+            }
+        }
+        Ok(())
+    }
+
+    // ------------------------------------------------------------------------------------------------ memory
+    fn ld(&mut self, sem: &LoadSem, space: &Space_, ty: &MemType, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
+        let ordered = !matches!(sem, LoadSem::Weak);
+        let shared = is_shared(*space);
+        self.communicates |= ordered && !shared;
+        let run = if shared {
+            access::<H, SharedCta>(*ty, d.len(), self.tier, false, ordered)
+        } else {
+            access::<H, Global>(*ty, d.len(), self.tier, false, ordered)
+        };
+        let Some(run) = run else {
+            return self.no(format!("ld.v{}.{}", d.len(), ty.text()));
+        };
+        let registers = d.iter().map(|r| self.reg(r)).collect();
+        let (aux, a) = (self.list(registers), self.reg(&addr.base));
+        self.emit_fn(
+            run,
+            Operands {
+                a,
+                imm: addr.offset,
+                aux,
+                ..Operands::NONE
+            },
+        );
+        Ok(())
+    }
+    fn ld_nc(&mut self, ty: &MemType, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
+        self.ld(&LoadSem::Weak, &Space_::Global, ty, d, addr)
+    }
+    fn st(&mut self, sem: &StoreSem, space: &Space_, ty: &MemType, addr: &Addr<Reg>, a: &Srcs<Reg>) -> Result<()> {
+        let shared = is_shared(*space);
+        self.communicates |= *sem != StoreSem::Weak && !shared;
+        let run = if shared {
+            access::<H, SharedCta>(*ty, a.len(), self.tier, true, false)
+        } else {
+            access::<H, Global>(*ty, a.len(), self.tier, true, false)
+        };
+        let Some(run) = run else {
+            return self.no(format!("st.v{}.{}", a.len(), ty.text()));
+        };
+        let sources = self.sources(a, *ty);
+        let (aux, a) = (self.list(sources), self.reg(&addr.base));
+        self.emit_fn(
+            run,
+            Operands {
+                a,
+                imm: addr.offset,
+                aux,
+                ..Operands::NONE
+            },
+        );
+        Ok(())
+    }
+    fn atom(
+        &mut self,
+        _sem: &AtomSem,
+        _scope: &Scope,
+        space: &Space_,
+        op: &AtomOp,
+        ty: &AtomType,
+        d: &Reg,
+        addr: &Addr<Reg>,
+        a: &Src<Reg>,
+    ) -> Result<()> {
+        let d = self.reg(d);
+        self.atomic(*space, Some(*op), *ty, d, addr, a, None)
+    }
+    fn atom_cas(
+        &mut self,
+        _sem: &AtomSem,
+        _scope: &Scope,
+        space: &Space_,
+        ty: &WordType,
+        d: &Reg,
+        addr: &Addr<Reg>,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+    ) -> Result<()> {
+        let d = self.reg(d);
+        let ty = match ty {
+            WordType::B32 => AtomType::B32,
+            WordType::B64 => AtomType::B64,
+        };
+        self.atomic(*space, None, ty, d, addr, a, Some(b))
+    }
+    fn red(
+        &mut self,
+        _sem: &AtomSem,
+        _scope: &Scope,
+        space: &Space_,
+        op: &RedOp,
+        ty: &AtomType,
+        addr: &Addr<Reg>,
+        a: &Src<Reg>,
+    ) -> Result<()> {
+        let op = match op {
+            RedOp::Add => AtomOp::Add,
+            RedOp::Min => AtomOp::Min,
+            RedOp::Max => AtomOp::Max,
+            RedOp::And => AtomOp::And,
+            RedOp::Or => AtomOp::Or,
+            RedOp::Xor => AtomOp::Xor,
+            RedOp::Inc => AtomOp::Inc,
+            RedOp::Dec => AtomOp::Dec,
+        };
+        self.atomic(*space, Some(op), *ty, NO_RESULT, addr, a, None)
+    }
+    fn ldmatrix(&mut self, trans: &MatrixTrans, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
+        let registers = d.iter().map(|r| self.reg(r)).collect();
+        let (aux, a) = (self.list(registers), self.reg(&addr.base));
+        let c = u16::from(*trans == MatrixTrans::Yes);
+        self.emit::<Ldmatrix>(Operands {
+            a,
+            b: d.len() as u16,
+            c,
+            imm: addr.offset,
+            aux,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn stmatrix(&mut self, trans: &MatrixTrans, addr: &Addr<Reg>, a: &Srcs<Reg>) -> Result<()> {
+        let n = a.len() as u16;
+        let sources = self.sources(a, MemType::B32);
+        let (aux, a) = (self.list(sources), self.reg(&addr.base));
+        let c = u16::from(*trans == MatrixTrans::Yes);
+        self.emit::<Stmatrix>(Operands {
+            a,
+            b: n,
+            c,
+            imm: addr.offset,
+            aux,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn st_async(&mut self, ty: &MemType, addr: &Addr<Reg>, a: &Srcs<Reg>, bar: &Addr<Reg>) -> Result<()> {
+        let value_bytes = match ty {
+            MemType::B32 => 4,
+            MemType::B64 => 8,
+            MemType::U8 | MemType::S8 | MemType::B16 => return self.no("st.async of less than 32 bits"),
+        };
+        let values = self.sources(a, *ty);
+        let (shared, barrier) = (self.at(addr), self.at(bar));
+        self.bulk(BulkOp {
+            shared,
+            barrier,
+            values,
+            value_bytes,
+            ..BulkOp::of(BulkKind::StoreAsync)
+        })
+    }
+
+    // ------------------------------------------------------------------------------------------------- warps
+    fn shfl(&mut self, mode: &ShuffleMode, d: &Reg, a: &Reg, b: &Src<Reg>, c: &Src<Reg>, mask: &i64) -> Result<()> {
+        let (b, c) = (self.src::<u32>(b), self.src::<u32>(c));
+        let (d, a) = (self.reg(d), self.reg(a));
+        self.emit::<Shuffle>(Operands {
+            d,
+            a,
+            b,
+            c,
+            imm: *mask as i32,
+            aux: *mode as u32,
+        });
+        Ok(())
+    }
+    fn vote(&mut self, mode: &VoteMode, d: &Reg, a: &Reg, mask: &i64) -> Result<()> {
+        let (d, a) = (self.reg(d), self.reg(a));
+        self.emit::<Vote>(Operands {
+            d,
+            a,
+            imm: *mask as i32,
+            aux: *mode as u32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn ballot(&mut self, d: &Reg, a: &Reg, mask: &i64) -> Result<()> {
+        let (d, a) = (self.reg(d), self.reg(a));
+        let aux = VoteMode::ALL.len() as u32;
+        self.emit::<Vote>(Operands {
+            d,
+            a,
+            imm: *mask as i32,
+            aux,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn redux(&mut self, op: &ReduxOp, d: &Reg, a: &Reg, mask: &i64) -> Result<()> {
+        let (d, a) = (self.reg(d), self.reg(a));
+        self.emit::<Redux>(Operands {
+            d,
+            a,
+            imm: *mask as i32,
+            aux: *op as u32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn elect(&mut self, d: &Reg, mask: &i64) -> Result<()> {
+        let d = self.reg(d);
+        self.emit::<Elect>(Operands {
+            d,
+            imm: *mask as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn bar_warp(&mut self, mask: &i64) -> Result<()> {
+        self.emit::<WarpBarrier>(Operands {
+            imm: *mask as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn set_max_reg(&mut self, _action: &RegCount, n: &i64) -> Result<()> {
+        if !(24..=256).contains(n) || n % 8 != 0 {
+            return Err(Error::internal("setmaxnreg")
+                .expected("24 to 256 in steps of 8")
+                .got(n.to_string()));
+        }
+        self.reallocates = true;
+        self.emit::<SetRegisters>(Operands {
+            imm: *n as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn nanosleep(&mut self, _ns: &Src<Reg>) -> Result<()> {
+        self.emit::<Sleep>(Operands::NONE);
+        Ok(())
+    }
+    fn trap(&mut self) -> Result<()> {
+        self.emit::<Trap>(Operands::NONE);
+        Ok(())
+    }
+
+    // --------------------------------------------------------------------------- CTA and cluster synchronisation
+    fn bar_sync(&mut self, id: &Src<Reg>, threads: &Src<Reg>) -> Result<()> {
+        let (a, b) = (self.src::<u32>(id), self.src::<u32>(threads));
+        self.emit::<NamedBarrier>(Operands {
+            a,
+            b,
+            imm: 1,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn bar_arrive(&mut self, id: &Src<Reg>, threads: &Src<Reg>) -> Result<()> {
+        let (a, b) = (self.src::<u32>(id), self.src::<u32>(threads));
+        self.emit::<NamedBarrier>(Operands { a, b, ..Operands::NONE });
+        Ok(())
+    }
+    fn cluster_arrive(&mut self, sem: &ClusterArriveSem) -> Result<()> {
+        let imm = i32::from(*sem == ClusterArriveSem::Release);
+        self.emit::<ClusterArrive>(Operands { imm, ..Operands::NONE });
+        Ok(())
+    }
+    fn cluster_wait(&mut self) -> Result<()> {
+        self.emit::<ClusterWait>(Operands::NONE);
+        Ok(())
+    }
+    fn fence(&mut self, sem: &FenceSem, scope: &Scope) -> Result<()> {
+        self.emit::<Fence>(Operands {
+            imm: (*sem as i32) << 8 | *scope as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn fence_proxy(&mut self, proxy: &ProxyFence) -> Result<()> {
+        self.emit::<FenceProxy>(Operands {
+            imm: *proxy as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn fence_mbarrier_init(&mut self) -> Result<()> {
+        self.emit::<FenceMbarrierInit>(Operands::NONE);
+        Ok(())
+    }
+    fn grid_dep(&mut self, _action: &GridDep) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+
+    // --------------------------------------------------------------------------------------------- mbarriers
+    fn mbarrier_init(&mut self, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierInit>(addr, count, 0)
+    }
+    fn mbarrier_inval(&mut self, addr: &Addr<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierInvalidate>(addr, &Src::u32(0), 0)
+    }
+    fn mbarrier_arrive(&mut self, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE)
+    }
+    fn mbarrier_arrive_cluster(&mut self, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE)
+    }
+    fn mbarrier_arrive_expect_tx(&mut self, addr: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierArrive>(addr, bytes, ARRIVE_EXPECT)
+    }
+    fn mbarrier_arrive_expect_tx_cluster(&mut self, addr: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierArrive>(addr, bytes, ARRIVE_EXPECT)
+    }
+    fn mbarrier_expect_tx(&mut self, addr: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierArrive>(addr, bytes, EXPECT)
+    }
+    fn mbarrier_test(&mut self, d: &Reg, addr: &Addr<Reg>, parity: &Src<Reg>) -> Result<()> {
+        let b = self.src::<u32>(parity);
+        let (d, a) = (self.reg(d), self.reg(&addr.base));
+        self.emit::<MbarrierTest>(Operands {
+            d,
+            a,
+            b,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn mbarrier_wait(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cta as u16)
+    }
+    fn mbarrier_wait_cluster(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>) -> Result<()> {
+        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cluster as u16)
+    }
+    fn mbarrier_wait_timeout(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>, _ns: &i64) -> Result<()> {
+        // Nothing takes time here: what would run out is a deadlock, which is reported better.
+        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cta as u16)
+    }
+    fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
+        self.communicates = true;
+        self.mbarrier::<WaitForWord>(addr, value, 0)
+    }
+    fn wait_and_subtract(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
+        self.communicates = true;
+        self.mbarrier::<WaitForWord>(addr, value, 1)
+    }
+
+    // ------------------------------------------------------------------------------------------- bulk copies
+    fn bulk_load(&mut self, dst: &Addr<Reg>, src: &Addr<Reg>, bytes: &Src<Reg>, bar: &Addr<Reg>) -> Result<()> {
+        let bytes = self.src::<u32>(bytes);
+        let (shared, other, barrier) = (self.at(dst), self.at(src), self.at(bar));
+        self.bulk(BulkOp {
+            shared,
+            other,
+            barrier,
+            bytes,
+            ..BulkOp::of(BulkKind::Load)
+        })
+    }
+    fn bulk_load_multicast(
+        &mut self,
+        dst: &Addr<Reg>,
+        src: &Addr<Reg>,
+        bytes: &Src<Reg>,
+        bar: &Addr<Reg>,
+        mask: &Reg,
+    ) -> Result<()> {
+        let bytes = self.src::<u32>(bytes);
+        let (shared, other, barrier) = (self.at(dst), self.at(src), self.at(bar));
+        let mask = Some(self.reg(mask));
+        self.bulk(BulkOp {
+            shared,
+            other,
+            barrier,
+            bytes,
+            mask,
+            ..BulkOp::of(BulkKind::Load)
+        })
+    }
+    fn bulk_store(&mut self, dst: &Addr<Reg>, src: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
+        let bytes = self.src::<u32>(bytes);
+        let (shared, other) = (self.at(src), self.at(dst));
+        self.bulk(BulkOp {
+            shared,
+            other,
+            bytes,
+            ..BulkOp::of(BulkKind::Store)
+        })
+    }
+    fn bulk_copy_cluster(&mut self, dst: &Addr<Reg>, src: &Addr<Reg>, bytes: &Src<Reg>, bar: &Addr<Reg>) -> Result<()> {
+        let bytes = self.src::<u32>(bytes);
+        let (shared, other, barrier) = (self.at(dst), self.at(src), self.at(bar));
+        self.bulk(BulkOp {
+            shared,
+            other,
+            barrier,
+            bytes,
+            ..BulkOp::of(BulkKind::Copy)
+        })
+    }
+    fn bulk_prefetch(&mut self, src: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
+        let bytes = self.src::<u32>(bytes);
+        let other = self.at(src);
+        self.bulk(BulkOp {
+            other,
+            bytes,
+            ..BulkOp::of(BulkKind::Prefetch)
+        })
+    }
+    fn tensor_load(&mut self, dst: &Addr<Reg>, map: &Reg, coords: &Srcs<Reg>, bar: &Addr<Reg>) -> Result<()> {
+        let coords = self.coords(coords)?;
+        let (shared, barrier, map) = (self.at(dst), self.at(bar), self.reg(map));
+        self.bulk(BulkOp {
+            shared,
+            barrier,
+            map,
+            coords,
+            ..BulkOp::of(BulkKind::TensorLoad)
+        })
+    }
+    fn tensor_load_multicast(
+        &mut self,
+        dst: &Addr<Reg>,
+        map: &Reg,
+        coords: &Srcs<Reg>,
+        bar: &Addr<Reg>,
+        mask: &Reg,
+    ) -> Result<()> {
+        let coords = self.coords(coords)?;
+        let (shared, barrier, map) = (self.at(dst), self.at(bar), self.reg(map));
+        let mask = Some(self.reg(mask));
+        self.bulk(BulkOp {
+            shared,
+            barrier,
+            map,
+            coords,
+            mask,
+            ..BulkOp::of(BulkKind::TensorLoad)
+        })
+    }
+    fn tensor_store(&mut self, map: &Reg, coords: &Srcs<Reg>, src: &Addr<Reg>) -> Result<()> {
+        let coords = self.coords(coords)?;
+        let (shared, map) = (self.at(src), self.reg(map));
+        self.bulk(BulkOp {
+            shared,
+            map,
+            coords,
+            ..BulkOp::of(BulkKind::TensorStore)
+        })
+    }
+    fn tensor_reduce(&mut self, op: &TensorRed, map: &Reg, coords: &Srcs<Reg>, src: &Addr<Reg>) -> Result<()> {
+        self.communicates = true;
+        let coords = self.coords(coords)?;
+        let (shared, map) = (self.at(src), self.reg(map));
+        self.bulk(BulkOp {
+            shared,
+            map,
+            coords,
+            reduce: Some(*op),
+            ..BulkOp::of(BulkKind::TensorStore)
+        })
+    }
+    fn tensor_prefetch(&mut self, map: &Reg, coords: &Srcs<Reg>) -> Result<()> {
+        let coords = self.coords(coords)?;
+        let map = self.reg(map);
+        self.bulk(BulkOp {
+            map,
+            coords,
+            ..BulkOp::of(BulkKind::TensorPrefetch)
+        })
+    }
+    fn prefetch_tensormap(&mut self, _map: &Reg) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn bulk_commit(&mut self) -> Result<()> {
+        self.emit::<BulkCommit>(Operands::NONE);
+        Ok(())
+    }
+    fn bulk_wait(&mut self, what: &crate::ptx::modifier::BulkWait, n: &i64) -> Result<()> {
+        let c = u16::from(*what == crate::ptx::modifier::BulkWait::Read);
+        self.emit::<BulkWait>(Operands {
+            c,
+            imm: *n as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+
+    // ------------------------------------------------------------------------------------------ tensor cores
+    fn wgmma_fence(&mut self, _acc: &Tied<Reg>) -> Result<()> {
+        self.emit::<WgmmaFence>(Operands::NONE);
+        Ok(())
+    }
+    fn wgmma_commit(&mut self) -> Result<()> {
+        self.emit::<WgmmaCommit>(Operands::NONE);
+        Ok(())
+    }
+    fn wgmma_wait(&mut self, n: &i64, _acc: &Tied<Reg>) -> Result<()> {
+        self.emit::<WgmmaWait>(Operands {
+            imm: *n as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn wgmma_half_ss(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Reg,
+        b: &Reg,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+        trans_a: &i64,
+        trans_b: &i64,
+    ) -> Result<()> {
+        let a = AOperand::Shared(self.reg(a));
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [*trans_a, *trans_b],
+        )
+    }
+    fn wgmma_half_rs(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Srcs<Reg>,
+        b: &Reg,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+        trans_b: &i64,
+    ) -> Result<()> {
+        let a = self.a_registers(a)?;
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [0, *trans_b],
+        )
+    }
+    fn wgmma_float_ss(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        _k: &i64,
+        acc: &Tied<Reg>,
+        a: &Reg,
+        b: &Reg,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+    ) -> Result<()> {
+        let a = AOperand::Shared(self.reg(a));
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [0, 0],
+        )
+    }
+    fn wgmma_float_rs(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        _k: &i64,
+        acc: &Tied<Reg>,
+        a: &Srcs<Reg>,
+        b: &Reg,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+    ) -> Result<()> {
+        let a = self.a_registers(a)?;
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [0, 0],
+        )
+    }
+    fn wgmma_int_ss(
+        &mut self,
+        ty: &WgmmaTypes,
+        sat: &SatFinite,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Reg,
+        b: &Reg,
+        scale_d: &Reg,
+    ) -> Result<()> {
+        let a = AOperand::Shared(self.reg(a));
+        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0])
+    }
+    fn wgmma_int_rs(
+        &mut self,
+        ty: &WgmmaTypes,
+        sat: &SatFinite,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Srcs<Reg>,
+        b: &Reg,
+        scale_d: &Reg,
+    ) -> Result<()> {
+        let a = self.a_registers(a)?;
+        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0])
+    }
+    fn mma_sync(&mut self, kind: &MmaKind, d: &Regs<Reg>, a: &Srcs<Reg>, b: &Srcs<Reg>, c: &Srcs<Reg>) -> Result<()> {
+        use MmaElement::*;
+        let (ty, acc, as_half) = match kind {
+            MmaKind::M16N8K16F16 => (F16, Accumulator::F32, false),
+            MmaKind::M16N8K16BF16 => (Bf16, Accumulator::F32, false),
+            MmaKind::M16N8K8TF32 => (Tf32, Accumulator::F32, false),
+            MmaKind::M16N8K32S8 => (S8, Accumulator::S32, false),
+            MmaKind::M16N8K32U8 => (U8, Accumulator::S32, false),
+            MmaKind::M16N8K32E4M3 => (E4m3, Accumulator::F32, true),
+            MmaKind::M16N8K32E5M2 => (E5m2, Accumulator::F32, true),
+        };
+        if d.len() != 4 || a.len() != 4 || b.len() != 2 || c.len() != 4 {
+            return self.no("mma.sync with these numbers of registers");
+        }
+        let Some(kind) = TensorKind::new(ty, ty, acc) else {
+            return self.no("mma.sync of this type");
+        };
+        let mut list = |s: &Srcs<Reg>| s.iter().map(|s| self.src::<u32>(s)).collect::<Vec<_>>();
+        let (a, b, c) = (list(a), list(b), list(c));
+        let d = d.iter().map(|r| self.reg(r)).collect();
+        let aux = self.mma_ops.len() as u32;
+        self.mma_ops.push(MmaOp {
+            kind,
+            k_bytes: 32,
+            as_half,
+            d,
+            a,
+            b,
+            c,
+        });
+        self.emit::<Mma>(Operands { aux, ..Operands::NONE });
+        Ok(())
+    }
+}
+
+impl<H: Hooks> Decoder<'_, H> {
+    #[allow(clippy::too_many_arguments)]
+    fn atomic(
+        &mut self,
+        space: Space_,
+        op: Option<AtomOp>,
+        ty: AtomType,
+        d: u16,
+        addr: &Addr<Reg>,
+        a: &Src<Reg>,
+        b: Option<&Src<Reg>>,
+    ) -> Result<()> {
+        let shared = is_shared(space);
+        self.communicates |= !shared;
+        let bytes = atom_bytes(ty);
+        let mut operand = |s: &Src<Reg>| match bytes {
+            8 => self.src::<u64>(s),
+            _ => self.src::<u32>(s),
+        };
+        let value = operand(a);
+        let replacement = b.map_or(0, &mut operand);
+        let o = Operands {
+            d,
+            a: self.reg(&addr.base),
+            b: value,
+            c: atom_code(op, ty),
+            imm: addr.offset,
+            aux: u32::from(replacement),
+        };
+        match (bytes, shared) {
+            (2, true) => self.emit::<Atomic<SharedCta, Word16>>(o),
+            (2, false) => self.emit::<Atomic<Global, Word16>>(o),
+            (4, true) => self.emit::<Atomic<SharedCta, Word32>>(o),
+            (4, false) => self.emit::<Atomic<Global, Word32>>(o),
+            (_, true) => self.emit::<Atomic<SharedCta, Word64>>(o),
+            (_, false) => self.emit::<Atomic<Global, Word64>>(o),
+        }
+        Ok(())
+    }
+}
+
+impl BulkOp {
+    fn of(kind: BulkKind) -> BulkOp {
+        BulkOp {
+            kind,
+            shared: (0, 0),
+            other: (0, 0),
+            bytes: 0,
+            barrier: (0, 0),
+            mask: None,
+            map: 0,
+            coords: vec![],
+            reduce: None,
+            values: vec![],
+            value_bytes: 0,
+        }
+    }
+}
+
+/// Decoded programs are shared between threads.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Program>();
+    let _ = Flow::Next;
+};

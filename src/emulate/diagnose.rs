@@ -1,0 +1,113 @@
+//! What a deadlocked machine looks like.
+use super::hooks::Hooks;
+use super::machine::Machine;
+use super::warp::{Wait, Warp};
+use crate::error::{Error, Fault};
+use std::fmt::Write;
+
+/// CTAs that are described; the others are counted.
+const CTAS: usize = 8;
+
+/// No warp can run and nothing is in flight that would wake one.
+pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
+    let mut text = String::new();
+    let mut described = 0;
+    let mut first = None;
+    for (slot, cta) in m.ctas.iter().enumerate() {
+        let warps: Vec<&Warp> = m
+            .warps
+            .iter()
+            .flatten()
+            .filter(|w| w.cta.0 as usize == slot && w.alive != 0 && cta.live_warps > 0 && w.wait != Wait::No)
+            .map(|w| &**w)
+            .collect();
+        if warps.is_empty() {
+            continue;
+        }
+        described += 1;
+        if described > CTAS {
+            continue;
+        }
+        let _ = writeln!(text, "{}:", m.cta_name(warps[0].cta));
+        // Warps that wait for the same at the same place are one line.
+        let mut groups: Vec<(Wait, u32, Vec<u32>)> = vec![];
+        for w in warps {
+            first.get_or_insert(m.program.origins[w.pc as usize].loc);
+            match groups.iter_mut().find(|(wait, pc, _)| *wait == w.wait && *pc == w.pc) {
+                Some((_, _, list)) => list.push(w.index),
+                None => groups.push((w.wait, w.pc, vec![w.index])),
+            }
+        }
+        for (wait, pc, list) in groups {
+            let origin = m.program.origins[pc as usize];
+            let list: Vec<String> = list.iter().map(u32::to_string).collect();
+            let _ = writeln!(
+                text,
+                "  warps {} at {} ({}): {}",
+                list.join(", "),
+                origin.loc,
+                origin.name(),
+                wait_name(wait)
+            );
+        }
+        let mut barriers: Vec<_> = cta.barriers.iter().collect();
+        barriers.sort_by_key(|(offset, _)| **offset);
+        for (offset, b) in barriers {
+            let _ = writeln!(
+                text,
+                "  mbarrier at shared offset {offset}: phase {} (parity {}), {} of {} arrivals to come, {} bytes to come",
+                b.phase,
+                b.phase & 1,
+                b.pending,
+                b.expected,
+                b.tx
+            );
+        }
+        for (id, named) in cta.named.iter().enumerate().filter(|(_, n)| n.arrived > 0) {
+            let _ = writeln!(
+                text,
+                "  barrier {id}: {} of {} threads have arrived",
+                named.arrived, named.expected
+            );
+        }
+        let cluster = &m.clusters[cta.cluster as usize];
+        if cluster.barrier.arrived > 0 {
+            let barrier = &cluster.barrier;
+            let _ = writeln!(
+                text,
+                "  cluster barrier: {} of {} warps have arrived",
+                barrier.arrived, barrier.live
+            );
+        }
+        if m.program.reallocates {
+            let _ = writeln!(text, "  registers: {} of a warp's threads are free", cta.free_registers);
+        }
+    }
+    if described > CTAS {
+        let _ = writeln!(text, "and {} more CTAs", described - CTAS);
+    }
+    let mut error = Error::new(
+        Fault::Execution,
+        "deadlock: every warp waits, and nothing is in flight that could wake one",
+    )
+    .got(text.trim_end());
+    error.loc = first;
+    error
+}
+
+fn wait_name(wait: Wait) -> String {
+    match wait {
+        Wait::No => "runs".into(),
+        Wait::Mbarrier { offset, parity, .. } => {
+            format!("wait for the phase of parity {parity} of the mbarrier at shared offset {offset}")
+        }
+        Wait::Named { id, .. } => format!("wait at barrier {id}"),
+        Wait::Cluster { .. } => "wait at the cluster barrier".into(),
+        Wait::Global { address, value } => {
+            let (buffer, offset) = ((address >> 40).wrapping_sub(1), address & ((1 << 40) - 1));
+            format!("wait for the word at byte {offset} of buffer {buffer} to be at least {value}")
+        }
+        Wait::Registers { wanted } => format!("wait for {wanted} registers per thread"),
+        Wait::Poll => "poll".into(),
+    }
+}

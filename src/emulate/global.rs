@@ -1,0 +1,191 @@
+//! Global memory: the host's buffers, at addresses of our own.
+//!
+//! Buffer i starts at `(i + 1) << 40`, whatever its host address: runs are deterministic, neighbours are a terabyte apart,
+//! and an address names its buffer. Pointers taken by `param_addr` (tensor maps) have their own range.
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What a buffer holds before the launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contents {
+    /// Values that the kernel may read.
+    Defined,
+    /// Nothing: it is filled with poison, and reading it before writing it is an error.
+    Undefined,
+}
+
+/// A buffer of the host that the kernel may access.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBuffer {
+    pub ptr: *mut u8,
+    pub len: usize,
+    pub contents: Contents,
+}
+
+/// Log2 of the distance of two buffers' addresses.
+const BUFFER_SHIFT: u32 = 40;
+/// Addresses of parameters: this plus the parameter's index times 256.
+const PARAM_BASE: u64 = 0xfffe_0000_0000_0000;
+/// What undefined memory holds: a NaN of every float type, −1 of every integer type.
+pub const POISON_BYTE: u8 = 0xff;
+
+/// The address of an entry parameter.
+pub const fn param_address(index: u32) -> u64 {
+    PARAM_BASE + (index as u64) * 256
+}
+
+/// The parameter at an address.
+pub const fn param_at(address: u64) -> Option<u32> {
+    if address >= PARAM_BASE && address.is_multiple_of(256) {
+        Some(((address - PARAM_BASE) / 256) as u32)
+    } else {
+        None
+    }
+}
+
+struct Mapped {
+    ptr: *mut u8,
+    len: u64,
+    /// Per 4-byte granule, which bytes have been written; none: all.
+    written: Option<Box<[AtomicU8]>>,
+}
+
+/// The buffers of one launch.
+pub struct GlobalMemory {
+    buffers: Vec<Mapped>,
+}
+
+// SAFETY: the pointers are to buffers that whoever called `new` lends for the launch. CTAs access them from several threads
+// with plain loads and stores, as GPU threads do: a kernel that races gets unspecified values, as on the GPU; kernels with
+// atomics or flags in global memory are run by one thread.
+unsafe impl Send for GlobalMemory {}
+unsafe impl Sync for GlobalMemory {}
+
+impl GlobalMemory {
+    /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation if `track` says so.
+    ///
+    /// # Safety
+    /// Each `ptr` must be valid for reads and writes of `len` bytes for the life of the result, and nothing else may access
+    /// them meanwhile. Buffers may be the same (aliased results), not partly overlapping.
+    pub unsafe fn new(buffers: &[HostBuffer], track: bool) -> GlobalMemory {
+        let buffers = buffers
+            .iter()
+            .map(|b| {
+                let undefined = b.contents == Contents::Undefined;
+                if undefined && b.len > 0 {
+                    // SAFETY: the caller's promise.
+                    unsafe { std::ptr::write_bytes(b.ptr, POISON_BYTE, b.len) };
+                }
+                let written = (undefined && track).then(|| (0..b.len.div_ceil(4)).map(|_| AtomicU8::new(0)).collect());
+                Mapped {
+                    ptr: b.ptr,
+                    len: b.len as u64,
+                    written,
+                }
+            })
+            .collect();
+        GlobalMemory { buffers }
+    }
+
+    /// The address of a buffer.
+    pub const fn address(buffer: u32) -> u64 {
+        (buffer as u64 + 1) << BUFFER_SHIFT
+    }
+
+    /// Bytes of a buffer.
+    pub fn size(&self, buffer: u32) -> Option<u64> {
+        self.buffers.get(buffer as usize).map(|b| b.len)
+    }
+
+    /// Where `bytes` bytes at an address are, if all are inside one buffer.
+    #[inline(always)]
+    pub fn resolve(&self, address: u64, bytes: u64) -> Option<*mut u8> {
+        let (index, offset) = split(address);
+        let buffer = self.buffers.get(index)?;
+        if offset + bytes <= buffer.len {
+            // SAFETY: within the buffer.
+            Some(unsafe { buffer.ptr.add(offset as usize) })
+        } else {
+            None
+        }
+    }
+
+    /// Whether any buffer tracks its initialisation.
+    #[inline(always)]
+    fn tracked(&self, address: u64) -> Option<(&[AtomicU8], u64)> {
+        let (index, offset) = split(address);
+        self.buffers.get(index)?.written.as_deref().map(|w| (w, offset))
+    }
+
+    /// Notes that bytes have been written. The range is inside a buffer.
+    #[inline(always)]
+    pub fn mark_written(&self, address: u64, bytes: u64) {
+        if let Some((written, offset)) = self.tracked(address) {
+            for_granules(offset, bytes, |granule, mask| {
+                written[granule].fetch_or(mask, Ordering::Relaxed);
+                true
+            });
+        }
+    }
+
+    /// Whether all bytes have been written. The range is inside a buffer.
+    #[inline(always)]
+    pub fn is_written(&self, address: u64, bytes: u64) -> bool {
+        match self.tracked(address) {
+            None => true,
+            Some((written, offset)) => for_granules(offset, bytes, |granule, mask| {
+                written[granule].load(Ordering::Relaxed) & mask == mask
+            }),
+        }
+    }
+
+    /// What is at an address, in words.
+    pub fn describe(&self, address: u64) -> String {
+        let (index, offset) = split(address);
+        match self.buffers.get(index) {
+            Some(b) if offset < b.len => format!("byte {offset} of buffer {index}, which has {} bytes", b.len),
+            Some(b) if offset < 1 << 39 => {
+                format!(
+                    "{} bytes beyond buffer {index}, which has {} bytes",
+                    offset - b.len,
+                    b.len
+                )
+            }
+            _ => match self.buffers.get(index.wrapping_add(1)) {
+                Some(b) => {
+                    let before = (1u64 << BUFFER_SHIFT) - offset;
+                    format!(
+                        "{before} bytes before buffer {}, which has {} bytes",
+                        index.wrapping_add(1),
+                        b.len
+                    )
+                }
+                None => format!("address 0x{address:x}, which belongs to no buffer"),
+            },
+        }
+    }
+}
+
+#[inline(always)]
+fn split(address: u64) -> (usize, u64) {
+    (
+        (address >> BUFFER_SHIFT).wrapping_sub(1) as usize,
+        address & ((1 << BUFFER_SHIFT) - 1),
+    )
+}
+
+/// Calls `f(granule, byte mask)` over the 4-byte granules of a range until it says false; whether it never did.
+#[inline(always)]
+pub fn for_granules(offset: u64, bytes: u64, mut f: impl FnMut(usize, u8) -> bool) -> bool {
+    let end = offset + bytes;
+    let mut at = offset;
+    while at < end {
+        let granule = at / 4;
+        let stop = end.min((granule + 1) * 4);
+        let mask = ((1u8 << (stop - at)) - 1) << (at % 4);
+        if !f(granule as usize, mask) {
+            return false;
+        }
+        at = stop;
+    }
+    true
+}

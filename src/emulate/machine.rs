@@ -1,0 +1,454 @@
+//! The machine: resident CTAs, warps and their queue, what they wait for.
+//!
+//! A warp runs until it blocks, polls or ends. Blocked warps are queued where they wait; when none can run, the
+//! asynchronous agents act (`agents.rs`), then those who poll try again; when nothing is left to act, it is a deadlock.
+use super::agents::Agents;
+use super::barrier::{ClusterBarrier, Mbarrier, Misuse, Named};
+use super::global::GlobalMemory;
+use super::hooks::{Hooks, Sync};
+use super::options::Options;
+use super::program::Program;
+use super::rng::Rng;
+use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE, Shared};
+use super::uop::Flow;
+use super::warp::{Wait, Warp};
+use super::wgmma::TensorUnit;
+use crate::error::{Error, Fault};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// Micro-ops that a warp runs before the others go first.
+const QUANTUM: u64 = 1 << 20;
+
+/// A resident CTA.
+pub struct Cta {
+    pub id: [u32; 3],
+    /// Its cluster's position in the machine.
+    pub cluster: u32,
+    pub rank: u32,
+    /// Its position in its cluster.
+    pub rank_id: [u32; 3],
+    pub smem: Shared,
+    pub barriers: FxHashMap<u32, Mbarrier>,
+    pub named: [Named; 16],
+    pub live_warps: u32,
+    /// Registers of the SM's pool, in registers of a warp per thread, that no warp of it holds.
+    pub free_registers: u32,
+    pub register_waiters: Vec<u32>,
+}
+
+/// A resident cluster.
+#[derive(Default)]
+pub struct Cluster {
+    pub id: [u32; 3],
+    pub live_ctas: u32,
+    pub barrier: ClusterBarrier,
+}
+
+/// Everything that one host thread runs.
+pub struct Machine<'a, H: Hooks> {
+    pub program: &'a Program<H>,
+    pub memory: &'a GlobalMemory,
+    pub options: &'a Options,
+    pub ctas: Vec<Cta>,
+    pub clusters: Vec<Cluster>,
+    pub warps: Vec<Option<Box<Warp>>>,
+    pub warps_per_cta: u32,
+    pub ready: VecDeque<u32>,
+    /// Warps that yielded at a poll.
+    pollers: Vec<u32>,
+    /// Warps that wait for words of global memory.
+    pub memory_waiters: Vec<u32>,
+    /// Global memory was written since they last looked.
+    pub memory_changed: bool,
+    pub fault: Option<Box<Error>>,
+    pub hooks: H,
+    pub agents: Agents,
+    pub tensor_core: TensorUnit,
+    pub rng: Rng,
+    /// Micro-ops executed: the clock.
+    pub clock: u64,
+    /// Rounds of polls since something last changed.
+    idle_polls: u64,
+}
+
+/// Why a warp stopped.
+enum Stop {
+    Blocked,
+    Polled,
+    Ended,
+    Fault,
+}
+
+impl<'a, H: Hooks> Machine<'a, H> {
+    /// A machine with room for `clusters` clusters.
+    pub fn new(program: &'a Program<H>, memory: &'a GlobalMemory, options: &'a Options, clusters: u32) -> Self {
+        let launch = &program.launch;
+        let size = launch.cluster.iter().product::<u32>();
+        let warps_per_cta = launch.block.div_ceil(32);
+        let mut ctas = vec![];
+        let mut warps = vec![];
+        for slot in 0..clusters * size {
+            ctas.push(Cta {
+                id: [0; 3],
+                cluster: slot / size,
+                rank: slot % size,
+                rank_id: [0; 3],
+                smem: Shared::new(launch.smem_bytes),
+                barriers: FxHashMap::default(),
+                named: Default::default(),
+                live_warps: 0,
+                free_registers: 0,
+                register_waiters: vec![],
+            });
+            for index in 0..warps_per_cta {
+                warps.push(Some(Box::new(Warp::new(program, CtaSlot(slot), index))));
+            }
+        }
+        Machine {
+            program,
+            memory,
+            options,
+            ctas,
+            clusters: (0..clusters).map(|_| Cluster::default()).collect(),
+            warps,
+            warps_per_cta,
+            ready: VecDeque::new(),
+            pollers: vec![],
+            memory_waiters: vec![],
+            memory_changed: false,
+            fault: None,
+            hooks: H::default(),
+            agents: Agents::default(),
+            tensor_core: TensorUnit::default(),
+            rng: Rng::new(options.seed),
+            clock: 0,
+            idle_polls: 0,
+        }
+    }
+
+    /// Runs clusters from `source` (positions along the grid of clusters, x first) until there are none.
+    pub fn run(&mut self, source: &mut dyn FnMut() -> Option<[u32; 3]>) -> Result<(), Error> {
+        let mut live = 0;
+        for slot in 0..self.clusters.len() {
+            match source() {
+                Some(id) => self.start_cluster(slot, id),
+                None => break,
+            }
+            live += 1;
+        }
+        while live > 0 {
+            let Some(id) = self.next_ready()? else {
+                if !self.wake_someone()? {
+                    return Err(super::diagnose::deadlock(self));
+                }
+                continue;
+            };
+            let mut w = self.warps[id as usize].take().expect("a ready warp is in its place");
+            let stop = self.run_warp(&mut w);
+            let (slot, index, loc) = (w.cta, w.index, self.program.origins[w.pc as usize].loc);
+            self.warps[id as usize] = Some(w);
+            match stop {
+                Stop::Blocked => {}
+                Stop::Polled => self.pollers.push(id),
+                Stop::Fault => {
+                    let mut error = *self.fault.take().expect("a fault has an error");
+                    let origin = self.program.origins[self.warps[id as usize].as_ref().expect("put back").pc as usize];
+                    error.what = format!(
+                        "{} ({} in {}, warp {index})",
+                        error.what,
+                        origin.name(),
+                        self.cta_name(slot)
+                    );
+                    return Err(error.at(loc));
+                }
+                Stop::Ended => {
+                    if self.end_warp(id)? {
+                        let cluster = self.ctas[slot.0 as usize].cluster as usize;
+                        match source() {
+                            Some(id) => self.start_cluster(cluster, id),
+                            None => live -= 1,
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_ready(&mut self) -> Result<Option<u32>, Error> {
+        if self.options.agents.is_seeded() && !self.ready.is_empty() {
+            // Agents act at any time.
+            if self.rng.below(4) == 0 {
+                self.act_at_random()?;
+            }
+            let i = self.rng.below(self.ready.len() as u64) as usize;
+            return Ok(self.ready.swap_remove_back(i));
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    fn run_warp(&mut self, w: &mut Warp) -> Stop {
+        let code = &self.program.code[..];
+        let mut pc = w.pc as usize;
+        w.wait = Wait::No;
+        let start = self.clock;
+        let limit = start + QUANTUM;
+        loop {
+            let u = &code[pc];
+            self.clock += 1;
+            // SAFETY: `pick` chose a compilation for features that this host has.
+            let flow = unsafe { (u.run)(w, self, u) };
+            match flow {
+                Flow::Next => pc += 1,
+                Flow::Jump => {
+                    pc = w.pc as usize;
+                    // Only loops run long.
+                    if self.clock >= limit {
+                        w.steps += self.clock - start;
+                        if self.clock > self.options.max_steps {
+                            self.fault = Some(Box::new(
+                                Error::new(Fault::Execution, "the kernel did not end")
+                                    .expected(format!("at most {} instructions of warps", self.options.max_steps)),
+                            ));
+                            return Stop::Fault;
+                        }
+                        w.wait = Wait::Poll;
+                        return Stop::Polled;
+                    }
+                }
+                Flow::Block | Flow::Yield | Flow::Exit | Flow::Fault => {
+                    w.pc = if flow == Flow::Yield { pc as u32 + 1 } else { pc as u32 };
+                    w.steps += self.clock - start;
+                    return match flow {
+                        Flow::Block => Stop::Blocked,
+                        Flow::Yield => {
+                            w.wait = Wait::Poll;
+                            Stop::Polled
+                        }
+                        Flow::Exit => Stop::Ended,
+                        Flow::Fault | Flow::Next | Flow::Jump => Stop::Fault,
+                    };
+                }
+            }
+        }
+    }
+
+    /// No warp can run. Lets agents act, waiters look again, pollers poll. False: nothing is left that could change.
+    fn wake_someone(&mut self) -> Result<bool, Error> {
+        if std::mem::take(&mut self.memory_changed) && !self.memory_waiters.is_empty() {
+            self.ready.extend(self.memory_waiters.drain(..));
+            self.idle_polls = 0;
+            return Ok(true);
+        }
+        if self.act_for_waiters()? {
+            self.idle_polls = 0;
+            return Ok(true);
+        }
+        if !self.pollers.is_empty() {
+            self.idle_polls += 1;
+            // After a bounded number of failed polls agents act although nobody is blocked on them.
+            if self.idle_polls.is_multiple_of(8) && self.act_for_pollers()? {
+                self.idle_polls = 0;
+            }
+            if self.idle_polls > self.options.max_polls {
+                return Ok(false);
+            }
+            self.ready.extend(self.pollers.drain(..));
+            return Ok(true);
+        }
+        // Others wait for something that agents do without anybody waiting for them (a store that a flag waits for).
+        self.act_for_pollers()
+    }
+
+    fn start_cluster(&mut self, cluster: usize, id: [u32; 3]) {
+        let launch = &self.program.launch;
+        let shape = launch.cluster;
+        let size = shape.iter().product::<u32>();
+        let lanes_of = |index: u32| match launch.block - index * 32 {
+            32.. => !0u32,
+            n => (1 << n) - 1,
+        };
+        self.clusters[cluster] = Cluster {
+            id,
+            live_ctas: size,
+            barrier: ClusterBarrier {
+                live: size * self.warps_per_cta,
+                ..Default::default()
+            },
+        };
+        let (held, free) = super::residency::initial_registers(self.program);
+        for rank in 0..size {
+            let slot = cluster as u32 * size + rank;
+            let cta = &mut self.ctas[slot as usize];
+            cta.rank_id = [rank % shape[0], rank / shape[0] % shape[1], rank / shape[0] / shape[1]];
+            cta.id = [0, 1, 2].map(|i| id[i] * shape[i] + cta.rank_id[i]);
+            cta.smem.reset();
+            cta.barriers.clear();
+            cta.named = Default::default();
+            cta.live_warps = self.warps_per_cta;
+            cta.free_registers = free;
+            cta.register_waiters.clear();
+            for index in 0..self.warps_per_cta {
+                let warp = slot * self.warps_per_cta + index;
+                let w = self.warps[warp as usize].as_mut().expect("not running");
+                w.reset(lanes_of(index), self.options.register_poison);
+                w.held_registers = held;
+                self.ready.push_back(warp);
+            }
+        }
+    }
+
+    /// A warp has ended. True: its cluster has, too.
+    fn end_warp(&mut self, id: u32) -> Result<bool, Error> {
+        let w = self.warps[id as usize].as_ref().expect("put back");
+        let (slot, held, ticket) = (w.cta, w.held_registers, w.cluster_ticket);
+        let cta = &mut self.ctas[slot.0 as usize];
+        cta.live_warps -= 1;
+        cta.free_registers += held;
+        self.ready.extend(cta.register_waiters.drain(..));
+        let ended = cta.live_warps == 0;
+        let cluster = &mut self.clusters[cta.cluster as usize];
+        // Its arrival is no longer counted with the living.
+        if ticket == Some(cluster.barrier.generation) {
+            cluster.barrier.arrived -= 1;
+        }
+        cluster.barrier.live -= 1;
+        if cluster.barrier.advance() {
+            self.ready.extend(cluster.barrier.waiters.drain(..));
+        }
+        if ended {
+            cluster.live_ctas -= 1;
+        }
+        let all = ended && cluster.live_ctas == 0;
+        if ended {
+            self.finish_cta(slot)?;
+        }
+        Ok(all)
+    }
+
+    pub fn warp_id(&self, w: &Warp) -> u32 {
+        w.cta.0 * self.warps_per_cta + w.index
+    }
+
+    pub fn cta(&self, slot: CtaSlot) -> &Cta {
+        &self.ctas[slot.0 as usize]
+    }
+
+    pub fn cta_mut(&mut self, slot: CtaSlot) -> &mut Cta {
+        &mut self.ctas[slot.0 as usize]
+    }
+
+    pub fn cta_name(&self, slot: CtaSlot) -> String {
+        let [x, y, z] = self.cta(slot).id;
+        format!("CTA ({x}, {y}, {z})")
+    }
+
+    /// Stops the run.
+    #[cold]
+    pub fn fail(&mut self, error: Error) -> Flow {
+        self.fault = Some(Box::new(error));
+        Flow::Fault
+    }
+
+    /// The CTA and offset that a shared-window address of a CTA stands for.
+    #[inline(always)]
+    pub fn locate_shared(&self, from: CtaSlot, address: u32) -> Option<(CtaSlot, u32)> {
+        let rank = address >> RANK_SHIFT;
+        let offset = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+        if rank == 0 {
+            return Some((from, offset));
+        }
+        let here = &self.ctas[from.0 as usize];
+        let size = self.program.launch.cluster.iter().product::<u32>();
+        (rank <= size).then(|| (CtaSlot(from.0 - here.rank + rank - 1), offset))
+    }
+
+    /// The barrier at a shared-window address, or what is wrong.
+    pub fn barrier_at(&mut self, from: CtaSlot, address: u32) -> Result<(CtaSlot, u32), Box<Error>> {
+        let execution = |what: String| Box::new(Error::new(Fault::Execution, what));
+        let Some((slot, offset)) = self.locate_shared(from, address) else {
+            return Err(execution(format!(
+                "mbarrier at 0x{address:x}: no such CTA in the cluster"
+            )));
+        };
+        let cta = self.cta(slot);
+        if !address.is_multiple_of(8) {
+            return Err(execution(format!(
+                "mbarrier at misaligned shared address 0x{address:x}"
+            )));
+        }
+        if !cta.smem.contains(offset, 8) {
+            return Err(
+                execution(format!("mbarrier at 0x{address:x}, outside of shared memory"))
+                    .expected_in_smem(cta.smem.size()),
+            );
+        }
+        if cta.live_warps == 0 {
+            return Err(execution(format!(
+                "mbarrier at 0x{address:x} of {}, which has ended",
+                self.cta_name(slot)
+            )));
+        }
+        Ok((slot, offset))
+    }
+
+    /// Arrivals and announced bytes on a barrier; wakes its waiters when the phase completes.
+    pub fn arrive(&mut self, slot: CtaSlot, offset: u32, count: u32, expect: i64) -> Result<(), Box<Error>> {
+        self.update_barrier(slot, offset, |b| b.arrive(count, expect))
+    }
+
+    pub fn complete_tx(&mut self, slot: CtaSlot, offset: u32, bytes: u64) -> Result<(), Box<Error>> {
+        self.update_barrier(slot, offset, |b| b.complete_tx(bytes))
+    }
+
+    fn update_barrier(
+        &mut self,
+        slot: CtaSlot,
+        offset: u32,
+        f: impl FnOnce(&mut Mbarrier) -> Result<bool, Misuse>,
+    ) -> Result<(), Box<Error>> {
+        let name = |m: &Self| format!("mbarrier at shared offset {offset} of {}", m.cta_name(slot));
+        let Some(barrier) = self.ctas[slot.0 as usize].barriers.get_mut(&offset) else {
+            return Err(Box::new(Error::new(
+                Fault::Execution,
+                format!("{}: used before init", name(self)),
+            )));
+        };
+        match f(barrier) {
+            Ok(true) => {
+                self.ready.extend(barrier.waiters.drain(..));
+                self.idle_polls = 0;
+                Ok(())
+            }
+            Ok(false) => Ok(()),
+            Err(misuse) => {
+                let error = Error::new(Fault::Execution, name(self));
+                Err(Box::new(match misuse {
+                    Misuse::OverArrival { pending, count } => error
+                        .expected(format!("at most {pending} more arrivals in this phase"))
+                        .got(count.to_string()),
+                    Misuse::TxRange { tx } => error
+                        .expected("a transaction count within ±(2^20 - 1)")
+                        .got(tx.to_string()),
+                }))
+            }
+        }
+    }
+
+    /// Tells the checker.
+    #[inline(always)]
+    pub fn note(&mut self, w: &Warp, event: Sync) {
+        self.hooks.sync(w, event);
+    }
+}
+
+trait ExpectedInSmem {
+    fn expected_in_smem(self, bytes: u32) -> Self;
+}
+impl ExpectedInSmem for Box<Error> {
+    fn expected_in_smem(mut self, bytes: u32) -> Box<Error> {
+        self.expected = Some(format!("an address in 0x{SMEM_BASE:x}..0x{:x}", SMEM_BASE + bytes));
+        self
+    }
+}

@@ -1,0 +1,605 @@
+//! Loads, stores and atomics of warps.
+use super::hooks::{Access, Hooks, Mode, Proxy, Range};
+use super::machine::Machine;
+use super::row::Lane;
+use super::shared::SMEM_BASE;
+use super::uop::{Body, Flow, Uop};
+use super::warp::{Warp, lanes};
+use crate::error::{Error, Fault};
+use crate::ptx::modifier::{AtomOp, AtomSem, AtomType, LoadSem, Scope, StoreSem};
+use std::marker::PhantomData;
+
+/// A state space: how an address finds its bytes.
+pub trait Space: 'static {
+    type Address: Lane + Into<u64>;
+    const NAME: &'static str;
+    fn offset(base: Self::Address, offset: i32) -> u64;
+    /// The bytes at an address, or why not.
+    fn read<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64) -> Result<[u8; B], Denied>;
+    fn write<const B: usize, H: Hooks>(
+        m: &mut Machine<'_, H>,
+        w: &Warp,
+        address: u64,
+        data: [u8; B],
+    ) -> Result<(), Denied>;
+    fn tell<H: Hooks>(
+        m: &mut Machine<'_, H>,
+        w: &Warp,
+        addresses: &[<Self::Address as Lane>::Raw; 32],
+        bytes: u32,
+        mode: Mode,
+    );
+    /// The address of the first lane of a dense access, and where its bytes are, if lane i's `B` bytes follow lane i − 1's
+    /// and all may be read.
+    fn dense<const B: usize, H: Hooks>(
+        m: &Machine<'_, H>,
+        w: &Warp,
+        addresses: &[<Self::Address as Lane>::Raw; 32],
+        offset: i32,
+    ) -> Option<u64>;
+}
+
+/// Why an access did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    Misaligned,
+    OutOfBounds,
+    Undefined,
+    /// The peer CTA has ended.
+    Gone,
+}
+
+pub struct Global;
+pub struct SharedCta;
+
+impl Space for Global {
+    type Address = u64;
+    const NAME: &'static str = "global";
+
+    #[inline(always)]
+    fn offset(base: u64, offset: i32) -> u64 {
+        base.wrapping_add(offset as i64 as u64)
+    }
+
+    #[inline(always)]
+    fn read<const B: usize, H: Hooks>(m: &Machine<'_, H>, _: &Warp, address: u64) -> Result<[u8; B], Denied> {
+        if !address.is_multiple_of(B as u64) {
+            return Err(Denied::Misaligned);
+        }
+        let at = m.memory.resolve(address, B as u64).ok_or(Denied::OutOfBounds)?;
+        if m.options.check_undefined && !m.memory.is_written(address, B as u64) {
+            return Err(Denied::Undefined);
+        }
+        // SAFETY: `resolve` checked that the range is inside a buffer lent for the launch.
+        Ok(unsafe { at.cast::<[u8; B]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    fn write<const B: usize, H: Hooks>(
+        m: &mut Machine<'_, H>,
+        _: &Warp,
+        address: u64,
+        data: [u8; B],
+    ) -> Result<(), Denied> {
+        if !address.is_multiple_of(B as u64) {
+            return Err(Denied::Misaligned);
+        }
+        let at = m.memory.resolve(address, B as u64).ok_or(Denied::OutOfBounds)?;
+        // SAFETY: as in `read`.
+        unsafe { at.cast::<[u8; B]>().write_unaligned(data) };
+        m.memory.mark_written(address, B as u64);
+        m.memory_changed = true;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn tell<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, addresses: &[u64; 32], bytes: u32, mode: Mode) {
+        let range = Range::GlobalLanes {
+            addresses,
+            mask: w.exec,
+        };
+        m.hooks.memory(
+            w,
+            Access {
+                range,
+                bytes,
+                proxy: Proxy::Generic,
+                mode,
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn dense<const B: usize, H: Hooks>(
+        m: &Machine<'_, H>,
+        w: &Warp,
+        addresses: &[u64; 32],
+        offset: i32,
+    ) -> Option<u64> {
+        if w.exec != !0 {
+            return None;
+        }
+        let first = addresses[0];
+        let mut differs = 0;
+        for (i, address) in addresses.iter().enumerate() {
+            differs |= address ^ first.wrapping_add((i * B) as u64);
+        }
+        let start = Self::offset(first, offset);
+        let all = (32 * B) as u64;
+        let good = differs == 0
+            && start.is_multiple_of(B as u64)
+            && m.memory.resolve(start, all).is_some()
+            && (!m.options.check_undefined || m.memory.is_written(start, all));
+        good.then_some(start)
+    }
+}
+
+impl Space for SharedCta {
+    type Address = u32;
+    const NAME: &'static str = "shared";
+
+    #[inline(always)]
+    fn offset(base: u32, offset: i32) -> u64 {
+        u64::from(base.wrapping_add(offset as u32))
+    }
+
+    #[inline(always)]
+    fn read<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64) -> Result<[u8; B], Denied> {
+        if !address.is_multiple_of(B as u64) {
+            return Err(Denied::Misaligned);
+        }
+        let (slot, offset) = m.locate_shared(w.cta, address as u32).ok_or(Denied::OutOfBounds)?;
+        let cta = &m.ctas[slot.0 as usize];
+        if !cta.smem.contains(offset, B as u32) {
+            return Err(Denied::OutOfBounds);
+        }
+        if cta.live_warps == 0 {
+            return Err(Denied::Gone);
+        }
+        if m.options.check_undefined && !cta.smem.is_defined(offset, B as u32) {
+            return Err(Denied::Undefined);
+        }
+        let mut data = [0; B];
+        data.copy_from_slice(cta.smem.get(offset, B as u32));
+        Ok(data)
+    }
+
+    #[inline(always)]
+    fn write<const B: usize, H: Hooks>(
+        m: &mut Machine<'_, H>,
+        w: &Warp,
+        address: u64,
+        data: [u8; B],
+    ) -> Result<(), Denied> {
+        if !address.is_multiple_of(B as u64) {
+            return Err(Denied::Misaligned);
+        }
+        let (slot, offset) = m.locate_shared(w.cta, address as u32).ok_or(Denied::OutOfBounds)?;
+        let cta = &mut m.ctas[slot.0 as usize];
+        if !cta.smem.contains(offset, B as u32) {
+            return Err(Denied::OutOfBounds);
+        }
+        if cta.live_warps == 0 {
+            return Err(Denied::Gone);
+        }
+        cta.smem
+            .get_mut(offset, B as u32, Proxy::Generic)
+            .copy_from_slice(&data);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn tell<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, addresses: &[u32; 32], bytes: u32, mode: Mode) {
+        let range = Range::SharedLanes {
+            addresses,
+            mask: w.exec,
+        };
+        m.hooks.memory(
+            w,
+            Access {
+                range,
+                bytes,
+                proxy: Proxy::Generic,
+                mode,
+            },
+        );
+    }
+
+    #[inline(always)]
+    fn dense<const B: usize, H: Hooks>(
+        m: &Machine<'_, H>,
+        w: &Warp,
+        addresses: &[u32; 32],
+        offset: i32,
+    ) -> Option<u64> {
+        if w.exec != !0 {
+            return None;
+        }
+        let first = addresses[0];
+        let mut differs = 0;
+        for (i, address) in addresses.iter().enumerate() {
+            differs |= address ^ first.wrapping_add((i * B) as u32);
+        }
+        let start = first.wrapping_add(offset as u32);
+        let at = start.wrapping_sub(SMEM_BASE);
+        let smem = &m.ctas[w.cta.0 as usize].smem;
+        let all = (32 * B) as u32;
+        let good = differs == 0
+            && start.is_multiple_of(B as u32)
+            && smem.contains(at, all)
+            && (!m.options.check_undefined || smem.is_defined(at, all));
+        good.then_some(u64::from(start))
+    }
+}
+
+/// The error of a denied access.
+#[cold]
+pub fn denied<H: Hooks>(
+    m: &mut Machine<'_, H>,
+    w: &Warp,
+    why: Denied,
+    verb: &str,
+    space: &str,
+    lane: usize,
+    address: u64,
+    bytes: usize,
+) -> Flow {
+    let cause = match why {
+        Denied::Misaligned => "misaligned address",
+        Denied::OutOfBounds => "out of bounds",
+        Denied::Undefined => "memory that nothing wrote",
+        Denied::Gone => "shared memory of a CTA that has ended",
+    };
+    let where_ = if space == Global::NAME {
+        m.memory.describe(address)
+    } else {
+        let (slot, offset) = m
+            .locate_shared(w.cta, address as u32)
+            .unwrap_or((w.cta, address as u32));
+        format!(
+            "byte {} of the {} bytes of {}",
+            offset as i32,
+            m.program.launch.smem_bytes,
+            m.cta_name(slot)
+        )
+    };
+    let mut error = Error::new(
+        Fault::Execution,
+        format!("{verb} of {bytes} {space} bytes by lane {lane}: {cause}"),
+    )
+    .got(format!("address 0x{address:x}: {where_}"));
+    if why == Denied::Misaligned {
+        error = error.expected(format!("a multiple of {bytes}"));
+    }
+    m.fail(error)
+}
+
+/// How an element of a load or store sits in memory and in registers.
+pub trait Element: 'static {
+    type Lane: Lane;
+    const BYTES: usize;
+    fn get(bytes: &[u8]) -> <Self::Lane as Lane>::Raw;
+    fn put(raw: <Self::Lane as Lane>::Raw, bytes: &mut [u8]);
+}
+macro_rules! elements {
+    ($($name:ident: $lane:ty, $raw:ty, $memory:ty, |$v:ident| $e:expr;)*) => {$(
+        pub struct $name;
+        impl Element for $name {
+            type Lane = $lane;
+            const BYTES: usize = size_of::<$memory>();
+            #[inline(always)]
+            fn get(bytes: &[u8]) -> $raw {
+                let mut b = [0; size_of::<$memory>()];
+                b.copy_from_slice(&bytes[..size_of::<$memory>()]);
+                let $v = <$memory>::from_le_bytes(b);
+                $e
+            }
+            #[inline(always)]
+            fn put(raw: $raw, bytes: &mut [u8]) {
+                bytes[..size_of::<$memory>()].copy_from_slice(&(raw as $memory).to_le_bytes());
+            }
+        }
+    )*};
+}
+elements! {
+    ByteU: u32, u32, u8, |v| u32::from(v);
+    ByteS: u32, u32, i8, |v| v as i32 as u32;
+    Word16: u16, u32, u16, |v| u32::from(v);
+    Word32: u32, u32, u32, |v| v;
+    Word64: u64, u64, u64, |v| v;
+}
+
+/// Loads `N` elements of `B` bytes in all. `a` is the base, `imm` the offset, `aux` the list of destinations.
+pub struct Load<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
+
+impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Load<S, E, N, B> {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        m.hooks.reads(w, u.a);
+        let base = *w.read::<S::Address>(u.a);
+        let offset = u.imm;
+        S::tell(m, w, &base, B as u32, Mode::Load(LoadSem::Weak));
+        let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
+        if let Some(start) = S::dense::<B, H>(m, w, &base, offset) {
+            let bytes = dense_bytes::<S, B, H>(m, w, start);
+            for (j, d) in lists.iter().enumerate() {
+                let row = w.register::<E::Lane>(*d);
+                for (i, lane) in row.iter_mut().enumerate() {
+                    *lane = E::get(&bytes[i * B + j * E::BYTES..]);
+                }
+            }
+        } else {
+            for i in lanes(w.exec) {
+                let address = S::offset(S::Address::from_raw(base[i]), offset);
+                match S::read::<B, H>(m, w, address) {
+                    Ok(bytes) => {
+                        for (j, d) in lists.iter().enumerate() {
+                            w.set_lane::<E::Lane>(*d, i, E::get(&bytes[j * E::BYTES..]));
+                        }
+                    }
+                    Err(why) => return denied(m, w, why, "load", S::NAME, i, address, B),
+                }
+            }
+        }
+        for d in lists {
+            m.hooks.writes(w, *d);
+        }
+        Flow::Next
+    }
+}
+
+/// The bytes of a dense access that `Space::dense` allowed.
+#[inline(always)]
+fn dense_bytes<'m, S: Space, const B: usize, H: Hooks>(m: &'m Machine<'_, H>, w: &Warp, start: u64) -> &'m [u8] {
+    if S::NAME == Global::NAME {
+        let at = m.memory.resolve(start, (32 * B) as u64).expect("checked");
+        // SAFETY: `resolve` checked the range. Other threads may write it meanwhile only if the kernel races.
+        unsafe { std::slice::from_raw_parts(at, 32 * B) }
+    } else {
+        m.ctas[w.cta.0 as usize]
+            .smem
+            .get(start as u32 - SMEM_BASE, (32 * B) as u32)
+    }
+}
+
+/// Stores, like [`Load`]; `aux` lists the sources.
+pub struct Store<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
+
+impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Store<S, E, N, B> {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        m.hooks.reads(w, u.a);
+        let base = *w.read::<S::Address>(u.a);
+        let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
+        for a in lists {
+            m.hooks.reads(w, *a);
+        }
+        S::tell(m, w, &base, B as u32, Mode::Store(StoreSem::Weak));
+        for i in lanes(w.exec) {
+            let address = S::offset(S::Address::from_raw(base[i]), u.imm);
+            let mut bytes = [0; B];
+            for (j, a) in lists.iter().enumerate() {
+                E::put(w.read::<E::Lane>(*a)[i], &mut bytes[j * E::BYTES..]);
+            }
+            if let Err(why) = S::write::<B, H>(m, w, address, bytes) {
+                return denied(m, w, why, "store", S::NAME, i, address, B);
+            }
+        }
+        Flow::Next
+    }
+}
+
+/// A load that others' writes may change at any time: the others go first after it.
+pub struct Polling<L>(PhantomData<L>);
+impl<L: Body<H>, H: Hooks> Body<H> for Polling<L> {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        match L::run(w, m, u) {
+            Flow::Next => Flow::Yield,
+            other => other,
+        }
+    }
+}
+
+/// What an atomic does. Bits of the operand type, zero-extended.
+pub fn combine(op: AtomOp, ty: AtomType, old: u64, a: u64, flushes: bool) -> u64 {
+    use super::arith::float::*;
+    let (old32, a32) = (old as u32, a as u32);
+    let (old16, a16) = (old as u16, a as u16);
+    let is_max = op == AtomOp::Max;
+    let pick = |a_less: bool| if a_less == is_max { old } else { a };
+    match op {
+        AtomOp::Exch => a,
+        AtomOp::And => old & a,
+        AtomOp::Or => old | a,
+        AtomOp::Xor => old ^ a,
+        AtomOp::Inc => u64::from(if old32 >= a32 { 0 } else { old32 + 1 }),
+        AtomOp::Dec => u64::from(if old32 == 0 || old32 > a32 { a32 } else { old32 - 1 }),
+        AtomOp::Add => match ty {
+            AtomType::B32 | AtomType::U32 | AtomType::S32 => u64::from(old32.wrapping_add(a32)),
+            AtomType::B64 | AtomType::U64 | AtomType::S64 => old.wrapping_add(a),
+            // PTX ISA 9.7.13.6: on global memory subnormals are flushed, on shared memory they are not.
+            AtomType::F32 if flushes => u64::from(add_ftz_f32(old32, a32)),
+            AtomType::F32 => u64::from(add_f32(old32, a32)),
+            AtomType::F64 => add_f64(old, a),
+            AtomType::F16 => u64::from(add_f16(old16, a16)),
+            AtomType::BF16 => u64::from(add_bf16(old16, a16)),
+            AtomType::F16x2 => u64::from(halves_2(old32, a32, add_f16)),
+            AtomType::BF16x2 => u64::from(halves_2(old32, a32, add_bf16)),
+        },
+        AtomOp::Min | AtomOp::Max => match ty {
+            AtomType::U32 | AtomType::B32 => pick(a32 < old32),
+            AtomType::S32 => pick((a32 as i32) < old32 as i32),
+            AtomType::U64 | AtomType::B64 => pick(a < old),
+            AtomType::S64 => pick((a as i64) < old as i64),
+            AtomType::F32 => u64::from(if is_max {
+                max_f32(old32, a32)
+            } else {
+                min_f32(old32, a32)
+            }),
+            AtomType::F64 => {
+                if is_max {
+                    max_f64(old, a)
+                } else {
+                    min_f64(old, a)
+                }
+            }
+            AtomType::F16 => u64::from(if is_max {
+                max_f16(old16, a16)
+            } else {
+                min_f16(old16, a16)
+            }),
+            AtomType::BF16 => u64::from(if is_max {
+                max_bf16(old16, a16)
+            } else {
+                min_bf16(old16, a16)
+            }),
+            AtomType::F16x2 => u64::from(halves_2(old32, a32, if is_max { max_f16 } else { min_f16 })),
+            AtomType::BF16x2 => u64::from(halves_2(old32, a32, if is_max { max_bf16 } else { min_bf16 })),
+        },
+    }
+}
+
+/// How an atomic's operand type sits in memory.
+pub const fn atom_bytes(ty: AtomType) -> u32 {
+    match ty {
+        AtomType::F16 | AtomType::BF16 => 2,
+        AtomType::B32 | AtomType::U32 | AtomType::S32 | AtomType::F32 | AtomType::F16x2 | AtomType::BF16x2 => 4,
+        AtomType::B64 | AtomType::U64 | AtomType::S64 | AtomType::F64 => 8,
+    }
+}
+
+/// An atomic, as a micro-op's `c` says: the operation and type by their positions.
+pub const ATOM_CAS: u16 = 0xff;
+
+/// Atomics: lanes act one after the other, lowest first. `d` is the old value (`NO_RESULT`: none), `a` the base, `b` the
+/// operand, `c` the operation (high byte) and type, `aux` the compared value of `cas`.
+pub struct Atomic<S, E>(PhantomData<(S, E)>);
+pub const NO_RESULT: u16 = 0xffff;
+
+pub const fn atom_code(op: Option<AtomOp>, ty: AtomType) -> u16 {
+    let op = match op {
+        None => ATOM_CAS,
+        Some(op) => op as u16,
+    };
+    op << 8 | ty as u16
+}
+
+impl<S: Space, E: Element, H: Hooks> Body<H> for Atomic<S, E>
+where
+    <E::Lane as Lane>::Raw: Into<u64> + TryFrom<u64>,
+{
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        use crate::ptx::modifier::Modifier;
+        let base = *w.read::<S::Address>(u.a);
+        let operand = *w.read::<E::Lane>(u.b);
+        let ty = AtomType::ALL[usize::from(u.c & 0xff)];
+        let op = AtomOp::ALL.get(usize::from(u.c >> 8)).copied();
+        S::tell(m, w, &base, E::BYTES as u32, Mode::Atomic(AtomSem::Relaxed, Scope::Sys));
+        for i in lanes(w.exec) {
+            let address = S::offset(S::Address::from_raw(base[i]), u.imm);
+            let mut rmw = || -> Result<u64, Denied> {
+                let old: u64 = match E::BYTES {
+                    2 => E::get(&S::read::<2, H>(m, w, address)?).into(),
+                    4 => E::get(&S::read::<4, H>(m, w, address)?).into(),
+                    _ => E::get(&S::read::<8, H>(m, w, address)?).into(),
+                };
+                let a: u64 = operand[i].into();
+                let new = match op {
+                    Some(op) => combine(op, ty, old, a, S::NAME == Global::NAME),
+                    None => {
+                        let replacement: u64 = w.read::<E::Lane>(u.aux as u16)[i].into();
+                        if old == a { replacement } else { old }
+                    }
+                };
+                match E::BYTES {
+                    2 => S::write::<2, H>(m, w, address, (new as u16).to_le_bytes())?,
+                    4 => S::write::<4, H>(m, w, address, (new as u32).to_le_bytes())?,
+                    _ => S::write::<8, H>(m, w, address, new.to_le_bytes())?,
+                }
+                Ok(old)
+            };
+            match rmw() {
+                Ok(old) if u.d != NO_RESULT => {
+                    if let Ok(raw) = <E::Lane as Lane>::Raw::try_from(old) {
+                        w.set_lane::<E::Lane>(u.d, i, raw);
+                    }
+                }
+                Ok(_) => {}
+                Err(why) => return denied(m, w, why, "atomic", S::NAME, i, address, E::BYTES),
+            }
+        }
+        // What others wait for may have happened: they go first after an atomic with a result.
+        Flow::Next
+    }
+}
+
+/// `ldmatrix`: lane l's address is a row of matrix l / 8. `imm`: the number of matrices; `c`: transposed.
+pub struct Ldmatrix;
+impl<H: Hooks> Body<H> for Ldmatrix {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let base = *w.read::<u32>(u.a);
+        let count = usize::from(u.b);
+        let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
+        SharedCta::tell(m, w, &base, 16, Mode::Load(LoadSem::Weak));
+        for (j, d) in lists.iter().enumerate() {
+            let mut matrix = [[0u16; 8]; 8];
+            for (r, row) in matrix.iter_mut().enumerate() {
+                let lane = j * 8 + r;
+                let address = SharedCta::offset(base[lane], u.imm);
+                match SharedCta::read::<16, H>(m, w, address) {
+                    Ok(bytes) => {
+                        for (c, x) in row.iter_mut().enumerate() {
+                            *x = u16::from_le_bytes([bytes[2 * c], bytes[2 * c + 1]]);
+                        }
+                    }
+                    Err(why) => return denied(m, w, why, "ldmatrix", SharedCta::NAME, lane, address, 16),
+                }
+            }
+            let out = w.register::<u32>(*d);
+            for (lane, x) in out.iter_mut().enumerate() {
+                let (r, c) = (lane / 4, lane % 4 * 2);
+                let (low, high) = if u.c != 0 {
+                    (matrix[c][r], matrix[c + 1][r])
+                } else {
+                    (matrix[r][c], matrix[r][c + 1])
+                };
+                *x = u32::from(low) | u32::from(high) << 16;
+            }
+            m.hooks.writes(w, *d);
+        }
+        Flow::Next
+    }
+}
+
+/// `stmatrix`, like [`Ldmatrix`].
+pub struct Stmatrix;
+impl<H: Hooks> Body<H> for Stmatrix {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let base = *w.read::<u32>(u.a);
+        let count = usize::from(u.b);
+        let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
+        SharedCta::tell(m, w, &base, 16, Mode::Store(StoreSem::Weak));
+        for (j, a) in lists.iter().enumerate() {
+            let values = *w.read::<u32>(*a);
+            for r in 0..8 {
+                let mut bytes = [0; 16];
+                for c in 0..8 {
+                    // Element (r, c) comes from lane 4·row + column / 2 of the fragment.
+                    let (fr, fc) = if u.c != 0 { (c, r) } else { (r, c) };
+                    let word = values[fr * 4 + fc / 2] >> (16 * (fc % 2));
+                    bytes[2 * c..2 * c + 2].copy_from_slice(&(word as u16).to_le_bytes());
+                }
+                let lane = j * 8 + r;
+                let address = SharedCta::offset(base[lane], u.imm);
+                if let Err(why) = SharedCta::write::<16, H>(m, w, address, bytes) {
+                    return denied(m, w, why, "stmatrix", SharedCta::NAME, lane, address, 16);
+                }
+            }
+        }
+        Flow::Next
+    }
+}

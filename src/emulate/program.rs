@@ -1,0 +1,73 @@
+//! A kernel decoded for execution; made once, run many times, from any thread.
+use super::agents::BulkOp;
+use super::hooks::{Hooks, NoCheck};
+use super::row::Row;
+use super::uop::{Tier, Uop};
+use super::wgmma::{MatMul, MmaOp};
+use crate::error::{Loc, Result};
+use crate::ptx::Flat;
+use crate::ptx::inst::ROWS;
+use crate::ptx::launch::LaunchSpec;
+
+/// Where a micro-op comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub loc: Loc,
+    /// Row of the instruction table; `None` for branches and what the decoder adds.
+    pub row: Option<u16>,
+}
+
+impl Origin {
+    /// The row's name.
+    pub fn name(self) -> &'static str {
+        self.row.map_or("branch", |row| ROWS[usize::from(row)].name)
+    }
+}
+
+/// Targets of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    pub then: u32,
+    pub otherwise: u32,
+    /// Of divergent branches: the `Join`.
+    pub join: u32,
+}
+
+/// A decoded kernel.
+pub struct Program<H: Hooks = NoCheck> {
+    pub(super) launch: LaunchSpec,
+    pub(super) code: Vec<Uop<H>>,
+    pub(super) origins: Vec<Origin>,
+    pub(super) constants: Vec<Row>,
+    /// Rows of registers that a warp needs.
+    pub(super) register_rows: usize,
+    pub(super) predicates: usize,
+    /// Lists of operands, by start; lengths are the instructions'.
+    pub(super) lists: Vec<u16>,
+    pub(super) branches: Vec<Branch>,
+    pub(super) matmuls: Vec<MatMul>,
+    pub(super) mma_ops: Vec<MmaOp>,
+    pub(super) bulk_ops: Vec<BulkOp>,
+    /// CTAs may see each other's global writes during the launch: atomics, flags, ordered accesses.
+    pub(super) communicates: bool,
+    pub(super) min_ctas_per_sm: Option<u32>,
+    /// The kernel changes its registers per thread.
+    pub(super) reallocates: bool,
+}
+
+impl<H: Hooks> Program<H> {
+    /// Decodes a verified kernel for this host.
+    pub fn decode(flat: &Flat) -> Result<Program<H>> {
+        Program::decode_for(flat, Tier::of_host())
+    }
+
+    /// Decodes for a tier that this host has.
+    pub fn decode_for(flat: &Flat, tier: Tier) -> Result<Program<H>> {
+        super::decode::run(flat, tier)
+    }
+
+    /// What the launch needs besides the code.
+    pub fn launch(&self) -> &LaunchSpec {
+        &self.launch
+    }
+}

@@ -1,0 +1,66 @@
+//! How many CTAs are resident at once on the modelled machine.
+use super::hooks::Hooks;
+use super::options::Options;
+use super::program::Program;
+use super::shared::MAX_SMEM;
+use crate::error::{Error, Result};
+
+/// Registers of an SM, threads and CTAs that it holds, shared memory in bytes and what the system takes of it per CTA (CUDA
+/// C Programming Guide, "Features and Technical Specifications", compute capability 9.0).
+const REGISTERS: u32 = 65_536;
+const THREADS: u32 = 2048;
+const CTAS: u32 = 32;
+const SMEM: u32 = 233_472;
+const SYSTEM_SMEM: u32 = 1024;
+
+/// Registers per thread that a warp starts with, and what the pool of its CTA has left, in registers per thread of a warp.
+///
+/// A kernel that uses `setmaxnreg` starts with what its launch bounds leave: a multiple of 8.
+pub fn initial_registers<H: Hooks>(program: &Program<H>) -> (u32, u32) {
+    if !program.reallocates {
+        return (0, 0);
+    }
+    let warps = program.launch.block.div_ceil(32);
+    let pool = REGISTERS / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
+    let held = (pool / warps).min(255) / 8 * 8;
+    (held, pool - held * warps)
+}
+
+/// Checks a launch against the machine's limits and counts the resident clusters.
+pub fn run<H: Hooks>(program: &Program<H>, options: &Options) -> Result<u32> {
+    let launch = &program.launch;
+    let bad = |expected: &str, got: String| Err(Error::invalid("the launch").expected(expected).got(got));
+    let size = launch.cluster.iter().product::<u32>();
+    if launch.block == 0 || launch.block > 1024 {
+        return bad("1 to 1024 threads in a CTA", launch.block.to_string());
+    }
+    if launch.smem_bytes > MAX_SMEM {
+        return bad(
+            &format!("at most {MAX_SMEM} bytes of shared memory"),
+            launch.smem_bytes.to_string(),
+        );
+    }
+    if size == 0 || size > 16 {
+        return bad("1 to 16 CTAs in a cluster", format!("{:?}", launch.cluster));
+    }
+    if (0..3).any(|i| launch.grid[i] == 0 || !launch.grid[i].is_multiple_of(launch.cluster[i])) {
+        return bad(
+            "a grid that the cluster divides",
+            format!("{:?} and {:?}", launch.grid, launch.cluster),
+        );
+    }
+    if launch.grid[1] > 65_535 || launch.grid[2] > 65_535 {
+        return bad("at most 65535 CTAs along y and z", format!("{:?}", launch.grid));
+    }
+    let occupancy = options.occupancy.unwrap_or_else(|| {
+        let by_smem = SMEM / (launch.smem_bytes + SYSTEM_SMEM);
+        let by_threads = THREADS / launch.block.next_multiple_of(32);
+        let by_registers = if program.reallocates {
+            program.min_ctas_per_sm.unwrap_or(1)
+        } else {
+            CTAS
+        };
+        by_smem.min(by_threads).min(by_registers).min(CTAS)
+    });
+    Ok((options.sms * occupancy / size).max(1))
+}

@@ -1,0 +1,463 @@
+//! Barriers, fences and waits.
+use super::barrier::Mbarrier;
+use super::hooks::{Hooks, Sync};
+use super::machine::Machine;
+use super::mem::{Denied, Global, Space, denied};
+use super::uop::{Body, Flow, Uop};
+use super::warp::{Wait, Warp, lanes};
+use crate::error::{Error, Fault};
+use crate::ptx::modifier::{FenceSem, Modifier, ProxyFence, Scope};
+
+/// All lanes of the warp that have not ended must execute it.
+fn check_converged<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, what: &str) -> Result<(), Flow> {
+    if w.exec == w.alive {
+        return Ok(());
+    }
+    Err(m.fail(
+        Error::new(
+            Fault::Execution,
+            format!("{what} in code that not all lanes of the warp execute"),
+        )
+        .expected(format!("lanes 0x{:08x}", w.alive))
+        .got(format!("lanes 0x{:08x}", w.exec)),
+    ))
+}
+
+/// `bar.sync` (`imm` 1) and `bar.arrive` (0) on barrier `a` for `b` threads.
+pub struct NamedBarrier;
+impl<H: Hooks> Body<H> for NamedBarrier {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_converged(w, m, "a CTA barrier") {
+            return flow;
+        }
+        let execution = |what: String| Error::new(Fault::Execution, what);
+        let (Some(id), Some(threads)) = (w.uniform::<u32>(u.a), w.uniform::<u32>(u.b)) else {
+            return m.fail(execution(
+                "a CTA barrier whose id or count differs between lanes".into(),
+            ));
+        };
+        if id > 15 || threads == 0 || !threads.is_multiple_of(32) {
+            return m.fail(
+                execution("bar.sync".into())
+                    .expected("an id below 16 and a multiple of 32 threads")
+                    .got(format!("id {id}, {threads} threads")),
+            );
+        }
+        let waits = u.imm != 0;
+        let me = m.warp_id(w);
+        let named = &mut m.cta_mut(w.cta).named[id as usize];
+        if let Some(ticket) = w.named_ticket {
+            if named.generation > ticket {
+                w.named_ticket = None;
+                m.note(w, Sync::NamedWaited { id });
+                return Flow::Next;
+            }
+            named.waiters.push(me);
+            w.wait = Wait::Named { id, generation: ticket };
+            return Flow::Block;
+        }
+        if named.arrived > 0 && named.expected != threads {
+            let expected = named.expected;
+            return m.fail(
+                execution(format!("barrier {id}: warps disagree on the number of threads"))
+                    .expected(expected.to_string())
+                    .got(threads.to_string()),
+            );
+        }
+        named.expected = threads;
+        named.arrived += 32;
+        let opens = named.arrived == threads;
+        let generation = named.generation;
+        if opens {
+            named.arrived = 0;
+            named.generation += 1;
+            let woken = std::mem::take(&mut named.waiters);
+            m.ready.extend(woken);
+        }
+        m.note(w, Sync::NamedArrive { id, waits });
+        if !waits {
+            return Flow::Next;
+        }
+        if opens {
+            m.note(w, Sync::NamedWaited { id });
+            return Flow::Next;
+        }
+        m.cta_mut(w.cta).named[id as usize].waiters.push(me);
+        w.named_ticket = Some(generation);
+        w.wait = Wait::Named { id, generation };
+        Flow::Block
+    }
+}
+
+/// `barrier.cluster.arrive`; `imm` 1: it releases.
+pub struct ClusterArrive;
+impl<H: Hooks> Body<H> for ClusterArrive {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_converged(w, m, "barrier.cluster.arrive") {
+            return flow;
+        }
+        if w.cluster_ticket.is_some() {
+            return m.fail(Error::new(
+                Fault::Execution,
+                "barrier.cluster.arrive twice with no wait between",
+            ));
+        }
+        let cluster = m.cta(w.cta).cluster as usize;
+        let barrier = &mut m.clusters[cluster].barrier;
+        w.cluster_ticket = Some(barrier.generation);
+        barrier.arrived += 1;
+        if barrier.advance() {
+            let woken = std::mem::take(&mut barrier.waiters);
+            m.ready.extend(woken);
+        }
+        m.note(w, Sync::ClusterArrive { releases: u.imm != 0 });
+        Flow::Next
+    }
+}
+
+/// `barrier.cluster.wait`.
+pub struct ClusterWait;
+impl<H: Hooks> Body<H> for ClusterWait {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        if let Err(flow) = check_converged(w, m, "barrier.cluster.wait") {
+            return flow;
+        }
+        let Some(generation) = w.cluster_ticket else {
+            return m.fail(Error::new(
+                Fault::Execution,
+                "barrier.cluster.wait with no arrive before it",
+            ));
+        };
+        let me = m.warp_id(w);
+        let cluster = m.cta(w.cta).cluster as usize;
+        let barrier = &mut m.clusters[cluster].barrier;
+        if barrier.generation > generation {
+            w.cluster_ticket = None;
+            m.note(w, Sync::ClusterWaited);
+            return Flow::Next;
+        }
+        barrier.waiters.push(me);
+        w.wait = Wait::Cluster { generation };
+        Flow::Block
+    }
+}
+
+/// `fence`; `imm`: semantics (high byte) and scope, by their positions.
+pub struct Fence;
+impl<H: Hooks> Body<H> for Fence {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let sem = FenceSem::ALL[(u.imm >> 8) as usize];
+        let scope = Scope::ALL[(u.imm & 255) as usize];
+        m.note(w, Sync::Fence { sem, scope });
+        Flow::Next
+    }
+}
+
+/// `fence.mbarrier_init`.
+pub struct FenceMbarrierInit;
+impl<H: Hooks> Body<H> for FenceMbarrierInit {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        m.note(w, Sync::FenceMbarrierInit);
+        Flow::Next
+    }
+}
+
+/// `fence.proxy`; `imm`: its position in the enum. What the cluster's generic proxies wrote to shared memory becomes visible
+/// to the async proxy: whose writes exactly is the checker's business.
+pub struct FenceProxy;
+impl<H: Hooks> Body<H> for FenceProxy {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let proxy = ProxyFence::ALL[u.imm as usize];
+        match proxy {
+            ProxyFence::Async
+            | ProxyFence::AsyncSharedCta
+            | ProxyFence::AsyncSharedCluster
+            | ProxyFence::AsyncGenericAcquireCluster
+            | ProxyFence::AsyncGenericReleaseCluster => {
+                let first = (w.cta.0 - m.cta(w.cta).rank) as usize;
+                let size = m.program.launch.cluster.iter().product::<u32>() as usize;
+                for cta in &mut m.ctas[first..first + size] {
+                    cta.smem.fence_proxy();
+                }
+            }
+            ProxyFence::AsyncGlobal | ProxyFence::Alias => {}
+        }
+        m.note(w, Sync::FenceProxy(proxy));
+        Flow::Next
+    }
+}
+
+/// `mbarrier.init` at `a` + `imm` for `b` arrivals.
+pub struct MbarrierInit;
+impl<H: Hooks> Body<H> for MbarrierInit {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        for i in lanes(w.exec) {
+            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
+            let count = w.read::<u32>(u.b)[i];
+            let (slot, offset) = match m.barrier_at(w.cta, address) {
+                Ok(at) => at,
+                Err(error) => return m.fail(*error),
+            };
+            if count == 0 || count > Mbarrier::MAX_COUNT {
+                return m.fail(
+                    Error::new(Fault::Execution, "mbarrier.init")
+                        .expected(format!("1 to {} arrivals", Mbarrier::MAX_COUNT))
+                        .got(count.to_string()),
+                );
+            }
+            let cta = m.cta_mut(slot);
+            if cta.barriers.get(&offset).is_some_and(|b| !b.waiters.is_empty()) {
+                return m.fail(Error::new(
+                    Fault::Execution,
+                    format!("mbarrier.init of a barrier that warps wait on, at shared offset {offset}"),
+                ));
+            }
+            cta.barriers.insert(offset, Mbarrier::new(count));
+            cta.smem.undefine(offset, 8);
+            m.note(w, Sync::BarrierInit { slot, offset });
+        }
+        Flow::Next
+    }
+}
+
+/// `mbarrier.inval`.
+pub struct MbarrierInvalidate;
+impl<H: Hooks> Body<H> for MbarrierInvalidate {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        for i in lanes(w.exec) {
+            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
+            let (slot, offset) = match m.barrier_at(w.cta, address) {
+                Ok(at) => at,
+                Err(error) => return m.fail(*error),
+            };
+            match m.cta_mut(slot).barriers.remove(&offset) {
+                Some(b) if b.waiters.is_empty() => {}
+                Some(_) => {
+                    return m.fail(Error::new(
+                        Fault::Execution,
+                        format!("mbarrier.inval of a barrier that warps wait on, at shared offset {offset}"),
+                    ));
+                }
+                None => {
+                    return m.fail(Error::new(
+                        Fault::Execution,
+                        format!("mbarrier.inval of no barrier, at shared offset {offset}"),
+                    ));
+                }
+            }
+            m.note(w, Sync::BarrierInvalidate { slot, offset });
+        }
+        Flow::Next
+    }
+}
+
+/// What an arrival does with operand `b`.
+pub const ARRIVE: u16 = 0;
+pub const ARRIVE_EXPECT: u16 = 1;
+pub const EXPECT: u16 = 2;
+
+/// `mbarrier.arrive` (`b` arrivals), `.arrive.expect_tx` and `.expect_tx` (`b` bytes), by `c`.
+pub struct MbarrierArrive;
+impl<H: Hooks> Body<H> for MbarrierArrive {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        for i in lanes(w.exec) {
+            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
+            let value = w.read::<u32>(u.b)[i];
+            let (slot, offset) = match m.barrier_at(w.cta, address) {
+                Ok(at) => at,
+                Err(error) => return m.fail(*error),
+            };
+            let (count, bytes) = match u.c {
+                ARRIVE => (value, 0),
+                ARRIVE_EXPECT => (1, value),
+                _ => (0, value),
+            };
+            // The checker sees the arrival before it wakes anybody.
+            if u.c != ARRIVE {
+                m.note(w, Sync::ExpectTx { slot, offset, bytes });
+            }
+            if count > 0 {
+                m.note(w, Sync::Arrive { slot, offset, count });
+            }
+            if let Err(error) = m.arrive(slot, offset, count, i64::from(bytes)) {
+                return m.fail(*error);
+            }
+        }
+        Flow::Next
+    }
+}
+
+/// Whether the phase of a lane's barrier is complete; else where the barrier is.
+fn phase_done<H: Hooks>(
+    w: &Warp,
+    m: &mut Machine<'_, H>,
+    u: &Uop<H>,
+    lane: usize,
+) -> Result<Result<(), Wait>, Box<Error>> {
+    let address = w.read::<u32>(u.a)[lane].wrapping_add(u.imm as u32);
+    let parity = w.read::<u32>(u.b)[lane];
+    let (slot, offset) = m.barrier_at(w.cta, address)?;
+    if slot != w.cta {
+        return Err(Box::new(Error::new(
+            Fault::Execution,
+            "a wait on the mbarrier of another CTA",
+        )));
+    }
+    if parity > 1 {
+        return Err(Box::new(
+            Error::new(Fault::Execution, "mbarrier wait")
+                .expected("parity 0 or 1")
+                .got(parity.to_string()),
+        ));
+    }
+    let Some(barrier) = m.cta(slot).barriers.get(&offset) else {
+        return Err(Box::new(Error::new(
+            Fault::Execution,
+            format!(
+                "mbarrier at shared offset {offset} of {}: used before init",
+                m.cta_name(slot)
+            ),
+        )));
+    };
+    Ok(if barrier.is_complete(parity) {
+        Ok(())
+    } else {
+        Err(Wait::Mbarrier { slot, offset, parity })
+    })
+}
+
+fn note_waited<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, u: &Uop<H>, mask: u32, scope: Scope) {
+    for i in lanes(mask) {
+        let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
+        let parity = w.read::<u32>(u.b)[i];
+        if let Some((slot, offset)) = m.locate_shared(w.cta, address) {
+            m.note(
+                w,
+                Sync::Waited {
+                    slot,
+                    offset,
+                    parity,
+                    scope,
+                },
+            );
+        }
+    }
+}
+
+/// `mbarrier.test_wait` into predicate `d`.
+pub struct MbarrierTest;
+impl<H: Hooks> Body<H> for MbarrierTest {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let mut done = 0;
+        for i in lanes(w.exec) {
+            match phase_done(w, m, u, i) {
+                Ok(Ok(())) => done |= 1 << i,
+                Ok(Err(_)) => {}
+                Err(error) => return m.fail(*error),
+            }
+        }
+        w.write_predicate(u.d, done);
+        note_waited(w, m, u, done, Scope::Cta);
+        if done == w.exec { Flow::Next } else { Flow::Yield }
+    }
+}
+
+/// The loop around `mbarrier.try_wait`; `c`: the scope's position. All executing lanes go on together.
+pub struct MbarrierWait;
+impl<H: Hooks> Body<H> for MbarrierWait {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let one = w.uniform::<u32>(u.a).is_some() && w.uniform::<u32>(u.b).is_some();
+        let ask = if one { w.exec & w.exec.wrapping_neg() } else { w.exec };
+        for i in lanes(ask) {
+            match phase_done(w, m, u, i) {
+                Ok(Ok(())) => {}
+                Ok(Err(wait)) => {
+                    let me = m.warp_id(w);
+                    if let Wait::Mbarrier { slot, offset, .. } = wait {
+                        let barrier = m.cta_mut(slot).barriers.get_mut(&offset).expect("just seen");
+                        barrier.waiters.push(me);
+                    }
+                    w.wait = wait;
+                    return Flow::Block;
+                }
+                Err(error) => return m.fail(*error),
+            }
+        }
+        note_waited(w, m, u, ask, Scope::ALL[usize::from(u.c)]);
+        Flow::Next
+    }
+}
+
+/// Waits until the word at `a` + `imm` is at least `b`; `c` 1: and subtracts it. `w.lanes_done` remembers whose turn is over.
+pub struct WaitForWord;
+impl<H: Hooks> Body<H> for WaitForWord {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        for i in lanes(w.exec & !w.lanes_done) {
+            let address = w.read::<u64>(u.a)[i].wrapping_add(u.imm as i64 as u64);
+            let value = w.read::<u32>(u.b)[i];
+            let mut attempt = || -> Result<bool, Denied> {
+                let word = u32::from_le_bytes(Global::read::<4, H>(m, w, address)?);
+                if word < value {
+                    return Ok(false);
+                }
+                if u.c != 0 {
+                    Global::write::<4, H>(m, w, address, (word - value).to_le_bytes())?;
+                }
+                Ok(true)
+            };
+            match attempt() {
+                Ok(true) => w.lanes_done |= 1 << i,
+                Ok(false) => {
+                    w.wait = Wait::Global { address, value };
+                    m.memory_waiters.push(m.warp_id(w));
+                    return Flow::Block;
+                }
+                Err(why) => return denied(m, w, why, "wait", "global", i, address, 4),
+            }
+        }
+        w.lanes_done = 0;
+        Flow::Next
+    }
+}
+
+/// `setmaxnreg` to `imm` registers per thread.
+pub struct SetRegisters;
+impl<H: Hooks> Body<H> for SetRegisters {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_converged(w, m, "setmaxnreg") {
+            return flow;
+        }
+        let wanted = u.imm as u32;
+        let me = m.warp_id(w);
+        let cta = m.cta_mut(w.cta);
+        if wanted <= w.held_registers {
+            cta.free_registers += w.held_registers - wanted;
+            w.held_registers = wanted;
+            let woken = std::mem::take(&mut cta.register_waiters);
+            m.ready.extend(woken);
+            return Flow::Next;
+        }
+        let more = wanted - w.held_registers;
+        if cta.free_registers < more {
+            cta.register_waiters.push(me);
+            w.wait = Wait::Registers { wanted };
+            return Flow::Block;
+        }
+        cta.free_registers -= more;
+        w.held_registers = wanted;
+        Flow::Next
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of the emulator on kernels made by hand.
+mod build;
+mod control;
+mod copies;
+mod memory;
+mod scalar;
+mod synchronise;
+mod tensor;

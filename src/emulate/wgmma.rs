@@ -1,0 +1,556 @@
+//! `wgmma`: operands through matrix descriptors, groups in flight, and when they take effect. Also `mma.sync`.
+//!
+//! Each warp executes its own quarter of an instruction: rows `16·(warp % 4)…` of A and D, all of B. What one warp waits for
+//! says nothing about the others' quarters.
+//!
+//! Until the wait that covers it (unless agents act at the earliest) an instruction has read nothing, and its accumulator
+//! registers hold poison: their values are kept in the warp's [`Pipeline`].
+use super::arith::tensor_core::MmaKind;
+use super::arith::tensor_core_fast::{
+    Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments, gather_b_fragments,
+};
+use super::hooks::{Access, Hooks, Mode, Ownership, Proxy, Range, Sync};
+use super::machine::Machine;
+use super::options::AgentOrder;
+use super::row::Row;
+use super::shared::SMEM_BASE;
+use super::tma::swizzled;
+use super::uop::{Body, Flow, Uop};
+use super::warp::Warp;
+use crate::error::{Error, Fault};
+use std::collections::VecDeque;
+
+/// Accumulators in flight hold this: a NaN of f32 and of both halves of f16 pairs.
+const POISON: u32 = 0x7fba_7fba;
+
+/// Where A comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AOperand {
+    /// Through the descriptor in this operand.
+    Shared(u16),
+    /// From this part of the program's lists.
+    Registers { start: u32, len: u32 },
+}
+
+/// A `wgmma` instruction.
+#[derive(Clone, Debug)]
+pub struct MatMul {
+    pub kind: MmaKind,
+    pub n: usize,
+    /// Accumulator registers: a part of the program's lists.
+    pub acc: (u32, u32),
+    /// Equal for equal accumulators.
+    pub acc_id: u32,
+    /// Other accumulators that share registers with it.
+    pub overlaps: Vec<u32>,
+    pub a: AOperand,
+    /// Holds B's descriptor.
+    pub b: u16,
+    pub scale_d: u16,
+    pub negate: bool,
+    pub trans_a: bool,
+    pub trans_b: bool,
+}
+
+/// An instruction in flight.
+#[derive(Clone, Copy, Debug)]
+struct Issued {
+    matmul: u32,
+    pc: u32,
+    a: u64,
+    b: u64,
+    scale_d: bool,
+    group: u64,
+}
+
+/// The accumulator of instructions in flight.
+struct InFlight {
+    acc_id: u32,
+    values: Vec<Fragment>,
+    users: u32,
+}
+
+/// The wgmma groups of a warp.
+#[derive(Default)]
+pub struct Pipeline {
+    issued: VecDeque<Issued>,
+    /// Groups committed.
+    committed: u64,
+    accumulators: Vec<InFlight>,
+    spare: Vec<Vec<Fragment>>,
+}
+
+impl Pipeline {
+    pub fn clear(&mut self) {
+        self.issued.clear();
+        self.committed = 0;
+        while let Some(acc) = self.accumulators.pop() {
+            self.spare.push(acc.values);
+        }
+    }
+
+    /// Instructions in flight.
+    pub fn pending(&self) -> usize {
+        self.issued.len()
+    }
+}
+
+/// Scratch memory of the tensor cores.
+#[derive(Default)]
+pub struct TensorUnit {
+    core: TensorCore,
+    a: Vec<u8>,
+    b: Vec<u8>,
+    d: Vec<Fragment>,
+}
+
+/// A shared-memory matrix descriptor (PTX ISA 9.7.15.5.1.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Descriptor {
+    /// Shared-window address.
+    start: u32,
+    leading: u32,
+    stride: u32,
+    base_offset: u32,
+    /// Bytes of the swizzle's span; 16: none.
+    span: u32,
+}
+
+impl Descriptor {
+    fn decode(bits: u64) -> Descriptor {
+        let field = |at: u32| ((bits >> at & 0x3fff) << 4) as u32;
+        Descriptor {
+            start: field(0),
+            leading: field(16),
+            stride: field(32),
+            base_offset: (bits >> 49 & 7) as u32,
+            span: [16, 128, 64, 32][(bits >> 62) as usize],
+        }
+    }
+
+    /// The bits that the swizzle XORs.
+    fn mask(self) -> u32 {
+        self.span / 16 - 1
+    }
+
+    /// The address of 16-byte chunk `c` along K of row `r`, K-major. CUTLASS `mma_sm90_desc.hpp`, canonical layouts.
+    #[inline(always)]
+    fn k_major(self, r: u32, c: u32) -> u32 {
+        let along = if self.span == 16 { self.leading } else { 16 };
+        let linear = self.start + r % 8 * self.span + r / 8 * self.stride + c * along;
+        swizzled(linear, self.mask())
+    }
+
+    /// The address of chunk `j` of 8 16-bit elements along M or N, at `k`, MN-major.
+    #[inline(always)]
+    fn mn_major(self, j: u32, k: u32) -> u32 {
+        let linear = if self.span == 16 {
+            self.start + k % 8 * 16 + k / 8 * self.leading + j * self.stride
+        } else {
+            let width = self.span / 16;
+            self.start + j % width * 16 + j / width * self.leading + k % 8 * self.span + k / 8 * self.stride
+        };
+        swizzled(linear, self.mask())
+    }
+}
+
+impl<H: Hooks> Machine<'_, H> {
+    /// Copies rows `first..first + rows` (K-major) or elements (MN-major) of an operand into a packed tile.
+    fn gather_operand(
+        &mut self,
+        w: &Warp,
+        bits: u64,
+        first: u32,
+        rows: u32,
+        transposed: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Box<Error>> {
+        let d = Descriptor::decode(bits);
+        let problem = |what: &str| {
+            let mut error = Error::new(Fault::Execution, what.to_string());
+            error.got = Some(format!("descriptor 0x{bits:016x}: {d:?}"));
+            Box::new(error)
+        };
+        if d.base_offset != 0 {
+            return Err(problem("a wgmma operand with a base offset, which smalt does not use"));
+        }
+        let (outer, inner) = if transposed { (16, rows / 8) } else { (rows, 2) };
+        let address = |i: u32, j: u32| {
+            if transposed {
+                d.mn_major(first / 8 + j, i)
+            } else {
+                d.k_major(first + i, j)
+            }
+        };
+        out.clear();
+        out.resize((outer * inner * 16) as usize, 0);
+        let smem = &self.cta(w.cta).smem;
+        let (mut low, mut high) = (u32::MAX, 0);
+        let mut chunks = out.chunks_exact_mut(16);
+        for i in 0..outer {
+            for j in 0..inner {
+                let offset = address(i, j).wrapping_sub(SMEM_BASE);
+                if !smem.contains(offset, 16) {
+                    return Err(problem("a wgmma operand outside of shared memory"));
+                }
+                low = low.min(offset);
+                high = high.max(offset);
+                if let Some(chunk) = chunks.next() {
+                    chunk.copy_from_slice(smem.get(offset, 16));
+                }
+            }
+        }
+        if self.check_async_read(w.cta, low, high + 16 - low).is_err() {
+            // Some of what lies between may be of no concern.
+            for i in 0..outer {
+                for j in 0..inner {
+                    self.check_async_read(w.cta, address(i, j) - SMEM_BASE, 16)?;
+                }
+            }
+        }
+        let range = Range::Shared {
+            slot: w.cta,
+            offset: low,
+        };
+        self.hooks.memory(
+            w,
+            Access {
+                range,
+                bytes: high + 16 - low,
+                proxy: Proxy::Async,
+                mode: Mode::Read,
+            },
+        );
+        Ok(())
+    }
+
+    /// Executes the warp's quarter of an instruction on an accumulator.
+    fn multiply(&mut self, w: &Warp, op: &MatMul, issued: &Issued, acc: &mut [Fragment]) -> Result<(), Box<Error>> {
+        let mut unit = std::mem::take(&mut self.tensor_core);
+        let result = self.multiply_with(w, op, issued, acc, &mut unit);
+        self.tensor_core = unit;
+        result.map_err(|e| self.at_issue(e, self.warp_id(w), issued.pc))
+    }
+
+    fn multiply_with(
+        &mut self,
+        w: &Warp,
+        op: &MatMul,
+        issued: &Issued,
+        acc: &mut [Fragment],
+        unit: &mut TensorUnit,
+    ) -> Result<(), Box<Error>> {
+        match op.a {
+            AOperand::Shared(_) => {
+                self.gather_operand(w, issued.a, w.index % 4 * 16, 16, op.trans_a, &mut unit.a)?;
+            }
+            AOperand::Registers { start, len } => {
+                let operands = &self.program.lists[start as usize..(start + len) as usize];
+                let registers: Vec<Fragment> = operands.iter().map(|r| *w.read::<u32>(*r)).collect();
+                unit.a.clear();
+                unit.a.resize(16 * 32, 0);
+                gather_a_fragments(&registers, &mut unit.a);
+            }
+        }
+        self.gather_operand(w, issued.b, 0, op.n as u32, op.trans_b, &mut unit.b)?;
+        let instruction = Instruction {
+            kind: op.kind,
+            m: 16,
+            n: op.n,
+            k_bytes: 32,
+            scale_d: issued.scale_d,
+            negate: op.negate,
+        };
+        let major = |transposed| if transposed { Major::Mn } else { Major::K };
+        let a = Operand {
+            bytes: &unit.a,
+            major: major(op.trans_a),
+        };
+        let b = Operand {
+            bytes: &unit.b,
+            major: major(op.trans_b),
+        };
+        unit.core.execute(instruction, a, b, acc);
+        Ok(())
+    }
+
+    /// Executes the oldest instruction in flight of the warp.
+    fn execute_oldest(&mut self, w: &mut Warp) -> Result<(), Box<Error>> {
+        let Some(issued) = w.tensor.issued.pop_front() else {
+            return Ok(());
+        };
+        let program = self.program;
+        let op = &program.matmuls[issued.matmul as usize];
+        let Some(at) = w.tensor.accumulators.iter().position(|acc| acc.acc_id == op.acc_id) else {
+            return Err(Box::new(Error::internal("a wgmma in flight without its accumulator")));
+        };
+        let mut values = std::mem::take(&mut w.tensor.accumulators[at].values);
+        let result = self.multiply(w, op, &issued, &mut values);
+        let registers = &program.lists[op.acc.0 as usize..(op.acc.0 + op.acc.1) as usize];
+        let acc = &mut w.tensor.accumulators[at];
+        acc.users -= 1;
+        if acc.users == 0 {
+            w.tensor.accumulators.swap_remove(at);
+            for (r, value) in registers.iter().zip(&values) {
+                *w.register::<u32>(*r) = *value;
+            }
+            w.tensor.spare.push(values);
+            self.hooks.ownership(w, registers, Ownership::Returned);
+        } else {
+            acc.values = values;
+        }
+        result
+    }
+}
+
+/// Issues instruction `aux` of the program's table.
+pub struct Wgmma;
+impl<H: Hooks> Body<H> for Wgmma {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        match issue(w, m, u.aux, u.imm as u32) {
+            Ok(()) => Flow::Next,
+            Err(error) => m.fail(*error),
+        }
+    }
+}
+
+fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -> Result<(), Box<Error>> {
+    let execution = |what: &str| Box::new(Error::new(Fault::Execution, what));
+    let program = m.program;
+    let op = &program.matmuls[matmul as usize];
+    if w.exec != !0 {
+        return Err(execution("wgmma in code that not all lanes of the warp execute"));
+    }
+    let a = match op.a {
+        AOperand::Shared(a) => w.uniform::<u64>(a),
+        AOperand::Registers { .. } => Some(0),
+    };
+    let (Some(a), Some(b)) = (a, w.uniform::<u64>(op.b)) else {
+        return Err(execution("a wgmma descriptor that differs between lanes"));
+    };
+    let scale_d = w.predicate(op.scale_d);
+    if scale_d != 0 && scale_d != !0 {
+        return Err(execution("a wgmma scale-d that differs between lanes"));
+    }
+    let registers = &program.lists[op.acc.0 as usize..(op.acc.0 + op.acc.1) as usize];
+    if let AOperand::Registers { start, len } = op.a {
+        m.hooks.ownership(
+            w,
+            &program.lists[start as usize..(start + len) as usize],
+            Ownership::Borrowed,
+        );
+    }
+    m.hooks.ownership(w, registers, Ownership::Taken);
+    let issued = Issued {
+        matmul,
+        pc,
+        a,
+        b,
+        scale_d: scale_d != 0,
+        group: w.tensor.committed,
+    };
+    if m.options.agents == AgentOrder::Earliest {
+        let mut values = std::mem::take(&mut m.tensor_core.d);
+        values.clear();
+        values.extend(registers.iter().map(|r| *w.read::<u32>(*r)));
+        let result = m.multiply(w, op, &issued, &mut values);
+        for (r, value) in registers.iter().zip(&values) {
+            *w.register::<u32>(*r) = *value;
+        }
+        m.tensor_core.d = values;
+        return result;
+    }
+    match w.tensor.accumulators.iter_mut().find(|acc| acc.acc_id == op.acc_id) {
+        Some(acc) => acc.users += 1,
+        None => {
+            if w.tensor
+                .accumulators
+                .iter()
+                .any(|acc| op.overlaps.contains(&acc.acc_id))
+            {
+                return Err(execution(
+                    "a wgmma on registers that another one in flight has in another order",
+                ));
+            }
+            let mut values = w.tensor.spare.pop().unwrap_or_default();
+            values.clear();
+            values.extend(registers.iter().map(|r| *w.read::<u32>(*r)));
+            for r in registers {
+                *w.register::<u32>(*r) = Row::splat(POISON).0;
+            }
+            w.tensor.accumulators.push(InFlight {
+                acc_id: op.acc_id,
+                values,
+                users: 1,
+            });
+        }
+    }
+    w.tensor.issued.push_back(issued);
+    if m.options.agents.is_seeded() {
+        // The tensor core executes in order: any number of the oldest.
+        while w.tensor.pending() > 0 && m.rng.below(2) == 0 {
+            m.execute_oldest(w)?;
+        }
+    }
+    Ok(())
+}
+
+/// `wgmma.fence`.
+pub struct WgmmaFence;
+impl<H: Hooks> Body<H> for WgmmaFence {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        m.note(w, Sync::WgmmaFence);
+        Flow::Next
+    }
+}
+
+/// `wgmma.commit_group`.
+pub struct WgmmaCommit;
+impl<H: Hooks> Body<H> for WgmmaCommit {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        w.tensor.committed += 1;
+        m.note(w, Sync::WgmmaCommit);
+        Flow::Next
+    }
+}
+
+/// `wgmma.wait_group`: all but the last `imm` groups take effect.
+pub struct WgmmaWait;
+impl<H: Hooks> Body<H> for WgmmaWait {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let settled = w.tensor.committed.saturating_sub(u.imm as u64);
+        while w.tensor.issued.front().is_some_and(|issued| issued.group < settled) {
+            if let Err(error) = m.execute_oldest(w) {
+                return m.fail(*error);
+            }
+        }
+        m.note(w, Sync::WgmmaWaited { pending: u.imm as u32 });
+        Flow::Next
+    }
+}
+
+/// `mma.sync`, as a side table holds it.
+#[derive(Clone, Debug)]
+pub struct MmaOp {
+    pub kind: MmaKind,
+    pub k_bytes: usize,
+    /// fp8: exact conversion to f16 and two steps (NUMERICS: nvcc 13.0's code for sm_90).
+    pub as_half: bool,
+    pub d: Vec<u16>,
+    pub a: Vec<u16>,
+    pub b: Vec<u16>,
+    pub c: Vec<u16>,
+}
+
+/// Executes `mma.sync` `aux` of the program's table.
+pub struct Mma;
+impl<H: Hooks> Body<H> for Mma {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if w.exec != !0 {
+            return m.fail(Error::new(
+                Fault::Execution,
+                "mma.sync in code that not all lanes of the warp execute",
+            ));
+        }
+        let program = m.program;
+        let op = &program.mma_ops[u.aux as usize];
+        let read = |list: &[u16]| list.iter().map(|r| *w.read::<u32>(*r)).collect::<Vec<Fragment>>();
+        let (a, b, mut d) = (read(&op.a), read(&op.b), read(&op.c));
+        let unit = &mut m.tensor_core;
+        unit.a.clear();
+        unit.a.resize(16 * op.k_bytes, 0);
+        gather_a_fragments(&a, &mut unit.a);
+        unit.b.clear();
+        unit.b.resize(8 * op.k_bytes, 0);
+        gather_b_fragments(&b, &mut unit.b);
+        let a = Operand {
+            bytes: &unit.a,
+            major: Major::K,
+        };
+        let b = Operand {
+            bytes: &unit.b,
+            major: Major::K,
+        };
+        if op.as_half {
+            mma_fp8(op, &mut unit.core, a.bytes, b.bytes, &mut d);
+        } else {
+            let instruction = Instruction {
+                kind: op.kind,
+                m: 16,
+                n: 8,
+                k_bytes: op.k_bytes,
+                scale_d: true,
+                negate: false,
+            };
+            unit.core.execute(instruction, a, b, &mut d);
+        }
+        for (r, value) in op.d.iter().zip(&d) {
+            *w.register::<u32>(*r) = *value;
+            m.hooks.writes(w, *r);
+        }
+        Flow::Next
+    }
+}
+
+/// fp8 on sm_90: two f16 steps from 0, first k % 4 ∈ {0, 1}, then {2, 3}, chained; then one f32 addition of C.
+fn mma_fp8(op: &MmaOp, core: &mut TensorCore, a: &[u8], b: &[u8], d: &mut [Fragment]) {
+    use super::arith::convert::{Fp8, fp8_to_f16};
+    use super::arith::float::add_f32;
+    use super::arith::tensor_core::{Accumulator, Element};
+    let format = |e: Element| if e == Element::E4m3 { Fp8::E4m3 } else { Fp8::E5m2 };
+    let widen = |bytes: &[u8], format: Fp8, half: usize| -> Vec<u8> {
+        let mut out = Vec::with_capacity(bytes.len());
+        for four in bytes.chunks_exact(4) {
+            for code in &four[2 * half..2 * half + 2] {
+                out.extend_from_slice(&fp8_to_f16(format, *code).to_le_bytes());
+            }
+        }
+        out
+    };
+    let Some(kind) = MmaKind::new(Element::F16, Element::F16, Accumulator::F32) else {
+        return;
+    };
+    let mut sum = vec![[0; 32]; d.len()];
+    for half in 0..2 {
+        let (a, b) = (widen(a, format(op.kind.a()), half), widen(b, format(op.kind.b()), half));
+        let instruction = Instruction {
+            kind,
+            m: 16,
+            n: 8,
+            k_bytes: op.k_bytes,
+            scale_d: true,
+            negate: false,
+        };
+        let a = Operand {
+            bytes: &a,
+            major: Major::K,
+        };
+        let b = Operand {
+            bytes: &b,
+            major: Major::K,
+        };
+        core.execute(instruction, a, b, &mut sum);
+    }
+    for (d, sum) in d.iter_mut().zip(&sum) {
+        for (d, sum) in d.iter_mut().zip(sum) {
+            *d = add_f32(*d, *sum);
+        }
+    }
+}
+
+/// For tests: the bits of a descriptor.
+#[cfg(test)]
+pub fn descriptor(start: u32, leading: u32, stride: u32, span: u32) -> u64 {
+    let layout = match span {
+        128 => 1u64,
+        64 => 2,
+        32 => 3,
+        _ => 0,
+    };
+    u64::from(start >> 4) | u64::from(leading >> 4) << 16 | u64::from(stride >> 4) << 32 | layout << 62
+}
