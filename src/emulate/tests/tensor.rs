@@ -382,7 +382,7 @@ fn every_swizzle_and_both_majors() {
 
 #[test]
 fn every_type_from_shared_memory_and_registers() {
-    use Accumulator::*;
+    use Accumulator::{F32, S32, S32Saturating};
     use Element::*;
     let kinds = [
         (F16, F16, F32),
