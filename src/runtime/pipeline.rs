@@ -1,10 +1,15 @@
 //! The compiler: one function, a list of passes.
 use super::artifact::Phase;
-use super::buffers::BufferSpec;
+use super::buffers::{self, BufferSpec};
 use super::host::HostBuffer;
-use crate::error::{Error, Fault};
-use crate::ptx::Flat;
+use crate::descriptor;
+use crate::error::Error;
+use crate::kernel_ir::{self, Kernel, OpKind};
+use crate::layout::{self, Assignment, Reason, Subject};
+use crate::lower::{self, Target};
 use crate::ptx::launch::LaunchSpec;
+use crate::ptx::out_of_ssa::Shell;
+use crate::ptx::{self, Flat};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -72,9 +77,72 @@ pub fn compile(
     if let Some(compiled) = super::artifact::test_kernel(descriptor) {
         return compiled;
     }
-    let _ = (debug, observer);
-    if descriptor.is_empty() {
-        return Err(Error::new(Fault::InvalidDescriptor, "an empty descriptor"));
-    }
-    Err(Error::unsupported("compiling a descriptor"))
+    let _ = debug;
+    let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
+    observer.after("import", || kernel.to_string());
+    let target = target_of(&kernel, options)?;
+
+    observer.pass("normalize", || kernel_ir::normalize::run(&mut kernel, &mut |_, _| {}))?;
+    observer.after("normalize", || kernel.to_string());
+    let assignment = observer.pass("infer_layouts", || layout::infer::run(&kernel))?;
+    let allocation = observer.pass("allocate", || {
+        let scratch = lower::relayout::scratch_bytes(&kernel, &assignment);
+        let limits = lower::allocate::Limits { smem_bytes: target.max_smem_bytes };
+        lower::allocate::run(&kernel, scratch, limits)
+    })?;
+    observer.pass("insert_barriers", || lower::insert_barriers::run(&mut kernel, &assignment, &allocation))?;
+    observer.after("insert_barriers", || kernel.to_string());
+
+    let (mut ssa, launch) = observer.pass("lower", || lower::run(&kernel, &assignment, &allocation, &target))?;
+    observer.pass("infer_uniformity", || {
+        ptx::infer_uniformity::run(&mut ssa);
+        Ok(())
+    })?;
+    let flat = observer.pass("out_of_ssa", || {
+        let min_ctas_per_sm = uses_register_counts(&kernel).then_some(1);
+        ptx::out_of_ssa::run(&ssa, Shell { launch: launch.clone(), target: target.name.clone(), min_ctas_per_sm })
+    })?;
+    let ptx = observer.pass("print", || Ok(ptx::print::print(&flat)))?;
+    observer.after("print", || ptx.clone());
+
+    let buffers = buffers::of_kernel(&kernel, &launch)?;
+    Ok(Compiled {
+        name: kernel.name.clone(),
+        flat: Some(flat),
+        ptx,
+        launch,
+        buffers,
+        notes: notes(&kernel, &assignment),
+        host: None,
+    })
+}
+
+/// The machine to compile for: the kernel's own choice, else the caller's.
+fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error> {
+    let own = kernel.compiler_params.target.as_str();
+    let name = if own.is_empty() { options.target.as_str() } else { own };
+    Target::from_name(name).ok_or_else(|| {
+        Error::unsupported(format!("the target {name}"))
+            .expected("sm_90a")
+            .remedy("leave CompilerParams.target empty, or set it to sm_90a")
+    })
+}
+
+/// Whether any warpgroup changes its register count: that needs `.minnctapersm`.
+fn uses_register_counts(kernel: &Kernel) -> bool {
+    let mut found = false;
+    kernel.for_each_op(&mut |op| found |= matches!(kernel.ops[op].kind, OpKind::SetMaxRegisters { .. }));
+    found
+}
+
+/// Chosen layouts and transforms, with their reasons.
+fn notes(kernel: &Kernel, assignment: &Assignment) -> serde_json::Value {
+    let row = |r: &Reason| {
+        let (subject, ty) = match r.subject {
+            Subject::Value(v) => (v.to_string(), kernel.ty(v).to_string()),
+            Subject::Alloc(a) => (a.to_string(), format!("{:?}", kernel.allocs[a].shape.as_slice())),
+        };
+        serde_json::json!({"what": subject, "type": ty, "choice": r.choice, "why": r.why})
+    };
+    serde_json::json!({"layouts": assignment.report.iter().map(row).collect::<Vec<_>>()})
 }
