@@ -333,6 +333,10 @@ class Walker:
                 e.args = (f"{name}: {e}\n  at {self.debug.where()}",)
                 e._located = True  # type: ignore[attr-defined]
             raise
+        except Exception as e:  # the equation is not as this version of the plugin expects it
+            located = Internal(f"{name}: {type(e).__name__}: {e}\n  at {self.debug.where()}")
+            located._located = True  # type: ignore[attr-defined]
+            raise located from e
         self._chain = outer
         return message(
             "Op",

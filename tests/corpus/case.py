@@ -82,11 +82,19 @@ class Case:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """The configuration under which the case is traced and run."""
+        """The configuration under which the case is traced and run: smalt, for the emulated device or the GPU there is."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(x64(self.x64))
-            stack.enter_context(smalt.emulated(self.device))
+            gpu = jax.default_backend() == "gpu"
+            stack.enter_context(smalt.enabled(True) if gpu else smalt.emulated(self.device))
             yield
+
+    def run(self) -> None:
+        """Runs the case through smalt; raises AssertionError where an output is not as expected."""
+        inputs = self.inputs()
+        with self.scope():
+            got = jax.block_until_ready(jax.jit(self.fn)(*inputs))
+        self.check(got, inputs)
 
     def inputs(self) -> list[np.ndarray[Any, Any]]:
         """The same arrays in every process."""

@@ -540,6 +540,19 @@ def test_unknown_axis_names_the_user_s_line():
     assert f"{__file__}:" in str(e.value)
 
 
+def test_a_rule_s_own_failure_names_the_user_s_line(monkeypatch):
+    from smalt import _rules
+
+    def broken(w, eqn):
+        raise KeyError("new_parameter")
+
+    monkeypatch.setitem(_rules._RULES, "load", broken)
+    with pytest.raises(smalt.Internal) as e:
+        smalt.descriptor(add_one, X)
+    assert "load: KeyError: 'new_parameter'" in str(e.value)
+    assert f"{__file__}:" in str(e.value) and "(add_one.<locals>.body)" in str(e.value)
+
+
 def test_errors_are_classified():
     assert issubclass(smalt.Unsupported, smalt.Error) and issubclass(smalt.Unsupported, NotImplementedError)
     assert issubclass(smalt.InvalidKernel, smalt.Error) and issubclass(smalt.InvalidKernel, ValueError)
