@@ -4,6 +4,7 @@ use super::pipeline::{CompileOptions, Compiled};
 use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
+use crate::emulate::Program;
 use crate::error::{Error, Fault};
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSwizzle};
 use serde::Serialize;
@@ -29,6 +30,8 @@ pub struct Artifact {
     pub phases: Vec<Phase>,
     assembled: OnceLock<Result<Option<Assembled>, Error>>,
     loaded: cuda::PerDevice,
+    /// Decoded for the emulator at the first run.
+    emulated: OnceLock<Result<Program, Error>>,
 }
 
 impl Artifact {
@@ -48,6 +51,7 @@ impl Artifact {
             phases,
             assembled: OnceLock::new(),
             loaded: cuda::PerDevice::default(),
+            emulated: OnceLock::new(),
         }
     }
 
@@ -71,6 +75,15 @@ impl Artifact {
 
     pub fn launch(&self) -> &LaunchSpec {
         &self.compiled.launch
+    }
+
+    /// The kernel as the emulator executes it.
+    pub fn emulated(&self) -> Result<&Program, Error> {
+        let decode = || match &self.compiled.flat {
+            Some(flat) => Program::decode(flat),
+            None => Err(Error::unsupported("running PTX text in the emulator")),
+        };
+        self.emulated.get_or_init(decode).as_ref().map_err(Error::clone)
     }
 
     /// The cubin; `None` where only the driver can assemble. Assembled once: who comes second waits.

@@ -82,6 +82,11 @@ impl Env {
             schedule: text("SMALT_SCHEDULE")?,
             ..Env::default()
         };
+        if let Some(name) = &env.schedule {
+            if !["latest", "earliest", "seeded"].contains(&name.as_str()) {
+                return Err(wrong("SMALT_SCHEDULE", "latest, earliest or seeded", name));
+            }
+        }
         let names = || Dump::ALL.map(|(name, _)| name).join(", ");
         for name in text("SMALT_DUMP")?.as_deref().unwrap_or("").split(',').map(str::trim) {
             match Dump::ALL.iter().find(|(known, _)| *known == name) {

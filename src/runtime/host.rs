@@ -1,6 +1,8 @@
 //! The CPU's side of a launch.
 use super::Artifact;
+use super::buffers::BufferRole;
 use crate::cuda;
+use crate::emulate;
 use crate::error::Error;
 use serde_json::json;
 
@@ -26,8 +28,39 @@ pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<(), Err
     if let Some(host) = artifact.compiled.host {
         return host(buffers);
     }
-    let _ = (artifact, buffers);
-    Err(Error::unsupported("running a kernel in the emulator"))
+    let program = artifact.emulated()?;
+    let buffers: Vec<emulate::HostBuffer> = buffers
+        .iter()
+        .zip(&artifact.compiled.buffers)
+        .map(|(buffer, spec)| emulate::HostBuffer {
+            ptr: buffer.address,
+            len: buffer.bytes as usize,
+            contents: match spec.role {
+                BufferRole::Output if spec.alias_of.is_none() => emulate::Contents::Undefined,
+                BufferRole::Input | BufferRole::Output | BufferRole::Mutable | BufferRole::Scratch => {
+                    emulate::Contents::Defined
+                }
+            },
+        })
+        .collect();
+    // SAFETY: as our caller promises.
+    unsafe { emulate::run(program, &buffers, &options()?) }.map(drop)
+}
+
+/// How the emulator runs: as `SMALT_SCHEDULE` and `SMALT_SEED` say. Reading what nothing wrote is no error here, since it
+/// is none on a GPU whose result nobody uses; it reads poison.
+fn options() -> Result<emulate::Options, Error> {
+    let env = super::env::get()?;
+    let agents = match (env.schedule.as_deref(), env.seed) {
+        (None | Some("latest"), None) => emulate::AgentOrder::Latest,
+        (Some("earliest"), _) => emulate::AgentOrder::Earliest,
+        (_, seed) => emulate::AgentOrder::Seeded(seed.unwrap_or(0)),
+    };
+    Ok(emulate::Options {
+        check_undefined: false,
+        ..emulate::Options::default()
+    }
+    .with_agents(agents))
 }
 
 /// Runs a kernel on host data: in the emulator, or on GPU `device` if that is not negative. The report is JSON.
