@@ -1,7 +1,7 @@
 //! Descriptors → kernels.
 use smalt::descriptor;
 use smalt::error::Fault;
-use smalt::kernel_ir::{self, Kernel};
+use smalt::kernel_ir::{self, Kernel, OpKind};
 use std::path::{Path, PathBuf};
 
 /// The committed descriptors of every JAX version, in a fixed order.
@@ -74,4 +74,122 @@ fn golden_descriptors_import_and_normalize() {
         failures.len(),
         failures.join("\n")
     );
+}
+
+/// Kernels whose normal form is committed, `tests/filetests/kernel_ir/NAME.txt`. `SMALT_BLESS=1` writes what is.
+const FLAGSHIPS: &[&str] = &[
+    "accumulator_through_while",
+    "attention_plain",
+    "barrier_array_in_one_arm",
+    "barrier_scoped_in_loop",
+    "cluster_barrier",
+    "hopper_matmul_bfloat16_cluster_n",
+    "hopper_matmul_float16_basic",
+    "loops_in_x64",
+    "matmul_with_emit_pipeline",
+    "pipeline_warp_specialized",
+    "planar_snake",
+    "queue_of_copies",
+    "ref_union_of_groups",
+    "scan_with_xs_and_ys",
+    "three_buffers_no_wait",
+    "transposed_operand_and_state",
+    "two_accumulators",
+    "vmap_of_vmap",
+    "warp_region",
+    "while_that_reads",
+];
+
+#[test]
+fn normal_forms_are_the_committed_ones() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let bless = std::env::var_os("SMALT_BLESS").is_some();
+    let mut wrong = vec![];
+    for name in FLAGSHIPS {
+        let bytes = std::fs::read(root.join("corpus/golden/0.11.2").join(name).with_extension("pb")).unwrap();
+        let mut kernel = descriptor::import(&bytes).unwrap();
+        kernel_ir::normalize::run(&mut kernel, &mut |_, _| {}).unwrap();
+        let text = kernel.to_string();
+        let path = root.join("filetests/kernel_ir").join(name).with_extension("txt");
+        if bless {
+            std::fs::write(&path, &text).unwrap();
+        } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
+            wrong.push(*name);
+            println!("{text}");
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "normal forms differ from tests/filetests/kernel_ir (SMALT_BLESS=1 accepts): {wrong:?}"
+    );
+}
+
+/// What DESIGN promises about the shipped matmul, for every configuration of the corpus and every JAX version.
+#[test]
+fn hopper_matmul_has_one_loop_per_role_and_one_wait_per_step() {
+    let mut seen = 0;
+    for (path, bytes) in golden() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.starts_with("hopper_matmul_") {
+            continue;
+        }
+        seen += 1;
+        let mut kernel = descriptor::import(&bytes).unwrap();
+        kernel_ir::normalize::run(&mut kernel, &mut |_, _| {}).unwrap();
+        let (mut roles, mut wgmmas, mut waits, mut reads, mut wide) = (0, 0, 0, 0, 0);
+        kernel.for_each_op(&mut |op| match &kernel.ops[op].kind {
+            OpKind::For { body, .. } => {
+                // No role branch is left inside of a loop.
+                for &inner in &kernel.regions[*body].ops {
+                    assert!(
+                        !matches!(kernel.ops[inner].kind, OpKind::Switch { .. }),
+                        "{}\n{kernel}",
+                        path.display()
+                    );
+                }
+            }
+            OpKind::Switch { arms, .. } => {
+                roles += 1;
+                assert_eq!(arms.len(), 2);
+            }
+            OpKind::Wgmma { .. } => wgmmas += 1,
+            OpKind::WgmmaWait { n, .. } => {
+                assert_eq!(*n, 0);
+                waits += 1;
+            }
+            OpKind::AccRead { .. } => reads += 1,
+            _ => {}
+        });
+        for value in kernel.values.values() {
+            wide += usize::from(value.ty.dtype() == smalt::dtype::DType::I64);
+        }
+        assert_eq!(
+            (roles, wgmmas, waits, reads, wide),
+            (1, 1, 1, 1, 0),
+            "{}\n{kernel}",
+            path.display()
+        );
+    }
+    assert!(seen >= 30, "{seen} configurations");
+}
+
+/// Time of import and of each pass on the largest kernels of the corpus; the verifier is not part of it.
+#[test]
+fn compile_time_of_the_front_half() {
+    for name in ["hopper_matmul_large", "attention_backward.0", "forty_arrays"] {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/golden/0.11.2");
+        let bytes = std::fs::read(root.join(format!("{name}.pb"))).unwrap();
+        let mut best = std::time::Duration::MAX;
+        for _ in 0..5 {
+            let start = std::time::Instant::now();
+            let mut kernel = descriptor::import(&bytes).unwrap();
+            for (_, pass) in kernel_ir::normalize::PASSES {
+                pass(&mut kernel).unwrap();
+            }
+            best = best.min(start.elapsed());
+        }
+        println!("{name}: {} bytes in {best:?}", bytes.len());
+        // An unoptimised build on a busy machine; a release build takes about a tenth.
+        assert!(best < std::time::Duration::from_millis(250), "{name}: {best:?}");
+    }
 }

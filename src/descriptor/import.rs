@@ -93,47 +93,27 @@ impl Importer {
                 .got(format!("num_threads = {}", d.num_threads))
                 .remedy("use fewer threads, each with larger tiles"));
         }
-        let mut regions = PrimaryMap::new();
-        let body = regions.push(RegionData {
-            params: vec![],
-            ops: vec![],
-            results: vec![],
-            group: Group::Warpgroup,
-        });
-        let kernel = Kernel {
-            name: d.name.clone(),
-            stage: Stage::Imported,
-            semantics: Semantics {
-                false_predicate_suppresses_arrival: semantics.false_predicate_suppresses_arrival,
-                tensor_core_barrier_tracks_copies: semantics.tensor_core_barrier_tracks_copies,
-                leader_tracked_last_axis_only: semantics.leader_tracked_last_axis_only,
-                lowering,
-            },
-            compiler_params: CompilerParams {
-                approx_math: params.approx_math,
-                unsafe_no_auto_barriers: params.unsafe_no_auto_barriers,
-                reduction_scratch_bytes: params.reduction_scratch_bytes,
-                skip_device_barrier: params.skip_device_barrier,
-                is_multi_process: params.is_multi_process,
-                fp_contract,
-                target: params.target,
-                wait_timeout_ns: params.wait_timeout_ns,
-                profile_space: params.profile_space,
-                profile_bounds_check: params.profile_bounds_check,
-            },
-            axes: PrimaryMap::new(),
-            grid: vec![],
-            cluster: vec![],
-            thread_axis: None,
-            device_mesh: vec![],
-            num_warpgroups: d.num_threads,
-            params: vec![],
-            allocs: PrimaryMap::new(),
-            values: PrimaryMap::with_capacity(counts.values + counts.ops),
-            ops: PrimaryMap::with_capacity(counts.ops * 2),
-            regions,
-            body,
+        let mut kernel = Kernel::empty(d.name.clone(), d.num_threads);
+        kernel.semantics = Semantics {
+            false_predicate_suppresses_arrival: semantics.false_predicate_suppresses_arrival,
+            tensor_core_barrier_tracks_copies: semantics.tensor_core_barrier_tracks_copies,
+            leader_tracked_last_axis_only: semantics.leader_tracked_last_axis_only,
+            lowering,
         };
+        kernel.compiler_params = CompilerParams {
+            approx_math: params.approx_math,
+            unsafe_no_auto_barriers: params.unsafe_no_auto_barriers,
+            reduction_scratch_bytes: params.reduction_scratch_bytes,
+            skip_device_barrier: params.skip_device_barrier,
+            is_multi_process: params.is_multi_process,
+            fp_contract,
+            target: params.target,
+            wait_timeout_ns: params.wait_timeout_ns,
+            profile_space: params.profile_space,
+            profile_bounds_check: params.profile_bounds_check,
+        };
+        kernel.values = PrimaryMap::with_capacity(counts.values + counts.ops);
+        kernel.ops = PrimaryMap::with_capacity(counts.ops * 2);
         let mut importer = Importer {
             kernel,
             bindings: vec![Binding::Free; counts.values + 1],
@@ -391,14 +371,7 @@ impl Importer {
 
     /// The whole of an allocation.
     pub fn base_use(&self, alloc: Alloc) -> RefUse {
-        let data = &self.kernel.allocs[alloc];
-        RefUse {
-            alloc,
-            steps: vec![],
-            place: Place::Here,
-            elem: data.elem(),
-            shape: data.shape.clone(),
-        }
+        self.kernel.whole(alloc)
     }
 
     /// Defines a value id.

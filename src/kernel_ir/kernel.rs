@@ -2,6 +2,7 @@
 use super::entities::{Alloc, Axis, Op, Region, Value};
 use super::op::{Constant, OpKind};
 use super::types::{Facts, Group, Type};
+use super::view::{Place, RefUse};
 use super::{AllocData, visit};
 use crate::dtype::DType;
 use crate::error::Loc;
@@ -162,6 +163,63 @@ pub struct RegionData {
 }
 
 impl Kernel {
+    /// A kernel without axes, parameters and ops, as the newest JAX means it.
+    pub fn empty(name: impl Into<String>, num_warpgroups: u32) -> Kernel {
+        let mut regions = PrimaryMap::new();
+        let body = regions.push(RegionData {
+            params: vec![],
+            ops: vec![],
+            results: vec![],
+            group: Group::Warpgroup,
+        });
+        Kernel {
+            name: name.into(),
+            stage: Stage::Imported,
+            semantics: Semantics {
+                false_predicate_suppresses_arrival: true,
+                tensor_core_barrier_tracks_copies: true,
+                leader_tracked_last_axis_only: true,
+                lowering: LoweringSemantics::Warpgroup,
+            },
+            compiler_params: CompilerParams {
+                approx_math: false,
+                unsafe_no_auto_barriers: false,
+                reduction_scratch_bytes: 2048,
+                skip_device_barrier: false,
+                is_multi_process: false,
+                fp_contract: FpContract::On,
+                target: String::new(),
+                wait_timeout_ns: 0,
+                profile_space: 0,
+                profile_bounds_check: false,
+            },
+            axes: PrimaryMap::new(),
+            grid: vec![],
+            cluster: vec![],
+            thread_axis: None,
+            device_mesh: vec![],
+            num_warpgroups,
+            params: vec![],
+            allocs: PrimaryMap::new(),
+            values: PrimaryMap::new(),
+            ops: PrimaryMap::new(),
+            regions,
+            body,
+        }
+    }
+
+    /// The whole of an allocation.
+    pub fn whole(&self, alloc: Alloc) -> RefUse {
+        let data = &self.allocs[alloc];
+        RefUse {
+            alloc,
+            steps: vec![],
+            place: Place::Here,
+            elem: data.elem(),
+            shape: data.shape.clone(),
+        }
+    }
+
     /// A new value. Facts start as all that its type allows.
     pub fn new_value(&mut self, ty: Type, group: Group) -> Value {
         let facts = if ty.is_scalar() {

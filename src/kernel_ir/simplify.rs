@@ -322,6 +322,16 @@ impl Simplify<'_> {
                 self.speculate(region, op, &arms);
                 true
             }
+            // A scope of nothing, as accumulators leave behind.
+            OpKind::Scope {
+                allocs,
+                collective: false,
+                body,
+            } if allocs.is_empty() => {
+                let body = *body;
+                self.splice(region, op, body);
+                true
+            }
             OpKind::For {
                 lower,
                 upper,

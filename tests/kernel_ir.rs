@@ -1,0 +1,901 @@
+//! The kernel IR's verifier and passes, on kernels built by hand.
+use expect_test::expect;
+use smalt::dtype::DType;
+use smalt::error::{Fault, Loc};
+use smalt::kernel_ir::verify::Rule;
+use smalt::kernel_ir::*;
+
+const L: Loc = Loc(1);
+
+fn i32s() -> Type {
+    Type::Scalar(DType::I32)
+}
+
+fn array(dtype: DType, shape: &[u64]) -> Type {
+    Type::of(dtype, Shape::from_slice(shape))
+}
+
+/// A kernel under construction: ops go to the end of the region on top of the stack.
+struct Build {
+    k: Kernel,
+    stack: Vec<Region>,
+}
+
+impl Build {
+    fn new(warpgroups: u32) -> Build {
+        let mut k = Kernel::empty("test", warpgroups);
+        if warpgroups > 1 {
+            let axis = AxisData {
+                name: "wg".into(),
+                size: u64::from(warpgroups),
+                kind: AxisKind::Thread,
+            };
+            k.thread_axis = Some(k.axes.push(axis));
+        }
+        let stack = vec![k.body];
+        Build { k, stack }
+    }
+
+    fn at(&self) -> Region {
+        *self.stack.last().unwrap()
+    }
+
+    fn op(&mut self, kind: OpKind, results: &[Type]) -> Vec<Value> {
+        let at = self.at();
+        self.k.append(at, kind, results.to_vec(), L).to_vec()
+    }
+
+    fn one(&mut self, kind: OpKind, ty: Type) -> Value {
+        self.op(kind, &[ty])[0]
+    }
+
+    fn int(&mut self, dtype: DType, x: i64) -> Value {
+        let at = self.at();
+        self.k.append_int(at, dtype, x, L)
+    }
+
+    fn i(&mut self, x: i64) -> Value {
+        self.int(DType::I32, x)
+    }
+
+    fn bin(&mut self, op: BinaryOp, a: Value, b: Value) -> Value {
+        let ty = self.k.ty(a).clone();
+        self.one(OpKind::Binary { op, a, b }, ty)
+    }
+
+    fn cmp(&mut self, op: CompareOp, a: Value, b: Value) -> Value {
+        let ty = self.k.ty(a).with_dtype(DType::Bool);
+        self.one(OpKind::Compare { op, a, b }, ty)
+    }
+
+    fn select(&mut self, which: Value, no: Value, yes: Value) -> Value {
+        let ty = self.k.ty(no).clone();
+        self.one(
+            OpKind::Select {
+                which,
+                cases: vec![no, yes],
+            },
+            ty,
+        )
+    }
+
+    /// `a % b` as JAX writes it on traced integers.
+    fn floor_mod(&mut self, a: Value, b: Value) -> Value {
+        let zero = self.i(0);
+        let r = self.bin(BinaryOp::Rem, a, b);
+        let ne = self.cmp(CompareOp::Ne, r, zero);
+        let (rn, bn) = (self.cmp(CompareOp::Lt, r, zero), self.cmp(CompareOp::Lt, b, zero));
+        let signs = self.cmp(CompareOp::Ne, rn, bn);
+        let fix = self.bin(BinaryOp::And, signs, ne);
+        let fixed = self.bin(BinaryOp::Add, r, b);
+        self.select(fix, r, fixed)
+    }
+
+    /// `a // b` as JAX writes it.
+    fn floor_div(&mut self, a: Value, b: Value) -> Value {
+        let (zero, one) = (self.i(0), self.i(1));
+        let q = self.bin(BinaryOp::Div, a, b);
+        let sa = self.one(OpKind::Unary { op: UnaryOp::Sign, a }, i32s());
+        let sb = self.one(
+            OpKind::Unary {
+                op: UnaryOp::Sign,
+                a: b,
+            },
+            i32s(),
+        );
+        let signs = self.cmp(CompareOp::Ne, sa, sb);
+        let r = self.bin(BinaryOp::Rem, a, b);
+        let ne = self.cmp(CompareOp::Ne, r, zero);
+        let fix = self.bin(BinaryOp::And, signs, ne);
+        let less = self.bin(BinaryOp::Sub, q, one);
+        self.select(fix, q, less)
+    }
+
+    fn region(&mut self, group: Group, params: &[Type], f: impl FnOnce(&mut Build, &[Value]) -> Vec<Value>) -> Region {
+        let region = self.k.new_region(group);
+        let values: Vec<Value> = params.iter().map(|ty| self.k.new_value(ty.clone(), group)).collect();
+        self.k.regions[region].params = values.clone();
+        self.stack.push(region);
+        let results = f(self, &values);
+        self.stack.pop();
+        self.k.regions[region].results = results;
+        region
+    }
+
+    /// `for i in lower..upper`; `f` gets the counter and the carries.
+    fn for_loop(
+        &mut self,
+        (lower, upper): (Value, Value),
+        inits: &[Value],
+        f: impl FnOnce(&mut Build, Value, &[Value]) -> Vec<Value>,
+    ) -> Vec<Value> {
+        let types: Vec<Type> = inits.iter().map(|&v| self.k.ty(v).clone()).collect();
+        let mut params = vec![self.k.ty(lower).clone()];
+        params.extend(types.clone());
+        let body = self.region(Group::Warpgroup, &params, |b, p| f(b, p[0], &p[1..]));
+        let kind = OpKind::For {
+            lower,
+            upper,
+            inits: inits.to_vec(),
+            xs: vec![],
+            reverse: false,
+            unroll: 1,
+            body,
+        };
+        self.op(kind, &types)
+    }
+
+    /// `switch` on a bool, without results.
+    fn when(&mut self, selector: Value, yes: impl FnOnce(&mut Build), no: impl FnOnce(&mut Build)) {
+        let arms = vec![
+            self.region(Group::Warpgroup, &[], |b, _| {
+                no(b);
+                vec![]
+            }),
+            self.region(Group::Warpgroup, &[], |b, _| {
+                yes(b);
+                vec![]
+            }),
+        ];
+        self.op(OpKind::Switch { selector, arms }, &[]);
+    }
+
+    fn alloc(&mut self, kind: AllocKind, shape: &[u64]) -> Alloc {
+        let data = AllocData {
+            kind,
+            shape: Shape::from_slice(shape),
+            collective: true,
+            within: None,
+            loc: L,
+        };
+        self.k.allocs.push(data)
+    }
+
+    /// An array parameter in GMEM.
+    fn param(&mut self, role: ParamRole, dtype: DType, shape: &[u64]) -> Alloc {
+        let origin = GmemOrigin::Param(self.k.params.len() as u32);
+        let alloc = self.alloc(AllocKind::Gmem { dtype, origin }, shape);
+        self.k.params.push(ParamData {
+            role,
+            binding: ParamBinding::Alloc(alloc),
+            ty: array(dtype, shape),
+        });
+        alloc
+    }
+
+    fn smem(&mut self, dtype: DType, shape: &[u64]) -> Alloc {
+        self.alloc(
+            AllocKind::Smem {
+                dtype,
+                transforms: None,
+            },
+            shape,
+        )
+    }
+
+    fn barriers(&mut self, n: u64) -> Alloc {
+        self.alloc(
+            AllocKind::Barrier {
+                num_arrivals: 1,
+                orders_tensor_core: false,
+                cluster: None,
+            },
+            &[n],
+        )
+    }
+
+    fn accumulator(&mut self, m: u64, n: u64) -> Alloc {
+        let alloc = self.alloc(
+            AllocKind::Register {
+                dtype: DType::F32,
+                accumulator: true,
+            },
+            &[m, n],
+        );
+        self.k.allocs[alloc].collective = false;
+        alloc
+    }
+
+    fn scope(&mut self, allocs: &[Alloc], f: impl FnOnce(&mut Build)) {
+        let body = self.region(Group::Warpgroup, &[], |b, _| {
+            f(b);
+            vec![]
+        });
+        self.op(
+            OpKind::Scope {
+                allocs: allocs.to_vec(),
+                collective: false,
+                body,
+            },
+            &[],
+        );
+    }
+
+    fn whole(&self, alloc: Alloc) -> RefUse {
+        self.k.whole(alloc)
+    }
+
+    /// One element.
+    fn element(&self, alloc: Alloc, index: Index) -> RefUse {
+        let mut r = self.k.whole(alloc);
+        r.steps.push(Step::Index(vec![DimIndex::At(index)]));
+        r.shape = Shape::new();
+        r
+    }
+
+    fn wait(&mut self, barriers: Alloc, i: i64) {
+        let barrier = self.element(barriers, Index::Const(i));
+        self.op(OpKind::BarrierWait { barrier, phases: None }, &[]);
+    }
+
+    fn wgmma(&mut self, acc: Alloc, a: Alloc, b: Alloc) {
+        let kind = OpKind::Wgmma {
+            acc: AccUse::Ref(self.whole(acc)),
+            a: MmaOperand::Smem(self.whole(a)),
+            b: self.whole(b),
+        };
+        self.op(kind, &[]);
+    }
+
+    fn deref(&mut self, acc: Alloc) -> Value {
+        let ty = array(DType::F32, &self.k.allocs[acc].shape.clone());
+        self.op(OpKind::WgmmaWait { n: 0, accs: vec![] }, &[]);
+        self.one(
+            OpKind::AccRead {
+                acc: AccUse::Ref(self.whole(acc)),
+            },
+            ty,
+        )
+    }
+
+    /// Something that keeps a scalar alive.
+    fn keep(&mut self, v: Value) {
+        self.op(
+            OpKind::DebugPrint {
+                format: "{}".into(),
+                args: vec![v],
+            },
+            &[],
+        );
+    }
+
+    fn normalize(&mut self) -> String {
+        if let Err(e) = verify::run(&self.k) {
+            panic!("{e}\n{}", self.k);
+        }
+        if let Err(e) = normalize::run(&mut self.k, &mut |_, _| {}) {
+            panic!("{e}\n{}", self.k);
+        }
+        body(&self.k)
+    }
+}
+
+/// The kernel's ops as text, without locations.
+fn body(kernel: &Kernel) -> String {
+    let text = kernel.to_string();
+    let at = text.find("\n{\n").expect("a body") + 3;
+    text[at..text.len() - 2]
+        .replace("  // op1; ", "  // ")
+        .replace("  // op1\n", "\n")
+}
+
+/// How many ops have this name.
+fn count(kernel: &Kernel, name: &str) -> usize {
+    let mut n = 0;
+    kernel.for_each_op(&mut |op| n += usize::from(kernel.ops[op].kind.name() == name));
+    n
+}
+
+// ---------------------------------------------------------------- passes
+
+#[test]
+fn python_modulo_and_division_of_non_negative_numbers_are_one_op() {
+    let mut b = Build::new(1);
+    let (lo, hi, four) = (b.i(0), b.i(60), b.i(4));
+    b.for_loop((lo, hi), &[], |b, i, _| {
+        let m = b.floor_mod(i, four);
+        let d = b.floor_div(i, four);
+        b.keep(m);
+        b.keep(d);
+        vec![]
+    });
+    expect![[r#"
+          for %v3: i32 in 0..60 () {
+            %v5: i32 = rem %v3, 4  // 0..=3
+            %v15: i32 = div %v3, 4  // 0..=14
+            debug_print "{}" %v5
+            debug_print "{}" %v15
+          }
+    "#]]
+    .assert_eq(&b.normalize());
+}
+
+#[test]
+fn python_division_of_numbers_of_unknown_sign_keeps_its_correction() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Input, DType::I32, &[1]);
+    let src = b.element(gmem, Index::Const(0));
+    let x = b.one(OpKind::Load { src }, i32s());
+    let four = b.i(4);
+    let m = b.floor_mod(x, four);
+    b.keep(m);
+    b.normalize();
+    assert_eq!(count(&b.k, "select"), 1);
+}
+
+#[test]
+fn a_while_that_counts_is_a_for() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Input, DType::I32, &[1]);
+    let src = b.element(gmem, Index::Const(0));
+    let n = b.one(OpKind::Load { src }, i32s());
+    let (zero, ten) = (b.i(0), b.i(10));
+    // (i, n, x): x grows by 3.
+    let types = [i32s(), i32s(), i32s()];
+    let cond = b.region(Group::Warpgroup, &types, |b, p| {
+        let c = b.cmp(CompareOp::Lt, p[0], p[1]);
+        vec![c, p[0], p[1], p[2]]
+    });
+    let body = b.region(Group::Warpgroup, &types, |b, p| {
+        let (one, three) = (b.i(1), b.i(3));
+        b.keep(p[2]);
+        let i = b.bin(BinaryOp::Add, p[0], one);
+        let x = b.bin(BinaryOp::Add, three, p[2]);
+        vec![i, p[1], x]
+    });
+    let r = b.op(
+        OpKind::While {
+            inits: vec![zero, n, ten],
+            cond,
+            body,
+        },
+        &types,
+    );
+    b.keep(r[0]);
+    b.keep(r[2]);
+    expect![[r#"
+          %v0: i32 = load alloc0[0]: i32
+          for %v7: i32 in 0..%v0 () {
+            %v18: i32 = mul %v7, 3
+            %v19: i32 = add %v18, 10
+            debug_print "{}" %v19
+          }
+          %v21: i32 = max 0, %v0  // 0..=2147483647
+          %v22: i32 = mul %v21, 3
+          %v23: i32 = add %v22, 10
+          debug_print "{}" %v21
+          debug_print "{}" %v23
+    "#]]
+    .assert_eq(&b.normalize());
+}
+
+#[test]
+fn a_while_whose_bound_changes_stays() {
+    let mut b = Build::new(1);
+    let (zero, ten) = (b.i(0), b.i(10));
+    let types = [i32s(), i32s()];
+    let cond = b.region(Group::Warpgroup, &types, |b, p| {
+        let c = b.cmp(CompareOp::Lt, p[0], p[1]);
+        vec![c, p[0], p[1]]
+    });
+    let body = b.region(Group::Warpgroup, &types, |b, p| {
+        let (one, minus) = (b.i(1), b.i(-1));
+        b.keep(p[0]);
+        let i = b.bin(BinaryOp::Add, p[0], one);
+        let n = b.bin(BinaryOp::Add, p[1], minus);
+        vec![i, n]
+    });
+    b.op(
+        OpKind::While {
+            inits: vec![zero, ten],
+            cond,
+            body,
+        },
+        &types,
+    );
+    b.normalize();
+    assert_eq!(count(&b.k, "while"), 1);
+}
+
+#[test]
+fn wrapping_counters_are_bounded() {
+    let mut b = Build::new(1);
+    let (lo, hi, n) = (b.i(0), b.i(1000), b.i(64));
+    b.for_loop((lo, hi), &[lo], |b, _, carry| {
+        b.keep(carry[0]);
+        let one = b.i(1);
+        let next = b.bin(BinaryOp::Add, carry[0], one);
+        let end = b.cmp(CompareOp::Eq, next, n);
+        vec![b.select(end, next, lo)]
+    });
+    let text = b.normalize();
+    assert!(text.contains("select") && text.contains("// 0..=63"), "{text}");
+}
+
+#[test]
+fn wide_counters_become_narrow() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Output { alias_of: None }, DType::F32, &[8, 64]);
+    let (lo, hi) = (b.i(0), b.i(8));
+    let wide = b.int(DType::I64, 0);
+    b.for_loop((lo, hi), &[wide], |b, _, carry| {
+        let (one, two) = (b.int(DType::I64, 1), b.int(DType::I64, 2));
+        let doubled = b.bin(BinaryOp::Mul, carry[0], two);
+        let row = b.bin(BinaryOp::Div, doubled, two);
+        let mut dst = b.whole(gmem);
+        dst.steps
+            .push(Step::Index(vec![DimIndex::At(Index::Value(row)), DimIndex::all(64)]));
+        dst.shape = Shape::from_slice(&[64]);
+        let zero = b.one(OpKind::Constant(Constant::Splat(0)), array(DType::F32, &[64]));
+        b.op(OpKind::Store { dst, value: zero }, &[]);
+        vec![b.bin(BinaryOp::Add, carry[0], one)]
+    });
+    let text = b.normalize();
+    assert!(!text.contains("i64"), "{text}");
+}
+
+#[test]
+fn index_steps_compose() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Input, DType::F32, &[256, 128]);
+    let (lo, hi) = (b.i(0), b.i(4));
+    b.for_loop((lo, hi), &[], |b, i, _| {
+        let tile = b.i(64);
+        let start = b.bin(BinaryOp::Mul, i, tile);
+        let mut src = b.whole(gmem);
+        // a[s:s+64, :].T[32:96, 8] → a[s+8, 32:96]
+        let slice = |start, size| DimIndex::Slice { start, size, stride: 1 };
+        src.steps = vec![
+            Step::Index(vec![slice(Index::Value(start), 64), DimIndex::all(128)]),
+            Step::Transpose(vec![1, 0]),
+            Step::Index(vec![slice(Index::Const(32), 64), DimIndex::At(Index::Const(8))]),
+        ];
+        src.shape = Shape::from_slice(&[64]);
+        let v = b.one(OpKind::Load { src }, array(DType::F32, &[64]));
+        b.keep(v);
+        vec![]
+    });
+    let text = b.normalize();
+    assert!(text.contains("add %v4, 8  // 8..=200, multiple of 8"), "{text}");
+    assert!(
+        text.contains(", 32:+64]: f32[64]") && !text.contains("transpose"),
+        "{text}"
+    );
+}
+
+#[test]
+fn barrier_phases_flow_through_scopes_loops_and_arms() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Input, DType::Bool, &[1]);
+    let bars = b.barriers(2);
+    let (lo, hi) = (b.i(0), b.i(5));
+    b.for_loop((lo, hi), &[], |b, _, _| {
+        b.scope(&[bars], |b| {
+            b.wait(bars, 0);
+            let src = b.element(gmem, Index::Const(0));
+            let p = b.one(OpKind::Load { src }, Type::Scalar(DType::Bool));
+            b.when(p, |b| b.wait(bars, 1), |_| {});
+        });
+        vec![]
+    });
+    expect![[r#"
+          %v10: u32 = for %v2: i32 in 0..5 (%v5: u32 = 0:u32) {
+            %v9: u32 = scope alloc1 {
+              %v6: u32 = barrier_wait alloc1[0]: barrier phases %v5
+              %v3: bool = load alloc0[0]: bool
+              %v8: u32 = switch %v3 case 0 {
+                yield %v6
+              } case 1 {
+                %v7: u32 = barrier_wait alloc1[1]: barrier phases %v6
+                yield %v7
+              }
+              yield %v8
+            }
+            yield %v9
+          }
+    "#]]
+    .assert_eq(&b.normalize());
+}
+
+#[test]
+fn phases_of_warps_are_per_warp() {
+    let mut b = Build::new(1);
+    let axis = b.k.axes.push(AxisData {
+        name: String::new(),
+        size: 4,
+        kind: AxisKind::Warp,
+    });
+    let bars = b.barriers(1);
+    b.scope(&[bars], |b| {
+        let body = b.region(Group::Warp, &[], |b, _| {
+            let warp = b.one(OpKind::AxisIndex { axis }, i32s());
+            let zero = b.i(0);
+            let first = b.cmp(CompareOp::Eq, warp, zero);
+            let arms = vec![
+                b.region(Group::Warp, &[], |_, _| vec![]),
+                b.region(Group::Warp, &[], |b, _| {
+                    b.wait(bars, 0);
+                    vec![]
+                }),
+            ];
+            b.op(OpKind::Switch { selector: first, arms }, &[]);
+            vec![]
+        });
+        b.op(
+            OpKind::WarpMap {
+                axis,
+                inits: vec![],
+                body,
+            },
+            &[],
+        );
+        b.wait(bars, 0);
+    });
+    let text = b.normalize();
+    assert!(text.contains("u32 per warp = warp_map axis0 ("), "{text}");
+    assert!(text.contains("barrier_wait alloc0[0]: barrier phases %v"), "{text}");
+}
+
+#[test]
+fn more_barriers_than_bits_are_refused() {
+    let mut b = Build::new(1);
+    let bars = b.barriers(33);
+    b.scope(&[bars], |b| b.wait(bars, 32));
+    let e = normalize::run(&mut b.k, &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.fault, Fault::Unsupported);
+    assert_eq!(e.what, "an array of 33 barriers");
+}
+
+/// A kernel with operands for wgmma and one accumulator.
+fn with_wgmma(f: impl FnOnce(&mut Build, Alloc, Alloc, Alloc)) -> Build {
+    let mut b = Build::new(1);
+    let x = b.smem(DType::F16, &[64, 64]);
+    let y = b.smem(DType::F16, &[64, 64]);
+    let acc = b.accumulator(64, 64);
+    b.scope(&[x, y], |b| b.scope(&[acc], |b| f(b, acc, x, y)));
+    b
+}
+
+#[test]
+fn an_accumulator_is_carried_and_wgmmas_contract_is_kept() {
+    let mut b = with_wgmma(|b, acc, x, y| {
+        let (lo, hi) = (b.i(0), b.i(8));
+        b.for_loop((lo, hi), &[], |b, _, _| {
+            b.wgmma(acc, x, y);
+            b.op(OpKind::CommitSmem, &[]);
+            vec![]
+        });
+        let v = b.deref(acc);
+        b.keep(v);
+    });
+    expect![[r#"
+          scope alloc0,alloc1 {
+            %v4: acc f32[64,64] = acc_init
+            %v8: acc f32[64,64] = for %v2: i32 in 0..8 (%v5: acc f32[64,64] = %v4) {
+              %v6: acc f32[64,64] = wgmma %v5 += alloc0: f16[64,64] @ alloc1: f16[64,64]
+              %v7: acc f32[64,64] = wgmma_wait 1 %v6
+              commit_smem
+              yield %v7
+            }
+            %v9: acc f32[64,64] = wgmma_wait 0 %v8
+            %v3: f32[64,64], %v10: acc f32[64,64] = acc_read %v9
+            debug_print "{}" %v3
+          }
+    "#]]
+    .assert_eq(&b.normalize());
+}
+
+#[test]
+fn no_wait_is_added_where_none_is_needed() {
+    // Nothing in flight before; the next op that touches anything is a wait.
+    let mut b = with_wgmma(|b, acc, x, y| {
+        b.wgmma(acc, x, y);
+        b.wgmma(acc, x, y);
+        let v = b.deref(acc);
+        b.keep(v);
+    });
+    b.normalize();
+    assert_eq!(count(&b.k, "wgmma_wait"), 1);
+}
+
+#[test]
+fn an_accumulator_that_nobody_reads_is_settled_before_its_registers_go() {
+    let mut b = with_wgmma(|b, acc, x, y| b.wgmma(acc, x, y));
+    let text = b.normalize();
+    assert!(text.contains("wgmma_wait 0"), "{text}");
+}
+
+#[test]
+fn an_arm_that_does_not_touch_the_accumulator_hands_it_on() {
+    let mut b = with_wgmma(|b, acc, x, y| {
+        let gmem = b.param(ParamRole::Input, DType::Bool, &[1]);
+        let src = b.element(gmem, Index::Const(0));
+        let p = b.one(OpKind::Load { src }, Type::Scalar(DType::Bool));
+        b.when(p, |b| b.wgmma(acc, x, y), |b| b.op(OpKind::CommitSmem, &[]).clear());
+        let v = b.deref(acc);
+        b.keep(v);
+    });
+    let text = b.normalize();
+    assert!(
+        text.contains("= switch %v0 case 0 {\n      commit_smem\n      yield %v2\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_role_branch_inside_a_loop_becomes_one_loop_per_role() {
+    let mut b = Build::new(3);
+    let axis = b.k.thread_axis.unwrap();
+    let (lo, hi) = (b.i(0), b.i(16));
+    b.for_loop((lo, hi), &[], |b, i, _| {
+        let wg = b.one(OpKind::AxisIndex { axis }, i32s());
+        let (two, four) = (b.i(2), b.i(4));
+        let tile = b.bin(BinaryOp::Rem, i, four);
+        let compute = b.cmp(CompareOp::Ne, wg, two);
+        b.when(
+            compute,
+            |b| {
+                b.op(
+                    OpKind::SetMaxRegisters {
+                        action: RegisterAction::Increase,
+                        n: 232,
+                    },
+                    &[],
+                );
+                b.keep(tile);
+            },
+            |b| {
+                b.op(
+                    OpKind::SetMaxRegisters {
+                        action: RegisterAction::Decrease,
+                        n: 40,
+                    },
+                    &[],
+                );
+                b.keep(i);
+            },
+        );
+        vec![]
+    });
+    expect![[r#"
+          %v3: i32 = axis_index axis0  // 0..=2
+          %v7: bool = ne %v3, 2
+          switch %v7 case 0 {
+            set_max_registers decrease 40
+            for %v8: i32 in 0..16 () {
+              debug_print "{}" %v8
+            }
+          } case 1 {
+            set_max_registers increase 232
+            for %v10: i32 in 0..16 () {
+              %v11: i32 = rem %v10, 4  // 0..=3
+              debug_print "{}" %v11
+            }
+          }
+    "#]]
+    .assert_eq(&b.normalize());
+}
+
+#[test]
+fn a_loop_with_effects_before_its_role_branch_stays_whole() {
+    let mut b = Build::new(2);
+    let axis = b.k.thread_axis.unwrap();
+    let (lo, hi) = (b.i(0), b.i(16));
+    b.for_loop((lo, hi), &[], |b, i, _| {
+        b.op(OpKind::CommitSmem, &[]);
+        let wg = b.one(OpKind::AxisIndex { axis }, i32s());
+        let zero = b.i(0);
+        let first = b.cmp(CompareOp::Eq, wg, zero);
+        b.when(first, |b| b.keep(i), |_| {});
+        vec![]
+    });
+    b.normalize();
+    assert_eq!(count(&b.k, "for"), 1);
+}
+
+#[test]
+fn uses_that_disagree_about_transforms_are_refused() {
+    let mut b = Build::new(1);
+    let smem = b.smem(DType::F16, &[8, 1, 8, 64]);
+    b.scope(&[smem], |b| {
+        for swizzle in [128, 64] {
+            let mut src = b.whole(smem);
+            let tiling = Shape::from_slice(&[8, 64]);
+            src.steps = vec![Step::Unswizzle(swizzle), Step::Untile(tiling)];
+            src.shape = Shape::from_slice(&[64, 64]);
+            let v = b.one(OpKind::Load { src }, array(DType::F16, &[64, 64]));
+            b.keep(v);
+        }
+    });
+    let e = normalize::run(&mut b.k, &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.what, "one allocation with different transforms");
+}
+
+#[test]
+fn inputs_are_not_written() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Input, DType::I32, &[1]);
+    let one = b.i(1);
+    let dst = b.element(gmem, Index::Const(0));
+    b.op(OpKind::Store { dst, value: one }, &[]);
+    let e = normalize::run(&mut b.k, &mut |_, _| {}).unwrap_err();
+    assert_eq!((e.fault, e.loc), (Fault::InvalidKernel, Some(L)));
+}
+
+#[test]
+fn dead_carries_loads_and_loops_go() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Input, DType::F32, &[64]);
+    let src = b.whole(gmem);
+    let x = b.one(OpKind::Load { src }, array(DType::F32, &[64]));
+    let (lo, hi) = (b.i(0), b.i(16));
+    b.for_loop((lo, hi), &[x], |b, _, c| vec![b.bin(BinaryOp::Add, c[0], c[0])]);
+    assert_eq!(b.normalize(), "");
+}
+
+// ---------------------------------------------------------------- verifier
+
+/// The rules that a kernel breaks.
+fn broken(k: &Kernel) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = verify::run(k)
+        .expect_err("the kernel is broken")
+        .0
+        .iter()
+        .map(|v| v.rule)
+        .collect();
+    rules.dedup();
+    rules
+}
+
+#[test]
+fn verifier_defined_once() {
+    let mut b = Build::new(1);
+    b.i(1);
+    let op = b.k.regions[b.k.body].ops[0];
+    b.k.regions[b.k.body].ops.push(op);
+    assert_eq!(broken(&b.k), [Rule::DefinedOnce]);
+}
+
+#[test]
+fn verifier_dominance() {
+    let mut b = Build::new(1);
+    let (x, y) = (b.i(1), b.i(2));
+    b.bin(BinaryOp::Add, x, y);
+    b.k.regions[b.k.body].ops.rotate_left(1);
+    assert_eq!(broken(&b.k), [Rule::Dominance]);
+    // A value from inside of a region is not seen outside.
+    let mut b = Build::new(1);
+    let mut inner = None;
+    b.scope(&[], |b| inner = Some(b.i(1)));
+    b.keep(inner.unwrap());
+    assert_eq!(broken(&b.k), [Rule::Dominance]);
+}
+
+#[test]
+fn verifier_group() {
+    let mut b = Build::new(1);
+    let axis = b.k.axes.push(AxisData {
+        name: String::new(),
+        size: 4,
+        kind: AxisKind::Warp,
+    });
+    let body = b.region(Group::Warp, &[], |b, _| {
+        b.op(
+            OpKind::SetMaxRegisters {
+                action: RegisterAction::Increase,
+                n: 64,
+            },
+            &[],
+        );
+        vec![]
+    });
+    b.op(
+        OpKind::WarpMap {
+            axis,
+            inits: vec![],
+            body,
+        },
+        &[],
+    );
+    assert_eq!(broken(&b.k), [Rule::Group]);
+}
+
+#[test]
+fn verifier_arity() {
+    let mut b = Build::new(1);
+    let x = b.i(1);
+    b.op(OpKind::Unary { op: UnaryOp::Neg, a: x }, &[i32s(), i32s()]);
+    assert_eq!(broken(&b.k), [Rule::Arity]);
+}
+
+#[test]
+fn verifier_type() {
+    let mut b = Build::new(1);
+    let (x, y) = (b.i(1), b.int(DType::I64, 1));
+    b.bin(BinaryOp::Add, x, y);
+    assert_eq!(broken(&b.k), [Rule::Type]);
+    let mut b = Build::new(1);
+    let (lo, hi) = (b.i(0), b.i(4));
+    b.for_loop((lo, hi), &[lo], |b, _, _| vec![b.int(DType::I64, 1)]);
+    assert_eq!(broken(&b.k), [Rule::Type]);
+}
+
+#[test]
+fn verifier_view() {
+    let mut b = Build::new(1);
+    let gmem = b.param(ParamRole::Input, DType::I32, &[4]);
+    let src = b.element(gmem, Index::Const(4));
+    b.one(OpKind::Load { src }, i32s());
+    assert_eq!(broken(&b.k), [Rule::View]);
+}
+
+#[test]
+fn verifier_scope() {
+    let mut b = Build::new(1);
+    let smem = b.smem(DType::I32, &[4]);
+    b.scope(&[smem], |_| {});
+    let src = b.element(smem, Index::Const(0));
+    b.one(OpKind::Load { src }, i32s());
+    assert_eq!(broken(&b.k), [Rule::Scope]);
+}
+
+#[test]
+fn verifier_linear() {
+    let acc = Type::Acc {
+        dtype: DType::F32,
+        shape: Shape::from_slice(&[64, 64]),
+    };
+    let wait = |v| OpKind::WgmmaWait { n: 0, accs: vec![v] };
+    let mut b = Build::new(1);
+    let a = b.one(OpKind::AccInit { init: None }, acc.clone());
+    b.op(wait(a), &[acc.clone()]);
+    b.op(wait(a), &[acc.clone()]);
+    assert_eq!(broken(&b.k), [Rule::Linear]);
+    // Once on each path is once.
+    let mut b = Build::new(1);
+    let a = b.one(OpKind::AccInit { init: None }, acc.clone());
+    let p = b.int(DType::Bool, 1);
+    let ty = acc.clone();
+    let use_it = |b: &mut Build| b.op(wait(a), std::slice::from_ref(&ty)).clear();
+    b.when(p, use_it, use_it);
+    assert_eq!(verify::run(&b.k), Ok(()));
+    // In a loop it is used many times.
+    let mut b = Build::new(1);
+    let a = b.one(OpKind::AccInit { init: None }, acc.clone());
+    let (lo, hi) = (b.i(0), b.i(4));
+    b.for_loop((lo, hi), &[], |b, _, _| {
+        b.op(wait(a), &[acc.clone()]);
+        vec![]
+    });
+    assert_eq!(broken(&b.k), [Rule::Linear]);
+}
+
+#[test]
+fn verifier_normalized() {
+    let mut b = Build::new(1);
+    let bars = b.barriers(1);
+    b.scope(&[bars], |b| b.wait(bars, 0));
+    assert_eq!(verify::run(&b.k), Ok(()));
+    b.k.stage = Stage::Normalized;
+    assert_eq!(broken(&b.k), [Rule::Normalized]);
+}
