@@ -14,7 +14,7 @@ TARGET_NAME = "smalt_kernel"
 # The same kernel, never recorded into a CUDA graph.
 UNCAPTURED_TARGET_NAME = "smalt_kernel_uncaptured"
 
-# platform -> target -> stage -> number of the handler (src/capi/mod.rs, `smalt_xla_handler`)
+# platform -> target -> stage -> number of the handler (src/ffi/handlers.rs, `smalt_xla_handler`)
 _HANDLERS = {
     "cpu": {
         TARGET_NAME: {"instantiate": 0, "execute": 1},

@@ -52,7 +52,6 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "smalt_doctor": (_Bytes, ()),
     "smalt_cache_stats": (_Bytes, ()),
-    "smalt_xla_handler": (ctypes.c_size_t, (ctypes.c_uint32,)),
 }
 
 
@@ -212,8 +211,10 @@ def cache_stats() -> dict[str, int]:
 
 
 def xla_handler(number: int) -> int:
-    """The address of an XLA FFI handler; see `smalt_xla_handler` in src/capi/mod.rs."""
-    address: int = library().smalt_xla_handler(number)
-    if not address:
+    """The address of an XLA FFI handler; see `smalt_xla_handler` in src/ffi/handlers.rs."""
+    function = getattr(library(), "smalt_xla_handler", None)
+    if function is None:
         raise ImportError(f"{library_path()} was built without the XLA FFI (feature xla-ffi): run `make build`")
+    function.restype, function.argtypes = ctypes.c_size_t, (ctypes.c_uint32,)
+    address: int = function(number)
     return address

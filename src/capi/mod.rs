@@ -146,7 +146,7 @@ pub unsafe extern "C" fn smalt_compile(
 struct PtxKernel {
     name: String,
     ptx: String,
-    launch: crate::ptx::launch::LaunchSpec,
+    launch: runtime::LaunchSpec,
     buffers: Vec<BufferSpec>,
     target: String,
 }
@@ -295,30 +295,6 @@ pub extern "C" fn smalt_doctor() -> Bytes {
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_cache_stats() -> Bytes {
     text(|| json!(runtime::stats()).to_string())
-}
-
-/// The address of an XLA FFI handler, for a PyCapsule; 0 if the number names none or the library has no XLA.
-#[unsafe(no_mangle)]
-pub extern "C" fn smalt_xla_handler(number: u32) -> usize {
-    #[cfg(feature = "xla-ffi")]
-    {
-        use crate::ffi::Handler;
-        let handler = match number {
-            0 => Handler::InstantiateCpu,
-            1 => Handler::ExecuteCpu,
-            2 => Handler::InstantiateCuda,
-            3 => Handler::InitializeCuda,
-            4 => Handler::ExecuteCuda,
-            5 => Handler::ExecuteCudaUncaptured,
-            _ => return 0,
-        };
-        crate::ffi::handler_address(handler)
-    }
-    #[cfg(not(feature = "xla-ffi"))]
-    {
-        let _ = number;
-        0
-    }
 }
 
 #[cfg(test)]

@@ -11,5 +11,4 @@
 mod bridge;
 mod handlers;
 
-pub use bridge::Handler;
-pub use handlers::{Kernel, handler_address};
+pub use handlers::{Kernel, smalt_xla_handler};

@@ -29,6 +29,8 @@ pub use locations::{Frame, LocatedError, Locations};
 pub use panics::contain_panics;
 pub use pipeline::CompileOptions;
 
+pub use crate::ptx::launch::LaunchSpec;
+
 use crate::assemble::{Assembler, Config};
 use crate::error::{Error, Fault};
 use std::sync::{Arc, OnceLock, RwLock};
