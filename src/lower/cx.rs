@@ -38,6 +38,8 @@ pub struct LowerCx<'a> {
     /// Who executes what is being lowered: a warpgroup or a warp.
     pub group: Group,
     pub entry: Entry,
+    /// Values that some op or region uses.
+    used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
     extra: Vec<S>,
 }
@@ -71,6 +73,7 @@ impl<'a> LowerCx<'a> {
             env: SecondaryMap::new(),
             group: kernel.regions[kernel.body].group,
             entry: Entry::default(),
+            used: used_values(kernel),
             extra: vec![],
         };
         cx.number_scratch();
@@ -164,6 +167,11 @@ impl<'a> LowerCx<'a> {
             Group::Warpgroup => Uniform::Warpgroup,
             Group::Block => Uniform::Cta,
         }
+    }
+
+    /// Whether some op or region uses the value.
+    pub fn is_used(&self, v: ir::Value) -> bool {
+        self.used[v]
     }
 
     /// A number for a value (32 bits) that views depend on and that is no kernel value.
@@ -574,4 +582,15 @@ impl<'a> LowerCx<'a> {
     pub fn ty(&self, v: ir::Value) -> &'a Type {
         self.kernel.ty(v)
     }
+}
+
+fn used_values(kernel: &Kernel) -> SecondaryMap<ir::Value, bool> {
+    let mut used = SecondaryMap::new();
+    kernel.for_each_op(&mut |op| ir::visit::for_each_value(&kernel.ops[op].kind, &mut |v| used[v] = true));
+    for region in kernel.regions.values() {
+        for &v in &region.results {
+            used[v] = true;
+        }
+    }
+    used
 }

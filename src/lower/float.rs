@@ -239,8 +239,8 @@ fn binary_f32(b: &mut Builder, precision: Precision, op: BinaryOp, x: S, y: S) -
         BinaryOp::Max => min_max(b, MinMax::Max, F32, x, y),
         BinaryOp::Min => min_max(b, MinMax::Min, F32, x, y),
         BinaryOp::Rem => math::fmod(b, x, y)?,
-        BinaryOp::Pow => math::pow(b, precision, x, y)?,
-        BinaryOp::Atan2 => math::atan2(b, x, y)?,
+        BinaryOp::Pow => math::pow(b, precision, x, y),
+        BinaryOp::Atan2 => math::atan2(b, x, y),
         BinaryOp::And
         | BinaryOp::Or
         | BinaryOp::Xor

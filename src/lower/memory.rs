@@ -6,7 +6,9 @@ use super::value::{ArrayRegs, Packing, scalar_class};
 use super::view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AllocKind, AtomicOp, GmemOrigin, Kernel, Op, OpKind, ParamRole, Place, RefUse, Type, Value};
+use crate::kernel_ir::{
+    AllocKind, AtomicOp, GmemOrigin, Group, Kernel, Op, OpKind, ParamRole, Place, RefUse, Type, Value,
+};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
@@ -178,6 +180,45 @@ pub fn load_element(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DTyp
 /// Stores one element of the executing thread.
 pub fn store_element(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x: S) -> Result<()> {
     store_scalar(cx, target, addr, dtype, x)
+}
+
+/// The first thread's value in all threads of the executing group.
+pub fn broadcast_leader(cx: &mut LowerCx, class: Class, s: S) -> Result<S> {
+    let in_warp = cx.b.broadcast_lane0(class, s);
+    if cx.group == Group::Warp || s.imm().is_some() {
+        return Ok(in_warp);
+    }
+    // Across warps through scratch.
+    let (base, bytes) = cx.scratch();
+    if bytes < 8 {
+        return Err(Error::internal("no scratch in shared memory to broadcast a scalar").at(cx.b.loc()));
+    }
+    let (ty, stored) = match class {
+        Class::B64 => (MemType::B64, in_warp),
+        Class::B32 => (MemType::B32, in_warp),
+        Class::B16 => (MemType::B16, in_warp),
+        Class::Pred => (MemType::B32, cx.b.pick(Class::B32, in_warp, Src::u32(1), Src::u32(0))),
+    };
+    let leader = cx.leader();
+    cx.sync_group();
+    let addr = cx.b.addr(base, 0);
+    let a: Srcs<V> = [stored].into_iter().collect();
+    let st = Inst::St {
+        sem: StoreSem::Weak,
+        space: Space::Shared,
+        ty,
+        addr,
+        a,
+    };
+    cx.b.inst_if(Some(leader), st);
+    cx.sync_group();
+    let v = cx.b.load(Space::Shared, ty, addr, 1)[0];
+    let uniform = cx.group_uniform();
+    cx.b.claim_uniform(v, uniform);
+    Ok(match class {
+        Class::Pred => cx.b.setp(Compare::Ne, CompareType::U32, v, Src::u32(0)),
+        Class::B16 | Class::B32 | Class::B64 => v.into(),
+    })
 }
 
 // ------------------------------------------------------------------------------------------------------------ addresses
@@ -788,9 +829,20 @@ fn load_value(cx: &mut LowerCx, src: &RefUse, result: Value) -> Result<super::va
         Type::Scalar(dtype) => {
             let addr = scalar_address(cx, &view, target)?;
             let uniform = cx.group_uniform();
-            Ok(super::value::Lowered::Scalar(load_scalar(
-                cx, target, addr, *dtype, uniform,
-            )?))
+            if !target.wide() || target.read_only {
+                let x = load_scalar(cx, target, addr, *dtype, uniform)?;
+                return Ok(super::value::Lowered::Scalar(x));
+            }
+            // Other blocks may write there meanwhile: one thread loads and tells the others.
+            let class = scalar_class(*dtype);
+            let leader = cx.leader();
+            let loaded = cx.if_else(
+                leader.into(),
+                &[class],
+                |cx| Ok(vec![load_scalar(cx, target, addr, *dtype, Uniform::Thread)?]),
+                |_| Ok(vec![Src::Imm(0)]),
+            )?;
+            Ok(super::value::Lowered::Scalar(broadcast_leader(cx, class, loaded[0])?))
         }
         Type::Array { dtype, .. } => {
             let layout = cx.layout_of(result)?;
@@ -833,6 +885,10 @@ pub fn lower_store(cx: &mut LowerCx, _op: Op, dst: &RefUse, value: Value) -> Res
 
 pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {
     let result = cx.result(op);
+    // The old elements may never have been written: they are loaded only where somebody uses them.
+    if !cx.is_used(result) {
+        return lower_store(cx, op, dst, value);
+    }
     let old = load_value(cx, dst, result)?;
     // All lanes have read before any writes.
     cx.sync_group();

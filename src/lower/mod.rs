@@ -28,7 +28,7 @@ pub mod relayout;
 pub mod semaphore;
 pub mod shape;
 pub mod target;
-#[cfg(test)]
+#[doc(hidden)]
 pub mod testing;
 pub mod tma;
 pub mod value;

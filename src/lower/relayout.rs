@@ -90,10 +90,10 @@ fn planned(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout) -> Result<A
     })?;
     match plan.kind {
         RelayoutKind::Registers(program) if Packing::of(a.dtype) == Packing::Wide => {
-            // A program counts words: low and high half of slot 0, of slot 1, and so on.
-            let halves: Vec<S> = a.regs.iter().flat_map(|r| cx.b.unpack64(*r)).collect();
-            let moved = run(cx, &program, &halves);
-            let regs = moved.chunks(2).map(|h| cx.b.pack64(h[0], h[1])).collect();
+            // The plan moves words: the low one of each element first.
+            let words: Vec<S> = a.regs.iter().flat_map(|r| cx.b.unpack64(*r)).collect();
+            let moved = run(cx, &program, &words);
+            let regs = moved.chunks(2).map(|w| cx.b.pack64(w[0], w[1])).collect();
             Ok(ArrayRegs {
                 dtype: a.dtype,
                 layout: layout.clone(),

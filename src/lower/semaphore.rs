@@ -1,14 +1,139 @@
-//! Semaphore.
+//! Semaphores: i32 counters in device memory.
+//!
+//! A signal is a barrier of the executing group and then one `red.release` of one lane; a wait is one lane's polling and then a barrier
+//! of the group: what the others do is ordered by the barriers (PTX ISA, causality order is transitive over them).
 use super::cx::LowerCx;
-use crate::error::Result;
-#[allow(unused_imports)]
-use crate::kernel_ir::*;
-pub fn lower_signal(cx: &mut LowerCx, op: Op, _s: &[(RefUse, Value)], _m: MemoryScope) -> Result<()> {
-    Err(cx.unsupported(op, "this op"))
+use super::emit::S;
+use super::memory;
+use crate::error::{Error, Result};
+use crate::kernel_ir::{AllocKind, GmemOrigin, Index, MemoryScope, Op, Place, RefUse, Value};
+use crate::ptx::inst::Inst;
+use crate::ptx::modifier::*;
+use crate::ptx::operand::{Addr, Class, Src};
+use crate::ptx::ssa;
+use smallvec::smallvec;
+
+fn scope_of(scope: MemoryScope) -> Scope {
+    match scope {
+        MemoryScope::Gpu => Scope::Gpu,
+        MemoryScope::Sys => Scope::Sys,
+    }
 }
-pub fn lower_wait(cx: &mut LowerCx, op: Op, _s: &RefUse, _v: Value, _d: bool, _m: MemoryScope) -> Result<()> {
-    Err(cx.unsupported(op, "this op"))
+
+/// The counter's address.
+fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<ssa::Value>> {
+    let kernel = cx.kernel;
+    let data = &kernel.allocs[r.alloc];
+    let AllocKind::Semaphore { origin } = data.kind else {
+        return Err(Error::internal(format!("{} is no semaphore", r.alloc)).at(cx.b.loc()));
+    };
+    if r.place != Place::Here {
+        return Err(Error::unsupported("semaphores of another device"));
+    }
+    let buffer = cx.buffer_of(r.alloc)?;
+    let mut base: S = cx.buffer_pointer(buffer).into();
+    let count: u64 = data.shape.iter().product();
+    if let GmemOrigin::Scratch { global: false } = origin {
+        // Each block, and each warpgroup where they don't share, has its own.
+        let mut owner = cx.linear_block();
+        if !data.collective {
+            let warpgroup = cx.warpgroup();
+            owner =
+                cx.b.mad(IntType::U32, owner, Src::u32(kernel.num_warpgroups), warpgroup);
+        }
+        let owner = cx.b.widen(owner, false);
+        let offset = cx.b.mul(IntType::U64, owner, Src::Imm(4 * count));
+        base = cx.b.add(IntType::U64, base, offset);
+    }
+    let index = match r.single_index() {
+        Some(Index::Const(c)) => Src::Imm(c as u64),
+        Some(Index::Value(v)) => cx.index64(v)?,
+        None if count == 1 => Src::Imm(0),
+        None => return Err(Error::internal("a use of several semaphores").at(cx.b.loc())),
+    };
+    let offset = cx.b.mul(IntType::U64, index, Src::Imm(4));
+    let at = cx.b.add(IntType::U64, base, offset);
+    Ok(cx.b.addr(at, 0))
 }
-pub fn lower_read(cx: &mut LowerCx, op: Op, _s: &RefUse) -> Result<()> {
-    Err(cx.unsupported(op, "this op"))
+
+pub fn lower_signal(cx: &mut LowerCx, _op: Op, signals: &[(RefUse, Value)], scope: MemoryScope) -> Result<()> {
+    let scope = scope_of(scope);
+    cx.sync_group();
+    let leader = cx.leader();
+    cx.if_then(leader.into(), |cx| {
+        // Several: one release for all of them.
+        let sem = match signals.len() {
+            1 => AtomSem::Release,
+            _ => {
+                cx.b.inst(Inst::Fence {
+                    sem: FenceSem::AcqRel,
+                    scope,
+                });
+                AtomSem::Relaxed
+            }
+        };
+        for (semaphore, value) in signals {
+            let addr = address(cx, semaphore)?;
+            let a = cx.index32(*value)?;
+            cx.b.inst(Inst::Red {
+                sem,
+                scope,
+                space: Space::Global,
+                op: RedOp::Add,
+                ty: AtomType::U32,
+                addr,
+                a,
+            });
+        }
+        Ok(())
+    })
+}
+
+pub fn lower_wait(
+    cx: &mut LowerCx,
+    _op: Op,
+    semaphore: &RefUse,
+    value: Value,
+    decrement: bool,
+    scope: MemoryScope,
+) -> Result<()> {
+    let scope = scope_of(scope);
+    let leader = cx.leader();
+    cx.if_then(leader.into(), |cx| {
+        let addr = address(cx, semaphore)?;
+        let value = cx.index32(value)?;
+        cx.b.inst(match decrement {
+            true => Inst::WaitAndSubtract { scope, addr, value },
+            false => Inst::WaitAtLeast { scope, addr, value },
+        });
+        Ok(())
+    })?;
+    cx.sync_group();
+    Ok(())
+}
+
+/// Read by one lane, told to the others.
+pub fn lower_read(cx: &mut LowerCx, op: Op, semaphore: &RefUse) -> Result<()> {
+    let leader = cx.leader();
+    let read = cx.if_else(
+        leader.into(),
+        &[Class::B32],
+        |cx| {
+            let addr = address(cx, semaphore)?;
+            let d = smallvec![ssa::Value::NEW];
+            let sem = LoadSem::RelaxedSys;
+            let v = cx.b.inst(Inst::Ld {
+                sem,
+                space: Space::Global,
+                ty: MemType::B32,
+                d,
+                addr,
+            })[0];
+            Ok(vec![v.into()])
+        },
+        |_| Ok(vec![Src::Imm(0)]),
+    )?[0];
+    let s = memory::broadcast_leader(cx, Class::B32, read)?;
+    cx.bind_scalar(cx.result(op), s);
+    Ok(())
 }

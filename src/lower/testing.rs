@@ -1,4 +1,4 @@
-//! Kernels built by hand, for tests.
+//! Kernels built by hand: for tests, here and in `tests/`.
 use crate::dtype::DType;
 use crate::error::Loc;
 use crate::kernel_ir::*;
