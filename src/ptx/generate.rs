@@ -197,7 +197,7 @@ pub fn legal_instances(row: usize, immediates: bool) -> Vec<Inst<Reg>> {
     all
 }
 
-mod tests {
+pub mod tests {
     use super::super::print::write_inst;
     use super::*;
     use std::fmt::Write;

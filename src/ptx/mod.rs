@@ -26,6 +26,8 @@ pub mod print;
 pub mod simplify;
 pub mod ssa;
 pub mod table;
+#[cfg(test)]
+pub mod testing;
 pub mod uniformity;
 pub mod verify;
 pub mod verify_flat;
