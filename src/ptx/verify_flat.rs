@@ -21,8 +21,8 @@ use super::flat::*;
 use super::inst::{Effects, Inst};
 use super::launch::EntryParam;
 use super::operand::*;
-use super::verify::{Violation, check_guarded, check_inst};
-use crate::error::Loc;
+use super::verify::{Violation, check_guarded, check_inst, into_error};
+use crate::error::{Error, Loc};
 use rustc_hash::FxHashMap;
 
 /// All violations; none: the form is sound.
@@ -42,6 +42,16 @@ pub fn run(flat: &Flat) -> Vec<Violation> {
         v.convergent();
     }
     v.found
+}
+
+/// All violations as one internal error.
+pub fn check(flat: &Flat) -> Result<(), Error> {
+    let found = run(flat);
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(into_error("ptx::Flat", &found))
+    }
 }
 
 struct Verifier<'a> {

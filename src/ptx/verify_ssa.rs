@@ -17,8 +17,8 @@ use super::inst::{Effects, Inst};
 use super::operand::*;
 use super::ssa::*;
 use super::uniformity::{Derived, derive};
-use super::verify::{Violation, check_guarded, check_inst};
-use crate::error::Loc;
+use super::verify::{Violation, check_guarded, check_inst, into_error};
+use crate::error::{Error, Loc};
 use cranelift_entity::SecondaryMap;
 
 /// All violations; none: the form is sound.
@@ -41,6 +41,16 @@ pub fn run(ssa: &Ssa) -> Vec<Violation> {
         None => v.report("region", None, Loc::CALL_SITE, "no body".into()),
     }
     v.found
+}
+
+/// All violations as one internal error.
+pub fn check(ssa: &Ssa) -> Result<(), Error> {
+    let found = run(ssa);
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(into_error("ptx::Ssa", &found))
+    }
 }
 
 struct Verifier<'a> {

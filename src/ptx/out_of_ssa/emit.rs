@@ -99,8 +99,7 @@ pub(super) fn emit(
     })
 }
 
-/// Accumulators that a wgmma has written and no wait for all groups has settled, through copies. A wait that leaves
-/// groups pending may settle them: the flat verifier, which counts groups, decides there.
+/// Accumulators that a wgmma has written and that no wait for all groups has settled since, through copies.
 fn in_flight(linear: &Linear<'_>) -> SecondaryMap<Value, bool> {
     let mut set: SecondaryMap<Value, bool> = SecondaryMap::new();
     let mut changed = true;
@@ -125,7 +124,7 @@ fn in_flight(linear: &Linear<'_>) -> SecondaryMap<Value, bool> {
                     let Some(tied) = inst.tied() else { continue };
                     if inst.effects().contains(Effects::ASYNC_REGISTERS) {
                         tied.output.iter().for_each(|v| mark(&mut set, *v));
-                    } else if !matches!(inst, Inst::WgmmaWait { .. }) {
+                    } else if !matches!(inst, Inst::WgmmaWait { n: 0, .. }) {
                         for (i, o) in tied.input.iter().zip(&tied.output) {
                             if set[*i] {
                                 mark(&mut set, *o);
@@ -194,6 +193,7 @@ impl Emitter<'_> {
     fn copies(&mut self, pairs: &[(Value, Src<Value>)], loc: Loc) -> Result<(), Error> {
         let mut moves: Vec<(Reg, Reg)> = vec![];
         let mut immediates: Vec<(Reg, u64)> = vec![];
+        let mut flying: Vec<Reg> = vec![];
         for (d, s) in pairs {
             let to = self.reg(*d, loc)?;
             match s {
@@ -204,15 +204,19 @@ impl Emitter<'_> {
                         continue;
                     }
                     if self.in_flight[*s] {
-                        return Err(Error::internal(format!(
-                            "an accumulator in flight would be copied ({s} to {d}): ptxas would serialise every wgmma"
-                        ))
-                        .expected("a wgmma_wait before an accumulator gets a second name")
-                        .at(loc));
+                        flying.push(from);
                     }
                     moves.push((to, from));
                 }
             }
+        }
+        if !flying.is_empty() {
+            // Waiting early is always right, and copying in flight never is.
+            let inst = Inst::WgmmaWait {
+                n: 0,
+                acc: Tied::in_place(flying),
+            };
+            self.push(None, inst, loc);
         }
         self.sequence(moves, loc);
         // They read nothing, and what they overwrite has been read.

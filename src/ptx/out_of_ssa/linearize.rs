@@ -307,6 +307,47 @@ impl<'a> Linearizer<'a> {
             })
     }
 
+    /// Nothing that the condition region computes is wanted but the decision.
+    fn only_decides(&self, cond: Region, body: Region) -> bool {
+        let region = &self.ssa.regions[cond];
+        let mut made: rustc_hash::FxHashSet<Value> = rustc_hash::FxHashSet::default();
+        for op in &region.ops {
+            let OpKind::Inst { inst, .. } = &op.kind else {
+                return false;
+            };
+            if !inst.is_speculatable() {
+                return false;
+            }
+            inst.for_each_def(|d, _| {
+                made.insert(d);
+            });
+        }
+        !region.results[1..].iter().any(|v| made.contains(v)) && !self.uses_any(body, &made)
+    }
+
+    /// The region, or one inside it, reads one of `values`.
+    fn uses_any(&self, r: Region, values: &rustc_hash::FxHashSet<Value>) -> bool {
+        if values.is_empty() {
+            return false;
+        }
+        let region = &self.ssa.regions[r];
+        let has = |list: &[Value]| list.iter().any(|v| values.contains(v));
+        has(&region.results)
+            || region.ops.iter().any(|op| match &op.kind {
+                OpKind::Inst { guard, inst } => {
+                    let mut found = guard.is_some_and(|(p, _)| values.contains(&p));
+                    inst.for_each_use(|v, _| found |= values.contains(&v));
+                    found
+                }
+                OpKind::If {
+                    cond, then, otherwise, ..
+                } => values.contains(cond) || self.uses_any(*then, values) || self.uses_any(*otherwise, values),
+                OpKind::Loop { inits, cond, body, .. } => {
+                    has(inits) || self.uses_any(*cond, values) || self.uses_any(*body, values)
+                }
+            })
+    }
+
     /// The condition is known to hold when the loop is reached.
     fn entered(&self, inits: &[Value], cond: Region) -> bool {
         let region = &self.ssa.regions[cond];
@@ -346,7 +387,10 @@ impl<'a> Linearizer<'a> {
         if self.duplicable(cond) {
             let body_block = self.block(loc);
             if self.entered(inits, cond) {
-                self.region(cond);
+                // Its condition needs no evaluation, unless the condition region does more.
+                if !self.only_decides(cond, body) {
+                    self.region(cond);
+                }
                 self.copies(&body_region.params, handed, loc);
                 self.finish(LTerm::Branch(body_block));
                 self.depth += 1;

@@ -1,8 +1,9 @@
 //! `ptx::Ssa` → `ptx::Flat`.
 //!
 //! Regions become blocks ([`linearize`]), values that may share a register do ([`liveness`], [`coalesce`]), what is
-//! left of the parallel copies is put in order ([`emit`]). An accumulator in flight is never copied: the copy would
-//! make ptxas serialise every wgmma of the kernel (C7514), so that it is an internal error here.
+//! left of the parallel copies is put in order ([`emit`]). An accumulator in flight is never copied, which would make
+//! ptxas serialise every wgmma of the kernel (C7514): where a copy cannot be avoided (accumulators that change places
+//! every iteration) a wait for all groups precedes it.
 mod coalesce;
 mod emit;
 mod linearize;
