@@ -575,7 +575,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     let mask = w.read::<u16>(mask)[lane];
                     let first = w.cta.0 - m.cta(w.cta).rank;
                     let size = m.program.launch.cluster.iter().product::<u32>();
-                    if mask == 0 || u32::from(mask) >> size != 0 {
+                    if mask == 0 || mask >> size != 0 {
                         let mut error = execution("a multicast copy");
                         error.expected = Some(format!("a mask of CTAs of the cluster, which has {size}"));
                         error.got = Some(format!("0x{mask:x}"));
