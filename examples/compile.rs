@@ -24,8 +24,14 @@ fn main() {
                 std::process::exit(1);
             }
         };
-        let options = CompileOptions { target: "sm_90a".into(), line_info: false };
-        let mut observer = Observer { shown: Some(vec![]), ..Observer::default() };
+        let options = CompileOptions {
+            target: "sm_90a".into(),
+            line_info: false,
+        };
+        let mut observer = Observer {
+            shown: Some(vec![]),
+            ..Observer::default()
+        };
         let start = std::time::Instant::now();
         let result = compile(&bytes, &[], &options, &mut observer);
         let micros = start.elapsed().as_micros();
@@ -36,8 +42,16 @@ fn main() {
         }
         match result {
             Ok(compiled) => {
-                let phases: Vec<String> = observer.phases.iter().map(|p| format!("{} {}", p.name, p.micros)).collect();
-                println!("{file}: ok, {micros} us, {} lines of PTX [{}]", compiled.ptx.lines().count(), phases.join(", "));
+                let phases: Vec<String> = observer
+                    .phases
+                    .iter()
+                    .map(|p| format!("{} {}", p.name, p.micros))
+                    .collect();
+                println!(
+                    "{file}: ok, {micros} us, {} lines of PTX [{}]",
+                    compiled.ptx.lines().count(),
+                    phases.join(", ")
+                );
                 if let Some(path) = &ptx
                     && let Err(e) = std::fs::write(path, &compiled.ptx)
                 {
@@ -47,7 +61,11 @@ fn main() {
             Err(e) => {
                 failed += 1;
                 let place = e.loc.map_or(String::new(), |l| format!(" at {l}"));
-                println!("{file}: {}{place}: {}", e.fault.name(), e.to_string().replace('\n', " |"));
+                println!(
+                    "{file}: {}{place}: {}",
+                    e.fault.name(),
+                    e.to_string().replace('\n', " |")
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
 //! Runs a program over the host's buffers.
+use super::float_environment::IeeeMode;
 use super::global::{GlobalMemory, HostBuffer};
 use super::hooks::Hooks;
 use super::machine::Machine;
@@ -58,6 +59,7 @@ pub unsafe fn run<H: Hooks>(program: &Program<H>, buffers: &[HostBuffer], option
         resident_ctas: u64::from(resident).min(total) * size,
     };
     if program.communicates {
+        let _mode = IeeeMode::enter();
         let clusters = u64::from(resident).min(total) as u32;
         let mut machine = Machine::new(program, &memory, options, clusters);
         machine.run(&mut || take())?;
@@ -66,6 +68,7 @@ pub unsafe fn run<H: Hooks>(program: &Program<H>, buffers: &[HostBuffer], option
     }
     let threads = (options.threads.max(1) as u64).min(total);
     let worker = || {
+        let _mode = IeeeMode::enter();
         let mut machine = Machine::new(program, &memory, options, 1);
         let result = machine.run(&mut || take());
         (machine.clock, result)

@@ -15,6 +15,7 @@ mod bulk;
 mod control;
 mod decode;
 mod diagnose;
+mod float_environment;
 mod floats;
 mod global;
 pub mod hooks;

@@ -18,6 +18,7 @@ mod host;
 mod locations;
 mod panics;
 pub mod pipeline;
+mod unit_functions;
 
 pub use artifact::{Artifact, Phase};
 pub use buffers::{BufferRole, BufferSpec};

@@ -2,9 +2,10 @@
 use super::artifact::Phase;
 use super::buffers::{self, BufferSpec};
 use super::host::HostBuffer;
+use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::Error;
-use crate::kernel_ir::{self, Kernel, OpKind};
+use crate::kernel_ir::{self, FpContract, Kernel, OpKind};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower::{self, Target};
 use crate::ptx::launch::LaunchSpec;
@@ -87,20 +88,39 @@ pub fn compile(
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&kernel))?;
     let allocation = observer.pass("allocate", || {
         let scratch = lower::relayout::scratch_bytes(&kernel, &assignment);
-        let limits = lower::allocate::Limits { smem_bytes: target.max_smem_bytes };
+        let limits = lower::allocate::Limits {
+            smem_bytes: target.max_smem_bytes,
+        };
         lower::allocate::run(&kernel, scratch, limits)
     })?;
-    observer.pass("insert_barriers", || lower::insert_barriers::run(&mut kernel, &assignment, &allocation))?;
+    observer.pass("insert_barriers", || {
+        lower::insert_barriers::run(&mut kernel, &assignment, &allocation)
+    })?;
     observer.after("insert_barriers", || kernel.to_string());
 
-    let (mut ssa, launch) = observer.pass("lower", || lower::run(&kernel, &assignment, &allocation, &target))?;
-    observer.pass("infer_uniformity", || {
-        ptx::infer_uniformity::run(&mut ssa);
-        Ok(())
+    let (ssa, launch) = observer.pass("lower", || lower::run(&kernel, &assignment, &allocation, &target))?;
+    let ssa = observer.pass("optimize", || {
+        let contract = kernel.compiler_params.fp_contract == FpContract::On;
+        let options = ptx::optimize::Options {
+            contract,
+            functions: Box::new(UnitFunctions),
+        };
+        ptx::optimize::run(ssa, options, |_, _| {})
     })?;
     let flat = observer.pass("out_of_ssa", || {
         let min_ctas_per_sm = uses_register_counts(&kernel).then_some(1);
-        ptx::out_of_ssa::run(&ssa, Shell { launch: launch.clone(), target: target.name.clone(), min_ctas_per_sm })
+        ptx::out_of_ssa::run(
+            &ssa,
+            Shell {
+                launch: launch.clone(),
+                target: target.name.clone(),
+                min_ctas_per_sm,
+            },
+        )
+    })?;
+    observer.pass("verify", || match ptx::verify_flat::run(&flat) {
+        broken if broken.is_empty() => Ok(()),
+        broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),
     })?;
     let ptx = observer.pass("print", || Ok(ptx::print::print(&flat)))?;
     observer.after("print", || ptx.clone());
