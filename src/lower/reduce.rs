@@ -117,11 +117,13 @@ pub fn lower_reduce(cx: &mut LowerCx, op: Op, reduction: ReduceOp, a: Value, axe
         rounded.push(convert::convert(&mut cx.b, compute, dtype, s)?);
     }
     if cx.ty(result).is_scalar() {
-        if let Src::Reg(v) = rounded[0] {
+        // One value for all lanes, and known to be: branches on it are uniform.
+        let told = cx.b.broadcast_lane0(scalar_class(dtype), rounded[0]);
+        if let Src::Reg(v) = told {
             let uniform = cx.group_uniform();
             cx.b.claim_uniform(v, uniform);
         }
-        cx.bind_scalar(result, rounded[0]);
+        cx.bind_scalar(result, told);
         return Ok(());
     }
     let out = cx.from_elements(dtype, plan.result.clone(), &rounded);
