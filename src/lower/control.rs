@@ -60,7 +60,7 @@ fn put_together(cx: &LowerCx, like: Value, regs: &mut &[S]) -> Result<Lowered> {
     })
 }
 
-fn take_all_apart(cx: &mut LowerCx, values: &[Value], like: &[Value]) -> Result<Vec<(S, Class)>> {
+pub fn take_all_apart(cx: &mut LowerCx, values: &[Value], like: &[Value]) -> Result<Vec<(S, Class)>> {
     let mut out = vec![];
     for (v, l) in values.iter().zip(like) {
         out.extend(take_apart(cx, *v, *l)?);
@@ -68,7 +68,7 @@ fn take_all_apart(cx: &mut LowerCx, values: &[Value], like: &[Value]) -> Result<
     Ok(out)
 }
 
-fn bind_all(cx: &mut LowerCx, targets: &[Value], like: &[Value], regs: &[S]) -> Result<()> {
+pub fn bind_all(cx: &mut LowerCx, targets: &[Value], like: &[Value], regs: &[S]) -> Result<()> {
     let mut rest = regs;
     for (t, l) in targets.iter().zip(like) {
         let x = put_together(cx, *l, &mut rest)?;
@@ -78,7 +78,7 @@ fn bind_all(cx: &mut LowerCx, targets: &[Value], like: &[Value], regs: &[S]) -> 
 }
 
 /// How far the registers of a value are equal: scalars over their group.
-fn uniformity(cx: &LowerCx, v: Value) -> Uniform {
+pub fn uniformity(cx: &LowerCx, v: Value) -> Uniform {
     match cx.ty(v) {
         Type::Scalar(_) => match cx.kernel.values[v].group {
             Group::Warp => Uniform::Warp,
@@ -89,7 +89,7 @@ fn uniformity(cx: &LowerCx, v: Value) -> Uniform {
     }
 }
 
-fn carried(cx: &LowerCx, like: &[Value], regs: &[(S, Class)]) -> Result<Vec<Carried>> {
+pub fn carried(cx: &LowerCx, like: &[Value], regs: &[(S, Class)]) -> Result<Vec<Carried>> {
     let mut out = Vec::with_capacity(regs.len());
     let mut at = 0;
     for l in like {
@@ -110,7 +110,7 @@ fn carried(cx: &LowerCx, like: &[Value], regs: &[(S, Class)]) -> Result<Vec<Carr
 }
 
 /// The integer type of a loop counter.
-fn counter(cx: &LowerCx, v: Value) -> (IntType, CompareType, Class) {
+pub fn counter(cx: &LowerCx, v: Value) -> (IntType, CompareType, Class) {
     let dtype = cx.ty(v).dtype();
     match (scalar_class(dtype), dtype.is_signed_int()) {
         (Class::B64, true) => (IntType::S64, CompareType::S64, Class::B64),
@@ -136,7 +136,7 @@ pub fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
     };
     let results = &kernel.ops[op].results;
     if !xs.is_empty() || results.len() > inits.len() {
-        return Err(cx.unsupported(op, "loops over arrays (scan with xs or stacked results)"));
+        return super::scan::lower_scan(cx, op);
     }
     let data = &kernel.regions[*body];
     let (index, carries) = (data.params[0], &data.params[1..]);

@@ -25,6 +25,7 @@ pub mod memory;
 pub mod misc;
 pub mod reduce;
 pub mod relayout;
+pub mod scan;
 pub mod semaphore;
 pub mod shape;
 pub mod target;

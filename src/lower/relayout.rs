@@ -259,6 +259,20 @@ pub fn scratch_bytes(kernel: &Kernel, assignment: &Assignment) -> u32 {
                 }
             }
         }
+        OpKind::For { xs, inits, .. } if !xs.is_empty() || kernel.ops[op].results.len() > inits.len() => {
+            // Arrays are taken apart along their leading dimension.
+            for &v in xs.iter().chain(&kernel.ops[op].results[inits.len()..]) {
+                let elements: u64 = kernel.ty(v).shape().iter().product();
+                need = need.max((elements * 8).clamp(2048, MAX_SCRATCH));
+            }
+            border_casts(kernel, assignment, op, &mut |from, to, dtype| {
+                if let Ok(plan) = relayout::plan(from, to, travel_bits(dtype), MAX_SCRATCH)
+                    && let RelayoutKind::Scratch(s) = plan.kind
+                {
+                    need = need.max(s.bytes);
+                }
+            });
+        }
         OpKind::For { .. } | OpKind::While { .. } | OpKind::Switch { .. } | OpKind::Scope { .. } => {
             // Carries and results that change layout at a border.
             border_casts(kernel, assignment, op, &mut |from, to, dtype| {
@@ -286,6 +300,16 @@ pub fn scratch_bytes(kernel: &Kernel, assignment: &Assignment) -> u32 {
         | OpKind::Bitcast { .. } => {
             shape_need(kernel, assignment, op, &mut need);
         }
+        // A scalar that one thread reads is told to the others through scratch.
+        OpKind::Load { .. } | OpKind::Swap { .. }
+            if kernel.ops[op]
+                .results
+                .first()
+                .is_some_and(|&r| kernel.ty(r).is_scalar()) =>
+        {
+            need = need.max(512);
+        }
+        OpKind::SemaphoreRead { .. } => need = need.max(512),
         _ => {}
     });
     need.min(u64::from(u32::MAX / 2)) as u32
