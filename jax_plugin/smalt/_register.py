@@ -87,7 +87,10 @@ def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequenc
         _ffi.register(platforms)
     except ImportError as e:
         raise Internal(str(e)) from e
-    return _native.compile(kernel.descriptor, kernel.debug, target).scratch_bytes
+    artifact = _native.compile(kernel.descriptor, kernel.debug, target)
+    if "cuda" in platforms:
+        artifact.assemble_in_background()  # while XLA compiles the rest of the program
+    return artifact.scratch_bytes
 
 
 def choose_target(compiler_params: Any, ctx: Any = None) -> str:

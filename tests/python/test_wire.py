@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import time
 
 import jax
 import jax.export
@@ -90,3 +91,16 @@ def test_exported_program_runs_in_another_process(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "10.0"
+
+
+def test_lowering_for_cuda_starts_the_assembler():
+    if _native.doctor()["assembler"].get("path") is None:
+        pytest.skip("no assembler on this machine")
+    f = add(11)
+    ((_, descriptor, debug),) = smalt.descriptor(f, SHAPE)
+    jax.jit(f).trace(SHAPE).lower(lowering_platforms=("cuda",))
+    artifact = _native.compile(descriptor, debug, "sm_90a")
+    deadline = time.monotonic() + 60
+    while (assembled := artifact.report()["assembled"]) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert assembled["log"]["spill_store_bytes"] == 0 and assembled["log"]["registers"] > 0
