@@ -88,7 +88,7 @@ def _examine() -> Iterator[tuple[bool | None, str, str]]:
     if "error" in assembler:
         yield False, "assembler", assembler["error"]
     elif assembler["path"] is None:
-        says = "the driver's own (pip install nvidia-nvjitlink nvidia-cuda-nvcc to assemble ahead and without a GPU)"
+        says = "the driver's own (pip install nvidia-cuda-nvcc to assemble ahead and without a GPU)"
         yield ("cuda" in driver or None), "assembler", says
     else:
         yield True, "assembler", f"{assembler['name']} at {assembler['path']}"

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Choice {
-    /// The first that is found.
+    /// ptxas if it is there, else the driver's.
     #[default]
     Auto,
+    /// Only when asked for: it ignores `setmaxnreg`.
     NvJitLink,
     Ptxas,
     /// The driver's own, at load time.
@@ -71,10 +72,7 @@ impl Assembler {
             Choice::Auto if config.ptxas.is_some() => {
                 Kind::Ptxas(ptxas(config).ok_or_else(|| missing("ptxas", config))?)
             }
-            Choice::Auto => nvjitlink(config)
-                .map(Kind::NvJitLink)
-                .or_else(|| ptxas(config).map(Kind::Ptxas))
-                .unwrap_or(Kind::Driver),
+            Choice::Auto => ptxas(config).map_or(Kind::Driver, Kind::Ptxas),
         };
         let cache = config.cache.clone().map(Cache::new);
         Ok(Assembler { kind, cache })

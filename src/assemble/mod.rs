@@ -1,8 +1,9 @@
 //! PTX text → cubin, outside of the driver.
 //!
-//! [`Assembler::find`] takes the first of: nvJitLink (in this process, ≈ 11 ms for a small kernel), `ptxas` (a process,
-//! ≈ 30 ms); both come with JAX's CUDA plugin from PyPI. They are one compiler and make the same code. Where there is
-//! neither, the driver assembles the PTX when the module is loaded.
+//! [`Assembler::find`] takes `ptxas`, which comes with JAX's CUDA plugin from PyPI; where it is not, the driver assembles
+//! the PTX when the module is loaded. nvJitLink is quicker (no process: 11 ms for a small kernel instead of 30), but is
+//! taken only when asked for: it compiles relocatable code and ignores `setmaxnreg` (seen with 13.0 on hopper_matmul:
+//! no `USETMAXREG` in its SASS, two in that of ptxas 13.0.88).
 //! [`Log`] is what the assembler said, read for what matters: registers, spills, and each `C75xx` line (wgmma
 //! serialised, setmaxnreg ignored), with the op that it belongs to.
 mod cache;
