@@ -868,8 +868,8 @@ fn verifier_linear() {
     let wait = |v| OpKind::WgmmaWait { n: 0, accs: vec![v] };
     let mut b = Build::new(1);
     let a = b.one(OpKind::AccInit { init: None }, acc.clone());
-    b.op(wait(a), &[acc.clone()]);
-    b.op(wait(a), &[acc.clone()]);
+    b.op(wait(a), std::slice::from_ref(&acc));
+    b.op(wait(a), std::slice::from_ref(&acc));
     assert_eq!(broken(&b.k), [Rule::Linear]);
     // Once on each path is once.
     let mut b = Build::new(1);
@@ -884,7 +884,7 @@ fn verifier_linear() {
     let a = b.one(OpKind::AccInit { init: None }, acc.clone());
     let (lo, hi) = (b.i(0), b.i(4));
     b.for_loop((lo, hi), &[], |b, _, _| {
-        b.op(wait(a), &[acc.clone()]);
+        b.op(wait(a), std::slice::from_ref(&acc));
         vec![]
     });
     assert_eq!(broken(&b.k), [Rule::Linear]);
