@@ -39,6 +39,9 @@ pub fn find_touched(
 
 /// Rewrites the regions of an op, carrying `vars` in and out.
 pub fn thread<T: Threaded>(this: &mut T, op: Op, vars: &[Alloc]) -> Result<()> {
+    if regions_of(this.kernel(), op).is_empty() {
+        return Ok(());
+    }
     let old: Vec<Value> = vars.iter().map(|&v| this.get(v)).collect();
     let kind = this.kernel().ops[op].kind.clone();
     match kind {
