@@ -205,13 +205,14 @@ fn expm1(b: &mut Builder, a: S) -> S {
     let x = b.smallest(x, k(90.0));
     let t = b.times(x, k(LOG2_E));
     let n = b.nearest(t);
+    // Beyond, the rest grows and the result overflows.
+    let n = b.smallest(n, k(128.0));
     let minus_n = b.negated(n);
     let r = b.fused(minus_n, k(LN2_HIGH), x);
     let r = b.fused(minus_n, k(LN2_LOW), r);
     let q = b.polynomial(r, &EXPM1);
     let square = b.times(r, r);
     let p = b.fused(square, q, r);
-    let n = b.smallest(n, k(128.0));
     let half_power = b.minus(n, k(1.0));
     let half_power = b.ex2(half_power);
     let rest = b.minus(half_power, k(0.5));

@@ -1,0 +1,4 @@
+//! Lowered kernels, executed by the emulator and held against plain Rust.
+mod harness;
+mod loops;
+mod math;
