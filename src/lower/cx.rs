@@ -88,6 +88,12 @@ impl<'a> LowerCx<'a> {
         self.env[v] = Some(x);
     }
     pub fn bind_scalar(&mut self, v: ir::Value, x: S) {
+        // What the kernel IR knows of an index spares the signed forms of divisions and remainders.
+        let facts = self.kernel.facts(v);
+        let integer = self.kernel.ty(v).dtype().is_int();
+        if integer && facts.is_non_negative() && facts.hi < i64::from(i32::MAX) {
+            self.b.assume_at_most(x, facts.hi as u64);
+        }
         self.bind(v, Lowered::Scalar(x));
     }
     pub fn bind_array(&mut self, v: ir::Value, x: ArrayRegs) {
