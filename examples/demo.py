@@ -44,7 +44,7 @@ def scaled_sum(x: jax.Array, y: jax.Array, tile: int = 128) -> jax.Array:
     return kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, y)
 
 
-def specialised_matmul(a: jax.Array, b: jax.Array, tile_m: int = 128, tile_n: int = 128, tile_k: int = 64, depth: int = 4) -> jax.Array:
+def specialised_matmul(a: jax.Array, b: jax.Array, tile_m: int = 128, tile_n: int = 128, tile_k: int = 64, depth: int = 3) -> jax.Array:
     """A warp-specialised matmul: one warpgroup copies, two compute; a ring of `depth` slots with barriers both ways."""
     (m, k), n = a.shape, b.shape[1]
     steps = k // tile_k

@@ -548,6 +548,10 @@ fn cut(dim: &ViewDim, start: Start, size: u64) -> Result<Cut, u64> {
                 // The quotient is a multiple of divisor / unit when unit divides divisor, and so is its remainder
                 // up to what it shares with the modulus.
                 let quotient = if divisor % unit == 0 { divisor / unit } else { 1 };
+                if modulus.is_some_and(|m| quotient.is_multiple_of(m)) {
+                    // This digit of the start is always 0.
+                    return;
+                }
                 let quotient = modulus.map_or(quotient, |m| gcd(quotient, m));
                 out.dynamic.push(DynTerm {
                     value,

@@ -569,7 +569,7 @@ fn reduce_far(b: &mut Builder, x: S) -> (S, S) {
     let r = b.cvt(CvtType::F32, CvtType::F64, CvtRound::Rn, r);
     // Odd in x.
     let negative = b.setp(Compare::Lt, CompareType::S32, x, Src::u32(0));
-    let minus = b.neg(IntType::U32, quadrant);
+    let minus = b.neg(IntType::S32, quadrant);
     let quadrant = b.choose(negative, minus, quadrant);
     let r = b.with_sign_of(r, x);
     let finite = b.setp(Compare::Lo, CompareType::U32, magnitude, Src::u32(INFINITY));
