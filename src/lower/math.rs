@@ -336,16 +336,21 @@ fn log2(b: &mut Builder, x: S) -> S {
 
 /// 1 + x = 2^n (1 + f): f = 2^−n x + (2^−n − 1) is rounded once.
 fn log1p(b: &mut Builder, x: S) -> S {
+    // Where 1 is nothing to x, log(x 2^−64) + 64 ln 2: 2^−n stays a normal number.
+    let large = b.less(k(1e18), x);
+    let smaller = b.times(x, k(f32::from_bits((127 - 64) << 23)));
     let sum = b.plus(x, k(1.0));
+    let sum = b.choose(large, smaller, sum);
+    let x_scaled = b.choose(large, smaller, x);
+    let start = b.choose(large, k(64.0), k(0.0));
     let above = b.sub(IntType::U32, sum, Src::f32(0.75));
     let exponent = b.and32(above, 0xff80_0000);
-    // 2^−n; n stays below 127, where x alone decides.
-    let exponent = b.min(IntType::S32, exponent, Src::u32(126 << 23));
     let scale = b.sub(IntType::U32, k(1.0), exponent);
     let rest = b.minus(scale, k(1.0));
-    let f = b.fused(scale, x, rest);
+    let rest = b.choose(large, k(-1.0), rest);
+    let f = b.fused(scale, x_scaled, rest);
     let n = b.cvt(CvtType::F32, CvtType::S32, CvtRound::Rn, exponent);
-    let n = b.times(n, k(1.0 / 8_388_608.0));
+    let n = b.fused(n, k(1.0 / 8_388_608.0), start);
     let r = log1p_near_zero(b, f);
     let out = b.fused(n, k(LN_2), r);
     // −1 → −∞, below → NaN, ∞ → ∞; what is tiny is itself.
