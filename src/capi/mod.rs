@@ -356,8 +356,8 @@ mod tests {
         // SAFETY: the handle is alive.
         let report: serde_json::Value = serde_json::from_slice(&take(unsafe { smalt_report(handle) })).unwrap();
         assert_eq!(
-            (&report["launch"]["block"], &report["operands"]),
-            (&json!(128), &json!(1))
+            (&report["launch"]["block"], &report["buffers"][0]["role"]),
+            (&json!(128), &json!("mutable"))
         );
         // SAFETY: the handle is alive and not used again.
         unsafe { smalt_release(handle) };
