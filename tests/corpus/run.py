@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -59,8 +60,10 @@ class Worker:
     def run(self, name: str, timeout: float) -> dict[str, Any]:
         if self.process is None or self.process.poll() is not None:
             command = [sys.executable, "-m", "tests.corpus.run", "--worker"]
+            # The worker finds what this process finds, however it was told.
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
         process = self.process
         assert process.stdin and process.stdout

@@ -168,7 +168,8 @@ fn exponentials_and_logarithms() {
     check(UnaryOp::Log2, (0.3, 3.0), 2.5, f64::log2);
     check(UnaryOp::Log1p, (-0.9, 3.0), 2.5, f64::ln_1p);
     check(UnaryOp::Logistic, (-90.0, 20.0), 4.0, |x| {
-        if x < -88.0 { 0.0 } else { 1.0 / (1.0 + (-x).exp()) }
+        // exp(−x) overflows beyond ln of the largest f32.
+        if x < -88.722839 { 0.0 } else { 1.0 / (1.0 + (-x).exp()) }
     });
     check(UnaryOp::Cbrt, (-30.0, 30.0), 2.5, f64::cbrt);
 }
