@@ -940,6 +940,9 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     fn brev(&mut self, ty: &WordType, d: &Reg, a: &Src<Reg>) -> Result<()> {
         by_word!(ty, T => self.op1::<Brev<T>>(d, a, 0))
     }
+    fn bfind(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op1::<Bfind<T>>(d, a, 0))
+    }
 
     // ------------------------------------------------------------------------------------------------ floats
     fn add_float(&mut self, rnd: &Round, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {

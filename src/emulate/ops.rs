@@ -221,6 +221,17 @@ impl<T: Int> Op1 for Popc<T> {
         a.popc()
     }
 }
+/// All ones where there is no bit.
+pub struct Bfind<T>(PhantomData<T>);
+impl<T: Int> Op1 for Bfind<T> {
+    type A = T;
+    type D = u32;
+    #[inline(always)]
+    fn f(_: u32, a: T) -> u32 {
+        let a = if a < T::default() { a.not() } else { a };
+        (8 * size_of::<T>() as u32 - 1).wrapping_sub(a.clz())
+    }
+}
 
 /// `imm` is the table.
 pub struct Lop3;

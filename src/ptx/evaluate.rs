@@ -379,6 +379,12 @@ pub fn evaluate<R: Copy>(
             let class = ty.slot().class;
             (src(a)? & class.mask()).reverse_bits() >> (64 - class.bits())
         }
+        Inst::Bfind { ty, a, .. } => {
+            let a = widen(*ty, src(a)?);
+            let a = if a < 0 { !a } else { a } as u64;
+            // −1 where there is no such bit.
+            63u64.wrapping_sub(u64::from(a.leading_zeros()))
+        }
         Inst::AddFloat {
             rnd: Round::Rn,
             ftz,
@@ -631,6 +637,10 @@ mod tests {
 
     #[test]
     fn bit_fields() {
+        let bfind = |ty, a| eval(Inst::Bfind { ty, d: 0, a: Src::Imm(a) });
+        assert_eq!(bfind(IntType::U32, 0x8000_0000), Some(31));
+        assert_eq!(bfind(IntType::S32, 0xffff_fffe), Some(0));
+        assert_eq!(bfind(IntType::S64, u64::MAX), Some(0xffff_ffff));
         assert_eq!(
             eval(Inst::Bfe {
                 ty: IntType::S32,

@@ -2,6 +2,8 @@
 //!
 //! ptxas hoists too, but the emulator runs what is written. A budget keeps registers: every value moved may stay live
 //! over the whole loop.
+use super::inst::RegMap;
+use super::operand::Slot;
 use super::ssa::*;
 use cranelift_entity::SecondaryMap;
 
@@ -10,53 +12,98 @@ const BUDGET: u32 = 32;
 
 pub fn run(ssa: &mut Ssa) {
     let Some(body) = ssa.body else { return };
-    let mut depth: SecondaryMap<Value, u32> = SecondaryMap::with_capacity(ssa.values.len());
-    record(ssa, body, 0, &mut depth);
-    region(ssa, body, 0, &mut depth);
+    let mut known = Known {
+        depth: SecondaryMap::with_capacity(ssa.values.len()),
+        alias: SecondaryMap::with_capacity(ssa.values.len()),
+    };
+    record(ssa, body, 0, &mut known);
+    region(ssa, body, 0, &mut known);
 }
 
-/// The number of loops around each definition.
-fn record(ssa: &Ssa, r: Region, at: u32, depth: &mut SecondaryMap<Value, u32>) {
-    ssa.regions[r].params.iter().for_each(|p| depth[*p] = at);
+struct Known {
+    /// The number of loops around each definition.
+    depth: SecondaryMap<Value, u32>,
+    /// What a loop carries unchanged is what it started as.
+    alias: SecondaryMap<Value, Option<Value>>,
+}
+
+impl Known {
+    fn resolve(&self, v: Value) -> Value {
+        self.alias[v].unwrap_or(v)
+    }
+    fn set_alias(&mut self, v: Value, of: Value) {
+        let of = self.resolve(of);
+        self.depth[v] = self.depth[of];
+        self.alias[v] = Some(of);
+    }
+}
+
+impl RegMap<Value, Value> for &Known {
+    fn reg(&mut self, r: Value, _: Slot) -> Value {
+        self.resolve(r)
+    }
+    fn def(&mut self, r: Value, _: Slot) -> Value {
+        r
+    }
+}
+
+fn record(ssa: &Ssa, r: Region, at: u32, known: &mut Known) {
     for op in &ssa.regions[r].ops {
         match &op.kind {
-            OpKind::Inst { inst, .. } => inst.for_each_def(|d, _| depth[d] = at),
+            OpKind::Inst { inst, .. } => inst.for_each_def(|d, _| known.depth[d] = at),
             OpKind::If {
                 then,
                 otherwise,
                 results,
                 ..
             } => {
-                results.iter().for_each(|d| depth[*d] = at);
-                record(ssa, *then, at, depth);
-                record(ssa, *otherwise, at, depth);
+                results.iter().for_each(|d| known.depth[*d] = at);
+                record(ssa, *then, at, known);
+                record(ssa, *otherwise, at, known);
             }
             OpKind::Loop {
-                cond, body, results, ..
+                inits,
+                cond,
+                body,
+                results,
             } => {
-                results.iter().for_each(|d| depth[*d] = at);
-                record(ssa, *cond, at + 1, depth);
-                record(ssa, *body, at + 1, depth);
+                results.iter().for_each(|d| known.depth[*d] = at);
+                let (c, b) = (&ssa.regions[*cond], &ssa.regions[*body]);
+                c.params.iter().chain(&b.params).for_each(|p| known.depth[*p] = at + 1);
+                let handed = c.results.get(1..).unwrap_or_default();
+                for (i, p) in c.params.iter().enumerate() {
+                    let passed = |v: &Value| b.params.iter().zip(handed).any(|(q, h)| q == v && h == p);
+                    if b.results[i] == *p || passed(&b.results[i]) {
+                        known.set_alias(*p, inits[i]);
+                    }
+                }
+                for (q, h) in b.params.iter().zip(handed) {
+                    if known.alias[*h].is_some() && c.params.contains(h) {
+                        known.set_alias(*q, *h);
+                    }
+                }
+                record(ssa, *cond, at + 1, known);
+                record(ssa, *body, at + 1, known);
             }
         }
     }
 }
 
 /// `r` lies inside `at` loops. Inner loops first: what leaves them may leave this one too.
-fn region(ssa: &mut Ssa, r: Region, at: u32, depth: &mut SecondaryMap<Value, u32>) {
+fn region(ssa: &mut Ssa, r: Region, at: u32, known: &mut Known) {
     let ops = std::mem::take(&mut ssa.regions[r].ops);
     let mut out = Vec::with_capacity(ops.len());
     for op in ops {
         match op.kind {
             OpKind::Inst { .. } => {}
             OpKind::If { then, otherwise, .. } => {
-                region(ssa, then, at, depth);
-                region(ssa, otherwise, at, depth);
+                region(ssa, then, at, known);
+                region(ssa, otherwise, at, known);
             }
             OpKind::Loop { cond, body, .. } => {
-                region(ssa, cond, at + 1, depth);
-                region(ssa, body, at + 1, depth);
-                leave(ssa, [cond, body], at, depth, &mut out);
+                region(ssa, cond, at + 1, known);
+                region(ssa, body, at + 1, known);
+                leave(ssa, [cond, body], at, known, &mut out);
             }
         }
         out.push(op);
@@ -64,7 +111,7 @@ fn region(ssa: &mut Ssa, r: Region, at: u32, depth: &mut SecondaryMap<Value, u32
     ssa.regions[r].ops = out;
 }
 
-fn movable(op: &Op, at: u32, depth: &SecondaryMap<Value, u32>) -> bool {
+fn movable(op: &Op, at: u32, known: &Known) -> bool {
     let OpKind::Inst { guard: None, inst } = &op.kind else {
         return false;
     };
@@ -72,28 +119,29 @@ fn movable(op: &Op, at: u32, depth: &SecondaryMap<Value, u32>) -> bool {
     let mut operands = 0;
     inst.for_each_use(|v, _| {
         operands += 1;
-        outside &= depth[v] <= at;
+        outside &= known.depth[v] <= at;
     });
     // A constant costs less than the register that would keep it.
     outside && operands > 0
 }
 
 /// Moves what may leave the loop in `regions` to `out`.
-fn leave(ssa: &mut Ssa, regions: [Region; 2], at: u32, depth: &mut SecondaryMap<Value, u32>, out: &mut Vec<Op>) {
+fn leave(ssa: &mut Ssa, regions: [Region; 2], at: u32, known: &mut Known, out: &mut Vec<Op>) {
     let mut budget = BUDGET;
     for r in regions {
         let ops = std::mem::take(&mut ssa.regions[r].ops);
         let (mut moved, mut kept): (Vec<Op>, Vec<Op>) = (vec![], Vec::with_capacity(ops.len()));
-        for op in ops {
-            if budget == 0 || !movable(&op, at, depth) {
+        for mut op in ops {
+            if budget == 0 || !movable(&op, at, known) {
                 kept.push(op);
                 continue;
             }
-            if let OpKind::Inst { inst, .. } = &op.kind {
+            if let OpKind::Inst { inst, .. } = &mut op.kind {
                 inst.for_each_def(|d, slot| {
-                    depth[d] = at;
+                    known.depth[d] = at;
                     budget = budget.saturating_sub(slot.class.bits().div_ceil(32));
                 });
+                *inst = inst.map(&mut &*known);
             }
             moved.push(op);
         }

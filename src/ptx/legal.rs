@@ -11,6 +11,7 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         Inst::PackB32 { a, .. } | Inst::PackB64 { a, .. } => ensure(a.len() == 2, "two halves"),
         Inst::UnpackB32 { d, .. } | Inst::UnpackB64 { d, .. } => ensure(d.len() == 2, "two halves"),
         Inst::NegInt { ty, .. } | Inst::AbsInt { ty, .. } => ensure(ty.is_signed(), "a signed type"),
+        Inst::Bfind { ty, .. } => ensure(ty.bits() != 16, "a 32- or 64-bit type"),
         Inst::Bfe { ty, pos, len, .. } => {
             ensure(ty.bits() != 16, "a 32- or 64-bit type")?;
             ensure(byte(pos) && byte(len), "a position and a length of at most 255")

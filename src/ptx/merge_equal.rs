@@ -4,7 +4,7 @@
 use super::build::{Builder, Operand};
 use super::evaluate::ConstantFunctions;
 use super::inst::{Inst, RegMap};
-use super::modifier::BitType;
+use super::modifier::{BitType, Compare, CompareType};
 use super::operand::*;
 use super::ssa::*;
 use super::uniformity::{Derived, derive};
@@ -19,6 +19,7 @@ pub fn run(ssa: &Ssa, functions: Box<dyn ConstantFunctions>) -> Ssa {
         old: ssa,
         b: Builder::new().with_functions(functions),
         map: SecondaryMap::with_capacity(ssa.values.len()),
+        sums: sums(ssa),
     };
     if let Some(body) = ssa.body {
         m.region(body);
@@ -30,6 +31,29 @@ struct Merger<'a> {
     old: &'a Ssa,
     b: Builder,
     map: SecondaryMap<Value, Option<Operand>>,
+    /// Values that are another plus a positive constant.
+    sums: SecondaryMap<Value, Option<(Value, u64)>>,
+}
+
+fn sums(ssa: &Ssa) -> SecondaryMap<Value, Option<(Value, u64)>> {
+    let mut out = SecondaryMap::new();
+    for op in ssa.regions.values().flat_map(|r| &r.ops) {
+        if let OpKind::Inst {
+            guard: None,
+            inst:
+                Inst::AddInt {
+                    ty,
+                    d,
+                    a: Src::Reg(a),
+                    b: Src::Imm(step),
+                },
+        } = &op.kind
+            && (1..=ty.slot().class.mask() >> 1).contains(step)
+        {
+            out[*d] = Some((*a, *step));
+        }
+    }
+    out
 }
 
 /// Old values to new operands; fresh definitions.
@@ -195,6 +219,49 @@ impl Merger<'_> {
         }
     }
 
+    /// Parameter `i` of a loop's condition goes up from a number that is not negative to what it is compared with:
+    /// the largest value that the body sees.
+    fn counter_bound(&self, init: Operand, cond: Region, body: Region, i: usize) -> Option<u64> {
+        let (c, b) = (&self.old.regions[cond], &self.old.regions[body]);
+        let (pred, handed) = c.results.split_first()?;
+        let param = c.params[i];
+        let (before, step) = self.sums[b.results[i]]?;
+        let counts = before == param || b.params.iter().zip(handed).any(|(q, h)| *q == before && *h == param);
+        let class = self.class(param);
+        let (ty, upper) = c.ops.iter().find_map(|op| match &op.kind {
+            OpKind::Inst {
+                guard: None,
+                inst:
+                    Inst::Setp {
+                        cmp: Compare::Lt,
+                        ty,
+                        d,
+                        a: Src::Reg(a),
+                        b,
+                        ..
+                    },
+            } if d == pred && *a == param => Some((*ty, *b)),
+            _ => None,
+        })?;
+        let signed = match ty {
+            CompareType::S32 | CompareType::S64 => true,
+            CompareType::U32 | CompareType::U64 => false,
+            _ => return None,
+        };
+        // The largest number of the comparison's kind.
+        let largest = if signed { class.mask() >> 1 } else { class.mask() };
+        if !counts || self.b.bound(init, class) > largest {
+            return None;
+        }
+        let upper = match upper {
+            Src::Imm(bits) => bits,
+            Src::Reg(v) => self.map[v].map_or(largest, |o| self.b.bound(o, class)),
+        };
+        let upper = upper.min(largest);
+        // Wider steps might jump over the largest number and come back as a negative one.
+        (step == 1 || upper <= largest - step || !signed).then(|| upper.saturating_sub(1))
+    }
+
     fn loop_(&mut self, inits: &[Value], cond: Region, body: Region, results: &[Value]) {
         let old = self.old;
         let (c, b) = (&old.regions[cond], &old.regions[body]);
@@ -245,6 +312,12 @@ impl Merger<'_> {
         }
         for (j, p) in passed.iter().zip(body_params) {
             self.map[b.params[*j]] = Some(Src::Reg(p));
+            let counter = carried.iter().find(|i| c.params[**i] == handed[*j]);
+            if let Some(&i) = counter
+                && let Some(bound) = self.counter_bound(outer[i], cond, body, i)
+            {
+                self.b.assume_at_most(p, bound);
+            }
         }
         self.region(body);
         let next: Vec<Operand> = carried.iter().map(|i| self.value(b.results[*i]).into()).collect();

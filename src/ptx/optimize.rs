@@ -39,6 +39,8 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
         }
         Ok(())
     };
+    hoist::run(&mut ssa);
+    done("hoist", &ssa)?;
     ssa = merge_equal::run(&ssa, options.functions);
     done("merge_equal", &ssa)?;
     if options.contract {
@@ -47,8 +49,6 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
     }
     eliminate_dead_code::run(&mut ssa);
     done("eliminate_dead_code", &ssa)?;
-    hoist::run(&mut ssa);
-    done("hoist", &ssa)?;
     infer_uniformity::run(&mut ssa);
     done("infer_uniformity", &ssa)?;
     Ok(ssa)
@@ -145,12 +145,52 @@ mod tests {
         store(&mut b, at, carried[1]);
         let next = b.add(IntType::U32, carried[0], 1);
         b.close_loop(&[next, carried[1].into()]);
+        // The same outside, found equal once both are there.
+        let again = b.mul(IntType::U32, tid, 12);
+        store(&mut b, tid, again);
         // The second value is carried unchanged, so that the product moves; unused loads go.
         load(&mut b, tid, 0);
         assert_eq!(
             optimized(b.finish(), true),
-            "MovSpecial32 Mov MulLo while Setp do AddInt St AddInt end"
+            "MovSpecial32 MulLo Mov while Setp do AddInt St AddInt end St"
         );
+    }
+
+    #[test]
+    fn a_counters_range_is_used() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let bound = load(&mut b, tid, 0);
+        let zero = b.constant(Class::B32, 0);
+        let params = b.open_loop(&[zero]);
+        let p = b.setp(Compare::Lt, CompareType::S32, params[0], bound);
+        let carried = b.open_body(p, &params);
+        // Not negative: the remainder is a mask.
+        let slot = b.rem(IntType::S32, carried[0], 4);
+        store(&mut b, tid, slot);
+        let next = b.add(IntType::S32, carried[0], 1);
+        b.close_loop(&[next]);
+        assert_eq!(
+            optimized(b.finish(), true),
+            "MovSpecial32 Ld Mov while Setp do Logic St AddInt end"
+        );
+    }
+
+    #[test]
+    fn halves_that_were_taken_apart_come_together() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let x = load(&mut b, tid, 0);
+        let halves = b.inst(Inst::UnpackB32 {
+            d: smallvec::smallvec![Value::NEW, Value::NEW],
+            a: x,
+        });
+        let whole = b.emit(Inst::PackB32 {
+            d: Value::NEW,
+            a: smallvec::smallvec![halves[0].into(), halves[1].into()],
+        });
+        store(&mut b, tid, whole);
+        assert_eq!(optimized(b.finish(), true), "MovSpecial32 Ld St");
     }
 
     #[test]

@@ -209,6 +209,13 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
                 _ => Same,
             }
         }
+        Inst::NegInt { ty, a, .. } if !ty.is_signed() => Inst(Inst::NegInt {
+            ty: to_signed(*ty),
+            d,
+            a: *a,
+        }),
+        Inst::AbsInt { ty, a, .. } if !ty.is_signed() => Operand(*a),
+        Inst::PackB32 { a, .. } | Inst::PackB64 { a, .. } => packed(facts, a),
         Inst::MinMaxInt { a, b, .. } if a == b => Operand(*a),
         Inst::MinMaxInt { op, ty, a, b, .. } if !ty.is_signed() => {
             let class = ty.slot().class;
@@ -312,6 +319,40 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
                 b: Src::Imm(by),
             })
         }
+        // What ptxas makes of them, and the machine with it.
+        Inst::Mufu {
+            op: Mufu::Rcp,
+            ftz,
+            a: Src::Reg(v),
+            ..
+        } => match facts.definition(*v) {
+            Some(Inst::Mufu {
+                op: Mufu::Rcp,
+                ftz: inner,
+                a,
+                ..
+            }) if inner == ftz => Operand(*a),
+            _ => Same,
+        },
+        // A quotient is the product with the unit's reciprocal, where neither is scaled first. ptxas would take the
+        // correctly rounded reciprocal of a constant.
+        Inst::DivApprox {
+            ftz, a, b: Src::Imm(b), ..
+        } => {
+            let exponent = (b >> 23) & 0xff;
+            let plain = (1..=252).contains(&exponent);
+            match facts.functions().mufu(Mufu::Rcp, Ftz::Yes, *b as u32) {
+                Some(reciprocal) if plain => Inst(Inst::MulFloat {
+                    rnd: Round::Rn,
+                    ftz: *ftz,
+                    ty: FloatType::F32,
+                    d,
+                    a: *a,
+                    b: Src::u32(reciprocal),
+                }),
+                Some(_) | None => Same,
+            }
+        }
         Inst::Setp { cmp, ty, a, b, .. } => setp(facts, *cmp, *ty, *a, *b),
         Inst::Selp { a, b, p, .. } => match facts.constant(*p) {
             Some(1) => Operand(*a),
@@ -346,6 +387,25 @@ fn to_unsigned(ty: IntType) -> IntType {
         IntType::U16 | IntType::S16 => IntType::U16,
         IntType::U32 | IntType::S32 => IntType::U32,
         IntType::U64 | IntType::S64 => IntType::U64,
+    }
+}
+
+fn to_signed(ty: IntType) -> IntType {
+    match ty {
+        IntType::U16 | IntType::S16 => IntType::S16,
+        IntType::U32 | IntType::S32 => IntType::S32,
+        IntType::U64 | IntType::S64 => IntType::S64,
+    }
+}
+
+/// Two halves of one register, together again.
+fn packed(facts: &impl Facts, a: &[Src<Value>]) -> Simplified {
+    let [Src::Reg(low), Src::Reg(high)] = a else {
+        return Same;
+    };
+    match facts.definition(*low) {
+        Some(Inst::UnpackB32 { d, a } | Inst::UnpackB64 { d, a }) if d[..] == [*low, *high] => Operand(Src::Reg(*a)),
+        _ => Same,
     }
 }
 
@@ -443,7 +503,21 @@ fn setp(facts: &impl Facts, cmp: Compare, ty: CompareType, a: Src<Value>, b: Src
         };
     }
     let Some(c) = constant(facts, b, class) else {
-        return Same;
+        // Constants stand on the right.
+        let Some(c) = constant(facts, a, class) else {
+            return Same;
+        };
+        return match mirrored(cmp) {
+            Some(cmp) => Inst(Inst::Setp {
+                cmp,
+                ftz: Ftz::No,
+                ty,
+                d: Value::NEW,
+                a: b,
+                b: Src::Imm(c),
+            }),
+            None => Same,
+        };
     };
     let bound = bound_of(facts, a, class);
     if signed && (bound > class.mask() >> 1 || c > class.mask() >> 1) {
@@ -460,6 +534,30 @@ fn setp(facts: &impl Facts, cmp: Compare, ty: CompareType, a: Src<Value>, b: Src
         Compare::Ne if bound < c => truth(true),
         _ => Same,
     }
+}
+
+/// The comparison of integers with its operands exchanged.
+fn mirrored(cmp: Compare) -> Option<Compare> {
+    Some(match cmp {
+        Compare::Eq => Compare::Eq,
+        Compare::Ne => Compare::Ne,
+        Compare::Lt => Compare::Gt,
+        Compare::Le => Compare::Ge,
+        Compare::Gt => Compare::Lt,
+        Compare::Ge => Compare::Le,
+        Compare::Lo => Compare::Hi,
+        Compare::Ls => Compare::Hs,
+        Compare::Hi => Compare::Lo,
+        Compare::Hs => Compare::Ls,
+        Compare::Equ
+        | Compare::Neu
+        | Compare::Ltu
+        | Compare::Leu
+        | Compare::Gtu
+        | Compare::Geu
+        | Compare::Num
+        | Compare::Nan => return None,
+    })
 }
 
 /// Integer conversions that change nothing, or that compose.

@@ -134,6 +134,9 @@ popc Popc { modifier ty: WordType; def d: [Slot::B32]; src a: [ty.slot()] }
     "popc.{ty} {d}, {a}", requires [base()], effects [PURE];
 brev Brev { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()] }
     "brev.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// The position of the highest one (of the highest zero, when the number is negative); all ones when there is none.
+bfind Bfind { modifier ty: IntType; def d: [Slot::B32]; src a: [ty.slot()] }
+    "bfind.{ty} {d}, {a}", requires [base()], effects [PURE];
 
 // ---------------------------------------------------------------- floats
 add_float AddFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }

@@ -554,6 +554,14 @@ fn bits() {
     check("popc.b64", count, one!(Popc { ty: WordType::B64 }), |a, _, _| {
         a.count_ones().into()
     });
+    check("bfind.u32", W, one!(Bfind { ty: IntType::U32 }), |a, _, _| {
+        u64::from((a as u32).checked_ilog2().unwrap_or(u32::MAX))
+    });
+    check("bfind.s64", count, one!(Bfind { ty: IntType::S64 }), |a, _, _| {
+        let a = a as i64;
+        let bits = if a < 0 { !a } else { a };
+        u64::from(bits.checked_ilog2().unwrap_or(u32::MAX))
+    });
     check("brev.b64", D, one!(Brev { ty: WordType::B64 }), |a, _, _| {
         a.reverse_bits()
     });

@@ -56,6 +56,7 @@ pub(super) fn emit(
         for op in &block.ops {
             match op {
                 LOp::Copies { pairs, loc } => e.copies(pairs, *loc)?,
+                LOp::Settle { values, loc } => e.settle(values, *loc),
                 LOp::Inst { guard, inst, loc, .. } => e.inst(*guard, inst, *loc)?,
             }
         }
@@ -113,6 +114,7 @@ fn in_flight(linear: &Linear<'_>) -> SecondaryMap<Value, bool> {
         };
         for op in linear.blocks.iter().flat_map(|b| &b.ops) {
             match op {
+                LOp::Settle { .. } => {}
                 LOp::Copies { pairs, .. } => {
                     for (d, s) in pairs {
                         if s.reg().is_some_and(|s| set[s]) {
@@ -189,6 +191,25 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Waits for all groups, on behalf of these registers. Waiting early is always right; copying in flight never is.
+    fn wait(&mut self, mut regs: Vec<Reg>, loc: Loc) {
+        regs.sort();
+        regs.dedup();
+        if !regs.is_empty() {
+            let acc = Tied::in_place(regs);
+            self.push(None, Inst::WgmmaWait { n: 0, acc }, loc);
+        }
+    }
+
+    fn settle(&mut self, values: &[(Value, Option<Value>)], loc: Loc) {
+        let flies = |v: Value| self.in_flight[v];
+        let flying = values
+            .iter()
+            .filter(|(v, other)| flies(*v) && !other.is_some_and(flies));
+        let regs = flying.filter_map(|(v, _)| self.webs.reg[*v]).collect();
+        self.wait(regs, loc);
+    }
+
     /// Parallel copies, one after the other.
     fn copies(&mut self, pairs: &[(Value, Src<Value>)], loc: Loc) -> Result<(), Error> {
         let mut moves: Vec<(Reg, Reg)> = vec![];
@@ -210,14 +231,7 @@ impl Emitter<'_> {
                 }
             }
         }
-        if !flying.is_empty() {
-            // Waiting early is always right, and copying in flight never is.
-            let inst = Inst::WgmmaWait {
-                n: 0,
-                acc: Tied::in_place(flying),
-            };
-            self.push(None, inst, loc);
-        }
+        self.wait(flying, loc);
         self.sequence(moves, loc);
         // They read nothing, and what they overwrite has been read.
         for (to, bits) in immediates {

@@ -37,6 +37,12 @@ pub(super) enum LOp<'a> {
         /// A wait: what the wgmmas that it covers may have read until here.
         settled: Vec<Value>,
     },
+    /// The accumulators that are in flight here wait, since the way they join leaves them defined by something else:
+    /// ptxas would serialise every wgmma (C7515). With a value: only if that one is not in flight.
+    Settle {
+        values: Vec<(Value, Option<Value>)>,
+        loc: Loc,
+    },
     /// All at once.
     Copies { pairs: Vec<(Value, Src<Value>)>, loc: Loc },
 }
@@ -63,6 +69,8 @@ struct Linearizer<'a> {
     depth: u32,
     constants: SecondaryMap<Value, Option<u64>>,
     read: SecondaryMap<Value, bool>,
+    /// The kernel has wgmmas.
+    has_accumulators: bool,
 }
 
 /// The kernel as blocks, in printing order, and the values that are constants.
@@ -70,6 +78,7 @@ pub(super) fn linearize(ssa: &Ssa) -> (Linear<'_>, SecondaryMap<Value, Option<u6
     let mut constants = SecondaryMap::new();
     // Constants that something reads as a register; the others are written where they are copied.
     let mut read: SecondaryMap<Value, bool> = SecondaryMap::new();
+    let mut has_accumulators = false;
     for region in ssa.regions.values() {
         for op in &region.ops {
             match &op.kind {
@@ -81,6 +90,7 @@ pub(super) fn linearize(ssa: &Ssa) -> (Linear<'_>, SecondaryMap<Value, Option<u6
                     {
                         constants[*d] = Some(*bits);
                     }
+                    has_accumulators |= inst.effects().contains(Effects::ASYNC_REGISTERS);
                     if let Some((p, _)) = guard {
                         read[*p] = true;
                     }
@@ -103,6 +113,7 @@ pub(super) fn linearize(ssa: &Ssa) -> (Linear<'_>, SecondaryMap<Value, Option<u6
         depth: 0,
         constants,
         read,
+        has_accumulators,
     };
     let entry = l.block(Loc::CALL_SITE);
     l.start(entry);
@@ -188,6 +199,27 @@ impl<'a> Linearizer<'a> {
         let current = std::mem::replace(&mut self.current, edge);
         self.copies(to, from, loc);
         self.finish(LTerm::Branch(next));
+        self.current = current;
+        edge
+    }
+
+    /// Values that may be accumulators.
+    fn settle(&mut self, values: impl Iterator<Item = (Value, Option<Value>)>, loc: Loc) {
+        let values: Vec<_> = values
+            .filter(|(v, _)| self.ssa.values[*v].class == Class::B32)
+            .collect();
+        if self.has_accumulators && !values.is_empty() {
+            self.push(LOp::Settle { values, loc });
+        }
+    }
+
+    /// The edge by which a loop that may not be entered at all is left.
+    fn leaving(&mut self, results: &[Value], handed: &[Value], exit: usize, loc: Loc) -> usize {
+        let edge = self.block(loc);
+        let current = std::mem::replace(&mut self.current, edge);
+        self.settle(handed.iter().map(|v| (*v, None)), loc);
+        self.copies(results, handed, loc);
+        self.finish(LTerm::Branch(exit));
         self.current = current;
         edge
     }
@@ -287,10 +319,15 @@ impl<'a> Linearizer<'a> {
             uniform: self.uniform(cond),
             reconverge: merge,
         });
-        for (b, r) in [(Some(t), then), (e, otherwise)] {
+        for (b, r, other) in [(Some(t), then, otherwise), (e, otherwise, then)] {
             if let Some(b) = b {
                 self.start(b);
                 self.region(r);
+                let others = &ssa.regions[other].results;
+                self.settle(
+                    ssa.regions[r].results.iter().zip(others).map(|(v, o)| (*v, Some(*o))),
+                    loc,
+                );
                 self.copies(results, &ssa.regions[r].results, loc);
                 self.finish(LTerm::Branch(merge));
             }
@@ -386,7 +423,8 @@ impl<'a> Linearizer<'a> {
         let exit = self.block(loc);
         if self.duplicable(cond) {
             let body_block = self.block(loc);
-            if self.entered(inits, cond) {
+            let entered = self.entered(inits, cond);
+            if entered {
                 // Its condition needs no evaluation, unless the condition region does more.
                 if !self.only_decides(cond, body) {
                     self.region(cond);
@@ -416,7 +454,10 @@ impl<'a> Linearizer<'a> {
             self.region(cond);
             let again = self.edge(&body_region.params, handed, body_block, loc);
             self.depth -= 1;
-            let leave = self.edge(results, handed, exit, loc);
+            let leave = match entered {
+                true => self.edge(results, handed, exit, loc),
+                false => self.leaving(results, handed, exit, loc),
+            };
             self.finish(LTerm::Cond {
                 pred,
                 then: again,
@@ -434,7 +475,7 @@ impl<'a> Linearizer<'a> {
             self.region(cond);
             let body_block = self.block(loc);
             let enter = self.edge(&body_region.params, handed, body_block, loc);
-            let leave = self.edge(results, handed, exit, loc);
+            let leave = self.leaving(results, handed, exit, loc);
             self.finish(LTerm::Cond {
                 pred,
                 then: enter,

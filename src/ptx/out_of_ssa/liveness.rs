@@ -80,6 +80,8 @@ pub(super) fn for_each_untied_use(inst: &Inst<Value>, mut f: impl FnMut(Value)) 
 pub(super) fn steps<'a>(op: &'a LOp<'a>) -> impl DoubleEndedIterator<Item = Step<'a>> {
     let (first, second) = match op {
         LOp::Copies { pairs, .. } => (None, Step::Copies(pairs)),
+        // What waits is read by the copies that follow, or dead.
+        LOp::Settle { .. } => (None, Step::Copies(&[])),
         LOp::Inst {
             guard, inst, settled, ..
         } => (
