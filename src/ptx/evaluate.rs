@@ -637,7 +637,13 @@ mod tests {
 
     #[test]
     fn bit_fields() {
-        let bfind = |ty, a| eval(Inst::Bfind { ty, d: 0, a: Src::Imm(a) });
+        let bfind = |ty, a| {
+            eval(Inst::Bfind {
+                ty,
+                d: 0,
+                a: Src::Imm(a),
+            })
+        };
         assert_eq!(bfind(IntType::U32, 0x8000_0000), Some(31));
         assert_eq!(bfind(IntType::S32, 0xffff_fffe), Some(0));
         assert_eq!(bfind(IntType::S64, u64::MAX), Some(0xffff_ffff));
