@@ -9,9 +9,11 @@ inputs), their ratio, and the results of both against float32. The table is last
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import functools
 import itertools
 import json
+import os
 import sys
 from typing import Any
 
@@ -86,17 +88,20 @@ def main() -> int:
         a = jax.random.normal(ka, (m, k), dtype)
         b = jax.random.normal(kb, (k, n), dtype)
         reference = jnp.dot(a, b, preferred_element_type=jnp.float32)
-        for position, config in enumerate(configs(options.quick)):
-            if options.config and position not in options.config:
-                continue
+        chosen = [(i, c) for i, c in enumerate(configs(options.quick)) if not options.config or i in options.config]
+        # Compiled side by side, and measured one after the other.
+        pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+        programs = [[pool.submit(compiled, smalts, config, (a, b)) for smalts in (False, True)] for _, config in chosen]
+        pool.shutdown(wait=True)
+        for (position, config), (stock_program, our_program) in zip(chosen, programs):
             row: dict[str, Any] = {"size": size, "config": name(config), "position": position}
             try:
-                stock = compiled(False, config, (a, b))
+                stock = stock_program.result()
             except Exception as e:  # Illegal for the peer (registers, shared memory): not part of the space.
                 print(f"{size}: {name(config)}: stock: {str(e).splitlines()[0][:100]}", flush=True)
                 continue
             try:
-                ours = compiled(True, config, (a, b))
+                ours = our_program.result()
                 out = ours(a, b, None)
                 row["error"] = error(out, reference)
                 row["stock error"] = error(stock(a, b, None), reference)

@@ -5,6 +5,7 @@
 // launches it. XLA destroys the state with its executable.
 #include "smalt/ffi/shim.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -168,7 +169,13 @@ XLA_FFI_Error* ExecuteCudaHandler(XLA_FFI_CallFrame* frame) {
     if constexpr (captured) return std::move(binding).To(execute_cuda_call, {xf::Traits::kCmdBufferCompatible}).release();
     else return std::move(binding).To(execute_cuda_call).release();
   }();
-  return handler->Call(frame);
+  const auto start = std::chrono::steady_clock::now();
+  XLA_FFI_Error* error = handler->Call(frame);
+  if (frame->extension_start == nullptr) {  // Else XLA asks for metadata.
+    const auto spent = std::chrono::steady_clock::now() - start;
+    count_call(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
+  }
+  return error;
 }
 
 XLA_FFI_Error* ExecuteCpuHandler(XLA_FFI_CallFrame* frame) {

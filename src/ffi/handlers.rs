@@ -70,6 +70,11 @@ pub(super) fn execute_cpu(kernel: &Kernel, device: i32, run_id: i64, operands: u
     })
 }
 
+/// Host time of one call of the CUDA handler, decoding included.
+pub(super) fn count_call(nanos: u64) {
+    runtime::handler_calls().add(nanos);
+}
+
 fn run(kernel: &Kernel, body: impl FnOnce(&CallSite) -> Result<(), Error>) -> Status {
     let Ok(site) = &kernel.0 else {
         return kernel.status();

@@ -5,6 +5,7 @@ use super::{Artifact, dump};
 use crate::error::Error;
 use rustc_hash::FxHashMap;
 use sha2::{Digest, Sha256};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Artifacts that the cache itself keeps alive; those in use by an executable stay reachable beyond that.
@@ -63,7 +64,29 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
     Ok(artifact)
 }
 
-/// What the cache holds.
+/// Calls of the CUDA execute handler: those that XLA makes, which are fewer than the launches where it replays a graph.
+#[derive(Default)]
+pub struct HandlerCalls {
+    calls: AtomicU64,
+    nanos: AtomicU64,
+}
+
+impl HandlerCalls {
+    pub fn add(&self, nanos: u64) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+pub fn handler_calls() -> &'static HandlerCalls {
+    static CALLS: HandlerCalls = HandlerCalls {
+        calls: AtomicU64::new(0),
+        nanos: AtomicU64::new(0),
+    };
+    &CALLS
+}
+
+/// What the cache holds, and what the process has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Stats {
     /// Artifacts kept alive by the cache.
@@ -73,6 +96,9 @@ pub struct Stats {
     pub known: usize,
     pub compiled: u64,
     pub hits: u64,
+    /// Calls of the CUDA execute handler and their host time.
+    pub handler_calls: u64,
+    pub handler_nanos: u64,
 }
 
 pub fn stats() -> Stats {
@@ -83,6 +109,8 @@ pub fn stats() -> Stats {
         known: inner.known.len(),
         compiled: inner.compiled,
         hits: inner.hits,
+        handler_calls: handler_calls().calls.load(Ordering::Relaxed),
+        handler_nanos: handler_calls().nanos.load(Ordering::Relaxed),
     }
 }
 

@@ -148,7 +148,7 @@ impl CallSite {
             })
         })?;
         // SAFETY: as our caller promises.
-        unsafe { host::run(&self.artifact, &host) }
+        unsafe { host::run(&self.artifact, &host) }.map(drop)
     }
 
     /// Gives the launch's buffers in its numbering, after checking that they are what was compiled for: a wrong size

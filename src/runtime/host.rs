@@ -23,10 +23,10 @@ unsafe impl Sync for HostBuffer {}
 /// # Safety
 /// 1. Every buffer is valid for reads and writes of its bytes until this returns.
 /// 2. Nothing else writes them meanwhile, nor reads what the kernel writes.
-pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<(), Error> {
+pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<emulate::Report, Error> {
     #[cfg(feature = "test-handlers")]
     if let Some(host) = artifact.compiled.host {
-        return host(buffers);
+        return host(buffers).map(|()| emulate::Report::default());
     }
     let program = artifact.emulated()?;
     let buffers: Vec<emulate::HostBuffer> = buffers
@@ -44,7 +44,7 @@ pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<(), Err
         })
         .collect();
     // SAFETY: as our caller promises.
-    unsafe { emulate::run(program, &buffers, &options()?) }.map(drop)
+    unsafe { emulate::run(program, &buffers, &options()?) }
 }
 
 /// How the emulator runs: as `SMALT_SCHEDULE` and `SMALT_SEED` say. Reading what nothing wrote is no error here, since it
@@ -93,9 +93,10 @@ pub unsafe fn run_on_host_data(
     if device < 0 {
         let start = std::time::Instant::now();
         // SAFETY: as our caller promises.
-        unsafe { run(artifact, buffers) }?;
+        let report = unsafe { run(artifact, buffers) }?;
+        let wall_us = start.elapsed().as_micros() as u64;
         copy_aliased();
-        return Ok(json!({"device": "emulator", "wall_us": start.elapsed().as_micros() as u64}));
+        return Ok(json!({"device": "emulator", "wall_us": wall_us, "warp_instructions": report.steps, "ctas": report.ctas}));
     }
     let slices = buffers.iter().map(|buffer| {
         // SAFETY: as our caller promises; the buffers are distinct.

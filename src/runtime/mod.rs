@@ -22,7 +22,7 @@ mod unit_functions;
 
 pub use artifact::{Artifact, Phase};
 pub use buffers::{BufferRole, BufferSpec};
-pub use cache::{Stats, compile, stats};
+pub use cache::{Stats, compile, handler_calls, stats};
 pub use call_site::{BufferView, CallSite, CallSiteAttributes};
 pub use doctor::doctor;
 pub use host::{HostBuffer, measure, run_on_host_data};
