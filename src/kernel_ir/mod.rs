@@ -22,6 +22,7 @@
 pub mod alloc;
 pub mod check_inputs;
 pub mod compose_views;
+pub mod defer_drains;
 pub mod effects;
 pub mod eliminate_dead_code;
 pub mod entities;

@@ -22,6 +22,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("simplify", simplify::run),
     ("hoist_invariants", hoist_invariants::run),
     ("eliminate_dead_code", eliminate_dead_code::run),
+    ("defer_drains", defer_drains::run),
     ("compute_facts", compute_facts),
 ];
 

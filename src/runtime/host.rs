@@ -96,7 +96,9 @@ pub unsafe fn run_on_host_data(
         let report = unsafe { run(artifact, buffers) }?;
         let wall_us = start.elapsed().as_micros() as u64;
         copy_aliased();
-        return Ok(json!({"device": "emulator", "wall_us": wall_us, "warp_instructions": report.steps, "ctas": report.ctas}));
+        return Ok(
+            json!({"device": "emulator", "wall_us": wall_us, "warp_instructions": report.steps, "ctas": report.ctas}),
+        );
     }
     let slices = buffers.iter().map(|buffer| {
         // SAFETY: as our caller promises; the buffers are distinct.

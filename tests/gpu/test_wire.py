@@ -1,12 +1,8 @@
-"""The wire on CUDA: jax.jit -> custom call -> FFI handlers -> a launch on XLA's stream.
-
-The kernels are the library's own test kernels (feature `test-handlers`).
-"""
+"""The wire on CUDA: jax.jit -> custom call -> FFI handlers -> a launch on XLA's stream."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import hashlib
 import os
 import pathlib
 import subprocess
@@ -16,25 +12,45 @@ import time
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.export
-import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from smalt import _ffi, _native
+import smalt
+from smalt import _native
+
+smalt.enable()
 
 
-def attributes(kernel: str) -> dict[str, Any]:
-    descriptor = f"smalt-test:{kernel}".encode()
-    digest = hashlib.sha256(descriptor).hexdigest()
-    return {"descriptor": descriptor, "debug": b"", "hash": digest, "target": "sm_90a", "flags": np.int64(0)}
+def add_one(x: Any) -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1
+
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
-def call(kernel: str, x: Any, aliases: dict[int, int] | None = None, target: str = _ffi.TARGET_NAME) -> Any:
-    _ffi.register(["cuda", "cpu"])
-    run = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype), input_output_aliases=aliases)
-    return run(x, **attributes(kernel))
+def add_one_in_place(x: Any) -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1
+
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    params = plgpu.CompilerParams()
+    return pl.pallas_call(body, out_shape=shape, input_output_aliases={0: 0}, compiler_params=params)(x)
+
+
+def tma_copy(x: Any) -> Any:
+    def body(x_ref: Any, o_ref: Any, smem: Any, barrier: Any) -> None:
+        plgpu.copy_gmem_to_smem(x_ref, smem, barrier)
+        plgpu.barrier_wait(barrier)
+        plgpu.copy_smem_to_gmem(smem, o_ref)
+        plgpu.wait_smem_to_gmem(0)
+
+    tiled = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
+    scratch = [plgpu.SMEM(x.shape, x.dtype, transforms=tiled), plgpu.Barrier()]
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), scratch_types=scratch)(x)
 
 
 def vector(start: float = 0.0) -> Any:
@@ -45,14 +61,13 @@ def square(seed: int = 0) -> Any:
     return jax.random.normal(jax.random.key(seed), (64, 64), jnp.float32)
 
 
-@pytest.mark.parametrize("target", [_ffi.TARGET_NAME, _ffi.UNCAPTURED_TARGET_NAME])
-def test_inside_jit_with_xla_ops_around(target: str) -> None:
-    f = jax.jit(lambda v: jnp.sum(call("add_one", v * 2, target=target)))
+def test_inside_jit_with_xla_ops_around() -> None:
+    f = jax.jit(lambda v: jnp.sum(add_one(v * 2)))
     assert f(vector()) == np.sum(np.arange(1024, dtype=np.float32) * 2 + 1)
 
 
 def test_one_program_both_machines_same_bits() -> None:
-    f = jax.jit(lambda v: call("add_one", v * 2) / 3)
+    f = jax.jit(lambda v: add_one(v * 2) / 3)
     cpu = jax.devices("cpu")[0]
     x = np.random.default_rng(0).standard_normal(1024).astype(np.float32)
     with jax.default_device(cpu):
@@ -61,7 +76,7 @@ def test_one_program_both_machines_same_bits() -> None:
 
 
 def test_tensor_maps_follow_their_buffers() -> None:
-    f = jax.jit(lambda v: call("tma_copy", v + 1) * 2)
+    f = jax.jit(lambda v: tma_copy(v + 1) * 2)
     keep = []
     for seed in range(8):
         v = square(seed)
@@ -73,12 +88,12 @@ def test_tensor_maps_follow_their_buffers() -> None:
 GRAPH = """
     import sys; sys.path.insert(0, "tests/gpu")
     import jax, jax.numpy as jnp, numpy as np, test_wire
-    from test_wire import call, square
+    from test_wire import square, tma_copy
 
     @jax.jit
     def f(v):
         for i in range(8):
-            v = jnp.tanh(call("tma_copy", v))
+            v = jnp.tanh(tma_copy(v))
         return v
 
     def want(v):
@@ -102,26 +117,26 @@ def test_a_captured_graph_is_replayed_after_buffers_moved(flags: str) -> None:
 
 
 def test_two_call_sites_and_a_scan() -> None:
-    f = jax.jit(lambda v: call("add_one", call("add_one", v) * 3))
+    f = jax.jit(lambda v: add_one(add_one(v) * 3))
     np.testing.assert_array_equal(f(vector()), (np.arange(1024, dtype=np.float32) + 1) * 3 + 1)
-    g = jax.jit(lambda v: jax.lax.scan(lambda c, _: (call("add_one", c), None), v, None, length=50)[0])
+    g = jax.jit(lambda v: jax.lax.scan(lambda c, _: (add_one(c), None), v, None, length=50)[0])
     np.testing.assert_array_equal(g(vector()), np.arange(1024) + 50)
 
 
 def test_donation_and_aliasing() -> None:
-    f = jax.jit(lambda v: call("add_one_in_place", v, aliases={0: 0}), donate_argnums=0)
+    f = jax.jit(lambda v: add_one_in_place(v), donate_argnums=0)
     v = vector()
     address = v.unsafe_buffer_pointer()
     got = f(v)
     np.testing.assert_array_equal(got, np.arange(1024) + 1)
     assert got.unsafe_buffer_pointer() == address
     kept = vector()
-    np.testing.assert_array_equal(jax.jit(lambda v: call("add_one_in_place", v, aliases={0: 0}))(kept), np.arange(1024) + 1)
+    np.testing.assert_array_equal(jax.jit(lambda v: add_one_in_place(v))(kept), np.arange(1024) + 1)
     np.testing.assert_array_equal(kept, np.arange(1024))
 
 
 def test_many_threads() -> None:
-    f = jax.jit(lambda v, k: call("add_one", v) * k)
+    f = jax.jit(lambda v, k: add_one(v) * k)
 
     def work(n: int) -> int:
         for i in range(20):
@@ -133,8 +148,8 @@ def test_many_threads() -> None:
 
 
 def test_exported_program_runs_in_another_process(tmp_path: pathlib.Path) -> None:
-    allow = [jax.export.DisabledSafetyCheck.custom_call(_ffi.TARGET_NAME)]
-    f = jax.jit(lambda v: call("add_one", v) * 2)
+    allow = [jax.export.DisabledSafetyCheck.custom_call("smalt_kernel")]
+    f = jax.jit(lambda v: add_one(v) * 2)
     program = jax.export.export(f, disabled_checks=allow)(jax.ShapeDtypeStruct((1024,), np.float32))
     (tmp_path / "program").write_bytes(program.serialize())
     script = f"""
@@ -148,21 +163,39 @@ def test_exported_program_runs_in_another_process(tmp_path: pathlib.Path) -> Non
 
 
 def test_errors_leave_the_device_usable() -> None:
-    with pytest.raises(Exception, match="(?s)4096 bytes.*got: 4000 bytes"):
-        jax.block_until_ready(jax.jit(lambda v: call("add_one", v))(jnp.zeros(1000, jnp.float32)))
-    with pytest.raises(Exception, match="the test kernel `nothing`"):
-        jax.jit(lambda v: call("nothing", v))(vector())
-    np.testing.assert_array_equal(jax.jit(lambda v: call("add_one", v))(vector()), np.arange(1024) + 1)
+    def too_much(x_ref: Any, o_ref: Any, smem: Any) -> None:
+        smem[...] = jnp.zeros(smem.shape, smem.dtype)
+        o_ref[...] = x_ref[...]
+
+    scratch = [plgpu.SMEM((1024, 128), jnp.float32)]
+    broken = plgpu.kernel(too_much, out_type=jax.ShapeDtypeStruct((1024,), jnp.float32), scratch_types=scratch)
+    with pytest.raises(smalt.Error, match="shared memory"):
+        jax.jit(broken)(vector())
+    np.testing.assert_array_equal(jax.jit(add_one)(vector()), np.arange(1024) + 1)
 
 
 def test_report_knows_the_device() -> None:
-    jax.block_until_ready(jax.jit(lambda v: call("add_one", v))(vector()))
-    report = _native.compile(b"smalt-test:add_one", b"", "sm_90a").report()
-    assert report["devices"][0]["resources"]["registers"] <= 16
+    jax.block_until_ready(jax.jit(add_one)(vector()))
+    ((_, descriptor, debug),) = smalt.descriptor(add_one, vector())
+    report = _native.compile(descriptor, debug, "sm_90a").report()
+    assert report["devices"][0]["resources"]["registers"] <= 32
+    assert report["devices"][0]["resources"]["local_bytes"] == 0
+
+
+def test_the_handler_counts_its_time() -> None:
+    f = jax.jit(add_one)
+    jax.block_until_ready(f(vector()))
+    before = _native.cache_stats()
+    for _ in range(100):
+        out = f(vector())
+    jax.block_until_ready(out)
+    after = _native.cache_stats()
+    assert after["handler_calls"] - before["handler_calls"] == 100
+    assert after["handler_nanos"] - before["handler_nanos"] < 100 * 100_000
 
 
 def test_dispatch_costs_what_an_xla_op_costs() -> None:
-    ours, stock = jax.jit(lambda v: call("add_one", v)), jax.jit(lambda v: v + 1)
+    ours, stock = jax.jit(add_one), jax.jit(lambda v: v + 1)
 
     def per_call(f: Any) -> float:
         v, best = vector(), float("inf")

@@ -1,0 +1,431 @@
+//! Lets a producer run into its next tile.
+//!
+//! A producer that fills a ring of slots for one tile after the other waits, at a tile's end, for every slot to be released, and
+//! then fills them all for the next tile:
+//!
+//! ```text
+//! for tile {                                  for tile {
+//!   for s in 0..n { copy -> x[s] }              for s in 0..n { if tile > first { wait b[s] }; copy -> x[s] }
+//!   ..wait b[e]; copy -> x[e]..        =>       ..wait b[e]; copy -> x[e]..
+//!   for s in 0..n { wait b[s] }               }
+//! }                                           if any tile { for s in 0..n { wait b[s] } }
+//! ```
+//!
+//! Each slot's wait moves down to the copy that needs it: loads of the next tile begin while the last slots of this one are
+//! still read. What a wait protects is not written down in a kernel, so the move needs proof that `b[s]` alone releases `x[s]`:
+//!
+//! * every other access to `x` reads slot `e` between a wait for `full[e]` and an arrival on `b[e]`, all in one region, with
+//!   tensor cores done before the arrival; and nothing else arrives on `b`;
+//! * the producer itself relies on it, between its first and its last round, for the same buffers;
+//! * the copies' sources are inputs that nothing writes.
+use super::rewrite::{Substitution, regions_of};
+use super::*;
+use crate::dtype::DType;
+use crate::error::Result;
+
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let body = kernel.body;
+    region(kernel, body);
+    Ok(())
+}
+
+fn region(kernel: &mut Kernel, at: Region) {
+    let ops = std::mem::take(&mut kernel.regions[at].ops);
+    let mut subst = Substitution::default();
+    for op in ops {
+        kernel.regions[at].ops.push(op);
+        subst.apply(kernel, op);
+        for inner in regions_of(kernel, op) {
+            subst.apply_region(kernel, inner);
+            region(kernel, inner);
+        }
+        if let Some(drain) = find(kernel, op)
+            && is_safe(kernel, op, &drain)
+        {
+            let (old, new) = defer(kernel, at, op, &drain);
+            subst.replace(old, new);
+        }
+    }
+    subst.apply_results(kernel, at);
+}
+
+/// A loop over tiles that begins with filling slots and ends with waiting for them.
+struct Drain {
+    /// The loop of copies, by its place in the tile's region, and the loop of waits.
+    fill: usize,
+    drain: usize,
+    /// Where the phases of `barrier` are among the tile loop's carries.
+    carry: usize,
+    /// Released slots: a barrier for each.
+    barrier: Alloc,
+    /// Buffers that are filled, with the barriers that say so.
+    filled: Vec<(Alloc, Alloc)>,
+}
+
+/// The bounds of a plain loop, if they are constants.
+fn constant_bounds(kernel: &Kernel, kind: &OpKind) -> Option<(i64, i64)> {
+    match kind {
+        OpKind::For {
+            lower,
+            upper,
+            xs,
+            reverse: false,
+            ..
+        } if xs.is_empty() => Some((kernel.facts(*lower).as_constant()?, kernel.facts(*upper).as_constant()?)),
+        _ => None,
+    }
+}
+
+/// The index of a buffer's first dimension, where that is its only dynamic choice of a slot.
+fn slot(view: &RefUse) -> Option<Value> {
+    match (view.steps.first(), &view.place) {
+        (Some(Step::Index(dims)), Place::Here) => match dims.first() {
+            Some(DimIndex::At(Index::Value(v))) => Some(*v),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn barrier_slot(view: &RefUse) -> Option<Value> {
+    match view.single_index() {
+        Some(Index::Value(v)) => Some(v),
+        _ => None,
+    }
+}
+
+/// A copy into the slot that its barrier names too: the buffer, the barrier, the slot.
+fn slot_copy(kind: &OpKind) -> Option<(Alloc, Alloc, Value)> {
+    match kind {
+        OpKind::CopyGmemToSmem {
+            dst,
+            barrier: Some(barrier),
+            leader_tracked: None,
+            predicate: None,
+            ..
+        } => {
+            let at = slot(dst)?;
+            (barrier_slot(barrier)? == at).then_some((dst.alloc, barrier.alloc, at))
+        }
+        _ => None,
+    }
+}
+
+fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
+    let OpKind::For {
+        ref xs,
+        reverse: false,
+        body,
+        ..
+    } = kernel.ops[op].kind
+    else {
+        return None;
+    };
+    if !xs.is_empty() {
+        return None;
+    }
+    let tile = &kernel.regions[body];
+    let effectful = |op: &Op| !kernel.ops[*op].kind.is_pure();
+    let fill = tile.ops.iter().position(effectful)?;
+    let drain = tile.ops.iter().rposition(effectful)?;
+    let (first, last) = (&kernel.ops[tile.ops[fill]], &kernel.ops[tile.ops[drain]]);
+    if fill == drain || constant_bounds(kernel, &first.kind)? != constant_bounds(kernel, &last.kind)? {
+        return None;
+    }
+
+    // The waits: nothing but one for each slot.
+    let OpKind::For {
+        ref inits, body: waits, ..
+    } = last.kind
+    else {
+        return None;
+    };
+    let waits = &kernel.regions[waits];
+    let (&[wait], &[s, phases]) = (&waits.ops[..], &waits.params[..]) else {
+        return None;
+    };
+    let OpKind::BarrierWait {
+        ref barrier,
+        phases: Some(of),
+    } = kernel.ops[wait].kind
+    else {
+        return None;
+    };
+    let threaded = of == phases && kernel.ops[wait].results[..] == waits.results[..] && inits.len() == 1;
+    if !threaded || barrier_slot(barrier) != Some(s) {
+        return None;
+    }
+    let after = last.results[0];
+    let carry = tile.results.iter().position(|v| *v == after)?;
+    let mut uses = tile.results.iter().filter(|v| **v == after).count();
+    for &op in &tile.ops[drain + 1..] {
+        visit::for_each_value(&kernel.ops[op].kind, &mut |v| uses += usize::from(v == after));
+    }
+
+    // The copies.
+    let OpKind::For { body: fills, .. } = first.kind else {
+        return None;
+    };
+    let fills = &kernel.regions[fills];
+    let mut filled = vec![];
+    for &op in &fills.ops {
+        let kind = &kernel.ops[op].kind;
+        if !kind.is_pure() {
+            let (buffer, full, at) = slot_copy(kind)?;
+            if at != fills.params[0] {
+                return None;
+            }
+            filled.push((buffer, full));
+        }
+    }
+    (uses == 1 && !filled.is_empty()).then_some(Drain {
+        fill,
+        drain,
+        carry,
+        barrier: barrier.alloc,
+        filled,
+    })
+}
+
+fn is_safe(kernel: &Kernel, op: Op, found: &Drain) -> bool {
+    let OpKind::For { body, .. } = kernel.ops[op].kind else {
+        return false;
+    };
+    let tile = &kernel.regions[body];
+    // The producer's other rounds.
+    let mut refilled = vec![];
+    for &op in &tile.ops[found.fill + 1..found.drain] {
+        for inner in regions_of(kernel, op) {
+            if !producer_region(kernel, inner, found, &mut refilled) {
+                return false;
+            }
+        }
+        let kind = &kernel.ops[op].kind;
+        if regions_of(kernel, op).is_empty() && !kind.is_pure() {
+            return false;
+        }
+    }
+    if !found.filled.iter().all(|(buffer, _)| refilled.contains(buffer)) {
+        return false;
+    }
+    // Everybody else.
+    let mut inside = vec![];
+    kernel.for_each_op_in(body, &mut |op| inside.push(op));
+    inside.sort_unstable();
+    sources_are_constant(kernel, body) && others_release(kernel, kernel.body, &inside, found)
+}
+
+/// Whether a region between the first round and the last does nothing but wait for slots and refill what it waited for.
+fn producer_region(kernel: &Kernel, at: Region, found: &Drain, refilled: &mut Vec<Alloc>) -> bool {
+    let mut released = None;
+    for &op in &kernel.regions[at].ops {
+        let kind = &kernel.ops[op].kind;
+        match kind {
+            OpKind::BarrierWait { barrier, .. } if barrier.alloc == found.barrier => released = barrier_slot(barrier),
+            OpKind::CopyGmemToSmem { .. } => match slot_copy(kind) {
+                Some((buffer, full, s)) if released == Some(s) && found.filled.contains(&(buffer, full)) => {
+                    refilled.push(buffer);
+                }
+                _ => return false,
+            },
+            _ if kind.is_pure() => {}
+            _ => {
+                let inner = regions_of(kernel, op);
+                if inner.is_empty() || !inner.iter().all(|r| producer_region(kernel, *r, found, refilled)) {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Whether the copies read inputs that nothing writes.
+fn sources_are_constant(kernel: &Kernel, tile: Region) -> bool {
+    let mut sources = vec![];
+    kernel.for_each_op_in(tile, &mut |op| {
+        if let OpKind::CopyGmemToSmem { src, .. } = &kernel.ops[op].kind {
+            sources.push(src.alloc);
+        }
+    });
+    let is_input = |alloc: &Alloc| {
+        let mut params = kernel.params.iter();
+        params.any(|p| p.role == ParamRole::Input && p.binding == ParamBinding::Alloc(*alloc))
+    };
+    let mut written = false;
+    kernel.for_each_op(&mut |op| {
+        for effect in effects::of(&kernel.ops[op].kind) {
+            written |= effect.access.writes() && sources.contains(&effect.alloc);
+        }
+    });
+    !written && sources.iter().all(is_input)
+}
+
+/// Whether all that is done with the buffers and with the barriers outside of the producer lies between a wait for the full
+/// slot and the arrival that releases it.
+fn others_release(kernel: &Kernel, at: Region, producer: &[Op], found: &Drain) -> bool {
+    let ops = &kernel.regions[at].ops;
+    for (i, &op) in ops.iter().enumerate() {
+        let kind = &kernel.ops[op].kind;
+        if producer.binary_search(&op).is_ok() {
+            continue;
+        }
+        if !regions_of(kernel, op)
+            .iter()
+            .all(|r| others_release(kernel, *r, producer, found))
+        {
+            return false;
+        }
+        let waited_for = |full: Alloc, s: Value| {
+            ops[..i].iter().any(|op| match &kernel.ops[*op].kind {
+                OpKind::BarrierWait { barrier, .. } => barrier.alloc == full && barrier_slot(barrier) == Some(s),
+                _ => false,
+            })
+        };
+        match kind {
+            OpKind::BarrierArrive { barrier, predicate } if barrier.alloc == found.barrier => {
+                let ordered = barrier_slot(barrier)
+                    .is_some_and(|s| found.filled.iter().all(|(_, full)| waited_for(*full, s)) && predicate.is_none());
+                if !ordered {
+                    return false;
+                }
+                continue;
+            }
+            OpKind::Scope { .. } => continue,
+            _ => {}
+        }
+        let mut touches_barrier = false;
+        visit::for_each_ref(kind, &mut |view| touches_barrier |= view.alloc == found.barrier);
+        if touches_barrier {
+            return false;
+        }
+        for effect in effects::of(kind) {
+            let Some((_, full)) = found.filled.iter().find(|(buffer, _)| *buffer == effect.alloc) else {
+                continue;
+            };
+            let read = match slot(effect.view) {
+                Some(s) => {
+                    !effect.access.writes()
+                        && waited_for(*full, s)
+                        && released_behind(kernel, &ops[i + 1..], effect.is_asynchronous(), found.barrier, s)
+                }
+                None => false,
+            };
+            if !read {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Whether `s` is released once by the ops that follow an access, after the tensor cores are done where they do it.
+fn released_behind(kernel: &Kernel, ops: &[Op], asynchronous: bool, barrier: Alloc, s: Value) -> bool {
+    let mut done = !asynchronous;
+    for op in ops {
+        match &kernel.ops[*op].kind {
+            OpKind::WgmmaWait { n: 0, .. } => done = true,
+            OpKind::BarrierArrive { barrier: b, .. } if b.alloc == barrier => {
+                return done && barrier_slot(b) == Some(s);
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Moves the waits. The tile loop's phases, and what they are after the waits that now follow it.
+fn defer(kernel: &mut Kernel, at: Region, op: Op, found: &Drain) -> (Value, Value) {
+    let (lower, upper, body) = match &kernel.ops[op].kind {
+        OpKind::For { lower, upper, body, .. } => (*lower, *upper, *body),
+        _ => unreachable!("`find` saw a loop"),
+    };
+    let group = kernel.regions[body].group;
+    let drain = kernel.regions[body].ops.remove(found.drain);
+    let fill = kernel.regions[body].ops[found.fill];
+    let OpKind::For {
+        inits: drained,
+        body: waits,
+        ..
+    } = kernel.ops[drain].kind.clone()
+    else {
+        unreachable!("`find` saw a loop")
+    };
+    let wait = kernel.regions[waits].ops[0];
+    let wait_loc = kernel.ops[wait].loc;
+    let OpKind::BarrierWait { mut barrier, .. } = kernel.ops[wait].kind.clone() else {
+        unreachable!("`find` saw a wait")
+    };
+
+    // A tile ends with the phases that the waits began with.
+    kernel.regions[body].results[found.carry] = drained[0];
+    let phases = kernel.regions[body].params[1 + found.carry];
+    let phases_type = kernel.ty(phases).clone();
+
+    // The first round waits, but for the first tile's.
+    let tile = kernel.regions[body].params[0];
+    let compare = |kernel: &mut Kernel, op, a, b| {
+        let kind = OpKind::Compare { op, a, b };
+        let made = kernel.new_op(kind, [Type::Scalar(DType::Bool)], group, wait_loc);
+        (made, kernel.ops[made].results[0])
+    };
+    let (again, is_again) = compare(kernel, CompareOp::Gt, tile, lower);
+    kernel.regions[body].ops.insert(found.fill, again);
+    let OpKind::For { inits, body: fills, .. } = &mut kernel.ops[fill].kind else {
+        unreachable!("`find` saw a loop")
+    };
+    inits.push(phases);
+    let fills = *fills;
+    let s = kernel.regions[fills].params[0];
+    let before = kernel.new_value(phases_type.clone(), group);
+    kernel.regions[fills].params.push(before);
+    barrier.steps = vec![Step::Index(vec![DimIndex::At(Index::Value(s))])];
+    let (skips, waits_too) = (kernel.new_region(group), kernel.new_region(group));
+    kernel.regions[skips].results.push(before);
+    let kind = OpKind::BarrierWait {
+        barrier,
+        phases: Some(before),
+    };
+    let flipped = kernel.append1(waits_too, kind, phases_type.clone(), wait_loc);
+    kernel.regions[waits_too].results.push(flipped);
+    let kind = OpKind::Switch {
+        selector: is_again,
+        arms: vec![skips, waits_too],
+    };
+    let choice = kernel.new_op(kind, [phases_type.clone()], group, wait_loc);
+    kernel.regions[fills].ops.insert(0, choice);
+    let chosen = kernel.ops[choice].results[0];
+    kernel.regions[fills].results.push(chosen);
+    let behind_fill = kernel.new_value(phases_type.clone(), group);
+    kernel.values[behind_fill].def = fill.into();
+    kernel.ops[fill].results.push(behind_fill);
+    let mut subst = Substitution::default();
+    subst.replace(phases, behind_fill);
+    let rest = kernel.regions[body].ops[found.fill + 2..].to_vec();
+    for op in rest {
+        subst.apply(kernel, op);
+        for inner in regions_of(kernel, op) {
+            subst.apply_region(kernel, inner);
+        }
+    }
+    subst.apply_results(kernel, body);
+
+    // The last tile's waits.
+    let ended = kernel.ops[op].results[found.carry];
+    if let OpKind::For { inits, .. } = &mut kernel.ops[drain].kind {
+        inits[0] = ended;
+    }
+    let (none, some) = (kernel.new_region(group), kernel.new_region(group));
+    kernel.regions[none].results.push(ended);
+    kernel.regions[some].ops.push(drain);
+    let after = kernel.ops[drain].results[0];
+    kernel.regions[some].results.push(after);
+    let (any, is_any) = compare(kernel, CompareOp::Lt, lower, upper);
+    let kind = OpKind::Switch {
+        selector: is_any,
+        arms: vec![none, some],
+    };
+    let last = kernel.new_op(kind, [phases_type], group, wait_loc);
+    kernel.regions[at].ops.extend([any, last]);
+    (ended, kernel.ops[last].results[0])
+}
