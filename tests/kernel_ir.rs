@@ -904,3 +904,214 @@ fn verifier_normalized() {
     b.k.stage = Stage::Normalized;
     assert_eq!(broken(&b.k), [Rule::Normalized]);
 }
+
+/// What is wrong with a producer's and a consumer's ring of four slots.
+#[derive(Clone, Copy, PartialEq)]
+enum Ring {
+    Right,
+    /// The consumer releases a slot before it reads it.
+    ReleasedEarly,
+    /// The consumer releases another slot than it read.
+    OtherSlot,
+    /// The consumer does not wait for the slot that it releases.
+    Unwaited,
+    /// The consumer writes what the producer reads.
+    WritesInput,
+    /// The producer refills a slot for which it did not wait.
+    RefillsUnwaited,
+    /// The producer never refills: nothing shows that one barrier releases one slot.
+    NoRefill,
+    /// There are fewer waits than slots.
+    ShortDrain,
+}
+
+fn ring(ring: Ring) -> String {
+    let mut b = Build::new(2);
+    let gmem = b.param(ParamRole::Mutable, DType::F32, &[512, 64]);
+    if ring != Ring::WritesInput {
+        b.k.params[0].role = ParamRole::Input;
+    }
+    let tiles = b.param(ParamRole::Input, DType::I32, &[1]);
+    let out = b.param(ParamRole::Output { alias_of: None }, DType::F32, &[64, 64]);
+    let x = b.smem(DType::F32, &[4, 64, 64]);
+    let (full, empty) = (b.barriers(4), b.barriers(4));
+    b.scope(&[x, full, empty], |b| {
+        let src = b.element(tiles, Index::Const(0));
+        let n = b.one(OpKind::Load { src }, i32s());
+        let wg = b.one(
+            OpKind::AxisIndex {
+                axis: b.k.thread_axis.unwrap(),
+            },
+            i32s(),
+        );
+        let (zero, one, three, four) = (b.i(0), b.i(1), b.i(3), b.i(4));
+        let is_producer = b.cmp(CompareOp::Eq, wg, one);
+        let slot_of = |b: &Build, s: Index| {
+            let mut view = b.whole(x);
+            let whole = DimIndex::all(64);
+            view.steps
+                .push(Step::Index(vec![DimIndex::At(s), whole.clone(), whole]));
+            view.shape = Shape::from_slice(&[64, 64]);
+            view
+        };
+        let copy = |b: &mut Build, s: Value| {
+            let mut src = b.whole(gmem);
+            let rows = DimIndex::Slice {
+                start: Index::Const(0),
+                size: 64,
+                stride: 1,
+            };
+            src.steps.push(Step::Index(vec![rows, DimIndex::all(64)]));
+            src.shape = Shape::from_slice(&[64, 64]);
+            let kind = OpKind::CopyGmemToSmem {
+                src,
+                dst: slot_of(b, Index::Value(s)),
+                barrier: Some(b.element(full, Index::Value(s))),
+                collective_axes: vec![],
+                leader_tracked: None,
+                oob: OobMode::Zeros,
+                predicate: None,
+            };
+            b.op(kind, &[]);
+        };
+        let wait = |b: &mut Build, on: Alloc, s: Index| {
+            let barrier = b.element(on, s);
+            b.op(OpKind::BarrierWait { barrier, phases: None }, &[]);
+        };
+        b.when(
+            is_producer,
+            |b| {
+                b.for_loop((zero, n), &[], |b, _, _| {
+                    b.for_loop((zero, four), &[], |b, s, _| {
+                        copy(b, s);
+                        vec![]
+                    });
+                    if ring != Ring::NoRefill {
+                        b.for_loop((zero, n), &[], |b, i, _| {
+                            let s = b.bin(BinaryOp::Rem, i, four);
+                            if ring != Ring::RefillsUnwaited {
+                                wait(b, empty, Index::Value(s));
+                            }
+                            copy(b, s);
+                            vec![]
+                        });
+                    }
+                    let slots = if ring == Ring::ShortDrain { three } else { four };
+                    b.for_loop((zero, slots), &[], |b, s, _| {
+                        wait(b, empty, Index::Value(s));
+                        vec![]
+                    });
+                    vec![]
+                });
+            },
+            |b| {
+                b.for_loop((zero, n), &[], |b, i, _| {
+                    let s = b.bin(BinaryOp::Rem, i, four);
+                    let released = match ring {
+                        Ring::OtherSlot => Index::Const(0),
+                        _ => Index::Value(s),
+                    };
+                    let arrive = |b: &mut Build| {
+                        let barrier = b.element(empty, released);
+                        let predicate = None;
+                        b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+                    };
+                    if ring != Ring::Unwaited {
+                        wait(b, full, Index::Value(s));
+                    }
+                    if ring == Ring::ReleasedEarly {
+                        arrive(b);
+                    }
+                    let src = slot_of(b, Index::Value(s));
+                    let tile = b.one(OpKind::Load { src }, array(DType::F32, &[64, 64]));
+                    let dst = b.whole(out);
+                    b.op(OpKind::Store { dst, value: tile }, &[]);
+                    if ring == Ring::WritesInput {
+                        let mut dst = b.whole(gmem);
+                        let rows = DimIndex::Slice {
+                            start: Index::Const(0),
+                            size: 64,
+                            stride: 1,
+                        };
+                        dst.steps.push(Step::Index(vec![rows, DimIndex::all(64)]));
+                        dst.shape = Shape::from_slice(&[64, 64]);
+                        b.op(OpKind::Store { dst, value: tile }, &[]);
+                    }
+                    if ring != Ring::ReleasedEarly {
+                        arrive(b);
+                    }
+                    vec![]
+                });
+            },
+        );
+    });
+    b.normalize()
+}
+
+#[test]
+fn a_producer_runs_into_its_next_tile() {
+    expect![[r#"
+        scope alloc3,alloc4,alloc5 {
+          %v0: i32 = load alloc1[0]: i32
+          %v1: i32 = axis_index axis0  // 0..=1
+          %v6: bool = eq %v1, 1
+          switch %v6 case 0 {
+            %v19: u32 = for %v7: i32 in 0..%v0 (%v17: u32 = 0:u32) {
+              %v8: i32 = rem %v7, 4  // 0..=3
+              %v18: u32 = barrier_wait alloc4[%v8]: barrier phases %v17
+              %v9: f32[64,64] = load alloc3[%v8, 0:+64, 0:+64]: f32[64,64]
+              store alloc2: f32[64,64] <- %v9
+              barrier_arrive alloc5[%v8]: barrier
+              yield %v18
+            }
+          } case 1 {
+            %v27: u32 = for %v10: i32 in 0..%v0 (%v20: u32 = 0:u32) {
+              %v32: bool = gt %v10, 0
+              %v36: u32 = for %v11: i32 in 0..4 (%v33: u32 = %v20) {
+                %v35: u32 = switch %v32 case 0 {
+                  yield %v33
+                } case 1 {
+                  %v34: u32 = barrier_wait alloc5[%v11]: barrier phases %v33
+                  yield %v34
+                }
+                copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v11, 0:+64, 0:+64]: f32[64,64] using alloc4[%v11]: barrier
+                yield %v35
+              }
+              %v23: u32 = for %v12: i32 in 0..%v0 (%v21: u32 = %v36) {
+                %v13: i32 = rem %v12, 4  // 0..=3
+                %v22: u32 = barrier_wait alloc5[%v13]: barrier phases %v21
+                copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v13, 0:+64, 0:+64]: f32[64,64] using alloc4[%v13]: barrier
+                yield %v22
+              }
+              yield %v23
+            }
+            %v37: bool = lt 0, %v0
+            %v38: u32 = switch %v37 case 0 {
+              yield %v27
+            } case 1 {
+              %v26: u32 = for %v14: i32 in 0..4 (%v24: u32 = %v27) {
+                %v25: u32 = barrier_wait alloc5[%v14]: barrier phases %v24
+                yield %v25
+              }
+              yield %v26
+            }
+          }
+        }
+    "#]].assert_eq(&ring(Ring::Right));
+}
+
+#[test]
+fn waits_stay_where_a_barrier_is_not_shown_to_release_its_slot() {
+    for wrong in [
+        Ring::ReleasedEarly,
+        Ring::OtherSlot,
+        Ring::Unwaited,
+        Ring::WritesInput,
+        Ring::RefillsUnwaited,
+        Ring::NoRefill,
+        Ring::ShortDrain,
+    ] {
+        let text = ring(wrong);
+        assert!(!text.contains("= gt %"), "{text}");
+    }
+}
