@@ -29,14 +29,13 @@ from benchmarks.common import describe_machine
 from benchmarks.hopper_matmul import configs
 from smalt import _native, _versions
 
-N = 4096
-
-
 def matmuls(count: int) -> list[Callable[[], tuple[Callable[..., Any], list[Any]]]]:
-    a = jax.ShapeDtypeStruct((N, N), jnp.bfloat16)
-    chosen = configs(quick=False)
-    step = max(1, len(chosen) // (3 * count))
-    return [lambda c=c: (lambda x, y: hm.matmul(x, y, None, c), [a, a]) for c in chosen[::step]]
+    def make(i: int) -> tuple[Callable[..., Any], list[Any]]:
+        chosen = configs(quick=True)
+        a = jax.ShapeDtypeStruct((2048 + 1024 * (i // len(chosen)),) * 2, jnp.bfloat16)
+        return (lambda x, y: hm.matmul(x, y, None, chosen[i % len(chosen)])), [a, a]
+
+    return [lambda i=i: make(i) for i in range(3 * count)]
 
 
 def attentions(count: int) -> list[Callable[[], tuple[Callable[..., Any], list[Any]]]]:

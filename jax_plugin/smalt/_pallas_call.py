@@ -70,7 +70,10 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     loops = tuple(n for n, p in zip(grid, parallel) if not p)
     blocks = tuple(n for n, p in zip(grid, parallel) if p)
     names = tuple(f"d{i}" for i in range(len(blocks)))
-    out = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]]
+    # An aliased output is its operand's buffer: the kernel gets one ref, which the body sees twice.
+    sources = {result: operand for operand, result in params["input_output_aliases"]}
+    out = [jax.ShapeDtypeStruct(a.shape, a.dtype) for i, a in enumerate(params["out_avals"]) if i not in sources]
+    operands = [jax.new_ref(a) if i in sources.values() else a for i, a in enumerate(arrays)]
     block_mappings = tuple(mapping.block_mappings)
 
     def merge(indices: Sequence[Any]) -> list[Any]:
@@ -82,7 +85,10 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     piped = [i for i, s in enumerate(specs) if s is not None]
 
     def body(*refs: Any) -> None:
-        gmem, scratch = refs[: len(block_mappings)], refs[len(block_mappings) :]
+        given = iter(refs[mapping.num_inputs :])
+        gmem = list(refs[: mapping.num_inputs])
+        gmem += [gmem[sources[i]] if i in sources else next(given) for i in range(len(params["out_avals"]))]
+        scratch = list(given)
 
         def step(indices: Sequence[Any], *slots: Any) -> None:
             views = list(gmem)
@@ -109,7 +115,8 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> list[Any]:
         grid_names=names,
         kernel_name=params.get("name") or params["jaxpr"].debug_info.func_name,
     )
-    return list(run(*arrays))
+    results = iter(run(*operands))
+    return [jax.freeze(operands[sources[i]]) if i in sources else next(results) for i in range(len(params["out_avals"]))]
 
 
 def _bind(jaxpr: Any, indices: list[Any], mappings: Sequence[Any], views: Sequence[Any], scratch: Sequence[Any]) -> None:
@@ -127,8 +134,8 @@ def _bind(jaxpr: Any, indices: list[Any], mappings: Sequence[Any], views: Sequen
 
 def _check(params: dict[str, Any]) -> None:
     mapping = params["grid_mapping"]
-    if params["input_output_aliases"]:
-        raise Unsupported("pallas_call: input_output_aliases; use plgpu.kernel with a mutable ref (jax.new_ref)")
+    if params["input_output_aliases"] and not _versions.REFERENCES_IN_RULES:
+        raise Unsupported("pallas_call: input_output_aliases before JAX 0.11; use plgpu.kernel with a mutable ref (jax.new_ref)")
     if mapping.num_index_operands:
         raise Unsupported("pallas_call: scalar prefetch operands; use plgpu.kernel")
     if any(not isinstance(n, int) for n in mapping.grid):

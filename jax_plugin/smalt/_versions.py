@@ -43,6 +43,9 @@ FALSE_PREDICATE_SUPPRESSES_ARRIVAL = _IS_012
 TENSOR_CORE_BARRIER_TRACKS_COPIES = _IS_012
 LEADER_TRACKED_LAST_AXIS_ONLY = _IS_012
 
+#: Before 0.11, a lowering rule cannot make references.
+REFERENCES_IN_RULES = jax.__version_info__ >= (0, 11)
+
 
 def lowering_semantics(params: Any) -> str:
     """"LANE" or "WARPGROUP": what the kernel asked for, else this version's default."""

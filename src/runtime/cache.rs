@@ -65,24 +65,48 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
 }
 
 /// Calls of the CUDA execute handler: those that XLA makes, which are fewer than the launches where it replays a graph.
-#[derive(Default)]
 pub struct HandlerCalls {
     calls: AtomicU64,
     nanos: AtomicU64,
+    /// How many took i·[`STEP`] nanoseconds or more, and less than the next; the last: or more.
+    histogram: [AtomicU64; 512],
 }
 
+const STEP: u64 = 50;
+
 impl HandlerCalls {
+    const fn new() -> HandlerCalls {
+        HandlerCalls {
+            calls: AtomicU64::new(0),
+            nanos: AtomicU64::new(0),
+            histogram: [const { AtomicU64::new(0) }; 512],
+        }
+    }
+
     pub fn add(&self, nanos: u64) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
+        let bucket = (nanos / STEP).min(self.histogram.len() as u64 - 1) as usize;
+        self.histogram[bucket].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts since the last call of this, emptied.
+    fn take(&self) -> (u64, u64, u64) {
+        let calls = self.calls.swap(0, Ordering::Relaxed);
+        let nanos = self.nanos.swap(0, Ordering::Relaxed);
+        let (mut seen, mut median) = (0, 0);
+        for (i, bucket) in self.histogram.iter().enumerate() {
+            seen += bucket.swap(0, Ordering::Relaxed);
+            if median == 0 && seen > 0 && 2 * seen >= calls {
+                median = i as u64 * STEP + STEP / 2;
+            }
+        }
+        (calls, nanos, median)
     }
 }
 
 pub fn handler_calls() -> &'static HandlerCalls {
-    static CALLS: HandlerCalls = HandlerCalls {
-        calls: AtomicU64::new(0),
-        nanos: AtomicU64::new(0),
-    };
+    static CALLS: HandlerCalls = HandlerCalls::new();
     &CALLS
 }
 
@@ -96,12 +120,15 @@ pub struct Stats {
     pub known: usize,
     pub compiled: u64,
     pub hits: u64,
-    /// Calls of the CUDA execute handler and their host time.
+    /// Calls of the CUDA execute handler since the last time that somebody asked, and their host time.
     pub handler_calls: u64,
     pub handler_nanos: u64,
+    /// To 50 ns; times from 25.6 µs count as that.
+    pub handler_median_nanos: u64,
 }
 
 pub fn stats() -> Stats {
+    let (handler_calls, handler_nanos, handler_median_nanos) = handler_calls().take();
     let inner = cache().inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     Stats {
         kept: inner.kept.len(),
@@ -109,8 +136,9 @@ pub fn stats() -> Stats {
         known: inner.known.len(),
         compiled: inner.compiled,
         hits: inner.hits,
-        handler_calls: handler_calls().calls.load(Ordering::Relaxed),
-        handler_nanos: handler_calls().nanos.load(Ordering::Relaxed),
+        handler_calls,
+        handler_nanos,
+        handler_median_nanos,
     }
 }
 

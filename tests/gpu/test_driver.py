@@ -126,7 +126,7 @@ def test_a_crashing_kernel_is_an_error() -> None:
     script = """
         import sys; sys.path.insert(0, "tests/gpu")
         import numpy as np, test_driver
-        kernel = test_driver.artifact("add_one", [80000, 1, 1], [test_driver.pointer(0), test_driver.pointer(1)],
+        kernel = test_driver.artifact("add_one", [40_000_000, 1, 1], [test_driver.pointer(0), test_driver.pointer(1)],
                                       [test_driver.array("input", 1024), test_driver.array("output", 1024)])
         try:
             kernel.run([np.zeros(1024, np.float32), np.zeros(1024, np.float32)], device=0)

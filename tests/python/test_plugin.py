@@ -365,8 +365,21 @@ def test_pallas_call_is_stock_while_disabled(compiled):
 
 
 def test_pallas_call_says_what_it_lacks(compiled):
-    with smalt.enabled(True), pytest.raises(smalt.Unsupported, match="input_output_aliases; use plgpu.kernel"):
-        lower(lambda x: double(x, input_output_aliases={0: 0}), X, platforms=("cpu",))
+    def over_traced_sizes(n, x):
+        return pl.pallas_call(lambda x, o: None, out_shape=like((128,)), compiler_params=plgpu.CompilerParams(), grid=(n,))(x)
+
+    with smalt.enabled(True), pytest.raises(smalt.Unsupported, match="a grid with traced sizes; use plgpu.kernel"):
+        lower(over_traced_sizes, 3, X, platforms=("cpu",))
+
+
+def test_aliases_of_a_pallas_call(compiled):
+    with smalt.enabled(True):
+        if jax.__version_info__ < (0, 11):
+            with pytest.raises(smalt.Unsupported, match="input_output_aliases before JAX 0.11; use plgpu.kernel"):
+                lower(lambda x: double(x, input_output_aliases={0: 0}), X, platforms=("cpu",))
+            return
+        text = lower(lambda x: double(x, input_output_aliases={0: 0}), X, platforms=("cpu",)).as_text()
+    assert "operand_index = 0" in text
 
 
 def test_pallas_call_checks_dimension_semantics(compiled):
