@@ -909,6 +909,10 @@ fn verifier_normalized() {
 #[derive(Clone, Copy, PartialEq)]
 enum Ring {
     Right,
+    /// The waits begin with the third slot.
+    Rotated,
+    /// The waits are for every other slot, twice.
+    Doubled,
     /// The consumer releases a slot before it reads it.
     ReleasedEarly,
     /// The consumer releases another slot than it read.
@@ -998,6 +1002,12 @@ fn ring(ring: Ring) -> String {
                     }
                     let slots = if ring == Ring::ShortDrain { three } else { four };
                     b.for_loop((zero, slots), &[], |b, s, _| {
+                        let s = match ring {
+                            Ring::Rotated => b.bin(BinaryOp::Add, s, three),
+                            Ring::Doubled => b.bin(BinaryOp::Add, s, s),
+                            _ => s,
+                        };
+                        let s = b.bin(BinaryOp::Rem, s, four);
                         wait(b, empty, Index::Value(s));
                         vec![]
                     });
@@ -1103,6 +1113,7 @@ fn a_producer_runs_into_its_next_tile() {
 #[test]
 fn waits_stay_where_a_barrier_is_not_shown_to_release_its_slot() {
     for wrong in [
+        Ring::Doubled,
         Ring::ReleasedEarly,
         Ring::OtherSlot,
         Ring::Unwaited,
@@ -1113,5 +1124,9 @@ fn waits_stay_where_a_barrier_is_not_shown_to_release_its_slot() {
     ] {
         let text = ring(wrong);
         assert!(!text.contains("= gt %"), "{text}");
+    }
+    for right in [Ring::Right, Ring::Rotated] {
+        let text = ring(right);
+        assert!(text.contains("= gt %"), "{text}");
     }
 }

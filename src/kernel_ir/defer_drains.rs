@@ -111,6 +111,30 @@ fn slot_copy(kind: &OpKind) -> Option<(Alloc, Alloc, Value)> {
     }
 }
 
+/// Whether `slot` takes each number below `n` once while `i` does: i itself, or (i + c) mod n.
+fn is_rotation(kernel: &Kernel, slot: Value, i: Value, n: i64) -> bool {
+    let binary = |v: Value, wanted: BinaryOp| match kernel.ops[kernel.def_op(v)?].kind {
+        OpKind::Binary { op, a, b } if op == wanted => Some((a, b)),
+        _ => None,
+    };
+    if slot == i {
+        return true;
+    }
+    let Some((sum, modulus)) = binary(slot, BinaryOp::Rem) else {
+        return false;
+    };
+    let is_shifted = sum == i
+        || binary(sum, BinaryOp::Add).is_some_and(|(a, b)| {
+            let shift = if a == i { b } else { a };
+            (a == i || b == i)
+                && kernel
+                    .facts(shift)
+                    .as_constant()
+                    .is_some_and(|c| (0..1 << 16).contains(&c))
+        });
+    kernel.facts(modulus).as_constant() == Some(n) && is_shifted
+}
+
 fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
     let OpKind::For {
         ref xs,
@@ -141,9 +165,12 @@ fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
         return None;
     };
     let waits = &kernel.regions[waits];
-    let (&[wait], &[s, phases]) = (&waits.ops[..], &waits.params[..]) else {
+    let (Some((&wait, indexing)), &[i, phases]) = (waits.ops.split_last(), &waits.params[..]) else {
         return None;
     };
+    if indexing.iter().any(effectful) {
+        return None;
+    }
     let OpKind::BarrierWait {
         ref barrier,
         phases: Some(of),
@@ -152,7 +179,8 @@ fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
         return None;
     };
     let threaded = of == phases && kernel.ops[wait].results[..] == waits.results[..] && inits.len() == 1;
-    if !threaded || barrier_slot(barrier) != Some(s) {
+    let (first_slot, slots) = constant_bounds(kernel, &last.kind)?;
+    if !threaded || first_slot != 0 || !is_rotation(kernel, barrier_slot(barrier)?, i, slots) {
         return None;
     }
     let after = last.results[0];
@@ -351,7 +379,7 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, found: &Drain) -> (Value, Valu
     else {
         unreachable!("`find` saw a loop")
     };
-    let wait = kernel.regions[waits].ops[0];
+    let wait = *kernel.regions[waits].ops.last().expect("`find` saw a wait");
     let wait_loc = kernel.ops[wait].loc;
     let OpKind::BarrierWait { mut barrier, .. } = kernel.ops[wait].kind.clone() else {
         unreachable!("`find` saw a wait")
