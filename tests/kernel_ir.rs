@@ -1066,44 +1066,44 @@ fn a_producer_runs_into_its_next_tile() {
           %v1: i32 = axis_index axis0  // 0..=1
           %v6: bool = eq %v1, 1
           switch %v6 case 0 {
-            %v19: u32 = for %v7: i32 in 0..%v0 (%v17: u32 = 0:u32) {
+            %v20: u32 = for %v7: i32 in 0..%v0 (%v18: u32 = 0:u32) {
               %v8: i32 = rem %v7, 4  // 0..=3
-              %v18: u32 = barrier_wait alloc4[%v8]: barrier phases %v17
+              %v19: u32 = barrier_wait alloc4[%v8]: barrier phases %v18
               %v9: f32[64,64] = load alloc3[%v8, 0:+64, 0:+64]: f32[64,64]
               store alloc2: f32[64,64] <- %v9
               barrier_arrive alloc5[%v8]: barrier
-              yield %v18
+              yield %v19
             }
           } case 1 {
-            %v27: u32 = for %v10: i32 in 0..%v0 (%v20: u32 = 0:u32) {
-              %v32: bool = gt %v10, 0
-              %v36: u32 = for %v11: i32 in 0..4 (%v33: u32 = %v20) {
-                %v35: u32 = switch %v32 case 0 {
-                  yield %v33
-                } case 1 {
-                  %v34: u32 = barrier_wait alloc5[%v11]: barrier phases %v33
+            %v28: u32 = for %v10: i32 in 0..%v0 (%v21: u32 = 0:u32) {
+              %v33: bool = gt %v10, 0
+              %v37: u32 = for %v11: i32 in 0..4 (%v34: u32 = %v21) {
+                %v36: u32 = switch %v33 case 0 {
                   yield %v34
+                } case 1 {
+                  %v35: u32 = barrier_wait alloc5[%v11]: barrier phases %v34
+                  yield %v35
                 }
                 copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v11, 0:+64, 0:+64]: f32[64,64] using alloc4[%v11]: barrier
-                yield %v35
+                yield %v36
               }
-              %v23: u32 = for %v12: i32 in 0..%v0 (%v21: u32 = %v36) {
+              %v24: u32 = for %v12: i32 in 0..%v0 (%v22: u32 = %v37) {
                 %v13: i32 = rem %v12, 4  // 0..=3
-                %v22: u32 = barrier_wait alloc5[%v13]: barrier phases %v21
+                %v23: u32 = barrier_wait alloc5[%v13]: barrier phases %v22
                 copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v13, 0:+64, 0:+64]: f32[64,64] using alloc4[%v13]: barrier
-                yield %v22
+                yield %v23
               }
-              yield %v23
+              yield %v24
             }
-            %v37: bool = lt 0, %v0
-            %v38: u32 = switch %v37 case 0 {
-              yield %v27
+            %v38: bool = lt 0, %v0
+            %v39: u32 = switch %v38 case 0 {
+              yield %v28
             } case 1 {
-              %v26: u32 = for %v14: i32 in 0..4 (%v24: u32 = %v27) {
-                %v25: u32 = barrier_wait alloc5[%v14]: barrier phases %v24
-                yield %v25
+              %v27: u32 = for %v14: i32 in 0..4 (%v25: u32 = %v28) {
+                %v26: u32 = barrier_wait alloc5[%v14]: barrier phases %v25
+                yield %v26
               }
-              yield %v26
+              yield %v27
             }
           }
         }
