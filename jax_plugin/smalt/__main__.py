@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from smalt import _errors, _native
+from smalt._requirements import TESTED_JAX
 
-TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0.1")
 # First bytes of a dumped descriptor: src/runtime/dump.rs.
 MAGIC = b"SMALT\0\x01\n"
 

@@ -53,12 +53,15 @@ class DebugTable:
         return found
 
     def where(self) -> str:
-        """The innermost frame of the newest op, for messages: "file:line (function)"."""
-        for chain in (self._chains[-1], self._chains[0]):
-            if chain:
-                file, function, line, _ = list(self._frames)[chain[0]]
-                return f"{file}:{line} ({function})"
-        return "an unknown line"
+        """The frames of the newest op and of the call site, as the library's errors end with them."""
+        frames = list(self._frames)
+        own = self._chains[-1] if len(self._chains) > 1 else ()
+        lines = []
+        for first, chain in (("at", own), ("called from", self._chains[0])):
+            for i, frame in enumerate(chain):
+                file, function, line, _ = frames[frame]
+                lines.append(f"\n  {'in' if i else first} {file}:{line} ({function})")
+        return "".join(lines)
 
     def encode(self) -> Message:
         frames = [

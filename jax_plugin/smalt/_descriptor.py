@@ -22,6 +22,8 @@ class Kernel:
     name: str
     descriptor: bytes
     debug: bytes
+    target: str = ""  # set by the lowering rule
+    seconds: float = 0.0  # that serialising took
 
     @property
     def hash(self) -> str:
@@ -78,7 +80,10 @@ def _params(w: Walker, call: _versions.KernelCall) -> list[Message]:
             out.append(message("Param", role="OUTPUT", type=kind))
         elif not _versions.is_ref_aval(var.aval):
             if var.aval.shape != ():
-                raise InvalidKernel(f"the kernel closes over an array of shape {var.aval.shape}: pass it as an argument")
+                raise InvalidKernel(
+                    f"smalt: the kernel closes over an array of shape {var.aval.shape}"
+                    "\n  expected: scalars, or references\n  remedy: pass it as an argument of the kernel" + w.debug.where()
+                )
             out.append(message("Param", role="SCALAR", type=kind))
         elif i in aliases:
             target = call.num_inputs + aliases[i]

@@ -32,6 +32,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "smalt_free": (None, (_Bytes,)),
     "smalt_set_packages": (_Bytes, _Input),
     "smalt_compile": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Handle))),
+    "smalt_show": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Bytes))),
     "smalt_from_ptx": (_Bytes, (*_Input, ctypes.POINTER(_Handle))),
     "smalt_release": (None, (_Handle,)),
     "smalt_report": (_Bytes, (_Handle,)),
@@ -186,6 +187,16 @@ def compile(descriptor: bytes, debug: bytes, target: str, options: dict[str, Any
     arguments = (descriptor, len(descriptor), debug, len(debug), text, len(text))
     _check(lib, lib.smalt_compile(*arguments, ctypes.byref(handle)))
     return Artifact(lib, handle)
+
+
+def show(descriptor: bytes, debug: bytes, target: str, options: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """(pass, text) after each pass, from "import" to "print", whose text is the PTX; compiles anew."""
+    lib = library()
+    text = json.dumps({"target": target, **(options or {})}).encode()
+    out = _Bytes()
+    arguments = (descriptor, len(descriptor), debug, len(debug), text, len(text))
+    _check(lib, lib.smalt_show(*arguments, ctypes.byref(out)))
+    return [(name, shown) for name, shown in json.loads(_take(lib, out))]
 
 
 def from_ptx(name: str, ptx: str, launch: dict[str, Any], buffers: list[dict[str, Any]], target: str) -> Artifact:

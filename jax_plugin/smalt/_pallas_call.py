@@ -135,13 +135,16 @@ def _bind(jaxpr: Any, indices: list[Any], mappings: Sequence[Any], views: Sequen
 def _check(params: dict[str, Any]) -> None:
     mapping = params["grid_mapping"]
     if params["input_output_aliases"] and not _versions.REFERENCES_IN_RULES:
-        raise Unsupported("pallas_call: input_output_aliases before JAX 0.11; use plgpu.kernel with a mutable ref (jax.new_ref)")
+        raise Unsupported(
+            "not supported yet: pallas_call: input_output_aliases before JAX 0.11"
+            "\n  remedy: use plgpu.kernel with a mutable ref (jax.new_ref)"
+        )
     if mapping.num_index_operands:
-        raise Unsupported("pallas_call: scalar prefetch operands; use plgpu.kernel")
+        raise Unsupported("not supported yet: pallas_call: scalar prefetch operands\n  remedy: use plgpu.kernel")
     if any(not isinstance(n, int) for n in mapping.grid):
-        raise Unsupported("pallas_call: a grid with traced sizes; use plgpu.kernel and a loop")
+        raise Unsupported("not supported yet: pallas_call: a grid with traced sizes\n  remedy: use plgpu.kernel and a loop")
     if params.get("mesh") is not None:
-        raise Unsupported("pallas_call over a mesh; use plgpu.kernel")
+        raise Unsupported("not supported yet: pallas_call over a mesh\n  remedy: use plgpu.kernel")
 
 
 def _parallel_axes(mapping: Any, semantics: Sequence[str] | None) -> list[bool]:
@@ -151,7 +154,10 @@ def _parallel_axes(mapping: Any, semantics: Sequence[str] | None) -> list[bool]:
         return [True] * rank
     own = [i for i in range(rank) if i not in mapping.vmapped_dims]
     if len(semantics) != len(own):
-        raise InvalidKernel(f"dimension_semantics: expected one for each of {len(own)} grid axes, got {len(semantics)}")
+        raise InvalidKernel(
+            f"dimension_semantics\n  expected: one for each of {len(own)} grid axes\n  got: {len(semantics)}"
+            '\n  remedy: name each axis "parallel" or "sequential"'
+        )
     by_axis = dict(zip(own, semantics))
     return [by_axis.get(i, "parallel") == "parallel" for i in range(rank)]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from smalt import _config, _emulate, _pallas_call, _versions
+from smalt import _config, _debug, _emulate, _pallas_call, _versions
 from smalt._descriptor import Kernel, serialize
-from smalt._errors import Error, Internal
+from smalt._errors import Error, Internal, InvalidKernel
 
 TARGET_NAME = "smalt_kernel"
 
@@ -25,13 +27,18 @@ def register() -> None:
 
 
 def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    ours = _versions.is_gpu_kernel(params) and (_capturing() or _config.is_enabled(params["compiler_params"]))
-    if not ours:
+    wanted = _capturing() or _config.is_enabled(params["compiler_params"])
+    if wanted and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles kernels there
+        _check_mesh(params)
+    if not (wanted and _versions.is_gpu_kernel(params)):
         return _versions.stock_rule()(ctx, *args, **params)  # type: ignore[no-any-return]
+    _check_params("plgpu.kernel", params["compiler_params"])
     call = _versions.kernel_call(len(args), params)
     devices = _versions.device_mesh(ctx.module_context.axis_context)
+    start = time.perf_counter()
     kernel = serialize(call, devices, _versions.lowering_tracebacks())
     target = choose_target(call.compiler_params, ctx)
+    kernel = dataclasses.replace(kernel, target=target, seconds=time.perf_counter() - start)
     if (captured := getattr(_LOCAL, "captured", None)) is not None:
         captured.append(kernel)
         scratch: Sequence[int] = ()
@@ -64,7 +71,17 @@ def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
     def traced(*arrays: Any) -> list[Any]:
         return _pallas_call.kernel(arrays, params)
 
-    return _versions.lower_function(ctx, traced, *args)
+    try:
+        return _versions.lower_function(ctx, traced, *args)
+    except Error as e:
+        if not str(e).startswith("smalt: "):
+            e.args = (f"smalt: {e}{_where()}",)
+        raise
+
+
+def _where() -> str:
+    """The call being lowered, as errors end with it."""
+    return _debug.DebugTable(_versions.lowering_tracebacks()).where()
 
 
 def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
@@ -76,7 +93,31 @@ def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
         return False
     if compiler_params is None:
         return _versions.platforms(ctx) == ("cpu",) or _config.settings().pallas_call
+    if _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
+        _check_params("pl.pallas_call", compiler_params)
     return _versions.is_gpu_compiler_params(compiler_params)
+
+
+def _check_mesh(params: dict[str, Any]) -> None:
+    if params["interpret"] or _versions.is_gpu_kernel(params):
+        return
+    meshes = ", ".join(type(mesh).__qualname__ for mesh in params["meshes"])
+    raise InvalidKernel(
+        "smalt: a kernel over the mesh of another backend\n  expected: one plgpu.Mesh (jax.experimental.pallas.mosaic_gpu)"
+        f"\n  got: {meshes}\n  remedy: write it with plgpu.kernel, or run it in JAX's interpreter (interpret=){_where()}"
+    )
+
+
+def _check_params(what: str, compiler_params: Any) -> None:
+    if compiler_params is None or _versions.is_gpu_compiler_params(compiler_params):
+        return
+    kind = type(compiler_params)
+    raise InvalidKernel(
+        f"smalt: {what} with the compiler parameters of another backend"
+        "\n  expected: plgpu.CompilerParams (jax.experimental.pallas.mosaic_gpu) or smalt.CompilerParams"
+        f"\n  got: {kind.__module__}.{kind.__qualname__}"
+        f"\n  remedy: pass smalt.CompilerParams(), or leave smalt disabled for this call{_where()}"
+    )
 
 
 def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequence[int]:
@@ -134,12 +175,18 @@ def descriptor(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[s
     Arguments may be arrays or `jax.ShapeDtypeStruct`s. Nothing is compiled or run, and no GPU is needed.
     """
 
+    return [(k.name, k.descriptor, k.debug) for k in captured(f, *args, **kwargs)]
+
+
+def captured(f: Callable[..., Any], *args: Any, platform: str = "cuda", **kwargs: Any) -> list[Kernel]:
+    """The kernels in `f(*args)`, by tracing and lowering alone."""
+
     def fresh(*args: Any, **kwargs: Any) -> Any:  # a new function: no cache may answer in our place
         return f(*args, **kwargs)
 
     with capture() as kernels:
-        jax.jit(fresh).trace(*args, **kwargs).lower(lowering_platforms=("cuda",))
-    return [(k.name, k.descriptor, k.debug) for k in kernels]
+        jax.jit(fresh).trace(*args, **kwargs).lower(lowering_platforms=(platform,))
+    return kernels
 
 
 __all__ = ["Error", "capture", "choose_target", "descriptor", "register"]

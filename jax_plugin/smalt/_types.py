@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from smalt import _versions
-from smalt._errors import Unsupported
+from smalt._errors import InvalidKernel, Unsupported
 from smalt._wire import Message, message
 
 _DTYPES = {
@@ -165,6 +165,11 @@ def layout(x: Any) -> Message:
             explicit = x.to_mgpu()
         except TypeError:  # it needs arguments that were not given
             return message("Layout", name=name, named=name)
+        except (ValueError, NotImplementedError) as e:  # Mosaic's own check of the arguments
+            raise InvalidKernel(
+                f"layout {name}\n  expected: arguments that fit Mosaic GPU's definition of it\n  got: {x}: {e}"
+                "\n  remedy: give it another shape or vector size (a warpgroup has 128 threads), or leave the layout to smalt"
+            ) from e
     match _versions.layout_kind(explicit):
         case "strided":
             kind = message("StridedLayout", shape=list(explicit.shape), vec=explicit.vec_size)

@@ -330,11 +330,12 @@ class Walker:
                     self._env[var] = binding
         except Error as e:
             if not getattr(e, "_located", False):
-                e.args = (f"{name}: {e}\n  at {self.debug.where()}",)
+                e.args = (f"smalt: {name}: {e}{self.debug.where()}",)
                 e._located = True  # type: ignore[attr-defined]
             raise
         except Exception as e:  # the equation is not as this version of the plugin expects it
-            located = Internal(f"{name}: {type(e).__name__}: {e}\n  at {self.debug.where()}")
+            what = f"internal error of smalt (please report it): {name}: {type(e).__name__}: {e}"
+            located = Internal(f"smalt: {what}{self.debug.where()}")
             located._located = True  # type: ignore[attr-defined]
             raise located from e
         self._chain = outer

@@ -74,16 +74,15 @@ impl Log {
 }
 
 /// The op of the last `.loc` at or before line `line` (from 1) of a PTX text. The printer gives every op its own line
-/// of one synthetic file.
+/// of one synthetic file; where it names the user's lines, the op follows as a comment.
 pub fn op_at_line(ptx: &str, line: u32) -> Option<Loc> {
     let lines = ptx.lines().take(line as usize).collect::<Vec<_>>();
     let op = |line: &&str| {
-        line.trim_start()
-            .strip_prefix(".loc")?
-            .split_whitespace()
-            .nth(1)?
-            .parse::<u32>()
-            .ok()
+        let rest = line.trim_start().strip_prefix(".loc")?;
+        if let Some((_, op)) = rest.rsplit_once("// op") {
+            return op.trim().parse::<u32>().ok();
+        }
+        rest.split_whitespace().nth(1)?.parse::<u32>().ok()
     };
     lines.iter().rev().find_map(op).map(Loc)
 }
@@ -183,6 +182,11 @@ ret;
         assert_eq!(op_at_line(PTX, 4), Some(Loc(4)));
         assert_eq!(op_at_line(PTX, 7), Some(Loc(9)));
         assert_eq!(op_at_line(PTX, 700), Some(Loc(9)));
+        assert_eq!(
+            op_at_line(".loc 2 120 8 // op7\nret;\n", 2),
+            Some(Loc(7)),
+            "the user's line 120"
+        );
     }
 
     #[test]

@@ -141,6 +141,38 @@ pub unsafe extern "C" fn smalt_compile(
     })
 }
 
+/// The kernel's text after each pass, as JSON: `[["import", "…"], …, ["print", PTX]]`. Compiles anew, past the cache.
+///
+/// # Safety
+/// As for [`smalt_compile`]; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_show(
+    descriptor: *const u8,
+    descriptor_len: usize,
+    debug: *const u8,
+    debug_len: usize,
+    options: *const u8,
+    options_len: usize,
+    out: *mut Bytes,
+) -> Bytes {
+    // SAFETY: as our caller promises.
+    let (descriptor, debug, options) = unsafe {
+        (
+            slice(descriptor, descriptor_len),
+            slice(debug, debug_len),
+            slice(options, options_len),
+        )
+    };
+    let locations = Locations::decode(debug);
+    answer(&locations, || {
+        let options: CompileOptions = from_json("the options", options)?;
+        let shown = runtime::pipeline::show(descriptor, debug, &options)?;
+        // SAFETY: as our caller promises.
+        unsafe { out.write(Bytes::new(json!(shown).to_string())) };
+        Ok(())
+    })
+}
+
 /// A kernel given as PTX text.
 #[derive(Deserialize)]
 struct PtxKernel {

@@ -97,6 +97,10 @@ fn open() -> Result<Driver, Error> {
         return Err(Error::new(
             Fault::Environment,
             "there is no NVIDIA driver on this machine (libcuda.so.1)",
+        )
+        .expected("a GPU of compute capability 9.0 and its driver, CUDA 12.0 or newer")
+        .remedy(
+            "run on the CPU platform, where kernels run in the emulator; `python -m smalt doctor` says what is here",
         ));
     }
     // SAFETY: the library is present, so that this does not panic; it is never unloaded.

@@ -252,6 +252,7 @@ fn misaligned(spec: &TensorMap, address: u64) -> Error {
     Error::invalid(format!("buffer {} of a TMA transfer is misaligned", spec.buffer))
         .expected("an address that is a multiple of 16")
         .got(format!("{address:#x} ({} bytes into the buffer)", spec.byte_offset))
+        .remedy("pass an array of its own (XLA aligns those), not a view of another library's memory")
 }
 
 fn encode(driver: &Driver, spec: &TensorMap) -> Result<sys::CUtensorMap, Error> {

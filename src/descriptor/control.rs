@@ -130,7 +130,8 @@ fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
         return Err(r.damaged("`ref_transforms` for another number of allocations"));
     }
     if r.group() == Group::Warp && !body.params.is_empty() {
-        return Err(Error::unsupported("scratch allocated inside of a warp region"));
+        return Err(Error::unsupported("scratch allocated inside of a warp region")
+            .remedy("allocate it before the warp region"));
     }
     let region = r.importer.kernel.new_region(r.group());
     let (loc, threads) = (r.loc, r.importer.kernel.num_warpgroups);
@@ -144,7 +145,8 @@ fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
             match data.kind {
                 AllocKind::Register { .. } if !ids.is_empty() => {
                     return Err(Error::invalid("an accumulator shared by several threads")
-                        .expected("an accumulator allocated without `collective_axes`"));
+                        .expected("an accumulator allocated without `collective_axes`")
+                        .remedy("give each warpgroup its own accumulator, of its part of the rows"));
                 }
                 AllocKind::Register { .. } => data.collective = false,
                 AllocKind::Semaphore { .. } => {}
@@ -301,7 +303,8 @@ fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
         return Err(Error::unsupported("warp regions of a size other than 4"));
     }
     if r.group() == Group::Warp {
-        return Err(Error::unsupported("a warp region inside of a warp region"));
+        return Err(Error::unsupported("a warp region inside of a warp region")
+            .remedy("branch on the warp's index instead of nesting"));
     }
     if !body.params.is_empty() || !body.results.is_empty() {
         return Err(r.damaged("the body has parameters or results"));
@@ -454,7 +457,7 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
     let mut format = r.text("fmt")?.to_string();
     let placeholders = r.bool_or("has_placeholders", false)?;
     if r.bool_or("ordered", false)? {
-        return Err(Error::unsupported("ordered `debug_print`"));
+        return Err(Error::unsupported("ordered `debug_print`").remedy("print unordered"));
     }
     r.ignore("partitioned");
     if !placeholders {
@@ -489,7 +492,10 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
         _ => {
             let what = if asm.is_empty() { function } else { asm };
             return Err(Error::unsupported(format!("`inline_mgpu` of {what:?}"))
-                .expected("one of the proxy fences that JAX's own helpers use"));
+                .expected("one of the proxy fences that JAX's own helpers use")
+                .remedy(
+                    "inline_mgpu builds MLIR, which smalt has none of: write it with plgpu and jax.numpy operations",
+                ));
         }
     };
     r.arity(0)?;

@@ -81,9 +81,39 @@ impl DebugTable {
             .collect()
     }
 
+    /// The innermost frame of an op that the table knows; the call site's where the op is the kernel's own.
+    fn locate_or_call_site(&self, loc: Loc) -> Option<Frame<'_>> {
+        let known = (loc.0 as usize) < self.chains.len();
+        let frames = [loc, Loc::CALL_SITE].map(|loc| self.locate(loc).into_iter().next());
+        frames.into_iter().flatten().next().filter(|_| known)
+    }
+
+    /// `op7` in a text becomes `op7, kernel.py:12`, as far as the table knows the op.
+    fn name_ops(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find("op") {
+            let starts_word = !rest[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            let (before, after) = rest.split_at(at + 2);
+            out.push_str(before);
+            let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, tail) = after.split_at(digits);
+            out.push_str(number);
+            if let (true, Ok(op)) = (starts_word, number.parse())
+                && let Some(frame) = self.locate_or_call_site(Loc(op))
+                && !tail.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+            {
+                // Writing to a String cannot fail.
+                let _ = write!(out, ", {}:{}", frame.file, frame.line);
+            }
+            rest = tail;
+        }
+        out + rest
+    }
+
     /// The error's text followed by where it is: the op's frames, then the call site's.
     pub fn render(&self, error: &Error) -> String {
-        let mut text = error.to_string();
+        let mut text = self.name_ops(&error.to_string());
         let op = error.loc.filter(|&loc| loc != Loc::CALL_SITE);
         for (what, loc) in [("at", op), ("called from", Some(Loc::CALL_SITE))] {
             let frames = loc.map(|loc| self.locate(loc)).unwrap_or_default();

@@ -93,6 +93,13 @@ impl Importer {
                 .got(format!("num_threads = {}", d.num_threads))
                 .remedy("use fewer threads, each with larger tiles"));
         }
+        if params.profile_space != 0 {
+            return Err(
+                Error::unsupported("profiling inside of a kernel (CompilerParams.profile_space)")
+                    .at(Loc::CALL_SITE)
+                    .remedy("leave profile_space at 0; profile with Nsight Compute and SMALT_LINEINFO=1"),
+            );
+        }
         let mut kernel = Kernel::empty(d.name.clone(), d.num_threads);
         kernel.semantics = Semantics {
             false_predicate_suppresses_arrival: semantics.false_predicate_suppresses_arrival,
@@ -138,10 +145,18 @@ impl Importer {
         if cluster_size.is_none_or(|n| n == 0 || n > MAX_CLUSTER) {
             return Err(Error::invalid("the cluster's size")
                 .at(Loc::CALL_SITE)
-                .expected(format!("1 to {MAX_CLUSTER} blocks"))
-                .got(format!("{cluster:?}")));
+                .expected(format!("1 to {MAX_CLUSTER} blocks (8 are portable)"))
+                .got(format!("{cluster:?}"))
+                .remedy("use a smaller cluster and a larger grid"));
         }
         let grid = importer.kernel.grid_sizes();
+        if grid.contains(&0) {
+            return Err(Error::invalid("a grid without blocks")
+                .at(Loc::CALL_SITE)
+                .expected("every grid axis of at least one block")
+                .got(format!("{grid:?}"))
+                .remedy("do not call the kernel for an empty array (or an empty batch under vmap)"));
+        }
         if grid
             .iter()
             .try_fold(1u64, |n, &s| n.checked_mul(s.max(1)))
@@ -150,7 +165,8 @@ impl Importer {
             return Err(Error::invalid("the grid's size")
                 .at(Loc::CALL_SITE)
                 .expected("fewer than 2^31 blocks")
-                .got(format!("{grid:?}")));
+                .got(format!("{grid:?}"))
+                .remedy("give each block more work: a loop over part of the grid"));
         }
         if d.thread_axis != 0 {
             let size = u64::from(d.num_threads);
@@ -345,8 +361,9 @@ impl Importer {
         {
             return Err(Error::invalid("a barrier's number of arrivals")
                 .at(loc)
-                .expected("1 to 4096")
-                .got(num_arrivals.to_string()));
+                .expected("num_arrivals from 1 to 4096: one for each warpgroup (or warp) that arrives")
+                .got(num_arrivals.to_string())
+                .remedy("count the barrier_arrive calls of one phase"));
         }
         Ok(AllocData {
             kind,
@@ -365,7 +382,15 @@ impl Importer {
             AxisKind::Grid(_) | AxisKind::Thread | AxisKind::Warp | AxisKind::DeviceMesh(_) => Err(Error::invalid(
                 format!("the collective axis {:?}", self.kernel.axes[axis].name),
             )
-            .expected("an axis of the cluster")),
+            .expected("an axis of the cluster (cluster_names=)")
+            .got(match self.kernel.axes[axis].kind {
+                AxisKind::Grid(_) => "an axis of the grid",
+                AxisKind::Thread => "the thread axis",
+                AxisKind::Warp => "the warp axis",
+                AxisKind::DeviceMesh(_) => "an axis of the device mesh",
+                AxisKind::Cluster(_) => "an axis of the cluster",
+            })
+            .remedy("move the axis from grid= to cluster=: only blocks of one cluster can share a copy")),
         }
     }
 
@@ -455,9 +480,29 @@ impl Importer {
         let mut reader = OpReader::new(self, op, region)?;
         let known = arrays::import(&mut reader)? || control::import(&mut reader)? || memory::import(&mut reader)?;
         if !known {
-            return Err(Error::unsupported(format!("the primitive `{}`", op.primitive)));
+            return Err(
+                Error::unsupported(format!("the primitive `{}`", op.primitive)).remedy(instead_of(&op.primitive))
+            );
         }
         reader.finish()
+    }
+}
+
+/// What to do without a primitive.
+fn instead_of(primitive: &str) -> &'static str {
+    match primitive {
+        p if p.starts_with("random_") || p.starts_with("threefry") => {
+            "draw the numbers outside of the kernel and pass them as an argument"
+        }
+        "check" => "check outside of the kernel, or write what was found to an output",
+        p if p.ends_with("callback") => "call back outside of the kernel, in the jitted function around it",
+        p if p.contains("tmem") || p.starts_with("tcgen05") || p.contains("cluster_cancel") => {
+            "that is for sm_100a; on sm_90a use plgpu.wgmma, plgpu.ACC and SMEM"
+        }
+        _ => {
+            "compute it outside of the kernel, in the jitted function around it, or write it with element-wise operations, \
+             reductions and loops"
+        }
     }
 }
 

@@ -278,11 +278,30 @@ fn destination(r: &mut OpReader<'_>) -> Result<(RefUse, Value)> {
     Ok((dst, value))
 }
 
+/// The reference's memory and type, for messages.
+fn in_words(r: &OpReader<'_>, u: &RefUse) -> String {
+    let space = match &r.importer.kernel.allocs[u.alloc].kind {
+        AllocKind::Gmem { .. } => "GMEM",
+        AllocKind::Smem { .. } | AllocKind::SmemUnion => "SMEM",
+        AllocKind::Tmem { .. } | AllocKind::TmemUnion => "TMEM",
+        AllocKind::Register { .. } => "registers",
+        AllocKind::Barrier { .. } => "barriers",
+        AllocKind::Semaphore { .. } => "semaphores",
+    };
+    match u.dtype() {
+        Some(dtype) => format!("{dtype}{:?} in {space}", u.shape.as_slice()),
+        None => space.into(),
+    }
+}
+
 fn in_gmem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
     if r.importer.kernel.allocs[u.alloc].is_gmem() {
         return Ok(());
     }
-    Err(Error::invalid(format!("`{}`", r.op.primitive)).expected("a reference to GMEM on that side"))
+    Err(Error::invalid(format!("`{}`", r.op.primitive))
+        .expected("a reference to GMEM on that side")
+        .got(in_words(r, u))
+        .remedy("shared memory is on one side of a copy only: go through registers (dst[...] = src[...])"))
 }
 
 fn in_smem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
@@ -290,7 +309,10 @@ fn in_smem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
     if data.is_smem() && u.dtype().is_some() {
         return Ok(());
     }
-    Err(Error::invalid(format!("`{}`", r.op.primitive)).expected("a reference to SMEM on that side"))
+    Err(Error::invalid(format!("`{}`", r.op.primitive))
+        .expected("a reference to SMEM (plgpu.SMEM) as this operand")
+        .got(in_words(r, u))
+        .remedy("copy it to an SMEM scratch buffer first (plgpu.copy_gmem_to_smem)"))
 }
 
 fn same_type(r: &OpReader<'_>, src: &RefUse, dst: &RefUse) -> Result<()> {
@@ -446,7 +468,8 @@ fn accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
 fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
     r.arity(3)?;
     if r.group() != Group::Warpgroup {
-        return Err(Error::invalid("`wgmma` inside of a warp region"));
+        return Err(Error::invalid("`wgmma` inside of a warp region")
+            .remedy("all four warps of a warpgroup issue a wgmma together: move it out of the warp region"));
     }
     let acc = accumulator(r, 0)?;
     let (a, ta) = if r.is_ref(1) {
@@ -476,12 +499,14 @@ fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
     if !shapes || !types {
         return Err(Error::invalid("`wgmma`")
             .expected("acc[m,n] += a[m,k] @ b[k,n] in f16, bf16, f32 (tf32), fp8 or 8-bit integers")
-            .got(format!("{tc} += {ta} @ {tb}")));
+            .got(format!("{tc} += {ta} @ {tb}"))
+            .remedy("convert the operands, and accumulate in float32 (int32 for 8-bit integers)"));
     }
     if tc.shape()[0] % 64 != 0 || tc.shape()[1] % 8 != 0 {
         return Err(Error::invalid("`wgmma`")
             .expected("m a multiple of 64, n a multiple of 8")
-            .got(format!("{tc} += {ta} @ {tb}")));
+            .got(format!("{tc} += {ta} @ {tb}"))
+            .remedy("pad the tile, and give each warpgroup at least 64 rows"));
     }
     r.effect(OpKind::Wgmma {
         acc: AccUse::Ref(acc),

@@ -46,8 +46,13 @@ pub fn dtype(raw: i32) -> Result<DType> {
         P::F8e4m3 => DType::F8E4M3,
         P::F6e2m3fn => DType::F6E2M3FN,
         P::F6e3m2fn => DType::F6E3M2FN,
-        P::Key => return Err(Error::unsupported("PRNG keys (jax.random) inside a kernel")),
-        P::C64 | P::C128 => return Err(Error::unsupported("complex numbers")),
+        P::Key => {
+            return Err(Error::unsupported("PRNG keys (jax.random) inside a kernel")
+                .remedy("draw the numbers outside of the kernel and pass them as an argument"));
+        }
+        P::C64 | P::C128 => {
+            return Err(Error::unsupported("complex numbers").remedy("pass real and imaginary parts as two arrays"));
+        }
         P::Float0 => return Err(Error::unsupported("float0 values")),
     })
 }

@@ -90,7 +90,9 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
         Fault::Execution,
         "deadlock: every warp waits, and nothing is in flight that could wake one",
     )
-    .got(text.trim_end());
+    .expected("every phase that is waited for to get its arrivals (num_arrivals) and the bytes of its copies")
+    .got(text.trim_end())
+    .remedy("count the barrier_arrive calls and copies of each phase against num_arrivals, and look for a wait that comes first");
     error.loc = first;
     error
 }

@@ -268,9 +268,14 @@ pub fn denied<H: Hooks>(
         format!("{verb} of {bytes} {space} bytes by lane {lane}: {cause}"),
     )
     .got(format!("address 0x{address:x}: {where_}"));
-    if why == Denied::Misaligned {
-        error = error.expected(format!("a multiple of {bytes}"));
-    }
+    error = match why {
+        Denied::Misaligned => error.expected(format!("a multiple of {bytes}")),
+        Denied::OutOfBounds => error
+            .expected("an access inside of the array: indices at run time are not clamped")
+            .remedy("check this line's indices: for pl.ds, start + size must not exceed the dimension"),
+        Denied::Undefined => error.remedy("write it first, or wait for the copy that does"),
+        Denied::Gone => error.remedy("keep the block alive until its peers are done: a cluster barrier at the end"),
+    };
     m.fail(error)
 }
 

@@ -21,6 +21,7 @@
 //! Architecture invariant: this room knows no layouts beyond what the user wrote ([`types::LayoutSpec`]), no PTX, and no protobuf.
 pub mod alloc;
 pub mod check_inputs;
+pub mod check_registers;
 pub mod compose_views;
 pub mod defer_drains;
 pub mod effects;

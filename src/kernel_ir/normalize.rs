@@ -24,6 +24,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("eliminate_dead_code", eliminate_dead_code::run),
     ("defer_drains", defer_drains::run),
     ("compute_facts", compute_facts),
+    ("check_registers", check_registers::run),
 ];
 
 fn compute_facts(kernel: &mut Kernel) -> Result<()> {

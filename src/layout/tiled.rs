@@ -56,6 +56,22 @@ struct Tiled {
     size: u64,
 }
 
+/// The name that users know a layout by, e.g. `WGMMA`.
+pub fn name_of(layout: &RegisterLayout) -> Option<&'static str> {
+    let named: [(&str, fn() -> TiledLayout); 7] = [
+        ("WGMMA", TiledLayout::wgmma),
+        ("WGMMA.reduce(1)", TiledLayout::wgmma_row),
+        ("WGMMA.reduce(0)", TiledLayout::wgmma_col),
+        ("WGMMA_8BIT", TiledLayout::wgmma_8bit),
+        ("WGMMA_UPCAST_2X", TiledLayout::wgmma_upcast_2x),
+        ("WGMMA_UPCAST_4X", TiledLayout::wgmma_upcast_4x),
+        ("WGMMA_TRANSPOSED", TiledLayout::wgmma_transposed),
+    ];
+    let is =
+        |tiled: TiledLayout| tiled.divides(layout.shape()) && tiled.instantiate(layout.shape()).as_ref() == Ok(layout);
+    named.iter().find(|(_, make)| is(make())).map(|(name, _)| *name)
+}
+
 impl TiledLayout {
     pub fn new(tiling: &[&[u64]], warp: &[Part], lane: &[Part], vector: i32) -> TiledLayout {
         TiledLayout {

@@ -8,7 +8,7 @@
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
-use cranelift_entity::{EntityRef, SecondaryMap};
+use cranelift_entity::SecondaryMap;
 use std::fmt::Write;
 
 /// Alignment of data in shared memory: the period of the 128-byte swizzle.
@@ -254,29 +254,42 @@ impl<'a> Placer<'a> {
     }
 }
 
+/// The sum, and what it is made of, the largest first.
 fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, limits: Limits) -> Error {
-    let mut table = String::new();
-    let mut biggest = (0, Loc::CALL_SITE);
-    for (alloc, data) in kernel.allocs.iter() {
-        let (AllocKind::Smem { dtype, .. }, None) = (&data.kind, &data.within) else {
-            continue;
+    let mut rows: Vec<(u64, String, Loc)> = vec![];
+    for (_, data) in kernel.allocs.iter() {
+        let count: u64 = data.shape.iter().product();
+        let (bytes, what) = match (&data.kind, &data.within) {
+            (AllocKind::Smem { dtype, .. }, None) => (
+                dtype.bytes(count).unwrap_or(u64::MAX),
+                format!("{dtype}{:?}", data.shape.as_slice()),
+            ),
+            (AllocKind::SmemUnion, _) => (count, "a RefUnion".into()),
+            (AllocKind::Barrier { .. }, _) => (8 * count, format!("{count} barriers")),
+            _ => continue,
         };
-        let bytes = dtype.bytes(data.shape.iter().product()).unwrap_or(u64::MAX);
-        if bytes > biggest.0 {
-            biggest = (bytes, data.loc);
-        }
-        // A String does not fail to grow.
-        let _ = write!(
-            table,
-            "\n    {bytes:>8} bytes: {dtype}{:?} (alloc{})",
-            data.shape.as_slice(),
-            alloc.index()
-        );
+        rows.push((bytes, what, data.loc));
     }
-    let _ = write!(table, "\n    {fixed:>8} bytes: barriers and scratch");
+    rows.sort_by_key(|row| std::cmp::Reverse(row.0));
+    let mut table = String::new();
+    for (bytes, what, loc) in rows.iter().take(LISTED) {
+        // A String does not fail to grow.
+        let _ = write!(table, "\n    {bytes:>8} bytes: {what} ({loc})");
+    }
+    if let Some(rest @ 1..) = rows.len().checked_sub(LISTED) {
+        let bytes: u64 = rows[LISTED..].iter().fold(0, |sum, row| sum.saturating_add(row.0));
+        let _ = write!(table, "\n    {bytes:>8} bytes: {rest} smaller ones");
+    }
+    let _ = write!(
+        table,
+        "\n    {fixed:>8} bytes: all barriers, and the compiler's scratch"
+    );
     Error::invalid("shared memory")
-        .at(biggest.1)
+        .at(rows.first().map_or(Loc::CALL_SITE, |row| row.2))
         .expected(format!("at most {} bytes for a block", limits.smem_bytes))
         .got(format!("{} bytes:{table}", placer.end + fixed))
         .remedy("use smaller tiles, fewer pipeline stages (max_concurrent_steps), or a RefUnion for buffers that are not alive together")
 }
+
+/// Allocations that the error of too much shared memory names.
+const LISTED: usize = 8;

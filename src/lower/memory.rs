@@ -70,7 +70,8 @@ fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
         ));
     }
     if r.place != Place::Here {
-        return Err(Error::unsupported("device memory of another device"));
+        return Err(Error::unsupported("device memory of another device")
+            .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"));
     }
     let view = view::gmem_view(cx, r)?;
     let buffer = cx.buffer_of(r.alloc)?;

@@ -28,7 +28,8 @@ fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<ssa::Value>> {
         return Err(Error::internal(format!("{} is no semaphore", r.alloc)).at(cx.b.loc()));
     };
     if r.place != Place::Here {
-        return Err(Error::unsupported("semaphores of another device"));
+        return Err(Error::unsupported("semaphores of another device")
+            .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"));
     }
     let buffer = cx.buffer_of(r.alloc)?;
     let mut base: S = cx.buffer_pointer(buffer).into();

@@ -61,15 +61,21 @@ fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
         CopyError::NotDense => "copy whole tiles, into a buffer (or slot) of its own".into(),
         CopyError::MinorSize { .. } => "copy rows of a multiple of 16 bytes".into(),
         CopyError::SwizzleWidth { .. } => "tile the buffer's minor dimension by exactly the swizzle's width".into(),
-        CopyError::Shapes { .. }
-        | CopyError::MinorStride
-        | CopyError::Stride { .. }
-        | CopyError::Dimensions { .. }
-        | CopyError::Parts { .. }
-        | CopyError::Pieces { .. }
-        | CopyError::SmemAlignment { .. }
-        | CopyError::Limits { .. }
-        | CopyError::Alignment { .. } => "change the array's or the block's shape".into(),
+        CopyError::SmemAlignment { needed, .. } => format!(
+            "copy to whole slots (a leading dimension of the buffer), or start at a multiple of {needed} bytes and say so \
+             with pl.multiple_of"
+        ),
+        CopyError::Stride { .. } | CopyError::Alignment { .. } => {
+            "pad the array's minor dimension to a multiple of 16 bytes, or load it with ref[...] instead of a copy"
+                .into()
+        }
+        CopyError::MinorStride => "transpose the array outside of the kernel, or load it with ref[...]".into(),
+        CopyError::Dimensions { .. } => "copy in a loop over the outer dimensions".into(),
+        CopyError::Parts { .. } => {
+            "let the outer dimension be a multiple of the number of blocks that share the copy".into()
+        }
+        CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
+        CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
     };
     Error::invalid(op)
         .expected("a slice that the copy engine can move")

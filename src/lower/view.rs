@@ -207,9 +207,10 @@ pub fn gmem_dims(cx: &LowerCx, r: &RefUse) -> Result<SmallVec<[GmemDim; 4]>> {
                         DimIndex::Slice { start, size, stride: 1 } => (*start, *size, false),
                         DimIndex::Slice { .. } => return Err(Error::unsupported("strided slices in copies")),
                         DimIndex::Gather(_) => {
-                            return Err(Error::unsupported(
-                                "arrays as indices of a copy (TMA gather needs sm_100a)",
-                            ));
+                            return Err(
+                                Error::unsupported("arrays as indices of a copy (TMA gather needs sm_100a)")
+                                    .remedy("copy row by row in a loop, or gather with ref[indices]"),
+                            );
                         }
                     };
                     match start_of(kernel, start) {

@@ -385,6 +385,12 @@ fn parse_blocks(p: &mut Parser<'_>) -> Result<Vec<Block>, Error> {
             p.line();
             continue;
         }
+        if line.starts_with(".loc ") {
+            let op = line.rsplit_once("// op").and_then(|(_, n)| n.trim().parse().ok());
+            loc = Loc(op.ok_or_else(|| p.error("a .loc with its op as a comment"))?);
+            p.line();
+            continue;
+        }
         let Some((insts, ending, jump, at)) = blocks.last_mut() else {
             return Err(p.error("a label before the first instruction"));
         };

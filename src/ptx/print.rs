@@ -233,8 +233,31 @@ pub fn print_with_launch(flat: &Flat) -> Result<String, Error> {
     Ok(format!("// smalt.launch {json}\n{}", print(flat)))
 }
 
+/// Where ops come from, in the user's files: for profilers and compute-sanitizer.
+#[derive(Clone, Default, Debug)]
+pub struct SourceLines {
+    pub files: Vec<String>,
+    /// By op: a file of `files`, line and column from 1.
+    pub by_op: Vec<Option<SourceLine>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceLine {
+    pub file: u32,
+    pub line: u32,
+    pub column: u32,
+}
+
+/// The file that `.loc` names for ops without a place in the user's files: lines are ops.
+const OPS_FILE: &str = "smalt.op";
+
 /// The whole module. Every instruction carries `.loc` with its op as the line of one synthetic file.
 pub fn print(flat: &Flat) -> String {
+    print_with_lines(flat, &SourceLines::default())
+}
+
+/// The module with real files and lines, as far as `lines` knows the op, which then follows as a comment (`// op7`).
+pub fn print_with_lines(flat: &Flat, lines: &SourceLines) -> String {
     let mut out = String::with_capacity(256 * 1024);
     let version = isa_version(flat);
     let _ = writeln!(out, ".version {}.{}", version / 10, version % 10);
@@ -272,7 +295,11 @@ pub fn print(flat: &Flat) -> String {
         for inst in &block.insts {
             if inst.loc.0.max(line.min(1)) != line {
                 line = inst.loc.0.max(1);
-                let _ = writeln!(out, "\t.loc 1 {line} 0");
+                let _ = match lines.by_op.get(inst.loc.0 as usize).copied().flatten() {
+                    // File 1 is that of ops.
+                    Some(at) => writeln!(out, "\t.loc {} {} {} // {}", at.file + 2, at.line, at.column, inst.loc),
+                    None => writeln!(out, "\t.loc 1 {line} 0"),
+                };
             }
             out.push('\t');
             write_flat_inst(&mut out, inst);
@@ -314,7 +341,12 @@ pub fn print(flat: &Flat) -> String {
             Terminator::Return => out.push_str("\tret;\n"),
         }
     }
-    out.push_str("}\n.file 1 \"smalt.op\"\n");
+    let _ = writeln!(out, "}}\n.file 1 \"{OPS_FILE}\"");
+    for (i, file) in lines.files.iter().enumerate() {
+        // No assembler takes quotes or control characters in a file's name.
+        let name: String = file.chars().filter(|c| !c.is_control() && *c != '"').collect();
+        let _ = writeln!(out, ".file {} \"{name}\"", i + 2);
+    }
     out
 }
 

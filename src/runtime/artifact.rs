@@ -5,7 +5,7 @@ use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::emulate::Program;
-use crate::error::{Error, Fault};
+use crate::error::{Error, Fault, Loc};
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSwizzle};
 use serde::Serialize;
 use serde_json::json;
@@ -44,7 +44,11 @@ impl Artifact {
     ) -> Artifact {
         Artifact {
             hash: cache::hash(descriptor),
-            debug: if options.line_info { debug.to_vec() } else { Vec::new() },
+            debug: if options.line_info || super::dump::wants_locations() {
+                debug.to_vec()
+            } else {
+                Vec::new()
+            },
             descriptor: descriptor.to_vec(),
             options,
             compiled,
@@ -64,6 +68,7 @@ impl Artifact {
             launch,
             buffers,
             notes: serde_json::Value::Null,
+            smem: Vec::new(),
             host: None,
         };
         let options = CompileOptions {
@@ -71,6 +76,11 @@ impl Artifact {
             line_info: false,
         };
         Artifact::new(b"", b"", options, compiled, Vec::new())
+    }
+
+    /// The locations of the call site that was compiled first, where somebody wants them.
+    pub(super) fn debug(&self) -> &[u8] {
+        &self.debug
     }
 
     pub fn launch(&self) -> &LaunchSpec {
@@ -98,7 +108,12 @@ impl Artifact {
             super::dump::dump_assembled(self, assembled.as_ref());
             Ok(assembled)
         };
-        match self.assembled.get_or_init(assemble) {
+        let first = self.assembled.get().is_none();
+        let assembled = self.assembled.get_or_init(assemble);
+        if first {
+            super::dump::dump_report(self);
+        }
+        match assembled {
             Ok(assembled) => Ok(assembled.as_ref()),
             Err(error) => Err(error.clone()),
         }
@@ -193,6 +208,15 @@ impl Artifact {
             };
             assembled.log.warnings.iter().map(one).collect::<Vec<_>>()
         });
+        let with_line = |mut row: serde_json::Value| {
+            let op = row["op"].as_u64().and_then(|op| u32::try_from(op).ok());
+            row["at"] = json!(op.and_then(|op| locations.line(Loc(op))));
+            row
+        };
+        let mut notes = self.compiled.notes.clone();
+        if let Some(rows) = notes.get_mut("layouts").and_then(serde_json::Value::as_array_mut) {
+            rows.iter_mut().for_each(|row| *row = with_line(row.take()));
+        }
         let devices = self
             .loaded
             .iter()
@@ -209,7 +233,9 @@ impl Artifact {
             "assembled": assembled,
             "warnings": warnings,
             "devices": devices.collect::<Vec<_>>(),
-            "notes": self.compiled.notes,
+            "shared_memory": self.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
+            "occupancy": occupancy(self.launch(), assembled.and_then(|assembled| assembled.log.registers)),
+            "notes": notes,
         })
     }
 
@@ -223,6 +249,30 @@ impl Artifact {
             .map_or(self.compiled.ptx.len(), |assembled| assembled.cubin.len());
         4096 + self.descriptor.len() + self.debug.len() + self.compiled.ptx.len() + program + cubin
     }
+}
+
+/// Blocks of a multiprocessor at once, and what limits them. `registers`: of a thread, where an assembler has said.
+///
+/// Limits of compute capability 9.0 and 10.0: CUDA C Programming Guide, "Technical Specifications per Compute
+/// Capability"; registers are given out 256 at a time to each warp, and the system takes 1 KiB of shared memory a block.
+fn occupancy(launch: &LaunchSpec, registers: Option<u32>) -> serde_json::Value {
+    let threads = launch.block.max(1).next_multiple_of(32);
+    let by_registers = registers.map(|n| {
+        let warp = (n.clamp(1, 255) * 32).next_multiple_of(256);
+        65_536 / warp / (threads / 32)
+    });
+    let limits = [
+        (Some(233_472 / launch.smem_bytes.saturating_add(1024)), "shared memory"),
+        (by_registers, "registers"),
+        (Some(2048 / threads), "threads"),
+        (Some(32), "blocks"),
+    ];
+    let least = limits
+        .iter()
+        .filter_map(|(n, what)| Some(((*n)?, *what)))
+        .min_by_key(|(n, _)| *n);
+    let (blocks, limit) = least.unwrap_or((0, ""));
+    json!({"blocks_per_multiprocessor": blocks, "limited_by": limit})
 }
 
 /// The launch in the driver's terms. Numbers are those of cuda.h.
@@ -306,6 +356,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             },
             buffers: roles.map(buffer).to_vec(),
             notes: serde_json::Value::Null,
+            smem: Vec::new(),
             host: Some(host),
         }
     };

@@ -5,7 +5,6 @@
 use super::env::{self, Dump, Env};
 use super::{Artifact, Locations, cache};
 use crate::assemble::Assembled;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First bytes of a dumped descriptor: then the descriptor's length (u64, little endian), the descriptor, the debug
@@ -35,51 +34,68 @@ pub(super) fn dump_compiling(descriptor: &[u8], debug: &[u8], shown: &[(&'static
     }
 }
 
+/// Whether artifacts keep their locations, for reports.
+pub(super) fn wants_locations() -> bool {
+    env::get().is_ok_and(|env| env.dumps(Dump::Report))
+}
+
 pub(super) fn dump_compiled(artifact: &Artifact) {
     let Ok(env) = env::get() else { return };
     if env.dumps(Dump::Ptx) {
-        let extension = format!("{}.ptx", artifact.options.target);
-        write(
-            env,
-            &artifact.compiled.name,
-            &artifact.hash,
-            &extension,
-            artifact.compiled.ptx.as_bytes(),
-        );
+        write_of(env, artifact, "ptx", artifact.compiled.ptx.as_bytes());
+    }
+    if env.dumps(Dump::Report) {
+        write_report(env, artifact);
+    }
+    // What is asked for is made, for the emulator's kernels too.
+    if env.dumps(Dump::Cubin) || env.dumps(Dump::Ptxas) {
+        match artifact.assembled() {
+            Ok(Some(_)) => {}
+            Ok(None) => say("cubin and ptxas need an assembler: `python -m smalt doctor` says what to install"),
+            Err(error) => say(&error.to_string()),
+        }
     }
 }
 
 pub(super) fn dump_assembled(artifact: &Artifact, assembled: Option<&Assembled>) {
     let Ok(env) = env::get() else { return };
-    let name = |extension: &str| format!("{}.{extension}", artifact.options.target);
-    if let Some(assembled) = assembled {
-        if env.dumps(Dump::Cubin) {
-            write(
-                env,
-                &artifact.compiled.name,
-                &artifact.hash,
-                &name("cubin"),
-                &assembled.cubin,
-            );
-        }
-        if env.dumps(Dump::Ptxas) {
-            let text = assembled.log.text.as_bytes();
-            write(env, &artifact.compiled.name, &artifact.hash, &name("ptxas.txt"), text);
-        }
+    let Some(assembled) = assembled else { return };
+    if env.dumps(Dump::Cubin) {
+        write_of(env, artifact, "cubin", &assembled.cubin);
     }
-    if env.dumps(Dump::Report) {
-        let report = format!("{:#}\n", artifact.report(&Locations::default()));
-        write(
-            env,
-            &artifact.compiled.name,
-            &artifact.hash,
-            &name("report.json"),
-            report.as_bytes(),
-        );
+    if env.dumps(Dump::Ptxas) {
+        write_of(env, artifact, "ptxas.txt", assembled.log.text.as_bytes());
     }
 }
 
-fn write(env: &Env, name: &str, hash: &str, extension: &str, bytes: &[u8]) -> Option<PathBuf> {
+/// The report, once more when registers are known.
+pub(super) fn dump_report(artifact: &Artifact) {
+    if let Ok(env) = env::get()
+        && env.dumps(Dump::Report)
+    {
+        write_report(env, artifact);
+    }
+}
+
+fn write_report(env: &Env, artifact: &Artifact) {
+    let report = format!("{:#}\n", artifact.report(&Locations::decode(artifact.debug())));
+    write_of(env, artifact, "report.json", report.as_bytes());
+}
+
+fn write_of(env: &Env, artifact: &Artifact, extension: &str, bytes: &[u8]) {
+    let extension = format!("{}.{extension}", artifact.options.target);
+    write(env, &artifact.compiled.name, &artifact.hash, &extension, bytes);
+}
+
+/// Says once what goes wrong with dumps.
+fn say(what: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!("smalt: SMALT_DUMP: {what}");
+    }
+}
+
+fn write(env: &Env, name: &str, hash: &str, extension: &str, bytes: &[u8]) {
     // A kernel's name is the user's: only what is safe in a file's name.
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
     let name = name.chars().take(64).map(safe).collect::<String>();
@@ -87,14 +103,7 @@ fn write(env: &Env, name: &str, hash: &str, extension: &str, bytes: &[u8]) -> Op
         .dump_dir
         .join(format!("{name}-{}.{extension}", &hash[..hash.len().min(12)]));
     let written = std::fs::create_dir_all(&env.dump_dir).and_then(|()| std::fs::write(&file, bytes));
-    match written {
-        Ok(()) => Some(file),
-        Err(error) => {
-            static SAID: AtomicBool = AtomicBool::new(false);
-            if !SAID.swap(true, Ordering::Relaxed) {
-                eprintln!("smalt: SMALT_DUMP: {}: {error}", file.display());
-            }
-            None
-        }
+    if let Err(error) = written {
+        say(&format!("{}: {error}", file.display()));
     }
 }

@@ -1,6 +1,7 @@
 //! The CPU's side of a launch.
 use super::Artifact;
 use super::buffers::BufferRole;
+use super::pipeline::SmemPlace;
 use crate::cuda;
 use crate::emulate;
 use crate::error::Error;
@@ -44,7 +45,45 @@ pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<emulate
         })
         .collect();
     // SAFETY: as our caller promises.
-    unsafe { emulate::run(program, &buffers, &options()?) }
+    unsafe { emulate::run(program, &buffers, &options()?) }.map_err(|error| name_buffers(error, artifact))
+}
+
+/// The emulator knows buffers by their numbers: adds what they are.
+fn name_buffers(mut error: Error, artifact: &Artifact) -> Error {
+    for (i, spec) in artifact.compiled.buffers.iter().enumerate() {
+        let role = match spec.role {
+            BufferRole::Input => "input",
+            BufferRole::Output => "output",
+            BufferRole::Mutable => "mutable",
+            BufferRole::Scratch => "scratch",
+        };
+        let named = format!("buffer {i} ({role} {}), ", spec.text);
+        error.got = error.got.map(|text| text.replace(&format!("buffer {i}, "), &named));
+    }
+    error.got = error.got.map(|text| name_barriers(&text, artifact));
+    error
+}
+
+/// "mbarrier at shared offset 64" and what it is of.
+fn name_barriers(text: &str, artifact: &Artifact) -> String {
+    const MARK: &str = "mbarrier at shared offset ";
+    let mut parts = text.split(MARK);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, rest) = part.split_at(digits);
+        out += MARK;
+        out += number;
+        let offset: u64 = number.parse().unwrap_or(u64::MAX);
+        let inside =
+            |place: &&SmemPlace| offset >= place.offset.into() && offset - u64::from(place.offset) < place.bytes;
+        if let Some(place) = artifact.compiled.smem.iter().find(inside) {
+            let which = (offset - u64::from(place.offset)) / 8;
+            out += &format!(" (number {which} of {}, op{})", place.what, place.op);
+        }
+        out += rest;
+    }
+    out
 }
 
 /// How the emulator runs: as `SMALT_SCHEDULE` and `SMALT_SEED` say. Reading what nothing wrote is no error here, since it

@@ -1,6 +1,7 @@
 //! From ops to the user's lines.
 use crate::descriptor::DebugTable;
 use crate::error::{Error, Loc};
+use crate::ptx::print::{SourceLine, SourceLines};
 use serde::Serialize;
 
 /// The locations of a kernel's ops at one call site.
@@ -60,6 +61,24 @@ impl Locations {
         self.frames(loc)
             .first()
             .map(|frame| format!("{}:{}", frame.file, frame.line))
+    }
+
+    /// The line of each op below `count`: its innermost frame, else the call site's.
+    pub fn source_lines(&self, count: u32) -> SourceLines {
+        let mut files = indexmap::IndexSet::new();
+        let mut by_op = Vec::new();
+        for op in 0..count {
+            let frame = self.frames(Loc(op)).into_iter().next();
+            by_op.push(frame.filter(|frame| frame.line > 0).map(|frame| SourceLine {
+                file: files.insert_full(frame.file).0 as u32,
+                line: frame.line,
+                column: frame.column,
+            }));
+        }
+        SourceLines {
+            files: files.into_iter().collect(),
+            by_op,
+        }
     }
 
     pub fn locate<'a>(&self, error: &'a Error) -> LocatedError<'a> {

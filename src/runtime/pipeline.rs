@@ -5,8 +5,9 @@ use super::host::HostBuffer;
 use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::Error;
-use crate::kernel_ir::{self, FpContract, Kernel, OpKind};
+use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, OpKind};
 use crate::layout::{self, Assignment, Reason, Subject};
+use crate::lower::allocate::Allocation;
 use crate::lower::{self, Target};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
@@ -36,8 +37,21 @@ pub struct Compiled {
     pub buffers: Vec<BufferSpec>,
     /// What passes wish to report: chosen layouts and transforms, with their reasons.
     pub notes: serde_json::Value,
+    /// What lies in a block's shared memory, by offset.
+    pub smem: Vec<SmemPlace>,
     /// A test's stand-in for the emulator.
     pub host: Option<fn(&[HostBuffer]) -> Result<(), Error>>,
+}
+
+/// One allocation in a block's shared memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SmemPlace {
+    pub offset: u32,
+    pub bytes: u64,
+    /// E.g. `f16[2, 64, 128]`, `4 barriers`.
+    pub what: String,
+    /// The op that allocates; 0: the kernel itself.
+    pub op: u32,
 }
 
 /// Times the passes and, if somebody wants it, collects the kernel's text after each.
@@ -78,7 +92,6 @@ pub fn compile(
     if let Some(compiled) = super::artifact::test_kernel(descriptor) {
         return compiled;
     }
-    let _ = debug;
     let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
     observer.after("import", || kernel.to_string());
     let target = target_of(&kernel, options)?;
@@ -122,7 +135,13 @@ pub fn compile(
         broken if broken.is_empty() => Ok(()),
         broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),
     })?;
-    let ptx = observer.pass("print", || Ok(ptx::print::print(&flat)))?;
+    let lines = if options.line_info {
+        let ops = flat.blocks.iter().flat_map(|block| &block.insts).map(|inst| inst.loc.0);
+        super::Locations::decode(debug).source_lines(ops.max().map_or(0, |last| last + 1))
+    } else {
+        ptx::print::SourceLines::default()
+    };
+    let ptx = observer.pass("print", || Ok(ptx::print::print_with_lines(&flat, &lines)))?;
     observer.after("print", || ptx.clone());
 
     let buffers = buffers::of_kernel(&kernel, &launch)?;
@@ -133,8 +152,19 @@ pub fn compile(
         launch,
         buffers,
         notes: notes(&kernel, &assignment),
+        smem: smem_places(&kernel, &allocation),
         host: None,
     })
+}
+
+/// The kernel's text after each pass, up to the PTX; compiles anew.
+pub fn show(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Result<Vec<(&'static str, String)>, Error> {
+    let mut observer = Observer {
+        shown: Some(Vec::new()),
+        ..Observer::default()
+    };
+    compile(descriptor, debug, options, &mut observer)?;
+    Ok(observer.shown.unwrap_or_default())
 }
 
 /// The machine to compile for: the kernel's own choice, else the caller's.
@@ -158,11 +188,68 @@ fn uses_register_counts(kernel: &Kernel) -> bool {
 /// Chosen layouts and transforms, with their reasons.
 fn notes(kernel: &Kernel, assignment: &Assignment) -> serde_json::Value {
     let row = |r: &Reason| {
-        let (subject, ty) = match r.subject {
-            Subject::Value(v) => (v.to_string(), kernel.ty(v).to_string()),
-            Subject::Alloc(a) => (a.to_string(), format!("{:?}", kernel.allocs[a].shape.as_slice())),
+        let (subject, ty, op) = match r.subject {
+            Subject::Value(v) => {
+                let op = kernel.def_op(v).map(|op| &kernel.ops[op]);
+                let name = op.map_or_else(|| v.to_string(), |op| op.kind.name().into());
+                (name, kernel.ty(v).to_string(), op.map_or(0, |op| op.loc.0))
+            }
+            Subject::Alloc(a) => {
+                let data = &kernel.allocs[a];
+                ("SMEM".into(), alloc_text(data), data.loc.0)
+            }
         };
-        serde_json::json!({"what": subject, "type": ty, "choice": r.choice, "why": r.why})
+        serde_json::json!({"what": subject, "type": ty, "choice": r.choice, "why": r.why, "op": op})
     };
     serde_json::json!({"layouts": assignment.report.iter().map(row).collect::<Vec<_>>()})
+}
+
+/// What a block's shared memory holds, by offset.
+fn smem_places(kernel: &Kernel, allocation: &Allocation) -> Vec<SmemPlace> {
+    let placed = |(id, data): (Alloc, &AllocData)| {
+        let count: u64 = data.shape.iter().product();
+        let bytes = match &data.kind {
+            AllocKind::Smem { dtype, .. } => dtype.bytes(count)?,
+            AllocKind::Barrier { .. } => 8 * count,
+            AllocKind::SmemUnion
+            | AllocKind::Gmem { .. }
+            | AllocKind::Tmem { .. }
+            | AllocKind::TmemUnion
+            | AllocKind::Semaphore { .. }
+            | AllocKind::Register { .. } => return None,
+        };
+        Some(SmemPlace {
+            offset: allocation.smem[id]?,
+            bytes,
+            what: alloc_text(data),
+            op: data.loc.0,
+        })
+    };
+    let mut places: Vec<SmemPlace> = kernel.allocs.iter().filter_map(placed).collect();
+    let scratch = allocation.scratch;
+    if scratch.bytes > 0 {
+        places.push(SmemPlace {
+            offset: scratch.start,
+            bytes: u64::from(scratch.bytes) * u64::from(kernel.num_warpgroups),
+            what: "the compiler's scratch".into(),
+            op: 0,
+        });
+    }
+    places.sort_by_key(|place| place.offset);
+    places
+}
+
+fn alloc_text(data: &AllocData) -> String {
+    match &data.kind {
+        AllocKind::Smem { dtype, .. } => format!("{dtype}{:?}", data.shape.as_slice()),
+        AllocKind::Barrier { num_arrivals, .. } => {
+            let count: u64 = data.shape.iter().product();
+            format!(
+                "{count} barrier{} of {num_arrivals} arrival{}",
+                if count == 1 { "" } else { "s" },
+                if *num_arrivals == 1 { "" } else { "s" }
+            )
+        }
+        _ => format!("{:?}", data.shape.as_slice()),
+    }
 }

@@ -17,6 +17,7 @@ pub mod spec;
 
 use super::assignment::{Assignment, Reason, Subject};
 use super::register_layout::{Group, RegisterLayout};
+use super::tiled;
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, Op, Value};
 use constraints::{Constraint, Constraints, Derivation};
@@ -102,7 +103,7 @@ impl<'a> Solver<'a> {
     fn fix(&mut self, value: Value, layout: RegisterLayout, why: &'static str) {
         self.report.push(Reason {
             subject: Subject::Value(value),
-            choice: layout.to_string(),
+            choice: tiled::name_of(&layout).map_or_else(|| layout.to_string(), |name| format!("{name}: {layout}")),
             why,
         });
         self.layouts[value] = Some(layout);

@@ -1,5 +1,5 @@
 //! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
-use crate::error::{Error, Result};
+use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step};
 use crate::layout::assignment::{Reason, Subject};
 use cranelift_entity::SecondaryMap;
@@ -15,6 +15,8 @@ struct Wish {
     /// The two matrix dimensions of the use, as dimensions of the allocation, minor one last in memory.
     minor: usize,
     second_minor: usize,
+    /// The op that wishes.
+    loc: Loc,
 }
 
 pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
@@ -31,7 +33,7 @@ pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
                 MmaOperand::Registers(_) => vec![b],
             };
             for r in operands {
-                match matrix_dims(kernel, r) {
+                match matrix_dims(kernel, r, kernel.ops[op].loc) {
                     Some(wish) => {
                         wishes[r.alloc].get_or_insert(wish);
                     }
@@ -82,7 +84,7 @@ pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
                     }
                     None => {
                         return Err(Error::invalid("wgmma operand in SMEM")
-                            .at(data.loc)
+                            .at(wish.loc)
                             .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
                             .got(format!("{}{:?}", dtype, shape.as_slice()))
                             .remedy("pad the buffer, or give its transforms explicitly"));
@@ -116,7 +118,7 @@ impl Smem {
 }
 
 /// Which dimensions of the allocation the two dimensions of a matrix view are; in memory order.
-fn matrix_dims(kernel: &Kernel, r: &RefUse) -> Option<Wish> {
+fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc) -> Option<Wish> {
     let mut dims: Vec<usize> = (0..kernel.allocs[r.alloc].shape.len()).collect();
     for step in &r.steps {
         match step {
@@ -142,6 +144,7 @@ fn matrix_dims(kernel: &Kernel, r: &RefUse) -> Option<Wish> {
     Some(Wish {
         minor: *a.max(b),
         second_minor: *a.min(b),
+        loc,
     })
 }
 

@@ -1,0 +1,241 @@
+"""`smalt.inspect`: what became of each kernel of a function, and why."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import jax
+
+from smalt import _native, _register
+from smalt._errors import Error
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """One choice of layout inference: a register layout of a value, or the transforms of a shared-memory buffer."""
+
+    what: str  # the operation that makes the value, or "SMEM"
+    type: str
+    choice: str
+    why: str
+    at: str | None  # the user's file:line
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedMemory:
+    """One allocation in a block's shared memory."""
+
+    offset: int
+    bytes: int
+    what: str
+    at: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A step of compilation."""
+
+    name: str
+    ms: float
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class KernelReport:
+    """One kernel. `print` shows it; the fields hold everything.
+
+    Attributes:
+        descriptor: The kernel as the compiler received it; `python -m smalt compile` takes it, written to a file.
+        debug: The locations of its operations.
+        ptx: The generated PTX.
+        cubin: The assembled code; None without an assembler, or if none was asked for.
+        registers: Of one thread; None if nothing was assembled. So `spill_bytes`.
+        occupancy: Blocks that a multiprocessor holds at once, and `limited_by` what.
+        phases: Serialising, the compiler's passes, assembling; with their times.
+        raw: The library's whole report.
+    """
+
+    name: str
+    target: str
+    hash: str
+    descriptor: bytes
+    debug: bytes
+    ptx: str
+    cubin: bytes | None
+    grid: tuple[int, ...]
+    cluster: tuple[int, ...]
+    threads: int
+    smem_bytes: int
+    occupancy: int
+    limited_by: str
+    registers: int | None
+    spill_bytes: int | None
+    assembler: str | None
+    warnings: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    shared_memory: tuple[SharedMemory, ...]
+    phases: tuple[Phase, ...]
+    raw: dict[str, Any]
+
+    @functools.cached_property
+    def passes(self) -> dict[str, str]:
+        """The kernel's text after each pass: kernel IR, at the end PTX. Made when first asked for."""
+        return dict(_native.show(self.descriptor, self.debug, self.target))
+
+    @property
+    def ir(self) -> str:
+        """The normalised kernel IR."""
+        return self.passes["normalize"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON; bytes in base64."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name in ("layouts", "shared_memory", "phases"):
+            fields[name] = [dataclasses.asdict(row) for row in fields[name]]
+        fields["ir"] = self.passes
+        return {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in fields.items()}
+
+    def __str__(self) -> str:
+        shape = f"grid {_numbers(self.grid)}"
+        if self.cluster != (1,) * len(self.cluster):
+            shape += f", clusters of {_numbers(self.cluster)}"
+        lines = [
+            f"kernel {self.name} for {self.target}, descriptor {self.hash[:12]}",
+            f"  launch      {shape}, {self.threads} threads a block, {self.smem_bytes:,} bytes of shared memory",
+            f"  occupancy   {self.occupancy} block{'s' * (self.occupancy != 1)} a multiprocessor, by {self.limited_by}",
+        ]
+        if self.registers is None:
+            lines.append("  registers   not assembled")
+        else:
+            spills = f"{self.spill_bytes:,} bytes spilled" if self.spill_bytes else "no spills"
+            lines.append(f"  registers   {self.registers} a thread, {spills} ({self.assembler})")
+        for i, warning in enumerate(self.warnings):
+            lines.append(f"  {'warnings' if i == 0 else '':<10}  {warning}")
+        buffers = [f"{b['role']} {b['text']}" for b in self.raw["buffers"]]
+        lines.append(f"  buffers     {', '.join(buffers)}")
+        total = sum(p.ms for p in self.phases)
+        lines.append(f"  time        {total:.2f} ms: " + ", ".join(f"{p.name} {p.ms:.2f}" for p in self.phases))
+        smem = [(f"{r.offset:,}", f"{r.bytes:,}", r.what, _short(r.at)) for r in self.shared_memory]
+        lines += _table("shared memory", ("offset", "bytes", "what", "at"), smem, right=2)
+        layouts = [(r.what, r.type, r.choice, r.why, _short(r.at)) for r in self.layouts]
+        lines += _table("layouts", ("of", "type", "choice", "why", "at"), layouts)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+class Report(Sequence[KernelReport]):
+    """The kernels of a function, in the order in which they are lowered."""
+
+    def __init__(self, kernels: Sequence[KernelReport], lowering_ms: float) -> None:
+        self._kernels = tuple(kernels)
+        #: Tracing and lowering of the whole function by JAX, serialising included.
+        self.lowering_ms = lowering_ms
+
+    @overload
+    def __getitem__(self, index: int) -> KernelReport: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[KernelReport, ...]: ...
+    def __getitem__(self, index: int | slice) -> KernelReport | tuple[KernelReport, ...]:
+        return self._kernels[index]
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def __iter__(self) -> Iterator[KernelReport]:
+        return iter(self._kernels)
+
+    def json(self, indent: int | None = None) -> str:
+        kernels = [k.to_dict() for k in self._kernels]
+        return json.dumps({"lowering_ms": self.lowering_ms, "kernels": kernels}, indent=indent)
+
+    def __str__(self) -> str:
+        if not self._kernels:
+            return "no Pallas:MGPU kernels"
+        head = f"{len(self)} kernel{'s' * (len(self) != 1)}; traced and lowered by JAX in {self.lowering_ms:.1f} ms"
+        return "\n\n".join([head, *map(str, self._kernels)])
+
+    __repr__ = __str__
+
+
+def inspect(f: Callable[..., Any], *args: Any, assemble: bool = True, **kwargs: Any) -> Report:
+    """One report per kernel in `f(*args)`: descriptor, IR, PTX, registers, shared memory, layouts and why, times.
+
+    Arguments may be arrays or `jax.ShapeDtypeStruct`s; nothing is run, and no GPU is needed. Kernels are compiled by smalt
+    whether it is enabled or not, except where their parameters say otherwise. With `assemble`, registers and spills are
+    found by assembling, if there is an assembler (`python -m smalt doctor`). Kernels that ask for a device at trace time need
+    `with smalt.emulated("H100"):` on a machine without a GPU.
+    """
+    platform = "cuda" if jax.default_backend() in ("gpu", "cuda") else "cpu"
+    start = time.perf_counter()
+    kernels = _register.captured(f, *args, platform=platform, **kwargs)
+    lowering_ms = (time.perf_counter() - start) * 1e3
+    return Report([_report(kernel, assemble) for kernel in kernels], lowering_ms)
+
+
+def _report(kernel: Any, assemble: bool) -> KernelReport:
+    artifact = _native.compile(kernel.descriptor, kernel.debug, kernel.target)
+    cubin, refusal = None, []
+    if assemble:
+        try:
+            cubin = artifact.assemble()
+        except Error as e:
+            refusal = [str(e)]
+    raw = artifact.report()
+    launch, assembled = raw["launch"], raw["assembled"]
+    log = assembled["log"] if assembled else {}
+    phases = [Phase("serialise", kernel.seconds * 1e3)]
+    phases += [Phase(p["name"], p["micros"] / 1e3) for p in raw["phases"]]
+    if assembled:
+        phases.append(Phase("assemble", assembled["micros"] / 1e3))
+    warnings = [w["text"] + (f" (at {w['at']})" if w["at"] else "") for w in raw["warnings"] or []]
+    return KernelReport(
+        name=raw["name"],
+        target=raw["target"],
+        hash=raw["hash"],
+        descriptor=kernel.descriptor,
+        debug=kernel.debug,
+        ptx=artifact.ptx,
+        cubin=cubin,
+        grid=tuple(launch["grid"]),
+        cluster=tuple(launch["cluster"]),
+        threads=launch["block"],
+        smem_bytes=launch["smem_bytes"],
+        occupancy=raw["occupancy"]["blocks_per_multiprocessor"],
+        limited_by=raw["occupancy"]["limited_by"],
+        registers=log.get("registers"),
+        spill_bytes=log["spill_store_bytes"] + log["spill_load_bytes"] if log else None,
+        assembler=assembled["assembler"] if assembled else None,
+        warnings=(*warnings, *refusal),
+        layouts=tuple(Layout(r["what"], r["type"], r["choice"], r["why"], r["at"]) for r in raw["notes"]["layouts"]),
+        shared_memory=tuple(SharedMemory(r["offset"], r["bytes"], r["what"], r["at"]) for r in raw["shared_memory"]),
+        phases=tuple(phases),
+        raw=raw,
+    )
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return "×".join(str(n) for n in values)
+
+
+def _short(at: str | None) -> str:
+    """The file without its folder."""
+    return "" if at is None else at.rsplit("/", 1)[-1]
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0) -> list[str]:
+    """Lines of a table; the first `right` columns are numbers."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [c.rjust(w) if i < right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        return ("    " + "  ".join(cells)).rstrip()
+
+    return [f"  {title}", line(head), *map(line, rows)]

@@ -1,0 +1,102 @@
+//! Refuses `set_max_registers` that no block can have: a warpgroup would wait for ever for registers that others hold.
+use super::*;
+use crate::error::{Error, Loc, Result};
+
+/// Registers of a block, counted per thread of a warpgroup: 65,536 for 128 threads (PTX ISA 9.7.19.5, the per-CTA pool).
+const POOL: u32 = 65_536 / 128;
+/// What a warpgroup keeps at least.
+const LEAST: u32 = 24;
+
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let mut counts = vec![];
+    for warpgroup in 0..kernel.num_warpgroups {
+        let mut last = None;
+        follow(kernel, kernel.body, warpgroup, &mut last);
+        counts.push(last);
+    }
+    let sum: u32 = counts.iter().map(|c| c.map_or(LEAST, |(n, _)| n)).sum();
+    let largest = counts.iter().flatten().max_by_key(|(n, _)| *n);
+    match largest {
+        Some((_, loc)) if sum > POOL => {
+            let each: Vec<String> = counts
+                .iter()
+                .map(|c| c.map_or_else(|| format!("at least {LEAST}"), |(n, _)| n.to_string()))
+                .collect();
+            Err(Error::invalid("set_max_registers: more registers than a block has")
+                .at(*loc)
+                .expected(format!(
+                    "at most {POOL} per thread, summed over the warpgroups (65,536 / 128)"
+                ))
+                .got(format!("{} = {sum}", each.join(" + ")))
+                .remedy(
+                    "let the warpgroups that only issue copies decrease to 24 or 40, and increase the others by less",
+                ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The count that a warpgroup has set last, in program order; arms that it may or may not take are left out.
+fn follow(kernel: &Kernel, region: Region, warpgroup: u32, last: &mut Option<(u32, Loc)>) {
+    for &op in &kernel.regions[region].ops {
+        let data = &kernel.ops[op];
+        match &data.kind {
+            OpKind::SetMaxRegisters { n, .. } => *last = Some((*n, data.loc)),
+            OpKind::Switch { selector, arms } => {
+                let arm = evaluate(kernel, *selector, warpgroup, 0).and_then(|n| usize::try_from(n).ok());
+                if let Some(&arm) = arm.and_then(|n| arms.get(n)) {
+                    follow(kernel, arm, warpgroup, last);
+                }
+            }
+            OpKind::For { body, .. }
+            | OpKind::While { body, .. }
+            | OpKind::Scope { body, .. }
+            | OpKind::WarpMap { body, .. } => follow(kernel, *body, warpgroup, last),
+            _ => {}
+        }
+    }
+}
+
+/// An integer or bool that depends on the warpgroup's index alone.
+fn evaluate(kernel: &Kernel, v: Value, warpgroup: u32, depth: u32) -> Option<i64> {
+    if let Some(n) = kernel.facts(v).as_constant() {
+        return Some(n);
+    }
+    if depth > 16 {
+        return None;
+    }
+    let of = |v: Value| evaluate(kernel, v, warpgroup, depth + 1);
+    match &kernel.ops[kernel.def_op(v)?].kind {
+        OpKind::AxisIndex { axis } if kernel.axes[*axis].kind == AxisKind::Thread => Some(warpgroup.into()),
+        OpKind::Convert { a } if !kernel.ty(*a).dtype().is_float() => of(*a),
+        OpKind::Compare { op, a, b } => {
+            let (a, b) = (of(*a)?, of(*b)?);
+            Some(i64::from(match op {
+                CompareOp::Eq => a == b,
+                CompareOp::Ne => a != b,
+                CompareOp::Lt => a < b,
+                CompareOp::Le => a <= b,
+                CompareOp::Gt => a > b,
+                CompareOp::Ge => a >= b,
+            }))
+        }
+        OpKind::Binary { op, a, b } => {
+            let (a, b) = (of(*a)?, of(*b)?);
+            match op {
+                BinaryOp::Add => a.checked_add(b),
+                BinaryOp::Sub => a.checked_sub(b),
+                BinaryOp::Mul => a.checked_mul(b),
+                BinaryOp::Div => a.checked_div(b),
+                BinaryOp::Rem => a.checked_rem(b),
+                BinaryOp::Max => Some(a.max(b)),
+                BinaryOp::Min => Some(a.min(b)),
+                BinaryOp::And => Some(a & b),
+                BinaryOp::Or => Some(a | b),
+                BinaryOp::Xor => Some(a ^ b),
+                _ => None,
+            }
+        }
+        OpKind::Clamp { lo, x, hi } => Some(of(*x)?.max(of(*lo)?).min(of(*hi)?)),
+        _ => None,
+    }
+}

@@ -1,0 +1,962 @@
+"""Bad inputs: each raises one clear error, with the user's line, and the process computes right afterwards.
+
+A row of the table is a function whose offending line ends with `# BAD`: its file and line must be the first place that the
+message names. `python -m tests.python.test_errors [NAME…]` prints the messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import smalt
+from jax import lax
+from jax._src.pallas.mosaic_gpu import helpers
+from smalt import _native
+from smalt._schema import MESSAGES
+from tests.corpus.case import Arg, f16, f32, i32, kernel, like
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ACC, SMEM, Barrier = plgpu.ACC, plgpu.SMEM, plgpu.Barrier
+F16, F32 = jnp.float16, jnp.float32
+RunTimeError = jax.errors.JaxRuntimeError  # what XLA makes of a custom call's error
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+    """One row: a function that must fail, how, and where."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    error: type[Exception]
+    words: tuple[str, ...]
+    line: int
+
+    def run(self) -> None:
+        with smalt.emulated("H100"):
+            jax.block_until_ready(jax.jit(self.fn)(*[np.zeros(a.shape, a.dtype) for a in self.args]))
+
+
+TABLE: dict[str, Bad] = {}
+
+
+def bad(error: type[Exception], *words: str, args: tuple[Any, ...] = (f32(128),)) -> Any:
+    """A row of the table; `words` must stand in the message, in this order."""
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        lines, first = inspect.getsourcelines(fn)
+        marked = [i for i, text in enumerate(lines) if text.rstrip().endswith("# BAD")]
+        assert len(marked) <= 1 and fn.__name__ not in TABLE, fn.__name__
+        TABLE[fn.__name__] = Bad(fn, args, error, words, first + sum(marked))
+        return fn
+
+    return register
+
+
+def tiled(dtype: Any, swizzle: int = 128) -> tuple[Any, ...]:
+    return (plgpu.TilingTransform((8, swizzle // jnp.dtype(dtype).itemsize)), plgpu.SwizzleTransform(swizzle))
+
+
+# ------------------------------------------------------------------------------------------ what smalt lacks
+
+
+@bad(smalt.Unsupported, "not supported yet: the primitive `cholesky`", "remedy: compute it outside", args=(f32(16, 16),))
+def unsupported_cholesky(x):
+    def body(x, o):
+        o[...] = lax.linalg.cholesky(x[...])  # BAD
+
+    return kernel(body, like((16, 16)))(x)
+
+
+@bad(smalt.Unsupported, "the primitive `conv_general_dilated`", "remedy: compute it outside", args=(f32(8, 8, 8),))
+def unsupported_convolution(x):
+    def body(x, o):
+        o[...] = lax.conv(x[...], x[...], (1,), "SAME")  # BAD
+
+    return kernel(body, like((8, 8, 8)))(x)
+
+
+@bad(smalt.Unsupported, "the primitive `pure_callback`", "remedy: call back outside of the kernel")
+def unsupported_callback(x):
+    def body(x, o):
+        o[...] = jax.pure_callback(lambda a: a, like((128,)), x[...])  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "the primitive `check`", "remedy: check outside of the kernel, or write")
+def unsupported_check(x):
+    def body(x, o):
+        from jax.experimental import checkify
+
+        checkify.check(x[0] > 0, "not positive")  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "complex numbers", "remedy: pass real and imaginary parts as two arrays", args=(Arg((128,), jnp.complex64),))
+def unsupported_complex(x):
+    def body(x, o):
+        o[...] = x[...].real
+
+    return kernel(body, like((128,)))(x)  # BAD
+
+
+def factor(value: Any) -> Any:
+    return lax.linalg.cholesky(value)
+
+
+@bad(
+    smalt.Unsupported,
+    "the primitive `cholesky`",
+    "(factor)\n  in ",
+    "(unsupported_in_a_helper.<locals>.body)\n  called from",
+    "(unsupported_in_a_helper)",
+    args=(f32(16, 16),),
+)
+def unsupported_in_a_helper(x):
+    def body(x, o):
+        o[...] = factor(x[...])
+
+    return kernel(body, like((16, 16)))(x)
+
+
+TABLE["unsupported_in_a_helper"] = dataclasses.replace(
+    TABLE["unsupported_in_a_helper"], line=factor.__code__.co_firstlineno + 1
+)
+
+
+@bad(smalt.Unsupported, "ordered `debug_print`", "remedy: print unordered")
+def unsupported_ordered_print(x):
+    def body(x, o):
+        jax.debug.print("{}", x[0], ordered=True)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "`debug_print` of several arrays", "remedy: print one array, or scalars")
+def unsupported_print_of_arrays(x):
+    def body(x, o):
+        pl.debug_print("{} {}", x[...], x[...])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "profile_space", "remedy: leave profile_space at 0")
+def unsupported_profile(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    params = smalt.CompilerParams(profile_space=8, profile_dir="profile")
+    return kernel(body, like((128,)), params=params)(x)  # BAD
+
+
+@bad(smalt.Unsupported, "`inline_mgpu` of", "proxy fences", "remedy: inline_mgpu builds MLIR")
+def unsupported_inline_mgpu(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(return_type=None)
+        def mlir(ctx):
+            pass
+
+        mlir()  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "arrays as indices of a copy", "sm_100a", "remedy: copy row by row in a loop")
+def unsupported_gather_copy(x):
+    def body(x, o, rows, buf, bar):
+        plgpu.copy_gmem_to_smem(x.at[rows[...]], buf, bar)  # BAD
+        plgpu.barrier_wait(bar)
+
+    return kernel(body, like((128,)), SMEM((128,), jnp.int32), SMEM((128,), F32), Barrier())(x)
+
+
+@bad(smalt.Unsupported, "device memory of another device", "remedy: exchange data between devices outside", args=(f32(2, 64),))
+def unsupported_remote_reference(x):
+    def body(x, o):
+        o[...] = plgpu.remote_ref(x, 1)[...]  # BAD
+
+    return kernel(body, like((2, 64)))(x)
+
+
+@bad(smalt.Unsupported, "semaphores of another device", "remedy: exchange data between devices outside")
+def unsupported_remote_semaphore(x):
+    def body(x, o, sem):
+        pl.semaphore_signal(sem, 1, device_id=0)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), plgpu.SemaphoreType.REGULAR)(x)
+
+
+@bad(smalt.Unsupported, "async_load_tmem", "remedy: that is for sm_100a", "plgpu.wgmma", args=(f32(128, 128),))
+def unsupported_tensor_memory(x):
+    def body(x, o, tmem):
+        o[...] = plgpu.async_load_tmem(tmem)  # BAD
+
+    return kernel(body, like((128, 128)), plgpu.TMEM((128, 128), F32))(x)
+
+
+@bad(smalt.Unsupported, "the target sm_80", "expected: sm_90a", "remedy: leave CompilerParams.target empty")
+def unsupported_target(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), params=smalt.CompilerParams(target="sm_80"))(x)  # BAD
+
+
+@bad(smalt.Unsupported, "a warp region inside of a warp region", "remedy: branch on the warp's index")
+def unsupported_nested_warp_regions(x):
+    def body(x, o):
+        @helpers.warp_map
+        def _(warp):
+            inner = lambda w: None  # noqa: E731
+            helpers.warp_map(inner)  # BAD
+
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "scratch allocated inside of a warp region", "remedy: allocate it before the warp region")
+def unsupported_scratch_of_a_warp(x):
+    def body(x, o):
+        @helpers.warp_map
+        def _(warp):
+            pl.run_scoped(lambda bar: None, Barrier())  # BAD
+
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+# ------------------------------------------------------------------------------------------ resources
+
+
+@bad(
+    smalt.InvalidKernel,
+    "shared memory",
+    "expected: at most 232448 bytes for a block",
+    "got: 295",
+    "262144 bytes: f32[256, 256]",
+    "32768 bytes: f16[128, 128]",
+    "all barriers, and the compiler's scratch",
+    "remedy: use smaller tiles, fewer pipeline stages",
+)
+def too_much_shared_memory(x):
+    def body(x, o):
+        def scope(small, large):
+            small[...] = jnp.zeros((128, 128), F16)
+            large[...] = jnp.zeros((256, 256), F32)
+            o[...] = large[0, :128] + small[0].astype(F32)
+
+        pl.run_scoped(scope, SMEM((128, 128), F16), SMEM((256, 256), F32))  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "an array of 100 barriers", "expected: at most 32", "remedy: use several barrier arrays")
+def too_many_barriers(x):
+    def body(x, o, bars):
+        plgpu.barrier_arrive(bars.at[70])
+        plgpu.barrier_wait(bars.at[70])
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), Barrier(num_barriers=100))(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "a barrier's number of arrivals", "from 1 to 4096", "got: 100000", "remedy: count")
+def too_many_arrivals(x):
+    def body(x, o, bar):
+        plgpu.barrier_arrive(bar)
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), Barrier(num_arrivals=100000))(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "too many Pallas threads", "num_threads <= 8", "got: num_threads = 9", "remedy: use fewer threads")
+def too_many_threads(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), num_threads=9, thread_name="wg")(x)  # BAD
+
+
+@bad(
+    smalt.InvalidKernel,
+    "set_max_registers: more registers than a block has",
+    "expected: at most 512",
+    "got: 40 + 240 + 240 = 520",
+    "remedy: let the warpgroups that only issue copies decrease to 24 or 40",
+)
+def too_many_registers(x):
+    def body(x, o):
+        wg = lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def _():
+            plgpu.set_max_registers(40, action="decrease")
+
+        @pl.when(wg > 0)
+        def _():
+            plgpu.set_max_registers(240, action="increase")  # BAD
+            o[...] = x[...]
+
+    return kernel(body, like((128,)), num_threads=3, thread_name="wg")(x)
+
+
+@bad(smalt.InvalidKernel, "the cluster's size", "1 to 16 blocks", "got: [32]", "remedy: use a smaller cluster")
+def too_large_a_cluster(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), cluster=(32,), cluster_names=("c",))(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "the grid's size", "fewer than 2^31 blocks", "got: [65536, 65536]", "remedy: give each block more work")
+def too_large_a_grid(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), grid=(65536, 65536), grid_names=("a", "b"))(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "a grid without blocks", "got: [3, 0]", "remedy: do not call the kernel for an empty array")
+def empty_grid(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), grid=(3, 0), grid_names=("a", "b"))(x)  # BAD
+
+
+# ------------------------------------------------------------------------------------------ layouts and copies
+
+
+@bad(smalt.InvalidKernel, "layout WGMMA", "its tile [64, 8] covers", "got: [128]", "remedy: cast to another layout")
+def impossible_layout(x):
+    def body(x, o):
+        o[...] = plgpu.layout_cast(x[...], plgpu.Layout.WGMMA)  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "layout WG_STRIDED", "expected: arguments that fit", "got: ", "100", "remedy: give it another shape", args=(f32(100),))
+def impossible_strided_layout(x):
+    def body(x, o):
+        o[...] = plgpu.layout_cast(x[...], plgpu.Layout.WG_STRIDED((100,), vec_size=1))  # BAD
+
+    return kernel(body, like((100,)))(x)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "copy_gmem_to_smem",
+    "got: shape [8, 64]: the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
+    "remedy: copy to whole slots",
+    "pl.multiple_of",
+    args=(f16(128, 64),),
+)
+def misaligned_slice_of_a_swizzled_buffer(x):
+    def body(x, o, buf, bar):
+        i = lax.axis_index("i")
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(0, 8)], buf.at[pl.ds(i * 3, 8)], bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[i] = buf[pl.ds(0, 8)]
+
+    buf = SMEM((128, 64), F16, transforms=tiled(F16))
+    return kernel(body, like((4, 8, 64), F16), buf, Barrier(), grid=(4,), grid_names=("i",))(x)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "copy_gmem_to_smem",
+    "multiple of 2 bytes; the copy needs 128",
+    "remedy: copy to whole slots",
+    args=(f16(128, 64),),
+)
+def misaligned_slice_of_a_buffer(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x.at[0], buf.at[pl.ds(3, 64)], bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[pl.ds(3, 64)]
+
+    return kernel(body, like((64,), F16), SMEM((128,), F16), Barrier())(x)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "copy_gmem_to_smem",
+    "a stride of 4004 bytes in GMEM is no multiple of 16",
+    "remedy: pad the array's minor dimension",
+    args=(f32(8, 1001),),
+)
+def stride_that_no_copy_takes(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x.at[:, pl.ds(0, 64)], buf, bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+
+    return kernel(body, like((8, 64)), SMEM((8, 64), F32), Barrier())(x)
+
+
+@bad(smalt.InvalidKernel, 'the collective axis "i"', "an axis of the cluster", "got: an axis of the grid", "remedy: move the axis")
+def shared_copy_over_the_grid(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, bar, collective_axes="i")  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+
+    return kernel(body, like((128,)), SMEM((128,), F32), Barrier(), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(smalt.InvalidKernel, "`store` to argument 0", "which is an input", "remedy: make the argument a mutable reference")
+def store_to_an_input(x):
+    def body(x, o):
+        x[...] = x[...] * 2  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "memory or barriers of one thread", "remedy: pass collective_axes to pl.run_scoped", args=(f32(64, 64),))
+def private_shared_memory(x):
+    def body(x, o):
+        def scope(buf):
+            buf[...] = x[...]
+            o[...] = buf[...]
+
+        pl.run_scoped(scope, SMEM((64, 64), F32))  # BAD
+
+    return kernel(body, like((64, 64)), num_threads=2, thread_name="wg")(x)
+
+
+# ------------------------------------------------------------------------------------------ tensor cores
+
+
+def multiply(m, n, k, dtype, *, acc=F32, transforms=None):
+    """One wgmma of SMEM buffers."""
+
+    def body(o, a, b):
+        def compute(acc):
+            plgpu.wgmma(acc, a, b)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((m, n), acc))
+
+    transforms = tiled(dtype) if transforms is None else transforms
+    return kernel(body, like((m, n), acc), SMEM((m, k), dtype, transforms=transforms), SMEM((k, n), dtype, transforms=transforms))()
+
+
+def in_multiply(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The offending line is `multiply`'s wgmma."""
+    lines, first = inspect.getsourcelines(multiply)
+    at = first + next(i for i, text in enumerate(lines) if "plgpu.wgmma" in text)
+    TABLE[fn.__name__] = dataclasses.replace(TABLE[fn.__name__], line=at)
+    return fn
+
+
+@in_multiply
+@bad(smalt.InvalidKernel, "`wgmma`", "in f16, bf16", "got: f32[64,64] += i32[64,32] @ i32[32,64]", "remedy: convert", args=())
+def wgmma_of_integers():
+    return multiply(64, 64, 32, jnp.int32)
+
+
+@in_multiply
+@bad(smalt.InvalidKernel, "`wgmma`", "got: f16[64,64] += bf16[64,64]", "remedy:", "accumulate in float32", args=())
+def wgmma_with_a_small_accumulator():
+    return multiply(64, 64, 64, jnp.bfloat16, acc=F16)
+
+
+@in_multiply
+@bad(smalt.InvalidKernel, "`wgmma`", "m a multiple of 64", "got: f32[32,64]", "remedy: pad the tile", args=())
+def wgmma_of_half_a_warpgroup():
+    return multiply(32, 64, 64, F16)
+
+
+@in_multiply
+@bad(smalt.InvalidKernel, "wgmma operand in SMEM", "multiples of 8 rows", "got: f16[64, 24]", "remedy: pad the buffer", args=())
+def wgmma_of_odd_depth():
+    return multiply(64, 64, 24, F16, transforms=())
+
+
+@in_multiply
+@bad(
+    smalt.InvalidKernel,
+    "wgmma right operand",
+    "expected: an SMEM tile of 8 rows",
+    "32-bit operands must be contiguous along K",
+    "remedy:",
+    args=(),
+)
+def wgmma_with_a_transposed_operand():
+    return multiply(64, 64, 32, F32)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "`wgmma`",
+    "expected: a reference to SMEM",
+    "got: f16[64, 64] in GMEM",
+    "remedy: copy it to an SMEM scratch buffer",
+    args=(f16(64, 64),),
+)
+def wgmma_of_global_memory(b):
+    def body(b, o, a):
+        def compute(acc):
+            plgpu.wgmma(acc, a, b)  # BAD
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), F32))
+
+    return kernel(body, like((64, 64)), SMEM((64, 64), F16, transforms=tiled(F16)))(b)
+
+
+@bad(smalt.Unsupported, "a part of an accumulator", "remedy: use the whole accumulator", args=())
+def wgmma_into_a_part():
+    def body(o, a):
+        def compute(acc):
+            plgpu.wgmma(acc.at[pl.ds(0, 64), pl.ds(0, 32)], a, a.at[:, pl.ds(0, 32)])  # BAD
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), F32))
+
+    return kernel(body, like((64, 64)), SMEM((64, 64), F16, transforms=tiled(F16)))()
+
+
+@bad(smalt.InvalidKernel, "an accumulator shared by several threads", "remedy: give each warpgroup its own accumulator", args=())
+def shared_accumulator():
+    def body(o, a):
+        def compute(acc):
+            plgpu.wgmma(acc, a, a)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), F32), collective_axes="wg")  # BAD
+
+    return kernel(body, like((64, 64)), SMEM((64, 64), F16, transforms=tiled(F16)), num_threads=2, thread_name="wg")()
+
+
+# ------------------------------------------------------------------------------------------ at run time
+
+
+@bad(
+    RunTimeError,
+    "deadlock: every warp waits",
+    "warps 0, 1, 2, 3 at op",
+    "test_errors.py",
+    "(number 0 of 1 barrier of 2 arrivals",
+    "4 of 8 arrivals to come",
+    "remedy: count the barrier_arrive calls",
+)
+def deadlock_for_want_of_an_arrival(x):
+    def body(x, o, bar):
+        plgpu.barrier_arrive(bar)
+        plgpu.barrier_wait(bar)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), Barrier(num_arrivals=2))(x)
+
+
+@bad(RunTimeError, "deadlock", "phase 1 (parity 1)", "remedy:")
+def deadlock_in_the_second_phase(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+        plgpu.barrier_wait(bar)  # BAD
+
+    return kernel(body, like((128,)), SMEM((128,), F32), Barrier())(x)
+
+
+@bad(
+    RunTimeError,
+    "load of 4 global bytes",
+    "out of bounds",
+    "indices at run time are not clamped",
+    "beyond buffer 0 (input f32[128]), which has 512 bytes",
+    "remedy: check this line's indices",
+)
+def load_out_of_bounds(x):
+    def body(x, o):
+        i = lax.axis_index("i")
+        o[i] = x[i * 100]  # BAD
+
+    return kernel(body, like((4,)), grid=(4,), grid_names=("i",))(x)
+
+
+@bad(RunTimeError, "store of ", "out of bounds", "beyond buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
+def store_out_of_bounds(x):
+    def body(x, o):
+        i = lax.axis_index("i")
+        o[i + 3] = x[i]  # BAD
+
+    return kernel(body, like((4, 64)), grid=(4,), grid_names=("i",))(x)
+
+
+@bad(RunTimeError, "load of ", "shared bytes", "out of bounds", "remedy: check this line's indices", args=(i32(1),))
+def shared_memory_out_of_bounds(x):
+    def body(x, o, buf):
+        buf[...] = jnp.zeros((2, 128), F32)
+        o[...] = buf[x[0] + 100000]  # BAD
+
+    return kernel(body, like((128,)), SMEM((2, 128), F32))(x)
+
+
+# ------------------------------------------------------------------------------------------ whose kernels
+
+
+@bad(
+    smalt.InvalidKernel,
+    "pl.pallas_call with the compiler parameters of another backend",
+    "expected: plgpu.CompilerParams",
+    "got: jax._src.pallas.mosaic.core.CompilerParams",
+    "remedy: pass smalt.CompilerParams()",
+)
+def parameters_of_tpu(x):
+    import jax.experimental.pallas.tpu as pltpu
+
+    def body(x, o):
+        o[...] = x[...]
+
+    return pl.pallas_call(body, out_shape=like((128,)), compiler_params=pltpu.CompilerParams())(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "pl.pallas_call with the compiler parameters", "got: jax._src.pallas.triton", "remedy:")
+def parameters_of_triton(x):
+    import jax.experimental.pallas.triton as plt
+
+    def body(x, o):
+        o[...] = x[...]
+
+    return pl.pallas_call(body, out_shape=like((128,)), compiler_params=plt.CompilerParams(num_warps=4))(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "plgpu.kernel with the compiler parameters of another backend", "remedy: pass smalt.CompilerParams()")
+def parameters_of_tpu_for_a_kernel(x):
+    import jax.experimental.pallas.tpu as pltpu
+
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), params=pltpu.CompilerParams())(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "the mesh of another backend", "expected: one plgpu.Mesh", "got: TensorCoreMesh", "remedy: write it with plgpu.kernel")
+def foreign_mesh(x):
+    import jax.experimental.pallas.tpu as pltpu
+
+    mesh = pltpu.create_tensorcore_mesh("c", num_cores=2)
+    return pl.kernel(lambda x, o: pltpu.sync_copy(x, o), out_type=like((128,)), mesh=mesh)(x)  # BAD
+
+
+@bad(smalt.Unsupported, "not supported yet: pallas_call: a grid with traced sizes", "remedy: use plgpu.kernel and a loop")
+def traced_grid(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    size = jnp.sum(x).astype(jnp.int32)
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(size,))(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "dimension_semantics", "expected: one for each of 1 grid axes", "got: 2", "remedy: name each axis")
+def wrong_dimension_semantics(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    params = plgpu.CompilerParams(dimension_semantics=["parallel", "sequential"])
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(1,), compiler_params=params)(x)  # BAD
+
+
+# ------------------------------------------------------------------------------------------ the tests
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """A hang ends the process with every thread's stack."""
+    faulthandler.dump_traceback_later(300, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@jax.jit
+def good(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...] * 2 + 1
+
+    return kernel(body, like((128,)), SMEM((128,), F32), Barrier())(x)
+
+
+def computes_right() -> None:
+    x = np.arange(128, dtype=np.float32)
+    with smalt.emulated("H100"):
+        np.testing.assert_array_equal(good(x), x * 2 + 1)
+
+
+def in_order(words: tuple[str, ...], text: str) -> None:
+    at = 0
+    for word in words:
+        found = text.find(word, at)
+        assert found >= 0, f"{word!r} is not there, or not in order:\n{text}"
+        at = found + len(word)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_one_clear_error(name: str) -> None:
+    row = TABLE[name]
+    with pytest.raises(row.error) as caught:
+        row.run()
+    text = str(caught.value)
+    assert "smalt: " in text
+    in_order(row.words, text)
+    places = [line for line in text.split("\n") if line.startswith(("  at ", "  in ", "  called from "))]
+    places = [line for line in places if os.path.dirname(jax.__file__) not in line]  # helpers of JAX's own
+    assert places and f"{__file__}:{row.line} (" in places[0], f"line {row.line} is wanted:\n{text}"
+    assert "panicked" not in text and "internal error" not in text and "Error {" not in text
+    computes_right()
+
+
+def test_there_are_forty() -> None:
+    assert len(TABLE) + len(DESCRIPTORS) + len(SETTINGS) >= 60
+
+
+# ------------------------------------------------------------------------------------------ descriptors
+
+
+def golden(name: str = "element_wise_loop") -> bytes:
+    files = sorted((ROOT / "tests/corpus/golden").glob("*/*.pb"))
+    return next((f for f in files if f.stem == name), files[0]).read_bytes()
+
+
+def version_field(number: int) -> bytes:
+    """A descriptor that says that it is of this version."""
+    return bytes([8, number]) + golden()[2:]
+
+
+DESCRIPTORS: dict[str, tuple[Callable[[], bytes], tuple[str, ...]]] = {
+    "nothing": (lambda: b"", ("descriptor",)),
+    "text": (lambda: b"not a descriptor at all", ("descriptor",)),
+    "zeros": (lambda: bytes(1000), ("descriptor",)),
+    "cut off": (lambda: golden()[: len(golden()) // 2], ("descriptor",)),
+    "a newer version": (lambda: version_field(99), ("version", "99")),
+    "a message that goes on for ever": (lambda: b"\x0a\xff\xff\xff\xff\x7f" + golden(), ("descriptor",)),
+    "deep nesting": (lambda: nested(5000), ("descriptor",)),
+}
+
+
+def nested(depth: int) -> bytes:
+    """Regions in ops in regions, by the schema's field numbers of KernelDescriptor.body, Region.ops and Op.regions."""
+    region, op = MESSAGES["Region"]["ops"][0], MESSAGES["Op"]["regions"][0]
+    data = b""
+    for level in range(depth):
+        number = op if level % 2 == 0 else region
+        data = varint(number << 3 | 2) + varint(len(data)) + data
+    return varint(MESSAGES["KernelDescriptor"]["body"][0] << 3 | 2) + varint(len(data)) + data
+
+
+def varint(n: int) -> bytes:
+    out = b""
+    while n >= 128:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
+
+
+@pytest.mark.parametrize("name", DESCRIPTORS)
+def test_malformed_descriptors(name: str) -> None:
+    make, words = DESCRIPTORS[name]
+    with pytest.raises(smalt.CompileError) as caught:
+        _native.compile(make(), b"", "sm_90a")
+    assert caught.value.report["fault"] == "InvalidDescriptor"
+    in_order(words, str(caught.value))
+    computes_right()
+
+
+@pytest.mark.parametrize("debug", [b"garbage", b"\xff" * 100, b"\x0a\x7f"])
+def test_damaged_locations_are_no_error(debug: bytes) -> None:
+    """Locations are a help: a kernel without them compiles."""
+    assert _native.compile(golden(), debug, "sm_90a").ptx
+
+
+def test_mutated_descriptors_never_kill_the_process() -> None:
+    """Through the C API, compiled to PTX: an artifact or an error. tests/fuzz_descriptor.rs does many more, without code generation."""
+    rng = np.random.default_rng(0)
+    files = [f for f in sorted((ROOT / "tests/corpus/golden").glob("*/*.pb")) if f.stat().st_size < 6000]
+    outcomes: dict[str, int] = {}
+    for _ in range(600):
+        data = bytearray(files[rng.integers(len(files))].read_bytes())
+        for _ in range(rng.integers(1, 3)):
+            at = int(rng.integers(len(data)))
+            match rng.integers(8):
+                case 0:
+                    data[at] ^= 1 << int(rng.integers(8))
+                case 1:
+                    data[at] = int(rng.integers(256))
+                case 2:
+                    del data[at]
+                case 3:
+                    data.insert(at, int(rng.integers(256)))
+                case _:
+                    data[at] = int(rng.integers(16))  # a small number stays one byte: more kernels
+        try:
+            _native.compile(bytes(data), b"", "sm_90a")
+            outcome = "kernel"
+        except smalt.Error as e:
+            outcome = e.report["fault"]
+            assert outcome != "Internal", f"{e}\n{bytes(data)!r}"
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    assert outcomes["kernel"] > 5 and outcomes["Unsupported"] > 5 and outcomes["InvalidDescriptor"] > 100, outcomes
+    computes_right()
+
+
+# ------------------------------------------------------------------------------------------ the machine
+
+
+def test_run_on_a_gpu_that_is_not_there() -> None:
+    if "cuda" in _native.doctor()["driver"]:
+        pytest.skip("there is a driver")
+    artifact = _native.compile(golden(), b"", "sm_90a")
+    buffers = [np.zeros(b["bytes"], np.uint8) for b in artifact.report()["buffers"]]
+    with pytest.raises(smalt.CompileError) as caught:
+        artifact.run(buffers, device=0)
+    in_order(("no NVIDIA driver", "expected: a GPU of compute capability 9.0", "remedy: run on the CPU"), str(caught.value))
+    computes_right()
+
+
+def test_wrong_buffers() -> None:
+    """As when a program of 64-bit types meets a kernel of 32-bit ones."""
+    with smalt.emulated("H100"):
+        ((_, descriptor, debug),) = smalt.descriptor(good, jax.ShapeDtypeStruct((128,), np.float32))
+    artifact = _native.compile(descriptor, debug, "sm_90a")
+    with pytest.raises(smalt.InvalidKernel) as caught:
+        artifact.run([np.zeros(128, np.float64), np.zeros(128, np.float32)])
+    in_order(("buffer 0", "wrong size", "expected: 512 bytes (f32[128])", "got: 1024 bytes"), str(caught.value))
+    with pytest.raises(smalt.InvalidKernel, match="wrong number of buffers"):
+        artifact.run([np.zeros(128, np.float32)])
+    with pytest.raises(ValueError, match="buffer 1 of a run: expected a C-contiguous, writable array"):
+        artifact.run([np.zeros(128, np.float32), np.zeros(256, np.float32)[::2]])
+    computes_right()
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: smalt.CompilerParams(target="H100"), "target: expected an architecture like 'sm_90a', got 'H100'"),
+        (lambda: smalt.CompilerParams(wait_timeout_ns=-1), "wait_timeout_ns: expected a number of nanoseconds >= 0"),
+        (lambda: smalt.emulated("TPU").__enter__(), "expected one of H100, H200, B200, got 'TPU'"),
+    ],
+)
+def test_wrong_choices(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+# Each in a process of its own: settings are read once. The package's folder, not the package: that would import JAX.
+SCRIPT = """
+import sys, types
+package = types.ModuleType("smalt")
+package.__path__ = [sys.argv[1]]
+sys.modules["smalt"] = package
+from smalt import _native, _errors
+try:
+    _native.compile(open(sys.argv[2], "rb").read(), b"", sys.argv[3]).assemble()
+    print("no error")
+except (_errors.Error, ImportError) as error:
+    print(type(error).__name__, error)
+"""
+
+# environment, target -> decisive words
+SETTINGS: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
+    "SMALT_DUMP": ({"SMALT_DUMP": "asm"}, "sm_90a", ("CompileError", "SMALT_DUMP", "expected: all, or a list of: descriptor, ir", "got: asm")),
+    "SMALT_ASSEMBLER": ({"SMALT_ASSEMBLER": "gas"}, "sm_90a", ("SMALT_ASSEMBLER", "expected: auto, nvjitlink, ptxas or driver", "got: gas")),
+    "SMALT_LINEINFO": ({"SMALT_LINEINFO": "yes"}, "sm_90a", ("SMALT_LINEINFO", "expected: 0 or 1", "got: yes")),
+    "SMALT_SEED": ({"SMALT_SEED": "-1"}, "sm_90a", ("SMALT_SEED", "expected: a number below 2^64", "got: -1")),
+    "SMALT_SCHEDULE": ({"SMALT_SCHEDULE": "random"}, "sm_90a", ("SMALT_SCHEDULE", "expected: latest, earliest or seeded", "got: random")),
+    "SMALT_PTXAS": ({"SMALT_PTXAS": "/nowhere/ptxas"}, "sm_90a", ("ptxas was asked for and is not there", "remedy")),
+    "SMALT_LIBRARY": ({"SMALT_LIBRARY": "/nowhere/libsmalt.so"}, "sm_90a", ("ImportError", "native library", "/nowhere/libsmalt.so")),
+    "no ptxas": ({"SMALT_ASSEMBLER": "ptxas", "PATH": "/nowhere", "CUDA_HOME": "/nowhere"}, "sm_90a", ("ptxas", "remedy", "pip install")),
+    "no nvJitLink": ({"SMALT_ASSEMBLER": "nvjitlink", "PATH": "/nowhere", "CUDA_HOME": "/nowhere"}, "sm_90a", ("nvJitLink", "remedy", "pip install")),
+    "a target": ({}, "gfx942", ("the target `gfx942`", "expected: sm_90a")),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name: str) -> None:
+    changed, target, words = SETTINGS[name]
+    environment = dict(os.environ, SMALT_LIBRARY=str(_native.library_path())) | changed
+    file = next(f for f in sorted((ROOT / "tests/corpus/golden").glob("*/*.pb")))
+    command = [sys.executable, "-c", SCRIPT, str(ROOT / "jax_plugin/smalt"), str(file), target]
+    if name.startswith("no "):
+        command.insert(1, "-S")  # no site-packages, where pip puts assemblers
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    in_order(words, done.stdout)
+
+
+def import_smalt(*flags: str, path: pathlib.Path) -> str:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(path), str(ROOT / "jax_plugin")]))
+    done = subprocess.run([sys.executable, *flags, "-c", "import smalt"], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def fake_jax(folder: pathlib.Path, version: str, text: str) -> pathlib.Path:
+    """A package that calls itself JAX of this version."""
+    (folder / "jax").mkdir()
+    (folder / "jax" / "__init__.py").write_text(textwrap.dedent(text))
+    (folder / f"jax-{version}.dist-info").mkdir()
+    (folder / f"jax-{version}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax\nVersion: {version}\n")
+    return folder
+
+
+def test_unsupported_jax(tmp_path: pathlib.Path) -> None:
+    text = import_smalt(path=fake_jax(tmp_path, "0.9.1", "class Array: pass"))
+    in_order(("ImportError: smalt: this version of JAX is not supported", "expected: jax 0.10.2", "got: jax 0.9.1", "remedy: pip install"), text)
+
+
+def test_missing_jax(tmp_path: pathlib.Path) -> None:
+    in_order(("ImportError: smalt: JAX is not installed", "expected: jax 0.10.2", "remedy: pip install"), import_smalt("-S", path=tmp_path))
+
+
+def test_missing_absl(tmp_path: pathlib.Path) -> None:
+    fake_jax(tmp_path, "0.10.2", "raise ModuleNotFoundError(\"No module named 'absl'\", name='absl')")
+    in_order(("ImportError: smalt: jax 0.10.2 needs absl-py", "remedy: pip install absl-py"), import_smalt(path=tmp_path))
+
+
+def test_wrong_enable() -> None:
+    with pytest.raises(ValueError, match="SMALT_ENABLE: expected 0 or 1, got 'perhaps'"):
+        with contextlib.ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setenv("SMALT_ENABLE", "perhaps")
+            smalt._config._from_environment()
+
+
+if __name__ == "__main__":
+    for key, row in TABLE.items():
+        if sys.argv[1:] and key not in sys.argv[1:]:
+            continue
+        print(f"==== {key}, line {row.line}")
+        try:
+            row.run()
+            print("!!!! no error")
+        except Exception as e:
+            print(f"{type(e).__name__}: {e}")

@@ -1,0 +1,256 @@
+"""`smalt.inspect`, the dumps of `SMALT_DUMP`, and the user's lines in the PTX of `SMALT_LINEINFO`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import smalt
+from smalt import __main__ as cli
+from smalt import _native
+from tests.corpus.case import kernel, like
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+A = jax.ShapeDtypeStruct((64, 128), jnp.float16)
+B = jax.ShapeDtypeStruct((128, 64), jnp.float16)
+X = jax.ShapeDtypeStruct((128,), jnp.float32)
+
+
+def line_of(mark: str) -> int:
+    lines = pathlib.Path(__file__).read_text().split("\n")
+    (found,) = [i + 1 for i, text in enumerate(lines) if text.endswith(f"# LINE {mark}")]
+    return found
+
+
+def matmul(a, b):
+    def body(a, b, o, a_buf, b_buf, bars):
+        plgpu.copy_gmem_to_smem(a, a_buf, bars.at[0])
+        plgpu.copy_gmem_to_smem(b, b_buf, bars.at[1])
+        plgpu.barrier_wait(bars.at[0])
+        plgpu.barrier_wait(bars.at[1])
+
+        def compute(acc):
+            plgpu.wgmma(acc, a_buf, b_buf)
+            return acc[...]  # LINE read
+
+        o[...] = pl.run_scoped(compute, plgpu.ACC((64, 64), jnp.float32))  # LINE store
+
+    scratch = (plgpu.SMEM((64, 128), jnp.float16), plgpu.SMEM((128, 64), jnp.float16), plgpu.Barrier(num_barriers=2))
+    return kernel(body, like((64, 64)), *scratch, kernel_name="matmul")(a, b)  # LINE call
+
+
+def double(x):
+    def body(x, o):
+        o[...] = x[...] * 2
+
+    return kernel(body, like(x.shape, x.dtype), kernel_name="double")(x)
+
+
+@jax.jit
+def program(a, b):
+    return jnp.sum(double(matmul(a * 2, b) + 1))
+
+
+def has_assembler() -> bool:
+    return _native.doctor()["assembler"].get("path") is not None
+
+
+# ------------------------------------------------------------------------------------------ inspect
+
+
+def test_one_report_per_kernel() -> None:
+    first, second = report = smalt.inspect(program, A, B)
+    assert (first.name, second.name, len(report)) == ("matmul", "double", 2)
+    assert first.target == "sm_90a" and first.threads == 128 and first.grid == (1, 1, 1)
+    assert ".entry" in first.ptx and "wgmma.mma_async" in first.ptx and "wgmma" not in second.ptx
+    if has_assembler():
+        assert first.registers >= 32 and first.spill_bytes == 0 and first.cubin.startswith(b"\x7fELF")
+        assert first.phases[-1].name == "assemble"
+        assert first.occupancy == min(65536 // (-(-first.registers * 32 // 256) * 256 * 4), 233472 // (first.smem_bytes + 1024))
+    bare = smalt.inspect(program, A, B, assemble=False)
+    assert bare[0].ptx == first.ptx and bare[0].hash == first.hash
+    assert _native.compile(first.descriptor, first.debug, first.target).ptx == first.ptx
+
+
+def test_choices_have_reasons_and_lines() -> None:
+    (report,) = smalt.inspect(matmul, A, B, assemble=False)
+    here = f"{__file__}:"
+    (swizzled, *_) = [r for r in report.layouts if r.what == "SMEM"]
+    assert swizzled.type == "f16[64, 128]" and "128" in swizzled.choice and "widest swizzle" in swizzled.why
+    assert swizzled.at == f"{here}{line_of('call')}"
+    values = {r.at: r for r in report.layouts if r.what != "SMEM"}
+    assert "WGMMA" in values[f"{here}{line_of('read')}"].choice
+    assert all(r.why for r in report.layouts)
+    rows = {r.what: r for r in report.shared_memory}
+    assert rows["f16[64, 128]"].bytes == 64 * 128 * 2 and rows["2 barriers of 1 arrival"].bytes == 16
+    assert max(r.offset + r.bytes for r in report.shared_memory) <= report.smem_bytes
+
+
+def test_passes_and_times() -> None:
+    (report,) = smalt.inspect(double, X, assemble=False)
+    assert list(report.passes)[0] == "import" and report.passes["print"] == report.ptx
+    assert "load" in report.ir and "mul" in report.ir
+    names = [p.name for p in report.phases]
+    assert names[0] == "serialise" and {"import", "infer_layouts", "lower", "optimize"} <= set(names)
+    assert all(p.ms >= 0 for p in report.phases) and sum(p.ms for p in report.phases) > 0
+
+
+def test_prints_and_exports() -> None:
+    report = smalt.inspect(program, A, B)
+    text = str(report)
+    assert text.startswith("2 kernels; traced and lowered by JAX in ")
+    for word in ("kernel matmul for sm_90a", "occupancy", "registers", "time  ", "shared memory", "layouts", "widest swizzle"):
+        assert word in text
+    assert max(map(len, text.split("\n"))) < 400
+    data = json.loads(report.json())
+    assert [k["name"] for k in data["kernels"]] == ["matmul", "double"]
+    assert data["kernels"][0]["layouts"][0]["why"] and data["kernels"][0]["ir"]["normalize"]
+
+
+def test_nothing_is_run_or_kept_and_the_choice_does_not_matter() -> None:
+    assert not smalt._config.settings().enabled
+    assert len(smalt.inspect(double, np.zeros(128, np.float32), assemble=False)) == 1
+    with smalt.enabled(True):
+        assert len(smalt.inspect(double, X, assemble=False)) == 1
+    empty = smalt.inspect(lambda x: x + 1, X)
+    assert len(empty) == 0 and str(empty) == "no Pallas:MGPU kernels"
+
+
+def test_shipped_kernels_under_an_emulated_device() -> None:
+    hopper_matmul = pytest.importorskip("jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu")
+    fields = dict(tile_m=64, tile_n=64, tile_k=64, max_concurrent_steps=2)
+    config = hopper_matmul.TuningConfig(**fields)
+    a = jax.ShapeDtypeStruct((256, 256), jnp.float16)
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(lambda a, b: hopper_matmul.matmul(a, b, None, config), a, a)
+    assert report.threads == 384 and report.grid[0] <= 132
+    assert any(r.at and "hopper_matmul_mgpu.py" in r.at for r in report.layouts)
+    assert not report.warnings and not report.spill_bytes
+    print(report)
+
+
+def test_errors_are_those_of_the_compiler() -> None:
+    def body(x, o):
+        o[...] = jnp.linalg.cholesky(x[...])
+
+    with pytest.raises(smalt.Unsupported, match=r"cholesky[\s\S]*test_inspect.py"):
+        smalt.inspect(kernel(body, like((16, 16))), like((16, 16)))
+
+
+# ------------------------------------------------------------------------------------------ dumps
+
+PROGRAM = """
+    import jax, jax.numpy as jnp, numpy as np, smalt
+    import jax.experimental.pallas.mosaic_gpu as plgpu
+    def body(x, o):
+        o[...] = x[...] + 1
+    f = plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((128,), jnp.float32), kernel_name="add/one")
+    with smalt.emulated("H100"):
+        print(jax.jit(f)(np.arange(128, dtype=np.float32))[3])
+"""
+
+
+def run_program(**environment: str) -> str:
+    paths = dict(PYTHONPATH=str(ROOT / "jax_plugin"), SMALT_LIBRARY=str(_native.library_path()), JAX_PLATFORMS="cpu")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)], env={**os.environ, **paths, **environment}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0 and done.stdout.strip() == "4.0", done.stderr
+    return done.stderr
+
+
+def test_every_artefact_is_dumped(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "made" / "here"
+    run_program(SMALT_DUMP="all", SMALT_DUMP_DIR=str(folder), SMALT_LINEINFO="1")
+    files = {re.sub(r"-[0-9a-f]{12}\.", ".", f.name): f for f in folder.iterdir()}
+    # The descriptor, replayable without JAX.
+    assert cli.main(["compile", str(files["kernel.smalt"])]) == 0
+    assert "add/one for sm_90a" in capsys.readouterr().out
+    assert cli.main(["run", str(files["kernel.smalt"])]) == 0
+    capsys.readouterr()
+    # The kernel after each pass.
+    passes = sorted(name for name in files if name.endswith(".ir"))
+    assert passes[0] == "kernel.00-import.ir" and any("normalize" in name for name in passes)
+    assert all(files[name].read_text().strip() for name in passes)
+    # PTX, with the user's lines.
+    ptx = files["add_one.sm_90a.ptx"].read_text()
+    assert ".entry" in ptx and '.file 2 "<string>"' in ptx and re.search(r"\.loc 2 5 \d+ // op\d+", ptx)
+    report = json.loads(files["add_one.sm_90a.report.json"].read_text())
+    assert report["name"] == "add/one" and report["line_info"]
+    wanted = {"kernel.smalt", *passes, "add_one.sm_90a.ptx", "add_one.sm_90a.report.json"}
+    if has_assembler():
+        assert files["add_one.sm_90a.cubin"].read_bytes().startswith(b"\x7fELF")
+        assert "registers" in files["add_one.sm_90a.ptxas.txt"].read_text()
+        assert report["assembled"]["log"]["registers"] >= 8
+        wanted |= {"add_one.sm_90a.cubin", "add_one.sm_90a.ptxas.txt"}
+    assert set(files) == wanted
+
+
+def test_only_what_is_asked_for_is_dumped(tmp_path: pathlib.Path) -> None:
+    run_program(SMALT_DUMP="ptx", SMALT_DUMP_DIR=str(tmp_path))
+    (file,) = tmp_path.iterdir()
+    assert file.suffix == ".ptx" and str(tmp_path) not in file.read_text() and "<string>" not in file.read_text()
+
+
+def test_a_folder_that_cannot_be_written_fails_nothing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "smalt: SMALT_DUMP: " in run_program(SMALT_DUMP="ptx,report", SMALT_DUMP_DIR=str(tmp_path / "file" / "folder"))
+
+
+# ------------------------------------------------------------------------------------------ lines
+
+
+def compiled_with_lines(line_info: bool) -> _native.Artifact:
+    ((_, descriptor, debug),) = smalt.descriptor(matmul, A, B)
+    return _native.compile(descriptor, debug, "sm_90a", {"line_info": line_info})
+
+
+def test_lines_of_the_user_in_the_ptx() -> None:
+    ptx = compiled_with_lines(True).ptx
+    number = re.search(rf'\.file (\d+) "{re.escape(__file__)}"', ptx)[1]
+    lines = {int(n) for n in re.findall(rf"\.loc {number} (\d+) ", ptx)}
+    assert line_of("store") in lines and min(lines) >= line_of("read") - 12 and max(lines) <= line_of("call")
+    without = compiled_with_lines(False).ptx
+    assert __file__ not in without and set(re.findall(r"\.loc (\d+)", without)) == {"1"}
+    strip = lambda text: re.sub(r"\t\.loc.*\n|\.file.*\n", "", text)  # noqa: E731
+    assert strip(ptx) == strip(without), "lines change no code"
+
+
+def test_lines_are_part_of_the_key_only_then() -> None:
+    ((_, descriptor, debug),) = smalt.descriptor(matmul, A, B)
+    other = debug.replace(b"matmul", b"mutmal")
+    assert other != debug
+    before = _native.cache_stats()["compiled"]
+    for table in (debug, other):
+        _native.compile(descriptor, table, "sm_90a")
+    assert _native.cache_stats()["compiled"] - before <= 1
+    before = _native.cache_stats()["compiled"]
+    for table in (debug + b"", other):
+        _native.compile(descriptor, table, "sm_90a", {"line_info": True})
+    assert _native.cache_stats()["compiled"] - before >= 1
+
+
+def test_lines_of_the_user_in_the_cubin(tmp_path: pathlib.Path) -> None:
+    tools = [p for folder in sys.path for p in pathlib.Path(folder).glob("nvidia/cu*/bin/nvdisasm")]
+    if not tools or not has_assembler():
+        pytest.skip("no ptxas or no nvdisasm on this machine")
+    artifact = compiled_with_lines(True)
+    (tmp_path / "kernel.cubin").write_bytes(artifact.assemble())
+    done = subprocess.run([str(tools[0]), "-g", str(tmp_path / "kernel.cubin")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = {int(n) for n in re.findall(rf'//## File "{re.escape(__file__)}", line (\d+)', done.stdout)}
+    assert line_of("store") in lines and lines <= set(range(line_of("read") - 12, line_of("call") + 1)), lines
+    plain = tmp_path / "plain.cubin"
+    plain.write_bytes(compiled_with_lines(False).assemble())
+    assert __file__.encode() not in plain.read_bytes()
