@@ -2,6 +2,7 @@
 # make test     everything that needs no GPU
 # make gpu-test what needs one
 # make build    the library, optimised, into the Python package
+# make wheel    both as a wheel, into dist/
 # Needs Rust, Python >= 3.11, a C++17 compiler. BUILD.md has the details.
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +12,7 @@ CUDA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo 1)
 JAX := $(if $(CUDA),jax[cuda13],jax)
 export SMALT_XLA_FFI_INCLUDE_DIR ?= $(shell $(PYTHON) scripts/xla_headers.py)
 
-.PHONY: demo test gpu-test build venv lint clean FORCE
+.PHONY: demo test gpu-test build wheel venv lint clean FORCE
 
 demo: build
 	$(BIN)/python examples/demo.py
@@ -26,6 +27,9 @@ $(LIBRARY): FORCE
 	cargo build --profile dist --lib
 	@cmp -s $${CARGO_TARGET_DIR:-target}/dist/libsmalt.so $@ || cp $${CARGO_TARGET_DIR:-target}/dist/libsmalt.so $@
 
+wheel:
+	$(PYTHON) -m pip wheel --no-deps --wheel-dir dist .
+
 # Everything that needs no GPU: .ci/run without what needs other Pythons.
 test:
 	SMALT_CI_PYTHONS="$(PYTHON)" .ci/run
@@ -38,6 +42,6 @@ lint:
 	cargo clippy --all-targets --features test-handlers -- -D warnings
 
 clean:
-	rm -rf target build .venv .venv-* $(LIBRARY)
+	rm -rf target build dist .venv .venv-* $(LIBRARY)
 
 FORCE:

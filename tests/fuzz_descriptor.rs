@@ -1,12 +1,14 @@
 //! Mutated descriptors: any byte string gives a kernel or a clean error.
 //!
 //! Each round takes a golden descriptor, damages it (bytes, or fields of the decoded wire format, whose lengths are then put right
-//! again), and runs it through import, verifier and normalisation. Nothing may panic, hang, or end in an internal error.
+//! again), and runs it through import, verifier and normalisation; one in `SMALT_FUZZ_COMPILE` (default 20) of those that are
+//! kernels is compiled to PTX. Nothing may panic, hang, or end in an internal error.
 //! `SMALT_FUZZ_N` is the number of rounds (default 20,000), `SMALT_FUZZ_SEED` the first seed; a failure names its seed, and
 //! `SMALT_FUZZ_N=1 SMALT_FUZZ_SEED=…` repeats it.
 use smalt::descriptor::{self, DebugTable};
 use smalt::error::Fault;
 use smalt::kernel_ir::{normalize, verify};
+use smalt::runtime::{CompileOptions, pipeline};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -239,10 +241,12 @@ fn mutate_bytes(bytes: &mut Vec<u8>, rng: &mut Rng) {
 /// What came of one descriptor.
 enum Outcome {
     Kernel,
+    /// Compiled to PTX, or refused by the compiler.
+    Compiled,
     Refused,
 }
 
-fn run(bytes: &[u8]) -> Result<Outcome, String> {
+fn run(bytes: &[u8], compile: bool) -> Result<Outcome, String> {
     let mut kernel = match descriptor::import(bytes) {
         Ok(kernel) => kernel,
         Err(e) if e.fault == Fault::Internal => return Err(format!("import: {e}")),
@@ -252,7 +256,17 @@ fn run(bytes: &[u8]) -> Result<Outcome, String> {
     match normalize::run(&mut kernel, &mut |_, _| {}) {
         Ok(()) => {
             let _ = kernel.to_string();
-            Ok(Outcome::Kernel)
+            if !compile {
+                return Ok(Outcome::Kernel);
+            }
+            let options = CompileOptions {
+                target: "sm_90a".into(),
+                line_info: false,
+            };
+            match pipeline::compile(bytes, b"", &options, &mut pipeline::Observer::default()) {
+                Err(e) if e.fault == Fault::Internal => Err(format!("compile: {e}")),
+                Ok(_) | Err(_) => Ok(Outcome::Compiled),
+            }
         }
         Err(e) if e.fault == Fault::Internal => Err(format!("normalize: {e}")),
         Err(_) => Ok(Outcome::Refused),
@@ -287,7 +301,8 @@ fn mutated_descriptors_are_kernels_or_clean_errors() {
     }
 
     let (n, first) = (environment("SMALT_FUZZ_N", 20_000), environment("SMALT_FUZZ_SEED", 1));
-    let (mut kernels, mut slowest) = (0u64, Duration::ZERO);
+    let every = environment("SMALT_FUZZ_COMPILE", 20).max(1);
+    let (mut kernels, mut compiled, mut slowest) = (0u64, 0u64, Duration::ZERO);
     let mut failures = vec![];
     for seed in first..first + n {
         let mut rng = Rng(seed);
@@ -305,13 +320,17 @@ fn mutated_descriptors_are_kernels_or_clean_errors() {
         let start = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let _ = DebugTable::decode(&bytes);
-            run(&bytes)
+            run(&bytes, seed % every == 0)
         }));
         let took = start.elapsed();
         slowest = slowest.max(took);
         let file = || files[i].file_name().unwrap_or_default().to_string_lossy().into_owned();
         match outcome {
             Ok(Ok(Outcome::Kernel)) => kernels += 1,
+            Ok(Ok(Outcome::Compiled)) => {
+                kernels += 1;
+                compiled += 1;
+            }
             Ok(Ok(Outcome::Refused)) => {}
             Ok(Err(text)) => failures.push(format!("seed {seed} ({}): {text}", file())),
             Err(_) => failures.push(format!("seed {seed} ({}): panic", file())),
@@ -323,7 +342,7 @@ fn mutated_descriptors_are_kernels_or_clean_errors() {
             break;
         }
     }
-    println!("{n} descriptors: {kernels} kernels, slowest {slowest:?}");
+    println!("{n} descriptors: {kernels} kernels, {compiled} of them compiled, slowest {slowest:?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(
         n < 1000 || kernels > n / 100,

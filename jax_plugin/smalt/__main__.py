@@ -77,7 +77,7 @@ def _examine() -> Iterator[tuple[bool | None, str, str]]:
         yield False, "library", str(error)
         return
     driver = facts["driver"]
-    yield ("cuda" in driver or None), "driver", f"CUDA {driver['cuda']}" if "cuda" in driver else driver["error"]
+    yield ("cuda" in driver or None), "driver", f"CUDA {driver['cuda']}" if "cuda" in driver else driver["error"].split("\n")[0]
     devices = facts["devices"]
     for number, device in enumerate(devices if isinstance(devices, list) else []):
         major, minor = device["capability"]
