@@ -44,6 +44,11 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
     devices = [
         message("MeshAxis", id=w.intern_axis(name), name=_axis_text(name), size=size) for name, size in device_mesh
     ]
+    if (mesh.num_threads or 1) < 0:
+        raise InvalidKernel(
+            f"smalt: num_threads of a kernel\n  expected: 1 to 8\n  got: {mesh.num_threads}"
+            f"\n  remedy: leave it out for one thread (warpgroup){w.debug.where()}"
+        )
     params = _params(w, call)
     body = w.region(call.jaxpr, params=call.jaxpr.invars)
     descriptor = message(

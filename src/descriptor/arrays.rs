@@ -328,7 +328,8 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
                 _ => {
                     return Err(Error::invalid("`multiple_of`")
                         .expected("one positive number")
-                        .got(format!("{values:?}")));
+                        .got(format!("{values:?}"))
+                        .remedy("name the step of the index; one number for each index"));
                 }
             }
         }

@@ -449,6 +449,7 @@ trait ExpectedInSmem {
 impl ExpectedInSmem for Box<Error> {
     fn expected_in_smem(mut self, bytes: u32) -> Box<Error> {
         self.expected = Some(format!("an address in 0x{SMEM_BASE:x}..0x{:x}", SMEM_BASE + bytes));
+        self.remedy = Some("check the index of the barrier: indices at run time are not clamped".into());
         self
     }
 }

@@ -102,9 +102,10 @@ pub fn smem_view(cx: &mut LowerCx, r: &RefUse, loosely: bool) -> Result<SmemPlac
 }
 
 fn view_error(e: smem_layout::ViewError) -> Error {
-    Error::invalid("view of a reference").got(e.to_string()).remedy(
-        "start slices at multiples of the tile, state what is known with pl.multiple_of, or choose other transforms",
-    )
+    Error::invalid("view of a reference")
+        .expected("slices of whole tiles of the buffer's transforms")
+        .got(e.to_string())
+        .remedy("start slices at multiples of the tile, state what is known with pl.multiple_of, or choose other transforms")
 }
 
 /// The view after all steps of a use.

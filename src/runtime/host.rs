@@ -57,8 +57,13 @@ fn name_buffers(mut error: Error, artifact: &Artifact) -> Error {
             BufferRole::Mutable => "mutable",
             BufferRole::Scratch => "scratch",
         };
-        let named = format!("buffer {i} ({role} {}), ", spec.text);
-        error.got = error.got.map(|text| text.replace(&format!("buffer {i}, "), &named));
+        for after in [", which", " to be"] {
+            let (number, named) = (
+                format!("buffer {i}{after}"),
+                format!("buffer {i} ({role} {}){after}", spec.text),
+            );
+            error.got = error.got.map(|text| text.replace(&number, &named));
+        }
     }
     error.got = error.got.map(|text| name_barriers(&text, artifact));
     error

@@ -449,6 +449,85 @@ def private_shared_memory(x):
     return kernel(body, like((64, 64)), num_threads=2, thread_name="wg")(x)
 
 
+@bad(smalt.InvalidKernel, "copy_gmem_to_smem", "96 bits, no multiple of 16 bytes", "remedy: copy rows of a multiple", args=(f32(64, 8),))
+def copy_of_twelve_byte_rows(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x.at[:, pl.ds(0, 3)], buf, bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+
+    return kernel(body, like((64, 3)), SMEM((64, 3), F32), Barrier())(x)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "copy_gmem_to_smem",
+    "the copy needs 7 dimensions; tensor maps have 5",
+    "remedy: copy in a loop over the outer dimensions",
+    args=(f32(3, 3, 3, 3, 3, 3, 64),),
+)
+def copy_of_seven_dimensions(x):
+    shape = (2, 2, 2, 2, 2, 2, 32)
+
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x.at[tuple(pl.ds(0, n) for n in shape)], buf, bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+
+    return kernel(body, like(shape), SMEM(shape, F32), Barrier())(x)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "view of a reference",
+    "expected: slices of whole tiles",
+    "slice of dimension 1 cuts tiles of 64",
+    "remedy: start slices at multiples of the tile",
+    args=(f16(64, 64),),
+)
+def slice_through_tiles(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf.at[:, pl.ds(32, 64)], bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[:, pl.ds(32, 64)]
+
+    return kernel(body, like((64, 64), F16), SMEM((64, 128), F16, transforms=tiled(F16)), Barrier())(x)
+
+
+@bad(smalt.InvalidKernel, "on several barriers", "expected: one barrier", "got: shape [2]", "remedy: index the array")
+def copy_on_two_barriers(x):
+    def body(x, o, buf, bars):
+        plgpu.copy_gmem_to_smem(x, buf, bars)  # BAD
+        o[...] = buf[...]
+
+    return kernel(body, like((128,)), SMEM((128,), F32), Barrier(num_barriers=2))(x)
+
+
+@bad(smalt.InvalidKernel, "`set_max_registers`", "expected: a multiple of 8 between 24 and 256", "got: 8", "remedy: take 24 or 40")
+def too_few_registers(x):
+    def body(x, o):
+        plgpu.set_max_registers(8, action="decrease")  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "num_threads of a kernel", "expected: 1 to 8", "got: -1", "remedy: leave it out")
+def negative_threads(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), num_threads=-1, thread_name="wg")(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "`multiple_of`", "expected: one positive number", "got: [-4]", "remedy: name the step")
+def negative_multiple(x):
+    def body(x, o):
+        o[...] = x[...] * pl.multiple_of(lax.axis_index("i"), -4)  # BAD
+
+    return kernel(body, like((128,)), grid=(3,), grid_names=("i",))(x)
+
+
 # ------------------------------------------------------------------------------------------ tensor cores
 
 
@@ -530,6 +609,26 @@ def wgmma_of_global_memory(b):
     return kernel(body, like((64, 64)), SMEM((64, 64), F16, transforms=tiled(F16)))(b)
 
 
+@bad(
+    smalt.InvalidKernel,
+    "wgmma left operand",
+    "expected: an SMEM tile of 8 rows",
+    "its offset must be a multiple of 1024 bytes",
+    "remedy: give the buffer plgpu.TilingTransform",
+    args=(),
+)
+def wgmma_of_half_a_tile():
+    def body(o, a, b):
+        def compute(acc):
+            plgpu.wgmma(acc, a.at[pl.ds(4, 64)], b)  # BAD
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), F32))
+
+    buffers = [SMEM((m, 64), F16, transforms=tiled(F16)) for m in (128, 64)]
+    return kernel(body, like((64, 64)), *buffers)()
+
+
 @bad(smalt.Unsupported, "a part of an accumulator", "remedy: use the whole accumulator", args=())
 def wgmma_into_a_part():
     def body(o, a):
@@ -609,6 +708,24 @@ def store_out_of_bounds(x):
         o[i + 3] = x[i]  # BAD
 
     return kernel(body, like((4, 64)), grid=(4,), grid_names=("i",))(x)
+
+
+@bad(RunTimeError, "mbarrier at ", "outside of shared memory", "expected: an address in", "remedy: check the index", args=(i32(1),))
+def barrier_out_of_bounds(x):
+    def body(x, o, bars):
+        plgpu.barrier_arrive(bars.at[x[0] + 7])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((1,), jnp.int32), Barrier(num_barriers=2))(x)
+
+
+@bad(RunTimeError, "deadlock", "wait for the word at byte 0 of buffer 2 (scratch", "to be at least 1", "remedy:")
+def deadlock_on_a_semaphore(x):
+    def body(x, o, sem):
+        pl.semaphore_wait(sem, 1)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), plgpu.SemaphoreType.REGULAR)(x)
 
 
 @bad(RunTimeError, "load of ", "shared bytes", "out of bounds", "remedy: check this line's indices", args=(i32(1),))
