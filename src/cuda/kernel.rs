@@ -380,3 +380,30 @@ fn c_text(buffer: &[u8]) -> String {
     let end = buffer.iter().position(|&byte| byte == 0).unwrap_or(buffer.len());
     String::from_utf8_lossy(&buffer[..end]).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misaligned_buffer_is_said_in_words() {
+        let map = TensorMap {
+            buffer: 2,
+            byte_offset: 64,
+            data_type: 7,
+            dims: [64].into_iter().collect(),
+            strides: Default::default(),
+            box_dims: [64].into_iter().collect(),
+            swizzle: 0,
+        };
+        let text = misaligned(&map, 0x1004).to_string();
+        for words in [
+            "buffer 2 of a TMA transfer is misaligned",
+            "expected: an address that is a multiple of 16",
+            "got: 0x1004 (64 bytes into the buffer)",
+            "remedy: pass an array of its own",
+        ] {
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}

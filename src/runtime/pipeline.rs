@@ -191,7 +191,7 @@ fn notes(kernel: &Kernel, assignment: &Assignment) -> serde_json::Value {
         let (subject, ty, op) = match r.subject {
             Subject::Value(v) => {
                 let op = kernel.def_op(v).map(|op| &kernel.ops[op]);
-                let name = op.map_or_else(|| v.to_string(), |op| op.kind.name().into());
+                let name = op.map_or_else(|| "carried".to_owned(), |op| op.kind.name().into());
                 (name, kernel.ty(v).to_string(), op.map_or(0, |op| op.loc.0))
             }
             Subject::Alloc(a) => {

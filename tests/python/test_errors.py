@@ -1029,6 +1029,17 @@ def test_settings(name: str) -> None:
     in_order(words, done.stdout)
 
 
+def test_no_assembler_at_all(tmp_path: pathlib.Path) -> None:
+    """Neither ptxas nor nvJitLink: the driver assembles where there is one; what needs a cubin says so."""
+    file = tmp_path / "kernel.pb"
+    file.write_bytes(golden())
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "jax_plugin"), SMALT_LIBRARY=str(_native.library_path()), SMALT_ASSEMBLER="driver")
+    command = [sys.executable, "-m", "smalt", "compile", str(file), "--cubin", str(tmp_path / "kernel.cubin")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    in_order(("there is no assembler here", "python -m smalt doctor", "what to install"), done.stderr)
+
+
 def import_smalt(*flags: str, path: pathlib.Path) -> str:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(path), str(ROOT / "jax_plugin")]))
     done = subprocess.run([sys.executable, *flags, "-c", "import smalt"], env=environment, capture_output=True, text=True, timeout=300)
