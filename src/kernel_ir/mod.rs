@@ -24,6 +24,7 @@ pub mod check_inputs;
 pub mod check_registers;
 pub mod compose_views;
 pub mod defer_drains;
+pub mod defer_epilogue;
 pub mod effects;
 pub mod eliminate_dead_code;
 pub mod entities;

@@ -23,6 +23,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("hoist_invariants", hoist_invariants::run),
     ("eliminate_dead_code", eliminate_dead_code::run),
     ("defer_drains", defer_drains::run),
+    ("defer_epilogue", defer_epilogue::run),
     ("compute_facts", compute_facts),
     ("check_registers", check_registers::run),
 ];

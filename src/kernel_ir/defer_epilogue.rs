@@ -1,0 +1,352 @@
+//! Stores one tile while the tensor cores compute the next.
+//!
+//! A warpgroup that computes one tile after the other leaves the tensor cores idle while it stores a tile. Here it keeps the
+//! finished tile in registers, starts the next one, and stores a part in each of its first steps, while the step's wgmma
+//! runs; the last tile is stored behind the loop:
+//!
+//! ```text
+//! for tile {                            for tile (kept) {
+//!   for k in 0..n {                       for k in 0..parts {           (unrolled)
+//!     wait; wgmma; wgmma_wait; arrive       wait; wgmma; if tile > first { part k of the epilogue of kept }; wgmma_wait; arrive
+//!   }                                     }
+//!   x = acc_read                    =>    for k in parts..n { wait; wgmma; wgmma_wait; arrive }
+//!   epilogue of x                         yield acc_read
+//! }                                     }
+//!                                       if any tile { epilogue of kept }
+//! ```
+//!
+//! The epilogue may be late because nobody looks: it only writes shared memory that nothing else touches, and copies it to an
+//! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
+//! never weaker. With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to
+//! 2 % of a large matmul.
+use super::rewrite::{copy_op, regions_of};
+use super::*;
+use crate::dtype::DType;
+use crate::error::Result;
+use rustc_hash::FxHashMap;
+
+/// 32-bit registers of a thread that the accumulator and what is kept may need together; the rest is for addresses.
+const MAX_REGISTERS: u64 = 200;
+
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let body = kernel.body;
+    region(kernel, body);
+    Ok(())
+}
+
+fn region(kernel: &mut Kernel, at: Region) {
+    for op in std::mem::take(&mut kernel.regions[at].ops) {
+        kernel.regions[at].ops.push(op);
+        match find(kernel, op) {
+            Some(tail) => defer(kernel, at, op, &tail),
+            None => {
+                for inner in regions_of(kernel, op) {
+                    region(kernel, inner);
+                }
+            }
+        }
+    }
+}
+
+/// A loop over tiles whose end can wait.
+struct Tail {
+    /// The place of the loop over k in the tile's region.
+    steps: usize,
+    /// Its bounds.
+    lower: i64,
+    upper: i64,
+    /// Where the epilogue begins in the tile's region, and where its parts end.
+    begin: usize,
+    parts: Vec<usize>,
+    /// What the epilogue takes from the tile.
+    kept: Vec<Value>,
+}
+
+fn find(kernel: &Kernel, op: Op) -> Option<Tail> {
+    let OpKind::For {
+        lower,
+        upper,
+        ref xs,
+        reverse: false,
+        body,
+        ..
+    } = kernel.ops[op].kind
+    else {
+        return None;
+    };
+    let trips = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo);
+    if !xs.is_empty() || trips <= 1 {
+        return None;
+    }
+    let tile = &kernel.regions[body];
+    let is_loop = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::For { .. });
+    let steps = tile.ops.iter().position(is_loop)?;
+    let (from, to) = k_loop(kernel, tile.ops[steps])?;
+    let read = tile
+        .ops
+        .iter()
+        .position(|op| matches!(kernel.ops[*op].kind, OpKind::AccRead { .. }))?;
+    let is_plain = |op: &Op| {
+        let kind = &kernel.ops[*op].kind;
+        kind.is_pure() || matches!(kind, OpKind::AccInit { .. })
+    };
+    if read < steps || !tile.ops[..steps].iter().all(is_plain) || !tile.ops[steps + 1..read].iter().all(is_plain) {
+        return None;
+    }
+    let begin = read
+        + 1
+        + tile.ops[read + 1..]
+            .iter()
+            .position(|op| !kernel.ops[*op].kind.is_pure())?;
+    let epilogue = &tile.ops[begin..];
+    if !epilogue.iter().all(|op| may_be_late(kernel, *op)) || !is_private(kernel, epilogue) {
+        return None;
+    }
+
+    // Parts end with the copies.
+    let ends = |(_, op): &(usize, &Op)| matches!(kernel.ops[**op].kind, OpKind::CopySmemToGmem { .. });
+    let mut parts: Vec<usize> = epilogue
+        .iter()
+        .enumerate()
+        .filter(ends)
+        .map(|(i, _)| begin + i + 1)
+        .collect();
+    *parts.last_mut()? = tile.ops.len();
+    if parts.len() as i64 > to - from {
+        return None;
+    }
+
+    // What is alive from the tile to its epilogue. Nothing of the epilogue is alive behind it.
+    let own: Vec<Value> = epilogue
+        .iter()
+        .flat_map(|op| kernel.ops[*op].results.to_vec())
+        .collect();
+    if tile.results.iter().any(|v| own.contains(v)) {
+        return None;
+    }
+    let inside: Vec<Value> = {
+        let results = tile.ops[..begin].iter().flat_map(|op| kernel.ops[*op].results.to_vec());
+        tile.params.iter().copied().chain(results).collect()
+    };
+    let mut kept = vec![];
+    for op in epilogue {
+        visit::for_each_value(&kernel.ops[*op].kind, &mut |v| {
+            if inside.contains(&v) && !kept.contains(&v) {
+                kept.push(v);
+            }
+        });
+    }
+    let bits = |v: Value| {
+        let ty = kernel.ty(v);
+        let elements = ty.shape().iter().product::<u64>();
+        // An array is spread over the warpgroup's 128 threads.
+        if ty.is_scalar() {
+            32
+        } else {
+            elements * u64::from(ty.dtype().bits()) / 128
+        }
+    };
+    let accumulators = kernel.ops[tile.ops[read]]
+        .results
+        .iter()
+        .filter(|v| kernel.ty(**v).is_acc());
+    let registers = kept.iter().copied().chain(accumulators.copied()).map(bits).sum::<u64>() / 32;
+    let fits = registers <= MAX_REGISTERS && !kept.iter().any(|v| kernel.ty(*v).is_acc());
+    fits.then_some(Tail {
+        steps,
+        lower: from,
+        upper: to,
+        begin,
+        parts,
+        kept,
+    })
+}
+
+/// The bounds of a loop whose steps wait for operands, multiply, and release the operands.
+fn k_loop(kernel: &Kernel, op: Op) -> Option<(i64, i64)> {
+    let OpKind::For {
+        lower,
+        upper,
+        ref xs,
+        reverse: false,
+        body,
+        ..
+    } = kernel.ops[op].kind
+    else {
+        return None;
+    };
+    let (mut multiplied, mut settled) = (0, 0);
+    for &op in &kernel.regions[body].ops {
+        match &kernel.ops[op].kind {
+            OpKind::Wgmma { .. } => multiplied += 1,
+            OpKind::WgmmaWait { n: 0, .. } if multiplied == 1 => settled += 1,
+            OpKind::BarrierWait { .. } | OpKind::BarrierArrive { .. } | OpKind::CommitGroup => {}
+            kind if kind.is_pure() => {}
+            _ => return None,
+        }
+    }
+    let bounds = (kernel.facts(lower).as_constant()?, kernel.facts(upper).as_constant()?);
+    ((multiplied, settled) == (1, 1) && xs.is_empty()).then_some(bounds)
+}
+
+/// Stores to shared memory, copies out of it, and their fences and waits.
+fn may_be_late(kernel: &Kernel, op: Op) -> bool {
+    match &kernel.ops[op].kind {
+        OpKind::Store { dst, .. } => {
+            matches!(kernel.allocs[dst.alloc].kind, AllocKind::Smem { .. }) && dst.place == Place::Here
+        }
+        OpKind::CopySmemToGmem {
+            dst,
+            commit_group: true,
+            ..
+        } => dst.place == Place::Here,
+        OpKind::CommitSmem | OpKind::CommitGroup | OpKind::WaitSmemToGmem { .. } => true,
+        kind => kind.is_pure(),
+    }
+}
+
+/// Whether nothing else in the kernel touches the memory that these ops touch.
+fn is_private(kernel: &Kernel, ops: &[Op]) -> bool {
+    let mut touched = vec![];
+    for op in ops {
+        touched.extend(effects::of(&kernel.ops[*op].kind).iter().map(|e| e.alloc));
+    }
+    let mut shared = false;
+    kernel.for_each_op(&mut |op| {
+        if !ops.contains(&op) {
+            visit::for_each_ref(&kernel.ops[op].kind, &mut |view| {
+                shared |= touched.contains(&view.alloc)
+            });
+        }
+    });
+    // Members of a union share bytes with others.
+    !shared && touched.iter().all(|a| kernel.allocs[*a].within.is_none())
+}
+
+/// A part of the epilogue, with the pure ops of earlier parts that it needs.
+fn part(kernel: &Kernel, epilogue: &[Op], range: std::ops::Range<usize>) -> Vec<Op> {
+    let mut needed = vec![];
+    let mut note = |op: Op| visit::for_each_value(&kernel.ops[op].kind, &mut |v| needed.push(v));
+    epilogue[range.clone()].iter().for_each(|op| note(*op));
+    let mut earlier = vec![];
+    for &op in epilogue[..range.start].iter().rev() {
+        if kernel.ops[op].results.iter().any(|v| needed.contains(v)) {
+            visit::for_each_value(&kernel.ops[op].kind, &mut |v| needed.push(v));
+            earlier.push(op);
+        }
+    }
+    earlier.reverse();
+    earlier.extend(&epilogue[range]);
+    earlier
+}
+
+fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
+    let (lower, upper, body) = match &kernel.ops[op].kind {
+        OpKind::For { lower, upper, body, .. } => (*lower, *upper, *body),
+        _ => unreachable!("`find` saw a loop"),
+    };
+    let group = kernel.regions[body].group;
+    let loc = kernel.ops[op].loc;
+    let ops = std::mem::take(&mut kernel.regions[body].ops);
+    let epilogue: Vec<Vec<Op>> = {
+        let begins = std::iter::once(tail.begin).chain(tail.parts.iter().copied());
+        let ranges = begins.zip(tail.parts.iter().copied());
+        ranges
+            .map(|(from, to)| part(kernel, &ops[tail.begin..], from - tail.begin..to - tail.begin))
+            .collect()
+    };
+
+    // What is kept comes in as a carry, and goes out.
+    let types: Vec<Type> = tail.kept.iter().map(|v| kernel.ty(*v).clone()).collect();
+    let mut inits = vec![];
+    for ty in &types {
+        let zero = kernel.append1(at, OpKind::Constant(Constant::Splat(0)), ty.clone(), loc);
+        inits.push(zero);
+        // The zeros stand before the loop.
+        let zero = kernel.regions[at].ops.pop().expect("just appended");
+        let here = kernel.regions[at].ops.len() - 1;
+        kernel.regions[at].ops.insert(here, zero);
+    }
+    if let OpKind::For { inits: all, .. } = &mut kernel.ops[op].kind {
+        all.extend(inits);
+    }
+    let (mut before, mut behind): (FxHashMap<Value, Value>, _) = (FxHashMap::default(), FxHashMap::default());
+    for (v, ty) in tail.kept.iter().zip(types) {
+        let param = kernel.new_value(ty.clone(), group);
+        kernel.regions[body].params.push(param);
+        kernel.regions[body].results.push(*v);
+        let result = kernel.new_value(ty, group);
+        kernel.values[result].def = op.into();
+        kernel.ops[op].results.push(result);
+        before.insert(*v, param);
+        behind.insert(*v, result);
+    }
+
+    // The tile, with the first steps written out.
+    let compare = |kernel: &mut Kernel, region, op, a, b| {
+        let kind = OpKind::Compare { op, a, b };
+        kernel.append1(region, kind, Type::Scalar(DType::Bool), loc)
+    };
+    let tile = kernel.regions[body].params[0];
+    let is_again = compare(kernel, body, CompareOp::Gt, tile, lower);
+    kernel.regions[body].ops.extend(&ops[..tail.steps]);
+    let k_loop = ops[tail.steps];
+    let OpKind::For {
+        lower: from,
+        inits: mut carries,
+        body: step,
+        ..
+    } = kernel.ops[k_loop].kind.clone()
+    else {
+        unreachable!("`find` saw a loop")
+    };
+    let counter = kernel.ty(from).dtype();
+    let RegionData {
+        params,
+        ops: step_ops,
+        results,
+        ..
+    } = kernel.regions[step].clone();
+    for (i, part) in epilogue.iter().enumerate() {
+        let k = kernel.append_int(body, counter, tail.lower + i as i64, loc);
+        let mut map: FxHashMap<Value, Value> = params.iter().copied().zip(std::iter::once(k).chain(carries)).collect();
+        for op in &step_ops {
+            let copy = copy_op(kernel, *op, &mut map);
+            kernel.regions[body].ops.push(copy);
+            if matches!(kernel.ops[*op].kind, OpKind::Wgmma { .. }) {
+                let (skip, store) = (kernel.new_region(group), kernel.new_region(group));
+                let mut map = before.clone();
+                for op in part {
+                    let copy = copy_op(kernel, *op, &mut map);
+                    kernel.regions[store].ops.push(copy);
+                }
+                let kind = OpKind::Switch {
+                    selector: is_again,
+                    arms: vec![skip, store],
+                };
+                kernel.append(body, kind, [], loc);
+            }
+        }
+        carries = results.iter().map(|v| map[v]).collect();
+    }
+    let rest = kernel.append_int(body, counter, tail.lower + epilogue.len() as i64, loc);
+    debug_assert!(tail.lower + epilogue.len() as i64 <= tail.upper);
+    if let OpKind::For { lower, inits, .. } = &mut kernel.ops[k_loop].kind {
+        *lower = rest;
+        *inits = carries;
+    }
+    kernel.regions[body].ops.extend(&ops[tail.steps..tail.begin]);
+
+    // The last tile.
+    let is_any = compare(kernel, at, CompareOp::Lt, lower, upper);
+    let (skip, store) = (kernel.new_region(group), kernel.new_region(group));
+    for &op in &ops[tail.begin..] {
+        let copy = copy_op(kernel, op, &mut behind);
+        kernel.regions[store].ops.push(copy);
+    }
+    let kind = OpKind::Switch {
+        selector: is_any,
+        arms: vec![skip, store],
+    };
+    kernel.append(at, kind, [], loc);
+}
