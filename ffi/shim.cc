@@ -5,6 +5,7 @@
 // launches it. XLA destroys the state with its executable.
 #include "smalt/ffi/shim.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -25,6 +26,11 @@ struct CallSite {
   static inline xf::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static constexpr const char* kName = platform == Platform::Cpu ? "smalt.call_site.cpu" : "smalt.call_site.cuda";
   rust::Box<Kernel> kernel;
+  // A launch has passed all checks. A call site's shapes never change: from then on, only addresses are read, and a
+  // call costs a cache line per buffer less.
+  std::atomic<bool> checked{false};
+
+  explicit CallSite(rust::Box<Kernel> kernel) : kernel(std::move(kernel)) {}
 };
 
 // What Instantiate returns. Not xf::ErrorOr, whose encoding wants the type registered earlier.
@@ -89,34 +95,41 @@ Instantiated<platform> instantiate_call(std::string_view debug, std::string_view
   rust::Box<Kernel> kernel = instantiate(platform, attributes);
   Status status = kernel->status();
   if (status.code != 0) return {nullptr, std::move(status)};
-  return {std::make_unique<CallSite<platform>>(CallSite<platform>{std::move(kernel)}), std::move(status)};
+  return {std::make_unique<CallSite<platform>>(std::move(kernel)), std::move(status)};
 }
 
-// The operands, then the results. Most kernels have few: no allocation for them.
-class Buffers {
+Buffer describe(const xf::AnyBuffer& buffer) {
+  return {reinterpret_cast<std::uintptr_t>(buffer.untyped_data()), buffer.element_count(),
+          static_cast<std::uint32_t>(buffer.element_type())};
+}
+
+std::uintptr_t address(const xf::AnyBuffer& buffer) { return reinterpret_cast<std::uintptr_t>(buffer.untyped_data()); }
+
+// What `view` says of the operands, then of the results. Most kernels have few: no allocation for them.
+template <typename View, View (*view)(const xf::AnyBuffer&)>
+class Views {
  public:
-  Buffers(const xf::RemainingArgs& args, const xf::RemainingRets& rets) {
+  Views(const xf::RemainingArgs& args, const xf::RemainingRets& rets) {
     size_ = args.size() + rets.size();
     if (size_ > kInline) heap_.resize(size_);
-    Buffer* out = data();
+    View* out = data();
     for (std::size_t i = 0; i < args.size(); ++i) *out++ = view(*args.get<xf::AnyBuffer>(i));
     for (std::size_t i = 0; i < rets.size(); ++i) *out++ = view(**rets.get<xf::AnyBuffer>(i));
   }
-  rust::Slice<const Buffer> slice() { return {data(), size_}; }
+  rust::Slice<const View> slice() { return {data(), size_}; }
 
  private:
   static constexpr std::size_t kInline = 48;
 
-  static Buffer view(const xf::AnyBuffer& buffer) {
-    return {reinterpret_cast<std::uintptr_t>(buffer.untyped_data()), buffer.element_count(),
-            static_cast<std::uint32_t>(buffer.element_type())};
-  }
-  Buffer* data() { return size_ > kInline ? heap_.data() : inline_; }
+  View* data() { return size_ > kInline ? heap_.data() : inline_; }
 
   std::size_t size_;
-  Buffer inline_[kInline];
-  std::vector<Buffer> heap_;
+  View inline_[kInline];
+  std::vector<View> heap_;
 };
+
+using Buffers = Views<Buffer, describe>;
+using Addresses = Views<std::uintptr_t, address>;
 
 xf::Error initialize_cuda_call(CallSite<Platform::Cuda>* site, std::int32_t device) {
   return to_error(initialize_cuda(*site->kernel, device));
@@ -124,9 +137,15 @@ xf::Error initialize_cuda_call(CallSite<Platform::Cuda>* site, std::int32_t devi
 
 xf::Error execute_cuda_call(CallSite<Platform::Cuda>* site, void* stream, std::int32_t device,
                             xf::RemainingArgs args, xf::RemainingRets rets) {
+  const auto queue = reinterpret_cast<std::uintptr_t>(stream);
+  if (site->checked.load(std::memory_order_acquire)) {
+    Addresses addresses(args, rets);
+    return to_error(execute_cuda_again(*site->kernel, device, queue, args.size(), addresses.slice()));
+  }
   Buffers buffers(args, rets);
-  return to_error(execute_cuda(*site->kernel, device, reinterpret_cast<std::uintptr_t>(stream), args.size(),
-                               buffers.slice()));
+  Status status = execute_cuda(*site->kernel, device, queue, args.size(), buffers.slice());
+  if (status.code == 0) site->checked.store(true, std::memory_order_release);
+  return to_error(status);
 }
 
 xf::Error execute_cpu_call(CallSite<Platform::Cpu>* site, std::int32_t device, xf::RunId run, xf::RemainingArgs args,

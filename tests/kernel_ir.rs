@@ -927,6 +927,8 @@ enum Ring {
     NoRefill,
     /// There are fewer waits than slots.
     ShortDrain,
+    /// The consumer reads a slot once more behind its loop.
+    ReadBehind,
 }
 
 fn ring(ring: Ring) -> String {
@@ -1054,6 +1056,12 @@ fn ring(ring: Ring) -> String {
                 });
             },
         );
+        if ring == Ring::ReadBehind {
+            let src = slot_of(b, Index::Const(0));
+            let tile = b.one(OpKind::Load { src }, array(DType::F32, &[64, 64]));
+            let dst = b.whole(out);
+            b.op(OpKind::Store { dst, value: tile }, &[]);
+        }
     });
     b.normalize()
 }
@@ -1121,6 +1129,7 @@ fn waits_stay_where_a_barrier_is_not_shown_to_release_its_slot() {
         Ring::RefillsUnwaited,
         Ring::NoRefill,
         Ring::ShortDrain,
+        Ring::ReadBehind,
     ] {
         let text = ring(wrong);
         assert!(!text.contains("= gt %"), "{text}");
@@ -1128,5 +1137,161 @@ fn waits_stay_where_a_barrier_is_not_shown_to_release_its_slot() {
     for right in [Ring::Right, Ring::Rotated] {
         let text = ring(right);
         assert!(text.contains("= gt %"), "{text}");
+    }
+}
+
+/// What is wrong with a warpgroup that computes and stores one tile after the other.
+#[derive(Clone, Copy, PartialEq)]
+enum Epilogue {
+    Right,
+    /// The staging buffer is read behind the loop.
+    SharedStaging,
+    /// What was stored is read back.
+    OutputRead,
+    /// The epilogue waits on a barrier.
+    Waits,
+    /// There are fewer steps than parts.
+    ShortLoop,
+    /// The accumulator and the tile need 128 registers each.
+    Wide,
+    /// There is one tile only.
+    OneTile,
+}
+
+fn epilogue(wrong: Epilogue) -> String {
+    let mut b = Build::new(1);
+    let n = if wrong == Epilogue::Wide { 256 } else { 128 };
+    let tiles = b.param(ParamRole::Input, DType::I32, &[1]);
+    let out = b.param(ParamRole::Output { alias_of: None }, DType::F32, &[64, n]);
+    let (x, y) = (b.smem(DType::F16, &[64, 64]), b.smem(DType::F16, &[64, n]));
+    let staging = b.smem(DType::F32, &[64, n]);
+    let (full, empty) = (b.barriers(1), b.barriers(1));
+    let acc = b.accumulator(64, n);
+    b.scope(&[x, y, staging, full, empty], |b| {
+        let src = b.element(tiles, Index::Const(0));
+        let count = b.one(OpKind::Load { src }, i32s());
+        let (zero, one) = (b.i(0), b.i(1));
+        let steps = b.i(if wrong == Epilogue::ShortLoop { 1 } else { 8 });
+        let count = if wrong == Epilogue::OneTile { one } else { count };
+        b.for_loop((zero, count), &[], |b, _, _| {
+            b.scope(&[acc], |b| {
+                b.for_loop((zero, steps), &[], |b, _, _| {
+                    b.wait(full, 0);
+                    b.wgmma(acc, x, y);
+                    b.op(OpKind::WgmmaWait { n: 0, accs: vec![] }, &[]);
+                    let barrier = b.element(empty, Index::Const(0));
+                    let predicate = None;
+                    b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+                    vec![]
+                });
+                let tile = b.deref(acc);
+                if wrong == Epilogue::OutputRead {
+                    let src = b.whole(out);
+                    let old = b.one(OpKind::Load { src }, array(DType::F32, &[64, n]));
+                    let dst = b.whole(staging);
+                    b.op(OpKind::Store { dst, value: old }, &[]);
+                }
+                if wrong == Epilogue::Waits {
+                    b.wait(full, 0);
+                }
+                for _ in 0..2 {
+                    let scope = WaitScope::SmemRead;
+                    b.op(OpKind::WaitSmemToGmem { n: 0, scope }, &[]);
+                    let dst = b.whole(staging);
+                    b.op(OpKind::Store { dst, value: tile }, &[]);
+                    b.op(OpKind::CommitSmem, &[]);
+                    let (src, dst) = (b.whole(staging), b.whole(out));
+                    let kind = OpKind::CopySmemToGmem {
+                        src,
+                        dst,
+                        reduction: None,
+                        commit_group: true,
+                        predicate: None,
+                    };
+                    b.op(kind, &[]);
+                }
+            });
+            vec![]
+        });
+        if wrong == Epilogue::SharedStaging {
+            let src = b.whole(staging);
+            let seen = b.one(OpKind::Load { src }, array(DType::F32, &[64, n]));
+            let dst = b.whole(staging);
+            b.op(OpKind::Store { dst, value: seen }, &[]);
+        }
+    });
+    b.normalize()
+}
+
+#[test]
+fn a_tile_is_stored_beside_the_next_ones_first_steps() {
+    expect![[r#"
+        scope alloc2,alloc3,alloc4,alloc5,alloc6 {
+          %v0: i32 = load alloc0[0]: i32
+          %v21: f32[64,128] = constant splat 0x0
+          %v19: u32, %v23: f32[64,128] = for %v4: i32 in 0..%v0 (%v14: u32 = 0:u32, %v22: f32[64,128] = %v21) {
+            %v24: bool = gt %v4, 0
+            %v7: acc f32[64,128] = acc_init
+            %v26: u32 = barrier_wait alloc5[0]: barrier phases %v14
+            %v27: acc f32[64,128] = wgmma %v7 += alloc2: f16[64,64] @ alloc3: f16[64,128]
+            switch %v24 case 0 {
+            } case 1 {
+              wait_smem_to_gmem 0 smem_read
+              store alloc4: f32[64,128] <- %v22
+              commit_smem
+              copy_smem_to_gmem alloc4: f32[64,128] -> alloc1: f32[64,128] commit_group
+            }
+            %v28: acc f32[64,128] = wgmma_wait 0 %v27
+            barrier_arrive alloc6[0]: barrier
+            %v30: u32 = barrier_wait alloc5[0]: barrier phases %v26
+            %v31: acc f32[64,128] = wgmma %v28 += alloc2: f16[64,64] @ alloc3: f16[64,128]
+            switch %v24 case 0 {
+            } case 1 {
+              wait_smem_to_gmem 0 smem_read
+              store alloc4: f32[64,128] <- %v22
+              commit_smem
+              copy_smem_to_gmem alloc4: f32[64,128] -> alloc1: f32[64,128] commit_group
+            }
+            %v32: acc f32[64,128] = wgmma_wait 0 %v31
+            barrier_arrive alloc6[0]: barrier
+            %v11: acc f32[64,128], %v17: u32 = for %v5: i32 in 2..8 (%v8: acc f32[64,128] = %v32, %v15: u32 = %v30) {
+              %v16: u32 = barrier_wait alloc5[0]: barrier phases %v15
+              %v9: acc f32[64,128] = wgmma %v8 += alloc2: f16[64,64] @ alloc3: f16[64,128]
+              %v10: acc f32[64,128] = wgmma_wait 0 %v9
+              barrier_arrive alloc6[0]: barrier
+              yield %v10, %v16
+            }
+            %v6: f32[64,128], %v12: acc f32[64,128] = acc_read %v11
+            yield %v17, %v6
+          }
+          %v34: bool = lt 0, %v0
+          switch %v34 case 0 {
+          } case 1 {
+            wait_smem_to_gmem 0 smem_read
+            store alloc4: f32[64,128] <- %v23
+            commit_smem
+            copy_smem_to_gmem alloc4: f32[64,128] -> alloc1: f32[64,128] commit_group
+            wait_smem_to_gmem 0 smem_read
+            store alloc4: f32[64,128] <- %v23
+            commit_smem
+            copy_smem_to_gmem alloc4: f32[64,128] -> alloc1: f32[64,128] commit_group
+          }
+        }
+    "#]]
+    .assert_eq(&epilogue(Epilogue::Right));
+}
+
+#[test]
+fn an_epilogue_that_somebody_could_see_stays() {
+    for wrong in [
+        Epilogue::SharedStaging,
+        Epilogue::OutputRead,
+        Epilogue::Waits,
+        Epilogue::ShortLoop,
+        Epilogue::Wide,
+        Epilogue::OneTile,
+    ] {
+        let text = epilogue(wrong);
+        assert!(!text.contains("= gt %"), "{text}");
     }
 }

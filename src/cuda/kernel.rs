@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::Mutex;
 
 /// Numbers of cuda.h (`CUfunction_attribute`).
 mod function_attribute {
@@ -73,6 +74,8 @@ pub struct Loaded {
     plan: Plan,
     /// The tensor maps of `plan.params`, in order, over a placeholder address.
     maps: Vec<sys::CUtensorMap>,
+    /// The maps of the latest launch, with the addresses that are in them: buffers seldom move between two steps.
+    latest: Mutex<Vec<(u64, sys::CUtensorMap)>>,
     attributes: Vec<sys::CUlaunchAttribute>,
     resources: Resources,
     log: JitLog,
@@ -151,6 +154,7 @@ impl Loaded {
             context,
             function,
             maps: maps.collect::<Result<_, _>>()?,
+            latest: Mutex::default(),
             attributes: launch_attributes(&plan),
             module: module.into_inner(),
             resources,
@@ -173,31 +177,16 @@ impl Loaded {
     /// that the kernel was compiled for is the caller's business: a GPU kernel is as unsafe as a pointer.
     pub fn launch(&self, stream: usize, addresses: &[u64]) -> Result<(), Error> {
         let driver = driver()?;
-        let mut maps: SmallVec<[MaybeUninit<sys::CUtensorMap>; 8]> = SmallVec::new();
-        for map in &self.maps {
-            maps.push(MaybeUninit::new(*map));
-        }
-        let mut next_map = maps.iter_mut();
+        let maps = self.maps_at(driver, addresses)?;
+        let mut next_map = maps.iter();
         let mut params: SmallVec<[*mut c_void; 64]> = SmallVec::new();
         for param in &self.plan.params {
-            let address = |buffer: u32| {
-                addresses
-                    .get(buffer as usize)
-                    .ok_or_else(|| Error::internal(format!("a launch without buffer {buffer}")))
-            };
             params.push(match param {
-                Param::Pointer { buffer } => ptr::from_ref(address(*buffer)?).cast_mut().cast(),
-                Param::TensorMap(spec) => {
-                    let address = address(spec.buffer)? + spec.byte_offset;
-                    if address % 16 != 0 {
-                        return Err(misaligned(spec, address));
-                    }
+                Param::Pointer { buffer } => ptr::from_ref(buffer_address(addresses, *buffer)?).cast_mut().cast(),
+                Param::TensorMap(_) => {
                     // INVARIANT: `maps` has one entry per tensor map of `plan.params`.
-                    let map = next_map.next().expect("an encoded map per parameter").as_mut_ptr();
-                    // SAFETY: `map` is an encoded tensor map, 64-byte aligned by its type.
-                    let code = unsafe { (driver.tensor_map_replace_address)(map, address as *mut c_void) };
-                    driver.check("cuTensorMapReplaceAddress", code)?;
-                    map.cast()
+                    let (_, map) = next_map.next().expect("a map per parameter");
+                    ptr::from_ref(map).cast_mut().cast()
                 }
             });
         }
@@ -219,6 +208,51 @@ impl Loaded {
         let code = unsafe { (driver.launch_kernel_ex)(&config, self.function, params.as_mut_ptr(), ptr::null_mut()) };
         driver.check("cuLaunchKernelEx", code)
     }
+
+    /// The tensor maps over these buffers: the latest launch's, or theirs with new addresses. Never waits for another
+    /// thread.
+    fn maps_at(&self, driver: &Driver, addresses: &[u64]) -> Result<SmallVec<[(u64, sys::CUtensorMap); 8]>, Error> {
+        let mut maps = SmallVec::new();
+        if self.maps.is_empty() {
+            return Ok(maps);
+        }
+        if let Ok(latest) = self.latest.try_lock() {
+            maps.extend_from_slice(&latest);
+        }
+        let fresh = self.maps.iter().map(|map| (0, *map));
+        if maps.is_empty() {
+            maps.extend(fresh);
+        }
+        let specs = self.plan.params.iter().filter_map(|param| match param {
+            Param::Pointer { .. } => None,
+            Param::TensorMap(spec) => Some(spec),
+        });
+        let mut moved = false;
+        for (spec, (at, map)) in specs.zip(&mut maps) {
+            let address = buffer_address(addresses, spec.buffer)? + spec.byte_offset;
+            if address == *at {
+                continue;
+            }
+            if address % 16 != 0 {
+                return Err(misaligned(spec, address));
+            }
+            // SAFETY: `map` is an encoded tensor map, 64-byte aligned by its type.
+            let code = unsafe { (driver.tensor_map_replace_address)(map, address as *mut c_void) };
+            driver.check("cuTensorMapReplaceAddress", code)?;
+            *at = address;
+            moved = true;
+        }
+        if moved && let Ok(mut latest) = self.latest.try_lock() {
+            latest.clear();
+            latest.extend_from_slice(&maps);
+        }
+        Ok(maps)
+    }
+}
+
+fn buffer_address(addresses: &[u64], buffer: u32) -> Result<&u64, Error> {
+    let missing = || Error::internal(format!("a launch without buffer {buffer}"));
+    addresses.get(buffer as usize).ok_or_else(missing)
 }
 
 impl Drop for Loaded {

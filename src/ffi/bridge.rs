@@ -1,7 +1,9 @@
 //! The border to C++. Plain data in, a status out.
 pub use bridge_types::{Attributes, Buffer, Handler, Platform, Status, handler_address};
 
-use super::handlers::{Kernel, count_call, execute_cpu, execute_cuda, initialize_cuda, instantiate};
+use super::handlers::{
+    Kernel, count_call, execute_cpu, execute_cuda, execute_cuda_again, initialize_cuda, instantiate,
+};
 
 #[cxx::bridge(namespace = "smalt::ffi")]
 mod bridge_types {
@@ -50,6 +52,13 @@ mod bridge_types {
         fn instantiate(platform: Platform, attributes: &Attributes) -> Box<Kernel>;
         fn initialize_cuda(kernel: &Kernel, device: i32) -> Status;
         fn execute_cuda(kernel: &Kernel, device: i32, stream: usize, operands: usize, buffers: &[Buffer]) -> Status;
+        fn execute_cuda_again(
+            kernel: &Kernel,
+            device: i32,
+            stream: usize,
+            operands: usize,
+            addresses: &[usize],
+        ) -> Status;
         fn execute_cpu(kernel: &Kernel, device: i32, run_id: i64, operands: usize, buffers: &[Buffer]) -> Status;
     }
 

@@ -62,6 +62,19 @@ pub(super) fn execute_cuda(kernel: &Kernel, device: i32, stream: usize, operands
     })
 }
 
+/// As [`execute_cuda`], for a call site whose buffers' sizes have been checked before.
+pub(super) fn execute_cuda_again(
+    kernel: &Kernel,
+    device: i32,
+    stream: usize,
+    operands: usize,
+    addresses: &[usize],
+) -> Status {
+    run(kernel, |site| {
+        site.execute_cuda_again(device, stream, operands, addresses)
+    })
+}
+
 pub(super) fn execute_cpu(kernel: &Kernel, device: i32, run_id: i64, operands: usize, buffers: &[Buffer]) -> Status {
     run(kernel, |site| {
         // SAFETY: XLA keeps every buffer of the call frame alive and unaliased (but for the custom call's own

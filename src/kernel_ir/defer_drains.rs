@@ -29,24 +29,32 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     Ok(())
 }
 
+// The proof looks at the whole kernel: no op may be out of its place meanwhile.
 fn region(kernel: &mut Kernel, at: Region) {
-    let ops = std::mem::take(&mut kernel.regions[at].ops);
-    let mut subst = Substitution::default();
-    for op in ops {
-        kernel.regions[at].ops.push(op);
-        subst.apply(kernel, op);
+    let mut i = 0;
+    while i < kernel.regions[at].ops.len() {
+        let op = kernel.regions[at].ops[i];
+        i += 1;
         for inner in regions_of(kernel, op) {
-            subst.apply_region(kernel, inner);
             region(kernel, inner);
         }
-        if let Some(drain) = find(kernel, op)
-            && is_safe(kernel, op, &drain)
-        {
-            let (old, new) = defer(kernel, at, op, &drain);
-            subst.replace(old, new);
+        let Some(drain) = find(kernel, op).filter(|drain| is_safe(kernel, op, drain)) else {
+            continue;
+        };
+        let rest = kernel.regions[at].ops.split_off(i);
+        let (old, new) = defer(kernel, at, op, &drain);
+        i = kernel.regions[at].ops.len();
+        let mut subst = Substitution::default();
+        subst.replace(old, new);
+        for op in rest {
+            kernel.regions[at].ops.push(op);
+            subst.apply(kernel, op);
+            for inner in regions_of(kernel, op) {
+                subst.apply_region(kernel, inner);
+            }
         }
+        subst.apply_results(kernel, at);
     }
-    subst.apply_results(kernel, at);
 }
 
 /// A loop over tiles that begins with filling slots and ends with waiting for them.

@@ -34,11 +34,19 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     Ok(())
 }
 
+// The proof looks at the whole kernel: no op may be out of its place meanwhile.
 fn region(kernel: &mut Kernel, at: Region) {
-    for op in std::mem::take(&mut kernel.regions[at].ops) {
-        kernel.regions[at].ops.push(op);
+    let mut i = 0;
+    while i < kernel.regions[at].ops.len() {
+        let op = kernel.regions[at].ops[i];
+        i += 1;
         match find(kernel, op) {
-            Some(tail) => defer(kernel, at, op, &tail),
+            Some(tail) => {
+                let rest = kernel.regions[at].ops.split_off(i);
+                defer(kernel, at, op, &tail);
+                i = kernel.regions[at].ops.len();
+                kernel.regions[at].ops.extend(rest);
+            }
             None => {
                 for inner in regions_of(kernel, op) {
                     region(kernel, inner);

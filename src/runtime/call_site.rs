@@ -40,6 +40,16 @@ enum Place {
     Result(usize),
 }
 
+impl Place {
+    /// Among the operands, then the results.
+    fn index(self, operands: usize) -> usize {
+        match self {
+            Place::Operand(operand) => operand,
+            Place::Result(result) => operands + result,
+        }
+    }
+}
+
 impl CallSite {
     pub fn new(attributes: CallSiteAttributes<'_>) -> Result<CallSite, Error> {
         let newer = |what: String| {
@@ -128,6 +138,31 @@ impl CallSite {
         loaded.launch(stream, &addresses)
     }
 
+    /// As [`CallSite::execute_cuda`] with buffers of the sizes of an earlier, successful call.
+    pub fn execute_cuda_again(
+        &self,
+        device: i32,
+        stream: usize,
+        operands: usize,
+        addresses: &[usize],
+    ) -> Result<(), Error> {
+        if operands != self.operands || addresses.len() - operands != self.results {
+            return Err(self.mismatch(operands, addresses.len() - operands));
+        }
+        let loaded = self.artifact.loaded(device)?;
+        let mut ordered: SmallVec<[u64; 64]> = SmallVec::new();
+        for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
+            let address = addresses[place.index(operands)];
+            if let Some(operand) = spec.alias_of
+                && addresses[operand as usize] != address
+            {
+                return Err(lost_alias(index, operand));
+            }
+            ordered.push(address as u64);
+        }
+        loaded.launch(stream, &ordered)
+    }
+
     /// Runs the kernel in the emulator.
     ///
     /// # Safety
@@ -158,10 +193,7 @@ impl CallSite {
             return Err(self.mismatch(operands, buffers.len() - operands));
         }
         for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
-            let buffer = match place {
-                Place::Operand(operand) => buffers[*operand],
-                Place::Result(result) => buffers[operands + *result],
-            };
+            let buffer = buffers[place.index(operands)];
             // Scratch may be larger than needed: the program may come from a version that needed more.
             let fits = buffer.bytes == spec.bytes || spec.role == BufferRole::Scratch && buffer.bytes > spec.bytes;
             if !fits {
@@ -174,13 +206,7 @@ impl CallSite {
             if let Some(operand) = spec.alias_of
                 && buffers[operand as usize].address != buffer.address
             {
-                return Err(
-                    Error::internal(format!("result {index} of the custom call is not its operand's memory"))
-                        .expected(format!(
-                            "the memory of operand {operand}, as the kernel modifies it in place"
-                        ))
-                        .remedy("lower the program again: its input-output aliases were lost"),
-                );
+                return Err(lost_alias(index, operand));
             }
             take(buffer);
         }
@@ -200,4 +226,13 @@ impl CallSite {
         .got(format!("{operands} operands and {results} results"))
         .remedy("the program was made by another version of smalt: lower it again")
     }
+}
+
+#[cold]
+fn lost_alias(index: usize, operand: u32) -> Error {
+    Error::internal(format!("result {index} of the custom call is not its operand's memory"))
+        .expected(format!(
+            "the memory of operand {operand}, as the kernel modifies it in place"
+        ))
+        .remedy("lower the program again: its input-output aliases were lost")
 }
