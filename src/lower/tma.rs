@@ -13,6 +13,7 @@ use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{self, Affine, BulkPlan, CopyError, CopyPlan, OutOfBounds, Piece, TensorPlan};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
+use crate::ptx::legal::MAX_PENDING_BULK_GROUPS;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Src, Srcs};
 use crate::ptx::ssa::Value as PtxValue;
@@ -472,7 +473,9 @@ pub fn lower_wait_smem_to_gmem(cx: &mut LowerCx, _op: Op, n: u32, scope: WaitSco
         WaitScope::SmemRead => BulkWait::Read,
         WaitScope::Complete => BulkWait::Complete,
     };
-    cx.b.inst(Inst::BulkWait { what, n: i64::from(n) });
+    // To leave fewer pending than asked for is right too.
+    let n = i64::from(n).min(MAX_PENDING_BULK_GROUPS);
+    cx.b.inst(Inst::BulkWait { what, n });
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 use crate::layout::wgmma::{Major, Operand, OperandError};
 use crate::ptx::inst::Inst;
+use crate::ptx::legal::MAX_PENDING_WGMMA_GROUPS;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src, Srcs, Tied};
 use crate::ptx::ssa::Value as PtxValue;
@@ -319,7 +320,8 @@ pub fn lower_wgmma_wait(cx: &mut LowerCx, op: Op, n: u32, accs: &[Value]) -> Res
     }
     let output = vec![PtxValue::NEW; input.len()];
     let out = cx.b.inst(Inst::WgmmaWait {
-        n: i64::from(n),
+        // To leave fewer pending than asked for is right too.
+        n: i64::from(n).min(MAX_PENDING_WGMMA_GROUPS),
         acc: Tied { input, output },
     });
     let mut at = 0;

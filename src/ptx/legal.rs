@@ -5,6 +5,11 @@ use super::inst::Inst;
 use super::modifier::*;
 use super::operand::*;
 
+/// What `cp.async.bulk.wait_group` can leave pending: the SASS field has six bits (ptxas 13.0 prints larger numbers as 63).
+pub const MAX_PENDING_BULK_GROUPS: i64 = 63;
+/// PTX ISA, `wgmma.wait_group`: N is 0 to 7.
+pub const MAX_PENDING_WGMMA_GROUPS: i64 = 7;
+
 /// `Ok`, or what is expected.
 pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
     match inst {
@@ -91,8 +96,8 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         | Inst::TensorStore { coords, .. }
         | Inst::TensorReduce { coords, .. }
         | Inst::TensorPrefetch { coords, .. } => ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates"),
-        Inst::BulkWait { n, .. } => ensure((0..=7).contains(n), "at most 7 pending groups"),
-        Inst::WgmmaWait { n, .. } => ensure((0..=7).contains(n), "at most 7 pending groups"),
+        Inst::BulkWait { n, .. } => ensure((0..=MAX_PENDING_BULK_GROUPS).contains(n), "at most 63 pending groups"),
+        Inst::WgmmaWait { n, .. } => ensure((0..=MAX_PENDING_WGMMA_GROUPS).contains(n), "at most 7 pending groups"),
         Inst::WgmmaHalfSs {
             ty,
             acc_ty,
