@@ -194,6 +194,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  buffer {index} {spec['text']:<24} sha256 {' '.join(digests)}  {values}")
             if len(set(digests)) > 1:
                 print(f"  buffer {index}: the emulator and the GPU DIFFER")
+            if spec["role"] == "output" and (left := unwritten(results[0][index])):
+                print(f"  buffer {index}: {left} of {results[0][index].size} elements still have all bits set: perhaps never written")
     return int(any(a.tobytes() != b.tobytes() for a, b in zip(results[0], results[-1])))
 
 
@@ -223,8 +225,19 @@ def _dtype(text: str) -> Any:
     return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
 
 
+#: The bytes of outputs before a run: what the emulator fills them with, so that elements that no machine writes are equal.
+UNWRITTEN = 0xFF
+
+
+def unwritten(buffer: Any) -> int:
+    """Elements that look as before the run."""
+    import numpy as np
+
+    return int((buffer.view(np.uint8).reshape(buffer.size, -1) == UNWRITTEN).all(axis=1).sum()) if buffer.size else 0
+
+
 def random_buffer(spec: dict[str, Any], seed: int) -> Any:
-    """Normal floats, small integers; zeros for scratch, a recognisable pattern for outputs."""
+    """Normal floats, small integers; zeros for scratch; outputs are UNWRITTEN."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -233,7 +246,7 @@ def random_buffer(spec: dict[str, Any], seed: int) -> Any:
     if spec["role"] == "scratch":
         return np.zeros(spec["bytes"], np.uint8)
     if spec["role"] == "output":
-        return np.full(spec["bytes"], 0xA5, np.uint8).view(dtype)
+        return np.full(spec["bytes"], UNWRITTEN, np.uint8).view(dtype)
     if dtype.kind in "iu":
         return rng.integers(0, 8, count).astype(dtype)
     if dtype.kind == "b":

@@ -289,6 +289,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
         }
         "concatenate" => concatenate(r)?,
         "stack" => stack(r)?,
+        "tile" => tile(r)?,
         "pad" => pad(r)?,
 
         "reduce_sum" => reduce(r, ReduceOp::Sum, ReduceOp::Or, is_number)?,
@@ -653,6 +654,31 @@ fn stack(r: &mut OpReader<'_>) -> Result<()> {
     } else {
         r.result(OpKind::Concat { parts: slices, dim }, ty)
     }
+}
+
+/// Copies side by side: each dimension gets one of repetitions in front, then the two become one.
+fn tile(r: &mut OpReader<'_>) -> Result<()> {
+    r.arity(1)?;
+    let a = r.value(0)?;
+    let from = r.ty(a).clone();
+    let reps = r.ints("reps")?.to_vec();
+    if reps.len() != from.shape().len() {
+        return Err(r.damaged("`reps` of another rank"));
+    }
+    let (mut wide, mut folded) = (Shape::new(), Shape::new());
+    for (&n, &extent) in reps.iter().zip(from.shape()) {
+        let n = u64::try_from(n).map_err(|_| r.damaged("a negative number of copies"))?;
+        let both = n.checked_mul(extent).ok_or_else(|| r.damaged("too many copies"))?;
+        wide.extend([n, extent]);
+        folded.push(both);
+    }
+    let dims = (0..reps.len() as u32).map(|d| 2 * d + 1).collect();
+    let wide = Type::of(from.dtype(), super::types::shape(&wide)?);
+    let a = r.emit1(OpKind::Broadcast { a, dims }, wide);
+    r.result(
+        OpKind::Reshape { a },
+        Type::of(from.dtype(), super::types::shape(&folded)?),
+    )
 }
 
 fn pad(r: &mut OpReader<'_>) -> Result<()> {

@@ -291,6 +291,12 @@ impl RegisterLayout {
     pub fn replicated_bits(&self) -> u8 {
         self.replicated
     }
+    /// Whether all elements along some dimension, or part of one, are one: those that a broadcast made.
+    pub fn is_constant_somewhere(&self) -> bool {
+        let mut digits = self.axes.iter().flat_map(|a| &a.chain);
+        digits.any(|d| d.place == Place::Constant && d.size > 1)
+    }
+
     /// How many threads hold each element.
     pub fn replication(&self) -> u32 {
         1 << self.replicated.count_ones()

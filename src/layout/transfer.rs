@@ -233,6 +233,27 @@ pub fn plan(
     elements(layout, view, direction)
 }
 
+/// A store whose value may change its layout first: to the plan's.
+pub fn plan_store(
+    layout: &RegisterLayout,
+    view: &SmemView,
+    memory: Memory,
+    options: Options,
+) -> Result<TransferPlan, TransferError> {
+    let own = plan(layout, view, memory, Direction::Store, options);
+    if !matches!(own, Err(TransferError::SubByteStore { .. })) {
+        return own;
+    }
+    // Elements narrower than a byte whose neighbours are in other threads: brought together.
+    let n: u64 = layout.shape().iter().product();
+    [8, 4, 2]
+        .into_iter()
+        .filter(|vec| n.is_multiple_of(*vec))
+        .map(|vec| RegisterLayout::strided(layout.shape(), vec, layout.group()))
+        .find_map(|together| plan(&together, view, memory, Direction::Store, options).ok())
+        .map_or(own, Ok)
+}
+
 /// The common refinement of layout and view; `None` where there is none.
 fn pieces(layout: &RegisterLayout, view: &SmemView) -> Option<Vec<Piece>> {
     if !view.is_regular() {

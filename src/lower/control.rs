@@ -120,6 +120,9 @@ pub fn counter(cx: &LowerCx, v: Value) -> (IntType, CompareType, Class) {
     }
 }
 
+/// Loops of so many iterations at most become straight code where the user says so.
+const MAX_STRAIGHT: u64 = 256;
+
 pub fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
     let kernel = cx.kernel;
     let OpKind::For {
@@ -128,8 +131,8 @@ pub fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
         inits,
         xs,
         reverse,
+        unroll,
         body,
-        ..
     } = &kernel.ops[op].kind
     else {
         return Err(Error::internal("not a loop"));
@@ -139,38 +142,70 @@ pub fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
         return super::scan::lower_scan(cx, op);
     }
     let data = &kernel.regions[*body];
-    let (index, carries) = (data.params[0], &data.params[1..]);
+    let (index, carries, yields) = (data.params[0], &data.params[1..], &data.results);
     let (ty, compare, class) = counter(cx, index);
     let (lower, upper) = (cx.scalar(*lower)?, cx.scalar(*upper)?);
+    let count = match (cx.b.as_constant(lower), cx.b.as_constant(upper)) {
+        (Some(lower), Some(upper)) => Some(upper.wrapping_sub(lower) & class.mask()),
+        _ => None,
+    };
+    // Copies of the body in an iteration, and iterations that are left over for the end; both need a known count.
+    let (copies, rest) = match count {
+        Some(n) if *unroll > 1 && n > 0 && n < 1 << 31 => {
+            let copies = u64::from(*unroll).min(MAX_STRAIGHT);
+            if n <= copies { (1, n) } else { (copies, n % copies) }
+        }
+        _ => (1, 0),
+    };
+    // One iteration, the `i`th from `first` on, on carries in registers.
+    let iteration = |cx: &mut LowerCx, first: S, i: u64, carried: &[S]| -> Result<Vec<S>> {
+        let at = cx.b.add(ty, first, Src::Imm(i));
+        let at = if *reverse {
+            // lower + upper − 1 − at
+            let sum = cx.b.add(ty, lower, upper);
+            let last = cx.b.sub(ty, sum, Src::Imm(1));
+            cx.b.sub(ty, last, at)
+        } else {
+            at
+        };
+        cx.bind_scalar(index, at);
+        bind_all(cx, carries, carries, carried)?;
+        cx.lower_ops(*body)?;
+        Ok(take_all_apart(cx, yields, carries)?.into_iter().map(|r| r.0).collect())
+    };
     let parts = take_all_apart(cx, inits, carries)?;
-    let mut state = vec![Carried {
-        init: lower,
-        class,
-        uniform: uniformity(cx, index),
-    }];
-    state.extend(carried(cx, carries, &parts)?);
-    let yields = &data.results;
-    let out = cx.while_loop(
-        &state,
-        |cx, now| Ok(cx.b.setp(Compare::Lt, compare, now[0], upper)),
-        |cx, now| {
-            let i = if *reverse {
-                // lower + upper − 1 − i
-                let sum = cx.b.add(ty, lower, upper);
-                let last = cx.b.sub(ty, sum, Src::Imm(1));
-                cx.b.sub(ty, last, now[0])
-            } else {
-                now[0]
-            };
-            cx.bind_scalar(index, i);
-            bind_all(cx, carries, carries, &now[1..])?;
-            cx.lower_ops(*body)?;
-            let mut next = vec![cx.b.add(ty, now[0], Src::Imm(1))];
-            next.extend(take_all_apart(cx, yields, carries)?.into_iter().map(|r| r.0));
-            Ok(next)
-        },
-    )?;
-    bind_all(cx, results, carries, &out[1..])
+    let mut now: Vec<S> = parts.iter().map(|p| p.0).collect();
+    let looped_end = if rest == 0 {
+        upper
+    } else {
+        cx.b.sub(ty, upper, Src::Imm(rest))
+    };
+    if count.is_none_or(|n| n > rest) {
+        let mut state = vec![Carried {
+            init: lower,
+            class,
+            uniform: uniformity(cx, index),
+        }];
+        state.extend(carried(cx, carries, &parts)?);
+        let out = cx.while_loop(
+            &state,
+            |cx, now| Ok(cx.b.setp(Compare::Lt, compare, now[0], looped_end)),
+            |cx, now| {
+                let mut carried = now[1..].to_vec();
+                for i in 0..copies {
+                    carried = iteration(cx, now[0], i, &carried)?;
+                }
+                let mut next = vec![cx.b.add(ty, now[0], Src::Imm(copies))];
+                next.extend(carried);
+                Ok(next)
+            },
+        )?;
+        now = out[1..].to_vec();
+    }
+    for i in 0..rest {
+        now = iteration(cx, looped_end, i, &now)?;
+    }
+    bind_all(cx, results, carries, &now)
 }
 
 pub fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Region) -> Result<()> {

@@ -42,6 +42,8 @@ pub struct LowerCx<'a> {
     used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
     extra: Vec<S>,
+    /// See [`LowerCx::lack_scratch`].
+    pub lacks_scratch: Option<u32>,
 }
 
 /// The entry's parameters, and what is made of them.
@@ -75,6 +77,7 @@ impl<'a> LowerCx<'a> {
             entry: Entry::default(),
             used: used_values(kernel),
             extra: vec![],
+            lacks_scratch: None,
         };
         cx.number_scratch();
         let tid = cx.b.tid();
@@ -453,6 +456,12 @@ impl<'a> LowerCx<'a> {
         let offset = self.plan.smem[alloc]
             .ok_or_else(|| Error::internal(format!("{alloc} has no place in shared memory")).at(self.b.loc()))?;
         Ok((self.b.smem_base(), offset as i32))
+    }
+
+    /// Remembers that an op cannot be lowered unless the executing group has so much scratch; [`super::Refusal`] says so.
+    pub fn lack_scratch(&mut self, bytes: u64) {
+        let groups = if self.group == Group::Warp { 4 } else { 1 };
+        self.lacks_scratch = u32::try_from(bytes.saturating_mul(groups)).ok();
     }
 
     /// Compiler scratch of the executing group: its address and bytes.

@@ -12,9 +12,11 @@
 //!
 //! Reads that tensor cores and bulk stores do are ordered by `commit_smem`, which holds a barrier of its own. An mbarrier wait is executed by
 //! every lane, so what it covers needs nothing more; an arrival releases the accesses of each warp that arrives. Two accesses by
-//! the lanes with the same layout through the same view touch the same bytes from the same lane: no barrier. A scope that takes over the
+//! the lanes with the same layout through the same view touch the same bytes from the same lane: no barrier, unless several lanes hold
+//! an element (one of them stores it), or the view is a slice that may begin elsewhere in the next iteration of a loop. A scope that takes over the
 //! memory of another waits for everything first. Nothing is placed under `unsafe_no_auto_barriers`, but that.
 use super::allocate::Allocation;
+use crate::dtype::DType;
 use crate::error::{Loc, Result};
 use crate::kernel_ir::*;
 use crate::layout::assignment::Assignment;
@@ -117,11 +119,37 @@ impl Pass<'_> {
         kernel.allocs[r.alloc].is_smem() && r.place == Place::Here
     }
 
-    /// The accesses that lanes make with `r`, as (view, layout) when the value is distributed.
+    /// The accesses that lanes make with `r`, as (view, layout) when each element of the value is one lane's.
     fn lanes(&self, kernel: &Kernel, r: &RefUse, value: Option<Value>) -> Option<(RefUse, RegisterLayout)> {
-        let layout = self.assignment.values[value?].clone()?;
-        let _ = kernel;
-        Some((r.clone(), layout))
+        let value = value?;
+        let layout = self.assignment.values[value].as_ref()?;
+        let dtype = kernel.ty(value).dtype();
+        // Narrow elements share bytes, and may travel in another layout.
+        let own_bytes = dtype == DType::Bool || dtype.bits() >= 8;
+        let one_lane = layout.replicated_bits() == 0 && !layout.is_constant_somewhere();
+        (own_bytes && one_lane).then(|| (r.clone(), layout.clone()))
+    }
+
+    /// What is pending at the end of an iteration, seen from the next one: a slice from a dynamic start may overlap with
+    /// another one of its kind, unless it starts at multiples of its size.
+    fn next_iteration(kernel: &Kernel, state: &mut State) {
+        let moves = |step: &Step| match step {
+            Step::Index(dims) => dims.iter().any(|dim| match dim {
+                DimIndex::Slice {
+                    start: Index::Value(v),
+                    size,
+                    ..
+                } => !kernel.facts(*v).divisor.is_multiple_of(*size),
+                DimIndex::Gather(_) => true,
+                DimIndex::At(_) | DimIndex::Slice { .. } => false,
+            }),
+            _ => false,
+        };
+        for access in &mut state.pending {
+            if access.lanes.as_ref().is_some_and(|(r, _)| r.steps.iter().any(moves)) {
+                access.lanes = None;
+            }
+        }
     }
 
     fn region(&mut self, kernel: &mut Kernel, region: Region, state: &mut State, mode: Mode) -> Result<()> {
@@ -376,6 +404,7 @@ impl Pass<'_> {
             for &r in regions {
                 self.region(kernel, r, &mut inner, Mode::Dry)?;
             }
+            Self::next_iteration(kernel, &mut inner);
             let mut next = head.clone();
             next.join(&inner);
             if next == head {

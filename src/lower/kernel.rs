@@ -16,15 +16,37 @@ const MAX_GRID_X: u64 = (1 << 31) - 1;
 /// Warpgroups in a block of at most 1024 threads.
 const MAX_WARPGROUPS: u32 = 8;
 
+/// Why a kernel is not lowered.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub error: Error,
+    /// It lacks scratch: with so many bytes for each warpgroup it gets further.
+    pub scratch: Option<u32>,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal { error, scratch: None }
+    }
+}
+
 /// Lowers a normalised kernel whose layouts and allocations are decided.
 ///
 /// Errors: Unsupported, with the op, for what is not there yet; InvalidKernel for what no machine of the target can launch.
-pub fn run(kernel: &Kernel, assignment: &Assignment, plan: &Allocation, target: &Target) -> Result<(Ssa, LaunchSpec)> {
+pub fn run(
+    kernel: &Kernel,
+    assignment: &Assignment,
+    plan: &Allocation,
+    target: &Target,
+) -> std::result::Result<(Ssa, LaunchSpec), Refusal> {
     check_resources(kernel, plan, target)?;
     let mut cx = LowerCx::new(kernel, assignment, plan, target);
     bind_parameters(&mut cx)?;
     barrier::prologue(&mut cx)?;
-    cx.lower_ops(kernel.body)?;
+    if let Err(error) = cx.lower_ops(kernel.body) {
+        let scratch = cx.lacks_scratch;
+        return Err(Refusal { error, scratch });
+    }
     let (ssa, entry) = cx.finish();
     let spec = launch_spec(kernel, plan, entry)?;
     Ok((ssa, spec))
@@ -145,7 +167,9 @@ mod tests {
     fn what_cannot_be_launched_is_refused() {
         let kernel = KernelBuilder::new().warpgroups(9).finish();
         let (assignment, target) = (Assignment::default(), Target::sm_90a());
-        let error = run(&kernel, &assignment, &Allocation::default(), &target).unwrap_err();
+        let error = run(&kernel, &assignment, &Allocation::default(), &target)
+            .unwrap_err()
+            .error;
         assert!(error.to_string().contains("at most 8 Pallas threads"), "{error}");
 
         let kernel = KernelBuilder::new().finish();
@@ -153,7 +177,7 @@ mod tests {
             smem_bytes: 300_000,
             ..Allocation::default()
         };
-        let error = run(&kernel, &assignment, &plan, &target).unwrap_err();
+        let error = run(&kernel, &assignment, &plan, &target).unwrap_err().error;
         assert!(error.to_string().contains("at most 232448 bytes"), "{error}");
         assert!(error.to_string().contains("compiler scratch"), "{error}");
     }

@@ -872,14 +872,8 @@ pub fn lower_store(cx: &mut LowerCx, _op: Op, dst: &RefUse, value: Value) -> Res
         }
         Type::Array { .. } | Type::Acc { .. } => cx.array(value)?,
     };
-    let plan = transfer::plan(
-        &array.layout,
-        &view,
-        memory_of(target),
-        Direction::Store,
-        options_of(target),
-    )
-    .map_err(|e| transfer_error("a store", dst, e))?;
+    let plan = transfer::plan_store(&array.layout, &view, memory_of(target), options_of(target))
+        .map_err(|e| transfer_error("a store", dst, e))?;
     let array = relayout(cx, &array, &plan.layout)?;
     emit_store(cx, target, &plan, &view, &array)
 }

@@ -38,5 +38,5 @@ pub mod wgmma;
 
 pub use allocate::Allocation;
 pub use cx::LowerCx;
-pub use kernel::run;
+pub use kernel::{Refusal, run};
 pub use target::Target;

@@ -322,6 +322,7 @@ fn between_warps(
     let per_result = 4 * lanes * bytes;
     let at_once = (available / per_result) as usize;
     if at_once == 0 {
+        cx.lack_scratch(u64::from(per_result));
         return Err(Error::internal("no scratch in shared memory for a reduction over warps").at(cx.b.loc()));
     }
     let (lane, warp) = (cx.b.lane(), cx.b.warp_in_warpgroup());

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::{Group, Kernel, Op, OpKind, Value};
-use crate::layout::relayout::{self, LaneMap, Program, RelayoutKind, ScratchPlan};
+use crate::layout::relayout::{self, LaneMap, Program, RelayoutError, RelayoutKind, ScratchPlan};
 use crate::layout::{Assignment, RegisterLayout};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
@@ -86,6 +86,9 @@ fn planned(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout) -> Result<A
         Group::Warpgroup | Group::Block => cx.plan.scratch.bytes,
     };
     let plan = relayout::plan(&a.layout, layout, travel_bits(a.dtype), u64::from(scratch)).map_err(|e| {
+        if let RelayoutError::Scratch { needed, .. } = e {
+            cx.lack_scratch(needed);
+        }
         Error::unsupported(format!("a change of layout of {}{:?}: {e}", a.dtype, layout.shape())).at(cx.b.loc())
     })?;
     match plan.kind {

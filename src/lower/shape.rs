@@ -7,7 +7,7 @@ use super::cx::LowerCx;
 use super::emit::S;
 use super::memory::{self, Target};
 use super::relayout::relayout;
-use super::value::{ArrayRegs, Lowered, scalar_constant};
+use super::value::{ArrayRegs, Lowered, scalar_class, scalar_constant};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Constant, Op, Value};
@@ -44,11 +44,16 @@ fn to_scalar(cx: &mut LowerCx, a: &ArrayRegs) -> Result<S> {
         relayout(cx, a, &everywhere)?
     };
     let s = cx.elements(&a)[0];
-    if let Src::Reg(v) = s {
-        let uniform = cx.group_uniform();
+    let uniform = cx.group_uniform();
+    if cx.b.uniform(s) >= uniform {
+        return Ok(s);
+    }
+    // One value for all lanes, and known to be, whatever the element was computed from: branches on it are uniform.
+    let told = cx.b.broadcast_lane0(scalar_class(a.dtype), s);
+    if let Src::Reg(v) = told {
         cx.b.claim_uniform(v, uniform);
     }
-    Ok(s)
+    Ok(told)
 }
 
 /// The layout with a new minor dimension of `n` elements in neighbouring slots.
@@ -220,6 +225,7 @@ impl Trip {
         let (base, available) = cx.scratch();
         let bytes = elements * u64::from(travel_type(dtype).bits() / 8);
         if bytes > u64::from(available) {
+            cx.lack_scratch(bytes);
             return Err(
                 Error::unsupported("moving an array between threads through shared memory")
                     .expected(format!("at most {available} bytes of scratch"))

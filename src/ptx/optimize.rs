@@ -39,6 +39,8 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
         }
         Ok(())
     };
+    // What the builder assumed of loops' parameters, lowering's claims among it, gives way to what follows from the instructions.
+    infer_uniformity::run(&mut ssa);
     hoist::run(&mut ssa);
     done("hoist", &ssa)?;
     ssa = merge_equal::run(&ssa, options.functions);

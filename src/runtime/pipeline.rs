@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, OpKind};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower::allocate::Allocation;
-use crate::lower::{self, Target};
+use crate::lower::{self, Refusal, Target};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
 use crate::ptx::{self, Flat};
@@ -64,7 +64,7 @@ pub struct Observer {
 
 impl Observer {
     /// Runs a pass.
-    pub fn pass<T>(&mut self, name: &'static str, pass: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    pub fn pass<T, E>(&mut self, name: &'static str, pass: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let start = Instant::now();
         let result = pass();
         let micros = start.elapsed().as_micros() as u64;
@@ -92,6 +92,27 @@ pub fn compile(
     if let Some(compiled) = super::artifact::test_kernel(descriptor) {
         return compiled;
     }
+    // Lowering may find that it needs more scratch than was foreseen, which moves everything behind it.
+    let mut scratch = 0;
+    loop {
+        match attempt(descriptor, debug, options, observer, scratch) {
+            Err(refusal) if refusal.scratch.is_some_and(|more| more > scratch) => {
+                scratch = refusal.scratch.unwrap_or(0);
+                observer.shown = observer.shown.take().map(|_| Vec::new());
+            }
+            done => return done.map_err(|refusal| refusal.error),
+        }
+    }
+}
+
+/// The road itself. `scratch`: at least so many bytes for each warpgroup.
+fn attempt(
+    descriptor: &[u8],
+    debug: &[u8],
+    options: &CompileOptions,
+    observer: &mut Observer,
+    scratch: u32,
+) -> Result<Compiled, Refusal> {
     let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
     observer.after("import", || kernel.to_string());
     let target = target_of(&kernel, options)?;
@@ -100,7 +121,7 @@ pub fn compile(
     observer.after("normalize", || kernel.to_string());
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&kernel))?;
     let allocation = observer.pass("allocate", || {
-        let scratch = lower::relayout::scratch_bytes(&kernel, &assignment);
+        let scratch = lower::relayout::scratch_bytes(&kernel, &assignment).max(scratch);
         let limits = lower::allocate::Limits {
             smem_bytes: target.max_smem_bytes,
         };
@@ -141,7 +162,7 @@ pub fn compile(
     } else {
         ptx::print::SourceLines::default()
     };
-    let ptx = observer.pass("print", || Ok(ptx::print::print_with_lines(&flat, &lines)))?;
+    let ptx = observer.pass("print", || Ok::<_, Error>(ptx::print::print_with_lines(&flat, &lines)))?;
     observer.after("print", || ptx.clone());
 
     let buffers = buffers::of_kernel(&kernel, &launch)?;

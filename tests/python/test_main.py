@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import numpy as np
 import pytest
 
+import smalt
 from smalt import __main__ as cli
 from smalt import _native
 
@@ -51,6 +56,21 @@ def test_run(kernel: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ran on the emulator" in first and "buffer 1 f32[1024]" in first
     assert cli.main(["run", str(kernel), "--seed", "1"]) == 0
     assert capsys.readouterr().out.split("sha256")[1] != first.split("sha256")[1]
+
+
+def test_run_says_what_was_not_written(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def body(x: Any, o: Any, unused: Any) -> None:
+        o[1] = x[...]
+
+    vector = jax.ShapeDtypeStruct((128,), np.float32)
+    outs = [jax.ShapeDtypeStruct((3, 128), np.float32), vector]
+    with smalt.emulated("H100"):
+        ((_, descriptor, debug),) = smalt.descriptor(plgpu.kernel(body, out_type=outs), vector)
+    path = tmp_path / "kernel.smalt"
+    path.write_bytes(cli.MAGIC + len(descriptor).to_bytes(8, "little") + descriptor + debug)
+    assert cli.main(["run", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "256 of 384 elements still have all bits set" in out and "128 of 128 elements still have all bits set" in out
 
 
 def test_errors_are_one_message(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

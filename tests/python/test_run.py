@@ -28,11 +28,9 @@ UNSUPPORTED = {
     "barrier_test",
     "dot_general",
     "gather_scatter_values",
-    "iota_and_masks",
     "mma_in_registers",
     "random_bits",
     "random_keys",
-    "shape_ops",
     "sort_and_scan",
     "unary_transcendental",
 }

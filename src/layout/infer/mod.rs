@@ -7,7 +7,8 @@
 //!
 //! **Solving.** Fixed layouts spread along constraints, the dearest edge first (bytes × 10^loop depth), so that what has to be
 //! broken is what is cheap to convert, and conversions land outside of loops. What nothing reaches takes, in program order, the
-//! layout that its own transfers prefer, and spreads it. A value that is equal everywhere (constants, broadcast scalars and what
+//! layout that its own transfers prefer, and spreads it. What is broadcast along a dimension follows its partners, which vary
+//! there, never the other way round. A value that is equal everywhere (constants, broadcast scalars and what
 //! is computed from them) is a splat: it converts to any layout for nothing and spreads nothing.
 //!
 //! A conflict is never an error: the operand that disagrees gets an entry in [`Assignment::casts`].
@@ -126,7 +127,10 @@ impl<'a> Solver<'a> {
             let Some(layout) = self.layouts[known].as_ref() else {
                 continue;
             };
-            if let Some(next) = follow(self.kernel, constraint, layout, known, unknown) {
+            // What is constant along a dimension says nothing about its partners, which may vary there: they spread theirs to it.
+            if let Some(next) = follow(self.kernel, constraint, layout, known, unknown)
+                && !next.is_constant_somewhere()
+            {
                 self.fix(unknown, next, "follows what it is computed with");
             }
         }

@@ -1,0 +1,3 @@
+"""Random programs and kernels that a toy would fail, on the GPU."""
+
+from tests.kernels.suite import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Random programs and kernels that a toy would fail, in the emulator."""
+
+from tests.kernels.suite import *  # noqa: F403
