@@ -91,24 +91,31 @@ def lines_marked(marker: str) -> list[int]:
 def test_equal_kernels_report_their_own_lines() -> None:
     """Equal bytes at two lines: each error names its own call."""
 
-    def one(x: Any) -> Any:
-        return k(x)  # LINE call
+    def one(*args: Any) -> Any:
+        return k(*args)  # LINE call
 
-    def other(x: Any) -> Any:
-        return k(x)  # LINE call
+    def other(*args: Any) -> Any:
+        return k(*args)  # LINE call
 
-    def body(x: Any, o: Any) -> None:
-        o[...] = jax.lax.digamma(x[...])
+    def refused(i: Any, x: Any, o: Any) -> None:
+        o[...] = jax.lax.digamma(x[i[0]])
 
-    k = kernel(body, like((128,)))
-    x = jnp.ones(128)
-    seen = []
-    for f in (one, other):
-        jax.clear_caches()  # JAX lowers two calls of one traced kernel once
-        with enabled(), pytest.raises(smalt.Unsupported) as error:
-            jax.jit(f)(x)
-        seen += [int(n) for n in re.findall(r"called from .*suite\.py:(\d+)", str(error.value))]
-    assert seen == lines_marked("call")
+    def out_of_bounds(i: Any, x: Any, o: Any) -> None:
+        o[...] = x[i[0]]  # LINE load
+
+    indices, x = jnp.full(1, 99, jnp.int32), jnp.ones((4, 128))
+    # A GPU does not say what was out of bounds.
+    for body, kind in [(refused, smalt.Unsupported)] + ([] if ON_GPU else [(out_of_bounds, jax.errors.JaxRuntimeError)]):
+        k = kernel(body, like((128,)))
+        seen = []
+        for f in (one, other):
+            jax.clear_caches()  # JAX lowers two calls of one traced kernel once
+            with enabled(), pytest.raises(kind) as error:
+                jax.block_until_ready(jax.jit(f)(indices, x))
+            seen += [int(n) for n in re.findall(r"called from .*suite\.py:(\d+)", str(error.value))]
+            if body is out_of_bounds:
+                assert f"suite.py:{lines_marked('load')[0]} " in str(error.value)
+        assert seen == lines_marked("call")
 
 
 def test_buffers_move_between_calls() -> None:
