@@ -51,6 +51,17 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             ctypes.POINTER(_Bytes),
         ),
     ),
+    "smalt_emulate": (
+        _Bytes,
+        (
+            _Handle,
+            ctypes.c_size_t,
+            ctypes.POINTER(ctypes.c_void_p),
+            ctypes.POINTER(ctypes.c_size_t),
+            *_Input,
+            ctypes.POINTER(_Bytes),
+        ),
+    ),
     "smalt_doctor": (_Bytes, ()),
     "smalt_cache_stats": (_Bytes, ()),
 }
@@ -166,17 +177,29 @@ class Artifact:
         """Times 10 * `batch` launches on a GPU; the arrays stay as they are."""
         return self._run(buffers, device, batch)
 
-    def _run(self, buffers: Sequence[Any], device: int, batch: int) -> dict[str, Any]:
-        for index, buffer in enumerate(buffers):
-            if not (buffer.flags.c_contiguous and buffer.flags.writeable):
-                raise ValueError(f"buffer {index} of a run: expected a C-contiguous, writable array")
-        count = len(buffers)
-        data = (ctypes.c_void_p * count)(*(b.ctypes.data for b in buffers))
-        lens = (ctypes.c_size_t * count)(*(b.nbytes for b in buffers))
+    def emulate(self, buffers: Sequence[Any], schedule: str = "latest", seed: int = 0, threads: int = 0) -> dict[str, Any]:
+        """Runs in the emulator as `run` does, under a schedule: latest, earliest or seeded; on that many host threads."""
+        text = json.dumps({"schedule": schedule, "seed": seed, "threads": threads}).encode()
         out = _Bytes()
-        _check(self._lib, self._lib.smalt_run(self._handle, device, count, data, lens, batch, ctypes.byref(out)))
+        _check(self._lib, self._lib.smalt_emulate(self._handle, *_pointers(buffers), text, len(text), ctypes.byref(out)))
         report: dict[str, Any] = json.loads(_take(self._lib, out))
         return report
+
+    def _run(self, buffers: Sequence[Any], device: int, batch: int) -> dict[str, Any]:
+        out = _Bytes()
+        _check(self._lib, self._lib.smalt_run(self._handle, device, *_pointers(buffers), batch, ctypes.byref(out)))
+        report: dict[str, Any] = json.loads(_take(self._lib, out))
+        return report
+
+
+def _pointers(buffers: Sequence[Any]) -> tuple[int, Any, Any]:
+    """Count, addresses and sizes of arrays, as the C API takes them."""
+    for index, buffer in enumerate(buffers):
+        if not (buffer.flags.c_contiguous and buffer.flags.writeable):
+            raise ValueError(f"buffer {index} of a run: expected a C-contiguous, writable array")
+    count = len(buffers)
+    data = (ctypes.c_void_p * count)(*(b.ctypes.data for b in buffers))
+    return count, data, (ctypes.c_size_t * count)(*(b.nbytes for b in buffers))
 
 
 def compile(descriptor: bytes, debug: bytes, target: str, options: dict[str, Any] | None = None) -> Artifact:
@@ -199,10 +222,12 @@ def show(descriptor: bytes, debug: bytes, target: str, options: dict[str, Any] |
     return [(name, shown) for name, shown in json.loads(_take(lib, out))]
 
 
-def from_ptx(name: str, ptx: str, launch: dict[str, Any], buffers: list[dict[str, Any]], target: str) -> Artifact:
+def from_ptx(
+    name: str, ptx: str, launch: dict[str, Any], buffers: list[dict[str, Any]], target: str, debug: bytes = b""
+) -> Artifact:
     """An artifact of PTX text; see `PtxKernel` in src/capi/mod.rs."""
     lib = library()
-    kernel = {"name": name, "ptx": ptx, "launch": launch, "buffers": buffers, "target": target}
+    kernel = {"name": name, "ptx": ptx, "launch": launch, "buffers": buffers, "target": target, "debug": list(debug)}
     text = json.dumps(kernel).encode()
     handle = _Handle()
     _check(lib, lib.smalt_from_ptx(text, len(text), ctypes.byref(handle)))

@@ -181,9 +181,12 @@ struct PtxKernel {
     launch: runtime::LaunchSpec,
     buffers: Vec<BufferSpec>,
     target: String,
+    /// A debug table for the ops that its `.loc`s name.
+    #[serde(default)]
+    debug: Vec<u8>,
 }
 
-/// Makes an artifact of PTX text; `json` has its fields `name`, `ptx`, `launch`, `buffers`, `target`.
+/// Makes an artifact of PTX text; `json` has its fields `name`, `ptx`, `launch`, `buffers`, `target`, perhaps `debug`.
 ///
 /// # Safety
 /// `json` points to `len` bytes; `out` is writable.
@@ -200,9 +203,10 @@ pub unsafe extern "C" fn smalt_from_ptx(json: *const u8, len: usize, out: *mut *
             launch,
             buffers,
             target,
+            debug,
         } = kernel;
         let artifact = Arc::new(Artifact::from_ptx(&name, &ptx, launch, buffers, &target));
-        let locations = Locations::default();
+        let locations = Locations::decode(&debug);
         // SAFETY: as our caller promises.
         unsafe { out.write(Box::into_raw(Box::new(Handle { artifact, locations }))) };
         Ok(())
@@ -295,15 +299,8 @@ pub unsafe extern "C" fn smalt_run(
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
     answer(&handle.locations, || {
-        let buffers = (0..count).map(|index| {
-            // SAFETY: both arrays have `count` entries.
-            let (address, bytes) = unsafe { (*data.add(index), *lens.add(index)) };
-            HostBuffer {
-                address,
-                bytes: bytes as u64,
-            }
-        });
-        let buffers = buffers.collect::<Vec<_>>();
+        // SAFETY: as our caller promises.
+        let buffers = unsafe { host_buffers(count, data, lens) };
         // SAFETY: as our caller promises.
         let report = unsafe {
             match batch {
@@ -315,6 +312,48 @@ pub unsafe extern "C" fn smalt_run(
         unsafe { out.write(Bytes::new(report.to_string())) };
         Ok(())
     })
+}
+
+/// Runs the kernel on host buffers in the emulator; `schedule` is JSON ([`runtime::Schedule`]). `out` gets a report as JSON.
+///
+/// # Safety
+/// As for [`smalt_run`]; `schedule` points to `schedule_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_emulate(
+    handle: *const Handle,
+    count: usize,
+    data: *const *mut u8,
+    lens: *const usize,
+    schedule: *const u8,
+    schedule_len: usize,
+    out: *mut Bytes,
+) -> Bytes {
+    // SAFETY: as our caller promises.
+    let (handle, schedule) = unsafe { (&*handle, slice(schedule, schedule_len)) };
+    answer(&handle.locations, || {
+        let schedule: runtime::Schedule = from_json("the schedule", schedule)?;
+        // SAFETY: as our caller promises.
+        let buffers = unsafe { host_buffers(count, data, lens) };
+        // SAFETY: as our caller promises.
+        let report = unsafe { runtime::emulate_on_host_data(&handle.artifact, &buffers, &schedule)? };
+        // SAFETY: as our caller promises.
+        unsafe { out.write(Bytes::new(report.to_string())) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `data` and `lens` have `count` entries.
+unsafe fn host_buffers(count: usize, data: *const *mut u8, lens: *const usize) -> Vec<HostBuffer> {
+    let buffer = |index| {
+        // SAFETY: both arrays have `count` entries.
+        let (address, bytes) = unsafe { (*data.add(index), *lens.add(index)) };
+        HostBuffer {
+            address,
+            bytes: bytes as u64,
+        }
+    };
+    (0..count).map(buffer).collect()
 }
 
 /// What works on this machine, as JSON.

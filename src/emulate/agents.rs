@@ -1,10 +1,12 @@
 //! The asynchronous agents: bulk copies, and when they act.
 use super::bulk::{BulkStore, Destination};
+use super::clock::View;
 use super::global::param_at;
-use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync};
+use super::hooks::{Access, Hooks, Landing, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
 use super::options::AgentOrder;
 use super::shared::{CtaSlot, SMEM_BASE};
+use super::sync::noted;
 use super::tma;
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
@@ -51,6 +53,7 @@ pub struct BulkLoad {
     pub source: Source,
     pub bytes: u32,
     pub targets: Vec<Target>,
+    pub view: View,
 }
 
 /// Bulk loads in flight, oldest first. Stores in flight are in their warps.
@@ -86,6 +89,10 @@ impl<H: Hooks> Machine<'_, H> {
 
     /// Issues a load.
     fn issue_load(&mut self, w: &mut Warp, load: BulkLoad) -> Result<(), Box<Error>> {
+        for target in &load.targets {
+            let landing = self.landing(&load, *target);
+            self.hooks.load_issued(w, &load.view, landing)?;
+        }
         let now = match self.options.agents {
             AgentOrder::Earliest => true,
             AgentOrder::Latest => false,
@@ -96,6 +103,21 @@ impl<H: Hooks> Machine<'_, H> {
         } else {
             self.agents.loads.push_back(load);
             Ok(())
+        }
+    }
+
+    fn landing(&self, load: &BulkLoad, target: Target) -> Landing {
+        let swizzle = match load.source {
+            Source::Tensor { param, .. } => self.map_of(param).swizzle,
+            Source::Linear { .. } | Source::Shared { .. } | Source::Value { .. } => TensorMapSwizzle::None,
+        };
+        let (offset, bytes) = tma::footprint(target.offset, load.bytes, swizzle);
+        Landing {
+            slot: target.slot,
+            offset,
+            bytes,
+            barrier: target.barrier,
+            loc: self.program.origins[load.pc as usize].loc,
         }
     }
 
@@ -114,14 +136,14 @@ impl<H: Hooks> Machine<'_, H> {
             Source::Linear { address } => {
                 data.clear();
                 data.resize(load.bytes as usize, 0);
-                self.tell_global(w, *address, load.bytes, Mode::Read);
+                self.tell_global(w, &load.view, *address, load.bytes, Mode::Read)?;
                 tma::read_global(self.memory, *address, data, check)?;
             }
             Source::Shared { slot, offset } => {
-                self.check_async_read(*slot, *offset, load.bytes)?;
+                self.check_defined(*slot, *offset, load.bytes)?;
+                self.tell_read(w, &load.view, *slot, *offset, load.bytes)?;
                 data.clear();
                 data.extend_from_slice(self.cta(*slot).smem.get(*offset, load.bytes));
-                self.tell_shared(w, *slot, *offset, load.bytes, Mode::Read);
             }
             Source::Tensor { param, coords } => {
                 let EntryParam::TensorMap(map) = &self.program.launch.params[*param as usize] else {
@@ -141,9 +163,10 @@ impl<H: Hooks> Machine<'_, H> {
             {
                 continue;
             }
-            self.tell_shared(w, target.slot, target.offset, load.bytes, Mode::Write);
             let smem = &mut self.cta_mut(target.slot).smem;
             tma::scatter(smem, target.offset, swizzle, data);
+            let landing = self.landing(load, *target);
+            self.hooks.load_landed(landing);
             self.hooks.sync(
                 w,
                 Sync::CompleteTx {
@@ -151,49 +174,43 @@ impl<H: Hooks> Machine<'_, H> {
                     offset: target.barrier,
                     bytes: load.bytes,
                 },
-            );
+            )?;
             self.complete_tx(target.slot, target.barrier, u64::from(load.bytes))?;
         }
         Ok(())
     }
 
-    fn tell_shared(&mut self, w: &Warp, slot: CtaSlot, offset: u32, bytes: u32, mode: Mode) {
-        self.hooks.memory(
+    fn tell_read(&mut self, w: &Warp, view: &View, slot: CtaSlot, offset: u32, bytes: u32) -> Verdict {
+        self.hooks.async_memory(
             w,
+            view,
             Access {
                 range: Range::Shared { slot, offset },
                 bytes,
                 proxy: Proxy::Async,
-                mode,
+                mode: Mode::Read,
             },
-        );
+        )
     }
 
-    fn tell_global(&mut self, w: &Warp, address: u64, bytes: u32, mode: Mode) {
-        self.hooks.memory(
+    fn tell_global(&mut self, w: &Warp, view: &View, address: u64, bytes: u32, mode: Mode) -> Verdict {
+        self.hooks.async_memory(
             w,
+            view,
             Access {
                 range: Range::Global { address },
                 bytes,
                 proxy: Proxy::Async,
                 mode,
             },
-        );
+        )
     }
 
-    /// Whether the async proxy may read these bytes.
-    pub fn check_async_read(&self, slot: CtaSlot, offset: u32, bytes: u32) -> Result<(), Box<Error>> {
-        let smem = &self.cta(slot).smem;
-        let range = || format!("bytes {offset}..{} of {}", offset + bytes, self.cta_name(slot));
-        if self.options.check_undefined && !smem.is_defined(offset, bytes) {
+    /// Whether something has written what the async proxy is about to read.
+    pub fn check_defined(&self, slot: CtaSlot, offset: u32, bytes: u32) -> Result<(), Box<Error>> {
+        if self.options.check_undefined && !self.cta(slot).smem.is_defined(offset, bytes) {
             let mut error = execution("the async proxy reads shared memory that nothing wrote");
-            error.got = Some(range());
-            return Err(error);
-        }
-        if !smem.is_fenced(offset, bytes) {
-            let mut error = execution("the async proxy reads shared memory that the generic proxy wrote");
-            error.expected = Some("fence.proxy.async between the writes and the asynchronous operation".into());
-            error.got = Some(range());
+            error.got = Some(format!("bytes {offset}..{} of {}", offset + bytes, self.cta_name(slot)));
             return Err(error);
         }
         Ok(())
@@ -244,9 +261,9 @@ impl<H: Hooks> Machine<'_, H> {
         };
         let warp = self.warp_id(w);
         let (first, bytes) = tma::footprint(store.source, store.bytes, swizzle);
-        self.check_async_read(w.cta, first, bytes)
+        self.check_defined(w.cta, first, bytes)
+            .and_then(|()| self.tell_read(w, &store.view, w.cta, first, bytes))
             .map_err(|e| self.at_issue(e, warp, store.pc))?;
-        self.tell_shared(w, w.cta, store.source, store.bytes, Mode::Read);
         let mut data = vec![];
         tma::gather(&self.cta(w.cta).smem, store.source, swizzle, store.bytes, &mut data);
         store.data = Some(data);
@@ -259,7 +276,7 @@ impl<H: Hooks> Machine<'_, H> {
         self.memory_changed = true;
         let result = match &store.destination {
             Destination::Linear { address } => {
-                self.tell_global(w, *address, store.bytes, Mode::Write);
+                self.tell_global(w, &store.view, *address, store.bytes, Mode::Write)?;
                 tma::write_global(self.memory, *address, data)
             }
             Destination::Tensor { param, coords, reduce } => {
@@ -331,24 +348,32 @@ impl<H: Hooks> Machine<'_, H> {
         self.act_load(i)
     }
 
-    /// The last warp of a CTA has ended: its copies take effect before its shared memory goes.
+    /// The last warp of a CTA has ended, and its shared memory goes. Stores that have read it write what they read.
     pub fn finish_cta(&mut self, slot: CtaSlot) -> Result<(), Error> {
-        while let Some(i) = self
-            .agents
-            .loads
-            .iter()
-            .position(|l| l.targets.iter().any(|t| t.slot == slot))
-        {
-            self.act_load(i)?;
+        let lands_here = |l: &&BulkLoad| l.targets.iter().any(|t| t.slot == slot);
+        if let Some(load) = self.agents.loads.iter().find(lands_here) {
+            let mut error = execution(format!(
+                "{} ends while a bulk load into its shared memory is in flight",
+                self.cta_name(slot)
+            ));
+            error.expected = Some("a wait on the load's mbarrier before the kernel ends".into());
+            error.remedy = Some("wait for every copy (`barrier_wait`), also for those whose data nobody needs".into());
+            return Err(*self.at_issue(error, load.warp, load.pc));
         }
         let first = slot.0 * self.warps_per_cta;
         for id in first..first + self.warps_per_cta {
             let mut w = self.warps[id as usize].take().expect("no warp runs");
             let mut result = Ok(());
-            while let Some(mut store) = w.bulk.stores.pop_front() {
-                result = self
-                    .read_store(&w, &mut store)
-                    .and_then(|()| self.write_store(&w, &store));
+            while let Some(store) = w.bulk.stores.pop_front() {
+                result = if store.data.is_some() {
+                    self.write_store(&w, &store)
+                } else {
+                    let mut error = execution("a CTA ends while a bulk store has yet to read its shared memory");
+                    error.expected =
+                        Some("cp.async.bulk.commit_group and wait_group(.read) before the kernel ends".into());
+                    error.remedy = Some("wait for the copies (`wait_smem_to_gmem(0)`) before the kernel ends".into());
+                    Err(self.at_issue(error, id, store.pc))
+                };
                 if result.is_err() {
                     break;
                 }
@@ -526,6 +551,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
             } else {
                 Destination::Linear { address: linear(m, w)? }
             };
+            let view = m.hooks.view(w);
             m.issue_store(
                 w,
                 BulkStore {
@@ -536,6 +562,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     bytes,
                     data: None,
                     group: None,
+                    view,
                 },
             )
         }
@@ -592,6 +619,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                 }
             };
             let warp = m.warp_id(w);
+            let view = m.hooks.view(w);
             m.issue_load(
                 w,
                 BulkLoad {
@@ -600,6 +628,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     source,
                     bytes,
                     targets,
+                    view,
                 },
             )
         }
@@ -614,8 +643,7 @@ impl<H: Hooks> Body<H> for BulkCommit {
         for lane in lanes(w.exec) {
             w.bulk.commit(lane);
         }
-        m.note(w, Sync::BulkCommit);
-        Flow::Next
+        noted(w, m, Sync::BulkCommit)
     }
 }
 
@@ -650,13 +678,13 @@ impl<H: Hooks> Body<H> for BulkWait {
                 }
             }
         }
-        m.note(
+        noted(
             w,
+            m,
             Sync::BulkWaited {
                 pending: pending as u32,
                 reads_only,
             },
-        );
-        Flow::Next
+        )
     }
 }

@@ -1,4 +1,5 @@
 //! Bulk stores in flight: per-thread groups of a warp.
+use super::clock::View;
 use crate::ptx::modifier::TensorRed;
 use std::collections::VecDeque;
 
@@ -29,6 +30,7 @@ pub struct BulkStore {
     pub data: Option<Vec<u8>>,
     /// The bulk group of its thread, once committed.
     pub group: Option<u64>,
+    pub view: View,
 }
 
 /// The bulk stores of a warp, oldest first, and how many groups each thread has committed.

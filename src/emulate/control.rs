@@ -435,7 +435,6 @@ impl<H: Hooks> Body<H> for WarpBarrier {
         if let Err(flow) = check_members(w, m, u.imm as u32) {
             return flow;
         }
-        m.note(w, Sync::WarpBarrier { mask: u.imm as u32 });
-        Flow::Next
+        super::sync::noted(w, m, Sync::WarpBarrier { mask: u.imm as u32 })
     }
 }

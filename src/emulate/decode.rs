@@ -6,8 +6,8 @@ use super::floats::*;
 use super::global::{GlobalMemory, param_address};
 use super::hooks::Hooks;
 use super::mem::{
-    Atomic, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store, Word16,
-    Word32, Word64, atom_bytes, atom_code,
+    Atomic, BeforeOrdered, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store,
+    Word16, Word32, Word64, atom_bytes, atom_code,
 };
 use super::ops::*;
 use super::program::{Branch as BranchTargets, Origin, Program};
@@ -18,8 +18,7 @@ use super::sync::*;
 use super::uop::{Body, Each, Each2, Each3, EachTest, Flow, Op1, Op2, Op3, OpFn, Test, Tier, Uop, pick};
 use super::warp::CONSTANT;
 use super::wgmma::{AOperand, MatMul, Mma, MmaOp, Wgmma, WgmmaCommit, WgmmaFence, WgmmaWait};
-use crate::error::{Error, Loc, Result};
-use crate::ptx::Flat;
+use crate::error::{Error, Fault, Loc, Result};
 use crate::ptx::flat::{BlockId, Guard, Reg, Terminator, Uniformity};
 use crate::ptx::inst::Visitor;
 use crate::ptx::launch::EntryParam;
@@ -31,10 +30,12 @@ use crate::ptx::modifier::{
     StoreSem, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
+use crate::ptx::{Flat, verify_flat};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Decodes a kernel.
 pub fn run<H: Hooks>(flat: &Flat, tier: Tier) -> Result<Program<H>> {
+    check_asynchronous_registers(flat)?;
     let allocation = super::registers::run(flat)?;
     let mut cx = Decoder::<H>::new(flat, tier, allocation);
     let joins: FxHashSet<BlockId> = flat
@@ -93,6 +94,32 @@ pub fn run<H: Hooks>(flat: &Flat, tier: Tier) -> Result<Program<H>> {
         cx.code[at].aux = start(cx.code[at].aux)?;
     }
     cx.finish()
+}
+
+/// Registers that `wgmma` uses are touched before a fence and after a wait: what the control flow alone tells, so that no
+/// instruction pays for it when it runs.
+fn check_asynchronous_registers(flat: &Flat) -> Result<()> {
+    let Some(v) = verify_flat::run_asynchronous_registers(flat).into_iter().next() else {
+        return Ok(());
+    };
+    let (what, expected, remedy) = if v.rule == "wgmma_fence" {
+        (
+            "a wgmma uses registers that ordinary instructions touched, with no wgmma.fence in between",
+            "wgmma.fence before the first wgmma, and after every access to its accumulator or A registers",
+            "issue wgmma.fence after the registers are ready and before the wgmma",
+        )
+    } else {
+        (
+            "registers of a wgmma in flight are touched before a wait covers it",
+            "wgmma.commit_group and wgmma.wait_group between the wgmma and the access",
+            "wait for the wgmma (`wgmma_wait`) before its accumulator or its A registers are touched",
+        )
+    };
+    Err(Error::new(Fault::Execution, what)
+        .at(v.loc)
+        .expected(expected)
+        .got(format!("{}: {}", v.place, v.message))
+        .remedy(remedy))
 }
 
 /// Operands of a micro-op.
@@ -1301,6 +1328,9 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let Some(run) = run else {
             return self.no(format!("st.v{}.{}", a.len(), ty.text()));
         };
+        if *sem != StoreSem::Weak {
+            self.emit::<BeforeOrdered>(Operands::NONE);
+        }
         let sources = self.sources(a, *ty);
         let (aux, a) = (self.list(sources), self.reg(&addr.base));
         self.emit_fn(

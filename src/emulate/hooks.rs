@@ -1,9 +1,24 @@
 //! The three interfaces through which a checker sees a run: memory, asynchronous use of registers, synchronisation.
 //!
-//! Instruction methods call only these; [`NoCheck`] compiles to nothing.
+//! Instruction methods call only these; [`NoCheck`] compiles to nothing. [`super::causality`] is the checker that runs.
+use super::clock::View;
 use super::shared::CtaSlot;
 use super::warp::Warp;
+use crate::error::{Error, Loc};
 use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope, StoreSem};
+
+/// What a checker says.
+pub type Verdict = Result<(), Box<Error>>;
+
+/// What a checker knows of a machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Resident clusters, and CTAs of each.
+    pub clusters: u32,
+    pub cluster_size: u32,
+    pub warps_per_cta: u32,
+    pub smem_bytes: u32,
+}
 
 /// Who acts on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,31 +36,38 @@ pub enum Mode {
     /// By the async proxy.
     Read,
     Write,
-    Reduce,
 }
 
 /// Addresses of an access.
 #[derive(Clone, Copy, Debug)]
 pub enum Range<'a> {
-    /// Of the lanes of a mask; 32-bit shared-window addresses.
+    /// Of the lanes of a mask; 32-bit shared-window addresses, less an offset.
     SharedLanes {
         addresses: &'a [u32; 32],
+        offset: i32,
         mask: u32,
     },
     GlobalLanes {
         addresses: &'a [u64; 32],
+        offset: i32,
         mask: u32,
     },
+    /// One run of bytes.
     Shared {
         slot: CtaSlot,
         offset: u32,
+    },
+    /// Lines of 128 bytes and which 4-byte granules of each.
+    Lines {
+        slot: CtaSlot,
+        lines: &'a [(u32, u32)],
     },
     Global {
         address: u64,
     },
 }
 
-/// An access to memory: `bytes` at every address.
+/// An access to memory: `bytes` at every address (of lines: no more than what they say).
 #[derive(Clone, Copy, Debug)]
 pub struct Access<'a> {
     pub range: Range<'a>,
@@ -101,6 +123,8 @@ pub enum Sync {
     NamedArrive {
         id: u32,
         waits: bool,
+        /// It was the last.
+        opens: bool,
     },
     NamedWaited {
         id: u32,
@@ -128,13 +152,60 @@ pub enum Sync {
         pending: u32,
         reads_only: bool,
     },
+    /// An access that others' accesses are ordered by: a poll is over, a store that may be polled is about to happen.
+    Ordered,
+}
+
+/// A bulk load at one of its destinations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Landing {
+    pub slot: CtaSlot,
+    /// What it writes, chunks that a swizzle moves included.
+    pub offset: u32,
+    pub bytes: u32,
+    /// Offset of the barrier in the same CTA.
+    pub barrier: u32,
+    /// The instruction's.
+    pub loc: Loc,
 }
 
 /// A checker.
-pub trait Hooks: Default + Send + 'static {
-    /// An access by the executing lanes of a warp, or by the async proxy on its behalf.
+pub trait Hooks: 'static {
+    /// Whether it wants to know anything at all.
+    const LISTENS: bool;
+    fn new(shape: Shape) -> Self;
     #[inline(always)]
-    fn memory(&mut self, _w: &Warp, _access: Access<'_>) {}
+    fn cluster_starts(&mut self, _cluster: u32) {}
+    #[inline(always)]
+    fn warp_ends(&mut self, _w: &Warp) {}
+    /// Its last warp has ended, and nothing of it is in flight.
+    #[inline(always)]
+    fn cta_ends(&mut self, _slot: CtaSlot) -> Verdict {
+        Ok(())
+    }
+    /// What an asynchronous operation that the warp issues now inherits.
+    #[inline(always)]
+    fn view(&mut self, _w: &Warp) -> View {
+        View::default()
+    }
+    /// An access by the executing lanes of a warp is about to happen.
+    #[inline(always)]
+    fn memory(&mut self, _w: &Warp, _access: Access<'_>) -> Verdict {
+        Ok(())
+    }
+    /// The async proxy accesses memory for the warp that issued an operation.
+    #[inline(always)]
+    fn async_memory(&mut self, _w: &Warp, _view: &View, _access: Access<'_>) -> Verdict {
+        Ok(())
+    }
+    /// A bulk load has been issued.
+    #[inline(always)]
+    fn load_issued(&mut self, _w: &Warp, _view: &View, _landing: Landing) -> Verdict {
+        Ok(())
+    }
+    /// It has written a destination, and is about to complete on the barrier.
+    #[inline(always)]
+    fn load_landed(&mut self, _landing: Landing) {}
     /// A register operand is about to be read.
     #[inline(always)]
     fn reads(&mut self, _w: &Warp, _operand: u16) {}
@@ -144,12 +215,25 @@ pub trait Hooks: Default + Send + 'static {
     /// An asynchronous operation of the warp takes or returns registers.
     #[inline(always)]
     fn ownership(&mut self, _w: &Warp, _operands: &[u16], _how: Ownership) {}
+    /// Arrivals before they count, waits after they are over.
     #[inline(always)]
-    fn sync(&mut self, _w: &Warp, _event: Sync) {}
+    fn sync(&mut self, _w: &Warp, _event: Sync) -> Verdict {
+        Ok(())
+    }
+    /// A phase of an mbarrier, or the cluster's barrier, has completed.
+    #[inline(always)]
+    fn phase_completes(&mut self, _slot: CtaSlot, _offset: u32) {}
+    #[inline(always)]
+    fn cluster_opens(&mut self, _cluster: u32) {}
 }
 
 /// Checks nothing, costs nothing.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct NoCheck;
 
-impl Hooks for NoCheck {}
+impl Hooks for NoCheck {
+    const LISTENS: bool = false;
+    fn new(_: Shape) -> NoCheck {
+        NoCheck
+    }
+}

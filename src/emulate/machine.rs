@@ -5,7 +5,7 @@
 use super::agents::Agents;
 use super::barrier::{ClusterBarrier, Mbarrier, Misuse, Named};
 use super::global::GlobalMemory;
-use super::hooks::{Hooks, Sync};
+use super::hooks::{Hooks, Shape, Sync, Verdict};
 use super::options::Options;
 use super::program::Program;
 use super::rng::Rng;
@@ -118,7 +118,12 @@ impl<'a, H: Hooks> Machine<'a, H> {
             memory_waiters: vec![],
             memory_changed: false,
             fault: None,
-            hooks: H::default(),
+            hooks: H::new(Shape {
+                clusters,
+                cluster_size: size,
+                warps_per_cta,
+                smem_bytes: launch.smem_bytes,
+            }),
             agents: Agents::default(),
             tensor_core: TensorUnit::default(),
             rng: Rng::new(options.seed),
@@ -277,6 +282,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 ..Default::default()
             },
         };
+        self.hooks.cluster_starts(cluster as u32);
         let (held, free) = super::residency::initial_registers(self.program);
         for rank in 0..size {
             let slot = cluster as u32 * size + rank;
@@ -302,13 +308,21 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// A warp has ended. True: its cluster has, too.
     fn end_warp(&mut self, id: u32) -> Result<bool, Error> {
         let w = self.warps[id as usize].as_ref().expect("put back");
+        self.hooks.warp_ends(w);
+        if let Some(pc) = w.tensor.oldest() {
+            let error = Error::new(Fault::Execution, "a warp ends while its wgmma is in flight")
+                .expected("wgmma.wait_group after the last wgmma")
+                .remedy("wait for it (`wgmma_wait(0)`) before the kernel ends");
+            return Err(*self.at_issue(Box::new(error), id, pc));
+        }
         let (slot, held, ticket) = (w.cta, w.held_registers, w.cluster_ticket);
         let cta = &mut self.ctas[slot.0 as usize];
         cta.live_warps -= 1;
         cta.free_registers += held;
         self.ready.extend(cta.register_waiters.drain(..));
         let ended = cta.live_warps == 0;
-        let cluster = &mut self.clusters[cta.cluster as usize];
+        let at = cta.cluster;
+        let cluster = &mut self.clusters[at as usize];
         // Its arrival is no longer counted with the living.
         if ticket == Some(cluster.barrier.generation) {
             cluster.barrier.arrived -= 1;
@@ -316,6 +330,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         cluster.barrier.live -= 1;
         if cluster.barrier.advance() {
             self.ready.extend(cluster.barrier.waiters.drain(..));
+            self.hooks.cluster_opens(at);
         }
         if ended {
             cluster.live_ctas -= 1;
@@ -323,6 +338,10 @@ impl<'a, H: Hooks> Machine<'a, H> {
         let all = ended && cluster.live_ctas == 0;
         if ended {
             self.finish_cta(slot)?;
+            self.hooks.cta_ends(slot).map_err(|mut error| {
+                error.what = format!("{} ({})", error.what, self.cta_name(slot));
+                *error
+            })?;
         }
         Ok(all)
     }
@@ -419,6 +438,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             Ok(true) => {
                 self.ready.extend(barrier.waiters.drain(..));
                 self.idle_polls = 0;
+                self.hooks.phase_completes(slot, offset);
                 Ok(())
             }
             Ok(false) => Ok(()),
@@ -438,8 +458,8 @@ impl<'a, H: Hooks> Machine<'a, H> {
 
     /// Tells the checker.
     #[inline(always)]
-    pub fn note(&mut self, w: &Warp, event: Sync) {
-        self.hooks.sync(w, event);
+    pub fn note(&mut self, w: &Warp, event: Sync) -> Verdict {
+        self.hooks.sync(w, event)
     }
 }
 

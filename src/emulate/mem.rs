@@ -1,5 +1,5 @@
 //! Loads, stores and atomics of warps.
-use super::hooks::{Access, Hooks, Mode, Proxy, Range};
+use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
 use super::row::Lane;
 use super::shared::SMEM_BASE;
@@ -22,13 +22,15 @@ pub trait Space: 'static {
         address: u64,
         data: [u8; B],
     ) -> Result<(), Denied>;
+    /// Tells the checker of an access of the executing lanes.
     fn tell<H: Hooks>(
         m: &mut Machine<'_, H>,
         w: &Warp,
         addresses: &[<Self::Address as Lane>::Raw; 32],
+        offset: i32,
         bytes: u32,
         mode: Mode,
-    );
+    ) -> Verdict;
     /// The address of the first lane of a dense access, and where its bytes are, if lane i's `B` bytes follow lane i − 1's
     /// and all may be read.
     fn dense<const B: usize, H: Hooks>(
@@ -93,9 +95,17 @@ impl Space for Global {
     }
 
     #[inline(always)]
-    fn tell<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, addresses: &[u64; 32], bytes: u32, mode: Mode) {
+    fn tell<H: Hooks>(
+        m: &mut Machine<'_, H>,
+        w: &Warp,
+        addresses: &[u64; 32],
+        offset: i32,
+        bytes: u32,
+        mode: Mode,
+    ) -> Verdict {
         let range = Range::GlobalLanes {
             addresses,
+            offset,
             mask: w.exec,
         };
         m.hooks.memory(
@@ -106,7 +116,7 @@ impl Space for Global {
                 proxy: Proxy::Generic,
                 mode,
             },
-        );
+        )
     }
 
     #[inline(always)]
@@ -182,16 +192,22 @@ impl Space for SharedCta {
         if cta.live_warps == 0 {
             return Err(Denied::Gone);
         }
-        cta.smem
-            .get_mut(offset, B as u32, Proxy::Generic)
-            .copy_from_slice(&data);
+        cta.smem.get_mut(offset, B as u32).copy_from_slice(&data);
         Ok(())
     }
 
     #[inline(always)]
-    fn tell<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, addresses: &[u32; 32], bytes: u32, mode: Mode) {
+    fn tell<H: Hooks>(
+        m: &mut Machine<'_, H>,
+        w: &Warp,
+        addresses: &[u32; 32],
+        offset: i32,
+        bytes: u32,
+        mode: Mode,
+    ) -> Verdict {
         let range = Range::SharedLanes {
             addresses,
+            offset,
             mask: w.exec,
         };
         m.hooks.memory(
@@ -202,7 +218,7 @@ impl Space for SharedCta {
                 proxy: Proxy::Generic,
                 mode,
             },
-        );
+        )
     }
 
     #[inline(always)]
@@ -274,7 +290,9 @@ pub fn denied<H: Hooks>(
             .expected("an access inside of the array: indices at run time are not clamped")
             .remedy("check this line's indices: for pl.ds, start + size must not exceed the dimension"),
         Denied::Undefined => error.remedy("write it first, or wait for the copy that does"),
-        Denied::Gone => error.remedy("keep the block alive until its peers are done: a cluster barrier at the end"),
+        Denied::Gone => error
+            .expected("a barrier of the cluster after the last access to a peer's shared memory, before the peer ends")
+            .remedy("keep the block alive until its peers are done: a cluster barrier at the end"),
     };
     m.fail(error)
 }
@@ -323,7 +341,10 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
         m.hooks.reads(w, u.a);
         let base = *w.read::<S::Address>(u.a);
         let offset = u.imm;
-        S::tell(m, w, &base, B as u32, Mode::Load(LoadSem::Weak));
+        let sem = if w.ordered { LoadSem::RelaxedSys } else { LoadSem::Weak };
+        if let Err(error) = S::tell(m, w, &base, offset, B as u32, Mode::Load(sem)) {
+            return m.fail(*error);
+        }
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
         if let Some(start) = S::dense::<B, H>(m, w, &base, offset) {
             let bytes = dense_bytes::<S, B, H>(m, w, start);
@@ -379,7 +400,9 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
         for a in lists {
             m.hooks.reads(w, *a);
         }
-        S::tell(m, w, &base, B as u32, Mode::Store(StoreSem::Weak));
+        if let Err(error) = S::tell(m, w, &base, u.imm, B as u32, Mode::Store(StoreSem::Weak)) {
+            return m.fail(*error);
+        }
         for i in lanes(w.exec) {
             let address = S::offset(S::Address::from_raw(base[i]), u.imm);
             let mut bytes = [0; B];
@@ -399,10 +422,25 @@ pub struct Polling<L>(PhantomData<L>);
 impl<L: Body<H>, H: Hooks> Body<H> for Polling<L> {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        match L::run(w, m, u) {
-            Flow::Next => Flow::Yield,
+        w.ordered = true;
+        let flow = L::run(w, m, u);
+        w.ordered = false;
+        match flow {
+            Flow::Next => match m.note(w, Sync::Ordered) {
+                Ok(()) => Flow::Yield,
+                Err(error) => m.fail(*error),
+            },
             other => other,
         }
+    }
+}
+
+/// Before a store that others may poll.
+pub struct BeforeOrdered;
+impl<H: Hooks> Body<H> for BeforeOrdered {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        super::sync::noted(w, m, Sync::Ordered)
     }
 }
 
@@ -501,7 +539,10 @@ where
         let operand = *w.read::<E::Lane>(u.b);
         let ty = AtomType::ALL[usize::from(u.c & 0xff)];
         let op = AtomOp::ALL.get(usize::from(u.c >> 8)).copied();
-        S::tell(m, w, &base, E::BYTES as u32, Mode::Atomic(AtomSem::Relaxed, Scope::Sys));
+        let mode = Mode::Atomic(AtomSem::Relaxed, Scope::Sys);
+        if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode) {
+            return m.fail(*error);
+        }
         for i in lanes(w.exec) {
             let address = S::offset(S::Address::from_raw(base[i]), u.imm);
             let mut rmw = || -> Result<u64, Denied> {
@@ -540,6 +581,31 @@ where
     }
 }
 
+/// Tells the checker of rows of matrices: 16 bytes at the address of every lane of a mask.
+fn tell_rows<H: Hooks>(
+    m: &mut Machine<'_, H>,
+    w: &Warp,
+    addresses: &[u32; 32],
+    offset: i32,
+    mask: u32,
+    mode: Mode,
+) -> Verdict {
+    let range = Range::SharedLanes {
+        addresses,
+        offset,
+        mask,
+    };
+    m.hooks.memory(
+        w,
+        Access {
+            range,
+            bytes: 16,
+            proxy: Proxy::Generic,
+            mode,
+        },
+    )
+}
+
 /// `ldmatrix`: lane l's address is a row of matrix l / 8. `imm`: the number of matrices; `c`: transposed.
 pub struct Ldmatrix;
 impl<H: Hooks> Body<H> for Ldmatrix {
@@ -548,7 +614,10 @@ impl<H: Hooks> Body<H> for Ldmatrix {
         let base = *w.read::<u32>(u.a);
         let count = usize::from(u.b);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
-        SharedCta::tell(m, w, &base, 16, Mode::Load(LoadSem::Weak));
+        let rows = u32::MAX >> (32 - 8 * count as u32);
+        if let Err(error) = tell_rows(m, w, &base, u.imm, rows, Mode::Load(LoadSem::Weak)) {
+            return m.fail(*error);
+        }
         for (j, d) in lists.iter().enumerate() {
             let mut matrix = [[0u16; 8]; 8];
             for (r, row) in matrix.iter_mut().enumerate() {
@@ -587,7 +656,10 @@ impl<H: Hooks> Body<H> for Stmatrix {
         let base = *w.read::<u32>(u.a);
         let count = usize::from(u.b);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
-        SharedCta::tell(m, w, &base, 16, Mode::Store(StoreSem::Weak));
+        let rows = u32::MAX >> (32 - 8 * count as u32);
+        if let Err(error) = tell_rows(m, w, &base, u.imm, rows, Mode::Store(StoreSem::Weak)) {
+            return m.fail(*error);
+        }
         for (j, a) in lists.iter().enumerate() {
             let values = *w.read::<u32>(*a);
             for r in 0..8 {

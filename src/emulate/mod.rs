@@ -4,7 +4,7 @@
 //! * [`machine`] schedules warps ([`warp`]); [`barrier`], [`sync`] hold what they wait on; [`diagnose`] says why all wait.
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
 //!   them asynchronously, at a time that [`options`] chooses.
-//! * [`hooks`] is where a checker listens.
+//! * [`hooks`] is where a checker listens; [`causality`] is the one that always does, with the vector clocks of [`clock`].
 //! * `arith` has the arithmetic, bit for bit.
 //!
 //! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
@@ -12,6 +12,8 @@ mod agents;
 pub mod arith;
 mod barrier;
 mod bulk;
+mod causality;
+pub mod clock;
 mod control;
 mod decode;
 mod diagnose;
@@ -38,6 +40,7 @@ mod uop;
 mod warp;
 mod wgmma;
 
+pub use causality::Causality;
 pub use global::{Contents, HostBuffer};
 pub use launch::run;
 pub use options::{AgentOrder, Options, Report};

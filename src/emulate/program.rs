@@ -1,6 +1,7 @@
 //! A kernel decoded for execution; made once, run many times, from any thread.
 use super::agents::BulkOp;
-use super::hooks::{Hooks, NoCheck};
+use super::causality::Causality;
+use super::hooks::Hooks;
 use super::row::Row;
 use super::uop::{Tier, Uop};
 use super::wgmma::{MatMul, MmaOp};
@@ -34,7 +35,7 @@ pub struct Branch {
 }
 
 /// A decoded kernel.
-pub struct Program<H: Hooks = NoCheck> {
+pub struct Program<H: Hooks = Causality> {
     pub(super) launch: LaunchSpec,
     pub(super) code: Vec<Uop<H>>,
     pub(super) origins: Vec<Origin>,

@@ -14,15 +14,11 @@ pub const MAX_SMEM: u32 = 232_448;
 
 /// Bits of a shadow byte: the low nibble says which bytes are defined.
 const DEFINED: u8 = 0x0f;
-/// Some of the granule was written by the generic proxy, and no proxy fence came after it.
-const UNFENCED: u8 = 0x10;
 
 /// The dynamic shared memory of one CTA.
 pub struct Shared {
     bytes: Box<[u8]>,
     shadow: Box<[u8]>,
-    /// Granules that may be unfenced.
-    unfenced: (usize, usize),
 }
 
 impl Shared {
@@ -30,7 +26,6 @@ impl Shared {
         Shared {
             bytes: vec![POISON_BYTE; bytes as usize].into_boxed_slice(),
             shadow: vec![0; bytes.div_ceil(4) as usize].into_boxed_slice(),
-            unfenced: (usize::MAX, 0),
         }
     }
 
@@ -38,7 +33,6 @@ impl Shared {
     pub fn reset(&mut self) {
         self.bytes.fill(POISON_BYTE);
         self.shadow.fill(0);
-        self.unfenced = (usize::MAX, 0);
     }
 
     /// Its bytes.
@@ -59,30 +53,20 @@ impl Shared {
 
     /// For writing. Marks the bytes as defined.
     #[inline(always)]
-    pub fn get_mut(&mut self, offset: u32, bytes: u32, proxy: super::hooks::Proxy) -> &mut [u8] {
-        self.mark(offset, bytes, proxy);
+    pub fn get_mut(&mut self, offset: u32, bytes: u32) -> &mut [u8] {
+        self.mark(offset, bytes);
         &mut self.bytes[offset as usize..(offset + bytes) as usize]
     }
 
     #[inline(always)]
-    fn mark(&mut self, offset: u32, bytes: u32, proxy: super::hooks::Proxy) {
-        let flag = match proxy {
-            super::hooks::Proxy::Generic => UNFENCED,
-            super::hooks::Proxy::Async => 0,
-        };
+    fn mark(&mut self, offset: u32, bytes: u32) {
         let (first, last) = ((offset / 4) as usize, ((offset + bytes).div_ceil(4)) as usize);
-        if flag != 0 {
-            self.unfenced = (self.unfenced.0.min(first), self.unfenced.1.max(last));
-        }
         if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
-            for shadow in &mut self.shadow[first..last] {
-                // The async proxy's writes replace the generic proxy's.
-                *shadow = DEFINED | flag;
-            }
+            self.shadow[first..last].fill(DEFINED);
         } else {
             let shadow = &mut self.shadow;
             for_granules(u64::from(offset), u64::from(bytes), |granule, mask| {
-                shadow[granule] |= mask | flag;
+                shadow[granule] |= mask;
                 true
             });
         }
@@ -100,27 +84,6 @@ impl Shared {
                 shadow[granule] & mask == mask
             })
         }
-    }
-
-    /// Whether the async proxy may read it: nothing in it was written by the generic proxy since the last proxy fence.
-    #[inline(always)]
-    pub fn is_fenced(&self, offset: u32, bytes: u32) -> bool {
-        let (first, last) = ((offset / 4) as usize, ((offset + bytes).div_ceil(4)) as usize);
-        if last <= self.unfenced.0 || first >= self.unfenced.1 {
-            return true;
-        }
-        self.shadow[first..last].iter().fold(0, |any, shadow| any | shadow) & UNFENCED == 0
-    }
-
-    /// A proxy fence: what the generic proxy wrote is visible to the async proxy.
-    pub fn fence_proxy(&mut self) {
-        let (first, last) = self.unfenced;
-        if first < last {
-            for shadow in &mut self.shadow[first..last] {
-                *shadow &= !UNFENCED;
-            }
-        }
-        self.unfenced = (usize::MAX, 0);
     }
 
     /// Forgets the contents: barriers of `mbarrier.init` are no data.

@@ -1,6 +1,6 @@
 //! Barriers, fences and waits.
 use super::barrier::Mbarrier;
-use super::hooks::{Hooks, Sync};
+use super::hooks::{Hooks, Sync, Verdict};
 use super::machine::Machine;
 use super::mem::{Denied, Global, Space, denied};
 use super::uop::{Body, Flow, Uop};
@@ -21,6 +21,15 @@ fn check_converged<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, what: &str) -> Re
         .expected(format!("lanes 0x{:08x}", w.alive))
         .got(format!("lanes 0x{:08x}", w.exec)),
     ))
+}
+
+/// Tells the checker, and goes on.
+#[inline(always)]
+pub fn noted<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, event: Sync) -> Flow {
+    match m.note(w, event) {
+        Ok(()) => Flow::Next,
+        Err(error) => m.fail(*error),
+    }
 }
 
 /// `bar.sync` (`imm` 1) and `bar.arrive` (0) on barrier `a` for `b` threads.
@@ -50,8 +59,7 @@ impl<H: Hooks> Body<H> for NamedBarrier {
         if let Some(ticket) = w.named_ticket {
             if named.generation > ticket {
                 w.named_ticket = None;
-                m.note(w, Sync::NamedWaited { id });
-                return Flow::Next;
+                return noted(w, m, Sync::NamedWaited { id });
             }
             named.waiters.push(me);
             w.wait = Wait::Named { id, generation: ticket };
@@ -75,13 +83,14 @@ impl<H: Hooks> Body<H> for NamedBarrier {
             let woken = std::mem::take(&mut named.waiters);
             m.ready.extend(woken);
         }
-        m.note(w, Sync::NamedArrive { id, waits });
+        if let Err(error) = m.note(w, Sync::NamedArrive { id, waits, opens }) {
+            return m.fail(*error);
+        }
         if !waits {
             return Flow::Next;
         }
         if opens {
-            m.note(w, Sync::NamedWaited { id });
-            return Flow::Next;
+            return noted(w, m, Sync::NamedWaited { id });
         }
         m.cta_mut(w.cta).named[id as usize].waiters.push(me);
         w.named_ticket = Some(generation);
@@ -105,15 +114,16 @@ impl<H: Hooks> Body<H> for ClusterArrive {
             ));
         }
         let cluster = m.cta(w.cta).cluster as usize;
+        let flow = noted(w, m, Sync::ClusterArrive { releases: u.imm != 0 });
         let barrier = &mut m.clusters[cluster].barrier;
         w.cluster_ticket = Some(barrier.generation);
         barrier.arrived += 1;
         if barrier.advance() {
             let woken = std::mem::take(&mut barrier.waiters);
             m.ready.extend(woken);
+            m.hooks.cluster_opens(cluster as u32);
         }
-        m.note(w, Sync::ClusterArrive { releases: u.imm != 0 });
-        Flow::Next
+        flow
     }
 }
 
@@ -136,8 +146,7 @@ impl<H: Hooks> Body<H> for ClusterWait {
         let barrier = &mut m.clusters[cluster].barrier;
         if barrier.generation > generation {
             w.cluster_ticket = None;
-            m.note(w, Sync::ClusterWaited);
-            return Flow::Next;
+            return noted(w, m, Sync::ClusterWaited);
         }
         barrier.waiters.push(me);
         w.wait = Wait::Cluster { generation };
@@ -152,8 +161,7 @@ impl<H: Hooks> Body<H> for Fence {
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let sem = FenceSem::ALL[(u.imm >> 8) as usize];
         let scope = Scope::ALL[(u.imm & 255) as usize];
-        m.note(w, Sync::Fence { sem, scope });
-        Flow::Next
+        noted(w, m, Sync::Fence { sem, scope })
     }
 }
 
@@ -162,34 +170,16 @@ pub struct FenceMbarrierInit;
 impl<H: Hooks> Body<H> for FenceMbarrierInit {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        m.note(w, Sync::FenceMbarrierInit);
-        Flow::Next
+        noted(w, m, Sync::FenceMbarrierInit)
     }
 }
 
-/// `fence.proxy`; `imm`: its position in the enum. What the cluster's generic proxies wrote to shared memory becomes visible
-/// to the async proxy: whose writes exactly is the checker's business.
+/// `fence.proxy`; `imm`: its position in the enum.
 pub struct FenceProxy;
 impl<H: Hooks> Body<H> for FenceProxy {
-    #[inline(never)]
+    #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        let proxy = ProxyFence::ALL[u.imm as usize];
-        match proxy {
-            ProxyFence::Async
-            | ProxyFence::AsyncSharedCta
-            | ProxyFence::AsyncSharedCluster
-            | ProxyFence::AsyncGenericAcquireCluster
-            | ProxyFence::AsyncGenericReleaseCluster => {
-                let first = (w.cta.0 - m.cta(w.cta).rank) as usize;
-                let size = m.program.launch.cluster.iter().product::<u32>() as usize;
-                for cta in &mut m.ctas[first..first + size] {
-                    cta.smem.fence_proxy();
-                }
-            }
-            ProxyFence::AsyncGlobal | ProxyFence::Alias => {}
-        }
-        m.note(w, Sync::FenceProxy(proxy));
-        Flow::Next
+        noted(w, m, Sync::FenceProxy(ProxyFence::ALL[u.imm as usize]))
     }
 }
 
@@ -221,7 +211,9 @@ impl<H: Hooks> Body<H> for MbarrierInit {
             }
             cta.barriers.insert(offset, Mbarrier::new(count));
             cta.smem.undefine(offset, 8);
-            m.note(w, Sync::BarrierInit { slot, offset });
+            if let Err(error) = m.note(w, Sync::BarrierInit { slot, offset }) {
+                return m.fail(*error);
+            }
         }
         Flow::Next
     }
@@ -253,7 +245,9 @@ impl<H: Hooks> Body<H> for MbarrierInvalidate {
                     ));
                 }
             }
-            m.note(w, Sync::BarrierInvalidate { slot, offset });
+            if let Err(error) = m.note(w, Sync::BarrierInvalidate { slot, offset }) {
+                return m.fail(*error);
+            }
         }
         Flow::Next
     }
@@ -269,6 +263,7 @@ pub struct MbarrierArrive;
 impl<H: Hooks> Body<H> for MbarrierArrive {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let mut told_at = None;
         for i in lanes(w.exec) {
             let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
             let value = w.read::<u32>(u.b)[i];
@@ -281,14 +276,18 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                 ARRIVE_EXPECT => (1, value),
                 _ => (0, value),
             };
-            // The checker sees the arrival before it wakes anybody.
-            if u.c != ARRIVE {
-                m.note(w, Sync::ExpectTx { slot, offset, bytes });
+            // The checker sees the arrival before it wakes anybody; of lanes that arrive at one barrier together, once.
+            let mut told = Ok(());
+            if told_at != Some((slot, offset)) {
+                told_at = Some((slot, offset));
+                if u.c != ARRIVE {
+                    told = m.note(w, Sync::ExpectTx { slot, offset, bytes });
+                }
+                if count > 0 && told.is_ok() {
+                    told = m.note(w, Sync::Arrive { slot, offset, count });
+                }
             }
-            if count > 0 {
-                m.note(w, Sync::Arrive { slot, offset, count });
-            }
-            if let Err(error) = m.arrive(slot, offset, count, i64::from(bytes)) {
+            if let Err(error) = told.and_then(|()| m.arrive(slot, offset, count, i64::from(bytes))) {
                 return m.fail(*error);
             }
         }
@@ -335,10 +334,15 @@ fn phase_done<H: Hooks>(
     })
 }
 
-fn note_waited<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, u: &Uop<H>, mask: u32, scope: Scope) {
+fn note_waited<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, u: &Uop<H>, mask: u32, scope: Scope) -> Verdict {
+    let mut told_at = None;
     for i in lanes(mask) {
         let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
         let parity = w.read::<u32>(u.b)[i];
+        if told_at == Some((address, parity)) {
+            continue;
+        }
+        told_at = Some((address, parity));
         if let Some((slot, offset)) = m.locate_shared(w.cta, address) {
             m.note(
                 w,
@@ -348,9 +352,10 @@ fn note_waited<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, u: &Uop<H>, mask: u32
                     parity,
                     scope,
                 },
-            );
+            )?;
         }
     }
+    Ok(())
 }
 
 /// `mbarrier.test_wait` into predicate `d`.
@@ -367,7 +372,9 @@ impl<H: Hooks> Body<H> for MbarrierTest {
             }
         }
         w.write_predicate(u.d, done);
-        note_waited(w, m, u, done, Scope::Cta);
+        if let Err(error) = note_waited(w, m, u, done, Scope::Cta) {
+            return m.fail(*error);
+        }
         if done == w.exec { Flow::Next } else { Flow::Yield }
     }
 }
@@ -394,8 +401,10 @@ impl<H: Hooks> Body<H> for MbarrierWait {
                 Err(error) => return m.fail(*error),
             }
         }
-        note_waited(w, m, u, ask, Scope::ALL[usize::from(u.c)]);
-        Flow::Next
+        match note_waited(w, m, u, ask, Scope::ALL[usize::from(u.c)]) {
+            Ok(()) => Flow::Next,
+            Err(error) => m.fail(*error),
+        }
     }
 }
 
@@ -428,7 +437,7 @@ impl<H: Hooks> Body<H> for WaitForWord {
             }
         }
         w.lanes_done = 0;
-        Flow::Next
+        noted(w, m, Sync::Ordered)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Boxes of tensor maps, between global memory and the dense (unswizzled) box.
 use super::global::GlobalMemory;
-use super::hooks::Proxy;
 use super::mem::combine;
 use super::shared::{SMEM_BASE, Shared};
 use crate::error::{Error, Fault};
@@ -246,14 +245,12 @@ pub const fn swizzled(address: u32, mask: u32) -> u32 {
 pub fn scatter(smem: &mut Shared, offset: u32, swizzle: TensorMapSwizzle, data: &[u8]) {
     let mask = swizzle_mask(swizzle);
     if mask == 0 {
-        smem.get_mut(offset, data.len() as u32, Proxy::Async)
-            .copy_from_slice(data);
+        smem.get_mut(offset, data.len() as u32).copy_from_slice(data);
         return;
     }
     for (i, chunk) in data.chunks(16).enumerate() {
         let at = swizzled(SMEM_BASE + offset + i as u32 * 16, mask) - SMEM_BASE;
-        smem.get_mut(at, chunk.len() as u32, Proxy::Async)
-            .copy_from_slice(chunk);
+        smem.get_mut(at, chunk.len() as u32).copy_from_slice(chunk);
     }
 }
 

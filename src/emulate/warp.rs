@@ -73,6 +73,8 @@ pub struct Warp {
     pub cluster_ticket: Option<u64>,
     /// Lanes whose part of a blocked instruction is done.
     pub lanes_done: u32,
+    /// The load that runs is one that others' stores may change at any time.
+    pub ordered: bool,
     pub bulk: super::bulk::BulkGroups,
     pub tensor: super::wgmma::Pipeline,
     /// Instructions executed.
@@ -103,6 +105,7 @@ impl Warp {
             named_ticket: None,
             cluster_ticket: None,
             lanes_done: 0,
+            ordered: false,
             bulk: Default::default(),
             tensor: Default::default(),
             steps: 0,

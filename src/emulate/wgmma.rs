@@ -9,11 +9,13 @@ use super::arith::tensor_core::MmaKind;
 use super::arith::tensor_core_fast::{
     Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments, gather_b_fragments,
 };
+use super::clock::View;
 use super::hooks::{Access, Hooks, Mode, Ownership, Proxy, Range, Sync};
 use super::machine::Machine;
 use super::options::AgentOrder;
 use super::row::Row;
 use super::shared::SMEM_BASE;
+use super::sync::noted;
 use super::tma::swizzled;
 use super::uop::{Body, Flow, Uop};
 use super::warp::Warp;
@@ -53,7 +55,7 @@ pub struct MatMul {
 }
 
 /// An instruction in flight.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Issued {
     matmul: u32,
     pc: u32,
@@ -61,6 +63,7 @@ struct Issued {
     b: u64,
     scale_d: bool,
     group: u64,
+    view: View,
 }
 
 /// The accumulator of instructions in flight.
@@ -93,6 +96,11 @@ impl Pipeline {
     pub fn pending(&self) -> usize {
         self.issued.len()
     }
+
+    /// The oldest instruction in flight.
+    pub fn oldest(&self) -> Option<u32> {
+        self.issued.front().map(|issued| issued.pc)
+    }
 }
 
 /// Scratch memory of the tensor cores.
@@ -102,6 +110,8 @@ pub struct TensorUnit {
     a: Vec<u8>,
     b: Vec<u8>,
     d: Vec<Fragment>,
+    /// Lines that an operand lies in, and which granules of each.
+    lines: Vec<(u32, u32)>,
 }
 
 /// A shared-memory matrix descriptor (PTX ISA 9.7.15.5.1.2.2).
@@ -163,7 +173,9 @@ impl<H: Hooks> Machine<'_, H> {
         first: u32,
         rows: u32,
         transposed: bool,
+        view: &View,
         out: &mut Vec<u8>,
+        lines: &mut Vec<(u32, u32)>,
     ) -> Result<(), Box<Error>> {
         let d = Descriptor::decode(bits);
         let problem = |what: &str| {
@@ -185,7 +197,8 @@ impl<H: Hooks> Machine<'_, H> {
         out.clear();
         out.resize((outer * inner * 16) as usize, 0);
         let smem = &self.cta(w.cta).smem;
-        let (mut low, mut high) = (u32::MAX, 0);
+        lines.clear();
+        let (mut line, mut granules) = (u32::MAX, 0);
         let mut chunks = out.chunks_exact_mut(16);
         for i in 0..outer {
             for j in 0..inner {
@@ -193,35 +206,41 @@ impl<H: Hooks> Machine<'_, H> {
                 if !smem.contains(offset, 16) {
                     return Err(problem("a wgmma operand outside of shared memory"));
                 }
-                low = low.min(offset);
-                high = high.max(offset);
+                if H::LISTENS {
+                    if offset >> 7 != line {
+                        if granules != 0 {
+                            lines.push((line, granules));
+                        }
+                        (line, granules) = (offset >> 7, 0);
+                    }
+                    granules |= 15 << (offset >> 2 & 31);
+                }
                 if let Some(chunk) = chunks.next() {
                     chunk.copy_from_slice(smem.get(offset, 16));
                 }
             }
         }
-        if self.check_async_read(w.cta, low, high + 16 - low).is_err() {
-            // Some of what lies between may be of no concern.
+        if granules != 0 {
+            lines.push((line, granules));
+        }
+        if self.options.check_undefined {
             for i in 0..outer {
                 for j in 0..inner {
-                    self.check_async_read(w.cta, address(i, j) - SMEM_BASE, 16)?;
+                    self.check_defined(w.cta, address(i, j) - SMEM_BASE, 16)?;
                 }
             }
         }
-        let range = Range::Shared {
-            slot: w.cta,
-            offset: low,
-        };
-        self.hooks.memory(
+        let range = Range::Lines { slot: w.cta, lines };
+        self.hooks.async_memory(
             w,
+            view,
             Access {
                 range,
-                bytes: high + 16 - low,
+                bytes: 128,
                 proxy: Proxy::Async,
                 mode: Mode::Read,
             },
-        );
-        Ok(())
+        )
     }
 
     /// Executes the warp's quarter of an instruction on an accumulator.
@@ -242,7 +261,8 @@ impl<H: Hooks> Machine<'_, H> {
     ) -> Result<(), Box<Error>> {
         match op.a {
             AOperand::Shared(_) => {
-                self.gather_operand(w, issued.a, w.index % 4 * 16, 16, op.trans_a, &mut unit.a)?;
+                let (out, lines) = (&mut unit.a, &mut unit.lines);
+                self.gather_operand(w, issued.a, w.index % 4 * 16, 16, op.trans_a, &issued.view, out, lines)?;
             }
             AOperand::Registers { start, len } => {
                 let operands = &self.program.lists[start as usize..(start + len) as usize];
@@ -252,7 +272,8 @@ impl<H: Hooks> Machine<'_, H> {
                 gather_a_fragments(&registers, &mut unit.a);
             }
         }
-        self.gather_operand(w, issued.b, 0, op.n as u32, op.trans_b, &mut unit.b)?;
+        let (out, lines) = (&mut unit.b, &mut unit.lines);
+        self.gather_operand(w, issued.b, 0, op.n as u32, op.trans_b, &issued.view, out, lines)?;
         let instruction = Instruction {
             kind: op.kind,
             m: 16,
@@ -349,6 +370,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
         b,
         scale_d: scale_d != 0,
         group: w.tensor.committed,
+        view: m.hooks.view(w),
     };
     if m.options.agents == AgentOrder::Earliest {
         let mut values = std::mem::take(&mut m.tensor_core.d);
@@ -401,8 +423,7 @@ pub struct WgmmaFence;
 impl<H: Hooks> Body<H> for WgmmaFence {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        m.note(w, Sync::WgmmaFence);
-        Flow::Next
+        noted(w, m, Sync::WgmmaFence)
     }
 }
 
@@ -412,8 +433,7 @@ impl<H: Hooks> Body<H> for WgmmaCommit {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
         w.tensor.committed += 1;
-        m.note(w, Sync::WgmmaCommit);
-        Flow::Next
+        noted(w, m, Sync::WgmmaCommit)
     }
 }
 
@@ -428,8 +448,7 @@ impl<H: Hooks> Body<H> for WgmmaWait {
                 return m.fail(*error);
             }
         }
-        m.note(w, Sync::WgmmaWaited { pending: u.imm as u32 });
-        Flow::Next
+        noted(w, m, Sync::WgmmaWaited { pending: u.imm as u32 })
     }
 }
 

@@ -10,11 +10,15 @@
 //! | write by the lanes | a read or a write by the lanes; a bulk store's read, which only the lane that issued it has waited for |
 //! | a bulk load's write, issued by one lane | a read or a write by the lanes; a wgmma's read, which each warp waits for by itself; a bulk store's read by another lane |
 //!
+//! A bulk load needs one, too, after a wait for an mbarrier: warps that issue nothing would let the issuer go ahead, and a warp
+//! that falls two phases behind waits for a phase that is long past, for ever.
+//!
 //! Reads that tensor cores and bulk stores do are ordered by `commit_smem`, which holds a barrier of its own. An mbarrier wait is executed by
 //! every lane, so what it covers needs nothing more; an arrival releases the accesses of each warp that arrives. Two accesses by
 //! the lanes with the same layout through the same view touch the same bytes from the same lane: no barrier, unless several lanes hold
 //! an element (one of them stores it), or the view is a slice that may begin elsewhere in the next iteration of a loop. A scope that takes over the
-//! memory of another waits for everything first. Nothing is placed under `unsafe_no_auto_barriers`, but that.
+//! memory of another waits for everything first. Under `unsafe_no_auto_barriers` only that is placed, and what comes between
+//! the wait for a bulk store and a write to its source.
 use super::allocate::Allocation;
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
@@ -34,6 +38,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         automatic,
         placed: 0,
         first_scope: true,
+        in_warps: false,
     };
     let mut state = State::default();
     pass.region(kernel, kernel.body, &mut state, Mode::Insert)?;
@@ -65,6 +70,8 @@ enum What {
 #[derive(Clone, Default, PartialEq, Debug)]
 struct State {
     pending: Vec<Access>,
+    /// Warps have waited for an mbarrier, each by itself.
+    waited: bool,
 }
 
 impl State {
@@ -77,12 +84,14 @@ impl State {
         for access in &other.pending {
             self.add(access.clone());
         }
+        self.waited |= other.waited;
     }
     /// After a warpgroup barrier: lanes' accesses are ordered. A bulk store's read is over for everybody only if it was
     /// waited for before the barrier.
     fn sync(&mut self) {
         self.pending
             .retain(|a| matches!(a.what, What::StoreRead | What::MmaRead));
+        self.waited = false;
     }
 }
 
@@ -100,6 +109,8 @@ struct Pass<'a> {
     automatic: bool,
     placed: u32,
     first_scope: bool,
+    /// In a warp region.
+    in_warps: bool,
 }
 
 fn roots(kernel: &Kernel) -> SecondaryMap<Alloc, Option<Alloc>> {
@@ -193,9 +204,12 @@ impl Pass<'_> {
         against: &[What],
         loc: Loc,
     ) {
-        if !self.automatic {
-            return;
-        }
+        // The wait for bulk stores is one by the warpgroup in any case: who writes next has synchronised with the waiter.
+        let against: &[What] = match self.automatic {
+            true => against,
+            false if against.contains(&What::StoreRead) => &[What::StoreRead],
+            false => return,
+        };
         let conflict = state.pending.iter().any(|p| {
             p.root == access.root && against.contains(&p.what) && !(p.lanes.is_some() && p.lanes == access.lanes)
         });
@@ -298,7 +312,11 @@ impl Pass<'_> {
                     &[What::Read, What::Write, What::MmaRead, What::MmaWaited],
                     loc,
                 );
+                if self.automatic && state.waited {
+                    self.sync(kernel, state, mode, out, loc);
+                }
             }
+            OpKind::BarrierWait { .. } => state.waited |= !self.in_warps,
             OpKind::CopySmemToGmem { src, .. } => {
                 state.add(Access {
                     root: self.root(src.alloc),
@@ -372,10 +390,12 @@ impl Pass<'_> {
             }
             OpKind::WarpMap { body, .. } => {
                 // Its warps run apart: everything before is ordered before it, and it before everything after.
-                if self.automatic && !state.pending.is_empty() {
+                if self.automatic && (state.waited || !state.pending.is_empty()) {
                     self.sync(kernel, state, mode, out, loc);
                 }
+                let outer = std::mem::replace(&mut self.in_warps, true);
                 self.region(kernel, *body, state, mode)?;
+                self.in_warps = outer;
             }
             _ => {}
         }

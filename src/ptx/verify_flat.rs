@@ -11,7 +11,7 @@
 //! | `defined` | every register is written on all paths before it is read |
 //! | `tied` | registers updated in place are the same in and out, and different from each other |
 //! | `in_flight` | what a wgmma reads or writes in registers is not touched before a wait covers it |
-//! | `wgmma_fence` | a `wgmma.fence` lies between writes of a wgmma's registers and the wgmma |
+//! | `wgmma_fence` | a `wgmma.fence` lies between accesses to a wgmma's registers and the wgmma |
 //! | `convergent` | no convergent instruction lies between a divergent branch and its reconvergence point |
 //! | `requires` | the target's architecture has the instruction |
 //! | `setmaxnreg` | `setmaxnreg` comes with `.minnctapersm` (ptxas ignores it otherwise: C7508) |
@@ -41,6 +41,14 @@ pub fn run(flat: &Flat) -> Vec<Violation> {
         v.wgmma();
         v.convergent();
     }
+    v.found
+}
+
+/// What breaks the rules of registers that asynchronous operations use: `in_flight` and `wgmma_fence`. Labels and register
+/// numbers must be sound.
+pub fn run_asynchronous_registers(flat: &Flat) -> Vec<Violation> {
+    let mut v = Verifier { flat, found: vec![] };
+    v.wgmma();
     v.found
 }
 
@@ -308,7 +316,7 @@ impl Verifier<'_> {
         let entry = Wgmma {
             written: vec![IDLE; number.len()],
             read: vec![IDLE; number.len()],
-            dirty: vec![true; number.len()],
+            dirty: vec![Access::Written; number.len()],
         };
         let join = |old: &mut Wgmma, new: &Wgmma| {
             let mut changed = false;
@@ -322,8 +330,8 @@ impl Verifier<'_> {
                 *o = (*o).min(*n);
             }
             for (o, n) in old.dirty.iter_mut().zip(&new.dirty) {
-                changed |= *n && !*o;
-                *o |= *n;
+                changed |= n > o;
+                *o = (*o).max(*n);
             }
             changed
         };
@@ -398,25 +406,36 @@ const IDLE: u8 = u8::MAX;
 const MANY: u8 = 8;
 
 /// Per register: groups committed since the youngest wgmma that writes or reads it (`IDLE`: none in flight), and
-/// whether it was written since the last `wgmma.fence`.
+/// whether it was read or written since the last `wgmma.fence`.
 #[derive(Clone)]
 struct Wgmma {
     written: Vec<u8>,
     read: Vec<u8>,
-    dirty: Vec<bool>,
+    dirty: Vec<Access>,
+}
+
+/// The last access of an ordinary instruction to a register that no `wgmma.fence` has followed; the worst where paths meet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Access {
+    Fenced,
+    Read,
+    Written,
 }
 
 impl Wgmma {
     fn step(&mut self, inst: &Inst<Reg>, number: &FxHashMap<Reg, usize>, mut report: impl FnMut(&'static str, String)) {
         if inst.effects().contains(Effects::ASYNC_REGISTERS) {
-            let unfenced = |r: Reg| format!("{r} was written, and no wgmma.fence followed");
+            let unfenced = |r: Reg, how: Access| {
+                let how = if how == Access::Read { "read" } else { "written" };
+                format!("{r} was {how}, and no wgmma.fence followed")
+            };
             for r in fragments(inst) {
                 let i = number[&r];
                 if self.written[i] != IDLE {
                     report("in_flight", format!("a wgmma that writes {r} is in flight"));
                 }
-                if self.dirty[i] {
-                    report("wgmma_fence", unfenced(r));
+                if self.dirty[i] != Access::Fenced {
+                    report("wgmma_fence", unfenced(r, self.dirty[i]));
                 }
                 self.read[i] = 0;
             }
@@ -425,15 +444,15 @@ impl Wgmma {
                 if self.read[i] != IDLE {
                     report("in_flight", format!("a wgmma that reads {r} is in flight"));
                 }
-                if self.dirty[i] {
-                    report("wgmma_fence", unfenced(r));
+                if self.dirty[i] != Access::Fenced {
+                    report("wgmma_fence", unfenced(r, self.dirty[i]));
                 }
                 self.written[i] = 0;
             });
             return;
         }
         match inst {
-            Inst::WgmmaFence { .. } => self.dirty.fill(false),
+            Inst::WgmmaFence { .. } => self.dirty.fill(Access::Fenced),
             Inst::WgmmaCommit {} => {
                 for age in self.written.iter_mut().chain(&mut self.read).filter(|a| **a != IDLE) {
                     *age = (*age + 1).min(MANY);
@@ -448,14 +467,14 @@ impl Wgmma {
             }
             _ => {
                 inst.for_each_use(|r, _| {
-                    if let Some(&i) = number.get(&r)
-                        && self.written[i] != IDLE
-                    {
+                    let Some(&i) = number.get(&r) else { return };
+                    if self.written[i] != IDLE {
                         report(
                             "in_flight",
                             format!("{r} is read, and a wgmma that writes it is in flight"),
                         );
                     }
+                    self.dirty[i] = self.dirty[i].max(Access::Read);
                 });
                 inst.for_each_def(|r, _| {
                     if let Some(&i) = number.get(&r) {
@@ -465,7 +484,7 @@ impl Wgmma {
                                 format!("{r} is written, and a wgmma that uses it is in flight"),
                             );
                         }
-                        self.dirty[i] = true;
+                        self.dirty[i] = Access::Written;
                     }
                 });
             }

@@ -6,6 +6,7 @@ use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::emulate::Program;
 use crate::error::{Error, Fault, Loc};
+use crate::ptx;
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSwizzle};
 use serde::Serialize;
 use serde_json::json;
@@ -59,7 +60,7 @@ impl Artifact {
         }
     }
 
-    /// An artifact of PTX text that somebody wrote: no descriptor, no emulator program.
+    /// An artifact of PTX text that somebody wrote: no descriptor.
     pub fn from_ptx(name: &str, ptx: &str, launch: LaunchSpec, buffers: Vec<BufferSpec>, target: &str) -> Artifact {
         let compiled = Compiled {
             name: name.into(),
@@ -91,9 +92,27 @@ impl Artifact {
     pub fn emulated(&self) -> Result<&Program, Error> {
         let decode = || match &self.compiled.flat {
             Some(flat) => Program::decode(flat),
-            None => Err(Error::unsupported("running PTX text in the emulator")),
+            None => Program::decode(&self.parsed()?),
         };
         self.emulated.get_or_init(decode).as_ref().map_err(Error::clone)
+    }
+
+    /// PTX text as the emulator can execute it: the subset that smalt prints.
+    fn parsed(&self) -> Result<ptx::Flat, Error> {
+        let launch = serde_json::to_string(&self.compiled.launch).map_err(|e| Error::internal(e.to_string()))?;
+        let text = format!("// smalt.launch {launch}\n{}", self.compiled.ptx);
+        let flat = ptx::parse::parse(&text).map_err(|e| Error::invalid(e.to_string()))?;
+        let violations = ptx::verify_flat::run(&flat);
+        // The emulator has its own words for these.
+        let other = violations
+            .iter()
+            .find(|v| !matches!(v.rule, "wgmma_fence" | "in_flight"));
+        match other {
+            None => Ok(flat),
+            Some(v) => Err(Error::invalid("PTX text breaks the rules of smalt's subset")
+                .at(v.loc)
+                .got(v.to_string())),
+        }
     }
 
     /// The cubin; `None` where only the driver can assemble. Assembled once: who comes second waits.

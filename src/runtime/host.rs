@@ -19,12 +19,25 @@ unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
 
+/// Runs a kernel in the emulator, as the environment says.
+///
+/// # Safety
+/// As for [`run_with`].
+pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<emulate::Report, Error> {
+    // SAFETY: as our caller promises.
+    unsafe { run_with(artifact, buffers, &options()?) }
+}
+
 /// Runs a kernel in the emulator.
 ///
 /// # Safety
 /// 1. Every buffer is valid for reads and writes of its bytes until this returns.
 /// 2. Nothing else writes them meanwhile, nor reads what the kernel writes.
-pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<emulate::Report, Error> {
+unsafe fn run_with(
+    artifact: &Artifact,
+    buffers: &[HostBuffer],
+    options: &emulate::Options,
+) -> Result<emulate::Report, Error> {
     #[cfg(feature = "test-handlers")]
     if let Some(host) = artifact.compiled.host {
         return host(buffers).map(|()| emulate::Report::default());
@@ -45,7 +58,7 @@ pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<emulate
         })
         .collect();
     // SAFETY: as our caller promises.
-    unsafe { emulate::run(program, &buffers, &options()?) }.map_err(|error| name_buffers(error, artifact))
+    unsafe { emulate::run(program, &buffers, options) }.map_err(|error| name_buffers(error, artifact))
 }
 
 /// The emulator knows buffers by their numbers: adds what they are.
@@ -65,6 +78,7 @@ fn name_buffers(mut error: Error, artifact: &Artifact) -> Error {
             error.got = error.got.map(|text| text.replace(&number, &named));
         }
     }
+    error.expected = error.expected.map(|text| name_barriers(&text, artifact));
     error.got = error.got.map(|text| name_barriers(&text, artifact));
     error
 }
@@ -89,6 +103,72 @@ fn name_barriers(text: &str, artifact: &Artifact) -> String {
         out += rest;
     }
     out
+}
+
+/// How to emulate one run.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Schedule {
+    /// `latest`, `earliest` or `seeded`; `None`: as `SMALT_SCHEDULE` says.
+    pub schedule: Option<String>,
+    pub seed: u64,
+    /// Host threads; 0: as many as there are cores.
+    pub threads: usize,
+}
+
+/// Emulates a kernel on host data. The report is JSON.
+///
+/// # Safety
+/// As for [`run_with`].
+pub unsafe fn emulate_on_host_data(
+    artifact: &Artifact,
+    buffers: &[HostBuffer],
+    schedule: &Schedule,
+) -> Result<serde_json::Value, Error> {
+    check_sizes(artifact, buffers)?;
+    let mut options = options()?;
+    match schedule.schedule.as_deref() {
+        None => {}
+        Some("latest") => options = options.with_agents(emulate::AgentOrder::Latest),
+        Some("earliest") => options = options.with_agents(emulate::AgentOrder::Earliest),
+        Some("seeded") => options = options.with_agents(emulate::AgentOrder::Seeded(schedule.seed)),
+        Some(other) => {
+            return Err(Error::invalid("a schedule of the emulator")
+                .expected("latest, earliest or seeded")
+                .got(other));
+        }
+    }
+    if schedule.threads > 0 {
+        options.threads = schedule.threads;
+    }
+    let start = std::time::Instant::now();
+    // SAFETY: as our caller promises.
+    let report = unsafe { run_with(artifact, buffers, &options) }?;
+    // SAFETY: as our caller promises.
+    unsafe { copy_aliased(artifact, buffers) };
+    Ok(
+        json!({"device": "emulator", "wall_us": start.elapsed().as_micros() as u64,
+              "warp_instructions": report.steps, "ctas": report.ctas, "resident_ctas": report.resident_ctas}),
+    )
+}
+
+/// Results that alias an operand get what the kernel wrote there.
+///
+/// # Safety
+/// As for [`run_with`]; sizes have been checked.
+unsafe fn copy_aliased(artifact: &Artifact, buffers: &[HostBuffer]) {
+    for (spec, result) in artifact.compiled.buffers.iter().zip(buffers) {
+        let Some(alias) = spec.alias_of else { continue };
+        let operand = buffers[alias as usize];
+        // SAFETY: both are valid for their bytes, and distinct.
+        unsafe {
+            std::ptr::copy(
+                operand.address,
+                result.address,
+                result.bytes.min(operand.bytes) as usize,
+            )
+        };
+    }
 }
 
 /// How the emulator runs: as `SMALT_SCHEDULE` and `SMALT_SEED` say. Reading what nothing wrote is no error here, since it
@@ -117,29 +197,13 @@ pub unsafe fn run_on_host_data(
     buffers: &[HostBuffer],
 ) -> Result<serde_json::Value, Error> {
     check_sizes(artifact, buffers)?;
-    let specs = &artifact.compiled.buffers;
-    let aliases = specs
-        .iter()
-        .zip(buffers)
-        .filter_map(|(spec, buffer)| Some((*buffer, buffers[spec.alias_of? as usize])));
-    let copy_aliased = || {
-        for (result, operand) in aliases {
-            // SAFETY: both are valid for their bytes, which `check_sizes` has compared with equal sizes, and distinct.
-            unsafe {
-                std::ptr::copy(
-                    operand.address,
-                    result.address,
-                    result.bytes.min(operand.bytes) as usize,
-                )
-            };
-        }
-    };
     if device < 0 {
         let start = std::time::Instant::now();
         // SAFETY: as our caller promises.
         let report = unsafe { run(artifact, buffers) }?;
         let wall_us = start.elapsed().as_micros() as u64;
-        copy_aliased();
+        // SAFETY: as our caller promises.
+        unsafe { copy_aliased(artifact, buffers) };
         return Ok(
             json!({"device": "emulator", "wall_us": wall_us, "warp_instructions": report.steps, "ctas": report.ctas}),
         );
@@ -151,7 +215,8 @@ pub unsafe fn run_on_host_data(
     let mut slices = slices.collect::<Vec<_>>();
     let (plan, image) = standalone(artifact)?;
     let outcome = cuda::standalone::run(device, plan, image, &mut slices)?;
-    copy_aliased();
+    // SAFETY: as our caller promises.
+    unsafe { copy_aliased(artifact, buffers) };
     Ok(json!(outcome))
 }
 

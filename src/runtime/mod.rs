@@ -25,7 +25,7 @@ pub use buffers::{BufferRole, BufferSpec};
 pub use cache::{Stats, compile, handler_calls, stats};
 pub use call_site::{BufferView, CallSite, CallSiteAttributes};
 pub use doctor::doctor;
-pub use host::{HostBuffer, measure, run_on_host_data};
+pub use host::{HostBuffer, Schedule, emulate_on_host_data, measure, run_on_host_data};
 pub use locations::{Frame, LocatedError, Locations};
 pub use panics::contain_panics;
 pub use pipeline::CompileOptions;

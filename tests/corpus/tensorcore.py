@@ -260,6 +260,11 @@ def accumulator_through_while(a, b, n):
 
         o[...] = pl.run_scoped(compute, ACC((64, 64), jnp.float32))
 
+        @pl.loop(n[0], 4)
+        def _(i):  # copies that nobody needed: shared memory must outlive them
+            plgpu.barrier_wait(bars.at[0, i])
+            plgpu.barrier_wait(bars.at[1, i])
+
     return kernel(body, like((64, 64)), *_ring(4))(a, b, n)
 
 

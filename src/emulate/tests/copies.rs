@@ -38,6 +38,7 @@ fn one_thread(smem: u32, barrier: i32, f: impl FnOnce(&mut Kernel, Reg)) -> Kern
     let first = k.first_thread();
     k.when(first, false, |k| {
         k.init_barrier(base, barrier, 1);
+        k.push(Inst::FenceMbarrierInit {});
     });
     k.push(Inst::BarWarp { mask: 0xffff_ffff });
     f(&mut k, base);
@@ -339,10 +340,70 @@ fn a_read_wait_frees_the_source_and_a_missing_one_shows() {
     }
     let mut wrong = store_box(&spec, 512, [0, 0], None, true, None);
     overwrite(&mut wrong);
-    let mut buffers = [data.clone(), vec![0; 512]];
-    wrong.run(&mut buffers);
-    assert_ne!(buffers[1], data, "the store reads late");
-    assert_eq!(buffers[1][128..], data[128..]);
+    let error = wrong.error(&mut [data.clone(), vec![0; 512]]);
+    assert!(
+        error.what.contains("a CTA ends while a bulk store has yet to read"),
+        "{error}"
+    );
+    assert!(error.what.contains("TensorStore"), "{error}");
+}
+
+/// Lane i writes word i of shared memory; `fence` says which CTA of two fences; both store 128 bytes of theirs.
+fn fenced_by(fence: u32) -> Kernel {
+    let mut k = Kernel::new(32).smem(128).grid([2, 1, 1], [2, 1, 1]);
+    let (base, rank, lane) = (
+        k.smem_base(),
+        k.special(SpecialReg32::ClusterCtarank),
+        k.special(SpecialReg32::Laneid),
+    );
+    let out = k.pointer(0);
+    let at = k.r();
+    k.push(Inst::MadLo {
+        ty: IntType::U32,
+        d: at,
+        a: lane.into(),
+        b: imm(4),
+        c: base.into(),
+    });
+    k.store_shared(at, 0, lane.into());
+    let fences = k.compare(Compare::Le, rank.into(), imm(fence));
+    k.branch(fences, false, 1, 2, None);
+    k.push(Inst::FenceProxy {
+        proxy: ProxyFence::AsyncSharedCluster,
+    });
+    k.jump();
+    let to = k.element(out, rank, 128);
+    let first = k.first_thread();
+    k.when(first, false, |k| {
+        k.push(Inst::BulkStore {
+            dst: Addr::new(to),
+            src: Addr::new(base),
+            bytes: imm(128),
+        });
+        k.push(Inst::BulkCommit {});
+        k.push(Inst::BulkWait {
+            what: BulkWait::Complete,
+            n: 0,
+        });
+    });
+    k
+}
+
+#[test]
+fn a_fence_covers_only_what_its_thread_has_seen() {
+    let words: Vec<u32> = (0..64).map(|i| i % 32).collect();
+    for options in every_order() {
+        let mut buffers = [vec![0; 256]];
+        fenced_by(1)
+            .try_run(&mut buffers, &options)
+            .unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(words_of(&buffers[0]), words);
+        let error = fenced_by(0)
+            .try_run(&mut [vec![0; 256]], &options)
+            .expect_err("CTA 1 does not fence");
+        assert!(error.what.contains("generic proxy wrote"), "{error}");
+        assert!(error.what.contains("CTA (1, 0, 0)"), "{error}");
+    }
 }
 
 /// A load whose consumer does not wait reads what nothing wrote.
@@ -371,7 +432,13 @@ fn a_missing_wait_shows() {
         let mut buffers = [data.clone(), vec![0; 512]];
         match k.try_run(&mut buffers, &options()) {
             Ok(_) => assert!(waits && buffers[1] == data),
-            Err(error) => assert!(!waits && error.what.contains("nothing wrote"), "{error}"),
+            Err(error) => assert!(
+                !waits
+                    && error
+                        .what
+                        .contains("load of shared memory that a bulk load in flight writes"),
+                "{error}"
+            ),
         }
     }
 }

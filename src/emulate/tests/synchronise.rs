@@ -622,6 +622,7 @@ fn st_async_completes_on_the_peers_barrier() {
     let first = k.compare(Compare::Eq, lane.into(), imm(0));
     k.when(first, false, |k| {
         k.init_barrier(base, 128, 1);
+        k.push(Inst::FenceMbarrierInit {});
         k.expect(base, 128, 128);
     });
     k.push(Inst::ClusterArrive {

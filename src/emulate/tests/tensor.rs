@@ -472,15 +472,21 @@ fn what_a_wait_does_not_cover_is_not_there() {
     let (right, smem) = two_groups(|k, acc, _| finish(k, acc, 0));
     let right = outcome(&right, &smem).expect("runs");
     assert!(words_of(&right).iter().any(|w| *w != 0));
-    // One group still pending, or no wait at all: poison.
-    let (wrong, smem) = two_groups(|k, acc, _| finish(k, acc, 1));
-    assert_ne!(outcome(&wrong, &smem).expect("runs"), right);
-    let (wrong, smem) = two_groups(|k, acc, _| fragments(k, 2, acc, true));
+    // One group still pending, or no wait at all.
+    let (pending, smem) = two_groups(|k, acc, _| finish(k, acc, 1));
+    let error = outcome(&pending, &smem).expect_err("in flight");
+    assert!(error.what.contains("registers of a wgmma in flight"), "{error}");
+    let (none, smem) = two_groups(|k, acc, _| fragments(k, 2, acc, true));
+    let error = outcome(&none, &smem).expect_err("in flight");
+    assert!(error.what.contains("registers of a wgmma in flight"), "{error}");
+    // Nobody touches them, but the warp ends.
+    let (end, smem) = two_groups(|_, _, _| {});
+    let error = outcome(&end, &smem).expect_err("in flight");
     assert!(
-        words_of(&outcome(&wrong, &smem).expect("runs"))
-            .iter()
-            .all(|w| f32::from_bits(*w).is_nan())
+        error.what.contains("a warp ends while its wgmma is in flight"),
+        "{error}"
     );
+    assert!(error.what.contains("WgmmaHalfSs"), "{error}");
 }
 
 #[test]
@@ -506,20 +512,24 @@ fn operands_are_read_at_the_wait() {
         overwrite(k, base);
         fragments(k, 2, acc, true);
     });
-    let right = outcome(&right, &smem).expect("runs");
+    outcome(&right, &smem).expect("runs");
     let (wrong, smem) = two_groups(|k, acc, base| {
         overwrite(k, base);
         k.push(Inst::WgmmaWait { n: 0, acc: tied(acc) });
         fragments(k, 2, acc, true);
     });
-    assert_ne!(outcome(&wrong, &smem).expect("runs"), right);
+    let error = outcome(&wrong, &smem).expect_err("overwritten");
+    assert!(error.what.contains("nothing orders the two"), "{error}");
     // Without a proxy fence after the overwrite it is an error.
     let (unfenced, smem) = two_groups(|k, acc, base| {
         k.store_shared(base, 16 * 1024, imm(0));
         k.push(Inst::WgmmaWait { n: 0, acc: tied(acc) });
     });
     let error = outcome(&unfenced, &smem).expect_err("no fence");
-    assert!(error.what.contains("generic proxy wrote"), "{error}");
+    assert!(
+        error.what.contains("shared memory that the generic proxy writes"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,0 +1,858 @@
+//! The checker that always runs: who may touch shared memory that asynchronous operations touch, and when.
+//!
+//! A vector clock per warp says what it has seen of the others ([`Clock`]); barriers hand clocks on. Against them hold:
+//! * what a bulk load writes: from its issue on nobody touches it who has not waited for its barrier, or synchronised with
+//!   somebody who has;
+//! * a bulk load's issue: its destination was read, and written, only before it, with a proxy fence after the writes;
+//! * what `wgmma` and bulk stores read: written before their issue, with a proxy fence in between, and not again until a
+//!   wait covers them;
+//! * an mbarrier: initialised before it is used, with `fence.mbarrier_init` before peers and the async proxy use it;
+//! * a CTA's shared memory: outlives its peers' accesses;
+//! * ordinary loads and stores: something orders a warp's load after another warp's store, and a store after a load.
+//!
+//! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
+//! loads write per 16 bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a warp are one,
+//! a release counts at every scope, global memory is not watched.
+use super::clock::{Clock, View};
+use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
+use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
+use super::warp::{Warp, lanes};
+use crate::error::{Error, Fault};
+use crate::ptx::modifier::{LoadSem, ProxyFence};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Of a chunk that a load in flight writes.
+const IN_FLIGHT: u32 = u32::MAX;
+/// Loads that have landed, remembered for messages.
+const REMEMBERED: usize = 256;
+
+/// A clock that a barrier collects, and the one that it hands on since its last phase.
+#[derive(Default)]
+struct Handover {
+    arriving: Clock,
+    passed: Clock,
+}
+
+impl Handover {
+    fn new(width: usize) -> Handover {
+        Handover {
+            arriving: Clock::new(width),
+            passed: Clock::new(width),
+        }
+    }
+
+    fn open(&mut self) {
+        self.passed.join(&self.arriving);
+        self.arriving.clear();
+    }
+}
+
+struct Barrier {
+    phases: Handover,
+    /// Who initialised it, when, and whether `fence.mbarrier_init` followed.
+    by: usize,
+    at: u32,
+    published: bool,
+}
+
+/// What is remembered of a CTA.
+struct History {
+    /// Per 16-byte chunk: the number of the bulk load of this CTA that wrote it, counted as they land.
+    landed: Vec<u32>,
+    landings: u32,
+    /// Per line: warps of this CTA that read or wrote it by themselves or asynchronously.
+    readers: Vec<u32>,
+    writers: Vec<u32>,
+    /// Per line and warp: the last epoch (high half) and granules.
+    reads: Vec<u64>,
+    writes: Vec<u64>,
+    /// Lines with accesses of less than a granule: neighbours in a granule are not told apart.
+    narrow: Vec<bool>,
+    barriers: FxHashMap<u32, Barrier>,
+    named: [Option<Box<Handover>>; 16],
+    /// Loads in flight, and those that have landed lately with their number.
+    flying: Vec<Landing>,
+    recent: VecDeque<(u32, Landing)>,
+    /// Per warp of the cluster: the epoch of its last access from another CTA.
+    visits: Vec<u32>,
+    /// What its warps that have ended have seen.
+    ended: Clock,
+}
+
+/// The checker.
+pub struct Causality {
+    shape: Shape,
+    /// Warps of a cluster.
+    warps: usize,
+    clocks: Vec<Rc<Clock>>,
+    /// Per warp: it has executed a fence that a relaxed arrival at the cluster's barrier may publish with.
+    fenced: Vec<bool>,
+    histories: Vec<History>,
+    /// Per cluster: its barrier, and what goes through global memory.
+    clusters: Vec<(Handover, Clock)>,
+}
+
+/// The bits of the granules of a line that an access of 1 to 16 bytes, which does not cross a chunk, touches.
+#[inline(always)]
+fn granules(offset: u32, bytes: u32) -> u32 {
+    (u32::MAX >> (32 - bytes.div_ceil(4))) << (offset >> 2 & 31)
+}
+
+/// Calls `f(line, granules)` for every line of a range.
+fn for_lines(offset: u32, bytes: u32, mut f: impl FnMut(usize, u32)) {
+    let (mut at, end) = (offset, offset + bytes);
+    while at < end {
+        let stop = end.min((at | 127) + 1);
+        let last = (stop - 1) >> 2 & 31;
+        let mask = u32::MAX << (at >> 2 & 31) & u32::MAX >> (31 - last);
+        f((at >> 7) as usize, mask);
+        at = stop;
+    }
+}
+
+/// Whether the lanes' accesses follow one another.
+#[inline(always)]
+fn is_dense(addresses: &[u32; 32], bytes: u32) -> bool {
+    let mut differs = 0;
+    for (i, address) in addresses.iter().enumerate() {
+        differs |= address ^ addresses[0].wrapping_add(i as u32 * bytes);
+    }
+    differs == 0
+}
+
+#[inline(always)]
+fn touch(entry: &mut u64, epoch: u32, mask: u32) {
+    let old = if (*entry >> 32) as u32 == epoch {
+        *entry as u32
+    } else {
+        0
+    };
+    *entry = u64::from(epoch) << 32 | u64::from(old | mask);
+}
+
+fn execution(what: impl Into<String>) -> Error {
+    Error::new(Fault::Execution, what)
+}
+
+impl History {
+    fn new(shape: Shape, width: usize) -> History {
+        let (lines, warps) = (shape.smem_bytes.div_ceil(128) as usize, shape.warps_per_cta as usize);
+        History {
+            landed: vec![0; 8 * lines],
+            landings: 0,
+            readers: vec![0; lines],
+            writers: vec![0; lines],
+            reads: vec![0; lines * warps],
+            writes: vec![0; lines * warps],
+            narrow: vec![false; lines],
+            barriers: FxHashMap::default(),
+            named: Default::default(),
+            flying: vec![],
+            recent: VecDeque::new(),
+            visits: vec![0; (shape.cluster_size * shape.warps_per_cta) as usize],
+            ended: Clock::new(width),
+        }
+    }
+
+    /// Whether no chunk of a line's granules was written by a load after `seen`.
+    #[inline(always)]
+    fn is_seen(&self, line: usize, mask: u32, seen: u32) -> bool {
+        let chunks = &self.landed[8 * line..8 * line + 8];
+        chunks.iter().fold(0, |last, n| last.max(*n)) <= seen
+            || (0..8).all(|i| mask >> (4 * i) & 15 == 0 || chunks[i] <= seen)
+    }
+
+    /// The load that wrote, or will write, a line's granules.
+    fn load_of(&self, line: usize, mask: u32, seen: u32) -> (bool, Option<Landing>) {
+        let late = (0..8).find(|i| mask >> (4 * i) & 15 != 0 && self.landed[8 * line + i] > seen);
+        let Some(chunk) = late else { return (false, None) };
+        let offset = (128 * line + 16 * chunk) as u32;
+        let covers = |l: &Landing| l.offset < offset + 16 && offset < l.offset + l.bytes;
+        let number = self.landed[8 * line + chunk];
+        if number == IN_FLIGHT {
+            (true, self.flying.iter().find(|l| covers(l)).copied())
+        } else {
+            let landed = self.recent.iter().find(|(n, _)| *n == number);
+            (false, landed.map(|(_, l)| *l))
+        }
+    }
+}
+
+impl Causality {
+    fn id(&self, w: &Warp) -> usize {
+        (w.cta.0 * self.shape.warps_per_cta + w.index) as usize
+    }
+
+    /// The component of a warp.
+    fn component(&self, w: &Warp) -> usize {
+        self.first_component(w.cta) + w.index as usize
+    }
+
+    /// The component of a CTA's first warp.
+    fn first_component(&self, slot: CtaSlot) -> usize {
+        (slot.0 % self.shape.cluster_size * self.shape.warps_per_cta) as usize
+    }
+
+    /// The component of a CTA's loads.
+    fn loads_of(&self, slot: CtaSlot) -> usize {
+        self.warps + (slot.0 % self.shape.cluster_size) as usize
+    }
+
+    fn cluster_of(&self, slot: CtaSlot) -> usize {
+        (slot.0 / self.shape.cluster_size) as usize
+    }
+
+    fn width(&self) -> usize {
+        self.warps + self.shape.cluster_size as usize
+    }
+
+    fn clock(&mut self, w: &Warp) -> &mut Clock {
+        let id = self.id(w);
+        Rc::make_mut(&mut self.clocks[id])
+    }
+
+    /// What the warp did from now on has a new epoch.
+    fn tick(&mut self, w: &Warp) {
+        let own = self.component(w);
+        self.clock(w).tick(own);
+    }
+
+    /// `warp 3`, and whose if it is another CTA's.
+    fn name(&self, component: usize, seen_from: CtaSlot) -> String {
+        let per = self.shape.warps_per_cta as usize;
+        let (rank, index) = (component / per, component % per);
+        if rank == (seen_from.0 % self.shape.cluster_size) as usize {
+            format!("warp {index}")
+        } else {
+            format!("warp {index} of the cluster's CTA {rank}")
+        }
+    }
+
+    /// Somebody touches what a load writes and has not seen it land.
+    #[cold]
+    fn unseen(&self, verb: &str, slot: CtaSlot, line: usize, mask: u32, seen: u32) -> Box<Error> {
+        let (flies, load) = self.histories[slot.0 as usize].load_of(line, mask, seen);
+        let what = if flies {
+            format!("{verb} shared memory that a bulk load in flight writes")
+        } else {
+            format!("{verb} shared memory that a bulk load wrote, without having waited for it")
+        };
+        let mut error = execution(what);
+        if let Some(load) = load {
+            error = error
+                .expected(format!(
+                    "a wait on the mbarrier at shared offset {} before, by this warp or by one that it then synchronised with",
+                    load.barrier
+                ))
+                .got(format!(
+                    "shared bytes {}..{}, of {}..{} of the load at {}",
+                    128 * line + 4 * mask.trailing_zeros() as usize,
+                    128 * line + 128 - 4 * mask.leading_zeros() as usize,
+                    load.offset,
+                    load.offset + load.bytes,
+                    load.loc
+                ));
+        }
+        Box::new(error.remedy("wait for the copy's barrier (`barrier_wait`) before its destination is touched again"))
+    }
+
+    /// An ordinary access and an earlier one of another warp.
+    #[cold]
+    fn race(&self, verb: &str, slot: CtaSlot, line: usize, mask: u32, component: usize) -> Box<Error> {
+        let (did, it) = if verb == "a load of" {
+            ("wrote", "store")
+        } else {
+            ("read (itself, or by what it issued)", "load")
+        };
+        let who = self.name(component, slot);
+        Box::new(
+            execution(format!("{verb} shared memory that another warp {did}, and nothing orders the two"))
+                .expected(format!("a barrier between the {it} by {who} and this"))
+                .got(format!(
+                    "shared bytes {}..{}",
+                    128 * line + 4 * mask.trailing_zeros() as usize,
+                    128 * line + 128 - 4 * mask.leading_zeros() as usize
+                ))
+                .remedy("arrive at a barrier after the one, and wait for it before the other (`barrier_arrive`, `barrier_wait`)"),
+        )
+    }
+
+    /// An access by the lanes of a warp to shared memory.
+    #[inline(always)]
+    fn shared_lanes(
+        &mut self,
+        w: &Warp,
+        addresses: &[u32; 32],
+        offset: i32,
+        mask: u32,
+        bytes: u32,
+        mode: Mode,
+    ) -> Verdict {
+        let (reads, writes) = match mode {
+            // A poll races with nothing.
+            Mode::Load(sem) if sem != LoadSem::Weak => (false, false),
+            Mode::Load(_) | Mode::Read => (true, false),
+            Mode::Store(_) | Mode::Write => (false, true),
+            Mode::Atomic(..) => (true, true),
+        };
+        let own_rank = w.cta.0 % self.shape.cluster_size + 1;
+        let id = self.id(w);
+        let clock = Rc::clone(&self.clocks[id]);
+        let epoch = clock.seen()[self.component(w)];
+        let loads = self.loads_of(w.cta);
+        let seen = clock.seen()[loads];
+        let (column, warps) = (w.index as usize, self.shape.warps_per_cta as usize);
+        let size = self.shape.smem_bytes;
+        let first = self.first_component(w.cta);
+        let history = &mut self.histories[w.cta.0 as usize];
+        let mut conflict = None;
+        let mut note = |line: usize, mask: u32| {
+            if bytes < 4 {
+                history.narrow[line] = true;
+            }
+            if !history.is_seen(line, mask, seen) {
+                conflict = Some((line, mask, None));
+            } else if reads != writes && !history.narrow[line] {
+                // An ordinary load looks at stores, an ordinary store at loads.
+                let (theirs, entries) = if reads {
+                    (history.writers[line], &history.writes)
+                } else {
+                    (history.readers[line], &history.reads)
+                };
+                for other in lanes(theirs & !(1 << column)) {
+                    let entry = entries[line * warps + other];
+                    if entry as u32 & mask != 0 && (entry >> 32) as u32 > clock.seen()[first + other] {
+                        conflict = Some((line, entry as u32 & mask, Some(other)));
+                    }
+                }
+            }
+            if reads {
+                touch(&mut history.reads[line * warps + column], epoch, mask);
+                history.readers[line] |= 1 << column;
+            }
+            if writes {
+                touch(&mut history.writes[line * warps + column], epoch, mask);
+                history.writers[line] |= 1 << column;
+            }
+        };
+        let (mut line, mut touched) = (usize::MAX, 0);
+        let mut peers = 0u32;
+        let start = addresses[0].wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
+        let dense =
+            mask == u32::MAX && start.wrapping_add(32 * bytes) <= size && start < size && is_dense(addresses, bytes);
+        if dense {
+            for_lines(start, 32 * bytes, &mut note);
+        }
+        for i in lanes(if dense { 0 } else { mask }) {
+            let address = addresses[i].wrapping_add(offset as u32);
+            let rank = address >> RANK_SHIFT;
+            let at = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+            if at >= size || (rank != 0 && rank != own_rank) {
+                // A peer's; or nobody's, which the access itself reports.
+                peers |= u32::from(at < size) << i;
+                continue;
+            }
+            let here = (at >> 7) as usize;
+            if here != line {
+                if touched != 0 {
+                    note(line, touched);
+                }
+                (line, touched) = (here, 0);
+            }
+            touched |= granules(at, bytes);
+        }
+        if touched != 0 {
+            note(line, touched);
+        }
+        if let Some((line, mask, who)) = conflict {
+            return Err(match who {
+                None => self.unseen(verb(mode), w.cta, line, mask, seen),
+                Some(other) => self.race(verb(mode), w.cta, line, mask, first + other),
+            });
+        }
+        if peers != 0 {
+            return self.peer_lanes(w, addresses, offset, peers, bytes, mode);
+        }
+        Ok(())
+    }
+
+    /// The same for lanes whose addresses are in peers.
+    #[cold]
+    fn peer_lanes(
+        &mut self,
+        w: &Warp,
+        addresses: &[u32; 32],
+        offset: i32,
+        mask: u32,
+        bytes: u32,
+        mode: Mode,
+    ) -> Verdict {
+        let id = self.id(w);
+        for i in lanes(mask) {
+            let address = addresses[i].wrapping_add(offset as u32);
+            let rank = (address >> RANK_SHIFT).wrapping_sub(1);
+            if rank >= self.shape.cluster_size {
+                continue;
+            }
+            let slot = CtaSlot(w.cta.0 - w.cta.0 % self.shape.cluster_size + rank);
+            let at = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+            let seen = self.clocks[id].seen()[self.loads_of(slot)];
+            let (line, mask) = ((at >> 7) as usize, granules(at, bytes));
+            if !self.histories[slot.0 as usize].is_seen(line, mask, seen) {
+                return Err(self.unseen(verb(mode), slot, line, mask, seen));
+            }
+            self.visit(w, slot);
+        }
+        Ok(())
+    }
+
+    /// A warp uses the memory of a peer.
+    fn visit(&mut self, w: &Warp, slot: CtaSlot) {
+        if slot != w.cta {
+            let own = self.component(w);
+            let epoch = self.clocks[self.id(w)].seen()[own];
+            self.histories[slot.0 as usize].visits[own] = epoch;
+        }
+    }
+
+    /// The async proxy reads granules of a line for an operation of a warp that has inherited `view`.
+    fn async_read(&mut self, w: &Warp, view: &Clock, epoch: u32, slot: CtaSlot, line: usize, mask: u32) -> Verdict {
+        let seen = view.seen()[self.loads_of(slot)];
+        let first = self.first_component(slot);
+        let warps = self.shape.warps_per_cta as usize;
+        let history = &mut self.histories[slot.0 as usize];
+        if !history.is_seen(line, mask, seen) {
+            return Err(self.unseen("the async proxy reads", slot, line, mask, seen));
+        }
+        for column in lanes(history.writers[line]) {
+            let write = history.writes[line * warps + column];
+            if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
+                return Err(self.unfenced("the async proxy reads", view, slot, line, write, mask, column));
+            }
+        }
+        if slot == w.cta {
+            touch(&mut history.reads[line * warps + w.index as usize], epoch, mask);
+            history.readers[line] |= 1 << w.index;
+        }
+        Ok(())
+    }
+
+    /// A write of a warp that an asynchronous operation may not have seen.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "what a message needs")]
+    fn unfenced(
+        &self,
+        verb: &str,
+        view: &Clock,
+        slot: CtaSlot,
+        line: usize,
+        write: u64,
+        mask: u32,
+        column: usize,
+    ) -> Box<Error> {
+        let component = self.first_component(slot) + column;
+        let who = self.name(component, slot);
+        let hit = write as u32 & mask;
+        let got = format!(
+            "shared bytes {}..{}, written by {who}",
+            128 * line + 4 * hit.trailing_zeros() as usize,
+            128 * line + 128 - 4 * hit.leading_zeros() as usize
+        );
+        Box::new(if (write >> 32) as u32 <= view.seen()[component] {
+            execution(format!("{verb} shared memory that the generic proxy wrote"))
+                .expected("fence.proxy.async between the writes and the asynchronous operation")
+                .got(got)
+                .remedy("commit the writes (`commit_smem`) before the operation is issued")
+        } else {
+            execution(format!("{verb} shared memory that the generic proxy writes, and nothing orders the two"))
+                .expected(
+                    "the write before the operation's issue, with a barrier and fence.proxy.async in between; or after a wait that covers the operation",
+                )
+                .got(got)
+                .remedy("synchronise the warps (a barrier, `commit_smem`), or wait for the operation first (`wait_smem_to_gmem`, `wgmma_wait`)")
+        })
+    }
+
+    /// Whether the warp may use a barrier; `far`: from a peer, or by the async proxy.
+    fn check_barrier(&mut self, w: &Warp, slot: CtaSlot, offset: u32, far: bool) -> Verdict {
+        let own = self.component(w);
+        let clock = &self.clocks[self.id(w)];
+        let Some(barrier) = self.histories[slot.0 as usize].barriers.get(&offset) else {
+            return Ok(());
+        };
+        if barrier.by != own && clock.seen()[barrier.by] < barrier.at {
+            let who = self.name(barrier.by, w.cta);
+            return Err(Box::new(
+                execution(format!(
+                    "a use of the mbarrier at shared offset {offset} that nothing orders after its mbarrier.init"
+                ))
+                .expected(format!(
+                    "{} between the initialisation by {who} and the use",
+                    if slot == w.cta {
+                        "a barrier of the CTA"
+                    } else {
+                        "a barrier of the cluster"
+                    }
+                ))
+                .remedy("synchronise after the barriers have been initialised"),
+            ));
+        }
+        if far && !barrier.published && clock.fenced()[barrier.by] < barrier.at {
+            return Err(Box::new(
+                execution(format!(
+                    "a use of the mbarrier at shared offset {offset} by the async proxy or a peer, which may not see that it was initialised"
+                ))
+                .expected("fence.mbarrier_init after mbarrier.init, by the thread that executed it")
+                .remedy("fence.mbarrier_init.release.cluster, then a barrier"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// What goes through global memory synchronises at every scope.
+    fn through_global(&mut self, w: &Warp) {
+        let (id, cluster) = (self.id(w), self.cluster_of(w.cta));
+        let shared = &mut self.clusters[cluster].1;
+        let clock = Rc::make_mut(&mut self.clocks[id]);
+        clock.join(shared);
+        shared.join(clock);
+        self.tick(w);
+    }
+}
+
+fn verb(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Load(_) | Mode::Read => "a load of",
+        Mode::Store(_) | Mode::Write => "a store to",
+        Mode::Atomic(..) => "an atomic on",
+    }
+}
+
+impl Hooks for Causality {
+    const LISTENS: bool = true;
+
+    fn new(shape: Shape) -> Causality {
+        let warps = (shape.cluster_size * shape.warps_per_cta) as usize;
+        let width = warps + shape.cluster_size as usize;
+        let all = shape.clusters as usize * warps;
+        let ctas = shape.clusters * shape.cluster_size;
+        Causality {
+            shape,
+            warps,
+            clocks: (0..all).map(|_| Rc::new(Clock::new(width))).collect(),
+            fenced: vec![false; all],
+            histories: (0..ctas).map(|_| History::new(shape, width)).collect(),
+            clusters: (0..shape.clusters)
+                .map(|_| (Handover::new(width), Clock::new(width)))
+                .collect(),
+        }
+    }
+
+    fn cluster_starts(&mut self, cluster: u32) {
+        let (size, width) = (self.shape.cluster_size as usize, self.width());
+        let first = cluster as usize * self.warps;
+        let mut epochs: Vec<u32> = (0..self.warps).map(|i| self.clocks[first + i].seen()[i]).collect();
+        let slots = cluster as usize * size..(cluster as usize + 1) * size;
+        epochs.extend(self.histories[slots.clone()].iter().map(|h| h.landings));
+        for i in 0..self.warps {
+            let clock = Rc::make_mut(&mut self.clocks[first + i]);
+            clock.restart(&epochs);
+            clock.tick(i);
+            self.fenced[first + i] = false;
+        }
+        for history in &mut self.histories[slots] {
+            history.barriers.clear();
+            history.named = Default::default();
+            history.narrow.fill(false);
+            history.flying.clear();
+            history.recent.clear();
+            history.visits.fill(0);
+            history.ended.clear();
+        }
+        self.clusters[cluster as usize] = (Handover::new(width), Clock::new(width));
+    }
+
+    fn warp_ends(&mut self, w: &Warp) {
+        let clock = Rc::clone(&self.clocks[self.id(w)]);
+        self.histories[w.cta.0 as usize].ended.join(&clock);
+    }
+
+    fn cta_ends(&mut self, slot: CtaSlot) -> Verdict {
+        let history = &self.histories[slot.0 as usize];
+        let seen = history.ended.seen();
+        let late = history.visits.iter().zip(seen).position(|(visit, seen)| visit > seen);
+        let Some(component) = late else { return Ok(()) };
+        let who = self.name(component, slot);
+        Err(Box::new(
+            execution(format!(
+                "a CTA ends, and nothing orders that after the last access of {who} to its shared memory"
+            ))
+            .expected("a barrier of the cluster after the accesses to peers, before the kernel ends")
+            .remedy("arrive at and wait for a cluster barrier at the end of the kernel"),
+        ))
+    }
+
+    fn view(&mut self, w: &Warp) -> View {
+        let view = Rc::clone(&self.clocks[self.id(w)]);
+        // What the warp does later has not been seen.
+        self.tick(w);
+        Some(view)
+    }
+
+    #[inline(always)]
+    fn memory(&mut self, w: &Warp, access: Access<'_>) -> Verdict {
+        match access.range {
+            Range::SharedLanes {
+                addresses,
+                offset,
+                mask,
+            } => self.shared_lanes(w, addresses, offset, mask, access.bytes, access.mode),
+            Range::GlobalLanes { .. } => {
+                if let Mode::Atomic(..) = access.mode {
+                    self.through_global(w);
+                }
+                Ok(())
+            }
+            Range::Shared { .. } | Range::Lines { .. } | Range::Global { .. } => Ok(()),
+        }
+    }
+
+    fn async_memory(&mut self, w: &Warp, view: &View, access: Access<'_>) -> Verdict {
+        let (Some(view), Mode::Read) = (view, access.mode) else {
+            return Ok(());
+        };
+        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
+        match access.range {
+            Range::Shared { slot, offset } => {
+                let mut verdict = Ok(());
+                for_lines(offset, access.bytes, |line, mask| {
+                    if verdict.is_ok() {
+                        verdict = self.async_read(w, view, epoch, slot, line, mask);
+                    }
+                });
+                verdict
+            }
+            Range::Lines { slot, lines } => {
+                for (line, mask) in lines {
+                    self.async_read(w, view, epoch, slot, *line as usize, *mask)?;
+                }
+                Ok(())
+            }
+            Range::SharedLanes { .. } | Range::GlobalLanes { .. } | Range::Global { .. } => Ok(()),
+        }
+    }
+
+    fn load_issued(&mut self, w: &Warp, view: &View, landing: Landing) -> Verdict {
+        let Some(view) = view else { return Ok(()) };
+        let slot = landing.slot;
+        self.check_barrier(w, slot, landing.barrier, true)?;
+        let seen = view.seen()[self.loads_of(slot)];
+        let first = self.first_component(slot);
+        let warps = self.shape.warps_per_cta as usize;
+        let mut verdict = Ok(());
+        for_lines(landing.offset, landing.bytes, |line, mask| {
+            let history = &self.histories[slot.0 as usize];
+            if verdict.is_err() {
+                return;
+            }
+            if !history.is_seen(line, mask, seen) {
+                verdict = Err(self.unseen("a bulk load overwrites", slot, line, mask, seen));
+                return;
+            }
+            for column in lanes(history.writers[line]) {
+                let write = history.writes[line * warps + column];
+                if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
+                    verdict = Err(self.unfenced("a bulk load overwrites", view, slot, line, write, mask, column));
+                    return;
+                }
+            }
+            for column in lanes(history.readers[line]) {
+                let read = history.reads[line * warps + column];
+                if read as u32 & mask != 0 && (read >> 32) as u32 > view.seen()[first + column] {
+                    let who = self.name(first + column, w.cta);
+                    verdict = Err(Box::new(
+                        execution("a bulk load overwrites shared memory that is still read, as far as its issuer knows")
+                            .expected(format!(
+                                "{who} to have arrived at a barrier after it read (or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
+                            ))
+                            .got(format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes))
+                            .remedy("release the slot (`barrier_arrive`) after its last use, and wait for that (`barrier_wait`) before it is refilled; if the read was meant for what this load brings, wait for the load first"),
+                    ));
+                    return;
+                }
+            }
+        });
+        verdict?;
+        let history = &mut self.histories[slot.0 as usize];
+        for_lines(landing.offset, landing.bytes, |line, mask| {
+            // Whoever touches the line later comes after this load, and so after those.
+            if mask == u32::MAX {
+                (history.readers[line], history.writers[line]) = (0, 0);
+            }
+            for i in 0..8 {
+                // Smaller pieces (`st.async`) share their chunk with others.
+                if mask >> (4 * i) & 15 == 15 {
+                    history.landed[8 * line + i] = IN_FLIGHT;
+                }
+            }
+        });
+        history.flying.push(landing);
+        Ok(())
+    }
+
+    fn load_landed(&mut self, landing: Landing) {
+        let component = self.loads_of(landing.slot);
+        let history = &mut self.histories[landing.slot.0 as usize];
+        history.landings += 1;
+        let number = history.landings;
+        for_lines(landing.offset, landing.bytes, |line, mask| {
+            for i in 0..8 {
+                if mask >> (4 * i) & 15 == 15 {
+                    history.landed[8 * line + i] = number;
+                }
+            }
+        });
+        if let Some(at) = history.flying.iter().position(|l| *l == landing) {
+            history.flying.swap_remove(at);
+        }
+        if history.recent.len() == REMEMBERED {
+            history.recent.pop_front();
+        }
+        history.recent.push_back((number, landing));
+        if let Some(barrier) = history.barriers.get_mut(&landing.barrier) {
+            barrier.phases.arriving.see(component, number);
+        }
+    }
+
+    fn sync(&mut self, w: &Warp, event: Sync) -> Verdict {
+        let width = self.width();
+        let id = self.id(w);
+        match event {
+            Sync::BarrierInit { slot, offset } => {
+                let by = self.component(w);
+                let at = self.clocks[id].seen()[by];
+                let barrier = Barrier {
+                    phases: Handover::new(width),
+                    by,
+                    at,
+                    published: false,
+                };
+                self.histories[slot.0 as usize].barriers.insert(offset, barrier);
+            }
+            Sync::BarrierInvalidate { slot, offset } => {
+                self.histories[slot.0 as usize].barriers.remove(&offset);
+            }
+            Sync::Arrive { slot, offset, .. } => {
+                self.check_barrier(w, slot, offset, slot != w.cta)?;
+                self.visit(w, slot);
+                if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
+                    barrier.phases.arriving.join(&self.clocks[id]);
+                    self.tick(w);
+                }
+            }
+            Sync::ExpectTx { slot, offset, .. } => self.check_barrier(w, slot, offset, slot != w.cta)?,
+            Sync::Waited { slot, offset, .. } => {
+                self.check_barrier(w, slot, offset, slot != w.cta)?;
+                if let Some(barrier) = self.histories[slot.0 as usize].barriers.get(&offset) {
+                    Rc::make_mut(&mut self.clocks[id]).join(&barrier.phases.passed);
+                }
+            }
+            Sync::NamedArrive { id: number, opens, .. } => {
+                let named = self.histories[w.cta.0 as usize].named[number as usize]
+                    .get_or_insert_with(|| Box::new(Handover::new(width)));
+                named.arriving.join(&self.clocks[id]);
+                if opens {
+                    named.open();
+                }
+                self.tick(w);
+            }
+            Sync::NamedWaited { id: number } => {
+                if let Some(named) = &self.histories[w.cta.0 as usize].named[number as usize] {
+                    Rc::make_mut(&mut self.clocks[id]).join(&named.passed);
+                }
+            }
+            Sync::ClusterArrive { releases } => {
+                let cluster = self.cluster_of(w.cta);
+                if std::mem::take(&mut self.fenced[id]) || releases {
+                    self.clusters[cluster].0.arriving.join(&self.clocks[id]);
+                    self.tick(w);
+                }
+            }
+            Sync::ClusterWaited => {
+                let cluster = self.cluster_of(w.cta);
+                Rc::make_mut(&mut self.clocks[id]).join(&self.clusters[cluster].0.passed);
+            }
+            Sync::Fence { .. } => {
+                self.fenced[id] = true;
+                self.through_global(w);
+            }
+            Sync::Ordered => self.through_global(w),
+            Sync::FenceMbarrierInit => {
+                self.fenced[id] = true;
+                let by = self.component(w);
+                for barrier in self.histories[w.cta.0 as usize].barriers.values_mut() {
+                    barrier.published |= barrier.by == by;
+                }
+            }
+            Sync::FenceProxy(proxy) => match proxy {
+                ProxyFence::Async
+                | ProxyFence::AsyncSharedCta
+                | ProxyFence::AsyncSharedCluster
+                | ProxyFence::AsyncGenericAcquireCluster
+                | ProxyFence::AsyncGenericReleaseCluster => {
+                    self.clock(w).fence();
+                    self.tick(w);
+                }
+                ProxyFence::AsyncGlobal | ProxyFence::Alias => {}
+            },
+            Sync::CompleteTx { .. }
+            | Sync::WarpBarrier { .. }
+            | Sync::WgmmaFence
+            | Sync::WgmmaCommit
+            | Sync::WgmmaWaited { .. }
+            | Sync::BulkCommit
+            | Sync::BulkWaited { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn phase_completes(&mut self, slot: CtaSlot, offset: u32) {
+        if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
+            barrier.phases.open();
+        }
+    }
+
+    fn cluster_opens(&mut self, cluster: u32) {
+        self.clusters[cluster as usize].0.open();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_cut_ranges() {
+        let mut lines = vec![];
+        for_lines(120, 24, |line, mask| lines.push((line, mask)));
+        assert_eq!(lines, [(0, 0xc000_0000), (1, 0xf)]);
+        lines.clear();
+        for_lines(128, 256, |line, mask| lines.push((line, mask)));
+        assert_eq!(lines, [(1, !0), (2, !0)]);
+        for (offset, bytes, mask) in [(0, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 0xc), (112, 16, 0xf000_0000)] {
+            assert_eq!(granules(offset, bytes), mask);
+        }
+    }
+
+    #[test]
+    fn an_entry_forgets_older_epochs() {
+        let mut entry = 0;
+        touch(&mut entry, 3, 1);
+        touch(&mut entry, 3, 4);
+        assert_eq!(entry, 3 << 32 | 5);
+        touch(&mut entry, 4, 2);
+        assert_eq!(entry, 4 << 32 | 2);
+    }
+}

@@ -1,0 +1,596 @@
+"""Kernels in Pallas, and what their authors may forget.
+
+Each kernel is a function of `flaw`: None for the right one, else the name of the mistake.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import smalt
+from tests.asynchrony.subject import Subject, broken, subject
+from tests.corpus.case import f16, f32, kernel, like
+
+SMEM, Barrier, ClusterBarrier, ACC = plgpu.SMEM, plgpu.Barrier, plgpu.ClusterBarrier, plgpu.ACC
+
+RACE = "a load of shared memory that another warp wrote, and nothing orders the two"
+IN_FLIGHT = "shared memory that a bulk load in flight writes"
+STILL_READ = "a bulk load overwrites shared memory that is still read"
+UNORDERED = "the async proxy reads shared memory that the generic proxy writes, and nothing orders the two"
+UNFENCED = "the async proxy reads shared memory that the generic proxy wrote"
+
+#: The author answers for every barrier and fence.
+MANUAL = smalt.CompilerParams(fp_contract=False, unsafe_no_auto_barriers=True)
+
+
+def tiled(dtype: Any) -> tuple[Any, ...]:
+    return (plgpu.TilingTransform((8, 128 // jnp.dtype(dtype).itemsize)), plgpu.SwizzleTransform(128))
+
+
+def flawed(fn: Any, of: Subject, flaw: str, *, shows: tuple[str, ...] | None, line: str = "") -> None:
+    broken(f"{of.name}: {flaw}", of, functools.partial(fn, flaw=flaw), shows=shows, line=line)
+
+
+# ------------------------------------------------------------------------------------------ copies into shared memory
+
+
+def copy_in(x, flaw=None):
+    def body(x, o, buf, bar):
+        if flaw == "waits before the copy":
+            plgpu.barrier_wait(bar)
+        plgpu.copy_gmem_to_smem(x, buf, bar)
+        if flaw is None:
+            plgpu.barrier_wait(bar)
+        elif flaw == "reads, then waits":
+            o[...] = buf[...] + 1
+            plgpu.barrier_wait(bar)
+            return
+        o[...] = buf[...] + 1
+
+    return kernel(body, like((64, 64)), SMEM((64, 64), jnp.float32), Barrier())(x)
+
+
+COPY_IN = subject(f32(64, 64), reference=lambda x: x + 1)(copy_in)
+flawed(copy_in, COPY_IN, "no barrier_wait", shows=(STILL_READ, "wait for the load first"), line="plgpu.copy_gmem_to_smem(x, buf, bar)")
+flawed(copy_in, COPY_IN, "reads, then waits", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(x, buf, bar)")
+flawed(copy_in, COPY_IN, "waits before the copy", shows=("deadlock", "1 of 1 arrivals to come"), line="plgpu.barrier_wait(bar)")
+
+
+def copy_ring(x, flaw=None):
+    """Two slots, filled ahead."""
+    steps, slots = 6, 2
+
+    def body(x, o, buf, bars):
+        def fetch(i, slot):
+            plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot])
+
+        for slot in range(slots):
+            fetch(slot, slot)
+
+        @pl.loop(0, steps)
+        def _(i):
+            slot = lax.rem(i, slots)
+            plgpu.barrier_wait(bars.at[0 if flaw == "always waits for slot 0" else slot])
+            if flaw == "refills before it reads":
+
+                @pl.when(i + slots < steps)
+                def _():
+                    fetch(i + slots, slot)
+
+            o[i] = buf[slot] * 2
+            if flaw != "refills before it reads":
+
+                @pl.when(i + slots < steps)
+                def _():
+                    fetch(i + slots, slot)
+
+    return kernel(body, like((steps, 128)), SMEM((slots, 128), jnp.float32), Barrier(num_barriers=slots))(x)
+
+
+COPY_RING = subject(f32(6, 128), reference=lambda x: x * 2)(copy_ring)
+flawed(copy_ring, COPY_RING, "always waits for slot 0", shows=(IN_FLIGHT,), line="o[i] = buf[slot] * 2")
+flawed(copy_ring, COPY_RING, "refills before it reads", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot])")
+
+
+def specialised_ring(x, flaw=None):
+    """A warpgroup that copies, one that computes."""
+    steps, slots = 8, 2
+
+    def body(x, o, buf, loaded, free):
+        wg = lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def _():
+            @pl.loop(0, steps)
+            def _(i):
+                slot = lax.rem(i, slots)
+                if flaw != "the producer does not wait for a free slot":
+
+                    @pl.when(i >= slots)
+                    def _():
+                        plgpu.barrier_wait(free.at[slot])
+
+                plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], loaded.at[slot])
+
+        @pl.when(wg == 1)
+        def _():
+            @pl.loop(0, steps)
+            def _(i):
+                slot = lax.rem(i, slots)
+                plgpu.barrier_wait(loaded.at[slot])
+                if flaw == "the consumer releases before it reads":
+                    plgpu.barrier_arrive(free.at[slot])
+                o[i] = buf[slot] - 3
+                if flaw in (None, "the producer does not wait for a free slot"):
+                    plgpu.barrier_arrive(free.at[slot])
+                if flaw == "the consumer releases one slot only":
+                    plgpu.barrier_arrive(free.at[0])
+
+    scratch = (SMEM((slots, 128), jnp.float32), Barrier(num_barriers=slots), Barrier(num_barriers=slots))
+    return kernel(body, like((steps, 128)), *scratch, num_threads=2, thread_name="wg")(x)
+
+
+SPECIALISED_RING = subject(f32(8, 128), reference=lambda x: x - 3)(specialised_ring)
+flawed(
+    specialised_ring,
+    SPECIALISED_RING,
+    "the producer does not wait for a free slot",
+    shows=("mbarrier at shared offset", "at most 0 more arrivals in this phase"),
+    line="plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], loaded.at[slot])",
+)
+flawed(
+    specialised_ring,
+    SPECIALISED_RING,
+    "the consumer releases before it reads",
+    shows=(STILL_READ,),
+    line="plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], loaded.at[slot])",
+)
+flawed(
+    specialised_ring,
+    SPECIALISED_RING,
+    "the consumer does not release",
+    shows=("deadlock", "phase 0 (parity 0), 1 of 1 arrivals to come"),
+    line="plgpu.barrier_wait(free.at[slot])",
+)
+flawed(
+    specialised_ring,
+    SPECIALISED_RING,
+    "the consumer releases one slot only",
+    shows=("deadlock", "wait for the phase of parity 0 of the mbarrier at shared offset 1048"),
+    line="plgpu.barrier_wait(free.at[slot])",
+)
+
+
+# ------------------------------------------------------------------------------------------ between warpgroups
+
+
+def exchange(x, flaw=None):
+    arrivals = {"too few arrivals": 1, "too many arrivals": 3}.get(flaw, 2)
+
+    def body(x, o, buf, bar):
+        wg = lax.axis_index("wg")
+        buf[wg] = x[wg]
+        if flaw == "one warpgroup does not arrive":
+
+            @pl.when(wg == 0)
+            def _():
+                plgpu.barrier_arrive(bar)
+        else:
+            plgpu.barrier_arrive(bar)
+        if flaw != "no barrier_wait":
+            plgpu.barrier_wait(bar)
+        o[wg] = buf[1 - wg]
+
+    scratch = (SMEM((2, 128), jnp.float32), Barrier(num_arrivals=arrivals))
+    return kernel(body, like((2, 128)), *scratch, num_threads=2, thread_name="wg")(x)
+
+
+EXCHANGE = subject(f32(2, 128), reference=lambda x: x[::-1])(exchange)
+flawed(exchange, EXCHANGE, "no barrier_wait", shows=(RACE, "a barrier between the store by warp"), line="o[wg] = buf[1 - wg]")
+flawed(exchange, EXCHANGE, "too few arrivals", shows=("deadlock", "phase 2 (parity 0)"), line="plgpu.barrier_wait(bar)")
+flawed(exchange, EXCHANGE, "too many arrivals", shows=("deadlock", "4 of 12 arrivals to come"), line="plgpu.barrier_wait(bar)")
+flawed(exchange, EXCHANGE, "one warpgroup does not arrive", shows=("deadlock", "4 of 8 arrivals to come"), line="plgpu.barrier_wait(bar)")
+
+
+def produce_and_consume(x, flaw=None):
+    """A ring that one warpgroup writes itself."""
+
+    def body(x, o, queue, produced, consumed):
+        wg = lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def _():
+            @pl.loop(0, 8)
+            def _(i):
+                slot = lax.rem(i, 2)
+                if flaw != "the producer does not wait":
+
+                    @pl.when(i >= 2)
+                    def _():
+                        plgpu.barrier_wait(consumed.at[slot])
+
+                queue[slot] = x[i] * 2
+                plgpu.barrier_arrive(produced.at[slot])
+
+        @pl.when(wg == 1)
+        def _():
+            @pl.loop(0, 8)
+            def _(i):
+                slot = lax.rem(i, 2)
+                if flaw != "the consumer does not wait":
+                    plgpu.barrier_wait(produced.at[slot])
+                o[i] = queue[slot] + 1
+                plgpu.barrier_arrive(consumed.at[slot])
+
+    scratch = (SMEM((2, 128), jnp.float32), Barrier(num_barriers=2), Barrier(num_barriers=2))
+    return kernel(body, like((8, 128)), *scratch, num_threads=2, thread_name="wg")(x)
+
+
+PRODUCE = subject(f32(8, 128), reference=lambda x: x * 2 + 1)(produce_and_consume)
+flawed(produce_and_consume, PRODUCE, "the producer does not wait", shows=("deadlock", "phase 4 (parity 0)"), line="plgpu.barrier_wait(produced.at[slot])")
+flawed(produce_and_consume, PRODUCE, "the consumer does not wait", shows=(RACE,), line="o[i] = queue[slot] + 1")
+
+
+# ------------------------------------------------------------------------------------------ copies out
+
+
+def copy_out(x, flaw=None):
+    """Every barrier and fence is the author's; one buffer for all steps."""
+
+    def body(x, o, buf):
+        @pl.loop(0, 4)
+        def _(i):
+            buf[...] = x[i] * 2
+            if flaw != "no commit_smem":
+                plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(buf, o.at[i])
+            if flaw == "waits for one copy too few":
+                plgpu.wait_smem_to_gmem(1, wait_read_only=True)
+            elif flaw != "no wait":
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+
+        if flaw == "no wait":
+            plgpu.wait_smem_to_gmem(0)
+
+    return kernel(body, like((4, 128)), SMEM((128,), jnp.float32), params=MANUAL)(x)
+
+
+COPY_OUT = subject(f32(4, 128), reference=lambda x: x * 2)(copy_out)
+flawed(copy_out, COPY_OUT, "no commit_smem", shows=("the async proxy reads shared memory that the generic proxy",), line="plgpu.copy_smem_to_gmem")
+flawed(copy_out, COPY_OUT, "no wait", shows=(UNORDERED, "wait_smem_to_gmem"), line="plgpu.copy_smem_to_gmem(buf, o.at[i])")
+flawed(copy_out, COPY_OUT, "waits for one copy too few", shows=(UNORDERED,), line="plgpu.copy_smem_to_gmem(buf, o.at[i])")
+
+
+def copy_out_once(x, flaw=None):
+    def body(x, o, buf):
+        if flaw == "commits before it writes":
+            plgpu.commit_smem()
+        buf[...] = x[...] * 2
+        if flaw != "commits before it writes":
+            plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(buf, o)
+        if flaw != "no wait at the end":
+            plgpu.wait_smem_to_gmem(0)
+
+    return kernel(body, like((64, 64)), SMEM((64, 64), jnp.float32), params=MANUAL)(x)
+
+
+COPY_OUT_ONCE = subject(f32(64, 64), reference=lambda x: x * 2)(copy_out_once)
+flawed(
+    copy_out_once,
+    COPY_OUT_ONCE,
+    "no wait at the end",
+    shows=("a CTA ends while a bulk store has yet to read its shared memory",),
+    line="plgpu.copy_smem_to_gmem(buf, o)",
+)
+flawed(
+    copy_out_once,
+    COPY_OUT_ONCE,
+    "commits before it writes",
+    shows=("the async proxy reads shared memory that the generic proxy",),
+    line="plgpu.copy_smem_to_gmem(buf, o)",
+)
+
+
+def copy_in_over_writes(x, flaw=None):
+    """Ordinary stores, then a bulk load to the same place."""
+
+    def body(x, o, buf, bar):
+        buf[...] = x[0] * 2
+        o[0] = buf[...]
+        if flaw != "no commit_smem before the copy":
+            plgpu.commit_smem()
+        plgpu.copy_gmem_to_smem(x.at[1], buf, bar)
+        plgpu.barrier_wait(bar)
+        o[1] = buf[...]
+
+    return kernel(body, like((2, 128)), SMEM((128,), jnp.float32), Barrier(), params=MANUAL)(x)
+
+
+COPY_OVER = subject(f32(2, 128), reference=lambda x: np.stack([x[0] * 2, x[1]]))(copy_in_over_writes)
+flawed(
+    copy_in_over_writes,
+    COPY_OVER,
+    "no commit_smem before the copy",
+    shows=("a bulk load overwrites shared memory that the generic proxy wrote",),
+    line="plgpu.copy_gmem_to_smem(x.at[1], buf, bar)",
+)
+
+
+# ------------------------------------------------------------------------------------------ tensor cores
+
+
+def mul(a, b):
+    return np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+
+
+def wgmma_of_stores(a, b, flaw=None):
+    """A is written to shared memory by the warpgroup itself."""
+
+    def body(a, b, o, a_buf, b_buf, bar):
+        plgpu.copy_gmem_to_smem(b, b_buf, bar)
+        a_buf[...] = a[...] * jnp.float16(2)
+        if flaw != "no commit_smem":
+            plgpu.commit_smem()
+        if flaw != "no barrier_wait":
+            plgpu.barrier_wait(bar)
+
+        def compute(acc):
+            plgpu.wgmma(acc, a_buf, b_buf)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), jnp.float32))
+        if flaw == "no barrier_wait":
+            plgpu.barrier_wait(bar)
+
+    buf = SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16))
+    return kernel(body, like((64, 64)), buf, buf, Barrier(), params=MANUAL)(a, b)
+
+
+WGMMA_OF_STORES = subject(f16(64, 64), f16(64, 64), reference=lambda a, b: mul(a, b) * 2, tolerance=1e-3)(wgmma_of_stores)
+flawed(
+    wgmma_of_stores,
+    WGMMA_OF_STORES,
+    "no commit_smem",
+    shows=("the async proxy reads shared memory that the generic proxy",),
+    line="plgpu.wgmma(acc, a_buf, b_buf)",
+)
+flawed(
+    wgmma_of_stores,
+    WGMMA_OF_STORES,
+    "no barrier_wait",
+    shows=("the async proxy reads " + IN_FLIGHT,),
+    line="plgpu.wgmma(acc, a_buf, b_buf)",
+)
+
+
+def wgmma_refill(a, b, flaw=None):
+    """One buffer for every step of the product."""
+    steps = 3
+
+    def body(a, b, o, a_buf, b_buf, bars):
+        def fetch(i):
+            ks = pl.ds(i * 64, 64)
+            plgpu.copy_gmem_to_smem(a.at[:, ks], a_buf, bars.at[0])
+            plgpu.copy_gmem_to_smem(b.at[ks], b_buf, bars.at[1])
+
+        fetch(0)
+
+        def compute(acc):
+            @pl.loop(0, steps)
+            def _(i):
+                plgpu.barrier_wait(bars.at[0])
+                plgpu.barrier_wait(bars.at[1])
+                plgpu.wgmma(acc, a_buf, b_buf)
+                if flaw == "refills before wgmma_wait":
+
+                    @pl.when(i + 1 < steps)
+                    def _():
+                        fetch(i + 1)
+
+                plgpu.wgmma_wait(0)
+                if flaw != "refills before wgmma_wait":
+
+                    @pl.when(i + 1 < steps)
+                    def _():
+                        fetch(i + 1)
+
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), jnp.float32))
+
+    buf = SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16))
+    return kernel(body, like((64, 64)), buf, buf, Barrier(num_barriers=2))(a, b)
+
+
+WGMMA_REFILL = subject(f16(64, 192), f16(192, 64), reference=mul, tolerance=2e-3)(wgmma_refill)
+flawed(
+    wgmma_refill,
+    WGMMA_REFILL,
+    "refills before wgmma_wait",
+    shows=("the async proxy reads " + IN_FLIGHT,),
+    line="plgpu.wgmma(acc, a_buf, b_buf)",
+)
+
+
+def matmul(a, b, flaw=None):
+    """A producer and two consumers, a ring, a swizzled store."""
+    m, n, k = 128, 64, 384
+    tile_k, slots = 64, 2
+    steps = k // tile_k
+
+    def body(a, b, o, a_buf, b_buf, o_buf, loaded, free):
+        wg = lax.axis_index("wg")
+
+        @pl.when(wg == 2)
+        def _():
+            plgpu.set_max_registers(40, action="decrease")
+
+            @pl.loop(0, steps)
+            def _(i):
+                slot = lax.rem(i, slots)
+
+                @pl.when(i >= slots)
+                def _():
+                    plgpu.barrier_wait(free.at[slot])
+
+                ks = pl.ds(i * tile_k, tile_k)
+                plgpu.copy_gmem_to_smem(a.at[:, ks], a_buf.at[slot], loaded.at[slot])
+                plgpu.copy_gmem_to_smem(b.at[ks], b_buf.at[slot], loaded.at[slot])
+
+        @pl.when(wg < 2)
+        def _():
+            plgpu.set_max_registers(232, action="increase")
+            half = pl.ds(wg * 64, 64)
+
+            def compute(acc):
+                @pl.loop(0, steps)
+                def _(i):
+                    slot = lax.rem(i, slots)
+                    if flaw != "the consumers do not wait":
+                        plgpu.barrier_wait(loaded.at[slot])
+                    plgpu.wgmma(acc, a_buf.at[slot, half], b_buf.at[slot])
+                    if flaw == "releases before wgmma_wait":
+                        plgpu.barrier_arrive(free.at[slot])
+                    plgpu.wgmma_wait(0)
+                    if flaw != "releases before wgmma_wait":
+                        plgpu.barrier_arrive(free.at[slot])
+
+                return acc[...]
+
+            acc = pl.run_scoped(compute, ACC((64, n), jnp.float32))
+            o_buf[half] = acc.astype(jnp.float16)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(o_buf.at[half], o.at[half])
+            plgpu.wait_smem_to_gmem(0)
+
+    scratch = (
+        SMEM((slots, m, tile_k), jnp.float16, transforms=tiled(jnp.float16)),
+        SMEM((slots, tile_k, n), jnp.float16, transforms=tiled(jnp.float16)),
+        SMEM((m, n), jnp.float16, transforms=tiled(jnp.float16)),
+        Barrier(num_arrivals=1 if flaw == "loads count as one" else 2, num_barriers=slots),
+        Barrier(num_arrivals=1 if flaw == "one consumer frees the slot" else 2, num_barriers=slots),
+    )
+    return kernel(body, like((m, n), jnp.float16), *scratch, num_threads=3, thread_name="wg")(a, b)
+
+
+MATMUL = subject(f16(128, 384), f16(384, 64), reference=lambda a, b: mul(a, b).astype(np.float16), tolerance=5e-3)(matmul)
+flawed(matmul, MATMUL, "releases before wgmma_wait", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(")
+flawed(matmul, MATMUL, "the consumers do not wait", shows=(STILL_READ, "wait for the load first"), line="plgpu.copy_gmem_to_smem(a.at[:, ks]")
+flawed(matmul, MATMUL, "one consumer frees the slot", shows=("deadlock",), line="plgpu.barrier_wait(loaded.at[slot])")
+flawed(matmul, MATMUL, "loads count as one", shows=("at most 0 more arrivals in this phase",), line="plgpu.copy_gmem_to_smem(b.at[ks]")
+
+
+# ------------------------------------------------------------------------------------------ clusters
+
+
+def cluster_exchange(x, flaw=None):
+    """Each CTA reads its peer's shared memory."""
+
+    def body(x, o, buf, bar):
+        i = lax.axis_index("c")
+        buf[...] = x[i]
+        if flaw != "no barrier before the read":
+            plgpu.barrier_arrive(bar)
+            plgpu.barrier_wait(bar)
+        o[i] = plgpu.cluster_ref(buf, {"c": 1 - i})[...]
+        if flaw != "no barrier at the end":
+            plgpu.barrier_arrive(bar)
+            plgpu.barrier_wait(bar)
+
+    scratch = (SMEM((128,), jnp.float32), ClusterBarrier(collective_axes=("c",)))
+    return kernel(body, like((2, 128)), *scratch, cluster=(2,), cluster_names=("c",))(x)
+
+
+CLUSTER_EXCHANGE = subject(f32(2, 128), reference=lambda x: x[::-1])(cluster_exchange)
+flawed(cluster_exchange, CLUSTER_EXCHANGE, "no barrier before the read", shows=None)
+flawed(cluster_exchange, CLUSTER_EXCHANGE, "no barrier at the end", shows=("shared memory of a CTA that has ended",), line="cluster_ref")
+
+
+def multicast_ring(x, flaw=None):
+    """Both CTAs get every slice; a slot is refilled when both have read it."""
+    steps, slots = 4, 2
+
+    def body(x, o, buf, bars, consumed):
+        c = lax.axis_index("c")
+
+        def fetch(i, slot):
+            plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot], collective_axes="c")
+
+        for slot in range(slots):
+            fetch(slot, slot)
+
+        for i in range(steps):
+            slot = i % slots
+            plgpu.barrier_wait(bars.at[slot])
+            o[c, i] = buf[slot] + 1
+            if i + slots < steps:
+                if flaw != "does not ask the peer":
+                    plgpu.barrier_arrive(consumed)
+                    plgpu.barrier_wait(consumed)
+                fetch(i + slots, slot)
+
+    scratch = (
+        SMEM((slots, 64, 64), jnp.float32),
+        Barrier(num_barriers=slots),
+        ClusterBarrier(collective_axes=("c",)),
+    )
+    return kernel(body, like((2, steps, 64, 64)), *scratch, cluster=(2,), cluster_names=("c",))(x)
+
+
+MULTICAST_RING = subject(f32(4, 64, 64), reference=lambda x: np.stack([x + 1, x + 1]))(multicast_ring)
+flawed(
+    multicast_ring,
+    MULTICAST_RING,
+    "does not ask the peer",
+    shows=("a bulk load overwrites shared memory that a bulk load wrote, without having waited for it",),
+    line="plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot], collective_axes=\"c\")",
+)
+
+
+# ------------------------------------------------------------------------------------------ semaphores
+
+
+def semaphore_chain(flaw=None):
+    """Block i adds to what block i + 1 left."""
+    blocks = 4
+
+    def body(o):
+        sem = pl.get_global(plgpu.SemaphoreType.REGULAR)
+        i = lax.axis_index("i")
+        turn = blocks - 1 - i
+        if flaw != "no semaphore_wait":
+
+            @pl.when(turn > 0)
+            def _():
+                pl.semaphore_wait(sem, turn, decrement=False)
+
+        @pl.when(turn == 0)
+        def _():
+            o[i] = jnp.int32(1)
+
+        @pl.when(turn > 0)
+        def _():
+            o[i] = o[i + 1] * 3 + 1
+
+        if flaw == "one block does not signal":
+
+            @pl.when(turn != 1)
+            def _():
+                pl.semaphore_signal(sem, 1)
+        else:
+            pl.semaphore_signal(sem, 1)
+
+    return kernel(body, like((blocks,), jnp.int32), grid=(blocks,), grid_names=("i",))()
+
+
+SEMAPHORE_CHAIN = subject(reference=lambda: np.array([40, 13, 4, 1], np.int32))(semaphore_chain)
+flawed(semaphore_chain, SEMAPHORE_CHAIN, "no semaphore_wait", shows=None)
+flawed(semaphore_chain, SEMAPHORE_CHAIN, "one block does not signal", shows=("deadlock", "to be at least"), line="pl.semaphore_wait")
