@@ -14,72 +14,13 @@
 //! loads write per 16 bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a warp are one,
 //! a release counts at every scope, global memory is not watched.
 use super::clock::{Clock, View};
+use super::history::{Barrier, Handover, History, IN_FLIGHT, REMEMBERED, for_lines, granules, is_dense, touch};
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::modifier::{LoadSem, ProxyFence};
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::rc::Rc;
-
-/// Of a chunk that a load in flight writes.
-const IN_FLIGHT: u32 = u32::MAX;
-/// Loads that have landed, remembered for messages.
-const REMEMBERED: usize = 256;
-
-/// A clock that a barrier collects, and the one that it hands on since its last phase.
-#[derive(Default)]
-struct Handover {
-    arriving: Clock,
-    passed: Clock,
-}
-
-impl Handover {
-    fn new(width: usize) -> Handover {
-        Handover {
-            arriving: Clock::new(width),
-            passed: Clock::new(width),
-        }
-    }
-
-    fn open(&mut self) {
-        self.passed.join(&self.arriving);
-        self.arriving.clear();
-    }
-}
-
-struct Barrier {
-    phases: Handover,
-    /// Who initialised it, when, and whether `fence.mbarrier_init` followed.
-    by: usize,
-    at: u32,
-    published: bool,
-}
-
-/// What is remembered of a CTA.
-struct History {
-    /// Per 16-byte chunk: the number of the bulk load of this CTA that wrote it, counted as they land.
-    landed: Vec<u32>,
-    landings: u32,
-    /// Per line: warps of this CTA that read or wrote it by themselves or asynchronously.
-    readers: Vec<u32>,
-    writers: Vec<u32>,
-    /// Per line and warp: the last epoch (high half) and granules.
-    reads: Vec<u64>,
-    writes: Vec<u64>,
-    /// Lines with accesses of less than a granule: neighbours in a granule are not told apart.
-    narrow: Vec<bool>,
-    barriers: FxHashMap<u32, Barrier>,
-    named: [Option<Box<Handover>>; 16],
-    /// Loads in flight, and those that have landed lately with their number.
-    flying: Vec<Landing>,
-    recent: VecDeque<(u32, Landing)>,
-    /// Per warp of the cluster: the epoch of its last access from another CTA.
-    visits: Vec<u32>,
-    /// What its warps that have ended have seen.
-    ended: Clock,
-}
 
 /// The checker.
 pub struct Causality {
@@ -94,90 +35,8 @@ pub struct Causality {
     clusters: Vec<(Handover, Clock)>,
 }
 
-/// The bits of the granules of a line that an access of 1 to 16 bytes, which does not cross a chunk, touches.
-#[inline(always)]
-fn granules(offset: u32, bytes: u32) -> u32 {
-    (u32::MAX >> (32 - bytes.div_ceil(4))) << (offset >> 2 & 31)
-}
-
-/// Calls `f(line, granules)` for every line of a range.
-fn for_lines(offset: u32, bytes: u32, mut f: impl FnMut(usize, u32)) {
-    let (mut at, end) = (offset, offset + bytes);
-    while at < end {
-        let stop = end.min((at | 127) + 1);
-        let last = (stop - 1) >> 2 & 31;
-        let mask = u32::MAX << (at >> 2 & 31) & u32::MAX >> (31 - last);
-        f((at >> 7) as usize, mask);
-        at = stop;
-    }
-}
-
-/// Whether the lanes' accesses follow one another.
-#[inline(always)]
-fn is_dense(addresses: &[u32; 32], bytes: u32) -> bool {
-    let mut differs = 0;
-    for (i, address) in addresses.iter().enumerate() {
-        differs |= address ^ addresses[0].wrapping_add(i as u32 * bytes);
-    }
-    differs == 0
-}
-
-#[inline(always)]
-fn touch(entry: &mut u64, epoch: u32, mask: u32) {
-    let old = if (*entry >> 32) as u32 == epoch {
-        *entry as u32
-    } else {
-        0
-    };
-    *entry = u64::from(epoch) << 32 | u64::from(old | mask);
-}
-
 fn execution(what: impl Into<String>) -> Error {
     Error::new(Fault::Execution, what)
-}
-
-impl History {
-    fn new(shape: Shape, width: usize) -> History {
-        let (lines, warps) = (shape.smem_bytes.div_ceil(128) as usize, shape.warps_per_cta as usize);
-        History {
-            landed: vec![0; 8 * lines],
-            landings: 0,
-            readers: vec![0; lines],
-            writers: vec![0; lines],
-            reads: vec![0; lines * warps],
-            writes: vec![0; lines * warps],
-            narrow: vec![false; lines],
-            barriers: FxHashMap::default(),
-            named: Default::default(),
-            flying: vec![],
-            recent: VecDeque::new(),
-            visits: vec![0; (shape.cluster_size * shape.warps_per_cta) as usize],
-            ended: Clock::new(width),
-        }
-    }
-
-    /// Whether no chunk of a line's granules was written by a load after `seen`.
-    #[inline(always)]
-    fn is_seen(&self, line: usize, mask: u32, seen: u32) -> bool {
-        let chunks = &self.landed[8 * line..8 * line + 8];
-        chunks.iter().fold(0, |last, n| last.max(*n)) <= seen
-            || (0..8).all(|i| mask >> (4 * i) & 15 == 0 || chunks[i] <= seen)
-    }
-
-    /// The load that wrote, or will write, a line's granules.
-    fn load_of(&self, line: usize, mask: u32, seen: u32) -> (bool, Option<Landing>) {
-        let late = (0..8).find(|i| mask >> (4 * i) & 15 != 0 && self.landed[8 * line + i] > seen);
-        let Some(chunk) = late else { return (false, None) };
-        let offset = (128 * line + 16 * chunk) as u32;
-        let covers = |l: &Landing| l.offset < offset + 16 && offset < l.offset + l.bytes;
-        let number = self.landed[8 * line + chunk];
-        if number == IN_FLIGHT {
-            (true, self.flying.iter().find(|l| covers(l)).copied())
-        } else {
-            let landed = self.recent.iter().find(|(n, _)| *n == number);
-            (false, landed.map(|(_, l)| *l))
-        }
-    }
 }
 
 impl Causality {
@@ -826,33 +685,5 @@ impl Hooks for Causality {
 
     fn cluster_opens(&mut self, cluster: u32) {
         self.clusters[cluster as usize].0.open();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_cut_ranges() {
-        let mut lines = vec![];
-        for_lines(120, 24, |line, mask| lines.push((line, mask)));
-        assert_eq!(lines, [(0, 0xc000_0000), (1, 0xf)]);
-        lines.clear();
-        for_lines(128, 256, |line, mask| lines.push((line, mask)));
-        assert_eq!(lines, [(1, !0), (2, !0)]);
-        for (offset, bytes, mask) in [(0, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 0xc), (112, 16, 0xf000_0000)] {
-            assert_eq!(granules(offset, bytes), mask);
-        }
-    }
-
-    #[test]
-    fn an_entry_forgets_older_epochs() {
-        let mut entry = 0;
-        touch(&mut entry, 3, 1);
-        touch(&mut entry, 3, 4);
-        assert_eq!(entry, 3 << 32 | 5);
-        touch(&mut entry, 4, 2);
-        assert_eq!(entry, 4 << 32 | 2);
     }
 }

@@ -4,7 +4,8 @@
 //! * [`machine`] schedules warps ([`warp`]); [`barrier`], [`sync`] hold what they wait on; [`diagnose`] says why all wait.
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
 //!   them asynchronously, at a time that [`options`] chooses.
-//! * [`hooks`] is where a checker listens; [`causality`] is the one that always does, with the vector clocks of [`clock`].
+//! * [`hooks`] is where a checker listens; [`causality`] is the one that always does, with the vector clocks of [`clock`]
+//!   and the memory of [`history`].
 //! * `arith` has the arithmetic, bit for bit.
 //!
 //! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
@@ -20,6 +21,7 @@ mod diagnose;
 mod float_environment;
 mod floats;
 mod global;
+mod history;
 pub mod hooks;
 mod launch;
 mod machine;
