@@ -1156,6 +1156,8 @@ enum Epilogue {
     Wide,
     /// There is one tile only.
     OneTile,
+    /// Loads limit, not tensor cores.
+    Starved,
 }
 
 fn epilogue(wrong: Epilogue) -> String {
@@ -1163,7 +1165,9 @@ fn epilogue(wrong: Epilogue) -> String {
     let n = if wrong == Epilogue::Wide { 256 } else { 128 };
     let tiles = b.param(ParamRole::Input, DType::I32, &[1]);
     let out = b.param(ParamRole::Output { alias_of: None }, DType::F32, &[64, n]);
-    let (x, y) = (b.smem(DType::F16, &[64, 64]), b.smem(DType::F16, &[64, n]));
+    // All warpgroups' rows.
+    let rows = if wrong == Epilogue::Starved { 64 } else { 256 };
+    let (x, y) = (b.smem(DType::F16, &[rows, 64]), b.smem(DType::F16, &[64, n]));
     let staging = b.smem(DType::F32, &[64, n]);
     let (full, empty) = (b.barriers(1), b.barriers(1));
     let acc = b.accumulator(64, n);
@@ -1177,7 +1181,20 @@ fn epilogue(wrong: Epilogue) -> String {
             b.scope(&[acc], |b| {
                 b.for_loop((zero, steps), &[], |b, _, _| {
                     b.wait(full, 0);
-                    b.wgmma(acc, x, y);
+                    let mut own = b.whole(x);
+                    let first = DimIndex::Slice {
+                        start: Index::Const(0),
+                        size: 64,
+                        stride: 1,
+                    };
+                    own.steps.push(Step::Index(vec![first, DimIndex::all(64)]));
+                    own.shape = Shape::from_slice(&[64, 64]);
+                    let kind = OpKind::Wgmma {
+                        acc: AccUse::Ref(b.whole(acc)),
+                        a: MmaOperand::Smem(own),
+                        b: b.whole(y),
+                    };
+                    b.op(kind, &[]);
                     b.op(OpKind::WgmmaWait { n: 0, accs: vec![] }, &[]);
                     let barrier = b.element(empty, Index::Const(0));
                     let predicate = None;
@@ -1290,6 +1307,7 @@ fn an_epilogue_that_somebody_could_see_stays() {
         Epilogue::ShortLoop,
         Epilogue::Wide,
         Epilogue::OneTile,
+        Epilogue::Starved,
     ] {
         let text = epilogue(wrong);
         assert!(!text.contains("= gt %"), "{text}");
