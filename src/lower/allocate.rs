@@ -5,6 +5,7 @@
 //! has left (`Allocation::overlaid`), and is then ordered after them, asynchronous work included. Allocations made in an arm that only some
 //! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones.
 //! Barriers are never reused: their phases live as long as the kernel.
+use super::feeding_loops::{self, FeedingLoops};
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
@@ -27,6 +28,8 @@ pub struct Allocation {
     pub smem_bytes: u32,
     /// Scopes whose memory another scope used before.
     pub overlaid: Vec<Op>,
+    /// Who waits for mbarriers.
+    pub feeding: FeedingLoops,
 }
 
 /// Scratch for relayouts and reductions that cross warps.
@@ -77,6 +80,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, limits: Limits) -> Result<Alloca
             start,
             bytes: scratch_bytes,
         },
+        feeding: feeding_loops::find(kernel),
         ..Allocation::default()
     };
     let mut next = start + scratch_bytes * kernel.num_warpgroups;

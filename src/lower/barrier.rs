@@ -251,7 +251,16 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
     } else {
         Inst::MbarrierWait { addr, parity }
     };
-    cx.b.inst(inst);
+    if cx.plan.feeding.waits[op] {
+        let warp = cx.b.warp_in_warpgroup();
+        let issues = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
+        cx.if_then(issues, |cx| {
+            cx.b.inst(inst);
+            Ok(())
+        })?;
+    } else {
+        cx.b.inst(inst);
+    }
     cx.bind_scalar(cx.result(op), flipped);
     Ok(())
 }

@@ -11,7 +11,8 @@
 //! | a bulk load's write, issued by one lane | a read or a write by the lanes; a wgmma's read, which each warp waits for by itself; a bulk store's read by another lane |
 //!
 //! A bulk load needs one, too, after a wait for an mbarrier: warps that issue nothing would let the issuer go ahead, and a warp
-//! that falls two phases behind waits for a phase that is long past, for ever.
+//! that falls two phases behind waits for a phase that is long past, for ever. Where a loop does nothing but wait and load, only the
+//! issuer's warp waits ([`super::feeding_loops`]): one barrier before the loop and one behind it.
 //!
 //! Reads that tensor cores and bulk stores do are ordered by `commit_smem`, which holds a barrier of its own. An mbarrier wait is executed by
 //! every lane, so what it covers needs nothing more; an arrival releases the accesses of each warp that arrives. Two accesses by
@@ -22,6 +23,7 @@
 use super::allocate::Allocation;
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
+use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
 use crate::layout::assignment::Assignment;
 use crate::layout::register_layout::RegisterLayout;
@@ -169,6 +171,10 @@ impl Pass<'_> {
         for op in ops {
             self.op(kernel, op, state, mode, &mut out)?;
             out.push(op);
+            if self.allocation.feeding.loops[op] {
+                // The other warps meet the one that waited.
+                self.sync(kernel, state, mode, &mut out, kernel.ops[op].loc);
+            }
         }
         if mode == Mode::Insert {
             kernel.regions[region].ops = out;
@@ -316,7 +322,7 @@ impl Pass<'_> {
                     self.sync(kernel, state, mode, out, loc);
                 }
             }
-            OpKind::BarrierWait { .. } => state.waited |= !self.in_warps,
+            OpKind::BarrierWait { .. } => state.waited |= !self.in_warps && !self.allocation.feeding.waits[op],
             OpKind::CopySmemToGmem { src, .. } => {
                 state.add(Access {
                     root: self.root(src.alloc),
@@ -351,8 +357,11 @@ impl Pass<'_> {
                 // Lowered with a warpgroup barrier.
                 state.sync();
             }
-            OpKind::For { body, .. } => self.repeated(kernel, &[*body], state, mode)?,
-            OpKind::While { cond, body, .. } => self.repeated(kernel, &[*cond, *body], state, mode)?,
+            OpKind::For { .. } | OpKind::While { .. } if self.allocation.feeding.loops[op] && state.waited => {
+                self.sync(kernel, state, mode, out, loc);
+                self.loop_(kernel, &data.kind, state, mode)?;
+            }
+            OpKind::For { .. } | OpKind::While { .. } => self.loop_(kernel, &data.kind, state, mode)?,
             OpKind::Switch { arms, .. } => {
                 let before = state.clone();
                 let mut after = State::default();
@@ -413,6 +422,12 @@ impl Pass<'_> {
             }
         });
         written
+    }
+
+    fn loop_(&mut self, kernel: &mut Kernel, kind: &OpKind, state: &mut State, mode: Mode) -> Result<()> {
+        let mut regions = vec![];
+        for_each_region(kind, &mut |r| regions.push(r));
+        self.repeated(kernel, &regions, state, mode)
     }
 
     /// A body that may run again: what it leaves pending is pending when it starts.

@@ -15,6 +15,7 @@ pub mod cx;
 pub mod dispatch;
 pub mod elementwise;
 pub mod emit;
+pub mod feeding_loops;
 pub mod float;
 pub mod ids;
 pub mod insert_barriers;
