@@ -14,7 +14,7 @@
 //! loads write per 16 bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a warp are one,
 //! a release counts at every scope, global memory is not watched.
 use super::clock::{Clock, View};
-use super::history::{Barrier, Handover, History, IN_FLIGHT, REMEMBERED, for_lines, granules, is_dense, touch};
+use super::history::{Barrier, Handover, History, IN_FLIGHT, REMEMBERED, granules, is_dense, lines_of, touch};
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
@@ -158,6 +158,10 @@ impl Causality {
         };
         let own_rank = w.cta.0 % self.shape.cluster_size + 1;
         let id = self.id(w);
+        if writes && Rc::strong_count(&self.clocks[id]) > 1 {
+            // What the warp has issued has not seen what it writes now.
+            self.tick(w);
+        }
         let clock = Rc::clone(&self.clocks[id]);
         let epoch = clock.seen()[self.component(w)];
         let loads = self.loads_of(w.cta);
@@ -202,7 +206,7 @@ impl Causality {
         let dense =
             mask == u32::MAX && start.wrapping_add(32 * bytes) <= size && start < size && is_dense(addresses, bytes);
         if dense {
-            for_lines(start, 32 * bytes, &mut note);
+            lines_of(start, 32 * bytes).for_each(|(line, mask)| note(line, mask));
         }
         for i in lanes(if dense { 0 } else { mask }) {
             let address = addresses[i].wrapping_add(offset as u32);
@@ -276,24 +280,33 @@ impl Causality {
         }
     }
 
-    /// The async proxy reads granules of a line for an operation of a warp that has inherited `view`.
-    fn async_read(&mut self, w: &Warp, view: &Clock, epoch: u32, slot: CtaSlot, line: usize, mask: u32) -> Verdict {
+    /// The async proxy reads granules of lines for an operation of a warp that has inherited `view`.
+    fn async_read(
+        &mut self,
+        w: &Warp,
+        view: &Clock,
+        slot: CtaSlot,
+        lines: impl Iterator<Item = (usize, u32)>,
+    ) -> Verdict {
+        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
         let seen = view.seen()[self.loads_of(slot)];
         let first = self.first_component(slot);
-        let warps = self.shape.warps_per_cta as usize;
+        let (warps, own, index) = (self.shape.warps_per_cta as usize, slot == w.cta, w.index as usize);
         let history = &mut self.histories[slot.0 as usize];
-        if !history.is_seen(line, mask, seen) {
-            return Err(self.unseen("the async proxy reads", slot, line, mask, seen));
-        }
-        for column in lanes(history.writers[line]) {
-            let write = history.writes[line * warps + column];
-            if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
-                return Err(self.unfenced("the async proxy reads", view, slot, line, write, mask, column));
+        for (line, mask) in lines {
+            if !history.is_seen(line, mask, seen) {
+                return Err(self.unseen("the async proxy reads", slot, line, mask, seen));
             }
-        }
-        if slot == w.cta {
-            touch(&mut history.reads[line * warps + w.index as usize], epoch, mask);
-            history.readers[line] |= 1 << w.index;
+            for column in lanes(history.writers[line]) {
+                let write = history.writes[line * warps + column];
+                if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
+                    return Err(self.unfenced("the async proxy reads", view, slot, line, write, mask, column));
+                }
+            }
+            if own {
+                touch(&mut history.reads[line * warps + index], epoch, mask);
+                history.readers[line] |= 1 << index;
+            }
         }
         Ok(())
     }
@@ -454,10 +467,7 @@ impl Hooks for Causality {
     }
 
     fn view(&mut self, w: &Warp) -> View {
-        let view = Rc::clone(&self.clocks[self.id(w)]);
-        // What the warp does later has not been seen.
-        self.tick(w);
-        Some(view)
+        Some(Rc::clone(&self.clocks[self.id(w)]))
     }
 
     #[inline(always)]
@@ -482,22 +492,11 @@ impl Hooks for Causality {
         let (Some(view), Mode::Read) = (view, access.mode) else {
             return Ok(());
         };
-        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
         match access.range {
-            Range::Shared { slot, offset } => {
-                let mut verdict = Ok(());
-                for_lines(offset, access.bytes, |line, mask| {
-                    if verdict.is_ok() {
-                        verdict = self.async_read(w, view, epoch, slot, line, mask);
-                    }
-                });
-                verdict
-            }
+            Range::Shared { slot, offset } => self.async_read(w, view, slot, lines_of(offset, access.bytes)),
             Range::Lines { slot, lines } => {
-                for (line, mask) in lines {
-                    self.async_read(w, view, epoch, slot, *line as usize, *mask)?;
-                }
-                Ok(())
+                let lines = lines.iter().map(|(line, mask)| (*line as usize, *mask));
+                self.async_read(w, view, slot, lines)
             }
             Range::SharedLanes { .. } | Range::GlobalLanes { .. } | Range::Global { .. } => Ok(()),
         }
@@ -510,28 +509,22 @@ impl Hooks for Causality {
         let seen = view.seen()[self.loads_of(slot)];
         let first = self.first_component(slot);
         let warps = self.shape.warps_per_cta as usize;
-        let mut verdict = Ok(());
-        for_lines(landing.offset, landing.bytes, |line, mask| {
-            let history = &self.histories[slot.0 as usize];
-            if verdict.is_err() {
-                return;
-            }
+        let history = &self.histories[slot.0 as usize];
+        for (line, mask) in lines_of(landing.offset, landing.bytes) {
             if !history.is_seen(line, mask, seen) {
-                verdict = Err(self.unseen("a bulk load overwrites", slot, line, mask, seen));
-                return;
+                return Err(self.unseen("a bulk load overwrites", slot, line, mask, seen));
             }
             for column in lanes(history.writers[line]) {
                 let write = history.writes[line * warps + column];
                 if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
-                    verdict = Err(self.unfenced("a bulk load overwrites", view, slot, line, write, mask, column));
-                    return;
+                    return Err(self.unfenced("a bulk load overwrites", view, slot, line, write, mask, column));
                 }
             }
             for column in lanes(history.readers[line]) {
                 let read = history.reads[line * warps + column];
                 if read as u32 & mask != 0 && (read >> 32) as u32 > view.seen()[first + column] {
                     let who = self.name(first + column, w.cta);
-                    verdict = Err(Box::new(
+                    return Err(Box::new(
                         execution("a bulk load overwrites shared memory that is still read, as far as its issuer knows")
                             .expected(format!(
                                 "{who} to have arrived at a barrier after it read (or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
@@ -539,24 +532,17 @@ impl Hooks for Causality {
                             .got(format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes))
                             .remedy("release the slot (`barrier_arrive`) after its last use, and wait for that (`barrier_wait`) before it is refilled; if the read was meant for what this load brings, wait for the load first"),
                     ));
-                    return;
                 }
             }
-        });
-        verdict?;
+        }
         let history = &mut self.histories[slot.0 as usize];
-        for_lines(landing.offset, landing.bytes, |line, mask| {
+        for (line, mask) in lines_of(landing.offset, landing.bytes) {
             // Whoever touches the line later comes after this load, and so after those.
             if mask == u32::MAX {
                 (history.readers[line], history.writers[line]) = (0, 0);
             }
-            for i in 0..8 {
-                // Smaller pieces (`st.async`) share their chunk with others.
-                if mask >> (4 * i) & 15 == 15 {
-                    history.landed[8 * line + i] = IN_FLIGHT;
-                }
-            }
-        });
+            history.land(line, mask, IN_FLIGHT);
+        }
         history.flying.push(landing);
         Ok(())
     }
@@ -566,13 +552,9 @@ impl Hooks for Causality {
         let history = &mut self.histories[landing.slot.0 as usize];
         history.landings += 1;
         let number = history.landings;
-        for_lines(landing.offset, landing.bytes, |line, mask| {
-            for i in 0..8 {
-                if mask >> (4 * i) & 15 == 15 {
-                    history.landed[8 * line + i] = number;
-                }
-            }
-        });
+        for (line, mask) in lines_of(landing.offset, landing.bytes) {
+            history.land(line, mask, number);
+        }
         if let Some(at) = history.flying.iter().position(|l| *l == landing) {
             history.flying.swap_remove(at);
         }

@@ -46,7 +46,9 @@ pub struct Barrier {
 /// What is remembered of a CTA.
 pub struct History {
     /// Per 16-byte chunk: the number of the bulk load of this CTA that wrote it, counted as they land.
-    pub landed: Vec<u32>,
+    landed: Vec<u32>,
+    /// Per line: the largest of them.
+    latest: Vec<u32>,
     pub landings: u32,
     /// Per line: warps of this CTA that read or wrote it by themselves or asynchronously.
     pub readers: Vec<u32>,
@@ -73,16 +75,14 @@ pub fn granules(offset: u32, bytes: u32) -> u32 {
     (u32::MAX >> (32 - bytes.div_ceil(4))) << (offset >> 2 & 31)
 }
 
-/// Calls `f(line, granules)` for every line of a range.
-pub fn for_lines(offset: u32, bytes: u32, mut f: impl FnMut(usize, u32)) {
-    let (mut at, end) = (offset, offset + bytes);
-    while at < end {
-        let stop = end.min((at | 127) + 1);
-        let last = (stop - 1) >> 2 & 31;
-        let mask = u32::MAX << (at >> 2 & 31) & u32::MAX >> (31 - last);
-        f((at >> 7) as usize, mask);
-        at = stop;
-    }
+/// The lines of a range, and which granules of each.
+pub fn lines_of(offset: u32, bytes: u32) -> impl Iterator<Item = (usize, u32)> {
+    let end = offset + bytes;
+    (offset >> 7..end.div_ceil(128)).map(move |line| {
+        let (first, last) = (offset.max(line << 7), end.min((line + 1) << 7) - 1);
+        let mask = u32::MAX << (first >> 2 & 31) & u32::MAX >> (31 - (last >> 2 & 31));
+        (line as usize, mask)
+    })
 }
 
 /// Whether the lanes' accesses follow one another.
@@ -111,6 +111,7 @@ impl History {
         let (lines, warps) = (shape.smem_bytes.div_ceil(128) as usize, shape.warps_per_cta as usize);
         History {
             landed: vec![0; 8 * lines],
+            latest: vec![0; lines],
             landings: 0,
             readers: vec![0; lines],
             writers: vec![0; lines],
@@ -129,9 +130,24 @@ impl History {
     /// Whether no chunk of a line's granules was written by a load after `seen`.
     #[inline(always)]
     pub fn is_seen(&self, line: usize, mask: u32, seen: u32) -> bool {
-        let chunks = &self.landed[8 * line..8 * line + 8];
-        chunks.iter().fold(0, |last, n| last.max(*n)) <= seen
-            || (0..8).all(|i| mask >> (4 * i) & 15 == 0 || chunks[i] <= seen)
+        self.latest[line] <= seen || (0..8).all(|i| mask >> (4 * i) & 15 == 0 || self.landed[8 * line + i] <= seen)
+    }
+
+    /// A load lands, or will land (`IN_FLIGHT`), on granules of a line. Pieces of less than a chunk (`st.async`) share it with
+    /// others and are not followed.
+    pub fn land(&mut self, line: usize, mask: u32, number: u32) {
+        let chunks = &mut self.landed[8 * line..8 * line + 8];
+        if mask == u32::MAX {
+            chunks.fill(number);
+            self.latest[line] = number;
+            return;
+        }
+        for (i, chunk) in chunks.iter_mut().enumerate() {
+            if mask >> (4 * i) & 15 == 15 {
+                *chunk = number;
+            }
+        }
+        self.latest[line] = chunks.iter().fold(0, |last, n| last.max(*n));
     }
 
     /// The load that wrote, or will write, a line's granules.
@@ -156,12 +172,10 @@ mod tests {
 
     #[test]
     fn lines_cut_ranges() {
-        let mut lines = vec![];
-        for_lines(120, 24, |line, mask| lines.push((line, mask)));
-        assert_eq!(lines, [(0, 0xc000_0000), (1, 0xf)]);
-        lines.clear();
-        for_lines(128, 256, |line, mask| lines.push((line, mask)));
-        assert_eq!(lines, [(1, !0), (2, !0)]);
+        let lines = |offset, bytes| lines_of(offset, bytes).collect::<Vec<_>>();
+        assert_eq!(lines(120, 24), [(0, 0xc000_0000), (1, 0xf)]);
+        assert_eq!(lines(128, 256), [(1, !0), (2, !0)]);
+        assert_eq!(lines(64, 2), [(0, 1 << 16)]);
         for (offset, bytes, mask) in [(0, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 0xc), (112, 16, 0xf000_0000)] {
             assert_eq!(granules(offset, bytes), mask);
         }
