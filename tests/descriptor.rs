@@ -188,7 +188,7 @@ fn hopper_matmul_has_one_loop_per_role_and_one_wait_per_step() {
                 // Several tiles for each block: its epilogue of four parts runs beside the next tile's first steps.
                 "hopper_matmul_large.pb" => (1, 7, 5, 5, 1, 0),
                 // Loads limit it.
-                _ if macs_per_element < 75 => (1, 0, 1, 1, 1, 0),
+                _ if macs_per_element < 58 => (1, 0, 1, 1, 1, 0),
                 _ => (1, 2, 1, 1, 1, 0),
             },
             "{}\n{kernel}",

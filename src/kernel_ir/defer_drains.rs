@@ -20,7 +20,7 @@
 //! * the copies' sources are inputs that nothing writes.
 //!
 //! Where loads limit and not tensor cores, it is not done: blocks that run freely drift apart and share less of the L2 cache
-//! (up to 8 % slower, measured on 256x64 tiles of an 8192³ matmul on an H200; 2 % faster on 256x128).
+//! (up to 8 % slower with 256x64 tiles of an 8192³ matmul on an H200; 1 to 2 % faster with 128x128 and 256x128).
 use super::rewrite::{Substitution, regions_of};
 use super::*;
 use crate::dtype::DType;
@@ -294,9 +294,9 @@ fn feeds_enough(kernel: &Kernel, found: &Drain) -> bool {
     enough
 }
 
-/// Multiply-accumulates that a block does for each element that it loads, below which the L2 cache is the limit: 64 (a tile of
-/// 128x128) is, 85 (256x128) is not. The ratio is the same for types of half the size, whose rates are twice as high.
-const MIN_MACS_PER_ELEMENT: u64 = 75;
+/// Multiply-accumulates that a block does for each element that it loads, below which the L2 cache is the limit: 51 (a tile of
+/// 256x64) is, 64 (128x128) is not. The ratio is the same for types of half the size, whose rates are twice as high.
+const MIN_MACS_PER_ELEMENT: u64 = 58;
 
 /// Whether tensor cores limit a wgmma of one slot of shared buffers, and not the loads of its operands.
 pub(super) fn is_compute_bound(kernel: &Kernel, op: Op) -> bool {
