@@ -1250,7 +1250,7 @@ fn a_tile_is_stored_beside_the_next_ones_first_steps() {
             %v24: bool = gt %v4, 0
             %v7: acc f32[64,128] = acc_init
             %v26: u32 = barrier_wait alloc5[0]: barrier phases %v14
-            %v27: acc f32[64,128] = wgmma %v7 += alloc2: f16[64,64] @ alloc3: f16[64,128]
+            %v27: acc f32[64,128] = wgmma %v7 += alloc2[0:+64, 0:+64]: f16[64,64] @ alloc3: f16[64,128]
             switch %v24 case 0 {
             } case 1 {
               wait_smem_to_gmem 0 smem_read
@@ -1261,7 +1261,7 @@ fn a_tile_is_stored_beside_the_next_ones_first_steps() {
             %v28: acc f32[64,128] = wgmma_wait 0 %v27
             barrier_arrive alloc6[0]: barrier
             %v30: u32 = barrier_wait alloc5[0]: barrier phases %v26
-            %v31: acc f32[64,128] = wgmma %v28 += alloc2: f16[64,64] @ alloc3: f16[64,128]
+            %v31: acc f32[64,128] = wgmma %v28 += alloc2[0:+64, 0:+64]: f16[64,64] @ alloc3: f16[64,128]
             switch %v24 case 0 {
             } case 1 {
               wait_smem_to_gmem 0 smem_read
@@ -1273,7 +1273,7 @@ fn a_tile_is_stored_beside_the_next_ones_first_steps() {
             barrier_arrive alloc6[0]: barrier
             %v11: acc f32[64,128], %v17: u32 = for %v5: i32 in 2..8 (%v8: acc f32[64,128] = %v32, %v15: u32 = %v30) {
               %v16: u32 = barrier_wait alloc5[0]: barrier phases %v15
-              %v9: acc f32[64,128] = wgmma %v8 += alloc2: f16[64,64] @ alloc3: f16[64,128]
+              %v9: acc f32[64,128] = wgmma %v8 += alloc2[0:+64, 0:+64]: f16[64,64] @ alloc3: f16[64,128]
               %v10: acc f32[64,128] = wgmma_wait 0 %v9
               barrier_arrive alloc6[0]: barrier
               yield %v10, %v16
