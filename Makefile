@@ -20,7 +20,7 @@ demo: build
 build: venv $(LIBRARY)
 
 venv:
-	scripts/venv.sh $(VENV) $(PYTHON) -c constraints/jax.txt "$(JAX)" numpy absl-py pytest mypy
+	scripts/venv.sh $(VENV) $(PYTHON) -c constraints/jax.txt "$(JAX)" numpy absl-py flatbuffers pytest mypy
 	@echo "$(CURDIR)/jax_plugin" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/smalt.pth"
 
 $(LIBRARY): FORCE
