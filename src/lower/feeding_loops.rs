@@ -114,15 +114,82 @@ impl Finder<'_> {
 mod tests {
     use super::*;
     use crate::dtype::DType;
+    use crate::error::Loc;
     use crate::lower::testing::KernelBuilder;
 
-    #[test]
-    fn a_kernel_without_loops_feeds_nothing() {
+    /// A loop that waits and loads, inside of another one; what else it does. How many loops and waits only feed.
+    fn found(else_: impl FnOnce(&mut KernelBuilder, Alloc)) -> (usize, usize) {
         let mut b = KernelBuilder::new();
-        let x = b.input(DType::F32, &[128]);
-        let whole = b.whole(x);
-        b.load(whole);
+        let (x, out) = (b.input(DType::F32, &[128]), b.output(DType::F32, &[128]));
+        let tile = b.smem(DType::F32, &[128], None);
+        let barriers = b.kernel.allocs.push(AllocData {
+            kind: AllocKind::Barrier {
+                num_arrivals: 1,
+                orders_tensor_core: false,
+                cluster: None,
+            },
+            shape: Shape::from_slice(&[1]),
+            collective: true,
+            within: None,
+            loc: Loc::CALL_SITE,
+        });
+        let word = Type::Scalar(DType::U32);
+        let (lower, upper, phases) = (b.int(DType::I32, 0), b.int(DType::I32, 4), b.int(DType::U32, 0));
+        let params = [Type::Scalar(DType::I32), word.clone()];
+        let for_loop = |b: &mut KernelBuilder, init: Value, body: Region| {
+            let kind = OpKind::For {
+                lower,
+                upper,
+                inits: vec![init],
+                xs: vec![],
+                reverse: false,
+                unroll: 1,
+                body,
+            };
+            b.op(kind, std::slice::from_ref(&word))
+        };
+        let outer = b.region(Group::Warpgroup, &params, |b, outer| {
+            let body = b.region(Group::Warpgroup, &params, |b, inner| {
+                let barrier = b.indexed(barriers, vec![DimIndex::At(Index::Const(0))]);
+                let wait = OpKind::BarrierWait {
+                    barrier: barrier.clone(),
+                    phases: Some(inner[1]),
+                };
+                let next = b.op(wait, std::slice::from_ref(&word));
+                let (src, dst) = (b.whole(x), b.whole(tile));
+                let copy = OpKind::CopyGmemToSmem {
+                    src,
+                    dst,
+                    barrier: Some(barrier),
+                    collective_axes: vec![],
+                    leader_tracked: None,
+                    oob: OobMode::Zeros,
+                    predicate: None,
+                };
+                b.op(copy, &[]);
+                else_(b, out);
+                next
+            });
+            for_loop(b, outer[1], body)
+        });
+        for_loop(&mut b, phases, outer);
         let found = find(&b.finish());
-        assert!(found.loops.values().all(|l| !l) && found.waits.values().all(|w| !w));
+        let count = |map: &SecondaryMap<Op, bool>| map.values().filter(|v| **v).count();
+        (count(&found.loops), count(&found.waits))
+    }
+
+    #[test]
+    fn a_loop_that_waits_and_loads_feeds() {
+        assert_eq!(found(|_, _| ()), (1, 1), "the outermost loop, the one wait");
+    }
+
+    #[test]
+    fn a_loop_that_looks_at_anything_does_not() {
+        let stores = |b: &mut KernelBuilder, out: Alloc| {
+            let whole = b.whole(out);
+            let value = b.load(whole.clone());
+            b.store(whole, value);
+        };
+        assert_eq!(found(stores), (0, 0));
     }
 }
