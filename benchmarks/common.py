@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental.mosaic.gpu import profiler
+
+import smalt
+from smalt import _native
 
 
 def describe_machine() -> str:
@@ -35,6 +39,15 @@ def interleaved(
                 raise RuntimeError("the profiler saw no kernel")
             times[i].extend(ms * 1e3 for ms in measured)
     return times
+
+
+def standalone(f: Callable[..., Any], args: Sequence[Any]) -> tuple[_native.Artifact, list[np.ndarray[Any, Any]]]:
+    """The one kernel of `f(*args)`, compiled, and the buffers to run it on without XLA: operands, zeroed results, scratch."""
+    ((_, descriptor, debug),) = smalt.descriptor(f, *args)
+    artifact = _native.compile(descriptor, debug, "sm_90a")
+    outs = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(jax.eval_shape(f, *args))]
+    scratch = [np.zeros(n, np.uint8) for n in artifact.scratch_bytes]
+    return artifact, [np.array(a) for a in args] + outs + scratch
 
 
 def median(times: Sequence[float]) -> float:

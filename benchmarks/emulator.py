@@ -27,8 +27,8 @@ import numpy as np
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hm
 
 import smalt
+from benchmarks.common import standalone
 from examples.demo import specialised_matmul
-from smalt import _native
 
 
 def arithmetic(x: Any, steps: int = 2000) -> Any:
@@ -49,12 +49,7 @@ def arithmetic(x: Any, steps: int = 2000) -> Any:
 
 def run(f: Callable[..., Any], args: list[np.ndarray[Any, Any]], rounds: int) -> tuple[float, int]:
     """Median seconds of the kernel in `f(*args)` in the emulator, and its number of warp instructions."""
-    ((_, descriptor, debug),) = smalt.descriptor(f, *args)
-    artifact = _native.compile(descriptor, debug, "sm_90a")
-    out = jax.eval_shape(f, *args)
-    outs = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(out)]
-    scratch = [np.zeros(n, np.uint8) for n in artifact.scratch_bytes]
-    buffers = [np.array(a) for a in args] + outs + scratch
+    artifact, buffers = standalone(f, args)
     reports = [artifact.run(buffers) for _ in range(rounds)]
     return statistics.median(r["wall_us"] for r in reports) * 1e-6, reports[0]["warp_instructions"]
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import smalt
-from benchmarks.common import describe_machine
+from benchmarks.common import describe_machine, standalone
 from smalt import _native
 
 
@@ -75,12 +75,8 @@ def per_call(f: Callable[..., Any], args: list[Any], calls: int) -> float:
 
 def driver(f: Callable[..., Any], args: list[Any]) -> float:
     """Microseconds of a launch without XLA: parameters, tensor maps and the driver's own call, back to back."""
-    ((_, descriptor, debug),) = smalt.descriptor(f, *args)
-    artifact = _native.compile(descriptor, debug, "sm_90a")
-    out = jax.eval_shape(f, *args)
-    outs = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(out)]
-    report = artifact.measure([np.array(a) for a in args] + outs)
-    return float(report["host_us"])
+    artifact, buffers = standalone(f, args)
+    return float(artifact.measure(buffers)["host_us"])
 
 
 def main() -> int:

@@ -6,7 +6,6 @@ On a machine with an NVIDIA GPU they run there; without one the same PTX instruc
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Callable
@@ -165,5 +164,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    _ = functools
     sys.exit(main())

@@ -235,6 +235,14 @@ impl Build {
         self.k.whole(alloc)
     }
 
+    /// The first 64 rows, 64 columns wide.
+    fn corner(&self, alloc: Alloc) -> RefUse {
+        let mut r = self.k.whole(alloc);
+        r.steps.push(Step::Index(vec![DimIndex::all(64), DimIndex::all(64)]));
+        r.shape = Shape::from_slice(&[64, 64]);
+        r
+    }
+
     /// One element.
     fn element(&self, alloc: Alloc, index: Index) -> RefUse {
         let mut r = self.k.whole(alloc);
@@ -961,14 +969,7 @@ fn ring(ring: Ring) -> String {
             view
         };
         let copy = |b: &mut Build, s: Value| {
-            let mut src = b.whole(gmem);
-            let rows = DimIndex::Slice {
-                start: Index::Const(0),
-                size: 64,
-                stride: 1,
-            };
-            src.steps.push(Step::Index(vec![rows, DimIndex::all(64)]));
-            src.shape = Shape::from_slice(&[64, 64]);
+            let src = b.corner(gmem);
             let kind = OpKind::CopyGmemToSmem {
                 src,
                 dst: slot_of(b, Index::Value(s)),
@@ -1039,14 +1040,7 @@ fn ring(ring: Ring) -> String {
                     let dst = b.whole(out);
                     b.op(OpKind::Store { dst, value: tile }, &[]);
                     if ring == Ring::WritesInput {
-                        let mut dst = b.whole(gmem);
-                        let rows = DimIndex::Slice {
-                            start: Index::Const(0),
-                            size: 64,
-                            stride: 1,
-                        };
-                        dst.steps.push(Step::Index(vec![rows, DimIndex::all(64)]));
-                        dst.shape = Shape::from_slice(&[64, 64]);
+                        let dst = b.corner(gmem);
                         b.op(OpKind::Store { dst, value: tile }, &[]);
                     }
                     if ring != Ring::ReleasedEarly {
@@ -1181,14 +1175,7 @@ fn epilogue(wrong: Epilogue) -> String {
             b.scope(&[acc], |b| {
                 b.for_loop((zero, steps), &[], |b, _, _| {
                     b.wait(full, 0);
-                    let mut own = b.whole(x);
-                    let first = DimIndex::Slice {
-                        start: Index::Const(0),
-                        size: 64,
-                        stride: 1,
-                    };
-                    own.steps.push(Step::Index(vec![first, DimIndex::all(64)]));
-                    own.shape = Shape::from_slice(&[64, 64]);
+                    let own = b.corner(x);
                     let kind = OpKind::Wgmma {
                         acc: AccUse::Ref(b.whole(acc)),
                         a: MmaOperand::Smem(own),

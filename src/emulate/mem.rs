@@ -2,7 +2,7 @@
 use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
 use super::row::Lane;
-use super::shared::SMEM_BASE;
+use super::shared::{CtaSlot, SMEM_BASE};
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
@@ -144,17 +144,10 @@ impl Space for Global {
     }
 }
 
-impl Space for SharedCta {
-    type Address = u32;
-    const NAME: &'static str = "shared";
-
+impl SharedCta {
+    /// Where `B` bytes lie, in this CTA or in another of the cluster that is still there.
     #[inline(always)]
-    fn offset(base: u32, offset: i32) -> u64 {
-        u64::from(base.wrapping_add(offset as u32))
-    }
-
-    #[inline(always)]
-    fn read<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64) -> Result<[u8; B], Denied> {
+    fn place<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64) -> Result<(CtaSlot, u32), Denied> {
         if !address.is_multiple_of(B as u64) {
             return Err(Denied::Misaligned);
         }
@@ -166,6 +159,23 @@ impl Space for SharedCta {
         if cta.live_warps == 0 {
             return Err(Denied::Gone);
         }
+        Ok((slot, offset))
+    }
+}
+
+impl Space for SharedCta {
+    type Address = u32;
+    const NAME: &'static str = "shared";
+
+    #[inline(always)]
+    fn offset(base: u32, offset: i32) -> u64 {
+        u64::from(base.wrapping_add(offset as u32))
+    }
+
+    #[inline(always)]
+    fn read<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64) -> Result<[u8; B], Denied> {
+        let (slot, offset) = Self::place::<B, H>(m, w, address)?;
+        let cta = &m.ctas[slot.0 as usize];
         if m.options.check_undefined && !cta.smem.is_defined(offset, B as u32) {
             return Err(Denied::Undefined);
         }
@@ -181,18 +191,9 @@ impl Space for SharedCta {
         address: u64,
         data: [u8; B],
     ) -> Result<(), Denied> {
-        if !address.is_multiple_of(B as u64) {
-            return Err(Denied::Misaligned);
-        }
-        let (slot, offset) = m.locate_shared(w.cta, address as u32).ok_or(Denied::OutOfBounds)?;
-        let cta = &mut m.ctas[slot.0 as usize];
-        if !cta.smem.contains(offset, B as u32) {
-            return Err(Denied::OutOfBounds);
-        }
-        if cta.live_warps == 0 {
-            return Err(Denied::Gone);
-        }
-        cta.smem.get_mut(offset, B as u32).copy_from_slice(&data);
+        let (slot, offset) = Self::place::<B, H>(m, w, address)?;
+        let smem = &mut m.ctas[slot.0 as usize].smem;
+        smem.get_mut(offset, B as u32).copy_from_slice(&data);
         Ok(())
     }
 

@@ -19,9 +19,8 @@
 //! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
 //! never weaker. With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to
 //! 2 % of a large matmul.
-use super::rewrite::{copy_op, regions_of};
+use super::rewrite::{append_compare, copy_op, regions_of};
 use super::*;
-use crate::dtype::DType;
 use crate::error::Result;
 use rustc_hash::FxHashMap;
 
@@ -267,15 +266,14 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
 
     // What is kept comes in as a carry, and goes out.
     let types: Vec<Type> = tail.kept.iter().map(|v| kernel.ty(*v).clone()).collect();
-    let mut inits = vec![];
-    for ty in &types {
-        let zero = kernel.append1(at, OpKind::Constant(Constant::Splat(0)), ty.clone(), loc);
-        inits.push(zero);
-        // The zeros stand before the loop.
-        let zero = kernel.regions[at].ops.pop().expect("just appended");
-        let here = kernel.regions[at].ops.len() - 1;
-        kernel.regions[at].ops.insert(here, zero);
-    }
+    // The loop is the last op so far; its zeros stand before it.
+    kernel.regions[at].ops.pop();
+    let zero = OpKind::Constant(Constant::Splat(0));
+    let inits: Vec<Value> = types
+        .iter()
+        .map(|ty| kernel.append1(at, zero.clone(), ty.clone(), loc))
+        .collect();
+    kernel.regions[at].ops.push(op);
     if let OpKind::For { inits: all, .. } = &mut kernel.ops[op].kind {
         all.extend(inits);
     }
@@ -292,12 +290,8 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
     }
 
     // The tile, with the first steps written out.
-    let compare = |kernel: &mut Kernel, region, op, a, b| {
-        let kind = OpKind::Compare { op, a, b };
-        kernel.append1(region, kind, Type::Scalar(DType::Bool), loc)
-    };
     let tile = kernel.regions[body].params[0];
-    let is_again = compare(kernel, body, CompareOp::Gt, tile, lower);
+    let is_again = append_compare(kernel, body, CompareOp::Gt, tile, lower, loc);
     kernel.regions[body].ops.extend(&ops[..tail.steps]);
     let k_loop = ops[tail.steps];
     let OpKind::For {
@@ -347,7 +341,7 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
     kernel.regions[body].ops.extend(&ops[tail.steps..tail.begin]);
 
     // The last tile.
-    let is_any = compare(kernel, at, CompareOp::Lt, lower, upper);
+    let is_any = append_compare(kernel, at, CompareOp::Lt, lower, upper, loc);
     let (skip, store) = (kernel.new_region(group), kernel.new_region(group));
     for &op in &ops[tail.begin..] {
         let copy = copy_op(kernel, op, &mut behind);

@@ -39,14 +39,19 @@ impl Substitution {
         visit::map_values(&mut kernel.ops[op].kind, &mut |v| *v = self.resolve(*v));
     }
 
+    /// Resolves what an op uses, and everything in its regions.
+    pub fn apply_nested(&mut self, kernel: &mut Kernel, op: Op) {
+        self.apply(kernel, op);
+        for inner in regions_of(kernel, op) {
+            self.apply_region(kernel, inner);
+        }
+    }
+
     /// Resolves everything in a region.
     pub fn apply_region(&mut self, kernel: &mut Kernel, region: Region) {
         for i in 0..kernel.regions[region].ops.len() {
             let op = kernel.regions[region].ops[i];
-            self.apply(kernel, op);
-            for inner in regions_of(kernel, op) {
-                self.apply_region(kernel, inner);
-            }
+            self.apply_nested(kernel, op);
         }
         self.apply_results(kernel, region);
     }
@@ -158,6 +163,19 @@ pub fn append_binary(
     let v = kernel.append1(region, OpKind::Binary { op, a, b }, ty, loc);
     facts::update(kernel, v);
     v
+}
+
+/// Appends a comparison of two scalars.
+pub fn append_compare(
+    kernel: &mut Kernel,
+    region: Region,
+    op: CompareOp,
+    a: Value,
+    b: Value,
+    loc: crate::error::Loc,
+) -> Value {
+    let ty = Type::Scalar(crate::dtype::DType::Bool);
+    kernel.append1(region, OpKind::Compare { op, a, b }, ty, loc)
 }
 
 /// Appends a conversion to `dtype`, unless `a` has it.

@@ -5,7 +5,6 @@ use super::{Artifact, dump};
 use crate::error::Error;
 use rustc_hash::FxHashMap;
 use sha2::{Digest, Sha256};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// Artifacts that the cache itself keeps alive; those in use by an executable stay reachable beyond that.
@@ -64,52 +63,6 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
     Ok(artifact)
 }
 
-/// Calls of the CUDA execute handler: those that XLA makes, which are fewer than the launches where it replays a graph.
-pub struct HandlerCalls {
-    calls: AtomicU64,
-    nanos: AtomicU64,
-    /// How many took i·[`STEP`] nanoseconds or more, and less than the next; the last: or more.
-    histogram: [AtomicU64; 512],
-}
-
-const STEP: u64 = 50;
-
-impl HandlerCalls {
-    const fn new() -> HandlerCalls {
-        HandlerCalls {
-            calls: AtomicU64::new(0),
-            nanos: AtomicU64::new(0),
-            histogram: [const { AtomicU64::new(0) }; 512],
-        }
-    }
-
-    pub fn add(&self, nanos: u64) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.nanos.fetch_add(nanos, Ordering::Relaxed);
-        let bucket = (nanos / STEP).min(self.histogram.len() as u64 - 1) as usize;
-        self.histogram[bucket].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts since the last call of this, emptied.
-    fn take(&self) -> (u64, u64, u64) {
-        let calls = self.calls.swap(0, Ordering::Relaxed);
-        let nanos = self.nanos.swap(0, Ordering::Relaxed);
-        let (mut seen, mut median) = (0, 0);
-        for (i, bucket) in self.histogram.iter().enumerate() {
-            seen += bucket.swap(0, Ordering::Relaxed);
-            if median == 0 && seen > 0 && 2 * seen >= calls {
-                median = i as u64 * STEP + STEP / 2;
-            }
-        }
-        (calls, nanos, median)
-    }
-}
-
-pub fn handler_calls() -> &'static HandlerCalls {
-    static CALLS: HandlerCalls = HandlerCalls::new();
-    &CALLS
-}
-
 /// What the cache holds, and what the process has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Stats {
@@ -128,7 +81,7 @@ pub struct Stats {
 }
 
 pub fn stats() -> Stats {
-    let (handler_calls, handler_nanos, handler_median_nanos) = handler_calls().take();
+    let (handler_calls, handler_nanos, handler_median_nanos) = super::handler_calls().take();
     let inner = cache().inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     Stats {
         kept: inner.kept.len(),

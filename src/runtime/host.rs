@@ -144,12 +144,11 @@ pub unsafe fn emulate_on_host_data(
     let start = std::time::Instant::now();
     // SAFETY: as our caller promises.
     let report = unsafe { run_with(artifact, buffers, &options) }?;
+    let wall_us = start.elapsed().as_micros() as u64;
     // SAFETY: as our caller promises.
     unsafe { copy_aliased(artifact, buffers) };
-    Ok(
-        json!({"device": "emulator", "wall_us": start.elapsed().as_micros() as u64,
-              "warp_instructions": report.steps, "ctas": report.ctas, "resident_ctas": report.resident_ctas}),
-    )
+    Ok(json!({"device": "emulator", "wall_us": wall_us,
+              "warp_instructions": report.steps, "ctas": report.ctas, "resident_ctas": report.resident_ctas}))
 }
 
 /// Results that alias an operand get what the kernel wrote there.
@@ -196,18 +195,11 @@ pub unsafe fn run_on_host_data(
     device: i32,
     buffers: &[HostBuffer],
 ) -> Result<serde_json::Value, Error> {
-    check_sizes(artifact, buffers)?;
     if device < 0 {
-        let start = std::time::Instant::now();
         // SAFETY: as our caller promises.
-        let report = unsafe { run(artifact, buffers) }?;
-        let wall_us = start.elapsed().as_micros() as u64;
-        // SAFETY: as our caller promises.
-        unsafe { copy_aliased(artifact, buffers) };
-        return Ok(
-            json!({"device": "emulator", "wall_us": wall_us, "warp_instructions": report.steps, "ctas": report.ctas}),
-        );
+        return unsafe { emulate_on_host_data(artifact, buffers, &Schedule::default()) };
     }
+    check_sizes(artifact, buffers)?;
     let slices = buffers.iter().map(|buffer| {
         // SAFETY: as our caller promises; the buffers are distinct.
         unsafe { std::slice::from_raw_parts_mut(buffer.address, buffer.bytes as usize) }
