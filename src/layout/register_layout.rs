@@ -177,6 +177,12 @@ pub struct ReducePlan {
     pub repeats: u64,
 }
 
+/// The digit of size `size` and stride `stride` of a slot's number.
+fn slot_digit(slot: u32, stride: u32, size: u64) -> u64 {
+    let (above, _) = digits::div_rem(u64::from(slot), u64::from(stride));
+    digits::div_rem(above, size).1
+}
+
 impl RegisterLayout {
     // ------------------------------------------------------------------------------------------------ construction
 
@@ -346,7 +352,7 @@ impl RegisterLayout {
         let (mut stride, mut index) = (1, 0);
         for d in &axis.chain {
             if let Place::Slot(s) = d.place {
-                index += u64::from(slot / s) % d.size * stride;
+                index += slot_digit(slot, s, d.size) * stride;
             }
             stride *= d.size;
         }
@@ -358,20 +364,23 @@ impl RegisterLayout {
     }
     /// The flattened index along each axis of what thread `thread` holds in slot `slot` (constants at 0); may be padding.
     pub fn axis_indices(&self, thread: u32, slot: u32) -> Dims {
-        let one = |axis: &Axis| {
-            let (mut stride, mut index) = (1, 0);
-            for d in &axis.chain {
-                let digit = match d.place {
-                    Place::Thread(bit) => u64::from(thread >> bit) & (d.size - 1),
-                    Place::Slot(s) => u64::from(slot / s) % d.size,
-                    Place::Constant => 0,
-                };
-                index += digit * stride;
-                stride *= d.size;
-            }
-            index
-        };
-        self.axes.iter().map(one).collect()
+        self.axes
+            .iter()
+            .map(|axis| Self::axis_index(axis, thread, slot))
+            .collect()
+    }
+    fn axis_index(axis: &Axis, thread: u32, slot: u32) -> u64 {
+        let (mut stride, mut index) = (1, 0);
+        for d in &axis.chain {
+            let digit = match d.place {
+                Place::Thread(bit) => u64::from(thread >> bit) & (d.size - 1),
+                Place::Slot(s) => slot_digit(slot, s, d.size),
+                Place::Constant => 0,
+            };
+            index += digit * stride;
+            stride *= d.size;
+        }
+        index
     }
     /// Whether the position holds an element.
     pub fn valid(&self, thread: u32, slot: u32) -> bool {
@@ -384,16 +393,24 @@ impl RegisterLayout {
     /// the first of the indices.
     pub fn element(&self, thread: u32, slot: u32) -> Option<Dims> {
         let mut out: Dims = smallvec![0; self.shape.len()];
-        for (axis, mut i) in self.axes.iter().zip(self.axis_indices(thread, slot)) {
+        self.write_element(thread, slot, &mut out).then_some(out)
+    }
+    /// [`RegisterLayout::element`] into `out`, an index; false for padding.
+    pub fn write_element(&self, thread: u32, slot: u32, out: &mut [u64]) -> bool {
+        for axis in &self.axes {
+            let mut i = Self::axis_index(axis, thread, slot);
             if i >= axis.size {
-                return None;
+                return false;
             }
-            for dim in axis.dims().rev() {
+            for dim in axis.dims().skip(1).rev() {
                 out[dim] = i % self.shape[dim];
                 i /= self.shape[dim];
             }
+            if axis.rank > 0 {
+                out[axis.first] = i;
+            }
         }
-        Some(out)
+        true
     }
     /// The first thread that holds the element, and the slot; other owners differ in [`RegisterLayout::replicated_bits`].
     pub fn owner(&self, index: &[u64]) -> (u32, u32) {
@@ -401,13 +418,13 @@ impl RegisterLayout {
         for axis in &self.axes {
             let mut i = axis.dims().fold(0, |i, dim| i * self.shape[dim] + index[dim]);
             for d in &axis.chain {
-                let digit = (i % d.size) as u32;
+                let (above, digit) = digits::div_rem(i, d.size);
                 match d.place {
-                    Place::Thread(bit) => thread |= digit << bit,
-                    Place::Slot(s) => slot += digit * s,
+                    Place::Thread(bit) => thread |= (digit as u32) << bit,
+                    Place::Slot(s) => slot += digit as u32 * s,
                     Place::Constant => {}
                 }
-                i /= d.size;
+                i = above;
             }
         }
         (thread, slot)

@@ -116,32 +116,26 @@ pub fn with_dim_in_slots(shape: &[u64], dim: Option<usize>, group: Group) -> Reg
 
 // ---------------------------------------------------------------------------------------------- renaming
 
-/// Where an element of a result comes from.
-enum From {
-    /// (number of the source, index in it)
-    Source(usize, Dims),
-    /// The padding value.
-    Fill,
-}
+/// Where the element of a result at an index comes from: the number of the source, and in the second argument its index there.
+/// `None`: it is the padding value.
+type From<'a> = dyn Fn(&[u64], &mut [u64]) -> Option<usize> + 'a;
 
 /// For each slot of the result the source and slot whose register it is (`None`: the padding value), if no element has to leave
 /// its thread and all threads agree.
-fn renaming(
-    sources: &[&RegisterLayout],
-    result: &RegisterLayout,
-    from: &dyn Fn(&[u64]) -> From,
-) -> Option<Vec<Option<(usize, u32)>>> {
+fn renaming(sources: &[&RegisterLayout], result: &RegisterLayout, from: &From) -> Option<Vec<Option<(usize, u32)>>> {
+    let mut index = vec![0; result.rank()];
+    let mut inner = vec![0; sources[0].rank()];
     let mut out = Vec::with_capacity(result.slots() as usize);
     for slot in 0..result.slots() {
         let mut found: Option<Option<(usize, u32)>> = None;
         for thread in 0..result.group().threads() {
-            let Some(index) = result.element(thread, slot) else {
+            if !result.write_element(thread, slot, &mut index) {
                 continue;
-            };
-            let here = match from(&index) {
-                From::Fill => None,
-                From::Source(k, index) => {
-                    let (owner, slot) = sources[k].owner(&index);
+            }
+            let here = match from(&index, &mut inner) {
+                None => None,
+                Some(k) => {
+                    let (owner, slot) = sources[k].owner(&inner);
                     if (owner ^ thread) & !u32::from(sources[k].replicated_bits()) != 0 {
                         return None;
                     }
@@ -159,13 +153,7 @@ fn renaming(
 }
 
 /// Renames if that is possible.
-fn rename(
-    cx: &mut LowerCx,
-    sources: &[ArrayRegs],
-    fill: S,
-    result: &RegisterLayout,
-    from: &dyn Fn(&[u64]) -> From,
-) -> Option<ArrayRegs> {
+fn rename(cx: &mut LowerCx, sources: &[ArrayRegs], fill: S, result: &RegisterLayout, from: &From) -> Option<ArrayRegs> {
     let layouts: Vec<&RegisterLayout> = sources.iter().map(|a| &a.layout).collect();
     let map = renaming(&layouts, result, from)?;
     let elements: Vec<Vec<S>> = sources.iter().map(|a| cx.elements(a)).collect();
@@ -431,19 +419,19 @@ pub fn lower_broadcast(cx: &mut LowerCx, op: Op, a: Value, dims: &[u32]) -> Resu
     let dims: Vec<usize> = dims.iter().map(|&d| d as usize).collect();
     let layout = result_layout(cx, result)?;
     let own = x.layout.shape().to_vec();
-    let from = |index: &[u64]| {
-        From::Source(
-            0,
-            dims.iter()
-                .zip(&own)
-                .map(|(&d, &n)| if n == 1 { 0 } else { index[d] })
-                .collect(),
-        )
+    let natural = x.layout.broadcast_in_dim(layout.shape(), &dims);
+    let from = |index: &[u64], inner: &mut [u64]| {
+        for ((i, &d), &n) in inner.iter_mut().zip(&dims).zip(&own) {
+            *i = if n == 1 { 0 } else { index[d] };
+        }
+        Some(0)
     };
-    if let Some(out) = rename(cx, std::slice::from_ref(&x), Src::Imm(0), &layout, &from) {
+    if natural.as_ref() != Some(&layout)
+        && let Some(out) = rename(cx, std::slice::from_ref(&x), Src::Imm(0), &layout, &from)
+    {
         return bind_converted(cx, result, out);
     }
-    if let Some(natural) = x.layout.broadcast_in_dim(layout.shape(), &dims) {
+    if let Some(natural) = natural {
         let out = ArrayRegs { layout: natural, ..x };
         return bind_converted(cx, result, out);
     }
@@ -510,23 +498,22 @@ pub fn lower_slice(cx: &mut LowerCx, op: Op, a: Value, starts: &[u64], strides: 
 
 fn sliced(cx: &mut LowerCx, x: &ArrayRegs, result: Value, starts: &[u64], strides: &[u64]) -> Result<ArrayRegs> {
     let layout = cx.layout_of(result)?;
-    let from = |index: &[u64]| {
-        From::Source(
-            0,
-            index
-                .iter()
-                .zip(starts)
-                .zip(strides)
-                .map(|((i, start), stride)| start + i * stride)
-                .collect(),
-        )
+    let natural = match strides.iter().all(|&s| s == 1) {
+        true => x.layout.slice(starts, layout.shape()),
+        false => None,
     };
-    if let Some(out) = rename(cx, std::slice::from_ref(x), Src::Imm(0), &layout, &from) {
+    let from = |index: &[u64], inner: &mut [u64]| {
+        for (d, i) in inner.iter_mut().enumerate() {
+            *i = starts[d] + index[d] * strides[d];
+        }
+        Some(0)
+    };
+    if natural.as_ref().is_none_or(|(natural, _)| *natural != layout)
+        && let Some(out) = rename(cx, std::slice::from_ref(x), Src::Imm(0), &layout, &from)
+    {
         return Ok(out);
     }
-    if strides.iter().all(|&s| s == 1)
-        && let Some((natural, map)) = x.layout.slice(starts, layout.shape())
-    {
+    if let Some((natural, map)) = natural {
         let elements = cx.elements(x);
         let moved: Vec<S> = map.iter().map(|&s| elements[s as usize]).collect();
         return Ok(cx.from_elements(x.dtype, natural, &moved));
@@ -618,16 +605,17 @@ pub fn lower_dynamic_update_slice(cx: &mut LowerCx, op: Op, a: Value, update: Va
     let indices = clamped_starts(cx, starts, &extents, &sizes)?;
     let layout = cx.layout_of(result)?;
     if let Some(starts) = static_starts(&indices) {
-        let from = |index: &[u64]| {
+        let from = |index: &[u64], inner: &mut [u64]| {
+            inner.copy_from_slice(index);
             let inside = index
                 .iter()
                 .zip(&starts)
                 .zip(&sizes)
                 .all(|((i, s), n)| i >= s && i - s < *n);
-            match inside {
-                true => From::Source(1, index.iter().zip(&starts).map(|(i, s)| i - s).collect()),
-                false => From::Source(0, index.to_vec()),
+            if inside {
+                inner.iter_mut().zip(&starts).for_each(|(i, s)| *i -= s);
             }
+            Some(usize::from(inside))
         };
         if let Some(out) = rename(cx, &[x.clone(), u.clone()], Src::Imm(0), &layout, &from) {
             return bind_converted(cx, result, out);
@@ -662,11 +650,11 @@ pub fn lower_concat(cx: &mut LowerCx, op: Op, parts: &[Value], dim: usize) -> Re
         at += size;
     }
     let layout = cx.layout_of(result)?;
-    let from = |index: &[u64]| {
+    let from = |index: &[u64], inner: &mut [u64]| {
         let k = starts.partition_point(|&s| s <= index[dim]) - 1;
-        let mut inner = index.to_vec();
+        inner.copy_from_slice(index);
         inner[dim] -= starts[k];
-        From::Source(k, inner)
+        Some(k)
     };
     if let Some(out) = rename(cx, &arrays, Src::Imm(0), &layout, &from) {
         return bind_converted(cx, result, out);
@@ -706,16 +694,15 @@ pub fn lower_pad(cx: &mut LowerCx, op: Op, a: Value, value: Value, low: &[i64], 
     }
     let x = cx.operand(op, 0, a)?;
     let shape = x.layout.shape().to_vec();
-    let from = |index: &[u64]| {
-        let mut inner = vec![];
+    let from = |index: &[u64], inner: &mut [u64]| {
         for (d, &i) in index.iter().enumerate() {
             let (step, i) = (interior[d] + 1, i as i64 - low[d]);
             if i < 0 || i % step != 0 || i / step >= shape[d] as i64 {
-                return From::Fill;
+                return None;
             }
-            inner.push((i / step) as u64);
+            inner[d] = (i / step) as u64;
         }
-        From::Source(0, inner)
+        Some(0)
     };
     if let Some(out) = rename(cx, std::slice::from_ref(&x), fill, &layout, &from) {
         return bind_converted(cx, result, out);
@@ -788,9 +775,11 @@ pub fn lower_reverse(cx: &mut LowerCx, op: Op, a: Value, dims: &[u32]) -> Result
     let layout = cx.layout_of(result)?;
     let shape = layout.shape().to_vec();
     let reversed = |d: usize| dims.contains(&(d as u32));
-    let from = |index: &[u64]| {
-        let mirror = |(d, &i): (usize, &u64)| if reversed(d) { shape[d] - 1 - i } else { i };
-        From::Source(0, index.iter().enumerate().map(mirror).collect())
+    let from = |index: &[u64], inner: &mut [u64]| {
+        for (d, i) in inner.iter_mut().enumerate() {
+            *i = if reversed(d) { shape[d] - 1 - index[d] } else { index[d] };
+        }
+        Some(0)
     };
     if let Some(out) = rename(cx, std::slice::from_ref(&x), Src::Imm(0), &layout, &from) {
         return bind_converted(cx, result, out);

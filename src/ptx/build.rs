@@ -28,7 +28,7 @@ use crate::error::Loc;
 use cranelift_entity::SecondaryMap;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::{SmallVec, smallvec};
-use std::hash::{Hash, Hasher};
+use std::hash::Hasher;
 
 /// What helpers take and return: a value or a constant.
 pub type Operand = Src<Value>;
@@ -174,31 +174,8 @@ impl RegMap<Value, Value> for Legalize<'_> {
 /// A pure instruction's hash, definitions excluded.
 fn hash_inst(inst: &Inst<Value>) -> u64 {
     let mut h = FxHasher::default();
-    inst.row().hash(&mut h);
-    for field in inst.fields() {
-        match field {
-            Field::Def(..) | Field::Defs(..) => {}
-            Field::Modifier(text) => text.hash(&mut h),
-            Field::Reg(r, _) => r.hash(&mut h),
-            Field::Src(s, _) => s.hash(&mut h),
-            Field::Addr(a, _) => a.hash(&mut h),
-            Field::Srcs(list, _) => list.hash(&mut h),
-            Field::Tied(t, _) => t.input.hash(&mut h),
-            Field::Number(n) => n.hash(&mut h),
-            Field::Param(p) => p.hash(&mut h),
-        }
-    }
+    inst.hash_but_for_names(&mut h);
     h.finish()
-}
-
-/// Equal but for the names of what they define.
-fn same_inst(a: &Inst<Value>, b: &Inst<Value>) -> bool {
-    a.row() == b.row()
-        && a.fields().iter().zip(b.fields().iter()).all(|(a, b)| match (a, b) {
-            (Field::Def(..), Field::Def(..)) => true,
-            (Field::Defs(a, _), Field::Defs(b, _)) => a.len() == b.len(),
-            (a, b) => a == b,
-        })
 }
 
 impl Builder {
@@ -320,7 +297,7 @@ impl Builder {
             && let Some(&first) = self.known.get(&hash)
             && (!self.in_prologue || matches!(self.info[first].def, Def::Op(r, _) if r == self.prologue))
             && let Some(old) = self.definition(first)
-            && same_inst(old, &inst)
+            && old.equal_but_for_names(&inst)
         {
             let mut defs = smallvec![];
             old.for_each_def(|v, _| defs.push(v));

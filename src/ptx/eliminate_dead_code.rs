@@ -119,6 +119,8 @@ impl Marker<'_> {
                 Def::Unknown => {}
                 Def::Inst(r, i) => {
                     if let OpKind::Inst { guard, inst } = &ssa.regions[r].ops[i as usize].kind {
+                        // Whichever of its results is wanted first: a wgmma has as many of them as operands.
+                        inst.for_each_def(|d, _| self.defs[d] = Def::Unknown);
                         inst.for_each_use(|u, _| self.mark(u));
                         if let Some((p, _)) = guard {
                             self.mark(*p);

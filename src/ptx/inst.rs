@@ -307,6 +307,72 @@ macro_rules! renamed {
         $e
     };
 }
+/// Calls `$f` with every register that the field reads; the inputs of tied registers only where asked for.
+macro_rules! field_uses {
+    (reg [$s:expr], $e:ident, $f:ident, $tied:ident) => {
+        $f(*$e, $s)
+    };
+    (src [$s:expr], $e:ident, $f:ident, $tied:ident) => {
+        if let Src::Reg(r) = $e {
+            $f(*r, $s)
+        }
+    };
+    (addr [$s:expr], $e:ident, $f:ident, $tied:ident) => {
+        $f($e.base, $s)
+    };
+    (srcs [$s:expr], $e:ident, $f:ident, $tied:ident) => {
+        let slot = $s;
+        $e.iter().filter_map(|a| a.reg()).for_each(|r| $f(r, slot))
+    };
+    (tied [$s:expr], $e:ident, $f:ident, $tied:ident) => {
+        if $tied == TiedInputs::Included {
+            let slot = $s;
+            $e.input.iter().for_each(|r| $f(*r, slot))
+        }
+    };
+    ($kind:ident $t:tt, $e:ident, $f:ident, $tied:ident) => {};
+}
+/// Calls `$f` with every operand of the field that may be an immediate.
+macro_rules! field_sources {
+    (src [$s:expr], $e:ident, $f:ident) => {
+        $f(*$e, $s)
+    };
+    (srcs [$s:expr], $e:ident, $f:ident) => {
+        let slot = $s;
+        $e.iter().for_each(|a| $f(*a, slot))
+    };
+    ($kind:ident $t:tt, $e:ident, $f:ident) => {};
+}
+/// Calls `$f` with every register that the field defines.
+macro_rules! field_defs {
+    (def [$s:expr], $e:ident, $f:ident) => {
+        $f(*$e, $s)
+    };
+    (defs [$s:expr], $e:ident, $f:ident) => {
+        let slot = $s;
+        $e.iter().for_each(|r| $f(*r, slot))
+    };
+    (tied [$s:expr], $e:ident, $f:ident) => {
+        let slot = $s;
+        $e.output.iter().for_each(|r| $f(*r, slot))
+    };
+    ($kind:ident $t:tt, $e:ident, $f:ident) => {};
+}
+/// What of a field tells instructions apart when the names of what they define do not.
+macro_rules! but_for_names {
+    (def $e:ident) => {
+        ()
+    };
+    (defs $e:ident) => {
+        $e.len()
+    };
+    (tied $e:ident) => {
+        (&$e.input, $e.output.len())
+    };
+    ($kind:ident $e:ident) => {
+        $e
+    };
+}
 /// A field from its printed text.
 macro_rules! parse_field {
     (modifier $t:ident, $text:expr, $cx:expr) => {
@@ -396,6 +462,13 @@ fn parse_list(text: &str) -> Vec<&str> {
     inner.split(',').map(str::trim).filter(|t| !t.is_empty()).collect()
 }
 
+/// Whether the inputs of tied registers count as read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TiedInputs {
+    Included,
+    LeftOut,
+}
+
 /// The tied field among a row's.
 macro_rules! tied_field {
     (tied $e:ident) => {
@@ -451,6 +524,24 @@ macro_rules! define_instructions {
                 }
             }
 
+            fn visit_uses(&self, with: TiedInputs, f: &mut dyn FnMut(R, Slot)) {
+                match self {
+                    $( Inst::$variant { $( $field ),* } => { $( field_uses!($kind $arg, $field, f, with); )* } ),*
+                }
+            }
+
+            fn visit_sources(&self, f: &mut dyn FnMut(Src<R>, Slot)) {
+                match self {
+                    $( Inst::$variant { $( $field ),* } => { $( field_sources!($kind $arg, $field, f); )* } ),*
+                }
+            }
+
+            fn visit_defs(&self, f: &mut dyn FnMut(R, Slot)) {
+                match self {
+                    $( Inst::$variant { $( $field ),* } => { $( field_defs!($kind $arg, $field, f); )* } ),*
+                }
+            }
+
             /// What it does besides defining registers.
             pub fn effects(&self) -> Effects {
                 match self { $( Inst::$variant { $( $field ),* } => $effects ),* }
@@ -469,6 +560,32 @@ macro_rules! define_instructions {
                         $( rename!(defines $kind $arg, $field, m); )*
                         Inst::$variant { $( $field: renamed!($kind $field) ),* }
                     } ),*
+                }
+            }
+
+            /// Equal but for the names of what they define.
+            pub fn equal_but_for_names(&self, other: &Inst<R>) -> bool
+            where
+                R: PartialEq,
+            {
+                match self {
+                    $( Inst::$variant { $( $field ),* } => {
+                        let mine = ($( but_for_names!($kind $field), )*);
+                        let Inst::$variant { $( $field ),* } = other else { return false };
+                        mine == ($( but_for_names!($kind $field), )*)
+                    } ),*
+                }
+            }
+
+            /// Equal for instructions that are [`Inst::equal_but_for_names`].
+            pub fn hash_but_for_names<H: std::hash::Hasher>(&self, state: &mut H)
+            where
+                R: std::hash::Hash,
+            {
+                use std::hash::Hash;
+                self.row().hash(state);
+                match self {
+                    $( Inst::$variant { $( $field ),* } => { $( but_for_names!($kind $field).hash(state); )* } ),*
                 }
             }
 
@@ -549,38 +666,21 @@ impl<R: Copy> Inst<R> {
 
     /// Every register read, tied inputs included.
     pub fn for_each_use(&self, mut f: impl FnMut(R, Slot)) {
-        for field in self.fields() {
-            match field {
-                Field::Reg(r, s) => f(*r, s),
-                Field::Src(Src::Reg(r), s) => f(*r, s),
-                Field::Addr(a, s) => f(a.base, s),
-                Field::Srcs(list, s) => list.iter().filter_map(|a| a.reg()).for_each(|r| f(r, s)),
-                Field::Tied(t, s) => t.input.iter().for_each(|r| f(*r, s)),
-                Field::Src(Src::Imm(_), _)
-                | Field::Modifier(_)
-                | Field::Def(..)
-                | Field::Defs(..)
-                | Field::Number(_)
-                | Field::Param(_) => {}
-            }
-        }
+        self.visit_uses(TiedInputs::Included, &mut f);
+    }
+
+    /// Every register read, tied inputs left out.
+    pub fn for_each_untied_use(&self, mut f: impl FnMut(R, Slot)) {
+        self.visit_uses(TiedInputs::LeftOut, &mut f);
+    }
+
+    /// Every operand where an immediate may stand.
+    pub fn for_each_source(&self, mut f: impl FnMut(Src<R>, Slot)) {
+        self.visit_sources(&mut f);
     }
 
     /// Every register written, tied outputs included.
     pub fn for_each_def(&self, mut f: impl FnMut(R, Slot)) {
-        for field in self.fields() {
-            match field {
-                Field::Def(r, s) => f(*r, s),
-                Field::Defs(list, s) => list.iter().for_each(|r| f(*r, s)),
-                Field::Tied(t, s) => t.output.iter().for_each(|r| f(*r, s)),
-                Field::Reg(..)
-                | Field::Src(..)
-                | Field::Addr(..)
-                | Field::Srcs(..)
-                | Field::Modifier(_)
-                | Field::Number(_)
-                | Field::Param(_) => {}
-            }
-        }
+        self.visit_defs(&mut f);
     }
 }

@@ -59,30 +59,16 @@ pub(super) fn check_inst<R: Copy + fmt::Display>(
     };
     inst.for_each_use(&mut class);
     inst.for_each_def(&mut class);
-    let mut immediate = |s: &Src<R>, slot: Slot| {
+    inst.for_each_source(|s, slot| {
         if let Src::Imm(bits) = s {
             // The copy of a predicate is the one that takes a truth value.
             if slot.literal == LiteralStyle::None && !matches!(inst, Inst::MovPred { .. }) {
                 report("immediate", format!("{bits:#x} where only a register may stand"));
-            } else if *bits & !slot.class.mask() != 0 {
+            } else if bits & !slot.class.mask() != 0 {
                 report("immediate", format!("{bits:#x} does not fit {}", slot.class.ptx_type()));
             }
         }
-    };
-    for field in inst.fields() {
-        match field {
-            Field::Src(s, slot) => immediate(s, slot),
-            Field::Srcs(list, slot) => list.iter().for_each(|s| immediate(s, slot)),
-            Field::Modifier(_)
-            | Field::Def(..)
-            | Field::Reg(..)
-            | Field::Addr(..)
-            | Field::Defs(..)
-            | Field::Tied(..)
-            | Field::Number(_)
-            | Field::Param(_) => {}
-        }
-    }
+    });
     if let Err(expected) = legal::check(inst) {
         report("legal", format!("PTX has no such form: expected {expected}"));
     }

@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 
 /// All violations; none: the form is sound.
 pub fn run(flat: &Flat) -> Vec<Violation> {
-    let mut v = Verifier { flat, found: vec![] };
+    let mut v = Verifier::new(flat);
     v.launch();
     for (b, block) in flat.blocks.iter().enumerate() {
         for (i, fi) in block.insts.iter().enumerate() {
@@ -47,7 +47,7 @@ pub fn run(flat: &Flat) -> Vec<Violation> {
 /// What breaks the rules of registers that asynchronous operations use: `in_flight` and `wgmma_fence`. Labels and register
 /// numbers must be sound.
 pub fn run_asynchronous_registers(flat: &Flat) -> Vec<Violation> {
-    let mut v = Verifier { flat, found: vec![] };
+    let mut v = Verifier::new(flat);
     v.wgmma();
     v.found
 }
@@ -64,6 +64,8 @@ pub fn check(flat: &Flat) -> Result<(), Error> {
 
 struct Verifier<'a> {
     flat: &'a Flat,
+    /// The target's number; 0: none.
+    sm: u16,
     found: Vec<Violation>,
 }
 
@@ -77,6 +79,15 @@ fn successors(t: &Terminator) -> impl Iterator<Item = BlockId> {
 }
 
 impl Verifier<'_> {
+    fn new(flat: &Flat) -> Verifier<'_> {
+        let number = flat.target.trim_start_matches("sm_").trim_end_matches(['a', 'f']);
+        Verifier {
+            flat,
+            sm: number.parse().unwrap_or(0),
+            found: vec![],
+        }
+    }
+
     fn report(&mut self, rule: &'static str, (b, i): (usize, usize), loc: Loc, message: String) {
         self.found.push(Violation {
             rule,
@@ -147,14 +158,7 @@ impl Verifier<'_> {
             }
         }
         let requires = fi.inst.requires();
-        let sm: u16 = self
-            .flat
-            .target
-            .trim_start_matches("sm_")
-            .trim_end_matches(['a', 'f'])
-            .parse()
-            .unwrap_or(0);
-        if sm < requires.sm {
+        if self.sm < requires.sm {
             found.push((
                 "requires",
                 format!("needs sm_{}, the target is {}", requires.sm, self.flat.target),

@@ -3,7 +3,6 @@
 //! A loop becomes a guard and a bottom test: a small condition region is emitted twice, with the same values, so that
 //! they are defined twice (what follows asks for liveness, not for single definitions). Edges that carry copies get a
 //! block of their own, which vanishes when its copies do.
-use super::liveness::for_each_untied_use;
 use crate::error::Loc;
 use crate::ptx::evaluate::{NoFunctions, evaluate};
 use crate::ptx::inst::{Effects, Inst};
@@ -94,7 +93,7 @@ pub(super) fn linearize(ssa: &Ssa) -> (Linear<'_>, SecondaryMap<Value, Option<u6
                     if let Some((p, _)) = guard {
                         read[*p] = true;
                     }
-                    for_each_untied_use(inst, |v| read[v] = true);
+                    inst.for_each_untied_use(|v, _| read[v] = true);
                 }
                 OpKind::If { cond, .. } => read[*cond] = true,
                 OpKind::Loop { cond, .. } => {

@@ -49,29 +49,10 @@ impl Step<'_> {
                     // The inputs were copied: the outputs are read and written in place.
                     Some(tied) => {
                         tied.output.iter().for_each(|v| f(*v));
-                        for_each_untied_use(inst, f);
+                        inst.for_each_untied_use(|v, _| f(v));
                     }
                 }
             }
-        }
-    }
-}
-
-/// The uses that are not tied.
-pub(super) fn for_each_untied_use(inst: &Inst<Value>, mut f: impl FnMut(Value)) {
-    for field in inst.fields() {
-        match field {
-            Field::Reg(r, _) => f(*r),
-            Field::Src(Src::Reg(r), _) => f(*r),
-            Field::Addr(a, _) => f(a.base),
-            Field::Srcs(list, _) => list.iter().filter_map(|s| s.reg()).for_each(&mut f),
-            Field::Src(Src::Imm(_), _)
-            | Field::Tied(..)
-            | Field::Modifier(_)
-            | Field::Def(..)
-            | Field::Defs(..)
-            | Field::Number(_)
-            | Field::Param(_) => {}
         }
     }
 }
