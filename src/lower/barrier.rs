@@ -5,6 +5,7 @@
 //! wait counts for the warp that waited, so that nothing more is needed before an arrival that frees its operands.
 use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
+use super::feeding_loops::FeedingPart;
 use super::view;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AllocKind, ClusterBarrier, Group, Index, Kernel, Op, Place, RefUse, Value};
@@ -236,29 +237,16 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
     let (parity, _, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
     let timeout = cx.kernel.compiler_params.wait_timeout_ns;
-    let remote = matches!(
-        &cx.kernel.allocs[barrier.alloc].kind,
-        AllocKind::Barrier { cluster: Some(_), .. }
-    );
     let inst = if timeout != 0 {
         Inst::MbarrierWaitTimeout {
             addr,
             parity,
             ns: timeout.min(i64::MAX as u64) as i64,
         }
-    } else if remote && cx.kernel.cluster_size() > 1 {
-        Inst::MbarrierWait { addr, parity }
     } else {
         Inst::MbarrierWait { addr, parity }
     };
-    if cx.plan.feeding.waits[op] {
-        let warp = cx.b.warp_in_warpgroup();
-        let issues = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
-        cx.if_then(issues, |cx| {
-            cx.b.inst(inst);
-            Ok(())
-        })?;
-    } else {
+    if cx.feeding != Some(FeedingPart::Counts) {
         cx.b.inst(inst);
     }
     cx.bind_scalar(cx.result(op), flipped);

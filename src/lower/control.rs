@@ -4,6 +4,7 @@
 //! together again inside, in the layout that inference gave the parameter or result.
 use super::cx::{Carried, LowerCx};
 use super::emit::{S, V};
+use super::feeding_loops::FeedingPart;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, Group, Op, OpKind, Region, Type, Value};
@@ -120,10 +121,60 @@ pub fn counter(cx: &LowerCx, v: Value) -> (IntType, CompareType, Class) {
     }
 }
 
+pub fn lower_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
+    if cx.plan.feeding.loops[op] {
+        return lower_feeding_loop(cx, op);
+    }
+    lower_any_loop(cx, op)
+}
+
+fn lower_any_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
+    match &cx.kernel.ops[op].kind {
+        OpKind::For { .. } => lower_for(cx, op),
+        OpKind::While { inits, cond, body } => lower_while(cx, op, inits, *cond, *body),
+        _ => Err(Error::internal("not a loop")),
+    }
+}
+
+/// `if this is the first warp { the loop } else { what it computes, if somebody asks }`. All results are scalars.
+fn lower_feeding_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
+    let results = &cx.kernel.ops[op].results;
+    let counted: Vec<Value> = results.iter().copied().filter(|v| cx.is_used(*v)).collect();
+    let part = |cx: &mut LowerCx, part: FeedingPart| -> Result<Vec<S>> {
+        cx.feeding = Some(part);
+        let done = lower_any_loop(cx, op);
+        cx.feeding = None;
+        done?;
+        counted.iter().map(|v| cx.scalar(*v)).collect()
+    };
+    let classes: Vec<Class> = counted.iter().map(|v| scalar_class(cx.ty(*v).dtype())).collect();
+    let warp = cx.b.warp_in_warpgroup();
+    let issues = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
+    let out = cx.if_else(
+        issues,
+        &classes,
+        |cx| part(cx, FeedingPart::Issues),
+        |cx| {
+            if counted.is_empty() {
+                Ok(vec![])
+            } else {
+                part(cx, FeedingPart::Counts)
+            }
+        },
+    )?;
+    for (v, s) in counted.iter().zip(out) {
+        if let Src::Reg(reg) = s {
+            cx.b.claim_uniform(reg, uniformity(cx, *v));
+        }
+        cx.bind_scalar(*v, s);
+    }
+    Ok(())
+}
+
 /// Loops of so many iterations at most become straight code where the user says so.
 const MAX_STRAIGHT: u64 = 256;
 
-pub fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
+fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
     let kernel = cx.kernel;
     let OpKind::For {
         lower,
@@ -208,7 +259,7 @@ pub fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
     bind_all(cx, results, carries, &now)
 }
 
-pub fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Region) -> Result<()> {
+fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Region) -> Result<()> {
     let kernel = cx.kernel;
     let (cond_params, body_params) = (&kernel.regions[cond].params, &kernel.regions[body].params);
     let parts = take_all_apart(cx, inits, body_params)?;

@@ -1,6 +1,7 @@
 //! What lowering shares: the program under construction, lowered values, cached ids and pointers.
 use super::allocate::Allocation;
 use super::emit::{ALL_LANES, S, V};
+use super::feeding_loops::FeedingPart;
 use super::target::Target;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use super::{dispatch, relayout};
@@ -37,6 +38,8 @@ pub struct LowerCx<'a> {
     pub env: SecondaryMap<ir::Value, Option<Lowered>>,
     /// Who executes what is being lowered: a warpgroup or a warp.
     pub group: Group,
+    /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
+    pub feeding: Option<FeedingPart>,
     pub entry: Entry,
     /// Values that some op or region uses.
     used: SecondaryMap<ir::Value, bool>,
@@ -74,6 +77,7 @@ impl<'a> LowerCx<'a> {
             b: Builder::new(),
             env: SecondaryMap::new(),
             group: kernel.regions[kernel.body].group,
+            feeding: None,
             entry: Entry::default(),
             used: used_values(kernel),
             extra: vec![],

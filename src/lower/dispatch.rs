@@ -101,8 +101,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::AccRead { acc } => wgmma::lower_acc_read(cx, op, acc),
         OpKind::Mma { acc, a, b } => wgmma::lower_mma(cx, op, *acc, *a, *b),
 
-        OpKind::For { .. } => control::lower_for(cx, op),
-        OpKind::While { inits, cond, body } => control::lower_while(cx, op, inits, *cond, *body),
+        OpKind::For { .. } | OpKind::While { .. } => control::lower_loop(cx, op),
         OpKind::Switch { selector, arms } => control::lower_switch(cx, op, *selector, arms),
         OpKind::Scope {
             allocs,

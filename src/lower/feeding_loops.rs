@@ -1,9 +1,12 @@
 //! Loops in which a warpgroup does nothing but feed: it waits for mbarriers and issues bulk loads.
 //!
 //! The lane that issues copies is one of the warpgroup's first warp, and what the waits order are its copies. So the other
-//! warps do not wait there: they count phases, run through the loop, and meet the first warp behind it. If each warp waited
-//! by itself, one that fell two phases behind would wait for a phase that is long past, for ever; and a warpgroup barrier
-//! in each iteration, which would keep them together, is what the feeding warpgroup can least afford.
+//! warps do not wait there: they count phases, where somebody asks for them, and meet the first warp behind the loop. If each
+//! warp waited by itself, one that fell two phases behind would wait for a phase that is long past, for ever; and a
+//! warpgroup barrier in each iteration, which would keep them together, is what the feeding warpgroup can least afford.
+//!
+//! The loop is lowered once for each part ([`FeedingPart`]), under one branch: within it nothing asks again which warp this is,
+//! and the assembler keeps the copies' addresses in uniform registers.
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
@@ -14,6 +17,15 @@ pub struct FeedingLoops {
     pub loops: SecondaryMap<Op, bool>,
     /// The waits in them.
     pub waits: SecondaryMap<Op, bool>,
+}
+
+/// For whom a feeding loop is lowered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FeedingPart {
+    /// The first warp: it waits and issues.
+    Issues,
+    /// The other warps: only what the loop computes is left.
+    Counts,
 }
 
 pub fn find(kernel: &Kernel) -> FeedingLoops {

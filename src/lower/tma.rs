@@ -5,6 +5,7 @@
 //! in the one that issued.
 use super::cx::LowerCx;
 use super::emit::{S, V};
+use super::feeding_loops::FeedingPart;
 use super::{barrier, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -171,14 +172,15 @@ fn check_alignment(smem: &SmemView, plan: &CopyPlan) -> Result<()> {
     Ok(())
 }
 
-/// `f` in the one thread that issues copies; all threads of the group are here.
+/// `f` in the one thread that issues copies; all threads of the group, or of the part of it that feeds, are here.
 fn in_issuer(cx: &mut LowerCx, f: impl FnOnce(&mut LowerCx) -> Result<()>) -> Result<()> {
-    match cx.group {
-        Group::Warp => {
+    match (cx.group, cx.feeding) {
+        (_, Some(FeedingPart::Counts)) => Ok(()),
+        (Group::Warp, _) | (_, Some(FeedingPart::Issues)) => {
             let leader = cx.b.elect();
             cx.if_then(leader.into(), f)
         }
-        Group::Warpgroup | Group::Block => {
+        (Group::Warpgroup | Group::Block, None) => {
             let warp = cx.b.warp_in_warpgroup();
             let first = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
             cx.if_then(first, |cx| {
