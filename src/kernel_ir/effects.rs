@@ -1,7 +1,9 @@
 //! What ops do to memory.
 use super::entities::Alloc;
+use super::kernel::Kernel;
 use super::op::{MmaOperand, OpKind};
 use super::view::RefUse;
+use cranelift_entity::SecondaryMap;
 use smallvec::SmallVec;
 
 /// How memory is accessed (PTX ISA, "Proxies").
@@ -95,6 +97,17 @@ pub fn of(kind: &OpKind) -> SmallVec<[Effect<'_>; 2]> {
         _ => {}
     }
     out
+}
+
+/// The allocations that some op of the kernel writes through one of these proxies.
+pub fn written(kernel: &Kernel, through: impl Fn(Proxy) -> bool) -> SecondaryMap<Alloc, bool> {
+    let mut written = SecondaryMap::new();
+    kernel.for_each_op(&mut |op| {
+        for effect in of(&kernel.ops[op].kind) {
+            written[effect.alloc] |= effect.access.writes() && through(effect.proxy);
+        }
+    });
+    written
 }
 
 fn push_effect<'a>(out: &mut SmallVec<[Effect<'a>; 2]>, view: &'a RefUse, proxy: Proxy, access: Access) {

@@ -237,12 +237,21 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
     let (parity, _, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
     let timeout = cx.kernel.compiler_params.wait_timeout_ns;
+    let from_peers = cx.kernel.cluster_size() > 1
+        && matches!(
+            cx.kernel.allocs[barrier.alloc].kind,
+            AllocKind::Barrier { cluster: Some(_), .. }
+        );
     let inst = if timeout != 0 {
         Inst::MbarrierWaitTimeout {
             addr,
             parity,
             ns: timeout.min(i64::MAX as u64) as i64,
         }
+    } else if from_peers && cx.rereads {
+        // What other blocks of the cluster stored to device memory is seen behind an acquire of their scope, which empties the
+        // L1 cache: only kernels that look need it.
+        Inst::MbarrierWaitCluster { addr, parity }
     } else {
         Inst::MbarrierWait { addr, parity }
     };
@@ -254,6 +263,9 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
 }
 
 pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
+    if cx.group != Group::Warp {
+        return Err(cx.unsupported(op, "barrier_test outside of a warp region"));
+    }
     let (parity, old, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
     let done = cx.b.inst(Inst::MbarrierTest {
@@ -261,9 +273,6 @@ pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
         addr,
         parity,
     })[0];
-    if cx.group != Group::Warp {
-        return Err(cx.unsupported(op, "barrier_test outside of a warp region"));
-    }
     // Lanes may look at different moments: the first lane's answer counts.
     let word = cx.b.select(BitType::B32, done, Src::u32(1), Src::u32(0));
     let word = cx.b.r32(word);

@@ -41,6 +41,8 @@ pub struct LowerCx<'a> {
     /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
     pub feeding: Option<FeedingPart>,
     pub entry: Entry,
+    /// Whether the kernel loads from device memory that it writes, too.
+    pub rereads: bool,
     /// Values that some op or region uses.
     used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
@@ -79,6 +81,7 @@ impl<'a> LowerCx<'a> {
             group: kernel.regions[kernel.body].group,
             feeding: None,
             entry: Entry::default(),
+            rereads: rereads(kernel),
             used: used_values(kernel),
             extra: vec![],
             lacks_scratch: None,
@@ -601,6 +604,17 @@ impl<'a> LowerCx<'a> {
     pub fn ty(&self, v: ir::Value) -> &'a Type {
         self.kernel.ty(v)
     }
+}
+
+fn rereads(kernel: &Kernel) -> bool {
+    let written = ir::effects::written(kernel, |_| true);
+    let mut rereads = false;
+    kernel.for_each_op(&mut |op| {
+        if let ir::OpKind::Load { src } = &kernel.ops[op].kind {
+            rereads |= written[src.alloc] && kernel.allocs[src.alloc].is_gmem();
+        }
+    });
+    rereads
 }
 
 fn used_values(kernel: &Kernel) -> SecondaryMap<ir::Value, bool> {

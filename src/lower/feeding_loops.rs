@@ -29,17 +29,9 @@ pub enum FeedingPart {
 }
 
 pub fn find(kernel: &Kernel) -> FeedingLoops {
-    let mut written = SecondaryMap::new();
-    kernel.for_each_op(&mut |op| {
-        for effect in effects::of(&kernel.ops[op].kind) {
-            if effect.access.writes() {
-                written[effect.alloc] = true;
-            }
-        }
-    });
     let mut finder = Finder {
         kernel,
-        written,
+        written: effects::written(kernel, |_| true),
         found: FeedingLoops::default(),
     };
     finder.region(kernel.body);

@@ -34,6 +34,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
     let automatic = !kernel.compiler_params.unsafe_no_auto_barriers;
     let roots = roots(kernel);
     let mut pass = Pass {
+        written: effects::written(kernel, |proxy| proxy == effects::Proxy::Generic),
         assignment,
         allocation,
         roots,
@@ -108,6 +109,8 @@ struct Pass<'a> {
     assignment: &'a Assignment,
     allocation: &'a Allocation,
     roots: SecondaryMap<Alloc, Option<Alloc>>,
+    /// What the lanes write anywhere in the kernel.
+    written: SecondaryMap<Alloc, bool>,
     automatic: bool,
     placed: u32,
     first_scope: bool,
@@ -288,7 +291,7 @@ impl Pass<'_> {
                     lanes: self.lanes(kernel, src, result),
                 };
                 self.hazard(kernel, state, mode, out, &access, &[What::Write], loc);
-                if self.written(kernel, src.alloc) {
+                if self.written[src.alloc] {
                     state.add(access);
                 }
             }
@@ -409,19 +412,6 @@ impl Pass<'_> {
             _ => {}
         }
         Ok(())
-    }
-
-    /// Whether any op of the kernel writes this GMEM allocation with its lanes.
-    fn written(&self, kernel: &Kernel, alloc: Alloc) -> bool {
-        let mut written = false;
-        kernel.for_each_op(&mut |op| {
-            if let OpKind::Store { dst, .. } | OpKind::Swap { dst, .. } | OpKind::AtomicUpdate { dst, .. } =
-                &kernel.ops[op].kind
-            {
-                written |= dst.alloc == alloc;
-            }
-        });
-        written
     }
 
     fn loop_(&mut self, kernel: &mut Kernel, kind: &OpKind, state: &mut State, mode: Mode) -> Result<()> {
