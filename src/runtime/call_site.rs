@@ -134,7 +134,13 @@ impl CallSite {
     ) -> Result<(), Error> {
         let loaded = self.artifact.loaded(device)?;
         let mut addresses: SmallVec<[u64; 64]> = SmallVec::new();
-        self.gather(operands, buffers, |buffer| addresses.push(buffer.address as u64))?;
+        self.gather(
+            operands,
+            buffers,
+            |b| b.address,
+            has_its_size,
+            |buffer| addresses.push(buffer.address as u64),
+        )?;
         loaded.launch(stream, &addresses)
     }
 
@@ -146,20 +152,15 @@ impl CallSite {
         operands: usize,
         addresses: &[usize],
     ) -> Result<(), Error> {
-        if operands != self.operands || addresses.len() - operands != self.results {
-            return Err(self.mismatch(operands, addresses.len() - operands));
-        }
         let loaded = self.artifact.loaded(device)?;
         let mut ordered: SmallVec<[u64; 64]> = SmallVec::new();
-        for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
-            let address = addresses[place.index(operands)];
-            if let Some(operand) = spec.alias_of
-                && addresses[operand as usize] != address
-            {
-                return Err(lost_alias(index, operand));
-            }
-            ordered.push(address as u64);
-        }
+        self.gather(
+            operands,
+            addresses,
+            |address| address,
+            |_, _, _| Ok(()),
+            |address| ordered.push(address as u64),
+        )?;
         loaded.launch(stream, &ordered)
     }
 
@@ -176,35 +177,39 @@ impl CallSite {
         buffers: &[BufferView],
     ) -> Result<(), Error> {
         let mut host: SmallVec<[HostBuffer; 64]> = SmallVec::new();
-        self.gather(operands, buffers, |buffer| {
-            host.push(HostBuffer {
-                address: buffer.address as *mut u8,
-                bytes: buffer.bytes,
-            })
-        })?;
+        self.gather(
+            operands,
+            buffers,
+            |b| b.address,
+            has_its_size,
+            |buffer| {
+                host.push(HostBuffer {
+                    address: buffer.address as *mut u8,
+                    bytes: buffer.bytes,
+                })
+            },
+        )?;
         // SAFETY: as our caller promises.
         unsafe { host::run(&self.artifact, &host) }.map(drop)
     }
 
-    /// Gives the launch's buffers in its numbering, after checking that they are what was compiled for: a wrong size
-    /// would be a wild read on the device.
-    fn gather(&self, operands: usize, buffers: &[BufferView], mut take: impl FnMut(BufferView)) -> Result<(), Error> {
+    /// Gives the call's buffers in the launch's numbering, each after its check. `address`: where a buffer is.
+    fn gather<B: Copy>(
+        &self,
+        operands: usize,
+        buffers: &[B],
+        address: impl Fn(B) -> usize,
+        check: impl Fn(usize, &BufferSpec, B) -> Result<(), Error>,
+        mut take: impl FnMut(B),
+    ) -> Result<(), Error> {
         if operands != self.operands || buffers.len() - operands != self.results {
             return Err(self.mismatch(operands, buffers.len() - operands));
         }
         for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
             let buffer = buffers[place.index(operands)];
-            // Scratch may be larger than needed: the program may come from a version that needed more.
-            let fits = buffer.bytes == spec.bytes || spec.role == BufferRole::Scratch && buffer.bytes > spec.bytes;
-            if !fits {
-                return Err(
-                    Error::internal(format!("buffer {index} of the custom call has the wrong size"))
-                        .expected(format!("{} bytes ({})", spec.bytes, spec.text))
-                        .got(format!("{} bytes", buffer.bytes)),
-                );
-            }
+            check(index, spec, buffer)?;
             if let Some(operand) = spec.alias_of
-                && buffers[operand as usize].address != buffer.address
+                && address(buffers[operand as usize]) != address(buffer)
             {
                 return Err(lost_alias(index, operand));
             }
@@ -226,6 +231,19 @@ impl CallSite {
         .got(format!("{operands} operands and {results} results"))
         .remedy("the program was made by another version of smalt: lower it again")
     }
+}
+
+/// A wrong size would be a wild read on the device.
+fn has_its_size(index: usize, spec: &BufferSpec, buffer: BufferView) -> Result<(), Error> {
+    // Scratch may be larger than needed: the program may come from a version that needed more.
+    if buffer.bytes == spec.bytes || spec.role == BufferRole::Scratch && buffer.bytes > spec.bytes {
+        return Ok(());
+    }
+    Err(
+        Error::internal(format!("buffer {index} of the custom call has the wrong size"))
+            .expected(format!("{} bytes ({})", spec.bytes, spec.text))
+            .got(format!("{} bytes", buffer.bytes)),
+    )
 }
 
 #[cold]
