@@ -3,7 +3,8 @@
     PYTHONPATH=jax_plugin:. python benchmarks/hopper_matmul.py [--size 8192] [--quick] [--json out.json]
 
 For every legal configuration of the tuning space: device time of both (CUPTI, medians of interleaved runs on the same N(0,1)
-inputs), their ratio, and the results of both against float32. The table is last.
+inputs), their ratio, and the results of both against float32. The table is last. Where the L2 cache limits (tiles of 256x64), times
+depend on where a process's arrays lie, for both compilers: `--processes 5` takes each configuration's medians over as many.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import functools
 import itertools
 import json
 import os
+import pathlib
+import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import jax
@@ -24,6 +28,8 @@ from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hm
 
 import smalt
 from benchmarks.common import describe_machine, geometric_mean, interleaved, median
+
+Row = dict[str, Any]
 
 M, N = hm.MatmulDimension.M, hm.MatmulDimension.N
 SIZES: dict[str, tuple[int, int, int, Any]] = {
@@ -70,17 +76,10 @@ def error(out: Any, reference: Any) -> float:
     return float(difference / jnp.linalg.norm(reference))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--size", help="only sizes whose name contains this")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--iterations", type=int, default=6)
-    parser.add_argument("--json")
-    parser.add_argument("--config", type=int, action="append", help="only these positions of the tuning space")
-    options = parser.parse_args()
+def measure(options: argparse.Namespace) -> list[Row]:
+    """A row for each configuration that is legal for the peer."""
     print(describe_machine(), flush=True)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for size, (m, n, k, dtype) in SIZES.items():
         if options.size and options.size not in size:
             continue
@@ -94,7 +93,7 @@ def main() -> int:
         programs = [[pool.submit(compiled, smalts, config, (a, b)) for smalts in (False, True)] for _, config in chosen]
         pool.shutdown(wait=True)
         for (position, config), (stock_program, our_program) in zip(chosen, programs):
-            row: dict[str, Any] = {"size": size, "config": name(config), "position": position}
+            row: Row = {"size": size, "config": name(config), "position": position}
             try:
                 stock = stock_program.result()
             except Exception as e:  # Illegal for the peer (registers, shared memory): not part of the space.
@@ -117,11 +116,40 @@ def main() -> int:
                 row["failed"] = str(e)[:2000]
                 print(f"{size}: {name(config)}: FAILED {str(e)[:400]}", flush=True)
             rows.append(row)
-    if options.json:
-        with open(options.json, "w") as f:
-            json.dump(rows, f, indent=1)
+    return rows
+
+
+def in_processes(count: int) -> list[Row]:
+    """The same measurement in `count` processes, one after the other: the medians of their ratios and times."""
+    runs: list[list[Row]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(count):
+            path = pathlib.Path(folder, f"{i}.json")
+            subprocess.run([sys.executable, *sys.argv, "--processes", "1", "--json", str(path)], check=False)
+            runs.append(json.loads(path.read_text()))
+    rows: list[Row] = []
+    for same in zip(*runs, strict=True):
+        assert len({(r["size"], r["config"]) for r in same}) == 1
+        failed = [r for r in same if "failed" in r]
+        row = dict(failed[0] if failed else same[0])
+        if not failed:
+            for key in ("mosaic us", "smalt us", "ratio"):
+                row[key] = median([r[key] for r in same])
+            row["ratios"] = [r["ratio"] for r in same]
+            row["equal bits"] = all(r["equal bits"] for r in same)
+            row["error"] = max(r["error"] for r in same)
+        rows.append(row)
+    return rows
+
+
+def report(rows: list[Row]) -> int:
+    """Prints the table; 1 if something is wrong."""
     ok = [r for r in rows if "ratio" in r]
-    print(f"\n{'size':22} configs  worst  geometric mean  best smalt us  best mosaic us  max error")
+    print("\nslowest beside the peer:")
+    for r in sorted(ok, key=lambda r: -r["ratio"])[:5]:
+        runs = ", ".join(f"{x:.4f}" for x in r.get("ratios", []))
+        print(f"  {r['size']}: {r['config']}: {r['ratio']:.4f}" + (f" (of {runs})" if runs else ""))
+    print(f"\n{'size':22} configs  worst  geometric mean  best smalt us  best mosaic us  max error  equal bits")
     for size in SIZES:
         these = [r for r in ok if r["size"] == size]
         if these:
@@ -129,12 +157,28 @@ def main() -> int:
             print(
                 f"{size:22} {len(these):7} {max(ratios):6.4f} {geometric_mean(ratios):15.4f} "
                 f"{min(r['smalt us'] for r in these):14.1f} {min(r['mosaic us'] for r in these):15.1f} "
-                f"{max(r['error'] for r in these):10.2e}"
+                f"{max(r['error'] for r in these):10.2e} {sum(r['equal bits'] for r in these):11}"
             )
     failed = len(rows) - len(ok)
     wrong = [r for r in ok if not np.isfinite(r["error"]) or r["error"] > 2 * r["stock error"] + 1e-6]
     print(f"failed: {failed}, wrong: {len(wrong)}")
     return 1 if failed or wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", help="only sizes whose name contains this")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--iterations", type=int, default=6)
+    parser.add_argument("--processes", type=int, default=1, help="measure in so many processes, and take medians")
+    parser.add_argument("--json")
+    parser.add_argument("--config", type=int, action="append", help="only these positions of the tuning space")
+    options = parser.parse_args()
+    rows = measure(options) if options.processes == 1 else in_processes(options.processes)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
+    return report(rows)
 
 
 if __name__ == "__main__":
