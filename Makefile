@@ -15,7 +15,7 @@ export SMALT_XLA_FFI_INCLUDE_DIR ?= $(shell $(PYTHON) scripts/xla_headers.py)
 .PHONY: demo test gpu-test build wheel venv lint clean FORCE
 
 demo: build
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m examples.demo
 
 build: venv $(LIBRARY)
 

@@ -28,7 +28,7 @@ from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hm
 
 import smalt
 from benchmarks.common import standalone
-from examples.demo import specialised_matmul
+from examples.matmul import matmul as specialised_matmul
 
 
 def arithmetic(x: Any, steps: int = 2000) -> Any:

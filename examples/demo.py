@@ -1,7 +1,7 @@
 """Runs real Pallas:Mosaic-GPU kernels through smalt, inside `jax.jit` programs, and checks them against NumPy.
 
 On a machine with an NVIDIA GPU they run there; without one the same PTX instructions run in smalt's emulator (smaller sizes).
-    make demo        or        PYTHONPATH=jax_plugin python examples/demo.py
+    make demo        or        PYTHONPATH=jax_plugin python -m examples.demo
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import smalt
+from examples.matmul import matmul as specialised_matmul
 
 ON_GPU = jax.default_backend() == "gpu"
-SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
 def kernel(body: Callable[..., Any], out: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -41,72 +41,6 @@ def scaled_sum(x: jax.Array, y: jax.Array, tile: int = 128) -> jax.Array:
         )(x_gmem, y_gmem, o_gmem)
 
     return kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, y)
-
-
-def specialised_matmul(a: jax.Array, b: jax.Array, tile_m: int = 128, tile_n: int = 128, tile_k: int = 64, depth: int = 3) -> jax.Array:
-    """A warp-specialised matmul: one warpgroup copies, two compute; a ring of `depth` slots with barriers both ways."""
-    (m, k), n = a.shape, b.shape[1]
-    steps = k // tile_k
-
-    def body(a_gmem: Any, b_gmem: Any, o_gmem: Any, a_smem: Any, b_smem: Any, o_smem: Any, full: Any, empty: Any) -> None:
-        wg = jax.lax.axis_index("wg")
-        rows = pl.ds(jax.lax.axis_index("m") * 2 * tile_m, 2 * tile_m)
-        columns = pl.ds(jax.lax.axis_index("n") * tile_n, tile_n)
-
-        @pl.when(wg == 2)
-        def _produce() -> None:
-            plgpu.set_max_registers(40, action="decrease")
-
-            def step(i: Any, _: None) -> None:
-                slot = jax.lax.rem(i, depth)
-
-                @pl.when(i >= depth)
-                def _wait() -> None:
-                    plgpu.barrier_wait(empty.at[slot])
-
-                ks = pl.ds(i * tile_k, tile_k)
-                plgpu.copy_gmem_to_smem(a_gmem.at[rows, ks], a_smem.at[slot], full.at[slot])
-                plgpu.copy_gmem_to_smem(b_gmem.at[ks, columns], b_smem.at[slot], full.at[slot])
-
-            jax.lax.fori_loop(0, steps, step, None)
-
-        @pl.when(wg < 2)
-        def _compute() -> None:
-            plgpu.set_max_registers(232, action="increase")
-
-            def accumulate(acc: Any) -> Any:
-                def step(i: Any, _: None) -> None:
-                    slot = jax.lax.rem(i, depth)
-                    plgpu.barrier_wait(full.at[slot])
-                    plgpu.wgmma(acc, a_smem.at[slot, pl.ds(wg * tile_m, tile_m)], b_smem.at[slot])
-                    plgpu.wgmma_wait(0)
-                    plgpu.barrier_arrive(empty.at[slot])
-
-                jax.lax.fori_loop(0, steps, step, None)
-                return acc[...]
-
-            acc = pl.run_scoped(accumulate, plgpu.ACC((tile_m, tile_n), jnp.float32))
-            o_smem[wg] = acc.astype(o_gmem.dtype)
-            plgpu.commit_smem()
-            own = pl.ds(jax.lax.axis_index("m") * 2 * tile_m + wg * tile_m, tile_m)
-            plgpu.copy_smem_to_gmem(o_smem.at[wg], o_gmem.at[own, columns])
-            plgpu.wait_smem_to_gmem(0)
-
-    return kernel(
-        body,
-        jax.ShapeDtypeStruct((m, n), a.dtype),
-        scratch_types=[
-            plgpu.SMEM((depth, 2 * tile_m, tile_k), a.dtype, transforms=SWIZZLED),
-            plgpu.SMEM((depth, tile_k, tile_n), a.dtype, transforms=SWIZZLED),
-            plgpu.SMEM((2, tile_m, tile_n), a.dtype, transforms=SWIZZLED),
-            plgpu.Barrier(num_arrivals=2, num_barriers=depth),
-            plgpu.Barrier(num_arrivals=2, num_barriers=depth),
-        ],
-        grid=(m // (2 * tile_m), n // tile_n),
-        grid_names=("m", "n"),
-        num_threads=3,
-        thread_name="wg",
-    )(a, b)
 
 
 def shipped_matmul(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ import pytest
 
 import smalt
 from smalt import _native
+from examples.matmul import matmul
 from tests.corpus import load_all
 from tests.corpus.case import EXACT, kernel, like, x64
 from tests.kernels import hard
@@ -45,6 +46,26 @@ def test_random_programs_equal_numpy(first: int) -> None:
             results = jax.block_until_ready(batch(chosen)(inputs))
         for p, got, given in zip(chosen, results, inputs):
             p.check(got, given)
+
+
+# ------------------------------------------------------------------------------------------ a matmul with everything written down
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_annotated_matmul(cluster: int, dtype: Any) -> None:
+    """Ring, roles, register counts, multicast: right, and on a GPU with the emulator's bits."""
+    rng = np.random.default_rng(cluster)
+    a, b = (np.asarray(rng.standard_normal(shape), dtype) for shape in ((512, 640), (640, 256)))
+    f = jax.jit(lambda a, b: matmul(a, b, cluster=cluster))
+    with enabled():
+        out = np.asarray(f(a, b))
+        if ON_GPU:
+            cpu = jax.devices("cpu")[0]
+            assert np.asarray(f(jax.device_put(a, cpu), jax.device_put(b, cpu))).tobytes() == out.tobytes()
+    reference = a.astype(np.float64) @ b.astype(np.float64)
+    error = np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference)
+    assert error < float(jnp.finfo(dtype).eps) / 4
 
 
 # ------------------------------------------------------------------------------------------ kernels that a toy would fail
