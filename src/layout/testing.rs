@@ -42,21 +42,6 @@ pub fn arbitrary_shape(rng: &mut Rng) -> Vec<u64> {
     (0..rank).map(|_| rng.pick(sizes)).collect()
 }
 
-pub const NAMES: [&str; 12] = [
-    "WGMMA",
-    "WGMMA_ROW",
-    "WGMMA_COL",
-    "WGMMA_8BIT",
-    "WGMMA_UPCAST_2X",
-    "WGMMA_UPCAST_4X",
-    "WGMMA_TRANSPOSED",
-    "TCGEN05",
-    "TCGEN05_TRANSPOSED",
-    "TCGEN05_ROW",
-    "TCGEN05_TMEM_NATIVE",
-    "TMA_INDICES",
-];
-
 /// A random layout of a warpgroup: one of Mosaic's, strided, replicated, a splat, or random digits.
 pub fn arbitrary_layout(rng: &mut Rng, shape: Option<&[u64]>) -> RegisterLayout {
     let shape = shape.map_or_else(|| arbitrary_shape(rng), <[u64]>::to_vec);
@@ -64,7 +49,7 @@ pub fn arbitrary_layout(rng: &mut Rng, shape: Option<&[u64]>) -> RegisterLayout 
     loop {
         let layout = match rng.below(8) {
             0..=2 => {
-                let tiled = TiledLayout::by_name(rng.pick(&NAMES)).unwrap();
+                let tiled = TiledLayout::by_name(rng.pick(&TiledLayout::NAMES)).unwrap();
                 match tiled.instantiate(&shape) {
                     // Padding a lot is legal but makes tests slow.
                     Ok(l) if u64::from(l.slots()) <= 64.max(2 * n / 32) => l,

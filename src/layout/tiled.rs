@@ -464,26 +464,28 @@ impl TiledLayout {
         })
     }
 
+    /// The names that [`TiledLayout::by_name`] knows.
+    pub const NAMES: [&str; 12] = [
+        "WGMMA",
+        "WGMMA_ROW",
+        "WGMMA_COL",
+        "WGMMA_8BIT",
+        "WGMMA_UPCAST_2X",
+        "WGMMA_UPCAST_4X",
+        "WGMMA_TRANSPOSED",
+        "TCGEN05",
+        "TCGEN05_TRANSPOSED",
+        "TCGEN05_ROW",
+        "TCGEN05_TMEM_NATIVE",
+        "TMA_INDICES",
+    ];
+
     /// The name of a layout, for reports: the first named layout that places an array of this shape equally.
     pub fn name_of(layout: &RegisterLayout) -> Option<&'static str> {
-        const NAMES: [&str; 12] = [
-            "WGMMA",
-            "WGMMA_ROW",
-            "WGMMA_COL",
-            "WGMMA_8BIT",
-            "WGMMA_UPCAST_2X",
-            "WGMMA_UPCAST_4X",
-            "WGMMA_TRANSPOSED",
-            "TCGEN05",
-            "TCGEN05_TRANSPOSED",
-            "TCGEN05_ROW",
-            "TCGEN05_TMEM_NATIVE",
-            "TMA_INDICES",
-        ];
         if layout.is_splat() {
             return Some("WG_SPLAT");
         }
-        NAMES.into_iter().find(|name| {
+        Self::NAMES.into_iter().find(|name| {
             let tiled = Self::by_name(name).expect("a known name");
             tiled.instantiate(layout.shape()).is_ok_and(|l| l == *layout)
         })

@@ -245,7 +245,9 @@ impl Pass<'_> {
                 self.hazard(kernel, state, mode, out, &access, &[What::Write], loc);
                 state.add(access);
             }
-            OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } if Self::in_smem(kernel, dst) => {
+            OpKind::Store { dst, value } | OpKind::Swap { dst, value } | OpKind::AtomicUpdate { dst, value, .. }
+                if Self::in_smem(kernel, dst) =>
+            {
                 let access = Access {
                     root: self.root(dst.alloc),
                     what: What::Write,
@@ -260,28 +262,13 @@ impl Pass<'_> {
                     &[What::Read, What::Write, What::MmaRead, What::MmaWaited, What::StoreRead],
                     loc,
                 );
+                if matches!(data.kind, OpKind::Swap { .. }) {
+                    state.add(Access {
+                        what: What::Read,
+                        ..access.clone()
+                    });
+                }
                 state.add(access);
-            }
-            OpKind::Swap { dst, value } if Self::in_smem(kernel, dst) => {
-                let access = Access {
-                    root: self.root(dst.alloc),
-                    what: What::Write,
-                    lanes: self.lanes(kernel, dst, Some(*value)),
-                };
-                self.hazard(
-                    kernel,
-                    state,
-                    mode,
-                    out,
-                    &access,
-                    &[What::Read, What::Write, What::MmaRead, What::MmaWaited, What::StoreRead],
-                    loc,
-                );
-                state.add(access.clone());
-                state.add(Access {
-                    what: What::Read,
-                    ..access
-                });
             }
             // GMEM written by the lanes and read back by others of them.
             OpKind::Load { src } if kernel.allocs[src.alloc].is_gmem() => {

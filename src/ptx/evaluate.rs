@@ -148,23 +148,8 @@ fn compare_bits(cmp: Compare, ftz: Ftz, ty: CompareType, a: u64, b: u64) -> bool
     }
 }
 
-/// `(bits, signed)` of an integer type of `cvt`.
-fn cvt_int(ty: CvtType) -> Option<(u32, bool)> {
-    match ty {
-        CvtType::U8 => Some((8, false)),
-        CvtType::S8 => Some((8, true)),
-        CvtType::U16 => Some((16, false)),
-        CvtType::S16 => Some((16, true)),
-        CvtType::U32 => Some((32, false)),
-        CvtType::S32 => Some((32, true)),
-        CvtType::U64 => Some((64, false)),
-        CvtType::S64 => Some((64, true)),
-        CvtType::F16 | CvtType::BF16 | CvtType::F32 | CvtType::F64 => None,
-    }
-}
-
 fn convert(rnd: CvtRound, ftz: Ftz, sat: Sat, to: CvtType, from: CvtType, a: u64) -> Option<u64> {
-    match (cvt_int(to), cvt_int(from)) {
+    match (to.integer(), from.integer()) {
         (Some((to_bits, to_signed)), Some((from_bits, from_signed))) => {
             let v = a & (u64::MAX >> (64 - from_bits));
             let v = if from_signed {

@@ -225,21 +225,6 @@ fn vector(n: usize, ty: MemType) -> Result<(), &'static str> {
     )
 }
 
-/// `(bits, signed)` of integers.
-fn int(ty: CvtType) -> Option<(u32, bool)> {
-    match ty {
-        CvtType::U8 => Some((8, false)),
-        CvtType::S8 => Some((8, true)),
-        CvtType::U16 => Some((16, false)),
-        CvtType::S16 => Some((16, true)),
-        CvtType::U32 => Some((32, false)),
-        CvtType::S32 => Some((32, true)),
-        CvtType::U64 => Some((64, false)),
-        CvtType::S64 => Some((64, true)),
-        CvtType::F16 | CvtType::BF16 | CvtType::F32 | CvtType::F64 => None,
-    }
-}
-
 fn cvt(rnd: CvtRound, ftz: Ftz, sat: Sat, to: CvtType, from: CvtType) -> Result<(), &'static str> {
     let to_float = matches!(rnd, CvtRound::Rn | CvtRound::Rz | CvtRound::Rm | CvtRound::Rp);
     let to_integral = matches!(rnd, CvtRound::Rni | CvtRound::Rzi | CvtRound::Rmi | CvtRound::Rpi);
@@ -250,7 +235,7 @@ fn cvt(rnd: CvtRound, ftz: Ftz, sat: Sat, to: CvtType, from: CvtType) -> Result<
     )?;
     let bf16 = to == CvtType::BF16 || from == CvtType::BF16;
     ensure(sat == Sat::No || !bf16, "no saturation of bf16")?;
-    match (int(to), int(from)) {
+    match (to.integer(), from.integer()) {
         (Some((t, t_signed)), Some((f, f_signed))) => {
             ensure(none, "no rounding between integers")?;
             let kept = if t_signed == f_signed {

@@ -161,6 +161,23 @@ modifiers! {
     GridDep { Wait = "wait", LaunchDependents = "launch_dependents" }
 }
 
+impl CvtType {
+    /// Bits and signedness of an integer.
+    pub const fn integer(self) -> Option<(u32, bool)> {
+        match self {
+            CvtType::U8 => Some((8, false)),
+            CvtType::S8 => Some((8, true)),
+            CvtType::U16 => Some((16, false)),
+            CvtType::S16 => Some((16, true)),
+            CvtType::U32 => Some((32, false)),
+            CvtType::S32 => Some((32, true)),
+            CvtType::U64 => Some((64, false)),
+            CvtType::S64 => Some((64, true)),
+            CvtType::F16 | CvtType::BF16 | CvtType::F32 | CvtType::F64 => None,
+        }
+    }
+}
+
 impl IntType {
     pub const fn bits(self) -> u32 {
         self.slot().class.bits()
