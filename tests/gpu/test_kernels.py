@@ -1,3 +1,3 @@
-"""Random programs and kernels that a toy would fail, on the GPU."""
+"""Random programs, conversions of layouts, and kernels that a toy would fail, on the GPU."""
 
 from tests.kernels.suite import *  # noqa: F403

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import os
 import pathlib
@@ -19,7 +20,7 @@ from smalt import _native
 from examples.matmul import matmul
 from tests.corpus import load_all
 from tests.corpus.case import EXACT, kernel, like, x64
-from tests.kernels import hard
+from tests.kernels import conversions, hard
 from tests.kernels.random_programs import Program, batch
 
 PROGRAMS = 200
@@ -66,6 +67,85 @@ def test_annotated_matmul(cluster: int, dtype: Any) -> None:
     reference = a.astype(np.float64) @ b.astype(np.float64)
     error = np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference)
     assert error < float(jnp.finfo(dtype).eps) / 4
+
+
+# ------------------------------------------------------------------------------------------ conversions of layouts
+
+#: 10,000 conversions; in the emulator, those of one JAX version are a third of them, each version's others.
+#: SMALT_CONVERSIONS, of any machine: how many instead.
+_VERSION = {(0, 10): 0, (0, 11): 1}.get(jax.__version_info__[:2], 2)
+_CHOSEN = [seed for seed in range(conversions.KERNELS) if ON_GPU or seed % 3 == _VERSION]
+if "SMALT_CONVERSIONS" in os.environ:
+    _CHOSEN = list(range(-(-int(os.environ["SMALT_CONVERSIONS"]) // conversions.BATCH)))
+CONVERSIONS = [_CHOSEN[i : i + BATCH] for i in range(0, len(_CHOSEN), BATCH)]
+
+
+@pytest.mark.parametrize("seeds", CONVERSIONS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_conversions_of_layouts(seeds: list[int]) -> None:
+    """Through instructions: every bit that goes in comes out, wherever it has been."""
+    kernels = [conversions.Walks.of(seed) for seed in seeds]
+    artifacts = [k.compile() for k in kernels]
+    for artifact in artifacts if ON_GPU else ():
+        artifact.assemble_in_background()
+    for k, artifact in zip(kernels, artifacts):
+        assert k.conversions >= conversions.BATCH
+        k.check(artifact, 0 if ON_GPU else None)
+
+
+def test_conversions_happen() -> None:
+    """Arrays lie as Mosaic would have them lie, and conversions of every kind are emitted, for types of every width."""
+    every, kinds, trips, widths, placed = 0, collections.Counter(), 0, collections.Counter(), 0
+    for seed in range(0, conversions.KERNELS, 13):
+        for cast in conversions.casts(conversions.Walks.of(seed)):
+            layout = conversions.explicit(cast.asked)
+            if layout is not None and not conversions.is_splat(cast.asked):
+                mine, theirs = conversions.placed_by_smalt(cast.chosen), conversions.placed_by_mosaic(layout, cast.shape)
+                np.testing.assert_array_equal(mine, theirs, f"{cast}")
+                placed += 1
+            trips += cast.trips > 1
+            if cast.counts:
+                every += 1
+                kinds[cast.kind] += 1
+                widths[cast.walk.bits] += 1
+    assert every >= 800 and placed >= 800
+    assert all(kinds[kind] >= every // 7 for kind in ("free", "shuffles", "scratch")), kinds
+    assert all(widths[bits] >= every // 25 for bits in conversions.TYPES), widths
+    assert trips >= 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "into"),
+    [
+        (r"(shfl\.sync\.idx\.b32 %r\d+, %r\d+), (%r\d+), 31,", r"\1, 0, 31,"),
+        (r"(prmt\.b32 %r\d+), (%r\d+), (%r\d+),", r"\1, \3, \2,"),
+        (r"(st\.shared\.v2\.b32 \[\S+\]), \{(%r\d+), (%r\d+)\}", r"\1, {\3, \2}"),
+    ],
+)
+def test_a_wrong_conversion_shows(pattern: str, into: str) -> None:
+    """The check of conversions fails where one instruction differs."""
+    for walks in map(conversions.Walks.of, range(20)):
+        artifact = walks.compile()
+        wrong, count = re.subn(pattern, into, artifact.ptx, count=1)
+        if count == 0:
+            continue
+        walks.check(artifact, 0 if ON_GPU else None)
+        report = artifact.report()
+        changed = _native.from_ptx(report["launch"]["entry"], wrong, report["launch"], report["buffers"], "sm_90a")
+        with pytest.raises(AssertionError, match="bytes differ"):
+            walks.check(changed, 0 if ON_GPU else None)
+        return
+    raise AssertionError("no such instruction")
+
+
+def test_conversions_to_a_splat_are_refused() -> None:
+    """What is not the same everywhere cannot become it."""
+    for shape, layout in [((64, 64), plgpu.Layout.WGMMA), ((128,), plgpu.Layout.WG_STRIDED), ((64,), plgpu.Layout.WGMMA.reduce(1))]:
+
+        def body(x: Any, o: Any) -> None:
+            o[...] = plgpu.layout_cast(plgpu.layout_cast(x[...], layout), plgpu.Layout.WG_SPLAT(shape))
+
+        with enabled(), pytest.raises(smalt.Error, match=r"(?s)a change of layout of f32.*suite\.py"):
+            jax.jit(lambda x: kernel(body, like(shape))(x))(jnp.ones(shape))
 
 
 # ------------------------------------------------------------------------------------------ kernels that a toy would fail
