@@ -1,8 +1,10 @@
 //! What layout inference decides.
 use super::register_layout::RegisterLayout;
+use super::tiled;
 use crate::kernel_ir::{Alloc, Op, SmemTransforms, Value};
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
+use std::fmt;
 
 /// Every choice of layout in a kernel.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +24,28 @@ pub struct Assignment {
 #[derive(Clone, Debug)]
 pub struct Reason {
     pub subject: Subject,
-    pub choice: String,
+    pub choice: Choice,
     pub why: &'static str,
+}
+
+/// What was chosen. Prints as reports show it; nothing is printed before somebody asks.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    Registers(RegisterLayout),
+    Smem(SmemTransforms),
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Registers(layout) => match tiled::name_of(layout) {
+                Some(name) => write!(f, "{name}: {layout}"),
+                None => write!(f, "{layout}"),
+            },
+            Choice::Smem(t) if t.tiling.is_empty() && t.swizzle_bytes == 0 => f.write_str("row-major"),
+            Choice::Smem(t) => write!(f, "tiling {:?}, swizzle {} bytes", t.tiling.as_slice(), t.swizzle_bytes),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,7 +25,7 @@ pub mod tma;
 pub mod transfer;
 pub mod wgmma;
 
-pub use assignment::{Assignment, Reason, Subject};
+pub use assignment::{Assignment, Choice, Reason, Subject};
 pub use facts::{DynId, DynTerm, Fact, Start};
 pub use register_layout::{Axis, Group, Place, ReducePlan, RegisterLayout, Source, Term};
 pub use smem_layout::{Index, SmemView, Stride, Swizzle, ViewError};

@@ -19,6 +19,7 @@
 use super::digits::{self, Chain, Digit, Pair};
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
+use std::sync::Arc;
 
 /// The threads that hold an array together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -149,8 +150,13 @@ impl Term {
 }
 
 /// A register layout of an array of a given shape. See the module's docs for what it means.
+///
+/// Shared: a kernel has many values and few layouts, and everything that is lowered carries its own.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct RegisterLayout {
+pub struct RegisterLayout(Arc<Parts>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Parts {
     shape: Dims,
     group: Group,
     axes: SmallVec<[Axis; 3]>,
@@ -215,13 +221,13 @@ impl RegisterLayout {
         }
         let all = (1u8 << (group.thread_bits() - 1) << 1).wrapping_sub(1);
         assert_eq!(used & !all, 0, "a warp has no warp bits");
-        RegisterLayout {
+        RegisterLayout(Arc::new(Parts {
             shape: shape.into(),
             group,
             axes: split_axes,
             slots,
             replicated: all & !used,
-        }
+        }))
     }
 
     /// Every thread has the one value that all elements share.
@@ -270,24 +276,24 @@ impl RegisterLayout {
     // ----------------------------------------------------------------------------------------------------- queries
 
     pub fn shape(&self) -> &[u64] {
-        &self.shape
+        &self.0.shape
     }
     pub fn rank(&self) -> usize {
-        self.shape.len()
+        self.0.shape.len()
     }
     pub fn group(&self) -> Group {
-        self.group
+        self.0.group
     }
     pub fn axes(&self) -> &[Axis] {
-        &self.axes
+        &self.0.axes
     }
     /// Elements per thread, padding included.
     pub fn slots(&self) -> u32 {
-        self.slots
+        self.0.slots
     }
     /// 32-bit words per thread for a type of `bits` bits (densely packed).
     pub fn words(&self, bits: u32) -> u32 {
-        (self.slots * bits).div_ceil(32)
+        (self.0.slots * bits).div_ceil(32)
     }
     /// How many slots share a 32-bit word; 1 for 32-bit and wider types.
     pub fn slots_per_word(bits: u32) -> u32 {
@@ -295,31 +301,33 @@ impl RegisterLayout {
     }
     /// Thread bits (0..5 lane, 5..7 warp) along which threads hold copies.
     pub fn replicated_bits(&self) -> u8 {
-        self.replicated
+        self.0.replicated
     }
     /// Whether all elements along some dimension, or part of one, are one: those that a broadcast made.
     pub fn is_constant_somewhere(&self) -> bool {
-        let mut digits = self.axes.iter().flat_map(|a| &a.chain);
+        let mut digits = self.0.axes.iter().flat_map(|a| &a.chain);
         digits.any(|d| d.place == Place::Constant && d.size > 1)
     }
 
     /// How many threads hold each element.
     pub fn replication(&self) -> u32 {
-        1 << self.replicated.count_ones()
+        1 << self.0.replicated.count_ones()
     }
     pub fn is_splat(&self) -> bool {
-        self.axes
+        self.0
+            .axes
             .iter()
             .flat_map(|a| &a.chain)
             .all(|d| d.place == Place::Constant)
     }
     /// Some positions (thread, slot) hold nothing.
     pub fn is_padded(&self) -> bool {
-        self.axes.iter().any(Axis::is_padded)
+        self.0.axes.iter().any(Axis::is_padded)
     }
     /// The axis that dimension `dim` belongs to.
     pub fn axis_of(&self, dim: usize) -> &Axis {
-        self.axes
+        self.0
+            .axes
             .iter()
             .find(|a| a.dims().contains(&dim))
             .expect("every dimension belongs to an axis")
@@ -360,11 +368,12 @@ impl RegisterLayout {
     }
     /// What slot `slot` adds to the index, per axis (an index vector when no axis straddles).
     pub fn slot_offset(&self, slot: u32) -> Dims {
-        self.axes.iter().map(|a| Self::axis_offset(a, slot)).collect()
+        self.0.axes.iter().map(|a| Self::axis_offset(a, slot)).collect()
     }
     /// The flattened index along each axis of what thread `thread` holds in slot `slot` (constants at 0); may be padding.
     pub fn axis_indices(&self, thread: u32, slot: u32) -> Dims {
-        self.axes
+        self.0
+            .axes
             .iter()
             .map(|axis| Self::axis_index(axis, thread, slot))
             .collect()
@@ -386,25 +395,25 @@ impl RegisterLayout {
     pub fn valid(&self, thread: u32, slot: u32) -> bool {
         self.axis_indices(thread, slot)
             .iter()
-            .zip(&self.axes)
+            .zip(&self.0.axes)
             .all(|(&i, a)| i < a.size)
     }
     /// The logical index of what thread `thread` holds in slot `slot`; `None` for padding. Where the array is constant,
     /// the first of the indices.
     pub fn element(&self, thread: u32, slot: u32) -> Option<Dims> {
-        let mut out: Dims = smallvec![0; self.shape.len()];
+        let mut out: Dims = smallvec![0; self.0.shape.len()];
         self.write_element(thread, slot, &mut out).then_some(out)
     }
     /// [`RegisterLayout::element`] into `out`, an index; false for padding.
     pub fn write_element(&self, thread: u32, slot: u32, out: &mut [u64]) -> bool {
-        for axis in &self.axes {
+        for axis in &self.0.axes {
             let mut i = Self::axis_index(axis, thread, slot);
             if i >= axis.size {
                 return false;
             }
             for dim in axis.dims().skip(1).rev() {
-                out[dim] = i % self.shape[dim];
-                i /= self.shape[dim];
+                out[dim] = i % self.0.shape[dim];
+                i /= self.0.shape[dim];
             }
             if axis.rank > 0 {
                 out[axis.first] = i;
@@ -415,8 +424,8 @@ impl RegisterLayout {
     /// The first thread that holds the element, and the slot; other owners differ in [`RegisterLayout::replicated_bits`].
     pub fn owner(&self, index: &[u64]) -> (u32, u32) {
         let (mut thread, mut slot) = (0, 0);
-        for axis in &self.axes {
-            let mut i = axis.dims().fold(0, |i, dim| i * self.shape[dim] + index[dim]);
+        for axis in &self.0.axes {
+            let mut i = axis.dims().fold(0, |i, dim| i * self.0.shape[dim] + index[dim]);
             for d in &axis.chain {
                 let (above, digit) = digits::div_rem(i, d.size);
                 match d.place {
@@ -432,8 +441,8 @@ impl RegisterLayout {
     /// All positions (thread, slot) of an element.
     pub fn owners(&self, index: &[u64]) -> impl Iterator<Item = (u32, u32)> + use<> {
         let (thread, slot) = self.owner(index);
-        let mask = u32::from(self.replicated);
-        (0..self.group.threads())
+        let mask = u32::from(self.0.replicated);
+        (0..self.0.group.threads())
             .filter(move |t| t & !mask == 0)
             .map(move |t| (thread | t, slot))
     }
@@ -449,11 +458,16 @@ impl RegisterLayout {
     /// Plans the reduction over `dims`; `None` if a digit straddles reduced and kept dimensions.
     pub fn reduce_plan(&self, dims: &[usize]) -> Option<ReducePlan> {
         let gone = |a: &Axis| dims.contains(&a.first);
-        if self.axes.iter().any(|a| a.dims().any(|d| dims.contains(&d) != gone(a))) {
+        if self
+            .0
+            .axes
+            .iter()
+            .any(|a| a.dims().any(|d| dims.contains(&d) != gone(a)))
+        {
             return None;
         }
         let (mut lane_bits, mut warp_bits, mut repeats) = (0u8, 0u8, 1);
-        for d in self.axes.iter().filter(|a| gone(a)).flat_map(|a| &a.chain) {
+        for d in self.0.axes.iter().filter(|a| gone(a)).flat_map(|a| &a.chain) {
             match d.place {
                 Place::Thread(bit) if bit < LANE_BITS => lane_bits |= ((d.size - 1) << bit) as u8,
                 Place::Thread(bit) => warp_bits |= ((d.size - 1) << (bit - LANE_BITS)) as u8,
@@ -461,23 +475,23 @@ impl RegisterLayout {
                 Place::Constant => repeats *= d.size,
             }
         }
-        let kept = self.axes.iter().filter(|a| !gone(a)).cloned();
+        let kept = self.0.axes.iter().filter(|a| !gone(a)).cloned();
         let (axes, map) = compact_slots(kept.collect());
         let new_dim = |d: usize| d - dims.iter().filter(|&&x| x < d).count();
         let shape: Dims = (0..self.rank())
             .filter(|d| !dims.contains(d))
-            .map(|d| self.shape[d])
+            .map(|d| self.0.shape[d])
             .collect();
         let axes = axes.into_iter().map(|mut a| {
             a.first = new_dim(a.first);
             a
         });
-        let result = Self::from_axes(&shape, self.group, axes);
-        let mut slots = vec![SmallVec::new(); result.slots as usize];
-        for slot in 0..self.slots {
+        let result = Self::from_axes(&shape, self.0.group, axes);
+        let mut slots = vec![SmallVec::new(); result.0.slots as usize];
+        for slot in 0..self.0.slots {
             slots[map.apply(slot) as usize].push(slot);
         }
-        let padded = self.axes.iter().any(|a| gone(a) && a.is_padded());
+        let padded = self.0.axes.iter().any(|a| gone(a) && a.is_padded());
         Some(ReducePlan {
             result,
             slots,
@@ -492,8 +506,8 @@ impl RegisterLayout {
     /// dimensions and along expanded unit dimensions. Costs nothing: slots are shared.
     pub fn broadcast_in_dim(&self, shape: &[u64], dims: &[usize]) -> Option<RegisterLayout> {
         let mut axes: SmallVec<[Axis; 3]> = SmallVec::new();
-        for axis in &self.axes {
-            let expands = axis.dims().any(|d| self.shape[d] != shape[dims[d]]);
+        for axis in &self.0.axes {
+            let expands = axis.dims().any(|d| self.0.shape[d] != shape[dims[d]]);
             let adjacent = axis.dims().skip(1).all(|d| dims[d] == dims[d - 1] + 1);
             if axis.rank > 1 && (expands || !adjacent) {
                 return None;
@@ -524,16 +538,16 @@ impl RegisterLayout {
                 chain: smallvec![Digit::new(n, Place::Constant)],
             });
         }
-        Some(Self::from_axes(shape, self.group, axes))
+        Some(Self::from_axes(shape, self.0.group, axes))
     }
 
     /// `lax.transpose`: dimension `i` of the result is dimension `perm[i]` of the operand. Renames dimensions only;
     /// `None` if a straddling axis would be torn apart.
     pub fn transpose(&self, perm: &[usize]) -> Option<RegisterLayout> {
         let at = |d: usize| perm.iter().position(|&p| p == d).expect("a permutation");
-        let shape: Dims = perm.iter().map(|&p| self.shape[p]).collect();
+        let shape: Dims = perm.iter().map(|&p| self.0.shape[p]).collect();
         let mut axes: SmallVec<[Axis; 3]> = SmallVec::new();
-        for axis in &self.axes {
+        for axis in &self.0.axes {
             if axis.dims().skip(1).any(|d| at(d) != at(d - 1) + 1) {
                 return None;
             }
@@ -542,20 +556,20 @@ impl RegisterLayout {
                 ..axis.clone()
             });
         }
-        Some(Self::from_axes(&shape, self.group, axes))
+        Some(Self::from_axes(&shape, self.0.group, axes))
     }
 
     /// `lax.reshape` without moving anything; `None` where padding stands in the way.
     pub fn reshape(&self, shape: &[u64]) -> Option<RegisterLayout> {
-        if self.shape.iter().product::<u64>() != shape.iter().product::<u64>() {
+        if self.0.shape.iter().product::<u64>() != shape.iter().product::<u64>() {
             return None;
         }
         if shape.contains(&0) {
-            return Some(Self::strided(shape, 1, self.group));
+            return Some(Self::strided(shape, 1, self.0.group));
         }
         let mut axes: SmallVec<[Axis; 3]> = SmallVec::new();
         let mut new = shape.len();
-        let mut old = self.axes.len();
+        let mut old = self.0.axes.len();
         // From the minor end, the shortest runs of axes and of new dimensions that have equal sizes.
         while old > 0 || new > 0 {
             let (old_end, new_end) = (old, new);
@@ -563,7 +577,7 @@ impl RegisterLayout {
             loop {
                 if have < want || (have == want && old == old_end && old > 0) {
                     old -= 1;
-                    have *= self.axes[old].size;
+                    have *= self.0.axes[old].size;
                 } else if have > want || new == new_end && new > 0 {
                     new -= 1;
                     want *= shape[new];
@@ -578,7 +592,7 @@ impl RegisterLayout {
             if new == 0 {
                 old = 0;
             }
-            let run = &self.axes[old..old_end];
+            let run = &self.0.axes[old..old_end];
             if run.iter().skip(1).any(Axis::is_padded) {
                 return None;
             }
@@ -594,7 +608,7 @@ impl RegisterLayout {
                 return None; // a padded unit axis with no dimension left to hold it
             }
         }
-        Some(Self::from_axes(shape, self.group, axes))
+        Some(Self::from_axes(shape, self.0.group, axes))
     }
 
     /// A slice `start[d]..start[d] + size[d]` taken by renaming slots: the layout of the result and, for each of its
@@ -607,14 +621,14 @@ impl RegisterLayout {
             high: Chain<Place>,
         }
         let mut cuts: SmallVec<[Cut; 3]> = SmallVec::new();
-        for axis in &self.axes {
+        for axis in &self.0.axes {
             let (mut from, mut len) = (0, 1);
             for (k, d) in axis.dims().enumerate() {
                 // Of a straddling axis, only the major dimension can be cut.
-                if k > 0 && (start[d], size[d]) != (0, self.shape[d]) {
+                if k > 0 && (start[d], size[d]) != (0, self.0.shape[d]) {
                     return None;
                 }
-                from = from * self.shape[d] + start[d];
+                from = from * self.0.shape[d] + start[d];
                 len *= size[d];
             }
             if from == 0 && len == axis.size {
@@ -662,6 +676,7 @@ impl RegisterLayout {
         }
         // New slots: the low digits keep their relative order, then one digit per cut axis, major to minor.
         let lows = self
+            .0
             .axes
             .iter()
             .zip(&cuts)
@@ -684,9 +699,9 @@ impl RegisterLayout {
             }
             axes[k].size = axes[k].dims().map(|d| size[d]).product();
         }
-        let layout = Self::from_axes(size, self.group, axes);
+        let layout = Self::from_axes(size, self.0.group, axes);
         let back = low_map.inverse();
-        let map = (0..layout.slots).map(|slot| {
+        let map = (0..layout.0.slots).map(|slot| {
             let mut old = back.apply(slot % low_map.new_slots);
             for (cut, &digit) in cuts.iter().zip(&new_digits) {
                 let digit = u64::from(slot.checked_div(digit).unwrap_or(0));
@@ -707,11 +722,11 @@ impl RegisterLayout {
     /// Both layouts' digits on one refinement, minor first within each axis; `None` where there is none. The third
     /// value of each entry is the digit's stride in the flattened index of its axis, with the axis number.
     pub fn align(&self, other: &RegisterLayout) -> Option<Vec<Aligned>> {
-        if self.shape != other.shape || self.group != other.group {
+        if self.0.shape != other.0.shape || self.0.group != other.0.group {
             return None;
         }
         let mut out = Vec::new();
-        for (dims, a, b) in common_axes(&self.axes, &other.axes)? {
+        for (dims, a, b) in common_axes(&self.0.axes, &other.0.axes)? {
             let mut stride = 1;
             for Pair { size, a, b } in digits::refine(&a, &b)? {
                 out.push(Aligned {
@@ -730,10 +745,10 @@ impl RegisterLayout {
     /// If `dst` can be had from `self` by copying registers only: for each slot of `dst`, the slot of `self`.
     pub fn rename_to(&self, dst: &RegisterLayout) -> Option<Vec<u32>> {
         if self == dst {
-            return Some((0..self.slots).collect());
+            return Some((0..self.0.slots).collect());
         }
-        if self.is_splat() && self.shape == dst.shape {
-            return Some(vec![0; dst.slots as usize]);
+        if self.is_splat() && self.0.shape == dst.0.shape {
+            return Some(vec![0; dst.0.slots as usize]);
         }
         let digits = self.align(dst)?;
         let ok = digits.iter().all(|d| match (d.a, d.b) {
@@ -743,7 +758,7 @@ impl RegisterLayout {
             _ => false,
         });
         ok.then(|| {
-            (0..dst.slots)
+            (0..dst.0.slots)
                 .map(|slot| {
                     let digit = |d: &Aligned| match (d.a, d.b) {
                         (Place::Slot(a), Place::Slot(b)) => (slot / b) % d.size as u32 * a,
@@ -920,8 +935,8 @@ fn common_axes(a: &[Axis], b: &[Axis]) -> Option<Vec<AxisPair>> {
 
 impl fmt::Display for RegisterLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", &self.shape[..])?;
-        for axis in &self.axes {
+        write!(f, "{:?}", &self.0.shape[..])?;
+        for axis in &self.0.axes {
             if axis.rank == 1 {
                 write!(f, " d{}:", axis.first)?;
             } else {
@@ -938,8 +953,8 @@ impl fmt::Display for RegisterLayout {
                 write!(f, "<{}", axis.size)?;
             }
         }
-        if self.replicated != 0 {
-            write!(f, " rep{:#09b}", self.replicated)?;
+        if self.0.replicated != 0 {
+            write!(f, " rep{:#09b}", self.0.replicated)?;
         }
         Ok(())
     }

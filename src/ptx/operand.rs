@@ -180,8 +180,8 @@ impl<R> Addr<R> {
 
 /// A list of registers, printed `{a, b}`, or bare when it has one element.
 pub type Regs<R> = SmallVec<[R; 4]>;
-/// A list of sources.
-pub type Srcs<R> = SmallVec<[Src<R>; 4]>;
+/// A list of sources. Nearly all have one or two; room for more would double the size of every instruction.
+pub type Srcs<R> = SmallVec<[Src<R>; 2]>;
 
 /// Registers that an instruction reads and redefines in place (accumulator fragments). In SSA form `output[i]` is the
 /// new name of `input[i]`; in flat form both are the same register, and `output` is printed.

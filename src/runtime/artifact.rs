@@ -68,7 +68,7 @@ impl Artifact {
             ptx: ptx.into(),
             launch,
             buffers,
-            notes: serde_json::Value::Null,
+            layouts: Vec::new(),
             smem: Vec::new(),
             host: None,
         };
@@ -232,10 +232,11 @@ impl Artifact {
             row["at"] = json!(op.and_then(|op| locations.line(Loc(op))));
             row
         };
-        let mut notes = self.compiled.notes.clone();
-        if let Some(rows) = notes.get_mut("layouts").and_then(serde_json::Value::as_array_mut) {
-            rows.iter_mut().for_each(|row| *row = with_line(row.take()));
-        }
+        let layouts = self.compiled.layouts.iter().map(|row| {
+            let (ty, choice) = (row.ty.to_string(), row.choice.to_string());
+            with_line(json!({"what": row.what, "type": ty, "choice": choice, "why": row.why, "op": row.op}))
+        });
+        let layouts: Vec<serde_json::Value> = layouts.collect();
         let devices = self
             .loaded
             .iter()
@@ -254,7 +255,7 @@ impl Artifact {
             "devices": devices.collect::<Vec<_>>(),
             "shared_memory": self.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
             "occupancy": occupancy(self.launch(), assembled.and_then(|assembled| assembled.log.registers)),
-            "notes": notes,
+            "notes": {"layouts": layouts},
         })
     }
 
@@ -374,7 +375,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
                 uses_programmatic_launch: false,
             },
             buffers: roles.map(buffer).to_vec(),
-            notes: serde_json::Value::Null,
+            layouts: Vec::new(),
             smem: Vec::new(),
             host: Some(host),
         }

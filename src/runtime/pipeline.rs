@@ -5,7 +5,7 @@ use super::host::HostBuffer;
 use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::Error;
-use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, OpKind};
+use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, OpKind, Type};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower::allocate::Allocation;
 use crate::lower::{self, Refusal, Target};
@@ -35,12 +35,23 @@ pub struct Compiled {
     pub launch: LaunchSpec,
     /// Operands, then results, then scratch: the buffers in the launch's numbering.
     pub buffers: Vec<BufferSpec>,
-    /// What passes wish to report: chosen layouts and transforms, with their reasons.
-    pub notes: serde_json::Value,
+    /// Chosen layouts and transforms, with their reasons.
+    pub layouts: Vec<LayoutChoice>,
     /// What lies in a block's shared memory, by offset.
     pub smem: Vec<SmemPlace>,
     /// A test's stand-in for the emulator.
     pub host: Option<fn(&[HostBuffer]) -> Result<(), Error>>,
+}
+
+/// What layout inference chose for one value or allocation. Text is made when somebody wants the report.
+pub struct LayoutChoice {
+    /// The op whose result it is, `carried`, or `SMEM`.
+    pub what: &'static str,
+    pub ty: Type,
+    pub choice: layout::Choice,
+    pub why: &'static str,
+    /// The op; 0: the kernel itself.
+    pub op: u32,
 }
 
 /// One allocation in a block's shared memory.
@@ -172,7 +183,7 @@ fn attempt(
         ptx,
         launch,
         buffers,
-        notes: notes(&kernel, &assignment),
+        layouts: layout_choices(&kernel, &assignment),
         smem: smem_places(&kernel, &allocation),
         host: None,
     })
@@ -206,23 +217,29 @@ fn uses_register_counts(kernel: &Kernel) -> bool {
     found
 }
 
-/// Chosen layouts and transforms, with their reasons.
-fn notes(kernel: &Kernel, assignment: &Assignment) -> serde_json::Value {
+fn layout_choices(kernel: &Kernel, assignment: &Assignment) -> Vec<LayoutChoice> {
     let row = |r: &Reason| {
-        let (subject, ty, op) = match r.subject {
+        let (what, ty, op) = match r.subject {
             Subject::Value(v) => {
                 let op = kernel.def_op(v).map(|op| &kernel.ops[op]);
-                let name = op.map_or_else(|| "carried".to_owned(), |op| op.kind.name().into());
-                (name, kernel.ty(v).to_string(), op.map_or(0, |op| op.loc.0))
+                let what = op.map_or("carried", |op| op.kind.name());
+                (what, kernel.ty(v).clone(), op.map_or(0, |op| op.loc.0))
             }
             Subject::Alloc(a) => {
                 let data = &kernel.allocs[a];
-                ("SMEM".into(), alloc_text(data), data.loc.0)
+                let dtype = data.elem().dtype()?;
+                ("SMEM", Type::of(dtype, data.shape.clone()), data.loc.0)
             }
         };
-        serde_json::json!({"what": subject, "type": ty, "choice": r.choice, "why": r.why, "op": op})
+        Some(LayoutChoice {
+            what,
+            ty,
+            choice: r.choice.clone(),
+            why: r.why,
+            op,
+        })
     };
-    serde_json::json!({"layouts": assignment.report.iter().map(row).collect::<Vec<_>>()})
+    assignment.report.iter().filter_map(row).collect()
 }
 
 /// What a block's shared memory holds, by offset.

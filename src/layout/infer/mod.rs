@@ -16,13 +16,13 @@ mod constraints;
 mod smem;
 pub mod spec;
 
-use super::assignment::{Assignment, Reason, Subject};
+use super::assignment::{Assignment, Choice, Reason, Subject};
 use super::register_layout::{Group, RegisterLayout};
-use super::tiled;
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, Op, Value};
 use constraints::{Constraint, Constraints, Derivation};
 use cranelift_entity::SecondaryMap;
+use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 
 /// Chooses all layouts of a normalised kernel.
@@ -57,7 +57,7 @@ struct Solver<'a> {
     constraints: &'a Constraints,
     layouts: SecondaryMap<Value, Option<RegisterLayout>>,
     /// Indices of the constraints that touch a value.
-    edges: SecondaryMap<Value, Vec<u32>>,
+    edges: SecondaryMap<Value, SmallVec<[u32; 4]>>,
     /// Constraints with one side known, dearest first; ties in program order.
     queue: BinaryHeap<(u64, std::cmp::Reverse<u32>)>,
     report: Vec<Reason>,
@@ -65,7 +65,7 @@ struct Solver<'a> {
 
 impl<'a> Solver<'a> {
     fn new(kernel: &'a Kernel, constraints: &'a Constraints) -> Solver<'a> {
-        let mut edges: SecondaryMap<Value, Vec<u32>> = SecondaryMap::new();
+        let mut edges: SecondaryMap<Value, SmallVec<[u32; 4]>> = SecondaryMap::new();
         for (i, (constraint, _)) in constraints.list.iter().enumerate() {
             let (a, b) = constraint.ends();
             edges[a].push(i as u32);
@@ -104,7 +104,7 @@ impl<'a> Solver<'a> {
     fn fix(&mut self, value: Value, layout: RegisterLayout, why: &'static str) {
         self.report.push(Reason {
             subject: Subject::Value(value),
-            choice: tiled::name_of(&layout).map_or_else(|| layout.to_string(), |name| format!("{name}: {layout}")),
+            choice: Choice::Registers(layout.clone()),
             why,
         });
         self.layouts[value] = Some(layout);

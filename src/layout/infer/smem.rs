@@ -1,7 +1,7 @@
 //! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step};
-use crate::layout::assignment::{Reason, Subject};
+use crate::layout::assignment::{Choice, Reason, Subject};
 use cranelift_entity::SecondaryMap;
 
 pub(super) struct Smem {
@@ -104,14 +104,9 @@ pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
 
 impl Smem {
     fn reason(&mut self, alloc: Alloc, t: &SmemTransforms, why: &'static str) {
-        let choice = if t.tiling.is_empty() && t.swizzle_bytes == 0 {
-            "row-major".to_string()
-        } else {
-            format!("tiling {:?}, swizzle {} bytes", t.tiling.as_slice(), t.swizzle_bytes)
-        };
         self.reasons.push(Reason {
             subject: Subject::Alloc(alloc),
-            choice,
+            choice: Choice::Smem(t.clone()),
             why,
         });
     }

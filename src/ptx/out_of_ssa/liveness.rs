@@ -7,9 +7,10 @@ use crate::ptx::inst::{Effects, Inst};
 use crate::ptx::operand::{Class, Field, Src};
 use crate::ptx::ssa::{Ssa, Value};
 use cranelift_entity::{EntityRef, SecondaryMap};
+use smallvec::SmallVec;
 
-/// Half-open, sorted, disjoint, not touching.
-pub(super) type Ranges = Vec<(u32, u32)>;
+/// Half-open, sorted, disjoint, not touching. Most values have one.
+pub(super) type Ranges = SmallVec<[(u32, u32); 2]>;
 
 pub(super) struct Liveness {
     pub ranges: SecondaryMap<Value, Ranges>,
@@ -243,7 +244,7 @@ pub(super) fn disjoint(a: &Ranges, b: &Ranges) -> bool {
 
 /// The union of two disjoint lists.
 pub(super) fn union(a: &mut Ranges, b: &Ranges) {
-    let mut out: Ranges = Vec::with_capacity(a.len() + b.len());
+    let mut out: Ranges = SmallVec::with_capacity(a.len() + b.len());
     let (mut i, mut j) = (0, 0);
     while i < a.len() || j < b.len() {
         let next = if j == b.len() || (i < a.len() && a[i].0 < b[j].0) {
