@@ -120,9 +120,12 @@ pub fn with_dim_in_slots(shape: &[u64], dim: Option<usize>, group: Group) -> Reg
 /// `None`: it is the padding value.
 type From<'a> = dyn Fn(&[u64], &mut [u64]) -> Option<usize> + 'a;
 
-/// For each slot of the result the source and slot whose register it is (`None`: the padding value), if no element has to leave
-/// its thread and all threads agree.
-fn renaming(sources: &[&RegisterLayout], result: &RegisterLayout, from: &From) -> Option<Vec<Option<(usize, u32)>>> {
+/// For each slot of a result the source and slot whose register it is; `None`: the padding value.
+type Renaming = Vec<Option<(usize, u32)>>;
+
+/// The renaming, if no element has to leave its thread and all threads agree. Looks at every element: where layouts say it by
+/// themselves, ask them first.
+fn renaming(sources: &[&RegisterLayout], result: &RegisterLayout, from: &From) -> Option<Renaming> {
     let mut index = vec![0; result.rank()];
     let mut inner = vec![0; sources[0].rank()];
     let mut out = Vec::with_capacity(result.slots() as usize);
@@ -156,6 +159,16 @@ fn renaming(sources: &[&RegisterLayout], result: &RegisterLayout, from: &From) -
 fn rename(cx: &mut LowerCx, sources: &[ArrayRegs], fill: S, result: &RegisterLayout, from: &From) -> Option<ArrayRegs> {
     let layouts: Vec<&RegisterLayout> = sources.iter().map(|a| &a.layout).collect();
     let map = renaming(&layouts, result, from)?;
+    Some(renamed(cx, sources, fill, result, &map))
+}
+
+fn renamed(
+    cx: &mut LowerCx,
+    sources: &[ArrayRegs],
+    fill: S,
+    result: &RegisterLayout,
+    map: &[Option<(usize, u32)>],
+) -> ArrayRegs {
     let elements: Vec<Vec<S>> = sources.iter().map(|a| cx.elements(a)).collect();
     let moved: Vec<S> = map
         .iter()
@@ -165,7 +178,22 @@ fn rename(cx: &mut LowerCx, sources: &[ArrayRegs], fill: S, result: &RegisterLay
             })
         })
         .collect();
-    Some(cx.from_elements(sources[0].dtype, result.clone(), &moved))
+    cx.from_elements(sources[0].dtype, result.clone(), &moved)
+}
+
+/// The renaming of a broadcast whose result, without the new dimensions, is laid out as the operand.
+fn projection(operand: &RegisterLayout, result: &RegisterLayout, dims: &[usize]) -> Option<Renaming> {
+    let kept = dims.iter().zip(operand.shape()).all(|(&d, &n)| result.shape()[d] == n);
+    if !kept || !dims.is_sorted() {
+        return None;
+    }
+    let new: Vec<usize> = (0..result.rank()).filter(|d| !dims.contains(d)).collect();
+    let plan = result.reduce_plan(&new).filter(|plan| plan.result == *operand)?;
+    let mut map = vec![None; result.slots() as usize];
+    for (slot, shared) in (0..).zip(&plan.slots) {
+        shared.iter().for_each(|&s| map[s as usize] = Some((0, slot)));
+    }
+    Some(map)
 }
 
 // ---------------------------------------------------------------------------------------------- scratch
@@ -419,19 +447,18 @@ pub fn lower_broadcast(cx: &mut LowerCx, op: Op, a: Value, dims: &[u32]) -> Resu
     let dims: Vec<usize> = dims.iter().map(|&d| d as usize).collect();
     let layout = result_layout(cx, result)?;
     let own = x.layout.shape().to_vec();
-    let natural = x.layout.broadcast_in_dim(layout.shape(), &dims);
     let from = |index: &[u64], inner: &mut [u64]| {
         for ((i, &d), &n) in inner.iter_mut().zip(&dims).zip(&own) {
             *i = if n == 1 { 0 } else { index[d] };
         }
         Some(0)
     };
-    if natural.as_ref() != Some(&layout)
-        && let Some(out) = rename(cx, std::slice::from_ref(&x), Src::Imm(0), &layout, &from)
-    {
+    let map = projection(&x.layout, &layout, &dims).or_else(|| renaming(&[&x.layout], &layout, &from));
+    if let Some(map) = map {
+        let out = renamed(cx, &[x], Src::Imm(0), &layout, &map);
         return bind_converted(cx, result, out);
     }
-    if let Some(natural) = natural {
+    if let Some(natural) = x.layout.broadcast_in_dim(layout.shape(), &dims) {
         let out = ArrayRegs { layout: natural, ..x };
         return bind_converted(cx, result, out);
     }

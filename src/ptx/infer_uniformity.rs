@@ -1,6 +1,6 @@
 //! Which values are equal in all lanes of a warp, threads of a warpgroup or of the CTA: a greatest fixpoint.
 //!
-//! Everything starts as equal everywhere and is lowered by what defines it. Results of conditionals and loops are no
+//! Everything starts as equal everywhere and is lowered by what defines it, loops until their parameters stay. Results of conditionals and loops are no
 //! more uniform than the condition (lanes that left a loop early hold values of another iteration). Where an
 //! instruction cannot tell (loads, shuffles), lowering's claim counts.
 use super::ssa::*;
@@ -10,7 +10,6 @@ use cranelift_entity::SecondaryMap;
 struct Inference<'a> {
     ssa: &'a Ssa,
     uniform: SecondaryMap<Value, Uniform>,
-    changed: bool,
 }
 
 pub fn run(ssa: &mut Ssa) {
@@ -18,12 +17,8 @@ pub fn run(ssa: &mut Ssa) {
     let mut inference = Inference {
         ssa,
         uniform: SecondaryMap::with_default(Uniform::Cta),
-        changed: true,
     };
-    while inference.changed {
-        inference.changed = false;
-        inference.region(body);
-    }
+    inference.region(body);
     let uniform = inference.uniform;
     for (v, data) in ssa.values.iter_mut() {
         data.uniform = uniform[v];
@@ -31,11 +26,13 @@ pub fn run(ssa: &mut Ssa) {
 }
 
 impl Inference<'_> {
-    fn lower(&mut self, v: Value, to: Uniform) {
-        if to < self.uniform[v] {
+    /// Says whether that is news.
+    fn lower(&mut self, v: Value, to: Uniform) -> bool {
+        let news = to < self.uniform[v];
+        if news {
             self.uniform[v] = to;
-            self.changed = true;
         }
+        news
     }
     fn region(&mut self, r: Region) {
         let ssa = self.ssa;
@@ -75,16 +72,20 @@ impl Inference<'_> {
                     for (p, init) in cond_region.params.iter().zip(inits) {
                         self.lower(*p, self.uniform[*init]);
                     }
-                    self.region(*cond);
                     let Some((pred, handed)) = cond_region.results.split_first() else {
                         continue;
                     };
-                    for (p, h) in body_region.params.iter().zip(handed) {
-                        self.lower(*p, self.uniform[*h]);
-                    }
-                    self.region(*body);
-                    for (p, next) in cond_region.params.iter().zip(&body_region.results) {
-                        self.lower(*p, self.uniform[*next]);
+                    let mut again = true;
+                    while again {
+                        self.region(*cond);
+                        for (p, h) in body_region.params.iter().zip(handed) {
+                            self.lower(*p, self.uniform[*h]);
+                        }
+                        self.region(*body);
+                        again = false;
+                        for (p, next) in cond_region.params.iter().zip(&body_region.results) {
+                            again |= self.lower(*p, self.uniform[*next]);
+                        }
                     }
                     for (d, h) in results.iter().zip(handed) {
                         let to = self.uniform[*h].min(self.uniform[*pred]);

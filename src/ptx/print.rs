@@ -98,7 +98,8 @@ fn write_u32(out: &mut String, mut v: u32) {
             break;
         }
     }
-    out.extend(buf[at..].iter().map(|b| *b as char));
+    // Digits are text.
+    out.push_str(std::str::from_utf8(&buf[at..]).unwrap_or_default());
 }
 
 fn write_imm(out: &mut String, bits: u64, slot: Slot) {

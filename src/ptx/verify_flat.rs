@@ -23,7 +23,6 @@ use super::launch::EntryParam;
 use super::operand::*;
 use super::verify::{Violation, check_guarded, check_inst, into_error};
 use crate::error::{Error, Loc};
-use rustc_hash::FxHashMap;
 
 /// All violations; none: the form is sound.
 pub fn run(flat: &Flat) -> Vec<Violation> {
@@ -243,13 +242,7 @@ impl Verifier<'_> {
 
     fn defined(&mut self) {
         let flat = self.flat;
-        let mut base = [0usize; 4];
-        let mut total = 0;
-        for class in Class::ALL {
-            base[class as usize] = total;
-            total += flat.registers[class as usize] as usize;
-        }
-        let index = |r: Reg| base[r.class as usize] + r.index as usize;
+        let (index, total) = number_registers(flat);
         let transfer = |b: usize, defined: &mut Vec<u64>| {
             for fi in &flat.blocks[b].insts {
                 fi.inst
@@ -303,24 +296,29 @@ impl Verifier<'_> {
     fn wgmma(&mut self) {
         let flat = self.flat;
         // The registers that wgmmas touch, numbered.
-        let mut number: FxHashMap<Reg, usize> = FxHashMap::default();
+        let (index, total) = number_registers(flat);
+        let mut numbers: Vec<Option<u32>> = vec![None; total];
+        let mut count = 0;
         for fi in flat.blocks.iter().flat_map(|b| &b.insts) {
             if fi.inst.effects().contains(Effects::ASYNC_REGISTERS) {
                 let mut add = |r: Reg| {
-                    let next = number.len();
-                    number.entry(r).or_insert(next);
+                    numbers[index(r)].get_or_insert_with(|| {
+                        count += 1;
+                        count - 1
+                    });
                 };
                 fi.inst.for_each_def(|r, _| add(r));
                 fragments(&fi.inst).for_each(add);
             }
         }
-        if number.is_empty() {
+        if count == 0 {
             return;
         }
+        let number = |r: Reg| numbers[index(r)].map(|i| i as usize);
         let entry = Wgmma {
-            written: vec![IDLE; number.len()],
-            read: vec![IDLE; number.len()],
-            dirty: vec![Access::Written; number.len()],
+            written: vec![IDLE; count as usize],
+            read: vec![IDLE; count as usize],
+            dirty: vec![Access::Written; count as usize],
         };
         let join = |old: &mut Wgmma, new: &Wgmma| {
             let mut changed = false;
@@ -394,6 +392,17 @@ impl Verifier<'_> {
     }
 }
 
+/// A number for every declared register, and how many there are.
+fn number_registers(flat: &Flat) -> (impl Fn(Reg) -> usize + use<>, usize) {
+    let mut base = [0usize; 4];
+    let mut total = 0;
+    for class in Class::ALL {
+        base[class as usize] = total;
+        total += flat.registers[class as usize] as usize;
+    }
+    (move |r: Reg| base[r.class as usize] + r.index as usize, total)
+}
+
 /// The registers of A.
 fn fragments(inst: &Inst<Reg>) -> impl Iterator<Item = Reg> {
     let mut regs = vec![];
@@ -427,14 +436,19 @@ enum Access {
 }
 
 impl Wgmma {
-    fn step(&mut self, inst: &Inst<Reg>, number: &FxHashMap<Reg, usize>, mut report: impl FnMut(&'static str, String)) {
+    fn step(
+        &mut self,
+        inst: &Inst<Reg>,
+        number: impl Fn(Reg) -> Option<usize>,
+        mut report: impl FnMut(&'static str, String),
+    ) {
         if inst.effects().contains(Effects::ASYNC_REGISTERS) {
             let unfenced = |r: Reg, how: Access| {
                 let how = if how == Access::Read { "read" } else { "written" };
                 format!("{r} was {how}, and no wgmma.fence followed")
             };
             for r in fragments(inst) {
-                let i = number[&r];
+                let Some(i) = number(r) else { continue };
                 if self.written[i] != IDLE {
                     report("in_flight", format!("a wgmma that writes {r} is in flight"));
                 }
@@ -444,7 +458,7 @@ impl Wgmma {
                 self.read[i] = 0;
             }
             inst.for_each_def(|r, _| {
-                let i = number[&r];
+                let Some(i) = number(r) else { return };
                 if self.read[i] != IDLE {
                     report("in_flight", format!("a wgmma that reads {r} is in flight"));
                 }
@@ -471,7 +485,7 @@ impl Wgmma {
             }
             _ => {
                 inst.for_each_use(|r, _| {
-                    let Some(&i) = number.get(&r) else { return };
+                    let Some(i) = number(r) else { return };
                     if self.written[i] != IDLE {
                         report(
                             "in_flight",
@@ -481,7 +495,7 @@ impl Wgmma {
                     self.dirty[i] = self.dirty[i].max(Access::Read);
                 });
                 inst.for_each_def(|r, _| {
-                    if let Some(&i) = number.get(&r) {
+                    if let Some(i) = number(r) {
                         if self.written[i] != IDLE || self.read[i] != IDLE {
                             report(
                                 "in_flight",
