@@ -93,10 +93,7 @@ impl Analysis<'_> {
                     self.kernel.values[p].facts = self.top(p);
                 }
                 let carries = &params[1..1 + inits.len()];
-                self.loop_carries(&inits, carries, |this| {
-                    this.region(body);
-                    this.kernel.regions[body].results[..inits.len()].to_vec()
-                });
+                self.loop_carries(&inits, carries, body, |this| this.region(body));
                 let results = self.kernel.ops[op].results.clone();
                 for (i, &r) in results.iter().enumerate() {
                     self.kernel.values[r].facts = match inits.get(i) {
@@ -111,15 +108,14 @@ impl Analysis<'_> {
             OpKind::While { inits, cond, body } => {
                 let (inits, cond, body) = (inits.clone(), *cond, *body);
                 let carries = self.kernel.regions[cond].params.clone();
-                self.loop_carries(&inits, &carries, |this| {
+                self.loop_carries(&inits, &carries, body, |this| {
                     this.region(cond);
-                    let passed = this.kernel.regions[cond].results[1..].to_vec();
-                    let params = this.kernel.regions[body].params.clone();
-                    for (&p, &v) in params.iter().zip(&passed) {
-                        this.kernel.values[p].facts = this.kernel.facts(v);
+                    for i in 0..this.kernel.regions[body].params.len() {
+                        let passed = this.kernel.regions[cond].results[1 + i];
+                        let p = this.kernel.regions[body].params[i];
+                        this.kernel.values[p].facts = this.kernel.facts(passed);
                     }
                     this.region(body);
-                    this.kernel.regions[body].results.clone()
                 });
                 self.yields(op, &[cond], 1);
             }
@@ -149,8 +145,8 @@ impl Analysis<'_> {
                 self.yields(op, &[body], 0);
             }
             _ => {
-                let results = self.kernel.ops[op].results.clone();
-                for (i, &r) in results.iter().enumerate() {
+                for i in 0..self.kernel.ops[op].results.len() {
+                    let r = self.kernel.ops[op].results[i];
                     if self.kernel.ty(r).is_scalar() {
                         self.kernel.values[r].facts = of_result(self.kernel, op, i);
                     }
@@ -169,8 +165,8 @@ impl Analysis<'_> {
         }
     }
 
-    /// Finds facts of a loop's carries that its body preserves; `body` computes the next carries.
-    fn loop_carries(&mut self, inits: &[Value], carries: &[Value], mut body: impl FnMut(&mut Self) -> Vec<Value>) {
+    /// Finds facts of a loop's carries that its body preserves; `once` goes through the loop, whose next carries `body` yields first.
+    fn loop_carries(&mut self, inits: &[Value], carries: &[Value], body: Region, mut once: impl FnMut(&mut Self)) {
         let exhausted = self.budget == 0;
         for (&c, &init) in carries.iter().zip(inits) {
             self.kernel.values[c].facts = if exhausted {
@@ -180,9 +176,10 @@ impl Analysis<'_> {
             };
         }
         for round in 0.. {
-            let next = body(self);
+            once(self);
             let mut changed = false;
-            for (&c, &n) in carries.iter().zip(&next) {
+            for (i, &c) in carries.iter().enumerate() {
+                let n = self.kernel.regions[body].results[i];
                 if !self.kernel.ty(c).is_scalar() {
                     continue;
                 }

@@ -7,7 +7,9 @@ use super::rewrite::{Substitution, regions_of};
 use super::*;
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
+use std::hash::BuildHasher;
 
 /// Most pure scalar ops in an arm that becomes a `select`.
 const SPECULATED: usize = 8;
@@ -28,10 +30,10 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
 struct Simplify<'a> {
     kernel: &'a mut Kernel,
     subst: Substitution,
-    /// Pure scalar ops that are in scope.
-    known: FxHashMap<(OpKind, Type, Group), Value>,
-    /// Keys in order of insertion: a region's end forgets its own.
-    log: Vec<(OpKind, Type, Group)>,
+    /// Pure scalar ops that are in scope, by hash of what they compute; the youngest last.
+    known: FxHashMap<u64, SmallVec<[Op; 2]>>,
+    /// Hashes in order of insertion: a region's end forgets its own.
+    log: Vec<u64>,
 }
 
 impl Simplify<'_> {
@@ -42,9 +44,29 @@ impl Simplify<'_> {
             self.op(region, op);
         }
         self.subst.apply_results(self.kernel, region);
-        for key in self.log.drain(mark..) {
-            self.known.remove(&key);
+        for hash in self.log.drain(mark..) {
+            self.known.get_mut(&hash).and_then(SmallVec::pop);
         }
+    }
+
+    /// What ops that compute the same have in common: the kind, and the result's type and group.
+    fn computes(&self, op: Op) -> (&OpKind, &Type, Group) {
+        let OpData { kind, results, .. } = &self.kernel.ops[op];
+        let ValueData { ty, group, .. } = &self.kernel.values[results[0]];
+        (kind, ty, *group)
+    }
+
+    /// The value in scope that is this already, and the hash under which it is, or would be, remembered.
+    fn look_up(&self, what: (&OpKind, &Type, Group)) -> (Option<Value>, u64) {
+        let hash = FxBuildHasher.hash_one(what);
+        let ops = self.known.get(&hash).into_iter().flatten();
+        let same = ops.copied().find(|&op| self.computes(op) == what);
+        (same.map(|op| self.kernel.ops[op].results[0]), hash)
+    }
+
+    fn remember(&mut self, hash: u64, op: Op) {
+        self.known.entry(hash).or_default().push(op);
+        self.log.push(hash);
     }
 
     /// Handles one op; what is left of it goes to the end of `region`.
@@ -87,12 +109,10 @@ impl Simplify<'_> {
                 }
             }
         }
-        let key = (self.kernel.ops[op].kind.clone(), ty, self.kernel.values[result].group);
-        match self.known.get(&key) {
-            Some(&same) => self.subst.replace(result, same),
-            None => {
-                self.known.insert(key.clone(), result);
-                self.log.push(key);
+        match self.look_up(self.computes(op)) {
+            (Some(same), _) => self.subst.replace(result, same),
+            (None, hash) => {
+                self.remember(hash, op);
                 self.kernel.regions[region].ops.push(op);
             }
         }
@@ -282,14 +302,16 @@ impl Simplify<'_> {
     /// A constant, perhaps one that is there.
     fn int(&mut self, region: Region, dtype: DType, x: i64, loc: Loc) -> Value {
         let kind = OpKind::Constant(Constant::Splat(kernel::int_bits(dtype, x)));
-        let key = (kind, Type::Scalar(dtype), self.kernel.regions[region].group);
-        if let Some(&v) = self.known.get(&key) {
-            return v;
+        let group = self.kernel.regions[region].group;
+        let (same, hash) = self.look_up((&kind, &Type::Scalar(dtype), group));
+        if let Some(same) = same {
+            return same;
         }
         let v = self.kernel.append_int(region, dtype, x, loc);
         facts::update(self.kernel, v);
-        self.known.insert(key.clone(), v);
-        self.log.push(key);
+        if let Some(op) = self.kernel.def_op(v) {
+            self.remember(hash, op);
+        }
         v
     }
 

@@ -244,6 +244,17 @@ pub(super) fn disjoint(a: &Ranges, b: &Ranges) -> bool {
 
 /// The union of two disjoint lists.
 pub(super) fn union(a: &mut Ranges, b: &Ranges) {
+    // One behind the other, as with most copies.
+    if let (Some(last), Some(first)) = (a.last_mut(), b.first())
+        && last.1 <= first.0
+    {
+        let touching = last.1 == first.0;
+        if touching {
+            last.1 = first.1;
+        }
+        a.extend_from_slice(&b[usize::from(touching)..]);
+        return;
+    }
     let mut out: Ranges = SmallVec::with_capacity(a.len() + b.len());
     let (mut i, mut j) = (0, 0);
     while i < a.len() || j < b.len() {
