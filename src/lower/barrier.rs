@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AllocKind, ClusterBarrier, Group, Index, Kernel, Op, Place, RefUse, Value};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
-use crate::ptx::operand::{Addr, Src};
+use crate::ptx::operand::{Addr, Class, Src};
 use crate::ptx::ssa::Value as PtxValue;
 
 /// Initialises the kernel's barriers and orders that before everything else, in the block and in its cluster.
@@ -263,9 +263,6 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
 }
 
 pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
-    if cx.group != Group::Warp {
-        return Err(cx.unsupported(op, "barrier_test outside of a warp region"));
-    }
     let (parity, old, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
     let done = cx.b.inst(Inst::MbarrierTest {
@@ -273,17 +270,9 @@ pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
         addr,
         parity,
     })[0];
-    // Lanes may look at different moments: the first lane's answer counts.
+    // Threads may look at different moments: the leader's answer counts.
     let word = cx.b.select(BitType::B32, done, Src::u32(1), Src::u32(0));
-    let word = cx.b.r32(word);
-    let word = cx.b.emit(Inst::Shfl {
-        mode: ShuffleMode::Idx,
-        d: PtxValue::NEW,
-        a: word,
-        b: Src::u32(0),
-        c: Src::u32(31),
-        mask: ALL_LANES,
-    });
+    let word = super::memory::broadcast_leader(cx, Class::B32, word)?;
     let done = cx.b.setp(Compare::Ne, CompareType::U32, word, Src::u32(0));
     let done = cx.b.pred(done);
     let next = cx.b.select(BitType::B32, done, flipped, old);

@@ -312,7 +312,7 @@ pub fn scratch_bytes(kernel: &Kernel, assignment: &Assignment) -> u32 {
         {
             need = need.max(512);
         }
-        OpKind::SemaphoreRead { .. } => need = need.max(512),
+        OpKind::SemaphoreRead { .. } | OpKind::BarrierTest { .. } => need = need.max(512),
         _ => {}
     });
     need.min(u64::from(u32::MAX / 2)) as u32

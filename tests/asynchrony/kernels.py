@@ -99,6 +99,38 @@ flawed(copy_ring, COPY_RING, "always waits for slot 0", shows=(IN_FLIGHT,), line
 flawed(copy_ring, COPY_RING, "refills before it reads", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot])")
 
 
+def polled_ring(x, flaw=None):
+    """Asks whether the slot is there, and counts, instead of waiting."""
+    steps, slots = 6, 2
+
+    def body(x, o, buf, bars):
+        def fetch(i, slot):
+            plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot])
+
+        for slot in range(slots):
+            fetch(slot, slot)
+
+        @pl.loop(0, steps)
+        def _(i):
+            slot = lax.rem(i, slots)
+            if flaw == "asks once, and does not listen":
+                plgpu.barrier_test(bars.at[slot])
+            else:
+                lax.while_loop(lambda done: ~done, lambda _: plgpu.barrier_test(bars.at[slot]), False)
+            o[i] = buf[slot] * 2
+
+            @pl.when(i + slots < steps)
+            def _():
+                fetch(i + slots, slot)
+
+    return kernel(body, like((steps, 128)), SMEM((slots, 128), jnp.float32), Barrier(num_barriers=slots))(x)
+
+
+if hasattr(plgpu, "wait_gmem_to_smem"):  # Before JAX 0.11, `barrier_test` is for warp regions.
+    POLLED_RING = subject(f32(6, 128), reference=lambda x: x * 2)(polled_ring)
+    flawed(polled_ring, POLLED_RING, "asks once, and does not listen", shows=(IN_FLIGHT,), line="o[i] = buf[slot] * 2")
+
+
 def specialised_ring(x, flaw=None):
     """A warpgroup that copies, one that computes."""
     steps, slots = 8, 2
