@@ -1300,3 +1300,63 @@ fn an_epilogue_that_somebody_could_see_stays() {
         assert!(!text.contains("= gt %"), "{text}");
     }
 }
+
+/// Whether tensor cores limit a block that multiplies `rows` by `columns` of a ring's slots; `shared`: the operands that a cluster
+/// of two blocks loads together.
+fn tensor_cores_limit(rows: u64, columns: u64, shared: [bool; 2]) -> bool {
+    let mut b = Build::new(1);
+    let axis = b.k.axes.push(AxisData {
+        name: "c".to_string(),
+        size: 2,
+        kind: AxisKind::Cluster(0),
+    });
+    b.k.cluster.push(axis);
+    let shapes = [[rows, 64], [64, columns]];
+    let (slots, full, acc) = (
+        shapes.map(|[m, n]| b.smem(DType::F16, &[4, m, n])),
+        b.barriers(4),
+        b.accumulator(64, columns),
+    );
+    let first = |b: &Build, alloc: Alloc, [m, n]: [u64; 2]| RefUse {
+        steps: vec![Step::Index(vec![
+            DimIndex::At(Index::Const(0)),
+            DimIndex::all(m),
+            DimIndex::all(n),
+        ])],
+        shape: Shape::from_slice(&[m, n]),
+        ..b.whole(alloc)
+    };
+    for i in 0..2 {
+        let src = b.param(ParamRole::Input, DType::F16, &shapes[i]);
+        let kind = OpKind::CopyGmemToSmem {
+            src: b.whole(src),
+            dst: first(&b, slots[i], shapes[i]),
+            barrier: Some(b.element(full, Index::Const(0))),
+            collective_axes: if shared[i] { vec![axis] } else { vec![] },
+            leader_tracked: None,
+            oob: OobMode::Zeros,
+            predicate: None,
+        };
+        b.op(kind, &[]);
+    }
+    let kind = OpKind::Wgmma {
+        acc: AccUse::Ref(b.whole(acc)),
+        a: MmaOperand::Smem(first(&b, slots[0], [64, 64])),
+        b: first(&b, slots[1], shapes[1]),
+    };
+    b.op(kind, &[]);
+    intensity::tensor_cores_limit(&b.k)
+}
+
+#[test]
+fn loads_limit_small_tiles_unless_a_cluster_shares_the_large_operand() {
+    assert!(tensor_cores_limit(128, 128, [false, false]));
+    assert!(tensor_cores_limit(256, 128, [false, false]));
+    assert!(!tensor_cores_limit(256, 64, [false, false]));
+    assert!(!tensor_cores_limit(256, 64, [false, true]), "the small one");
+    assert!(tensor_cores_limit(256, 64, [true, false]), "the large one");
+    assert!(
+        !intensity::tensor_cores_limit(&Build::new(1).k),
+        "nothing is multiplied"
+    );
+}

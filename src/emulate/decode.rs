@@ -23,11 +23,11 @@ use crate::ptx::flat::{BlockId, Guard, Reg, Terminator, Uniformity};
 use crate::ptx::inst::Visitor;
 use crate::ptx::launch::EntryParam;
 use crate::ptx::modifier::{
-    AccType, AtomOp, AtomSem, AtomType, BitType, ClusterArriveSem, Compare, CompareType, CvtRound, CvtType, DivMode,
-    Exact, FenceSem, FloatType, Ftz, GridDep, IntType, LoadSem, Logic, LogicType, MatrixTrans, MemType, MinMax,
-    MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode, ProxyFence, RedOp, ReduxOp, RegCount, Relu,
-    Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SpecialReg32, SpecialReg64,
-    StoreSem, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
+    AccType, Acquire, AtomOp, AtomSem, AtomType, BitType, ClusterArriveSem, Compare, CompareType, CvtRound, CvtType,
+    DivMode, Exact, FenceSem, FloatType, Ftz, GridDep, IntType, LoadSem, Logic, LogicType, MatrixTrans, MemType,
+    MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode, ProxyFence, RedOp, ReduxOp, RegCount,
+    Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SpecialReg32,
+    SpecialReg64, StoreSem, Suspend, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
 use crate::ptx::{Flat, verify_flat};
@@ -1612,11 +1612,18 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         });
         Ok(())
     }
-    fn mbarrier_wait(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>) -> Result<()> {
-        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cta as u16)
-    }
-    fn mbarrier_wait_cluster(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>) -> Result<()> {
-        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cluster as u16)
+    fn mbarrier_wait(
+        &mut self,
+        acquire: &Acquire,
+        _suspend: &Suspend,
+        addr: &Addr<Reg>,
+        parity: &Src<Reg>,
+    ) -> Result<()> {
+        let scope = match acquire {
+            Acquire::Cta => Scope::Cta,
+            Acquire::Cluster => Scope::Cluster,
+        };
+        self.mbarrier::<MbarrierWait>(addr, parity, scope as u16)
     }
     fn mbarrier_wait_timeout(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>, _ns: &i64) -> Result<()> {
         // Nothing takes time here: what would run out is a deadlock, which is reported better.

@@ -284,36 +284,10 @@ fn feeds_enough(kernel: &Kernel, found: &Drain) -> bool {
         if let OpKind::Wgmma { b, .. } = &kernel.ops[op].kind
             && found.filled.iter().any(|(buffer, _)| *buffer == b.alloc)
         {
-            enough &= is_compute_bound(kernel, op);
+            enough &= intensity::is_compute_bound(kernel, op, false);
         }
     });
     enough
-}
-
-/// Multiply-accumulates that a block does for each element that it loads, below which the L2 cache is the limit: 51 (a tile of
-/// 256x64) is, 64 (128x128) is not. The ratio is the same for types of half the size, whose rates are twice as high.
-const MIN_MACS_PER_ELEMENT: u64 = 58;
-
-/// Whether tensor cores limit a wgmma of one slot of shared buffers, and not the loads of its operands.
-pub(super) fn is_compute_bound(kernel: &Kernel, op: Op) -> bool {
-    let OpKind::Wgmma {
-        a: MmaOperand::Smem(a),
-        b,
-        ..
-    } = &kernel.ops[op].kind
-    else {
-        return true;
-    };
-    let slot_elements = |view: &RefUse| {
-        let shape = &kernel.allocs[view.alloc].shape;
-        match slot(view) {
-            Some(_) => shape[1..].iter().product::<u64>(),
-            None => shape.iter().product(),
-        }
-    };
-    // What all warpgroups of the block multiply with each other.
-    let (a_elements, b_elements, k) = (slot_elements(a), slot_elements(b), a.shape.last().copied().unwrap_or(1));
-    a_elements * b_elements / k.max(1) >= MIN_MACS_PER_ELEMENT * (a_elements + b_elements)
 }
 
 /// Whether the copies read inputs that nothing writes.

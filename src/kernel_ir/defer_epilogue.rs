@@ -185,7 +185,7 @@ fn k_loop(kernel: &Kernel, op: Op) -> Option<(i64, i64)> {
     let (mut multiplied, mut settled) = (0, 0);
     for &op in &kernel.regions[body].ops {
         match &kernel.ops[op].kind {
-            OpKind::Wgmma { .. } if !defer_drains::is_compute_bound(kernel, op) => return None,
+            OpKind::Wgmma { .. } if !intensity::is_compute_bound(kernel, op, false) => return None,
             OpKind::Wgmma { .. } => multiplied += 1,
             OpKind::WgmmaWait { n: 0, .. } if multiplied == 1 => settled += 1,
             OpKind::BarrierWait { .. } | OpKind::BarrierArrive { .. } | OpKind::CommitGroup => {}

@@ -30,6 +30,7 @@ pub mod eliminate_dead_code;
 pub mod entities;
 pub mod facts;
 pub mod hoist_invariants;
+pub mod intensity;
 pub mod kernel;
 pub mod move_transforms;
 pub mod narrow_integers;

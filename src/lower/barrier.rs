@@ -248,12 +248,23 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
             parity,
             ns: timeout.min(i64::MAX as u64) as i64,
         }
-    } else if from_peers && cx.rereads {
-        // What other blocks of the cluster stored to device memory is seen behind an acquire of their scope, which empties the
-        // L1 cache: only kernels that look need it.
-        Inst::MbarrierWaitCluster { addr, parity }
     } else {
-        Inst::MbarrierWait { addr, parity }
+        Inst::MbarrierWait {
+            // What other blocks of the cluster stored to device memory is seen behind an acquire of their scope, which empties
+            // the L1 cache: only kernels that look need it.
+            acquire: if from_peers && cx.rereads {
+                Acquire::Cluster
+            } else {
+                Acquire::Cta
+            },
+            suspend: if cx.is_compute_bound {
+                Suspend::Short
+            } else {
+                Suspend::Long
+            },
+            addr,
+            parity,
+        }
     };
     if cx.feeding != Some(FeedingPart::Counts) {
         cx.b.inst(inst);

@@ -43,6 +43,9 @@ pub struct LowerCx<'a> {
     pub entry: Entry,
     /// Whether the kernel loads from device memory that it writes, too.
     pub rereads: bool,
+    /// Whether tensor cores limit the kernel. Then a warp that wakes up late from a wait costs time; where loads limit, warps that
+    /// look all the time make the blocks' requests drift apart, and less of them hits the L2 cache.
+    pub is_compute_bound: bool,
     /// Values that some op or region uses.
     used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
@@ -82,6 +85,7 @@ impl<'a> LowerCx<'a> {
             feeding: None,
             entry: Entry::default(),
             rereads: rereads(kernel),
+            is_compute_bound: ir::intensity::tensor_cores_limit(kernel),
             used: used_values(kernel),
             extra: vec![],
             lacks_scratch: None,

@@ -84,7 +84,6 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         }
         Inst::MbarrierTest { parity, .. }
         | Inst::MbarrierWait { parity, .. }
-        | Inst::MbarrierWaitCluster { parity, .. }
         | Inst::MbarrierWaitTimeout { parity, .. } => ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1"),
         Inst::BulkLoad { bytes, .. }
         | Inst::BulkLoadMulticast { bytes, .. }

@@ -147,6 +147,10 @@ modifiers! {
         AsyncGenericReleaseCluster = "async::generic.release.sync_restrict::shared::cta.cluster" }
     /// Bulk-copy waits: until the sources may be overwritten, or until the writes are visible.
     BulkWait { Complete = "", Read = ".read" }
+    /// Whose writes a wait for an mbarrier makes visible: the block's, or the cluster's.
+    Acquire { Cta = "", Cluster = ".acquire.cluster" }
+    /// How long a wait may sleep before it looks again, in nanoseconds: as the hardware likes, or 10 ms.
+    Suspend { Short = "", Long = ", 10000000" }
     /// Reductions of bulk tensor copies.
     TensorRed { Add = ".add", Min = ".min", Max = ".max", Inc = ".inc", Dec = ".dec", And = ".and", Or = ".or", Xor = ".xor" }
     /// Operand types of wgmma: `a.b`.

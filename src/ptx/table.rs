@@ -296,14 +296,11 @@ mbarrier_expect_tx MbarrierExpectTx { addr addr: [Slot::B32]; src bytes: [Slot::
 /// True when the phase of parity `parity` has completed (acquire, CTA scope).
 mbarrier_test MbarrierTest { def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32] }
     "mbarrier.test_wait.parity.shared::cta.b64 {d}, {addr}, {parity}", requires [base()], effects [Effects::SYNC];
-/// Waits for the completion of the phase of parity `parity` (acquire, CTA scope). No suspend-time hint: with one, ptxas puts a
-/// sleep behind the first try, from which a warp wakes up late (3 to 5 % of a matmul's time).
-mbarrier_wait MbarrierWait { addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity.shared::cta.b64 P, {addr}, {parity};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
-/// The same with cluster scope.
-mbarrier_wait_cluster MbarrierWaitCluster { addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 P, {addr}, {parity};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
-/// The same, giving up after `ns` nanoseconds: traps.
+/// Waits for the completion of the phase of parity `parity`. Behind the first try of a long one ptxas puts a sleep, from which a warp
+/// wakes up late.
+mbarrier_wait MbarrierWait { modifier acquire: Acquire; modifier suspend: Suspend; addr addr: [Slot::B32]; src parity: [Slot::B32] }
+    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+/// The same for the block's writes, giving up after `ns` nanoseconds: traps.
 mbarrier_wait_timeout MbarrierWaitTimeout { addr addr: [Slot::B32]; src parity: [Slot::B32]; number ns: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity.shared::cta.b64 P, {addr}, {parity};\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
 /// Waits until the word at `addr` is at least `value` (unsigned): relaxed polls, then one acquire fence of the same scope.

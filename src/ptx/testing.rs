@@ -134,7 +134,12 @@ impl Matmul {
             let empty = b.addr(bars, empty(0) as i32);
             // A fresh barrier's phase of parity 1 counts as complete: the first round does not wait.
             let parity = b.xor(LogicType::B32, parity, 1);
-            b.inst(Inst::MbarrierWait { addr: empty, parity });
+            b.inst(Inst::MbarrierWait {
+                acquire: Acquire::Cta,
+                suspend: Suspend::Short,
+                addr: empty,
+                parity,
+            });
             b.inst(Inst::MbarrierArriveExpectTx {
                 addr: full,
                 bytes: STAGE_BYTES.into(),
@@ -161,7 +166,12 @@ impl Matmul {
         let acc = b.for_(IntType::U32, range, &zeros, |b, i, acc| {
             let (tiles, bars, parity) = Matmul::slot(b, smem, i);
             let addr = b.addr(bars, full(0) as i32);
-            b.inst(Inst::MbarrierWait { addr, parity });
+            b.inst(Inst::MbarrierWait {
+                acquire: Acquire::Cta,
+                suspend: Suspend::Short,
+                addr,
+                parity,
+            });
             let a = b.add(IntType::U32, tiles, half);
             let a = descriptor(b, a);
             let right = b.add(IntType::U32, tiles, TILE_BYTES);

@@ -474,6 +474,8 @@ mod tests {
     fn guard() {
         let (mut ssa, tid, p) = start();
         let wait = Inst::MbarrierWait {
+            acquire: Acquire::Cta,
+            suspend: Suspend::Short,
             addr: Addr::new(tid),
             parity: Src::Imm(0),
         };

@@ -119,7 +119,7 @@ broken(
 broken(
     "multicast_ring with the parity of another phase",
     k.MULTICAST_RING,
-    Edit(r"(mbarrier\.try_wait[^\n]*\[%r\d+\+32768\]), 1;", r"\1, 0;"),
+    Edit(r"(mbarrier\.try_wait[^\n]*\[%r\d+\+32768\]), 1\b", r"\1, 0"),
     shows=(IN_FLIGHT,),
     line="o[c, i] = buf[slot] + 1",
 )

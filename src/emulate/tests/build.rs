@@ -288,6 +288,8 @@ impl Kernel {
     }
     pub fn wait(&mut self, base: Reg, offset: i32, parity: S) -> &mut Kernel {
         self.push(Inst::MbarrierWait {
+            acquire: Acquire::Cta,
+            suspend: Suspend::Short,
             addr: Addr::at(base, offset),
             parity,
         })

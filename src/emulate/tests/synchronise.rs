@@ -443,7 +443,9 @@ fn remote_arrivals() {
     k.push(Inst::ClusterWait {});
     let is_first = k.compare(Compare::Eq, rank.into(), imm(0));
     k.branch(is_first, false, 1, 2, None);
-    k.push(Inst::MbarrierWaitCluster {
+    k.push(Inst::MbarrierWait {
+        acquire: Acquire::Cluster,
+        suspend: Suspend::Short,
         addr: Addr::new(base),
         parity: imm(0),
     });

@@ -489,6 +489,8 @@ fn small_conditionals_are_guarded_and_waits_are_branched_over() {
         b.store(Space::Shared, MemType::B32, Addr::new(tid), &[1.into()]);
         if wait {
             b.inst(Inst::MbarrierWait {
+                acquire: Acquire::Cta,
+                suspend: Suspend::Short,
                 addr: Addr::new(tid),
                 parity: 0.into(),
             });
@@ -521,6 +523,8 @@ fn ten_thousand_ops_are_flattened_at_once() {
                 let p = b.setp(Compare::Lt, CompareType::U32, x, 77);
                 b.open_if(p);
                 b.inst(Inst::MbarrierWait {
+                    acquire: Acquire::Cta,
+                    suspend: Suspend::Short,
                     addr: Addr::new(x),
                     parity: 0.into(),
                 });
