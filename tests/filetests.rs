@@ -7,8 +7,12 @@
 //! | `print` | parsing and printing gives the text back |
 //! | `verify` | the flat verifier finds exactly the header's `// error: rule: place: message` lines (none: it is sound) |
 //! | `ptxas` | the assembler takes it without a warning (skipped, and said so, where there is none) |
+//! | `run` | executed in the emulator and on a GPU it gives what the header expects: `tests/filetests/run.py`, which Python runs |
 //!
 //! `SMALT_BLESS=1` writes what was found into the files.
+use arrayvec::ArrayVec;
+use smalt::ptx::inst::ROWS;
+use smalt::ptx::launch::{EntryParam, TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use smalt::ptx::{parse, print, verify_flat};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -62,9 +66,37 @@ impl FileTest {
         out
     }
 
+    /// The body, with a launch where the text alone does not make one: what tensor maps map does not matter here.
+    fn with_launch(&self) -> Result<String, String> {
+        let is_map: Vec<bool> = self
+            .body
+            .lines()
+            .filter(|l| l.trim_start().starts_with(".param "))
+            .map(|l| l.contains(".align 64"))
+            .collect();
+        if self.body.starts_with("// smalt.launch") || !is_map.contains(&true) {
+            return Ok(self.body.clone());
+        }
+        let pointers = self.body.replace(".align 64 .b8", ".b64");
+        let mut launch = parse::parse(&pointers).map_err(|e| e.to_string())?.launch;
+        for (param, _) in launch.params.iter_mut().zip(is_map).filter(|(_, is_map)| *is_map) {
+            *param = EntryParam::TensorMap(TensorMapSpec {
+                buffer: 0,
+                byte_offset: 0,
+                element: TensorMapElement::U8,
+                dims: [16].into_iter().collect(),
+                strides: ArrayVec::new(),
+                box_dims: [16].into_iter().collect(),
+                swizzle: TensorMapSwizzle::None,
+            });
+        }
+        let json = serde_json::to_string(&launch).map_err(|e| e.to_string())?;
+        Ok(format!("// smalt.launch {json}\n{}", self.body))
+    }
+
     /// `Err`: what is wrong.
     fn run(&self, ptxas: Option<&Path>) -> Result<(), String> {
-        let flat = parse::parse(&self.body).map_err(|e| e.to_string())?;
+        let flat = parse::parse(&self.with_launch()?).map_err(|e| e.to_string())?;
         let mut found = (self.errors.clone(), self.body.clone());
         for kind in &self.kinds {
             match kind.as_str() {
@@ -81,6 +113,7 @@ impl FileTest {
                         assemble(ptxas, &flat.target, &print::print(&flat))?;
                     }
                 }
+                "run" => {}
                 other => return Err(format!("unknown kind `{other}`")),
             }
         }
@@ -135,8 +168,7 @@ fn find_ptxas() -> Option<PathBuf> {
     })
 }
 
-#[test]
-fn ptx() {
+fn files() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests/ptx");
     let mut paths: Vec<PathBuf> = std::fs::read_dir(dir)
         .expect("the directory of file tests")
@@ -145,6 +177,12 @@ fn ptx() {
         .collect();
     paths.sort();
     assert!(!paths.is_empty());
+    paths
+}
+
+#[test]
+fn ptx() {
+    let paths = files();
     let ptxas = find_ptxas();
     let mut failures = String::new();
     let mut skipped = 0;
@@ -178,4 +216,27 @@ fn every_rule_of_the_flat_verifier_has_its_test() {
             assert!(error.starts_with(&format!("{rule}: ")), "{rule}: {error}");
         }
     }
+}
+
+/// Every row of the instruction table is executed by some file of kind `run`, but for those with nothing to show.
+#[test]
+fn files_that_run_cover_the_table() {
+    const NOTHING_TO_SHOW: [&str; 1] = ["Trap"];
+    let mut seen = vec![false; ROWS.len()];
+    for path in files() {
+        let test = read(path);
+        if test.kinds.iter().any(|k| k == "run") {
+            let flat = parse::parse(&test.with_launch().expect("a launch")).expect("sound");
+            for inst in flat.blocks.iter().flat_map(|b| &b.insts) {
+                seen[inst.inst.row()] = true;
+            }
+        }
+    }
+    let missing: Vec<&str> = ROWS
+        .iter()
+        .zip(seen)
+        .filter(|(row, seen)| !seen && !NOTHING_TO_SHOW.contains(&row.name))
+        .map(|(row, _)| row.name)
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

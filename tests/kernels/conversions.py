@@ -97,7 +97,8 @@ def slots(layout: Any, shape: Shape) -> int:
     """Elements of a thread."""
     dims = tiled_shape(layout, shape)
     held = [*layout.partitioned_warp_dims, *layout.partitioned_lane_dims]
-    return math.prod(dims) // math.prod(dims[d] for d in held)
+    count: int = math.prod(dims) // math.prod(dims[d] for d in held)
+    return count
 
 
 def fits(layout: Any, shape: Shape) -> bool:
@@ -394,10 +395,11 @@ class Walks:
 
 def _pack(x: Array, bits: int) -> Array:
     """The bytes of an array in memory: two elements of four bits to a byte."""
-    flat = np.ascontiguousarray(x).reshape(-1)
+    flat: Array = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
     if bits != 4:
-        return flat.view(np.uint8)
-    return flat[0::2] | flat[1::2] << 4
+        return flat
+    packed: Array = flat[0::2] | flat[1::2] << 4
+    return packed
 
 
 # ------------------------------------------------------------------------------------------ what became of them
