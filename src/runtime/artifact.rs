@@ -35,6 +35,16 @@ pub struct Artifact {
     emulated: OnceLock<Result<Program, Error>>,
 }
 
+/// Threads for assemblers, one for each core. Without them, whoever needs a cubin assembles it.
+fn assemblers() -> Option<&'static rayon::ThreadPool> {
+    static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    let new = || {
+        let named = rayon::ThreadPoolBuilder::new().thread_name(|i| format!("smalt-assemble-{i}"));
+        named.build().ok()
+    };
+    POOL.get_or_init(new).as_ref()
+}
+
 impl Artifact {
     pub(super) fn new(
         descriptor: &[u8],
@@ -138,7 +148,7 @@ impl Artifact {
         }
     }
 
-    /// Starts the assembler on another thread; errors show when the cubin is needed.
+    /// Has the assembler run on another thread, when one is free; errors show when the cubin is needed.
     pub fn assemble_in_background(self: &Arc<Artifact>) {
         if self.assembled.get().is_some() {
             return;
@@ -148,8 +158,9 @@ impl Artifact {
             // Kept in the cell, and reported by whoever needs the cubin.
             let _ = super::contain_panics(|| artifact.assembled().map(drop));
         };
-        // Without a thread, whoever needs the cubin assembles it.
-        let _ = std::thread::Builder::new().name("smalt-assemble".into()).spawn(body);
+        if let Some(pool) = assemblers() {
+            pool.spawn(body);
+        }
     }
 
     /// The kernel on the device whose context is current, loaded if need be.
