@@ -339,14 +339,14 @@ impl Verifier<'_> {
         };
         let states = self.forward(entry, join, |b, state| {
             for fi in &flat.blocks[b].insts {
-                state.step(&fi.inst, &number, |_, _| {});
+                state.step(&fi.inst, number, |_, _| {});
             }
         });
         for (b, state) in states.into_iter().enumerate() {
             let Some(mut state) = state else { continue };
             for (i, fi) in flat.blocks[b].insts.iter().enumerate() {
                 let mut found: Vec<(&'static str, String)> = vec![];
-                state.step(&fi.inst, &number, |rule, message| {
+                state.step(&fi.inst, number, |rule, message| {
                     // One of many registers tells enough.
                     if found.iter().all(|(r, _)| *r != rule) {
                         found.push((rule, message));

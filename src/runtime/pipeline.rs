@@ -13,6 +13,7 @@ use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
 use crate::ptx::{self, Flat};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::Instant;
 
 /// What changes generated code and is not in the descriptor; part of the artifact's key.
@@ -47,11 +48,27 @@ pub struct Compiled {
 pub struct LayoutChoice {
     /// The op whose result it is, `carried`, or `SMEM`.
     pub what: &'static str,
-    pub ty: Type,
+    pub ty: LaidOut,
     pub choice: layout::Choice,
     pub why: &'static str,
     /// The op; 0: the kernel itself.
     pub op: u32,
+}
+
+/// The type of what has a layout.
+pub enum LaidOut {
+    Value(Type),
+    /// As [`SmemPlace`] calls it.
+    Alloc(String),
+}
+
+impl fmt::Display for LaidOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LaidOut::Value(ty) => ty.fmt(f),
+            LaidOut::Alloc(text) => f.write_str(text),
+        }
+    }
 }
 
 /// One allocation in a block's shared memory.
@@ -223,23 +240,23 @@ fn layout_choices(kernel: &Kernel, assignment: &Assignment) -> Vec<LayoutChoice>
             Subject::Value(v) => {
                 let op = kernel.def_op(v).map(|op| &kernel.ops[op]);
                 let what = op.map_or("carried", |op| op.kind.name());
-                (what, kernel.ty(v).clone(), op.map_or(0, |op| op.loc.0))
+                let ty = LaidOut::Value(kernel.ty(v).clone());
+                (what, ty, op.map_or(0, |op| op.loc.0))
             }
             Subject::Alloc(a) => {
                 let data = &kernel.allocs[a];
-                let dtype = data.elem().dtype()?;
-                ("SMEM", Type::of(dtype, data.shape.clone()), data.loc.0)
+                ("SMEM", LaidOut::Alloc(alloc_text(data)), data.loc.0)
             }
         };
-        Some(LayoutChoice {
+        LayoutChoice {
             what,
             ty,
             choice: r.choice.clone(),
             why: r.why,
             op,
-        })
+        }
     };
-    assignment.report.iter().filter_map(row).collect()
+    assignment.report.iter().map(row).collect()
 }
 
 /// What a block's shared memory holds, by offset.
