@@ -18,10 +18,7 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/golden")
 const KERNELS: [&str; 3] = ["add_one", "hopper_matmul_float16_basic", "attention_plain"];
 
 fn options() -> CompileOptions {
-    CompileOptions {
-        target: "sm_90a".into(),
-        line_info: false,
-    }
+    CompileOptions::for_target("sm_90a")
 }
 
 fn median(mut samples: Vec<f64>) -> f64 {

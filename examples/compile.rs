@@ -24,10 +24,7 @@ fn main() {
                 std::process::exit(1);
             }
         };
-        let options = CompileOptions {
-            target: "sm_90a".into(),
-            line_info: false,
-        };
+        let options = CompileOptions::for_target("sm_90a");
         let mut observer = Observer {
             shown: Some(vec![]),
             ..Observer::default()

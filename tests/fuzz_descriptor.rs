@@ -259,10 +259,7 @@ fn run(bytes: &[u8], compile: bool) -> Result<Outcome, String> {
             if !compile {
                 return Ok(Outcome::Kernel);
             }
-            let options = CompileOptions {
-                target: "sm_90a".into(),
-                line_info: false,
-            };
+            let options = CompileOptions::for_target("sm_90a");
             match pipeline::compile(bytes, b"", &options, &mut pipeline::Observer::default()) {
                 Err(e) if e.fault == Fault::Internal => Err(format!("compile: {e}")),
                 Ok(_) | Err(_) => Ok(Outcome::Compiled),

@@ -118,6 +118,7 @@ impl Importer {
             wait_timeout_ns: params.wait_timeout_ns,
             profile_space: params.profile_space,
             profile_bounds_check: params.profile_bounds_check,
+            every_lane_arrives: false,
         };
         kernel.values = PrimaryMap::with_capacity(counts.values + counts.ops);
         kernel.ops = PrimaryMap::with_capacity(counts.ops * 2);

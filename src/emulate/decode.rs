@@ -26,7 +26,7 @@ use crate::ptx::modifier::{
     AccType, Acquire, AtomOp, AtomSem, AtomType, BitType, ClusterArriveSem, Compare, CompareType, CvtRound, CvtType,
     DivMode, Exact, FenceSem, FloatType, Ftz, GridDep, IntType, LoadSem, Logic, LogicType, MatrixTrans, MemType,
     MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode, ProxyFence, RedOp, ReduxOp, RegCount,
-    Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SpecialReg32,
+    Release, Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SpecialReg32,
     SpecialReg64, StoreSem, Suspend, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
@@ -1588,7 +1588,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     fn mbarrier_arrive(&mut self, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
         self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE)
     }
-    fn mbarrier_arrive_cluster(&mut self, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
+    fn mbarrier_arrive_cluster(&mut self, _release: &Release, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
         self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE)
     }
     fn mbarrier_arrive_expect_tx(&mut self, addr: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {

@@ -76,6 +76,8 @@ pub struct CompilerParams {
     pub wait_timeout_ns: u64,
     pub profile_space: u64,
     pub profile_bounds_check: bool,
+    /// On mbarriers, instead of one lane for its warp: compute-sanitizer's racecheck follows no other way. Not in descriptors.
+    pub every_lane_arrives: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,6 +194,7 @@ impl Kernel {
                 wait_timeout_ns: 0,
                 profile_space: 0,
                 profile_bounds_check: false,
+                every_lane_arrives: false,
             },
             axes: PrimaryMap::new(),
             grid: vec![],

@@ -95,9 +95,10 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, limits: Limits) -> Result<Alloca
     Ok(out)
 }
 
-/// One lane arrives for its warp (after `bar.warp.sync`) where a warpgroup arrives; a barrier that only copies arrive at
-/// counts one arrival each.
+/// One lane arrives for its warp (after `bar.warp.sync`) where a warpgroup arrives, unless every lane is to; a barrier that only
+/// copies arrive at counts one arrival each.
 fn choose_multiplicities(kernel: &Kernel, out: &mut Allocation) {
+    let every_lane = kernel.compiler_params.every_lane_arrives;
     for (alloc, data) in kernel.allocs.iter() {
         if data.is_barrier() {
             out.multiplicity[alloc] = 1;
@@ -113,7 +114,7 @@ fn choose_multiplicities(kernel: &Kernel, out: &mut Allocation) {
                 }
             )
         {
-            out.multiplicity[barrier.alloc] = 4;
+            out.multiplicity[barrier.alloc] = if every_lane { 128 } else { 4 };
         }
     });
 }

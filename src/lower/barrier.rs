@@ -179,8 +179,13 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
     cx.if_then(predicate, |cx| {
         let addr = address(cx, barrier)?;
         let peers = peers(cx, barrier.alloc)?;
+        let every_lane = cx.kernel.compiler_params.every_lane_arrives;
         // A warp region arrives for all of its warpgroup.
-        let count = if cx.group == Group::Warp { multiplicity } else { 1 };
+        let count = match (cx.group, every_lane) {
+            (Group::Warp, false) => multiplicity,
+            (Group::Warp, true) => multiplicity / 32,
+            (Group::Warpgroup | Group::Block, _) => 1,
+        };
         let targets: Vec<Inst<V>> = match (peers, &barrier.place) {
             (None, Place::Here) => vec![Inst::MbarrierArrive {
                 addr,
@@ -195,10 +200,14 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
                 .map(|rank| remote_arrive(cx, addr, rank, count))
                 .collect(),
         };
-        cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
-        let leader = cx.b.elect();
+        let leader = if every_lane {
+            None
+        } else {
+            cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+            Some(cx.b.elect())
+        };
         for inst in targets {
-            cx.b.inst_if(Some(leader), inst);
+            cx.b.inst_if(leader, inst);
         }
         Ok(())
     })
@@ -214,6 +223,12 @@ fn remote_arrive(cx: &mut LowerCx, addr: Addr<V>, rank: S, count: u32) -> Inst<V
     });
     let base = cx.b.r32(remote);
     Inst::MbarrierArriveCluster {
+        // As the acquire of `lower_wait`.
+        release: if cx.reads_peers_writes {
+            Release::Cluster
+        } else {
+            Release::Cta
+        },
         addr: Addr::new(base),
         count: Src::u32(count),
     }
@@ -250,9 +265,9 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
         }
     } else {
         Inst::MbarrierWait {
-            // What other blocks of the cluster stored to device memory is seen behind an acquire of their scope, which empties
-            // the L1 cache: only kernels that look need it.
-            acquire: if from_peers && cx.rereads {
+            // What other blocks of the cluster stored is seen behind an acquire of their scope, which empties the L1 cache:
+            // only kernels that look need it.
+            acquire: if from_peers && cx.reads_peers_writes {
                 Acquire::Cluster
             } else {
                 Acquire::Cta

@@ -41,8 +41,9 @@ pub struct LowerCx<'a> {
     /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
     pub feeding: Option<FeedingPart>,
     pub entry: Entry,
-    /// Whether the kernel loads from device memory that it writes, too.
-    pub rereads: bool,
+    /// Whether the kernel loads what other blocks of a cluster may have stored: device memory that it writes, too, or their
+    /// shared memory.
+    pub reads_peers_writes: bool,
     /// Whether tensor cores limit the kernel. Then a warp that wakes up late from a wait costs time; where loads limit, warps that
     /// look all the time make the blocks' requests drift apart, and less of them hits the L2 cache.
     pub is_compute_bound: bool,
@@ -84,7 +85,7 @@ impl<'a> LowerCx<'a> {
             group: kernel.regions[kernel.body].group,
             feeding: None,
             entry: Entry::default(),
-            rereads: rereads(kernel),
+            reads_peers_writes: reads_peers_writes(kernel),
             is_compute_bound: ir::intensity::tensor_cores_limit(kernel),
             used: used_values(kernel),
             extra: vec![],
@@ -610,15 +611,15 @@ impl<'a> LowerCx<'a> {
     }
 }
 
-fn rereads(kernel: &Kernel) -> bool {
+fn reads_peers_writes(kernel: &Kernel) -> bool {
     let written = ir::effects::written(kernel, |_| true);
-    let mut rereads = false;
+    let mut reads = false;
     kernel.for_each_op(&mut |op| {
         if let ir::OpKind::Load { src } = &kernel.ops[op].kind {
-            rereads |= written[src.alloc] && kernel.allocs[src.alloc].is_gmem();
+            reads |= src.place != ir::Place::Here || written[src.alloc] && kernel.allocs[src.alloc].is_gmem();
         }
     });
-    rereads
+    reads
 }
 
 fn used_values(kernel: &Kernel) -> SecondaryMap<ir::Value, bool> {

@@ -46,6 +46,7 @@ impl KernelBuilder {
                 wait_timeout_ns: 0,
                 profile_space: 0,
                 profile_bounds_check: false,
+                every_lane_arrives: false,
             },
             axes: PrimaryMap::new(),
             grid: vec![],

@@ -149,6 +149,8 @@ modifiers! {
     BulkWait { Complete = "", Read = ".read" }
     /// Whose writes a wait for an mbarrier makes visible: the block's, or the cluster's.
     Acquire { Cta = "", Cluster = ".acquire.cluster" }
+    /// Whose view of what came before an arrival makes visible: the block's, or the cluster's.
+    Release { Cta = "", Cluster = ".release.cluster" }
     /// How long a wait may sleep before it looks again, in nanoseconds: as the hardware likes, or 10 ms.
     Suspend { Short = "", Long = ", 10000000" }
     /// Reductions of bulk tensor copies.

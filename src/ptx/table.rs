@@ -283,8 +283,8 @@ mbarrier_inval MbarrierInval { addr addr: [Slot::B32] }
 mbarrier_arrive MbarrierArrive { addr addr: [Slot::B32]; src count: [Slot::B32] }
     "mbarrier.arrive.shared::cta.b64 _, {addr}, {count}", requires [base()], effects [Effects::SYNC];
 /// An arrival on a barrier of any CTA of the cluster, in default form.
-mbarrier_arrive_cluster MbarrierArriveCluster { addr addr: [Slot::B32]; src count: [Slot::B32] }
-    "mbarrier.arrive.shared::cluster.b64 _, {addr}, {count}", requires [base()], effects [Effects::SYNC];
+mbarrier_arrive_cluster MbarrierArriveCluster { modifier release: Release; addr addr: [Slot::B32]; src count: [Slot::B32] }
+    "mbarrier.arrive{release}.shared::cluster.b64 _, {addr}, {count}", requires [base()], effects [Effects::SYNC];
 /// One arrival that also raises the pending transaction count by `bytes`.
 mbarrier_arrive_expect_tx MbarrierArriveExpectTx { addr addr: [Slot::B32]; src bytes: [Slot::B32] }
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, {addr}, {bytes}", requires [base()], effects [Effects::SYNC];

@@ -82,10 +82,7 @@ impl Artifact {
             smem: Vec::new(),
             host: None,
         };
-        let options = CompileOptions {
-            target: target.into(),
-            line_info: false,
-        };
+        let options = CompileOptions::for_target(target);
         Artifact::new(b"", b"", options, compiled, Vec::new())
     }
 
@@ -257,6 +254,7 @@ impl Artifact {
             "hash": self.hash,
             "target": self.options.target,
             "line_info": self.options.line_info,
+            "racecheck": self.options.racecheck,
             "launch": self.compiled.launch,
             "buffers": self.compiled.buffers,
             "ptx_bytes": self.compiled.ptx.len(),

@@ -19,7 +19,7 @@ fn key(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Key {
     let lines = if options.line_info { debug } else { b"" };
     for part in [
         options.target.as_bytes(),
-        &[u8::from(options.line_info)],
+        &[u8::from(options.line_info), u8::from(options.racecheck)],
         lines,
         descriptor,
     ] {
@@ -39,8 +39,10 @@ pub fn hash(descriptor: &[u8]) -> String {
 
 /// Compiles, or finds what was compiled before. Callers that come while a kernel is compiled wait for it.
 pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Result<Arc<Artifact>, Error> {
+    let env = env::get()?;
     let options = CompileOptions {
-        line_info: options.line_info || env::get()?.line_info,
+        line_info: options.line_info || env.line_info,
+        racecheck: options.racecheck || env.racecheck,
         ..options.clone()
     };
     let slot = cache().slot(key(descriptor, debug, &options));
@@ -267,8 +269,8 @@ mod tests {
     #[test]
     fn keys_tell_options_apart() {
         let options = |target: &str, line_info| CompileOptions {
-            target: target.into(),
             line_info,
+            ..CompileOptions::for_target(target)
         };
         let base = key(b"kernel", b"lines", &options("sm_90a", false));
         assert_eq!(
@@ -280,6 +282,14 @@ mod tests {
             key(b"kernel", b"lines", &options("sm_100a", false)),
             key(b"kernel", b"lines", &options("sm_90a", true)),
             key(b"kernel2", b"lines", &options("sm_90a", false)),
+            key(
+                b"kernel",
+                b"lines",
+                &CompileOptions {
+                    racecheck: true,
+                    ..options("sm_90a", false)
+                },
+            ),
         ] {
             assert_ne!(base, other);
         }

@@ -65,10 +65,7 @@ impl CallSite {
                 .expected(attributes.hash)
                 .got(hash));
         }
-        let options = CompileOptions {
-            target: attributes.target.into(),
-            line_info: false,
-        };
+        let options = CompileOptions::for_target(attributes.target);
         let locations = Locations::decode(attributes.debug);
         let compiled = cache::compile(attributes.descriptor, attributes.debug, &options);
         // The call site does not exist yet, so that its locations must go into the text here.

@@ -22,6 +22,7 @@ pub fn doctor() -> Value {
             "dump_dir": env.dump_dir,
             "cache_dir": env.cache_dir,
             "line_info": env.line_info,
+            "racecheck": env.racecheck,
             "schedule": env.schedule,
             "seed": env.seed,
         }))),

@@ -1,5 +1,5 @@
 //! Environment variables: every one that the library reads is read here, once. `docs/environment.md` has the table.
-//! None changes generated code silently: `SMALT_LINEINFO` enters the artifact's key.
+//! None changes generated code silently: `SMALT_LINEINFO` and `SMALT_RACECHECK` enter the artifact's key.
 use crate::assemble::Choice;
 use crate::error::{Error, Fault};
 use std::ffi::OsString;
@@ -47,6 +47,8 @@ pub struct Env {
     pub cache_dir: Option<PathBuf>,
     /// `SMALT_LINEINFO`
     pub line_info: bool,
+    /// `SMALT_RACECHECK`
+    pub racecheck: bool,
     /// `SMALT_SCHEDULE` and `SMALT_SEED`: how the emulator orders what the hardware leaves open.
     pub schedule: Option<String>,
     pub seed: Option<u64>,
@@ -100,11 +102,13 @@ impl Env {
             env.assembler = Choice::from_name(&name)
                 .ok_or_else(|| wrong("SMALT_ASSEMBLER", "auto, nvjitlink, ptxas or driver", &name))?;
         }
-        env.line_info = match text("SMALT_LINEINFO")?.as_deref() {
-            None | Some("0") => false,
-            Some("1") => true,
-            Some(other) => return Err(wrong("SMALT_LINEINFO", "0 or 1", other)),
+        let switch = |name: &str| match text(name)?.as_deref() {
+            None | Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(other) => Err(wrong(name, "0 or 1", other)),
         };
+        env.line_info = switch("SMALT_LINEINFO")?;
+        env.racecheck = switch("SMALT_RACECHECK")?;
         if let Some(seed) = text("SMALT_SEED")? {
             env.seed = Some(
                 seed.parse()
@@ -173,6 +177,7 @@ mod tests {
             ("SMALT_DUMP", "ptx,asm"),
             ("SMALT_ASSEMBLER", "gas"),
             ("SMALT_LINEINFO", "yes"),
+            ("SMALT_RACECHECK", "on"),
             ("SMALT_SEED", "-1"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();

@@ -24,6 +24,20 @@ pub struct CompileOptions {
     /// Print real files and lines instead of op ids. The artifact then depends on the debug table too.
     #[serde(default)]
     pub line_info: bool,
+    /// Every lane arrives on mbarriers for itself, which costs time and is what compute-sanitizer's racecheck can follow.
+    #[serde(default)]
+    pub racecheck: bool,
+}
+
+impl CompileOptions {
+    /// Nothing but the target.
+    pub fn for_target(target: &str) -> CompileOptions {
+        CompileOptions {
+            target: target.into(),
+            line_info: false,
+            racecheck: false,
+        }
+    }
 }
 
 /// What the passes make of a descriptor.
@@ -142,6 +156,7 @@ fn attempt(
     scratch: u32,
 ) -> Result<Compiled, Refusal> {
     let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
+    kernel.compiler_params.every_lane_arrives = options.racecheck;
     observer.after("import", || kernel.to_string());
     let target = target_of(&kernel, options)?;
 

@@ -546,6 +546,26 @@ flawed(cluster_exchange, CLUSTER_EXCHANGE, "no barrier before the read", shows=N
 flawed(cluster_exchange, CLUSTER_EXCHANGE, "no barrier at the end", shows=("shared memory of a CTA that has ended",), line="cluster_ref")
 
 
+def cluster_gmem_exchange(x):
+    """Each CTA reads what its peer stored to device memory, in rounds: its L1 cache holds what was there before."""
+
+    def body(x, o, board, bar):
+        i = lax.axis_index("c")
+        for number in range(3):
+            board[i] = x[i] * (number + 1)
+            plgpu.barrier_arrive(bar)
+            plgpu.barrier_wait(bar)
+            o[i, number] = board[1 - i]
+            plgpu.barrier_arrive(bar)
+            plgpu.barrier_wait(bar)
+
+    outs = (like((2, 3, 128)), like((2, 128)))
+    return kernel(body, outs, ClusterBarrier(collective_axes=("c",)), cluster=(2,), cluster_names=("c",))(x)
+
+
+subject(f32(2, 128), reference=lambda x: (x[::-1, None] * np.float32([1, 2, 3])[:, None], x * np.float32(3)))(cluster_gmem_exchange)
+
+
 def multicast_ring(x, flaw=None):
     """Both CTAs get every slice; a slot is refilled when both have read it."""
     steps, slots = 4, 2

@@ -224,7 +224,7 @@ broken(
 broken(
     "cluster_exchange with one arrival less at the peer",
     k.CLUSTER_EXCHANGE,
-    Edit(GUARD + r"mbarrier\.arrive\.shared::cluster[^\n]*\n", which=1, of=4),
+    Edit(GUARD + r"mbarrier\.arrive\S*shared::cluster[^\n]*\n", which=1, of=4),
     shows=("deadlock", "4 of 8 arrivals to come"),
     line="plgpu.barrier_wait(bar)",
 )

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from smalt import _errors
+from smalt import _errors, _native
 from tests.asynchrony.subject import Broken, Subject, load_all
 
 SUBJECTS, BROKEN = load_all()
@@ -42,6 +42,16 @@ def test_what_is_there_suffices(subject: Subject) -> None:
     for how in [{"schedule": "earliest"}] + [{"schedule": "seeded", "seed": seed} for seed in range(SEEDS)]:
         got = subject.emulate(**how)
         assert [a.tobytes() for a in got] == [b.tobytes() for b in first], how
+
+
+@pytest.mark.parametrize("subject", SUBJECTS.values(), ids=lambda subject: subject.name)
+def test_every_lane_may_arrive_for_itself(subject: Subject) -> None:
+    """What `SMALT_RACECHECK` compiles: the same results, and no lane that arrives for others."""
+    artifact = _native.compile(*subject.descriptor, "sm_90a", {"racecheck": True})
+    assert artifact.report()["racecheck"] and not subject.artifact.report()["racecheck"]
+    assert not re.search(r"@%p\d+ mbarrier\.arrive(\.release\.cluster)?\.shared", artifact.ptx)
+    for how in [{"schedule": "latest"}] + [{"schedule": "seeded", "seed": seed} for seed in range(10)]:
+        assert subject.is_right(subject.emulate(artifact, **how)), how
 
 
 @pytest.mark.parametrize("name", ["matmul", "multicast_ring", "cluster_exchange", "specialised_ring", "semaphore_chain", "copy_in"])

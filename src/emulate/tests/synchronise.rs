@@ -458,6 +458,7 @@ fn remote_arrivals() {
         rank: imm(0),
     });
     k.push(Inst::MbarrierArriveCluster {
+        release: Release::Cta,
         addr: Addr::new(remote),
         count: imm(1),
     });
