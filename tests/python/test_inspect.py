@@ -19,6 +19,7 @@ import pytest
 import smalt
 from smalt import __main__ as cli
 from smalt import _native
+from examples.matmul import matmul as annotated_matmul
 from tests.corpus.case import kernel, like
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -138,6 +139,29 @@ def test_shipped_kernels_under_an_emulated_device() -> None:
     assert any(r.at and "hopper_matmul_mgpu.py" in r.at for r in report.layouts)
     assert not report.warnings and not report.spill_bytes
     print(report)
+
+
+@pytest.mark.parametrize("cluster", [None, 0, 1])
+@pytest.mark.parametrize(("tile", "wg"), [((128, 64), 0), ((128, 64), 1), ((128, 128), 0), ((128, 128), 1), ((256, 64), 1)])
+def test_the_matmuls_of_the_tuning_space_neither_spill_nor_serialise(tile: tuple[int, int], wg: int, cluster: int | None) -> None:
+    """ptxas says nothing of C75xx, and every register has its place."""
+    hopper_matmul = pytest.importorskip("jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu")
+    sides = list(hopper_matmul.MatmulDimension)
+    config = hopper_matmul.TuningConfig(
+        tile_m=tile[0], tile_n=tile[1], tile_k=64, max_concurrent_steps=4, epi_tile_n=64, epi_tile_m=64, grid_tile_width=8,
+        wg_dimension=sides[wg], cluster_dimension=None if cluster is None else sides[cluster],
+    )  # fmt: skip
+    a, b = jax.ShapeDtypeStruct((4096, 4096), jnp.float16), jax.ShapeDtypeStruct((4096, 8192), jnp.float16)
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(lambda a, b: hopper_matmul.matmul(a, b, None, config), a, b)
+    assert not report.warnings and not report.spill_bytes
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_the_annotated_matmul_neither_spills_nor_serialises(cluster: int) -> None:
+    a = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+    (report,) = smalt.inspect(lambda a, b: annotated_matmul(a, b, cluster=cluster), a, a)
+    assert not report.warnings and not report.spill_bytes and report.registers == 168
 
 
 def test_errors_are_those_of_the_compiler() -> None:
