@@ -3,13 +3,6 @@ use super::*;
 use crate::error::{Error, Result};
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let read_only = |alloc: Alloc| match kernel.allocs[alloc].kind {
-        AllocKind::Gmem {
-            origin: GmemOrigin::Param(i),
-            ..
-        } => kernel.params[i as usize].role == ParamRole::Input,
-        _ => false,
-    };
     let mut wrong = None;
     kernel.for_each_op(&mut |op| {
         let data = &kernel.ops[op];
@@ -21,7 +14,7 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
             | OpKind::MultimemStore { dst, .. } => dst,
             _ => return,
         };
-        if read_only(written.alloc) && wrong.is_none() {
+        if kernel.is_input(written.alloc) && wrong.is_none() {
             wrong = Some((written.alloc, data.loc, data.kind.name()));
         }
     });

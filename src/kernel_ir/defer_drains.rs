@@ -298,17 +298,13 @@ fn sources_are_constant(kernel: &Kernel, tile: Region) -> bool {
             sources.push(src.alloc);
         }
     });
-    let is_input = |alloc: &Alloc| {
-        let mut params = kernel.params.iter();
-        params.any(|p| p.role == ParamRole::Input && p.binding == ParamBinding::Alloc(*alloc))
-    };
     let mut written = false;
     kernel.for_each_op(&mut |op| {
         for effect in effects::of(&kernel.ops[op].kind) {
             written |= effect.access.writes() && sources.contains(&effect.alloc);
         }
     });
-    !written && sources.iter().all(is_input)
+    !written && sources.iter().all(|alloc| kernel.is_input(*alloc))
 }
 
 /// Whether all that is done with the buffers and with the barriers outside of the producer lies between a wait for the full

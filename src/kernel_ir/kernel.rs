@@ -3,7 +3,7 @@ use super::entities::{Alloc, Axis, Op, Region, Value};
 use super::op::{Constant, OpKind};
 use super::types::{Facts, Group, Type};
 use super::view::{Place, RefUse};
-use super::{AllocData, visit};
+use super::{AllocData, AllocKind, GmemOrigin, visit};
 use crate::dtype::DType;
 use crate::error::Loc;
 use cranelift_entity::PrimaryMap;
@@ -296,6 +296,17 @@ impl Kernel {
 
     pub fn ty(&self, v: Value) -> &Type {
         &self.values[v].ty
+    }
+
+    /// Whether this is a read-only array in device memory: nobody writes it while the kernel runs.
+    pub fn is_input(&self, alloc: Alloc) -> bool {
+        match self.allocs[alloc].kind {
+            AllocKind::Gmem {
+                origin: GmemOrigin::Param(p),
+                ..
+            } => self.params[p as usize].role == ParamRole::Input,
+            _ => false,
+        }
     }
 
     /// The op whose result this is; none: a parameter of a region.

@@ -7,7 +7,7 @@
 //!
 //! The loop is lowered once for each part ([`FeedingPart`]), under one branch: within it nothing asks again which warp this is,
 //! and the assembler keeps the copies' addresses in uniform registers.
-use crate::kernel_ir::visit::for_each_region;
+use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
 
@@ -31,7 +31,6 @@ pub enum FeedingPart {
 pub fn find(kernel: &Kernel) -> FeedingLoops {
     let mut finder = Finder {
         kernel,
-        written: effects::written(kernel, |_| true),
         found: FeedingLoops::default(),
     };
     finder.region(kernel.body);
@@ -40,7 +39,6 @@ pub fn find(kernel: &Kernel) -> FeedingLoops {
 
 struct Finder<'a> {
     kernel: &'a Kernel,
-    written: SecondaryMap<Alloc, bool>,
     found: FeedingLoops,
 }
 
@@ -75,7 +73,10 @@ impl Finder<'_> {
     fn only_feeds(&self, op: Op) -> bool {
         let kernel = self.kernel;
         let data = &kernel.ops[op];
-        if !data.results.iter().all(|v| kernel.ty(*v).is_scalar()) {
+        // Warps meet for what they do with arrays, and for scalars of memory that somebody may write: they cannot in here.
+        let mut scalars = data.results.iter().all(|v| kernel.ty(*v).is_scalar());
+        for_each_value(&data.kind, &mut |v| scalars &= kernel.ty(v).is_scalar());
+        if !scalars {
             return false;
         }
         let inside = |kind: &OpKind| {
@@ -95,7 +96,7 @@ impl Finder<'_> {
             ),
             OpKind::CopyGmemToSmem { .. } | OpKind::Prefetch { .. } => true,
             // What nobody writes is the same whoever has waited for what.
-            OpKind::Load { src } => kernel.allocs[src.alloc].is_gmem() && !self.written[src.alloc],
+            OpKind::Load { src } => kernel.is_input(src.alloc),
             OpKind::For { .. } | OpKind::While { .. } | OpKind::Switch { .. } => inside(&data.kind),
             kind => kind.is_pure(),
         }
@@ -122,9 +123,12 @@ mod tests {
     use crate::lower::testing::KernelBuilder;
 
     /// A loop that waits and loads, inside of another one; what else it does. How many loops and waits only feed.
-    fn found(else_: impl FnOnce(&mut KernelBuilder, Alloc)) -> (usize, usize) {
+    fn found(else_: impl FnOnce(&mut KernelBuilder, &Outside)) -> (usize, usize) {
         let mut b = KernelBuilder::new();
         let (x, out) = (b.input(DType::F32, &[128]), b.output(DType::F32, &[128]));
+        let whole = b.whole(x);
+        let array = b.load(whole);
+        let outside = Outside { x, out, array };
         let tile = b.smem(DType::F32, &[128], None);
         let barriers = b.kernel.allocs.push(AllocData {
             kind: AllocKind::Barrier {
@@ -171,7 +175,7 @@ mod tests {
                     predicate: None,
                 };
                 b.op(copy, &[]);
-                else_(b, out);
+                else_(b, &outside);
                 next
             });
             for_loop(b, outer[1], body)
@@ -182,18 +186,50 @@ mod tests {
         (count(&found.loops), count(&found.waits))
     }
 
+    /// An input, an output, an array in registers.
+    struct Outside {
+        x: Alloc,
+        out: Alloc,
+        array: Value,
+    }
+
+    fn load_first(b: &mut KernelBuilder, of: Alloc) {
+        let first = b.indexed(of, vec![DimIndex::At(Index::Const(0))]);
+        b.load(first);
+    }
+
     #[test]
     fn a_loop_that_waits_and_loads_feeds() {
         assert_eq!(found(|_, _| ()), (1, 1), "the outermost loop, the one wait");
+        assert_eq!(
+            found(|b, o| load_first(b, o.x)),
+            (1, 1),
+            "scalars of inputs are the same for all warps"
+        );
     }
 
     #[test]
     fn a_loop_that_looks_at_anything_does_not() {
-        let stores = |b: &mut KernelBuilder, out: Alloc| {
-            let whole = b.whole(out);
+        let stores = |b: &mut KernelBuilder, o: &Outside| {
+            let whole = b.whole(o.out);
             let value = b.load(whole.clone());
             b.store(whole, value);
         };
         assert_eq!(found(stores), (0, 0));
+        assert_eq!(
+            found(|b, o| load_first(b, o.out)),
+            (0, 0),
+            "one thread tells the others"
+        );
+        let sums = |b: &mut KernelBuilder, o: &Outside| {
+            let kind = OpKind::Reduce {
+                op: ReduceOp::Sum,
+                a: o.array,
+                axes: vec![0],
+                parallel: None,
+            };
+            b.op(kind, &[Type::Scalar(DType::F32)]);
+        };
+        assert_eq!(found(sums), (0, 0), "warps exchange their sums");
     }
 }

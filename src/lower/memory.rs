@@ -6,9 +6,7 @@ use super::value::{ArrayRegs, Packing, scalar_class};
 use super::view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{
-    AllocKind, AtomicOp, GmemOrigin, Group, Kernel, Op, OpKind, ParamRole, Place, RefUse, Type, Value,
-};
+use crate::kernel_ir::{AtomicOp, Group, Op, OpKind, Place, RefUse, Type, Value};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
@@ -81,19 +79,9 @@ fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
         Target {
             space: Space::Global,
             origin,
-            read_only: is_read_only(kernel, r),
+            read_only: kernel.is_input(r.alloc),
         },
     ))
-}
-
-fn is_read_only(kernel: &Kernel, r: &RefUse) -> bool {
-    match kernel.allocs[r.alloc].kind {
-        AllocKind::Gmem {
-            origin: GmemOrigin::Param(p),
-            ..
-        } => kernel.params[p as usize].role == ParamRole::Input,
-        _ => false,
-    }
 }
 
 fn mem_type(bytes: u32) -> MemType {
