@@ -1,6 +1,6 @@
 # make demo     a fresh machine's first command: builds everything and runs real kernels
 # make test     everything that needs no GPU
-# make gpu-test what needs one
+# make gpu-test what needs one; with no build tools: make gpu-test SMALT_LIBRARY=/path/to/libsmalt.so PYTHON=python-with-jax-and-pytest
 # make build    the library, optimised, into the Python package
 # make wheel    both as a wheel, into dist/
 # Needs Rust, Python >= 3.11, a C++17 compiler. BUILD.md has the details.
@@ -34,8 +34,8 @@ wheel:
 test:
 	SMALT_CI_PYTHONS="$(PYTHON)" .ci/run
 
-gpu-test: build
-	XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -q tests/gpu
+gpu-test: $(if $(SMALT_LIBRARY),,build)
+	XLA_PYTHON_CLIENT_PREALLOCATE=false $(if $(SMALT_LIBRARY),SMALT_LIBRARY=$(abspath $(SMALT_LIBRARY)) $(PYTHON),$(BIN)/python) -m pytest -q tests/gpu
 
 lint:
 	cargo fmt --check
