@@ -148,8 +148,7 @@ fn lower_feeding_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
         counted.iter().map(|v| cx.scalar(*v)).collect()
     };
     let classes: Vec<Class> = counted.iter().map(|v| scalar_class(cx.ty(*v).dtype())).collect();
-    let warp = cx.b.warp_in_warpgroup();
-    let issues = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
+    let issues = cx.is_issuing_warp();
     let out = cx.if_else(
         issues,
         &classes,

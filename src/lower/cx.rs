@@ -398,6 +398,12 @@ impl<'a> LowerCx<'a> {
 
     // ------------------------------------------------------------ groups
 
+    /// True in the warpgroup's first warp, one lane of which issues copies.
+    pub fn is_issuing_warp(&mut self) -> S {
+        let warp = self.b.warp_in_warpgroup();
+        self.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0))
+    }
+
     /// All threads of the executing group have arrived, and see each other's memory.
     pub fn sync_group(&mut self) {
         self.sync(self.group);

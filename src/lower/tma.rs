@@ -181,9 +181,8 @@ fn in_issuer(cx: &mut LowerCx, f: impl FnOnce(&mut LowerCx) -> Result<()>) -> Re
             cx.if_then(leader.into(), f)
         }
         (Group::Warpgroup | Group::Block, None) => {
-            let warp = cx.b.warp_in_warpgroup();
-            let first = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
-            cx.if_then(first, |cx| {
+            let issues = cx.is_issuing_warp();
+            cx.if_then(issues, |cx| {
                 let leader = cx.b.elect();
                 cx.if_then(leader.into(), f)
             })

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 /// What changes generated code and is not in the descriptor; part of the artifact's key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CompileOptions {
     /// `sm_90a`, …
     pub target: String,

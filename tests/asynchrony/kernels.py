@@ -63,7 +63,7 @@ flawed(copy_in, COPY_IN, "reads, then waits", shows=(STILL_READ,), line="plgpu.c
 flawed(copy_in, COPY_IN, "waits before the copy", shows=("deadlock", "1 of 1 arrivals to come"), line="plgpu.barrier_wait(bar)")
 
 
-def copy_ring(x, flaw=None):
+def copy_ring(x, flaw=None, polls=False):
     """Two slots, filled ahead."""
     steps, slots = 6, 2
 
@@ -77,7 +77,12 @@ def copy_ring(x, flaw=None):
         @pl.loop(0, steps)
         def _(i):
             slot = lax.rem(i, slots)
-            plgpu.barrier_wait(bars.at[0 if flaw == "always waits for slot 0" else slot])
+            if flaw == "asks once, and does not listen":
+                plgpu.barrier_test(bars.at[slot])
+            elif polls:
+                lax.while_loop(lambda done: ~done, lambda _: plgpu.barrier_test(bars.at[slot]), False)
+            else:
+                plgpu.barrier_wait(bars.at[0 if flaw == "always waits for slot 0" else slot])
             if flaw == "refills before it reads":
 
                 @pl.when(i + slots < steps)
@@ -101,29 +106,7 @@ flawed(copy_ring, COPY_RING, "refills before it reads", shows=(STILL_READ,), lin
 
 def polled_ring(x, flaw=None):
     """Asks whether the slot is there, and counts, instead of waiting."""
-    steps, slots = 6, 2
-
-    def body(x, o, buf, bars):
-        def fetch(i, slot):
-            plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot])
-
-        for slot in range(slots):
-            fetch(slot, slot)
-
-        @pl.loop(0, steps)
-        def _(i):
-            slot = lax.rem(i, slots)
-            if flaw == "asks once, and does not listen":
-                plgpu.barrier_test(bars.at[slot])
-            else:
-                lax.while_loop(lambda done: ~done, lambda _: plgpu.barrier_test(bars.at[slot]), False)
-            o[i] = buf[slot] * 2
-
-            @pl.when(i + slots < steps)
-            def _():
-                fetch(i + slots, slot)
-
-    return kernel(body, like((steps, 128)), SMEM((slots, 128), jnp.float32), Barrier(num_barriers=slots))(x)
+    return copy_ring(x, flaw, polls=True)
 
 
 if hasattr(plgpu, "wait_gmem_to_smem"):  # Before JAX 0.11, `barrier_test` is for warp regions.
