@@ -25,6 +25,9 @@ def matmul(
     m is a multiple of 2·tile_m·cluster, n of tile_n, k of 64.
     """
     (m, k), n, tile_k = a.shape, b.shape[1], 64
+    for name, size, unit in (("m", m, 2 * tile_m * cluster), ("n", n, tile_n), ("k", k, tile_k)):
+        if size == 0 or size % unit:
+            raise ValueError(f"matmul: expected {name} to be a positive multiple of {unit}, got {size}; pad the operands")
     steps = k // tile_k
     shared = {"collective_axes": "c"} if cluster > 1 else {}
 

@@ -69,6 +69,12 @@ def test_annotated_matmul(cluster: int, dtype: Any) -> None:
     assert error < float(jnp.finfo(dtype).eps) / 4
 
 
+@pytest.mark.parametrize(("m", "n", "k", "wrong"), [(300, 128, 64, "m .* 256, got 300"), (256, 100, 64, "n .* 128"), (256, 128, 0, "k .* 64, got 0")])
+def test_annotated_matmul_says_what_fits(m: int, n: int, k: int, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        matmul(jnp.ones((m, k), jnp.float16), jnp.ones((k, n), jnp.float16))
+
+
 # ------------------------------------------------------------------------------------------ conversions of layouts
 
 #: 10,000 conversions; in the emulator, those of one JAX version are a third of them, each version's others.

@@ -235,6 +235,12 @@ def test_a_folder_that_cannot_be_written_fails_nothing(tmp_path: pathlib.Path) -
 # ------------------------------------------------------------------------------------------ lines
 
 
+def test_an_option_that_does_not_exist_is_not_ignored() -> None:
+    [(_, descriptor, debug)] = smalt.descriptor(double, X)
+    with pytest.raises(smalt.Error, match="racechek"):
+        _native.compile(descriptor, debug, "sm_90a", {"racechek": True})
+
+
 def compiled_with_lines(line_info: bool) -> _native.Artifact:
     ((_, descriptor, debug),) = smalt.descriptor(matmul, A, B)
     return _native.compile(descriptor, debug, "sm_90a", {"line_info": line_info})
