@@ -1,6 +1,6 @@
 //! smalt: a Pallas:Mosaic-GPU backend.
 //!
-//! A kernel travels `descriptor` → `kernel_ir` → `layout` → `lower` → `ptx`, and from there to a GPU (`assemble`,
+//! A kernel travels `descriptor` → `kernel_ir` → `layout` → `plan` → `lower` → `ptx`, and from there to a GPU (`assemble`,
 //! `cuda`) or through the CPU (`emulate`). `runtime` strings the rooms together; `capi` and `ffi` are its doors.
 //! `docs/ARCHITECTURE.md` has the map.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -16,5 +16,6 @@ pub mod ffi;
 pub mod kernel_ir;
 pub mod layout;
 pub mod lower;
+pub mod plan;
 pub mod ptx;
 pub mod runtime;

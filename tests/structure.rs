@@ -7,7 +7,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("descriptor", &["kernel_ir"]),
     ("kernel_ir", &[]),
     ("layout", &["kernel_ir"]),
-    ("lower", &["kernel_ir", "layout", "ptx"]),
+    ("plan", &["kernel_ir", "layout"]),
+    ("lower", &["kernel_ir", "layout", "plan", "ptx"]),
     ("ptx", &[]),
     ("assemble", &["ptx"]),
     ("emulate", &["ptx"]),
@@ -18,6 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "descriptor",
             "kernel_ir",
             "layout",
+            "plan",
             "lower",
             "ptx",
             "assemble",
@@ -176,4 +178,35 @@ fn the_reader_of_imports_reads() {
         names("use crate::{cuda::Plan, error::{A, B}, ptx};"),
         ["cuda", "error", "B", "ptx"]
     );
+}
+
+#[test]
+fn every_file_is_reached_by_a_mod() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut reached = BTreeSet::from([root.join("lib.rs")]);
+    let mut work = vec![root.join("lib.rs")];
+    while let Some(file) = work.pop() {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let folder = match file.file_name().and_then(|name| name.to_str()) {
+            Some("lib.rs" | "mod.rs") => file.parent().unwrap().to_owned(),
+            _ => file.with_extension(""),
+        };
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let ([.., "mod", name] | ["mod", name]) = words[..] else {
+                continue;
+            };
+            let Some(name) = name.strip_suffix(';') else { continue };
+            for path in [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")] {
+                if path.exists() && reached.insert(path.clone()) {
+                    work.push(path);
+                }
+            }
+        }
+    }
+    let orphans: Vec<PathBuf> = sources(&root)
+        .into_iter()
+        .filter(|file| !reached.contains(file))
+        .collect();
+    assert!(orphans.is_empty(), "no `mod` names {orphans:?}");
 }

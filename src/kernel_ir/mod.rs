@@ -42,6 +42,8 @@ pub mod recognize_loops;
 pub mod rewrite;
 pub mod simplify;
 pub mod split_roles;
+#[doc(hidden)]
+pub mod testing;
 pub mod thread_phases;
 pub mod thread_state;
 pub mod types;

@@ -1,14 +1,14 @@
 //! mbarriers, and the kernel's prologue that initialises them.
 //!
-//! A logical arrival is [`Allocation::multiplicity`](super::Allocation) physical ones: 1 where only copies arrive (one elected lane, with the bytes
+//! A logical arrival is [`Allocation::multiplicity`](crate::plan::Allocation) physical ones: 1 where only copies arrive (one elected lane, with the bytes
 //! it expects), 4 where warpgroups arrive: the elected lane of each warp, after `bar.warp.sync`, releases what its warp did. A wgmma
 //! wait counts for the warp that waited, so that nothing more is needed before an arrival that frees its operands.
 use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
-use super::feeding_loops::FeedingPart;
 use super::view;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AllocKind, ClusterBarrier, Group, Index, Kernel, Op, Place, RefUse, Value};
+use crate::plan::FeedingPart;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};

@@ -4,10 +4,10 @@
 //! together again inside, in the layout that inference gave the parameter or result.
 use super::cx::{Carried, LowerCx};
 use super::emit::{S, V};
-use super::feeding_loops::FeedingPart;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, Group, Op, OpKind, Region, Type, Value};
+use crate::plan::FeedingPart;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src};
 use crate::ptx::ssa::Uniform;

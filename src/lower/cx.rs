@@ -1,7 +1,5 @@
 //! What lowering shares: the program under construction, lowered values, cached ids and pointers.
-use super::allocate::Allocation;
 use super::emit::{ALL_LANES, S, V};
-use super::feeding_loops::FeedingPart;
 use super::target::Target;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use super::{dispatch, relayout};
@@ -10,6 +8,8 @@ use crate::kernel_ir as ir;
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
 use crate::layout::facts::DynId;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
+use crate::plan::Allocation;
+use crate::plan::FeedingPart;
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{EntryParam, Scratch, TensorMapSpec};

@@ -109,7 +109,7 @@ fn grid_index(cx: &mut LowerCx, position: usize) -> S {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lower::testing::KernelBuilder;
+    use crate::kernel_ir::testing::KernelBuilder;
 
     #[test]
     fn grids_beyond_the_limits_of_y_and_z_are_linear() {

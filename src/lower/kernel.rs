@@ -1,5 +1,4 @@
 //! The whole kernel: prologue, body, launch.
-use super::allocate::Allocation;
 use super::cx::{Entry, LowerCx};
 use super::ids::{GridMap, cluster_zyx};
 use super::target::Target;
@@ -7,6 +6,7 @@ use super::{barrier, memory};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{AllocKind, Kernel, ParamBinding};
 use crate::layout::Assignment;
+use crate::plan::Allocation;
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::ssa::Ssa;
 use std::fmt::Write;
@@ -161,7 +161,7 @@ fn entry_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lower::testing::KernelBuilder;
+    use crate::kernel_ir::testing::KernelBuilder;
 
     #[test]
     fn what_cannot_be_launched_is_refused() {

@@ -6,7 +6,6 @@
 //!
 //! Lowering emits plans that `layout/` made and decides nothing about legality. The program is written for one thread: every value
 //! is the thread's own, and what a group agrees on (scalars, predicates of branches) is computed alike in all its threads.
-pub mod allocate;
 pub mod barrier;
 pub mod cluster;
 pub mod control;
@@ -15,10 +14,8 @@ pub mod cx;
 pub mod dispatch;
 pub mod elementwise;
 pub mod emit;
-pub mod feeding_loops;
 pub mod float;
 pub mod ids;
-pub mod insert_barriers;
 pub mod integer;
 pub mod kernel;
 pub mod math;
@@ -30,14 +27,11 @@ pub mod scan;
 pub mod semaphore;
 pub mod shape;
 pub mod target;
-#[doc(hidden)]
-pub mod testing;
 pub mod tma;
 pub mod value;
 pub mod view;
 pub mod wgmma;
 
-pub use allocate::Allocation;
 pub use cx::LowerCx;
 pub use kernel::{Refusal, run};
 pub use target::Target;

@@ -5,13 +5,13 @@
 //! in the one that issued.
 use super::cx::LowerCx;
 use super::emit::{S, V};
-use super::feeding_loops::FeedingPart;
 use super::{barrier, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{self, Affine, BulkPlan, CopyError, CopyPlan, OutOfBounds, Piece, TensorPlan};
+use crate::plan::FeedingPart;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use crate::ptx::legal::MAX_PENDING_BULK_GROUPS;

@@ -7,8 +7,8 @@ use crate::descriptor;
 use crate::error::Error;
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, OpKind, Type};
 use crate::layout::{self, Assignment, Reason, Subject};
-use crate::lower::allocate::Allocation;
 use crate::lower::{self, Refusal, Target};
+use crate::plan::{self, Allocation};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
 use crate::ptx::{self, Flat};
@@ -166,13 +166,13 @@ fn attempt(
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&kernel))?;
     let allocation = observer.pass("allocate", || {
         let scratch = lower::relayout::scratch_bytes(&kernel, &assignment).max(scratch);
-        let limits = lower::allocate::Limits {
+        let limits = plan::allocate::Limits {
             smem_bytes: target.max_smem_bytes,
         };
-        lower::allocate::run(&kernel, scratch, limits)
+        plan::allocate::run(&kernel, scratch, limits)
     })?;
     observer.pass("insert_barriers", || {
-        lower::insert_barriers::run(&mut kernel, &assignment, &allocation)
+        plan::insert_barriers::run(&mut kernel, &assignment, &allocation)
     })?;
     observer.after("insert_barriers", || kernel.to_string());
 

@@ -1,11 +1,11 @@
 //! Kernels from the IR to the emulator.
 use smalt::dtype::DType;
 use smalt::emulate::{self, Contents, HostBuffer, Options, Program};
+use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::{Kernel, ParamData, ParamRole, Value};
 use smalt::layout;
-use smalt::lower::allocate::Limits;
-use smalt::lower::testing::KernelBuilder;
 use smalt::lower::{self, Target};
+use smalt::plan::allocate::Limits;
 use smalt::ptx::launch::LaunchSpec;
 use smalt::ptx::out_of_ssa::{self, Shell};
 use smalt::ptx::{Flat, infer_uniformity};
@@ -67,8 +67,8 @@ impl KernelRun {
         let limits = Limits {
             smem_bytes: target.max_smem_bytes,
         };
-        let plan = lower::allocate::run(&kernel, scratch, limits).unwrap();
-        lower::insert_barriers::run(&mut kernel, &assignment, &plan).unwrap();
+        let plan = smalt::plan::allocate::run(&kernel, scratch, limits).unwrap();
+        smalt::plan::insert_barriers::run(&mut kernel, &assignment, &plan).unwrap();
         let (mut ssa, launch) = lower::run(&kernel, &assignment, &plan, &target).unwrap();
         infer_uniformity::run(&mut ssa);
         let shell = Shell {

@@ -1,8 +1,8 @@
 //! Loops over arrays.
 use super::harness::{Buffer, KernelRun};
 use smalt::dtype::DType;
+use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::{BinaryOp, Group, Kernel, OpKind, Type};
-use smalt::lower::testing::KernelBuilder;
 
 /// Running sums along the leading dimension: carries the sum, stacks it.
 fn running_sums(n: u64, m: u64, reverse: bool) -> Kernel {

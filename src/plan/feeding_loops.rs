@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::error::Loc;
-    use crate::lower::testing::KernelBuilder;
+    use crate::kernel_ir::testing::KernelBuilder;
 
     /// A loop that waits and loads, inside of another one; what else it does. How many loops and waits only feed.
     fn found(else_: impl FnOnce(&mut KernelBuilder, &Outside)) -> (usize, usize) {

@@ -1,7 +1,7 @@
 //! Kernels built by hand: for tests, here and in `tests/`.
+use super::*;
 use crate::dtype::DType;
 use crate::error::Loc;
-use crate::kernel_ir::*;
 use cranelift_entity::PrimaryMap;
 
 /// Builds a [`Kernel`] op by op.

@@ -1,0 +1,13 @@
+//! Plans: where data lives and in what order it is touched, decided on the kernel before a line of PTX is written.
+//!
+//! * [`allocate`]: the places of data, barriers and scratch in shared memory;
+//! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
+//! * [`insert_barriers`]: the barriers that program order needs.
+//!
+//! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
+pub mod allocate;
+pub mod feeding_loops;
+pub mod insert_barriers;
+
+pub use allocate::Allocation;
+pub use feeding_loops::{FeedingLoops, FeedingPart};
