@@ -340,7 +340,12 @@ fn others_release(kernel: &Kernel, at: Region, producer: &[Op], found: &Drain) -
             return false;
         }
         for effect in effects::of(kind) {
+            // A member of a union shares bytes with others, which the slots say nothing of.
+            let shares = |buffer: Alloc| effects::may_share(kernel, buffer, effect.alloc);
             let Some((_, full)) = found.filled.iter().find(|(buffer, _)| *buffer == effect.alloc) else {
+                if found.filled.iter().any(|(buffer, _)| shares(*buffer)) {
+                    return false;
+                }
                 continue;
             };
             let read = match slot(effect.view) {

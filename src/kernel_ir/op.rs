@@ -601,6 +601,8 @@ pub enum GridDependencyAction {
 pub enum FenceKind {
     /// `fence.proxy.async.shared::cta`.
     ProxyAsyncSharedCta,
+    /// `fence.proxy.async.global`: placed where copies meet what ordinary stores left in device memory.
+    ProxyAsyncGlobal,
     /// `fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster`.
     ProxyAsyncGenericAcquire,
     /// `fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster`.
@@ -807,7 +809,8 @@ names!(MemoryScope { Gpu => "gpu", Sys => "sys", });
 names!(RegisterAction { Increase => "increase", Decrease => "decrease", });
 names!(GridDependencyAction { Wait => "wait", LaunchDependents => "launch_dependents", });
 names!(FenceKind {
-    ProxyAsyncSharedCta => "proxy_async_shared_cta", ProxyAsyncGenericAcquire => "proxy_async_generic_acquire",
+    ProxyAsyncSharedCta => "proxy_async_shared_cta", ProxyAsyncGlobal => "proxy_async_global",
+    ProxyAsyncGenericAcquire => "proxy_async_generic_acquire",
     ProxyAsyncGenericRelease => "proxy_async_generic_release",
 });
 

@@ -38,6 +38,7 @@ pub fn lower_sync(cx: &mut LowerCx, group: Group) -> Result<()> {
 pub fn lower_fence(cx: &mut LowerCx, kind: FenceKind) -> Result<()> {
     let proxy = match kind {
         FenceKind::ProxyAsyncSharedCta => ProxyFence::AsyncSharedCta,
+        FenceKind::ProxyAsyncGlobal => ProxyFence::AsyncGlobal,
         FenceKind::ProxyAsyncGenericAcquire => ProxyFence::AsyncGenericAcquireCluster,
         FenceKind::ProxyAsyncGenericRelease => ProxyFence::AsyncGenericReleaseCluster,
     };

@@ -2,7 +2,7 @@
 //!
 //! Shared memory is laid out as `[data, 1024-byte aligned] [scratch per warpgroup] [barriers]`. Sibling scopes get separate
 //! memory while everything fits; when it does not, a scope may take the memory of scopes before it that every warpgroup
-//! has left (`Allocation::overlaid`), and is then ordered after them, asynchronous work included. Allocations made in an arm that only some
+//! has left (`Allocation::reuses`), and is then ordered after them, asynchronous work included. Allocations made in an arm that only some
 //! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones.
 //! Barriers are never reused: their phases live as long as the kernel.
 use super::feeding_loops::{self, FeedingLoops};
@@ -26,8 +26,8 @@ pub struct Allocation {
     pub scratch: ScratchArea,
     /// All of it.
     pub smem_bytes: u32,
-    /// Scopes whose memory another scope used before.
-    pub overlaid: Vec<Op>,
+    /// Whether scopes take over the memory of others.
+    pub reuses: bool,
     /// Who waits for mbarriers.
     pub feeding: FeedingLoops,
 }
@@ -75,7 +75,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, limits: Limits) -> Result<Alloca
     let start = placer.end.next_multiple_of(128) as u32;
     let mut out = Allocation {
         smem: placer.offsets,
-        overlaid: placer.overlaid,
+        reuses: placer.reuse,
         scratch: ScratchArea {
             start,
             bytes: scratch_bytes,
@@ -171,7 +171,6 @@ struct Placer<'a> {
     offsets: SecondaryMap<Alloc, Option<u32>>,
     /// The highest byte used by anything so far.
     end: u64,
-    overlaid: Vec<Op>,
 }
 
 impl<'a> Placer<'a> {
@@ -182,7 +181,6 @@ impl<'a> Placer<'a> {
             reuse,
             offsets: SecondaryMap::new(),
             end: 0,
-            overlaid: vec![],
         }
     }
 
@@ -197,9 +195,6 @@ impl<'a> Placer<'a> {
                     let mut at = start;
                     for &alloc in allocs {
                         at = self.place(alloc, at).map_err(|e| e.at(data.loc))?;
-                    }
-                    if at > start && start < self.end {
-                        self.overlaid.push(op);
                     }
                     self.end = self.end.max(at);
                     let after = self.region(*body, at, divergent)?;

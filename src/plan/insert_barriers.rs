@@ -1,101 +1,86 @@
-//! Places the warpgroup barriers that JAX's program-order semantics need.
+//! Places the barriers and fences that JAX's program-order semantics need.
 //!
-//! In a Pallas thread an op is done by all 128 lanes, and each op sees what the ones before it did. Lanes of a warpgroup do not
-//! run in lockstep, so an access needs a warpgroup barrier before it when another lane of the same warpgroup may still be
-//! about to do, or may just have done, a conflicting access that nothing else orders:
+//! In a Pallas thread each op sees what the ones before it did, but the lanes and units that do them run apart. A forward
+//! analysis carries what is [`pending`](super::pending) (what may still be going on, and who knows of its end) through the
+//! kernel, joins it over arms, and takes it round loops to the fixpoint; where an op is about to begin an access that conflicts
+//! with something pending, a barrier goes before it: of the warpgroup, in a warp region of the warp. What an op touches is
+//! [`effects::of`], in [`bytes`](super::bytes) of memory, so that unions and scopes that overlay each other are nothing special.
 //!
-//! | access | conflicts with, since the last barrier |
-//! |---|---|
-//! | read by the lanes | a write by the lanes |
-//! | write by the lanes | a read or a write by the lanes; a bulk store's read, which only the lane that issued it has waited for |
-//! | a bulk load's write, issued by one lane | a read or a write by the lanes; a wgmma's read, which each warp waits for by itself; a bulk store's read by another lane |
+//! Two accesses by the lanes with the same layout through the same view touch the same bytes from the same lane: no barrier, unless
+//! several lanes hold an element (one of them stores it), or the view is a slice that may begin elsewhere in the next iteration of
+//! a loop. An arrival on an mbarrier releases the accesses of each warp that arrives, and every lane executes a wait, so what
+//! these order needs nothing more.
 //!
-//! A bulk load needs one, too, after a wait for an mbarrier: warps that issue nothing would let the issuer go ahead, and a warp
-//! that falls two phases behind waits for a phase that is long past, for ever. Where a loop does nothing but wait and load, only the
-//! issuer's warp waits ([`super::feeding_loops`]): one barrier before the loop and one behind it.
+//! **Apart.** In a warp region the warps run apart, and in a feeding loop ([`super::feeding_loops`]) the first warp runs alone: no
+//! barrier of the warpgroup can be placed inside. What conflicts with anything inside is ordered before it begins; so is
+//! everything where a warp inside arrives or signals for its warpgroup. What warps did in their region is known to nobody else
+//! behind it, and neither is what they were told by a wait.
 //!
-//! Reads that tensor cores and bulk stores do are ordered by `commit_smem`, which holds a barrier of its own. An mbarrier wait is executed by
-//! every lane, so what it covers needs nothing more; an arrival releases the accesses of each warp that arrives. Two accesses by
-//! the lanes with the same layout through the same view touch the same bytes from the same lane: no barrier, unless several lanes hold
-//! an element (one of them stores it), or the view is a slice that may begin elsewhere in the next iteration of a loop. A scope that takes over the
-//! memory of another waits for everything first. Under `unsafe_no_auto_barriers` only that is placed, and what comes between
-//! the wait for a bulk store and a write to its source.
+//! **Progress.** A bulk load arrives on its mbarrier by one lane. Warps that issue nothing would let that lane go ahead of their
+//! own waits, and a warp that falls two phases behind waits for a phase that is long past, for ever: a wait by each warp conflicts
+//! with a later arrival by one lane, whatever the barriers are.
+//!
+//! **Proxies.** What goes from ordinary stores to units through shared memory is committed by the user (`commit_smem`); for
+//! device memory JAX has no such op, so a proxy fence is placed before a copy that meets an array with ordinary stores, this
+//! block's or, behind a wait, another's.
+//!
+//! **Scopes.** A scope that takes over the memory of one that is over, in an earlier iteration perhaps, waits for everything that
+//! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX.
+//!
+//! Under `unsafe_no_auto_barriers` only these are placed: before scopes, behind feeding loops, before waits' ends are relied on by
+//! others (progress in feeding loops), and behind a wait for a bulk store, which is one by the warpgroup in any case.
 use super::allocate::Allocation;
+use super::bytes::{self, Bytes, Space};
+use super::pending::{Access, By, End, Ends, Need, Owner, State, conflict};
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
+use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
 use crate::layout::assignment::Assignment;
 use crate::layout::register_layout::RegisterLayout;
 use cranelift_entity::SecondaryMap;
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
 
-/// Inserts `Sync` ops; returns how many warpgroup barriers were placed for hazards.
+/// Inserts `Sync` and `Fence` ops; returns how many barriers of a warpgroup or a block were placed.
 pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation) -> Result<u32> {
-    let automatic = !kernel.compiler_params.unsafe_no_auto_barriers;
-    let roots = roots(kernel);
+    let copied = accessed(kernel, |e| e.proxy == Proxy::AsyncCopy);
+    let stored = accessed(kernel, |e| e.proxy == Proxy::Generic && e.access.writes());
+    let mixed = kernel
+        .allocs
+        .iter()
+        .filter(|(a, data)| data.is_gmem() && copied[*a] && stored[*a])
+        .map(|(a, _)| a)
+        .collect();
     let mut pass = Pass {
-        written: effects::written(kernel, |proxy| proxy == effects::Proxy::Generic),
+        written: accessed(kernel, |e| e.access.writes()),
+        mixed,
         assignment,
         allocation,
-        roots,
-        automatic,
+        automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
         placed: 0,
-        first_scope: true,
-        in_warps: false,
+        has_scope_before: false,
+        depth: 0,
+        accesses: SecondaryMap::new(),
+        apart: FxHashMap::default(),
+        owners: FxHashMap::default(),
+        owner_data: vec![],
+        visited: FxHashMap::default(),
     };
-    let mut state = State::default();
-    pass.region(kernel, kernel.body, &mut state, Mode::Insert)?;
+    let mut state = State::new(Group::Warpgroup);
+    pass.region(kernel, kernel.body, &mut state, Mode::Insert);
     Ok(pass.placed)
 }
 
-/// What lanes did to an allocation since the last barrier.
-#[derive(Clone, PartialEq, Debug)]
-struct Access {
-    /// The allocation that owns the bytes (a union for its members).
-    root: Alloc,
-    what: What,
-    /// The view and layout, when one lane owns the same bytes on both sides if they are equal.
-    lanes: Option<(RefUse, RegisterLayout)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    Read,
-    Write,
-    /// A tensor core's read that nobody has waited for yet.
-    MmaRead,
-    /// A tensor core's read that each warp has waited for by itself.
-    MmaWaited,
-    /// A bulk store's read that is still running or that only its issuer has waited for.
-    StoreRead,
-}
-
-#[derive(Clone, Default, PartialEq, Debug)]
-struct State {
-    pending: Vec<Access>,
-    /// Warps have waited for an mbarrier, each by itself.
-    waited: bool,
-}
-
-impl State {
-    fn add(&mut self, access: Access) {
-        if !self.pending.contains(&access) {
-            self.pending.push(access);
+fn accessed(kernel: &Kernel, how: impl Fn(&effects::Effect<'_>) -> bool) -> SecondaryMap<Alloc, bool> {
+    let mut accessed = SecondaryMap::new();
+    kernel.for_each_op(&mut |op| {
+        for effect in effects::of(&kernel.ops[op].kind) {
+            accessed[effect.alloc] |= how(&effect);
         }
-    }
-    fn join(&mut self, other: &State) {
-        for access in &other.pending {
-            self.add(access.clone());
-        }
-        self.waited |= other.waited;
-    }
-    /// After a warpgroup barrier: lanes' accesses are ordered. A bulk store's read is over for everybody only if it was
-    /// waited for before the barrier.
-    fn sync(&mut self) {
-        self.pending
-            .retain(|a| matches!(a.what, What::StoreRead | What::MmaRead));
-        self.waited = false;
-    }
+    });
+    accessed
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,332 +90,482 @@ enum Mode {
     Insert,
 }
 
+/// What is known of an [`Owner`].
+struct OwnerData {
+    /// The view may be of other elements in another iteration of a loop, which some other lane owns.
+    moves: bool,
+    /// No other lane handles its words: no `stmatrix`, no `ldmatrix`.
+    own_words: bool,
+}
+
+/// What a region does whose executors run apart.
+#[derive(Default)]
+struct Apart {
+    accesses: Vec<Access>,
+    /// Some warp tells others, in the name of its warpgroup.
+    releases: bool,
+}
+
+/// A loop as it was last seen: what it began with, what it begins an iteration with, and what it ends with.
+struct Visit {
+    entry: State,
+    head: State,
+    exit: State,
+}
+
 struct Pass<'a> {
     assignment: &'a Assignment,
     allocation: &'a Allocation,
-    roots: SecondaryMap<Alloc, Option<Alloc>>,
-    /// What the lanes write anywhere in the kernel.
+    /// What the kernel writes by any proxy.
     written: SecondaryMap<Alloc, bool>,
+    /// Device memory with ordinary stores and copies.
+    mixed: Vec<Alloc>,
     automatic: bool,
     placed: u32,
-    first_scope: bool,
-    /// In a warp region.
-    in_warps: bool,
-}
-
-fn roots(kernel: &Kernel) -> SecondaryMap<Alloc, Option<Alloc>> {
-    let mut roots = SecondaryMap::new();
-    for (alloc, data) in kernel.allocs.iter() {
-        roots[alloc] = Some(data.within.map_or(alloc, |w| w.union));
-    }
-    roots
+    /// A scope has begun already.
+    has_scope_before: bool,
+    /// Loops around.
+    depth: u32,
+    /// By op, once computed.
+    accesses: SecondaryMap<Op, Option<Rc<[Access]>>>,
+    apart: FxHashMap<Op, Rc<Apart>>,
+    owners: FxHashMap<(RefUse, RegisterLayout), Owner>,
+    owner_data: Vec<OwnerData>,
+    visited: FxHashMap<Op, Visit>,
 }
 
 impl Pass<'_> {
-    fn root(&self, alloc: Alloc) -> Alloc {
-        self.roots[alloc].unwrap_or(alloc)
-    }
+    // ------------------------------------------------------------ what ops do
 
-    fn in_smem(kernel: &Kernel, r: &RefUse) -> bool {
-        kernel.allocs[r.alloc].is_smem() && r.place == Place::Here
-    }
-
-    /// The accesses that lanes make with `r`, as (view, layout) when each element of the value is one lane's.
-    fn lanes(&self, kernel: &Kernel, r: &RefUse, value: Option<Value>) -> Option<(RefUse, RegisterLayout)> {
+    /// The lanes that make an access, when each element of the value is one lane's.
+    fn owner(&mut self, kernel: &Kernel, r: &RefUse, value: Option<Value>) -> Option<Owner> {
         let value = value?;
         let layout = self.assignment.values[value].as_ref()?;
         let dtype = kernel.ty(value).dtype();
         // Narrow elements share bytes, and may travel in another layout.
         let own_bytes = dtype == DType::Bool || dtype.bits() >= 8;
         let one_lane = layout.replicated_bits() == 0 && !layout.is_constant_somewhere();
-        (own_bytes && one_lane).then(|| (r.clone(), layout.clone()))
+        if !own_bytes || !one_lane {
+            return None;
+        }
+        let key = (r.clone(), layout.clone());
+        if let Some(owner) = self.owners.get(&key) {
+            return Some(*owner);
+        }
+        let owner = Owner(self.owner_data.len() as u32);
+        self.owner_data.push(OwnerData {
+            moves: r.steps.iter().any(|step| moves(kernel, step)),
+            own_words: !kernel.allocs[r.alloc].is_smem() || dtype.bits() > 32,
+        });
+        self.owners.insert(key, owner);
+        Some(owner)
     }
 
-    /// What is pending at the end of an iteration, seen from the next one: a slice from a dynamic start may overlap with
-    /// another one of its kind, unless it starts at multiples of its size.
-    fn next_iteration(kernel: &Kernel, state: &mut State) {
-        let moves = |step: &Step| match step {
-            Step::Index(dims) => dims.iter().any(|dim| match dim {
-                DimIndex::Slice {
-                    start: Index::Value(v),
-                    size,
-                    ..
-                } => !kernel.facts(*v).divisor.is_multiple_of(*size),
-                DimIndex::Gather(_) => true,
-                DimIndex::At(_) | DimIndex::Slice { .. } => false,
-            }),
-            _ => false,
-        };
-        for access in &mut state.pending {
-            if access.lanes.as_ref().is_some_and(|(r, _)| r.steps.iter().any(moves)) {
-                access.lanes = None;
+    /// The accesses that an op makes itself.
+    fn accesses(&mut self, kernel: &Kernel, op: Op) -> Rc<[Access]> {
+        if let Some(known) = &self.accesses[op] {
+            return known.clone();
+        }
+        let data = &kernel.ops[op];
+        let mut out = vec![];
+        for effect in effects::of(&data.kind) {
+            let bytes = bytes::of(kernel, self.assignment, self.allocation, effect.view);
+            let is_device = matches!(bytes.space, Space::Device(_));
+            // Nobody minds readers of what nobody writes.
+            if is_device && !self.written[effect.alloc] {
+                continue;
             }
+            let value = match &data.kind {
+                OpKind::Store { value, .. } | OpKind::Swap { value, .. } | OpKind::AtomicUpdate { value, .. } => {
+                    Some(*value)
+                }
+                _ => data.results.first().copied(),
+            };
+            let by = match effect.actor {
+                // A scalar: every lane reads it where all may, the first one writes it.
+                Actor::Lanes if effect.view.shape.is_empty() && (effect.access.writes() || is_device) => By::Leader,
+                Actor::Lanes => By::Lanes(self.owner(kernel, effect.view, value)),
+                Actor::Issuer => By::Issuer,
+                Actor::Warps => By::Warps,
+            };
+            let access = |reads, writes, by| Access {
+                bytes,
+                reads,
+                writes,
+                proxy: effect.proxy,
+                by,
+                ends: Ends::of(effect.completion, writes),
+            };
+            if effect.access == effects::Access::Update && by == By::Leader && !is_device {
+                // The first lane writes what all have read.
+                out.push(access(true, false, By::Lanes(None)));
+            }
+            out.push(access(effect.access.reads(), effect.access.writes(), by));
+        }
+        if effects::order(&data.kind) == Order::ArriveByIssuer {
+            out.push(Access {
+                bytes: Bytes::PROGRESS,
+                reads: false,
+                writes: true,
+                proxy: Proxy::Generic,
+                by: By::Issuer,
+                ends: Ends::Barrier,
+            });
+        }
+        let out: Rc<[Access]> = out.into();
+        self.accesses[op] = Some(out.clone());
+        out
+    }
+
+    /// What the ops in an op's regions do, for which no barrier can be placed among them.
+    fn apart(&mut self, kernel: &Kernel, op: Op) -> Rc<Apart> {
+        if let Some(known) = self.apart.get(&op) {
+            return known.clone();
+        }
+        let in_warps = matches!(kernel.ops[op].kind, OpKind::WarpMap { .. });
+        let mut inside = vec![];
+        for_each_region(&kernel.ops[op].kind, &mut |r| {
+            kernel.for_each_op_in(r, &mut |op| inside.push(op));
+        });
+        let mut out = Apart::default();
+        for op in inside {
+            for access in self.accesses(kernel, op).iter() {
+                let by = if in_warps { By::Somebody } else { access.by };
+                let access = Access { by, ..*access };
+                if !out.accesses.contains(&access) {
+                    out.accesses.push(access);
+                }
+            }
+            out.releases |= in_warps
+                && match effects::order(&kernel.ops[op].kind) {
+                    Order::Arrive | Order::ArriveByIssuer => true,
+                    Order::MeetExecuting { signals, .. } => signals,
+                    Order::None
+                    | Order::Meet(_)
+                    | Order::Wait(_)
+                    | Order::CommitStores
+                    | Order::WaitStores { .. }
+                    | Order::WaitWgmma { .. }
+                    | Order::FenceGlobal => false,
+                };
+        }
+        let out = Rc::new(out);
+        self.apart.insert(op, out.clone());
+        out
+    }
+
+    // ------------------------------------------------------------ what is placed
+
+    fn place(&mut self, kernel: &mut Kernel, state: &State, mode: Mode, out: &mut Vec<Op>, kind: OpKind, loc: Loc) {
+        if mode == Mode::Insert {
+            self.placed += u32::from(matches!(
+                kind,
+                OpKind::Sync {
+                    group: Group::Warpgroup | Group::Block
+                }
+            ));
+            out.push(kernel.new_op(kind, [], state.group, loc));
         }
     }
 
-    fn region(&mut self, kernel: &mut Kernel, region: Region, state: &mut State, mode: Mode) -> Result<()> {
+    /// A barrier before the op that is about to be pushed.
+    fn sync(&mut self, kernel: &mut Kernel, state: &mut State, mode: Mode, out: &mut Vec<Op>, group: Group, loc: Loc) {
+        self.place(kernel, state, mode, out, OpKind::Sync { group }, loc);
+        state.meet(group);
+    }
+
+    /// Whether only this conflict counts under `unsafe_no_auto_barriers`.
+    fn need(&self, state: &State, access: &Access) -> Option<Need> {
+        if self.automatic {
+            return state.need(access);
+        }
+        if access.proxy != Proxy::Generic {
+            return None;
+        }
+        let behind_wait = state.pending.iter().filter(|old| old.end == End::Issuer);
+        behind_wait.filter_map(|old| conflict(old, access)).max()
+    }
+
+    // ------------------------------------------------------------ the walk
+
+    fn region(&mut self, kernel: &mut Kernel, region: Region, state: &mut State, mode: Mode) {
         let ops = kernel.regions[region].ops.clone();
         let mut out = Vec::with_capacity(ops.len());
         for op in ops {
-            self.op(kernel, op, state, mode, &mut out)?;
-            out.push(op);
-            if self.allocation.feeding.loops[op] {
-                // The other warps meet the one that waited.
-                self.sync(kernel, state, mode, &mut out, kernel.ops[op].loc);
-            }
+            self.op(kernel, op, state, mode, &mut out);
         }
         if mode == Mode::Insert {
             kernel.regions[region].ops = out;
         }
-        Ok(())
     }
 
-    /// A barrier before the op that is about to be pushed.
-    fn sync(&mut self, kernel: &mut Kernel, state: &mut State, mode: Mode, out: &mut Vec<Op>, loc: Loc) {
-        if mode == Mode::Insert {
-            out.push(kernel.new_op(
-                OpKind::Sync {
-                    group: Group::Warpgroup,
-                },
-                [],
-                Group::Warpgroup,
-                loc,
-            ));
-            self.placed += 1;
+    fn op(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>) {
+        let loc = kernel.ops[op].loc;
+        match kernel.ops[op].kind {
+            OpKind::For { .. } | OpKind::While { .. } if self.allocation.feeding.loops[op] => {
+                self.begin_apart(kernel, op, state, mode, out, loc);
+                self.loop_(kernel, op, state, mode);
+                out.push(op);
+                // The other warps meet the one that waited.
+                self.sync(kernel, state, mode, out, Group::Warpgroup, loc);
+            }
+            OpKind::For { .. } | OpKind::While { .. } => {
+                self.loop_(kernel, op, state, mode);
+                out.push(op);
+            }
+            OpKind::Switch { ref arms, .. } => {
+                let arms = arms.clone();
+                let before = state.clone();
+                for (i, arm) in arms.into_iter().enumerate() {
+                    let mut inner = before.clone();
+                    self.region(kernel, arm, &mut inner, mode);
+                    match i {
+                        0 => *state = inner,
+                        _ => state.join(&inner),
+                    }
+                }
+                out.push(op);
+            }
+            OpKind::Scope {
+                ref allocs,
+                collective,
+                body,
+            } => {
+                let allocation = self.allocation;
+                let own: Vec<Bytes> = match allocation.reuses {
+                    true => allocs
+                        .iter()
+                        .filter_map(|a| bytes::of_smem(kernel, allocation, *a))
+                        .collect(),
+                    false => vec![],
+                };
+                self.begin_scope(kernel, &own, collective, state, mode, out, loc);
+                self.region(kernel, body, state, mode);
+                for bytes in own {
+                    state.leave(bytes);
+                }
+                out.push(op);
+            }
+            OpKind::WarpMap { body, .. } => {
+                self.begin_apart(kernel, op, state, mode, out, loc);
+                let mut inner = State::new(Group::Warp);
+                inner.unfenced.clone_from(&state.unfenced);
+                self.region(kernel, body, &mut inner, mode);
+                state.absorb(&inner);
+                out.push(op);
+            }
+            _ => {
+                self.begin(kernel, op, state, mode, out, loc);
+                out.push(op);
+                self.order(kernel, op, state);
+            }
         }
-        state.sync();
     }
 
-    /// Barrier if `access` conflicts with anything pending of the given kinds.
-    #[allow(clippy::too_many_arguments)]
-    fn hazard(
+    /// What an op without regions needs before it, and what is pending behind it.
+    fn begin(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>, loc: Loc) {
+        let accesses = self.accesses(kernel, op);
+        let meets_stores = accesses.iter().any(|access| match access.bytes.space {
+            Space::Device(alloc) => access.proxy == Proxy::AsyncCopy && state.unfenced.contains(&alloc),
+            Space::Shared | Space::Peers | Space::Everything | Space::Progress => false,
+        });
+        if meets_stores {
+            let kind = FenceKind::ProxyAsyncGlobal;
+            self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);
+            state.unfenced.clear();
+        }
+        match accesses.iter().filter_map(|access| self.need(state, access)).max() {
+            Some(Need::Group) => self.sync(kernel, state, mode, out, state.group, loc),
+            Some(Need::Warp) => self.sync(kernel, state, mode, out, Group::Warp, loc),
+            None => {}
+        }
+        if accesses.iter().any(|access| access.ends == Ends::Wgmma) {
+            state.issue_wgmma();
+        }
+        for access in accesses.iter() {
+            let own_words = match access.by {
+                By::Lanes(Some(owner)) => self.owner_data[owner.0 as usize].own_words,
+                By::Lanes(None) | By::Leader | By::Issuer | By::Warps | By::Somebody => false,
+            };
+            state.begin(access, own_words);
+            if let Space::Device(alloc) = access.bytes.space
+                && access.proxy == Proxy::Generic
+                && access.writes
+                && self.mixed.contains(&alloc)
+            {
+                state.unfence(alloc);
+            }
+        }
+    }
+
+    /// What an op does to the order of what is pending.
+    fn order(&mut self, kernel: &Kernel, op: Op, state: &mut State) {
+        match effects::order(&kernel.ops[op].kind) {
+            Order::None | Order::Arrive | Order::ArriveByIssuer => {}
+            Order::Meet(group) => state.meet(group),
+            Order::MeetExecuting { acquires, signals: _ } => {
+                state.meet(state.group);
+                if acquires {
+                    self.acquire(state);
+                }
+            }
+            Order::Wait(_) => {
+                self.acquire(state);
+                if state.group != Group::Warp && !self.allocation.feeding.waits[op] {
+                    let waits = Access {
+                        bytes: Bytes::PROGRESS,
+                        reads: true,
+                        writes: false,
+                        proxy: Proxy::Generic,
+                        by: By::Warps,
+                        ends: Ends::WithTheOp,
+                    };
+                    state.begin(&waits, false);
+                }
+            }
+            Order::CommitStores => state.commit_stores(),
+            Order::WaitStores { n, scope } => state.wait_stores(n, scope),
+            Order::WaitWgmma { n } => state.wait_wgmma(n),
+            Order::FenceGlobal => state.unfenced.clear(),
+        }
+    }
+
+    /// Others have told of their stores.
+    fn acquire(&self, state: &mut State) {
+        for &alloc in &self.mixed {
+            state.unfence(alloc);
+        }
+        if state.group == Group::Warp {
+            state.acquire_alone();
+        }
+    }
+
+    /// Orders everything that matters before an op in which warps run apart.
+    fn begin_apart(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>, loc: Loc) {
+        let apart = self.apart(kernel, op);
+        let feeds = self.allocation.feeding.loops[op];
+        let conflicts = apart
+            .accesses
+            .iter()
+            // Who falls behind in a feeding loop hangs for ever, whoever places barriers.
+            .filter(|access| self.automatic || feeds && access.bytes == Bytes::PROGRESS)
+            .any(|access| state.need(access).is_some());
+        let releases = self.automatic && apart.releases && state.pending.iter().any(|p| !p.end.is_running());
+        if conflicts || releases {
+            self.sync(kernel, state, mode, out, state.group, loc);
+        }
+    }
+
+    /// Takes over the memory of scopes that are over.
+    fn begin_scope(
         &mut self,
         kernel: &mut Kernel,
+        own: &[Bytes],
+        collective: bool,
         state: &mut State,
         mode: Mode,
         out: &mut Vec<Op>,
-        access: &Access,
-        against: &[What],
         loc: Loc,
     ) {
-        // The wait for bulk stores is one by the warpgroup in any case: who writes next has synchronised with the waiter.
-        let against: &[What] = match self.automatic {
-            true => against,
-            false if against.contains(&What::StoreRead) => &[What::StoreRead],
-            false => return,
+        // A scope in a loop comes after itself.
+        let is_first = !std::mem::replace(&mut self.has_scope_before, true) && self.depth == 0;
+        if state
+            .left
+            .iter()
+            .any(|left| own.iter().any(|bytes| bytes.overlap(left)))
+        {
+            // Everything that the memory's former owner started has to be over, in every warpgroup.
+            for kind in [
+                OpKind::WgmmaWait { n: 0, accs: vec![] },
+                OpKind::WaitSmemToGmem {
+                    n: 0,
+                    scope: WaitScope::SmemRead,
+                },
+                OpKind::Sync { group: Group::Block },
+            ] {
+                self.place(kernel, state, mode, out, kind, loc);
+            }
+            state.wait_wgmma(0);
+            state.wait_stores(0, WaitScope::SmemRead);
+            state.meet(Group::Block);
+            state.settle_shared();
+        } else if collective && !is_first && kernel.num_warpgroups > 1 {
+            self.sync(kernel, state, mode, out, Group::Block, loc);
+        }
+    }
+
+    /// A loop: what it leaves pending is pending when it starts again. A `while` ends with its condition.
+    fn loop_(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode) {
+        let (cond, body) = match kernel.ops[op].kind {
+            OpKind::For { body, .. } => (None, body),
+            OpKind::While { cond, body, .. } => (Some(cond), body),
+            _ => return,
         };
-        let conflict = state.pending.iter().any(|p| {
-            p.root == access.root && against.contains(&p.what) && !(p.lanes.is_some() && p.lanes == access.lanes)
-        });
-        if conflict {
-            self.sync(kernel, state, mode, out, loc);
-            // What conflicted and had been waited for is settled by the barrier.
-            state
-                .pending
-                .retain(|p| p.what == What::MmaRead || !(p.root == access.root && against.contains(&p.what)));
+        self.depth += 1;
+        if self.visited.get(&op).is_none_or(|visit| visit.entry != *state) {
+            let scopes = self.has_scope_before;
+            let mut head = state.clone();
+            let exit = loop {
+                let mut inner = head.clone();
+                if let Some(cond) = cond {
+                    self.region(kernel, cond, &mut inner, Mode::Dry);
+                }
+                let exit = inner.clone();
+                self.region(kernel, body, &mut inner, Mode::Dry);
+                self.next_iteration(&mut inner);
+                let mut next = head.clone();
+                next.join(&inner);
+                if next == head {
+                    break if cond.is_some() { exit } else { head.clone() };
+                }
+                head = next;
+            };
+            self.has_scope_before = scopes;
+            let entry = state.clone();
+            self.visited.insert(op, Visit { entry, head, exit });
         }
+        let visit = &self.visited[&op];
+        let mut inner = visit.head.clone();
+        *state = visit.exit.clone();
+        if mode == Mode::Insert {
+            if let Some(cond) = cond {
+                self.region(kernel, cond, &mut inner, mode);
+            }
+            self.region(kernel, body, &mut inner, mode);
+        }
+        self.has_scope_before = true;
+        self.depth -= 1;
     }
 
-    fn op(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>) -> Result<()> {
-        let data = kernel.ops[op].clone();
-        let loc = data.loc;
-        let result = data.results.first().copied();
-        match &data.kind {
-            OpKind::Load { src } if Self::in_smem(kernel, src) => {
-                let access = Access {
-                    root: self.root(src.alloc),
-                    what: What::Read,
-                    lanes: self.lanes(kernel, src, result),
-                };
-                self.hazard(kernel, state, mode, out, &access, &[What::Write], loc);
-                state.add(access);
-            }
-            OpKind::Store { dst, value } | OpKind::Swap { dst, value } | OpKind::AtomicUpdate { dst, value, .. }
-                if Self::in_smem(kernel, dst) =>
-            {
-                let access = Access {
-                    root: self.root(dst.alloc),
-                    what: What::Write,
-                    lanes: self.lanes(kernel, dst, Some(*value)),
-                };
-                self.hazard(
-                    kernel,
-                    state,
-                    mode,
-                    out,
-                    &access,
-                    &[What::Read, What::Write, What::MmaRead, What::MmaWaited, What::StoreRead],
-                    loc,
-                );
-                if matches!(data.kind, OpKind::Swap { .. }) {
-                    state.add(Access {
-                        what: What::Read,
-                        ..access.clone()
-                    });
-                }
-                state.add(access);
-            }
-            // GMEM written by the lanes and read back by others of them.
-            OpKind::Load { src } if kernel.allocs[src.alloc].is_gmem() => {
-                let access = Access {
-                    root: src.alloc,
-                    what: What::Read,
-                    lanes: self.lanes(kernel, src, result),
-                };
-                self.hazard(kernel, state, mode, out, &access, &[What::Write], loc);
-                if self.written[src.alloc] {
-                    state.add(access);
-                }
-            }
-            OpKind::Store { dst, value } | OpKind::Swap { dst, value } | OpKind::AtomicUpdate { dst, value, .. }
-                if kernel.allocs[dst.alloc].is_gmem() =>
-            {
-                let access = Access {
-                    root: dst.alloc,
-                    what: What::Write,
-                    lanes: self.lanes(kernel, dst, Some(*value)),
-                };
-                self.hazard(kernel, state, mode, out, &access, &[What::Read, What::Write], loc);
-                state.add(access);
-            }
-            OpKind::CopyGmemToSmem { dst, .. } => {
-                let access = Access {
-                    root: self.root(dst.alloc),
-                    what: What::Write,
-                    lanes: None,
-                };
-                self.hazard(
-                    kernel,
-                    state,
-                    mode,
-                    out,
-                    &access,
-                    &[What::Read, What::Write, What::MmaRead, What::MmaWaited],
-                    loc,
-                );
-                if self.automatic && state.waited {
-                    self.sync(kernel, state, mode, out, loc);
-                }
-            }
-            OpKind::BarrierWait { .. } => state.waited |= !self.in_warps && !self.allocation.feeding.waits[op],
-            OpKind::CopySmemToGmem { src, .. } => {
-                state.add(Access {
-                    root: self.root(src.alloc),
-                    what: What::StoreRead,
-                    lanes: None,
-                });
-            }
-            OpKind::Wgmma { a, b, .. } => {
-                if let MmaOperand::Smem(a) = a {
-                    state.add(Access {
-                        root: self.root(a.alloc),
-                        what: What::MmaRead,
-                        lanes: None,
-                    });
-                }
-                state.add(Access {
-                    root: self.root(b.alloc),
-                    what: What::MmaRead,
-                    lanes: None,
-                });
-            }
-            OpKind::WgmmaWait { .. } => {
-                for access in &mut state.pending {
-                    if access.what == What::MmaRead {
-                        access.what = What::MmaWaited;
-                    }
-                }
-            }
-            OpKind::CommitSmem => state.sync(),
-            OpKind::Sync { .. } => state.sync(),
-            OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } | OpKind::SemaphoreWait { .. } => {
-                // Lowered with a warpgroup barrier.
-                state.sync();
-            }
-            OpKind::For { .. } | OpKind::While { .. } if self.allocation.feeding.loops[op] && state.waited => {
-                self.sync(kernel, state, mode, out, loc);
-                self.loop_(kernel, &data.kind, state, mode)?;
-            }
-            OpKind::For { .. } | OpKind::While { .. } => self.loop_(kernel, &data.kind, state, mode)?,
-            OpKind::Switch { arms, .. } => {
-                let before = state.clone();
-                let mut after = State::default();
-                for &arm in arms {
-                    let mut inner = before.clone();
-                    self.region(kernel, arm, &mut inner, mode)?;
-                    after.join(&inner);
-                }
-                *state = after;
-            }
-            OpKind::Scope { collective, body, .. } => {
-                if self.allocation.overlaid.contains(&op) {
-                    if mode == Mode::Insert {
-                        // Everything that the memory's former owner started has to be over, in every warpgroup.
-                        for kind in [
-                            OpKind::WgmmaWait { n: 0, accs: vec![] },
-                            OpKind::WaitSmemToGmem {
-                                n: 0,
-                                scope: WaitScope::SmemRead,
-                            },
-                            OpKind::Sync { group: Group::Block },
-                        ] {
-                            out.push(kernel.new_op(kind, [], Group::Warpgroup, loc));
-                        }
-                    }
-                    state.pending.clear();
-                } else if *collective && !self.first_scope && kernel.num_warpgroups > 1 {
-                    if mode == Mode::Insert {
-                        out.push(kernel.new_op(OpKind::Sync { group: Group::Block }, [], Group::Block, loc));
-                    }
-                    state.sync();
-                }
-                self.first_scope = false;
-                self.region(kernel, *body, state, mode)?;
-            }
-            OpKind::WarpMap { body, .. } => {
-                // Its warps run apart: everything before is ordered before it, and it before everything after.
-                if self.automatic && (state.waited || !state.pending.is_empty()) {
-                    self.sync(kernel, state, mode, out, loc);
-                }
-                let outer = std::mem::replace(&mut self.in_warps, true);
-                self.region(kernel, *body, state, mode)?;
-                self.in_warps = outer;
-            }
-            _ => {}
-        }
-        Ok(())
+    /// What is pending at the end of an iteration, seen from the next one: a slice from a dynamic start may overlap with
+    /// another one of its kind, unless it starts at multiples of its size.
+    fn next_iteration(&self, state: &mut State) {
+        state.disown(|owner| self.owner_data[owner.0 as usize].moves);
     }
+}
 
-    fn loop_(&mut self, kernel: &mut Kernel, kind: &OpKind, state: &mut State, mode: Mode) -> Result<()> {
-        let mut regions = vec![];
-        for_each_region(kind, &mut |r| regions.push(r));
-        self.repeated(kernel, &regions, state, mode)
-    }
-
-    /// A body that may run again: what it leaves pending is pending when it starts.
-    fn repeated(&mut self, kernel: &mut Kernel, regions: &[Region], state: &mut State, mode: Mode) -> Result<()> {
-        let first_scope = self.first_scope;
-        let mut head = state.clone();
-        loop {
-            let mut inner = head.clone();
-            for &r in regions {
-                self.region(kernel, r, &mut inner, Mode::Dry)?;
-            }
-            Self::next_iteration(kernel, &mut inner);
-            let mut next = head.clone();
-            next.join(&inner);
-            if next == head {
-                break;
-            }
-            head = next;
-        }
-        self.first_scope = first_scope;
-        let mut inner = head.clone();
-        for &r in regions {
-            self.region(kernel, r, &mut inner, mode)?;
-        }
-        inner.join(state);
-        *state = inner;
-        Ok(())
+/// Whether a view's step may be of other elements when the values in it change, and not of all others.
+fn moves(kernel: &Kernel, step: &Step) -> bool {
+    match step {
+        Step::Index(dims) => dims.iter().any(|dim| match dim {
+            DimIndex::Slice {
+                start: Index::Value(v),
+                size,
+                ..
+            } => !kernel.facts(*v).divisor.is_multiple_of(*size),
+            DimIndex::Gather(_) => true,
+            DimIndex::At(_)
+            | DimIndex::Slice {
+                start: Index::Const(_), ..
+            } => false,
+        }),
+        Step::Transpose(_)
+        | Step::Reshape(_)
+        | Step::Bitcast { .. }
+        | Step::Im2Col { .. }
+        | Step::ExpandLeadingBatch(_)
+        | Step::ExtractAlias { .. }
+        | Step::Unswizzle(_)
+        | Step::Untile(_) => false,
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
-//! * [`insert_barriers`]: the barriers that program order needs.
+//! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`] and which [`bytes`] it touches.
 //!
 //! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
 pub mod allocate;
+pub mod bytes;
 pub mod feeding_loops;
 pub mod insert_barriers;
+pub mod pending;
 
 pub use allocate::Allocation;
 pub use feeding_loops::{FeedingLoops, FeedingPart};

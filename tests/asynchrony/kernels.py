@@ -430,8 +430,8 @@ flawed(
     wgmma_refill,
     WGMMA_REFILL,
     "refills before wgmma_wait",
-    shows=("the async proxy reads " + IN_FLIGHT,),
-    line="plgpu.wgmma(acc, a_buf, b_buf)",
+    shows=("a bulk load overwrites shared memory that is still read",),
+    line="plgpu.copy_gmem_to_smem(a.at[:, ks], a_buf, bars.at[0])",
 )
 
 

@@ -1,0 +1,539 @@
+//! What may still be going on at a point of a kernel, and the one rule of what conflicts with it.
+//!
+//! A Pallas thread's ops are done by 128 lanes, by units that one lane or each warp has started, and in warp regions by one warp
+//! apart from the others; nothing keeps these together but barriers. A [`Pending`] access is one whose end somebody of the
+//! group may not know of yet. [`End`] says who does know:
+//!
+//! | how an access ends | who knows | until |
+//! |---|---|---|
+//! | lanes load or store | each lane its own part; other lanes of the warp behind a barrier of the warp, as `stmatrix` and `ldmatrix` pass words between lanes | the group's barrier |
+//! | one lane stores a scalar | that lane | the group's barrier |
+//! | wgmma reads its operands | nobody, until a wait covers its group; then each warp that waited | a barrier behind the wait |
+//! | a bulk store reads, writes | nobody, until a wait covers its group; then the lane that issued it | a barrier behind the wait |
+//! | a bulk load writes | whoever waits for its mbarrier: every lane of the group that waits | – |
+//! | anything in a warp region | some warp, even behind barriers of that warp | the warpgroup's barrier |
+//!
+//! What nobody has waited for is no business of barriers: the wait is the user's to write.
+use super::bytes::{Bytes, Space};
+use crate::kernel_ir::effects::{Completion, Proxy};
+use crate::kernel_ir::{Alloc, Group, WaitScope};
+
+/// More entries are made coarser.
+const MAX_PENDING: usize = 64;
+/// More younger groups are not told apart.
+const MANY: u32 = 8;
+
+/// Lanes that touch the same elements of the same view in the same layout: see [`super::insert_barriers`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Owner(pub u32);
+
+/// An access that an op is about to make.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Access {
+    pub bytes: Bytes,
+    pub reads: bool,
+    pub writes: bool,
+    pub proxy: Proxy,
+    pub by: By,
+    pub ends: Ends,
+}
+
+/// Who begins an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    Lanes(Option<Owner>),
+    /// The first lane of the group.
+    Leader,
+    /// The lane that issues copies for the group.
+    Issuer,
+    /// Each warp.
+    Warps,
+    /// Some warp of a warp region.
+    Somebody,
+}
+
+/// How an access ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ends {
+    WithTheOp,
+    Wgmma,
+    /// `written`: what the store writes, which a wait for its reading does not cover.
+    Store {
+        written: bool,
+    },
+    /// By an mbarrier: whoever waits knows.
+    Barrier,
+}
+
+impl Ends {
+    pub fn of(completion: Completion<'_>, writes: bool) -> Ends {
+        match completion {
+            Completion::Now => Ends::WithTheOp,
+            Completion::Wgmma => Ends::Wgmma,
+            Completion::StoreGroup => Ends::Store { written: writes },
+            Completion::Barrier(_) | Completion::LoadGroup => Ends::Barrier,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pending {
+    pub bytes: Bytes,
+    reads: bool,
+    writes: bool,
+    generic: bool,
+    pub end: End,
+}
+
+impl Pending {
+    /// Whether whatever conflicts with `other` conflicts with this.
+    fn covers(&self, other: &Pending) -> bool {
+        let nobodys = End::Lanes {
+            owner: None,
+            warp: false,
+        };
+        let end = match other.end {
+            End::Lanes { .. } | End::Leader if self.end == nobodys => nobodys,
+            end => end,
+        };
+        self.bytes.space == other.bytes.space
+            && self.bytes.from <= other.bytes.from
+            && other.bytes.to <= self.bytes.to
+            && (self.reads || !other.reads)
+            && (self.writes || !other.writes)
+            && self.generic == other.generic
+            && self.end.is_like(end)
+            && self.end.join(end) == self.end
+    }
+}
+
+/// Who knows that an access is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Nobody: wgmmas with so many younger groups.
+    Wgmma {
+        younger: Younger,
+    },
+    /// Nobody: a bulk store, issued by a lane of a group like this.
+    Store {
+        written: bool,
+        issued: Group,
+        /// Its group is not committed.
+        open: bool,
+        younger: Younger,
+    },
+    /// Each lane its own part. `warp`: the others of its warp, too.
+    Lanes {
+        owner: Option<Owner>,
+        warp: bool,
+    },
+    Leader,
+    Warps,
+    Issuer,
+    /// Some warp of a warp region that is over.
+    Somebody,
+    /// The executing warp; others don't.
+    Warp,
+}
+
+/// The groups of its kind that were issued after an access: of all the accesses that an entry stands for, from the one with the
+/// least to the one with the most. [`MANY`]: so many or more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Younger {
+    least: u32,
+    most: u32,
+}
+
+impl Younger {
+    const NONE: Younger = Younger { least: 0, most: 0 };
+
+    fn join(self, other: Younger) -> Younger {
+        Younger {
+            least: self.least.min(other.least),
+            most: self.most.max(other.most),
+        }
+    }
+
+    fn another(self) -> Younger {
+        Younger {
+            least: (self.least + 1).min(MANY),
+            most: (self.most + 1).min(MANY),
+        }
+    }
+
+    /// With at most `n` groups left: whether some may have ended, and who may be left.
+    fn wait(self, n: u32) -> (bool, Option<Younger>) {
+        let left = n
+            .min(MANY)
+            .checked_sub(1)
+            .filter(|last| self.least <= *last)
+            .map(|last| Younger {
+                least: self.least,
+                most: self.most.min(last),
+            });
+        // Beyond what is counted, either may be.
+        let left = if n > MANY && self.most == MANY {
+            Some(self)
+        } else {
+            left
+        };
+        (self.most >= n.min(MANY), left)
+    }
+}
+
+impl End {
+    /// Whether nobody knows.
+    pub fn is_running(self) -> bool {
+        matches!(self, End::Wgmma { .. } | End::Store { .. })
+    }
+
+    /// The same but for what is counted.
+    fn is_like(self, other: End) -> bool {
+        match (self, other) {
+            (End::Wgmma { .. }, End::Wgmma { .. }) => true,
+            (
+                End::Store {
+                    written,
+                    issued,
+                    open,
+                    younger: _,
+                },
+                End::Store {
+                    written: w,
+                    issued: i,
+                    open: o,
+                    younger: _,
+                },
+            ) => (written, issued, open) == (w, i, o),
+            (a, b) => a == b,
+        }
+    }
+
+    /// Both, of ends that are alike.
+    fn join(self, other: End) -> End {
+        match (self, other) {
+            (End::Wgmma { younger: a }, End::Wgmma { younger: b }) => End::Wgmma { younger: a.join(b) },
+            (
+                End::Store {
+                    written,
+                    issued,
+                    open,
+                    younger: a,
+                },
+                End::Store { younger: b, .. },
+            ) => End::Store {
+                written,
+                issued,
+                open,
+                younger: a.join(b),
+            },
+            (end, _) => end,
+        }
+    }
+}
+
+/// The barrier that an access needs before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Need {
+    /// Of each warp.
+    Warp,
+    /// Of the executing group.
+    Group,
+}
+
+/// The one rule: what `new` needs before it because of `old`.
+pub fn conflict(old: &Pending, new: &Access) -> Option<Need> {
+    if !(old.writes || new.writes) || !old.bytes.overlap(&new.bytes) {
+        return None;
+    }
+    match (old.end, new.by) {
+        (End::Wgmma { .. } | End::Store { .. } | End::Warp, _) => None,
+        (End::Lanes { owner: Some(a), warp }, By::Lanes(Some(b))) if a == b => (!warp).then_some(Need::Warp),
+        (End::Leader, By::Leader) | (End::Issuer, By::Issuer) => None,
+        // What units read of shared memory is committed by the user, which is a barrier.
+        (End::Lanes { .. } | End::Leader, By::Issuer | By::Warps)
+            if !new.writes && new.proxy != Proxy::Generic && new.bytes.space == Space::Shared =>
+        {
+            None
+        }
+        (End::Lanes { .. } | End::Leader | End::Warps | End::Issuer | End::Somebody, _) => Some(Need::Group),
+    }
+}
+
+/// What is pending at a point.
+#[derive(Clone, PartialEq, Debug)]
+pub struct State {
+    /// Who executes: a warpgroup, or a warp in a warp region.
+    pub group: Group,
+    pub pending: Vec<Pending>,
+    /// Arrays in device memory with ordinary stores that copies do not see yet: no proxy fence came since.
+    pub unfenced: Vec<Alloc>,
+    /// Shared memory of scopes that are over, which other warpgroups may still be in.
+    pub left: Vec<Bytes>,
+}
+
+impl State {
+    pub fn new(group: Group) -> State {
+        State {
+            group,
+            pending: vec![],
+            unfenced: vec![],
+            left: vec![],
+        }
+    }
+
+    fn add(&mut self, new: Pending) {
+        let same = |p: &&mut Pending| {
+            (p.bytes, p.reads, p.writes, p.generic) == (new.bytes, new.reads, new.writes, new.generic)
+                && p.end.is_like(new.end)
+        };
+        if self.pending.iter().any(|old| old.covers(&new)) {
+            return;
+        }
+        match self.pending.iter_mut().find(same) {
+            Some(old) => old.end = old.end.join(new.end),
+            None => {
+                self.pending.push(new);
+                if self.pending.len() > MAX_PENDING {
+                    self.coarsen();
+                }
+            }
+        }
+    }
+
+    /// One entry for all of a space that end alike.
+    fn coarsen(&mut self) {
+        let mut coarse: Vec<Pending> = vec![];
+        for p in &self.pending {
+            let end = match p.end {
+                End::Lanes { .. } | End::Leader => End::Lanes {
+                    owner: None,
+                    warp: false,
+                },
+                end => end,
+            };
+            match coarse
+                .iter_mut()
+                .find(|c| c.bytes.space == p.bytes.space && c.generic == p.generic && c.end.is_like(end))
+            {
+                Some(c) => {
+                    c.bytes = c.bytes.hull(&p.bytes);
+                    c.reads |= p.reads;
+                    c.writes |= p.writes;
+                    c.end = c.end.join(end);
+                }
+                None => coarse.push(Pending { end, ..*p }),
+            }
+        }
+        self.pending = coarse;
+    }
+
+    pub fn join(&mut self, other: &State) {
+        for &p in &other.pending {
+            self.add(p);
+        }
+        for &alloc in &other.unfenced {
+            self.unfence(alloc);
+        }
+        for &bytes in &other.left {
+            self.leave(bytes);
+        }
+    }
+
+    pub fn unfence(&mut self, alloc: Alloc) {
+        if !self.unfenced.contains(&alloc) {
+            self.unfenced.push(alloc);
+        }
+    }
+
+    pub fn leave(&mut self, bytes: Bytes) {
+        if !self.left.contains(&bytes) {
+            self.left.push(bytes);
+        }
+    }
+
+    /// What `new` needs before it.
+    pub fn need(&self, new: &Access) -> Option<Need> {
+        self.pending.iter().filter_map(|old| conflict(old, new)).max()
+    }
+
+    /// `access` has been made, or begun. `warp`: lanes keep to their own words.
+    pub fn begin(&mut self, access: &Access, own_words: bool) {
+        let end = match (access.ends, access.by) {
+            (Ends::Barrier, _) => return,
+            (Ends::Wgmma, _) => End::Wgmma { younger: Younger::NONE },
+            (Ends::Store { written }, _) => End::Store {
+                written,
+                issued: self.group,
+                open: true,
+                younger: Younger::NONE,
+            },
+            (Ends::WithTheOp, By::Lanes(owner)) => End::Lanes { owner, warp: own_words },
+            (Ends::WithTheOp, By::Leader) => End::Leader,
+            (Ends::WithTheOp, By::Issuer) => End::Issuer,
+            (Ends::WithTheOp, By::Warps) => End::Warps,
+            (Ends::WithTheOp, By::Somebody) => End::Somebody,
+        };
+        self.add(Pending {
+            bytes: access.bytes,
+            reads: access.reads,
+            writes: access.writes,
+            generic: access.proxy == Proxy::Generic,
+            end,
+        });
+    }
+
+    /// Another group of wgmmas begins.
+    pub fn issue_wgmma(&mut self) {
+        for p in &mut self.pending {
+            if let End::Wgmma { younger } = &mut p.end {
+                *younger = younger.another();
+            }
+        }
+    }
+
+    pub fn wait_wgmma(&mut self, n: u32) {
+        self.wait(|end| match end {
+            End::Wgmma { younger } => {
+                let (some, left) = younger.wait(n);
+                (some.then_some(End::Warps), left.map(|younger| End::Wgmma { younger }))
+            }
+            end => (None, Some(end)),
+        });
+    }
+
+    /// The issuing lane of the executing group ends its group of stores.
+    pub fn commit_stores(&mut self) {
+        let group = self.group;
+        self.end(|end| match end {
+            End::Store {
+                written,
+                issued,
+                open,
+                younger,
+            } if issued == group => Some(End::Store {
+                written,
+                issued,
+                open: false,
+                younger: if open { Younger::NONE } else { younger.another() },
+            }),
+            _ => None,
+        });
+    }
+
+    /// Every lane waits for the groups that it has committed.
+    pub fn wait_stores(&mut self, n: u32, scope: WaitScope) {
+        let group = self.group;
+        self.wait(|end| match end {
+            End::Store {
+                written,
+                issued,
+                open: false,
+                younger,
+            } if scope == WaitScope::Complete || !written => {
+                let (some, left) = younger.wait(n);
+                let ended = if issued == group { End::Issuer } else { End::Somebody };
+                let left = left.map(|younger| End::Store {
+                    written,
+                    issued,
+                    open: false,
+                    younger,
+                });
+                (some.then_some(ended), left)
+            }
+            end => (None, Some(end)),
+        });
+    }
+
+    /// The lanes of `group` meet.
+    pub fn meet(&mut self, group: Group) {
+        match (self.group, group) {
+            (Group::Warp, _) => self.end(|end| (!end.is_running()).then_some(End::Warp)),
+            (Group::Warpgroup | Group::Block, Group::Warp) => self.end(|end| match end {
+                End::Lanes { owner, warp: false } => Some(End::Lanes { owner, warp: true }),
+                _ => None,
+            }),
+            (Group::Warpgroup | Group::Block, Group::Warpgroup | Group::Block) => {
+                self.pending.retain(|p| p.end.is_running());
+                if group == Group::Block {
+                    let pending = &self.pending;
+                    self.left.retain(|left| pending.iter().any(|p| p.bytes.overlap(left)));
+                }
+            }
+        }
+    }
+
+    /// Owners that `lost` names own nothing from here on.
+    pub fn disown(&mut self, lost: impl Fn(Owner) -> bool) {
+        self.end(|end| match end {
+            End::Lanes {
+                owner: Some(owner),
+                warp: _,
+            } if lost(owner) => Some(End::Lanes {
+                owner: None,
+                warp: false,
+            }),
+            _ => None,
+        });
+    }
+
+    /// A warp region is over: what happened in it is some warp's.
+    pub fn absorb(&mut self, region: &State) {
+        for &p in &region.pending {
+            let end = if p.end.is_running() { p.end } else { End::Somebody };
+            self.add(Pending { end, ..p });
+        }
+        for &alloc in &region.unfenced {
+            self.unfence(alloc);
+        }
+        for &bytes in &region.left {
+            self.leave(bytes);
+        }
+    }
+
+    /// In a warp region: the warp has been told of accesses by others.
+    pub fn acquire_alone(&mut self) {
+        self.add(Pending {
+            bytes: Bytes::EVERYTHING,
+            reads: false,
+            writes: true,
+            generic: true,
+            end: End::Warp,
+        });
+    }
+
+    /// Nothing that touches shared memory runs any more, in any warpgroup.
+    pub fn settle_shared(&mut self) {
+        self.pending
+            .retain(|p| p.end.is_running() && p.bytes.space != Space::Shared);
+        self.left.clear();
+    }
+
+    /// A wait: what ended, and what is left.
+    fn wait(&mut self, how: impl Fn(End) -> (Option<End>, Option<End>)) {
+        let all = std::mem::take(&mut self.pending);
+        for p in all {
+            let (ended, left) = how(p.end);
+            for end in [left, ended].into_iter().flatten() {
+                self.add(Pending { end, ..p });
+            }
+        }
+    }
+
+    fn end(&mut self, how: impl Fn(End) -> Option<End>) {
+        let mut changed = false;
+        for p in &mut self.pending {
+            if let Some(end) = how(p.end) {
+                p.end = end;
+                changed = true;
+            }
+        }
+        if changed {
+            // Some may be alike now.
+            let all = std::mem::take(&mut self.pending);
+            for p in all {
+                self.add(p);
+            }
+        }
+    }
+}
