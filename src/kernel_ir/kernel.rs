@@ -211,6 +211,13 @@ impl Kernel {
         }
     }
 
+    /// Takes an op without results out of whatever region it is in.
+    pub fn remove(&mut self, op: Op) {
+        for region in self.regions.values_mut() {
+            region.ops.retain(|o| *o != op);
+        }
+    }
+
     /// The whole of an allocation.
     pub fn whole(&self, alloc: Alloc) -> RefUse {
         let data = &self.allocs[alloc];

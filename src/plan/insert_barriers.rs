@@ -33,7 +33,7 @@ use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
 use super::pending::{Access, By, End, Ends, Need, Owner, State, conflict};
 use crate::dtype::DType;
-use crate::error::{Loc, Result};
+use crate::error::Loc;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
@@ -43,8 +43,8 @@ use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// Inserts `Sync` and `Fence` ops; returns how many barriers of a warpgroup or a block were placed.
-pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation) -> Result<u32> {
+/// Inserts `Sync` and `Fence` ops; returns the barriers of a warpgroup or a block.
+pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation) -> Vec<Op> {
     let copied = accessed(kernel, |e| e.proxy == Proxy::AsyncCopy);
     let stored = accessed(kernel, |e| e.proxy == Proxy::Generic && e.access.writes());
     let mixed = kernel
@@ -59,7 +59,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         assignment,
         allocation,
         automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
-        placed: 0,
+        placed: vec![],
         has_scope_before: false,
         depth: 0,
         accesses: SecondaryMap::new(),
@@ -70,7 +70,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
     };
     let mut state = State::new(Group::Warpgroup);
     pass.region(kernel, kernel.body, &mut state, Mode::Insert);
-    Ok(pass.placed)
+    pass.placed
 }
 
 fn accessed(kernel: &Kernel, how: impl Fn(&effects::Effect<'_>) -> bool) -> SecondaryMap<Alloc, bool> {
@@ -121,7 +121,7 @@ struct Pass<'a> {
     /// Device memory with ordinary stores and copies.
     mixed: Vec<Alloc>,
     automatic: bool,
-    placed: u32,
+    placed: Vec<Op>,
     /// A scope has begun already.
     has_scope_before: bool,
     /// Loops around.
@@ -258,13 +258,17 @@ impl Pass<'_> {
 
     fn place(&mut self, kernel: &mut Kernel, state: &State, mode: Mode, out: &mut Vec<Op>, kind: OpKind, loc: Loc) {
         if mode == Mode::Insert {
-            self.placed += u32::from(matches!(
+            let meets_all = matches!(
                 kind,
                 OpKind::Sync {
                     group: Group::Warpgroup | Group::Block
                 }
-            ));
-            out.push(kernel.new_op(kind, [], state.group, loc));
+            );
+            let op = kernel.new_op(kind, [], state.group, loc);
+            if meets_all {
+                self.placed.push(op);
+            }
+            out.push(op);
         }
     }
 

@@ -80,6 +80,7 @@ impl Artifact {
             buffers,
             layouts: Vec::new(),
             smem: Vec::new(),
+            barriers: Vec::new(),
             host: None,
         };
         let options = CompileOptions::for_target(target);
@@ -263,6 +264,7 @@ impl Artifact {
             "warnings": warnings,
             "devices": devices.collect::<Vec<_>>(),
             "shared_memory": self.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
+            "barriers": self.compiled.barriers.iter().map(|loc| with_line(json!({"op": loc.0}))).collect::<Vec<_>>(),
             "occupancy": occupancy(self.launch(), assembled.and_then(|assembled| assembled.log.registers)),
             "notes": {"layouts": layouts},
         })
@@ -386,6 +388,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             buffers: roles.map(buffer).to_vec(),
             layouts: Vec::new(),
             smem: Vec::new(),
+            barriers: Vec::new(),
             host: Some(host),
         }
     };

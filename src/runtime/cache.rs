@@ -20,6 +20,7 @@ fn key(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Key {
     for part in [
         options.target.as_bytes(),
         &[u8::from(options.line_info), u8::from(options.racecheck)],
+        &options.omit_barrier.map_or([0; 4], |n| (n + 1).to_le_bytes()),
         lines,
         descriptor,
     ] {

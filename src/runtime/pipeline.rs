@@ -4,7 +4,7 @@ use super::buffers::{self, BufferSpec};
 use super::host::HostBuffer;
 use super::unit_functions::UnitFunctions;
 use crate::descriptor;
-use crate::error::Error;
+use crate::error::{Error, Loc};
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, OpKind, Type};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower::{self, Refusal, Target};
@@ -28,6 +28,9 @@ pub struct CompileOptions {
     /// Every lane arrives on mbarriers for itself, which costs time and is what compute-sanitizer's racecheck can follow.
     #[serde(default)]
     pub racecheck: bool,
+    /// Leaves out one of the barriers that the compiler places, by its number: for tests of what finds a missing one.
+    #[serde(default)]
+    pub omit_barrier: Option<u32>,
 }
 
 impl CompileOptions {
@@ -37,6 +40,7 @@ impl CompileOptions {
             target: target.into(),
             line_info: false,
             racecheck: false,
+            omit_barrier: None,
         }
     }
 }
@@ -55,6 +59,8 @@ pub struct Compiled {
     pub layouts: Vec<LayoutChoice>,
     /// What lies in a block's shared memory, by offset.
     pub smem: Vec<SmemPlace>,
+    /// The ops before which a barrier of a warpgroup or the block was placed.
+    pub barriers: Vec<Loc>,
     /// A test's stand-in for the emulator.
     pub host: Option<fn(&[HostBuffer]) -> Result<(), Error>>,
 }
@@ -171,8 +177,14 @@ fn attempt(
         };
         plan::allocate::run(&kernel, scratch, limits)
     })?;
-    observer.pass("insert_barriers", || {
-        plan::insert_barriers::run(&mut kernel, &assignment, &allocation)
+    let barriers = observer.pass("insert_barriers", || {
+        let placed = plan::insert_barriers::run(&mut kernel, &assignment, &allocation);
+        let mut locs: Vec<Loc> = placed.iter().map(|op| kernel.ops[*op].loc).collect();
+        if let Some(omitted) = options.omit_barrier.and_then(|n| placed.get(n as usize)) {
+            kernel.remove(*omitted);
+            locs.remove(options.omit_barrier.unwrap_or(0) as usize);
+        }
+        Ok::<_, Error>(locs)
     })?;
     observer.after("insert_barriers", || kernel.to_string());
 
@@ -218,6 +230,7 @@ fn attempt(
         buffers,
         layouts: layout_choices(&kernel, &assignment),
         smem: smem_places(&kernel, &allocation),
+        barriers,
         host: None,
     })
 }

@@ -68,7 +68,7 @@ impl KernelRun {
             smem_bytes: target.max_smem_bytes,
         };
         let plan = smalt::plan::allocate::run(&kernel, scratch, limits).unwrap();
-        smalt::plan::insert_barriers::run(&mut kernel, &assignment, &plan).unwrap();
+        smalt::plan::insert_barriers::run(&mut kernel, &assignment, &plan);
         let (mut ssa, launch) = lower::run(&kernel, &assignment, &plan, &target).unwrap();
         infer_uniformity::run(&mut ssa);
         let shell = Shell {

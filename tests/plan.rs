@@ -1,0 +1,396 @@
+//! Plans: how many barriers the compiler places in known kernels, and where in small ones.
+use smalt::dtype::DType;
+use smalt::kernel_ir::testing::KernelBuilder;
+use smalt::kernel_ir::*;
+use smalt::layout;
+use smalt::plan::{allocate, insert_barriers};
+use smalt::runtime::pipeline::{CompileOptions, Observer, compile};
+use std::fmt::Write;
+use std::path::Path;
+
+/// `tests/plan/barriers.txt` has the barriers of a warpgroup or a block that are placed in each committed kernel. A change shows
+/// here; `SMALT_BLESS=1` writes the file anew.
+#[test]
+fn barriers_in_committed_kernels() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut files: Vec<_> = std::fs::read_dir(root.join("corpus/golden/0.11.2"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pb"))
+        .collect();
+    files.sort();
+    let mut now = String::new();
+    for path in files {
+        let descriptor = std::fs::read(&path).unwrap();
+        let options = CompileOptions::for_target("sm_90a");
+        if let Ok(compiled) = compile(&descriptor, b"", &options, &mut Observer::default()) {
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            writeln!(now, "{name} {}", compiled.barriers.len()).unwrap();
+        }
+    }
+    let file = root.join("plan/barriers.txt");
+    if std::env::var_os("SMALT_BLESS").is_some() {
+        std::fs::write(&file, &now).unwrap();
+    }
+    let before = std::fs::read_to_string(&file).unwrap();
+    let changed: Vec<_> = now
+        .lines()
+        .filter(|line| !before.lines().any(|old| old == *line))
+        .collect();
+    assert!(
+        changed.is_empty() && now.lines().count() == before.lines().count(),
+        "{changed:#?}"
+    );
+}
+
+fn planned(b: KernelBuilder) -> (Kernel, usize) {
+    let mut kernel = b.finish();
+    verify::run(&kernel).unwrap();
+    let assignment = layout::infer::run(&kernel).unwrap();
+    let limits = allocate::Limits { smem_bytes: 227 << 10 };
+    let allocation = allocate::run(&kernel, 0, limits).unwrap();
+    let placed = insert_barriers::run(&mut kernel, &assignment, &allocation).len();
+    (kernel, placed)
+}
+
+/// The barriers, fences and waits among the body's ops, with what they stand before.
+fn text(kernel: &Kernel) -> String {
+    let mut out = vec![];
+    kernel.for_each_op(&mut |op| {
+        let text = match &kernel.ops[op].kind {
+            OpKind::Sync { group } => format!("sync {group}"),
+            OpKind::Fence { kind } => format!("fence {}", kind.name()),
+            kind if kind.is_pure() => return,
+            kind => kind.name().to_string(),
+        };
+        out.push(text);
+    });
+    out.join(", ")
+}
+
+/// Ops in a scope with two buffers of shared memory, an mbarrier, an input and an output.
+struct Things {
+    x: Alloc,
+    out: Alloc,
+    a: Alloc,
+    b: Alloc,
+    bar: Alloc,
+}
+
+/// The text of a kernel of one scope after planning, without what is around it.
+fn plan_of(f: impl FnOnce(&mut KernelBuilder, &Things)) -> String {
+    let mut b = KernelBuilder::new();
+    let (x, out) = (b.input(DType::F32, &[64, 128]), b.output(DType::F32, &[64, 128]));
+    let buffers = [0, 1].map(|_| b.smem(DType::F32, &[64, 128], None));
+    let bar = b.kernel.allocs.push(AllocData {
+        kind: AllocKind::Barrier {
+            num_arrivals: 1,
+            orders_tensor_core: false,
+            cluster: None,
+        },
+        shape: [1].as_slice().into(),
+        collective: true,
+        within: None,
+        loc: smalt::error::Loc::CALL_SITE,
+    });
+    let things = Things {
+        x,
+        out,
+        a: buffers[0],
+        b: buffers[1],
+        bar,
+    };
+    let allocs = vec![things.a, things.b, bar];
+    scope(&mut b, allocs, |b| f(b, &things));
+    let (kernel, _) = planned(b);
+    text(&kernel).strip_prefix("scope, ").unwrap().to_string()
+}
+
+fn scope(b: &mut KernelBuilder, allocs: Vec<Alloc>, f: impl FnOnce(&mut KernelBuilder)) {
+    let body = b.region(Group::Warpgroup, &[], |b, _| {
+        f(b);
+        vec![]
+    });
+    let kind = OpKind::Scope {
+        allocs,
+        collective: true,
+        body,
+    };
+    b.op(kind, &[]);
+}
+
+fn repeat(b: &mut KernelBuilder, f: impl FnOnce(&mut KernelBuilder, Value)) {
+    let (lower, upper) = (b.int(DType::I32, 0), b.int(DType::I32, 4));
+    let body = b.region(Group::Warpgroup, &[Type::Scalar(DType::I32)], |b, params| {
+        f(b, params[0]);
+        vec![]
+    });
+    let kind = OpKind::For {
+        lower,
+        upper,
+        inits: vec![],
+        xs: vec![],
+        reverse: false,
+        unroll: 1,
+        body,
+    };
+    b.op(kind, &[]);
+}
+
+fn rows(b: &KernelBuilder, alloc: Alloc, start: Index) -> RefUse {
+    let dims = vec![
+        DimIndex::Slice {
+            start,
+            size: 16,
+            stride: 1,
+        },
+        DimIndex::all(128),
+    ];
+    b.indexed(alloc, dims)
+}
+
+fn transposed(b: &KernelBuilder, alloc: Alloc) -> RefUse {
+    let whole = b.whole(alloc);
+    RefUse {
+        steps: vec![Step::Transpose(vec![1, 0])],
+        shape: [128, 64].as_slice().into(),
+        ..whole
+    }
+}
+
+fn copy_in(b: &mut KernelBuilder, t: &Things, src: Alloc, dst: Alloc) {
+    let kind = OpKind::CopyGmemToSmem {
+        src: b.whole(src),
+        dst: b.whole(dst),
+        barrier: Some(b.indexed(t.bar, vec![DimIndex::At(Index::Const(0))])),
+        collective_axes: vec![],
+        leader_tracked: None,
+        oob: OobMode::Zeros,
+        predicate: None,
+    };
+    b.op(kind, &[]);
+}
+
+fn copy_out(b: &mut KernelBuilder, src: RefUse, dst: RefUse) {
+    let kind = OpKind::CopySmemToGmem {
+        src,
+        dst,
+        reduction: None,
+        commit_group: true,
+        predicate: None,
+    };
+    b.op(kind, &[]);
+}
+
+fn wait_stores(b: &mut KernelBuilder, n: u32, scope: WaitScope) {
+    b.op(OpKind::WaitSmemToGmem { n, scope }, &[]);
+}
+
+fn load(b: &mut KernelBuilder, src: RefUse) -> Value {
+    b.load(src)
+}
+
+#[test]
+fn lanes_that_keep_to_their_own_elements_need_no_barrier() {
+    let same = plan_of(|b, t| {
+        let (x, a, out) = (b.whole(t.x), b.whole(t.a), b.whole(t.out));
+        let v = load(b, x);
+        b.store(a.clone(), v);
+        let v = load(b, a);
+        b.store(out, v);
+    });
+    // `stmatrix` passes words between the lanes of a warp.
+    assert_eq!(same, "load, store, sync warp, load, store");
+    let other = plan_of(|b, t| {
+        let (x, a, turned) = (b.whole(t.x), b.whole(t.a), transposed(b, t.a));
+        let v = load(b, x);
+        b.store(a, v);
+        load(b, turned);
+    });
+    assert_eq!(other, "load, store, sync warpgroup, load");
+}
+
+#[test]
+fn bytes_apart_need_no_barrier() {
+    let slots = |start: i64| {
+        plan_of(move |b, t| {
+            let (from, to) = (rows(b, t.a, Index::Const(start)), rows(b, t.a, Index::Const(16)));
+            let v = load(b, from);
+            b.store(to, v);
+        })
+    };
+    assert_eq!(slots(0), "load, store");
+    assert_eq!(slots(8), "load, sync warpgroup, store");
+}
+
+#[test]
+fn a_slice_that_moves_meets_itself_in_the_next_iteration() {
+    let text = plan_of(|b, t| {
+        repeat(b, |b, i| {
+            let (from, to) = (rows(b, t.x, Index::Const(0)), rows(b, t.a, Index::Value(i)));
+            let v = load(b, from);
+            b.store(to, v);
+        });
+    });
+    assert_eq!(text, "for, load, sync warpgroup, store");
+}
+
+#[test]
+fn the_wait_for_a_bulk_store_is_the_issuers() {
+    let text = plan_of(|b, t| {
+        let (x, a, out) = (b.whole(t.x), b.whole(t.a), b.whole(t.out));
+        let v = load(b, x);
+        b.store(a.clone(), v);
+        b.op(OpKind::CommitSmem, &[]);
+        copy_out(b, a.clone(), out.clone());
+        wait_stores(b, 0, WaitScope::Complete);
+        b.store(a, v);
+        let back = load(b, out);
+        let other = b.whole(t.b);
+        b.store(other, back);
+    });
+    assert_eq!(
+        text,
+        "load, store, commit_smem, copy_smem_to_gmem, wait_smem_to_gmem, sync warpgroup, store, load, store"
+    );
+}
+
+#[test]
+fn a_wait_for_some_stores_leaves_the_others() {
+    let text = plan_of(|b, t| {
+        let (first, second) = (rows(b, t.a, Index::Const(0)), rows(b, t.a, Index::Const(16)));
+        let (to_first, to_second) = (rows(b, t.out, Index::Const(0)), rows(b, t.out, Index::Const(16)));
+        let from = rows(b, t.x, Index::Const(0));
+        let v = load(b, from);
+        copy_out(b, first.clone(), to_first);
+        copy_out(b, second.clone(), to_second);
+        wait_stores(b, 1, WaitScope::SmemRead);
+        b.store(first, v);
+        b.op(OpKind::CommitSmem, &[]);
+        wait_stores(b, 0, WaitScope::SmemRead);
+        b.store(second, v);
+    });
+    let expected = "load, copy_smem_to_gmem, copy_smem_to_gmem, wait_smem_to_gmem, sync warpgroup, store, commit_smem, \
+                    wait_smem_to_gmem, sync warpgroup, store";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_bulk_load_of_what_lanes_stored_needs_a_fence_and_a_barrier() {
+    let text = plan_of(|b, t| {
+        let (x, out) = (b.whole(t.x), b.whole(t.out));
+        let v = load(b, x);
+        b.store(out, v);
+        copy_in(b, t, t.out, t.a);
+    });
+    assert_eq!(
+        text,
+        "load, store, fence proxy_async_global, sync warpgroup, copy_gmem_to_smem"
+    );
+}
+
+#[test]
+fn a_bulk_load_waits_for_all_who_read() {
+    let text = plan_of(|b, t| {
+        repeat(b, |b, _| {
+            copy_in(b, t, t.x, t.a);
+            let a = b.whole(t.a);
+            load(b, a);
+        });
+    });
+    assert_eq!(text, "for, sync warpgroup, copy_gmem_to_smem, load");
+}
+
+#[test]
+fn warps_apart_are_ordered_before_and_behind_their_region() {
+    let text = plan_of(|b, t| {
+        let one = |b: &KernelBuilder| b.indexed(t.a, vec![DimIndex::At(Index::Const(0)); 2]);
+        let first = one(b);
+        load(b, first);
+        let axis = b.kernel.axes.push(AxisData {
+            name: "warp".into(),
+            size: 4,
+            kind: AxisKind::Warp,
+        });
+        let body = b.region(Group::Warp, &[], |b, _| {
+            let (from, to) = (one(b), one(b));
+            let v = load(b, from);
+            b.store(to, v);
+            vec![]
+        });
+        let inits = vec![];
+        b.op(OpKind::WarpMap { axis, inits, body }, &[]);
+        let first = one(b);
+        load(b, first);
+    });
+    assert_eq!(
+        text,
+        "load, sync warpgroup, warp_map, load, sync warp, store, sync warpgroup, load"
+    );
+}
+
+#[test]
+fn a_while_ends_with_its_condition() {
+    let text = plan_of(|b, t| {
+        let one = |b: &KernelBuilder| b.indexed(t.a, vec![DimIndex::At(Index::Const(0)); 2]);
+        let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F32, &[]);
+        let cond = b.region(Group::Warpgroup, &[], |b, _| {
+            let flag = one(b);
+            let v = load(b, flag);
+            let kind = OpKind::Compare {
+                op: CompareOp::Lt,
+                a: v,
+                b: zero,
+            };
+            vec![b.op1(kind, DType::Bool, &[])]
+        });
+        let body = b.region(Group::Warpgroup, &[], |b, _| {
+            b.op(OpKind::CommitSmem, &[]);
+            vec![]
+        });
+        let inits = vec![];
+        b.op(OpKind::While { inits, cond, body }, &[]);
+        let flag = one(b);
+        b.store(flag, zero);
+    });
+    assert_eq!(text, "while, load, commit_smem, sync warpgroup, store");
+}
+
+#[test]
+fn a_scope_that_takes_over_memory_waits_in_every_iteration() {
+    let mut b = KernelBuilder::new();
+    let out = b.output(DType::F32, &[288, 128]);
+    let big = [0, 1].map(|_| b.smem(DType::F32, &[288, 128], None));
+    repeat(&mut b, |b, _| {
+        for buffer in big {
+            scope(b, vec![buffer], |b| {
+                let (from, to) = (b.whole(buffer), b.whole(out));
+                copy_out(b, from, to);
+            });
+        }
+    });
+    let (kernel, _) = planned(b);
+    let one = "wgmma_wait, wait_smem_to_gmem, sync block, scope, copy_smem_to_gmem";
+    assert_eq!(text(&kernel), format!("for, {one}, {one}"));
+}
+
+#[test]
+fn users_who_place_barriers_themselves_get_those_behind_bulk_stores_only() {
+    let run = |automatic: bool| {
+        let mut b = KernelBuilder::new();
+        b.kernel.compiler_params.unsafe_no_auto_barriers = !automatic;
+        let (x, out) = (b.input(DType::F32, &[64, 128]), b.output(DType::F32, &[64, 128]));
+        let a = b.smem(DType::F32, &[64, 128], None);
+        scope(&mut b, vec![a], |b| {
+            let (x, whole, turned, out) = (b.whole(x), b.whole(a), transposed(b, a), b.whole(out));
+            let v = load(b, x);
+            b.store(whole.clone(), v);
+            load(b, turned);
+            copy_out(b, whole.clone(), out);
+            wait_stores(b, 0, WaitScope::SmemRead);
+            b.store(whole, v);
+        });
+        planned(b).1
+    };
+    assert_eq!((run(true), run(false)), (2, 1));
+}
