@@ -188,7 +188,12 @@ pub enum Order<'a> {
     /// The lanes of the group meet, and see each other's memory.
     Meet(Group),
     /// The lanes of the executing group meet; then `signals` others, before that `acquires` from others.
-    MeetExecuting { acquires: bool, signals: bool },
+    MeetExecuting {
+        acquires: bool,
+        signals: bool,
+    },
+    /// What the lanes have stored in shared memory, units see; and they meet.
+    CommitSmem,
     /// Every lane waits for a phase of the barrier.
     Wait(&'a RefUse),
     /// Every warp arrives for itself (in a warp region, the warp for its warpgroup).
@@ -198,21 +203,24 @@ pub enum Order<'a> {
     /// Ends a group of smem → gmem copies.
     CommitStores,
     /// At most `n` groups of the issuing lane's smem → gmem copies are left.
-    WaitStores { n: u32, scope: WaitScope },
+    WaitStores {
+        n: u32,
+        scope: WaitScope,
+    },
     /// At most `n` groups of the executing warp's wgmmas are left.
-    WaitWgmma { n: u32 },
-    /// What every lane has seen of device memory's ordinary stores, its copies see too.
-    FenceGlobal,
+    WaitWgmma {
+        n: u32,
+    },
+    /// What every lane has seen of ordinary stores to shared or device memory, units that it starts see too.
+    FenceShared,
+    FenceDevice,
 }
 
 /// What an op itself does to the order of accesses. A copy with a group of its own commits it behind its accesses.
 pub fn order(kind: &OpKind) -> Order<'_> {
     match kind {
         OpKind::Sync { group } => Order::Meet(*group),
-        OpKind::CommitSmem => Order::MeetExecuting {
-            acquires: false,
-            signals: false,
-        },
+        OpKind::CommitSmem => Order::CommitSmem,
         OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } => Order::MeetExecuting {
             acquires: false,
             signals: true,
@@ -235,10 +243,9 @@ pub fn order(kind: &OpKind) -> Order<'_> {
         OpKind::WaitSmemToGmem { n, scope } => Order::WaitStores { n: *n, scope: *scope },
         OpKind::WgmmaWait { n, .. } => Order::WaitWgmma { n: *n },
         OpKind::Fence { kind } => match kind {
-            FenceKind::ProxyAsyncGlobal => Order::FenceGlobal,
-            FenceKind::ProxyAsyncSharedCta
-            | FenceKind::ProxyAsyncGenericAcquire
-            | FenceKind::ProxyAsyncGenericRelease => Order::None,
+            FenceKind::ProxyAsyncGlobal => Order::FenceDevice,
+            FenceKind::ProxyAsyncSharedCta => Order::FenceShared,
+            FenceKind::ProxyAsyncGenericAcquire | FenceKind::ProxyAsyncGenericRelease => Order::None,
         },
         // Its bytes complete on the barrier; nobody arrives.
         OpKind::AsyncStoreSmem { .. } => Order::None,

@@ -48,6 +48,10 @@ impl Bytes {
         }
     }
 
+    pub fn covers(&self, other: &Bytes) -> bool {
+        self.space == other.space && self.from <= other.from && other.to <= self.to
+    }
+
     /// The smallest range with both, in one space.
     pub fn hull(&self, other: &Bytes) -> Bytes {
         Bytes {

@@ -20,9 +20,9 @@
 //! own waits, and a warp that falls two phases behind waits for a phase that is long past, for ever: a wait by each warp conflicts
 //! with a later arrival by one lane, whatever the barriers are.
 //!
-//! **Proxies.** What goes from ordinary stores to units through shared memory is committed by the user (`commit_smem`); for
-//! device memory JAX has no such op, so a proxy fence is placed before a copy that meets an array with ordinary stores, this
-//! block's or, behind a wait, another's.
+//! **Proxies.** What units read of shared memory is committed by the user (`commit_smem`). JAX has no such op for what they
+//! overwrite there, and none for device memory: a proxy fence is placed before a bulk load over ordinary stores, and before a copy
+//! that meets them in device memory, whether they are this thread's or, behind a wait, another's.
 //!
 //! **Scopes.** A scope that takes over the memory of one that is over, in an earlier iteration perhaps, waits for everything that
 //! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX.
@@ -45,20 +45,13 @@ use std::rc::Rc;
 
 /// Inserts `Sync` and `Fence` ops; returns the barriers of a warpgroup or a block.
 pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation) -> Vec<Op> {
-    let copied = accessed(kernel, |e| e.proxy == Proxy::AsyncCopy);
-    let stored = accessed(kernel, |e| e.proxy == Proxy::Generic && e.access.writes());
-    let mixed = kernel
-        .allocs
-        .iter()
-        .filter(|(a, data)| data.is_gmem() && copied[*a] && stored[*a])
-        .map(|(a, _)| a)
-        .collect();
     let mut pass = Pass {
         written: accessed(kernel, |e| e.access.writes()),
-        mixed,
+        mixed: vec![],
         assignment,
         allocation,
         automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
+        shares_block: kernel.num_warpgroups > 1,
         placed: vec![],
         has_scope_before: false,
         depth: 0,
@@ -68,6 +61,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         owner_data: vec![],
         visited: FxHashMap::default(),
     };
+    pass.mixed = pass.mixed(kernel);
     let mut state = State::new(Group::Warpgroup);
     pass.region(kernel, kernel.body, &mut state, Mode::Insert);
     pass.placed
@@ -118,9 +112,11 @@ struct Pass<'a> {
     allocation: &'a Allocation,
     /// What the kernel writes by any proxy.
     written: SecondaryMap<Alloc, bool>,
-    /// Device memory with ordinary stores and copies.
-    mixed: Vec<Alloc>,
+    /// What ordinary stores write and copies meet.
+    mixed: Vec<Bytes>,
     automatic: bool,
+    /// The block has other warpgroups.
+    shares_block: bool,
     placed: Vec<Op>,
     /// A scope has begun already.
     has_scope_before: bool,
@@ -217,6 +213,26 @@ impl Pass<'_> {
         out
     }
 
+    /// The bytes of ordinary stores that copies meet.
+    fn mixed(&mut self, kernel: &Kernel) -> Vec<Bytes> {
+        let (mut stored, mut met) = (vec![], vec![]);
+        let mut ops = vec![];
+        kernel.for_each_op(&mut |op| ops.push(op));
+        for op in ops {
+            for access in self.accesses(kernel, op).iter() {
+                if is_fenced_here(access) && !met.contains(&access.bytes) {
+                    met.push(access.bytes);
+                }
+                let is_store = access.proxy == Proxy::Generic && access.writes && access.bytes != Bytes::PROGRESS;
+                if is_store && !stored.contains(&access.bytes) {
+                    stored.push(access.bytes);
+                }
+            }
+        }
+        stored.retain(|bytes| met.iter().any(|other| bytes.overlap(other)));
+        stored
+    }
+
     /// What the ops in an op's regions do, for which no barrier can be placed among them.
     fn apart(&mut self, kernel: &Kernel, op: Op) -> Rc<Apart> {
         if let Some(known) = self.apart.get(&op) {
@@ -246,7 +262,9 @@ impl Pass<'_> {
                     | Order::CommitStores
                     | Order::WaitStores { .. }
                     | Order::WaitWgmma { .. }
-                    | Order::FenceGlobal => false,
+                    | Order::CommitSmem
+                    | Order::FenceShared
+                    | Order::FenceDevice => false,
                 };
         }
         let out = Rc::new(out);
@@ -369,14 +387,18 @@ impl Pass<'_> {
     /// What an op without regions needs before it, and what is pending behind it.
     fn begin(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>, loc: Loc) {
         let accesses = self.accesses(kernel, op);
-        let meets_stores = accesses.iter().any(|access| match access.bytes.space {
-            Space::Device(alloc) => access.proxy == Proxy::AsyncCopy && state.unfenced.contains(&alloc),
-            Space::Shared | Space::Peers | Space::Everything | Space::Progress => false,
-        });
-        if meets_stores {
-            let kind = FenceKind::ProxyAsyncGlobal;
-            self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);
-            state.unfenced.clear();
+        for (kind, shared) in [
+            (FenceKind::ProxyAsyncGlobal, false),
+            (FenceKind::ProxyAsyncSharedCta, true),
+        ] {
+            let meets_stores = |access: &Access| {
+                let fenced_here = is_fenced_here(access) && (access.bytes.space == Space::Shared) == shared;
+                fenced_here && state.unfenced.iter().any(|bytes| bytes.overlap(&access.bytes))
+            };
+            if accesses.iter().any(meets_stores) {
+                self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);
+                state.fence(shared);
+            }
         }
         match accesses.iter().filter_map(|access| self.need(state, access)).max() {
             Some(Need::Group) => self.sync(kernel, state, mode, out, state.group, loc),
@@ -392,12 +414,9 @@ impl Pass<'_> {
                 By::Lanes(None) | By::Leader | By::Issuer | By::Warps | By::Somebody => false,
             };
             state.begin(access, own_words);
-            if let Space::Device(alloc) = access.bytes.space
-                && access.proxy == Proxy::Generic
-                && access.writes
-                && self.mixed.contains(&alloc)
-            {
-                state.unfence(alloc);
+            let is_store = access.proxy == Proxy::Generic && access.writes;
+            if is_store && self.mixed.iter().any(|mixed| mixed.overlap(&access.bytes)) {
+                state.unfence(access.bytes);
             }
         }
     }
@@ -430,14 +449,24 @@ impl Pass<'_> {
             Order::CommitStores => state.commit_stores(),
             Order::WaitStores { n, scope } => state.wait_stores(n, scope),
             Order::WaitWgmma { n } => state.wait_wgmma(n),
-            Order::FenceGlobal => state.unfenced.clear(),
+            Order::CommitSmem => {
+                state.fence(true);
+                state.meet(state.group);
+            }
+            Order::FenceShared => state.fence(true),
+            Order::FenceDevice => state.fence(false),
         }
     }
 
     /// Others have told of their stores.
     fn acquire(&self, state: &mut State) {
-        for &alloc in &self.mixed {
-            state.unfence(alloc);
+        // In shared memory, those are the block's other warpgroups.
+        for bytes in self
+            .mixed
+            .iter()
+            .filter(|b| self.shares_block || b.space != Space::Shared)
+        {
+            state.unfence(*bytes);
         }
         if state.group == Group::Warp {
             state.acquire_alone();
@@ -479,6 +508,10 @@ impl Pass<'_> {
             .any(|left| own.iter().any(|bytes| bytes.overlap(left)))
         {
             // Everything that the memory's former owner started has to be over, in every warpgroup.
+            if state.has_open_stores() {
+                self.place(kernel, state, mode, out, OpKind::CommitGroup, loc);
+                state.commit_stores();
+            }
             for kind in [
                 OpKind::WgmmaWait { n: 0, accs: vec![] },
                 OpKind::WaitSmemToGmem {
@@ -492,7 +525,7 @@ impl Pass<'_> {
             state.wait_wgmma(0);
             state.wait_stores(0, WaitScope::SmemRead);
             state.meet(Group::Block);
-            state.settle_shared();
+            state.left.clear();
         } else if collective && !is_first && kernel.num_warpgroups > 1 {
             self.sync(kernel, state, mode, out, Group::Block, loc);
         }
@@ -545,6 +578,15 @@ impl Pass<'_> {
     /// another one of its kind, unless it starts at multiples of its size.
     fn next_iteration(&self, state: &mut State) {
         state.disown(|owner| self.owner_data[owner.0 as usize].moves);
+    }
+}
+
+/// Whether the compiler places the proxy fence between ordinary stores and this access.
+fn is_fenced_here(access: &Access) -> bool {
+    match access.bytes.space {
+        Space::Device(_) => access.proxy == Proxy::AsyncCopy,
+        Space::Shared => access.proxy == Proxy::AsyncCopy && access.writes,
+        Space::Peers | Space::Everything | Space::Progress => false,
     }
 }
 

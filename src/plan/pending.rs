@@ -16,7 +16,7 @@
 //! What nobody has waited for is no business of barriers: the wait is the user's to write.
 use super::bytes::{Bytes, Space};
 use crate::kernel_ir::effects::{Completion, Proxy};
-use crate::kernel_ir::{Alloc, Group, WaitScope};
+use crate::kernel_ir::{Group, WaitScope};
 
 /// More entries are made coarser.
 const MAX_PENDING: usize = 64;
@@ -96,9 +96,7 @@ impl Pending {
             End::Lanes { .. } | End::Leader if self.end == nobodys => nobodys,
             end => end,
         };
-        self.bytes.space == other.bytes.space
-            && self.bytes.from <= other.bytes.from
-            && other.bytes.to <= self.bytes.to
+        self.bytes.covers(&other.bytes)
             && (self.reads || !other.reads)
             && (self.writes || !other.writes)
             && self.generic == other.generic
@@ -266,8 +264,8 @@ pub struct State {
     /// Who executes: a warpgroup, or a warp in a warp region.
     pub group: Group,
     pub pending: Vec<Pending>,
-    /// Arrays in device memory with ordinary stores that copies do not see yet: no proxy fence came since.
-    pub unfenced: Vec<Alloc>,
+    /// Ordinary stores that units do not know of yet: no proxy fence came since.
+    pub unfenced: Vec<Bytes>,
     /// Shared memory of scopes that are over, which other warpgroups may still be in.
     pub left: Vec<Bytes>,
 }
@@ -332,18 +330,23 @@ impl State {
         for &p in &other.pending {
             self.add(p);
         }
-        for &alloc in &other.unfenced {
-            self.unfence(alloc);
+        for &bytes in &other.unfenced {
+            self.unfence(bytes);
         }
         for &bytes in &other.left {
             self.leave(bytes);
         }
     }
 
-    pub fn unfence(&mut self, alloc: Alloc) {
-        if !self.unfenced.contains(&alloc) {
-            self.unfenced.push(alloc);
+    pub fn unfence(&mut self, bytes: Bytes) {
+        if !self.unfenced.iter().any(|known| known.covers(&bytes)) {
+            self.unfenced.push(bytes);
         }
+    }
+
+    /// Units know of all stores to this kind of memory that the lanes have seen.
+    pub fn fence(&mut self, shared: bool) {
+        self.unfenced.retain(|bytes| (bytes.space == Space::Shared) != shared);
     }
 
     pub fn leave(&mut self, bytes: Bytes) {
@@ -483,8 +486,8 @@ impl State {
             let end = if p.end.is_running() { p.end } else { End::Somebody };
             self.add(Pending { end, ..p });
         }
-        for &alloc in &region.unfenced {
-            self.unfence(alloc);
+        for &bytes in &region.unfenced {
+            self.unfence(bytes);
         }
         for &bytes in &region.left {
             self.leave(bytes);
@@ -502,11 +505,11 @@ impl State {
         });
     }
 
-    /// Nothing that touches shared memory runs any more, in any warpgroup.
-    pub fn settle_shared(&mut self) {
+    /// Whether stores have begun whose group is not committed.
+    pub fn has_open_stores(&self) -> bool {
         self.pending
-            .retain(|p| p.end.is_running() && p.bytes.space != Space::Shared);
-        self.left.clear();
+            .iter()
+            .any(|p| matches!(p.end, End::Store { open: true, .. }))
     }
 
     /// A wait: what ended, and what is left.
