@@ -484,30 +484,7 @@ fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
     let b = r.data_ref(2)?;
     in_smem(r, &b)?;
     let (tc, tb) = (type_of(&acc)?, type_of(&b)?);
-    let shapes = match (tc.shape(), ta.shape(), tb.shape()) {
-        ([m, n], [ma, k], [kb, nb]) => m == ma && n == nb && k == kb,
-        _ => false,
-    };
-    let e4m3_or_e5m2 = |d| matches!(d, DType::F8E4M3FN | DType::F8E5M2);
-    let types = match (ta.dtype(), tb.dtype()) {
-        (DType::F16, DType::F16) => matches!(tc.dtype(), DType::F32 | DType::F16),
-        (DType::BF16, DType::BF16) | (DType::F32, DType::F32) => tc.dtype() == DType::F32,
-        (DType::I8 | DType::U8, DType::I8 | DType::U8) => tc.dtype() == DType::I32,
-        (x, y) if e4m3_or_e5m2(x) && e4m3_or_e5m2(y) => matches!(tc.dtype(), DType::F32 | DType::F16),
-        _ => false,
-    };
-    if !shapes || !types {
-        return Err(Error::invalid("`wgmma`")
-            .expected("acc[m,n] += a[m,k] @ b[k,n] in f16, bf16, f32 (tf32), fp8 or 8-bit integers")
-            .got(format!("{tc} += {ta} @ {tb}"))
-            .remedy("convert the operands, and accumulate in float32 (int32 for 8-bit integers)"));
-    }
-    if tc.shape()[0] % 64 != 0 || tc.shape()[1] % 8 != 0 {
-        return Err(Error::invalid("`wgmma`")
-            .expected("m a multiple of 64, n a multiple of 8")
-            .got(format!("{tc} += {ta} @ {tb}"))
-            .remedy("pad the tile, and give each warpgroup at least 64 rows"));
-    }
+    legality::wgmma(&tc, &ta, &tb)?;
     r.effect(OpKind::Wgmma {
         acc: AccUse::Ref(acc),
         a,

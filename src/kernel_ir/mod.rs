@@ -32,6 +32,7 @@ pub mod facts;
 pub mod hoist_invariants;
 pub mod intensity;
 pub mod kernel;
+pub mod legality;
 pub mod move_transforms;
 pub mod narrow_integers;
 pub mod normalize;

@@ -754,11 +754,8 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
                 MmaOperand::Registers(v) => ty(*v).clone(),
             };
             let (tc, tb) = (acc_type(kernel, acc)?, data(b)?);
-            let ok = match (tc.shape(), ta.shape(), tb.shape()) {
-                ([m, n], [ma, k], [kb, nb]) => m == ma && n == nb && k == kb,
-                _ => false,
-            };
-            want(ok, || format!("{tc} += {ta} @ {tb}"))?;
+            let legal = legality::wgmma(&tc, &ta, &tb);
+            want(legal.is_ok(), || format!("{tc} += {ta} @ {tb}"))?;
             match acc {
                 AccUse::Ref(_) => results_are(results, &[]),
                 AccUse::Value(_) => results_are(results, &[&tc]),

@@ -107,49 +107,18 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
         MmaOperand::Smem(r) => (r.dtype().unwrap_or(b_dtype), r.shape.to_vec()),
         MmaOperand::Registers(v) => (cx.ty(*v).dtype(), cx.ty(*v).shape().to_vec()),
     };
-    let shapes = || format!("{acc_ty} += {a_dtype}{a_shape:?} @ {b_dtype}{:?}", b.shape.as_slice());
-    let (&[am, k], &[bk, bn]) = (a_shape.as_slice(), b.shape.as_slice()) else {
-        return Err(Error::invalid("wgmma").expected("matrices").got(shapes()));
+    let &[_, k] = a_shape.as_slice() else {
+        return Err(Error::internal("a left operand that is no matrix"));
     };
-    if am != m || bn != n || k != bk {
-        return Err(Error::invalid("wgmma")
-            .expected("[M, N] += [M, K] @ [K, N]")
-            .got(shapes()));
-    }
-    let Some(ty) = types(a_dtype, b_dtype) else {
-        return Err(Error::invalid("wgmma")
-            .expected("f16, bf16, f32 (as tf32), fp8 or int8 operands")
-            .got(shapes())
-            .remedy("convert the operands"));
+    let illegal = || Error::internal("a wgmma of types that are not legal");
+    let ty = types(a_dtype, b_dtype).ok_or_else(illegal)?;
+    let acc_kind = match acc.dtype {
+        DType::I32 => AccType::S32,
+        DType::F16 => AccType::F16,
+        DType::F32 => AccType::F32,
+        _ => return Err(illegal()),
     };
-    let acc_kind = match (acc.dtype, ty) {
-        (DType::I32, WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8) => AccType::S32,
-        (DType::F16, WgmmaTypes::F16)
-        | (DType::F16, WgmmaTypes::E4M3E4M3 | WgmmaTypes::E4M3E5M2 | WgmmaTypes::E5M2E4M3 | WgmmaTypes::E5M2E5M2) => {
-            AccType::F16
-        }
-        (DType::F32, WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8) => {
-            return Err(Error::invalid("wgmma")
-                .expected("an int32 accumulator for int8 operands")
-                .got(shapes()));
-        }
-        (DType::F32, _) => AccType::F32,
-        _ => {
-            return Err(Error::invalid("wgmma")
-                .expected("an accumulator of float32 (int32 for int8 operands, float16 for float16 and fp8)")
-                .got(shapes()));
-        }
-    };
-    let bits = b_dtype.bits();
-    let k_step = u64::from(256 / bits);
-    if k % k_step != 0 {
-        return Err(Error::invalid("wgmma")
-            .expected(format!("K a multiple of {k_step}"))
-            .got(shapes()));
-    }
-    if !n.is_multiple_of(8) {
-        return Err(Error::invalid("wgmma").expected("N a multiple of 8").got(shapes()));
-    }
+    let k_step = legality::wgmma_k(b_dtype);
     let place = view::smem_view(cx, b, false)?;
     // B is K × N: dimension 1 is N.
     let integer = acc_kind == AccType::S32;

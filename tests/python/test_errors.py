@@ -572,9 +572,15 @@ def wgmma_of_half_a_warpgroup():
 
 
 @in_multiply
-@bad(smalt.InvalidKernel, "wgmma operand in SMEM", "multiples of 8 rows", "got: f16[64, 24]", "remedy: pad the buffer", args=())
+@bad(smalt.InvalidKernel, "`wgmma`", "k a multiple of 16 for f16", "got: f32[64,64] += f16[64,24]", "remedy: pad k", args=())
 def wgmma_of_odd_depth():
     return multiply(64, 64, 24, F16, transforms=())
+
+
+@in_multiply
+@bad(smalt.InvalidKernel, "wgmma operand in SMEM", "multiples of 8 rows", "got: f16[64, 24]", "remedy: pad the buffer", args=())
+def wgmma_of_odd_width():
+    return multiply(64, 24, 64, F16, transforms=())
 
 
 @in_multiply

@@ -1,0 +1,79 @@
+//! What the machine asks of an op's types, said once: the importer reports it at the user's line, the verifier holds every pass
+//! to it, and lowering relies on it.
+use super::types::Type;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// `acc[m,n] += a[m,k] @ b[k,n]` by wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+pub fn wgmma(acc: &Type, a: &Type, b: &Type) -> Result<()> {
+    let wrong = || Error::invalid("`wgmma`").got(format!("{acc} += {a} @ {b}"));
+    let is_fp8 = |d| matches!(d, DType::F8E4M3FN | DType::F8E5M2);
+    let types = match (a.dtype(), b.dtype()) {
+        (DType::F16, DType::F16) => matches!(acc.dtype(), DType::F32 | DType::F16),
+        (DType::BF16, DType::BF16) | (DType::F32, DType::F32) => acc.dtype() == DType::F32,
+        (DType::I8 | DType::U8, DType::I8 | DType::U8) => acc.dtype() == DType::I32,
+        (x, y) if is_fp8(x) && is_fp8(y) => matches!(acc.dtype(), DType::F32 | DType::F16),
+        _ => false,
+    };
+    let (&[m, n], &[ma, k], &[kb, nb]) = (acc.shape(), a.shape(), b.shape()) else {
+        return Err(wrong().expected("matrices: acc[m,n] += a[m,k] @ b[k,n]"));
+    };
+    if !types || (m, n, k) != (ma, nb, kb) {
+        return Err(wrong()
+            .expected("acc[m,n] += a[m,k] @ b[k,n] in f16, bf16, f32 (tf32), fp8 or 8-bit integers")
+            .remedy("convert the operands, and accumulate in float32 (int32 for 8-bit integers)"));
+    }
+    if m % 64 != 0 || n % 8 != 0 {
+        return Err(wrong()
+            .expected("m a multiple of 64, n a multiple of 8")
+            .remedy("pad the tile, and give each warpgroup at least 64 rows"));
+    }
+    let step = wgmma_k(b.dtype());
+    if k % step != 0 {
+        return Err(wrong()
+            .expected(format!("k a multiple of {step} for {}", b.dtype()))
+            .remedy("pad k with zeros"));
+    }
+    Ok(())
+}
+
+/// The k of one wgmma instruction: 32 bytes.
+pub fn wgmma_k(operand: DType) -> u64 {
+    u64::from(256 / operand.bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wgmma_is_legal_or_says_what_is_not() {
+        let of = |dtype, shape: [u64; 2]| Type::of(dtype, shape.as_slice());
+        let check = |acc: (DType, [u64; 2]), a: (DType, [u64; 2]), b: (DType, [u64; 2])| {
+            wgmma(&of(acc.0, acc.1), &of(a.0, a.1), &of(b.0, b.1)).map_err(|e| e.expected.unwrap_or_default())
+        };
+        use DType::*;
+        assert_eq!(check((F32, [64, 8]), (F16, [64, 16]), (F16, [16, 8])), Ok(()));
+        assert_eq!(check((I32, [128, 256]), (U8, [128, 32]), (I8, [32, 256])), Ok(()));
+        let wrong = [
+            (check((F32, [64, 8]), (F16, [64, 16]), (BF16, [16, 8])), "f16, bf16"),
+            (check((F32, [64, 8]), (I8, [64, 32]), (I8, [32, 8])), "f16, bf16"),
+            (check((F32, [64, 8]), (F16, [64, 16]), (F16, [32, 8])), "f16, bf16"),
+            (
+                check((F32, [32, 8]), (F16, [32, 16]), (F16, [16, 8])),
+                "m a multiple of 64",
+            ),
+            (
+                check((F32, [64, 4]), (F16, [64, 16]), (F16, [16, 4])),
+                "n a multiple of 8",
+            ),
+            (
+                check((F32, [64, 8]), (F16, [64, 8]), (F16, [8, 8])),
+                "k a multiple of 16",
+            ),
+        ];
+        for (result, expected) in wrong {
+            assert!(result.is_err_and(|e| e.contains(expected)), "{expected}");
+        }
+    }
+}
