@@ -323,7 +323,10 @@ class Writer:
         elif isinstance(s, Signal):
             self.line(f"pl.semaphore_signal(sem, {s.inc})")
         elif isinstance(s, Await):
-            self.line(f"pl.semaphore_wait(sem, {self.plain(s.value)}, decrement=False)")
+            if s.polls:
+                self.line(f"lax.while_loop(lambda n: n < {self.plain(s.value)}, lambda _: pl.semaphore_read(sem), jnp.int32(0))")
+            else:
+                self.line(f"pl.semaphore_wait(sem, {self.plain(s.value)}, decrement=False)")
         else:
             raise TypeError(s)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from tests.programs.interpret import Invalid, interpret
 from tests.programs.tree import (
+    DTYPES,
     AccLoad,
     Accumulate,
     Arrive,
     At,
-    Await,
     Bar,
     Bin,
     Body,
@@ -43,11 +43,8 @@ from tests.programs.tree import (
     Pick,
     Program,
     Reduce,
-    Reshape,
-    Roles,
     Scope,
     Shape,
-    Signal,
     Spread,
     Stmt,
     Store,
@@ -160,6 +157,9 @@ class Draft:
         self.recent: list[str] = []
         self.depth = 0
         self.decls: list[Any] = []
+        self.readonly: set[str] = set()
+        self.lead: dict[str, Expr] = {}  # buffers of which only that slot is meant
+        self.peers: set[str] = set()  # whose other block's part may be read
 
     # ---------------------------------------------------------------------------------------- the whole
 
@@ -241,7 +241,7 @@ class Draft:
             return Const(rng.randrange(n))
         if scalars and rng.random() < 0.5:
             return Bin("rem", Var(rng.choice(scalars[-2:])), Const(n)) if rng.random() < 0.8 else Const(0)
-        tables = [b for b in self.buffers if b.shape == (4,) and b.dtype == "int32" and (b.space != "out")]
+        tables = [b for b in self.buffers if b.shape == (4,) and b.dtype == "int32" and b.space != "out"]
         if not tables or rng.random() < 0.3:
             return Const(rng.randrange(n))
         load = Load(View(self.rng.choice(tables).name, (At(Const(rng.randrange(4))),)))
@@ -254,22 +254,27 @@ class Draft:
         rng = self.rng
         found = []
         for b in self.buffers:
-            if writes and b.space == "in" or copies is not None and b.dtype != copies:
+            if writes and (b.space == "in" or b.name in self.readonly) or copies is not None and b.dtype != copies:
                 continue
             if b.shape == shape or b.shape[1:] == shape or len(shape) == len(b.shape) and self.part_of(b, shape, copies is not None):
                 found.append(b)
-            elif shape == () and not copies and b.space != "in" and len(b.shape) <= 2 and not b.tiled and b.dtype != "bfloat16":
+            elif shape == () and not copies and b.space != "in" and len(b.shape) <= 2 + (b.name in self.lead) and not b.tiled and b.dtype != "bfloat16":
                 found.append(b)
         small = [b for b in found if len(b.shape) == 1 and b.shape[0] <= 8]
         b = self.pick(small if shape == () and small and rng.random() < 0.8 else found)
         if b is None:
             return None
+        peer = not writes and copies is None and b.name in self.peers and rng.random() < 0.5
+        if b.name in self.lead:
+            if b.shape[1:] == shape:
+                return View(b.name, (At(self.lead[b.name]),))
+            return View(b.name, (At(self.lead[b.name]), *(At(self.index(n)) for n in b.shape[1:]))) if shape == () else None
         if b.shape == shape:
-            return View(b.name)
+            return View(b.name, peer=peer)
         if shape == ():
-            return View(b.name, tuple(At(self.index(n)) for n in b.shape))
+            return View(b.name, tuple(At(self.index(n)) for n in b.shape), peer=peer)
         if b.shape[1:] == shape:
-            return View(b.name, (At(self.index(b.shape[0])),))
+            return View(b.name, (At(self.index(b.shape[0])),), peer=peer)
         whole, part = b.shape[0], shape[0]
         step = 8 if len(shape) > 1 or not copies else 32
         step = part if rng.random() < 0.5 and whole % part == 0 else step
@@ -310,12 +315,12 @@ class Draft:
             dim = rng.randrange(2)
             return Spread(shape, self.expr((shape[dim],), depth + 1), dim)
         if what == "reduce":
-            wide = [b for b in self.buffers if len(b.shape) == 2 and shape[0] in b.shape and b.shape[0] > 4]
+            wide = [b for b in self.buffers if b.name not in self.lead and len(b.shape) == 2 and shape[0] in b.shape and b.shape[0] > 4]
             if b := self.pick(wide):
                 axis = 1 - b.shape.index(shape[0])
                 return Reduce(rng.choice(("sum", "max", "min")), self.cast(Load(View(b.name)), b.shape), axis)
         if what == "slots":
-            stacks = [b for b in self.buffers if b.shape[1:] == shape and b.shape[0] <= 4]
+            stacks = [b for b in self.buffers if b.name not in self.lead and b.shape[1:] == shape and b.shape[0] <= 4]
             if b := self.pick(stacks):
                 return Reduce(rng.choice(("sum", "max")), Load(View(b.name)), 0)
         v = self.view(shape, False)
@@ -330,7 +335,7 @@ class Draft:
         if r < 0.65 and (v := self.view((), False)):
             return Load(v)
         if r < 0.8 and depth < 2:
-            whole = [b for b in self.buffers if 128 <= _count(b.shape) <= 4096]
+            whole = [b for b in self.buffers if b.name not in self.lead and 128 <= _count(b.shape) <= 4096]
             if b := self.pick(whole):
                 return Reduce(rng.choice(("sum", "max", "min")), self.cast(Load(View(b.name)), b.shape))
         return Const(rng.randint(0, 9))
@@ -375,6 +380,8 @@ class Draft:
             weights |= {"scope": 6, "siblings": 2}
         if self.kind == "warps":
             weights |= {"warps": 6}
+        if self.kind == "warpgroups" and self.depth < 2:
+            weights |= {"warps": 1}
         if self.kind == "products":
             weights |= {"product": 7}
         what = rng.choices(list(weights), list(weights.values()))[0]
@@ -439,7 +446,7 @@ class Draft:
     def make_while(self) -> list[Stmt]:
         """While a scalar of memory is small; the body makes it larger, somewhere."""
         rng = self.rng
-        tables = [b for b in self.buffers if b.shape == (4,) and b.space != "in"]
+        tables = [b for b in self.buffers if b.shape == (4,) and b.space != "in" and b.name not in self.readonly]
         b = self.pick(tables)
         if b is None:
             return []
@@ -499,7 +506,7 @@ class Draft:
             return []
         bar = self.rng.choice(self.bars)
         slot = self.index(bar.count)
-        return [CopyIn(src, dst, bar.name, slot) for _ in range(1)] * 1 + self.rest_of(bar, slot, shape)
+        return [CopyIn(src, dst, bar.name, slot), *self.rest_of(bar, slot, shape)]
 
     def rest_of(self, bar: Bar, slot: Expr, shape: Shape) -> list[Stmt]:
         """What else arrives there."""
@@ -611,7 +618,7 @@ class Draft:
         if rng.random() < 0.15:
             # Each warp its own.
             which = (-1,)
-            tables = [b for b in self.buffers if b.shape == (4,) and b.space != "in"]
+            tables = [b for b in self.buffers if b.shape == (4,) and b.space != "in" and b.name not in self.readonly]
             if b := self.pick(tables):
                 v = View(b.name, (At(Var("warp")),))
                 blocks = [(Store(v, Bin("+", Load(v), Const(1))),)]
@@ -691,8 +698,6 @@ class Draft:
 
 
 def _size(dtype: str) -> int:
-    from tests.programs.tree import DTYPES
-
     return DTYPES[dtype].itemsize
 
 
@@ -701,6 +706,3 @@ def _count(shape: Shape) -> int:
     for n in shape:
         out *= n
     return out
-
-
-_UNUSED = (Await, Signal, Roles, Reshape)

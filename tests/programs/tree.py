@@ -367,9 +367,10 @@ class Signal(Stmt):
 
 @dataclasses.dataclass(frozen=True)
 class Await(Stmt):
-    """Until the semaphore is at least `value`, which stays."""
+    """Until the semaphore is at least `value`, which stays; with `polls`, reads it until it is so."""
 
     value: Expr
+    polls: bool = False
 
 
 Body = tuple[Stmt, ...]
