@@ -9,11 +9,14 @@ import argparse
 import collections
 import sys
 import time
+from collections.abc import Iterable
 
 from tests.programs import generate
 from tests.programs.emit import source
+from tests.programs.regressions import REGRESSIONS
 from tests.programs.run import SCHEDULES, Schedule, check, check_on_gpu
 from tests.programs.shrink import shrink
+from tests.programs.tree import Program
 
 
 def schedules(text: str) -> tuple[Schedule, ...]:
@@ -30,7 +33,9 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print every program")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--shrink", type=int, default=10**9, help="how many failures of a kind are shrunk")
-    parser.add_argument("--gpu", action="store_true", help="on GPU 0 instead")
+    parser.add_argument("--gpu", action="store_true", help="on GPU 0 instead, three times each")
+    parser.add_argument("--skip", type=lambda text: {int(seed) for seed in text.split(",")}, default=set(), help="seeds, by commas")
+    parser.add_argument("--named", nargs="+", metavar="NAME", help="programs of regressions.py instead of random ones")
     args = parser.parse_args()
     if args.kinds:
         unknown = set(args.kinds.split(",")) - set(generate.KINDS)
@@ -39,16 +44,21 @@ def main() -> int:
     found: collections.Counter[str] = collections.Counter()
     shrunk: collections.Counter[str] = collections.Counter()
     start = time.monotonic()
-    for seed in range(args.seed, args.seed + args.count):
-        kinds = args.kinds.split(",") if args.kinds else None
-        program = generate.generate(seed, kinds[seed % len(kinds)] if kinds else None)
+    kinds = args.kinds.split(",") if args.kinds else None
+    programs: Iterable[tuple[str, Program]] = ((name, REGRESSIONS[name]) for name in args.named or ())
+    if not args.named:
+        seeds = (seed for seed in range(args.seed, args.seed + args.count) if seed not in args.skip)
+        programs = ((str(seed), generate.generate(seed, kinds[seed % len(kinds)] if kinds else None)) for seed in seeds)
+    for name, program in programs:
+        if args.gpu:
+            print(f"program {name}", flush=True)  # for whoever stops this when it hangs
         if args.show:
             print(source(program))
         failure = check_on_gpu(program) if args.gpu else check(program, args.schedules)
         found[failure.kind if failure else "right"] += 1
         if failure is None:
             continue
-        print(f"==== program {seed}{' ' + args.kinds if args.kinds else ''}: {failure.signature}, {failure.where}", flush=True)
+        print(f"==== program {name}{' ' + args.kinds if args.kinds else ''}: {failure.signature}, {failure.where}", flush=True)
         if failure.kind == "refused":
             print(failure.text)
             continue

@@ -58,7 +58,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 from tests.corpus.case import kernel, like
-from tests.programs.prelude import tiled, transpose_ref, warp_map
+from tests.programs.prelude import tiled, warp_map
 
 
 '''
@@ -169,7 +169,7 @@ class Writer:
         if v.index:
             text += f".at[{self.index(v)}]"
         if v.transposed:
-            text = f"transpose_ref({text}, (1, 0))"
+            text += ".T"
         return text
 
     def index(self, v: View) -> str:
@@ -228,6 +228,16 @@ class Writer:
         if isinstance(e, Cast):
             return f"plgpu.layout_cast({self.expr(e.a)}, plgpu.Layout.{e.layout})"
         raise TypeError(e)
+
+    def as_loaded(self, e: Expr) -> str | None:
+        """An operand as it lies in memory, in f16, if that is all that it is."""
+        if isinstance(e, Load) and self.buffers[e.view.buffer].dtype == "float16":
+            return self.place(e.view)
+        if isinstance(e, Cast) and (inner := self.as_loaded(e.a)):
+            return f"plgpu.layout_cast({inner}, plgpu.Layout.{e.layout})"
+        if isinstance(e, Transpose) and (inner := self.as_loaded(e.a)):
+            return f"{inner}.T"
+        return None
 
     # ---------------------------------------------------------------------------------------- statements
 
@@ -316,7 +326,7 @@ class Writer:
             self.nested(f"def {name}({s.acc}):", s.blocks[0])
             self.line(f"pl.run_scoped({name}, plgpu.ACC({s.shape}, jnp.float32))")
         elif isinstance(s, Mma):
-            a = self.view(s.a) if isinstance(s.a, View) else f"({self.expr(s.a)} & 63).astype(jnp.float16)"
+            a = self.view(s.a) if isinstance(s.a, View) else self.as_loaded(s.a) or f"({self.expr(s.a)} & 63).astype(jnp.float16)"
             self.line(f"plgpu.wgmma({s.acc}, {a}, {self.view(s.b)})")
         elif isinstance(s, MmaWait):
             self.line(f"plgpu.wgmma_wait({s.n})")

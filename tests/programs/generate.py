@@ -7,11 +7,12 @@ bytes is no more than JAX asks for, and everything else is left to the compiler.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
 
-from tests.programs.interpret import Invalid, interpret
+from tests.programs.interpret import Invalid, check_statically, interpret
 from tests.programs.tree import (
     DTYPES,
     AccLoad,
@@ -65,6 +66,8 @@ from tests.programs.tree import (
 SHAPES: tuple[Shape, ...] = ((128,), (256,), (64, 32), (32, 64), (64, 64), (16, 128), (8, 128))
 NARROW = ("int8", "uint8", "int16", "float16", "bfloat16")
 WIDE = ("int32", "int32", "int32", "uint32", "float32")
+#: How many programs the tests take: in the emulator, on a GPU.
+PROGRAMS, PROGRAMS_ON_GPU = 200, 500
 MAX_DEPTH = 3
 MENDS = 80
 #: What programs are about; each seed's is `seed % len`.
@@ -107,6 +110,7 @@ def find_fault(program: Program) -> Invalid | None:
             other = interpret(program, seed=seed)
             if any(((a != b) & k).any() for a, b, k in zip(first.values, other.values, first.known)):
                 return Invalid("depends on the schedule", (len(program.body) - 1,))
+        check_statically(program)
     except Invalid as fault:
         return fault
     return None
@@ -310,6 +314,8 @@ class Draft:
         if what == "iota":
             return Iota(shape, rng.randrange(len(shape)))
         if what == "transpose" and (v := self.view(shape[::-1], False)):
+            if rng.random() < 0.4 and not v.peer and next(b for b in self.buffers if b.name == v.buffer).space == "smem":
+                return self.cast(Load(dataclasses.replace(v, transposed=True)), shape)
             return self.cast(Transpose(self.cast(Load(v), shape[::-1])), shape)
         if what == "spread":
             dim = rng.randrange(2)
@@ -684,11 +690,14 @@ class Draft:
 
         def tile() -> View:
             b = self.touch(rng.choice(tiles))
-            return View(b.name) if b.shape == (64, 64) else View(b.name, (At(self.index(2)),))
+            turned = rng.random() < 0.2
+            return View(b.name, transposed=turned) if b.shape == (64, 64) else View(b.name, (At(self.index(2)),), transposed=turned)
 
         a: View | Expr = tile()
         if rng.random() < 0.35:
             a = Bin("&", self.expr((64, 64), 1), Const(3))
+            if rng.random() < 0.4:
+                a = self.cast(Load(tile()), (64, 64))
         out: list[Stmt] = [Mma(acc, a, tile())]
         if rng.random() < 0.3:
             out.append(MmaWait(rng.choice((0, 1))))

@@ -218,12 +218,11 @@ class Result:
 
 def interpret(program: Program, inputs: list[Array] | None = None, seed: int = 0) -> Result:
     """Runs the program with agents taking turns as `seed` says. Raises `Invalid`."""
-    check_names(program)
     return Machine(program, program.inputs() if inputs is None else inputs, seed).run()
 
 
-def check_names(program: Program) -> None:
-    """Every name is bound where it is used, on ways that are not taken too."""
+def check_statically(program: Program) -> None:
+    """Every name is bound where it is used, on ways that are not taken too, and shared memory suffices. Raises `Invalid`."""
     names = {"wg"} if program.warpgroups > 1 else set()
     names |= {"cta"} if program.ctas > 1 else set()
     names |= {"block"} if program.blocks > 1 else set()
@@ -578,6 +577,8 @@ class Machine:
                 return BINARY[e.op](a, b)
         if isinstance(e, Reduce):
             a = go(e.a)
+            if a.ndim <= (e.axis or 0):
+                raise Invalid("a reduction of a scalar", self.last)
             if e.op == "sum":
                 return np.sum(a, axis=e.axis, dtype=I32)
             return (np.max if e.op == "max" else np.min)(a, axis=e.axis)
@@ -586,15 +587,27 @@ class Machine:
         if isinstance(e, Spread):
             shape = [1] * len(e.shape)
             shape[e.dim] = e.shape[e.dim]
-            return np.broadcast_to(go(e.a).reshape(shape), e.shape)
+            a = go(e.a)
+            if a.shape != (e.shape[e.dim],):
+                raise Invalid("a vector of another length", self.last)
+            return np.broadcast_to(a.reshape(shape), e.shape)
         if isinstance(e, Iota):
             return np.indices(e.shape, I32)[e.dim]
         if isinstance(e, Transpose):
-            return go(e.a).T
+            a = go(e.a)
+            if a.ndim != 2:
+                raise Invalid("a transpose of what has not two dimensions", self.last)
+            return a.T
         if isinstance(e, Reshape):
-            return go(e.a).reshape(e.shape)
+            a = go(e.a)
+            if a.size != np.prod(e.shape):
+                raise Invalid("a reshape to another size", self.last)
+            return a.reshape(e.shape)
         if isinstance(e, Cast):
-            return go(e.a)
+            a = go(e.a)
+            if a.ndim != (1 if "reduce" in e.layout else 2) and "STRIDED" not in e.layout or "STRIDED" in e.layout and f"({a.shape}," not in e.layout:
+                raise Invalid("a layout of another shape", self.last)
+            return a
         raise TypeError(e)
 
     # ---------------------------------------------------------------------------------------- statements
@@ -763,7 +776,7 @@ class Machine:
         slot = Const(int(self.scalar(agent, scopes, s.slot)))
         places = [(dst, bar)]
         if s.multicast:
-            if agent.warp >= 0 or self.program.ctas == 1 or to.shape[0] % 2:
+            if agent.warp >= 0 or self.program.ctas == 1 or to.ndim == 1 or to.shape[0] % 2:
                 raise Invalid("a multicast from there", path)
             half = to.shape[0] // 2
             from_, to = (x[agent.cta * half : (agent.cta + 1) * half] for x in (from_, to))
@@ -821,7 +834,7 @@ class Machine:
                 storage.async_reads.append((op, ids.ravel()))
                 operands.append(storage.value[ids])
             else:
-                operands.append(stored(np.asarray(self.expr(agent, scopes, x)), "float16"))
+                operands.append(stored(np.asarray(self.expr(agent, scopes, x), I32), "float16"))
         a, b = operands
         acc = scopes.accs[s.acc]
         if a.ndim != 2 or b.ndim != 2 or (*a.shape[:1], b.shape[1]) != acc.shape or a.shape[1] != b.shape[0]:

@@ -145,7 +145,7 @@ def cluster(rng: random.Random, name: str, d: Draft) -> Program:
         mine = [b for b in d.buffers if b.space != "in" and b not in shared]
         out = list(turn(rng, d, mine, shared, count))
         d.peers = set()
-        whole = [b for b in smem if b.shape == d.shape and b.shape[0] % 2 == 0]
+        whole = [b for b in smem if b.shape == d.shape and len(b.shape) == 2]
         if whole and rng.random() < 0.4:
             # Both have to come by: not within a branch.
             dst = rng.choice(whole)

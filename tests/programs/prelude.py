@@ -8,9 +8,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax._src.pallas.mosaic_gpu.helpers import warp_map
 
-__all__ = ["tiled", "transpose_ref", "warp_map"]
-
-transpose_ref = getattr(plgpu, "transpose_ref", None) or plgpu._deprecated_transpose_ref
+__all__ = ["tiled", "warp_map"]
 
 
 def tiled(dtype: Any) -> tuple[Any, ...]:

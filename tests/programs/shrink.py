@@ -10,11 +10,15 @@ from typing import Any
 from tests.programs.generate import find_fault
 from tests.programs.run import Failure, Schedule, check
 from tests.programs.tree import (
+    Arrive,
     Bin,
     Body,
     Buffer,
     Cast,
+    CommitGroup,
     Const,
+    CopyIn,
+    CopyOut,
     Expr,
     For,
     Full,
@@ -30,6 +34,8 @@ from tests.programs.tree import (
     Stmt,
     Transpose,
     Union,
+    Wait,
+    WaitOut,
     While,
     edited,
     parts,
@@ -53,16 +59,20 @@ def shrink(program: Program, failure: Failure, schedules: tuple[Schedule, ...], 
     progress = True
     while progress and budget > 0:
         progress = False
-        for make in (without_statements, flattened, simpler):
-            again = True
-            while again and budget > 0:
-                again = False
-                for candidate in make(program):
+        for make in (without_statements, without_pairs, flattened, simpler):
+            # On with the next candidate of what is left, not from the first one: those before did not fail.
+            tried, left = 0, True
+            while left and budget > 0:
+                left = False
+                for number, candidate in enumerate(make(program)):
+                    if number < tried:
+                        continue
+                    tried = number + 1
                     if budget <= 0:
                         break
                     if (found := fails(candidate)) is not None:
                         program, failure = candidate, found
-                        again = progress = True
+                        tried, left, progress = number, True, True
                         break
     return program, failure
 
@@ -88,6 +98,15 @@ def without_statements(program: Program) -> Iterator[Program]:
                     program, body=edited(program.body, (*at, start), lambda b, i, n=size: (*b[:i], *b[i + n :]))
                 )
             size //= 2
+
+
+def without_pairs(program: Program) -> Iterator[Program]:
+    """Without a copy or an arrival and a wait: neither can go alone."""
+    every = list(statements(program.body))
+    for i, (first, s) in enumerate(every):
+        for second, t in every[i + 1 :]:
+            if isinstance(s, (CopyIn, Arrive)) and isinstance(t, Wait) and s.bar == t.bar or isinstance(s, CopyOut) and isinstance(t, (CommitGroup, WaitOut)):
+                yield replaced(replaced(program, second, ()), first, ())
 
 
 def flattened(program: Program) -> Iterator[Program]:

@@ -8,6 +8,7 @@ index, block, index, block, …, index.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -393,8 +394,14 @@ class Program:
 
     def inputs(self) -> list[Array]:
         """Small integers, the same in every process: the values of `in` and `mut` buffers, as i32."""
-        rng = np.random.default_rng(list(self.name.encode()))
-        return [rng.integers(0, 64 if b.dtype != "int32" or len(b.shape) > 1 or b.shape[0] > 8 else 4, b.shape, np.int32) for b in self.of("in", "mut")]
+        return [x.copy() for x in _inputs(self.name, tuple(b.shape for b in self.of("in", "mut")))]
+
+
+@functools.lru_cache(maxsize=64)
+def _inputs(name: str, shapes: tuple[Shape, ...]) -> list[Array]:
+    """Below 64; short vectors, which often are indices, below 4."""
+    rng = np.random.default_rng(list(name.encode()))
+    return [rng.integers(0, 4 if shape == (4,) else 64, shape, np.int32) for shape in shapes]
 
 
 # ------------------------------------------------------------------------------------------ walking and editing
