@@ -1,0 +1,50 @@
+"""Defects known today: which programs fail, and how (`Failure.kind`). A program that no longer fails does not belong here: the tests say so.
+
+`python -m tests.programs.failing` runs them all and prints what this file should say.
+"""
+
+from __future__ import annotations
+
+#: Of `regressions.REGRESSIONS`.
+NAMED: dict[str, str] = {
+    "left operand loaded in WG_STRIDED": "wrong number",
+    "left operand loaded in WG_STRIDED by four": "wrong number",
+    "left operand loaded in WGMMA_TRANSPOSED": "wrong number",
+    "left operand constant": "internal error",
+    "left operand from a scalar": "internal error",
+    "warp region copies and waits": "internal error",
+    "warp region copies and waits for nobody": "internal error",
+    "warp region waits for another's copy": "internal error",
+    "poll a semaphore": "wrong number",
+    "poll a semaphore twice": "wrong number",
+    "left operand that a loop changes": "internal error",
+    "left operand that a loop loads": "internal error",
+}
+
+#: Of `generate.generate`.
+SEEDS: dict[int, str] = {
+    35: "internal error",
+    47: "internal error",
+    75: "internal error",
+    100: "internal error",
+    104: "race",
+    123: "internal error",
+}
+
+
+def main() -> None:
+    from tests.programs.generate import PROGRAMS, generate
+    from tests.programs.regressions import REGRESSIONS
+    from tests.programs.run import check
+
+    named = {name: failure.kind for name, program in REGRESSIONS.items() if (failure := check(program))}
+    seeds = {seed: failure.kind for seed in range(PROGRAMS) if (failure := check(generate(seed))) and failure.kind != "refused"}
+    for title, found in (("NAMED: dict[str, str]", named), ("SEEDS: dict[int, str]", seeds)):
+        print(f"{title} = {{")
+        for key, kind in found.items():
+            print(f'    {key if isinstance(key, int) else chr(34) + key + chr(34)}: "{kind}",')
+        print("}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Random programs over memory, and programs by name, in the emulator, bit for bit as the interpreter has them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import failing, shrink
+from tests.programs import generate as generator
+from tests.programs.emit import source
+from tests.programs.generate import KINDS, PROGRAMS, find_fault
+from tests.programs.interpret import Invalid, interpret
+from tests.programs.regressions import BULK_LOADS, BULK_STORES, REGRESSIONS
+from tests.programs.run import SCHEDULES, Failure, check, compare
+from tests.programs.tree import Buffer, Commit, CopyOut, Program, Stmt, Wait, WaitOut, parts, replaced, statements
+
+BATCH = 10
+generate = functools.cache(generator.generate)
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+def test_random_programs(first: int) -> None:
+    """Right under every schedule; a known defect fails in the known way, so that its mending shows."""
+    wrong = []
+    for seed in range(first, first + BATCH):
+        failure = check(generate(seed))
+        kind = failure.kind if failure else None
+        if kind == "refused":
+            continue
+        if kind != failing.SEEDS.get(seed):
+            wrong.append(f"{seed}: expected {failing.SEEDS.get(seed, 'right')}, got {failure or 'right'}")
+    assert not wrong, "\n".join(wrong) + "\n`python -m tests.programs --seed SEED --count 1` makes it small"
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_regression(name: str) -> None:
+    program = REGRESSIONS[name]
+    assert find_fault(program) is None
+    failure = check(program, (*SCHEDULES, ("seeded", 3), ("seeded", 4)))
+    if name in failing.NAMED:
+        assert failure is not None, "mended: it goes from tests/programs/failing.py"
+        assert failure.kind == failing.NAMED[name], failure.text
+    else:
+        assert failure is None, f"{failure}\n{source(program)}"
+
+
+def test_what_is_known_to_fail_is_there() -> None:
+    assert set(failing.NAMED) <= set(REGRESSIONS)
+    assert set(failing.SEEDS) <= set(range(PROGRAMS))
+
+
+# ------------------------------------------------------------------------------------------ the generator
+
+
+def test_programs_are_about_memory() -> None:
+    """Every kind of statement occurs often, most statements are taken, few programs repeat what others do."""
+    found: collections.Counter[type] = collections.Counter()
+    taken = every = 0
+    texts = set()
+    for seed in range(PROGRAMS // 3):
+        program = generate(seed)
+        assert find_fault(program) is None
+        found.update({type(p) for p in parts(program) if dataclasses.is_dataclass(p)})
+        taken += len(interpret(program).covered)
+        every += sum(1 for _ in statements(program.body))
+        texts.add(source(program))
+    kinds = set(Stmt.__subclasses__())
+    rare = {kind.__name__: found[kind] for kind in kinds if found[kind] < 5}
+    assert not rare, rare
+    assert taken > 0.8 * every
+    assert len(texts) == len(range(PROGRAMS // 3))
+
+
+def test_a_seed_is_a_program() -> None:
+    """The same in another process, whatever its hashes."""
+    seeds = range(len(KINDS))
+    script = f"from tests.programs.emit import source; from tests.programs.generate import generate\nprint(''.join(source(generate(s)) for s in {seeds}), end='')"
+    other = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300)
+    assert other.stdout == "".join(source(generate(s)) for s in seeds)
+
+
+OWED = (Wait, WaitOut, Commit)
+
+
+@pytest.mark.parametrize("program", [*BULK_STORES, *BULK_LOADS], ids=lambda program: program.name)
+def test_the_interpreter_asks_for_what_authors_owe(program: Program) -> None:
+    """A named program without any one of its waits or commits is invalid; without the last wait it may not be."""
+    owed = [path for path, s in statements(program.body) if isinstance(s, OWED)]
+    asked = [path for path in owed if find_fault(replaced(program, path, ())) is not None]
+    assert len(asked) >= max(1, len(owed) - 1), set(owed) - set(asked)
+
+
+def test_wrong_numbers_show() -> None:
+    """A result with one wrong bit is not right; what nobody wrote may be anything."""
+    program = REGRESSIONS["union members"]
+    expected = interpret(program)
+    outs = [v.copy() for v in expected.values]
+    assert compare(program, outs) is None
+    unknown = next(i for i, known in enumerate(expected.known) if not known.all())
+    outs[unknown][~expected.known[unknown]] ^= 1
+    assert compare(program, outs) is None
+    outs[0].flat[17] ^= 1
+    assert "o: 1 of 128 are wrong, the first at (17,)" in str(compare(program, outs))
+
+
+def test_failures_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the few statements that a failure needs, all of them valid."""
+
+    def fails_with_a_bulk_store(program: Program, schedules: object = None) -> Failure | None:
+        del schedules
+        taken = interpret(program).covered
+        there = any(isinstance(s, CopyOut) and path in taken for path, s in statements(program.body))
+        return Failure("wrong number", ("latest", 0), "") if there else None
+
+    monkeypatch.setattr(shrink, "check", fails_with_a_bulk_store)
+    program = next(p for p in map(generate, range(1, 100)) if fails_with_a_bulk_store(p) and sum(1 for _ in statements(p.body)) > 20)
+    small, failure = shrink.shrink(program, Failure("wrong number", ("latest", 0), ""), SCHEDULES)
+    assert failure.kind == "wrong number"
+    assert find_fault(small) is None
+    # What it stores, with a commit or a wait in between, the bulk store, the wait behind it.
+    assert sum(1 for _ in statements(small.body)) == 4, source(small)
+    assert len([d for d in small.decls if isinstance(d, Buffer)]) <= 3
+
+
+def test_races_are_invalid() -> None:
+    """Two warpgroups and no barrier."""
+    program = REGRESSIONS["poll a barrier for the other warpgroup"]
+    waits = [path for path, s in statements(program.body) if isinstance(s, Wait)]
+    with pytest.raises(Invalid, match="race|nobody wrote"):
+        for seed in range(5):
+            interpret(replaced(program, waits[0], ()), seed=seed)
