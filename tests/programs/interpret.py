@@ -785,14 +785,14 @@ class Machine:
         self.before_read(agent, src, from_, through_async=True)
         for storage, _ in places:
             self.before_write(agent, storage, to, through_async=True)
-        one = self.new_id()
-        op = Async("load", one, one, path, s.bar, slot, s.slot)
-        self.start(agent, op)
-        agent.clock.reserve(self.ids + 1)
-        src.async_reads.append((op, from_.ravel()))
-        for storage, _ in places:
+        # Who waits in one block knows of what arrived there.
+        for i, (storage, b) in enumerate(places):
+            one = self.new_id()
+            op = Async("load", one, one, path, s.bar, slot, s.slot)
+            self.start(agent, op)
+            agent.clock.reserve(self.ids + 1)
+            src.async_reads.append((op, from_.ravel()))
             self.write(agent, storage, to, src.value[from_], one, 1, False)
-        for i, (_, b) in enumerate(places):
             self.arrive(agent, b, path, op, counts=i == 0, parts=(2 if i == 0 else 0) * s.multicast, brings=int(s.multicast))
 
     def copy_out(self, agent: Agent, scopes: Scopes, s: CopyOut, path: Path) -> None:
