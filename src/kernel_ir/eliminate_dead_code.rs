@@ -173,7 +173,11 @@ impl Liveness<'_> {
                     self.mark(regions[*cond].params[i]);
                 }
             }
-            OpKind::WarpMap { inits, .. } => self.mark(inits[i]),
+            // A parameter that is needed keeps its slot, whose result then is there too.
+            OpKind::WarpMap { inits, body, .. } => {
+                self.mark(inits[i]);
+                self.mark(regions[*body].results[i]);
+            }
             _ => {}
         }
     }
