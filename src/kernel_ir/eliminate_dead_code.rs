@@ -137,13 +137,22 @@ impl Liveness<'_> {
                     self.mark(regions[*body].params[1 + i]);
                 }
             }
-            OpKind::While { cond, .. } => self.mark(regions[*cond].results[1 + i]),
+            OpKind::While { cond, .. } => {
+                self.mark(regions[*cond].results[1 + i]);
+                // The slot exists as a whole or not at all.
+                self.mark(regions[*cond].params[i]);
+            }
             OpKind::Switch { arms, .. } => {
                 for &arm in arms {
                     self.mark(regions[arm].results[i]);
                 }
             }
-            OpKind::Scope { body, .. } | OpKind::WarpMap { body, .. } => self.mark(regions[*body].results[i]),
+            OpKind::Scope { body, .. } => self.mark(regions[*body].results[i]),
+            OpKind::WarpMap { inits, body, .. } => {
+                // The slot exists as a whole or not at all.
+                self.mark(regions[*body].results[i]);
+                self.mark(inits[i]);
+            }
             _ => {}
         }
     }
@@ -173,7 +182,10 @@ impl Liveness<'_> {
                     self.mark(regions[*cond].params[i]);
                 }
             }
-            OpKind::WarpMap { inits, .. } => self.mark(inits[i]),
+            OpKind::WarpMap { inits, .. } => {
+                self.mark(inits[i]);
+                self.mark(regions[region].results[i]);
+            }
             _ => {}
         }
     }
