@@ -122,3 +122,96 @@ def warps_and_warpgroup_wait_for_one_barrier(x):
         o[2] = buf[...]
 
     return kernel(body, like((3, 64, 64)), SMEM((64, 64), jnp.float32), Barrier())(x)
+
+
+# ------------------------------------------------------------------------------------------ operands in registers, no wgmma_wait
+
+
+def _matmul(left: Any, a: Any, b: Any, a_buf: Any) -> Any:
+    """`left(acc, a_buf, b_buf)` issues what it likes, and waits for nothing."""
+
+    def body(a, b, o, a_buf, b_buf, bars):
+        plgpu.copy_gmem_to_smem(a, a_buf, bars.at[0])
+        plgpu.copy_gmem_to_smem(b, b_buf, bars.at[1])
+        plgpu.barrier_wait(bars.at[0])
+        plgpu.barrier_wait(bars.at[1])
+
+        def compute(acc):
+            left(acc, a_buf, b_buf)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), jnp.float32))
+
+    b_buf = SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16))
+    return kernel(body, like((64, 64)), a_buf, b_buf, Barrier(num_barriers=2))(a, b)
+
+
+@subject(f16(64, 64), f16(64, 64), reference=lambda a, b: mul(a, b) * 1.75, tolerance=2e-3)
+def operand_halved_in_a_loop(a, b):
+    """The loop's carry is what the wgmma in flight reads."""
+
+    def left(acc, a_buf, b_buf):
+        def step(_, v):
+            plgpu.wgmma(acc, v, b_buf)
+            return v * jnp.float16(0.5)
+
+        lax.fori_loop(0, 3, step, load(a_buf, layout=WGMMA))
+
+    return _matmul(left, a, b, SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16)))
+
+
+@subject(f16(4, 64, 64), f16(64, 64), reference=lambda a, b: mul(a.astype(np.float32).sum(0), b), tolerance=4e-3)
+def operand_loaded_in_a_loop(a, b):
+    def left(acc, a_buf, b_buf):
+        @pl.loop(0, 4)
+        def _(i):
+            plgpu.wgmma(acc, load(a_buf.at[i], layout=WGMMA), b_buf)
+
+    return _matmul(left, a, b, SMEM((4, 64, 64), jnp.float16, transforms=tiled(jnp.float16)))
+
+
+@subject(Arg((4, 64, 64), jnp.int8, low=-8, high=8), f16(64, 64), reference=lambda a, b: mul(a.astype(np.float32).sum(0) * 0.125, b), tolerance=4e-3)  # fmt: skip
+def operand_dequantised_in_a_loop(a, b):
+    def left(acc, a_buf, b_buf):
+        @pl.loop(0, 4)
+        def _(i):
+            plgpu.wgmma(acc, load(a_buf.at[i], layout=WGMMA).astype(jnp.float16) * jnp.float16(0.125), b_buf)
+
+    return _matmul(left, a, b, SMEM((4, 64, 64), jnp.int8))
+
+
+@subject(f16(4, 64, 64), f16(64, 64), reference=lambda a, b: mul(a[[0, 1, 3, 1]].astype(np.float32).sum(0), b), tolerance=4e-3)
+def operand_changed_in_one_arm_of_nested_loops(a, b):
+    def left(acc, a_buf, b_buf):
+        def step(i, v):
+            @pl.when(i % 2 == 0)
+            def _():
+                plgpu.wgmma(acc, v, b_buf)
+
+            return lax.cond(i % 2 == 1, lambda: load(a_buf.at[i], layout=WGMMA), lambda: v)
+
+        lax.fori_loop(0, 2, lambda _, v: lax.fori_loop(0, 4, step, v), load(a_buf.at[0], layout=WGMMA))
+
+    return _matmul(left, a, b, SMEM((4, 64, 64), jnp.float16, transforms=tiled(jnp.float16)))
+
+
+@subject(f16(4, 64, 64), f16(64, 64), reference=lambda a, b: mul(a.astype(np.float32).sum(0), b), tolerance=4e-3)
+def operand_from_a_pipeline(a, b):
+    """`delay_release=1`: a step's slot is refilled one step later, and nobody waits in between."""
+
+    def body(a, b, o):
+        def scope(b_buf, bar, acc):
+            plgpu.copy_gmem_to_smem(b, b_buf, bar)
+            plgpu.barrier_wait(bar)
+
+            def step(_, slot):
+                plgpu.wgmma(acc, load(slot.at[0], layout=WGMMA), b_buf)
+
+            spec = plgpu.BlockSpec((1, 64, 64), lambda i: (i, 0, 0), transforms=tiled(jnp.float16), delay_release=1)
+            plgpu.emit_pipeline(step, grid=(4,), in_specs=[spec], max_concurrent_steps=2)(a)
+            o[...] = acc[...]
+
+        b_buf = SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16))
+        pl.run_scoped(scope, b_buf, Barrier(), ACC((64, 64), jnp.float32))
+
+    return kernel(body, like((64, 64)))(a, b)
