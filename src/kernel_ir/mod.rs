@@ -37,6 +37,7 @@ pub mod move_transforms;
 pub mod narrow_integers;
 pub mod normalize;
 pub mod op;
+pub mod polling;
 pub mod print;
 pub mod promote_registers;
 pub mod recognize_loops;

@@ -47,6 +47,8 @@ pub struct LowerCx<'a> {
     /// Whether tensor cores limit the kernel. Then a warp that wakes up late from a wait costs time; where loads limit, warps that
     /// look all the time make the blocks' requests drift apart, and less of them hits the L2 cache.
     pub is_compute_bound: bool,
+    /// Loops that wait for others, and what they look at.
+    pub polling: ir::polling::Polling,
     /// Values that some op or region uses.
     used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
@@ -87,6 +89,7 @@ impl<'a> LowerCx<'a> {
             entry: Entry::default(),
             reads_peers_writes: reads_peers_writes(kernel),
             is_compute_bound: ir::intensity::tensor_cores_limit(kernel),
+            polling: ir::polling::find(kernel),
             used: used_values(kernel),
             extra: vec![],
             lacks_scratch: None,

@@ -215,3 +215,54 @@ def operand_from_a_pipeline(a, b):
         pl.run_scoped(scope, b_buf, Barrier(), ACC((64, 64), jnp.float32))
 
     return kernel(body, like((64, 64)))(a, b)
+
+
+# ------------------------------------------------------------------------------------------ polling
+
+
+def polled_semaphore(x, flaw=None):
+    """Block 1 makes what block 0 asks for until it is there; nothing uses the count that ends the loop."""
+
+    def body(x, o, made):
+        sem = pl.get_global(plgpu.SemaphoreType.REGULAR)
+        block = lax.axis_index("i")
+
+        @pl.when(block == 1)
+        def _():
+            made[...] = x[...] * 2
+            pl.semaphore_signal(sem, 1)
+
+        @pl.when(block == 0)
+        def _():
+            if flaw != "does not ask":
+                lax.while_loop(lambda count: count < 1, lambda _: pl.semaphore_read(sem), 0)
+            o[...] = made[...] + 1
+
+    return kernel(body, (like((128,)), like((128,))), grid=(2,), grid_names=("i",))(x)
+
+
+POLLED_SEMAPHORE = subject(f32(128), reference=lambda x: (x * 2 + 1, x * 2))(polled_semaphore)
+broken("polled_semaphore: does not ask", POLLED_SEMAPHORE, lambda x: polled_semaphore(x, "does not ask"), shows=None)
+
+
+@subject(f32(128), reference=lambda x: (x + 7, np.int32([7] * 8)))
+def polled_flag(x):
+    """A flag in device memory, zeroed by block 0 and raised by block 1; the loop's own value is used by nobody."""
+
+    def body(x, o, flag):
+        sem = pl.get_global(plgpu.SemaphoreType.REGULAR)
+        block = lax.axis_index("i")
+
+        @pl.when(block == 0)
+        def _():
+            flag[...] = jnp.zeros((8,), jnp.int32)
+            pl.semaphore_signal(sem, 1)
+            lax.while_loop(lambda _: flag[3] != 7, lambda c: c, 0)
+            o[...] = x[...] + flag[3].astype(jnp.float32)
+
+        @pl.when(block == 1)
+        def _():
+            pl.semaphore_wait(sem, 1)
+            flag[...] = jnp.full((8,), 7, jnp.int32)
+
+    return kernel(body, (like((128,)), like((8,), jnp.int32)), grid=(2,), grid_names=("i",))(x)
