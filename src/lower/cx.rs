@@ -611,6 +611,19 @@ impl<'a> LowerCx<'a> {
         Error::unsupported(format!("{}: {why}", data.kind.name())).at(data.loc)
     }
 
+    /// Whether warps by themselves signal a semaphore or wait for it.
+    pub fn counted_by_warps(&self, semaphore: Alloc) -> bool {
+        self.kernel.regions.values().any(|region| {
+            region.group == Group::Warp
+                && region.ops.iter().any(|&op| {
+                    let kind = &self.kernel.ops[op].kind;
+                    let mut here = false;
+                    ir::visit::for_each_ref(kind, &mut |r| here |= r.alloc == semaphore);
+                    here && !matches!(kind, ir::OpKind::SemaphoreRead { .. })
+                })
+        })
+    }
+
     /// The type of an op's only result.
     pub fn result(&self, op: ir::Op) -> ir::Value {
         self.kernel.ops[op].results[0]

@@ -266,3 +266,28 @@ def polled_flag(x):
             flag[...] = jnp.full((8,), 7, jnp.int32)
 
     return kernel(body, (like((128,)), like((8,), jnp.int32)), grid=(2,), grid_names=("i",))(x)
+
+
+# ------------------------------------------------------------------------------------------ semaphores of warps
+
+
+@subject(reference=lambda: np.full((128,), 1, np.int32))
+def warps_count_semaphores(*_):
+    """Two warps signal 2 each, two wait for 1 and one for 1 more: 1 is left, which all of the warpgroup sees."""
+
+    def body(o):
+        sem = pl.get_global(plgpu.SemaphoreType.REGULAR)
+
+        @helpers.warp_map
+        def _(warp):
+            @pl.when(warp < 2)
+            def _():
+                pl.semaphore_signal(sem, 2)
+
+            @pl.when(warp >= 1)
+            def _():
+                pl.semaphore_wait(sem, 1)
+
+        o[...] = jnp.broadcast_to(pl.semaphore_read(sem), (128,))
+
+    return kernel(body, like((128,), jnp.int32))()
