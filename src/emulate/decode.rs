@@ -645,6 +645,13 @@ fn access<H: Hooks, S: Space>(ty: MemType, n: usize, tier: Tier, stores: bool, p
     })
 }
 
+fn acquired_scope(acquire: Acquire) -> Scope {
+    match acquire {
+        Acquire::Cta => Scope::Cta,
+        Acquire::Cluster => Scope::Cluster,
+    }
+}
+
 fn is_shared(space: Space_) -> bool {
     match space {
         Space_::Shared | Space_::SharedCluster => true,
@@ -1619,15 +1626,17 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         addr: &Addr<Reg>,
         parity: &Src<Reg>,
     ) -> Result<()> {
-        let scope = match acquire {
-            Acquire::Cta => Scope::Cta,
-            Acquire::Cluster => Scope::Cluster,
-        };
-        self.mbarrier::<MbarrierWait>(addr, parity, scope as u16)
+        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)
     }
-    fn mbarrier_wait_timeout(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>, _ns: &i64) -> Result<()> {
+    fn mbarrier_wait_timeout(
+        &mut self,
+        acquire: &Acquire,
+        addr: &Addr<Reg>,
+        parity: &Src<Reg>,
+        _ns: &i64,
+    ) -> Result<()> {
         // Nothing takes time here: what would run out is a deadlock, which is reported better.
-        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cta as u16)
+        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)
     }
     fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;

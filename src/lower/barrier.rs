@@ -257,21 +257,23 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
             cx.kernel.allocs[barrier.alloc].kind,
             AllocKind::Barrier { cluster: Some(_), .. }
         );
+    // What other blocks of the cluster stored is seen behind an acquire of their scope, which empties the L1 cache: only
+    // kernels that look need it.
+    let acquire = if from_peers && cx.reads_peers_writes {
+        Acquire::Cluster
+    } else {
+        Acquire::Cta
+    };
     let inst = if timeout != 0 {
         Inst::MbarrierWaitTimeout {
+            acquire,
             addr,
             parity,
             ns: timeout.min(i64::MAX as u64) as i64,
         }
     } else {
         Inst::MbarrierWait {
-            // What other blocks of the cluster stored is seen behind an acquire of their scope, which empties the L1 cache:
-            // only kernels that look need it.
-            acquire: if from_peers && cx.reads_peers_writes {
-                Acquire::Cluster
-            } else {
-                Acquire::Cta
-            },
+            acquire,
             suspend: if cx.is_compute_bound {
                 Suspend::Short
             } else {

@@ -41,8 +41,8 @@ pub struct LowerCx<'a> {
     /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
     pub feeding: Option<FeedingPart>,
     pub entry: Entry,
-    /// Whether the kernel loads what other blocks of a cluster may have stored: device memory that it writes, too, or their
-    /// shared memory.
+    /// Whether the kernel loads, also in bulk, what other blocks of a cluster may have stored: device memory that it writes, too,
+    /// or their shared memory.
     pub reads_peers_writes: bool,
     /// Whether tensor cores limit the kernel. Then a warp that wakes up late from a wait costs time; where loads limit, warps that
     /// look all the time make the blocks' requests drift apart, and less of them hits the L2 cache.
@@ -637,8 +637,13 @@ fn reads_peers_writes(kernel: &Kernel) -> bool {
     let written = ir::effects::written(kernel, |_| true);
     let mut reads = false;
     kernel.for_each_op(&mut |op| {
-        if let ir::OpKind::Load { src } = &kernel.ops[op].kind {
-            reads |= src.place != ir::Place::Here || written[src.alloc] && kernel.allocs[src.alloc].is_gmem();
+        let kind = &kernel.ops[op].kind;
+        for effect in ir::effects::of(kind) {
+            // A `swap` reads, other updates in place give nothing back. Bulk loads and stores read as ordinary loads do.
+            if effect.access == ir::effects::Access::Read || matches!(kind, ir::OpKind::Swap { .. }) {
+                let theirs = written[effect.alloc] && kernel.allocs[effect.alloc].is_gmem();
+                reads |= effect.view.place != ir::Place::Here || theirs;
+            }
         }
     });
     reads
