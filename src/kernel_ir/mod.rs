@@ -57,7 +57,7 @@ pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms
 pub use entities::{Alloc, Axis, Op, Region, Value};
 pub use kernel::{
     AxisData, AxisKind, CompilerParams, FpContract, Kernel, LoweringSemantics, OpData, ParamBinding, ParamData,
-    ParamRole, RegionData, Semantics, Stage, ValueData,
+    ParamRole, Quotients, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;
 pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};
