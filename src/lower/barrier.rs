@@ -91,6 +91,7 @@ fn cluster_arrivals(kernel: &Kernel, c: &ClusterBarrier) -> u64 {
 
 /// The address of the one barrier that a use names.
 pub fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<V>> {
+    view::check_indices(cx, r, Src::Imm(1))?;
     let (base, offset) = cx.smem_address(r.alloc)?;
     match r.single_index() {
         Some(Index::Const(i)) => Ok(Addr::at(base, offset + 8 * i as i32)),

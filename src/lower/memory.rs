@@ -53,6 +53,7 @@ impl Target {
 /// The view and the memory of a use.
 fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
     let kernel = cx.kernel;
+    view::check_indices(cx, r, Src::Imm(1))?;
     if kernel.allocs[r.alloc].is_smem() {
         let place = view::smem_view(cx, r, true)?;
         let space = if r.place == Place::Here {

@@ -34,6 +34,7 @@ fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<ssa::Value>> {
         return Err(Error::unsupported("semaphores of another device")
             .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"));
     }
+    super::view::check_indices(cx, r, Src::Imm(1))?;
     let buffer = cx.buffer_of(r.alloc)?;
     let mut base: S = cx.buffer_pointer(buffer).into();
     let count: u64 = data.shape.iter().product();

@@ -252,6 +252,10 @@ set_max_reg SetMaxReg { modifier action: RegCount; number n: _ }
     "setmaxnreg{action}.sync.aligned.u32 {n}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 nanosleep Nanosleep { src ns: [Slot::B32] }
     "nanosleep.u32 {ns}", requires [base()], effects [Effects::VOLATILE];
+/// Nothing for the GPU: a comment. The emulator checks that `size` positions from index `i` on lie in a dimension of `extent`; the other
+/// fields say what it is of.
+check_index CheckIndex { modifier ty: IntType; modifier of: Indexed; src i: [ty.slot()]; number size: _; number extent: _; number dim: _; number place: _ }
+    "// index {ty} {i}: {size} of {extent} in dimension {dim} of {of} {place};", requires [base()], effects [Effects::VOLATILE];
 trap Trap { }
     "trap", requires [base()], effects [Effects::VOLATILE];
 
