@@ -1,8 +1,8 @@
 //! Checks of indices: where a view begins must lie in its dimension, whatever else the buffer holds there.
 //!
 //! An address outside of a buffer shows by itself; one that is in another row, or in the next allocation, does not. So
-//! lowering says beside an access what it could not prove, in a comment (`CheckIndex` of the instruction table): the GPU's
-//! assembler skips it, and here it is executed.
+//! lowering says beside an access what it could not prove, in a comment (`CheckIndex` of the instruction table): the
+//! GPU's assembler skips it, and here it is executed.
 use super::hooks::Hooks;
 use super::machine::Machine;
 use super::uop::{Body, Flow, Uop};

@@ -1,11 +1,12 @@
 //! Loops that wait for somebody else.
 //!
-//! A `while` **polls** when what decides whether it goes on comes from a look, made in every round, at something that other agents
-//! change while it runs: a load of memory that is not read-only (another warpgroup, another block, a copy may write it), the count
-//! of a semaphore, the phase of a barrier. Such a loop is a wait. It has an effect even if nothing uses a value of it: what
-//! comes behind it comes behind what it waits for. So it is never removed, and its looks are made anew every time, by one
-//! thread for all, as relaxed loads, which see what others write (PTX ISA, "Memory Consistency Model": a weak load may be
-//! kept in a register over the loop; a race between one and another block's store has no defined value).
+//! A `while` **polls** when what decides whether it goes on comes from a look, made in every round, at something that
+//! other agents change while it runs: a load of memory that is not read-only (another warpgroup, another block, a copy
+//! may write it), the count of a semaphore, the phase of a barrier. Such a loop is a wait. It has an effect even if
+//! nothing uses a value of it: what comes behind it comes behind what it waits for. So it is never removed, and its
+//! looks are made anew every time, by one thread for all, as relaxed loads, which see what others write (PTX ISA,
+//! "Memory Consistency Model": a weak load may be kept in a register over the loop; a race between one and another
+//! block's store has no defined value).
 //!
 //! A `for` ends by itself, and so does a `while` over values that nobody else changes, or it never does: neither polls.
 use super::rewrite::regions_of;

@@ -1,18 +1,18 @@
 //! Waits for wgmma where the registers of an operand that it may still read are written anew.
 //!
-//! A `wgmma` with A in registers reads them until its group is waited for. In straight code every value has registers of its own,
-//! and [`super::out_of_ssa`] keeps those of A until the wait. A loop defines the *same* value again in its next iteration: if no
-//! wait lies in between, the registers change under a running `wgmma`. A copy would not help, it is written in the next iteration
-//! just the same. So the group has to be done before, at the latest moment: where the value is defined again, or what the next
-//! iteration starts with in its place.
+//! A `wgmma` with A in registers reads them until its group is waited for. In straight code every value has registers
+//! of its own, and [`super::out_of_ssa`] keeps those of A until the wait. A loop defines the *same* value again in its
+//! next iteration: if no wait lies in between, the registers change under a running `wgmma`. A copy would not help, it
+//! is written in the next iteration just the same. So the group has to be done before, at the latest moment: where the
+//! value is defined again, or what the next iteration starts with in its place.
 //!
-//! Which groups may run is an upper bound, found as `promote_registers` finds those of accumulators: forward, over loops until
-//! nothing changes, arms joined. It is made here, on the program that is printed, because only here is it known which
-//! registers an operand is: renamings (a slice, a cast of the layout, a bitcast), merged and hoisted
+//! Which groups may run is an upper bound, found as `promote_registers` finds those of accumulators: forward, over
+//! loops until nothing changes, arms joined. It is made here, on the program that is printed, because only here is it
+//! known which registers an operand is: renamings (a slice, a cast of the layout, a bitcast), merged and hoisted
 //! instructions all decide that. Kernels that wait by themselves get nothing.
 //!
-//! The wait settles no accumulator: those are [`Inst::WgmmaWait`]s of the kernel, which follow. It stands where all threads of the
-//! warpgroup are: before a conditional that not all of them take alike, if the definition is in one.
+//! The wait settles no accumulator: those are [`Inst::WgmmaWait`]s of the kernel, which follow. It stands where all
+//! threads of the warpgroup are: before a conditional that not all of them take alike, if the definition is in one.
 use super::inst::{Effects, Inst};
 use super::operand::{Field, Tied};
 use super::ssa::*;
@@ -42,7 +42,8 @@ pub fn run(ssa: &mut Ssa) {
     Flights { ssa, copied }.region(body, Flight::default(), true);
 }
 
-/// The operands that a value becomes by copies: what a region yields becomes a parameter of the next round, or a result.
+/// The operands that a value becomes by copies: what a region yields becomes a parameter of the next round, or a
+/// result.
 ///
 /// The assembler makes one register of both where it can, so that a definition of the value is one of the operand; it
 /// would make every wgmma wait by itself (C7513) if one of them was running then.
@@ -180,7 +181,8 @@ impl Flights<'_> {
 
     /// The state behind a loop: after its condition, any number of rounds after `entry`.
     fn repeat(&mut self, cond: Region, body: Region, mut entry: Flight, commit: bool) -> Flight {
-        // What the next round starts with takes the place of what this one had, in the condition and, handed on, in the body.
+        // What the next round starts with takes the place of what this one had, in the condition and, handed on, in the
+        // body.
         let regions = &self.ssa.regions;
         let carried: Vec<Value> = regions[cond]
             .params
