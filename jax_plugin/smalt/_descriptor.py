@@ -128,4 +128,5 @@ def _compiler_params(params: Any) -> Message:
         wait_timeout_ns=int(get("wait_timeout_ns", 0)),
         profile_space=int(get("profile_space", 0)),
         profile_bounds_check=bool(get("profile_bounds_check", False)),
+        precise_division=bool(get("precise_division", False)),
     )

@@ -13,13 +13,17 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
 
     Attributes:
         enabled: Whether smalt compiles this kernel; None: as `smalt.enable()` and `smalt.enabled()` say.
-        fp_contract: Whether `x * y + z` may become one `fma`; None: yes. With False, f32 arithmetic equals NumPy's.
+        fp_contract: Whether `x * y + z` may become one `fma`; None: yes. With False, and `precise_division`, f32 arithmetic
+            equals NumPy's.
+        precise_division: Whether quotients of f32 are correctly rounded, as NumPy's. Otherwise they are what XLA computes
+            outside of kernels: within 2 units in the last place, and faster.
         target: The architecture to compile for, e.g. "sm_90a"; None: the device's.
         wait_timeout_ns: A wait that takes longer ends the kernel with a report; 0: waits spin for ever.
     """
 
     enabled: bool | None = None
     fp_contract: bool | None = None
+    precise_division: bool = False
     target: str | None = None
     wait_timeout_ns: int = 0
 

@@ -44,6 +44,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "wait_timeout_ns": (8, "uint64"),
         "profile_space": (9, "uint64"),
         "profile_bounds_check": (10, "bool"),
+        "precise_division": (11, "bool"),
     },
     "Param": {
         "role": (1, "Role"),

@@ -114,6 +114,11 @@ impl Importer {
             skip_device_barrier: params.skip_device_barrier,
             is_multi_process: params.is_multi_process,
             fp_contract,
+            quotients: if params.precise_division {
+                Quotients::Rounded
+            } else {
+                Quotients::Full
+            },
             target: params.target,
             wait_timeout_ns: params.wait_timeout_ns,
             profile_space: params.profile_space,

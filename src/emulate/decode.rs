@@ -5,6 +5,7 @@ use super::control::*;
 use super::floats::*;
 use super::global::{GlobalMemory, param_address};
 use super::hooks::Hooks;
+use super::index::{CheckIndex, IndexCheck};
 use super::mem::{
     Atomic, BeforeOrdered, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store,
     Word16, Word32, Word64, atom_bytes, atom_code,
@@ -24,10 +25,11 @@ use crate::ptx::inst::Visitor;
 use crate::ptx::launch::EntryParam;
 use crate::ptx::modifier::{
     AccType, Acquire, AtomOp, AtomSem, AtomType, BitType, ClusterArriveSem, Compare, CompareType, CvtRound, CvtType,
-    DivMode, Exact, FenceSem, FloatType, Ftz, GridDep, IntType, LoadSem, Logic, LogicType, MatrixTrans, MemType,
-    MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode, ProxyFence, RedOp, ReduxOp, RegCount,
-    Release, Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SpecialReg32,
-    SpecialReg64, StoreSem, Suspend, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
+    DivMode, Exact, FenceSem, FloatType, Ftz, GridDep, Indexed, IntType, LoadSem, Logic, LogicType, MatrixTrans,
+    MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode, ProxyFence, RedOp, ReduxOp,
+    RegCount, Release, Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode,
+    SpecialReg32, SpecialReg64, StoreSem, Suspend, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType,
+    WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
 use crate::ptx::{Flat, verify_flat};
@@ -160,6 +162,7 @@ struct Decoder<'a, H: Hooks> {
     accumulators: Vec<Vec<u16>>,
     mma_ops: Vec<MmaOp>,
     bulk_ops: Vec<BulkOp>,
+    checks: Vec<IndexCheck>,
     /// The guard that the code at the end is under, and its `GuardBegin`.
     open: Option<(Guard, usize)>,
     loc: Loc,
@@ -187,6 +190,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             accumulators: vec![],
             mma_ops: vec![],
             bulk_ops: vec![],
+            checks: vec![],
             open: None,
             loc: Loc::CALL_SITE,
             row: None,
@@ -223,6 +227,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             matmuls: self.matmuls,
             mma_ops: self.mma_ops,
             bulk_ops: self.bulk_ops,
+            checks: self.checks,
             communicates: self.communicates,
             min_ctas_per_sm: self.flat.min_ctas_per_sm,
             reallocates: self.reallocates,
@@ -643,6 +648,13 @@ fn access<H: Hooks, S: Space>(ty: MemType, n: usize, tier: Tier, stores: bool, p
         Word32, B32: 1 4, 2 8, 4 16;
         Word64, B64: 1 8, 2 16;
     })
+}
+
+fn acquired_scope(acquire: Acquire) -> Scope {
+    match acquire {
+        Acquire::Cta => Scope::Cta,
+        Acquire::Cluster => Scope::Cluster,
+    }
 }
 
 fn is_shared(space: Space_) -> bool {
@@ -1525,6 +1537,36 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.emit::<Sleep>(Operands::NONE);
         Ok(())
     }
+    fn check_index(
+        &mut self,
+        ty: &IntType,
+        of: &Indexed,
+        i: &Src<Reg>,
+        size: &i64,
+        extent: &i64,
+        dim: &i64,
+        place: &i64,
+    ) -> Result<()> {
+        let a = match ty.bits() {
+            64 => self.src::<u64>(i),
+            _ => self.src::<u32>(i),
+        };
+        let aux = self.checks.len() as u32;
+        self.checks.push(IndexCheck {
+            ty: *ty,
+            of: *of,
+            place: *place,
+            dim: *dim,
+            size: *size,
+            extent: *extent,
+        });
+        self.emit::<CheckIndex>(Operands {
+            a,
+            aux,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
     fn trap(&mut self) -> Result<()> {
         self.emit::<Trap>(Operands::NONE);
         Ok(())
@@ -1619,15 +1661,17 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         addr: &Addr<Reg>,
         parity: &Src<Reg>,
     ) -> Result<()> {
-        let scope = match acquire {
-            Acquire::Cta => Scope::Cta,
-            Acquire::Cluster => Scope::Cluster,
-        };
-        self.mbarrier::<MbarrierWait>(addr, parity, scope as u16)
+        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)
     }
-    fn mbarrier_wait_timeout(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>, _ns: &i64) -> Result<()> {
+    fn mbarrier_wait_timeout(
+        &mut self,
+        acquire: &Acquire,
+        addr: &Addr<Reg>,
+        parity: &Src<Reg>,
+        _ns: &i64,
+    ) -> Result<()> {
         // Nothing takes time here: what would run out is a deadlock, which is reported better.
-        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cta as u16)
+        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)
     }
     fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;

@@ -23,6 +23,7 @@ mod floats;
 mod global;
 mod history;
 pub mod hooks;
+mod index;
 mod launch;
 mod machine;
 mod mem;

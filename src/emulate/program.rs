@@ -2,6 +2,7 @@
 use super::agents::BulkOp;
 use super::causality::Causality;
 use super::hooks::Hooks;
+use super::index::IndexCheck;
 use super::row::Row;
 use super::uop::{Tier, Uop};
 use super::wgmma::{MatMul, MmaOp};
@@ -49,6 +50,7 @@ pub struct Program<H: Hooks = Causality> {
     pub(super) matmuls: Vec<MatMul>,
     pub(super) mma_ops: Vec<MmaOp>,
     pub(super) bulk_ops: Vec<BulkOp>,
+    pub(super) checks: Vec<IndexCheck>,
     /// CTAs may see each other's global writes during the launch: atomics, flags, ordered accesses.
     pub(super) communicates: bool,
     pub(super) min_ctas_per_sm: Option<u32>,

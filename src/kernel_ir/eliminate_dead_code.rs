@@ -1,4 +1,8 @@
 //! Removes what nobody needs: pure ops, loads, loops without effects, carries and results.
+//!
+//! A `while` that polls ([`polling`]) is a wait, and stays with all that its condition needs. A loop that only computes goes:
+//! a `for` ends, and whether any other `while` does depends on nobody else.
+use super::polling::{self, Polling};
 use super::rewrite::regions_of;
 use super::*;
 use crate::error::Result;
@@ -11,6 +15,7 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         kept: EntitySet::new(),
         work: vec![],
         params: SecondaryMap::new(),
+        polling: polling::find(kernel),
     };
     pass.find_params(pass.kernel.body, None);
     pass.roots(pass.kernel.body);
@@ -34,6 +39,7 @@ struct Liveness<'a> {
     kept: EntitySet<Op>,
     work: Vec<Value>,
     params: SecondaryMap<Value, ParamOf>,
+    polling: Polling,
 }
 
 /// Whether an op without regions can go when its results are unused.
@@ -75,7 +81,7 @@ impl Liveness<'_> {
         for &op in &self.kernel.regions[region].ops {
             let kind = &self.kernel.ops[op].kind;
             let inner = regions_of(self.kernel, op);
-            let mut keep = inner.is_empty() && !is_removable(kind);
+            let mut keep = inner.is_empty() && !is_removable(kind) || self.polling.loops.contains(op);
             for region in inner {
                 keep |= self.roots(region);
             }
@@ -137,13 +143,22 @@ impl Liveness<'_> {
                     self.mark(regions[*body].params[1 + i]);
                 }
             }
-            OpKind::While { cond, .. } => self.mark(regions[*cond].results[1 + i]),
+            OpKind::While { cond, .. } => {
+                self.mark(regions[*cond].results[1 + i]);
+                // The slot exists as a whole or not at all.
+                self.mark(regions[*cond].params[i]);
+            }
             OpKind::Switch { arms, .. } => {
                 for &arm in arms {
                     self.mark(regions[arm].results[i]);
                 }
             }
-            OpKind::Scope { body, .. } | OpKind::WarpMap { body, .. } => self.mark(regions[*body].results[i]),
+            OpKind::Scope { body, .. } => self.mark(regions[*body].results[i]),
+            OpKind::WarpMap { inits, body, .. } => {
+                // The slot exists as a whole or not at all.
+                self.mark(regions[*body].results[i]);
+                self.mark(inits[i]);
+            }
             _ => {}
         }
     }
@@ -173,10 +188,9 @@ impl Liveness<'_> {
                     self.mark(regions[*cond].params[i]);
                 }
             }
-            // A parameter that is needed keeps its slot, whose result then is there too.
-            OpKind::WarpMap { inits, body, .. } => {
+            OpKind::WarpMap { inits, .. } => {
                 self.mark(inits[i]);
-                self.mark(regions[*body].results[i]);
+                self.mark(regions[region].results[i]);
             }
             _ => {}
         }

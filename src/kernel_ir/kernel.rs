@@ -70,6 +70,7 @@ pub struct CompilerParams {
     pub skip_device_barrier: bool,
     pub is_multi_process: bool,
     pub fp_contract: FpContract,
+    pub quotients: Quotients,
     /// E.g. "sm_90a"; empty: the caller's choice.
     pub target: String,
     /// 0: waits spin for ever.
@@ -84,6 +85,15 @@ pub struct CompilerParams {
 pub enum FpContract {
     On,
     Off,
+}
+
+/// What a quotient of f32 is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Quotients {
+    /// XLA's: within 2 ulp over the whole range.
+    Full,
+    /// Correctly rounded.
+    Rounded,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -190,6 +200,7 @@ impl Kernel {
                 skip_device_barrier: false,
                 is_multi_process: false,
                 fp_contract: FpContract::On,
+                quotients: Quotients::Full,
                 target: String::new(),
                 wait_timeout_ns: 0,
                 profile_space: 0,

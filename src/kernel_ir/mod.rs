@@ -37,6 +37,7 @@ pub mod move_transforms;
 pub mod narrow_integers;
 pub mod normalize;
 pub mod op;
+pub mod polling;
 pub mod print;
 pub mod promote_registers;
 pub mod recognize_loops;
@@ -56,7 +57,7 @@ pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms
 pub use entities::{Alloc, Axis, Op, Region, Value};
 pub use kernel::{
     AxisData, AxisKind, CompilerParams, FpContract, Kernel, LoweringSemantics, OpData, ParamBinding, ParamData,
-    ParamRole, RegionData, Semantics, Stage, ValueData,
+    ParamRole, Quotients, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;
 pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};

@@ -42,6 +42,7 @@ impl KernelBuilder {
                 skip_device_barrier: false,
                 is_multi_process: false,
                 fp_contract: FpContract::Off,
+                quotients: Quotients::Full,
                 target: String::new(),
                 wait_timeout_ns: 0,
                 profile_space: 0,

@@ -91,6 +91,7 @@ fn cluster_arrivals(kernel: &Kernel, c: &ClusterBarrier) -> u64 {
 
 /// The address of the one barrier that a use names.
 pub fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<V>> {
+    view::check_indices(cx, r, Src::Imm(1))?;
     let (base, offset) = cx.smem_address(r.alloc)?;
     match r.single_index() {
         Some(Index::Const(i)) => Ok(Addr::at(base, offset + 8 * i as i32)),
@@ -257,21 +258,23 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
             cx.kernel.allocs[barrier.alloc].kind,
             AllocKind::Barrier { cluster: Some(_), .. }
         );
+    // What other blocks of the cluster stored is seen behind an acquire of their scope, which empties the L1 cache: only
+    // kernels that look need it.
+    let acquire = if from_peers && cx.reads_peers_writes {
+        Acquire::Cluster
+    } else {
+        Acquire::Cta
+    };
     let inst = if timeout != 0 {
         Inst::MbarrierWaitTimeout {
+            acquire,
             addr,
             parity,
             ns: timeout.min(i64::MAX as u64) as i64,
         }
     } else {
         Inst::MbarrierWait {
-            // What other blocks of the cluster stored is seen behind an acquire of their scope, which empties the L1 cache:
-            // only kernels that look need it.
-            acquire: if from_peers && cx.reads_peers_writes {
-                Acquire::Cluster
-            } else {
-                Acquire::Cta
-            },
+            acquire,
             suspend: if cx.is_compute_bound {
                 Suspend::Short
             } else {

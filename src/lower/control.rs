@@ -6,8 +6,10 @@ use super::cx::{Carried, LowerCx};
 use super::emit::{S, V};
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use crate::error::{Error, Result};
+use crate::kernel_ir::polling::Reach;
 use crate::kernel_ir::{Alloc, Group, Op, OpKind, Region, Type, Value};
 use crate::plan::FeedingPart;
+use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src};
 use crate::ptx::ssa::Uniform;
@@ -277,7 +279,23 @@ fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Re
             Ok(next.into_iter().map(|r| r.0).collect())
         },
     )?;
+    acquire_after_poll(cx, op);
     bind_all(cx, &kernel.ops[op].results, body_params, &out)
+}
+
+/// What whoever ended the wait of a polling loop did before is seen behind it: relaxed looks, then one fence of their scope.
+/// A barrier's phase is acquired by the look itself.
+fn acquire_after_poll(cx: &mut LowerCx, op: Op) {
+    let scope = match cx.polling.reach(cx.kernel, op) {
+        None | Some(Reach::Barrier) => return,
+        Some(Reach::Block) => Scope::Cta,
+        Some(Reach::Cluster) => Scope::Cluster,
+        Some(Reach::Device) => Scope::Gpu,
+    };
+    cx.b.inst(Inst::Fence {
+        sem: FenceSem::AcqRel,
+        scope,
+    });
 }
 
 /// Arms are tried in turn, the last without a test: a selector is in range.

@@ -41,12 +41,14 @@ pub struct LowerCx<'a> {
     /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
     pub feeding: Option<FeedingPart>,
     pub entry: Entry,
-    /// Whether the kernel loads what other blocks of a cluster may have stored: device memory that it writes, too, or their
-    /// shared memory.
+    /// Whether the kernel loads, also in bulk, what other blocks of a cluster may have stored: device memory that it writes, too,
+    /// or their shared memory.
     pub reads_peers_writes: bool,
     /// Whether tensor cores limit the kernel. Then a warp that wakes up late from a wait costs time; where loads limit, warps that
     /// look all the time make the blocks' requests drift apart, and less of them hits the L2 cache.
     pub is_compute_bound: bool,
+    /// Loops that wait for others, and what they look at.
+    pub polling: ir::polling::Polling,
     /// Values that some op or region uses.
     used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
@@ -87,6 +89,7 @@ impl<'a> LowerCx<'a> {
             entry: Entry::default(),
             reads_peers_writes: reads_peers_writes(kernel),
             is_compute_bound: ir::intensity::tensor_cores_limit(kernel),
+            polling: ir::polling::find(kernel),
             used: used_values(kernel),
             extra: vec![],
             lacks_scratch: None,
@@ -608,6 +611,19 @@ impl<'a> LowerCx<'a> {
         Error::unsupported(format!("{}: {why}", data.kind.name())).at(data.loc)
     }
 
+    /// Whether warps by themselves signal a semaphore or wait for it.
+    pub fn counted_by_warps(&self, semaphore: Alloc) -> bool {
+        self.kernel.regions.values().any(|region| {
+            region.group == Group::Warp
+                && region.ops.iter().any(|&op| {
+                    let kind = &self.kernel.ops[op].kind;
+                    let mut here = false;
+                    ir::visit::for_each_ref(kind, &mut |r| here |= r.alloc == semaphore);
+                    here && !matches!(kind, ir::OpKind::SemaphoreRead { .. })
+                })
+        })
+    }
+
     /// The type of an op's only result.
     pub fn result(&self, op: ir::Op) -> ir::Value {
         self.kernel.ops[op].results[0]
@@ -621,8 +637,13 @@ fn reads_peers_writes(kernel: &Kernel) -> bool {
     let written = ir::effects::written(kernel, |_| true);
     let mut reads = false;
     kernel.for_each_op(&mut |op| {
-        if let ir::OpKind::Load { src } = &kernel.ops[op].kind {
-            reads |= src.place != ir::Place::Here || written[src.alloc] && kernel.allocs[src.alloc].is_gmem();
+        let kind = &kernel.ops[op].kind;
+        for effect in ir::effects::of(kind) {
+            // A `swap` reads, other updates in place give nothing back. Bulk loads and stores read as ordinary loads do.
+            if effect.access == ir::effects::Access::Read || matches!(kind, ir::OpKind::Swap { .. }) {
+                let theirs = written[effect.alloc] && kernel.allocs[effect.alloc].is_gmem();
+                reads |= effect.view.place != ir::Place::Here || theirs;
+            }
         }
     });
     reads

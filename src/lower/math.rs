@@ -5,7 +5,7 @@
 //! The polynomials are minimax fits made for smalt (weighted by the relative error of the function; the comment gives that error).
 //! *Approximate*: what the special-function unit gives.
 use super::emit::S;
-use super::float::Precision;
+use super::float::{Functions, Precision};
 use crate::error::{Error, Result};
 use crate::kernel_ir::UnaryOp;
 use crate::ptx::build::Builder;
@@ -108,7 +108,7 @@ impl F32Ops for Builder {
 }
 
 pub fn unary(b: &mut Builder, precision: Precision, op: UnaryOp, a: S) -> Result<S> {
-    if precision == Precision::Approximate
+    if precision.functions == Functions::Approximate
         && let Some(out) = approximate(b, op, a)
     {
         return Ok(out);
@@ -803,7 +803,7 @@ const LOG2_F64: [f64; 15] = [
 pub fn pow(b: &mut Builder, precision: Precision, x: S, y: S) -> S {
     const F64: FloatType = FloatType::F64;
     let s = b.magnitude(x);
-    let magnitude = if precision == Precision::Approximate {
+    let magnitude = if precision.functions == Functions::Approximate {
         let l = b.mufu(Mufu::Lg2, Ftz::No, s);
         let t = b.times(l, y);
         b.ex2(t)

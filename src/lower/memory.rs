@@ -6,7 +6,7 @@ use super::value::{ArrayRegs, Packing, scalar_class};
 use super::view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AtomicOp, Group, Op, OpKind, Place, RefUse, Type, Value};
+use crate::kernel_ir::{AtomicOp, Group, Op, Place, RefUse, Type, Value};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
@@ -31,6 +31,8 @@ pub struct Target {
     origin: S,
     /// Nothing writes it while the kernel runs.
     read_only: bool,
+    /// How it is loaded.
+    sem: LoadSem,
 }
 
 impl Target {
@@ -40,6 +42,7 @@ impl Target {
             space: Space::Shared,
             origin,
             read_only: false,
+            sem: LoadSem::Weak,
         }
     }
     fn wide(&self) -> bool {
@@ -50,6 +53,7 @@ impl Target {
 /// The view and the memory of a use.
 fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
     let kernel = cx.kernel;
+    view::check_indices(cx, r, Src::Imm(1))?;
     if kernel.allocs[r.alloc].is_smem() {
         let place = view::smem_view(cx, r, true)?;
         let space = if r.place == Place::Here {
@@ -64,6 +68,7 @@ fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
                 space,
                 origin,
                 read_only: false,
+                sem: LoadSem::Weak,
             },
         ));
     }
@@ -80,6 +85,7 @@ fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
             space: Space::Global,
             origin,
             read_only: kernel.is_input(r.alloc),
+            sem: LoadSem::Weak,
         },
     ))
 }
@@ -99,7 +105,7 @@ fn load(cx: &mut LowerCx, target: Target, ty: MemType, addr: Addr<V>, n: usize) 
         cx.b.inst(Inst::LdNc { ty, d, addr })
     } else {
         cx.b.inst(Inst::Ld {
-            sem: LoadSem::Weak,
+            sem: target.sem,
             space: target.space,
             ty,
             d,
@@ -114,6 +120,7 @@ pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
         space: Space::Global,
         origin: pointer.into(),
         read_only: true,
+        sem: LoadSem::Weak,
     };
     load_scalar(cx, target, Addr::new(pointer), dtype, Uniform::Cta)
 }
@@ -750,15 +757,14 @@ fn memory_of(target: Target) -> Memory {
 
 fn options_of(target: Target) -> Options {
     Options {
-        matrix: target.space == Space::Shared,
+        // `ldmatrix` is a weak load.
+        matrix: target.space == Space::Shared && target.sem == LoadSem::Weak,
         ..Options::default()
     }
 }
 
 /// The address of a rank-0 view.
 fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<Addr<V>> {
-    let layout = RegisterLayout::splat(&[1], cx.layout_group());
-    let _ = layout;
     let mut at = target.origin;
     for d in &view.dynamic {
         at = add_dynamic(
@@ -807,22 +813,31 @@ fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<A
 
 pub fn lower_load(cx: &mut LowerCx, op: Op, src: &RefUse) -> Result<()> {
     let result = cx.result(op);
-    let x = load_value(cx, src, result)?;
+    let x = load_value(cx, op, src, result)?;
     cx.bind(result, x);
     Ok(())
 }
 
-fn load_value(cx: &mut LowerCx, src: &RefUse, result: Value) -> Result<super::value::Lowered> {
-    let (view, target) = locate(cx, src)?;
+fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<super::value::Lowered> {
+    let (view, mut target) = locate(cx, src)?;
+    let polled = cx.polling.looks[op].is_some();
+    if polled {
+        // What a loop waits for is looked at anew each time: others write it meanwhile.
+        target.sem = match target.space {
+            Space::Shared => LoadSem::RelaxedCta,
+            Space::SharedCluster => LoadSem::RelaxedCluster,
+            Space::Global | Space::Generic => LoadSem::RelaxedGpu,
+        };
+    }
     match cx.ty(result) {
         Type::Scalar(dtype) => {
             let addr = scalar_address(cx, &view, target)?;
             let uniform = cx.group_uniform();
-            if !target.wide() || target.read_only {
+            if target.read_only || !target.wide() && !polled {
                 let x = load_scalar(cx, target, addr, *dtype, uniform)?;
                 return Ok(super::value::Lowered::Scalar(x));
             }
-            // Other blocks may write there meanwhile: one thread loads and tells the others.
+            // Others may write there meanwhile: one thread loads and tells the rest.
             let class = scalar_class(*dtype);
             let leader = cx.leader();
             let loaded = cx.if_else(
@@ -872,7 +887,7 @@ pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resul
     if !cx.is_used(result) {
         return lower_store(cx, op, dst, value);
     }
-    let old = load_value(cx, dst, result)?;
+    let old = load_value(cx, op, dst, result)?;
     // All lanes have read before any writes.
     cx.sync_group();
     lower_store(cx, op, dst, value)?;
@@ -962,6 +977,5 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
             emit(cx, addr, array.regs[slot as usize], p);
         }
     }
-    let _ = OpKind::CommitGroup;
     Ok(())
 }

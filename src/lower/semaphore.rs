@@ -2,11 +2,14 @@
 //!
 //! A signal is a barrier of the executing group and then one `red.release` of one lane; a wait is one lane's polling and then a barrier
 //! of the group: what the others do is ordered by the barriers (PTX ISA, causality order is transitive over them).
+//!
+//! In a warp region every warp that executes a signal or a wait counts for itself. Behind the region, a warpgroup's read comes
+//! after what all of its warps did to the semaphore: the reading lane's own warp may be ahead of them.
 use super::cx::LowerCx;
 use super::emit::S;
 use super::memory;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AllocKind, GmemOrigin, Index, MemoryScope, Op, Place, RefUse, Value};
+use crate::kernel_ir::{AllocKind, GmemOrigin, Group, Index, MemoryScope, Op, Place, RefUse, Value};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
@@ -31,6 +34,7 @@ fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<ssa::Value>> {
         return Err(Error::unsupported("semaphores of another device")
             .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"));
     }
+    super::view::check_indices(cx, r, Src::Imm(1))?;
     let buffer = cx.buffer_of(r.alloc)?;
     let mut base: S = cx.buffer_pointer(buffer).into();
     let count: u64 = data.shape.iter().product();
@@ -115,6 +119,9 @@ pub fn lower_wait(
 
 /// Read by one lane, told to the others.
 pub fn lower_read(cx: &mut LowerCx, op: Op, semaphore: &RefUse) -> Result<()> {
+    if cx.group != Group::Warp && cx.counted_by_warps(semaphore.alloc) {
+        cx.sync_group();
+    }
     let leader = cx.leader();
     let read = cx.if_else(
         leader.into(),

@@ -123,6 +123,19 @@ fn gmem_address(cx: &mut LowerCx, gmem: &RefUse, a: &Affine) -> Result<Addr<V>> 
     Ok(cx.b.addr(at, 0))
 }
 
+/// The shared side of a copy lies in its dimensions; the other one too, where nothing fills or clips what is outside.
+fn check_copied(cx: &mut LowerCx, gmem: &RefUse, smem: &RefUse, oob: OutOfBounds, predicate: Option<S>) -> Result<()> {
+    if cx.feeding == Some(FeedingPart::Counts) {
+        return Ok(());
+    }
+    let when = predicate.unwrap_or(Src::Imm(1));
+    view::check_indices(cx, smem, when)?;
+    match oob {
+        OutOfBounds::Zeros => Ok(()),
+        OutOfBounds::Ignored => view::check_indices(cx, gmem, when),
+    }
+}
+
 struct Prepared {
     plan: CopyPlan,
     /// The first byte of the SMEM view.
@@ -274,6 +287,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         Some(p) => Some(cx.scalar(*p)?),
         None => None,
     };
+    check_copied(cx, src, dst, oob, predicate)?;
     let copies: Vec<Inst<V>> = load_instructions(cx, src, &prepared, bar_addr, sharing.as_ref())?;
     let skips_arrival = cx.kernel.semantics.false_predicate_suppresses_arrival;
     let bytes = prepared.bytes;
@@ -443,18 +457,19 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
         }
     }
     let commit = *commit_group;
+    let predicate = match predicate {
+        Some(p) => Some(cx.scalar(*p)?),
+        None => None,
+    };
+    check_copied(cx, dst, src, OutOfBounds::Zeros, predicate)?;
     let issue = |cx: &mut LowerCx| {
         for inst in copies {
             cx.b.inst(inst);
         }
         Ok(())
     };
-    let predicate = match predicate {
-        Some(p) => cx.scalar(*p)?,
-        None => Src::Imm(1),
-    };
     in_issuer(cx, |cx| {
-        cx.if_then(predicate, issue)?;
+        cx.if_then(predicate.unwrap_or(Src::Imm(1)), issue)?;
         if commit {
             cx.b.inst(Inst::BulkCommit {});
         }

@@ -3,14 +3,15 @@
 //! Dynamic indices go to the algebra by number: [`DynId`] is the number of the kernel value.
 use super::cx::LowerCx;
 use super::emit::{S, V};
+use super::value::scalar_class;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{AllocKind, DimIndex, Index, Kernel, Place, RefUse, Step, Value};
 use crate::layout::facts::{DynId, DynTerm, Fact, Start};
 use crate::layout::smem_layout::{self, SmemView};
 use crate::layout::tma::GmemDim;
 use crate::ptx::inst::Inst;
-use crate::ptx::modifier::IntType;
-use crate::ptx::operand::Src;
+use crate::ptx::modifier::{Indexed, IntType};
+use crate::ptx::operand::{Class, Src};
 use crate::ptx::ssa::Value as PtxValue;
 use cranelift_entity::EntityRef;
 use smallvec::SmallVec;
@@ -152,6 +153,73 @@ fn apply_steps(kernel: &Kernel, mut view: SmemView, r: &RefUse, loosely: bool) -
         };
     }
     Ok(view)
+}
+
+/// Says to the emulator what is not known to hold: that every dynamic index of a use lies in its dimension. On a GPU it is nothing.
+/// `when`: only then are the indices meant.
+pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
+    let kernel = cx.kernel;
+    let data = &kernel.allocs[r.alloc];
+    let (of, place) = match &data.kind {
+        AllocKind::Gmem { .. } | AllocKind::Semaphore { .. } => (Indexed::Buffer, cx.buffer_of(r.alloc)?),
+        AllocKind::Smem { .. } => (Indexed::Shared, cx.smem_address(r.alloc)?.1 as u32),
+        AllocKind::Barrier { .. } => (Indexed::Barriers, cx.smem_address(r.alloc)?.1 as u32),
+        AllocKind::SmemUnion | AllocKind::Tmem { .. } | AllocKind::TmemUnion | AllocKind::Register { .. } => {
+            return Ok(());
+        }
+    };
+    let guard = match when {
+        Src::Imm(1) => None,
+        Src::Imm(_) => return Ok(()),
+        Src::Reg(p) => Some(p),
+    };
+    for (n, step) in r.steps.iter().enumerate() {
+        let Step::Index(dims) = step else { continue };
+        let (_, shape) = crate::kernel_ir::view::apply(data.elem(), &data.shape, &r.steps[..n], kernel)
+            .map_err(|e| Error::internal(e).at(cx.b.loc()))?;
+        for (dim, (index, &extent)) in dims.iter().zip(&shape).enumerate() {
+            let (v, size) = match index {
+                DimIndex::At(Index::Value(v)) => (*v, 1),
+                DimIndex::Slice {
+                    start: Index::Value(v),
+                    size,
+                    ..
+                } => (*v, *size as i64),
+                DimIndex::At(Index::Const(_))
+                | DimIndex::Slice {
+                    start: Index::Const(_), ..
+                }
+                | DimIndex::Gather(_) => continue,
+            };
+            let facts = kernel.facts(v);
+            let extent = extent as i64;
+            if facts.lo >= 0 && facts.hi.saturating_add(size) <= extent {
+                continue;
+            }
+            let dtype = kernel.ty(v).dtype();
+            let ty = match (scalar_class(dtype), dtype.is_signed_int()) {
+                (Class::B64, true) => IntType::S64,
+                (Class::B64, false) => IntType::U64,
+                (Class::Pred | Class::B16 | Class::B32, true) => IntType::S32,
+                (Class::Pred | Class::B16 | Class::B32, false) => IntType::U32,
+            };
+            let i = match ty {
+                IntType::S64 | IntType::U64 => cx.scalar(v)?,
+                _ => cx.index32(v)?,
+            };
+            let check = Inst::CheckIndex {
+                ty,
+                of,
+                i,
+                size,
+                extent,
+                dim: dim as i64,
+                place: i64::from(place),
+            };
+            cx.b.inst_if(guard, check);
+        }
+    }
+    Ok(())
 }
 
 /// The rank, in its cluster, of the block that a use names.

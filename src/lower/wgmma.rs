@@ -119,6 +119,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
         _ => return Err(illegal()),
     };
     let k_step = legality::wgmma_k(b_dtype);
+    view::check_indices(cx, b, Src::Imm(1))?;
     let place = view::smem_view(cx, b, false)?;
     // B is K × N: dimension 1 is N.
     let integer = acc_kind == AccType::S32;
@@ -127,6 +128,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
     let right_start = descriptor(cx, &place, &right)?;
     let left = match a {
         MmaOperand::Smem(r) => {
+            view::check_indices(cx, r, Src::Imm(1))?;
             let place = view::smem_view(cx, r, false)?;
             let operand = Operand::of(&place.view, 0, 1, 64).map_err(|e| operand_error("left operand", r, e))?;
             let descriptor = descriptor(cx, &place, &operand)?;

@@ -122,14 +122,14 @@ fn choose_multiplicities(kernel: &Kernel, out: &mut Allocation) {
 /// Scalars that may differ between the warpgroups of a block.
 pub fn thread_dependent(kernel: &Kernel) -> SecondaryMap<Value, bool> {
     let mut taint: SecondaryMap<Value, bool> = SecondaryMap::new();
-    // Loops feed values back: twice around is enough, a value is tainted by its definition or by a carry.
-    for _ in 0..2 {
-        taint_region(kernel, kernel.body, &mut taint);
-    }
+    // Loops feed values back, and nested ones through one another: until nothing changes. Values only ever become tainted.
+    while taint_region(kernel, kernel.body, &mut taint) {}
     taint
 }
 
-fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value, bool>) {
+/// One way through a region; whether a value became tainted.
+fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value, bool>) -> bool {
+    let mut changed = false;
     for &op in &kernel.regions[region].ops {
         let data = &kernel.ops[op];
         let mut tainted = match &data.kind {
@@ -145,23 +145,28 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
         let mut regions = vec![];
         for_each_region(&data.kind, &mut |r| regions.push(r));
         for &r in &regions {
-            for &p in &kernel.regions[r].params {
-                taint[p] |= tainted;
-            }
-            taint_region(kernel, r, taint);
+            changed |= taint_all(&kernel.regions[r].params, tainted, taint);
+            changed |= taint_region(kernel, r, taint);
             for v in &kernel.regions[r].results {
                 tainted |= taint[*v];
             }
         }
         for &r in &regions {
-            for &p in &kernel.regions[r].params {
-                taint[p] |= tainted;
-            }
+            changed |= taint_all(&kernel.regions[r].params, tainted, taint);
         }
-        for &v in &data.results {
-            taint[v] |= tainted;
+        changed |= taint_all(&data.results, tainted, taint);
+    }
+    changed
+}
+
+fn taint_all(values: &[Value], tainted: bool, taint: &mut SecondaryMap<Value, bool>) -> bool {
+    let mut changed = false;
+    if tainted {
+        for &v in values {
+            changed |= !std::mem::replace(&mut taint[v], true);
         }
     }
+    changed
 }
 
 struct Placer<'a> {

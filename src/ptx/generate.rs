@@ -27,6 +27,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "mask" => vec![0xffff_ffff],
         "lut" => vec![0x96, 0xe8],
         "ns" => vec![1_000_000],
+        "size" | "extent" | "dim" | "place" => vec![0, 70_000],
         "neg_a" | "neg_b" => vec![1, -1],
         "trans_a" | "trans_b" => vec![0, 1],
         "k" => vec![8, 32],
@@ -47,7 +48,8 @@ fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, 
         ("PackB32" | "UnpackB32" | "PackB64" | "UnpackB64", _) => vec![2],
         ("Ld" | "LdNc" | "St" | "StAsync" | "Ldmatrix" | "Stmatrix", _) => vec![1, 2, 4],
         (_, "coords") => vec![1, 2, 3, 4, 5],
-        ("WgmmaFence" | "WgmmaWait", _) => vec![1, 8],
+        ("WgmmaWait", _) => vec![0, 1, 8],
+        ("WgmmaFence", _) => vec![1, 8],
         (_, "acc") => {
             let packed = modifiers.contains(&("acc_ty", "f16"));
             vec![n.expect("a shape") / if packed { 4 } else { 2 }]

@@ -659,6 +659,11 @@ impl<R: Copy> Inst<R> {
         ROWS[self.row()].syntax.starts_with("{{")
     }
 
+    /// Whether it is a comment in PTX: nothing for the GPU, so that no choice of code may depend on it.
+    pub fn is_comment(&self) -> bool {
+        ROWS[self.row()].syntax.starts_with("//")
+    }
+
     /// May be executed where the program would not: pure, and unable to fault.
     pub fn is_speculatable(&self) -> bool {
         self.effects().is_pure() && !matches!(self, Inst::LdNc { .. })

@@ -82,6 +82,7 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             ensure(imm(id).is_none_or(|id| id < 16), "a barrier from 0 to 15")?;
             ensure(imm(threads).is_none_or(|n| n > 0 && n % 32 == 0), "whole warps")
         }
+        Inst::CheckIndex { ty, .. } => ensure(ty.bits() != 16, "a 32- or 64-bit type"),
         Inst::MbarrierTest { parity, .. }
         | Inst::MbarrierWait { parity, .. }
         | Inst::MbarrierWaitTimeout { parity, .. } => ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1"),

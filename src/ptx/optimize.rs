@@ -1,7 +1,7 @@
 //! The optimiser of `ptx::Ssa`, as a list of passes. What ptxas does well is left to it.
 use super::evaluate::{ConstantFunctions, NoFunctions};
 use super::ssa::Ssa;
-use super::{contract, eliminate_dead_code, hoist, infer_uniformity, merge_equal, verify, verify_ssa};
+use super::{contract, eliminate_dead_code, hoist, infer_uniformity, merge_equal, settle_operands, verify, verify_ssa};
 use crate::error::Error;
 
 /// What the user may choose.
@@ -31,7 +31,7 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
             // Uniformity, on which convergence rests, is inferred in the end.
             let found: Vec<_> = found
                 .into_iter()
-                .filter(|v| name == "infer_uniformity" || v.rule != "convergent")
+                .filter(|v| matches!(name, "infer_uniformity" | "settle_operands") || v.rule != "convergent")
                 .collect();
             if !found.is_empty() {
                 return Err(verify::into_error(&format!("ptx::Ssa after {name}"), &found));
@@ -53,6 +53,8 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
     done("eliminate_dead_code", &ssa)?;
     infer_uniformity::run(&mut ssa);
     done("infer_uniformity", &ssa)?;
+    settle_operands::run(&mut ssa);
+    done("settle_operands", &ssa)?;
     Ok(ssa)
 }
 

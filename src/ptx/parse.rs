@@ -1,7 +1,8 @@
 //! PTX text → flat form, for the subset that [`super::print`] writes (file tests, print → parse → print).
 //!
 //! Instructions are matched against the table's syntax; a wait loop folds back into its row. What PTX does not say
-//! comes from comments: `// smalt.launch {json}` in front of the module, `// reconverge B5` behind a divergent branch.
+//! comes from comments: `// smalt.launch {json}` in front of the module, `// reconverge B5` behind a divergent branch, and the rows
+//! that are comments.
 use super::flat::*;
 use super::inst::{Inst, Names, ROWS, RegMap};
 use super::launch::{EntryParam, LaunchSpec};
@@ -375,7 +376,17 @@ fn parse_blocks(p: &mut Parser<'_>) -> Result<Vec<Block>, Error> {
             p.line();
             continue;
         }
-        if line.starts_with("//") {
+        if let Some(comment) = line.strip_prefix("// ") {
+            // Most comments say nothing to us; some rows are comments.
+            let (guard, body) = match parse_guard(comment) {
+                Some((guard, body)) => (Some(guard), body),
+                None => (None, comment),
+            };
+            if let (Some((inst, _)), Some((insts, Ending::Open, ..))) =
+                (parse_inst(&format!("// {body}")), blocks.last_mut())
+            {
+                insts.push(FlatInst { guard, inst, loc });
+            }
             p.line();
             continue;
         }

@@ -200,10 +200,18 @@ fn needs_braces(row: usize, field: usize) -> bool {
 }
 
 fn write_flat_inst(out: &mut String, fi: &FlatInst) {
+    if fi.inst.is_comment() {
+        out.push_str("// ");
+    }
     if let Some(guard) = fi.guard {
         let _ = write!(out, "@{}{} ", if guard.negated { "!" } else { "" }, guard.pred);
     }
+    let start = out.len();
     write_inst(out, &fi.inst);
+    if fi.inst.is_comment() {
+        // The guard, too, is behind the slashes.
+        out.replace_range(start..start + "// ".len(), "");
+    }
 }
 
 /// The PTX ISA version that the instructions and parameters need, e.g. 80 for 8.0.

@@ -252,6 +252,10 @@ set_max_reg SetMaxReg { modifier action: RegCount; number n: _ }
     "setmaxnreg{action}.sync.aligned.u32 {n}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 nanosleep Nanosleep { src ns: [Slot::B32] }
     "nanosleep.u32 {ns}", requires [base()], effects [Effects::VOLATILE];
+/// Nothing for the GPU: a comment. The emulator checks that `size` positions from index `i` on lie in a dimension of `extent`; the other
+/// fields say what it is of.
+check_index CheckIndex { modifier ty: IntType; modifier of: Indexed; src i: [ty.slot()]; number size: _; number extent: _; number dim: _; number place: _ }
+    "// index {ty} {i}: {size} of {extent} in dimension {dim} of {of} {place};", requires [base()], effects [Effects::VOLATILE];
 trap Trap { }
     "trap", requires [base()], effects [Effects::VOLATILE];
 
@@ -300,9 +304,9 @@ mbarrier_test MbarrierTest { def d: [Slot::PRED]; addr addr: [Slot::B32]; src pa
 /// wakes up late.
 mbarrier_wait MbarrierWait { modifier acquire: Acquire; modifier suspend: Suspend; addr addr: [Slot::B32]; src parity: [Slot::B32] }
     "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
-/// The same for the block's writes, giving up after `ns` nanoseconds: traps.
-mbarrier_wait_timeout MbarrierWaitTimeout { addr addr: [Slot::B32]; src parity: [Slot::B32]; number ns: _ }
-    "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity.shared::cta.b64 P, {addr}, {parity};\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+/// The same, giving up after `ns` nanoseconds: traps.
+mbarrier_wait_timeout MbarrierWaitTimeout { modifier acquire: Acquire; addr addr: [Slot::B32]; src parity: [Slot::B32]; number ns: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity};\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
 /// Waits until the word at `addr` is at least `value` (unsigned): relaxed polls, then one acquire fence of the same scope.
 wait_at_least WaitAtLeast { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\n\tsetp.ge.u32 P, V, {value};\n\t@!P bra W;\n\tfence.acq_rel{scope};\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];

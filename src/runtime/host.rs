@@ -83,22 +83,27 @@ fn name_buffers(mut error: Error, artifact: &Artifact) -> Error {
     error
 }
 
-/// "mbarrier at shared offset 64" and what it is of.
+/// "mbarrier at shared offset 64", "shared memory at shared offset 0", and what it is of.
 fn name_barriers(text: &str, artifact: &Artifact) -> String {
-    const MARK: &str = "mbarrier at shared offset ";
+    const MARK: &str = " at shared offset ";
     let mut parts = text.split(MARK);
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let digits = part.bytes().take_while(u8::is_ascii_digit).count();
         let (number, rest) = part.split_at(digits);
+        let one = out.ends_with("mbarrier");
         out += MARK;
         out += number;
         let offset: u64 = number.parse().unwrap_or(u64::MAX);
         let inside =
             |place: &&SmemPlace| offset >= place.offset.into() && offset - u64::from(place.offset) < place.bytes;
         if let Some(place) = artifact.compiled.smem.iter().find(inside) {
-            let which = (offset - u64::from(place.offset)) / 8;
-            out += &format!(" (number {which} of {}, op{})", place.what, place.op);
+            if one {
+                let which = (offset - u64::from(place.offset)) / 8;
+                out += &format!(" (number {which} of {}, op{})", place.what, place.op);
+            } else {
+                out += &format!(" ({}, op{})", place.what, place.op);
+            }
         }
         out += rest;
     }

@@ -196,6 +196,9 @@ INTERPRET: Any = None
 #: Arithmetic as NumPy does it: no contraction to fma.
 EXACT = smalt.CompilerParams(fp_contract=False)
 
+#: The same, quotients too: f32 bit for bit.
+NUMPY = smalt.CompilerParams(fp_contract=False, precise_division=True)
+
 
 def kernel(body: Callable[..., Any], out: Any, *scratch: Any, params: Any = EXACT, **kwargs: Any) -> Any:
     """`plgpu.kernel` in the spelling that all versions share."""

@@ -42,7 +42,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from tests.corpus.case import Arg, Case, f16, f32, i32, kernel, like, load
+from tests.corpus.case import NUMPY, Arg, Case, f16, f32, i32, kernel, like, load
 from tests.corpus.tensorcore import tiled
 from tests.kernels import semantics
 from tests.kernels.backends import Jax, Numpy
@@ -391,7 +391,7 @@ def _all_of(dtype: np.dtype[Any], unary: list[str], binary: list[str], more: tup
             for i, row in enumerate(rows(Jax(), x[...], y[...], 0)):
                 o[i] = row
 
-        return kernel(body, like((len(unary) + len(binary) + len(more), *x.shape), dtype))(x, y)
+        return kernel(body, like((len(unary) + len(binary) + len(more), *x.shape), dtype), params=NUMPY)(x, y)
 
     def reference(x, y):
         with np.errstate(all="ignore"):

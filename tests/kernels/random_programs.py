@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from tests.corpus.case import kernel, like
+from tests.corpus.case import NUMPY, kernel, like
 from tests.kernels import semantics
 from tests.kernels.backends import Jax, Numpy
 from tests.kernels.semantics import BF16, BOOL, F16, F32, FP8, INTS, Array, is_float
@@ -86,7 +86,7 @@ class Program:
 
         outs = [like((*lead, *self.shape), d) for d in self.outputs] + [like(lead, np.int32)]
         threads = {"num_threads": self.warpgroups, "thread_name": "wg"} if self.warpgroups > 1 else {}
-        return kernel(body, outs, grid=(self.blocks,), grid_names=("block",), **threads)(*inputs)
+        return kernel(body, outs, params=NUMPY, grid=(self.blocks,), grid_names=("block",), **threads)(*inputs)
 
     def expected(self, inputs: Sequence[Array]) -> list[Array]:
         lead = (self.blocks, self.warpgroups)

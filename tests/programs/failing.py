@@ -12,23 +12,12 @@ NAMED: dict[str, str] = {
     "left operand loaded in WGMMA_TRANSPOSED": "wrong number",
     "left operand constant": "internal error",
     "left operand from a scalar": "internal error",
-    "warp region copies and waits": "internal error",
-    "warp region copies and waits for nobody": "internal error",
-    "warp region waits for another's copy": "internal error",
-    "poll a semaphore": "wrong number",
-    "poll a semaphore twice": "wrong number",
-    "left operand that a loop changes": "internal error",
-    "left operand that a loop loads": "internal error",
 }
 
 #: Of `generate.generate`.
 SEEDS: dict[int, str] = {
-    35: "internal error",
-    47: "internal error",
-    75: "internal error",
     100: "internal error",
     104: "race",
-    123: "internal error",
 }
 
 

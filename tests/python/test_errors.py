@@ -693,11 +693,11 @@ def deadlock_in_the_second_phase(x):
 
 @bad(
     RunTimeError,
-    "load of 4 global bytes",
-    "out of bounds",
-    "indices at run time are not clamped",
-    "beyond buffer 0 (input f32[128]), which has 512 bytes",
-    "remedy: check this line's indices",
+    "an index outside of its dimension",
+    "CTA (2, 0, 0)",
+    "expected: an index from 0 to 127",
+    "got: 200 in dimension 0 of buffer 0 (input f32[128]), which has 128 there",
+    "remedy: bound the index (indices at run time are not clamped)",
 )
 def load_out_of_bounds(x):
     def body(x, o):
@@ -707,7 +707,7 @@ def load_out_of_bounds(x):
     return kernel(body, like((4,)), grid=(4,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "store of ", "out of bounds", "beyond buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
+@bad(RunTimeError, "outside of its dimension", "got: 4 in dimension 0 of buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
 def store_out_of_bounds(x):
     def body(x, o):
         i = lax.axis_index("i")
@@ -716,13 +716,91 @@ def store_out_of_bounds(x):
     return kernel(body, like((4, 64)), grid=(4,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "mbarrier at ", "outside of shared memory", "expected: an address in", "remedy: check the index", args=(i32(1),))
+@bad(RunTimeError, "outside of its dimension", "expected: a slice of 64 that starts from 0 to 64", "got: 100 to 163 in dimension 1 of buffer 0", args=(f32(64, 128),))  # fmt: skip
+def load_beyond_a_row(x):
+    """What it would read is the next row: inside of the buffer."""
+
+    def body(x, o):
+        i = lax.axis_index("i")
+        o[i] = x[0, pl.ds(i * 100, 64)]  # BAD
+
+    return kernel(body, like((2, 64)), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(RunTimeError, "outside of its dimension", "got: 100 to 163 in dimension 1 of buffer 1 (output f32[64,128])", args=(f32(64),))
+def store_beyond_a_row(x):
+    def body(x, o):
+        i = lax.axis_index("i")
+        o[0, pl.ds(i * 100, 64)] = x[...]  # BAD
+
+    return kernel(body, like((64, 128)), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(RunTimeError, "outside of its dimension", "got: -1 in dimension 0 of buffer 0", args=(f32(4, 64),))
+def load_before_the_first_row(x):
+    def body(x, o):
+        i = lax.axis_index("i")
+        o[i] = x[i - 1]  # BAD
+
+    return kernel(body, like((4, 64)), grid=(4,), grid_names=("i",))(x)
+
+
+@bad(
+    RunTimeError,
+    "outside of its dimension",
+    "expected: an index from 0 to 1",
+    "got: 2 in dimension 0 of shared memory at shared offset 0 (f32[2, 128], op1, ",
+    args=(i32(1),),
+)
+def shared_slot_out_of_bounds(x):
+    """What it would read is the next allocation."""
+
+    def body(x, o, a, b):
+        a[...] = jnp.zeros((2, 128), F32)
+        b[...] = jnp.ones((2, 128), F32)
+        o[...] = a[x[0] + 2] + b[0]  # BAD
+
+    return kernel(body, like((128,)), SMEM((2, 128), F32), SMEM((2, 128), F32))(x)
+
+
+@bad(RunTimeError, "outside of its dimension", "got: 3 in dimension 0 of shared memory at", args=(i32(8),))
+def shared_scalar_out_of_bounds(x):
+    def body(x, o, s):
+        s[0], s[1], s[2] = 1, 2, 3
+        o[...] = x[...] + s[x[0] + 3]  # BAD
+
+    return kernel(body, like((8,), jnp.int32), SMEM((3,), jnp.int32))(x)
+
+
+@bad(RunTimeError, "outside of its dimension", "got: 2 in dimension 0 of shared memory at", args=(f32(3, 128),))
+def copy_into_a_slot_out_of_bounds(x):
+    def body(x, o, buf, bar):
+        @pl.loop(0, 3)
+        def _(i):
+            plgpu.copy_gmem_to_smem(x.at[i], buf.at[i], bar)  # BAD
+            plgpu.barrier_wait(bar)
+
+        o[...] = buf[0]
+
+    return kernel(body, like((128,)), SMEM((2, 128), F32), Barrier())(x)
+
+
+@bad(RunTimeError, "outside of its dimension", "got: 7 in dimension 0 of barriers at shared offset ", "(2 barriers", args=(i32(1),))
 def barrier_out_of_bounds(x):
     def body(x, o, bars):
         plgpu.barrier_arrive(bars.at[x[0] + 7])  # BAD
         o[...] = x[...]
 
     return kernel(body, like((1,), jnp.int32), Barrier(num_barriers=2))(x)
+
+
+@bad(RunTimeError, "outside of its dimension", "got: 3 in dimension 0 of buffer 2 (scratch", args=(i32(1),))
+def semaphore_out_of_bounds(x):
+    def body(x, o, sems):
+        pl.semaphore_signal(sems.at[x[0] + 3], 1)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((1,), jnp.int32), plgpu.SemaphoreType.REGULAR((3,)))(x)
 
 
 @bad(RunTimeError, "deadlock", "wait for the word at byte 0 of buffer 2 (scratch", "to be at least 1", "remedy:")
@@ -734,7 +812,7 @@ def deadlock_on_a_semaphore(x):
     return kernel(body, like((128,)), plgpu.SemaphoreType.REGULAR)(x)
 
 
-@bad(RunTimeError, "load of ", "shared bytes", "out of bounds", "remedy: check this line's indices", args=(i32(1),))
+@bad(RunTimeError, "outside of its dimension", "got: 100000 in dimension 0 of shared memory at", "remedy: bound the index", args=(i32(1),))
 def shared_memory_out_of_bounds(x):
     def body(x, o, buf):
         buf[...] = jnp.zeros((2, 128), F32)

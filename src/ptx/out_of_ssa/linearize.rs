@@ -268,6 +268,13 @@ impl<'a> Linearizer<'a> {
         }
     }
 
+    /// How many ops the GPU sees in a region.
+    fn size(&self, r: Region) -> usize {
+        let comment = |op: &&Op| matches!(&op.kind, OpKind::Inst { inst, .. } if inst.is_comment());
+        let ops = &self.ssa.regions[r].ops;
+        ops.len() - ops.iter().filter(comment).count()
+    }
+
     /// How many instructions of the region need the guard; `None` when it cannot be guarded.
     fn guardable(&self, r: Region) -> Option<usize> {
         let mut guarded = 0;
@@ -275,7 +282,7 @@ impl<'a> Linearizer<'a> {
             let OpKind::Inst { guard: None, inst } = &op.kind else {
                 return None;
             };
-            if inst.is_speculatable() {
+            if inst.is_speculatable() || inst.is_comment() {
                 continue;
             }
             if inst.is_compound() || inst.effects().contains(Effects::CONVERGENT) {
@@ -283,7 +290,7 @@ impl<'a> Linearizer<'a> {
             }
             guarded += 1;
         }
-        (guarded <= MAX_GUARDED && self.ssa.regions[r].ops.len() <= 2 * MAX_GUARDED).then_some(guarded)
+        (guarded <= MAX_GUARDED && self.size(r) <= 2 * MAX_GUARDED).then_some(guarded)
     }
 
     fn if_(&mut self, cond: Value, then: Region, otherwise: Region, results: &'a [Value], loc: Loc) {
@@ -336,7 +343,7 @@ impl<'a> Linearizer<'a> {
 
     fn duplicable(&self, r: Region) -> bool {
         let ops = &self.ssa.regions[r].ops;
-        ops.len() <= MAX_DUPLICATED
+        self.size(r) <= MAX_DUPLICATED
             && ops.iter().all(|op| match &op.kind {
                 OpKind::Inst { inst, .. } => !inst.effects().contains(Effects::ASYNC_REGISTERS),
                 OpKind::If { .. } | OpKind::Loop { .. } => false,

@@ -1,0 +1,77 @@
+//! Checks of indices: where a view begins must lie in its dimension, whatever else the buffer holds there.
+//!
+//! An address outside of a buffer shows by itself; one that is in another row, or in the next allocation, does not. So
+//! lowering says beside an access what it could not prove, in a comment (`CheckIndex` of the instruction table): the
+//! GPU's assembler skips it, and here it is executed.
+use super::hooks::Hooks;
+use super::machine::Machine;
+use super::uop::{Body, Flow, Uop};
+use super::warp::{Warp, lanes};
+use crate::error::{Error, Fault};
+use crate::ptx::modifier::{Indexed, IntType};
+
+/// One check: of the index on, `size` positions lie in a dimension of `extent`.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexCheck {
+    pub ty: IntType,
+    pub of: Indexed,
+    /// A buffer's number, or an offset in shared memory.
+    pub place: i64,
+    pub dim: i64,
+    pub size: i64,
+    pub extent: i64,
+}
+
+/// `a` is the index, `aux` the [`IndexCheck`].
+pub struct CheckIndex;
+
+impl<H: Hooks> Body<H> for CheckIndex {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let check = m.program.checks[u.aux as usize];
+        for lane in lanes(w.exec) {
+            let index = match check.ty {
+                IntType::U64 => i128::from(w.read::<u64>(u.a)[lane]),
+                IntType::S64 => i128::from(w.read::<u64>(u.a)[lane] as i64),
+                IntType::U16 | IntType::U32 => i128::from(w.read::<u32>(u.a)[lane]),
+                IntType::S16 | IntType::S32 => i128::from(w.read::<u32>(u.a)[lane] as i32),
+            };
+            if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
+                return m.fail(outside(&check, index));
+            }
+        }
+        Flow::Next
+    }
+}
+
+fn outside(check: &IndexCheck, index: i128) -> Error {
+    let IndexCheck {
+        place,
+        dim,
+        size,
+        extent,
+        ..
+    } = *check;
+    let whose = match check.of {
+        Indexed::Buffer => format!("buffer {place}, which"),
+        Indexed::Shared => format!("shared memory at shared offset {place}, which"),
+        Indexed::Barriers => format!("barriers at shared offset {place}, which"),
+    };
+    let (expected, got) = if size == 1 {
+        (
+            format!("an index from 0 to {}", extent - 1),
+            format!("{index} in dimension {dim} of {whose} has {extent} there"),
+        )
+    } else {
+        (
+            format!("a slice of {size} that starts from 0 to {}", extent - size),
+            format!(
+                "{index} to {} in dimension {dim} of {whose} has {extent} there",
+                index + i128::from(size) - 1
+            ),
+        )
+    };
+    Error::new(Fault::Execution, "an index outside of its dimension")
+        .expected(expected)
+        .got(got)
+        .remedy("bound the index (indices at run time are not clamped), or do nothing there (pl.when)")
+}
