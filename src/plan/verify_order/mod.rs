@@ -16,7 +16,7 @@
 //! | `a`, `b` | each warp of `b` is to be |
 //! |---|---|
 //! | by lanes | behind every other warp's part of `a` that it collides with |
-//! | by lanes, then an asynchronous access | the same, and behind a proxy fence if `a` writes; the lane that issues is one of warp 0, in a warp region of its warp; every warp issues wgmma |
+//! | by lanes, then an asynchronous access | the same, and behind a proxy fence if `a` writes: what tensor cores and bulk stores read of shared memory the kernel commits. The lane that issues is one of warp 0, in a warp region of its warp; every warp issues wgmma |
 //! | a bulk load, then anything | behind a wait for its mbarrier, if any warp has waited at all: else the protocol is the kernel's, and may be with another warpgroup |
 //! | a bulk store, then anything | behind the issuing warp's wait that covers its group; `complete` for what it writes |
 //! | wgmma, then anything | behind each warp's own wait that covers its group. When a wgmma is issued, only the one before it may still run |
@@ -40,13 +40,4 @@ mod scalars;
 mod walk;
 
 pub use finding::{Fault, Finding, Missing, Report};
-pub use walk::check;
-
-use super::Allocation;
-use crate::kernel_ir::Kernel;
-use crate::layout::assignment::Assignment;
-
-/// What is out of order in a kernel whose barriers have been placed.
-pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Vec<Finding> {
-    check(kernel, assignment, allocation).findings
-}
+pub use walk::{check, run};

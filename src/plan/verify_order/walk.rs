@@ -25,6 +25,11 @@ const ROUNDS: [u64; 4] = [u64::MAX, 24, 8, 4];
 /// Rounds of a loop whose number is not known, the likeliest first.
 const UNKNOWN_ROUNDS: [i64; 4] = [2, 0, 1, 3];
 
+/// What is out of order in a kernel whose barriers have been placed.
+pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Vec<Finding> {
+    check(kernel, assignment, allocation).findings
+}
+
 /// Walks the kernel's paths and says what is out of order on them.
 pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Report {
     let history = History::new(kernel, assignment, copied(kernel), reuses(kernel, allocation));
@@ -395,6 +400,17 @@ impl Walk<'_> {
                 self.forget_results(op);
             }
             OpKind::Store { dst, value } => self.store(op, actor, What::Write, dst, *value),
+            // All devices' copies of an array, this one's among them.
+            OpKind::MultimemStore { dst, value } => {
+                let foot = self.foot(op, 0, dst);
+                let value = Some(*value).filter(|v| !self.is_scalar(*v));
+                self.history.touch(op, actor, What::Write, foot, value);
+            }
+            OpKind::MultimemLoadReduce { op: _, src } => {
+                let foot = self.foot(op, 0, src);
+                self.history.touch(op, actor, What::Read, foot, Some(data.results[0]));
+                self.forget_results(op);
+            }
             OpKind::Swap { dst, value } => {
                 if self.used[data.results[0]] {
                     self.load(op, actor, dst, data.results[0]);
@@ -503,8 +519,6 @@ impl Walk<'_> {
             OpKind::Prefetch { .. }
             | OpKind::WaitGmemToSmem { .. }
             | OpKind::AsyncStoreSmem { .. }
-            | OpKind::MultimemStore { .. }
-            | OpKind::MultimemLoadReduce { .. }
             | OpKind::SetMaxRegisters { .. }
             | OpKind::Delay { .. }
             | OpKind::GridDependency { .. }
