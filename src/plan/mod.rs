@@ -2,7 +2,8 @@
 //!
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
-//! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`] and which [`bytes`] it touches.
+//! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`] and which [`bytes`] it touches;
+//! * [`verify_order`]: whether they are enough, found by other means.
 //!
 //! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
 pub mod allocate;
@@ -10,6 +11,7 @@ pub mod bytes;
 pub mod feeding_loops;
 pub mod insert_barriers;
 pub mod pending;
+pub mod verify_order;
 
 pub use allocate::Allocation;
 pub use feeding_loops::{FeedingLoops, FeedingPart};

@@ -1,0 +1,500 @@
+//! The bytes that a use of a reference touches on one path, as a whole and warp by warp.
+//!
+//! On a path most indices are numbers. One that is not (a loaded value, a parameter) stands for its whole proven range, so that
+//! what is computed here is never too small.
+use super::scalars::{Scalars, Val};
+use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Index, Kernel, Op, RefUse, Step, Value};
+use crate::layout::assignment::Assignment;
+use crate::layout::register_layout;
+use crate::layout::smem_layout::{self, SmemView, ViewDim};
+use crate::layout::{RegisterLayout, Start};
+use crate::plan::Allocation;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// A footprint's number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Foot(u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Space {
+    Shared,
+    Device,
+}
+
+/// Half-open intervals of bytes in ascending order: of the block's shared memory, or of one device array.
+type Ranges = Vec<(u64, u64)>;
+
+pub struct Footprint {
+    pub alloc: Alloc,
+    pub space: Space,
+    ranges: Ranges,
+    /// The view with all its indices, if they are numbers.
+    view: Option<SmemView>,
+    /// Bytes move within their 128-byte line.
+    swizzled: bool,
+    /// Two views with equal patterns are the same bytes in the same order, or disjoint.
+    pattern: Vec<i64>,
+}
+
+/// More runs of bytes than these are taken for everything between the first and the last.
+const MAX_RUNS: u64 = 4096;
+
+/// An interval per warp.
+type PerWarp = [Ranges; 4];
+
+#[derive(Default)]
+pub struct Bytes {
+    feet: Vec<Footprint>,
+    numbers: FxHashMap<(Op, u8, SmallVec<[Val; 4]>), Foot>,
+    overlaps: FxHashMap<(Foot, Foot), bool>,
+    warps: FxHashMap<(Foot, Value), PerWarp>,
+}
+
+impl Bytes {
+    pub fn get(&self, foot: Foot) -> &Footprint {
+        &self.feet[foot.0 as usize]
+    }
+
+    /// The footprint of the `position`th use in `op`; none of what is no data of this block or device.
+    pub fn of(
+        &mut self,
+        kernel: &Kernel,
+        assignment: &Assignment,
+        allocation: &Allocation,
+        scalars: &mut Scalars,
+        op: Op,
+        position: u8,
+        r: &RefUse,
+    ) -> Foot {
+        let mut values = SmallVec::new();
+        r.for_each_value(&mut |v| values.push(scalars.get(kernel, v)));
+        let key = (op, position, values);
+        if let Some(&foot) = self.numbers.get(&key) {
+            return foot;
+        }
+        let made = footprint(kernel, assignment, allocation, scalars, r);
+        let foot = Foot(self.feet.len() as u32);
+        self.feet.push(made);
+        self.numbers.insert(key, foot);
+        foot
+    }
+
+    /// Whether the two have a byte in common.
+    pub fn overlap(&mut self, a: Foot, b: Foot) -> bool {
+        let (x, y) = (&self.feet[a.0 as usize], &self.feet[b.0 as usize]);
+        if x.space != y.space || x.space == Space::Device && x.alloc != y.alloc {
+            return false;
+        }
+        let key = if a.0 <= b.0 { (a, b) } else { (b, a) };
+        *self.overlaps.entry(key).or_insert_with(|| {
+            // Swizzles move bytes within lines; two views through one swizzle are moved alike.
+            let lines = x.alloc != y.alloc && (x.swizzled || y.swizzled);
+            meet(&x.ranges, &y.ranges, lines)
+        })
+    }
+
+    /// Whether equal layouts through these views put the same bytes in the same lanes, or none in common.
+    pub fn same_pattern(&self, a: Foot, b: Foot) -> bool {
+        self.get(a).alloc == self.get(b).alloc && self.get(a).pattern == self.get(b).pattern
+    }
+
+    /// Whether what warp `p` touches of `a`, holding it as `x` is laid out, meets what warp `q` touches of `b`. A view that nothing is known of
+    /// is touched as a whole by every warp.
+    pub fn warps_meet(
+        &mut self,
+        assignment: &Assignment,
+        (a, x, p): (Foot, Option<Value>, usize),
+        (b, y, q): (Foot, Option<Value>, usize),
+    ) -> bool {
+        for (foot, value) in [(a, x), (b, y)] {
+            if let Some(v) = value {
+                self.split(assignment, foot, v);
+            }
+        }
+        let part = |foot: Foot, value: Option<Value>, warp: usize| match value.and_then(|v| self.warps.get(&(foot, v)))
+        {
+            Some(parts) => &parts[warp],
+            None => &self.get(foot).ranges,
+        };
+        let (f, g) = (self.get(a), self.get(b));
+        let lines = f.alloc != g.alloc && (f.swizzled || g.swizzled);
+        meet(part(a, x, p), part(b, y, q), lines)
+    }
+
+    /// Finds what each warp touches, if it can be known.
+    fn split(&mut self, assignment: &Assignment, foot: Foot, value: Value) {
+        if self.warps.contains_key(&(foot, value)) {
+            return;
+        }
+        let print = self.get(foot);
+        let (Some(view), Some(layout)) = (&print.view, &assignment.values[value]) else {
+            return;
+        };
+        let fits = layout.shape() == view.shape().as_slice() && !layout.is_constant_somewhere();
+        if !fits || layout.group() != register_layout::Group::Warpgroup {
+            return;
+        }
+        let origin = print.origin(view);
+        let size = u64::from(view.bits / 8);
+        let mut index = vec![0; layout.rank()];
+        let mut parts: PerWarp = Default::default();
+        for thread in 0..layout.group().threads() {
+            let part = &mut parts[thread as usize / 32];
+            for slot in 0..layout.slots() {
+                if layout.write_element(thread, slot, &mut index) {
+                    let at = origin + view.linear_bits(&index, &|_| 0) / 8;
+                    match part.last_mut() {
+                        Some(last) if last.1 == at => last.1 = at + size,
+                        _ => part.push((at, at + size)),
+                    }
+                }
+            }
+        }
+        for part in &mut parts {
+            *part = merged(std::mem::take(part));
+        }
+        self.warps.insert((foot, value), parts);
+    }
+}
+
+impl Footprint {
+    /// Where the allocation begins: what the view's own offsets count from.
+    fn origin(&self, view: &SmemView) -> u64 {
+        let first = runs(view, &[]).first().map_or(0, |r| r.0);
+        self.ranges.first().map_or(0, |r| r.0) - first
+    }
+
+    pub fn text(&self, kernel: &Kernel) -> String {
+        let (start, end) = match (self.ranges.first(), self.ranges.last()) {
+            (Some(first), Some(last)) => (first.0, last.1),
+            _ => (0, 0),
+        };
+        let data = &kernel.allocs[self.alloc];
+        let what = match &data.kind {
+            AllocKind::Smem { dtype, .. } | AllocKind::Gmem { dtype, .. } => {
+                format!("{}, {dtype}{:?}", self.alloc, data.shape.as_slice())
+            }
+            AllocKind::SmemUnion
+            | AllocKind::Tmem { .. }
+            | AllocKind::TmemUnion
+            | AllocKind::Barrier { .. }
+            | AllocKind::Semaphore { .. }
+            | AllocKind::Register { .. } => self.alloc.to_string(),
+        };
+        match self.space {
+            Space::Shared => format!("bytes {start} to {end} of shared memory ({what})"),
+            Space::Device => format!("bytes {start} to {end} of device memory ({what})"),
+        }
+    }
+}
+
+/// Whether each element of an array in this layout is one lane's, and no byte is shared by two elements.
+pub fn has_owners(layout: &RegisterLayout, bits: u32) -> bool {
+    bits >= 8 && layout.replicated_bits() == 0 && !layout.is_constant_somewhere()
+}
+
+fn meet(a: &[(u64, u64)], b: &[(u64, u64)], lines: bool) -> bool {
+    let wide = |&(start, end): &(u64, u64)| {
+        if lines {
+            (start & !127, end.next_multiple_of(128))
+        } else {
+            (start, end)
+        }
+    };
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        let (x, y) = (wide(&a[i]), wide(&b[j]));
+        if x.0 < y.1 && y.0 < x.1 {
+            return true;
+        }
+        if x.1 <= y.1 { i += 1 } else { j += 1 }
+    }
+    false
+}
+
+fn merged(mut ranges: Ranges) -> Ranges {
+    ranges.sort_unstable();
+    let mut out: Ranges = Vec::with_capacity(ranges.len());
+    for (start, end) in ranges {
+        match out.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => out.push((start, end)),
+        }
+    }
+    out
+}
+
+/// Runs of bytes of a view whose starts are numbers, together with dimensions that it dropped.
+fn runs(view: &SmemView, hidden: &[ViewDim]) -> Ranges {
+    let mut digits: Vec<(u64, u64)> = vec![];
+    let mut lists: Vec<Vec<u64>> = vec![];
+    for dim in view.dims.iter().chain(hidden).chain(&view.dropped) {
+        if dim.loose.is_empty() {
+            digits.extend(dim.chain.iter().map(|d| (d.size, d.place.0)));
+            continue;
+        }
+        let start: u64 = dim
+            .loose
+            .iter()
+            .map(|s| match s {
+                Start::Static(v) => *v,
+                Start::Dynamic(..) => 0,
+            })
+            .sum();
+        let offset = |mut i: u64| {
+            let last = dim.chain.len().saturating_sub(1);
+            let mut sum = 0;
+            for (k, d) in dim.chain.iter().enumerate() {
+                sum += if k == last { i } else { i % d.size } * d.place.0;
+                i /= d.size;
+            }
+            sum
+        };
+        lists.push((start..start + dim.size).map(offset).collect());
+    }
+    if view.dims.iter().chain(hidden).any(|d| d.size == 0) {
+        return vec![];
+    }
+    digits.retain(|d| d.0 != 1);
+    digits.sort_by_key(|d| d.1);
+    let mut run = u64::from(view.bits);
+    let mut rest = vec![];
+    for (n, stride) in digits {
+        if rest.is_empty() && stride == run {
+            run *= n;
+        } else {
+            rest.push((0..n).map(|i| i * stride).collect::<Vec<u64>>());
+        }
+    }
+    lists.extend(rest);
+    let count = lists.iter().map(|l| l.len() as u64).fold(1u64, u64::saturating_mul);
+    let bytes = |start: u64| (start / 8, (start + run).div_ceil(8));
+    if count > MAX_RUNS {
+        let last: u64 = lists.iter().map(|l| l.iter().copied().max().unwrap_or(0)).sum();
+        let first: u64 = lists.iter().map(|l| l.iter().copied().min().unwrap_or(0)).sum();
+        return vec![(bytes(view.offset + first).0, bytes(view.offset + last).1)];
+    }
+    let mut starts = vec![view.offset];
+    for list in lists {
+        starts = list.iter().flat_map(|x| starts.iter().map(move |s| s + x)).collect();
+    }
+    merged(starts.into_iter().map(bytes).collect())
+}
+
+/// Parts of a [`Footprint::pattern`].
+mod token {
+    pub const INDEX: i64 = -1;
+    pub const AT: i64 = -2;
+    pub const ALIGNED: i64 = -3;
+    pub const UNALIGNED: i64 = -4;
+    pub const OTHER: i64 = -5;
+    pub const TRANSPOSE: i64 = -6;
+    pub const RESHAPE: i64 = -7;
+}
+
+struct Walker<'a> {
+    kernel: &'a Kernel,
+    scalars: &'a mut Scalars,
+    hidden: Vec<ViewDim>,
+    exact: bool,
+    pattern: Vec<i64>,
+}
+
+impl Walker<'_> {
+    /// First positions that an index may have: at least one, of those below `count`.
+    fn positions(&mut self, index: Index, count: u64) -> (u64, u64) {
+        let last = count.saturating_sub(1);
+        match index {
+            Index::Const(c) => ((c.max(0) as u64).min(last), 1),
+            Index::Value(v) => match self.scalars.get(self.kernel, v) {
+                Val::Int(x) => ((x.max(0) as u64).min(last), 1),
+                Val::Sym { .. } => {
+                    let facts = self.kernel.facts(v);
+                    let lo = (facts.lo.max(0) as u64).min(last);
+                    let hi = (facts.hi.max(0) as u64).clamp(lo, last);
+                    (lo, hi - lo + 1)
+                }
+            },
+        }
+    }
+
+    fn index(&mut self, view: SmemView, dims: &[DimIndex]) -> Option<SmemView> {
+        self.pattern.push(token::INDEX);
+        let extents = view.shape();
+        let mut indices: SmallVec<[smem_layout::Index; 4]> = SmallVec::new();
+        let mut hide = vec![];
+        for (k, (dim, &extent)) in dims.iter().zip(&extents).enumerate() {
+            let (start, size, drop) = match dim {
+                DimIndex::At(i) => (*i, 1, true),
+                DimIndex::Slice { start, size, stride: 1 } => (*start, (*size).min(extent), false),
+                DimIndex::Slice { start, size, stride } => {
+                    self.exact = false;
+                    (*start, (size.saturating_sub(1) * stride + 1).min(extent), false)
+                }
+                DimIndex::Gather(_) => {
+                    self.exact = false;
+                    (Index::Const(0), extent, false)
+                }
+            };
+            let (first, n) = self.positions(start, extent - size.min(extent) + 1);
+            self.tokens(dim, start, first, n);
+            if n > 1 {
+                self.exact = false;
+            }
+            let at = Start::Static(first);
+            indices.push(match (drop, n) {
+                (true, 1) => smem_layout::Index::At(at),
+                (_, 1) => smem_layout::Index::Slice(at, size),
+                (_, _) => smem_layout::Index::Slice(at, (size + n - 1).min(extent - first)),
+            });
+            if drop && n > 1 {
+                hide.push(
+                    k - hide.len()
+                        - indices[..k]
+                            .iter()
+                            .filter(|i| matches!(i, smem_layout::Index::At(_)))
+                            .count(),
+                );
+            }
+        }
+        let mut view = view.index_loosely(&indices).ok()?;
+        for k in hide {
+            self.hidden.push(view.dims.remove(k));
+        }
+        Some(view)
+    }
+
+    fn tokens(&mut self, dim: &DimIndex, start: Index, first: u64, n: u64) {
+        let aligned = |this: &mut Self, size: u64| match start {
+            Index::Value(v) if n > 1 => this.kernel.facts(v).divisor.is_multiple_of(size.max(1)),
+            Index::Const(_) | Index::Value(_) => first.is_multiple_of(size.max(1)),
+        };
+        match dim {
+            DimIndex::At(_) => self.pattern.push(token::AT),
+            DimIndex::Slice { size, stride: 1, .. } if aligned(self, *size) => {
+                self.pattern.extend([token::ALIGNED, *size as i64]);
+            }
+            DimIndex::Slice { size, stride, .. } => {
+                let at = match start {
+                    Index::Const(c) => Val::Int(c),
+                    Index::Value(v) => self.scalars.get(self.kernel, v),
+                };
+                let (id, plus) = match at {
+                    Val::Int(x) => (-1, x),
+                    Val::Sym { id, plus } => (i64::from(id), plus),
+                };
+                self.pattern
+                    .extend([token::UNALIGNED, *size as i64, *stride as i64, id, plus]);
+            }
+            DimIndex::Gather(v) => {
+                let (id, plus) = match self.scalars.get(self.kernel, *v) {
+                    Val::Int(x) => (-1, x),
+                    Val::Sym { id, plus } => (i64::from(id), plus),
+                };
+                self.pattern.extend([token::OTHER, id, plus]);
+            }
+        }
+    }
+
+    fn step(&mut self, view: SmemView, step: &Step) -> Option<SmemView> {
+        match step {
+            Step::Index(dims) => self.index(view, dims),
+            Step::Transpose(p) => {
+                self.pattern.push(token::TRANSPOSE);
+                self.pattern.extend(p.iter().map(|i| i64::from(*i)));
+                let p: SmallVec<[usize; 4]> = p.iter().map(|i| *i as usize).collect();
+                Some(view.transpose(&p))
+            }
+            Step::Reshape(shape) => {
+                self.pattern.push(token::RESHAPE);
+                self.pattern.extend(shape.iter().map(|n| *n as i64));
+                view.reshape(shape).ok()
+            }
+            Step::Bitcast { dtype, shape } => {
+                if dtype.bits() != view.bits || shape.as_slice() != view.shape().as_slice() {
+                    self.pattern.push(token::OTHER);
+                    return None;
+                }
+                Some(view)
+            }
+            Step::Im2Col { .. }
+            | Step::ExpandLeadingBatch(_)
+            | Step::ExtractAlias { .. }
+            | Step::Unswizzle(_)
+            | Step::Untile(_) => {
+                self.pattern.push(token::OTHER);
+                None
+            }
+        }
+    }
+}
+
+fn footprint(
+    kernel: &Kernel,
+    assignment: &Assignment,
+    allocation: &Allocation,
+    scalars: &mut Scalars,
+    r: &RefUse,
+) -> Footprint {
+    let data = &kernel.allocs[r.alloc];
+    let dtype = data.elem().dtype();
+    let bits = dtype.map_or(8, |d| d.bits());
+    let (space, origin, whole) = match &data.kind {
+        AllocKind::Smem { .. } => {
+            let t = assignment.smem[r.alloc].clone().unwrap_or_default();
+            let whole = SmemView::new(&data.shape, bits, &t.tiling, t.swizzle_bytes).ok();
+            (Space::Shared, u64::from(allocation.smem[r.alloc].unwrap_or(0)), whole)
+        }
+        AllocKind::SmemUnion => {
+            let whole = SmemView::row_major(&data.shape, 8);
+            (
+                Space::Shared,
+                u64::from(allocation.smem[r.alloc].unwrap_or(0)),
+                Some(whole),
+            )
+        }
+        AllocKind::Gmem { .. }
+        | AllocKind::Tmem { .. }
+        | AllocKind::TmemUnion
+        | AllocKind::Barrier { .. }
+        | AllocKind::Semaphore { .. }
+        | AllocKind::Register { .. } => (Space::Device, 0, Some(SmemView::row_major(&data.shape, bits))),
+    };
+    let everything = vec![(
+        origin,
+        origin + (data.shape.iter().product::<u64>() * u64::from(bits)).div_ceil(8),
+    )];
+    let mut walker = Walker {
+        kernel,
+        scalars,
+        hidden: vec![],
+        exact: true,
+        pattern: vec![],
+    };
+    let swizzled = whole.as_ref().is_some_and(|v| !v.swizzle.is_none());
+    let mut view = whole;
+    let mut known = view.clone();
+    for step in &r.steps {
+        view = view.and_then(|v| walker.step(v, step));
+        if view.is_some() {
+            known = view.clone();
+        }
+    }
+    let ranges = known.map_or(everything, |v| {
+        let mut ranges = runs(&v, &walker.hidden);
+        for range in &mut ranges {
+            *range = (range.0 + origin, range.1 + origin);
+        }
+        ranges
+    });
+    let exact = walker.exact && walker.hidden.is_empty();
+    Footprint {
+        alloc: r.alloc,
+        space,
+        ranges,
+        view: view.filter(|v| exact && v.bits >= 8 && v.dynamic.is_empty()),
+        swizzled,
+        pattern: walker.pattern,
+    }
+}

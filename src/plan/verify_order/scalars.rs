@@ -1,0 +1,363 @@
+//! Integer scalars on one path: numbers where they can be computed, else symbols.
+use crate::dtype::DType;
+use crate::kernel_ir::kernel::{bits_int, int_bits};
+use crate::kernel_ir::{BinaryOp, CompareOp, Constant, Kernel, Op, OpKind, UnaryOp, Value};
+use cranelift_entity::SecondaryMap;
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
+
+/// What is known of a scalar.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Val {
+    Int(i64),
+    /// `symbol + plus`; equal symbols are equal numbers.
+    Sym {
+        id: u32,
+        plus: i64,
+    },
+}
+
+type Vals = SmallVec<[Val; 3]>;
+
+/// What a pure op computes, and on what: equal ones have equal results.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Term {
+    what: Function,
+    /// Of the result.
+    dtype: DType,
+    on: Vals,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Function {
+    Unary(UnaryOp),
+    Binary(BinaryOp),
+    Compare(CompareOp),
+    Select,
+    Clamp,
+    Power(i32),
+    Convert(DType),
+}
+
+#[derive(Default)]
+pub struct Scalars {
+    values: SecondaryMap<Value, Option<Val>>,
+    next: u32,
+    /// Symbols that a choice on this path has made numbers.
+    chosen: FxHashMap<u32, i64>,
+    /// The symbol of a term, and the term of a symbol.
+    symbols: FxHashMap<Term, Val>,
+    terms: FxHashMap<u32, Term>,
+}
+
+/// Terms in terms that are looked through for what has become known.
+const MAX_DEPTH: u32 = 6;
+
+impl Scalars {
+    fn unknown(&mut self) -> Val {
+        self.next += 1;
+        Val::Sym { id: self.next, plus: 0 }
+    }
+    pub fn set(&mut self, v: Value, x: Val) {
+        self.values[v] = Some(x);
+    }
+    /// A new, unknown value each time the op is met.
+    pub fn forget(&mut self, v: Value) {
+        self.values[v] = None;
+    }
+
+    pub fn get(&mut self, kernel: &Kernel, v: Value) -> Val {
+        let x = match self.values[v] {
+            Some(x @ Val::Int(_)) => return x,
+            Some(x) => self.resolved(x, MAX_DEPTH),
+            None => match kernel.facts(v).as_constant() {
+                Some(c) if kernel.ty(v).is_scalar() => Val::Int(c),
+                _ => self.unknown(),
+            },
+        };
+        self.values[v] = Some(x);
+        x
+    }
+
+    /// The number that choices have made of a symbol.
+    fn resolved(&mut self, x: Val, depth: u32) -> Val {
+        let Val::Sym { id, plus } = x else { return x };
+        if self.chosen.is_empty() {
+            return x;
+        }
+        if let Some(n) = self.chosen.get(&id) {
+            return Val::Int(n.wrapping_add(plus));
+        }
+        let Some(term) = self.terms.get(&id).filter(|_| depth > 0) else {
+            return x;
+        };
+        let mut term = term.clone();
+        for operand in &mut term.on {
+            *operand = self.resolved(*operand, depth - 1);
+        }
+        match fold(&term) {
+            Some(Val::Int(n)) => {
+                self.chosen.insert(id, n);
+                Val::Int(n.wrapping_add(plus))
+            }
+            Some(Val::Sym { .. }) | None => x,
+        }
+    }
+
+    /// From here on the symbol is such that `x` is `n`; and so is what it was computed from, where that follows.
+    pub fn choose(&mut self, x: Val, n: i64) {
+        let Val::Sym { id, plus } = x else { return };
+        let n = n.wrapping_sub(plus);
+        self.chosen.insert(id, n);
+        let Some(term) = self.terms.get(&id).cloned() else {
+            return;
+        };
+        match (term.what, term.on.as_slice()) {
+            (Function::Unary(UnaryOp::Not), &[a]) if term.dtype == DType::Bool => self.choose(a, 1 - n),
+            (Function::Convert(DType::Bool), &[a]) if n == 0 || n == 1 => self.choose(a, n),
+            (Function::Compare(CompareOp::Eq), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 1 => self.choose(a, b),
+            (Function::Compare(CompareOp::Ne), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 0 => self.choose(a, b),
+            _ => {}
+        }
+    }
+
+    /// Computes the results of a pure op; those of others are unknown.
+    pub fn op(&mut self, kernel: &Kernel, op: Op) {
+        let data = &kernel.ops[op];
+        if let OpKind::OptimizationBarrier { values } = &data.kind {
+            for (v, r) in values.iter().zip(&data.results) {
+                self.forget(*r);
+                if kernel.ty(*v).is_scalar() {
+                    let x = self.get(kernel, *v);
+                    self.set(*r, x);
+                }
+            }
+            return;
+        }
+        for &r in &data.results {
+            self.forget(r);
+        }
+        let [result] = data.results[..] else { return };
+        if !kernel.ty(result).is_scalar() {
+            return;
+        }
+        let dtype = kernel.ty(result).dtype();
+        let integer = dtype.is_int() || dtype == DType::Bool;
+        let fixed = kernel.facts(result).as_constant().filter(|_| integer);
+        let x = match fixed {
+            Some(c) => Some(Val::Int(c)),
+            None => self.compute(kernel, &data.kind, dtype),
+        };
+        if let Some(x) = x {
+            self.set(result, x);
+        }
+    }
+
+    fn compute(&mut self, kernel: &Kernel, kind: &OpKind, dtype: DType) -> Option<Val> {
+        let mut on: Vals = smallvec![];
+        let mut operands = |this: &mut Self, values: &[Value]| {
+            for &v in values {
+                on.push(this.get(kernel, v));
+            }
+        };
+        let what = match kind {
+            OpKind::Constant(Constant::Splat(bits)) => return bits_int(dtype, *bits).map(Val::Int),
+            OpKind::MultipleOf { a, divisor: _ } => return Some(self.get(kernel, *a)),
+            OpKind::Unary { op, a } => {
+                operands(self, &[*a]);
+                Function::Unary(*op)
+            }
+            OpKind::Binary { op, a, b } => {
+                operands(self, &[*a, *b]);
+                Function::Binary(*op)
+            }
+            // What a comparison of floats says of equal symbols depends on NaN.
+            OpKind::Compare { op, a, b } if !kernel.ty(*a).dtype().is_float() => {
+                operands(self, &[*a, *b]);
+                Function::Compare(*op)
+            }
+            OpKind::Select { which, cases } => {
+                operands(self, &[*which]);
+                operands(self, cases);
+                Function::Select
+            }
+            OpKind::Clamp { lo, x, hi } => {
+                operands(self, &[*lo, *x, *hi]);
+                Function::Clamp
+            }
+            OpKind::IntegerPow { a, n } => {
+                operands(self, &[*a]);
+                Function::Power(*n)
+            }
+            OpKind::Convert { a } => {
+                operands(self, &[*a]);
+                Function::Convert(kernel.ty(*a).dtype())
+            }
+            // Bits of floats, elements of arrays, and what reads memory: unknown.
+            OpKind::Constant(Constant::Dense(_))
+            | OpKind::Compare { .. }
+            | OpKind::Bitcast { .. }
+            | OpKind::ReducePrecision { .. }
+            | OpKind::Iota { .. }
+            | OpKind::Broadcast { .. }
+            | OpKind::Reshape { .. }
+            | OpKind::Transpose { .. }
+            | OpKind::Slice { .. }
+            | OpKind::DynamicSlice { .. }
+            | OpKind::DynamicUpdateSlice { .. }
+            | OpKind::Concat { .. }
+            | OpKind::Pad { .. }
+            | OpKind::Reverse { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::ArgReduce { .. }
+            | OpKind::Cumulative { .. }
+            | OpKind::OptimizationBarrier { .. }
+            | OpKind::LayoutCast { .. }
+            | OpKind::AxisIndex { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. }
+            | OpKind::Swap { .. }
+            | OpKind::AtomicUpdate { .. }
+            | OpKind::CopyGmemToSmem { .. }
+            | OpKind::CopySmemToGmem { .. }
+            | OpKind::CommitGroup
+            | OpKind::WaitSmemToGmem { .. }
+            | OpKind::WaitGmemToSmem { .. }
+            | OpKind::Prefetch { .. }
+            | OpKind::AsyncStoreSmem { .. }
+            | OpKind::CommitSmem
+            | OpKind::BarrierArrive { .. }
+            | OpKind::BarrierWait { .. }
+            | OpKind::BarrierTest { .. }
+            | OpKind::Sync { .. }
+            | OpKind::Fence { .. }
+            | OpKind::SemaphoreSignal { .. }
+            | OpKind::SemaphoreSignalParallel { .. }
+            | OpKind::SemaphoreWait { .. }
+            | OpKind::SemaphoreRead { .. }
+            | OpKind::MultimemStore { .. }
+            | OpKind::MultimemLoadReduce { .. }
+            | OpKind::AccInit { .. }
+            | OpKind::Wgmma { .. }
+            | OpKind::WgmmaWait { .. }
+            | OpKind::AccRead { .. }
+            | OpKind::Mma { .. }
+            | OpKind::For { .. }
+            | OpKind::While { .. }
+            | OpKind::Switch { .. }
+            | OpKind::Scope { .. }
+            | OpKind::WarpMap { .. }
+            | OpKind::SetMaxRegisters { .. }
+            | OpKind::Delay { .. }
+            | OpKind::GridDependency { .. }
+            | OpKind::DebugPrint { .. }
+            | OpKind::PrintLayout { .. } => return None,
+        };
+        let term = Term { what, dtype, on };
+        if let Some(x) = fold(&term) {
+            return Some(x);
+        }
+        if let Some(x) = self.symbols.get(&term) {
+            return Some(*x);
+        }
+        let x = self.unknown();
+        if let Val::Sym { id, .. } = x {
+            self.terms.insert(id, term.clone());
+        }
+        self.symbols.insert(term, x);
+        Some(x)
+    }
+}
+
+/// The number, or a symbol that the term is equal to.
+fn fold(term: &Term) -> Option<Val> {
+    let dtype = term.dtype;
+    let integer = dtype.is_int() || dtype == DType::Bool;
+    let number = match (term.what, term.on.as_slice()) {
+        (Function::Select, &[Val::Int(i), ref cases @ ..]) => {
+            return usize::try_from(i).ok().and_then(|i| cases.get(i)).copied();
+        }
+        _ if !integer => None,
+        (Function::Unary(op), &[Val::Int(a)]) => unary(op, dtype, a),
+        (Function::Binary(op), &[Val::Int(a), Val::Int(b)]) => binary(op, dtype, a, b),
+        (
+            Function::Binary(BinaryOp::Add),
+            &[Val::Sym { id, plus }, Val::Int(n)] | &[Val::Int(n), Val::Sym { id, plus }],
+        ) if dtype != DType::Bool => {
+            return Some(Val::Sym {
+                id,
+                plus: plus.wrapping_add(n),
+            });
+        }
+        (Function::Binary(BinaryOp::Sub), &[Val::Sym { id, plus }, Val::Int(n)]) => {
+            return Some(Val::Sym {
+                id,
+                plus: plus.wrapping_sub(n),
+            });
+        }
+        (Function::Compare(op), &[Val::Int(a), Val::Int(b)]) => Some(compare(op, a, b)),
+        (Function::Compare(op), &[Val::Sym { id: i, plus: a }, Val::Sym { id: j, plus: b }]) if i == j => {
+            Some(compare(op, a, b))
+        }
+        (Function::Clamp, &[Val::Int(lo), Val::Int(x), Val::Int(hi)]) => Some(x.max(lo).min(hi)),
+        (Function::Power(n), &[Val::Int(a)]) => u32::try_from(n).ok().map(|n| a.wrapping_pow(n)),
+        (Function::Convert(from), &[a]) if from.is_int() || from == DType::Bool => match a {
+            Val::Int(x) if dtype == DType::Bool => Some(i64::from(x != 0)),
+            Val::Int(x) => Some(x),
+            // Wider or narrower, equal numbers stay equal; facts keep the range.
+            Val::Sym { .. } if from.is_int() && dtype.is_int() => return Some(a),
+            Val::Sym { .. } => None,
+        },
+        _ => None,
+    };
+    number.and_then(|x| bits_int(dtype, int_bits(dtype, x))).map(Val::Int)
+}
+
+fn unary(op: UnaryOp, dtype: DType, a: i64) -> Option<i64> {
+    // Indices and selectors are made of few functions; more would only make more symbols numbers.
+    if op == UnaryOp::Neg {
+        Some(a.wrapping_neg())
+    } else if op == UnaryOp::Abs {
+        Some(a.wrapping_abs())
+    } else if op == UnaryOp::Sign {
+        Some(a.signum())
+    } else if op == UnaryOp::Not {
+        Some(if dtype == DType::Bool { 1 - a } else { !a })
+    } else {
+        None
+    }
+}
+
+fn binary(op: BinaryOp, dtype: DType, a: i64, b: i64) -> Option<i64> {
+    let bits = dtype.bits();
+    let shift = u32::try_from(b).ok().filter(|s| *s < bits);
+    Some(match op {
+        BinaryOp::Add => a.wrapping_add(b),
+        BinaryOp::Sub => a.wrapping_sub(b),
+        BinaryOp::Mul => a.wrapping_mul(b),
+        BinaryOp::Div if b == 0 => -1,
+        BinaryOp::Div => a.wrapping_div(b),
+        BinaryOp::Rem if b == 0 => a,
+        BinaryOp::Rem => a.wrapping_rem(b),
+        BinaryOp::Max => a.max(b),
+        BinaryOp::Min => a.min(b),
+        BinaryOp::And => a & b,
+        BinaryOp::Or => a | b,
+        BinaryOp::Xor => a ^ b,
+        BinaryOp::ShiftLeft => shift.map_or(0, |s| a.wrapping_shl(s)),
+        BinaryOp::ShiftRightLogical => shift.map_or(0, |s| (int_bits(dtype, a) >> s) as i64),
+        BinaryOp::ShiftRightArithmetic => a >> shift.unwrap_or(63),
+        BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter | BinaryOp::CopySign => return None,
+    })
+}
+
+fn compare(op: CompareOp, a: i64, b: i64) -> i64 {
+    i64::from(match op {
+        CompareOp::Eq => a == b,
+        CompareOp::Ne => a != b,
+        CompareOp::Lt => a < b,
+        CompareOp::Le => a <= b,
+        CompareOp::Gt => a > b,
+        CompareOp::Ge => a >= b,
+    })
+}

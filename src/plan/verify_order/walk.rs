@@ -1,0 +1,747 @@
+//! Paths through a kernel: what one warpgroup executes, op by op.
+//!
+//! Loops are unrolled and arms are taken as the scalars say. Where they don't, each number of rounds from none to three and each arm is
+//! a path of its own; what has been chosen stays chosen for equal scalars.
+use super::bytes::{Bytes, Foot, Space};
+use super::finding::{Finding, Report};
+use super::history::{ALL_WARPS, Actor, BarrierKey, History, Turn, What};
+use super::scalars::{Scalars, Val};
+use crate::kernel_ir::visit::{for_each_region, for_each_value};
+use crate::kernel_ir::{
+    Alloc, AllocKind, AxisKind, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Region, Value,
+};
+use crate::layout::assignment::Assignment;
+use crate::plan::Allocation;
+use cranelift_entity::SecondaryMap;
+
+/// Paths that are enumerated from one start, and as many again that are drawn where there are more.
+const MAX_PATHS: usize = 16;
+/// Ops on one path.
+const MAX_STEPS: usize = 12_000;
+/// Ops on all paths.
+const MAX_TOTAL: usize = 150_000;
+/// Rounds of one loop that are walked, in turn, until a path is short enough.
+const ROUNDS: [u64; 4] = [u64::MAX, 24, 8, 4];
+/// Rounds of a loop whose number is not known, the likeliest first.
+const UNKNOWN_ROUNDS: [i64; 4] = [2, 0, 1, 3];
+
+/// What is out of order in a kernel whose barriers have been placed.
+pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Vec<Finding> {
+    check(kernel, assignment, allocation).findings
+}
+
+/// Walks the kernel's paths and says what is out of order on them.
+pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Report {
+    let history = History::new(kernel, assignment, copied(kernel), reuses(kernel, allocation));
+    let mut walk = Walk {
+        kernel,
+        assignment,
+        allocation,
+        history,
+        scalars: Scalars::default(),
+        choices: Choices::default(),
+        used: used(kernel),
+        period: period(kernel),
+        start: Start::default(),
+        max_rounds: u64::MAX,
+        first_scope: true,
+        regions_apart: 0,
+        steps: 0,
+        stopped: false,
+        shortened: false,
+    };
+    let mut report = Report::default();
+    for warpgroup in 0..kernel.num_warpgroups {
+        for last in [false, true] {
+            walk.start = Start { warpgroup, last };
+            walk.all_paths(&mut report);
+        }
+    }
+    report.findings = std::mem::take(&mut walk.history.findings);
+    report.findings.sort_by_key(Finding::key);
+    report
+}
+
+/// Device arrays that copies read or write.
+fn copied(kernel: &Kernel) -> Vec<Alloc> {
+    let mut out = vec![];
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::CopyGmemToSmem { src: r, .. } | OpKind::CopySmemToGmem { dst: r, .. } = &kernel.ops[op].kind {
+            out.push(r.alloc);
+        }
+    });
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
+/// Whether bytes have several owners in turn: overlapping places, or a scope that is entered again.
+fn reuses(kernel: &Kernel, allocation: &Allocation) -> bool {
+    fn in_loops(kernel: &Kernel, region: Region, inside: bool) -> bool {
+        kernel.regions[region].ops.iter().any(|&op| {
+            let kind = &kernel.ops[op].kind;
+            let scope = matches!(kind, OpKind::Scope { allocs, .. } if !allocs.is_empty());
+            let inside = inside || matches!(kind, OpKind::For { .. } | OpKind::While { .. });
+            let mut found = scope && inside;
+            for_each_region(kind, &mut |r| found |= in_loops(kernel, r, inside));
+            found
+        })
+    }
+    let mut places: Vec<(u64, u64)> = vec![];
+    for (alloc, data) in kernel.allocs.iter() {
+        let bytes = match &data.kind {
+            AllocKind::Smem { dtype, .. } if data.within.is_none() => dtype.bytes(data.shape.iter().product()),
+            AllocKind::SmemUnion => Some(data.shape.iter().product()),
+            AllocKind::Smem { .. }
+            | AllocKind::Gmem { .. }
+            | AllocKind::Tmem { .. }
+            | AllocKind::TmemUnion
+            | AllocKind::Barrier { .. }
+            | AllocKind::Semaphore { .. }
+            | AllocKind::Register { .. } => None,
+        };
+        if let (Some(start), Some(bytes @ 1..)) = (allocation.smem[alloc], bytes) {
+            places.push((u64::from(start), u64::from(start) + bytes));
+        }
+    }
+    places.sort_unstable();
+    places.windows(2).any(|w| w[0].1 > w[1].0) || in_loops(kernel, kernel.body, false)
+}
+
+/// Rounds after which rings of slots and barriers are where they were.
+fn period(kernel: &Kernel) -> u64 {
+    let mut period = 1;
+    for data in kernel.allocs.values() {
+        let ring = matches!(data.kind, AllocKind::Smem { .. } | AllocKind::Barrier { .. });
+        if let Some(&n @ 2..=16) = data.shape.first().filter(|_| ring) {
+            let next = period * n / crate::layout::facts::gcd(period, n);
+            if next <= 48 {
+                period = next;
+            }
+        }
+    }
+    period
+}
+
+fn used(kernel: &Kernel) -> SecondaryMap<Value, bool> {
+    let mut used = SecondaryMap::new();
+    kernel.for_each_op(&mut |op| for_each_value(&kernel.ops[op].kind, &mut |v| used[v] = true));
+    for region in kernel.regions.values() {
+        region.results.iter().for_each(|v| used[*v] = true);
+    }
+    used
+}
+
+/// Who walks: a warpgroup of the first or of the last block.
+#[derive(Clone, Copy, Default)]
+struct Start {
+    warpgroup: u32,
+    last: bool,
+}
+
+/// What a path chooses where scalars don't say.
+#[derive(Default)]
+struct Choices {
+    /// Choice and number of alternatives.
+    taken: Vec<(usize, usize)>,
+    at: usize,
+    /// Draws what is not in `taken`; 0: the first alternative.
+    seed: u64,
+}
+
+impl Choices {
+    fn choose(&mut self, n: usize) -> usize {
+        if n <= 1 {
+            return 0;
+        }
+        if self.at == self.taken.len() {
+            let choice = if self.seed == 0 {
+                0
+            } else {
+                // xorshift64
+                self.seed ^= self.seed << 13;
+                self.seed ^= self.seed >> 7;
+                self.seed ^= self.seed << 17;
+                (self.seed >> 16) as usize % n
+            };
+            self.taken.push((choice, n));
+        }
+        self.at += 1;
+        self.taken[self.at - 1].0
+    }
+
+    /// The next combination; false after the last.
+    fn advance(&mut self) -> bool {
+        self.at = 0;
+        while let Some((choice, n)) = self.taken.pop() {
+            if choice + 1 < n {
+                self.taken.push((choice + 1, n));
+                return true;
+            }
+        }
+        false
+    }
+}
+
+struct Walk<'a> {
+    kernel: &'a Kernel,
+    assignment: &'a Assignment,
+    allocation: &'a Allocation,
+    history: History<'a>,
+    scalars: Scalars,
+    choices: Choices,
+    used: SecondaryMap<Value, bool>,
+    period: u64,
+    start: Start,
+    max_rounds: u64,
+    first_scope: bool,
+    /// Warp regions entered on this path.
+    regions_apart: u32,
+    steps: usize,
+    stopped: bool,
+    shortened: bool,
+}
+
+impl Walk<'_> {
+    fn all_paths(&mut self, report: &mut Report) {
+        self.choices = Choices::default();
+        let mut more = true;
+        for _ in 0..MAX_PATHS {
+            self.path(report);
+            more = self.choices.advance();
+            if !more || report.steps > MAX_TOTAL {
+                break;
+            }
+        }
+        if !more {
+            return;
+        }
+        report.bounded = true;
+        for i in 0..MAX_PATHS as u64 {
+            if report.steps > MAX_TOTAL {
+                return;
+            }
+            let seed = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.choices = Choices {
+                seed,
+                ..Choices::default()
+            };
+            self.path(report);
+        }
+    }
+
+    /// One path, with fewer rounds of long loops if it is too long.
+    fn path(&mut self, report: &mut Report) {
+        for rounds in ROUNDS {
+            self.max_rounds = rounds;
+            self.choices.at = 0;
+            self.scalars = Scalars::default();
+            self.first_scope = true;
+            self.regions_apart = 0;
+            self.steps = 0;
+            self.stopped = false;
+            self.shortened = false;
+            let block = if self.start.last { "last" } else { "first" };
+            let start = format!("warpgroup {} of the {block} block", self.start.warpgroup);
+            self.history.restart(start);
+            let everybody = Actor {
+                warps: ALL_WARPS,
+                apart: None,
+            };
+            self.region(self.kernel.body, everybody);
+            report.steps += self.steps;
+            report.bounded |= self.shortened | self.stopped;
+            if !self.stopped || report.steps > MAX_TOTAL {
+                break;
+            }
+        }
+        report.paths += 1;
+    }
+
+    fn region(&mut self, region: Region, actor: Actor) {
+        let kernel = self.kernel;
+        for &op in &kernel.regions[region].ops {
+            if self.stopped {
+                return;
+            }
+            self.steps += 1;
+            self.stopped = self.steps > MAX_STEPS;
+            self.op(op, actor);
+        }
+    }
+
+    fn foot(&mut self, op: Op, position: u8, r: &RefUse) -> Foot {
+        let bytes: &mut Bytes = &mut self.history.bytes;
+        bytes.of(
+            self.kernel,
+            self.assignment,
+            self.allocation,
+            &mut self.scalars,
+            op,
+            position,
+            r,
+        )
+    }
+
+    /// Data of this block or device; nobody else's is looked at.
+    fn is_watched(&self, r: &RefUse) -> bool {
+        let data = &self.kernel.allocs[r.alloc];
+        r.place == Place::Here && (data.is_smem() || data.is_gmem())
+    }
+
+    fn barrier(&mut self, r: &RefUse) -> BarrierKey {
+        let index = match r.single_index() {
+            Some(Index::Value(v)) => self.scalars.get(self.kernel, v),
+            Some(Index::Const(c)) => Val::Int(c),
+            None => Val::Int(0),
+        };
+        BarrierKey { alloc: r.alloc, index }
+    }
+
+    /// A barrier that an op's lowering holds: of the warp in warp regions, else of the warpgroup.
+    fn meet(&mut self, op: Op, actor: Actor) {
+        if actor.apart.is_some() {
+            return;
+        }
+        let name = self.kernel.ops[op].kind.name();
+        if self.history.all_here(op, actor, name) {
+            self.history.join(actor, false);
+        }
+    }
+
+    fn is_false(&mut self, predicate: Option<Value>) -> bool {
+        predicate.is_some_and(|p| self.scalars.get(self.kernel, p) == Val::Int(0))
+    }
+
+    fn forget_results(&mut self, op: Op) {
+        for &r in &self.kernel.ops[op].results {
+            self.scalars.forget(r);
+        }
+    }
+
+    fn is_scalar(&self, v: Value) -> bool {
+        self.kernel.ty(v).is_scalar()
+    }
+
+    fn load(&mut self, op: Op, actor: Actor, r: &RefUse, result: Value) {
+        if !self.is_watched(r) || self.kernel.is_input(r.alloc) {
+            return;
+        }
+        let foot = self.foot(op, 0, r);
+        if !self.is_scalar(result) {
+            self.history.touch(op, actor, What::Read, foot, Some(result));
+        } else if self.kernel.allocs[r.alloc].is_gmem() {
+            // One lane reads and tells the others.
+            self.history.touch(op, actor.leader(), What::Read, foot, None);
+            self.meet(op, actor);
+        } else {
+            self.history.touch(op, actor, What::Read, foot, None);
+        }
+    }
+
+    fn store(&mut self, op: Op, actor: Actor, what: What, r: &RefUse, value: Value) {
+        if !self.is_watched(r) {
+            return;
+        }
+        let foot = self.foot(op, 0, r);
+        if r.shape.is_empty() {
+            self.history.touch(op, actor.leader(), what, foot, None);
+        } else {
+            let value = Some(value).filter(|v| !self.is_scalar(*v));
+            self.history.touch(op, actor, what, foot, value);
+        }
+    }
+
+    fn op(&mut self, op: Op, actor: Actor) {
+        let kernel = self.kernel;
+        let data = &kernel.ops[op];
+        match &data.kind {
+            OpKind::AxisIndex { axis } => {
+                let axis = &kernel.axes[*axis];
+                let last = if self.start.last { axis.size as i64 - 1 } else { 0 };
+                let x = match axis.kind {
+                    AxisKind::Grid(_) | AxisKind::Cluster(_) | AxisKind::DeviceMesh(_) => last,
+                    AxisKind::Thread => i64::from(self.start.warpgroup),
+                    AxisKind::Warp => i64::from(actor.warps.trailing_zeros()),
+                };
+                self.scalars.set(data.results[0], Val::Int(x));
+            }
+            OpKind::Constant(_)
+            | OpKind::Unary { .. }
+            | OpKind::Binary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Clamp { .. }
+            | OpKind::IntegerPow { .. }
+            | OpKind::Convert { .. }
+            | OpKind::Bitcast { .. }
+            | OpKind::ReducePrecision { .. }
+            | OpKind::Iota { .. }
+            | OpKind::Broadcast { .. }
+            | OpKind::Reshape { .. }
+            | OpKind::Transpose { .. }
+            | OpKind::Slice { .. }
+            | OpKind::DynamicSlice { .. }
+            | OpKind::DynamicUpdateSlice { .. }
+            | OpKind::Concat { .. }
+            | OpKind::Pad { .. }
+            | OpKind::Reverse { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::ArgReduce { .. }
+            | OpKind::Cumulative { .. }
+            | OpKind::OptimizationBarrier { .. }
+            | OpKind::MultipleOf { .. }
+            | OpKind::LayoutCast { .. }
+            | OpKind::AccInit { .. }
+            | OpKind::AccRead { .. }
+            | OpKind::Mma { .. } => self.scalars.op(kernel, op),
+            OpKind::Load { src } => {
+                self.load(op, actor, src, data.results[0]);
+                self.forget_results(op);
+            }
+            OpKind::Store { dst, value } => self.store(op, actor, What::Write, dst, *value),
+            // All devices' copies of an array, this one's among them.
+            OpKind::MultimemStore { dst, value } => {
+                let foot = self.foot(op, 0, dst);
+                let value = Some(*value).filter(|v| !self.is_scalar(*v));
+                self.history.touch(op, actor, What::Write, foot, value);
+            }
+            OpKind::MultimemLoadReduce { op: _, src } => {
+                let foot = self.foot(op, 0, src);
+                self.history.touch(op, actor, What::Read, foot, Some(data.results[0]));
+                self.forget_results(op);
+            }
+            OpKind::Swap { dst, value } => {
+                if self.used[data.results[0]] {
+                    self.load(op, actor, dst, data.results[0]);
+                    // All lanes have read before any writes.
+                    self.meet(op, actor);
+                }
+                self.store(op, actor, What::Write, dst, *value);
+                self.forget_results(op);
+            }
+            OpKind::AtomicUpdate { op: update, dst, value } => {
+                self.store(op, actor, What::Atomic(*update), dst, *value)
+            }
+            OpKind::CopyGmemToSmem {
+                src,
+                dst,
+                barrier,
+                predicate,
+                collective_axes: _,
+                leader_tracked: _,
+                oob: _,
+            } => {
+                if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
+                    let from = (!kernel.is_input(src.alloc)).then(|| self.foot(op, 0, src));
+                    let to = self.foot(op, 1, dst);
+                    let key = barrier.as_ref().map(|b| self.barrier(b));
+                    self.history.load(op, actor, from, to, key);
+                }
+            }
+            OpKind::CopySmemToGmem {
+                src,
+                dst,
+                reduction: _,
+                commit_group,
+                predicate,
+            } => {
+                if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
+                    let (from, to) = (self.foot(op, 0, src), self.foot(op, 1, dst));
+                    self.history.store(op, actor, from, to);
+                }
+                if *commit_group {
+                    self.history.commit_group(actor);
+                }
+            }
+            OpKind::CommitGroup => self.history.commit_group(actor),
+            OpKind::WaitSmemToGmem { n, scope } => self.history.wait_bulk_stores(actor, *n, *scope),
+            OpKind::CommitSmem => {
+                self.history.fence(actor, Space::Shared);
+                self.meet(op, actor);
+            }
+            OpKind::Fence { kind } => {
+                let space = match kind {
+                    FenceKind::ProxyAsyncSharedCta
+                    | FenceKind::ProxyAsyncGenericAcquire
+                    | FenceKind::ProxyAsyncGenericRelease => Space::Shared,
+                    FenceKind::ProxyAsyncGlobal => Space::Device,
+                };
+                self.history.fence(actor, space);
+            }
+            OpKind::BarrierArrive { barrier: _, predicate } => {
+                if !self.is_false(*predicate) {
+                    self.history.releases_for_all(op, actor);
+                }
+            }
+            OpKind::BarrierWait { barrier, phases: _ } => {
+                let key = self.barrier(barrier);
+                self.history.wait_barrier(op, actor, key);
+                self.forget_results(op);
+            }
+            OpKind::BarrierTest { barrier, phases: _ } => {
+                let key = self.barrier(barrier);
+                self.history.wait_barrier(op, actor, key);
+                self.meet(op, actor);
+                self.forget_results(op);
+            }
+            OpKind::Sync { group } => match group {
+                Group::Warp => {}
+                Group::Warpgroup | Group::Block => {
+                    if self.history.all_here(op, actor, "a barrier") {
+                        self.history.join(actor, *group == Group::Block);
+                    }
+                }
+            },
+            OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } => {
+                self.meet(op, actor);
+                self.history.releases_for_all(op, actor);
+            }
+            OpKind::SemaphoreWait { .. } => {
+                self.meet(op, actor);
+                self.history.wait_semaphore(op, actor);
+            }
+            OpKind::SemaphoreRead { .. } => {
+                self.meet(op, actor);
+                self.forget_results(op);
+            }
+            OpKind::Wgmma { acc: _, a, b } => {
+                if self.history.all_here(op, actor, "wgmma") {
+                    let mut operands = vec![self.foot(op, 1, b)];
+                    if let MmaOperand::Smem(a) = a {
+                        operands.push(self.foot(op, 0, a));
+                    }
+                    self.history.mma(op, actor, &operands);
+                }
+            }
+            OpKind::WgmmaWait { n, accs: _ } => self.history.wait_mma(actor, *n),
+            // Nothing of theirs is memory that this warpgroup's program touches again, or they are not lowered.
+            OpKind::Prefetch { .. }
+            | OpKind::WaitGmemToSmem { .. }
+            | OpKind::AsyncStoreSmem { .. }
+            | OpKind::SetMaxRegisters { .. }
+            | OpKind::Delay { .. }
+            | OpKind::GridDependency { .. }
+            | OpKind::DebugPrint { .. }
+            | OpKind::PrintLayout { .. } => self.forget_results(op),
+            OpKind::For {
+                lower,
+                upper,
+                inits,
+                xs: _,
+                reverse,
+                unroll: _,
+                body,
+            } => {
+                let actor = self.in_loop(op, actor);
+                self.counted(op, actor, (*lower, *upper, *reverse), inits, *body);
+            }
+            OpKind::While { inits, cond, body } => {
+                let actor = self.in_loop(op, actor);
+                self.conditional(op, actor, inits, *cond, *body);
+            }
+            OpKind::Switch { selector, arms } => self.switch(op, actor, *selector, arms),
+            OpKind::Scope {
+                allocs,
+                collective,
+                body,
+            } => {
+                let all = kernel.num_warpgroups > 1 && actor.warps == ALL_WARPS;
+                self.history.enter(op, allocs, *collective && all && !self.first_scope);
+                self.first_scope = false;
+                self.region(*body, actor);
+                self.pass(&kernel.regions[*body].results, &data.results);
+            }
+            OpKind::WarpMap { axis: _, inits, body } => self.warps(op, actor, inits, *body),
+        }
+    }
+
+    /// Scalars go over a border, all at once.
+    fn pass(&mut self, from: &[Value], to: &[Value]) {
+        let kernel = self.kernel;
+        let values: Vec<Option<Val>> = from
+            .iter()
+            .map(|&v| kernel.ty(v).is_scalar().then(|| self.scalars.get(kernel, v)))
+            .collect();
+        for (x, &v) in values.into_iter().zip(to) {
+            match x {
+                Some(x) => self.scalars.set(v, x),
+                None => self.scalars.forget(v),
+            }
+        }
+    }
+
+    /// In a loop that only feeds, the first warp waits and issues; the others count.
+    fn in_loop(&self, op: Op, actor: Actor) -> Actor {
+        if self.allocation.feeding.loops[op] {
+            actor.leader()
+        } else {
+            actor
+        }
+    }
+
+    fn counted(
+        &mut self,
+        op: Op,
+        actor: Actor,
+        (lower, upper, reverse): (Value, Value, bool),
+        inits: &[Value],
+        body: Region,
+    ) {
+        let region = &self.kernel.regions[body];
+        let (first, rounds) = self.rounds(lower, upper);
+        let skipped = rounds.saturating_sub(self.max_rounds) / self.period * self.period;
+        self.shortened |= skipped > 0;
+        let before = (rounds - skipped).div_ceil(2);
+        let (carries, slices) = region.params[1..].split_at(inits.len());
+        self.pass(inits, carries);
+        let mut i = 0;
+        while i < rounds && !self.stopped {
+            if i == before {
+                i += skipped;
+            }
+            let at = if reverse { rounds - 1 - i } else { i };
+            self.scalars
+                .set(region.params[0], Val::Int(first.wrapping_add(at as i64)));
+            for &slice in slices {
+                self.scalars.forget(slice);
+            }
+            self.history.turns.push((op, Turn::Round(i)));
+            self.region(body, actor);
+            self.history.turns.pop();
+            self.pass(&region.results[..inits.len()], carries);
+            i += 1;
+        }
+        let (results, stacked) = self.kernel.ops[op].results.split_at(inits.len());
+        self.pass(carries, results);
+        for &r in stacked {
+            self.scalars.forget(r);
+        }
+    }
+
+    fn conditional(&mut self, op: Op, actor: Actor, inits: &[Value], cond: Region, body: Region) {
+        let (test, inner) = (&self.kernel.regions[cond], &self.kernel.regions[body]);
+        self.pass(inits, &test.params);
+        let mut i = 0;
+        while !self.stopped {
+            self.history.turns.push((op, Turn::Round(i)));
+            self.region(cond, actor);
+            self.pass(&test.results[1..], &inner.params);
+            let goes_on = self.goes_on(test.results[0], i);
+            if goes_on {
+                self.region(body, actor);
+                self.pass(&inner.results, &test.params);
+            }
+            self.history.turns.pop();
+            if !goes_on {
+                break;
+            }
+            i += 1;
+        }
+        self.pass(&inner.params, &self.kernel.ops[op].results);
+    }
+
+    /// The first index of a loop and the number of its rounds.
+    fn rounds(&mut self, lower: Value, upper: Value) -> (i64, u64) {
+        let kernel = self.kernel;
+        let (from, to) = (self.scalars.get(kernel, lower), self.scalars.get(kernel, upper));
+        let first = match from {
+            Val::Int(x) => x,
+            Val::Sym { .. } => kernel.facts(lower).lo.max(0),
+        };
+        if let (Val::Int(a), Val::Int(b)) = (from, to) {
+            return (a, b.saturating_sub(a).max(0) as u64);
+        }
+        let facts = kernel.facts(upper);
+        let fits = |n: &i64| {
+            let end = first.saturating_add(*n);
+            matches!(to, Val::Int(b) if b >= first)
+                || (facts.lo..=facts.hi).contains(&end)
+                    && (end == 0 || end.unsigned_abs().is_multiple_of(facts.divisor.max(1)))
+        };
+        let mut possible: Vec<i64> = UNKNOWN_ROUNDS.iter().copied().filter(fits).collect();
+        if possible.is_empty() {
+            possible.push(facts.lo.saturating_sub(first).clamp(0, 64));
+        }
+        let n = possible[self.choices.choose(possible.len())];
+        self.scalars.choose(from, first);
+        // Where the start was unknown, it is what leaves so many rounds.
+        let first = match to {
+            Val::Int(b) => b.saturating_sub(n),
+            Val::Sym { .. } => {
+                self.scalars.choose(to, first.saturating_add(n));
+                first
+            }
+        };
+        (first, n.max(0) as u64)
+    }
+
+    fn goes_on(&mut self, condition: Value, round: u64) -> bool {
+        match self.scalars.get(self.kernel, condition) {
+            Val::Int(x) => {
+                let capped = round >= self.max_rounds;
+                self.shortened |= capped && x != 0;
+                x != 0 && !capped
+            }
+            unknown @ Val::Sym { .. } => {
+                let more = [round < 2, round >= 2];
+                let n = if round < 3 { 2 } else { 1 };
+                let goes_on = round < 3 && more[self.choices.choose(n)];
+                self.scalars.choose(unknown, i64::from(goes_on));
+                goes_on
+            }
+        }
+    }
+
+    fn switch(&mut self, op: Op, actor: Actor, selector: Value, arms: &[Region]) {
+        let kernel = self.kernel;
+        let last = arms.len().saturating_sub(1);
+        let arm = match self.scalars.get(kernel, selector) {
+            Val::Int(x) => (x.max(0) as usize).min(last),
+            unknown @ Val::Sym { .. } => {
+                let facts = kernel.facts(selector);
+                let lo = (facts.lo.max(0) as usize).min(last);
+                let hi = (facts.hi.max(0) as usize).clamp(lo, last);
+                let arm = lo + self.choices.choose(hi - lo + 1);
+                self.scalars.choose(unknown, arm as i64);
+                arm
+            }
+        };
+        let Some(&region) = arms.get(arm) else { return };
+        self.history.turns.push((op, Turn::Arm(arm)));
+        self.region(region, actor);
+        self.history.turns.pop();
+        self.pass(&kernel.regions[region].results, &kernel.ops[op].results);
+    }
+
+    /// The warps of a region, one after the other: none of them is ordered before another.
+    fn warps(&mut self, op: Op, actor: Actor, inits: &[Value], body: Region) {
+        let kernel = self.kernel;
+        let region = &kernel.regions[body];
+        let outside: Vec<Option<Val>> = inits
+            .iter()
+            .map(|&v| kernel.ty(v).is_scalar().then(|| self.scalars.get(kernel, v)))
+            .collect();
+        self.regions_apart += 1;
+        let number = self.regions_apart;
+        for warp in 0..4u32 {
+            if actor.warps >> warp & 1 == 0 {
+                continue;
+            }
+            for (&p, x) in region.params.iter().zip(&outside) {
+                match x {
+                    Some(x) => self.scalars.set(p, *x),
+                    None => self.scalars.forget(p),
+                }
+            }
+            let one = Actor {
+                warps: 1 << warp,
+                apart: Some(number),
+            };
+            self.history.turns.push((op, Turn::Warp(warp)));
+            self.region(body, one);
+            self.history.turns.pop();
+        }
+        self.forget_results(op);
+    }
+}
