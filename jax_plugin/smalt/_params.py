@@ -15,7 +15,8 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
         enabled: Whether smalt compiles this kernel; None: as `smalt.enable()` and `smalt.enabled()` say.
         fp_contract: Whether `x * y + z` may become one `fma`; None: yes. With False, f32 arithmetic equals NumPy's.
         target: The architecture to compile for, e.g. "sm_90a"; None: the device's.
-        wait_timeout_ns: A wait that takes longer ends the kernel with a report; 0: waits spin for ever.
+        wait_timeout_ns: A wait that takes longer ends the kernel with a report; 0: waits spin for ever. In the emulator an
+            instruction of every warp counts as a nanosecond.
     """
 
     enabled: bool | None = None

@@ -160,6 +160,7 @@ struct Decoder<'a, H: Hooks> {
     accumulators: Vec<Vec<u16>>,
     mma_ops: Vec<MmaOp>,
     bulk_ops: Vec<BulkOp>,
+    timeouts: Vec<u64>,
     /// The guard that the code at the end is under, and its `GuardBegin`.
     open: Option<(Guard, usize)>,
     loc: Loc,
@@ -187,6 +188,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             accumulators: vec![],
             mma_ops: vec![],
             bulk_ops: vec![],
+            timeouts: vec![],
             open: None,
             loc: Loc::CALL_SITE,
             row: None,
@@ -223,6 +225,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             matmuls: self.matmuls,
             mma_ops: self.mma_ops,
             bulk_ops: self.bulk_ops,
+            timeouts: self.timeouts,
             communicates: self.communicates,
             min_ctas_per_sm: self.flat.min_ctas_per_sm,
             reallocates: self.reallocates,
@@ -1625,9 +1628,11 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         };
         self.mbarrier::<MbarrierWait>(addr, parity, scope as u16)
     }
-    fn mbarrier_wait_timeout(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>, _ns: &i64) -> Result<()> {
-        // Nothing takes time here: what would run out is a deadlock, which is reported better.
-        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cta as u16)
+    fn mbarrier_wait_timeout(&mut self, addr: &Addr<Reg>, parity: &Src<Reg>, ns: &i64) -> Result<()> {
+        self.mbarrier::<MbarrierWait>(addr, parity, Scope::Cta as u16)?;
+        self.timeouts.push(ns.unsigned_abs());
+        self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
+        Ok(())
     }
     fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;
