@@ -26,8 +26,12 @@ pub enum Fault {
     InvalidDescriptor,
     /// The machine lacks something: a driver, an assembler, a device that fits.
     Environment,
-    /// A launched or emulated kernel failed: out of bounds, deadlock, a driver error.
+    /// A launched or emulated kernel failed: out of bounds, a missing wait, a driver error.
     Execution,
+    /// It did not end: a deadlock, or more time than was allowed.
+    Timeout,
+    /// The user stopped it.
+    Interrupted,
     /// smalt is wrong.
     Internal,
 }
@@ -41,6 +45,8 @@ impl Fault {
             Fault::InvalidDescriptor => "InvalidDescriptor",
             Fault::Environment => "Environment",
             Fault::Execution => "Execution",
+            Fault::Timeout => "Timeout",
+            Fault::Interrupted => "Interrupted",
             Fault::Internal => "Internal",
         }
     }
@@ -108,9 +114,12 @@ impl fmt::Display for Error {
         match self.fault {
             Fault::Unsupported => write!(f, "not supported yet: {}", self.what)?,
             Fault::Internal => write!(f, "internal error of smalt (please report it): {}", self.what)?,
-            Fault::InvalidKernel | Fault::InvalidDescriptor | Fault::Environment | Fault::Execution => {
-                write!(f, "{}", self.what)?
-            }
+            Fault::InvalidKernel
+            | Fault::InvalidDescriptor
+            | Fault::Environment
+            | Fault::Execution
+            | Fault::Timeout
+            | Fault::Interrupted => write!(f, "{}", self.what)?,
         }
         if let Some(expected) = &self.expected {
             write!(f, "\n  expected: {expected}")?;

@@ -46,6 +46,8 @@ const UNSAFE: &[&str] = &[
     "runtime/host.rs",
     "runtime/call_site.rs",
     "runtime/artifact.rs",
+    // A signal handler.
+    "runtime/interrupt.rs",
     // Global memory is the host's; SIMD.
     "emulate/",
 ];

@@ -6,22 +6,37 @@
 from smalt import _requirements
 
 with _requirements.explained():
-    from smalt import _register
+    from smalt import _register, _runtime_errors
     from smalt._config import disable, enable, enabled
     from smalt._emulate import emulated
-    from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
+    from smalt._errors import (
+        CompileError,
+        Error,
+        ExecutionError,
+        Frame,
+        Internal,
+        Interrupted,
+        InvalidKernel,
+        Timeout,
+        Unsupported,
+    )
     from smalt._inspect import inspect
     from smalt._params import CompilerParams
     from smalt._register import descriptor
 
     _register.register()
+    _runtime_errors.install()
 
 __all__ = [
     "CompileError",
     "CompilerParams",
     "Error",
+    "ExecutionError",
+    "Frame",
     "Internal",
+    "Interrupted",
     "InvalidKernel",
+    "Timeout",
     "Unsupported",
     "descriptor",
     "disable",

@@ -1,4 +1,4 @@
-"""Who compiles Pallas:MGPU kernels: a JAX configuration state, so that it is part of every cache key.
+"""Who compiles Pallas:MGPU kernels: a state of JAX's, so that it is part of every cache key.
 
 Environment variables are read here and nowhere else in the package:
 
@@ -16,8 +16,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
 from smalt import _versions
 
 DEFAULT_TARGET = "sm_90a"
@@ -30,6 +28,7 @@ class Settings:
     enabled: bool = False
     pallas_call: bool = False  # take over pl.pallas_call(compiler_params=None) on CUDA
     device: str | None = None  # the emulated device
+    check: str | None = None  # what becomes of what the emulator's checker finds; None: as SMALT_CHECK says
 
 
 def _from_environment() -> Settings:
@@ -39,13 +38,12 @@ def _from_environment() -> Settings:
     return Settings(enabled=value in ("1", "true", "on"))
 
 
-_STATE = _versions.make_state("smalt_settings", _from_environment(), "Who compiles Pallas:MGPU kernels", Settings)
+_STATE = _versions.make_state(_from_environment())
 
 
 def settings() -> Settings:
     """The settings in force in this thread."""
-    value = _STATE.value
-    return value if isinstance(value, Settings) else Settings()
+    return _STATE.value  # type: ignore[no-any-return]
 
 
 def enable(*, pallas_call: bool = False) -> None:
@@ -67,7 +65,7 @@ def _global() -> Settings:
 
 
 def _update(value: Settings) -> None:
-    jax.config.update("smalt_settings", value)
+    _versions.set_global(_STATE, value)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,9 @@ DEVICES = {
     "B200": Device("NVIDIA B200", 148, "10.0", "sm_100a"),
 }
 
+# What becomes of what the checker finds, as the custom call's `flags` say it; 0: as SMALT_CHECK says.
+CHECKS = {"error": 1, "warn": 2, "off": 3}
+
 _LOCK = threading.Lock()
 _DEPTH = 0
 
@@ -37,17 +40,28 @@ def current() -> Device | None:
     return None if name is None else DEVICES[name]
 
 
+def flags() -> int:
+    """The custom call's `flags` in this scope."""
+    check = _config.settings().check
+    return 0 if check is None else CHECKS[check]
+
+
 @contextlib.contextmanager
-def emulated(device: str = "H100") -> Iterator[None]:
+def emulated(device: str = "H100", *, check: str | None = None) -> Iterator[None]:
     """Within the scope, JAX's questions about the GPU are answered for `device` ("H100", "H200", "B200").
 
     Kernels that ask at trace time (for the number of SMs, the architecture or the CUDA version), the shipped ones
     among them, then trace on a machine with no GPU, and smalt (enabled within the scope) runs them in its emulator.
+
+    What the emulator's checker finds (races, missing waits) is an error with `check="error"`, told on stderr once per
+    line with "warn", and not looked for with "off"; None: as the scope around says, else `SMALT_CHECK`, else an error.
     """
     if device not in DEVICES:
         raise ValueError(f"device: expected one of {', '.join(DEVICES)}, got {device!r}")
-    about = DEVICES[device]
-    settings = dataclasses.replace(_config.settings(), enabled=True, device=device)
+    if check is not None and check not in CHECKS:
+        raise ValueError(f"check: expected one of {', '.join(CHECKS)}, got {check!r}")
+    about, now = DEVICES[device], _config.settings()
+    settings = dataclasses.replace(now, enabled=True, device=device, check=check or now.check)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_config.scoped(settings))
         stack.enter_context(_versions.abstract_device_scope(about.kind, about.core_count, about.compute_capability))

@@ -1,10 +1,91 @@
-"""What smalt raises. All of them at lowering time, with the user's line in the text."""
+"""What smalt raises: while a kernel is lowered, and when it runs.
+
+Every error has the fields `fault`, `what`, `where`, `expected`, `got`, `remedy` and `frames`. What a run finds reaches
+Python through XLA, as a `jax.errors.JaxRuntimeError`; it is one of these classes too (`_runtime_errors.py`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """One place in the user's source."""
+
+    file: str
+    function: str
+    line: int
+    column: int
+
 
 class Error(Exception):
-    """Base of smalt's errors."""
+    """Base of smalt's errors.
+
+    Attributes:
+        report: What the library says, where it was the library that said it: the fields below, as a dictionary.
+    """
+
+    report: Mapping[str, Any] | None = None
+
+    @property
+    def fault(self) -> str:
+        """Whose fault it is: Unsupported, InvalidKernel, InvalidDescriptor, Environment, Execution, Timeout, Interrupted
+        or Internal."""
+        return str(self._field("fault") or _FAULTS.get(_public(type(self)), "InvalidKernel"))
+
+    @property
+    def what(self) -> str:
+        return str(self._field("what") or "")
+
+    @property
+    def where(self) -> str | None:
+        """The user's `file:line`; None where no line is at fault."""
+        frames = self.frames
+        return f"{frames[0].file}:{frames[0].line}" if frames else None
+
+    @property
+    def expected(self) -> str | None:
+        return self._field("expected")
+
+    @property
+    def got(self) -> str | None:
+        return self._field("got")
+
+    @property
+    def remedy(self) -> str | None:
+        return self._field("remedy")
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The user's line, helpers, callers: innermost first."""
+        if self.report is not None:
+            return tuple(Frame(f["file"], f["function"], f["line"], f["column"]) for f in self.report["frames"])
+        found = _FRAME.findall(self._text())
+        return tuple(Frame(file, function, int(line), 0) for file, line, function in found)
+
+    def _text(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def _field(self, name: str) -> str | None:
+        if self.report is not None:
+            return self.report.get(name)
+        return _parse(self._text()).get(name)
+
+
+# A message is `smalt: what`, then lines that begin with these words, then frames.
+_PART = re.compile(r"^  (expected|got|remedy|at|in|called from):? ", re.M)
+_FRAME = re.compile(r"^  (?:at|in|called from) (.+):(\d+) \((.*)\)$", re.M)
+
+
+def _parse(text: str) -> dict[str, str]:
+    """The parts of a message that Python wrote."""
+    parts = _PART.split(text)
+    what = parts[0].strip().removeprefix("smalt: ")
+    return {"what": what} | {name: body.rstrip("\n") for name, body in zip(parts[1::2], parts[2::2])}
 
 
 class Unsupported(Error, NotImplementedError):
@@ -20,4 +101,42 @@ class Internal(Error, RuntimeError):
 
 
 class CompileError(Error):
-    """The compiler's report: what, where, expected, got, and what to do."""
+    """What came to the compiler is no kernel, or the machine lacks what compiling or running takes."""
+
+
+class ExecutionError(Error, RuntimeError):
+    """A kernel failed while it ran: out of bounds, a missing wait, a driver's error."""
+
+
+class Timeout(ExecutionError):
+    """A kernel did not end: a deadlock, or more time than was allowed (`SMALT_TIMEOUT`, `wait_timeout_ns`)."""
+
+
+class Interrupted(Error, RuntimeError):
+    """The user stopped the emulator, and whoever waited was not the main thread (there it is a KeyboardInterrupt)."""
+
+
+# The library's names of faults.
+CLASSES: dict[str, type[Error]] = {
+    "Unsupported": Unsupported,
+    "InvalidKernel": InvalidKernel,
+    "InvalidDescriptor": CompileError,
+    "Environment": CompileError,
+    "Execution": ExecutionError,
+    "Timeout": Timeout,
+    "Interrupted": Interrupted,
+    "Internal": Internal,
+}
+_FAULTS = {"Unsupported": "Unsupported", "Internal": "Internal", "CompileError": "Environment"}
+_FAULTS |= {"ExecutionError": "Execution", "Timeout": "Timeout", "Interrupted": "Interrupted"}
+
+
+def _public(cls: type) -> str:
+    return next(c.__name__ for c in cls.__mro__ if c in (*CLASSES.values(), Error))
+
+
+def of_report(report: Mapping[str, Any]) -> Error:
+    """The library's report as an exception."""
+    error = CLASSES.get(report["fault"], CompileError)(report["message"])
+    error.report = report
+    return error

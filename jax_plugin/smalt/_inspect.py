@@ -38,6 +38,16 @@ class SharedMemory:
 
 
 @dataclasses.dataclass(frozen=True)
+class Note:
+    """What a pass says of a loop that looks as if it could do something about it, and that it leaves as it is."""
+
+    by: str  # the pass
+    what: str
+    why: str
+    at: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Phase:
     """A step of compilation."""
 
@@ -56,7 +66,8 @@ class KernelReport:
         cubin: The assembled code; None without an assembler, or if none was asked for.
         registers: Of one thread; None if nothing was assembled. So `spill_bytes`.
         occupancy: Blocks that a multiprocessor holds at once, and `limited_by` what.
-        phases: Serialising, the compiler's passes, assembling; with their times.
+        phases: Serialising, the compiler's passes, assembling; with their times. A pass that runs again is `name_2`.
+        notes: Why loops that look like candidates of `defer_drains` and `defer_epilogue` stay as they are.
         raw: The library's whole report.
     """
 
@@ -80,11 +91,13 @@ class KernelReport:
     layouts: tuple[Layout, ...]
     shared_memory: tuple[SharedMemory, ...]
     phases: tuple[Phase, ...]
+    notes: tuple[Note, ...]
     raw: dict[str, Any]
 
     @functools.cached_property
     def passes(self) -> dict[str, str]:
-        """The kernel's text after each pass: kernel IR, at the end PTX. Made when first asked for."""
+        """The kernel's text after each pass, by the names of `phases`: kernel IR, from "lower" on PTX in SSA form, at the
+        end PTX. Made when first asked for."""
         return dict(_native.show(self.descriptor, self.debug, self.target))
 
     @property
@@ -95,7 +108,7 @@ class KernelReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON; bytes in base64."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for name in ("layouts", "shared_memory", "phases"):
+        for name in ("layouts", "shared_memory", "phases", "notes"):
             fields[name] = [dataclasses.asdict(row) for row in fields[name]]
         fields["ir"] = self.passes
         return {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in fields.items()}
@@ -119,11 +132,15 @@ class KernelReport:
         buffers = [f"{b['role']} {b['text']}" for b in self.raw["buffers"]]
         lines.append(f"  buffers     {', '.join(buffers)}")
         total = sum(p.ms for p in self.phases)
-        lines.append(f"  time        {total:.2f} ms: " + ", ".join(f"{p.name} {p.ms:.2f}" for p in self.phases))
+        long = [p for p in self.phases if p.ms >= 0.02 * total]
+        rest = total - sum(p.ms for p in long)
+        times = [f"{p.name} {p.ms:.2f}" for p in long] + [f"{len(self.phases) - len(long)} others {rest:.2f}"]
+        lines.append(f"  time        {total:.2f} ms: {', '.join(times)}")
         smem = [(f"{r.offset:,}", f"{r.bytes:,}", r.what, _short(r.at)) for r in self.shared_memory]
         lines += _table("shared memory", ("offset", "bytes", "what", "at"), smem, right=2)
         layouts = [(r.what, r.type, r.choice, r.why, _short(r.at)) for r in self.layouts]
         lines += _table("layouts", ("of", "type", "choice", "why", "at"), layouts)
+        lines += _table("notes", ("by", "what", "why", "at"), [(n.by, n.what, n.why, _short(n.at)) for n in self.notes])
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -215,6 +232,7 @@ def _report(kernel: Any, assemble: bool) -> KernelReport:
         layouts=tuple(Layout(r["what"], r["type"], r["choice"], r["why"], r["at"]) for r in raw["notes"]["layouts"]),
         shared_memory=tuple(SharedMemory(r["offset"], r["bytes"], r["what"], r["at"]) for r in raw["shared_memory"]),
         phases=tuple(phases),
+        notes=tuple(Note(r["pass"], r["what"], r["why"], r["at"]) for r in raw["notes"]["passes"]),
         raw=raw,
     )
 

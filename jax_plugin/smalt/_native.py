@@ -9,12 +9,12 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from smalt import _errors
 
-CAPI_VERSION = 1
+CAPI_VERSION = 2
 _NAME = "libsmalt.dylib" if platform.system() == "Darwin" else "libsmalt.so"
 
 
@@ -35,8 +35,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "smalt_show": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Bytes))),
     "smalt_from_ptx": (_Bytes, (*_Input, ctypes.POINTER(_Handle))),
     "smalt_release": (None, (_Handle,)),
-    "smalt_report": (_Bytes, (_Handle,)),
-    "smalt_ptx": (_Bytes, (_Handle,)),
+    "smalt_report": (_Bytes, (_Handle, ctypes.POINTER(_Bytes))),
+    "smalt_ptx": (_Bytes, (_Handle, ctypes.POINTER(_Bytes))),
     "smalt_assemble": (_Bytes, (_Handle, ctypes.POINTER(_Bytes))),
     "smalt_assemble_in_background": (_Bytes, (_Handle,)),
     "smalt_run": (
@@ -62,8 +62,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             ctypes.POINTER(_Bytes),
         ),
     ),
-    "smalt_doctor": (_Bytes, ()),
-    "smalt_cache_stats": (_Bytes, ()),
+    "smalt_reported": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
+    "smalt_doctor": (_Bytes, (ctypes.POINTER(_Bytes),)),
+    "smalt_cache_stats": (_Bytes, (ctypes.POINTER(_Bytes),)),
 }
 
 
@@ -116,21 +117,21 @@ def _take(lib: ctypes.CDLL, owned: _Bytes) -> bytes:
 
 def _check(lib: ctypes.CDLL, result: _Bytes) -> None:
     if error := _take(lib, result):
-        _raise(json.loads(error))
+        raise _errors.of_report(_parsed("an error", error))
 
 
-_CLASSES: dict[str, type[_errors.Error]] = {
-    "Unsupported": _errors.Unsupported,
-    "InvalidKernel": _errors.InvalidKernel,
-    "Internal": _errors.Internal,
-}
+def _answer(lib: ctypes.CDLL, function: Callable[..., _Bytes], *arguments: Any) -> bytes:
+    """What a function of the C API writes to its last parameter."""
+    out = _Bytes()
+    _check(lib, function(*arguments, ctypes.byref(out)))
+    return _take(lib, out)
 
 
-def _raise(report: dict[str, Any]) -> NoReturn:
-    """Raises the library's report as one of smalt's errors; the report is its attribute `report`."""
-    error = _CLASSES.get(report["fault"], _errors.CompileError)(report["message"])
-    error.report = report  # type: ignore[attr-defined]
-    raise error
+def _parsed(what: str, text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as e:
+        raise _errors.Internal(f"smalt: internal error of smalt (please report it): {what} of the library is no JSON: {e}") from e
 
 
 class Artifact:
@@ -145,7 +146,7 @@ class Artifact:
 
     def report(self) -> dict[str, Any]:
         """Everything about the kernel: launch, buffers, phases, and registers, spills and warnings once assembled."""
-        report: dict[str, Any] = json.loads(_take(self._lib, self._lib.smalt_report(self._handle)))
+        report: dict[str, Any] = _parsed("a report", _answer(self._lib, self._lib.smalt_report, self._handle))
         return report
 
     @property
@@ -155,13 +156,11 @@ class Artifact:
 
     @property
     def ptx(self) -> str:
-        return _take(self._lib, self._lib.smalt_ptx(self._handle)).decode()
+        return _answer(self._lib, self._lib.smalt_ptx, self._handle).decode()
 
     def assemble(self) -> bytes | None:
         """The cubin; None where there is no assembler but the driver's."""
-        cubin = _Bytes()
-        _check(self._lib, self._lib.smalt_assemble(self._handle, ctypes.byref(cubin)))
-        return _take(self._lib, cubin) or None
+        return _answer(self._lib, self._lib.smalt_assemble, self._handle) or None
 
     def assemble_in_background(self) -> None:
         _check(self._lib, self._lib.smalt_assemble_in_background(self._handle))
@@ -177,18 +176,27 @@ class Artifact:
         """Times 10 * `batch` launches on a GPU; the arrays stay as they are."""
         return self._run(buffers, device, batch)
 
-    def emulate(self, buffers: Sequence[Any], schedule: str = "latest", seed: int = 0, threads: int = 0) -> dict[str, Any]:
-        """Runs in the emulator as `run` does, under a schedule: latest, earliest or seeded; on that many host threads."""
-        text = json.dumps({"schedule": schedule, "seed": seed, "threads": threads}).encode()
-        out = _Bytes()
-        _check(self._lib, self._lib.smalt_emulate(self._handle, *_pointers(buffers), text, len(text), ctypes.byref(out)))
-        report: dict[str, Any] = json.loads(_take(self._lib, out))
+    def emulate(
+        self,
+        buffers: Sequence[Any],
+        schedule: str = "latest",
+        seed: int = 0,
+        threads: int = 0,
+        check: str | None = None,
+    ) -> dict[str, Any]:
+        """Runs in the emulator as `run` does, under a schedule: latest, earliest or seeded; on that many host threads.
+
+        `check` is that of `smalt.emulated`.
+        """
+        options = {"schedule": schedule, "seed": seed, "threads": threads, "check": check}
+        text = json.dumps(options).encode()
+        answer = _answer(self._lib, self._lib.smalt_emulate, self._handle, *_pointers(buffers), text, len(text))
+        report: dict[str, Any] = _parsed("a run's report", answer)
         return report
 
     def _run(self, buffers: Sequence[Any], device: int, batch: int) -> dict[str, Any]:
-        out = _Bytes()
-        _check(self._lib, self._lib.smalt_run(self._handle, device, *_pointers(buffers), batch, ctypes.byref(out)))
-        report: dict[str, Any] = json.loads(_take(self._lib, out))
+        answer = _answer(self._lib, self._lib.smalt_run, self._handle, device, *_pointers(buffers), batch)
+        report: dict[str, Any] = _parsed("a run's report", answer)
         return report
 
 
@@ -216,10 +224,8 @@ def show(descriptor: bytes, debug: bytes, target: str, options: dict[str, Any] |
     """(pass, text) after each pass, from "import" to "print", whose text is the PTX; compiles anew."""
     lib = library()
     text = json.dumps({"target": target, **(options or {})}).encode()
-    out = _Bytes()
-    arguments = (descriptor, len(descriptor), debug, len(debug), text, len(text))
-    _check(lib, lib.smalt_show(*arguments, ctypes.byref(out)))
-    return [(name, shown) for name, shown in json.loads(_take(lib, out))]
+    answer = _answer(lib, lib.smalt_show, descriptor, len(descriptor), debug, len(debug), text, len(text))
+    return [(name, shown) for name, shown in _parsed("the passes", answer)]
 
 
 def from_ptx(
@@ -236,14 +242,25 @@ def from_ptx(
 
 def doctor() -> dict[str, Any]:
     lib = library()
-    report: dict[str, Any] = json.loads(_take(lib, lib.smalt_doctor()))
+    report: dict[str, Any] = _parsed("the doctor's report", _answer(lib, lib.smalt_doctor))
     return report
 
 
 def cache_stats() -> dict[str, int]:
     lib = library()
-    stats: dict[str, int] = json.loads(_take(lib, lib.smalt_cache_stats()))
+    stats: dict[str, int] = _parsed("the cache's state", _answer(lib, lib.smalt_cache_stats))
     return stats
+
+
+def is_loaded() -> bool:
+    return library.cache_info().currsize > 0
+
+
+def reported(text: str) -> dict[str, Any] | None:
+    """The error of a run that was reported to XLA with a message that stands in `text`; None if there is none."""
+    lib, message = library(), text.encode()
+    answer = _answer(lib, lib.smalt_reported, message, len(message))
+    return _parsed("an error", answer) if answer else None
 
 
 def xla_handler(number: int) -> int:

@@ -16,6 +16,7 @@ from smalt._descriptor import Kernel, serialize
 from smalt._errors import Error, Internal, InvalidKernel
 
 TARGET_NAME = "smalt_kernel"
+_TARGETS = (TARGET_NAME, "smalt_kernel_uncaptured")
 
 _LOCAL = threading.local()
 
@@ -24,6 +25,13 @@ def register() -> None:
     """Takes over the lowering of kernels and `pallas_call` on CPU and CUDA; while disabled the rules are JAX's own."""
     _versions.register_rule(_versions.mpmd_map_p, _mpmd_map_rule, ("cpu", "cuda"))
     _versions.register_rule(_versions.pallas_call_p, _pallas_call_rule, ("cpu", "cuda"))
+    # Whoever loads an exported program need not lower a kernel first. The descriptor has a version, and older ones stay
+    # readable (proto/descriptor.proto): that is the promise that JAX asks for.
+    _versions.promise_stable(_TARGETS)
+    with contextlib.suppress(ImportError):  # not built: said when a kernel is lowered
+        from smalt import _ffi
+
+        _ffi.register()
 
 
 def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
@@ -57,7 +65,7 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
         "debug": kernel.debug,
         "hash": kernel.hash,
         "target": target,
-        "flags": 0,
+        "flags": _emulate.flags(),
     }
     effects = _versions.has_effects(call)
     out = _versions.custom_call(ctx, TARGET_NAME, operands, results, attributes, aliases, effects)

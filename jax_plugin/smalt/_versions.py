@@ -19,11 +19,11 @@ from typing import Any
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
-from jax._src import config
 from jax._src import core as jax_core
 from jax._src import effects as jax_effects
 from jax._src import mesh as mesh_lib
 from jax._src import source_info_util
+from jax._src.export import _export
 from jax._src.interpreters import mlir as _mlir
 from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
@@ -381,21 +381,60 @@ def stop_answering() -> None:
 # ------------------------------------------------------------------------------------------ configuration
 
 
-def make_state(name: str, default: Any, help: str, kind: type) -> Any:
-    """A JAX configuration state that is part of the keys of JAX's jit, trace and lowering caches."""
+def make_state(default: Any) -> Any:
+    """A state that is part of the keys of JAX's jit, trace and lowering caches.
 
-    def validator(value: Any) -> None:
-        if not isinstance(value, kind):
-            raise ValueError(f"{name}: expected a {kind.__name__}, got {value!r}")
-
-    return config.string_or_object_state(
-        name, default, help, validator=validator, include_in_jit_key=True, include_in_trace_context=True
-    )
+    Not one of `jax.config`: those are absl flags and environment variables too, which only hold text.
+    """
+    return jax.make_user_context(default)
 
 
 def global_value(state: Any) -> Any:
     """A state's value outside all scopes."""
     return state.get_global()
+
+
+def set_global(state: Any, value: Any) -> None:
+    state.set_global(value)
+
+
+# ------------------------------------------------------------------------------------------ errors of runs
+
+RuntimeError_: Any = jax.errors.JaxRuntimeError
+"""What JAX raises when a custom call fails."""
+
+
+def choose_runtime_errors(find: Callable[[str], tuple[type[Exception], Any] | None]) -> None:
+    """For an error of XLA whose text `find` knows, an instance of its class, with its attributes, is raised.
+
+    C++ makes the exception by calling the class with text and code, like anybody else.
+    """
+    own = RuntimeError_.__new__
+    if getattr(own, "_smalt", False):
+        return
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is RuntimeError_ and args and isinstance(args[0], str) and (found := find(args[0])) is not None:
+            error = own(found[0], *args, **kwargs)
+            vars(error).update(found[1])
+            return error
+        return own(cls, *args, **kwargs)
+
+    new._smalt = True  # type: ignore[attr-defined]
+    RuntimeError_.__new__ = new
+
+
+# ------------------------------------------------------------------------------------------ export
+
+
+def promise_stable(targets: Iterable[str]) -> None:
+    """Lets `jax.export` export these custom calls: whoever loads the program later finds them understood.
+
+    JAX keeps the list; it has no public way to it but a flag at each call of `jax.export.export`.
+    """
+    known = getattr(_export, "_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE", None)
+    if isinstance(known, set):
+        known.update(targets)
 
 
 # ------------------------------------------------------------------------------------------ lowering

@@ -1,9 +1,10 @@
 //! The C API: plain functions for ctypes. `jax_plugin/smalt/_native.py` declares them; nothing else calls them.
 //!
 //! * Bytes come in as pointer and length, and go out as [`Bytes`], which the caller gives back to [`smalt_free`].
-//! * A function that can fail returns its error as JSON ([`LocatedError`](crate::runtime::LocatedError)) and empty
-//!   bytes on success; results go through out-parameters.
-//! * No panic leaves: a panic is an error like others.
+//! * A function returns its error as JSON ([`LocatedError`](crate::runtime::LocatedError)), and empty bytes on success;
+//!   results go through out-parameters.
+//! * No panic leaves: a panic is an error like others. So every function that does anything can fail, but for the two
+//!   that give back what the library made.
 use crate::error::Error;
 use crate::runtime::{self, Artifact, BufferSpec, CompileOptions, HostBuffer, Locations};
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 /// Raised with every incompatible change; the Python side checks it.
-pub const CAPI_VERSION: u32 = 1;
+pub const CAPI_VERSION: u32 = 2;
 
 /// Bytes that the library owns until [`smalt_free`]. Empty: null and 0.
 #[repr(C)]
@@ -61,15 +62,34 @@ fn from_json<'a, T: Deserialize<'a>>(what: &str, text: &'a [u8]) -> Result<T, Er
 }
 
 fn answer(locations: &Locations, body: impl FnOnce() -> Result<(), Error>) -> Bytes {
-    match runtime::contain_panics(body) {
-        Ok(()) => Bytes::EMPTY,
-        Err(error) => Bytes::new(json!(locations.locate(&error)).to_string()),
-    }
+    let Err(error) = runtime::contain_panics(body) else {
+        return Bytes::EMPTY;
+    };
+    // Locations come from outside, too: an error that cannot be located with them is told without.
+    let located = runtime::contain_panics(|| Ok(json!(locations.locate(&error)).to_string()));
+    Bytes::new(located.unwrap_or_else(|_| json!(Locations::default().locate(&error)).to_string()))
 }
 
-/// Text without a way to fail; a panic gives empty bytes.
-fn text(body: impl FnOnce() -> String) -> Bytes {
-    runtime::contain_panics(|| Ok(body())).map_or(Bytes::EMPTY, Bytes::new)
+/// [`answer`], with what `body` makes in `out`.
+///
+/// # Safety
+/// `out` is writable.
+unsafe fn answer_with<T: Into<Vec<u8>>>(
+    locations: &Locations,
+    out: *mut Bytes,
+    body: impl FnOnce() -> Result<T, Error>,
+) -> Bytes {
+    answer(locations, || {
+        let made = Bytes::new(body()?);
+        // SAFETY: as our caller promises.
+        unsafe { out.write(made) };
+        Ok(())
+    })
+}
+
+/// The locations in a debug table; none where it is damaged.
+fn locations(debug: &[u8]) -> Locations {
+    runtime::contain_panics(|| Ok(Locations::decode(debug))).unwrap_or_default()
 }
 
 #[unsafe(no_mangle)]
@@ -131,7 +151,7 @@ pub unsafe extern "C" fn smalt_compile(
             slice(options, options_len),
         )
     };
-    let locations = Locations::decode(debug);
+    let locations = locations(debug);
     answer(&locations.clone(), || {
         let options: CompileOptions = from_json("the options", options)?;
         let artifact = runtime::compile(descriptor, debug, &options)?;
@@ -163,14 +183,12 @@ pub unsafe extern "C" fn smalt_show(
             slice(options, options_len),
         )
     };
-    let locations = Locations::decode(debug);
-    answer(&locations, || {
+    let show = || {
         let options: CompileOptions = from_json("the options", options)?;
-        let shown = runtime::pipeline::show(descriptor, debug, &options)?;
-        // SAFETY: as our caller promises.
-        unsafe { out.write(Bytes::new(json!(shown).to_string())) };
-        Ok(())
-    })
+        Ok(json!(runtime::pipeline::show(descriptor, debug, &options)?).to_string())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&locations(debug), out, show) }
 }
 
 /// A kernel given as PTX text.
@@ -220,8 +238,11 @@ pub unsafe extern "C" fn smalt_release(handle: *mut Handle) {
     if !handle.is_null() {
         // SAFETY: made by `Box::into_raw`.
         let handle = unsafe { Box::from_raw(handle) };
-        // A panic while dropping leaks the rest, which is the better half of an abort.
+        // A panic while dropping leaks the rest, which is the better half of an abort. Nobody could be told: Python calls
+        // this when it collects the object.
         let _ = runtime::contain_panics(|| {
+            #[cfg(feature = "test-handlers")]
+            handle.artifact.provoke("release");
             drop(handle);
             Ok(())
         });
@@ -231,23 +252,31 @@ pub unsafe extern "C" fn smalt_release(handle: *mut Handle) {
 /// The artifact's report as JSON.
 ///
 /// # Safety
-/// `handle` is alive.
+/// `handle` is alive; `out` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smalt_report(handle: *const Handle) -> Bytes {
+pub unsafe extern "C" fn smalt_report(handle: *const Handle, out: *mut Bytes) -> Bytes {
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
-    text(|| handle.artifact.report(&handle.locations).to_string())
+    let report = || Ok(handle.artifact.report(&handle.locations).to_string());
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, report) }
 }
 
 /// The PTX text.
 ///
 /// # Safety
-/// `handle` is alive.
+/// `handle` is alive; `out` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smalt_ptx(handle: *const Handle) -> Bytes {
+pub unsafe extern "C" fn smalt_ptx(handle: *const Handle, out: *mut Bytes) -> Bytes {
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
-    text(|| handle.artifact.compiled.ptx.clone())
+    let text = || {
+        #[cfg(feature = "test-handlers")]
+        handle.artifact.provoke("ptx");
+        Ok(handle.artifact.compiled.ptx.clone())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, text) }
 }
 
 /// Assembles, if that was not done; `out` gets the cubin, or nothing where only the driver can assemble.
@@ -304,7 +333,7 @@ pub unsafe extern "C" fn smalt_run(
         // SAFETY: as our caller promises.
         let report = unsafe {
             match batch {
-                0 => runtime::run_on_host_data(&handle.artifact, device, &buffers)?,
+                0 => runtime::run_on_host_data(&handle.artifact, &handle.locations, device, &buffers)?,
                 _ => runtime::measure(&handle.artifact, device, &buffers, batch)?,
             }
         };
@@ -335,7 +364,8 @@ pub unsafe extern "C" fn smalt_emulate(
         // SAFETY: as our caller promises.
         let buffers = unsafe { host_buffers(count, data, lens) };
         // SAFETY: as our caller promises.
-        let report = unsafe { runtime::emulate_on_host_data(&handle.artifact, &buffers, &schedule)? };
+        let report =
+            unsafe { runtime::emulate_on_host_data(&handle.artifact, &handle.locations, &buffers, &schedule)? };
         // SAFETY: as our caller promises.
         unsafe { out.write(Bytes::new(report.to_string())) };
         Ok(())
@@ -356,16 +386,40 @@ unsafe fn host_buffers(count: usize, data: *const *mut u8, lens: *const usize) -
     (0..count).map(buffer).collect()
 }
 
-/// What works on this machine, as JSON.
+/// The error that was reported to XLA with a message that stands in `text`, as JSON; nothing where there is none.
+///
+/// # Safety
+/// `text` points to `len` bytes; `out` is writable.
 #[unsafe(no_mangle)]
-pub extern "C" fn smalt_doctor() -> Bytes {
-    text(|| runtime::doctor().to_string())
+pub unsafe extern "C" fn smalt_reported(text: *const u8, len: usize, out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    let text = unsafe { slice(text, len) };
+    let find = || {
+        let found = runtime::find_reported(&String::from_utf8_lossy(text));
+        Ok(found.map_or_else(String::new, |error| error.to_string()))
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, find) }
+}
+
+/// What works on this machine, as JSON.
+///
+/// # Safety
+/// `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_doctor(out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, || Ok(runtime::doctor().to_string())) }
 }
 
 /// The artifact cache's state, as JSON.
+///
+/// # Safety
+/// `out` is writable.
 #[unsafe(no_mangle)]
-pub extern "C" fn smalt_cache_stats() -> Bytes {
-    text(|| json!(runtime::stats()).to_string())
+pub unsafe extern "C" fn smalt_cache_stats(out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, || Ok(json!(runtime::stats()).to_string())) }
 }
 
 #[cfg(test)]
@@ -424,8 +478,10 @@ mod tests {
             take(unsafe { smalt_from_ptx(kernel.as_ptr(), kernel.len(), &mut handle) }),
             b""
         );
-        // SAFETY: the handle is alive.
-        let report: serde_json::Value = serde_json::from_slice(&take(unsafe { smalt_report(handle) })).unwrap();
+        let mut report = Bytes::EMPTY;
+        // SAFETY: the handle is alive and `report` is ours.
+        assert_eq!(take(unsafe { smalt_report(handle, &mut report) }), b"");
+        let report: serde_json::Value = serde_json::from_slice(&take(report)).unwrap();
         assert_eq!(
             (&report["launch"]["block"], &report["buffers"][0]["role"]),
             (&json!(128), &json!("mutable"))

@@ -99,7 +99,6 @@ impl Loaded {
                 "no CUDA context is current where a kernel is to be loaded",
             ));
         }
-        retire::clear(context);
         let device = DeviceInfo::current()?;
         if plan.smem_bytes > device.smem_per_block {
             return Err(Error::invalid("the kernel's shared memory does not fit")

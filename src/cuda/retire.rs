@@ -25,9 +25,14 @@ pub fn retire(context: sys::CUcontext, module: sys::CUmodule) {
     retired.push(Retired { context, module });
 }
 
-/// Called by every load, with `context` current. Unloads what has gathered for it, if that is much.
-pub fn clear(context: sys::CUcontext) {
+/// Called before every load, with no lock held. Unloads what has gathered for the current context, if that is much.
+pub fn clear() {
     let Ok(driver) = driver() else { return };
+    let mut context = std::ptr::null_mut();
+    // SAFETY: stores the current context, null if there is none.
+    if unsafe { (driver.ctx_get_current)(&mut context) } != SUCCESS || context.is_null() {
+        return;
+    }
     let mine = {
         let mut retired = RETIRED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if retired.iter().filter(|module| module.context == context).count() < PATIENCE {

@@ -1,6 +1,6 @@
 //! Running a kernel on host data, with no JAX around: replay of dumped kernels, file tests.
 use super::driver::{Driver, driver};
-use super::{Image, JitLog, Loaded, Plan, Resources};
+use super::{Image, JitLog, Loaded, Plan, Resources, retire};
 use crate::error::Error;
 use cudarc::driver::sys;
 use std::ptr;
@@ -28,6 +28,7 @@ pub struct Measured {
 pub fn measure(device: i32, plan: Plan, image: Image<'_>, buffers: &[&[u8]], batch: u32) -> Result<Measured, Error> {
     let driver = driver()?;
     let _context = Context::enter(driver, device)?;
+    retire::clear();
     let loaded = Loaded::load(plan, image)?;
     let memory = buffers
         .iter()
@@ -66,6 +67,7 @@ pub fn run(device: i32, plan: Plan, image: Image<'_>, buffers: &mut [&mut [u8]])
             .got(buffers.len().to_string()));
     }
     let _context = Context::enter(driver, device)?;
+    retire::clear();
     let loaded = Loaded::load(plan, image)?;
     let memory = buffers
         .iter()

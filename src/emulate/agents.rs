@@ -91,7 +91,8 @@ impl<H: Hooks> Machine<'_, H> {
     fn issue_load(&mut self, w: &mut Warp, load: BulkLoad) -> Result<(), Box<Error>> {
         for target in &load.targets {
             let landing = self.landing(&load, *target);
-            self.hooks.load_issued(w, &load.view, landing)?;
+            let verdict = self.hooks.load_issued(w, &load.view, landing);
+            self.judge_at(w, load.pc, verdict)?;
         }
         let now = match self.options.agents {
             AgentOrder::Earliest => true,
@@ -136,12 +137,12 @@ impl<H: Hooks> Machine<'_, H> {
             Source::Linear { address } => {
                 data.clear();
                 data.resize(load.bytes as usize, 0);
-                self.tell_global(w, &load.view, *address, load.bytes, Mode::Read)?;
+                self.tell_global(w, load.pc, &load.view, *address, load.bytes, Mode::Read)?;
                 tma::read_global(self.memory, *address, data, check)?;
             }
             Source::Shared { slot, offset } => {
                 self.check_defined(*slot, *offset, load.bytes)?;
-                self.tell_read(w, &load.view, *slot, *offset, load.bytes)?;
+                self.tell_read(w, load.pc, &load.view, *slot, *offset, load.bytes)?;
                 data.clear();
                 data.extend_from_slice(self.cta(*slot).smem.get(*offset, load.bytes));
             }
@@ -167,21 +168,20 @@ impl<H: Hooks> Machine<'_, H> {
             tma::scatter(smem, target.offset, swizzle, data);
             let landing = self.landing(load, *target);
             self.hooks.load_landed(landing);
-            self.hooks.sync(
-                w,
-                Sync::CompleteTx {
-                    slot: target.slot,
-                    offset: target.barrier,
-                    bytes: load.bytes,
-                },
-            )?;
+            let event = Sync::CompleteTx {
+                slot: target.slot,
+                offset: target.barrier,
+                bytes: load.bytes,
+            };
+            let verdict = self.hooks.sync(w, event);
+            self.judge_at(w, load.pc, verdict)?;
             self.complete_tx(target.slot, target.barrier, u64::from(load.bytes))?;
         }
         Ok(())
     }
 
-    fn tell_read(&mut self, w: &Warp, view: &View, slot: CtaSlot, offset: u32, bytes: u32) -> Verdict {
-        self.hooks.async_memory(
+    fn tell_read(&mut self, w: &Warp, pc: u32, view: &View, slot: CtaSlot, offset: u32, bytes: u32) -> Verdict {
+        let verdict = self.hooks.async_memory(
             w,
             view,
             Access {
@@ -190,11 +190,12 @@ impl<H: Hooks> Machine<'_, H> {
                 proxy: Proxy::Async,
                 mode: Mode::Read,
             },
-        )
+        );
+        self.judge_at(w, pc, verdict)
     }
 
-    fn tell_global(&mut self, w: &Warp, view: &View, address: u64, bytes: u32, mode: Mode) -> Verdict {
-        self.hooks.async_memory(
+    fn tell_global(&mut self, w: &Warp, pc: u32, view: &View, address: u64, bytes: u32, mode: Mode) -> Verdict {
+        let verdict = self.hooks.async_memory(
             w,
             view,
             Access {
@@ -203,7 +204,8 @@ impl<H: Hooks> Machine<'_, H> {
                 proxy: Proxy::Async,
                 mode,
             },
-        )
+        );
+        self.judge_at(w, pc, verdict)
     }
 
     /// Whether something has written what the async proxy is about to read.
@@ -262,7 +264,7 @@ impl<H: Hooks> Machine<'_, H> {
         let warp = self.warp_id(w);
         let (first, bytes) = tma::footprint(store.source, store.bytes, swizzle);
         self.check_defined(w.cta, first, bytes)
-            .and_then(|()| self.tell_read(w, &store.view, w.cta, first, bytes))
+            .and_then(|()| self.tell_read(w, store.pc, &store.view, w.cta, first, bytes))
             .map_err(|e| self.at_issue(e, warp, store.pc))?;
         let mut data = vec![];
         tma::gather(&self.cta(w.cta).smem, store.source, swizzle, store.bytes, &mut data);
@@ -276,7 +278,7 @@ impl<H: Hooks> Machine<'_, H> {
         self.memory_changed = true;
         let result = match &store.destination {
             Destination::Linear { address } => {
-                self.tell_global(w, &store.view, *address, store.bytes, Mode::Write)?;
+                self.tell_global(w, store.pc, &store.view, *address, store.bytes, Mode::Write)?;
                 tma::write_global(self.memory, *address, data)
             }
             Destination::Tensor { param, coords, reduce } => {

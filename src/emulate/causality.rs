@@ -1,4 +1,4 @@
-//! The checker that always runs: who may touch shared memory that asynchronous operations touch, and when.
+//! The checker: who may touch shared memory that asynchronous operations touch, and when.
 //!
 //! A vector clock per warp says what it has seen of the others ([`Clock`]); barriers hand clocks on. Against them hold:
 //! * what a bulk load writes: from its issue on nobody touches it who has not waited for its barrier, or synchronised with
@@ -10,21 +10,26 @@
 //! * a CTA's shared memory: outlives its peers' accesses;
 //! * ordinary loads and stores: something orders a warp's load after another warp's store, and a store after a load.
 //!
+//! A finding changes nothing: what happens is noted all the same, so that a run may go on after it ([`Check::Warn`](super::options::Check::Warn)).
+//!
 //! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
 //! loads write per 16 bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a warp are one,
 //! a release counts at every scope, global memory is not watched.
 use super::clock::{Clock, View};
 use super::history::{Barrier, Handover, History, IN_FLIGHT, REMEMBERED, granules, is_dense, lines_of, touch};
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
+use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::modifier::{LoadSem, ProxyFence};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The checker.
 pub struct Causality {
     shape: Shape,
+    names: Arc<Names>,
     /// Warps of a cluster.
     warps: usize,
     clocks: Vec<Rc<Clock>>,
@@ -102,8 +107,8 @@ impl Causality {
         if let Some(load) = load {
             error = error
                 .expected(format!(
-                    "a wait on the mbarrier at shared offset {} before, by this warp or by one that it then synchronised with",
-                    load.barrier
+                    "a wait on the {} before, by this warp or by one that it then synchronised with",
+                    self.names.mbarrier(load.barrier)
                 ))
                 .got(format!(
                     "shared bytes {}..{}, of {}..{} of the load at {}",
@@ -229,16 +234,15 @@ impl Causality {
         if touched != 0 {
             note(line, touched);
         }
-        if let Some((line, mask, who)) = conflict {
-            return Err(match who {
-                None => self.unseen(verb(mode), w.cta, line, mask, seen),
-                Some(other) => self.race(verb(mode), w.cta, line, mask, first + other),
-            });
+        let peer = match peers {
+            0 => Ok(()),
+            _ => self.peer_lanes(w, addresses, offset, peers, bytes, mode),
+        };
+        match conflict {
+            None => peer,
+            Some((line, mask, None)) => Err(self.unseen(verb(mode), w.cta, line, mask, seen)),
+            Some((line, mask, Some(other))) => Err(self.race(verb(mode), w.cta, line, mask, first + other)),
         }
-        if peers != 0 {
-            return self.peer_lanes(w, addresses, offset, peers, bytes, mode);
-        }
-        Ok(())
     }
 
     /// The same for lanes whose addresses are in peers.
@@ -253,6 +257,7 @@ impl Causality {
         mode: Mode,
     ) -> Verdict {
         let id = self.id(w);
+        let mut verdict = Ok(());
         for i in lanes(mask) {
             let address = addresses[i].wrapping_add(offset as u32);
             let rank = (address >> RANK_SHIFT).wrapping_sub(1);
@@ -263,12 +268,12 @@ impl Causality {
             let at = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
             let seen = self.clocks[id].seen()[self.loads_of(slot)];
             let (line, mask) = ((at >> 7) as usize, granules(at, bytes));
-            if !self.histories[slot.0 as usize].is_seen(line, mask, seen) {
-                return Err(self.unseen(verb(mode), slot, line, mask, seen));
+            if verdict.is_ok() && !self.histories[slot.0 as usize].is_seen(line, mask, seen) {
+                verdict = Err(self.unseen(verb(mode), slot, line, mask, seen));
             }
             self.visit(w, slot);
         }
-        Ok(())
+        verdict
     }
 
     /// A warp uses the memory of a peer.
@@ -293,14 +298,15 @@ impl Causality {
         let first = self.first_component(slot);
         let (warps, own, index) = (self.shape.warps_per_cta as usize, slot == w.cta, w.index as usize);
         let history = &mut self.histories[slot.0 as usize];
+        let (mut unseen, mut unfenced) = (None, None);
         for (line, mask) in lines {
             if !history.is_seen(line, mask, seen) {
-                return Err(self.unseen("the async proxy reads", slot, line, mask, seen));
+                unseen.get_or_insert((line, mask));
             }
             for column in lanes(history.writers[line]) {
                 let write = history.writes[line * warps + column];
                 if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
-                    return Err(self.unfenced("the async proxy reads", view, slot, line, write, mask, column));
+                    unfenced.get_or_insert((line, write, mask, column));
                 }
             }
             if own {
@@ -308,7 +314,13 @@ impl Causality {
                 history.readers[line] |= 1 << index;
             }
         }
-        Ok(())
+        match (unseen, unfenced) {
+            (None, None) => Ok(()),
+            (Some((line, mask)), _) => Err(self.unseen("the async proxy reads", slot, line, mask, seen)),
+            (None, Some((line, write, mask, column))) => {
+                Err(self.unfenced("the async proxy reads", view, slot, line, write, mask, column))
+            }
+        }
     }
 
     /// A write of a warp that an asynchronous operation may not have seen.
@@ -348,7 +360,7 @@ impl Causality {
     }
 
     /// Whether the warp may use a barrier; `far`: from a peer, or by the async proxy.
-    fn check_barrier(&mut self, w: &Warp, slot: CtaSlot, offset: u32, far: bool) -> Verdict {
+    fn check_barrier(&self, w: &Warp, slot: CtaSlot, offset: u32, far: bool) -> Verdict {
         let own = self.component(w);
         let clock = &self.clocks[self.id(w)];
         let Some(barrier) = self.histories[slot.0 as usize].barriers.get(&offset) else {
@@ -358,7 +370,8 @@ impl Causality {
             let who = self.name(barrier.by, w.cta);
             return Err(Box::new(
                 execution(format!(
-                    "a use of the mbarrier at shared offset {offset} that nothing orders after its mbarrier.init"
+                    "a use of the {} that nothing orders after its mbarrier.init",
+                    self.names.mbarrier(offset)
                 ))
                 .expected(format!(
                     "{} between the initialisation by {who} and the use",
@@ -374,11 +387,48 @@ impl Causality {
         if far && !barrier.published && clock.fenced()[barrier.by] < barrier.at {
             return Err(Box::new(
                 execution(format!(
-                    "a use of the mbarrier at shared offset {offset} by the async proxy or a peer, which may not see that it was initialised"
+                    "a use of the {} by the async proxy or a peer, which may not see that it was initialised",
+                    self.names.mbarrier(offset)
                 ))
                 .expected("fence.mbarrier_init after mbarrier.init, by the thread that executed it")
                 .remedy("fence.mbarrier_init.release.cluster, then a barrier"),
             ));
+        }
+        Ok(())
+    }
+
+    /// Whether a bulk load may write its destination.
+    fn check_load(&self, w: &Warp, view: &Clock, landing: Landing) -> Verdict {
+        let slot = landing.slot;
+        self.check_barrier(w, slot, landing.barrier, true)?;
+        let seen = view.seen()[self.loads_of(slot)];
+        let first = self.first_component(slot);
+        let warps = self.shape.warps_per_cta as usize;
+        let history = &self.histories[slot.0 as usize];
+        for (line, mask) in lines_of(landing.offset, landing.bytes) {
+            if !history.is_seen(line, mask, seen) {
+                return Err(self.unseen("a bulk load overwrites", slot, line, mask, seen));
+            }
+            for column in lanes(history.writers[line]) {
+                let write = history.writes[line * warps + column];
+                if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
+                    return Err(self.unfenced("a bulk load overwrites", view, slot, line, write, mask, column));
+                }
+            }
+            for column in lanes(history.readers[line]) {
+                let read = history.reads[line * warps + column];
+                if read as u32 & mask != 0 && (read >> 32) as u32 > view.seen()[first + column] {
+                    let who = self.name(first + column, w.cta);
+                    return Err(Box::new(
+                        execution("a bulk load overwrites shared memory that is still read, as far as its issuer knows")
+                            .expected(format!(
+                                "{who} to have arrived at a barrier after it read (or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
+                            ))
+                            .got(format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes))
+                            .remedy("release the slot (`barrier_arrive`) after its last use, and wait for that (`barrier_wait`) before it is refilled; if the read was meant for what this load brings, wait for the load first"),
+                    ));
+                }
+            }
         }
         Ok(())
     }
@@ -405,13 +455,14 @@ fn verb(mode: Mode) -> &'static str {
 impl Hooks for Causality {
     const LISTENS: bool = true;
 
-    fn new(shape: Shape) -> Causality {
+    fn new(shape: Shape, names: Arc<Names>) -> Causality {
         let warps = (shape.cluster_size * shape.warps_per_cta) as usize;
         let width = warps + shape.cluster_size as usize;
         let all = shape.clusters as usize * warps;
         let ctas = shape.clusters * shape.cluster_size;
         Causality {
             shape,
+            names,
             warps,
             clocks: (0..all).map(|_| Rc::new(Clock::new(width))).collect(),
             fenced: vec![false; all],
@@ -504,38 +555,8 @@ impl Hooks for Causality {
 
     fn load_issued(&mut self, w: &Warp, view: &View, landing: Landing) -> Verdict {
         let Some(view) = view else { return Ok(()) };
-        let slot = landing.slot;
-        self.check_barrier(w, slot, landing.barrier, true)?;
-        let seen = view.seen()[self.loads_of(slot)];
-        let first = self.first_component(slot);
-        let warps = self.shape.warps_per_cta as usize;
-        let history = &self.histories[slot.0 as usize];
-        for (line, mask) in lines_of(landing.offset, landing.bytes) {
-            if !history.is_seen(line, mask, seen) {
-                return Err(self.unseen("a bulk load overwrites", slot, line, mask, seen));
-            }
-            for column in lanes(history.writers[line]) {
-                let write = history.writes[line * warps + column];
-                if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
-                    return Err(self.unfenced("a bulk load overwrites", view, slot, line, write, mask, column));
-                }
-            }
-            for column in lanes(history.readers[line]) {
-                let read = history.reads[line * warps + column];
-                if read as u32 & mask != 0 && (read >> 32) as u32 > view.seen()[first + column] {
-                    let who = self.name(first + column, w.cta);
-                    return Err(Box::new(
-                        execution("a bulk load overwrites shared memory that is still read, as far as its issuer knows")
-                            .expected(format!(
-                                "{who} to have arrived at a barrier after it read (or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
-                            ))
-                            .got(format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes))
-                            .remedy("release the slot (`barrier_arrive`) after its last use, and wait for that (`barrier_wait`) before it is refilled; if the read was meant for what this load brings, wait for the load first"),
-                    ));
-                }
-            }
-        }
-        let history = &mut self.histories[slot.0 as usize];
+        let verdict = self.check_load(w, view, landing);
+        let history = &mut self.histories[landing.slot.0 as usize];
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
             // Whoever touches the line later comes after this load, and so after those.
             if mask == u32::MAX {
@@ -544,7 +565,7 @@ impl Hooks for Causality {
             history.land(line, mask, IN_FLIGHT);
         }
         history.flying.push(landing);
-        Ok(())
+        verdict
     }
 
     fn load_landed(&mut self, landing: Landing) {
@@ -570,6 +591,7 @@ impl Hooks for Causality {
     fn sync(&mut self, w: &Warp, event: Sync) -> Verdict {
         let width = self.width();
         let id = self.id(w);
+        let mut verdict = Ok(());
         match event {
             Sync::BarrierInit { slot, offset } => {
                 let by = self.component(w);
@@ -586,16 +608,16 @@ impl Hooks for Causality {
                 self.histories[slot.0 as usize].barriers.remove(&offset);
             }
             Sync::Arrive { slot, offset, .. } => {
-                self.check_barrier(w, slot, offset, slot != w.cta)?;
+                verdict = self.check_barrier(w, slot, offset, slot != w.cta);
                 self.visit(w, slot);
                 if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
                     barrier.phases.arriving.join(&self.clocks[id]);
                     self.tick(w);
                 }
             }
-            Sync::ExpectTx { slot, offset, .. } => self.check_barrier(w, slot, offset, slot != w.cta)?,
+            Sync::ExpectTx { slot, offset, .. } => verdict = self.check_barrier(w, slot, offset, slot != w.cta),
             Sync::Waited { slot, offset, .. } => {
-                self.check_barrier(w, slot, offset, slot != w.cta)?;
+                verdict = self.check_barrier(w, slot, offset, slot != w.cta);
                 if let Some(barrier) = self.histories[slot.0 as usize].barriers.get(&offset) {
                     Rc::make_mut(&mut self.clocks[id]).join(&barrier.phases.passed);
                 }
@@ -656,7 +678,7 @@ impl Hooks for Causality {
             | Sync::BulkCommit
             | Sync::BulkWaited { .. } => {}
         }
-        Ok(())
+        verdict
     }
 
     fn phase_completes(&mut self, slot: CtaSlot, offset: u32) {

@@ -163,6 +163,7 @@ struct Decoder<'a, H: Hooks> {
     mma_ops: Vec<MmaOp>,
     bulk_ops: Vec<BulkOp>,
     checks: Vec<IndexCheck>,
+    timeouts: Vec<u64>,
     /// The guard that the code at the end is under, and its `GuardBegin`.
     open: Option<(Guard, usize)>,
     loc: Loc,
@@ -191,6 +192,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             mma_ops: vec![],
             bulk_ops: vec![],
             checks: vec![],
+            timeouts: vec![],
             open: None,
             loc: Loc::CALL_SITE,
             row: None,
@@ -228,6 +230,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             mma_ops: self.mma_ops,
             bulk_ops: self.bulk_ops,
             checks: self.checks,
+            timeouts: self.timeouts,
             communicates: self.communicates,
             min_ctas_per_sm: self.flat.min_ctas_per_sm,
             reallocates: self.reallocates,
@@ -1668,10 +1671,12 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         acquire: &Acquire,
         addr: &Addr<Reg>,
         parity: &Src<Reg>,
-        _ns: &i64,
+        ns: &i64,
     ) -> Result<()> {
-        // Nothing takes time here: what would run out is a deadlock, which is reported better.
-        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)
+        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)?;
+        self.timeouts.push(ns.unsigned_abs());
+        self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
+        Ok(())
     }
     fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;

@@ -47,7 +47,7 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
                 list.join(", "),
                 origin.loc,
                 origin.name(),
-                wait_name(wait)
+                wait_name(m, wait)
             );
         }
         let mut barriers: Vec<_> = cta.barriers.iter().collect();
@@ -55,7 +55,8 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
         for (offset, b) in barriers {
             let _ = writeln!(
                 text,
-                "  mbarrier at shared offset {offset}: phase {} (parity {}), {} of {} arrivals to come, {} bytes to come",
+                "  {}: phase {} (parity {}), {} of {} arrivals to come, {} bytes to come",
+                m.options.names.mbarrier(*offset),
                 b.phase,
                 b.phase & 1,
                 b.pending,
@@ -87,7 +88,7 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
         let _ = writeln!(text, "and {} more CTAs", described - CTAS);
     }
     let mut error = Error::new(
-        Fault::Execution,
+        Fault::Timeout,
         "deadlock: every warp waits, and nothing is in flight that could wake one",
     )
     .expected("every phase that is waited for to get its arrivals (num_arrivals) and the bytes of its copies")
@@ -97,17 +98,54 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
     error
 }
 
-fn wait_name(wait: Wait) -> String {
+/// A wait on an mbarrier has outlasted `wait_timeout_ns`, while other warps run.
+pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
+    let w = m.warps[warp as usize]
+        .as_ref()
+        .expect("a warp that waits is in its place");
+    let Wait::Mbarrier { slot, offset, .. } = w.wait else {
+        return Error::internal("a bounded wait for something else than an mbarrier");
+    };
+    let error = Error::new(
+        Fault::Timeout,
+        format!(
+            "a wait lasted longer than wait_timeout_ns ({}, warp {})",
+            m.cta_name(w.cta),
+            w.index
+        ),
+    );
+    let error = match m.cta(slot).barriers.get(&offset) {
+        Some(barrier) => error.got(format!(
+            "{}; {} of {} arrivals and {} bytes are still to come",
+            wait_name(m, w.wait),
+            barrier.pending,
+            barrier.expected,
+            barrier.tx
+        )),
+        None => error.got(wait_name(m, w.wait)),
+    };
+    error
+        .expected("the phase to complete in time (an instruction of each warp counts as a nanosecond)")
+        .remedy("look for the arrival or the copy that is missing, or for a loop that keeps another warp from it")
+        .at(m.program.origins[w.pc as usize].loc)
+}
+
+fn wait_name<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> String {
+    let names = &m.options.names;
     match wait {
         Wait::No => "runs".into(),
         Wait::Mbarrier { offset, parity, .. } => {
-            format!("wait for the phase of parity {parity} of the mbarrier at shared offset {offset}")
+            format!(
+                "wait for the phase of parity {parity} of the {}",
+                names.mbarrier(offset)
+            )
         }
         Wait::Named { id, .. } => format!("wait at barrier {id}"),
         Wait::Cluster { .. } => "wait at the cluster barrier".into(),
         Wait::Global { address, value } => {
             let (buffer, offset) = ((address >> 40).wrapping_sub(1), address & ((1 << 40) - 1));
-            format!("wait for the word at byte {offset} of buffer {buffer} to be at least {value}")
+            let buffer = names.buffer(buffer as usize);
+            format!("wait for the word at byte {offset} of {buffer} to be at least {value}")
         }
         Wait::Registers { wanted } => format!("wait for {wanted} registers per thread"),
         Wait::Poll => "poll".into(),

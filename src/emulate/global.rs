@@ -2,6 +2,8 @@
 //!
 //! Buffer i starts at `(i + 1) << 40`, whatever its host address: runs are deterministic, neighbours are a terabyte apart,
 //! and an address names its buffer. Pointers taken by `param_addr` (tensor maps) have their own range.
+use super::options::Names;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What a buffer holds before the launch.
@@ -52,6 +54,7 @@ struct Mapped {
 /// The buffers of one launch.
 pub struct GlobalMemory {
     buffers: Vec<Mapped>,
+    names: Arc<Names>,
 }
 
 // SAFETY: the pointers are to buffers that whoever called `new` lends for the launch. CTAs access them from several threads
@@ -61,12 +64,13 @@ unsafe impl Send for GlobalMemory {}
 unsafe impl Sync for GlobalMemory {}
 
 impl GlobalMemory {
-    /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation if `track` says so.
+    /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation if `track` says so. `names` is for
+    /// messages.
     ///
     /// # Safety
     /// Each `ptr` must be valid for reads and writes of `len` bytes for the life of the result, and nothing else may access
     /// them meanwhile. Buffers may be the same (aliased results), not partly overlapping.
-    pub unsafe fn new(buffers: &[HostBuffer], track: bool) -> GlobalMemory {
+    pub unsafe fn new(buffers: &[HostBuffer], track: bool, names: Arc<Names>) -> GlobalMemory {
         let buffers = buffers
             .iter()
             .map(|b| {
@@ -83,7 +87,7 @@ impl GlobalMemory {
                 }
             })
             .collect();
-        GlobalMemory { buffers }
+        GlobalMemory { buffers, names }
     }
 
     /// The address of a buffer.
@@ -141,12 +145,14 @@ impl GlobalMemory {
     /// What is at an address, in words.
     pub fn describe(&self, address: u64) -> String {
         let (index, offset) = split(address);
+        let name = |index: usize| self.names.buffer(index);
         match self.buffers.get(index) {
-            Some(b) if offset < b.len => format!("byte {offset} of buffer {index}, which has {} bytes", b.len),
+            Some(b) if offset < b.len => format!("byte {offset} of {}, which has {} bytes", name(index), b.len),
             Some(b) if offset < 1 << 39 => {
                 format!(
-                    "{} bytes beyond buffer {index}, which has {} bytes",
+                    "{} bytes beyond {}, which has {} bytes",
                     offset - b.len,
+                    name(index),
                     b.len
                 )
             }
@@ -154,8 +160,8 @@ impl GlobalMemory {
                 Some(b) => {
                     let before = (1u64 << BUFFER_SHIFT) - offset;
                     format!(
-                        "{before} bytes before buffer {}, which has {} bytes",
-                        index.wrapping_add(1),
+                        "{before} bytes before {}, which has {} bytes",
+                        name(index.wrapping_add(1)),
                         b.len
                     )
                 }

@@ -2,12 +2,14 @@
 //!
 //! Instruction methods call only these; [`NoCheck`] compiles to nothing. [`super::causality`] is the checker that runs.
 use super::clock::View;
+use super::options::Names;
 use super::shared::CtaSlot;
 use super::warp::Warp;
 use crate::error::{Error, Loc};
 use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope, StoreSem};
+use std::sync::Arc;
 
-/// What a checker says.
+/// What a checker says of an event. The event happens all the same, and the checker has noted it: the run may go on.
 pub type Verdict = Result<(), Box<Error>>;
 
 /// What a checker knows of a machine.
@@ -173,7 +175,8 @@ pub struct Landing {
 pub trait Hooks: 'static {
     /// Whether it wants to know anything at all.
     const LISTENS: bool;
-    fn new(shape: Shape) -> Self;
+    /// `names` is for messages.
+    fn new(shape: Shape, names: Arc<Names>) -> Self;
     #[inline(always)]
     fn cluster_starts(&mut self, _cluster: u32) {}
     #[inline(always)]
@@ -233,7 +236,7 @@ pub struct NoCheck;
 
 impl Hooks for NoCheck {
     const LISTENS: bool = false;
-    fn new(_: Shape) -> NoCheck {
+    fn new(_: Shape, _: Arc<Names>) -> NoCheck {
         NoCheck
     }
 }

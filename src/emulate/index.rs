@@ -5,6 +5,7 @@
 //! GPU's assembler skips it, and here it is executed.
 use super::hooks::Hooks;
 use super::machine::Machine;
+use super::options::Names;
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
@@ -36,14 +37,14 @@ impl<H: Hooks> Body<H> for CheckIndex {
                 IntType::S16 | IntType::S32 => i128::from(w.read::<u32>(u.a)[lane] as i32),
             };
             if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
-                return m.fail(outside(&check, index));
+                return m.fail(outside(&check, index, &m.options.names));
             }
         }
         Flow::Next
     }
 }
 
-fn outside(check: &IndexCheck, index: i128) -> Error {
+fn outside(check: &IndexCheck, index: i128, names: &Names) -> Error {
     let IndexCheck {
         place,
         dim,
@@ -52,9 +53,9 @@ fn outside(check: &IndexCheck, index: i128) -> Error {
         ..
     } = *check;
     let whose = match check.of {
-        Indexed::Buffer => format!("buffer {place}, which"),
-        Indexed::Shared => format!("shared memory at shared offset {place}, which"),
-        Indexed::Barriers => format!("barriers at shared offset {place}, which"),
+        Indexed::Buffer => format!("{}, which", names.buffer(place as usize)),
+        Indexed::Shared => format!("shared memory{}, which", names.shared(place as u32)),
+        Indexed::Barriers => format!("barriers{}, which", names.shared(place as u32)),
     };
     let (expected, got) = if size == 1 {
         (

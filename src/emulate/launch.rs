@@ -3,7 +3,7 @@ use super::float_environment::IeeeMode;
 use super::global::{GlobalMemory, HostBuffer};
 use super::hooks::Hooks;
 use super::machine::Machine;
-use super::options::{Options, Report};
+use super::options::{Options, Report, Watch};
 use super::program::Program;
 use super::{residency, tma};
 use crate::error::{Error, Result};
@@ -15,15 +15,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// Kernels whose CTAs may see each other's writes run on one host thread, with as many CTAs resident as the modelled machine
 /// holds; of all others each cluster runs by itself, on as many threads as the options allow. Either way the result does
-/// not depend on the number of threads.
+/// not depend on the number of threads. `watch` may end the run at any time.
 ///
 /// # Safety
 /// Every buffer must be valid for reads and writes of its length, and nothing else may access it during the call. Buffers may
 /// be the same, not partly overlapping.
-pub unsafe fn run<H: Hooks>(program: &Program<H>, buffers: &[HostBuffer], options: &Options) -> Result<Report> {
+pub unsafe fn run<H: Hooks>(
+    program: &Program<H>,
+    buffers: &[HostBuffer],
+    options: &Options,
+    watch: &dyn Watch,
+) -> Result<Report> {
     let resident = residency::run(program, options)?;
     // SAFETY: the caller's promise.
-    let memory = unsafe { GlobalMemory::new(buffers, options.check_undefined) };
+    let memory = unsafe { GlobalMemory::new(buffers, options.check_undefined, options.names.clone()) };
     for param in &program.launch.params {
         let buffer = match param {
             EntryParam::Pointer { buffer } => *buffer,
@@ -61,7 +66,7 @@ pub unsafe fn run<H: Hooks>(program: &Program<H>, buffers: &[HostBuffer], option
     if program.communicates {
         let _mode = IeeeMode::enter();
         let clusters = u64::from(resident).min(total) as u32;
-        let mut machine = Machine::new(program, &memory, options, clusters);
+        let mut machine = Machine::new(program, &memory, options, watch, clusters);
         machine.run(&mut || take())?;
         report.steps = machine.clock;
         return Ok(report);
@@ -69,7 +74,7 @@ pub unsafe fn run<H: Hooks>(program: &Program<H>, buffers: &[HostBuffer], option
     let threads = (options.threads.max(1) as u64).min(total);
     let worker = || {
         let _mode = IeeeMode::enter();
-        let mut machine = Machine::new(program, &memory, options, 1);
+        let mut machine = Machine::new(program, &memory, options, watch, 1);
         let result = machine.run(&mut || take());
         (machine.clock, result)
     };

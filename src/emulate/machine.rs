@@ -6,19 +6,21 @@ use super::agents::Agents;
 use super::barrier::{ClusterBarrier, Mbarrier, Misuse, Named};
 use super::global::GlobalMemory;
 use super::hooks::{Hooks, Shape, Sync, Verdict};
-use super::options::Options;
+use super::options::{Check, Options, Position, Watch};
 use super::program::Program;
 use super::rng::Rng;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE, Shared};
 use super::uop::Flow;
 use super::warp::{Wait, Warp};
 use super::wgmma::TensorUnit;
-use crate::error::{Error, Fault};
-use rustc_hash::FxHashMap;
+use crate::error::{Error, Fault, Loc};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
 /// Micro-ops that a warp runs before the others go first.
 const QUANTUM: u64 = 1 << 20;
+/// Turns of warps between two looks at the clock: a turn may be as short as one micro-op.
+const TURNS: u32 = 64;
 
 /// A resident CTA.
 pub struct Cta {
@@ -50,6 +52,7 @@ pub struct Machine<'a, H: Hooks> {
     pub program: &'a Program<H>,
     pub memory: &'a GlobalMemory,
     pub options: &'a Options,
+    watch: &'a dyn Watch,
     pub ctas: Vec<Cta>,
     pub clusters: Vec<Cluster>,
     pub warps: Vec<Option<Box<Warp>>>,
@@ -70,6 +73,15 @@ pub struct Machine<'a, H: Hooks> {
     pub clock: u64,
     /// Rounds of polls since something last changed.
     idle_polls: u64,
+    /// The micro-op that runs, where a checker listens.
+    at: u32,
+    /// Positions whose finding has been told.
+    told: FxHashSet<u32>,
+    /// The clock when `watch` was last asked, and turns since then.
+    asked: u64,
+    turns: u32,
+    /// Warps whose waits are bounded, and the clock at which those run out.
+    bounded: Vec<(u32, u64)>,
 }
 
 /// Why a warp stopped.
@@ -82,7 +94,13 @@ enum Stop {
 
 impl<'a, H: Hooks> Machine<'a, H> {
     /// A machine with room for `clusters` clusters.
-    pub fn new(program: &'a Program<H>, memory: &'a GlobalMemory, options: &'a Options, clusters: u32) -> Self {
+    pub fn new(
+        program: &'a Program<H>,
+        memory: &'a GlobalMemory,
+        options: &'a Options,
+        watch: &'a dyn Watch,
+        clusters: u32,
+    ) -> Self {
         let launch = &program.launch;
         let size = launch.cluster.iter().product::<u32>();
         let warps_per_cta = launch.block.div_ceil(32);
@@ -109,6 +127,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             program,
             memory,
             options,
+            watch,
             ctas,
             clusters: (0..clusters).map(|_| Cluster::default()).collect(),
             warps,
@@ -118,17 +137,25 @@ impl<'a, H: Hooks> Machine<'a, H> {
             memory_waiters: vec![],
             memory_changed: false,
             fault: None,
-            hooks: H::new(Shape {
-                clusters,
-                cluster_size: size,
-                warps_per_cta,
-                smem_bytes: launch.smem_bytes,
-            }),
+            hooks: H::new(
+                Shape {
+                    clusters,
+                    cluster_size: size,
+                    warps_per_cta,
+                    smem_bytes: launch.smem_bytes,
+                },
+                options.names.clone(),
+            ),
             agents: Agents::default(),
             tensor_core: TensorUnit::default(),
             rng: Rng::new(options.seed),
             clock: 0,
             idle_polls: 0,
+            at: 0,
+            told: FxHashSet::default(),
+            asked: 0,
+            turns: 0,
+            bounded: vec![],
         }
     }
 
@@ -153,6 +180,10 @@ impl<'a, H: Hooks> Machine<'a, H> {
             let stop = self.run_warp(&mut w);
             let (slot, index, loc) = (w.cta, w.index, self.program.origins[w.pc as usize].loc);
             self.warps[id as usize] = Some(w);
+            self.turns += 1;
+            if self.turns >= TURNS || self.clock - self.asked >= QUANTUM {
+                self.look_up(slot, index, loc)?;
+            }
             match stop {
                 Stop::Blocked => {}
                 Stop::Polled => self.pollers.push(id),
@@ -202,6 +233,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
         loop {
             let u = &code[pc];
             self.clock += 1;
+            if H::LISTENS {
+                self.at = pc as u32;
+            }
             // SAFETY: `pick` chose a compilation for features that this host has.
             let flow = unsafe { (u.run)(w, self, u) };
             match flow {
@@ -213,7 +247,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
                         w.steps += self.clock - start;
                         if self.clock > self.options.max_steps {
                             self.fault = Some(Box::new(
-                                Error::new(Fault::Execution, "the kernel did not end")
+                                Error::new(Fault::Timeout, "the kernel did not end")
                                     .expected(format!("at most {} instructions of warps", self.options.max_steps)),
                             ));
                             return Stop::Fault;
@@ -338,10 +372,11 @@ impl<'a, H: Hooks> Machine<'a, H> {
         let all = ended && cluster.live_ctas == 0;
         if ended {
             self.finish_cta(slot)?;
-            self.hooks.cta_ends(slot).map_err(|mut error| {
+            let verdict = self.hooks.cta_ends(slot).map_err(|mut error| {
                 error.what = format!("{} ({})", error.what, self.cta_name(slot));
-                *error
-            })?;
+                error
+            });
+            self.finding(verdict, |_, error| error).map_err(|error| *error)?;
         }
         Ok(all)
     }
@@ -427,7 +462,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         offset: u32,
         f: impl FnOnce(&mut Mbarrier) -> Result<bool, Misuse>,
     ) -> Result<(), Box<Error>> {
-        let name = |m: &Self| format!("mbarrier at shared offset {offset} of {}", m.cta_name(slot));
+        let name = |m: &Self| format!("{} of {}", m.options.names.mbarrier(offset), m.cta_name(slot));
         let Some(barrier) = self.ctas[slot.0 as usize].barriers.get_mut(&offset) else {
             return Err(Box::new(Error::new(
                 Fault::Execution,
@@ -459,7 +494,82 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// Tells the checker.
     #[inline(always)]
     pub fn note(&mut self, w: &Warp, event: Sync) -> Verdict {
-        self.hooks.sync(w, event)
+        let verdict = self.hooks.sync(w, event);
+        self.judge(w, verdict)
+    }
+
+    /// What becomes of a verdict on what the warp does now: an error, or something to tell.
+    #[inline(always)]
+    pub fn judge(&mut self, w: &Warp, verdict: Verdict) -> Verdict {
+        match verdict {
+            Ok(()) => Ok(()),
+            Err(_) => self.finding(verdict, |m, mut error| {
+                let origin = m.program.origins[m.at as usize];
+                error.what = format!(
+                    "{} ({} in {}, warp {})",
+                    error.what,
+                    origin.name(),
+                    m.cta_name(w.cta),
+                    w.index
+                );
+                Box::new(error.at(origin.loc))
+            }),
+        }
+    }
+
+    /// The same for an asynchronous operation that the warp issued at `pc`.
+    pub fn judge_at(&mut self, w: &Warp, pc: u32, verdict: Verdict) -> Verdict {
+        if verdict.is_err() {
+            self.at = pc;
+        }
+        self.finding(verdict, |m, error| m.at_issue(error, m.warp_id(w), pc))
+    }
+
+    /// Under [`Check::Error`] the verdict as it is, for whoever names the instruction; under [`Check::Warn`] tells it, once
+    /// per instruction.
+    fn finding(&mut self, verdict: Verdict, named: impl FnOnce(&Self, Box<Error>) -> Box<Error>) -> Verdict {
+        match (verdict, self.options.check) {
+            (Err(error), Check::Warn) => {
+                if self.told.insert(self.at) {
+                    self.watch.finding(*named(self, error));
+                }
+                Ok(())
+            }
+            (verdict, _) => verdict,
+        }
+    }
+
+    /// Asks whether to go on, and whether a wait has lasted too long.
+    #[cold]
+    fn look_up(&mut self, cta: CtaSlot, warp: u32, loc: Loc) -> Result<(), Error> {
+        let position = Position {
+            loc,
+            cta: self.cta(cta).id,
+            warp,
+            steps: self.clock - self.asked,
+        };
+        (self.asked, self.turns) = (self.clock, 0);
+        self.watch.poll(position).map_err(|error| error.at(loc))?;
+        if self.bounded.is_empty() {
+            return Ok(());
+        }
+        let waits = |warps: &[Option<Box<Warp>>], id: u32| {
+            warps[id as usize]
+                .as_ref()
+                .is_some_and(|w| matches!(w.wait, Wait::Mbarrier { .. }))
+        };
+        self.bounded.retain(|(id, _)| waits(&self.warps, *id));
+        match self.bounded.iter().find(|(_, limit)| self.clock > *limit) {
+            Some((id, _)) => Err(super::diagnose::overdue(self, *id)),
+            None => Ok(()),
+        }
+    }
+
+    /// The warp's wait on an mbarrier may last `nanos`. An instruction of every warp counts as one: they run side by side.
+    pub fn bound_wait(&mut self, warp: u32, nanos: u64) {
+        self.bounded.retain(|(id, _)| *id != warp);
+        let limit = self.clock.saturating_add(nanos.saturating_mul(self.warps.len() as u64));
+        self.bounded.push((warp, limit));
     }
 }
 

@@ -108,7 +108,7 @@ impl Space for Global {
             offset,
             mask: w.exec,
         };
-        m.hooks.memory(
+        let verdict = m.hooks.memory(
             w,
             Access {
                 range,
@@ -116,7 +116,8 @@ impl Space for Global {
                 proxy: Proxy::Generic,
                 mode,
             },
-        )
+        );
+        m.judge(w, verdict)
     }
 
     #[inline(always)]
@@ -211,7 +212,7 @@ impl Space for SharedCta {
             offset,
             mask: w.exec,
         };
-        m.hooks.memory(
+        let verdict = m.hooks.memory(
             w,
             Access {
                 range,
@@ -219,7 +220,8 @@ impl Space for SharedCta {
                 proxy: Proxy::Generic,
                 mode,
             },
-        )
+        );
+        m.judge(w, verdict)
     }
 
     #[inline(always)]
@@ -596,7 +598,7 @@ fn tell_rows<H: Hooks>(
         offset,
         mask,
     };
-    m.hooks.memory(
+    let verdict = m.hooks.memory(
         w,
         Access {
             range,
@@ -604,7 +606,8 @@ fn tell_rows<H: Hooks>(
             proxy: Proxy::Generic,
             mode,
         },
-    )
+    );
+    m.judge(w, verdict)
 }
 
 /// `ldmatrix`: lane l's address is a row of matrix l / 8. `imm`: the number of matrices; `c`: transposed.

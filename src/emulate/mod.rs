@@ -4,7 +4,7 @@
 //! * [`machine`] schedules warps ([`warp`]); [`barrier`], [`sync`] hold what they wait on; [`diagnose`] says why all wait.
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
 //!   them asynchronously, at a time that [`options`] chooses.
-//! * [`hooks`] is where a checker listens; [`causality`] is the one that always does, with the vector clocks of [`clock`]
+//! * [`hooks`] is where a checker listens; [`causality`] is the one that does, if any, with the vector clocks of [`clock`]
 //!   and the memory of [`history`].
 //! * `arith` has the arithmetic, bit for bit.
 //!
@@ -46,7 +46,7 @@ mod wgmma;
 pub use causality::Causality;
 pub use global::{Contents, HostBuffer};
 pub use launch::run;
-pub use options::{AgentOrder, Options, Report};
+pub use options::{AgentOrder, Check, Names, Options, Position, Report, Unwatched, Watch};
 pub use program::Program;
 pub use shared::CtaSlot;
 pub use uop::Tier;

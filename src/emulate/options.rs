@@ -1,4 +1,7 @@
-//! How to run, and what came of it.
+//! How to run, who looks on, and what came of it.
+use crate::error::{Error, Loc};
+use std::fmt;
+use std::sync::Arc;
 
 /// When asynchronous operations take effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +18,92 @@ impl AgentOrder {
     pub fn is_seeded(self) -> bool {
         matches!(self, AgentOrder::Seeded(_))
     }
+}
+
+/// What becomes of what the checker finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Check {
+    /// It ends the run.
+    #[default]
+    Error,
+    /// [`Watch::finding`] is told, once per instruction and machine, and the run goes on.
+    Warn,
+}
+
+/// What the user calls the kernel's buffers and barriers: messages say it behind their numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Names {
+    /// By number, e.g. `input f32[64]`.
+    pub buffers: Vec<String>,
+    /// What lies in a CTA's shared memory and may be barriers: first byte, bytes, name.
+    pub smem: Vec<(u32, u64, String)>,
+}
+
+impl Names {
+    /// `buffer 3 (input f32[64])`.
+    pub fn buffer(&self, index: usize) -> impl fmt::Display {
+        fmt::from_fn(move |f| match self.buffers.get(index) {
+            Some(name) => write!(f, "buffer {index} ({name})"),
+            None => write!(f, "buffer {index}"),
+        })
+    }
+
+    /// `mbarrier at shared offset 64 (number 1 of 4 barriers, op7)`.
+    pub fn mbarrier(&self, offset: u32) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            write!(f, "mbarrier at shared offset {offset}")?;
+            match self.at(offset) {
+                Some((start, name)) => write!(f, " (number {} of {name})", (offset - start) / 8),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// ` at shared offset 0 (f32[2, 128], op1)`.
+    pub fn shared(&self, offset: u32) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            write!(f, " at shared offset {offset}")?;
+            match self.at(offset) {
+                Some((_, name)) => write!(f, " ({name})"),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// What a byte of shared memory is of, and where that begins.
+    fn at(&self, offset: u32) -> Option<(u32, &str)> {
+        let inside = |(start, bytes, _): &&(u32, u64, String)| offset >= *start && u64::from(offset - *start) < *bytes;
+        self.smem.iter().find(inside).map(|(start, _, name)| (*start, name.as_str()))
+    }
+}
+
+/// Where a run is, for who looks on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The instruction that some warp is at.
+    pub loc: Loc,
+    pub cta: [u32; 3],
+    pub warp: u32,
+    /// Micro-ops of warps since this machine last said so.
+    pub steps: u64,
+}
+
+/// Who looks on: asked every few milliseconds by each of the run's threads.
+pub trait Watch: Sync {
+    /// An error ends the run; its location is filled in.
+    fn poll(&self, at: Position) -> Result<(), Error>;
+    /// What the checker found under [`Check::Warn`].
+    fn finding(&self, error: Error);
+}
+
+/// Nobody looks on.
+pub struct Unwatched;
+
+impl Watch for Unwatched {
+    fn poll(&self, _: Position) -> Result<(), Error> {
+        Ok(())
+    }
+    fn finding(&self, _: Error) {}
 }
 
 /// How to run a kernel.
@@ -37,6 +126,8 @@ pub struct Options {
     pub check_undefined: bool,
     /// What registers hold at the start.
     pub register_poison: u32,
+    pub check: Check,
+    pub names: Arc<Names>,
 }
 
 impl Default for Options {
@@ -52,6 +143,8 @@ impl Default for Options {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             check_undefined: true,
             register_poison: 0xdead_beef,
+            check: Check::Error,
+            names: Arc::default(),
         }
     }
 }

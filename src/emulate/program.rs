@@ -51,6 +51,8 @@ pub struct Program<H: Hooks = Causality> {
     pub(super) mma_ops: Vec<MmaOp>,
     pub(super) bulk_ops: Vec<BulkOp>,
     pub(super) checks: Vec<IndexCheck>,
+    /// Nanoseconds that waits may last.
+    pub(super) timeouts: Vec<u64>,
     /// CTAs may see each other's global writes during the launch: atomics, flags, ordered accesses.
     pub(super) communicates: bool,
     pub(super) min_ctas_per_sm: Option<u32>,

@@ -206,7 +206,10 @@ impl<H: Hooks> Body<H> for MbarrierInit {
             if cta.barriers.get(&offset).is_some_and(|b| !b.waiters.is_empty()) {
                 return m.fail(Error::new(
                     Fault::Execution,
-                    format!("mbarrier.init of a barrier that warps wait on, at shared offset {offset}"),
+                    format!(
+                        "mbarrier.init of a barrier that warps wait on: {}",
+                        m.options.names.mbarrier(offset)
+                    ),
                 ));
             }
             cta.barriers.insert(offset, Mbarrier::new(count));
@@ -235,13 +238,16 @@ impl<H: Hooks> Body<H> for MbarrierInvalidate {
                 Some(_) => {
                     return m.fail(Error::new(
                         Fault::Execution,
-                        format!("mbarrier.inval of a barrier that warps wait on, at shared offset {offset}"),
+                        format!(
+                            "mbarrier.inval of a barrier that warps wait on: {}",
+                            m.options.names.mbarrier(offset)
+                        ),
                     ));
                 }
                 None => {
                     return m.fail(Error::new(
                         Fault::Execution,
-                        format!("mbarrier.inval of no barrier, at shared offset {offset}"),
+                        format!("mbarrier.inval of no barrier: {}", m.options.names.mbarrier(offset)),
                     ));
                 }
             }
@@ -322,7 +328,8 @@ fn phase_done<H: Hooks>(
         return Err(Box::new(Error::new(
             Fault::Execution,
             format!(
-                "mbarrier at shared offset {offset} of {}: used before init",
+                "{} of {}: used before init",
+                m.options.names.mbarrier(offset),
                 m.cta_name(slot)
             ),
         )));
@@ -379,7 +386,8 @@ impl<H: Hooks> Body<H> for MbarrierTest {
     }
 }
 
-/// The loop around `mbarrier.try_wait`; `c`: the scope's position. All executing lanes go on together.
+/// The loop around `mbarrier.try_wait`; `c`: the scope's position. `aux`: the position of its limit, from 1; 0: none. All
+/// executing lanes go on together.
 pub struct MbarrierWait;
 impl<H: Hooks> Body<H> for MbarrierWait {
     #[inline(never)]
@@ -394,6 +402,9 @@ impl<H: Hooks> Body<H> for MbarrierWait {
                     if let Wait::Mbarrier { slot, offset, .. } = wait {
                         let barrier = m.cta_mut(slot).barriers.get_mut(&offset).expect("just seen");
                         barrier.waiters.push(me);
+                    }
+                    if let Some(limit) = m.program.timeouts.get((u.aux as usize).wrapping_sub(1)) {
+                        m.bound_wait(me, *limit);
                     }
                     w.wait = wait;
                     return Flow::Block;

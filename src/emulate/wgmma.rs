@@ -169,6 +169,7 @@ impl<H: Hooks> Machine<'_, H> {
     fn gather_operand(
         &mut self,
         w: &Warp,
+        pc: u32,
         bits: u64,
         first: u32,
         rows: u32,
@@ -231,7 +232,7 @@ impl<H: Hooks> Machine<'_, H> {
             }
         }
         let range = Range::Lines { slot: w.cta, lines };
-        self.hooks.async_memory(
+        let verdict = self.hooks.async_memory(
             w,
             view,
             Access {
@@ -240,7 +241,8 @@ impl<H: Hooks> Machine<'_, H> {
                 proxy: Proxy::Async,
                 mode: Mode::Read,
             },
-        )
+        );
+        self.judge_at(w, pc, verdict)
     }
 
     /// Executes the warp's quarter of an instruction on an accumulator.
@@ -262,7 +264,17 @@ impl<H: Hooks> Machine<'_, H> {
         match op.a {
             AOperand::Shared(_) => {
                 let (out, lines) = (&mut unit.a, &mut unit.lines);
-                self.gather_operand(w, issued.a, w.index % 4 * 16, 16, op.trans_a, &issued.view, out, lines)?;
+                self.gather_operand(
+                    w,
+                    issued.pc,
+                    issued.a,
+                    w.index % 4 * 16,
+                    16,
+                    op.trans_a,
+                    &issued.view,
+                    out,
+                    lines,
+                )?;
             }
             AOperand::Registers { start, len } => {
                 let operands = &self.program.lists[start as usize..(start + len) as usize];
@@ -273,7 +285,17 @@ impl<H: Hooks> Machine<'_, H> {
             }
         }
         let (out, lines) = (&mut unit.b, &mut unit.lines);
-        self.gather_operand(w, issued.b, 0, op.n as u32, op.trans_b, &issued.view, out, lines)?;
+        self.gather_operand(
+            w,
+            issued.pc,
+            issued.b,
+            0,
+            op.n as u32,
+            op.trans_b,
+            &issued.view,
+            out,
+            lines,
+        )?;
         let instruction = Instruction {
             kind: op.kind,
             m: 16,

@@ -1,7 +1,7 @@
 //! What the handlers do, by stage.
 use super::bridge::{self, Attributes, Buffer, Handler, Platform, Status};
 use crate::error::{Error, Fault};
-use crate::runtime::{self, BufferView, CallSite};
+use crate::runtime::{self, BufferView, CallSite, Locations};
 use smallvec::SmallVec;
 
 /// The state of one call site: a kernel ready to run, or why it is none.
@@ -18,6 +18,12 @@ impl Kernel {
         }
     }
 }
+
+/// XLA's threads share it; cxx does not check that of opaque types.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Kernel>();
+};
 
 /// The address of an `XLA_FFI_Handler`, to be wrapped in a PyCapsule; 0 if the number names none.
 #[unsafe(no_mangle)]
@@ -36,20 +42,22 @@ pub extern "C" fn smalt_xla_handler(number: u32) -> usize {
 }
 
 pub(super) fn instantiate(platform: Platform, attributes: &Attributes) -> Box<Kernel> {
+    let locations = runtime::contain_panics(|| Ok(Locations::decode(attributes.debug))).unwrap_or_default();
     let site = runtime::contain_panics(|| {
-        let site = CallSite::new(runtime::CallSiteAttributes {
+        let attributes = runtime::CallSiteAttributes {
             descriptor: attributes.descriptor,
             debug: attributes.debug,
             hash: text("hash", attributes.hash)?,
             target: text("target", attributes.target)?,
             flags: attributes.flags,
-        })?;
+        };
+        let site = CallSite::new(attributes, locations.clone())?;
         if platform == Platform::Cuda {
             site.assemble_in_background();
         }
         Ok(site)
     });
-    Box::new(Kernel(site.map_err(|error| status(&error, None))))
+    Box::new(Kernel(site.map_err(|error| status(&error, &locations))))
 }
 
 pub(super) fn initialize_cuda(kernel: &Kernel, device: i32) -> Status {
@@ -94,7 +102,7 @@ fn run(kernel: &Kernel, body: impl FnOnce(&CallSite) -> Result<(), Error>) -> St
     };
     match runtime::contain_panics(|| body(site)) {
         Ok(()) => ok(),
-        Err(error) => status(&error, Some(site)),
+        Err(error) => status(&error, site.locations()),
     }
 }
 
@@ -105,17 +113,18 @@ fn ok() -> Status {
     }
 }
 
-fn status(error: &Error, site: Option<&CallSite>) -> Status {
+/// The numbers are those of `absl::StatusCode`. Only what is our defect is INTERNAL.
+fn status(error: &Error, locations: &Locations) -> Status {
     let code = match error.fault {
-        Fault::Unsupported => 12,                             // UNIMPLEMENTED
+        Fault::Interrupted => 1,                              // CANCELLED
         Fault::InvalidKernel | Fault::InvalidDescriptor => 3, // INVALID_ARGUMENT
-        Fault::Environment => 9,                              // FAILED_PRECONDITION
-        Fault::Execution | Fault::Internal => 13,             // INTERNAL
+        Fault::Timeout => 4,                                  // DEADLINE_EXCEEDED
+        Fault::Environment | Fault::Execution => 9,           // FAILED_PRECONDITION
+        Fault::Unsupported => 12,                             // UNIMPLEMENTED
+        Fault::Internal => 13,                                // INTERNAL
     };
-    let message = match site {
-        Some(site) => site.describe(error),
-        None => format!("smalt: {error}"),
-    };
+    let message = locations.describe(error);
+    runtime::remember_reported(&message, error, locations);
     Status { code, message }
 }
 

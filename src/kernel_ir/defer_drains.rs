@@ -25,6 +25,9 @@ use super::rewrite::{Substitution, append_compare, regions_of};
 use super::*;
 use crate::error::Result;
 
+/// What was looked for, or why it is not so.
+type Found<T> = std::result::Result<T, &'static str>;
+
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     let body = kernel.body;
     region(kernel, body);
@@ -40,8 +43,17 @@ fn region(kernel: &mut Kernel, at: Region) {
         for inner in regions_of(kernel, op) {
             region(kernel, inner);
         }
-        let Some(drain) = find(kernel, op).filter(|drain| is_safe(kernel, op, drain)) else {
-            continue;
+        let found = find(kernel, op).and_then(|drain| is_safe(kernel, op, &drain).map(|()| drain));
+        let drain = match found {
+            Ok(drain) => drain,
+            Err(why) => {
+                if is_candidate(kernel, op) {
+                    let loc = kernel.ops[op].loc;
+                    let pass = "defer_drains";
+                    kernel.notes.push(Note { loc, pass, text: why });
+                }
+                continue;
+            }
         };
         let rest = kernel.regions[at].ops.split_off(i);
         let (old, new) = defer(kernel, at, op, &drain);
@@ -68,6 +80,43 @@ struct Drain {
     /// Buffers that are filled, with the barriers that say so.
     filled: Vec<(Alloc, Alloc)>,
 }
+
+/// Whether a loop looks like a producer that fills a ring for one tile after the other: its steps have a loop that loads, and
+/// waits that are not for loads. Only of those it is worth saying why they stay as they are.
+fn is_candidate(kernel: &Kernel, op: Op) -> bool {
+    let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
+        return false;
+    };
+    let (mut loaded, mut waited, mut nested) = (vec![], vec![], false);
+    for &inner in &kernel.regions[body].ops {
+        let mut loads = false;
+        for region in regions_of(kernel, inner) {
+            kernel.for_each_op_in(region, &mut |op| match &kernel.ops[op].kind {
+                OpKind::CopyGmemToSmem {
+                    barrier: Some(barrier), ..
+                } => {
+                    loads = true;
+                    loaded.push(barrier.alloc);
+                }
+                OpKind::BarrierWait { barrier, .. } => waited.push(barrier.alloc),
+                _ => {}
+            });
+        }
+        nested |= loads && matches!(kernel.ops[inner].kind, OpKind::For { .. });
+    }
+    let repeats = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo) > 1;
+    repeats && nested && waited.iter().any(|barrier| !loaded.contains(barrier))
+}
+
+const NO_PLAIN_LOOP: &str = "it is no plain loop over tiles";
+const NO_FILL_AND_DRAIN: &str = "a tile does not begin with a loop over the slots that fills them, and end with one over \
+    the same slots that waits for them";
+const OTHER_WAITS: &str = "the waits at a tile's end are not one for each slot, whose number is the loop's counter (or \
+    that plus a constant, modulo the number of slots)";
+const FEW_OPERATIONS: &str =
+    "loads limit the kernel, not the tensor cores: blocks that run freely would share less of the L2 cache";
+const OTHER_COPIES: &str = "the first copies of a tile are not into the slot that the loop's counter names, each with the \
+    barrier of that slot and no predicate";
 
 /// The bounds of a plain loop, if they are constants.
 fn constant_bounds(kernel: &Kernel, kind: &OpKind) -> Option<(i64, i64)> {
@@ -142,7 +191,7 @@ fn is_rotation(kernel: &Kernel, slot: Value, i: Value, n: i64) -> bool {
     kernel.facts(modulus).as_constant() == Some(n) && is_shifted
 }
 
-fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
+fn find(kernel: &Kernel, op: Op) -> Found<Drain> {
     let OpKind::For {
         ref xs,
         reverse: false,
@@ -150,18 +199,19 @@ fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
         ..
     } = kernel.ops[op].kind
     else {
-        return None;
+        return Err(NO_PLAIN_LOOP);
     };
     if !xs.is_empty() {
-        return None;
+        return Err(NO_PLAIN_LOOP);
     }
     let tile = &kernel.regions[body];
     let effectful = |op: &Op| !kernel.ops[*op].kind.is_pure();
-    let fill = tile.ops.iter().position(effectful)?;
-    let drain = tile.ops.iter().rposition(effectful)?;
+    let fill = tile.ops.iter().position(effectful).ok_or(NO_FILL_AND_DRAIN)?;
+    let drain = tile.ops.iter().rposition(effectful).ok_or(NO_FILL_AND_DRAIN)?;
     let (first, last) = (&kernel.ops[tile.ops[fill]], &kernel.ops[tile.ops[drain]]);
-    if fill == drain || constant_bounds(kernel, &first.kind)? != constant_bounds(kernel, &last.kind)? {
-        return None;
+    let (first_slot, slots) = constant_bounds(kernel, &last.kind).ok_or(NO_FILL_AND_DRAIN)?;
+    if fill == drain || constant_bounds(kernel, &first.kind) != Some((first_slot, slots)) {
+        return Err(NO_FILL_AND_DRAIN);
     }
 
     // The waits: nothing but one for each slot.
@@ -169,29 +219,29 @@ fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
         ref inits, body: waits, ..
     } = last.kind
     else {
-        return None;
+        return Err(OTHER_WAITS);
     };
     let waits = &kernel.regions[waits];
     let (Some((&wait, indexing)), &[i, phases]) = (waits.ops.split_last(), &waits.params[..]) else {
-        return None;
+        return Err(OTHER_WAITS);
     };
     if indexing.iter().any(effectful) {
-        return None;
+        return Err(OTHER_WAITS);
     }
     let OpKind::BarrierWait {
         ref barrier,
         phases: Some(of),
     } = kernel.ops[wait].kind
     else {
-        return None;
+        return Err(OTHER_WAITS);
     };
     let threaded = of == phases && kernel.ops[wait].results[..] == waits.results[..] && inits.len() == 1;
-    let (first_slot, slots) = constant_bounds(kernel, &last.kind)?;
-    if !threaded || first_slot != 0 || !is_rotation(kernel, barrier_slot(barrier)?, i, slots) {
-        return None;
+    let rotates = barrier_slot(barrier).is_some_and(|s| is_rotation(kernel, s, i, slots));
+    if !threaded || first_slot != 0 || !rotates {
+        return Err(OTHER_WAITS);
     }
     let after = last.results[0];
-    let carry = tile.results.iter().position(|v| *v == after)?;
+    let carry = tile.results.iter().position(|v| *v == after).ok_or(OTHER_WAITS)?;
     let mut uses = tile.results.iter().filter(|v| **v == after).count();
     for &op in &tile.ops[drain + 1..] {
         visit::for_each_value(&kernel.ops[op].kind, &mut |v| uses += usize::from(v == after));
@@ -199,21 +249,27 @@ fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
 
     // The copies.
     let OpKind::For { body: fills, .. } = first.kind else {
-        return None;
+        return Err(OTHER_COPIES);
     };
     let fills = &kernel.regions[fills];
     let mut filled = vec![];
     for &op in &fills.ops {
         let kind = &kernel.ops[op].kind;
         if !kind.is_pure() {
-            let (buffer, full, at) = slot_copy(kind)?;
+            let (buffer, full, at) = slot_copy(kind).ok_or(OTHER_COPIES)?;
             if at != fills.params[0] {
-                return None;
+                return Err(OTHER_COPIES);
             }
             filled.push((buffer, full));
         }
     }
-    (uses == 1 && !filled.is_empty()).then_some(Drain {
+    if uses != 1 {
+        return Err(OTHER_WAITS);
+    }
+    if filled.is_empty() {
+        return Err(OTHER_COPIES);
+    }
+    Ok(Drain {
         fill,
         drain,
         carry,
@@ -222,9 +278,11 @@ fn find(kernel: &Kernel, op: Op) -> Option<Drain> {
     })
 }
 
-fn is_safe(kernel: &Kernel, op: Op, found: &Drain) -> bool {
+fn is_safe(kernel: &Kernel, op: Op, found: &Drain) -> Found<()> {
+    const OTHER_ROUNDS: &str =
+        "between its first and its last round the producer does something else than wait for a slot and refill it";
     let OpKind::For { body, .. } = kernel.ops[op].kind else {
-        return false;
+        return Err(NO_PLAIN_LOOP);
     };
     let tile = &kernel.regions[body];
     // The producer's other rounds.
@@ -232,24 +290,36 @@ fn is_safe(kernel: &Kernel, op: Op, found: &Drain) -> bool {
     for &op in &tile.ops[found.fill + 1..found.drain] {
         for inner in regions_of(kernel, op) {
             if !producer_region(kernel, inner, found, &mut refilled) {
-                return false;
+                return Err(OTHER_ROUNDS);
             }
         }
         let kind = &kernel.ops[op].kind;
         if regions_of(kernel, op).is_empty() && !kind.is_pure() {
-            return false;
+            return Err(OTHER_ROUNDS);
         }
     }
     if !found.filled.iter().all(|(buffer, _)| refilled.contains(buffer)) {
-        return false;
+        return Err("a buffer is filled in a tile's first round only");
     }
     // Everybody else.
     let mut inside = vec![];
     kernel.for_each_op_in(body, &mut |op| inside.push(op));
     inside.sort_unstable();
-    feeds_enough(kernel, found)
-        && sources_are_constant(kernel, body)
-        && others_release(kernel, kernel.body, &inside, found)
+    if !feeds_enough(kernel, found) {
+        return Err(
+            "loads limit the kernel, not the tensor cores: blocks that run freely would share less of the L2 cache",
+        );
+    }
+    if !sources_are_constant(kernel, body) {
+        return Err("a copy reads what the kernel may write: its source is not an input");
+    }
+    if !others_release(kernel, kernel.body, &inside, found) {
+        return Err(
+            "a buffer or a barrier of the ring is used other than between the wait for a full slot and the one arrival \
+             that releases it",
+        );
+    }
+    Ok(())
 }
 
 /// Whether a region between the first round and the last does nothing but wait for slots and refill what it waited for.

@@ -24,6 +24,9 @@ use super::*;
 use crate::error::Result;
 use rustc_hash::FxHashMap;
 
+/// What was looked for, or why it is not so.
+type Found<T> = std::result::Result<T, &'static str>;
+
 /// 32-bit registers of a thread that the accumulator and what is kept may need together; the rest is for addresses.
 const MAX_REGISTERS: u64 = 200;
 
@@ -40,13 +43,18 @@ fn region(kernel: &mut Kernel, at: Region) {
         let op = kernel.regions[at].ops[i];
         i += 1;
         match find(kernel, op) {
-            Some(tail) => {
+            Ok(tail) => {
                 let rest = kernel.regions[at].ops.split_off(i);
                 defer(kernel, at, op, &tail);
                 i = kernel.regions[at].ops.len();
                 kernel.regions[at].ops.extend(rest);
             }
-            None => {
+            Err(why) => {
+                if is_candidate(kernel, op) {
+                    let loc = kernel.ops[op].loc;
+                    let pass = "defer_epilogue";
+                    kernel.notes.push(Note { loc, pass, text: why });
+                }
                 for inner in regions_of(kernel, op) {
                     region(kernel, inner);
                 }
@@ -69,7 +77,36 @@ struct Tail {
     kept: Vec<Value>,
 }
 
-fn find(kernel: &Kernel, op: Op) -> Option<Tail> {
+/// Whether a loop looks like one over tiles: its steps read an accumulator behind a loop that multiplies into it. Only of those
+/// it is worth saying why they stay as they are.
+fn is_candidate(kernel: &Kernel, op: Op) -> bool {
+    let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
+        return false;
+    };
+    let multiplies = |op: Op| {
+        let mut found = false;
+        for region in regions_of(kernel, op) {
+            kernel.for_each_op_in(region, &mut |op| {
+                found |= matches!(kernel.ops[op].kind, OpKind::Wgmma { .. })
+            });
+        }
+        found && matches!(kernel.ops[op].kind, OpKind::For { .. })
+    };
+    let ops = &kernel.regions[body].ops;
+    let reads = ops
+        .iter()
+        .any(|op| matches!(kernel.ops[*op].kind, OpKind::AccRead { .. }));
+    let repeats = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo) > 1;
+    repeats && reads && ops.iter().any(|op| multiplies(*op))
+}
+
+const NO_TILES: &str = "it is no plain loop over more than one tile";
+const OTHER_STEPS: &str =
+    "the steps of a tile are not waits, one wgmma into the tile's accumulator, one wait for it, and arrivals";
+const OTHER_TILE: &str = "something happens between a tile's steps and its epilogue, or before the steps";
+const NO_PARTS: &str = "the epilogue has no copy out of shared memory at which it could be parted";
+
+fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
     let OpKind::For {
         lower,
         upper,
@@ -79,35 +116,42 @@ fn find(kernel: &Kernel, op: Op) -> Option<Tail> {
         ..
     } = kernel.ops[op].kind
     else {
-        return None;
+        return Err(NO_TILES);
     };
     let trips = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo);
     if !xs.is_empty() || trips <= 1 {
-        return None;
+        return Err(NO_TILES);
     }
     let tile = &kernel.regions[body];
     let is_loop = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::For { .. });
-    let steps = tile.ops.iter().position(is_loop)?;
+    let steps = tile.ops.iter().position(is_loop).ok_or(OTHER_TILE)?;
     let (from, to) = k_loop(kernel, tile.ops[steps])?;
     let read = tile
         .ops
         .iter()
-        .position(|op| matches!(kernel.ops[*op].kind, OpKind::AccRead { .. }))?;
+        .position(|op| matches!(kernel.ops[*op].kind, OpKind::AccRead { .. }))
+        .ok_or(OTHER_TILE)?;
     let is_plain = |op: &Op| {
         let kind = &kernel.ops[*op].kind;
         kind.is_pure() || matches!(kind, OpKind::AccInit { .. })
     };
     if read < steps || !tile.ops[..steps].iter().all(is_plain) || !tile.ops[steps + 1..read].iter().all(is_plain) {
-        return None;
+        return Err(OTHER_TILE);
     }
     let begin = read
         + 1
         + tile.ops[read + 1..]
             .iter()
-            .position(|op| !kernel.ops[*op].kind.is_pure())?;
+            .position(|op| !kernel.ops[*op].kind.is_pure())
+            .ok_or(NO_PARTS)?;
     let epilogue = &tile.ops[begin..];
-    if !epilogue.iter().all(|op| may_be_late(kernel, *op)) || !is_private(kernel, epilogue) {
-        return None;
+    if !epilogue.iter().all(|op| may_be_late(kernel, *op)) {
+        return Err("the epilogue does something else than store to shared memory and copy that out");
+    }
+    if !is_private(kernel, epilogue) {
+        return Err(
+            "something else in the kernel uses the memory that the epilogue writes, or it is a part of a union",
+        );
     }
 
     // Parts end with the copies.
@@ -118,9 +162,9 @@ fn find(kernel: &Kernel, op: Op) -> Option<Tail> {
         .filter(ends)
         .map(|(i, _)| begin + i + 1)
         .collect();
-    *parts.last_mut()? = tile.ops.len();
+    *parts.last_mut().ok_or(NO_PARTS)? = tile.ops.len();
     if parts.len() as i64 > to - from {
-        return None;
+        return Err("the epilogue has more copies than a tile has steps");
     }
 
     // What is alive from the tile to its epilogue. Nothing of the epilogue is alive behind it.
@@ -129,7 +173,7 @@ fn find(kernel: &Kernel, op: Op) -> Option<Tail> {
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
     if tile.results.iter().any(|v| own.contains(v)) {
-        return None;
+        return Err("the next tile takes something from the epilogue");
     }
     let inside: Vec<Value> = {
         let results = tile.ops[..begin].iter().flat_map(|op| kernel.ops[*op].results.to_vec());
@@ -158,8 +202,10 @@ fn find(kernel: &Kernel, op: Op) -> Option<Tail> {
         .iter()
         .filter(|v| kernel.ty(**v).is_acc());
     let registers = kept.iter().copied().chain(accumulators.copied()).map(bits).sum::<u64>() / 32;
-    let fits = registers <= MAX_REGISTERS && !kept.iter().any(|v| kernel.ty(*v).is_acc());
-    fits.then_some(Tail {
+    if registers > MAX_REGISTERS || kept.iter().any(|v| kernel.ty(*v).is_acc()) {
+        return Err("a finished tile and the next one's accumulator do not fit into registers together");
+    }
+    Ok(Tail {
         steps,
         lower: from,
         upper: to,
@@ -170,7 +216,7 @@ fn find(kernel: &Kernel, op: Op) -> Option<Tail> {
 }
 
 /// The bounds of a loop whose steps wait for operands, multiply, and release the operands.
-fn k_loop(kernel: &Kernel, op: Op) -> Option<(i64, i64)> {
+fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
     let OpKind::For {
         lower,
         upper,
@@ -180,21 +226,28 @@ fn k_loop(kernel: &Kernel, op: Op) -> Option<(i64, i64)> {
         ..
     } = kernel.ops[op].kind
     else {
-        return None;
+        return Err(OTHER_STEPS);
     };
     let (mut multiplied, mut settled) = (0, 0);
     for &op in &kernel.regions[body].ops {
         match &kernel.ops[op].kind {
-            OpKind::Wgmma { .. } if !intensity::is_compute_bound(kernel, op, false) => return None,
+            OpKind::Wgmma { .. } if !intensity::is_compute_bound(kernel, op, false) => {
+                return Err("loads limit the kernel, not the tensor cores");
+            }
             OpKind::Wgmma { .. } => multiplied += 1,
             OpKind::WgmmaWait { n: 0, .. } if multiplied == 1 => settled += 1,
             OpKind::BarrierWait { .. } | OpKind::BarrierArrive { .. } | OpKind::CommitGroup => {}
             kind if kind.is_pure() => {}
-            _ => return None,
+            _ => return Err(OTHER_STEPS),
         }
     }
-    let bounds = (kernel.facts(lower).as_constant()?, kernel.facts(upper).as_constant()?);
-    ((multiplied, settled) == (1, 1) && xs.is_empty()).then_some(bounds)
+    if (multiplied, settled) != (1, 1) || !xs.is_empty() {
+        return Err(OTHER_STEPS);
+    }
+    match (kernel.facts(lower).as_constant(), kernel.facts(upper).as_constant()) {
+        (Some(lower), Some(upper)) => Ok((lower, upper)),
+        _ => Err("the number of steps of a tile is not constant"),
+    }
 }
 
 /// Stores to shared memory, copies out of it, and their fences and waits.

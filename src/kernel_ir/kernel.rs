@@ -33,6 +33,16 @@ pub struct Kernel {
     pub regions: PrimaryMap<Region, RegionData>,
     /// Its parameters are the kernel's scalar parameters in order; it has no results.
     pub body: Region,
+    /// What passes have to say to the kernel's author; no part of what it means.
+    pub notes: Vec<Note>,
+}
+
+/// Why a pass left something as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    pub loc: Loc,
+    pub pass: &'static str,
+    pub text: &'static str,
 }
 
 /// How far a kernel has come.
@@ -219,6 +229,7 @@ impl Kernel {
             ops: PrimaryMap::new(),
             regions,
             body,
+            notes: vec![],
         }
     }
 

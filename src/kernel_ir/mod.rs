@@ -56,7 +56,7 @@ pub mod visit;
 pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};
 pub use entities::{Alloc, Axis, Op, Region, Value};
 pub use kernel::{
-    AxisData, AxisKind, CompilerParams, FpContract, Kernel, LoweringSemantics, OpData, ParamBinding, ParamData,
+    AxisData, AxisKind, CompilerParams, FpContract, Kernel, LoweringSemantics, Note, OpData, ParamBinding, ParamData,
     ParamRole, Quotients, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;

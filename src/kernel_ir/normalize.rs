@@ -33,19 +33,23 @@ fn compute_facts(kernel: &mut Kernel) -> Result<()> {
     Ok(())
 }
 
-/// Takes a kernel from [`Stage::Imported`] to [`Stage::Normalized`]. `after` is called after each pass, for dumps and timers.
+/// Takes a kernel from [`Stage::Imported`] to [`Stage::Normalized`]. `around` is called before each pass, and after it with the
+/// kernel: for dumps and timers.
 ///
 /// In debug builds every pass is followed by the verifier.
-pub fn run(kernel: &mut Kernel, after: &mut dyn FnMut(&str, &Kernel)) -> Result<()> {
+pub fn run(kernel: &mut Kernel, around: &mut dyn FnMut(&'static str, Option<&Kernel>)) -> Result<()> {
     debug_assert_eq!(kernel.stage, Stage::Imported);
     for (name, pass) in PASSES {
+        around(name, None);
         pass(kernel)?;
-        after(name, kernel);
+        around(name, Some(kernel));
         if cfg!(debug_assertions) {
             verify::run(kernel).map_err(|e| e.in_pass(name))?;
         }
     }
+    around("normalize", None);
     kernel.stage = Stage::Normalized;
     verify::run(kernel).map_err(|e| e.in_pass("normalize"))?;
+    around("normalize", Some(kernel));
     Ok(())
 }

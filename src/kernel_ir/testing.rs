@@ -61,6 +61,7 @@ impl KernelBuilder {
             ops: PrimaryMap::new(),
             regions,
             body,
+            notes: vec![],
         };
         KernelBuilder {
             region: kernel.body,

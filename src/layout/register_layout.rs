@@ -194,10 +194,25 @@ impl RegisterLayout {
 
     /// Builds a layout from its axes (chains minor digit first). Panics if slot digits do not number the slots exactly
     /// once or a thread bit is used twice: layouts are built by this module from checked parts.
+    ///
+    /// An array without elements has no slots, and one layout: digits of size 0 could not be told apart.
     pub fn from_axes(shape: &[u64], group: Group, axes: impl IntoIterator<Item = Axis>) -> RegisterLayout {
         let mut split_axes: SmallVec<[Axis; 3]> = SmallVec::new();
-        for axis in axes {
-            split_axis(shape, axis, &mut split_axes);
+        match shape.iter().position(|n| *n == 0) {
+            Some(empty) => split_axes.extend(shape.iter().enumerate().map(|(i, &n)| {
+                let place = if i == empty { Place::Slot(1) } else { Place::Constant };
+                Axis {
+                    first: i,
+                    rank: 1,
+                    size: n,
+                    chain: smallvec![Digit::new(n, place)],
+                }
+            })),
+            None => {
+                for axis in axes {
+                    split_axis(shape, axis, &mut split_axes);
+                }
+            }
         }
         split_axes.sort_by_key(|a| a.first);
         let mut used = 0u8;

@@ -175,6 +175,9 @@ pub fn plan(
             memory: view.shape().to_vec(),
         });
     }
+    if layout.slots() == 0 {
+        return elements(layout, view, direction);
+    }
     let constant = layout
         .axes()
         .iter()
@@ -784,11 +787,13 @@ fn guards(layout: &RegisterLayout, indices: &[u64]) -> Option<SmallVec<[Guard; 1
 
 /// Element by element: always possible for loads, and for stores of whole bytes.
 fn elements(layout: &RegisterLayout, view: &SmemView, direction: Direction) -> Result<TransferPlan, TransferError> {
-    if direction == Direction::Store && !view.bits.is_multiple_of(8) {
+    if direction == Direction::Store && !view.bits.is_multiple_of(8) && layout.slots() > 0 {
         return Err(TransferError::SubByteStore { bits: view.bits });
     }
     let mut terms = Vec::new();
-    for (k, axis) in layout.axes().iter().enumerate() {
+    // An empty array has no elements to address.
+    let axes = if layout.slots() == 0 { &[] } else { layout.axes() };
+    for (k, axis) in axes.iter().enumerate() {
         let mut div = 1;
         for d in axis.dims().rev() {
             let dim = &view.dims[d];

@@ -144,6 +144,7 @@ struct Prepared {
     bytes: u32,
 }
 
+/// None: there is nothing to copy, which no bulk copy and no tensor map can say; what waits for the copy is told all the same.
 fn prepare(
     cx: &mut LowerCx,
     what: &str,
@@ -152,7 +153,10 @@ fn prepare(
     oob: OutOfBounds,
     parts: u64,
     bulk: bool,
-) -> Result<Prepared> {
+) -> Result<Option<Prepared>> {
+    if smem.shape.contains(&0) {
+        return Ok(None);
+    }
     let place = view::smem_view(cx, smem, false)?;
     let dims = view::gmem_dims(cx, gmem)?;
     let bits = smem.dtype().map_or(8, DType::bits);
@@ -160,11 +164,11 @@ fn prepare(
     check_alignment(&place.view, &plan)?;
     let smem_start = view::smem_start(cx, &place)?;
     let elements: u64 = smem.shape.iter().product();
-    Ok(Prepared {
+    Ok(Some(Prepared {
         plan,
         smem: smem_start,
         bytes: (elements * u64::from(bits) / 8) as u32,
-    })
+    }))
 }
 
 /// Shared addresses of boxes are multiples of 128 bytes (16 for plain copies).
@@ -281,6 +285,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     let sharing = sharing(cx, collective_axes)?;
     let parts = sharing.as_ref().map_or(1, |s| s.parts);
     let prepared = prepare(cx, "copy_gmem_to_smem", src, dst, oob, parts, true)?;
+    let bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes);
     let bar_addr = barrier::address(cx, bar)?;
     let multiplicity = cx.plan.multiplicity[bar.alloc];
     let predicate = match predicate {
@@ -288,9 +293,11 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         None => None,
     };
     check_copied(cx, src, dst, oob, predicate)?;
-    let copies: Vec<Inst<V>> = load_instructions(cx, src, &prepared, bar_addr, sharing.as_ref())?;
+    let copies: Vec<Inst<V>> = match &prepared {
+        Some(prepared) => load_instructions(cx, src, prepared, bar_addr, sharing.as_ref())?,
+        None => vec![],
+    };
     let skips_arrival = cx.kernel.semantics.false_predicate_suppresses_arrival;
-    let bytes = prepared.bytes;
     let arrive = move |cx: &mut LowerCx, bytes: S| {
         if multiplicity > 1 {
             cx.b.inst(Inst::MbarrierArrive {
@@ -429,17 +436,18 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
         CopyReduction::Xor => TensorRed::Xor,
     });
     let mut copies: Vec<Inst<V>> = vec![];
-    match &prepared.plan {
-        CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
+    match prepared.as_ref().map(|prepared| (prepared.smem, &prepared.plan)) {
+        None => {}
+        Some((smem, CopyPlan::Bulk(BulkPlan { gmem, bytes }))) => {
             let to = gmem_address(cx, dst, gmem)?;
-            let src = cx.b.addr(prepared.smem, 0);
+            let src = cx.b.addr(smem, 0);
             copies.push(Inst::BulkStore {
                 dst: to,
                 src,
                 bytes: Src::u32(*bytes),
             });
         }
-        CopyPlan::Tensor(plan) => {
+        Some((smem, CopyPlan::Tensor(plan))) => {
             let spec = map_spec(cx, dst, plan)?;
             let map = cx.tensor_map(spec);
             let mut coords: Vec<S> = vec![];
@@ -448,7 +456,7 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
             }
             for piece in &plan.pieces {
                 let coords = piece_coords(cx, &coords, piece);
-                let src = cx.b.addr(prepared.smem, piece.smem as i32);
+                let src = cx.b.addr(smem, piece.smem as i32);
                 copies.push(match reduction {
                     None => Inst::TensorStore { map, coords, src },
                     Some(op) => Inst::TensorReduce { op, map, coords, src },
@@ -511,6 +519,9 @@ pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
     };
     if leader_tracked.is_some() || !collective_axes.is_empty() {
         return Err(cx.unsupported(op, "prefetches shared by blocks"));
+    }
+    if src.shape.contains(&0) {
+        return Ok(());
     }
     let bits = src.dtype().map_or(8, DType::bits);
     let dims = view::gmem_dims(cx, src)?;

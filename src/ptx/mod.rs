@@ -23,6 +23,7 @@ pub mod optimize;
 pub mod out_of_ssa;
 pub mod parse;
 pub mod print;
+mod print_ssa;
 pub mod settle_operands;
 pub mod simplify;
 pub mod ssa;

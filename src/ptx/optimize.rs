@@ -21,12 +21,12 @@ impl Default for Options {
     }
 }
 
-/// All passes; `after` is told of each, with the kernel as it is then. Debug builds verify each time.
-pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)) -> Result<Ssa, Error> {
+/// All passes. `around` is called before each, and after it with the kernel as it is then. Debug builds verify each time.
+pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Option<&Ssa>)) -> Result<Ssa, Error> {
     let mut ssa = ssa;
-    let mut done = |name: &'static str, ssa: &Ssa| {
-        after(name, ssa);
-        if cfg!(debug_assertions) {
+    let mut pass = |name: &'static str, ssa: Option<&Ssa>| {
+        around(name, ssa);
+        if let Some(ssa) = ssa.filter(|_| cfg!(debug_assertions)) {
             let found = verify_ssa::run(ssa);
             // Uniformity, on which convergence rests, is inferred in the end.
             let found: Vec<_> = found
@@ -39,22 +39,28 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
         }
         Ok(())
     };
+    pass("hoist", None)?;
     // What the builder assumed of loops' parameters, lowering's claims among it, gives way to what follows from the instructions.
     infer_uniformity::run(&mut ssa);
     hoist::run(&mut ssa);
-    done("hoist", &ssa)?;
+    pass("hoist", Some(&ssa))?;
+    pass("merge_equal", None)?;
     ssa = merge_equal::run(&ssa, options.functions);
-    done("merge_equal", &ssa)?;
+    pass("merge_equal", Some(&ssa))?;
     if options.contract {
+        pass("contract", None)?;
         contract::run(&mut ssa);
-        done("contract", &ssa)?;
+        pass("contract", Some(&ssa))?;
     }
+    pass("eliminate_dead_code", None)?;
     eliminate_dead_code::run(&mut ssa);
-    done("eliminate_dead_code", &ssa)?;
+    pass("eliminate_dead_code", Some(&ssa))?;
+    pass("infer_uniformity", None)?;
     infer_uniformity::run(&mut ssa);
-    done("infer_uniformity", &ssa)?;
+    pass("infer_uniformity", Some(&ssa))?;
+    pass("settle_operands", None)?;
     settle_operands::run(&mut ssa);
-    done("settle_operands", &ssa)?;
+    pass("settle_operands", Some(&ssa))?;
     Ok(ssa)
 }
 

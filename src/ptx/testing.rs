@@ -296,7 +296,12 @@ mod tests {
             times.push((name, start.elapsed()));
             start = Instant::now();
         };
-        let ssa = optimize::run(ssa, optimize::Options::default(), |name, _| lap(name)).unwrap();
+        let ssa = optimize::run(ssa, optimize::Options::default(), |name, done| {
+            if done.is_some() {
+                lap(name);
+            }
+        })
+        .unwrap();
         let flat = out_of_ssa::run(&ssa, SIZE.shell()).unwrap();
         lap("out_of_ssa");
         assert_eq!(verify_flat::run(&flat), vec![]);

@@ -1,21 +1,21 @@
 //! A compiled kernel.
-use super::buffers::BufferSpec;
+use super::buffers::{BufferRole, BufferSpec};
 use super::pipeline::{CompileOptions, Compiled};
 use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
-use crate::emulate::Program;
+use crate::emulate::{self, Program, hooks::NoCheck};
 use crate::error::{Error, Fault, Loc};
 use crate::ptx;
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSwizzle};
 use serde::Serialize;
 use serde_json::json;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A step of compilation and its time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {
-    pub name: &'static str,
+    pub name: String,
     pub micros: u64,
 }
 
@@ -29,10 +29,15 @@ pub struct Artifact {
     debug: Vec<u8>,
     pub compiled: Compiled,
     pub phases: Vec<Phase>,
-    assembled: OnceLock<Result<Option<Assembled>, Error>>,
+    /// What came of assembling. A failure is not remembered: the assembler may have been killed, or the disk been full.
+    assembled: OnceLock<Option<Assembled>>,
+    assembling: Mutex<()>,
     loaded: cuda::PerDevice,
     /// Decoded for the emulator at the first run.
     emulated: OnceLock<Result<Program, Error>>,
+    /// The same without the checker.
+    emulated_unchecked: OnceLock<Result<Program<NoCheck>, Error>>,
+    names: OnceLock<Arc<emulate::Names>>,
 }
 
 /// Threads for assemblers, one for each core. Without them, whoever needs a cubin assembles it.
@@ -65,8 +70,11 @@ impl Artifact {
             compiled,
             phases,
             assembled: OnceLock::new(),
+            assembling: Mutex::new(()),
             loaded: cuda::PerDevice::default(),
             emulated: OnceLock::new(),
+            emulated_unchecked: OnceLock::new(),
+            names: OnceLock::new(),
         }
     }
 
@@ -81,6 +89,7 @@ impl Artifact {
             layouts: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),
+            notes: Vec::new(),
             host: None,
         };
         let options = CompileOptions::for_target(target);
@@ -98,11 +107,46 @@ impl Artifact {
 
     /// The kernel as the emulator executes it.
     pub fn emulated(&self) -> Result<&Program, Error> {
-        let decode = || match &self.compiled.flat {
+        self.emulated
+            .get_or_init(|| self.decode())
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
+    /// As [`Artifact::emulated`], for a run without the checker.
+    pub fn emulated_unchecked(&self) -> Result<&Program<NoCheck>, Error> {
+        let program = self.emulated_unchecked.get_or_init(|| self.decode());
+        program.as_ref().map_err(Error::clone)
+    }
+
+    fn decode<H: emulate::hooks::Hooks>(&self) -> Result<Program<H>, Error> {
+        match &self.compiled.flat {
             Some(flat) => Program::decode(flat),
             None => Program::decode(&self.parsed()?),
+        }
+    }
+
+    /// What messages of the emulator call the kernel's buffers and barriers.
+    pub fn names(&self) -> Arc<emulate::Names> {
+        let buffer = |spec: &BufferSpec| {
+            let role = match spec.role {
+                BufferRole::Input => "input",
+                BufferRole::Output => "output",
+                BufferRole::Mutable => "mutable",
+                BufferRole::Scratch => "scratch",
+            };
+            format!("{role} {}", spec.text)
         };
-        self.emulated.get_or_init(decode).as_ref().map_err(Error::clone)
+        let names = || emulate::Names {
+            buffers: self.compiled.buffers.iter().map(buffer).collect(),
+            smem: self
+                .compiled
+                .smem
+                .iter()
+                .map(|place| (place.offset, place.bytes, format!("{}, op{}", place.what, place.op)))
+                .collect(),
+        };
+        self.names.get_or_init(|| Arc::new(names())).clone()
     }
 
     /// PTX text as the emulator can execute it: the subset that smalt prints.
@@ -125,25 +169,27 @@ impl Artifact {
 
     /// The cubin; `None` where only the driver can assemble. Assembled once: who comes second waits.
     pub fn assembled(&self) -> Result<Option<&Assembled>, Error> {
-        let assemble = || {
-            let request = Request {
-                ptx: &self.compiled.ptx,
-                target: &self.options.target,
-                line_info: self.options.line_info,
-            };
-            let assembled = assembler()?.assemble(request)?;
-            super::dump::dump_assembled(self, assembled.as_ref());
-            Ok(assembled)
+        if let Some(assembled) = self.assembled.get() {
+            return Ok(assembled.as_ref());
+        }
+        let _assembling = self.assembling.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(assembled) = self.assembled.get() {
+            return Ok(assembled.as_ref());
+        }
+        #[cfg(feature = "test-handlers")]
+        self.provoke("assemble");
+        let request = Request {
+            ptx: &self.compiled.ptx,
+            target: &self.options.target,
+            line_info: self.options.line_info,
         };
-        let first = self.assembled.get().is_none();
-        let assembled = self.assembled.get_or_init(assemble);
-        if first {
-            super::dump::dump_report(self);
-        }
-        match assembled {
-            Ok(assembled) => Ok(assembled.as_ref()),
-            Err(error) => Err(error.clone()),
-        }
+        let assembled = assembler()?.assemble(request)?;
+        super::dump::dump_assembled(self, assembled.as_ref());
+        let assembled = self.assembled.get_or_init(|| assembled);
+        super::dump::dump_report(self);
+        // The cubin is the heavier half.
+        cache::reweigh(&self.descriptor, &self.debug, self);
+        Ok(assembled.as_ref())
     }
 
     /// Has the assembler run on another thread, when one is free; errors show when the cubin is needed.
@@ -222,11 +268,13 @@ impl Artifact {
 
     /// Registers, spills and warnings, as far as they are known without assembling.
     pub fn known_assembled(&self) -> Option<&Assembled> {
-        self.assembled.get()?.as_ref().ok()?.as_ref()
+        self.assembled.get()?.as_ref()
     }
 
     /// Everything about the kernel, as JSON.
     pub fn report(&self, locations: &super::Locations) -> serde_json::Value {
+        #[cfg(feature = "test-handlers")]
+        self.provoke("report");
         let assembled = self.known_assembled();
         let warnings = assembled.map(|assembled| {
             let one = |warning: &crate::assemble::Warning| {
@@ -246,6 +294,10 @@ impl Artifact {
             with_line(json!({"what": row.what, "type": ty, "choice": choice, "why": row.why, "op": row.op}))
         });
         let layouts: Vec<serde_json::Value> = layouts.collect();
+        let note = |note: &crate::kernel_ir::Note| {
+            with_line(json!({"pass": note.pass, "what": "not deferred", "why": note.text, "op": note.loc.0}))
+        };
+        let notes = self.compiled.notes.iter().map(note).collect::<Vec<_>>();
         let devices = self
             .loaded
             .iter()
@@ -266,8 +318,17 @@ impl Artifact {
             "shared_memory": self.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
             "barriers": self.compiled.barriers.iter().map(|loc| with_line(json!({"op": loc.0}))).collect::<Vec<_>>(),
             "occupancy": occupancy(self.launch(), assembled.and_then(|assembled| assembled.log.registers)),
-            "notes": {"layouts": layouts},
+            "notes": {"layouts": layouts, "passes": notes},
         })
+    }
+
+    /// Panics where the test kernel `panic_in_WHERE` is to.
+    #[cfg(feature = "test-handlers")]
+    pub fn provoke(&self, place: &str) {
+        let name = std::str::from_utf8(&self.descriptor).ok();
+        if name.and_then(|name| name.strip_prefix("smalt-test:panic_in_")) == Some(place) {
+            panic!("a test panics in {place}");
+        }
     }
 
     /// Bytes that the artifact holds, roughly: what the cache counts.
@@ -350,7 +411,6 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
 /// Kernels that tests of the wire use in place of descriptors: `smalt-test:NAME`.
 #[cfg(feature = "test-handlers")]
 pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> {
-    use super::buffers::BufferRole;
     use super::host::HostBuffer;
     use crate::ptx::launch::TensorMapSpec;
     fn run_add_one(buffers: &[HostBuffer]) -> Result<(), Error> {
@@ -389,6 +449,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             layouts: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),
+            notes: Vec::new(),
             host: Some(host),
         }
     };
@@ -445,7 +506,12 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             ))
         }
         Some("panic_in_compile") => panic!("a test panics in compile"),
+        Some("panic_in_report" | "panic_in_ptx" | "panic_in_assemble" | "panic_in_release") => Ok(plain(run_add_one)),
         Some("panic_in_run") => Ok(plain(|_| panic!("a test panics in run"))),
+        Some("invalid_in_run") => Ok(plain(|_| Err(Error::invalid("a test is invalid")))),
+        Some("timeout_in_run") => Ok(plain(|_| Err(Error::new(Fault::Timeout, "a test did not end")))),
+        Some("interrupted_in_run") => Ok(plain(|_| Err(Error::new(Fault::Interrupted, "a test was interrupted")))),
+        Some("environment_in_run") => Ok(plain(|_| Err(Error::new(Fault::Environment, "a test lacks something")))),
         Some("error_in_run") => Ok(plain(|_| {
             Err(Error::new(Fault::Execution, "the kernel reads out of bounds")
                 .at(crate::error::Loc(1))

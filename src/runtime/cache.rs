@@ -57,13 +57,23 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
         ..Observer::default()
     };
     let compiled = pipeline::compile(descriptor, debug, &options, &mut observer);
-    dump::dump_compiling(descriptor, debug, &observer.shown.unwrap_or_default());
+    dump::dump_compiling(descriptor, debug, &observer);
     let phases = observer.phases;
     let artifact = Arc::new(Artifact::new(descriptor, debug, options, compiled?, phases));
     dump::dump_compiled(&artifact);
     *filled = Arc::downgrade(&artifact);
     cache().keep(&artifact, key(descriptor, debug, &artifact.options), true);
     Ok(artifact)
+}
+
+/// The artifact weighs something else than when it was put in.
+pub(super) fn reweigh(descriptor: &[u8], debug: &[u8], artifact: &Artifact) {
+    let key = key(descriptor, debug, &artifact.options);
+    let dropped = {
+        let mut inner = cache().inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        inner.reweigh(&key, artifact, artifact.weight())
+    };
+    drop(dropped);
 }
 
 /// What the cache holds, and what the process has done.
@@ -76,7 +86,7 @@ pub struct Stats {
     pub known: usize,
     pub compiled: u64,
     pub hits: u64,
-    /// Calls of the CUDA execute handler since the last time that somebody asked, and their host time.
+    /// Calls of the CUDA execute handler in this process, and their host time.
     pub handler_calls: u64,
     pub handler_nanos: u64,
     /// To 50 ns; times from 25.6 µs count as that.
@@ -84,7 +94,7 @@ pub struct Stats {
 }
 
 pub fn stats() -> Stats {
-    let (handler_calls, handler_nanos, handler_median_nanos) = super::handler_calls().take();
+    let (handler_calls, handler_nanos, handler_median_nanos) = super::handler_calls().read();
     let inner = cache().inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     Stats {
         kept: inner.kept.len(),
@@ -194,6 +204,20 @@ impl<T> Inner<T> {
             self.bytes -= old.bytes;
         }
         self.bytes += bytes;
+        self.shrink()
+    }
+
+    /// Another weight for what is kept under `key`, if it is `value`.
+    fn reweigh(&mut self, key: &Key, value: &T, bytes: usize) -> Vec<Arc<T>> {
+        if let Some(kept) = self.kept.get_mut(key).filter(|kept| std::ptr::eq(&*kept.value, value)) {
+            self.bytes = self.bytes - kept.bytes + bytes;
+            kept.bytes = bytes;
+        }
+        self.shrink()
+    }
+
+    /// Lets the least recently used go until the bounds hold.
+    fn shrink(&mut self) -> Vec<Arc<T>> {
         let mut dropped = Vec::new();
         while self.kept.len() > 1 && (self.kept.len() > self.max || self.bytes > self.max_bytes) {
             // Linear, but over at most `max` entries and once per compilation beyond the bound.
@@ -265,6 +289,18 @@ mod tests {
         assert_eq!((inner.kept.len(), inner.bytes), (1, 5000));
         put(&mut inner, 2, 10);
         assert_eq!((inner.kept.len(), inner.bytes), (1, 10));
+    }
+
+    #[test]
+    fn what_grows_pushes_others_out() {
+        let mut inner = Inner::new(4, 1000);
+        let first = put(&mut inner, 0, 10);
+        let second = put(&mut inner, 1, 10);
+        let gone = inner.reweigh(&number(1), &second, 995);
+        assert!(Arc::ptr_eq(&gone[0], &first) && gone.len() == 1);
+        assert_eq!((inner.kept.len(), inner.bytes), (1, 995));
+        inner.reweigh(&number(1), &first, 5);
+        assert_eq!(inner.bytes, 995, "somebody else's weight");
     }
 
     #[test]

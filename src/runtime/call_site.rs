@@ -1,4 +1,5 @@
 //! A kernel at one place of one program: what the FFI handlers hold.
+use super::env::Checking;
 use super::host::{self, HostBuffer};
 use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
 use crate::error::{Error, Fault};
@@ -20,13 +21,14 @@ pub struct CallSiteAttributes<'a> {
     /// SHA-256 of the descriptor, in hex.
     pub hash: &'a str,
     pub target: &'a str,
-    /// 0: none is known yet.
+    /// What becomes of what the emulator's checker finds: 0: as `SMALT_CHECK` says, 1: an error, 2: a warning, 3: no check.
     pub flags: i64,
 }
 
 pub struct CallSite {
     artifact: Arc<Artifact>,
     locations: Locations,
+    check: Option<Checking>,
     /// Where the launch's buffers lie among operands and results of the custom call.
     order: Vec<Place>,
     operands: usize,
@@ -51,14 +53,19 @@ impl Place {
 }
 
 impl CallSite {
-    pub fn new(attributes: CallSiteAttributes<'_>) -> Result<CallSite, Error> {
+    /// `locations` are those of the attributes, decoded.
+    pub fn new(attributes: CallSiteAttributes<'_>, locations: Locations) -> Result<CallSite, Error> {
         let newer = |what: String| {
             Error::new(Fault::InvalidDescriptor, what)
                 .remedy("the program was made by a newer version of smalt, or its file is damaged: lower it again")
         };
-        if attributes.flags != 0 {
-            return Err(newer(format!("the custom call's flags {:#x}", attributes.flags)));
-        }
+        let check = match attributes.flags {
+            0 => None,
+            1 => Some(Checking::Error),
+            2 => Some(Checking::Warn),
+            3 => Some(Checking::Off),
+            flags => return Err(newer(format!("the custom call's flags {flags:#x}"))),
+        };
         let hash = cache::hash(attributes.descriptor);
         if hash != attributes.hash {
             return Err(newer("the descriptor does not have the hash that it came with".into())
@@ -66,16 +73,7 @@ impl CallSite {
                 .got(hash));
         }
         let options = CompileOptions::for_target(attributes.target);
-        let locations = Locations::decode(attributes.debug);
-        let compiled = cache::compile(attributes.descriptor, attributes.debug, &options);
-        // The call site does not exist yet, so that its locations must go into the text here.
-        let artifact = compiled.map_err(|error| match error.loc.and_then(|loc| locations.line(loc)) {
-            Some(line) => Error {
-                what: format!("{} (at {line})", error.what),
-                ..error
-            },
-            None => error,
-        })?;
+        let artifact = cache::compile(attributes.descriptor, attributes.debug, &options)?;
         let buffers = &artifact.compiled.buffers;
         let is_result = |buffer: &BufferSpec| buffer.role == BufferRole::Output;
         let scratch = buffers
@@ -100,6 +98,7 @@ impl CallSite {
             results: results + scratch,
             locations,
             artifact,
+            check,
         })
     }
 
@@ -111,9 +110,8 @@ impl CallSite {
         self.artifact.assemble_in_background();
     }
 
-    /// The error's text with the user's lines.
-    pub fn describe(&self, error: &Error) -> String {
-        self.locations.describe(error)
+    pub fn locations(&self) -> &Locations {
+        &self.locations
     }
 
     /// Loads the kernel on the device whose context is current; an atomic load when it is there.
@@ -187,7 +185,7 @@ impl CallSite {
             },
         )?;
         // SAFETY: as our caller promises.
-        unsafe { host::run(&self.artifact, &host) }.map(drop)
+        unsafe { host::run(&self.artifact, &self.locations, self.check, &host) }.map(drop)
     }
 
     /// Gives the call's buffers in the launch's numbering, each after its check. `address`: where a buffer is.

@@ -25,6 +25,8 @@ pub fn doctor() -> Value {
             "racecheck": env.racecheck,
             "schedule": env.schedule,
             "seed": env.seed,
+            "check": env.check,
+            "timeout_s": env.timeout.map(|limit| limit.as_secs_f64()),
         }))),
     })
 }

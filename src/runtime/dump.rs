@@ -3,6 +3,7 @@
 //! A dumped descriptor (`….smalt`) is a complete bug report: `python -m smalt compile|run` replays it with no JAX.
 //! Dumping is a help: a folder that cannot be written is reported once on stderr and fails nothing.
 use super::env::{self, Dump, Env};
+use super::pipeline::Observer;
 use super::{Artifact, Locations, cache};
 use crate::assemble::Assembled;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +21,20 @@ pub fn replayable(descriptor: &[u8], debug: &[u8]) -> Vec<u8> {
     file
 }
 
-pub(super) fn dump_compiling(descriptor: &[u8], debug: &[u8], shown: &[(&'static str, String)]) {
+/// What compiling, to its end or not, has shown.
+pub(super) fn dump_compiling(descriptor: &[u8], debug: &[u8], seen: &Observer) {
     let Ok(env) = env::get() else { return };
     if env.dump.is_empty() {
         return;
     }
     let hash = cache::hash(descriptor);
+    // A descriptor that cannot be read has no name.
+    let name = seen.kernel.as_deref().unwrap_or("kernel");
     if env.dumps(Dump::Descriptor) {
-        write(env, "kernel", &hash, "smalt", &replayable(descriptor, debug));
+        write(env, name, &hash, "smalt", &replayable(descriptor, debug));
     }
-    for (number, (pass, text)) in shown.iter().enumerate() {
-        write(env, "kernel", &hash, &format!("{number:02}-{pass}.ir"), text.as_bytes());
+    for (number, (pass, text)) in seen.shown.iter().flatten().enumerate() {
+        write(env, name, &hash, &format!("{number:02}-{pass}.ir"), text.as_bytes());
     }
 }
 

@@ -2,9 +2,11 @@
 //! None changes generated code silently: `SMALT_LINEINFO` and `SMALT_RACECHECK` enter the artifact's key.
 use crate::assemble::Choice;
 use crate::error::{Error, Fault};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// What `SMALT_DUMP` can name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +34,27 @@ impl Dump {
     ];
 }
 
+/// What becomes of what the emulator's checker finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Checking {
+    /// An error.
+    #[default]
+    Error,
+    /// A line on stderr, once for each line of each kernel; the run goes on.
+    Warn,
+    /// There is no checker.
+    Off,
+}
+
+impl Checking {
+    pub const ALL: [(&'static str, Checking); 3] = [
+        ("error", Checking::Error),
+        ("warn", Checking::Warn),
+        ("off", Checking::Off),
+    ];
+}
+
 /// The settings of this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Env {
@@ -52,6 +75,10 @@ pub struct Env {
     /// `SMALT_SCHEDULE` and `SMALT_SEED`: how the emulator orders what the hardware leaves open.
     pub schedule: Option<String>,
     pub seed: Option<u64>,
+    /// `SMALT_CHECK`: what becomes of what the emulator's checker finds.
+    pub check: Checking,
+    /// `SMALT_TIMEOUT`: how long a run in the emulator may last.
+    pub timeout: Option<Duration>,
     /// `CUDA_HOME`, else `CUDA_PATH`
     pub cuda_home: Option<PathBuf>,
     /// `PATH`
@@ -114,6 +141,28 @@ impl Env {
                 seed.parse()
                     .map_err(|_| wrong("SMALT_SEED", "a number below 2^64", &seed))?,
             );
+            if let Some(schedule) = env.schedule.as_deref().filter(|name| *name != "seeded") {
+                let got = format!("SMALT_SCHEDULE={schedule} SMALT_SEED={seed}");
+                return Err(wrong(
+                    "SMALT_SEED",
+                    "SMALT_SCHEDULE=seeded, or unset: no other schedule has a seed",
+                    &got,
+                ));
+            }
+        }
+        if let Some(name) = text("SMALT_CHECK")? {
+            let found = Checking::ALL.iter().find(|(known, _)| *known == name);
+            env.check = found
+                .ok_or_else(|| wrong("SMALT_CHECK", "error, warn or off", &name))?
+                .1;
+        }
+        if let Some(seconds) = text("SMALT_TIMEOUT")? {
+            let limit = seconds
+                .parse()
+                .ok()
+                .and_then(|n: f64| Duration::try_from_secs_f64(n).ok());
+            let limit = limit.filter(|limit| !limit.is_zero());
+            env.timeout = Some(limit.ok_or_else(|| wrong("SMALT_TIMEOUT", "seconds, more than 0", &seconds))?);
         }
         Ok(env)
     }
@@ -179,10 +228,35 @@ mod tests {
             ("SMALT_LINEINFO", "yes"),
             ("SMALT_RACECHECK", "on"),
             ("SMALT_SEED", "-1"),
+            ("SMALT_CHECK", "never"),
+            ("SMALT_TIMEOUT", "0"),
+            ("SMALT_TIMEOUT", "-3"),
+            ("SMALT_TIMEOUT", "soon"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();
             assert!(error.what.contains(name), "{error}");
             assert_eq!(error.fault, Fault::Environment);
         }
+    }
+
+    #[test]
+    fn a_seed_and_a_schedule_without_one_contradict_each_other() {
+        for schedule in ["latest", "earliest"] {
+            let error = read(&[("SMALT_SCHEDULE", schedule), ("SMALT_SEED", "7")]).unwrap_err();
+            assert!(error.to_string().contains(schedule), "{error}");
+        }
+        let env = read(&[("SMALT_SCHEDULE", "seeded"), ("SMALT_SEED", "7")]).unwrap();
+        assert_eq!((env.schedule.as_deref(), env.seed), (Some("seeded"), Some(7)));
+    }
+
+    #[test]
+    fn the_emulators_limits() {
+        let env = read(&[("SMALT_CHECK", "warn"), ("SMALT_TIMEOUT", "2.5")]).unwrap();
+        assert_eq!(
+            (env.check, env.timeout),
+            (Checking::Warn, Some(Duration::from_millis(2500)))
+        );
+        let env = read(&[]).unwrap();
+        assert_eq!((env.check, env.timeout), (Checking::Error, None));
     }
 }

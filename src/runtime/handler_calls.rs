@@ -27,22 +27,38 @@ impl HandlerCalls {
         self.histogram[bucket].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts since the last call of this, emptied.
-    pub fn take(&self) -> (u64, u64, u64) {
-        let calls = self.calls.swap(0, Ordering::Relaxed);
-        let nanos = self.nanos.swap(0, Ordering::Relaxed);
+    /// Calls, their nanoseconds, and the median.
+    pub fn read(&self) -> (u64, u64, u64) {
         let (mut seen, mut median) = (0, 0);
+        let calls = self.calls.load(Ordering::Relaxed);
         for (i, bucket) in self.histogram.iter().enumerate() {
-            seen += bucket.swap(0, Ordering::Relaxed);
-            if median == 0 && seen > 0 && 2 * seen >= calls {
+            seen += bucket.load(Ordering::Relaxed);
+            if seen > 0 && 2 * seen >= calls {
                 median = i as u64 * STEP + STEP / 2;
+                break;
             }
         }
-        (calls, nanos, median)
+        (calls, self.nanos.load(Ordering::Relaxed), median)
     }
 }
 
 pub fn handler_calls() -> &'static HandlerCalls {
     static CALLS: HandlerCalls = HandlerCalls::new();
     &CALLS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_changes_nothing() {
+        let calls = HandlerCalls::new();
+        assert_eq!(calls.read(), (0, 0, 0));
+        for nanos in [120, 130, 9_000_000] {
+            calls.add(nanos);
+        }
+        assert_eq!(calls.read(), (3, 9_000_250, 125));
+        assert_eq!(calls.read(), (3, 9_000_250, 125));
+    }
 }

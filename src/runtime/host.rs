@@ -1,7 +1,8 @@
 //! The CPU's side of a launch.
-use super::Artifact;
 use super::buffers::BufferRole;
-use super::pipeline::SmemPlace;
+use super::env::{Checking, Env};
+use super::supervise::Supervision;
+use super::{Artifact, Locations};
 use crate::cuda;
 use crate::emulate;
 use crate::error::Error;
@@ -19,13 +20,19 @@ unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
 
-/// Runs a kernel in the emulator, as the environment says.
+/// Runs a kernel in the emulator, as the environment says; `check` where the program says otherwise.
 ///
 /// # Safety
 /// As for [`run_with`].
-pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<emulate::Report, Error> {
+pub unsafe fn run(
+    artifact: &Artifact,
+    locations: &Locations,
+    check: Option<Checking>,
+    buffers: &[HostBuffer],
+) -> Result<emulate::Report, Error> {
+    let env = super::env::get()?;
     // SAFETY: as our caller promises.
-    unsafe { run_with(artifact, buffers, &options()?) }
+    unsafe { run_with(artifact, locations, buffers, options(env), check.unwrap_or(env.check)) }
 }
 
 /// Runs a kernel in the emulator.
@@ -35,14 +42,15 @@ pub unsafe fn run(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<emulate
 /// 2. Nothing else writes them meanwhile, nor reads what the kernel writes.
 unsafe fn run_with(
     artifact: &Artifact,
+    locations: &Locations,
     buffers: &[HostBuffer],
-    options: &emulate::Options,
+    options: emulate::Options,
+    check: Checking,
 ) -> Result<emulate::Report, Error> {
     #[cfg(feature = "test-handlers")]
     if let Some(host) = artifact.compiled.host {
         return host(buffers).map(|()| emulate::Report::default());
     }
-    let program = artifact.emulated()?;
     let buffers: Vec<emulate::HostBuffer> = buffers
         .iter()
         .zip(&artifact.compiled.buffers)
@@ -57,57 +65,26 @@ unsafe fn run_with(
             },
         })
         .collect();
-    // SAFETY: as our caller promises.
-    unsafe { emulate::run(program, &buffers, options) }.map_err(|error| name_buffers(error, artifact))
-}
-
-/// The emulator knows buffers by their numbers: adds what they are.
-fn name_buffers(mut error: Error, artifact: &Artifact) -> Error {
-    for (i, spec) in artifact.compiled.buffers.iter().enumerate() {
-        let role = match spec.role {
-            BufferRole::Input => "input",
-            BufferRole::Output => "output",
-            BufferRole::Mutable => "mutable",
-            BufferRole::Scratch => "scratch",
-        };
-        for after in [", which", " to be"] {
-            let (number, named) = (
-                format!("buffer {i}{after}"),
-                format!("buffer {i} ({role} {}){after}", spec.text),
-            );
-            error.got = error.got.map(|text| text.replace(&number, &named));
+    let policy = match check {
+        Checking::Error | Checking::Off => emulate::Check::Error,
+        Checking::Warn => emulate::Check::Warn,
+    };
+    let options = emulate::Options {
+        check: policy,
+        names: artifact.names(),
+        ..options
+    };
+    let watch = Supervision::new(artifact, locations, super::env::get()?);
+    match check {
+        Checking::Error | Checking::Warn => {
+            // SAFETY: as our caller promises.
+            unsafe { emulate::run(artifact.emulated()?, &buffers, &options, &watch) }
+        }
+        Checking::Off => {
+            // SAFETY: as our caller promises.
+            unsafe { emulate::run(artifact.emulated_unchecked()?, &buffers, &options, &watch) }
         }
     }
-    error.expected = error.expected.map(|text| name_barriers(&text, artifact));
-    error.got = error.got.map(|text| name_barriers(&text, artifact));
-    error
-}
-
-/// "mbarrier at shared offset 64", "shared memory at shared offset 0", and what it is of.
-fn name_barriers(text: &str, artifact: &Artifact) -> String {
-    const MARK: &str = " at shared offset ";
-    let mut parts = text.split(MARK);
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, rest) = part.split_at(digits);
-        let one = out.ends_with("mbarrier");
-        out += MARK;
-        out += number;
-        let offset: u64 = number.parse().unwrap_or(u64::MAX);
-        let inside =
-            |place: &&SmemPlace| offset >= place.offset.into() && offset - u64::from(place.offset) < place.bytes;
-        if let Some(place) = artifact.compiled.smem.iter().find(inside) {
-            if one {
-                let which = (offset - u64::from(place.offset)) / 8;
-                out += &format!(" (number {which} of {}, op{})", place.what, place.op);
-            } else {
-                out += &format!(" ({}, op{})", place.what, place.op);
-            }
-        }
-        out += rest;
-    }
-    out
 }
 
 /// How to emulate one run.
@@ -119,6 +96,8 @@ pub struct Schedule {
     pub seed: u64,
     /// Host threads; 0: as many as there are cores.
     pub threads: usize,
+    /// `None`: as `SMALT_CHECK` says.
+    pub check: Option<Checking>,
 }
 
 /// Emulates a kernel on host data. The report is JSON.
@@ -127,11 +106,13 @@ pub struct Schedule {
 /// As for [`run_with`].
 pub unsafe fn emulate_on_host_data(
     artifact: &Artifact,
+    locations: &Locations,
     buffers: &[HostBuffer],
     schedule: &Schedule,
 ) -> Result<serde_json::Value, Error> {
     check_sizes(artifact, buffers)?;
-    let mut options = options()?;
+    let env = super::env::get()?;
+    let mut options = options(env);
     match schedule.schedule.as_deref() {
         None => {}
         Some("latest") => options = options.with_agents(emulate::AgentOrder::Latest),
@@ -148,7 +129,15 @@ pub unsafe fn emulate_on_host_data(
     }
     let start = std::time::Instant::now();
     // SAFETY: as our caller promises.
-    let report = unsafe { run_with(artifact, buffers, &options) }?;
+    let report = unsafe {
+        run_with(
+            artifact,
+            locations,
+            buffers,
+            options,
+            schedule.check.unwrap_or(env.check),
+        )
+    }?;
     let wall_us = start.elapsed().as_micros() as u64;
     // SAFETY: as our caller promises.
     unsafe { copy_aliased(artifact, buffers) };
@@ -177,18 +166,18 @@ unsafe fn copy_aliased(artifact: &Artifact, buffers: &[HostBuffer]) {
 
 /// How the emulator runs: as `SMALT_SCHEDULE` and `SMALT_SEED` say. Reading what nothing wrote is no error here, since it
 /// is none on a GPU whose result nobody uses; it reads poison.
-fn options() -> Result<emulate::Options, Error> {
-    let env = super::env::get()?;
+fn options(env: &Env) -> emulate::Options {
+    // `Env` refuses a seed without a schedule that has one.
     let agents = match (env.schedule.as_deref(), env.seed) {
         (None | Some("latest"), None) => emulate::AgentOrder::Latest,
         (Some("earliest"), _) => emulate::AgentOrder::Earliest,
         (_, seed) => emulate::AgentOrder::Seeded(seed.unwrap_or(0)),
     };
-    Ok(emulate::Options {
+    emulate::Options {
         check_undefined: false,
         ..emulate::Options::default()
     }
-    .with_agents(agents))
+    .with_agents(agents)
 }
 
 /// Runs a kernel on host data: in the emulator, or on GPU `device` if that is not negative. The report is JSON.
@@ -197,12 +186,13 @@ fn options() -> Result<emulate::Options, Error> {
 /// As for [`run`].
 pub unsafe fn run_on_host_data(
     artifact: &Artifact,
+    locations: &Locations,
     device: i32,
     buffers: &[HostBuffer],
 ) -> Result<serde_json::Value, Error> {
     if device < 0 {
         // SAFETY: as our caller promises.
-        return unsafe { emulate_on_host_data(artifact, buffers, &Schedule::default()) };
+        return unsafe { emulate_on_host_data(artifact, locations, buffers, &Schedule::default()) };
     }
     check_sizes(artifact, buffers)?;
     let slices = buffers.iter().map(|buffer| {

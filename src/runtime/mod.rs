@@ -16,9 +16,12 @@ mod dump;
 pub mod env;
 mod handler_calls;
 mod host;
+mod interrupt;
 mod locations;
 mod panics;
 pub mod pipeline;
+mod reported;
+mod supervise;
 mod unit_functions;
 
 pub use artifact::{Artifact, Phase};
@@ -31,6 +34,7 @@ pub use host::{HostBuffer, Schedule, emulate_on_host_data, measure, run_on_host_
 pub use locations::{Frame, LocatedError, Locations};
 pub use panics::contain_panics;
 pub use pipeline::CompileOptions;
+pub use reported::{find_reported, remember_reported};
 
 pub use crate::ptx::launch::LaunchSpec;
 
@@ -57,28 +61,29 @@ pub fn target_of((major, minor): (u32, u32)) -> String {
 
 /// Where Python packages lie, told by the Python side: pip puts assemblers there.
 static PACKAGES: RwLock<Vec<std::path::PathBuf>> = RwLock::new(Vec::new());
-static ASSEMBLER: OnceLock<Result<Arc<Assembler>, Error>> = OnceLock::new();
+static ASSEMBLER: OnceLock<Arc<Assembler>> = OnceLock::new();
 
 /// To be called before anything is assembled; later calls have no effect on an assembler already chosen.
 pub fn set_packages(packages: Vec<std::path::PathBuf>) {
     *PACKAGES.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = packages;
 }
 
-/// The assembler of this process, looked for once.
+/// The assembler of this process. A failure to find it is not remembered: it may be of the moment.
 pub fn assembler() -> Result<Arc<Assembler>, Error> {
-    let find = || {
-        let env = env::get()?;
-        let config = Config {
-            choice: env.assembler,
-            ptxas: env.ptxas.clone(),
-            packages: PACKAGES.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone(),
-            cuda_home: env.cuda_home.clone(),
-            path: env.path.clone(),
-            cache: env.cache_dir.clone(),
-        };
-        Assembler::find(&config).map(Arc::new)
+    if let Some(found) = ASSEMBLER.get() {
+        return Ok(found.clone());
+    }
+    let env = env::get()?;
+    let config = Config {
+        choice: env.assembler,
+        ptxas: env.ptxas.clone(),
+        packages: PACKAGES.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone(),
+        cuda_home: env.cuda_home.clone(),
+        path: env.path.clone(),
+        cache: env.cache_dir.clone(),
     };
-    ASSEMBLER.get_or_init(find).clone()
+    let found = Arc::new(Assembler::find(&config)?);
+    Ok(ASSEMBLER.get_or_init(|| found).clone())
 }
 
 #[cfg(test)]

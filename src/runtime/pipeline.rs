@@ -5,7 +5,7 @@ use super::host::HostBuffer;
 use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::{Error, Loc};
-use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, OpKind, Type};
+use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, OpKind, Type};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower::{self, Refusal, Target};
 use crate::plan::{self, Allocation};
@@ -61,6 +61,8 @@ pub struct Compiled {
     pub smem: Vec<SmemPlace>,
     /// The ops before which a barrier of a warpgroup or the block was placed.
     pub barriers: Vec<Loc>,
+    /// What passes say of loops that look as if they could do something about them, and leave as they are.
+    pub notes: Vec<Note>,
     /// A test's stand-in for the emulator.
     pub host: Option<fn(&[HostBuffer]) -> Result<(), Error>>,
 }
@@ -106,27 +108,67 @@ pub struct SmemPlace {
 /// Times the passes and, if somebody wants it, collects the kernel's text after each.
 #[derive(Default)]
 pub struct Observer {
+    /// The kernel's name, as soon as it is known.
+    pub kernel: Option<String>,
     pub phases: Vec<Phase>,
     /// Pass and text, in order.
-    pub shown: Option<Vec<(&'static str, String)>>,
+    pub shown: Option<Vec<(String, String)>>,
 }
 
 impl Observer {
     /// Runs a pass.
-    pub fn pass<T, E>(&mut self, name: &'static str, pass: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub fn pass<T, E>(&mut self, name: &str, pass: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let start = Instant::now();
         let result = pass();
-        let micros = start.elapsed().as_micros() as u64;
-        self.phases.push(Phase { name, micros });
+        self.ran(name, start);
         result
     }
 
-    /// Shows the kernel as it is after `pass`; `text` is made only if somebody looks.
-    pub fn after(&mut self, pass: &'static str, text: impl FnOnce() -> String) {
-        if let Some(shown) = &mut self.shown {
-            shown.push((pass, text()));
+    /// A pass has run. One that runs again is `name_2`, and so on.
+    fn ran(&mut self, name: &str, start: Instant) {
+        let micros = start.elapsed().as_micros() as u64;
+        let again = |phase: &&Phase| phase.name.strip_prefix(name).is_some_and(is_number);
+        let name = match self.phases.iter().filter(again).count() {
+            0 => name.to_owned(),
+            before => format!("{name}_{}", before + 1),
+        };
+        self.phases.push(Phase { name, micros });
+    }
+
+    /// Shows the kernel as it is after the latest pass; `text` is made only if somebody looks.
+    pub fn after(&mut self, text: impl FnOnce() -> String) {
+        if let (Some(shown), Some(pass)) = (&mut self.shown, self.phases.last()) {
+            shown.push((pass.name.clone(), text()));
         }
     }
+
+    /// For a list of passes that calls back before each, and after it with what it made.
+    fn around<T: fmt::Display>(&mut self) -> impl FnMut(&'static str, Option<&T>) {
+        let mut start = Instant::now();
+        move |name, made| match made {
+            None => start = Instant::now(),
+            Some(made) => {
+                self.ran(name, start);
+                self.after(|| made.to_string());
+            }
+        }
+    }
+
+    /// All that was observed is one step, which begins anew.
+    fn again(&mut self) {
+        let micros = self.phases.iter().map(|phase| phase.micros).sum();
+        let name = "first_attempt".to_owned();
+        self.phases = vec![Phase { name, micros }];
+        self.shown = self.shown.take().map(|_| Vec::new());
+    }
+}
+
+/// What stands behind a pass's name when it has run before: nothing, or `_2`.
+fn is_number(rest: &str) -> bool {
+    rest.is_empty()
+        || rest
+            .strip_prefix('_')
+            .is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Descriptor → artifact's contents. `debug` is the table of locations: used only where `options.line_info` says so.
@@ -147,7 +189,7 @@ pub fn compile(
         match attempt(descriptor, debug, options, observer, scratch) {
             Err(refusal) if refusal.scratch.is_some_and(|more| more > scratch) => {
                 scratch = refusal.scratch.unwrap_or(0);
-                observer.shown = observer.shown.take().map(|_| Vec::new());
+                observer.again();
             }
             done => return done.map_err(|refusal| refusal.error),
         }
@@ -164,11 +206,11 @@ fn attempt(
 ) -> Result<Compiled, Refusal> {
     let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
     kernel.compiler_params.every_lane_arrives = options.racecheck;
-    observer.after("import", || kernel.to_string());
+    observer.kernel = Some(kernel.name.clone());
+    observer.after(|| kernel.to_string());
     let target = target_of(&kernel, options)?;
 
-    observer.pass("normalize", || kernel_ir::normalize::run(&mut kernel, &mut |_, _| {}))?;
-    observer.after("normalize", || kernel.to_string());
+    kernel_ir::normalize::run(&mut kernel, &mut observer.around())?;
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&kernel))?;
     let allocation = observer.pass("allocate", || {
         let scratch = lower::relayout::scratch_bytes(&kernel, &assignment).max(scratch);
@@ -186,17 +228,16 @@ fn attempt(
         }
         Ok::<_, Error>(locs)
     })?;
-    observer.after("insert_barriers", || kernel.to_string());
+    observer.after(|| kernel.to_string());
 
     let (ssa, launch) = observer.pass("lower", || lower::run(&kernel, &assignment, &allocation, &target))?;
-    let ssa = observer.pass("optimize", || {
-        let contract = kernel.compiler_params.fp_contract == FpContract::On;
-        let options = ptx::optimize::Options {
-            contract,
-            functions: Box::new(UnitFunctions),
-        };
-        ptx::optimize::run(ssa, options, |_, _| {})
-    })?;
+    observer.after(|| ssa.to_string());
+    let contract = kernel.compiler_params.fp_contract == FpContract::On;
+    let choices = ptx::optimize::Options {
+        contract,
+        functions: Box::new(UnitFunctions),
+    };
+    let ssa = ptx::optimize::run(ssa, choices, observer.around())?;
     let flat = observer.pass("out_of_ssa", || {
         let min_ctas_per_sm = uses_register_counts(&kernel).then_some(1);
         ptx::out_of_ssa::run(
@@ -208,6 +249,7 @@ fn attempt(
             },
         )
     })?;
+    observer.after(|| ptx::print::print(&flat));
     observer.pass("verify", || match ptx::verify_flat::run(&flat) {
         broken if broken.is_empty() => Ok(()),
         broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),
@@ -219,7 +261,7 @@ fn attempt(
         ptx::print::SourceLines::default()
     };
     let ptx = observer.pass("print", || Ok::<_, Error>(ptx::print::print_with_lines(&flat, &lines)))?;
-    observer.after("print", || ptx.clone());
+    observer.after(|| ptx.clone());
 
     let buffers = buffers::of_kernel(&kernel, &launch)?;
     Ok(Compiled {
@@ -231,12 +273,13 @@ fn attempt(
         layouts: layout_choices(&kernel, &assignment),
         smem: smem_places(&kernel, &allocation),
         barriers,
+        notes: kernel.notes,
         host: None,
     })
 }
 
 /// The kernel's text after each pass, up to the PTX; compiles anew.
-pub fn show(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Result<Vec<(&'static str, String)>, Error> {
+pub fn show(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Result<Vec<(String, String)>, Error> {
     let mut observer = Observer {
         shown: Some(Vec::new()),
         ..Observer::default()

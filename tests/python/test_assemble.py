@@ -89,3 +89,27 @@ def test_a_wrong_choice_is_said() -> None:
     assert "SMALT_ASSEMBLER" in assemble("gas")["error"]
     missing = assemble("auto", SMALT_PTXAS="/nowhere/ptxas")
     assert "ptxas was asked for and is not there" in missing["error"]
+
+
+AFTERWARDS = """
+import os, pathlib
+pathlib.Path(os.environ["WORKS_NOW"]).touch()
+print(json.dumps(artifact.assemble()[:4].hex()))
+"""
+
+
+def test_a_failure_of_the_moment_is_not_remembered(tmp_path: pathlib.Path) -> None:
+    """An assembler that is killed once (for want of memory) assembles the same kernel the next time."""
+    real = assemble("ptxas")
+    if "error" in real:
+        pytest.skip("no ptxas on this machine")
+    path = _native.doctor()["assembler"]["path"]
+    flag, fake = tmp_path / "works", tmp_path / "ptxas"
+    fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] || [ -e {flag} ] || kill -9 $$\nexec {path} "$@"\n')
+    fake.chmod(0o755)
+    env = dict(os.environ, SMALT_ASSEMBLER="ptxas", SMALT_PTXAS=str(fake), WORKS_NOW=str(flag))
+    command = [sys.executable, "-c", SCRIPT + AFTERWARDS, str(pathlib.Path(_native.__file__).parent), str(PTX), ""]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    first, second = done.stdout.splitlines() if done.returncode == 0 else (done.stderr, "")
+    assert "error" in json.loads(first), first
+    assert json.loads(second) == "7f454c46"

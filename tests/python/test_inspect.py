@@ -103,8 +103,24 @@ def test_passes_and_times() -> None:
     assert list(report.passes)[0] == "import" and report.passes["print"] == report.ptx
     assert "load" in report.ir and "mul" in report.ir
     names = [p.name for p in report.phases]
-    assert names[0] == "serialise" and {"import", "infer_layouts", "lower", "optimize"} <= set(names)
+    assert names[0] == "serialise" and {"import", "infer_layouts", "lower", "out_of_ssa", "verify", "print"} <= set(names)
+    normalising, optimising = passes_in("src/kernel_ir/normalize.rs", r'^    \("(\w+)", '), passes_in("src/ptx/optimize.rs", r'pass\("(\w+)", None\)')
+    assert len(normalising) >= 19 and len(optimising) == 5
+    optimising.remove("contract")  # the kernel says `fp_contract=False`
+    # Every pass, each time that it runs, under its own name, with its text.
+    wanted = []
+    for name in [*normalising, *optimising]:
+        before = sum(re.sub(r"_\d+$", "", known) == name for known in wanted)
+        wanted.append(f"{name}_{before + 1}" if before else name)
+    assert [name for name in names if name in wanted] == wanted == [name for name in report.passes if name in wanted]
+    assert "simplify_3" in wanted and report.passes["normalize"] == report.ir
+    assert report.passes["lower"] != report.passes["merge_equal"] and "MulFloat" in report.passes["infer_uniformity"]
     assert all(p.ms >= 0 for p in report.phases) and sum(p.ms for p in report.phases) > 0
+
+
+def passes_in(file: str, pattern: str) -> list[str]:
+    text = (pathlib.Path(__file__).parents[2] / file).read_text()
+    return re.findall(pattern, text.split("#[cfg(test)]")[0], re.M)
 
 
 def test_prints_and_exports() -> None:
@@ -199,20 +215,21 @@ def test_every_artefact_is_dumped(tmp_path: pathlib.Path, capsys: pytest.Capture
     run_program(SMALT_DUMP="all", SMALT_DUMP_DIR=str(folder), SMALT_LINEINFO="1")
     files = {re.sub(r"-[0-9a-f]{12}\.", ".", f.name): f for f in folder.iterdir()}
     # The descriptor, replayable without JAX.
-    assert cli.main(["compile", str(files["kernel.smalt"])]) == 0
+    assert cli.main(["compile", str(files["add_one.smalt"])]) == 0
     assert "add/one for sm_90a" in capsys.readouterr().out
-    assert cli.main(["run", str(files["kernel.smalt"])]) == 0
+    assert cli.main(["run", str(files["add_one.smalt"])]) == 0
     capsys.readouterr()
     # The kernel after each pass.
     passes = sorted(name for name in files if name.endswith(".ir"))
-    assert passes[0] == "kernel.00-import.ir" and any("normalize" in name for name in passes)
+    assert passes[0] == "add_one.00-import.ir" and len(passes) >= 28
+    assert passes[1] == "add_one.01-move_transforms.ir" and passes[-1].endswith("-print.ir")
     assert all(files[name].read_text().strip() for name in passes)
     # PTX, with the user's lines.
     ptx = files["add_one.sm_90a.ptx"].read_text()
     assert ".entry" in ptx and '.file 2 "<string>"' in ptx and re.search(r"\.loc 2 5 \d+ // op\d+", ptx)
     report = json.loads(files["add_one.sm_90a.report.json"].read_text())
     assert report["name"] == "add/one" and report["line_info"]
-    wanted = {"kernel.smalt", *passes, "add_one.sm_90a.ptx", "add_one.sm_90a.report.json"}
+    wanted = {"add_one.smalt", *passes, "add_one.sm_90a.ptx", "add_one.sm_90a.report.json"}
     if has_assembler():
         assert files["add_one.sm_90a.cubin"].read_bytes().startswith(b"\x7fELF")
         assert "registers" in files["add_one.sm_90a.ptxas.txt"].read_text()
@@ -284,3 +301,4 @@ def test_lines_of_the_user_in_the_cubin(tmp_path: pathlib.Path) -> None:
     plain = tmp_path / "plain.cubin"
     plain.write_bytes(compiled_with_lines(False).assemble())
     assert __file__.encode() not in plain.read_bytes()
+

@@ -10,6 +10,7 @@ import pytest
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hm
 
 import smalt
+from examples.matmul import matmul as annotated_matmul
 
 ROWS, COLUMNS = hm.MatmulDimension.M, hm.MatmulDimension.N
 
@@ -29,3 +30,38 @@ def test_matmul_with_four_multiprocessors(cluster: Any, monkeypatch: pytest.Monk
         out = np.asarray(matmul(a, b)).astype(np.float32)
     reference = a.astype(np.float32) @ b.astype(np.float32)
     assert np.linalg.norm(out - reference) < 5e-4 * np.linalg.norm(reference)
+
+
+# K and the configuration, and what the passes say of the kernel's two loops over tiles.
+NOTES: dict[str, tuple[int, dict[str, Any], set[tuple[str, str]]]] = {
+    "large tiles": (1024, {}, set()),
+    "small tiles": (
+        1024,
+        {"tile_m": 64, "tile_n": 64},
+        {("defer_drains", "loads limit the kernel, not the tensor cores"), ("defer_epilogue", "loads limit the kernel")},
+    ),
+    "one round": (256, {"epi_tile_n": 16}, {("defer_epilogue", "the epilogue has more copies than a tile has steps")}),
+    "two rounds": (320, {}, {("defer_drains", "between its first and its last round the producer does something else")}),
+}
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_is_not_deferred_says_why(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    k, changed, wanted = NOTES[name]
+    monkeypatch.setattr(hm, "get_num_sms", lambda: 4)
+    shape = dict(tile_m=128, tile_n=128, tile_k=64, max_concurrent_steps=4, epi_tile_n=64, epi_tile_m=64, grid_minor_dim=COLUMNS, grid_tile_width=4)
+    config = hm.TuningConfig(**shape | {"wg_dimension": ROWS, "cluster_dimension": None} | changed)
+    a, b = jax.ShapeDtypeStruct((1024, k), np.float16), jax.ShapeDtypeStruct((k, 1024), np.float16)
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(lambda x, y: hm.matmul(x, y, None, config), a, b, assemble=False)
+    said = {(note.by, text) for note in report.notes for by, text in wanted if by == note.by and note.why.startswith(text)}
+    assert said == wanted, report.notes
+    assert {note.by for note in report.notes} == {by for by, _ in wanted}
+    assert all(note.at and ".py:" in note.at for note in report.notes)
+    assert all(note.why in str(report) for note in report.notes)
+
+
+def test_ordinary_loops_are_not_spoken_of() -> None:
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(annotated_matmul, *[jax.ShapeDtypeStruct((256, 256), np.float16)] * 2, assemble=False)
+    assert report.notes == () and "notes" not in str(report)

@@ -1,5 +1,5 @@
 //! A small assembler for tests: kernels in flat form, and running them.
-use crate::emulate::{AgentOrder, Contents, HostBuffer, Options, Program, Report, run};
+use crate::emulate::{AgentOrder, Contents, HostBuffer, Options, Program, Report, Unwatched, run};
 use crate::error::{Error, Loc, Result};
 use crate::ptx::Flat;
 use crate::ptx::flat::{Block, BlockId, FlatInst, Guard, Reg, Terminator, Uniformity};
@@ -331,7 +331,7 @@ impl Kernel {
             })
             .collect();
         // SAFETY: the buffers are ours, exclusively, and outlive the call.
-        unsafe { run(&program, &buffers, options) }
+        unsafe { run(&program, &buffers, options, &Unwatched) }
     }
     pub fn run(&self, buffers: &mut [Vec<u8>]) -> Report {
         self.try_run(buffers, &options()).unwrap_or_else(|e| panic!("{e}"))

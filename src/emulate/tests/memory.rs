@@ -1,6 +1,6 @@
 //! Loads, stores, atomics, matrices; bounds, alignment, poison.
 use super::build::*;
-use crate::emulate::{Contents, HostBuffer, run};
+use crate::emulate::{Contents, HostBuffer, Unwatched, run};
 use crate::ptx::flat::Reg;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
@@ -249,7 +249,7 @@ fn undefined_buffers_are_poisoned_and_watched() {
         contents: Contents::Undefined,
     }];
     // SAFETY: `data` outlives both calls and is used by nobody else.
-    unsafe { run(&partial, &buffers, &options()) }.expect("runs");
+    unsafe { run(&partial, &buffers, &options(), &Unwatched) }.expect("runs");
     let expected: Vec<u32> = (0..32).map(|i| if i < 16 { i } else { u32::MAX }).collect();
     assert_eq!(words_of(&data), expected);
     let buffers = [HostBuffer {
@@ -258,7 +258,7 @@ fn undefined_buffers_are_poisoned_and_watched() {
         contents: Contents::Undefined,
     }];
     // SAFETY: as above.
-    let error = unsafe { run(&whole, &buffers, &options()) }.expect_err("reads what nothing wrote");
+    let error = unsafe { run(&whole, &buffers, &options(), &Unwatched) }.expect_err("reads what nothing wrote");
     assert!(error.what.contains("lane 16: memory that nothing wrote"), "{error}");
 }
 
