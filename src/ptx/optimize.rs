@@ -1,7 +1,9 @@
 //! The optimiser of `ptx::Ssa`, as a list of passes. What ptxas does well is left to it.
 use super::evaluate::{ConstantFunctions, NoFunctions};
 use super::ssa::Ssa;
-use super::{contract, eliminate_dead_code, hoist, infer_uniformity, merge_equal, verify, verify_ssa};
+use super::{
+    contract, eliminate_dead_code, hoist, infer_uniformity, interleave_elements, merge_equal, verify, verify_ssa,
+};
 use crate::error::Error;
 
 /// What the user may choose.
@@ -10,6 +12,8 @@ pub struct Options {
     pub contract: bool,
     /// Values of approximate functions on constants.
     pub functions: Box<dyn ConstantFunctions>,
+    /// Words a thread that array code may keep alive before it is listed in tiles; `None`: any number.
+    pub register_budget: Option<u32>,
 }
 
 impl Default for Options {
@@ -17,6 +21,7 @@ impl Default for Options {
         Options {
             contract: true,
             functions: Box::new(NoFunctions),
+            register_budget: None,
         }
     }
 }
@@ -29,9 +34,10 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
         if cfg!(debug_assertions) {
             let found = verify_ssa::run(ssa);
             // Uniformity, on which convergence rests, is inferred in the end.
+            let inferred = ["infer_uniformity", "interleave_elements"];
             let found: Vec<_> = found
                 .into_iter()
-                .filter(|v| name == "infer_uniformity" || v.rule != "convergent")
+                .filter(|v| inferred.contains(&name) || v.rule != "convergent")
                 .collect();
             if !found.is_empty() {
                 return Err(verify::into_error(&format!("ptx::Ssa after {name}"), &found));
@@ -53,6 +59,10 @@ pub fn run(ssa: Ssa, options: Options, mut after: impl FnMut(&'static str, &Ssa)
     done("eliminate_dead_code", &ssa)?;
     infer_uniformity::run(&mut ssa);
     done("infer_uniformity", &ssa)?;
+    if let Some(budget) = options.register_budget {
+        interleave_elements::run(&mut ssa, budget);
+        done("interleave_elements", &ssa)?;
+    }
     Ok(ssa)
 }
 
@@ -253,6 +263,7 @@ mod tests {
         let options = Options {
             contract: false,
             functions: Box::new(Unit),
+            register_budget: None,
         };
         let ssa = run(b.finish(), options, |_, _| {}).unwrap();
         let body = ssa.body.unwrap();
