@@ -35,6 +35,7 @@ use super::pending::{Access, By, End, Ends, Need, Owner, State, conflict};
 use crate::dtype::DType;
 use crate::error::Loc;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
+use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
 use crate::layout::assignment::Assignment;
@@ -60,6 +61,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         owners: FxHashMap::default(),
         owner_data: vec![],
         visited: FxHashMap::default(),
+        polling: polling::find(kernel),
     };
     pass.mixed = pass.mixed(kernel);
     let mut state = State::new(Group::Warpgroup);
@@ -128,6 +130,7 @@ struct Pass<'a> {
     owners: FxHashMap<(RefUse, RegisterLayout), Owner>,
     owner_data: Vec<OwnerData>,
     visited: FxHashMap<Op, Visit>,
+    polling: Polling,
 }
 
 impl Pass<'_> {
@@ -334,6 +337,10 @@ impl Pass<'_> {
             OpKind::For { .. } | OpKind::While { .. } => {
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
+                // A loop that polls is a wait.
+                if self.polling.loops.contains(op) {
+                    self.acquire(state);
+                }
             }
             OpKind::Switch { ref arms, .. } => {
                 let arms = arms.clone();

@@ -229,6 +229,10 @@ fn attempt(
         Ok::<_, Error>(locs)
     })?;
     observer.after(|| kernel.to_string());
+    // An independent checker holds the barriers to the definition, unless one is left out on purpose.
+    if cfg!(debug_assertions) && options.omit_barrier.is_none() {
+        observer.pass("verify_order", || in_order(&kernel, &assignment, &allocation))?;
+    }
 
     let (ssa, launch) = observer.pass("lower", || lower::run(&kernel, &assignment, &allocation, &target))?;
     observer.after(|| ssa.to_string());
@@ -236,11 +240,12 @@ fn attempt(
     let choices = ptx::optimize::Options {
         contract,
         functions: Box::new(UnitFunctions),
+        register_budget: Some(target.register_budget(launch.block)),
     };
     let ssa = ptx::optimize::run(ssa, choices, observer.around())?;
-    let flat = observer.pass("out_of_ssa", || {
+    let (flat, peak) = observer.pass("out_of_ssa", || {
         let min_ctas_per_sm = uses_register_counts(&kernel).then_some(1);
-        ptx::out_of_ssa::run(
+        ptx::out_of_ssa::run_measured(
             &ssa,
             Shell {
                 launch: launch.clone(),
@@ -250,6 +255,7 @@ fn attempt(
         )
     })?;
     observer.after(|| ptx::print::print(&flat));
+    check_peak(&kernel, peak)?;
     observer.pass("verify", || match ptx::verify_flat::run(&flat) {
         broken if broken.is_empty() => Ok(()),
         broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),
@@ -278,6 +284,18 @@ fn attempt(
     })
 }
 
+/// Whether nothing is out of order that the compiler should have ordered.
+fn in_order(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Result<(), Error> {
+    let findings = plan::verify_order::run(kernel, assignment, allocation);
+    let ours = |finding: &&plan::verify_order::Finding| finding.fault == plan::verify_order::Fault::Compiler;
+    match findings.iter().find(ours) {
+        None => Ok(()),
+        Some(finding) => Err(Error::internal("memory is touched out of order")
+            .at(finding.later.1)
+            .got(finding.to_string())),
+    }
+}
+
 /// The kernel's text after each pass, up to the PTX; compiles anew.
 pub fn show(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Result<Vec<(String, String)>, Error> {
     let mut observer = Observer {
@@ -297,6 +315,38 @@ fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error>
             .expected("sm_90a")
             .remedy("leave CompilerParams.target empty, or set it to sm_90a")
     })
+}
+
+/// A thread's values at one point that no assembler makes a kernel of: 255 are in registers, the others spill. ptxas takes
+/// minutes over a few thousand, and the kernel then waits for its spills.
+const MAX_LIVE_WORDS: u32 = 4096;
+
+/// Refuses a kernel whose values cannot be where they are needed, naming the array that most of them belong to.
+fn check_peak(kernel: &Kernel, peak: ptx::out_of_ssa::Peak) -> Result<(), Error> {
+    if peak.words <= MAX_LIVE_WORDS {
+        return Ok(());
+    }
+    let mut largest: Option<(u64, &Type)> = None;
+    kernel.for_each_op(&mut |op| {
+        let op = &kernel.ops[op];
+        if op.loc != peak.loc {
+            return;
+        }
+        for ty in op.results.iter().map(|v| kernel.ty(*v)) {
+            let elements: u64 = ty.shape().iter().product();
+            if largest.is_none_or(|(most, _)| elements > most) {
+                largest = Some((elements, ty));
+            }
+        }
+    });
+    let array = largest.map_or_else(String::new, |(_, ty)| format!(", most of them of the {ty} made here"));
+    Err(Error::invalid("more values at once than a thread can hold")
+        .at(peak.loc)
+        .expected(format!(
+            "at most {MAX_LIVE_WORDS} 32-bit words a thread, of which 255 are in registers"
+        ))
+        .got(format!("{} words a thread{array}", peak.words))
+        .remedy("work on smaller blocks or in a loop over parts of the array, or give each block more warpgroups"))
 }
 
 /// Whether any warpgroup changes its register count: that needs `.minnctapersm`.
