@@ -306,9 +306,7 @@ fn is_safe(kernel: &Kernel, op: Op, found: &Drain) -> Found<()> {
     kernel.for_each_op_in(body, &mut |op| inside.push(op));
     inside.sort_unstable();
     if !feeds_enough(kernel, found) {
-        return Err(
-            "loads limit the kernel, not the tensor cores: blocks that run freely would share less of the L2 cache",
-        );
+        return Err(FEW_OPERATIONS);
     }
     if !sources_are_constant(kernel, body) {
         return Err("a copy reads what the kernel may write: its source is not an input");
