@@ -30,7 +30,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
 fn measure(path: &Path) {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let descriptor = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut stages: Vec<(&'static str, Vec<f64>)> = vec![];
+    let mut stages: Vec<(String, Vec<f64>)> = vec![];
     let mut totals = vec![];
     let begin = Instant::now();
     while totals.len() < 30 || begin.elapsed() < Duration::from_millis(500) {
@@ -46,7 +46,7 @@ fn measure(path: &Path) {
             let micros = phase.micros as f64;
             match stages.iter_mut().find(|(name, _)| *name == phase.name) {
                 Some((_, samples)) => samples.push(micros),
-                None => stages.push((phase.name, vec![micros])),
+                None => stages.push((phase.name.clone(), vec![micros])),
             }
         }
     }

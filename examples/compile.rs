@@ -33,7 +33,7 @@ fn main() {
         let result = compile(&bytes, &[], &options, &mut observer);
         let micros = start.elapsed().as_micros();
         for (pass, text) in observer.shown.unwrap_or_default() {
-            if show.as_deref() == Some(pass) {
+            if show.as_deref() == Some(pass.as_str()) {
                 println!("{text}");
             }
         }

@@ -37,14 +37,14 @@ impl<H: Hooks> Body<H> for CheckIndex {
                 IntType::S16 | IntType::S32 => i128::from(w.read::<u32>(u.a)[lane] as i32),
             };
             if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
-                return m.fail(outside(&check, index, &m.options.names));
+                return m.fail(outside(&m.options.names, &check, index));
             }
         }
         Flow::Next
     }
 }
 
-fn outside(check: &IndexCheck, index: i128, names: &Names) -> Error {
+fn outside(names: &Names, check: &IndexCheck, index: i128) -> Error {
     let IndexCheck {
         place,
         dim,
@@ -53,9 +53,15 @@ fn outside(check: &IndexCheck, index: i128, names: &Names) -> Error {
         ..
     } = *check;
     let whose = match check.of {
-        Indexed::Buffer => format!("{}, which", names.buffer(place as usize)),
-        Indexed::Shared => format!("shared memory{}, which", names.shared(place as u32)),
-        Indexed::Barriers => format!("barriers{}, which", names.shared(place as u32)),
+        Indexed::Buffer => format!("{}, which", names.buffer(usize::try_from(place).unwrap_or(usize::MAX))),
+        Indexed::Shared => format!(
+            "shared memory {}, which",
+            names.place(u32::try_from(place).unwrap_or(u32::MAX))
+        ),
+        Indexed::Barriers => format!(
+            "barriers {}, which",
+            names.place(u32::try_from(place).unwrap_or(u32::MAX))
+        ),
     };
     let (expected, got) = if size == 1 {
         (

@@ -1,6 +1,5 @@
 //! How to run, who looks on, and what came of it.
 use crate::error::{Error, Loc};
-use std::fmt;
 use std::sync::Arc;
 
 /// When asynchronous operations take effect.
@@ -41,42 +40,37 @@ pub struct Names {
 
 impl Names {
     /// `buffer 3 (input f32[64])`.
-    pub fn buffer(&self, index: usize) -> impl fmt::Display {
-        fmt::from_fn(move |f| match self.buffers.get(index) {
-            Some(name) => write!(f, "buffer {index} ({name})"),
-            None => write!(f, "buffer {index}"),
-        })
+    pub fn buffer(&self, index: usize) -> String {
+        match self.buffers.get(index) {
+            Some(name) => format!("buffer {index} ({name})"),
+            None => format!("buffer {index}"),
+        }
     }
 
     /// `mbarrier at shared offset 64 (number 1 of 4 barriers, op7)`.
-    pub fn mbarrier(&self, offset: u32) -> impl fmt::Display {
-        fmt::from_fn(move |f| {
-            write!(f, "mbarrier at shared offset {offset}")?;
-            match self.at(offset) {
-                Some((start, name)) => write!(f, " (number {} of {name})", (offset - start) / 8),
-                None => Ok(()),
+    pub fn mbarrier(&self, offset: u32) -> String {
+        match self.at(offset) {
+            Some((start, name)) => {
+                let number = (offset - start) / 8;
+                format!("mbarrier at shared offset {offset} (number {number} of {name})")
             }
-        })
+            None => format!("mbarrier at shared offset {offset}"),
+        }
     }
 
-    /// ` at shared offset 0 (f32[2, 128], op1)`.
-    pub fn shared(&self, offset: u32) -> impl fmt::Display {
-        fmt::from_fn(move |f| {
-            write!(f, " at shared offset {offset}")?;
-            match self.at(offset) {
-                Some((_, name)) => write!(f, " ({name})"),
-                None => Ok(()),
-            }
-        })
+    /// `at shared offset 64 (4 barriers, op7)`.
+    pub fn place(&self, offset: u32) -> String {
+        match self.at(offset) {
+            Some((_, name)) => format!("at shared offset {offset} ({name})"),
+            None => format!("at shared offset {offset}"),
+        }
     }
 
-    /// What a byte of shared memory is of, and where that begins.
+    /// What lies at an offset, and where it begins.
     fn at(&self, offset: u32) -> Option<(u32, &str)> {
         let inside = |(start, bytes, _): &&(u32, u64, String)| offset >= *start && u64::from(offset - *start) < *bytes;
-        self.smem
-            .iter()
-            .find(inside)
-            .map(|(start, _, name)| (*start, name.as_str()))
+        let (start, _, name) = self.smem.iter().find(inside)?;
+        Some((*start, name))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Kernels from the IR to the emulator.
 use smalt::dtype::DType;
-use smalt::emulate::{self, Contents, HostBuffer, Options, Program};
+use smalt::emulate::{self, Contents, HostBuffer, Options, Program, Unwatched};
 use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::{Kernel, ParamData, ParamRole, Value};
 use smalt::layout;
@@ -133,7 +133,7 @@ impl KernelRun {
             })
             .collect();
         // SAFETY: the buffers are `storage`'s, which outlives the call and which nobody else touches.
-        let report = unsafe { emulate::run(&program, &buffers, &Options::default()) };
+        let report = unsafe { emulate::run(&program, &buffers, &Options::default(), &Unwatched) };
         if let Err(e) = report {
             panic!("{e}\n{}", smalt::ptx::print::print(&self.flat));
         }

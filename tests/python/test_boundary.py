@@ -460,8 +460,11 @@ def run_in(python: str, script: str, *args: str) -> subprocess.CompletedProcess[
     return subprocess.run([python, "-c", textwrap.dedent(script), *args], env=env, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("reader", interpreters())
-@pytest.mark.parametrize("writer", interpreters())
+# By age. What a newer JAX wrote, an older one need not read: StableHLO is kept readable forwards.
+PAIRS = [(writer, reader) for writer in interpreters() for reader in interpreters() if writer <= reader]
+
+
+@pytest.mark.parametrize(("writer", "reader"), PAIRS)
 def test_a_program_is_exported_by_one_process_and_called_by_another(writer: str, reader: str, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "program.bin"
     done = run_in(interpreters()[writer], EXPORT_SCRIPT, str(file))
