@@ -159,7 +159,8 @@ struct Decoder<'a, H: Hooks> {
     /// Branches whose `aux` is a block.
     jumps: Vec<usize>,
     matmuls: Vec<MatMul>,
-    accumulators: Vec<Vec<u16>>,
+    /// The number of every list of accumulator registers.
+    accumulators: FxHashMap<Vec<u16>, u32>,
     mma_ops: Vec<MmaOp>,
     bulk_ops: Vec<BulkOp>,
     checks: Vec<IndexCheck>,
@@ -188,7 +189,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             branches: vec![],
             jumps: vec![],
             matmuls: vec![],
-            accumulators: vec![],
+            accumulators: FxHashMap::default(),
             mma_ops: vec![],
             bulk_ops: vec![],
             checks: vec![],
@@ -202,19 +203,11 @@ impl<'a, H: Hooks> Decoder<'a, H> {
         }
     }
 
-    fn finish(mut self) -> Result<Program<H>> {
+    fn finish(self) -> Result<Program<H>> {
         if self.overflow {
             return Err(Error::unsupported(
                 "a kernel with more than 32768 rows of constants in the emulator",
             ));
-        }
-        for i in 0..self.matmuls.len() {
-            let id = self.matmuls[i].acc_id as usize;
-            let mine: FxHashSet<u16> = self.accumulators[id].iter().copied().collect();
-            self.matmuls[i].overlaps = (0..self.accumulators.len())
-                .filter(|other| *other != id && self.accumulators[*other].iter().any(|r| mine.contains(r)))
-                .map(|other| other as u32)
-                .collect();
         }
         Ok(Program {
             launch: self.flat.launch.clone(),
@@ -517,20 +510,14 @@ impl<'a, H: Hooks> Decoder<'a, H> {
                 .got(format!("n {n}, {} registers", acc.output.len())));
         }
         let registers: Vec<u16> = acc.output.iter().map(|r| self.reg(r)).collect();
-        let acc_id = match self.accumulators.iter().position(|other| *other == registers) {
-            Some(id) => id,
-            None => {
-                self.accumulators.push(registers.clone());
-                self.accumulators.len() - 1
-            }
-        };
+        let next = self.accumulators.len() as u32;
+        let acc_id = *self.accumulators.entry(registers.clone()).or_insert(next);
         let len = registers.len() as u32;
         let op = MatMul {
             kind,
             n: n as usize,
             acc: (self.list(registers), len),
-            acc_id: acc_id as u32,
-            overlaps: vec![],
+            acc_id,
             a,
             b: self.reg(b),
             scale_d: self.reg(scale_d),

@@ -43,8 +43,6 @@ pub struct MatMul {
     pub acc: (u32, u32),
     /// Equal for equal accumulators.
     pub acc_id: u32,
-    /// Other accumulators that share registers with it.
-    pub overlaps: Vec<u32>,
     pub a: AOperand,
     /// Holds B's descriptor.
     pub b: u16,
@@ -69,6 +67,8 @@ struct Issued {
 /// The accumulator of instructions in flight.
 struct InFlight {
     acc_id: u32,
+    /// Its registers: a part of the program's lists.
+    acc: (u32, u32),
     values: Vec<Fragment>,
     users: u32,
 }
@@ -408,11 +408,11 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
     match w.tensor.accumulators.iter_mut().find(|acc| acc.acc_id == op.acc_id) {
         Some(acc) => acc.users += 1,
         None => {
-            if w.tensor
-                .accumulators
-                .iter()
-                .any(|acc| op.overlaps.contains(&acc.acc_id))
-            {
+            let shares = |other: &InFlight| {
+                let theirs = &program.lists[other.acc.0 as usize..(other.acc.0 + other.acc.1) as usize];
+                theirs.iter().any(|r| registers.contains(r))
+            };
+            if w.tensor.accumulators.iter().any(shares) {
                 return Err(execution(
                     "a wgmma on registers that another one in flight has in another order",
                 ));
@@ -425,6 +425,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
             }
             w.tensor.accumulators.push(InFlight {
                 acc_id: op.acc_id,
+                acc: op.acc,
                 values,
                 users: 1,
             });

@@ -4,11 +4,13 @@
 //! * [`ssa`] is what lowering builds, with [`build`]: per-thread values in structured regions.
 //! * [`flat`] is what is printed and executed: virtual registers, blocks, predicates.
 //! * [`launch`] is what a launch needs besides the code.
+pub mod asynchronous;
 pub mod build;
 pub mod contract;
 pub mod eliminate_dead_code;
 pub mod evaluate;
 pub mod flat;
+pub mod flow;
 #[cfg(test)]
 mod generate;
 pub mod hoist;

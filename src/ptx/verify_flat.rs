@@ -17,12 +17,15 @@
 //! | `setmaxnreg` | `setmaxnreg` comes with `.minnctapersm` (ptxas ignores it otherwise: C7508) |
 //! | `param` | parameters exist; addresses are taken of tensor maps, values of pointers |
 //! | `launch` | 1 to 1024 threads in whole warps; clusters of at most 16 CTAs that divide the grid |
+use super::asynchronous::Asynchronous;
 use super::flat::*;
+use super::flow::{Flow, number_registers, successors};
 use super::inst::{Effects, Inst};
 use super::launch::EntryParam;
 use super::operand::*;
 use super::verify::{Violation, check_guarded, check_inst, into_error};
 use crate::error::{Error, Loc};
+use rustc_hash::FxHashSet;
 
 /// All violations; none: the form is sound.
 pub fn run(flat: &Flat) -> Vec<Violation> {
@@ -36,8 +39,9 @@ pub fn run(flat: &Flat) -> Vec<Violation> {
     }
     // The analyses follow branches and index registers.
     if v.found.iter().all(|f| f.rule != "label" && f.rule != "register") {
-        v.defined();
-        v.wgmma();
+        let flow = Flow::new(flat);
+        v.defined(&flow);
+        v.asynchronous(&flow);
         v.convergent();
     }
     v.found
@@ -47,7 +51,7 @@ pub fn run(flat: &Flat) -> Vec<Violation> {
 /// numbers must be sound.
 pub fn run_asynchronous_registers(flat: &Flat) -> Vec<Violation> {
     let mut v = Verifier::new(flat);
-    v.wgmma();
+    v.asynchronous(&Flow::new(flat));
     v.found
 }
 
@@ -66,15 +70,6 @@ struct Verifier<'a> {
     /// The target's number; 0: none.
     sm: u16,
     found: Vec<Violation>,
-}
-
-fn successors(t: &Terminator) -> impl Iterator<Item = BlockId> {
-    let (a, b) = match t {
-        Terminator::Branch { to } => (Some(*to), None),
-        Terminator::CondBranch { then, otherwise, .. } => (Some(*then), Some(*otherwise)),
-        Terminator::Return => (None, None),
-    };
-    a.into_iter().chain(b)
 }
 
 impl Verifier<'_> {
@@ -188,7 +183,7 @@ impl Verifier<'_> {
 
     fn terminator(&mut self, b: usize, block: &Block) {
         let at = (b, block.insts.len());
-        let mut targets: Vec<BlockId> = successors(&block.terminator).collect();
+        let mut targets: Vec<BlockId> = successors(&block.terminator).map(|b| BlockId(b as u32)).collect();
         if let Terminator::CondBranch { guard, uniformity, .. } = &block.terminator {
             if guard.pred.class != Class::Pred {
                 self.report("guard", at, block.loc, format!("{} is no predicate", guard.pred));
@@ -205,163 +200,104 @@ impl Verifier<'_> {
         }
     }
 
-    /// Blocks from the entry on, until nothing changes; `transfer` may lower a state and says what it gives.
-    fn forward<S: Clone>(
-        &self,
-        entry: S,
-        join: impl Fn(&mut S, &S) -> bool,
-        transfer: impl Fn(usize, &mut S),
-    ) -> Vec<Option<S>> {
-        let mut states: Vec<Option<S>> = vec![None; self.flat.blocks.len()];
-        if states.is_empty() {
-            return states;
-        }
-        states[0] = Some(entry);
-        let mut work = vec![0usize];
-        let mut queued = vec![false; states.len()];
-        while let Some(b) = work.pop() {
-            queued[b] = false;
-            let Some(mut state) = states[b].clone() else { continue };
-            transfer(b, &mut state);
-            for to in successors(&self.flat.blocks[b].terminator) {
-                let to = to.0 as usize;
-                let changed = match &mut states[to] {
-                    Some(old) => join(old, &state),
-                    slot => {
-                        *slot = Some(state.clone());
-                        true
-                    }
-                };
-                if changed && !std::mem::replace(&mut queued[to], true) {
-                    work.push(to);
-                }
-            }
-        }
-        states
-    }
-
-    fn defined(&mut self) {
+    /// A register is written on all paths to a read when it is written before in the block, or in a block that dominates
+    /// it, or in blocks of which every path crosses one: found by walking back from the block, no further than the register
+    /// is wanted.
+    fn defined(&mut self, flow: &Flow) {
         let flat = self.flat;
         let (index, total) = number_registers(flat);
-        let transfer = |b: usize, defined: &mut Vec<u64>| {
-            for fi in &flat.blocks[b].insts {
-                fi.inst
-                    .for_each_def(|r, _| defined[index(r) / 64] |= 1 << (index(r) % 64));
-            }
-        };
-        let join = |old: &mut Vec<u64>, new: &Vec<u64>| {
-            let mut changed = false;
-            for (o, n) in old.iter_mut().zip(new) {
-                changed |= *o & !n != 0;
-                *o &= n;
-            }
-            changed
-        };
-        let states = self.forward(vec![0u64; total.div_ceil(64)], join, transfer);
-        for (b, state) in states.into_iter().enumerate() {
-            let Some(mut defined) = state else { continue };
-            let block = &flat.blocks[b];
-            for (i, fi) in block.insts.iter().enumerate() {
-                let mut missing = vec![];
-                let mut read = |r: Reg| {
-                    if defined[index(r) / 64] >> (index(r) % 64) & 1 == 0 {
-                        missing.push(r);
+        const NOWHERE: u32 = u32::MAX;
+        // The last block that wrote each register; reads that no write of their block precedes, once for each block.
+        let mut written = vec![NOWHERE; total];
+        let mut wanted: Vec<Vec<u32>> = vec![vec![]; total];
+        for (b, block) in flat.blocks.iter().enumerate().filter(|(b, _)| flow.reached(*b)) {
+            let b = b as u32;
+            for_each_access(block, |_, access| match access {
+                Access::Read(r) => {
+                    let r = index(r);
+                    if written[r] != b && wanted[r].last() != Some(&b) {
+                        wanted[r].push(b);
                     }
-                };
-                if let Some(guard) = fi.guard {
-                    read(guard.pred);
                 }
-                fi.inst.for_each_use(|r, _| read(r));
-                for r in missing {
-                    self.report(
-                        "defined",
-                        (b, i),
-                        fi.loc,
-                        format!("{r} is read before it is written on some path"),
-                    );
-                }
-                fi.inst
-                    .for_each_def(|r, _| defined[index(r) / 64] |= 1 << (index(r) % 64));
-            }
-            if let Terminator::CondBranch { guard, .. } = &block.terminator {
-                let at = index(guard.pred);
-                if defined[at / 64] >> (at % 64) & 1 == 0 {
-                    let message = format!("{} is read before it is written on some path", guard.pred);
-                    self.report("defined", (b, block.insts.len()), block.loc, message);
-                }
-            }
+                Access::Written(r) => written[index(r)] = b,
+            });
         }
-    }
-
-    fn wgmma(&mut self) {
-        let flat = self.flat;
-        // The registers that wgmmas touch, numbered.
-        let (index, total) = number_registers(flat);
-        let mut numbers: Vec<Option<u32>> = vec![None; total];
-        let mut count = 0;
-        for fi in flat.blocks.iter().flat_map(|b| &b.insts) {
-            if fi.inst.effects().contains(Effects::ASYNC_REGISTERS) {
-                let mut add = |r: Reg| {
-                    numbers[index(r)].get_or_insert_with(|| {
-                        count += 1;
-                        count - 1
-                    });
-                };
-                fi.inst.for_each_def(|r, _| add(r));
-                fragments(&fi.inst).for_each(add);
-            }
-        }
-        if count == 0 {
-            return;
-        }
-        let number = |r: Reg| numbers[index(r)].map(|i| i as usize);
-        let entry = Wgmma {
-            written: vec![IDLE; count as usize],
-            read: vec![IDLE; count as usize],
-            dirty: vec![Access::Written; count as usize],
-        };
-        let join = |old: &mut Wgmma, new: &Wgmma| {
-            let mut changed = false;
-            for (o, n) in old
-                .written
-                .iter_mut()
-                .zip(&new.written)
-                .chain(old.read.iter_mut().zip(&new.read))
-            {
-                changed |= n < o;
-                *o = (*o).min(*n);
-            }
-            for (o, n) in old.dirty.iter_mut().zip(&new.dirty) {
-                changed |= n > o;
-                *o = (*o).max(*n);
-            }
-            changed
-        };
-        let states = self.forward(entry, join, |b, state| {
-            for fi in &flat.blocks[b].insts {
-                state.step(&fi.inst, number, |_, _| {});
-            }
-        });
-        for (b, state) in states.into_iter().enumerate() {
-            let Some(mut state) = state else { continue };
-            for (i, fi) in flat.blocks[b].insts.iter().enumerate() {
-                let mut found: Vec<(&'static str, String)> = vec![];
-                state.step(&fi.inst, number, |rule, message| {
-                    // One of many registers tells enough.
-                    if found.iter().all(|(r, _)| *r != rule) {
-                        found.push((rule, message));
+        let mut writers: Vec<Vec<u32>> = vec![vec![]; total];
+        for (b, block) in flat.blocks.iter().enumerate().filter(|(b, _)| flow.reached(*b)) {
+            for fi in &block.insts {
+                fi.inst.for_each_def(|r, _| {
+                    let r = index(r);
+                    if !wanted[r].is_empty() && writers[r].last() != Some(&(b as u32)) {
+                        writers[r].push(b as u32);
                     }
                 });
-                for (rule, message) in found {
-                    self.report(rule, (b, i), fi.loc, message);
-                }
             }
+        }
+        // Whether the entry reaches the start of some block of `from` without a write.
+        let mut seen = vec![NOWHERE; flat.blocks.len()];
+        let mut writes = vec![NOWHERE; flat.blocks.len()];
+        let mut stamp = 0;
+        let mut escapes = |r: usize, from: &[u32]| {
+            stamp += 1;
+            writers[r].iter().for_each(|b| writes[*b as usize] = stamp);
+            let mut work = from.to_vec();
+            while let Some(b) = work.pop() {
+                let b = b as usize;
+                if std::mem::replace(&mut seen[b], stamp) == stamp {
+                    continue;
+                }
+                // The first writers are those that may dominate: the others join them on the way.
+                let dominated = |w: &u32| flow.strictly_dominates(*w as usize, b);
+                if writers[r].iter().take(4).any(dominated) {
+                    continue;
+                }
+                if b == 0 {
+                    return true;
+                }
+                work.extend(flow.predecessors[b].iter().filter(|p| writes[**p as usize] != stamp));
+            }
+            false
+        };
+        let mut broken: FxHashSet<(usize, usize)> = FxHashSet::default();
+        for (r, blocks) in wanted.iter().enumerate() {
+            if !blocks.is_empty() && escapes(r, blocks) {
+                let which = blocks.iter().filter(|b| escapes(r, &[**b]));
+                broken.extend(which.map(|b| (*b as usize, r)));
+            }
+        }
+        if broken.is_empty() {
+            return;
+        }
+        for (b, block) in flat.blocks.iter().enumerate() {
+            let mut here: FxHashSet<usize> = FxHashSet::default();
+            let mut missing = vec![];
+            for_each_access(block, |i, access| match access {
+                Access::Read(r) if broken.contains(&(b, index(r))) && !here.contains(&index(r)) => missing.push((i, r)),
+                Access::Read(_) => {}
+                Access::Written(r) => {
+                    here.insert(index(r));
+                }
+            });
+            for (i, r) in missing {
+                let loc = block.insts.get(i).map_or(block.loc, |fi| fi.loc);
+                let message = format!("{r} is read before it is written on some path");
+                self.report("defined", (b, i), loc, message);
+            }
+        }
+    }
+
+    fn asynchronous(&mut self, flow: &Flow) {
+        let flat = self.flat;
+        if let Some(analysis) = Asynchronous::of(flat, flow) {
+            analysis.check(|b, i, (rule, message)| self.report(rule, (b, i), flat.blocks[b].insts[i].loc, message));
         }
     }
 
     fn convergent(&mut self) {
         let flat = self.flat;
         let mut inside: Vec<Option<usize>> = vec![None; flat.blocks.len()];
+        // The branch whose walk has been in a block.
+        let mut seen = vec![usize::MAX; flat.blocks.len()];
         for (b, block) in flat.blocks.iter().enumerate() {
             let Terminator::CondBranch {
                 uniformity: Uniformity::Divergent { reconverge },
@@ -370,14 +306,13 @@ impl Verifier<'_> {
             else {
                 continue;
             };
-            let mut work: Vec<BlockId> = successors(&block.terminator).collect();
-            let mut seen = vec![false; flat.blocks.len()];
+            let mut work: Vec<usize> = successors(&block.terminator).collect();
             while let Some(at) = work.pop() {
-                if at == reconverge || std::mem::replace(&mut seen[at.0 as usize], true) {
+                if at == reconverge.0 as usize || std::mem::replace(&mut seen[at], b) == b {
                     continue;
                 }
-                inside[at.0 as usize] = Some(b);
-                work.extend(successors(&flat.blocks[at.0 as usize].terminator));
+                inside[at] = Some(b);
+                work.extend(successors(&flat.blocks[at].terminator));
             }
         }
         for (b, by) in inside.into_iter().enumerate() {
@@ -392,120 +327,22 @@ impl Verifier<'_> {
     }
 }
 
-/// A number for every declared register, and how many there are.
-fn number_registers(flat: &Flat) -> (impl Fn(Reg) -> usize + use<>, usize) {
-    let mut base = [0usize; 4];
-    let mut total = 0;
-    for class in Class::ALL {
-        base[class as usize] = total;
-        total += flat.registers[class as usize] as usize;
-    }
-    (move |r: Reg| base[r.class as usize] + r.index as usize, total)
-}
-
-/// The registers of A.
-fn fragments(inst: &Inst<Reg>) -> impl Iterator<Item = Reg> {
-    let mut regs = vec![];
-    for field in inst.fields() {
-        if let Field::Srcs(list, _) = field {
-            regs.extend(list.iter().filter_map(|s| s.reg()));
-        }
-    }
-    regs.into_iter()
-}
-
-const IDLE: u8 = u8::MAX;
-/// More groups than a wait can leave pending.
-const MANY: u8 = 8;
-
-/// Per register: groups committed since the youngest wgmma that writes or reads it (`IDLE`: none in flight), and
-/// whether it was read or written since the last `wgmma.fence`.
-#[derive(Clone)]
-struct Wgmma {
-    written: Vec<u8>,
-    read: Vec<u8>,
-    dirty: Vec<Access>,
-}
-
-/// The last access of an ordinary instruction to a register that no `wgmma.fence` has followed; the worst where paths meet.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// What a block does to registers.
 enum Access {
-    Fenced,
-    Read,
-    Written,
+    Read(Reg),
+    Written(Reg),
 }
 
-impl Wgmma {
-    fn step(
-        &mut self,
-        inst: &Inst<Reg>,
-        number: impl Fn(Reg) -> Option<usize>,
-        mut report: impl FnMut(&'static str, String),
-    ) {
-        if inst.effects().contains(Effects::ASYNC_REGISTERS) {
-            let unfenced = |r: Reg, how: Access| {
-                let how = if how == Access::Read { "read" } else { "written" };
-                format!("{r} was {how}, and no wgmma.fence followed")
-            };
-            for r in fragments(inst) {
-                let Some(i) = number(r) else { continue };
-                if self.written[i] != IDLE {
-                    report("in_flight", format!("a wgmma that writes {r} is in flight"));
-                }
-                if self.dirty[i] != Access::Fenced {
-                    report("wgmma_fence", unfenced(r, self.dirty[i]));
-                }
-                self.read[i] = 0;
-            }
-            inst.for_each_def(|r, _| {
-                let Some(i) = number(r) else { return };
-                if self.read[i] != IDLE {
-                    report("in_flight", format!("a wgmma that reads {r} is in flight"));
-                }
-                if self.dirty[i] != Access::Fenced {
-                    report("wgmma_fence", unfenced(r, self.dirty[i]));
-                }
-                self.written[i] = 0;
-            });
-            return;
+/// The reads and writes of a block in order, with the instruction's number; the terminator's last.
+fn for_each_access(block: &Block, mut f: impl FnMut(usize, Access)) {
+    for (i, fi) in block.insts.iter().enumerate() {
+        if let Some(guard) = fi.guard {
+            f(i, Access::Read(guard.pred));
         }
-        match inst {
-            Inst::WgmmaFence { .. } => self.dirty.fill(Access::Fenced),
-            Inst::WgmmaCommit {} => {
-                for age in self.written.iter_mut().chain(&mut self.read).filter(|a| **a != IDLE) {
-                    *age = (*age + 1).min(MANY);
-                }
-            }
-            Inst::WgmmaWait { n, .. } => {
-                for age in self.written.iter_mut().chain(&mut self.read) {
-                    if *age != IDLE && i64::from(*age) > *n {
-                        *age = IDLE;
-                    }
-                }
-            }
-            _ => {
-                inst.for_each_use(|r, _| {
-                    let Some(i) = number(r) else { return };
-                    if self.written[i] != IDLE {
-                        report(
-                            "in_flight",
-                            format!("{r} is read, and a wgmma that writes it is in flight"),
-                        );
-                    }
-                    self.dirty[i] = self.dirty[i].max(Access::Read);
-                });
-                inst.for_each_def(|r, _| {
-                    if let Some(i) = number(r) {
-                        if self.written[i] != IDLE || self.read[i] != IDLE {
-                            report(
-                                "in_flight",
-                                format!("{r} is written, and a wgmma that uses it is in flight"),
-                            );
-                        }
-                        self.dirty[i] = Access::Written;
-                    }
-                });
-            }
-        }
+        fi.inst.for_each_use(|r, _| f(i, Access::Read(r)));
+        fi.inst.for_each_def(|r, _| f(i, Access::Written(r)));
+    }
+    if let Terminator::CondBranch { guard, .. } = &block.terminator {
+        f(block.insts.len(), Access::Read(guard.pred));
     }
 }
