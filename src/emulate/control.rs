@@ -179,6 +179,20 @@ impl<H: Hooks> Body<H> for Clock64 {
     }
 }
 
+/// A constant into a row, or (`c`) a pair of rows; the upper word is `aux`.
+pub struct SetRows;
+impl<H: Hooks> Body<H> for SetRows {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let low = u.imm as u32;
+        match u.c {
+            0 => w.write::<u32>(u.d, [low; 32]),
+            _ => w.write::<u64>(u.d, [u64::from(low) | u64::from(u.aux) << 32; 32]),
+        }
+        Flow::Next
+    }
+}
+
 /// `d = a ? all : none`, of a constant (`imm`) or a predicate.
 pub struct SetPredicate;
 impl<H: Hooks> Body<H> for SetPredicate {

@@ -66,6 +66,7 @@ pub fn run<H: Hooks>(flat: &Flat, tier: Tier) -> Result<Program<H>> {
             cx.row = None;
             cx.guard(inst.guard);
             cx.row = Some(inst.inst.row() as u16);
+            cx.spares = 0;
             inst.inst.accept(&mut cx).map_err(|e| e.at(inst.loc))?;
             let mut redefined = false;
             inst.inst
@@ -171,8 +172,10 @@ struct Decoder<'a, H: Hooks> {
     row: Option<u16>,
     communicates: bool,
     reallocates: bool,
-    /// Constants beyond what operands can name.
-    overflow: bool,
+    /// Rows behind the registers' for constants beyond what operands can name: those of the instruction at hand, and most that
+    /// one needs.
+    spares: usize,
+    most_spares: usize,
 }
 
 impl<'a, H: Hooks> Decoder<'a, H> {
@@ -199,22 +202,18 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             row: None,
             communicates: false,
             reallocates: false,
-            overflow: false,
+            spares: 0,
+            most_spares: 0,
         }
     }
 
     fn finish(self) -> Result<Program<H>> {
-        if self.overflow {
-            return Err(Error::unsupported(
-                "a kernel with more than 32768 rows of constants in the emulator",
-            ));
-        }
         Ok(Program {
             launch: self.flat.launch.clone(),
             code: self.code,
             origins: self.origins,
             constants: self.constants,
-            register_rows: self.allocation.rows,
+            register_rows: self.allocation.rows + self.most_spares,
             // Two more for constants.
             predicates: self.allocation.predicates + 2,
             lists: self.lists,
@@ -321,8 +320,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
         }
         let at = self.constants.len();
         if at + 2 > usize::from(CONSTANT) {
-            self.overflow = true;
-            return CONSTANT;
+            return self.spare(bits, wide);
         }
         if wide {
             let mut pair = [Row::ZERO; 2];
@@ -336,6 +334,21 @@ impl<'a, H: Hooks> Decoder<'a, H> {
         let operand = CONSTANT | at as u16;
         self.constant_at.insert((bits, wide), operand);
         operand
+    }
+
+    /// A constant that the program's table has no place for: set right before the instruction.
+    fn spare(&mut self, bits: u64, wide: bool) -> u16 {
+        let d = (self.allocation.rows + self.spares) as u16;
+        self.spares += if wide { 2 } else { 1 };
+        self.most_spares = self.most_spares.max(self.spares);
+        self.emit::<SetRows>(Operands {
+            d,
+            c: u16::from(wide),
+            imm: bits as u32 as i32,
+            aux: (bits >> 32) as u32,
+            ..Operands::NONE
+        });
+        d
     }
 
     /// A source that is read as `T`.

@@ -21,8 +21,9 @@ use crate::ptx::operand::Class;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Operands are 15 bits: the top one tells constants apart.
-const MAX_ROWS: usize = 0x8000;
+/// Operands are 15 bits: the top one tells constants apart. The decoder puts what one instruction needs of further constants
+/// behind.
+const MAX_ROWS: usize = 0x8000 - 512;
 /// The decoder adds two.
 const MAX_PREDICATES: usize = 0xfff0;
 

@@ -17,7 +17,7 @@ use crate::layout::transfer::{
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src, Srcs};
-use crate::ptx::ssa::{Uniform, Value as PtxValue};
+use crate::ptx::ssa::{MemTag, Uniform, Value as PtxValue};
 use smallvec::SmallVec;
 
 /// XLA and the driver align buffers to more; users' slices of them start where types are aligned.
@@ -33,6 +33,8 @@ pub struct Target {
     read_only: bool,
     /// How it is loaded.
     sem: LoadSem,
+    /// Which other accesses may touch the same bytes.
+    tag: MemTag,
 }
 
 impl Target {
@@ -43,6 +45,7 @@ impl Target {
             origin,
             read_only: false,
             sem: LoadSem::Weak,
+            tag: MemTag::ANY,
         }
     }
     fn wide(&self) -> bool {
@@ -69,6 +72,7 @@ fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
                 origin,
                 read_only: false,
                 sem: LoadSem::Weak,
+                tag: smem_tag(cx, r),
             },
         ));
     }
@@ -86,8 +90,29 @@ fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
             origin,
             read_only: kernel.is_input(r.alloc),
             sem: LoadSem::Weak,
+            tag: MemTag::buffer(buffer),
         },
     ))
+}
+
+/// An allocation of the block's own shared memory is a memory of its own, unless it is part of a union, or scopes share bytes.
+fn smem_tag(cx: &LowerCx, r: &RefUse) -> MemTag {
+    match cx.plan.smem[r.alloc] {
+        Some(offset)
+            if r.place == Place::Here && cx.plan.overlaid.is_empty() && cx.kernel.allocs[r.alloc].within.is_none() =>
+        {
+            MemTag::shared(offset)
+        }
+        _ => MemTag::ANY,
+    }
+}
+
+/// A load or store of the target's memory.
+fn touch(cx: &mut LowerCx, target: Target, inst: Inst<V>) -> SmallVec<[V; 4]> {
+    let before = cx.b.set_memory(target.tag);
+    let defs = cx.b.inst(inst);
+    cx.b.set_memory(before);
+    defs
 }
 
 fn mem_type(bytes: u32) -> MemType {
@@ -101,17 +126,18 @@ fn mem_type(bytes: u32) -> MemType {
 
 fn load(cx: &mut LowerCx, target: Target, ty: MemType, addr: Addr<V>, n: usize) -> SmallVec<[V; 4]> {
     let d = std::iter::repeat_n(PtxValue::NEW, n).collect();
-    if target.read_only {
-        cx.b.inst(Inst::LdNc { ty, d, addr })
+    let inst = if target.read_only {
+        Inst::LdNc { ty, d, addr }
     } else {
-        cx.b.inst(Inst::Ld {
+        Inst::Ld {
             sem: target.sem,
             space: target.space,
             ty,
             d,
             addr,
-        })
-    }
+        }
+    };
+    touch(cx, target, inst)
 }
 
 /// A scalar parameter, from the rank-0 buffer that it comes in.
@@ -121,6 +147,7 @@ pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
         origin: pointer.into(),
         read_only: true,
         sem: LoadSem::Weak,
+        tag: MemTag::ANY,
     };
     load_scalar(cx, target, Addr::new(pointer), dtype, Uniform::Cta)
 }
@@ -158,13 +185,14 @@ fn store_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x
         _ => x,
     };
     let a: Srcs<V> = [x].into_iter().collect();
-    cx.b.inst(Inst::St {
+    let store = Inst::St {
         sem: StoreSem::Weak,
         space: target.space,
         ty: mem_type(bytes),
         addr,
         a,
-    });
+    };
+    touch(cx, target, store);
     Ok(())
 }
 
@@ -556,11 +584,8 @@ pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &
         match access.kind {
             AccessKind::Matrix { trans, .. } => {
                 let trans = if trans { MatrixTrans::Yes } else { MatrixTrans::No };
-                cx.b.inst(Inst::Stmatrix {
-                    trans,
-                    addr,
-                    a: values.into_iter().collect(),
-                });
+                let a = values.into_iter().collect();
+                touch(cx, target, Inst::Stmatrix { trans, addr, a });
             }
             AccessKind::Vector { .. } | AccessKind::Element => {
                 let p = guard(cx, &plan.layout, &access.guards, extra);
@@ -576,7 +601,7 @@ pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &
                         addr,
                         a,
                     };
-                    push_guarded(cx, p, inst);
+                    push_guarded(cx, target, p, inst);
                 }
             }
         }
@@ -584,7 +609,8 @@ pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &
     Ok(())
 }
 
-fn push_guarded(cx: &mut LowerCx, p: Option<S>, inst: Inst<V>) {
+fn push_guarded(cx: &mut LowerCx, target: Target, p: Option<S>, inst: Inst<V>) {
+    let before = cx.b.set_memory(target.tag);
     match p {
         Some(Src::Reg(p)) => cx.b.inst_if(Some(p), inst),
         Some(Src::Imm(0)) => {}
@@ -592,6 +618,7 @@ fn push_guarded(cx: &mut LowerCx, p: Option<S>, inst: Inst<V>) {
             cx.b.inst(inst);
         }
     }
+    cx.b.set_memory(before);
 }
 
 /// Stores the low `bytes` (1, 2, 4, 8) of a word.
@@ -604,6 +631,7 @@ fn store_word(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, x: S,
     let a: Srcs<V> = [x].into_iter().collect();
     push_guarded(
         cx,
+        target,
         p,
         Inst::St {
             sem: StoreSem::Weak,
@@ -659,7 +687,7 @@ pub fn emit_load(
                 let addr = cx.b.addr(addresses.bases[access.base], access.offset as i32);
                 let trans = if trans { MatrixTrans::Yes } else { MatrixTrans::No };
                 let d = std::iter::repeat_n(PtxValue::NEW, count as usize).collect();
-                cx.b.inst(Inst::Ldmatrix { trans, d, addr })
+                touch(cx, target, Inst::Ldmatrix { trans, d, addr })
                     .into_iter()
                     .map(Src::Reg)
                     .collect()
@@ -924,6 +952,7 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
     let emit = |cx: &mut LowerCx, addr: Addr<V>, x: S, p: Option<S>| {
         push_guarded(
             cx,
+            target,
             p,
             Inst::Red {
                 sem: AtomSem::Relaxed,

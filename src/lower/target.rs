@@ -31,4 +31,16 @@ impl Target {
             _ => None,
         }
     }
+
+    /// 32-bit words a thread that array code may keep alive at once before it is listed in tiles
+    /// ([`crate::ptx::interleave_elements`]).
+    ///
+    /// An SM has 65,536 registers and a thread at most 255 (CUDA C Programming Guide, compute capability 9.0). A quarter of a
+    /// thread's share is left to addresses and temporaries; and no tile takes more than half of the 255, so that memory-bound
+    /// blocks of 128 threads run four to an SM: 128 words a thread in flight are 256 KiB there, ten times what its share of
+    /// 4.8 TB/s needs over a microsecond's latency.
+    pub fn register_budget(&self, threads: u32) -> u32 {
+        let share = (65_536 / threads.max(1)).min(255);
+        (share * 3 / 4).min(128)
+    }
 }

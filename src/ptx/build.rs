@@ -105,6 +105,7 @@ pub struct Builder {
     /// Hash of a pure instruction → the first value that it defines.
     known: FxHashMap<u64, Value>,
     loc: Loc,
+    memory: MemTag,
     guard: Option<(Value, Negated)>,
     functions: Box<dyn ConstantFunctions>,
     /// Ops go to the prologue.
@@ -195,6 +196,7 @@ impl Builder {
             }],
             known: FxHashMap::default(),
             loc: Loc::CALL_SITE,
+            memory: MemTag::ANY,
             guard: None,
             functions: Box::new(NoFunctions),
             in_prologue: false,
@@ -225,6 +227,10 @@ impl Builder {
     }
     pub fn loc(&self) -> Loc {
         self.loc
+    }
+    /// The memory that loads and stores which follow touch; gives back the previous one.
+    pub fn set_memory(&mut self, memory: MemTag) -> MemTag {
+        std::mem::replace(&mut self.memory, memory)
     }
 
     /// What is known of a value.
@@ -324,6 +330,7 @@ impl Builder {
         self.ssa.regions[region].ops.push(Op {
             kind: OpKind::Inst { guard, inst },
             loc: self.loc,
+            memory: self.memory,
         });
         defs
     }
@@ -365,6 +372,7 @@ impl Builder {
         self.ssa.regions[region].ops.push(Op {
             kind: OpKind::Inst { guard: None, inst },
             loc: self.loc,
+            memory: self.memory,
         });
         d
     }
@@ -397,6 +405,7 @@ impl Builder {
                 self.ssa.regions[region].ops.push(Op {
                     kind: OpKind::Inst { guard: None, inst },
                     loc: self.loc,
+                    memory: self.memory,
                 });
                 d
             }
@@ -941,7 +950,11 @@ impl Builder {
 
     fn push_op(&mut self, kind: OpKind, loc: Loc) {
         let region = self.region();
-        self.ssa.regions[region].ops.push(Op { kind, loc });
+        self.ssa.regions[region].ops.push(Op {
+            kind,
+            loc,
+            memory: MemTag::ANY,
+        });
     }
 
     /// Opens a loop whose condition region follows; gives that region's parameters, which start as `inits`

@@ -85,7 +85,8 @@ pub fn run(ssa: &mut Ssa) {
             let loc = op.loc;
             let mut push = |inst| {
                 let kind = OpKind::Inst { guard: None, inst };
-                out.push(Op { kind, loc });
+                let memory = MemTag::ANY;
+                out.push(Op { kind, loc, memory });
             };
             let operand = match negate {
                 Negate::Nothing => None,

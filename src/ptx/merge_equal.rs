@@ -100,6 +100,7 @@ impl Merger<'_> {
         let old = self.old;
         for op in &old.regions[r].ops {
             self.b.set_loc(op.loc);
+            self.b.set_memory(op.memory);
             match &op.kind {
                 OpKind::Inst { guard, inst } => self.inst(*guard, inst),
                 OpKind::If {

@@ -16,6 +16,7 @@ mod generate;
 pub mod hoist;
 pub mod infer_uniformity;
 pub mod inst;
+pub mod interleave_elements;
 pub mod launch;
 pub mod legal;
 pub mod merge_equal;

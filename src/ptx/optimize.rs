@@ -1,7 +1,10 @@
 //! The optimiser of `ptx::Ssa`, as a list of passes. What ptxas does well is left to it.
 use super::evaluate::{ConstantFunctions, NoFunctions};
 use super::ssa::Ssa;
-use super::{contract, eliminate_dead_code, hoist, infer_uniformity, merge_equal, settle_operands, verify, verify_ssa};
+use super::{
+    contract, eliminate_dead_code, hoist, infer_uniformity, interleave_elements, merge_equal, settle_operands, verify,
+    verify_ssa,
+};
 use crate::error::Error;
 
 /// What the user may choose.
@@ -10,6 +13,8 @@ pub struct Options {
     pub contract: bool,
     /// Values of approximate functions on constants.
     pub functions: Box<dyn ConstantFunctions>,
+    /// Words a thread that array code may keep alive before it is listed in tiles; `None`: any number.
+    pub register_budget: Option<u32>,
 }
 
 impl Default for Options {
@@ -17,6 +22,7 @@ impl Default for Options {
         Options {
             contract: true,
             functions: Box::new(NoFunctions),
+            register_budget: None,
         }
     }
 }
@@ -29,9 +35,10 @@ pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Opti
         if let Some(ssa) = ssa.filter(|_| cfg!(debug_assertions)) {
             let found = verify_ssa::run(ssa);
             // Uniformity, on which convergence rests, is inferred in the end.
+            let inferred = ["infer_uniformity", "interleave_elements", "settle_operands"];
             let found: Vec<_> = found
                 .into_iter()
-                .filter(|v| matches!(name, "infer_uniformity" | "settle_operands") || v.rule != "convergent")
+                .filter(|v| inferred.contains(&name) || v.rule != "convergent")
                 .collect();
             if !found.is_empty() {
                 return Err(verify::into_error(&format!("ptx::Ssa after {name}"), &found));
@@ -58,6 +65,11 @@ pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Opti
     pass("infer_uniformity", None)?;
     infer_uniformity::run(&mut ssa);
     pass("infer_uniformity", Some(&ssa))?;
+    if let Some(budget) = options.register_budget {
+        pass("interleave_elements", None)?;
+        interleave_elements::run(&mut ssa, budget);
+        pass("interleave_elements", Some(&ssa))?;
+    }
     pass("settle_operands", None)?;
     settle_operands::run(&mut ssa);
     pass("settle_operands", Some(&ssa))?;
@@ -261,6 +273,7 @@ mod tests {
         let options = Options {
             contract: false,
             functions: Box::new(Unit),
+            register_budget: None,
         };
         let ssa = run(b.finish(), options, |_, _| {}).unwrap();
         let body = ssa.body.unwrap();

@@ -51,6 +51,27 @@ pub struct RegionData {
 pub struct Op {
     pub kind: OpKind,
     pub loc: Loc,
+    /// Of a load or store: the memory that it touches. Says nothing of other instructions.
+    pub memory: MemTag,
+}
+
+/// Which memory a load or store touches, besides its space: those of different tags never touch the same bytes, unless one
+/// is [`MemTag::ANY`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct MemTag(u32);
+
+impl MemTag {
+    /// Any memory of the space.
+    pub const ANY: MemTag = MemTag(0);
+
+    /// An allocation of shared memory that shares no byte with another, by its offset in the block's.
+    pub const fn shared(offset: u32) -> MemTag {
+        MemTag(offset + 1)
+    }
+    /// A buffer of the launch; an operand that is also a result is one buffer.
+    pub const fn buffer(number: u32) -> MemTag {
+        MemTag(number + 1)
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -336,6 +336,7 @@ mod tests {
         ssa.regions[body].ops.push(Op {
             kind: OpKind::Inst { guard, inst },
             loc: Loc(7),
+            memory: MemTag::ANY,
         });
     }
     /// A kernel with `%tid.x` and a divergent predicate.
@@ -466,6 +467,7 @@ mod tests {
                 results: vec![],
             },
             loc: Loc(7),
+            memory: MemTag::ANY,
         });
         assert_eq!(rules(&ssa), ["region"]);
     }

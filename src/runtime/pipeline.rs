@@ -236,11 +236,12 @@ fn attempt(
     let choices = ptx::optimize::Options {
         contract,
         functions: Box::new(UnitFunctions),
+        register_budget: Some(target.register_budget(launch.block)),
     };
     let ssa = ptx::optimize::run(ssa, choices, observer.around())?;
-    let flat = observer.pass("out_of_ssa", || {
+    let (flat, peak) = observer.pass("out_of_ssa", || {
         let min_ctas_per_sm = uses_register_counts(&kernel).then_some(1);
-        ptx::out_of_ssa::run(
+        ptx::out_of_ssa::run_measured(
             &ssa,
             Shell {
                 launch: launch.clone(),
@@ -250,6 +251,7 @@ fn attempt(
         )
     })?;
     observer.after(|| ptx::print::print(&flat));
+    check_peak(&kernel, peak)?;
     observer.pass("verify", || match ptx::verify_flat::run(&flat) {
         broken if broken.is_empty() => Ok(()),
         broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),
@@ -297,6 +299,38 @@ fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error>
             .expected("sm_90a")
             .remedy("leave CompilerParams.target empty, or set it to sm_90a")
     })
+}
+
+/// A thread's values at one point that no assembler makes a kernel of: 255 are in registers, the others spill. ptxas takes
+/// minutes over a few thousand, and the kernel then waits for its spills.
+const MAX_LIVE_WORDS: u32 = 4096;
+
+/// Refuses a kernel whose values cannot be where they are needed, naming the array that most of them belong to.
+fn check_peak(kernel: &Kernel, peak: ptx::out_of_ssa::Peak) -> Result<(), Error> {
+    if peak.words <= MAX_LIVE_WORDS {
+        return Ok(());
+    }
+    let mut largest: Option<(u64, &Type)> = None;
+    kernel.for_each_op(&mut |op| {
+        let op = &kernel.ops[op];
+        if op.loc != peak.loc {
+            return;
+        }
+        for ty in op.results.iter().map(|v| kernel.ty(*v)) {
+            let elements: u64 = ty.shape().iter().product();
+            if largest.is_none_or(|(most, _)| elements > most) {
+                largest = Some((elements, ty));
+            }
+        }
+    });
+    let array = largest.map_or_else(String::new, |(_, ty)| format!(", most of them of the {ty} made here"));
+    Err(Error::invalid("more values at once than a thread can hold")
+        .at(peak.loc)
+        .expected(format!(
+            "at most {MAX_LIVE_WORDS} 32-bit words a thread, of which 255 are in registers"
+        ))
+        .got(format!("{} words a thread{array}", peak.words))
+        .remedy("work on smaller blocks or in a loop over parts of the array, or give each block more warpgroups"))
 }
 
 /// Whether any warpgroup changes its register count: that needs `.minnctapersm`.

@@ -23,6 +23,45 @@ fn every_thread_of_every_cta_stores_its_index() {
 }
 
 #[test]
+fn programs_are_as_long_as_they_like() {
+    // More registers, and more constants, than an operand can name; some of them wide, some under a guard.
+    let mut k = Kernel::new(32);
+    let tid = k.tid();
+    let few = k.compare(Compare::Lt, tid.into(), imm(7));
+    let mut v = tid;
+    let mut expected: Vec<u32> = (0..32).collect();
+    for i in 0..40_000u32 {
+        let c = i.wrapping_mul(2_654_435_761) ^ 0x5bd1_e995;
+        let next = k.add(v.into(), Src::u32(c));
+        k.when(few, false, |k| {
+            k.push(Inst::Logic {
+                op: Logic::Xor,
+                ty: LogicType::B32,
+                d: next,
+                a: next.into(),
+                b: Src::u32(!c),
+            });
+        });
+        v = next;
+        for (lane, x) in expected.iter_mut().enumerate() {
+            *x = x.wrapping_add(c) ^ if lane < 7 { !c } else { 0 };
+        }
+    }
+    let wide = k.mov64(0x0123_4567_89ab_cdef);
+    let (low, high) = (k.r(), k.r());
+    k.push(Inst::UnpackB64 {
+        d: [low, high].into_iter().collect(),
+        a: wide,
+    });
+    let sum = k.add(v.into(), low.into());
+    let sum = k.add(sum.into(), high.into());
+    k.store_per_thread(0, sum);
+    let constant = 0x0123_4567u32.wrapping_add(0x89ab_cdef);
+    expected.iter_mut().for_each(|x| *x = x.wrapping_add(constant));
+    assert_eq!(k.words(32), expected);
+}
+
+#[test]
 fn the_last_warp_may_be_partial() {
     let mut k = Kernel::new(40);
     let tid = k.tid();

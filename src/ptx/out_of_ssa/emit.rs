@@ -307,23 +307,26 @@ fn undefined(v: Value, loc: Loc) -> Error {
 
 /// Drops empty blocks and joins blocks that only follow each other.
 fn tidy(mut blocks: Vec<Block>) -> Vec<Block> {
-    // Where a branch to each block really goes.
-    let target: Vec<u32> = (0..blocks.len() as u32)
-        .map(|b| {
-            let mut at = b;
-            for _ in 0..blocks.len() {
-                match &blocks[at as usize] {
-                    Block {
-                        insts,
-                        terminator: Terminator::Branch { to },
-                        ..
-                    } if insts.is_empty() && to.0 != at => at = to.0,
-                    _ => break,
-                }
+    // Where a branch to each block really goes; blocks behind first, so that chains are followed once.
+    let mut target: Vec<u32> = (0..blocks.len() as u32).collect();
+    for b in (0..blocks.len()).rev() {
+        let mut at = b as u32;
+        for _ in 0..blocks.len() {
+            match &blocks[at as usize] {
+                Block {
+                    insts,
+                    terminator: Terminator::Branch { to },
+                    ..
+                } if insts.is_empty() && to.0 != at => at = to.0,
+                _ => break,
             }
-            at
-        })
-        .collect();
+            if at > b as u32 {
+                at = target[at as usize];
+                break;
+            }
+        }
+        target[b] = at;
+    }
     let redirect = |t: &mut Terminator, map: &dyn Fn(BlockId) -> BlockId| match t {
         Terminator::Branch { to } => *to = map(*to),
         Terminator::CondBranch {

@@ -46,6 +46,14 @@ pub(super) enum LOp<'a> {
     Copies { pairs: Vec<(Value, Src<Value>)>, loc: Loc },
 }
 
+impl LOp<'_> {
+    pub fn loc(&self) -> Loc {
+        match self {
+            LOp::Inst { loc, .. } | LOp::Settle { loc, .. } | LOp::Copies { loc, .. } => *loc,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LTerm {
     Branch(usize),

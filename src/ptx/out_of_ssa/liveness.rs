@@ -3,6 +3,7 @@
 //! Every op has a point where it reads (even) and one where it writes (odd); an op with tied registers is preceded by
 //! the copy of its inputs to its outputs. Values may be defined more than once (duplicated loop conditions, copies).
 use super::linearize::*;
+use crate::error::Loc;
 use crate::ptx::inst::{Effects, Inst};
 use crate::ptx::operand::{Class, Field, Src};
 use crate::ptx::ssa::{Ssa, Value};
@@ -74,30 +75,6 @@ pub(super) fn steps<'a>(op: &'a LOp<'a>) -> impl DoubleEndedIterator<Item = Step
     first.into_iter().chain(Some(second))
 }
 
-#[derive(Clone)]
-struct Bits(Vec<u64>);
-
-impl Bits {
-    fn new(n: usize) -> Bits {
-        Bits(vec![0; n.div_ceil(64)])
-    }
-    fn set(&mut self, i: usize) {
-        self.0[i / 64] |= 1 << (i % 64);
-    }
-    fn has(&self, i: usize) -> bool {
-        self.0[i / 64] >> (i % 64) & 1 == 1
-    }
-    fn for_each(&self, mut f: impl FnMut(usize)) {
-        for (w, word) in self.0.iter().enumerate() {
-            let mut rest = *word;
-            while rest != 0 {
-                f(w * 64 + rest.trailing_zeros() as usize);
-                rest &= rest - 1;
-            }
-        }
-    }
-}
-
 fn successors(t: &LTerm) -> ([usize; 2], usize) {
     match t {
         LTerm::Branch(to) => ([*to, 0], 1),
@@ -135,38 +112,7 @@ pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<V
         }
         exposed.push(here);
     }
-    // Live-in sets, to a fixpoint, backwards.
-    let n = global.len();
-    let mut kill: Vec<Bits> = vec![Bits::new(n); linear.blocks.len()];
-    let mut live_in: Vec<Bits> = vec![Bits::new(n); linear.blocks.len()];
-    for (b, block) in linear.blocks.iter().enumerate() {
-        for op in &block.ops {
-            for step in steps(op) {
-                step.for_each_def(|v| {
-                    if number[v] != NONE {
-                        kill[b].set(number[v] as usize);
-                    }
-                });
-            }
-        }
-        exposed[b].iter().for_each(|i| live_in[b].set(*i as usize));
-    }
-    let mut changed = true;
-    while changed {
-        changed = false;
-        for b in (0..linear.blocks.len()).rev() {
-            let (next, count) = successors(&linear.blocks[b].terminator);
-            for &s in &next[..count] {
-                for w in 0..live_in[b].0.len() {
-                    let more = live_in[s].0[w] & !kill[b].0[w];
-                    if more & !live_in[b].0[w] != 0 {
-                        live_in[b].0[w] |= more;
-                        changed = true;
-                    }
-                }
-            }
-        }
-    }
+    let live_in = live_in(linear, &number, global.len(), exposed);
     // Points, forwards; then ranges, backwards.
     let mut start = vec![0u32; linear.blocks.len() + 1];
     for (b, block) in linear.blocks.iter().enumerate() {
@@ -186,8 +132,8 @@ pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<V
         let mut live: Vec<Value> = vec![];
         let (next, count) = successors(&block.terminator);
         for &s in &next[..count] {
-            live_in[s].for_each(|i| {
-                let v = global[i];
+            live_in[s].iter().for_each(|i| {
+                let v = global[*i as usize];
                 if live_until[v.index()] == NONE {
                     live_until[v.index()] = end;
                     live.push(v);
@@ -221,7 +167,7 @@ pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<V
         for v in live {
             let until = std::mem::replace(&mut live_until[v.index()], NONE);
             if until != NONE {
-                debug_assert!(number[v] != NONE && live_in[b].has(number[v] as usize));
+                debug_assert!(live_in[b].binary_search(&number[v]).is_ok());
                 close(&mut ranges, v, start[b], until);
             }
         }
@@ -230,6 +176,50 @@ pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<V
         ranges[v].reverse();
     }
     Liveness { ranges }
+}
+
+/// The values that are live into each block, in the order of their numbers. For every value, from the blocks that read it
+/// before they write it, back to those that write it: as much work as there are values in the sets.
+fn live_in(
+    linear: &Linear<'_>,
+    number: &SecondaryMap<Value, u32>,
+    count: usize,
+    exposed: Vec<Vec<u32>>,
+) -> Vec<Vec<u32>> {
+    const NONE: u32 = u32::MAX;
+    let n = linear.blocks.len();
+    let mut predecessors: Vec<Vec<u32>> = vec![vec![]; n];
+    let mut writers: Vec<Vec<u32>> = vec![vec![]; count];
+    let mut readers: Vec<Vec<u32>> = vec![vec![]; count];
+    for (b, block) in linear.blocks.iter().enumerate() {
+        let b = b as u32;
+        let (next, count) = successors(&block.terminator);
+        next[..count].iter().for_each(|s| predecessors[*s].push(b));
+        for step in block.ops.iter().flat_map(steps) {
+            step.for_each_def(|v| {
+                if number[v] != NONE && writers[number[v] as usize].last() != Some(&b) {
+                    writers[number[v] as usize].push(b);
+                }
+            });
+        }
+    }
+    for (b, values) in exposed.into_iter().enumerate() {
+        values.iter().for_each(|v| readers[*v as usize].push(b as u32));
+    }
+    let mut sets: Vec<Vec<u32>> = vec![vec![]; n];
+    let mut writes = vec![NONE; n];
+    for (v, mut work) in (0u32..).zip(readers) {
+        writers[v as usize].iter().for_each(|b| writes[*b as usize] = v);
+        while let Some(b) = work.pop() {
+            let set = &mut sets[b as usize];
+            if set.last() == Some(&v) {
+                continue;
+            }
+            set.push(v);
+            work.extend(predecessors[b as usize].iter().filter(|p| writes[**p as usize] != v));
+        }
+    }
+    sets
 }
 
 /// Two values of one class are never live together.
@@ -273,27 +263,56 @@ pub(super) fn union(a: &mut Ranges, b: &Ranges) {
     *a = out;
 }
 
-/// Bytes of registers that the values of a class take where most are live; for reports.
-pub(super) fn pressure(ssa: &Ssa, live: &Liveness) -> u32 {
-    let mut events: Vec<(u32, i64)> = vec![];
-    for (v, data) in ssa.values.iter() {
-        let words = match data.class {
-            Class::Pred => 0,
-            Class::B16 | Class::B32 => 1,
-            Class::B64 => 2,
-        };
+/// Where most values are live.
+#[derive(Clone, Copy, Debug)]
+pub struct Peak {
+    /// 32-bit registers a thread: a lower bound of what holds them all, registers and spills.
+    pub words: u32,
+    /// The op that made most of them.
+    pub loc: Loc,
+}
+
+/// Predicates do not count.
+pub(super) fn peak(ssa: &Ssa, linear: &Linear<'_>, live: &Liveness) -> Peak {
+    let words = |v: Value| match ssa.values[v].class {
+        Class::Pred => 0,
+        Class::B16 | Class::B32 => 1,
+        Class::B64 => 2,
+    };
+    let ends = ssa.values.keys().flat_map(|v| live.ranges[v].last().map(|(_, to)| *to));
+    let mut changes = vec![0i64; ends.max().unwrap_or(0) as usize + 1];
+    for v in ssa.values.keys() {
         for (from, to) in &live.ranges[v] {
-            events.push((*from, words));
-            events.push((*to, -words));
+            changes[*from as usize] += words(v);
+            changes[*to as usize] -= words(v);
         }
     }
-    events.sort_unstable();
-    let (mut now, mut max) = (0, 0);
-    for (_, words) in events {
-        now += words;
-        max = max.max(now);
+    let (mut now, mut most, mut at) = (0, 0, 0);
+    for (point, change) in changes.into_iter().enumerate() {
+        now += change;
+        if now > most {
+            (most, at) = (now, point as u32);
+        }
     }
-    max as u32
+    let is_live = |v: Value| live.ranges[v].iter().any(|(from, to)| (*from..*to).contains(&at));
+    let mut makers: std::collections::BTreeMap<Loc, i64> = Default::default();
+    for op in linear.blocks.iter().flat_map(|b| &b.ops) {
+        let loc = op.loc();
+        for step in steps(op) {
+            step.for_each_def(|v| {
+                if is_live(v) {
+                    *makers.entry(loc).or_default() += words(v);
+                }
+            });
+        }
+    }
+    Peak {
+        words: most as u32,
+        loc: makers
+            .into_iter()
+            .max_by_key(|(_, words)| *words)
+            .map_or(Loc::CALL_SITE, |(loc, _)| loc),
+    }
 }
 
 /// Marks each wait with the registers that the wgmmas it covers may read until then (fragments of A): they stay live

@@ -11,6 +11,8 @@ mod liveness;
 #[cfg(test)]
 mod tests;
 
+pub use liveness::Peak;
+
 use super::flat::Flat;
 use super::launch::LaunchSpec;
 use super::ssa::Ssa;
@@ -27,15 +29,15 @@ pub struct Shell {
 }
 
 pub fn run(ssa: &Ssa, shell: Shell) -> Result<Flat, Error> {
+    run_measured(ssa, shell).map(|(flat, _)| flat)
+}
+
+/// Also tells where most values are live.
+pub fn run_measured(ssa: &Ssa, shell: Shell) -> Result<(Flat, Peak), Error> {
     let (mut linear, constants) = linearize::linearize(ssa);
     liveness::mark_asynchronous_reads(&mut linear);
     let live = liveness::compute(ssa, &linear, &constants);
+    let peak = liveness::peak(ssa, &linear, &live);
     let webs = coalesce::coalesce(ssa, &linear, &constants, live);
-    emit::emit(&linear, &constants, webs, shell)
-}
-
-/// 32-bit registers needed where most values are live: a lower bound of what ptxas will use.
-pub fn register_pressure(ssa: &Ssa) -> u32 {
-    let (linear, constants) = linearize::linearize(ssa);
-    liveness::pressure(ssa, &liveness::compute(ssa, &linear, &constants))
+    Ok((emit::emit(&linear, &constants, webs, shell)?, peak))
 }

@@ -1,7 +1,7 @@
 //! Random structured programs, executed before and after.
 //!
-//! One thread, integers: `evaluate` is the semantics of pure instructions, stores and atomics are events. What both
-//! forms do must be equal.
+//! One thread, integers: `evaluate` is the semantics of pure instructions, stores and atomics are events, and stores change
+//! what loads read, byte by byte. What both forms do must be equal.
 use super::*;
 use crate::ptx::build::{Builder, Operand};
 use crate::ptx::evaluate::{NoFunctions, evaluate};
@@ -10,7 +10,7 @@ use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::*;
 use crate::ptx::ssa::*;
-use crate::ptx::{infer_uniformity, optimize, parse, print, verify_flat};
+use crate::ptx::{infer_uniformity, interleave_elements, optimize, parse, print, verify_flat, verify_ssa};
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -31,9 +31,23 @@ pub(in crate::ptx) fn shell() -> Shell {
     }
 }
 
-/// Stores, as `(address, value)`; an atomic also gives its event's number.
+/// Stores, as `(address, value)`, and the bytes that they have left; an atomic also gives its event's number.
 #[derive(Default, PartialEq, Debug)]
-struct Events(Vec<(u64, u64)>);
+struct Events(Vec<(u64, u64)>, FxHashMap<u64, u8>);
+
+impl Events {
+    /// Memory starts as a function of the address.
+    fn load(&self, at: u64) -> u64 {
+        let byte = |at: u64| self.1.get(&at).copied().unwrap_or((at.wrapping_mul(151) >> 3) as u8);
+        (0..4).fold(0, |word, i| word | u64::from(byte(at + i)) << (8 * i))
+    }
+    fn store(&mut self, at: u64, value: u64) {
+        self.0.push((at, value));
+        for i in 0..4 {
+            self.1.insert(at + i, (value >> (8 * i)) as u8);
+        }
+    }
+}
 
 const FUEL: usize = 20_000;
 
@@ -42,12 +56,15 @@ fn step<R: Copy>(inst: &Inst<R>, get: &dyn Fn(R) -> Option<u64>, events: &mut Ev
     let src = |s: &Src<R>| s.imm().or_else(|| get(s.reg().expect("a register"))).expect("defined");
     match inst {
         Inst::St { addr, a, .. } => {
-            for s in a {
-                events
-                    .0
-                    .push((get(addr.base).expect("defined") + addr.offset as u64, src(s)));
+            for (i, s) in a.iter().enumerate() {
+                let at = get(addr.base).expect("defined") + addr.offset as u64 + 4 * i as u64;
+                events.store(at, src(s));
             }
             vec![]
+        }
+        Inst::Ld { addr, d, .. } => {
+            let at = get(addr.base).expect("defined") + addr.offset as u64;
+            (0..d.len() as u64).map(|i| events.load(at + 4 * i)).collect()
         }
         Inst::Atom { addr, a, .. } => {
             events.0.push((get(addr.base).expect("defined"), src(a)));
@@ -64,7 +81,7 @@ fn step<R: Copy>(inst: &Inst<R>, get: &dyn Fn(R) -> Option<u64>, events: &mut Ev
         Inst::WgmmaWait { acc, .. } | Inst::WgmmaFence { acc } => {
             acc.input.iter().map(|r| get(*r).expect("defined")).collect()
         }
-        Inst::WgmmaCommit {} => vec![],
+        Inst::WgmmaCommit {} | Inst::Fence { .. } => vec![],
         Inst::MovSpecial32 { .. } => vec![5],
         _ => vec![evaluate(inst, get, &NoFunctions).expect("pure and defined")],
     }
@@ -218,8 +235,29 @@ fn generate(b: &mut Builder, c: &mut Choices<'_>, pool: &mut Vec<Value>, depth: 
                 pool.push(v);
             }
             3 | 4 => {
+                // Three memories of a few bytes each, so that accesses meet; some of which do not say where they belong.
                 let (a, v) = (pick(c, pool), pick(c, pool));
-                b.store(Space::Shared, MemType::B32, Addr::new(a), &[v.into()]);
+                let (memory, offset) = (c.next(3) as u32, c.next(4) as i32 * 2);
+                let base = b.and(LogicType::B32, a, 12);
+                let at = Addr::at(b.value(base, Class::B32), 64 * memory as i32 + offset);
+                let tag = if c.next(3) == 0 {
+                    MemTag::ANY
+                } else {
+                    MemTag::shared(64 * memory)
+                };
+                let before = b.set_memory(tag);
+                match c.next(5) {
+                    0 | 1 => {
+                        let loaded = b.load(Space::Shared, MemType::B32, at, 1 + c.next(2));
+                        pool.extend(loaded);
+                    }
+                    2 | 3 => b.store(Space::Shared, MemType::B32, at, &[v.into()]),
+                    _ => {
+                        let (sem, scope) = (FenceSem::AcqRel, Scope::Cta);
+                        b.inst(Inst::Fence { sem, scope });
+                    }
+                }
+                b.set_memory(before);
             }
             5 | 6 => {
                 let (x, y) = (pick(c, pool), pick(c, pool));
@@ -297,6 +335,15 @@ proptest! {
             prop_assert_eq!(verify_flat::run(&flat), vec![], "{}", print::print(&flat));
             let got = run_flat(&flat);
             prop_assert_eq!(&expected, &got, "{}", print::print(&flat));
+            // Nor does any order that array code may be listed in.
+            for budget in [0, 5, 12] {
+                let mut listed = optimized.clone();
+                interleave_elements::run_regardless(&mut listed, budget);
+                prop_assert_eq!(verify_ssa::run(&listed), vec![]);
+                let flat = run(&listed, shell()).unwrap();
+                prop_assert_eq!(verify_flat::run(&flat), vec![], "{}", print::print(&flat));
+                prop_assert_eq!(&expected, &run_flat(&flat), "{}", print::print(&flat));
+            }
         }
     }
 }

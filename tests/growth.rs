@@ -1,0 +1,219 @@
+//! Every pass of `ptx/`, and the emulator's decoder, grows with the program: ten times the instructions take about ten times as
+//! long, up to 100,000.
+use smalt::emulate::Program;
+use smalt::emulate::hooks::NoCheck;
+use smalt::ptx::build::{Builder, Operand};
+use smalt::ptx::inst::Inst;
+use smalt::ptx::launch::LaunchSpec;
+use smalt::ptx::modifier::*;
+use smalt::ptx::operand::*;
+use smalt::ptx::out_of_ssa::Shell;
+use smalt::ptx::ssa::{MemTag, Ssa, Value};
+use smalt::ptx::{optimize, out_of_ssa, print, verify_flat, verify_ssa};
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+fn shell() -> Shell {
+    Shell {
+        launch: LaunchSpec {
+            entry: "kernel".into(),
+            grid: [1, 1, 1],
+            cluster: [1, 1, 1],
+            block: 128,
+            smem_bytes: 1 << 16,
+            params: vec![],
+            scratch: vec![],
+            uses_programmatic_launch: false,
+        },
+        target: "sm_90a".into(),
+        min_ctas_per_sm: None,
+    }
+}
+
+fn load(b: &mut Builder, at: Value, i: i32) -> Value {
+    b.load(Space::Shared, MemType::B32, Addr::at(at, 4 * i), 1)[0]
+}
+fn store(b: &mut Builder, at: Value, i: i32, v: impl Into<Operand>) {
+    let before = b.set_memory(MemTag::shared(1 << 20));
+    b.store(Space::Shared, MemType::B32, Addr::at(at, 4 * i), &[v.into()]);
+    b.set_memory(before);
+}
+
+/// One value, `n` operations.
+fn chain(n: usize) -> Ssa {
+    let mut b = Builder::new();
+    let tid = b.tid();
+    let mut x: Operand = load(&mut b, tid, 0).into();
+    for i in 0..n / 2 {
+        x = b.mul(IntType::U32, x, 3 + 2 * i as i32);
+        x = b.xor(LogicType::B32, x, tid);
+    }
+    store(&mut b, tid, 0, x);
+    b.finish()
+}
+
+/// An array of so many elements a thread: loaded, operation by operation over all of them, stored. Every eighth operation is a
+/// conditional that keeps its values apart, as the slow path of a sine is.
+fn array(n: usize, elements: usize) -> Ssa {
+    let mut b = Builder::new();
+    let tid = b.tid();
+    b.set_memory(MemTag::shared(0));
+    let mut all: Vec<Operand> = (0..elements).map(|i| load(&mut b, tid, i as i32).into()).collect();
+    b.set_memory(MemTag::ANY);
+    for step in 0..n / elements / 2 {
+        for x in &mut all {
+            *x = b.mul(IntType::U32, *x, 3 + 2 * step as i32);
+            if step % 8 == 0 {
+                let p = b.setp(Compare::Lt, CompareType::U32, *x, 77);
+                b.open_if(p);
+                let mut y = *x;
+                for _ in 0..10 {
+                    y = b.mul(IntType::U32, y, y);
+                }
+                b.open_else(&[y]);
+                *x = b.close_if(&[*x])[0].into();
+            } else {
+                *x = b.add(IntType::U32, *x, tid);
+            }
+        }
+    }
+    for (i, x) in all.into_iter().enumerate() {
+        store(&mut b, tid, i as i32, x);
+    }
+    b.finish()
+}
+
+/// A sequence of loops that carry two values, with a branch each.
+fn loops(n: usize) -> Ssa {
+    let mut b = Builder::new();
+    let tid = b.tid();
+    let mut x = load(&mut b, tid, 0);
+    for i in 0..n / 8 {
+        let zero = b.constant(Class::B32, 0);
+        let params = b.open_loop(&[zero, x]);
+        let p = b.setp(Compare::Lt, CompareType::U32, params[0], 3 + (i % 5) as i32);
+        let carried = b.open_body(p, &params);
+        let odd = b.setp(Compare::Gt, CompareType::U32, carried[1], 1000);
+        b.open_if(odd);
+        for k in 0..8 {
+            store(&mut b, tid, k, carried[1]);
+        }
+        b.close_if(&[]);
+        let next = b.mul(IntType::U32, carried[1], 5);
+        let count = b.add(IntType::U32, carried[0], 1);
+        x = b.close_loop(&[count, next])[1];
+    }
+    store(&mut b, tid, 0, x);
+    b.finish()
+}
+
+/// wgmmas on fresh fragments, each waited for, and an accumulator through all of them.
+fn wgmmas(n: usize) -> Ssa {
+    let mut b = Builder::new();
+    let tid = b.tid();
+    let desc = b.constant(Class::B64, 9);
+    let scale_d = b.constant(Class::Pred, 1);
+    let mut acc: Vec<Value> = (0..4).map(|_| b.constant(Class::B32, 0)).collect();
+    for i in 0..n / 16 {
+        let a: Vec<Value> = (0..4).map(|k| load(&mut b, tid, (4 * i + k) as i32 % 1024)).collect();
+        let tied = |input: &[Value]| Tied {
+            input: input.to_vec(),
+            output: vec![Value::NEW; input.len()],
+        };
+        acc = b.inst(Inst::WgmmaFence { acc: tied(&acc) }).to_vec();
+        let issue = Inst::WgmmaIntRs {
+            ty: WgmmaTypes::S8S8,
+            sat: SatFinite::No,
+            n: 8,
+            acc: tied(&acc),
+            a: a.iter().map(|v| Src::Reg(*v)).collect(),
+            b: desc,
+            scale_d,
+        };
+        acc = b.inst(issue).to_vec();
+        b.inst(Inst::WgmmaCommit {});
+        acc = b.inst(Inst::WgmmaWait { n: 0, acc: tied(&acc) }).to_vec();
+    }
+    for (i, v) in acc.into_iter().enumerate() {
+        store(&mut b, tid, i as i32, v);
+    }
+    b.finish()
+}
+
+type Times = BTreeMap<&'static str, Duration>;
+
+/// The best time of every pass over some runs: other work on the machine only ever adds.
+fn times(build: impl Fn() -> Ssa, runs: usize) -> Times {
+    let mut best = Times::new();
+    for _ in 0..runs {
+        let mut start = Instant::now();
+        let mut lap = |name: &'static str| {
+            let spent = start.elapsed();
+            let slot = best.entry(name).or_insert(spent);
+            *slot = spent.min(*slot);
+            start = Instant::now();
+        };
+        let ssa = build();
+        lap("build");
+        assert!(verify_ssa::run(&ssa).iter().all(|v| v.rule == "convergent"));
+        lap("verify_ssa");
+        let options = optimize::Options {
+            register_budget: Some(24),
+            ..optimize::Options::default()
+        };
+        let ssa = optimize::run(ssa, options, |name, _| lap(name)).unwrap();
+        lap("the last check");
+        let flat = out_of_ssa::run(&ssa, shell()).unwrap();
+        lap("out_of_ssa");
+        assert_eq!(verify_flat::run(&flat), vec![]);
+        lap("verify_flat");
+        print::print(&flat);
+        lap("print");
+        Program::<NoCheck>::decode(&flat).unwrap();
+        lap("decode");
+    }
+    best
+}
+
+/// Ten times the program in at most 10^1.3 times the time. Short times are noise.
+fn assert_linear(family: &str, build: impl Fn(usize) -> Ssa) {
+    let sizes = [(1000, 5), (10_000, 3), (100_000, 2)];
+    let all: Vec<Times> = sizes.iter().map(|(n, runs)| times(|| build(*n), *runs)).collect();
+    for (pass, large) in &all[2] {
+        let row: Vec<Duration> = all.iter().map(|times| times[pass]).collect();
+        let noise = Duration::from_millis(2);
+        let exponent = (large.as_secs_f64() / row[1].max(noise).as_secs_f64()).log10();
+        println!("{family}: {pass}: {row:?}, exponent {exponent:.2}");
+        assert!(
+            exponent < 1.3,
+            "{family}: {pass} of {sizes:?}: {row:?}, exponent {exponent:.2}"
+        );
+    }
+}
+
+#[test]
+fn chains() {
+    assert_linear("a chain", chain);
+}
+
+#[test]
+fn arrays() {
+    assert_linear("an array", |n| array(n, 64));
+}
+
+#[test]
+fn wide_arrays() {
+    // As many elements as the program has operations over each.
+    assert_linear("a wide array", |n| array(n, n / 8));
+}
+
+#[test]
+fn sequences_of_loops() {
+    assert_linear("loops", loops);
+}
+
+#[test]
+fn sequences_of_wgmmas() {
+    assert_linear("wgmmas", wgmmas);
+}
