@@ -98,9 +98,7 @@ fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
 /// An allocation of the block's own shared memory is a memory of its own, unless it is part of a union, or scopes share bytes.
 fn smem_tag(cx: &LowerCx, r: &RefUse) -> MemTag {
     match cx.plan.smem[r.alloc] {
-        Some(offset)
-            if r.place == Place::Here && cx.plan.overlaid.is_empty() && cx.kernel.allocs[r.alloc].within.is_none() =>
-        {
+        Some(offset) if r.place == Place::Here && !cx.plan.reuses && cx.kernel.allocs[r.alloc].within.is_none() => {
             MemTag::shared(offset)
         }
         _ => MemTag::ANY,
