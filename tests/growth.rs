@@ -173,7 +173,12 @@ fn times(build: impl Fn() -> Ssa, runs: usize) -> Times {
             register_budget: Some(24),
             ..optimize::Options::default()
         };
-        let ssa = optimize::run(ssa, options, |name, _| lap(name)).unwrap();
+        let around = |name, after: Option<&Ssa>| {
+            if after.is_some() {
+                lap(name);
+            }
+        };
+        let ssa = optimize::run(ssa, options, around).unwrap();
         lap("the last check");
         let flat = out_of_ssa::run(&ssa, shell()).unwrap();
         lap("out_of_ssa");

@@ -73,7 +73,10 @@ impl Names {
     /// What a byte of shared memory is of, and where that begins.
     fn at(&self, offset: u32) -> Option<(u32, &str)> {
         let inside = |(start, bytes, _): &&(u32, u64, String)| offset >= *start && u64::from(offset - *start) < *bytes;
-        self.smem.iter().find(inside).map(|(start, _, name)| (*start, name.as_str()))
+        self.smem
+            .iter()
+            .find(inside)
+            .map(|(start, _, name)| (*start, name.as_str()))
     }
 }
 

@@ -291,5 +291,6 @@ fn wait(n: u32, loc: Loc) -> Op {
     Op {
         kind: OpKind::Inst { guard: None, inst },
         loc,
+        memory: MemTag::ANY,
     }
 }
