@@ -1,5 +1,8 @@
 //! Every pass of `ptx/`, and the emulator's decoder, grows with the program: ten times the instructions take about ten times as
 //! long, up to 100,000.
+//!
+//! Time is the thread's own on a processor, the best of several runs, and growth is measured over one decade and over two: what is
+//! quadratic fails both, whatever else the machine does.
 use smalt::emulate::Program;
 use smalt::emulate::hooks::NoCheck;
 use smalt::ptx::build::{Builder, Operand};
@@ -141,18 +144,26 @@ fn wgmmas(n: usize) -> Ssa {
     b.finish()
 }
 
+/// The time that this thread has had (Linux: the first number of its scheduling statistics, in nanoseconds).
+fn now(start: Instant) -> Duration {
+    let own = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = own.and_then(|text| text.split(' ').next()?.parse().ok());
+    nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
+}
+
 type Times = BTreeMap<&'static str, Duration>;
 
 /// The best time of every pass over some runs: other work on the machine only ever adds.
 fn times(build: impl Fn() -> Ssa, runs: usize) -> Times {
     let mut best = Times::new();
+    let start = Instant::now();
     for _ in 0..runs {
-        let mut start = Instant::now();
+        let mut before = now(start);
         let mut lap = |name: &'static str| {
-            let spent = start.elapsed();
+            let spent = now(start).saturating_sub(before);
             let slot = best.entry(name).or_insert(spent);
             *slot = spent.min(*slot);
-            start = Instant::now();
+            before = now(start);
         };
         let ssa = build();
         lap("build");
@@ -162,7 +173,12 @@ fn times(build: impl Fn() -> Ssa, runs: usize) -> Times {
             register_budget: Some(24),
             ..optimize::Options::default()
         };
-        let ssa = optimize::run(ssa, options, |name, _| lap(name)).unwrap();
+        let around = |name, after: Option<&Ssa>| {
+            if after.is_some() {
+                lap(name);
+            }
+        };
+        let ssa = optimize::run(ssa, options, around).unwrap();
         lap("the last check");
         let flat = out_of_ssa::run(&ssa, shell()).unwrap();
         lap("out_of_ssa");
@@ -176,20 +192,22 @@ fn times(build: impl Fn() -> Ssa, runs: usize) -> Times {
     best
 }
 
-/// Ten times the program in at most 10^1.3 times the time. Short times are noise.
+/// Ten times the program takes at most 10^1.3 times as long, or a hundred times the program that twice. Short times are noise.
 fn assert_linear(family: &str, build: impl Fn(usize) -> Ssa) {
-    let sizes = [(1000, 5), (10_000, 3), (100_000, 2)];
+    let sizes = [(1000, 8), (10_000, 4), (100_000, 3)];
     let all: Vec<Times> = sizes.iter().map(|(n, runs)| times(|| build(*n), *runs)).collect();
+    let mut broken = vec![];
     for (pass, large) in &all[2] {
         let row: Vec<Duration> = all.iter().map(|times| times[pass]).collect();
-        let noise = Duration::from_millis(2);
-        let exponent = (large.as_secs_f64() / row[1].max(noise).as_secs_f64()).log10();
+        let noise = Duration::from_micros(100);
+        let decades = |from: Duration| (large.as_secs_f64() / from.max(noise).as_secs_f64()).log10();
+        let exponent = decades(row[1]).min(decades(row[0]) / 2.0);
         println!("{family}: {pass}: {row:?}, exponent {exponent:.2}");
-        assert!(
-            exponent < 1.3,
-            "{family}: {pass} of {sizes:?}: {row:?}, exponent {exponent:.2}"
-        );
+        if exponent >= 1.3 {
+            broken.push(format!("{pass}: {row:?}, exponent {exponent:.2}"));
+        }
     }
+    assert!(broken.is_empty(), "{family}, {sizes:?}:\n{}", broken.join("\n"));
 }
 
 #[test]

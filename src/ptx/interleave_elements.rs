@@ -750,7 +750,7 @@ mod tests {
         for (i, v) in values.into_iter().enumerate() {
             b.store(Space::Shared, MemType::B32, Addr::at(tid, 4 * i as i32), &[v]);
         }
-        let text = listed(b.finish(), 3);
+        let text = listed(b.finish(), 2);
         assert!(text.ends_with(&" LdNc*1 Setp*1 If*1 St*1".repeat(7)), "{text}");
     }
 }

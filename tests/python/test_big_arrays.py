@@ -115,7 +115,7 @@ def test_what_no_thread_holds_is_refused_at_its_line() -> None:
     with pytest.raises(smalt.InvalidKernel, match="more values at once than a thread can hold") as caught:
         run(body, normal(1024, 1024))
     text = str(caught.value)
-    assert "f32[1024, 1024] made here" in text and "smaller blocks" in text, text
+    assert "f32[1024,1024] made here" in text and "smaller blocks" in text, text
     assert "test_big_arrays.py" in text and "v = x[...]" not in text.splitlines()[0], text
 
 

@@ -171,6 +171,10 @@ fn run_flat(flat: &Flat) -> Events {
         let block = &flat.blocks[at];
         for fi in &block.insts {
             if fi.guard.is_some_and(|g| (regs[&g.pred] == 1) == g.negated) {
+                // What is computed from it, unguarded, is not used.
+                fi.inst.for_each_def(|d, _| {
+                    regs.entry(d).or_insert(0x5a5a);
+                });
                 continue;
             }
             let out = step(&fi.inst, &|r| regs.get(&r).copied(), &mut events);
