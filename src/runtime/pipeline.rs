@@ -229,6 +229,9 @@ fn attempt(
         Ok::<_, Error>(locs)
     })?;
     observer.after(|| kernel.to_string());
+    if cfg!(debug_assertions) && options.omit_barrier.is_none() {
+        check_order(&kernel, &assignment, &allocation)?;
+    }
 
     let (ssa, launch) = observer.pass("lower", || lower::run(&kernel, &assignment, &allocation, &target))?;
     observer.after(|| ssa.to_string());
@@ -297,6 +300,15 @@ fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error>
             .expected("sm_90a")
             .remedy("leave CompilerParams.target empty, or set it to sm_90a")
     })
+}
+
+/// An error of ours, if the barriers that were placed leave anything out of order.
+fn check_order(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Result<(), Error> {
+    let findings = plan::verify_order::run(kernel, assignment, allocation);
+    match findings.iter().find(|f| f.fault == plan::verify_order::Fault::Compiler) {
+        Some(finding) => Err(Error::internal(finding.to_string()).at(finding.later.1)),
+        None => Ok(()),
+    }
 }
 
 /// Whether any warpgroup changes its register count: that needs `.minnctapersm`.
