@@ -3,7 +3,7 @@ use smalt::dtype::DType;
 use smalt::error::Loc;
 use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::*;
-use smalt::layout;
+use smalt::layout::{self, Assignment};
 use smalt::plan::verify_order::{self, Fault, Finding, Missing};
 use smalt::plan::{Allocation, allocate};
 
@@ -274,8 +274,8 @@ impl Test {
     }
 }
 
-/// What the checker finds in the kernel that `build` makes with so many warpgroups.
-pub fn findings_of(warpgroups: u32, automatic: bool, build: impl FnOnce(&mut Test)) -> Vec<Finding> {
+/// The kernel that `build` makes with so many warpgroups, its layouts and places.
+pub fn built(warpgroups: u32, automatic: bool, build: impl FnOnce(&mut Test)) -> (Kernel, Assignment, Allocation) {
     let builder = match warpgroups {
         1 => KernelBuilder::new(),
         n => KernelBuilder::new().warpgroups(n),
@@ -298,10 +298,17 @@ pub fn findings_of(warpgroups: u32, automatic: bool, build: impl FnOnce(&mut Tes
     facts::run(&mut kernel);
     let assignment = layout::infer::run(&kernel).expect("layouts");
     let limits = allocate::Limits { smem_bytes: 227 * 1024 };
-    let mut allocation: Allocation = allocate::run(&kernel, 2048, limits).expect("an allocation");
+    let mut allocation = allocate::run(&kernel, 2048, limits).expect("an allocation");
+    allocation.reuses |= !same_place.is_empty();
     for (a, b) in same_place {
         allocation.smem[b] = allocation.smem[a];
     }
+    (kernel, assignment, allocation)
+}
+
+/// What the checker finds there.
+pub fn findings_of(warpgroups: u32, automatic: bool, build: impl FnOnce(&mut Test)) -> Vec<Finding> {
+    let (kernel, assignment, allocation) = built(warpgroups, automatic, build);
     verify_order::run(&kernel, &assignment, &allocation)
 }
 

@@ -596,6 +596,9 @@ impl<'a> History<'a> {
         let (alloc, old_alloc, space) = (is.alloc, was.alloc, is.space);
         let reused =
             space == Space::Shared && (self.root(old_alloc) != self.root(alloc) || old.life != self.life(alloc));
+        if reused && !what.writes() {
+            return None; // what was there before a scope began is nobody's
+        }
         let place = is.text(self.kernel);
         let before = format!("{place}, which {} {}", self.name(old.op), old.what.verb());
         let waited = old.behind.iter().any(|set| *set & ALL_WARPS != 0);

@@ -41,6 +41,7 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
         scalars: Scalars::default(),
         choices: Choices::default(),
         used: used(kernel),
+        written: written(kernel),
         period: period(kernel),
         start: Start::default(),
         max_rounds: u64::MAX,
@@ -73,6 +74,24 @@ fn copied(kernel: &Kernel) -> Vec<Alloc> {
     out.sort_unstable();
     out.dedup();
     out
+}
+
+/// What the kernel writes.
+fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
+    let mut written = SecondaryMap::new();
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::Store { dst, .. }
+        | OpKind::Swap { dst, .. }
+        | OpKind::AtomicUpdate { dst, .. }
+        | OpKind::MultimemStore { dst, .. }
+        | OpKind::AsyncStoreSmem { dst, .. }
+        | OpKind::CopyGmemToSmem { dst, .. }
+        | OpKind::CopySmemToGmem { dst, .. } = &kernel.ops[op].kind
+        {
+            written[dst.alloc] = true;
+        }
+    });
+    written
 }
 
 /// Whether bytes have several owners in turn: overlapping places, or a scope that is entered again.
@@ -191,6 +210,7 @@ struct Walk<'a> {
     scalars: Scalars,
     choices: Choices,
     used: SecondaryMap<Value, bool>,
+    written: SecondaryMap<Alloc, bool>,
     period: u64,
     start: Start,
     max_rounds: u64,
@@ -324,13 +344,21 @@ impl Walk<'_> {
     }
 
     fn load(&mut self, op: Op, actor: Actor, r: &RefUse, result: Value) {
+        let is_gmem = self.kernel.allocs[r.alloc].is_gmem();
         if !self.is_watched(r) || self.kernel.is_input(r.alloc) {
+            return;
+        }
+        if is_gmem && !self.written[r.alloc] {
+            // It is nobody's but the outside's.
+            if self.is_scalar(result) {
+                self.meet(op, actor);
+            }
             return;
         }
         let foot = self.foot(op, 0, r);
         if !self.is_scalar(result) {
             self.history.touch(op, actor, What::Read, foot, Some(result));
-        } else if self.kernel.allocs[r.alloc].is_gmem() {
+        } else if is_gmem {
             // One lane reads and tells the others.
             self.history.touch(op, actor.leader(), What::Read, foot, None);
             self.meet(op, actor);
@@ -433,7 +461,7 @@ impl Walk<'_> {
                 oob: _,
             } => {
                 if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
-                    let from = (!kernel.is_input(src.alloc)).then(|| self.foot(op, 0, src));
+                    let from = self.written[src.alloc].then(|| self.foot(op, 0, src));
                     let to = self.foot(op, 1, dst);
                     let key = barrier.as_ref().map(|b| self.barrier(b));
                     self.history.load(op, actor, from, to, key);
