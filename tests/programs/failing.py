@@ -17,7 +17,6 @@ NAMED: dict[str, str] = {
 #: Of `generate.generate`.
 SEEDS: dict[int, str] = {
     100: "internal error",
-    104: "race",
 }
 
 

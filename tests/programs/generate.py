@@ -196,8 +196,12 @@ class Draft:
         body += [Store(View(b.name), self.expr(b.shape, 1)) for b in self.buffers if b.shape == shape and b.space != "in" and rng.random() < 0.6]
         rng.shuffle(body)
         body += self.block(rng.randint(5, 11))
-        # All that there is, so that nothing is computed in vain.
-        body.append(Store(View("o"), self.expr(shape, 2)))
+        # What is where at the end shows.
+        for b in self.buffers:
+            if b.space == "smem" and b.shape == shape and rng.random() < 0.7:
+                body.append(Store(View("o"), Bin("^", Load(View("o")), Load(View(b.name)))))
+            elif b.space == "smem" and b.shape == (4,):
+                body.append(Store(View("o"), Bin("+", Load(View("o")), Reduce("sum", Load(View(b.name))))))
         return Program(self.name, tuple(self.decls), tuple(body))
 
     def declare(self, decls: Sequence[Any]) -> None:
