@@ -5,7 +5,7 @@ use smalt::kernel_ir::*;
 use smalt::plan::verify_order::Fault::{Compiler, User};
 use smalt::plan::verify_order::Missing::{Barrier, BlockBarrier, Fence, Wait, Warps};
 
-/// An input of 256 floats, and the first 128.
+/// 128 floats.
 fn floats(t: &mut Test) -> Value {
     let x = t.input(DType::F32, &[128]);
     let whole = t.whole(x);
