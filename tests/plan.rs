@@ -46,7 +46,7 @@ fn barriers_in_committed_kernels() {
 fn planned(b: KernelBuilder) -> (Kernel, usize) {
     let mut kernel = b.finish();
     verify::run(&kernel).unwrap();
-    let assignment = layout::infer::run(&kernel).unwrap();
+    let assignment = layout::infer::run(&mut kernel).unwrap();
     let limits = allocate::Limits { smem_bytes: 227 << 10 };
     let allocation = allocate::run(&kernel, 0, limits).unwrap();
     let placed = insert_barriers::run(&mut kernel, &assignment, &allocation).len();

@@ -149,6 +149,7 @@ pub fn of(kind: &OpKind) -> SmallVec<[Effect<'_>; 2]> {
         | OpKind::OptimizationBarrier { .. }
         | OpKind::MultipleOf { .. }
         | OpKind::LayoutCast { .. }
+        | OpKind::Relayout { .. }
         | OpKind::AxisIndex { .. }
         | OpKind::CommitGroup
         | OpKind::WaitSmemToGmem { .. }
@@ -279,6 +280,7 @@ pub fn order(kind: &OpKind) -> Order<'_> {
         | OpKind::OptimizationBarrier { .. }
         | OpKind::MultipleOf { .. }
         | OpKind::LayoutCast { .. }
+        | OpKind::Relayout { .. }
         | OpKind::AxisIndex { .. }
         | OpKind::Load { .. }
         | OpKind::Store { .. }

@@ -150,6 +150,11 @@ pub enum OpKind {
         a: Value,
         layout: LayoutSpec,
     },
+    /// The array in another register layout: the one that the assignment of layouts gives the result. Inserted when layouts are
+    /// chosen, so that every op finds its operands as it needs them.
+    Relayout {
+        a: Value,
+    },
 
     // ------------------------------------------------------------ ids
     /// The executing group's index on an axis, i32.
@@ -646,6 +651,7 @@ impl OpKind {
             OpKind::OptimizationBarrier { .. } => "optimization_barrier",
             OpKind::MultipleOf { .. } => "multiple_of",
             OpKind::LayoutCast { .. } => "layout_cast",
+            OpKind::Relayout { .. } => "relayout",
             OpKind::AxisIndex { .. } => "axis_index",
             OpKind::Load { .. } => "load",
             OpKind::Store { .. } => "store",
@@ -717,6 +723,7 @@ impl OpKind {
             | OpKind::Cumulative { .. }
             | OpKind::MultipleOf { .. }
             | OpKind::LayoutCast { .. }
+            | OpKind::Relayout { .. }
             | OpKind::AxisIndex { .. }
             | OpKind::Mma { .. } => true,
             OpKind::OptimizationBarrier { .. }

@@ -105,6 +105,7 @@ fn looks(kernel: &Kernel, kind: &OpKind) -> Option<Reach> {
         | OpKind::Cumulative { .. }
         | OpKind::MultipleOf { .. }
         | OpKind::LayoutCast { .. }
+        | OpKind::Relayout { .. }
         | OpKind::AxisIndex { .. }
         | OpKind::Mma { .. }
         | OpKind::OptimizationBarrier { .. }

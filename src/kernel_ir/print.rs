@@ -454,6 +454,7 @@ impl Printer<'_> {
             | OpKind::Convert { .. }
             | OpKind::Bitcast { .. }
             | OpKind::Reshape { .. }
+            | OpKind::Relayout { .. }
             | OpKind::DynamicSlice { .. }
             | OpKind::DynamicUpdateSlice { .. }
             | OpKind::OptimizationBarrier { .. }

@@ -436,7 +436,8 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
         | OpKind::Reverse { a, .. }
         | OpKind::Cumulative { a, .. }
         | OpKind::MultipleOf { a, .. }
-        | OpKind::LayoutCast { a, .. } => results_are(results, &[ty(*a)]),
+        | OpKind::LayoutCast { a, .. }
+        | OpKind::Relayout { a } => results_are(results, &[ty(*a)]),
         OpKind::Binary { a, b, .. } => {
             want(ty(*a) == ty(*b), || {
                 format!("operands of types {} and {}", ty(*a), ty(*b))

@@ -64,6 +64,7 @@ macro_rules! visit_parts {
             OpKind::Unary { op: _, a }
             | OpKind::IntegerPow { a, n: _ }
             | OpKind::Convert { a }
+            | OpKind::Relayout { a }
             | OpKind::Bitcast { a }
             | OpKind::ReducePrecision {
                 a,

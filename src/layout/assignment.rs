@@ -1,9 +1,9 @@
 //! What layout inference decides.
 use super::register_layout::RegisterLayout;
+use super::relayout::RelayoutPlan;
 use super::tiled;
 use crate::kernel_ir::{Alloc, Op, SmemTransforms, Value};
 use cranelift_entity::SecondaryMap;
-use rustc_hash::FxHashMap;
 use std::fmt;
 
 /// Every choice of layout in a kernel.
@@ -13,9 +13,8 @@ pub struct Assignment {
     pub values: SecondaryMap<Value, Option<RegisterLayout>>,
     /// Of every SMEM allocation.
     pub smem: SecondaryMap<Alloc, Option<SmemTransforms>>,
-    /// Operands that an op needs in another layout than their value has: (op, position among the op's values in
-    /// `for_each_value` order) → the layout that the op works in.
-    pub casts: FxHashMap<(Op, u32), RegisterLayout>,
+    /// The `relayout` ops that inference inserted, and the names of the ops for whose sake.
+    pub relayouts: Vec<(Op, &'static str)>,
     /// Why each choice was made, in the order of the choices.
     pub report: Vec<Reason>,
 }
@@ -33,6 +32,12 @@ pub struct Reason {
 pub enum Choice {
     Registers(RegisterLayout),
     Smem(SmemTransforms),
+    /// A change of layout, and what it takes.
+    Relayout {
+        from: RegisterLayout,
+        to: RegisterLayout,
+        plan: Option<Box<RelayoutPlan>>,
+    },
 }
 
 impl fmt::Display for Choice {
@@ -42,6 +47,14 @@ impl fmt::Display for Choice {
                 Some(name) => write!(f, "{name}: {layout}"),
                 None => write!(f, "{layout}"),
             },
+            Choice::Relayout { from, to, plan } => {
+                let name = |l: &RegisterLayout| tiled::name_of(l).map_or_else(|| l.to_string(), str::to_owned);
+                write!(f, "{} → {}: ", name(from), name(to))?;
+                match plan {
+                    None => f.write_str("registers are renamed, free"),
+                    Some(plan) => plan.fmt(f),
+                }
+            }
             Choice::Smem(t) if t.tiling.is_empty() && t.swizzle_bytes == 0 => f.write_str("row-major"),
             Choice::Smem(t) => write!(f, "tiling {:?}, swizzle {} bytes", t.tiling.as_slice(), t.swizzle_bytes),
         }

@@ -7,22 +7,28 @@
 //! * [`gf2`]: the matrix form of the power-of-two cases;
 //! * [`transfer`]: plans for moving arrays between registers and memory, with [`address`]es split into bases and
 //!   immediates; [`relayout`]: from any register layout to any other; [`tma`]: bulk copies; [`wgmma`]: matrix descriptors;
+//! * [`signature`]: what layout every op needs of its operands and gives to its results, which [`infer`] makes true and
+//!   [`verify_layouts`] checks; [`derivation`] and [`movement`]: how results follow from operands;
 //! * [`facts`]: what planners may assume of values known only at run time.
 //!
 //! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
 //! lane terms and immediates; `lower` emits them and discovers no illegality of its own.
 pub mod address;
 pub mod assignment;
+pub mod derivation;
 pub mod digits;
 pub mod facts;
 pub mod gf2;
 pub mod infer;
+pub mod movement;
 pub mod register_layout;
 pub mod relayout;
+pub mod signature;
 pub mod smem_layout;
 pub mod tiled;
 pub mod tma;
 pub mod transfer;
+pub mod verify_layouts;
 pub mod wgmma;
 
 pub use assignment::{Assignment, Choice, Reason, Subject};
@@ -35,6 +41,8 @@ pub use tiled::{Part, TiledLayout, TilingError};
 mod register_tests;
 #[cfg(test)]
 mod relayout_tests;
+#[cfg(test)]
+mod signature_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

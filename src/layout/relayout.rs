@@ -24,12 +24,15 @@
 //! vectors innermost, then the lane digits of the store, then those of the load, XORed into the banks of the former. Both
 //! sides are free of bank conflicts where the digits are powers of two.
 use super::address::Fold;
+use super::derivation::materialized;
 use super::digits::{self, Chain, Digit};
 use super::register_layout::{Aligned, Axis, LANE_BITS, Place, RegisterLayout};
 use super::smem_layout::{SmemView, Stride, Swizzle, ViewDim};
 use super::transfer::{self, AccessKind, Addressing, Direction, Memory, Options, TransferPlan};
+use crate::dtype::DType;
 use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
+use std::fmt;
 
 /// A 32-bit word of a thread: inputs first (the packed words of the source), then one per operation.
 pub type Word = u32;
@@ -124,6 +127,27 @@ pub struct RelayoutPlan {
     pub kind: RelayoutKind,
     /// Relative, comparable with [`TransferPlan::cost`].
     pub cost: u32,
+}
+
+impl fmt::Display for RelayoutPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            RelayoutKind::Registers(p) if p.ops.is_empty() => f.write_str("registers are renamed")?,
+            RelayoutKind::Registers(p) => write!(f, "{} instructions, {} of them shuffles", p.ops.len(), p.shuffles())?,
+            RelayoutKind::Scratch(s) => {
+                write!(f, "{} trips through {} bytes of shared memory", s.trips.len(), s.bytes)?
+            }
+        }
+        write!(f, ", cost {}", self.cost)
+    }
+}
+
+/// Bits of an element as it travels.
+pub fn travel_bits(dtype: DType) -> u32 {
+    match dtype {
+        DType::Bool => 8,
+        d => d.bits(),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -692,20 +716,6 @@ fn combinations(kept: &[Kept]) -> Vec<(u32, u32)> {
 }
 
 // ------------------------------------------------------------------------------------------------- through shared memory
-
-/// The same array with constant digits spread over slots.
-fn materialized(layout: &RegisterLayout) -> RegisterLayout {
-    let mut stride = layout.slots();
-    let axes = layout.axes().iter().cloned().map(|mut axis: Axis| {
-        for d in axis.chain.iter_mut().filter(|d| d.place == Place::Constant) {
-            d.place = Place::Slot(stride);
-            stride *= d.size as u32;
-        }
-        axis
-    });
-    let axes: Vec<Axis> = axes.collect();
-    RegisterLayout::from_axes(layout.shape(), layout.group(), axes)
-}
 
 fn through_scratch(
     src: &RegisterLayout,

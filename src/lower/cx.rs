@@ -9,7 +9,7 @@ use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
 use crate::layout::facts::DynId;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
 use crate::plan::Allocation;
-use crate::plan::FeedingPart;
+use crate::plan::{Exchanges, FeedingPart};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{EntryParam, Scratch, TensorMapSpec};
@@ -31,6 +31,7 @@ pub struct LowerCx<'a> {
     pub kernel: &'a Kernel,
     pub assignment: &'a Assignment,
     pub plan: &'a Allocation,
+    pub exchanges: &'a Exchanges,
     pub target: &'a Target,
     /// The program.
     pub b: Builder,
@@ -53,8 +54,6 @@ pub struct LowerCx<'a> {
     used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
     extra: Vec<S>,
-    /// See [`LowerCx::lack_scratch`].
-    pub lacks_scratch: Option<u32>,
 }
 
 /// The entry's parameters, and what is made of them.
@@ -75,12 +74,14 @@ impl<'a> LowerCx<'a> {
         kernel: &'a Kernel,
         assignment: &'a Assignment,
         plan: &'a Allocation,
+        exchanges: &'a Exchanges,
         target: &'a Target,
     ) -> LowerCx<'a> {
         let mut cx = LowerCx {
             kernel,
             assignment,
             plan,
+            exchanges,
             target,
             b: Builder::new(),
             env: SecondaryMap::new(),
@@ -92,7 +93,6 @@ impl<'a> LowerCx<'a> {
             polling: ir::polling::find(kernel),
             used: used_values(kernel),
             extra: vec![],
-            lacks_scratch: None,
         };
         cx.number_scratch();
         let tid = cx.b.tid();
@@ -147,14 +147,6 @@ impl<'a> LowerCx<'a> {
             .ok_or_else(|| Error::internal(format!("{v}: {} has no layout", self.kernel.ty(v))).at(self.b.loc()))
     }
 
-    /// An operand as the op wants it: `position` counts the op's values in `for_each_value` order.
-    pub fn operand(&mut self, op: ir::Op, position: u32, v: ir::Value) -> Result<ArrayRegs> {
-        match self.assignment.casts.get(&(op, position)) {
-            Some(layout) => self.array_in(v, &layout.clone()),
-            None => self.array(v),
-        }
-    }
-
     /// A value as an array in the layout that it has; a scalar as a splat of rank 0.
     pub fn array(&mut self, v: ir::Value) -> Result<ArrayRegs> {
         match self.get(v)?.clone() {
@@ -167,10 +159,10 @@ impl<'a> LowerCx<'a> {
         }
     }
 
-    /// A value as an array in `layout`; a scalar fills it.
+    /// A value as an array in `layout`, which it has; a scalar or splat fills it.
     pub fn array_in(&mut self, v: ir::Value, layout: &RegisterLayout) -> Result<ArrayRegs> {
         match self.get(v)?.clone() {
-            Lowered::Array(a) => relayout::relayout(self, &a, layout),
+            Lowered::Array(a) => relayout::filled(self, &a, layout),
             Lowered::Scalar(s) => Ok(self.fill(self.kernel.ty(v).dtype(), layout.clone(), s)),
             Lowered::Acc(_) => Err(Error::internal(format!("{v} is an accumulator, not an array")).at(self.b.loc())),
         }
@@ -477,12 +469,6 @@ impl<'a> LowerCx<'a> {
         let offset = self.plan.smem[alloc]
             .ok_or_else(|| Error::internal(format!("{alloc} has no place in shared memory")).at(self.b.loc()))?;
         Ok((self.b.smem_base(), offset as i32))
-    }
-
-    /// Remembers that an op cannot be lowered unless the executing group has so much scratch; [`super::Refusal`] says so.
-    pub fn lack_scratch(&mut self, bytes: u64) {
-        let groups = if self.group == Group::Warp { 4 } else { 1 };
-        self.lacks_scratch = u32::try_from(bytes.saturating_mul(groups)).ok();
     }
 
     /// Compiler scratch of the executing group: its address and bytes.

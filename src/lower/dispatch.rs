@@ -57,7 +57,8 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         } => reduce::lower_cumulative(cx, op, *running, *a, *axis, *reverse),
         OpKind::OptimizationBarrier { values } => misc::lower_optimization_barrier(cx, op, values),
         OpKind::MultipleOf { a, divisor: _ } => misc::lower_multiple_of(cx, op, *a),
-        OpKind::LayoutCast { a, layout: _ } => relayout::lower_layout_cast(cx, op, *a),
+        OpKind::LayoutCast { a, layout: _ } => misc::lower_layout_cast(cx, op, *a),
+        OpKind::Relayout { a } => relayout::lower_relayout(cx, op, *a),
         OpKind::AxisIndex { axis } => ids::lower_axis_index(cx, op, *axis),
 
         OpKind::Load { src } => memory::lower_load(cx, op, src),

@@ -2,7 +2,7 @@
 use super::cx::LowerCx;
 use super::emit::S;
 use super::float::{self, Precision};
-use super::value::{ArrayRegs, Lowered, Packing, scalar_class};
+use super::value::{ArrayRegs, Packing, scalar_class};
 use super::{convert, integer};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -27,8 +27,7 @@ fn map(cx: &mut LowerCx, op: Op, operands: &[Value], f: impl Fn(&mut Builder, &[
     let layout = cx.layout_of(result)?;
     let arrays = operands
         .iter()
-        .enumerate()
-        .map(|(i, &v)| aligned(cx, op, i, v, &layout))
+        .map(|&v| cx.array_in(v, &layout))
         .collect::<Result<Vec<ArrayRegs>>>()?;
     let columns: Vec<Vec<S>> = arrays.iter().map(|a| cx.elements(a)).collect();
     let mut out = Vec::with_capacity(layout.slots() as usize);
@@ -48,8 +47,7 @@ fn map_registers(cx: &mut LowerCx, op: Op, operands: &[Value], f: impl Fn(&mut B
     let layout = cx.layout_of(result)?;
     let arrays = operands
         .iter()
-        .enumerate()
-        .map(|(i, &v)| aligned(cx, op, i, v, &layout))
+        .map(|&v| cx.array_in(v, &layout))
         .collect::<Result<Vec<ArrayRegs>>>()?;
     let count = Packing::of(dtype).regs(layout.slots()) as usize;
     let regs = (0..count)
@@ -60,19 +58,6 @@ fn map_registers(cx: &mut LowerCx, op: Op, operands: &[Value], f: impl Fn(&mut B
         .collect();
     cx.bind_array(result, ArrayRegs { dtype, layout, regs });
     Ok(())
-}
-
-/// An operand in the result's layout; a splat or scalar fills it.
-fn aligned(cx: &mut LowerCx, op: Op, position: usize, v: Value, layout: &RegisterLayout) -> Result<ArrayRegs> {
-    match cx.get(v)? {
-        Lowered::Scalar(_) => cx.array_in(v, layout),
-        Lowered::Array(a) if a.layout == *layout => cx.array(v),
-        Lowered::Array(_) => {
-            let a = cx.operand(op, position as u32, v)?;
-            super::relayout::relayout(cx, &a, layout)
-        }
-        Lowered::Acc(_) => Err(Error::internal(format!("{v} is an accumulator"))),
-    }
 }
 
 /// The packed arithmetic of 16-bit floats.
@@ -279,7 +264,7 @@ fn convert_words(
             } else {
                 Pair16::BF16x2
             };
-            let x = aligned(cx, op, 0, a, layout)?;
+            let x = cx.array_in(a, layout)?;
             let regs = x
                 .regs
                 .chunks(2)
@@ -305,7 +290,7 @@ fn convert_words(
             );
         }
         (DType::BF16, DType::F32) => {
-            let x = aligned(cx, op, 0, a, layout)?;
+            let x = cx.array_in(a, layout)?;
             let mut regs = Vec::with_capacity(slots);
             for word in x.regs {
                 regs.push(cx.b.shl(BitType::B32, word, Src::u32(16)));
@@ -323,7 +308,7 @@ fn convert_words(
             );
         }
         (DType::F32, DType::F8E4M3FN | DType::F8E5M2) => {
-            let x = aligned(cx, op, 0, a, layout)?;
+            let x = cx.array_in(a, layout)?;
             let regs = x
                 .regs
                 .chunks(4)
@@ -352,7 +337,7 @@ fn convert_words(
             } else {
                 Pair8::E4M3x2
             };
-            let x = aligned(cx, op, 0, a, layout)?;
+            let x = cx.array_in(a, layout)?;
             let mut words = vec![];
             for word in x.regs {
                 for half in cx.b.unpack16(word) {
@@ -430,33 +415,28 @@ fn lower_wide_bitcast(cx: &mut LowerCx, op: Op, a: Value, from: DType, to: DType
     } else {
         (to, from, to.bits() / from.bits())
     };
-    let mut source = cx.array(a)?;
     // The narrow side's layout: the wide side's with a minor dimension of n neighbouring slots.
-    let with_minor = |layout: &RegisterLayout| super::shape::with_minor_slots(layout, n);
+    let source = cx.array(a)?;
+    let elements = cx.elements(&source);
+    let mut out = Vec::with_capacity(elements.len());
     if from == wide {
-        let layout = with_minor(&source.layout);
-        let elements = cx.elements(&source);
-        let mut out = Vec::with_capacity(elements.len() * n as usize);
         for x in elements {
             out.extend(split_bits(&mut cx.b, wide, narrow, x));
         }
-        let out = cx.from_elements(to, layout, &out);
-        return super::shape::bind_converted(cx, result, out);
-    }
-    let target = if cx.ty(result).is_scalar() {
-        RegisterLayout::splat(&[], cx.layout_group())
     } else {
-        cx.layout_of(result)?
-    };
-    let needed = with_minor(&target);
-    source = super::relayout::relayout(cx, &source, &needed)?;
-    let elements = cx.elements(&source);
-    let out: Vec<S> = elements
-        .chunks(n as usize)
-        .map(|c| join_bits(&mut cx.b, wide, narrow, c))
-        .collect();
-    let out = cx.from_elements(to, target, &out);
-    super::shape::bind_converted(cx, result, out)
+        for parts in elements.chunks(n as usize) {
+            out.push(join_bits(&mut cx.b, wide, narrow, parts));
+        }
+    }
+    if cx.ty(result).is_scalar() {
+        let s = super::shape::to_scalar(cx, to, out[0]);
+        cx.bind_scalar(result, s);
+        return Ok(());
+    }
+    let layout = cx.layout_of(result)?;
+    let out = cx.from_elements(to, layout, &out);
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 /// An unsigned integer's type of a width below 64.

@@ -6,7 +6,7 @@ use super::{barrier, memory};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{AllocKind, Kernel, ParamBinding};
 use crate::layout::Assignment;
-use crate::plan::Allocation;
+use crate::plan::{Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::ssa::Ssa;
 use std::fmt::Write;
@@ -16,20 +16,6 @@ const MAX_GRID_X: u64 = (1 << 31) - 1;
 /// Warpgroups in a block of at most 1024 threads.
 const MAX_WARPGROUPS: u32 = 8;
 
-/// Why a kernel is not lowered.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    pub error: Error,
-    /// It lacks scratch: with so many bytes for each warpgroup it gets further.
-    pub scratch: Option<u32>,
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        Refusal { error, scratch: None }
-    }
-}
-
 /// Lowers a normalised kernel whose layouts and allocations are decided.
 ///
 /// Errors: Unsupported, with the op, for what is not there yet; InvalidKernel for what no machine of the target can launch.
@@ -37,16 +23,14 @@ pub fn run(
     kernel: &Kernel,
     assignment: &Assignment,
     plan: &Allocation,
+    exchanges: &Exchanges,
     target: &Target,
-) -> std::result::Result<(Ssa, LaunchSpec), Refusal> {
+) -> Result<(Ssa, LaunchSpec)> {
     check_resources(kernel, plan, target)?;
-    let mut cx = LowerCx::new(kernel, assignment, plan, target);
+    let mut cx = LowerCx::new(kernel, assignment, plan, exchanges, target);
     bind_parameters(&mut cx)?;
     barrier::prologue(&mut cx)?;
-    if let Err(error) = cx.lower_ops(kernel.body) {
-        let scratch = cx.lacks_scratch;
-        return Err(Refusal { error, scratch });
-    }
+    cx.lower_ops(kernel.body)?;
     let (ssa, entry) = cx.finish();
     let spec = launch_spec(kernel, plan, entry)?;
     Ok((ssa, spec))
@@ -167,9 +151,8 @@ mod tests {
     fn what_cannot_be_launched_is_refused() {
         let kernel = KernelBuilder::new().warpgroups(9).finish();
         let (assignment, target) = (Assignment::default(), Target::sm_90a());
-        let error = run(&kernel, &assignment, &Allocation::default(), &target)
-            .unwrap_err()
-            .error;
+        let (plan, exchanges) = (Allocation::default(), Exchanges::default());
+        let error = run(&kernel, &assignment, &plan, &exchanges, &target).unwrap_err();
         assert!(error.to_string().contains("at most 8 Pallas threads"), "{error}");
 
         let kernel = KernelBuilder::new().finish();
@@ -177,7 +160,7 @@ mod tests {
             smem_bytes: 300_000,
             ..Allocation::default()
         };
-        let error = run(&kernel, &assignment, &plan, &target).unwrap_err().error;
+        let error = run(&kernel, &assignment, &plan, &exchanges, &target).unwrap_err();
         assert!(error.to_string().contains("at most 232448 bytes"), "{error}");
         assert!(error.to_string().contains("compiler scratch"), "{error}");
     }
@@ -193,6 +176,7 @@ mod tests {
             &kernel,
             &Assignment::default(),
             &Allocation::default(),
+            &Exchanges::default(),
             &Target::sm_90a(),
         )
         .unwrap();

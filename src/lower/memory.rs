@@ -1,7 +1,7 @@
 //! Loads and stores of shared and device memory: what [`transfer::plan`] plans, emitted.
 use super::cx::LowerCx;
 use super::emit::{S, V};
-use super::relayout::relayout;
+use super::relayout::filled;
 use super::value::{ArrayRegs, Packing, scalar_class};
 use super::view;
 use crate::dtype::DType;
@@ -879,7 +879,7 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
             let plan = transfer::plan(&layout, &view, memory_of(target), Direction::Load, options_of(target))
                 .map_err(|e| transfer_error("a load", src, e))?;
             let loaded = emit_load(cx, target, &plan, &view, *dtype)?;
-            Ok(super::value::Lowered::Array(relayout(cx, &loaded, &layout)?))
+            Ok(super::value::Lowered::Array(filled(cx, &loaded, &layout)?))
         }
         Type::Acc { .. } => Err(Error::internal("a load of an accumulator")),
     }
@@ -903,7 +903,7 @@ pub fn lower_store(cx: &mut LowerCx, _op: Op, dst: &RefUse, value: Value) -> Res
     };
     let plan = transfer::plan_store(&array.layout, &view, memory_of(target), options_of(target))
         .map_err(|e| transfer_error("a store", dst, e))?;
-    let array = relayout(cx, &array, &plan.layout)?;
+    let array = filled(cx, &array, &plan.layout)?;
     emit_store(cx, target, &plan, &view, &array)
 }
 
@@ -983,7 +983,7 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
     };
     let plan = transfer::plan(&array.layout, &view, memory_of(target), Direction::Store, options)
         .map_err(|e| transfer_error("an atomic update", dst, e))?;
-    let array = relayout(cx, &array, &plan.layout)?;
+    let array = filled(cx, &array, &plan.layout)?;
     let addresses = bases(cx, target, &plan.addressing)?;
     let first_replica = (plan.only_first_replica != 0).then(|| {
         let thread = cx.thread_in_group();

@@ -24,6 +24,20 @@ pub fn lower_optimization_barrier(cx: &mut LowerCx, op: Op, values: &[Value]) ->
     Ok(())
 }
 
+/// The operand has the layout that the user named.
+pub fn lower_layout_cast(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
+    let result = cx.result(op);
+    let x = match cx.get(a)?.clone() {
+        super::value::Lowered::Array(_) => {
+            let layout = cx.layout_of(result)?;
+            super::value::Lowered::Array(cx.array_in(a, &layout)?)
+        }
+        x => x,
+    };
+    cx.bind(result, x);
+    Ok(())
+}
+
 pub fn lower_multiple_of(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     let x = cx.get(a)?.clone();
     cx.bind(cx.result(op), x);

@@ -33,5 +33,5 @@ pub mod view;
 pub mod wgmma;
 
 pub use cx::LowerCx;
-pub use kernel::{Refusal, run};
+pub use kernel::run;
 pub use target::Target;

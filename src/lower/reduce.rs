@@ -9,14 +9,14 @@ use super::emit::{ALL_LANES, S};
 use super::float::{self, Precision};
 use super::integer;
 use super::memory::{self, Target};
-use super::relayout::relayout;
-use super::shape::{self, bind_converted, with_dim_in_slots};
+use super::shape;
 use super::value::{ArrayRegs, Lowered, scalar_class, scalar_constant};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{ArgReduceOp, BinaryOp, CompareOp, CumulativeOp, Op, ReduceOp, UnaryOp, Value};
 use crate::layout::register_layout::{LANE_BITS, ReducePlan};
-use crate::layout::{Axis, Place, RegisterLayout};
+use crate::layout::{Place, RegisterLayout};
+use crate::plan::scratch::PartialResults;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src};
@@ -98,19 +98,12 @@ pub fn lower_reduce(cx: &mut LowerCx, op: Op, reduction: ReduceOp, a: Value, axe
         }
         return Ok(());
     }
-    let mut x = cx.operand(op, 0, a)?;
+    let x = cx.array(a)?;
     let dims: Vec<usize> = axes.iter().map(|&d| d as usize).collect();
-    let plan = match x.layout.reduce_plan(&dims) {
-        Some(plan) => plan,
-        None => {
-            // A digit straddles reduced and kept dimensions.
-            let layout = with_dim_in_slots(x.layout.shape(), None, x.layout.group());
-            x = relayout(cx, &x, &layout)?;
-            layout
-                .reduce_plan(&dims)
-                .ok_or_else(|| Error::internal("a layout by dimensions cannot be reduced"))?
-        }
-    };
+    let plan = x
+        .layout
+        .reduce_plan(&dims)
+        .ok_or_else(|| Error::internal("a digit straddles reduced and kept dimensions").at(cx.b.loc()))?;
     let out = reduce(cx, reduction, compute, &x, &dims, &plan)?;
     let mut rounded = vec![];
     for s in out {
@@ -127,7 +120,8 @@ pub fn lower_reduce(cx: &mut LowerCx, op: Op, reduction: ReduceOp, a: Value, axe
         return Ok(());
     }
     let out = cx.from_elements(dtype, plan.result.clone(), &rounded);
-    bind_converted(cx, result, out)
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 /// The elements of the result in the layout of the plan, as scalars of `compute`.
@@ -313,16 +307,12 @@ fn between_warps(
     } else {
         widened(compute)
     };
-    let bytes = stored.bits() / 8;
     let (base, available) = cx.scratch();
-    // Lanes that hold the same result share one word.
-    let all_lanes = (1u8 << LANE_BITS) - 1;
-    let equal_lanes = (plan.lane_bits | layout.replicated_bits()) & all_lanes == all_lanes;
-    let lanes = if equal_lanes { 1 } else { 32 };
-    let per_result = 4 * lanes * bytes;
+    let partial = PartialResults::of(compute, plan, layout);
+    let (bytes, lanes, per_result) = (partial.element_bytes, partial.lanes, partial.bytes());
+    let equal_lanes = lanes == 1;
     let at_once = (available / per_result) as usize;
     if at_once == 0 {
-        cx.lack_scratch(u64::from(per_result));
         return Err(Error::internal("no scratch in shared memory for a reduction over warps").at(cx.b.loc()));
     }
     let (lane, warp) = (cx.b.lane(), cx.b.warp_in_warpgroup());
@@ -405,21 +395,13 @@ fn from_stored(cx: &mut LowerCx, compute: DType, x: S) -> S {
 /// More elements of one thread than this are not unrolled.
 const MAX_SLOTS: u32 = 1024;
 
-/// The array with whole runs along `dim` in each thread.
-fn in_runs(cx: &mut LowerCx, op: Op, a: Value, dim: usize) -> Result<ArrayRegs> {
-    let x = cx.operand(op, 0, a)?;
-    let whole = |axis: &Axis| {
-        axis.rank == 1 && !axis.is_padded() && axis.chain.iter().all(|d| matches!(d.place, Place::Slot(_)))
-    };
-    let layout = if whole(x.layout.axis_of(dim)) {
-        x.layout.clone()
-    } else {
-        with_dim_in_slots(x.layout.shape(), Some(dim), x.layout.group())
-    };
-    if layout.slots() > MAX_SLOTS {
-        return Err(cx.unsupported(op, format!("{} elements a thread", layout.slots())));
+/// The array, which has whole runs along a dimension in each thread.
+fn in_runs(cx: &mut LowerCx, op: Op, a: Value) -> Result<ArrayRegs> {
+    let x = cx.array(a)?;
+    if x.layout.slots() > MAX_SLOTS {
+        return Err(cx.unsupported(op, format!("{} elements a thread", x.layout.slots())));
     }
-    relayout(cx, &x, &layout)
+    Ok(x)
 }
 
 /// Slots of a layout in runs along `dim`: for each run the slots in order.
@@ -457,7 +439,7 @@ pub fn lower_arg_reduce(cx: &mut LowerCx, op: Op, extreme: ArgReduceOp, a: Value
     let result = cx.result(op);
     let dim = axis as usize;
     let index_type = cx.ty(result).dtype();
-    let x = in_runs(cx, op, a, dim)?;
+    let x = in_runs(cx, op, a)?;
     let dtype = x.dtype;
     let class = scalar_class(dtype);
     let elements = cx.elements(&x);
@@ -494,8 +476,14 @@ pub fn lower_arg_reduce(cx: &mut LowerCx, op: Op, extreme: ArgReduceOp, a: Value
         }
         out.push(convert::convert(&mut cx.b, DType::I32, index_type, at)?);
     }
+    if cx.ty(result).is_scalar() {
+        let s = shape::to_scalar(cx, index_type, out[0]);
+        cx.bind_scalar(result, s);
+        return Ok(());
+    }
     let out = cx.from_elements(index_type, plan.result.clone(), &out);
-    bind_converted(cx, result, out)
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 pub fn lower_cumulative(
@@ -508,7 +496,7 @@ pub fn lower_cumulative(
 ) -> Result<()> {
     let result = cx.result(op);
     let dim = axis as usize;
-    let x = in_runs(cx, op, a, dim)?;
+    let x = in_runs(cx, op, a)?;
     let dtype = x.dtype;
     let compute = compute_type(dtype);
     let mut elements = vec![];
@@ -539,7 +527,8 @@ pub fn lower_cumulative(
         out.push(convert::convert(&mut cx.b, compute, dtype, s)?);
     }
     let out = cx.from_elements(dtype, x.layout, &out);
-    bind_converted(cx, result, out)
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 /// log(eˣ + eʸ) = max + log1p(e^−|x − y|); equal infinities are themselves.

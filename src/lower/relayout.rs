@@ -5,114 +5,102 @@ use super::memory::{self, Target};
 use super::value::{ArrayRegs, Packing};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::visit::for_each_value;
-use crate::kernel_ir::{Group, Kernel, Op, OpKind, Value};
-use crate::layout::relayout::{self, LaneMap, Program, RelayoutError, RelayoutKind, ScratchPlan};
-use crate::layout::{Assignment, RegisterLayout};
+use crate::kernel_ir::{Op, Value};
+use crate::layout::RegisterLayout;
+use crate::layout::relayout::{self, LaneMap, Program, RelayoutKind, RelayoutPlan, ScratchPlan, travel_bits};
+use crate::plan::scratch::is_renamed;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
 use crate::ptx::ssa::Value as PtxValue;
 
-/// Scratch is not made larger than this for relayouts: they go through it in several trips.
-const MAX_SCRATCH: u64 = 32 * 1024;
-
-pub fn lower_layout_cast(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
+pub fn lower_relayout(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     let result = cx.result(op);
-    if cx.ty(result).is_scalar() {
-        let x = cx.get(a)?.clone();
-        cx.bind(result, x);
-        return Ok(());
-    }
     let layout = cx.layout_of(result)?;
-    let x = cx.array_in(a, &layout)?;
-    cx.bind_array(result, x);
+    let x = cx.array(a)?;
+    let exchanges = cx.exchanges;
+    let out = if layout.shape().contains(&0) {
+        cx.fill(x.dtype, layout, Src::Imm(0))
+    } else {
+        in_layout(cx, &x, &layout, exchanges.relayouts.get(&op))?
+    };
+    cx.bind_array(result, out);
     Ok(())
 }
 
-/// Bits of an element as it travels.
-fn travel_bits(dtype: DType) -> u32 {
-    match dtype {
-        DType::Bool => 8,
-        d => d.bits(),
-    }
-}
-
-/// The array in another layout.
-pub fn relayout(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout) -> Result<ArrayRegs> {
+/// A splat in another layout.
+pub fn filled(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout) -> Result<ArrayRegs> {
     if a.layout == *layout {
         return Ok(a.clone());
     }
-    if let Some(map) = a.layout.rename_to(layout)
-        && matches!(
-            Packing::of(a.dtype),
-            Packing::Predicates | Packing::Wide | Packing::Words(1)
-        )
-    {
-        let regs = map.iter().map(|&s| a.regs[s as usize]).collect();
-        return Ok(ArrayRegs {
-            dtype: a.dtype,
-            layout: layout.clone(),
-            regs,
-        });
+    if !a.layout.is_splat() {
+        let what = format!(
+            "{}{:?} is needed in another layout than it has",
+            a.dtype,
+            layout.shape()
+        );
+        return Err(Error::internal(what)
+            .at(cx.b.loc())
+            .expected(layout.to_string())
+            .got(a.layout.to_string()));
     }
-    match Packing::of(a.dtype) {
-        Packing::Predicates => {
-            let bytes: Vec<S> = a
-                .regs
-                .iter()
-                .map(|p| cx.b.select(BitType::B32, *p, Src::u32(1), Src::u32(0)))
-                .collect();
-            let packed = cx.from_elements(DType::U8, a.layout.clone(), &bytes);
-            let moved = relayout(cx, &packed, layout)?;
-            let regs = cx
-                .elements(&moved)
-                .into_iter()
-                .map(|x| cx.b.setp(Compare::Ne, CompareType::U32, x, Src::u32(0)))
-                .collect();
-            Ok(ArrayRegs {
-                dtype: a.dtype,
-                layout: layout.clone(),
-                regs,
-            })
-        }
-        Packing::Wide | Packing::Words(_) => planned(cx, a, layout),
-    }
+    let plan =
+        relayout::plan(&a.layout, layout, travel_bits(a.dtype), 0).map_err(|e| Error::internal(e.to_string()))?;
+    in_layout(cx, a, layout, Some(&plan))
 }
 
-fn planned(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout) -> Result<ArrayRegs> {
-    let scratch = match cx.group {
-        Group::Warp => cx.plan.scratch.bytes / 4,
-        Group::Warpgroup | Group::Block => cx.plan.scratch.bytes,
+/// The array in another layout, by its plan; none: registers have other names there.
+fn in_layout(
+    cx: &mut LowerCx,
+    a: &ArrayRegs,
+    layout: &RegisterLayout,
+    plan: Option<&RelayoutPlan>,
+) -> Result<ArrayRegs> {
+    let made = |regs: Vec<S>| ArrayRegs {
+        dtype: a.dtype,
+        layout: layout.clone(),
+        regs,
     };
-    let plan = relayout::plan(&a.layout, layout, travel_bits(a.dtype), u64::from(scratch)).map_err(|e| {
-        if let RelayoutError::Scratch { needed, .. } = e {
-            cx.lack_scratch(needed);
-        }
-        Error::unsupported(format!("a change of layout of {}{:?}: {e}", a.dtype, layout.shape())).at(cx.b.loc())
-    })?;
-    match plan.kind {
+    if is_renamed(&a.layout, layout, a.dtype)
+        && let Some(map) = a.layout.rename_to(layout)
+    {
+        return Ok(made(map.iter().map(|&s| a.regs[s as usize]).collect()));
+    }
+    let plan = plan.ok_or_else(|| Error::internal("a change of layout without a plan").at(cx.b.loc()))?;
+    if Packing::of(a.dtype) == Packing::Predicates {
+        let bytes: Vec<S> = a
+            .regs
+            .iter()
+            .map(|p| cx.b.select(BitType::B32, *p, Src::u32(1), Src::u32(0)))
+            .collect();
+        let packed = cx.from_elements(DType::U8, a.layout.clone(), &bytes);
+        let moved = planned(cx, &packed, layout, plan)?;
+        let moved = cx.elements(&moved);
+        let bits = moved.into_iter();
+        return Ok(made(
+            bits.map(|x| cx.b.setp(Compare::Ne, CompareType::U32, x, Src::u32(0)))
+                .collect(),
+        ));
+    }
+    planned(cx, a, layout, plan)
+}
+
+fn planned(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout, plan: &RelayoutPlan) -> Result<ArrayRegs> {
+    let regs = match &plan.kind {
         RelayoutKind::Registers(program) if Packing::of(a.dtype) == Packing::Wide => {
             // The plan moves words: the low one of each element first.
             let words: Vec<S> = a.regs.iter().flat_map(|r| cx.b.unpack64(*r)).collect();
-            let moved = run(cx, &program, &words);
-            let regs = moved.chunks(2).map(|w| cx.b.pack64(w[0], w[1])).collect();
-            Ok(ArrayRegs {
-                dtype: a.dtype,
-                layout: layout.clone(),
-                regs,
-            })
+            let moved = run(cx, program, &words);
+            moved.chunks(2).map(|w| cx.b.pack64(w[0], w[1])).collect()
         }
-        RelayoutKind::Registers(program) => {
-            let regs = run(cx, &program, &a.regs);
-            Ok(ArrayRegs {
-                dtype: a.dtype,
-                layout: layout.clone(),
-                regs,
-            })
-        }
-        RelayoutKind::Scratch(plan) => through_scratch(cx, a, layout, &plan),
-    }
+        RelayoutKind::Registers(program) => run(cx, program, &a.regs),
+        RelayoutKind::Scratch(plan) => return through_scratch(cx, a, layout, plan),
+    };
+    Ok(ArrayRegs {
+        dtype: a.dtype,
+        layout: layout.clone(),
+        regs,
+    })
 }
 
 fn run(cx: &mut LowerCx, program: &Program, inputs: &[S]) -> Vec<S> {
@@ -220,170 +208,4 @@ fn through_scratch(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout, pla
     }
     let all: Vec<S> = parts.into_iter().map(|p| p.unwrap_or(Src::Imm(0))).collect();
     Ok(cx.from_elements(a.dtype, layout.clone(), &all))
-}
-
-/// Scratch that the kernel's relayouts and reductions need, in bytes for each warpgroup.
-pub fn scratch_bytes(kernel: &Kernel, assignment: &Assignment) -> u32 {
-    let mut need = 0u64;
-    let mut consider = |from: &RegisterLayout, to: &RegisterLayout, dtype: DType| {
-        if from == to || from.rename_to(to).is_some() {
-            return;
-        }
-        for limit in [MAX_SCRATCH, 4 * MAX_SCRATCH] {
-            if let Ok(plan) = relayout::plan(from, to, travel_bits(dtype), limit) {
-                if let RelayoutKind::Scratch(s) = plan.kind {
-                    need = need.max(s.bytes);
-                }
-                return;
-            }
-        }
-    };
-    kernel.for_each_op(&mut |op| {
-        let data = &kernel.ops[op];
-        let mut position = 0;
-        for_each_value(&data.kind, &mut |v| {
-            if let (Some(to), Some(from)) = (assignment.casts.get(&(op, position)), &assignment.values[v]) {
-                consider(from, to, kernel.ty(v).dtype());
-            }
-            position += 1;
-        });
-    });
-    kernel.for_each_op(&mut |op| match &kernel.ops[op].kind {
-        OpKind::Reduce { a, axes, .. } => {
-            if let Some(layout) = &assignment.values[*a] {
-                let axes: Vec<usize> = axes.iter().map(|d| *d as usize).collect();
-                // A reduction over warps passes one value of each lane and warp through scratch.
-                let crosses = layout.reduce_plan(&axes).is_none_or(|p| p.warp_bits != 0);
-                if crosses {
-                    let slots = layout.reduce(&axes).map_or(1, |l| u64::from(l.slots()));
-                    need = need
-                        .max((slots * 128 * u64::from(kernel.ty(*a).dtype().bits().max(32) / 8)).min(MAX_SCRATCH))
-                        .max(2048);
-                }
-            }
-        }
-        OpKind::For { xs, inits, .. } if !xs.is_empty() || kernel.ops[op].results.len() > inits.len() => {
-            // Arrays are taken apart along their leading dimension.
-            for &v in xs.iter().chain(&kernel.ops[op].results[inits.len()..]) {
-                let elements: u64 = kernel.ty(v).shape().iter().product();
-                need = need.max((elements * 8).clamp(2048, MAX_SCRATCH));
-            }
-            border_casts(kernel, assignment, op, &mut |from, to, dtype| {
-                if let Ok(plan) = relayout::plan(from, to, travel_bits(dtype), MAX_SCRATCH)
-                    && let RelayoutKind::Scratch(s) = plan.kind
-                {
-                    need = need.max(s.bytes);
-                }
-            });
-        }
-        OpKind::For { .. } | OpKind::While { .. } | OpKind::Switch { .. } | OpKind::Scope { .. } => {
-            // Carries and results that change layout at a border.
-            border_casts(kernel, assignment, op, &mut |from, to, dtype| {
-                if from != to && from.rename_to(to).is_none() {
-                    need = need.max(4096);
-                    if let Ok(plan) = relayout::plan(from, to, travel_bits(dtype), MAX_SCRATCH)
-                        && let RelayoutKind::Scratch(s) = plan.kind
-                    {
-                        need = need.max(s.bytes);
-                    }
-                }
-            });
-        }
-        OpKind::ArgReduce { .. }
-        | OpKind::Cumulative { .. }
-        | OpKind::DynamicSlice { .. }
-        | OpKind::DynamicUpdateSlice { .. }
-        | OpKind::Concat { .. }
-        | OpKind::Pad { .. }
-        | OpKind::Reverse { .. } => need = need.max(8192),
-        OpKind::Reshape { .. }
-        | OpKind::Transpose { .. }
-        | OpKind::Slice { .. }
-        | OpKind::Broadcast { .. }
-        | OpKind::Bitcast { .. } => {
-            shape_need(kernel, assignment, op, &mut need);
-        }
-        // A scalar that one thread reads is told to the others through scratch.
-        OpKind::Load { .. } | OpKind::Swap { .. }
-            if kernel.ops[op]
-                .results
-                .first()
-                .is_some_and(|&r| kernel.ty(r).is_scalar()) =>
-        {
-            need = need.max(512);
-        }
-        OpKind::SemaphoreRead { .. } | OpKind::BarrierTest { .. } => need = need.max(512),
-        _ => {}
-    });
-    need.min(u64::from(u32::MAX / 2)) as u32
-}
-
-/// A shape op whose result is not where renaming puts it goes through scratch.
-fn shape_need(kernel: &Kernel, assignment: &Assignment, op: Op, need: &mut u64) {
-    let mut operand = None;
-    for_each_value(&kernel.ops[op].kind, &mut |v| operand = operand.or(Some(v)));
-    let Some(a) = operand else { return };
-    let (Some(from), Some(to)) = (&assignment.values[a], &assignment.values[kernel.ops[op].results[0]]) else {
-        return;
-    };
-    let from = assignment.casts.get(&(op, 0)).unwrap_or(from);
-    let natural = crate::layout::infer::natural_result(kernel, op, from);
-    let dtype = kernel.ty(a).dtype();
-    let moved = match &natural {
-        Some(n) if n == to => return,
-        Some(n) => relayout::plan(n, to, travel_bits(dtype), MAX_SCRATCH).ok(),
-        None => None,
-    };
-    match moved.map(|m| m.kind) {
-        Some(RelayoutKind::Scratch(s)) => *need = (*need).max(s.bytes),
-        Some(RelayoutKind::Registers(_)) => {}
-        None => {
-            let elements: u64 = kernel.ty(a).shape().iter().product();
-            *need = (*need).max((elements * u64::from(travel_bits(dtype).max(8)) / 8).clamp(2048, MAX_SCRATCH));
-        }
-    }
-}
-
-/// Pairs of layouts on the two sides of a region's border.
-fn border_casts(
-    kernel: &Kernel,
-    assignment: &Assignment,
-    op: Op,
-    f: &mut dyn FnMut(&RegisterLayout, &RegisterLayout, DType),
-) {
-    let data = &kernel.ops[op];
-    let mut pair = |from: Value, to: Value| {
-        if let (Some(a), Some(b)) = (&assignment.values[from], &assignment.values[to]) {
-            f(a, b, kernel.ty(from).dtype());
-        }
-    };
-    match &data.kind {
-        OpKind::For { inits, body, .. } => {
-            let region = &kernel.regions[*body];
-            for (i, init) in inits.iter().enumerate() {
-                pair(*init, region.params[1 + i]);
-                pair(region.results[i], region.params[1 + i]);
-            }
-        }
-        OpKind::While { inits, body, .. } => {
-            let region = &kernel.regions[*body];
-            for (i, init) in inits.iter().enumerate() {
-                pair(*init, region.params[i]);
-                pair(region.results[i], region.params[i]);
-            }
-        }
-        OpKind::Switch { arms, .. } => {
-            for arm in arms {
-                for (y, r) in kernel.regions[*arm].results.iter().zip(&data.results) {
-                    pair(*y, *r);
-                }
-            }
-        }
-        OpKind::Scope { body, .. } => {
-            for (y, r) in kernel.regions[*body].results.iter().zip(&data.results) {
-                pair(*y, *r);
-            }
-        }
-        _ => {}
-    }
 }

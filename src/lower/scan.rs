@@ -5,13 +5,12 @@
 use super::control::{self, counter};
 use super::cx::{Carried, LowerCx};
 use super::emit::S;
-use super::relayout::relayout;
-use super::shape::{bind_converted, with_dim_in_slots};
+use super::shape::to_scalar;
 use super::value::{Lowered, scalar_class};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Op, OpKind, Value};
-use crate::layout::RegisterLayout;
+use crate::layout::{RegisterLayout, signature};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
 use crate::ptx::ssa::Uniform;
@@ -34,16 +33,13 @@ struct Runs {
 impl Runs {
     fn of(cx: &LowerCx, op: Op, v: Value) -> Result<Runs> {
         let ty = cx.ty(v);
-        let layout = with_dim_in_slots(ty.shape(), Some(0), cx.layout_group());
+        let (layout, slice) = signature::stacked(cx.kernel, v)?;
         if layout.slots() > MAX_SLOTS {
             return Err(cx.unsupported(
                 op,
                 format!("a loop over {ty}, which has {} elements a thread", layout.slots()),
             ));
         }
-        let slice = layout
-            .reduce(&[0])
-            .ok_or_else(|| Error::internal("a leading dimension that is no slot"))?;
         Ok(Runs {
             dtype: ty.dtype(),
             layout,
@@ -53,17 +49,22 @@ impl Runs {
     }
 
     /// Binds `v` to the slice of these elements.
-    fn bind_slice(&self, cx: &mut LowerCx, v: Value, elements: &[S]) -> Result<()> {
-        let a = cx.from_elements(self.dtype, self.slice.clone(), elements);
-        bind_converted(cx, v, a)
+    fn bind_slice(&self, cx: &mut LowerCx, v: Value, elements: &[S]) {
+        if cx.ty(v).is_scalar() {
+            let s = to_scalar(cx, self.dtype, elements[0]);
+            cx.bind_scalar(v, s);
+        } else {
+            let a = cx.from_elements(self.dtype, self.slice.clone(), elements);
+            cx.bind_array(v, a);
+        }
     }
 
     /// The elements of a slice that the body yields.
     fn yielded(&self, cx: &mut LowerCx, v: Value) -> Result<Vec<S>> {
         match cx.get(v)?.clone() {
             Lowered::Scalar(s) => Ok(vec![s; self.slice.slots() as usize]),
-            Lowered::Array(a) => {
-                let a = relayout(cx, &a, &self.slice)?;
+            Lowered::Array(_) => {
+                let a = cx.array_in(v, &self.slice)?;
                 Ok(cx.elements(&a))
             }
             Lowered::Acc(_) => Err(Error::internal("an accumulator is stacked")),
@@ -121,7 +122,7 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
             control::bind_all(cx, carries, carries, &now)?;
             for ((&p, runs), all) in slices.iter().zip(&inputs).zip(&given) {
                 let elements: Vec<S> = all.iter().skip(i).step_by(runs.n).copied().collect();
-                runs.bind_slice(cx, p, &elements)?;
+                runs.bind_slice(cx, p, &elements);
             }
             cx.lower_ops(*body)?;
             for ((&y, runs), all) in pieces.iter().zip(&outputs).zip(&mut made) {
@@ -180,7 +181,7 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
                             x
                         })
                         .collect();
-                    runs.bind_slice(cx, p, &elements)?;
+                    runs.bind_slice(cx, p, &elements);
                 }
                 cx.lower_ops(*body)?;
                 let mut next = vec![cx.b.add(ty, now[0], Src::Imm(1))];
@@ -209,7 +210,7 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
     control::bind_all(cx, carried_results, carries, &carried_parts)?;
     for ((&v, runs), all) in stacked.iter().zip(&outputs).zip(&made) {
         let a = cx.from_elements(runs.dtype, runs.layout.clone(), all);
-        bind_converted(cx, v, a)?;
+        cx.bind_array(v, a);
     }
     Ok(())
 }

@@ -1,211 +1,68 @@
 //! Constants and ops that move elements without changing them.
 //!
-//! What renaming slots can do costs nothing: [`renaming`] finds it for any op, by enumeration. What the algebra can do by naming
-//! the operand's registers differently ([`RegisterLayout::transpose`], …) is followed by a change of layout. Everything else is stored
-//! to scratch and loaded through a view.
+//! [`crate::layout::movement`] says how: the operand's registers under other names, or a trip through scratch: the operands are stored
+//! and the result is loaded through a view.
 use super::cx::LowerCx;
 use super::emit::S;
 use super::memory::{self, Target};
-use super::relayout::relayout;
+use super::relayout::filled;
 use super::value::{ArrayRegs, Lowered, scalar_class, scalar_constant};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Constant, Op, Value};
-use crate::layout::digits::Digit;
+use crate::layout::derivation::with_dim_in_slots;
 use crate::layout::facts::{Fact, Start};
+use crate::layout::movement::{Movement, kept_by_padding, static_start, travel_type};
 use crate::layout::smem_layout::Index;
 use crate::layout::transfer::{self, Direction, Memory, Options};
-use crate::layout::{Axis, Group, Place, RegisterLayout, SmemView, Term};
+use crate::layout::{RegisterLayout, SmemView, Term};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
-use smallvec::smallvec;
 
-type Dims = Vec<u64>;
-
-/// Binds an array to a value in the layout that inference chose for it; an array of one element may become a scalar.
-pub fn bind_converted(cx: &mut LowerCx, result: Value, a: ArrayRegs) -> Result<()> {
-    if cx.ty(result).is_scalar() {
-        let s = to_scalar(cx, &a)?;
-        cx.bind_scalar(result, s);
-        return Ok(());
-    }
-    let layout = cx.layout_of(result)?;
-    let a = relayout(cx, &a, &layout)?;
-    cx.bind_array(result, a);
-    Ok(())
-}
-
-/// The only element of an array, in all threads.
-fn to_scalar(cx: &mut LowerCx, a: &ArrayRegs) -> Result<S> {
-    let everywhere = RegisterLayout::replicated(a.layout.shape(), a.layout.group());
-    let a = if a.layout.is_splat() {
-        a.clone()
-    } else {
-        relayout(cx, a, &everywhere)?
-    };
-    let s = cx.elements(&a)[0];
+/// An element that all threads hold, as a scalar.
+pub fn to_scalar(cx: &mut LowerCx, dtype: DType, s: S) -> S {
     let uniform = cx.group_uniform();
     if cx.b.uniform(s) >= uniform {
-        return Ok(s);
+        return s;
     }
     // One value for all lanes, and known to be, whatever the element was computed from: branches on it are uniform.
-    let told = cx.b.broadcast_lane0(scalar_class(a.dtype), s);
+    let told = cx.b.broadcast_lane0(scalar_class(dtype), s);
     if let Src::Reg(v) = told {
         cx.b.claim_uniform(v, uniform);
     }
-    Ok(told)
-}
-
-/// The layout with a new minor dimension of `n` elements in neighbouring slots.
-pub fn with_minor_slots(layout: &RegisterLayout, n: u32) -> RegisterLayout {
-    let mut shape: Dims = layout.shape().to_vec();
-    let minor = shape.len();
-    shape.push(u64::from(n));
-    let mut axes: Vec<Axis> = layout.axes().to_vec();
-    for d in axes.iter_mut().flat_map(|a| a.chain.iter_mut()) {
-        if let Place::Slot(s) = &mut d.place {
-            *s *= n;
-        }
-    }
-    axes.push(Axis {
-        first: minor,
-        rank: 1,
-        size: u64::from(n),
-        chain: smallvec![Digit::new(u64::from(n), Place::Slot(1))],
-    });
-    RegisterLayout::from_axes(&shape, layout.group(), axes)
-}
-
-/// A layout in which a thread has whole runs along `dim`, and the other dimensions are spread over the threads where they have
-/// factors of two.
-pub fn with_dim_in_slots(shape: &[u64], dim: Option<usize>, group: Group) -> RegisterLayout {
-    let mut bit = 0u8;
-    let mut stride = 1u32;
-    let mut axes: Vec<Axis> = vec![];
-    let mut add_slots = |chain: &mut crate::layout::digits::Chain<Place>, n: u64| {
-        chain.push(Digit::new(n, Place::Slot(stride)));
-        stride *= n as u32;
-    };
-    if let Some(d) = dim {
-        let mut chain = smallvec![];
-        add_slots(&mut chain, shape[d]);
-        axes.push(Axis {
-            first: d,
-            rank: 1,
-            size: shape[d],
-            chain,
-        });
-    }
-    for (d, &n) in shape.iter().enumerate().rev().filter(|(d, _)| Some(*d) != dim) {
-        let mut chain = smallvec![];
-        let twos = n.trailing_zeros().min(u32::from(group.thread_bits() - bit)) as u8;
-        if twos > 0 {
-            chain.push(Digit::new(1 << twos, Place::Thread(bit)));
-            bit += twos;
-        }
-        add_slots(&mut chain, n >> twos);
-        axes.push(Axis {
-            first: d,
-            rank: 1,
-            size: n,
-            chain,
-        });
-    }
-    RegisterLayout::from_axes(shape, group, axes)
+    told
 }
 
 // ---------------------------------------------------------------------------------------------- renaming
 
-/// Where the element of a result at an index comes from: the number of the source, and in the second argument its index there.
-/// `None`: it is the padding value.
-type From<'a> = dyn Fn(&[u64], &mut [u64]) -> Option<usize> + 'a;
-
-/// For each slot of a result the source and slot whose register it is; `None`: the padding value.
-type Renaming = Vec<Option<(usize, u32)>>;
-
-/// The renaming, if no element has to leave its thread and all threads agree. Looks at every element: where layouts say it by
-/// themselves, ask them first.
-fn renaming(sources: &[&RegisterLayout], result: &RegisterLayout, from: &From) -> Option<Renaming> {
-    let mut index = vec![0; result.rank()];
-    let mut inner = vec![0; sources[0].rank()];
-    let mut out = Vec::with_capacity(result.slots() as usize);
-    for slot in 0..result.slots() {
-        let mut found: Option<Option<(usize, u32)>> = None;
-        for thread in 0..result.group().threads() {
-            if !result.write_element(thread, slot, &mut index) {
-                continue;
-            }
-            let here = match from(&index, &mut inner) {
-                None => None,
-                Some(k) => {
-                    let (owner, slot) = sources[k].owner(&inner);
-                    if (owner ^ thread) & !u32::from(sources[k].replicated_bits()) != 0 {
-                        return None;
-                    }
-                    Some((k, slot))
-                }
-            };
-            if *found.get_or_insert(here) != here {
-                return None;
-            }
+/// Binds an op's result where no element moves. False: they go through scratch, which is up to the op.
+fn bind_renamed(cx: &mut LowerCx, op: Op, sources: &[ArrayRegs], fill: S) -> Result<bool> {
+    let result = cx.result(op);
+    let exchanges = cx.exchanges;
+    let map = match exchanges.movements.get(&op) {
+        Some(Movement::Stay) => None,
+        Some(Movement::Rename(map)) => Some(map),
+        Some(Movement::Scratch { .. }) => return Ok(false),
+        None => return Err(Error::internal("a shape op without a plan").at(cx.b.loc())),
+    };
+    let layout = cx.layout_of(result)?;
+    let out = match map {
+        None => ArrayRegs {
+            layout,
+            ..sources[0].clone()
+        },
+        Some(map) => {
+            let elements: Vec<Vec<S>> = sources.iter().map(|a| cx.elements(a)).collect();
+            let from = |&(k, slot): &(usize, u32)| elements[k].get(slot as usize).copied();
+            let moved: Vec<S> = map.iter().map(|m| m.as_ref().and_then(from).unwrap_or(fill)).collect();
+            cx.from_elements(cx.ty(result).dtype(), layout, &moved)
         }
-        // A slot that is padding everywhere.
-        out.push(found.unwrap_or(Some((0, 0))));
-    }
-    Some(out)
-}
-
-/// Renames if that is possible.
-fn rename(cx: &mut LowerCx, sources: &[ArrayRegs], fill: S, result: &RegisterLayout, from: &From) -> Option<ArrayRegs> {
-    let layouts: Vec<&RegisterLayout> = sources.iter().map(|a| &a.layout).collect();
-    let map = renaming(&layouts, result, from)?;
-    Some(renamed(cx, sources, fill, result, &map))
-}
-
-fn renamed(
-    cx: &mut LowerCx,
-    sources: &[ArrayRegs],
-    fill: S,
-    result: &RegisterLayout,
-    map: &[Option<(usize, u32)>],
-) -> ArrayRegs {
-    let elements: Vec<Vec<S>> = sources.iter().map(|a| cx.elements(a)).collect();
-    let moved: Vec<S> = map
-        .iter()
-        .map(|m| {
-            m.map_or(fill, |(k, slot)| {
-                elements[k].get(slot as usize).copied().unwrap_or(fill)
-            })
-        })
-        .collect();
-    cx.from_elements(sources[0].dtype, result.clone(), &moved)
-}
-
-/// The renaming of a broadcast whose result, without the new dimensions, is laid out as the operand.
-fn projection(operand: &RegisterLayout, result: &RegisterLayout, dims: &[usize]) -> Option<Renaming> {
-    let kept = dims.iter().zip(operand.shape()).all(|(&d, &n)| result.shape()[d] == n);
-    if !kept || !dims.is_sorted() {
-        return None;
-    }
-    let new: Vec<usize> = (0..result.rank()).filter(|d| !dims.contains(d)).collect();
-    let plan = result.reduce_plan(&new).filter(|plan| plan.result == *operand)?;
-    let mut map = vec![None; result.slots() as usize];
-    for (slot, shared) in (0..).zip(&plan.slots) {
-        shared.iter().for_each(|&s| map[s as usize] = Some((0, slot)));
-    }
-    Some(map)
+    };
+    cx.bind_array(result, out);
+    Ok(true)
 }
 
 // ---------------------------------------------------------------------------------------------- scratch
-
-/// The type that an array travels through memory in: whole bytes.
-fn travel_type(dtype: DType) -> DType {
-    match dtype {
-        DType::Bool => DType::Bool,
-        d if d.bits() < 8 => DType::U8,
-        d => d,
-    }
-}
 
 fn to_travel(cx: &mut LowerCx, a: &ArrayRegs) -> ArrayRegs {
     let dtype = travel_type(a.dtype);
@@ -236,25 +93,14 @@ struct Trip {
 }
 
 impl Trip {
-    /// Scratch for so many elements; all threads have left it.
-    fn start(cx: &mut LowerCx, dtype: DType, elements: u64) -> Result<Trip> {
-        let (base, available) = cx.scratch();
-        let bytes = elements * u64::from(travel_type(dtype).bits() / 8);
-        if bytes > u64::from(available) {
-            cx.lack_scratch(bytes);
-            return Err(
-                Error::unsupported("moving an array between threads through shared memory")
-                    .expected(format!("at most {available} bytes of scratch"))
-                    .got(format!("{bytes} bytes"))
-                    .remedy("choose a layout in which the op renames registers, or use smaller arrays")
-                    .at(cx.b.loc()),
-            );
-        }
+    /// The plan's scratch; all threads have left it.
+    fn start(cx: &mut LowerCx, dtype: DType) -> Trip {
+        let (base, _) = cx.scratch();
         cx.sync_group();
-        Ok(Trip {
+        Trip {
             dtype,
             target: Target::shared(base.into()),
-        })
+        }
     }
     fn bits(&self) -> u32 {
         travel_type(self.dtype).bits()
@@ -263,7 +109,7 @@ impl Trip {
         let a = to_travel(cx, a);
         let plan = transfer::plan(&a.layout, view, Memory::Shared, Direction::Store, Options::default())
             .map_err(|e| Error::internal(e.to_string()))?;
-        let a = relayout(cx, &a, &plan.layout)?;
+        let a = filled(cx, &a, &plan.layout)?;
         memory::emit_store(cx, self.target, &plan, view, &a)
     }
     fn load(&self, cx: &mut LowerCx, layout: &RegisterLayout, view: &SmemView) -> Result<ArrayRegs> {
@@ -273,10 +119,6 @@ impl Trip {
         let a = memory::emit_load(cx, self.target, &plan, view, travel_type(self.dtype))?;
         Ok(from_travel(cx, a, self.dtype))
     }
-}
-
-fn elements_of(shape: &[u64]) -> u64 {
-    shape.iter().product()
 }
 
 /// Row-major strides in elements.
@@ -290,7 +132,7 @@ fn strides_of(shape: &[u64]) -> Vec<u64> {
 
 /// Stores `a` row-major and loads the elements `offset + Σ indexᵢ·strideᵢ` (in elements).
 fn reload(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout, strides: &[u64], offset: u64) -> Result<ArrayRegs> {
-    let trip = Trip::start(cx, a.dtype, elements_of(a.layout.shape()))?;
+    let trip = Trip::start(cx, a.dtype);
     let bits = trip.bits();
     trip.store(cx, a, &SmemView::row_major(a.layout.shape(), bits))?;
     let strides: Vec<u64> = strides.iter().map(|s| s * u64::from(bits)).collect();
@@ -299,13 +141,13 @@ fn reload(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout, strides: &[u
     trip.load(cx, layout, &view)
 }
 
-/// The layout to produce: inference's; of a scalar, a rank-0 one.
-fn result_layout(cx: &LowerCx, result: Value) -> Result<RegisterLayout> {
-    if cx.ty(result).is_scalar() {
-        Ok(RegisterLayout::replicated(&[], cx.layout_group()))
-    } else {
-        cx.layout_of(result)
-    }
+/// The same as the result of an op.
+fn bind_reloaded(cx: &mut LowerCx, op: Op, a: &ArrayRegs, strides: &[u64], offset: u64) -> Result<()> {
+    let result = cx.result(op);
+    let layout = cx.layout_of(result)?;
+    let out = reload(cx, a, &layout, strides, offset)?;
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 /// An array without elements, for results of size 0.
@@ -353,7 +195,14 @@ pub fn lower_constant(cx: &mut LowerCx, op: Op, constant: &Constant) -> Result<(
             }
             let everywhere = RegisterLayout::replicated(cx.ty(result).shape(), cx.layout_group());
             let a = cx.from_elements(dtype, everywhere, &elements);
-            bind_converted(cx, result, a)
+            match cx.ty(result).is_scalar() {
+                true => {
+                    let s = to_scalar(cx, dtype, elements[0]);
+                    cx.bind_scalar(result, s);
+                }
+                false => cx.bind_array(result, a),
+            }
+            Ok(())
         }
     }
 }
@@ -395,33 +244,19 @@ pub fn dim_indices(cx: &mut LowerCx, layout: &RegisterLayout, dim: usize) -> Vec
         .collect()
 }
 
-/// Whether the axis of `dim` has a digit along which the layout is constant.
-fn is_constant_along(layout: &RegisterLayout, dim: usize) -> bool {
-    layout
-        .axis_of(dim)
-        .chain
-        .iter()
-        .any(|d| d.place == Place::Constant && d.size > 1)
-}
-
 pub fn lower_iota(cx: &mut LowerCx, op: Op, dim: usize) -> Result<()> {
     let result = cx.result(op);
     if bind_if_empty(cx, result)? {
         return Ok(());
     }
     let dtype = cx.ty(result).dtype();
-    let mut layout = cx.layout_of(result)?;
-    let wanted = layout.clone();
-    if is_constant_along(&layout, dim) {
-        layout = with_dim_in_slots(cx.ty(result).shape(), None, cx.layout_group());
-    }
+    let layout = cx.layout_of(result)?;
     let indices = dim_indices(cx, &layout, dim);
     let mut out = Vec::with_capacity(indices.len());
     for x in indices {
         out.push(super::convert::convert(&mut cx.b, DType::I32, dtype, x)?);
     }
     let a = cx.from_elements(dtype, layout, &out);
-    let a = relayout(cx, &a, &wanted)?;
     cx.bind_array(result, a);
     Ok(())
 }
@@ -443,32 +278,23 @@ pub fn lower_broadcast(cx: &mut LowerCx, op: Op, a: Value, dims: &[u32]) -> Resu
         }
         return Ok(());
     }
-    let x = cx.operand(op, 0, a)?;
-    let dims: Vec<usize> = dims.iter().map(|&d| d as usize).collect();
-    let layout = result_layout(cx, result)?;
+    let x = cx.array(a)?;
+    if cx.ty(result).is_scalar() {
+        let s = cx.elements(&x)[0];
+        let s = to_scalar(cx, x.dtype, s);
+        cx.bind_scalar(result, s);
+        return Ok(());
+    }
+    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
+        return Ok(());
+    }
     let own = x.layout.shape().to_vec();
-    let from = |index: &[u64], inner: &mut [u64]| {
-        for ((i, &d), &n) in inner.iter_mut().zip(&dims).zip(&own) {
-            *i = if n == 1 { 0 } else { index[d] };
-        }
-        Some(0)
-    };
-    let map = projection(&x.layout, &layout, &dims).or_else(|| renaming(&[&x.layout], &layout, &from));
-    if let Some(map) = map {
-        let out = renamed(cx, &[x], Src::Imm(0), &layout, &map);
-        return bind_converted(cx, result, out);
-    }
-    if let Some(natural) = x.layout.broadcast_in_dim(layout.shape(), &dims) {
-        let out = ArrayRegs { layout: natural, ..x };
-        return bind_converted(cx, result, out);
-    }
     let own_strides = strides_of(&own);
-    let mut strides = vec![0; layout.rank()];
+    let mut strides = vec![0; cx.ty(result).shape().len()];
     for ((&d, &n), &s) in dims.iter().zip(&own).zip(&own_strides) {
-        strides[d] = if n == 1 { 0 } else { s };
+        strides[d as usize] = if n == 1 { 0 } else { s };
     }
-    let out = reload(cx, &x, &layout, &strides, 0)?;
-    bind_converted(cx, result, out)
+    bind_reloaded(cx, op, &x, &strides, 0)
 }
 
 pub fn lower_reshape(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
@@ -479,19 +305,18 @@ pub fn lower_reshape(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     if let Lowered::Scalar(_) = cx.get(a)? {
         return lower_broadcast(cx, op, a, &[]);
     }
-    let x = cx.operand(op, 0, a)?;
+    let x = cx.array(a)?;
     if cx.ty(result).is_scalar() {
-        return bind_converted(cx, result, x);
+        let s = cx.elements(&x)[0];
+        let s = to_scalar(cx, x.dtype, s);
+        cx.bind_scalar(result, s);
+        return Ok(());
     }
-    let layout = cx.layout_of(result)?;
-    if let Some(natural) = x.layout.reshape(layout.shape()) {
-        let out = ArrayRegs { layout: natural, ..x };
-        return bind_converted(cx, result, out);
+    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
+        return Ok(());
     }
-    let strides = strides_of(layout.shape());
-    let out = reload(cx, &x, &layout, &strides, 0)?;
-    cx.bind_array(result, out);
-    Ok(())
+    let strides = strides_of(cx.ty(result).shape());
+    bind_reloaded(cx, op, &x, &strides, 0)
 }
 
 pub fn lower_transpose(cx: &mut LowerCx, op: Op, a: Value, permutation: &[u32]) -> Result<()> {
@@ -499,18 +324,13 @@ pub fn lower_transpose(cx: &mut LowerCx, op: Op, a: Value, permutation: &[u32]) 
     if bind_if_empty(cx, result)? {
         return Ok(());
     }
-    let x = cx.operand(op, 0, a)?;
-    let perm: Vec<usize> = permutation.iter().map(|&d| d as usize).collect();
-    if let Some(natural) = x.layout.transpose(&perm) {
-        let out = ArrayRegs { layout: natural, ..x };
-        return bind_converted(cx, result, out);
+    let x = cx.array(a)?;
+    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
+        return Ok(());
     }
     let own = strides_of(x.layout.shape());
-    let strides: Vec<u64> = perm.iter().map(|&p| own[p]).collect();
-    let layout = cx.layout_of(result)?;
-    let out = reload(cx, &x, &layout, &strides, 0)?;
-    cx.bind_array(result, out);
-    Ok(())
+    let strides: Vec<u64> = permutation.iter().map(|&p| own[p as usize]).collect();
+    bind_reloaded(cx, op, &x, &strides, 0)
 }
 
 pub fn lower_slice(cx: &mut LowerCx, op: Op, a: Value, starts: &[u64], strides: &[u64]) -> Result<()> {
@@ -518,37 +338,14 @@ pub fn lower_slice(cx: &mut LowerCx, op: Op, a: Value, starts: &[u64], strides: 
     if bind_if_empty(cx, result)? {
         return Ok(());
     }
-    let x = cx.operand(op, 0, a)?;
-    let out = sliced(cx, &x, result, starts, strides)?;
-    bind_converted(cx, result, out)
-}
-
-fn sliced(cx: &mut LowerCx, x: &ArrayRegs, result: Value, starts: &[u64], strides: &[u64]) -> Result<ArrayRegs> {
-    let layout = cx.layout_of(result)?;
-    let natural = match strides.iter().all(|&s| s == 1) {
-        true => x.layout.slice(starts, layout.shape()),
-        false => None,
-    };
-    let from = |index: &[u64], inner: &mut [u64]| {
-        for (d, i) in inner.iter_mut().enumerate() {
-            *i = starts[d] + index[d] * strides[d];
-        }
-        Some(0)
-    };
-    if natural.as_ref().is_none_or(|(natural, _)| *natural != layout)
-        && let Some(out) = rename(cx, std::slice::from_ref(x), Src::Imm(0), &layout, &from)
-    {
-        return Ok(out);
-    }
-    if let Some((natural, map)) = natural {
-        let elements = cx.elements(x);
-        let moved: Vec<S> = map.iter().map(|&s| elements[s as usize]).collect();
-        return Ok(cx.from_elements(x.dtype, natural, &moved));
+    let x = cx.array(a)?;
+    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
+        return Ok(());
     }
     let own = strides_of(x.layout.shape());
     let offset = own.iter().zip(starts).map(|(s, start)| s * start).sum();
     let steps: Vec<u64> = own.iter().zip(strides).map(|(s, stride)| s * stride).collect();
-    reload(cx, x, &layout, &steps, offset)
+    bind_reloaded(cx, op, &x, &steps, offset)
 }
 
 /// Starts clamped so that the slice is inside, as indices of a view.
@@ -557,9 +354,8 @@ fn clamped_starts(cx: &mut LowerCx, starts: &[Value], extents: &[u64], sizes: &[
     for ((&v, &extent), &size) in starts.iter().zip(extents).zip(sizes) {
         let most = extent - size;
         let facts = cx.kernel.facts(v);
-        let start = match facts.as_constant() {
-            _ if most == 0 => Start::Static(0),
-            Some(c) => Start::Static(c.clamp(0, most as i64) as u64),
+        let start = match static_start(cx.kernel, v, extent, size) {
+            Some(start) => Start::Static(start),
             None => {
                 let inside = facts.lo >= 0 && facts.hi <= most as i64;
                 let x = cx.index64(v)?;
@@ -582,39 +378,28 @@ fn clamped_starts(cx: &mut LowerCx, starts: &[Value], extents: &[u64], sizes: &[
     Ok(out)
 }
 
-fn static_starts(starts: &[Index]) -> Option<Vec<u64>> {
-    starts
-        .iter()
-        .map(|i| match i {
-            Index::Slice(Start::Static(s), _) => Some(*s),
-            _ => None,
-        })
-        .collect()
-}
-
 pub fn lower_dynamic_slice(cx: &mut LowerCx, op: Op, a: Value, starts: &[Value]) -> Result<()> {
     let result = cx.result(op);
     if bind_if_empty(cx, result)? {
         return Ok(());
     }
-    let x = cx.operand(op, 0, a)?;
+    let x = cx.array(a)?;
+    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
+        return Ok(());
+    }
     let sizes = cx.ty(result).shape().to_vec();
     let extents = x.layout.shape().to_vec();
     let indices = clamped_starts(cx, starts, &extents, &sizes)?;
-    if let Some(starts) = static_starts(&indices) {
-        let ones = vec![1; starts.len()];
-        let out = sliced(cx, &x, result, &starts, &ones)?;
-        return bind_converted(cx, result, out);
-    }
     let layout = cx.layout_of(result)?;
-    let trip = Trip::start(cx, x.dtype, elements_of(&extents))?;
+    let trip = Trip::start(cx, x.dtype);
     let whole = SmemView::row_major(&extents, trip.bits());
     trip.store(cx, &x, &whole)?;
     let view = whole
         .index_loosely(&indices)
         .map_err(|e| Error::internal(e.to_string()))?;
     let out = trip.load(cx, &layout, &view)?;
-    bind_converted(cx, result, out)
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 pub fn lower_dynamic_update_slice(cx: &mut LowerCx, op: Op, a: Value, update: Value, starts: &[Value]) -> Result<()> {
@@ -622,42 +407,27 @@ pub fn lower_dynamic_update_slice(cx: &mut LowerCx, op: Op, a: Value, update: Va
     if bind_if_empty(cx, result)? {
         return Ok(());
     }
-    let x = cx.operand(op, 0, a)?;
-    let u = cx.operand(op, 1, update)?;
+    let (x, u) = (cx.array(a)?, cx.array(update)?);
+    if bind_renamed(cx, op, &[x.clone(), u.clone()], Src::Imm(0))? {
+        return Ok(());
+    }
     let extents = x.layout.shape().to_vec();
     let sizes = u.layout.shape().to_vec();
-    if sizes.contains(&0) {
-        return bind_converted(cx, result, x);
-    }
     let indices = clamped_starts(cx, starts, &extents, &sizes)?;
     let layout = cx.layout_of(result)?;
-    if let Some(starts) = static_starts(&indices) {
-        let from = |index: &[u64], inner: &mut [u64]| {
-            inner.copy_from_slice(index);
-            let inside = index
-                .iter()
-                .zip(&starts)
-                .zip(&sizes)
-                .all(|((i, s), n)| i >= s && i - s < *n);
-            if inside {
-                inner.iter_mut().zip(&starts).for_each(|(i, s)| *i -= s);
-            }
-            Some(usize::from(inside))
-        };
-        if let Some(out) = rename(cx, &[x.clone(), u.clone()], Src::Imm(0), &layout, &from) {
-            return bind_converted(cx, result, out);
-        }
-    }
-    let trip = Trip::start(cx, x.dtype, elements_of(&extents))?;
+    let trip = Trip::start(cx, x.dtype);
     let whole = SmemView::row_major(&extents, trip.bits());
     trip.store(cx, &x, &whole)?;
-    cx.sync_group();
-    let part = whole
-        .index_loosely(&indices)
-        .map_err(|e| Error::internal(e.to_string()))?;
-    trip.store(cx, &u, &part)?;
+    if !sizes.contains(&0) {
+        cx.sync_group();
+        let part = whole
+            .index_loosely(&indices)
+            .map_err(|e| Error::internal(e.to_string()))?;
+        trip.store(cx, &u, &part)?;
+    }
     let out = trip.load(cx, &layout, &whole)?;
-    bind_converted(cx, result, out)
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 pub fn lower_concat(cx: &mut LowerCx, op: Op, parts: &[Value], dim: usize) -> Result<()> {
@@ -668,25 +438,19 @@ pub fn lower_concat(cx: &mut LowerCx, op: Op, parts: &[Value], dim: usize) -> Re
     let mut arrays = vec![];
     let mut starts = vec![];
     let mut at = 0;
-    for (i, &v) in parts.iter().enumerate() {
+    for &v in parts {
         let size = cx.ty(v).shape()[dim];
         if !cx.ty(v).shape().contains(&0) {
-            arrays.push(cx.operand(op, i as u32, v)?);
+            arrays.push(cx.array(v)?);
             starts.push(at);
         }
         at += size;
     }
-    let layout = cx.layout_of(result)?;
-    let from = |index: &[u64], inner: &mut [u64]| {
-        let k = starts.partition_point(|&s| s <= index[dim]) - 1;
-        inner.copy_from_slice(index);
-        inner[dim] -= starts[k];
-        Some(k)
-    };
-    if let Some(out) = rename(cx, &arrays, Src::Imm(0), &layout, &from) {
-        return bind_converted(cx, result, out);
+    if bind_renamed(cx, op, &arrays, Src::Imm(0))? {
+        return Ok(());
     }
-    let trip = Trip::start(cx, arrays[0].dtype, elements_of(layout.shape()))?;
+    let layout = cx.layout_of(result)?;
+    let trip = Trip::start(cx, arrays[0].dtype);
     let whole = SmemView::row_major(layout.shape(), trip.bits());
     for (a, &start) in arrays.iter().zip(&starts) {
         let indices: Vec<Index> = a
@@ -712,50 +476,24 @@ pub fn lower_pad(cx: &mut LowerCx, op: Op, a: Value, value: Value, low: &[i64], 
         return Ok(());
     }
     let fill = cx.scalar(value)?;
-    let layout = cx.layout_of(result)?;
-    let dtype = cx.ty(result).dtype();
-    if cx.ty(a).shape().contains(&0) {
-        let out = cx.fill(dtype, layout, fill);
-        cx.bind_array(result, out);
+    let x = cx.array(a)?;
+    if bind_renamed(cx, op, std::slice::from_ref(&x), fill)? {
         return Ok(());
-    }
-    let x = cx.operand(op, 0, a)?;
-    let shape = x.layout.shape().to_vec();
-    let from = |index: &[u64], inner: &mut [u64]| {
-        for (d, &i) in index.iter().enumerate() {
-            let (step, i) = (interior[d] + 1, i as i64 - low[d]);
-            if i < 0 || i % step != 0 || i / step >= shape[d] as i64 {
-                return None;
-            }
-            inner[d] = (i / step) as u64;
-        }
-        Some(0)
-    };
-    if let Some(out) = rename(cx, std::slice::from_ref(&x), fill, &layout, &from) {
-        return bind_converted(cx, result, out);
     }
     // The operand's elements at their places; negative padding leaves the first and last ones out, one by one: what lies outside
     // goes to the room before and behind the result.
+    let layout = cx.layout_of(result)?;
+    let dtype = cx.ty(result).dtype();
     let target = layout.shape();
     let strides = strides_of(target);
-    let mut kept_start = vec![];
-    let mut kept_size = vec![];
-    for d in 0..target.len() {
-        let step = interior[d] + 1;
-        let first = if low[d] < 0 { (-low[d] + step - 1) / step } else { 0 };
-        let last = (target[d] as i64 - 1 - low[d])
-            .div_euclid(step)
-            .min(shape[d] as i64 - 1);
-        kept_start.push(first as u64);
-        kept_size.push((last - first + 1).max(0) as u64);
-    }
+    let (kept_start, kept_size) = kept_by_padding(x.layout.shape(), target, low, interior);
     if kept_size.contains(&0) {
         let out = cx.fill(dtype, layout, fill);
         cx.bind_array(result, out);
         return Ok(());
     }
     let kept = crop(cx, &x, &kept_start, &kept_size)?;
-    let trip = Trip::start(cx, dtype, elements_of(target))?;
+    let trip = Trip::start(cx, dtype);
     let bits = u64::from(trip.bits());
     let whole = SmemView::row_major(target, trip.bits());
     let background = cx.fill(dtype, RegisterLayout::splat(target, layout.group()), fill);
@@ -798,20 +536,14 @@ pub fn lower_reverse(cx: &mut LowerCx, op: Op, a: Value, dims: &[u32]) -> Result
     if bind_if_empty(cx, result)? {
         return Ok(());
     }
-    let x = cx.operand(op, 0, a)?;
+    let x = cx.array(a)?;
+    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
+        return Ok(());
+    }
     let layout = cx.layout_of(result)?;
     let shape = layout.shape().to_vec();
     let reversed = |d: usize| dims.contains(&(d as u32));
-    let from = |index: &[u64], inner: &mut [u64]| {
-        for (d, i) in inner.iter_mut().enumerate() {
-            *i = if reversed(d) { shape[d] - 1 - index[d] } else { index[d] };
-        }
-        Some(0)
-    };
-    if let Some(out) = rename(cx, std::slice::from_ref(&x), Src::Imm(0), &layout, &from) {
-        return bind_converted(cx, result, out);
-    }
-    let trip = Trip::start(cx, x.dtype, elements_of(&shape))?;
+    let trip = Trip::start(cx, x.dtype);
     let bytes = trip.bits() / 8;
     trip.store(cx, &x, &SmemView::row_major(&shape, trip.bits()))?;
     cx.sync_group();

@@ -10,6 +10,7 @@ use super::view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
+use crate::layout::signature;
 use crate::layout::wgmma::{Major, Operand, OperandError};
 use crate::ptx::inst::Inst;
 use crate::ptx::legal::MAX_PENDING_WGMMA_GROUPS;
@@ -89,6 +90,37 @@ enum Left {
     Registers(ArrayRegs),
 }
 
+impl Left {
+    /// The different constants among the registers, each in one of its own.
+    fn constants(&self, cx: &mut LowerCx) -> Vec<(u64, V)> {
+        let mut out: Vec<(u64, V)> = vec![];
+        if let Left::Registers(array) = self {
+            for bits in array
+                .regs
+                .iter()
+                .filter_map(|r| cx.b.as_constant(*r))
+                .collect::<Vec<u64>>()
+            {
+                if out.iter().all(|(known, _)| *known != bits) {
+                    out.push((bits, cx.b.constant(Class::B32, bits)));
+                }
+            }
+        }
+        out
+    }
+
+    /// The constants are in these registers now.
+    fn rename(&mut self, cx: &LowerCx, constants: &[(u64, V)], fenced: &[V]) {
+        let Left::Registers(array) = self else { return };
+        for r in &mut array.regs {
+            let bits = cx.b.as_constant(*r);
+            if let Some(k) = constants.iter().position(|(known, _)| bits == Some(*known)) {
+                *r = Src::Reg(fenced[k]);
+            }
+        }
+    }
+}
+
 pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
     let AccUse::Value(acc_value) = acc else {
         return Err(Error::internal("wgmma on an accumulator that is still a reference"));
@@ -126,7 +158,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
     let (inst_n, right) =
         Operand::widest(&place.view, 1, 0, integer).map_err(|e| operand_error("right operand", b, e))?;
     let right_start = descriptor(cx, &place, &right)?;
-    let left = match a {
+    let mut left = match a {
         MmaOperand::Smem(r) => {
             view::check_indices(cx, r, Src::Imm(1))?;
             let place = view::smem_view(cx, r, false)?;
@@ -134,20 +166,26 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
             let descriptor = descriptor(cx, &place, &operand)?;
             Left::Smem { operand, descriptor }
         }
-        MmaOperand::Registers(v) => Left::Registers(cx.array(*v)?),
+        MmaOperand::Registers(v) => {
+            let layout = signature::wgmma_left(cx.kernel, *v)?;
+            Left::Registers(cx.array_in(*v, &layout)?)
+        }
     };
     let scale_d = cx.b.value(Src::Imm(1), Class::Pred);
     // Fragments of an instruction: n/2 registers of 32 bits, n/4 of packed f16.
     let per_block = (inst_n * 64 / 128 * u64::from(acc.dtype.bits()) / 32) as usize;
     let n_blocks = (n / inst_n) as usize;
     let mut regs = acc.regs.clone();
-    // Everything that fills the registers comes before the fence.
+    // Everything that fills the registers comes before the fence: constants, which are made anew where they are read, too.
+    let constants = left.constants(cx);
+    regs.extend(constants.iter().map(|(_, r)| *r));
     let output = vec![PtxValue::NEW; regs.len()];
     regs =
         cx.b.inst(Inst::WgmmaFence {
             acc: Tied { input: regs, output },
         })
         .to_vec();
+    left.rename(cx, &constants, &regs.split_off(acc.regs.len()));
     for mb in 0..(m / 64) as usize {
         for nb in 0..n_blocks {
             let first = (mb * n_blocks + nb) * per_block;

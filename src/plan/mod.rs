@@ -2,6 +2,7 @@
 //!
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
+//! * [`scratch`]: what passes through shared memory that no user allocated;
 //! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`] and which [`bytes`] it touches;
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
@@ -11,7 +12,9 @@ pub mod bytes;
 pub mod feeding_loops;
 pub mod insert_barriers;
 pub mod pending;
+pub mod scratch;
 pub mod verify_order;
 
 pub use allocate::Allocation;
 pub use feeding_loops::{FeedingLoops, FeedingPart};
+pub use scratch::Exchanges;

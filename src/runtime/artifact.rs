@@ -291,7 +291,7 @@ impl Artifact {
         };
         let layouts = self.compiled.layouts.iter().map(|row| {
             let (ty, choice) = (row.ty.to_string(), row.choice.to_string());
-            with_line(json!({"what": row.what, "type": ty, "choice": choice, "why": row.why, "op": row.op}))
+            with_line(json!({"what": row.what, "type": ty, "choice": choice, "why": &*row.why, "op": row.op}))
         });
         let layouts: Vec<serde_json::Value> = layouts.collect();
         let note = |note: &crate::kernel_ir::Note| {

@@ -5,14 +5,15 @@ use super::host::HostBuffer;
 use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::{Error, Loc};
-use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, OpKind, Type};
+use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
 use crate::layout::{self, Assignment, Reason, Subject};
-use crate::lower::{self, Refusal, Target};
-use crate::plan::{self, Allocation};
+use crate::lower::{self, Target};
+use crate::plan::{self, Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
 use crate::ptx::{self, Flat};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Instant;
 
@@ -73,7 +74,7 @@ pub struct LayoutChoice {
     pub what: &'static str,
     pub ty: LaidOut,
     pub choice: layout::Choice,
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
     /// The op; 0: the kernel itself.
     pub op: u32,
 }
@@ -153,14 +154,6 @@ impl Observer {
             }
         }
     }
-
-    /// All that was observed is one step, which begins anew.
-    fn again(&mut self) {
-        let micros = self.phases.iter().map(|phase| phase.micros).sum();
-        let name = "first_attempt".to_owned();
-        self.phases = vec![Phase { name, micros }];
-        self.shown = self.shown.take().map(|_| Vec::new());
-    }
 }
 
 /// What stands behind a pass's name when it has run before: nothing, or `_2`.
@@ -183,27 +176,6 @@ pub fn compile(
     if let Some(compiled) = super::artifact::test_kernel(descriptor) {
         return compiled;
     }
-    // Lowering may find that it needs more scratch than was foreseen, which moves everything behind it.
-    let mut scratch = 0;
-    loop {
-        match attempt(descriptor, debug, options, observer, scratch) {
-            Err(refusal) if refusal.scratch.is_some_and(|more| more > scratch) => {
-                scratch = refusal.scratch.unwrap_or(0);
-                observer.again();
-            }
-            done => return done.map_err(|refusal| refusal.error),
-        }
-    }
-}
-
-/// The road itself. `scratch`: at least so many bytes for each warpgroup.
-fn attempt(
-    descriptor: &[u8],
-    debug: &[u8],
-    options: &CompileOptions,
-    observer: &mut Observer,
-    scratch: u32,
-) -> Result<Compiled, Refusal> {
     let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
     kernel.compiler_params.every_lane_arrives = options.racecheck;
     observer.kernel = Some(kernel.name.clone());
@@ -211,13 +183,13 @@ fn attempt(
     let target = target_of(&kernel, options)?;
 
     kernel_ir::normalize::run(&mut kernel, &mut observer.around())?;
-    let assignment = observer.pass("infer_layouts", || layout::infer::run(&kernel))?;
-    let allocation = observer.pass("allocate", || {
-        let scratch = lower::relayout::scratch_bytes(&kernel, &assignment).max(scratch);
+    let assignment = observer.pass("infer_layouts", || layout::infer::run(&mut kernel))?;
+    observer.after(|| kernel.to_string());
+    let (exchanges, allocation) = observer.pass("allocate", || {
         let limits = plan::allocate::Limits {
             smem_bytes: target.max_smem_bytes,
         };
-        plan::allocate::run(&kernel, scratch, limits)
+        plan::scratch::allocate(&kernel, &assignment, limits)
     })?;
     let barriers = observer.pass("insert_barriers", || {
         let placed = plan::insert_barriers::run(&mut kernel, &assignment, &allocation);
@@ -234,7 +206,9 @@ fn attempt(
         observer.pass("verify_order", || in_order(&kernel, &assignment, &allocation))?;
     }
 
-    let (ssa, launch) = observer.pass("lower", || lower::run(&kernel, &assignment, &allocation, &target))?;
+    let (ssa, launch) = observer.pass("lower", || {
+        lower::run(&kernel, &assignment, &allocation, &exchanges, &target)
+    })?;
     observer.after(|| ssa.to_string());
     let contract = kernel.compiler_params.fp_contract == FpContract::On;
     let choices = ptx::optimize::Options {
@@ -276,7 +250,7 @@ fn attempt(
         ptx,
         launch,
         buffers,
-        layouts: layout_choices(&kernel, &assignment),
+        layouts: layout_choices(&kernel, &assignment, &exchanges),
         smem: smem_places(&kernel, &allocation),
         barriers,
         notes: kernel.notes,
@@ -356,7 +330,7 @@ fn uses_register_counts(kernel: &Kernel) -> bool {
     found
 }
 
-fn layout_choices(kernel: &Kernel, assignment: &Assignment) -> Vec<LayoutChoice> {
+fn layout_choices(kernel: &Kernel, assignment: &Assignment, exchanges: &Exchanges) -> Vec<LayoutChoice> {
     let row = |r: &Reason| {
         let (what, ty, op) = match r.subject {
             Subject::Value(v) => {
@@ -374,11 +348,29 @@ fn layout_choices(kernel: &Kernel, assignment: &Assignment) -> Vec<LayoutChoice>
             what,
             ty,
             choice: r.choice.clone(),
-            why: r.why,
+            why: r.why.into(),
             op,
         }
     };
-    assignment.report.iter().map(row).collect()
+    let layout = |v: Value| assignment.values[v].clone();
+    let change = |&(op, user): &(Op, &'static str)| {
+        let data = &kernel.ops[op];
+        let OpKind::Relayout { a } = data.kind else { return None };
+        let plan = exchanges.relayouts.get(&op).cloned().map(Box::new);
+        Some(LayoutChoice {
+            what: "relayout",
+            ty: LaidOut::Value(kernel.ty(a).clone()),
+            choice: layout::Choice::Relayout {
+                from: layout(a)?,
+                to: layout(data.results[0])?,
+                plan,
+            },
+            why: format!("for {user}").into(),
+            op: data.loc.0,
+        })
+    };
+    let changes = assignment.relayouts.iter().filter_map(change);
+    assignment.report.iter().map(row).chain(changes).collect()
 }
 
 /// What a block's shared memory holds, by offset.

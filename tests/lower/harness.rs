@@ -62,14 +62,13 @@ impl KernelRun {
     /// Goes through all passes that follow normalisation.
     pub fn of(mut kernel: Kernel) -> KernelRun {
         let target = Target::sm_90a();
-        let assignment = layout::infer::run(&kernel).unwrap();
-        let scratch = lower::relayout::scratch_bytes(&kernel, &assignment);
+        let assignment = layout::infer::run(&mut kernel).unwrap();
         let limits = Limits {
             smem_bytes: target.max_smem_bytes,
         };
-        let plan = smalt::plan::allocate::run(&kernel, scratch, limits).unwrap();
+        let (exchanges, plan) = smalt::plan::scratch::allocate(&kernel, &assignment, limits).unwrap();
         smalt::plan::insert_barriers::run(&mut kernel, &assignment, &plan);
-        let (mut ssa, launch) = lower::run(&kernel, &assignment, &plan, &target).unwrap();
+        let (mut ssa, launch) = lower::run(&kernel, &assignment, &plan, &exchanges, &target).unwrap();
         infer_uniformity::run(&mut ssa);
         let shell = Shell {
             launch: launch.clone(),

@@ -3,7 +3,7 @@ use smalt::error::Error;
 use smalt::kernel_ir::{self, Kernel, Op};
 use smalt::layout::{self, Assignment};
 use smalt::plan::verify_order;
-use smalt::plan::{Allocation, allocate, insert_barriers};
+use smalt::plan::{Allocation, allocate, insert_barriers, scratch};
 use smalt::{descriptor, lower};
 use std::path::{Path, PathBuf};
 
@@ -37,12 +37,11 @@ struct Planned {
 fn planned(bytes: &[u8]) -> Result<Planned, Error> {
     let mut kernel = descriptor::import(bytes)?;
     kernel_ir::normalize::run(&mut kernel, &mut |_, _| {})?;
-    let assignment = layout::infer::run(&kernel)?;
-    let scratch = lower::relayout::scratch_bytes(&kernel, &assignment);
+    let assignment = layout::infer::run(&mut kernel)?;
     let limits = allocate::Limits {
         smem_bytes: lower::Target::sm_90a().max_smem_bytes,
     };
-    let allocation = allocate::run(&kernel, scratch, limits)?;
+    let (_, allocation) = scratch::allocate(&kernel, &assignment, limits)?;
     let barriers = insert_barriers::run(&mut kernel, &assignment, &allocation);
     Ok(Planned {
         kernel,

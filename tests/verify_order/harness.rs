@@ -296,7 +296,7 @@ pub fn built(warpgroups: u32, automatic: bool, build: impl FnOnce(&mut Test)) ->
     });
     let mut kernel = t.b.finish();
     facts::run(&mut kernel);
-    let assignment = layout::infer::run(&kernel).expect("layouts");
+    let assignment = layout::infer::run(&mut kernel).expect("layouts");
     let limits = allocate::Limits { smem_bytes: 227 * 1024 };
     let mut allocation = allocate::run(&kernel, 2048, limits).expect("an allocation");
     allocation.reuses |= !same_place.is_empty();

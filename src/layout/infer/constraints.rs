@@ -1,14 +1,14 @@
-//! What ops demand of the layouts of their operands and results.
+//! The constraints that signatures put on layouts.
+use super::group_of;
 use super::smem::{Smem, tiled_orientation};
-use super::{group_of, spec};
 use crate::error::Result;
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::*;
-use crate::layout::digits::Digit;
-use crate::layout::register_layout::{self, Axis, Place, RegisterLayout};
+use crate::layout::derivation::{Derivation, blocked};
+use crate::layout::register_layout::RegisterLayout;
+use crate::layout::signature::{self, Gives, Need, Signature};
 use crate::layout::tiled::TiledLayout;
-use cranelift_entity::SecondaryMap;
-use rustc_hash::{FxHashMap, FxHashSet};
+use cranelift_entity::{EntitySet, SecondaryMap};
 use smallvec::SmallVec;
 
 /// A soft constraint between two values.
@@ -31,98 +31,23 @@ impl Constraint {
     }
 }
 
-/// How the result of a shape op follows from its operand.
-pub enum Derivation {
-    Reduce { axes: SmallVec<[usize; 4]> },
-    Broadcast { dims: SmallVec<[usize; 4]> },
-    Transpose { permutation: SmallVec<[usize; 4]> },
-    Reshape,
-    Slice { starts: SmallVec<[u64; 4]> },
-}
-
-impl Derivation {
-    /// The derivation of a shape op whose operand is an array.
-    pub fn of(kernel: &Kernel, op: Op) -> Option<Derivation> {
-        let index = |v: &[u32]| v.iter().map(|d| *d as usize).collect();
-        match &kernel.ops[op].kind {
-            OpKind::Reduce { axes, .. } => Some(Derivation::Reduce { axes: index(axes) }),
-            OpKind::Broadcast { a, dims } if !kernel.ty(*a).is_scalar() => {
-                Some(Derivation::Broadcast { dims: index(dims) })
-            }
-            OpKind::Transpose { permutation, .. } => Some(Derivation::Transpose {
-                permutation: index(permutation),
-            }),
-            OpKind::Reshape { .. } => Some(Derivation::Reshape),
-            OpKind::Slice { starts, strides, .. } if strides.iter().all(|s| *s == 1) => Some(Derivation::Slice {
-                starts: starts.as_slice().into(),
-            }),
-            _ => None,
-        }
-    }
-
-    /// The result's layout.
-    pub fn forward(&self, from: &RegisterLayout, to_shape: &[u64]) -> Option<RegisterLayout> {
-        match self {
-            Derivation::Reduce { axes } => from.reduce(axes),
-            Derivation::Broadcast { dims } => from.broadcast_in_dim(to_shape, dims),
-            Derivation::Transpose { permutation } => from.transpose(permutation),
-            Derivation::Reshape => from.reshape(to_shape),
-            Derivation::Slice { starts } => from.slice(starts, to_shape).map(|(layout, _)| layout),
-        }
-    }
-
-    /// A layout of the operand from which the result's follows.
-    pub fn backward(&self, to: &RegisterLayout, from_shape: &[u64]) -> Option<RegisterLayout> {
-        match self {
-            Derivation::Reduce { axes } => {
-                // Candidates: the named layouts whose reduction this is.
-                [TiledLayout::wgmma(), TiledLayout::wgmma_transposed()]
-                    .iter()
-                    .filter_map(|t| t.instantiate(from_shape).ok())
-                    .find(|l| l.reduce(axes).as_ref() == Some(to))
-            }
-            Derivation::Broadcast { dims } => {
-                if dims.len() != from_shape.len() {
-                    return None;
-                }
-                let dropped: SmallVec<[usize; 4]> = (0..to.rank()).filter(|d| !dims.contains(d)).collect();
-                // A dimension expanded from 1 keeps no digits of the result.
-                dims.iter()
-                    .zip(from_shape)
-                    .all(|(d, n)| to.shape()[*d] == *n)
-                    .then(|| to.reduce(&dropped))
-                    .flatten()
-            }
-            Derivation::Transpose { permutation } => {
-                let mut inverse: SmallVec<[usize; 4]> = SmallVec::from_elem(0, permutation.len());
-                for (i, p) in permutation.iter().enumerate() {
-                    inverse[*p] = i;
-                }
-                to.transpose(&inverse)
-            }
-            Derivation::Reshape => to.reshape(from_shape),
-            Derivation::Slice { .. } => named_for_shape(to, from_shape),
-        }
-    }
-}
-
-/// The layout of the same family for another shape.
-fn named_for_shape(layout: &RegisterLayout, shape: &[u64]) -> Option<RegisterLayout> {
-    let name = TiledLayout::name_of(layout)?;
-    TiledLayout::by_name(name)?.instantiate(shape).ok()
-}
-
 pub(super) struct Constraints {
-    pub fixed: Vec<(Value, RegisterLayout, &'static str)>,
+    /// By what makes the value: there is no other way.
+    pub made: Vec<(Value, RegisterLayout, &'static str)>,
+    /// By what uses it: another layout is converted.
+    pub pulled: Vec<(Value, RegisterLayout, &'static str)>,
     /// With what breaking it costs.
     pub list: Vec<(Constraint, u64)>,
     /// Values that are equal everywhere.
-    pub splats: Vec<Value>,
+    pub splats: EntitySet<Value>,
+    /// Values that are cheaper to compute again in another layout than to convert ([`is_recomputed`]): they follow others, and
+    /// nobody follows them.
+    pub recomputed: EntitySet<Value>,
     /// Arrays and accumulators in program order.
     pub order: Vec<Value>,
     preferred: SecondaryMap<Value, Option<(RegisterLayout, &'static str)>>,
     /// Values some shape op of which needs each dimension to have digits of its own.
-    separable: FxHashSet<Value>,
+    separable: EntitySet<Value>,
 }
 
 impl Constraints {
@@ -135,7 +60,7 @@ impl Constraints {
         let (shape, bits, group) = (data.ty.shape(), data.ty.dtype().bits(), group_of(data.group));
         let strided = RegisterLayout::strided_default(shape, bits, group);
         let torn = (0..strided.rank()).any(|d| strided.straddles(d));
-        if torn && self.separable.contains(&value) {
+        if torn && self.separable.contains(value) {
             (
                 blocked(shape, bits, group),
                 "each dimension has digits of its own, for an op along one axis",
@@ -149,49 +74,28 @@ impl Constraints {
     }
 }
 
-/// Every dimension has its own digits: vectors and lanes along the minor dimension as far as it goes, then along the next.
-pub fn blocked(shape: &[u64], bits: u32, group: register_layout::Group) -> RegisterLayout {
-    let total_bits = group.thread_bits();
-    let mut bit = 0u8;
-    let mut slots = 1u64;
-    let mut axes: Vec<Axis> = vec![];
-    for (dim, &size) in shape.iter().enumerate().rev() {
-        let mut chain = SmallVec::new();
-        let mut left = size.max(1);
-        if dim + 1 == shape.len() {
-            let widest = u64::from(64 / bits.clamp(8, 64));
-            let vec = 1u64 << left.trailing_zeros().min(widest.trailing_zeros());
-            if vec > 1 {
-                chain.push(Digit::new(vec, Place::Slot(slots as u32)));
-                slots *= vec;
-                left /= vec;
-            }
-        }
-        // Lane digits, then warp digits: a digit never spans both.
-        for end in [register_layout::LANE_BITS.min(total_bits), total_bits] {
-            let want = left.next_power_of_two().trailing_zeros() as u8;
-            let take = want.min(end.saturating_sub(bit));
-            if take > 0 && bit < end {
-                chain.push(Digit::new(1 << take, Place::Thread(bit)));
-                bit += take;
-                left = left.div_ceil(1 << take);
-            }
-        }
-        if left > 1 {
-            chain.push(Digit::new(left, Place::Slot(slots as u32)));
-            slots *= left;
-        }
-        if chain.is_empty() {
-            chain.push(Digit::new(1, Place::Constant));
-        }
-        axes.push(Axis {
-            first: dim,
-            rank: 1,
-            size,
-            chain,
-        });
+/// Ops of one recomputation: more are not cheaper than a trip through shared memory.
+const MAX_RECOMPUTED: u32 = 8;
+
+/// Whether an op is cheap to do again where its operands are: counting, comparing, masking.
+fn is_cheap(kind: &OpKind) -> bool {
+    match kind {
+        OpKind::Unary { op, .. } => matches!(op, UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs),
+        OpKind::Binary { op, .. } => !matches!(
+            op,
+            BinaryOp::Div | BinaryOp::Rem | BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter
+        ),
+        kind => matches!(
+            kind,
+            OpKind::Iota { .. }
+                | OpKind::Compare { .. }
+                | OpKind::Select { .. }
+                | OpKind::Clamp { .. }
+                | OpKind::Convert { .. }
+                | OpKind::Broadcast { .. }
+                | OpKind::LayoutCast { .. }
+        ),
     }
-    RegisterLayout::from_axes(shape, group, axes)
 }
 
 pub(super) fn collect(kernel: &Kernel, smem: &Smem) -> Result<Constraints> {
@@ -199,14 +103,16 @@ pub(super) fn collect(kernel: &Kernel, smem: &Smem) -> Result<Constraints> {
         kernel,
         smem,
         out: Constraints {
-            fixed: vec![],
+            made: vec![],
+            pulled: vec![],
             list: vec![],
-            splats: vec![],
+            splats: EntitySet::new(),
+            recomputed: EntitySet::new(),
             order: vec![],
             preferred: SecondaryMap::new(),
-            separable: FxHashSet::default(),
+            separable: EntitySet::new(),
         },
-        splat: FxHashSet::default(),
+        ops: SecondaryMap::new(),
     };
     c.region(kernel.body, 0)?;
     Ok(c.out)
@@ -216,7 +122,8 @@ struct Collector<'a> {
     kernel: &'a Kernel,
     smem: &'a Smem,
     out: Constraints,
-    splat: FxHashSet<Value>,
+    /// Ops that make a recomputed value.
+    ops: SecondaryMap<Value, u32>,
 }
 
 impl Collector<'_> {
@@ -233,19 +140,164 @@ impl Collector<'_> {
     }
 
     fn equal(&mut self, a: Value, b: Value, depth: u32) {
-        if self.distributed(a) && self.distributed(b) && !self.splat.contains(&a) && !self.splat.contains(&b) && a != b
-        {
+        let free = |v| !self.distributed(v) || self.out.splats.contains(v);
+        if a != b && !free(a) && !free(b) {
             let cost = self.cost(a, depth);
             self.out.list.push((Constraint::Equal(a, b), cost));
         }
     }
 
-    fn fix(&mut self, v: Value, layout: RegisterLayout, why: &'static str) {
-        self.out.fixed.push((v, layout, why));
+    fn region(&mut self, region: Region, depth: u32) -> Result<()> {
+        let data = &self.kernel.regions[region];
+        let arrays = data.params.iter().copied().filter(|v| self.distributed(*v));
+        let arrays: SmallVec<[Value; 4]> = arrays.collect();
+        self.out.order.extend(arrays);
+        for &op in &data.ops {
+            self.op(op, depth).map_err(|e| e.at(self.kernel.ops[op].loc))?;
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: Op, depth: u32) -> Result<()> {
+        let kernel = self.kernel;
+        let results = &kernel.ops[op].results;
+        let sig = signature::of(kernel, op)?;
+        let mut operands: SmallVec<[Value; 4]> = SmallVec::new();
+        for_each_value(&kernel.ops[op].kind, &mut |v| operands.push(v));
+        self.out
+            .order
+            .extend(results.iter().copied().filter(|v| !kernel.ty(*v).is_scalar()));
+        for (r, gives) in results.iter().zip(&sig.results) {
+            self.result(&sig, &operands, *r, gives);
+        }
+        if let &[result] = results.as_slice() {
+            self.recomputed(op, &operands, result);
+        }
+        if let OpKind::Load { src } = &kernel.ops[op].kind {
+            self.prefer(results[0], src);
+        }
+        if let OpKind::Store { dst, value }
+        | OpKind::AtomicUpdate { dst, value, .. }
+        | OpKind::Swap { dst, value }
+        | OpKind::AsyncStoreSmem { dst, value, .. } = &kernel.ops[op].kind
+        {
+            self.prefer(*value, dst);
+        }
+        let arrays = |values: &[Value]| {
+            let arrays = values.iter().copied().filter(|v| !kernel.ty(*v).is_scalar());
+            arrays.collect::<SmallVec<[Value; 4]>>()
+        };
+        if sig.separable {
+            self.out.separable.extend(arrays(&operands));
+        }
+        if sig.makes_separable {
+            self.out.separable.extend(arrays(results));
+        }
+        let inside = depth + u32::from(sig.is_loop);
+        for border in &sig.regions {
+            self.region(border.region, inside)?;
+        }
+        for border in &sig.regions {
+            let data = &kernel.regions[border.region];
+            for (v, need) in data.results.iter().zip(&border.results) {
+                self.need(*v, need, inside);
+            }
+            for (v, gives) in data.params.iter().zip(&border.params) {
+                if let Gives::Same(other) = gives {
+                    self.equal(*v, *other, inside);
+                }
+                if let Gives::Exactly(layout, why) = gives {
+                    self.out.made.push((*v, layout.clone(), why));
+                }
+            }
+        }
+        for (v, need) in operands.iter().zip(&sig.operands) {
+            if matches!(need, Need::Derives) {
+                self.derives(&sig, *v, results[0], depth);
+            }
+            self.need(*v, need, depth);
+        }
+        for (v, gives) in results.iter().zip(&sig.results) {
+            if let Gives::Same(other) = gives {
+                self.equal(*v, *other, depth);
+            }
+        }
+        Ok(())
+    }
+
+    fn result(&mut self, sig: &Signature, operands: &[Value], result: Value, gives: &Gives) {
+        if !self.distributed(result) {
+            return;
+        }
+        if let Gives::Exactly(layout, why) = gives {
+            self.out.made.push((result, layout.clone(), why));
+        }
+        let mut uses = operands.iter().zip(&sig.operands);
+        let is_splat = matches!(gives, Gives::Splat)
+            || sig.keeps_splats(result)
+                && uses.all(|(v, need)| match need {
+                    Need::Same(r) if *r != result => true,
+                    _ => !self.distributed(*v) || self.out.splats.contains(*v),
+                });
+        if is_splat {
+            self.out.splats.insert(result);
+        }
+    }
+
+    /// Remembers what is cheaper to compute again.
+    fn recomputed(&mut self, op: Op, operands: &[Value], result: Value) {
+        if !self.distributed(result) || self.out.splats.contains(result) || !is_cheap(&self.kernel.ops[op].kind) {
+            return;
+        }
+        let mut ops = 1;
+        for &v in operands
+            .iter()
+            .filter(|v| self.distributed(**v) && !self.out.splats.contains(**v))
+        {
+            if !self.out.recomputed.contains(v) {
+                return;
+            }
+            ops += self.ops[v];
+        }
+        if ops <= MAX_RECOMPUTED {
+            self.ops[result] = ops;
+            self.out.recomputed.insert(result);
+        }
+    }
+
+    fn need(&mut self, v: Value, need: &Need, depth: u32) {
+        match need {
+            Need::Same(other) | Need::Likes(other) | Need::Stored { like: Some(other), .. } => {
+                self.equal(v, *other, depth)
+            }
+            Need::Exactly {
+                layout,
+                pulls: true,
+                why,
+            } => {
+                if self.distributed(v) && !self.out.splats.contains(v) {
+                    self.out.pulled.push((v, layout.clone(), why));
+                }
+            }
+            Need::Any
+            | Need::Exactly { pulls: false, .. }
+            | Need::Derives
+            | Need::Runs(_)
+            | Need::Stored { like: None, .. } => {}
+        }
+    }
+
+    fn derives(&mut self, sig: &Signature, from: Value, to: Value, depth: u32) {
+        let free = |v| !self.distributed(v) || self.out.splats.contains(v);
+        if let (Some(how), false) = (&sig.derived, free(from) || free(to)) {
+            let how = how.clone();
+            let cost = self.cost(from, depth);
+            self.out.list.push((Constraint::Derived { from, to, how }, cost));
+        }
     }
 
     fn prefer(&mut self, v: Value, r: &RefUse) {
-        if self.out.preferred[v].is_some() || self.splat.contains(&v) {
+        if !self.distributed(v) || self.out.preferred[v].is_some() || self.out.splats.contains(v) {
             return;
         }
         let ty = self.kernel.ty(v);
@@ -264,334 +316,4 @@ impl Collector<'_> {
             self.out.preferred[v] = Some((layout, "conflict-free with the tiled SMEM that it meets"));
         }
     }
-
-    fn region(&mut self, region: Region, depth: u32) -> Result<()> {
-        for &v in &self.kernel.regions[region].params {
-            if self.distributed(v) {
-                self.out.order.push(v);
-            }
-        }
-        for &op in &self.kernel.regions[region].ops {
-            self.op(op, depth).map_err(|e| e.at(self.kernel.ops[op].loc))?;
-        }
-        Ok(())
-    }
-
-    fn splat_result(&mut self, result: Value, operands: &[Value]) -> bool {
-        let splat = operands.iter().all(|v| !self.distributed(*v) || self.splat.contains(v));
-        if splat && self.distributed(result) {
-            self.splat.insert(result);
-            self.out.splats.push(result);
-        }
-        splat
-    }
-
-    /// An element-wise op: all arrays have one layout, unless everything is a splat.
-    fn elementwise(&mut self, operands: &[Value], result: Value, depth: u32) {
-        if self.splat_result(result, operands) {
-            return;
-        }
-        for &v in operands {
-            self.equal(v, result, depth);
-        }
-    }
-
-    fn derived(&mut self, op: Op, a: Value, depth: u32) {
-        let result = self.kernel.ops[op].results[0];
-        if self.splat_result(result, &[a]) || !self.distributed(result) {
-            self.out.separable.insert(a);
-            return;
-        }
-        if let Some(how) = Derivation::of(self.kernel, op) {
-            if !matches!(how, Derivation::Reshape) {
-                self.out.separable.insert(a);
-                self.out.separable.insert(result);
-            }
-            let cost = self.cost(a, depth);
-            self.out.list.push((
-                Constraint::Derived {
-                    from: a,
-                    to: result,
-                    how,
-                },
-                cost,
-            ));
-        }
-    }
-
-    fn wgmma_layout(&self, v: Value) -> Result<RegisterLayout> {
-        let ty = self.kernel.ty(v);
-        TiledLayout::wgmma().instantiate(ty.shape()).map_err(|_| {
-            crate::error::Error::invalid("wgmma accumulator")
-                .expected("M a multiple of 64 and N a multiple of 8")
-                .got(format!("{ty}"))
-                .remedy("change the tile's shape")
-        })
-    }
-
-    fn op(&mut self, op: Op, depth: u32) -> Result<()> {
-        let data = &self.kernel.ops[op];
-        for &v in &data.results {
-            if self.distributed(v) {
-                self.out.order.push(v);
-            }
-        }
-        match &data.kind {
-            OpKind::Constant(c) => {
-                if c.splat().is_some() {
-                    self.splat_result(data.results[0], &[]);
-                }
-            }
-            OpKind::Unary { a, .. }
-            | OpKind::IntegerPow { a, .. }
-            | OpKind::ReducePrecision { a, .. }
-            | OpKind::Convert { a }
-            | OpKind::MultipleOf { a, .. } => self.elementwise(&[*a], data.results[0], depth),
-            OpKind::Bitcast { a } => {
-                if self.kernel.ty(*a).shape() == self.kernel.ty(data.results[0]).shape() {
-                    self.elementwise(&[*a], data.results[0], depth);
-                } else {
-                    self.out.separable.insert(*a);
-                    self.out.separable.insert(data.results[0]);
-                }
-            }
-            OpKind::Binary { a, b, .. } | OpKind::Compare { a, b, .. } => {
-                self.elementwise(&[*a, *b], data.results[0], depth)
-            }
-            OpKind::Clamp { lo, x, hi } => self.elementwise(&[*lo, *x, *hi], data.results[0], depth),
-            OpKind::Select { which, cases } => {
-                let mut operands = cases.clone();
-                operands.push(*which);
-                self.elementwise(&operands, data.results[0], depth);
-            }
-            OpKind::OptimizationBarrier { values } => {
-                for (a, r) in values.iter().zip(&data.results) {
-                    if self.splat.contains(a) {
-                        self.splat_result(*r, &[*a]);
-                    } else {
-                        self.equal(*a, *r, depth);
-                    }
-                }
-            }
-            OpKind::LayoutCast { layout, .. } => {
-                let result = data.results[0];
-                let ty = self.kernel.ty(result);
-                if !ty.is_scalar() {
-                    let layout = spec::instantiate(layout, ty.shape(), ty.dtype())?;
-                    self.fix(result, layout, "layout_cast");
-                }
-            }
-            OpKind::Broadcast { a, .. } => {
-                if !self.splat_result(data.results[0], &[*a]) {
-                    self.derived(op, *a, depth);
-                }
-            }
-            OpKind::Reduce { a, .. }
-            | OpKind::Reshape { a }
-            | OpKind::Transpose { a, .. }
-            | OpKind::Slice { a, .. } => self.derived(op, *a, depth),
-            OpKind::DynamicSlice { a, .. } | OpKind::Reverse { a, .. } | OpKind::Cumulative { a, .. } => {
-                self.equal_if_same_shape(*a, data.results[0], depth)
-            }
-            OpKind::DynamicUpdateSlice { a, .. } => self.equal(*a, data.results[0], depth),
-            OpKind::Pad { a, .. } | OpKind::ArgReduce { a, .. } => {
-                self.out.separable.insert(*a);
-            }
-            OpKind::Concat { parts, .. } => {
-                for p in parts {
-                    self.out.separable.insert(*p);
-                }
-                self.out.separable.insert(data.results[0]);
-            }
-            OpKind::Iota { .. } => {
-                self.out.separable.insert(data.results[0]);
-            }
-            OpKind::Load { src } => {
-                if self.distributed(data.results[0]) {
-                    self.prefer(data.results[0], src);
-                }
-            }
-            OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } => {
-                if self.distributed(*value) {
-                    self.prefer(*value, dst);
-                }
-            }
-            OpKind::Swap { dst, value } => {
-                if self.distributed(*value) {
-                    self.prefer(*value, dst);
-                    self.equal(*value, data.results[0], depth);
-                }
-            }
-            OpKind::AsyncStoreSmem { value, dst, .. } => self.prefer(*value, dst),
-            OpKind::AccInit { init } => {
-                let layout = self.wgmma_layout(data.results[0])?;
-                if let Some(v) = init
-                    && !self.splat.contains(v)
-                {
-                    self.fix(*v, layout.clone(), "initial value of an accumulator");
-                }
-                self.fix(data.results[0], layout, "accumulator of wgmma");
-            }
-            OpKind::Wgmma { a, .. } => {
-                let layout = self.wgmma_layout(data.results[0])?;
-                self.fix(data.results[0], layout, "accumulator of wgmma");
-                if let MmaOperand::Registers(a) = a {
-                    let ty = self.kernel.ty(*a);
-                    let tiled = match ty.dtype().bits() {
-                        8 => TiledLayout::wgmma_8bit(),
-                        _ => TiledLayout::wgmma(),
-                    };
-                    let layout = tiled.instantiate(ty.shape()).map_err(|_| {
-                        crate::error::Error::invalid("wgmma operand in registers")
-                            .expected("M a multiple of 64, K a multiple of 32 bytes")
-                            .got(format!("{ty}"))
-                    })?;
-                    self.fix(*a, layout, "left operand of wgmma");
-                }
-            }
-            OpKind::WgmmaWait { .. } => {
-                for &r in &data.results {
-                    let layout = self.wgmma_layout(r)?;
-                    self.fix(r, layout, "accumulator of wgmma");
-                }
-            }
-            OpKind::AccRead { .. } => {
-                for &r in &data.results {
-                    let layout = self.wgmma_layout(r)?;
-                    self.fix(r, layout, "accumulator of wgmma");
-                }
-            }
-            OpKind::For { inits, xs, body, .. } => {
-                let (inits, xs, body) = (inits.clone(), xs.len(), *body);
-                let params = self.kernel.regions[body].params.clone();
-                self.region(body, depth + 1)?;
-                let yields = self.kernel.regions[body].results.clone();
-                for (i, init) in inits.iter().enumerate() {
-                    let param = params[1 + i];
-                    self.equal(yields[i], param, depth + 1);
-                    self.equal(*init, param, depth);
-                    self.equal(param, data.results[i], depth);
-                }
-                let _ = xs;
-            }
-            OpKind::While { inits, cond, body } => {
-                let (inits, cond, body) = (inits.clone(), *cond, *body);
-                self.region(cond, depth + 1)?;
-                self.region(body, depth + 1)?;
-                for (i, init) in inits.iter().enumerate() {
-                    let (cp, bp) = (self.kernel.regions[cond].params[i], self.kernel.regions[body].params[i]);
-                    self.equal(self.kernel.regions[body].results[i], bp, depth + 1);
-                    self.equal(cp, bp, depth + 1);
-                    self.equal(self.kernel.regions[cond].results[1 + i], bp, depth + 1);
-                    self.equal(*init, bp, depth);
-                    self.equal(bp, data.results[i], depth);
-                }
-            }
-            OpKind::Switch { arms, .. } => {
-                for &arm in arms {
-                    self.region(arm, depth)?;
-                    for (a, r) in self.kernel.regions[arm].results.iter().zip(&data.results) {
-                        self.equal(*a, *r, depth);
-                    }
-                }
-            }
-            OpKind::Scope { body, .. } => {
-                self.region(*body, depth)?;
-                for (a, r) in self.kernel.regions[*body].results.iter().zip(&data.results) {
-                    self.equal(*a, *r, depth);
-                }
-            }
-            OpKind::WarpMap { body, .. } => self.region(*body, depth)?,
-            OpKind::Mma { .. }
-            | OpKind::AxisIndex { .. }
-            | OpKind::CopyGmemToSmem { .. }
-            | OpKind::CopySmemToGmem { .. }
-            | OpKind::CommitGroup
-            | OpKind::WaitSmemToGmem { .. }
-            | OpKind::WaitGmemToSmem { .. }
-            | OpKind::Prefetch { .. }
-            | OpKind::CommitSmem
-            | OpKind::BarrierArrive { .. }
-            | OpKind::BarrierWait { .. }
-            | OpKind::BarrierTest { .. }
-            | OpKind::Sync { .. }
-            | OpKind::Fence { .. }
-            | OpKind::SemaphoreSignal { .. }
-            | OpKind::SemaphoreSignalParallel { .. }
-            | OpKind::SemaphoreWait { .. }
-            | OpKind::SemaphoreRead { .. }
-            | OpKind::MultimemStore { .. }
-            | OpKind::MultimemLoadReduce { .. }
-            | OpKind::SetMaxRegisters { .. }
-            | OpKind::Delay { .. }
-            | OpKind::GridDependency { .. }
-            | OpKind::DebugPrint { .. }
-            | OpKind::PrintLayout { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn equal_if_same_shape(&mut self, a: Value, b: Value, depth: u32) {
-        if self.kernel.ty(a).shape() == self.kernel.ty(b).shape() {
-            self.equal(a, b, depth);
-        }
-    }
-}
-
-/// The operands whose layout is not the one that their op works in: what lowering converts, and to what.
-pub(super) fn casts(
-    kernel: &Kernel,
-    layouts: &SecondaryMap<Value, Option<RegisterLayout>>,
-) -> FxHashMap<(Op, u32), RegisterLayout> {
-    let mut casts = FxHashMap::default();
-    kernel.for_each_op(&mut |op| {
-        let data = &kernel.ops[op];
-        let mut need = |position: usize, v: Value, layout: &RegisterLayout| {
-            if layouts[v].as_ref().is_some_and(|l| l != layout) {
-                casts.insert((op, position as u32), layout.clone());
-            }
-        };
-        let result = data.results.first().and_then(|r| layouts[*r].clone());
-        match &data.kind {
-            OpKind::Unary { .. }
-            | OpKind::IntegerPow { .. }
-            | OpKind::ReducePrecision { .. }
-            | OpKind::Convert { .. }
-            | OpKind::MultipleOf { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Clamp { .. }
-            | OpKind::Select { .. }
-            | OpKind::LayoutCast { .. } => {
-                if let Some(layout) = result {
-                    let mut position = 0;
-                    for_each_value(&data.kind, &mut |v| {
-                        need(position, v, &layout);
-                        position += 1;
-                    });
-                }
-            }
-            OpKind::Reduce { a, .. }
-            | OpKind::Broadcast { a, .. }
-            | OpKind::Reshape { a }
-            | OpKind::Transpose { a, .. }
-            | OpKind::Slice { a, .. } => {
-                // Where the operand's own layout does not do, one with digits of its own for each dimension does.
-                if let (Some(layout), Some(how)) = (layouts[*a].as_ref(), Derivation::of(kernel, op)) {
-                    let to = kernel.ty(data.results[0]);
-                    if how.forward(layout, to.shape()).is_none() {
-                        let ty = kernel.ty(*a);
-                        need(0, *a, &blocked(ty.shape(), ty.dtype().bits(), layout.group()));
-                    }
-                }
-            }
-            OpKind::AccInit { init: Some(v) } => {
-                if let Some(layout) = result {
-                    need(0, *v, &layout);
-                }
-            }
-            _ => {}
-        }
-    });
-    casts
 }

@@ -1,32 +1,34 @@
 //! Layout inference: every array and accumulator gets a register layout, every SMEM allocation its transforms.
 //!
-//! **Form.** Ops state constraints over values and allocations ([`constraints`]): `Fixed` (a user's `layout_cast`, the fragments
-//! of tensor-core instructions), `Equal` (element-wise ops, what loops carry, what arms yield), `Derived` (reductions, broadcasts
-//! and the other shape ops: one side follows from the other), and preferences (what a transfer would like). `Fixed` is hard; every
-//! other constraint may be broken at the price of a relayout.
+//! **Form.** [`super::signature`] says what every op needs and gives; [`constraints`] reads it: layouts that an op gives (a user's
+//! `layout_cast`, accumulators) or asks for (the left operand of wgmma), `Equal` (element-wise ops, what loops carry, what arms
+//! yield), `Derived` (reductions, broadcasts and the other shape ops: one side follows from the other), and preferences (what a
+//! transfer would like). What an op gives is hard; everything else may be broken at the price of a relayout.
 //!
-//! **Solving.** Fixed layouts spread along constraints, the dearest edge first (bytes × 10^loop depth), so that what has to be
-//! broken is what is cheap to convert, and conversions land outside of loops. What nothing reaches takes, in program order, the
-//! layout that its own transfers prefer, and spreads it. What is broadcast along a dimension follows its partners, which vary
-//! there, never the other way round. A value that is equal everywhere (constants, broadcast scalars and what
-//! is computed from them) is a splat: it converts to any layout for nothing and spreads nothing.
+//! **Solving.** Layouts that ops give spread along constraints, the dearest edge first (bytes × 10^loop depth), so that what has to
+//! be broken is what is cheap to convert, and conversions land outside of loops; then those that ops ask for. What nothing reaches
+//! takes, in program order, the layout that its own transfers prefer, and spreads it. What is broadcast along a dimension follows
+//! its partners, which vary there, never the other way round. A value that is equal everywhere (constants, broadcast scalars and
+//! what is computed from them) is a splat: it fills any layout for nothing and spreads nothing. Counters and masks made of them
+//! are computed anew in every layout that somebody needs: they follow, and nobody follows them.
 //!
-//! A conflict is never an error: the operand that disagrees gets an entry in [`Assignment::casts`].
+//! A conflict is never an error: [`insert_relayouts`] makes every op's signature true by inserting `relayout` ops.
 mod constraints;
+mod insert_relayouts;
 mod smem;
 pub mod spec;
 
 use super::assignment::{Assignment, Choice, Reason, Subject};
 use super::register_layout::{Group, RegisterLayout};
 use crate::error::Result;
-use crate::kernel_ir::{Kernel, Op, Value};
-use constraints::{Constraint, Constraints, Derivation};
+use crate::kernel_ir::{Kernel, Value};
+use constraints::{Constraint, Constraints};
 use cranelift_entity::SecondaryMap;
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 
-/// Chooses all layouts of a normalised kernel.
-pub fn run(kernel: &Kernel) -> Result<Assignment> {
+/// Chooses all layouts of a normalised kernel, and makes the changes of layout explicit.
+pub fn run(kernel: &mut Kernel) -> Result<Assignment> {
     let smem = smem::choose_transforms(kernel)?;
     let constraints = constraints::collect(kernel, &smem)?;
     let mut solver = Solver::new(kernel, &constraints);
@@ -35,13 +37,17 @@ pub fn run(kernel: &Kernel) -> Result<Assignment> {
         layouts, mut report, ..
     } = solver;
     report.extend(smem.reasons);
-    let casts = constraints::casts(kernel, &layouts);
-    Ok(Assignment {
+    let mut assignment = Assignment {
         values: layouts,
         smem: smem.transforms,
-        casts,
+        relayouts: vec![],
         report,
-    })
+    };
+    insert_relayouts::run(kernel, &mut assignment, constraints.recomputed)?;
+    if cfg!(debug_assertions) {
+        super::verify_layouts::run(kernel, &assignment.values)?;
+    }
+    Ok(assignment)
 }
 
 /// The layouts' group for an executing group. A block never holds an array together.
@@ -82,21 +88,23 @@ impl<'a> Solver<'a> {
     }
 
     fn solve(&mut self) {
-        for v in &self.constraints.splats {
-            let data = &self.kernel.values[*v];
-            self.layouts[*v] = Some(RegisterLayout::splat(data.ty.shape(), group_of(data.group)));
+        for v in self.constraints.splats.iter() {
+            let data = &self.kernel.values[v];
+            self.layouts[v] = Some(RegisterLayout::splat(data.ty.shape(), group_of(data.group)));
         }
-        for (value, layout, why) in &self.constraints.fixed {
+        for (value, layout, why) in self.constraints.made.iter().chain(&self.constraints.pulled) {
             if self.layouts[*value].is_none() {
                 self.fix(*value, layout.clone(), why);
             }
         }
         self.spread();
-        for value in &self.constraints.order {
-            if self.layouts[*value].is_none() {
-                let (layout, why) = self.constraints.preference(self.kernel, *value);
-                self.fix(*value, layout, why);
-                self.spread();
+        for follows in [false, true] {
+            for &value in &self.constraints.order {
+                if self.layouts[value].is_none() && self.constraints.recomputed.contains(value) == follows {
+                    let (layout, why) = self.constraints.preference(self.kernel, value);
+                    self.fix(value, layout, why);
+                    self.spread();
+                }
             }
         }
     }
@@ -123,6 +131,10 @@ impl<'a> Solver<'a> {
                 (None, Some(_)) => (b, a),
                 _ => continue,
             };
+            let follows = |v| self.constraints.recomputed.contains(v);
+            if follows(known) && !follows(unknown) {
+                continue;
+            }
             // `known` has a layout by the match above.
             let Some(layout) = self.layouts[known].as_ref() else {
                 continue;
@@ -150,11 +162,4 @@ fn follow(
         Constraint::Derived { from, how, .. } if *from == known => how.forward(layout, kernel.ty(unknown).shape()),
         Constraint::Derived { how, .. } => how.backward(layout, kernel.ty(unknown).shape()),
     }
-}
-
-/// The layout that a shape op's result has before it is converted to what the assignment says; `None` if the op is no such op
-/// or the operand's layout has to be converted first.
-pub fn natural_result(kernel: &Kernel, op: Op, operand: &RegisterLayout) -> Option<RegisterLayout> {
-    let how = Derivation::of(kernel, op)?;
-    how.forward(operand, kernel.ty(kernel.ops[op].results[0]).shape())
 }

@@ -213,6 +213,7 @@ impl Scalars {
             | OpKind::Cumulative { .. }
             | OpKind::OptimizationBarrier { .. }
             | OpKind::LayoutCast { .. }
+            | OpKind::Relayout { .. }
             | OpKind::AxisIndex { .. }
             | OpKind::Load { .. }
             | OpKind::Store { .. }

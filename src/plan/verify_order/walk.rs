@@ -420,6 +420,7 @@ impl Walk<'_> {
             | OpKind::OptimizationBarrier { .. }
             | OpKind::MultipleOf { .. }
             | OpKind::LayoutCast { .. }
+            | OpKind::Relayout { .. }
             | OpKind::AccInit { .. }
             | OpKind::AccRead { .. }
             | OpKind::Mma { .. } => self.scalars.op(kernel, op),

@@ -1,0 +1,375 @@
+//! Scratch: what passes through shared memory that no user allocated, planned once for allocation and for lowering.
+//!
+//! Changes of layout between warps, shape ops whose elements change threads, reductions over warps, scalars that one thread
+//! reads for all. Their plans are made here and emitted by lowering; scratch is as large as the largest of them.
+use super::allocate::{self, Allocation};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::visit::{for_each_region, for_each_value};
+use crate::kernel_ir::{Group, Kernel, Op, OpKind, Place, Region, Value};
+use crate::layout::movement::{self, Movement};
+use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
+use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
+use rustc_hash::FxHashMap;
+
+/// Bytes for each warpgroup that relayouts and reductions may ask for, the best first: with less they take more passes.
+pub const BUDGETS: [u64; 3] = [32 * 1024, 16 * 1024, 8 * 1024];
+
+/// What one thread tells the others fits in.
+const TOLD: u64 = 8;
+
+/// The plans of a kernel's exchanges between threads.
+#[derive(Clone, Debug, Default)]
+pub struct Exchanges {
+    /// Of the `relayout` ops that are more than other names for registers.
+    pub relayouts: FxHashMap<Op, RelayoutPlan>,
+    /// Of the shape ops.
+    pub movements: FxHashMap<Op, Movement>,
+    /// Scratch of each warpgroup.
+    pub bytes: u32,
+}
+
+/// Plans all exchanges, with at most `budget` bytes for those that can be cut into passes.
+pub fn run(kernel: &Kernel, assignment: &Assignment, budget: u64) -> Result<Exchanges> {
+    let mut planner = Planner {
+        kernel,
+        assignment,
+        budget,
+        out: Exchanges::default(),
+        need: 0,
+    };
+    planner.region(kernel.body)?;
+    let Planner { mut out, need, .. } = planner;
+    out.bytes = u32::try_from(need).unwrap_or(u32::MAX / 2);
+    Ok(out)
+}
+
+/// Plans exchanges and places everything in shared memory. What does not fit is planned again in smaller passes, before the
+/// kernel is refused.
+pub fn allocate(kernel: &Kernel, assignment: &Assignment, limits: allocate::Limits) -> Result<(Exchanges, Allocation)> {
+    let mut budgets = BUDGETS.into_iter().peekable();
+    loop {
+        let exchanges = run(kernel, assignment, budgets.next().unwrap_or(0))?;
+        match (allocate::run(kernel, exchanges.bytes, limits), budgets.peek()) {
+            (Err(_), Some(&less)) if u64::from(exchanges.bytes) > less => {}
+            (done, _) => return Ok((exchanges, done?)),
+        }
+    }
+}
+
+struct Planner<'a> {
+    kernel: &'a Kernel,
+    assignment: &'a Assignment,
+    budget: u64,
+    out: Exchanges,
+    need: u64,
+}
+
+impl Planner<'_> {
+    fn region(&mut self, region: Region) -> Result<()> {
+        let data = &self.kernel.regions[region];
+        // Each warp has a quarter of its warpgroup's.
+        let parts = if data.group == Group::Warp { 4 } else { 1 };
+        for &op in &data.ops {
+            let need = self
+                .op(op, self.budget / parts)
+                .map_err(|e| e.at(self.kernel.ops[op].loc))?;
+            self.need = self.need.max(need.saturating_mul(parts));
+            let mut regions = vec![];
+            for_each_region(&self.kernel.ops[op].kind, &mut |r| regions.push(r));
+            for r in regions {
+                self.region(r)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn layout(&self, v: Value) -> Result<&RegisterLayout> {
+        let layout = self.assignment.values[v].as_ref();
+        layout.ok_or_else(|| Error::internal(format!("{v}: {} has no layout", self.kernel.ty(v))))
+    }
+
+    /// The bytes that an op passes through scratch.
+    fn op(&mut self, op: Op, budget: u64) -> Result<u64> {
+        let kernel = self.kernel;
+        let data = &kernel.ops[op];
+        let is_scalar = |v: Value| kernel.ty(v).is_scalar();
+        let is_empty = |v: Value| kernel.ty(v).shape().contains(&0);
+        Ok(match &data.kind {
+            OpKind::Relayout { a } => {
+                if is_empty(*a) {
+                    return Ok(0);
+                }
+                let (from, to) = (self.layout(*a)?, self.layout(data.results[0])?);
+                let dtype = kernel.ty(*a).dtype();
+                if is_renamed(from, to, dtype) {
+                    return Ok(0);
+                }
+                let plan = plan(from, to, dtype, budget)?;
+                let bytes = match &plan.kind {
+                    RelayoutKind::Registers(_) => 0,
+                    RelayoutKind::Scratch(plan) => plan.bytes,
+                };
+                self.out.relayouts.insert(op, plan);
+                bytes
+            }
+            OpKind::Broadcast { .. }
+            | OpKind::Reshape { .. }
+            | OpKind::Transpose { .. }
+            | OpKind::Slice { .. }
+            | OpKind::DynamicSlice { .. }
+            | OpKind::DynamicUpdateSlice { .. }
+            | OpKind::Concat { .. }
+            | OpKind::Pad { .. }
+            | OpKind::Reverse { .. } => self.movement(op)?,
+            OpKind::Reduce { a, axes, .. } if !is_scalar(*a) && !is_empty(*a) => {
+                let layout = self.layout(*a)?;
+                let axes: Vec<usize> = axes.iter().map(|d| *d as usize).collect();
+                match layout.reduce_plan(&axes) {
+                    Some(plan) if plan.warp_bits != 0 => {
+                        let one = u64::from(PartialResults::of(kernel.ty(*a).dtype(), &plan, layout).bytes());
+                        one * (budget / one).clamp(1, plan.slots.len() as u64)
+                    }
+                    _ => 0,
+                }
+            }
+            OpKind::Load { src } | OpKind::Swap { dst: src, .. } if is_scalar(data.results[0]) => {
+                let is_shared = kernel.allocs[src.alloc].is_smem() && src.place == Place::Here;
+                if is_shared || kernel.is_input(src.alloc) {
+                    0
+                } else {
+                    TOLD
+                }
+            }
+            OpKind::SemaphoreRead { .. } | OpKind::BarrierTest { .. } => TOLD,
+            OpKind::Constant(_)
+            | OpKind::Unary { .. }
+            | OpKind::Binary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Clamp { .. }
+            | OpKind::IntegerPow { .. }
+            | OpKind::Convert { .. }
+            | OpKind::Bitcast { .. }
+            | OpKind::ReducePrecision { .. }
+            | OpKind::Iota { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::ArgReduce { .. }
+            | OpKind::Cumulative { .. }
+            | OpKind::OptimizationBarrier { .. }
+            | OpKind::MultipleOf { .. }
+            | OpKind::LayoutCast { .. }
+            | OpKind::AxisIndex { .. }
+            | OpKind::Load { .. }
+            | OpKind::Store { .. }
+            | OpKind::Swap { .. }
+            | OpKind::AtomicUpdate { .. }
+            | OpKind::CopyGmemToSmem { .. }
+            | OpKind::CopySmemToGmem { .. }
+            | OpKind::CommitGroup
+            | OpKind::WaitSmemToGmem { .. }
+            | OpKind::WaitGmemToSmem { .. }
+            | OpKind::Prefetch { .. }
+            | OpKind::AsyncStoreSmem { .. }
+            | OpKind::CommitSmem
+            | OpKind::BarrierArrive { .. }
+            | OpKind::BarrierWait { .. }
+            | OpKind::Sync { .. }
+            | OpKind::Fence { .. }
+            | OpKind::SemaphoreSignal { .. }
+            | OpKind::SemaphoreSignalParallel { .. }
+            | OpKind::SemaphoreWait { .. }
+            | OpKind::MultimemStore { .. }
+            | OpKind::MultimemLoadReduce { .. }
+            | OpKind::AccInit { .. }
+            | OpKind::Wgmma { .. }
+            | OpKind::WgmmaWait { .. }
+            | OpKind::AccRead { .. }
+            | OpKind::Mma { .. }
+            | OpKind::For { .. }
+            | OpKind::While { .. }
+            | OpKind::Switch { .. }
+            | OpKind::Scope { .. }
+            | OpKind::WarpMap { .. }
+            | OpKind::SetMaxRegisters { .. }
+            | OpKind::Delay { .. }
+            | OpKind::GridDependency { .. }
+            | OpKind::DebugPrint { .. }
+            | OpKind::PrintLayout { .. } => 0,
+        })
+    }
+
+    fn movement(&mut self, op: Op) -> Result<u64> {
+        let kernel = self.kernel;
+        let result = kernel.ops[op].results[0];
+        if kernel.ty(result).is_scalar() || kernel.ty(result).shape().contains(&0) {
+            return Ok(0);
+        }
+        let mut operands = vec![];
+        for_each_value(&kernel.ops[op].kind, &mut |v| operands.push(v));
+        operands.retain(|v| movement::takes_part(kernel, op, *v));
+        if operands.is_empty() {
+            return Ok(0);
+        }
+        let layouts = operands.iter().map(|v| self.layout(*v)).collect::<Result<Vec<_>>>()?;
+        let derived = signature::of(kernel, op)?.derived;
+        let movement = movement::of(kernel, op, derived.as_ref(), &layouts, self.layout(result)?);
+        let bytes = match movement {
+            Movement::Stay | Movement::Rename(_) => 0,
+            Movement::Scratch { bytes } => {
+                let nowhere = |l: &&RegisterLayout| l.is_constant_somewhere() && !l.is_splat();
+                if let Some(layout) = layouts.into_iter().find(nowhere) {
+                    return Err(Error::internal(format!(
+                        "a shape op stores {layout}, which is constant somewhere"
+                    )));
+                }
+                bytes
+            }
+        };
+        self.out.movements.insert(op, movement);
+        Ok(bytes)
+    }
+}
+
+/// Whether a change of layout is other names for whole registers.
+pub fn is_renamed(from: &RegisterLayout, to: &RegisterLayout, dtype: DType) -> bool {
+    (dtype == DType::Bool || dtype.bits() >= 32) && from.rename_to(to).is_some()
+}
+
+fn plan(from: &RegisterLayout, to: &RegisterLayout, dtype: DType, budget: u64) -> Result<RelayoutPlan> {
+    let plan = |budget| relayout::plan(from, to, travel_bits(dtype), budget);
+    let plan = match plan(budget) {
+        // No pass is smaller.
+        Err(RelayoutError::Scratch { needed, .. }) => plan(needed),
+        plan => plan,
+    };
+    plan.map_err(|e| Error::unsupported(format!("a change of layout of {dtype}{:?}: {e}", to.shape())))
+}
+
+/// How the partial results of a reduction over warps lie in scratch.
+#[derive(Clone, Copy, Debug)]
+pub struct PartialResults {
+    /// Of one partial result: 4, or 8.
+    pub element_bytes: u32,
+    /// Lanes that hold the same result share one word: 1, or 32.
+    pub lanes: u32,
+}
+
+impl PartialResults {
+    /// `dtype`: of the array that is reduced, in `layout`.
+    pub fn of(dtype: DType, plan: &ReducePlan, layout: &RegisterLayout) -> PartialResults {
+        let all_lanes = (1u8 << crate::layout::register_layout::LANE_BITS) - 1;
+        let equal_lanes = (plan.lane_bits | layout.replicated_bits()) & all_lanes == all_lanes;
+        PartialResults {
+            element_bytes: if dtype.bits() == 64 { 8 } else { 4 },
+            lanes: if equal_lanes { 1 } else { 32 },
+        }
+    }
+
+    /// Of one result: four warps' parts.
+    pub fn bytes(&self) -> u32 {
+        4 * self.lanes * self.element_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_ir::testing::KernelBuilder;
+    use crate::kernel_ir::{LayoutSpec, ReduceOp, Type};
+    use crate::layout::infer;
+
+    const LIMITS: allocate::Limits = allocate::Limits { smem_bytes: 232_448 };
+
+    /// Loads an f32 array in one layout, stores it in another; `data` bytes of shared memory are the user's.
+    fn converted(data: u64) -> Kernel {
+        let shape = [128u64, 128];
+        let mut b = KernelBuilder::new();
+        let buffer = b.smem(DType::U8, &[data], None);
+        let input = b.input(DType::F32, &shape);
+        let x = b.load(b.whole(input));
+        let cast = |b: &mut KernelBuilder, a, layout| b.op1(OpKind::LayoutCast { a, layout }, DType::F32, &shape);
+        let strided = LayoutSpec::Strided {
+            shape: shape.as_slice().into(),
+            vec: 4,
+        };
+        let wgmma = LayoutSpec::Named {
+            name: "WGMMA".into(),
+            args: vec![],
+        };
+        let x = cast(&mut b, x, strided);
+        let x = cast(&mut b, x, wgmma);
+        let out = b.output(DType::F32, &shape);
+        b.store(b.whole(out), x);
+        let mut kernel = b.finish();
+        let body = kernel.body;
+        let inner = kernel.new_region(Group::Warpgroup);
+        kernel.regions[inner].ops = std::mem::take(&mut kernel.regions[body].ops);
+        let scope = OpKind::Scope {
+            allocs: vec![buffer],
+            collective: true,
+            body: inner,
+        };
+        kernel.append(body, scope, [], crate::error::Loc::CALL_SITE);
+        kernel
+    }
+
+    fn scratch_beside(data: u64) -> Result<u32> {
+        let mut kernel = converted(data);
+        let assignment = infer::run(&mut kernel)?;
+        assert_eq!(assignment.relayouts.len(), 1, "{kernel}");
+        let (exchanges, allocation) = allocate(&kernel, &assignment, LIMITS)?;
+        assert_eq!(allocation.scratch.bytes, exchanges.bytes.next_multiple_of(512));
+        let plan = exchanges.relayouts.values().next().expect("one relayout");
+        let RelayoutKind::Scratch(plan) = &plan.kind else {
+            panic!("warps exchange elements")
+        };
+        assert_eq!(plan.bytes * plan.trips.len() as u64, 128 * 128 * 4);
+        Ok(exchanges.bytes)
+    }
+
+    #[test]
+    fn where_room_is_short_relayouts_take_more_passes_and_then_the_kernel_is_refused() {
+        assert_eq!(scratch_beside(1024).unwrap(), 32 * 1024);
+        assert_eq!(
+            scratch_beside(u64::from(LIMITS.smem_bytes) - 20 * 1024).unwrap(),
+            16 * 1024
+        );
+        assert_eq!(
+            scratch_beside(u64::from(LIMITS.smem_bytes) - 10 * 1024).unwrap(),
+            8 * 1024
+        );
+        let error = scratch_beside(u64::from(LIMITS.smem_bytes) - 4 * 1024).unwrap_err();
+        assert!(error.to_string().contains("at most 232448 bytes"), "{error}");
+    }
+
+    /// Scratch of a sum over these axes of an f32[64, 256] as it is loaded, warps along the rows.
+    fn of_sum(axes: &[u32]) -> u32 {
+        let mut b = KernelBuilder::new();
+        let input = b.input(DType::F32, &[64, 256]);
+        let x = b.load(b.whole(input));
+        let kept: Vec<u64> = [64, 256]
+            .into_iter()
+            .zip(0..)
+            .filter(|(_, d)| !axes.contains(d))
+            .map(|(n, _)| n)
+            .collect();
+        let kind = OpKind::Reduce {
+            op: ReduceOp::Sum,
+            a: x,
+            axes: axes.to_vec(),
+            parallel: None,
+        };
+        let sum = b.op(kind, &[Type::of(DType::F32, kept.as_slice())])[0];
+        let out = b.output(DType::F32, &kept);
+        b.store(b.whole(out), sum);
+        let mut kernel = b.finish();
+        let assignment = infer::run(&mut kernel).unwrap();
+        run(&kernel, &assignment, BUDGETS[0]).unwrap().bytes
+    }
+
+    #[test]
+    fn a_reduction_has_the_scratch_of_its_partial_results() {
+        assert_eq!(of_sum(&[0, 1]), 4 * 4, "one number of each warp");
+    }
+}
