@@ -27,7 +27,7 @@
 //! **Scopes.** A scope that takes over the memory of one that is over, in an earlier iteration perhaps, waits for everything that
 //! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX.
 //!
-//! Under `unsafe_no_auto_barriers` only these are placed: before scopes, behind feeding loops, before waits' ends are relied on by
+//! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, before scopes, behind feeding loops, before waits' ends are relied on by
 //! others (progress in feeding loops), and behind a wait for a bulk store, which is one by the warpgroup in any case.
 use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
@@ -400,7 +400,9 @@ impl Pass<'_> {
         ] {
             let meets_stores = |access: &Access| {
                 let fenced_here = is_fenced_here(access) && (access.bytes.space == Space::Shared) == shared;
-                fenced_here && state.unfenced.iter().any(|bytes| bytes.overlap(&access.bytes))
+                fenced_here
+                    && (self.automatic || !shared)
+                    && state.unfenced.iter().any(|bytes| bytes.overlap(&access.bytes))
             };
             if accesses.iter().any(meets_stores) {
                 self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);

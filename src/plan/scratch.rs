@@ -5,6 +5,7 @@
 use super::allocate::{self, Allocation};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::{Group, Kernel, Op, OpKind, Place, Region, Value};
 use crate::layout::movement::{self, Movement};
@@ -35,6 +36,7 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, budget: u64) -> Result<Exch
         kernel,
         assignment,
         budget,
+        polling: polling::find(kernel),
         out: Exchanges::default(),
         need: 0,
     };
@@ -61,6 +63,7 @@ struct Planner<'a> {
     kernel: &'a Kernel,
     assignment: &'a Assignment,
     budget: u64,
+    polling: Polling,
     out: Exchanges,
     need: u64,
 }
@@ -135,7 +138,9 @@ impl Planner<'_> {
             }
             OpKind::Load { src } | OpKind::Swap { dst: src, .. } if is_scalar(data.results[0]) => {
                 let is_shared = kernel.allocs[src.alloc].is_smem() && src.place == Place::Here;
-                if is_shared || kernel.is_input(src.alloc) {
+                // What a loop polls, one thread loads for all.
+                let is_told = self.polling.looks[op].is_some() || !is_shared;
+                if !is_told || kernel.is_input(src.alloc) {
                     0
                 } else {
                     TOLD
