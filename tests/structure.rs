@@ -195,7 +195,7 @@ fn every_file_is_reached_by_a_mod() {
         };
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let ([.., "mod", name] | ["mod", name]) = words[..] else {
+            let [.., "mod", name] = words[..] else {
                 continue;
             };
             let Some(name) = name.strip_suffix(';') else { continue };

@@ -440,6 +440,14 @@ impl<'a> LowerCx<'a> {
             Group::Warpgroup | Group::Block => self.b.thread_in_warpgroup(),
         }
     }
+    /// True in the executing group's first warp. Branches on one thread are kept out of loops that poll: ptxas 13.0 threads such
+    /// a branch through the loop and executes the `shfl.sync` behind it with the warp still apart (a hang on an H200).
+    pub fn is_leading_warp(&mut self) -> S {
+        match self.group {
+            Group::Warp => Src::Imm(1),
+            Group::Warpgroup | Group::Block => self.is_issuing_warp(),
+        }
+    }
     /// True in one thread of the executing group, the first.
     pub fn leader(&mut self) -> V {
         let thread = self.thread_in_group();

@@ -863,11 +863,11 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
                 let x = load_scalar(cx, target, addr, *dtype, uniform)?;
                 return Ok(super::value::Lowered::Scalar(x));
             }
-            // Others may write there meanwhile: one thread loads and tells the rest.
+            // Others may write there meanwhile: one load counts, which tells the rest.
             let class = scalar_class(*dtype);
-            let leader = cx.leader();
+            let loads = cx.is_leading_warp();
             let loaded = cx.if_else(
-                leader.into(),
+                loads,
                 &[class],
                 |cx| Ok(vec![load_scalar(cx, target, addr, *dtype, Uniform::Thread)?]),
                 |_| Ok(vec![Src::Imm(0)]),

@@ -122,9 +122,9 @@ pub fn lower_read(cx: &mut LowerCx, op: Op, semaphore: &RefUse) -> Result<()> {
     if cx.group != Group::Warp && cx.counted_by_warps(semaphore.alloc) {
         cx.sync_group();
     }
-    let leader = cx.leader();
+    let reads = cx.is_leading_warp();
     let read = cx.if_else(
-        leader.into(),
+        reads,
         &[Class::B32],
         |cx| {
             let addr = address(cx, semaphore)?;

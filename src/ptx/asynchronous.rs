@@ -68,7 +68,8 @@ impl Summary {
             out.push(match (a.peek(), b.peek()) {
                 (Some(x), Some(y)) if x.0 == y.0 => {
                     let joined = (x.0, x.1.join(y.1));
-                    (a.next(), b.next());
+                    a.next();
+                    b.next();
                     joined
                 }
                 (Some(x), Some(y)) if x.0 < y.0 => {
