@@ -92,7 +92,7 @@ def bad_load(v: Any) -> Any:
         i = lax.axis_index("i")
         o[i] = v[i * 100]  # BAD
 
-    return kernel(body, like((4,)), grid=(4,), grid_names=("i",))(v)
+    return kernel(body, like((3,)), grid=(3,), grid_names=("i",))(v)
 
 
 def bad_line() -> str:

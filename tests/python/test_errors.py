@@ -704,7 +704,7 @@ def load_out_of_bounds(x):
         i = lax.axis_index("i")
         o[i] = x[i * 100]  # BAD
 
-    return kernel(body, like((4,)), grid=(4,), grid_names=("i",))(x)
+    return kernel(body, like((3,)), grid=(3,), grid_names=("i",))(x)
 
 
 @bad(RunTimeError, "outside of its dimension", "got: 4 in dimension 0 of buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
