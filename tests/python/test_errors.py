@@ -711,7 +711,7 @@ def load_out_of_bounds(x):
 def store_out_of_bounds(x):
     def body(x, o):
         i = lax.axis_index("i")
-        o[i + 3] = x[i]  # BAD
+        o[i + 1] = x[i]  # BAD
 
     return kernel(body, like((4, 64)), grid=(4,), grid_names=("i",))(x)
 
