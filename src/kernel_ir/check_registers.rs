@@ -43,7 +43,7 @@ fn follow(kernel: &Kernel, region: Region, warpgroup: u32, last: &mut Option<(u3
         match &data.kind {
             OpKind::SetMaxRegisters { n, .. } => *last = Some((*n, data.loc)),
             OpKind::Switch { selector, arms } => {
-                let arm = evaluate(kernel, *selector, warpgroup, 0).and_then(|n| usize::try_from(n).ok());
+                let arm = evaluate_for(kernel, *selector, warpgroup).and_then(|n| usize::try_from(n).ok());
                 if let Some(&arm) = arm.and_then(|n| arms.get(n)) {
                     follow(kernel, arm, warpgroup, last);
                 }
@@ -58,6 +58,10 @@ fn follow(kernel: &Kernel, region: Region, warpgroup: u32, last: &mut Option<(u3
 }
 
 /// An integer or bool that depends on the warpgroup's index alone.
+pub fn evaluate_for(kernel: &Kernel, v: Value, warpgroup: u32) -> Option<i64> {
+    evaluate(kernel, v, warpgroup, 0)
+}
+
 fn evaluate(kernel: &Kernel, v: Value, warpgroup: u32, depth: u32) -> Option<i64> {
     if let Some(n) = kernel.facts(v).as_constant() {
         return Some(n);

@@ -859,11 +859,11 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
         Type::Scalar(dtype) => {
             let addr = scalar_address(cx, &view, target)?;
             let uniform = cx.group_uniform();
-            if target.read_only || !target.wide() && !polled {
+            if !cx.plan.meets[op] {
                 let x = load_scalar(cx, target, addr, *dtype, uniform)?;
                 return Ok(super::value::Lowered::Scalar(x));
             }
-            // Others may write there meanwhile: one load counts, which tells the rest.
+            // One load counts, which tells the rest.
             let class = scalar_class(*dtype);
             let loads = cx.is_leading_warp();
             let loaded = cx.if_else(

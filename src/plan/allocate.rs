@@ -30,6 +30,8 @@ pub struct Allocation {
     pub reuses: bool,
     /// Who waits for mbarriers.
     pub feeding: FeedingLoops,
+    /// Ops that pass something through scratch: the executing group meets before it is written, and before it is read.
+    pub meets: SecondaryMap<Op, bool>,
 }
 
 /// Scratch for relayouts and reductions that cross warps.

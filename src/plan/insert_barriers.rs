@@ -6,15 +6,16 @@
 //! with something pending, a barrier goes before it: of the warpgroup, in a warp region of the warp. What an op touches is
 //! [`effects::of`], in [`bytes`](super::bytes) of memory, so that unions and scopes that overlay each other are nothing special.
 //!
-//! Two accesses by the lanes with the same layout through the same view touch the same bytes from the same lane: no barrier, unless
-//! several lanes hold an element (one of them stores it), or the view is a slice that may begin elsewhere in the next iteration of
-//! a loop. An arrival on an mbarrier releases the accesses of each warp that arrives, and every lane executes a wait, so what
-//! these order needs nothing more.
+//! Two accesses by lanes conflict where different lanes touch an element, which is looked up element by element
+//! ([`footprint`](super::footprint)): the same layout through the same view meets nobody else's, and what meets within one warp needs
+//! a barrier of the warp only. An arrival on an mbarrier releases the accesses of each warp that arrives, and every lane executes
+//! a wait, so what these order needs nothing more.
 //!
 //! **Apart.** In a warp region the warps run apart, and in a feeding loop ([`super::feeding_loops`]) the first warp runs alone: no
 //! barrier of the warpgroup can be placed inside. What conflicts with anything inside is ordered before it begins; so is
 //! everything where a warp inside arrives or signals for its warpgroup. What warps did in their region is known to nobody else
-//! behind it, and neither is what they were told by a wait.
+//! behind it, and neither is what they were told by a wait; behind a feeding loop the lane that issued knows, and the other warps
+//! meet it before they touch anything, or wait for an mbarrier that it has waited for.
 //!
 //! **Progress.** A bulk load arrives on its mbarrier by one lane. Warps that issue nothing would let that lane go ahead of their
 //! own waits, and a warp that falls two phases behind waits for a phase that is long past, for ever: a wait by each warp conflicts
@@ -27,19 +28,21 @@
 //! **Scopes.** A scope that takes over the memory of one that is over, in an earlier iteration perhaps, waits for everything that
 //! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX.
 //!
-//! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, before scopes, behind feeding loops, before waits' ends are relied on by
-//! others (progress in feeding loops), and behind a wait for a bulk store, which is one by the warpgroup in any case.
+//! **Warpgroups** that take different arms are looked at one after the other: what one of them does needs nothing of the others.
+//!
+//! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, before scopes, where the end of a feeding loop matters to
+//! the other warps, before feeding loops for progress, and behind a wait for a bulk store, which is one by the warpgroup in any case.
 use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
-use super::pending::{Access, By, End, Ends, Need, Owner, State, conflict};
-use crate::dtype::DType;
+use super::footprint::{Foot, Footprints, Holder};
+use super::pending::{Access, By, End, Ends, Need, Pending, State, conflict};
 use crate::error::Loc;
+use crate::kernel_ir::check_registers::evaluate_for;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
 use crate::layout::assignment::Assignment;
-use crate::layout::register_layout::RegisterLayout;
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -54,19 +57,38 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
         shares_block: kernel.num_warpgroups > 1,
         placed: vec![],
+        warpgroup: 0,
         has_scope_before: false,
         depth: 0,
         accesses: SecondaryMap::new(),
         apart: FxHashMap::default(),
-        owners: FxHashMap::default(),
-        owner_data: vec![],
+        footprints: Footprints::default(),
+        fed: SecondaryMap::new(),
         visited: FxHashMap::default(),
         polling: polling::find(kernel),
     };
     pass.mixed = pass.mixed(kernel);
-    let mut state = State::new(Group::Warpgroup);
-    pass.region(kernel, kernel.body, &mut state, Mode::Insert);
+    pass.fed = pass.fed(kernel);
+    for warpgroup in 0..if takes_arms(kernel) { kernel.num_warpgroups } else { 1 } {
+        pass.warpgroup = warpgroup;
+        pass.has_scope_before = false;
+        pass.visited.clear();
+        let mut state = State::new(Group::Warpgroup);
+        pass.region(kernel, kernel.body, &mut state, Mode::Insert);
+    }
     pass.placed
+}
+
+/// Whether warpgroups take different arms.
+fn takes_arms(kernel: &Kernel) -> bool {
+    let mut takes = false;
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::Switch { selector, .. } = &kernel.ops[op].kind {
+            let arms = (0..kernel.num_warpgroups).map(|warpgroup| evaluate_for(kernel, *selector, warpgroup));
+            takes |= !arms.is_sorted_by(|a, b| a == b);
+        }
+    });
+    takes
 }
 
 fn accessed(kernel: &Kernel, how: impl Fn(&effects::Effect<'_>) -> bool) -> SecondaryMap<Alloc, bool> {
@@ -84,14 +106,6 @@ enum Mode {
     /// Compute the state behind the region only.
     Dry,
     Insert,
-}
-
-/// What is known of an [`Owner`].
-struct OwnerData {
-    /// The view may be of other elements in another iteration of a loop, which some other lane owns.
-    moves: bool,
-    /// No other lane handles its words: no `stmatrix`, no `ldmatrix`.
-    own_words: bool,
 }
 
 /// What a region does whose executors run apart.
@@ -120,6 +134,8 @@ struct Pass<'a> {
     /// The block has other warpgroups.
     shares_block: bool,
     placed: Vec<Op>,
+    /// Whose way through the kernel this is.
+    warpgroup: u32,
     /// A scope has begun already.
     has_scope_before: bool,
     /// Loops around.
@@ -127,8 +143,9 @@ struct Pass<'a> {
     /// By op, once computed.
     accesses: SecondaryMap<Op, Option<Rc<[Access]>>>,
     apart: FxHashMap<Op, Rc<Apart>>,
-    owners: FxHashMap<(RefUse, RegisterLayout), Owner>,
-    owner_data: Vec<OwnerData>,
+    footprints: Footprints,
+    /// Barriers that feeding loops wait for.
+    fed: SecondaryMap<Alloc, bool>,
     visited: FxHashMap<Op, Visit>,
     polling: Polling,
 }
@@ -136,28 +153,19 @@ struct Pass<'a> {
 impl Pass<'_> {
     // ------------------------------------------------------------ what ops do
 
-    /// The lanes that make an access, when each element of the value is one lane's.
-    fn owner(&mut self, kernel: &Kernel, r: &RefUse, value: Option<Value>) -> Option<Owner> {
-        let value = value?;
-        let layout = self.assignment.values[value].as_ref()?;
-        let dtype = kernel.ty(value).dtype();
-        // Narrow elements share bytes, and may travel in another layout.
-        let own_bytes = dtype == DType::Bool || dtype.bits() >= 8;
-        let one_lane = layout.replicated_bits() == 0 && !layout.is_constant_somewhere();
-        if !own_bytes || !one_lane {
-            return None;
-        }
-        let key = (r.clone(), layout.clone());
-        if let Some(owner) = self.owners.get(&key) {
-            return Some(*owner);
-        }
-        let owner = Owner(self.owner_data.len() as u32);
-        self.owner_data.push(OwnerData {
-            moves: r.steps.iter().any(|step| moves(kernel, step)),
-            own_words: !kernel.allocs[r.alloc].is_smem() || dtype.bits() > 32,
-        });
-        self.owners.insert(key, owner);
-        Some(owner)
+    /// Who touches what of a view. `all`: every lane reads it as a whole.
+    fn foot(&mut self, kernel: &Kernel, effect: &effects::Effect<'_>, value: Option<Value>, all: bool) -> Foot {
+        let holder = match effect.actor {
+            Actor::Issuer => Holder::Issuer,
+            Actor::Warps => Holder::All,
+            Actor::Lanes if all => Holder::All,
+            Actor::Lanes if effect.view.shape.is_empty() => Holder::First,
+            Actor::Lanes => match value.and_then(|v| self.assignment.values[v].as_ref()) {
+                Some(layout) => Holder::Layout(layout.clone()),
+                None => Holder::All,
+            },
+        };
+        self.footprints.of(kernel, effect.view, holder)
     }
 
     /// The accesses that an op makes itself.
@@ -181,29 +189,35 @@ impl Pass<'_> {
                 _ => data.results.first().copied(),
             };
             let by = match effect.actor {
-                // A scalar: every lane reads it where all may, the first one writes it.
-                Actor::Lanes if effect.view.shape.is_empty() && (effect.access.writes() || is_device) => By::Leader,
-                Actor::Lanes => By::Lanes(self.owner(kernel, effect.view, value)),
+                Actor::Lanes => By::Lanes,
                 Actor::Issuer => By::Issuer,
                 Actor::Warps => By::Warps,
             };
-            let access = |reads, writes, by| Access {
+            // A scalar: every lane reads it, unless one tells the others; the first one writes it.
+            let is_scalar = effect.actor == Actor::Lanes && effect.view.shape.is_empty();
+            let is_scalar = is_scalar && !is_device && !self.allocation.meets[op];
+            let access = |reads, writes, foot| Access {
                 bytes,
+                foot: Some(foot),
                 reads,
                 writes,
                 proxy: effect.proxy,
                 by,
                 ends: Ends::of(effect.completion, writes),
             };
-            if effect.access == effects::Access::Update && by == By::Leader && !is_device {
-                // The first lane writes what all have read.
-                out.push(access(true, false, By::Lanes(None)));
+            if is_scalar && effect.access.reads() {
+                let foot = self.foot(kernel, &effect, value, true);
+                out.push(access(true, false, foot));
             }
-            out.push(access(effect.access.reads(), effect.access.writes(), by));
+            if !is_scalar || effect.access.writes() {
+                let foot = self.foot(kernel, &effect, value, false);
+                out.push(access(effect.access.reads(), effect.access.writes(), foot));
+            }
         }
         if effects::order(&data.kind) == Order::ArriveByIssuer {
             out.push(Access {
                 bytes: Bytes::PROGRESS,
+                foot: None,
                 reads: false,
                 writes: true,
                 proxy: Proxy::Generic,
@@ -236,6 +250,16 @@ impl Pass<'_> {
         stored
     }
 
+    fn fed(&self, kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
+        let mut fed = SecondaryMap::new();
+        kernel.for_each_op(&mut |op| {
+            if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind) {
+                fed[barrier.alloc] |= self.allocation.feeding.waits[op];
+            }
+        });
+        fed
+    }
+
     /// What the ops in an op's regions do, for which no barrier can be placed among them.
     fn apart(&mut self, kernel: &Kernel, op: Op) -> Rc<Apart> {
         if let Some(known) = self.apart.get(&op) {
@@ -257,9 +281,10 @@ impl Pass<'_> {
             }
             out.releases |= in_warps
                 && match effects::order(&kernel.ops[op].kind) {
-                    Order::Arrive | Order::ArriveByIssuer => true,
+                    Order::Arrive => true,
                     Order::MeetExecuting { signals, .. } => signals,
                     Order::None
+                    | Order::ArriveByIssuer
                     | Order::Meet(_)
                     | Order::Wait(_)
                     | Order::CommitStores
@@ -299,16 +324,15 @@ impl Pass<'_> {
         state.meet(group);
     }
 
-    /// Whether only this conflict counts under `unsafe_no_auto_barriers`.
-    fn need(&self, state: &State, access: &Access) -> Option<Need> {
-        if self.automatic {
-            return state.need(access);
-        }
-        if access.proxy != Proxy::Generic {
-            return None;
-        }
-        let behind_wait = state.pending.iter().filter(|old| old.end == End::Issuer);
-        behind_wait.filter_map(|old| conflict(old, access)).max()
+    /// What an access needs before it. Not `all`: only because of what a wait by one lane has ended.
+    fn need(&mut self, kernel: &Kernel, state: &State, new: &Access, all: bool) -> Option<Need> {
+        let counts = |old: &&Pending| {
+            let is_told = old.bytes.space == Space::Everything || new.proxy == Proxy::Generic;
+            all || is_told && matches!(old.end, End::Issuer { .. })
+        };
+        let mut meeting = |a: (Foot, bool), b: Foot| self.footprints.meeting(kernel, a, b);
+        let pending = state.pending.iter().filter(counts);
+        pending.filter_map(|old| conflict(old, new, &mut meeting)).max()
     }
 
     // ------------------------------------------------------------ the walk
@@ -331,8 +355,7 @@ impl Pass<'_> {
                 self.begin_apart(kernel, op, state, mode, out, loc);
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
-                // The other warps meet the one that waited.
-                self.sync(kernel, state, mode, out, Group::Warpgroup, loc);
+                state.acquire_alone();
             }
             OpKind::For { .. } | OpKind::While { .. } => {
                 self.loop_(kernel, op, state, mode);
@@ -342,8 +365,12 @@ impl Pass<'_> {
                     self.acquire(state);
                 }
             }
-            OpKind::Switch { ref arms, .. } => {
-                let arms = arms.clone();
+            OpKind::Switch { selector, ref arms } => {
+                let arm = evaluate_for(kernel, selector, self.warpgroup);
+                let arms = match arm.and_then(|n| arms.get(usize::try_from(n).ok()?)) {
+                    Some(&arm) => vec![arm],
+                    None => arms.clone(),
+                };
                 let before = state.clone();
                 for (i, arm) in arms.into_iter().enumerate() {
                     let mut inner = before.clone();
@@ -361,24 +388,18 @@ impl Pass<'_> {
                 body,
             } => {
                 let allocation = self.allocation;
-                let own: Vec<Bytes> = match allocation.reuses {
-                    true => allocs
-                        .iter()
-                        .filter_map(|a| bytes::of_smem(kernel, allocation, *a))
-                        .collect(),
-                    false => vec![],
-                };
+                let bytes = |a: &Alloc| bytes::of_smem(kernel, allocation, *a);
+                let own: Vec<Bytes> = allocs.iter().filter_map(bytes).collect();
                 self.begin_scope(kernel, &own, collective, state, mode, out, loc);
                 self.region(kernel, body, state, mode);
-                for bytes in own {
-                    state.leave(bytes);
+                if allocation.reuses {
+                    own.into_iter().for_each(|bytes| state.leave(bytes));
                 }
                 out.push(op);
             }
             OpKind::WarpMap { body, .. } => {
                 self.begin_apart(kernel, op, state, mode, out, loc);
-                let mut inner = State::new(Group::Warp);
-                inner.unfenced.clone_from(&state.unfenced);
+                let mut inner = state.warp();
                 self.region(kernel, body, &mut inner, mode);
                 state.absorb(&inner);
                 out.push(op);
@@ -387,13 +408,19 @@ impl Pass<'_> {
                 self.begin(kernel, op, state, mode, out, loc);
                 out.push(op);
                 self.order(kernel, op, state);
+                if self.allocation.meets[op] {
+                    state.meet(state.group);
+                }
             }
         }
     }
 
     /// What an op without regions needs before it, and what is pending behind it.
     fn begin(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>, loc: Loc) {
-        let accesses = self.accesses(kernel, op);
+        let accesses = match self.never_copies(kernel, op) {
+            true => [].into(),
+            false => self.accesses(kernel, op),
+        };
         for (kind, shared) in [
             (FenceKind::ProxyAsyncGlobal, false),
             (FenceKind::ProxyAsyncSharedCta, true),
@@ -409,7 +436,19 @@ impl Pass<'_> {
                 state.fence(shared);
             }
         }
-        match accesses.iter().filter_map(|access| self.need(state, access)).max() {
+        let all = self.automatic;
+        let mut need = accesses
+            .iter()
+            .filter_map(|access| self.need(kernel, state, access, all))
+            .max();
+        if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind)
+            && self.fed[barrier.alloc]
+            && state.group != Group::Warp
+            && !self.allocation.feeding.waits[op]
+        {
+            need = need.max(self.need(kernel, state, &WAITS, all));
+        }
+        match need {
             Some(Need::Group) => self.sync(kernel, state, mode, out, state.group, loc),
             Some(Need::Warp) => self.sync(kernel, state, mode, out, Group::Warp, loc),
             None => {}
@@ -418,16 +457,22 @@ impl Pass<'_> {
             state.issue_wgmma();
         }
         for access in accesses.iter() {
-            let own_words = match access.by {
-                By::Lanes(Some(owner)) => self.owner_data[owner.0 as usize].own_words,
-                By::Lanes(None) | By::Leader | By::Issuer | By::Warps | By::Somebody => false,
-            };
-            state.begin(access, own_words);
+            state.begin(access);
             let is_store = access.proxy == Proxy::Generic && access.writes;
             if is_store && self.mixed.iter().any(|mixed| mixed.overlap(&access.bytes)) {
                 state.unfence(access.bytes);
             }
         }
+    }
+
+    /// Whether an op is a copy that this warpgroup does not make.
+    fn never_copies(&self, kernel: &Kernel, op: Op) -> bool {
+        let (OpKind::CopyGmemToSmem { predicate, .. } | OpKind::CopySmemToGmem { predicate, .. }) =
+            &kernel.ops[op].kind
+        else {
+            return false;
+        };
+        predicate.is_some_and(|p| evaluate_for(kernel, p, self.warpgroup) == Some(0))
     }
 
     /// What an op does to the order of what is pending.
@@ -444,15 +489,7 @@ impl Pass<'_> {
             Order::Wait(_) => {
                 self.acquire(state);
                 if state.group != Group::Warp && !self.allocation.feeding.waits[op] {
-                    let waits = Access {
-                        bytes: Bytes::PROGRESS,
-                        reads: true,
-                        writes: false,
-                        proxy: Proxy::Generic,
-                        by: By::Warps,
-                        ends: Ends::WithTheOp,
-                    };
-                    state.begin(&waits, false);
+                    state.begin(&WAITS);
                 }
             }
             Order::CommitStores => state.commit_stores(),
@@ -486,13 +523,12 @@ impl Pass<'_> {
     fn begin_apart(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>, loc: Loc) {
         let apart = self.apart(kernel, op);
         let feeds = self.allocation.feeding.loops[op];
-        let conflicts = apart
-            .accesses
-            .iter()
-            // Who falls behind in a feeding loop hangs for ever, whoever places barriers.
-            .filter(|access| self.automatic || feeds && access.bytes == Bytes::PROGRESS)
-            .any(|access| state.need(access).is_some());
-        let releases = self.automatic && apart.releases && state.pending.iter().any(|p| !p.end.is_running());
+        // Who falls behind in a feeding loop hangs for ever, whoever places barriers.
+        let conflicts = apart.accesses.iter().any(|access| {
+            let all = self.automatic || feeds && access.bytes == Bytes::PROGRESS;
+            self.need(kernel, state, access, all).is_some()
+        });
+        let releases = self.automatic && apart.releases && state.pending.iter().any(Pending::is_told_of);
         if conflicts || releases {
             self.sync(kernel, state, mode, out, state.group, loc);
         }
@@ -509,71 +545,84 @@ impl Pass<'_> {
         out: &mut Vec<Op>,
         loc: Loc,
     ) {
-        // A scope in a loop comes after itself.
-        let is_first = !std::mem::replace(&mut self.has_scope_before, true) && self.depth == 0;
-        if state
+        // What has been started in the memory of an owner before, perhaps this scope in an earlier iteration, has to be over.
+        let (wgmmas, stores, open) = state.running_in(own);
+        if open {
+            self.place(kernel, state, mode, out, OpKind::CommitGroup, loc);
+            state.commit_stores();
+        }
+        if wgmmas {
+            self.place(kernel, state, mode, out, OpKind::WgmmaWait { n: 0, accs: vec![] }, loc);
+            state.wait_wgmma(0);
+        }
+        if stores {
+            let (n, scope) = (0, WaitScope::SmemRead);
+            self.place(kernel, state, mode, out, OpKind::WaitSmemToGmem { n, scope }, loc);
+            state.wait_stores(n, scope);
+        }
+        // Every warpgroup has to have left it; one alone meets where it touches something.
+        let is_left = state
             .left
             .iter()
-            .any(|left| own.iter().any(|bytes| bytes.overlap(left)))
-        {
-            // Everything that the memory's former owner started has to be over, in every warpgroup.
-            if state.has_open_stores() {
-                self.place(kernel, state, mode, out, OpKind::CommitGroup, loc);
-                state.commit_stores();
-            }
-            for kind in [
-                OpKind::WgmmaWait { n: 0, accs: vec![] },
-                OpKind::WaitSmemToGmem {
-                    n: 0,
-                    scope: WaitScope::SmemRead,
-                },
-                OpKind::Sync { group: Group::Block },
-            ] {
-                self.place(kernel, state, mode, out, kind, loc);
-            }
-            state.wait_wgmma(0);
-            state.wait_stores(0, WaitScope::SmemRead);
-            state.meet(Group::Block);
-            state.left.clear();
-        } else if collective && !is_first && kernel.num_warpgroups > 1 {
+            .any(|left| own.iter().any(|bytes| bytes.overlap(left)));
+        let takes_over = is_left && (self.shares_block || !self.automatic);
+        // A scope in a loop comes after itself.
+        let is_first = !std::mem::replace(&mut self.has_scope_before, true) && self.depth == 0;
+        let begins_together = collective && !is_first && self.shares_block && !ends_with_block_barrier(kernel, out);
+        if takes_over || begins_together {
             self.sync(kernel, state, mode, out, Group::Block, loc);
+        }
+        if takes_over {
+            state.left.clear();
         }
     }
 
-    /// A loop: what it leaves pending is pending when it starts again. A `while` ends with its condition.
+    /// A loop: what it leaves pending is pending when it starts again, if it does. A `while` ends with its condition.
     fn loop_(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode) {
-        let (cond, body) = match kernel.ops[op].kind {
-            OpKind::For { body, .. } => (None, body),
-            OpKind::While { cond, body, .. } => (Some(cond), body),
+        let (cond, body, (least, most)) = match kernel.ops[op].kind {
+            OpKind::For { lower, upper, body, .. } => {
+                let (from, to) = (kernel.facts(lower), kernel.facts(upper));
+                let trips = (to.lo.saturating_sub(from.hi), to.hi.saturating_sub(from.lo));
+                (None, body, trips)
+            }
+            OpKind::While { cond, body, .. } => (Some(cond), body, (0, i64::MAX)),
             _ => return,
         };
         self.depth += 1;
         if self.visited.get(&op).is_none_or(|visit| visit.entry != *state) {
             let scopes = self.has_scope_before;
-            let mut head = state.clone();
+            let entry = state.clone();
+            let mut head = entry.clone();
             let exit = loop {
                 let mut inner = head.clone();
                 if let Some(cond) = cond {
                     self.region(kernel, cond, &mut inner, Mode::Dry);
                 }
-                let exit = inner.clone();
+                let before_body = inner.clone();
                 self.region(kernel, body, &mut inner, Mode::Dry);
+                let exit = match cond {
+                    Some(_) => before_body,
+                    None if least >= 1 => inner.clone(),
+                    None if most >= 1 => entry.clone().joined(&inner),
+                    None => entry.clone(),
+                };
+                if most <= 1 {
+                    break exit;
+                }
                 self.next_iteration(&mut inner);
-                let mut next = head.clone();
-                next.join(&inner);
+                let next = head.clone().joined(&inner);
                 if next == head {
-                    break if cond.is_some() { exit } else { head.clone() };
+                    break exit;
                 }
                 head = next;
             };
             self.has_scope_before = scopes;
-            let entry = state.clone();
             self.visited.insert(op, Visit { entry, head, exit });
         }
         let visit = &self.visited[&op];
         let mut inner = visit.head.clone();
         *state = visit.exit.clone();
-        if mode == Mode::Insert {
+        if mode == Mode::Insert && most >= 1 {
             if let Some(cond) = cond {
                 self.region(kernel, cond, &mut inner, mode);
             }
@@ -586,9 +635,25 @@ impl Pass<'_> {
     /// What is pending at the end of an iteration, seen from the next one: a slice from a dynamic start may overlap with
     /// another one of its kind, unless it starts at multiples of its size.
     fn next_iteration(&self, state: &mut State) {
-        state.disown(|owner| self.owner_data[owner.0 as usize].moves);
+        state.again(|foot| self.footprints.moves(foot));
     }
 }
+
+fn ends_with_block_barrier(kernel: &Kernel, ops: &[Op]) -> bool {
+    let is_barrier = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::Sync { group: Group::Block });
+    ops.last().is_some_and(is_barrier)
+}
+
+/// A wait for an mbarrier by each warp.
+const WAITS: Access = Access {
+    bytes: Bytes::PROGRESS,
+    foot: None,
+    reads: true,
+    writes: false,
+    proxy: Proxy::Generic,
+    by: By::Warps,
+    ends: Ends::WithTheOp,
+};
 
 /// Whether the compiler places the proxy fence between ordinary stores and this access.
 fn is_fenced_here(access: &Access) -> bool {
@@ -596,31 +661,5 @@ fn is_fenced_here(access: &Access) -> bool {
         Space::Device(_) => access.proxy == Proxy::AsyncCopy,
         Space::Shared => access.proxy == Proxy::AsyncCopy && access.writes,
         Space::Peers | Space::Everything | Space::Progress => false,
-    }
-}
-
-/// Whether a view's step may be of other elements when the values in it change, and not of all others.
-fn moves(kernel: &Kernel, step: &Step) -> bool {
-    match step {
-        Step::Index(dims) => dims.iter().any(|dim| match dim {
-            DimIndex::Slice {
-                start: Index::Value(v),
-                size,
-                ..
-            } => !kernel.facts(*v).divisor.is_multiple_of(*size),
-            DimIndex::Gather(_) => true,
-            DimIndex::At(_)
-            | DimIndex::Slice {
-                start: Index::Const(_), ..
-            } => false,
-        }),
-        Step::Transpose(_)
-        | Step::Reshape(_)
-        | Step::Bitcast { .. }
-        | Step::Im2Col { .. }
-        | Step::ExpandLeadingBatch(_)
-        | Step::ExtractAlias { .. }
-        | Step::Unswizzle(_)
-        | Step::Untile(_) => false,
     }
 }

@@ -3,13 +3,15 @@
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
 //! * [`scratch`]: what passes through shared memory that no user allocated;
-//! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`] and which [`bytes`] it touches;
+//! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`], which [`bytes`] it touches, and from
+//!   which lanes ([`footprint`]);
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
 //! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
 pub mod allocate;
 pub mod bytes;
 pub mod feeding_loops;
+pub mod footprint;
 pub mod insert_barriers;
 pub mod pending;
 pub mod scratch;

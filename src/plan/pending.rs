@@ -6,15 +6,15 @@
 //!
 //! | how an access ends | who knows | until |
 //! |---|---|---|
-//! | lanes load or store | each lane its own part; other lanes of the warp behind a barrier of the warp, as `stmatrix` and `ldmatrix` pass words between lanes | the group's barrier |
-//! | one lane stores a scalar | that lane | the group's barrier |
+//! | lanes load or store | each lane its own part; other lanes of its warp behind a barrier of the warp | the group's barrier |
 //! | wgmma reads its operands | nobody, until a wait covers its group; then each warp that waited | a barrier behind the wait |
-//! | a bulk store reads, writes | nobody, until a wait covers its group; then the lane that issued it | a barrier behind the wait |
+//! | a bulk store reads, writes | nobody, until a wait covers its group; then the lane that issued it, its warp behind a barrier of the warp | a barrier behind the wait |
 //! | a bulk load writes | whoever waits for its mbarrier: every lane of the group that waits | – |
 //! | anything in a warp region | some warp, even behind barriers of that warp | the warpgroup's barrier |
 //!
 //! What nobody has waited for is no business of barriers: the wait is the user's to write.
 use super::bytes::{Bytes, Space};
+use super::footprint::{Foot, Meeting};
 use crate::kernel_ir::effects::{Completion, Proxy};
 use crate::kernel_ir::{Group, WaitScope};
 
@@ -23,14 +23,12 @@ const MAX_PENDING: usize = 64;
 /// More younger groups are not told apart.
 const MANY: u32 = 8;
 
-/// Lanes that touch the same elements of the same view in the same layout: see [`super::insert_barriers`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Owner(pub u32);
-
 /// An access that an op is about to make.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Access {
     pub bytes: Bytes,
+    /// Who touches what of them, if that is known.
+    pub foot: Option<Foot>,
     pub reads: bool,
     pub writes: bool,
     pub proxy: Proxy,
@@ -41,9 +39,8 @@ pub struct Access {
 /// Who begins an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    Lanes(Option<Owner>),
-    /// The first lane of the group.
-    Leader,
+    /// Lanes, each its own elements.
+    Lanes,
     /// The lane that issues copies for the group.
     Issuer,
     /// Each warp.
@@ -79,6 +76,9 @@ impl Ends {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pending {
     pub bytes: Bytes,
+    foot: Option<Foot>,
+    /// Its foot is that of an earlier iteration, which may be elsewhere in this one.
+    again: bool,
     reads: bool,
     writes: bool,
     generic: bool,
@@ -86,22 +86,29 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Whether it is over, and somebody who is told that the group is done relies on that.
+    pub fn is_told_of(&self) -> bool {
+        let data = match self.bytes.space {
+            Space::Device(_) => self.writes,
+            Space::Shared | Space::Peers | Space::Everything | Space::Progress => true,
+        };
+        data && !self.end.is_running()
+    }
+
     /// Whether whatever conflicts with `other` conflicts with this.
     fn covers(&self, other: &Pending) -> bool {
-        let nobodys = End::Lanes {
-            owner: None,
-            warp: false,
-        };
-        let end = match other.end {
-            End::Lanes { .. } | End::Leader if self.end == nobodys => nobodys,
-            end => end,
+        let ends = match (self.end, other.end) {
+            (End::Lanes { met: a }, End::Lanes { met: b }) | (End::Issuer { met: a }, End::Issuer { met: b }) => {
+                !a || b
+            }
+            (a, b) => a.is_like(b) && a.join(b) == a,
         };
         self.bytes.covers(&other.bytes)
+            && (self.foot.is_none() || self.foot == other.foot && (self.again || !other.again))
             && (self.reads || !other.reads)
             && (self.writes || !other.writes)
             && self.generic == other.generic
-            && self.end.is_like(end)
-            && self.end.join(end) == self.end
+            && ends
     }
 }
 
@@ -120,14 +127,15 @@ pub enum End {
         open: bool,
         younger: Younger,
     },
-    /// Each lane its own part. `warp`: the others of its warp, too.
+    /// Each lane its own part. `met`: the others of its warp, too.
     Lanes {
-        owner: Option<Owner>,
-        warp: bool,
+        met: bool,
     },
-    Leader,
+    /// The lane that issued it. `met`: the others of its warp, too.
+    Issuer {
+        met: bool,
+    },
     Warps,
-    Issuer,
     /// Some warp of a warp region that is over.
     Somebody,
     /// The executing warp; others don't.
@@ -239,22 +247,31 @@ pub enum Need {
     Group,
 }
 
-/// The one rule: what `new` needs before it because of `old`.
-pub fn conflict(old: &Pending, new: &Access) -> Option<Need> {
+/// The one rule: what `new` needs before it because of `old`. `meeting`: of an earlier foot (of an earlier iteration?) and a later one.
+pub fn conflict(old: &Pending, new: &Access, meeting: &mut impl FnMut((Foot, bool), Foot) -> Meeting) -> Option<Need> {
     if !(old.writes || new.writes) || !old.bytes.overlap(&new.bytes) {
         return None;
     }
-    match (old.end, new.by) {
-        (End::Wgmma { .. } | End::Store { .. } | End::Warp, _) => None,
-        (End::Lanes { owner: Some(a), warp }, By::Lanes(Some(b))) if a == b => (!warp).then_some(Need::Warp),
-        (End::Leader, By::Leader) | (End::Issuer, By::Issuer) => None,
+    let met = match (old.end, new.by) {
+        (End::Wgmma { .. } | End::Store { .. } | End::Warp, _) => return None,
         // What units read of shared memory is committed by the user, which is a barrier.
-        (End::Lanes { .. } | End::Leader, By::Issuer | By::Warps)
+        (End::Lanes { .. }, By::Issuer | By::Warps)
             if !new.writes && new.proxy != Proxy::Generic && new.bytes.space == Space::Shared =>
         {
-            None
+            return None;
         }
-        (End::Lanes { .. } | End::Leader | End::Warps | End::Issuer | End::Somebody, _) => Some(Need::Group),
+        (End::Issuer { .. }, By::Issuer) => return None,
+        (End::Lanes { met } | End::Issuer { met }, By::Lanes | By::Issuer) => Some(met),
+        (End::Lanes { .. } | End::Issuer { .. } | End::Warps | End::Somebody, _) => None,
+    };
+    let place = match (old.foot, new.foot) {
+        (Some(a), Some(b)) => meeting((a, old.again), b),
+        (None, _) | (_, None) => Meeting::Anywhere,
+    };
+    match (place, met) {
+        (Meeting::Nowhere, _) | (Meeting::Lane, Some(_)) | (Meeting::Warp, Some(true)) => None,
+        (Meeting::Warp, Some(false)) => Some(Need::Warp),
+        (Meeting::Anywhere, Some(_)) | (_, None) => Some(Need::Group),
     }
 }
 
@@ -282,7 +299,8 @@ impl State {
 
     fn add(&mut self, new: Pending) {
         let same = |p: &&mut Pending| {
-            (p.bytes, p.reads, p.writes, p.generic) == (new.bytes, new.reads, new.writes, new.generic)
+            (p.bytes, p.foot, p.again) == (new.bytes, new.foot, new.again)
+                && (p.reads, p.writes, p.generic) == (new.reads, new.writes, new.generic)
                 && p.end.is_like(new.end)
         };
         if self.pending.iter().any(|old| old.covers(&new)) {
@@ -304,10 +322,8 @@ impl State {
         let mut coarse: Vec<Pending> = vec![];
         for p in &self.pending {
             let end = match p.end {
-                End::Lanes { .. } | End::Leader => End::Lanes {
-                    owner: None,
-                    warp: false,
-                },
+                End::Lanes { met: _ } => End::Lanes { met: false },
+                End::Issuer { met: _ } => End::Issuer { met: false },
                 end => end,
             };
             match coarse
@@ -320,10 +336,15 @@ impl State {
                     c.writes |= p.writes;
                     c.end = c.end.join(end);
                 }
-                None => coarse.push(Pending { end, ..*p }),
+                None => coarse.push(Pending { end, foot: None, ..*p }),
             }
         }
         self.pending = coarse;
+    }
+
+    pub fn joined(mut self, other: &State) -> State {
+        self.join(other);
+        self
     }
 
     pub fn join(&mut self, other: &State) {
@@ -355,13 +376,8 @@ impl State {
         }
     }
 
-    /// What `new` needs before it.
-    pub fn need(&self, new: &Access) -> Option<Need> {
-        self.pending.iter().filter_map(|old| conflict(old, new)).max()
-    }
-
-    /// `access` has been made, or begun. `warp`: lanes keep to their own words.
-    pub fn begin(&mut self, access: &Access, own_words: bool) {
+    /// `access` has been made, or begun.
+    pub fn begin(&mut self, access: &Access) {
         let end = match (access.ends, access.by) {
             (Ends::Barrier, _) => return,
             (Ends::Wgmma, _) => End::Wgmma { younger: Younger::NONE },
@@ -371,14 +387,15 @@ impl State {
                 open: true,
                 younger: Younger::NONE,
             },
-            (Ends::WithTheOp, By::Lanes(owner)) => End::Lanes { owner, warp: own_words },
-            (Ends::WithTheOp, By::Leader) => End::Leader,
-            (Ends::WithTheOp, By::Issuer) => End::Issuer,
+            (Ends::WithTheOp, By::Lanes) => End::Lanes { met: false },
+            (Ends::WithTheOp, By::Issuer) => End::Issuer { met: false },
             (Ends::WithTheOp, By::Warps) => End::Warps,
             (Ends::WithTheOp, By::Somebody) => End::Somebody,
         };
         self.add(Pending {
             bytes: access.bytes,
+            foot: access.foot,
+            again: false,
             reads: access.reads,
             writes: access.writes,
             generic: access.proxy == Proxy::Generic,
@@ -424,25 +441,26 @@ impl State {
         });
     }
 
-    /// Every lane waits for the groups that it has committed.
+    /// Every lane waits for the groups that it has committed. In a warp region, those may be copies from before it, or not.
     pub fn wait_stores(&mut self, n: u32, scope: WaitScope) {
         let group = self.group;
         self.wait(|end| match end {
+            End::Store { written: true, .. } if scope == WaitScope::SmemRead => (None, Some(end)),
+            End::Store { issued, .. } if issued != group => (Some(End::Somebody), Some(end)),
             End::Store {
                 written,
                 issued,
                 open: false,
                 younger,
-            } if scope == WaitScope::Complete || !written => {
+            } => {
                 let (some, left) = younger.wait(n);
-                let ended = if issued == group { End::Issuer } else { End::Somebody };
                 let left = left.map(|younger| End::Store {
                     written,
                     issued,
                     open: false,
                     younger,
                 });
-                (some.then_some(ended), left)
+                (some.then_some(End::Issuer { met: false }), left)
             }
             end => (None, Some(end)),
         });
@@ -453,7 +471,8 @@ impl State {
         match (self.group, group) {
             (Group::Warp, _) => self.end(|end| (!end.is_running()).then_some(End::Warp)),
             (Group::Warpgroup | Group::Block, Group::Warp) => self.end(|end| match end {
-                End::Lanes { owner, warp: false } => Some(End::Lanes { owner, warp: true }),
+                End::Lanes { met: false } => Some(End::Lanes { met: true }),
+                End::Issuer { met: false } => Some(End::Issuer { met: true }),
                 _ => None,
             }),
             (Group::Warpgroup | Group::Block, Group::Warpgroup | Group::Block) => {
@@ -466,18 +485,25 @@ impl State {
         }
     }
 
-    /// Owners that `lost` names own nothing from here on.
-    pub fn disown(&mut self, lost: impl Fn(Owner) -> bool) {
-        self.end(|end| match end {
-            End::Lanes {
-                owner: Some(owner),
-                warp: _,
-            } if lost(owner) => Some(End::Lanes {
-                owner: None,
-                warp: false,
-            }),
-            _ => None,
-        });
+    /// Another iteration begins: what `moves` is elsewhere from here on.
+    pub fn again(&mut self, moves: impl Fn(Foot) -> bool) {
+        let moved = |p: &Pending| !p.again && p.foot.is_some_and(&moves);
+        if self.pending.iter().any(moved) {
+            for p in std::mem::take(&mut self.pending) {
+                let again = p.again || moved(&p);
+                self.add(Pending { again, ..p });
+            }
+        }
+    }
+
+    /// A warp region begins: its warps may wait for what runs.
+    pub fn warp(&self) -> State {
+        let mut region = State::new(Group::Warp);
+        region
+            .pending
+            .extend(self.pending.iter().filter(|p| p.end.is_running()));
+        region.unfenced.clone_from(&self.unfenced);
+        region
     }
 
     /// A warp region is over: what happened in it is some warp's.
@@ -494,22 +520,35 @@ impl State {
         }
     }
 
-    /// In a warp region: the warp has been told of accesses by others.
+    /// In a warp region, the warp has been told of accesses by others; in a feeding loop, the issuing lane has.
     pub fn acquire_alone(&mut self) {
         self.add(Pending {
             bytes: Bytes::EVERYTHING,
+            foot: None,
+            again: false,
             reads: false,
             writes: true,
             generic: true,
-            end: End::Warp,
+            end: match self.group {
+                Group::Warp => End::Warp,
+                Group::Warpgroup | Group::Block => End::Issuer { met: false },
+            },
         });
     }
 
-    /// Whether stores have begun whose group is not committed.
-    pub fn has_open_stores(&self) -> bool {
-        self.pending
+    /// What runs on in these bytes: whether wgmmas do, bulk stores, bulk stores whose group is not committed.
+    pub fn running_in(&self, bytes: &[Bytes]) -> (bool, bool, bool) {
+        let (mut wgmmas, mut stores, mut open_) = (false, false, false);
+        for p in self
+            .pending
             .iter()
-            .any(|p| matches!(p.end, End::Store { open: true, .. }))
+            .filter(|p| bytes.iter().any(|b| b.overlap(&p.bytes)))
+        {
+            wgmmas |= matches!(p.end, End::Wgmma { .. });
+            stores |= matches!(p.end, End::Store { .. });
+            open_ |= matches!(p.end, End::Store { open: true, .. });
+        }
+        (wgmmas, stores, open_)
     }
 
     /// A wait: what ended, and what is left.

@@ -7,10 +7,11 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{Group, Kernel, Op, OpKind, Place, Region, Value};
+use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Value};
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
+use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 
 /// Bytes for each warpgroup that relayouts and reductions may ask for, the best first: with less they take more passes.
@@ -26,6 +27,8 @@ pub struct Exchanges {
     pub relayouts: FxHashMap<Op, RelayoutPlan>,
     /// Of the shape ops.
     pub movements: FxHashMap<Op, Movement>,
+    /// Ops that pass something through scratch.
+    pub meets: SecondaryMap<Op, bool>,
     /// Scratch of each warpgroup.
     pub bytes: u32,
 }
@@ -54,7 +57,10 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment, limits: allocate::Limi
         let exchanges = run(kernel, assignment, budgets.next().unwrap_or(0))?;
         match (allocate::run(kernel, exchanges.bytes, limits), budgets.peek()) {
             (Err(_), Some(&less)) if u64::from(exchanges.bytes) > less => {}
-            (done, _) => return Ok((exchanges, done?)),
+            (done, _) => {
+                let meets = exchanges.meets.clone();
+                return Ok((exchanges, Allocation { meets, ..done? }));
+            }
         }
     }
 }
@@ -78,6 +84,12 @@ impl Planner<'_> {
                 .op(op, self.budget / parts)
                 .map_err(|e| e.at(self.kernel.ops[op].loc))?;
             self.need = self.need.max(need.saturating_mul(parts));
+            // Nothing is made of nothing without a trip.
+            let mut is_empty = false;
+            for_each_value(&self.kernel.ops[op].kind, &mut |v| {
+                is_empty |= self.kernel.ty(v).shape().contains(&0)
+            });
+            self.out.meets[op] = need > 0 && !is_empty;
             let mut regions = vec![];
             for_each_region(&self.kernel.ops[op].kind, &mut |r| regions.push(r));
             for r in regions {
@@ -137,13 +149,12 @@ impl Planner<'_> {
                 }
             }
             OpKind::Load { src } | OpKind::Swap { dst: src, .. } if is_scalar(data.results[0]) => {
-                let is_shared = kernel.allocs[src.alloc].is_smem() && src.place == Place::Here;
-                // What a loop polls, one thread loads for all.
-                let is_told = self.polling.looks[op].is_some() || !is_shared;
-                if !is_told || kernel.is_input(src.alloc) {
-                    0
-                } else {
+                // What a loop polls, and what others may write meanwhile, one thread loads for all: one load counts.
+                let is_told = self.polling.looks[op].is_some() || kernel.allocs[src.alloc].is_gmem();
+                if is_told && !kernel.is_input(src.alloc) {
                     TOLD
+                } else {
+                    0
                 }
             }
             OpKind::SemaphoreRead { .. } | OpKind::BarrierTest { .. } => TOLD,

@@ -29,14 +29,18 @@ pub struct Footprint {
     pub alloc: Alloc,
     pub space: Space,
     ranges: Ranges,
-    /// The view with all its indices, if they are numbers.
-    view: Option<SmemView>,
+    /// The view, for each place where it may be; none if nothing is known of it.
+    views: Vec<SmemView>,
+    /// Where the allocation begins: what the views' own offsets count from.
+    origin: u64,
     /// Bytes move within their 128-byte line.
     swizzled: bool,
     /// Two views with equal patterns are the same bytes in the same order, or disjoint.
     pattern: Vec<i64>,
 }
 
+/// A view that may be at more places than these is taken as a whole.
+const MAX_VIEWS: usize = 64;
 /// More runs of bytes than these are taken for everything between the first and the last.
 const MAX_RUNS: u64 = 4096;
 
@@ -128,22 +132,26 @@ impl Bytes {
             return;
         }
         let print = self.get(foot);
-        let (Some(view), Some(layout)) = (&print.view, &assignment.values[value]) else {
+        let Some(layout) = &assignment.values[value] else {
             return;
         };
-        let fits = layout.shape() == view.shape().as_slice() && !layout.is_constant_somewhere();
-        if !fits || layout.group() != register_layout::Group::Warpgroup {
+        let fits = |view: &SmemView| layout.shape() == view.shape().as_slice();
+        let is_known = !print.views.is_empty() && print.views.iter().all(fits) && !layout.is_constant_somewhere();
+        if !is_known || layout.group() != register_layout::Group::Warpgroup {
             return;
         }
-        let origin = print.origin(view);
-        let size = u64::from(view.bits / 8);
         let mut index = vec![0; layout.rank()];
         let mut parts: PerWarp = Default::default();
         for thread in 0..layout.group().threads() {
             let part = &mut parts[thread as usize / 32];
-            for slot in 0..layout.slots() {
+            for (view, slot) in print
+                .views
+                .iter()
+                .flat_map(|v| (0..layout.slots()).map(move |s| (v, s)))
+            {
                 if layout.write_element(thread, slot, &mut index) {
-                    let at = origin + view.linear_bits(&index, &|_| 0) / 8;
+                    let size = u64::from(view.bits / 8);
+                    let at = print.origin + view.linear_bits(&index, &|_| 0) / 8;
                     match part.last_mut() {
                         Some(last) if last.1 == at => last.1 = at + size,
                         _ => part.push((at, at + size)),
@@ -159,12 +167,6 @@ impl Bytes {
 }
 
 impl Footprint {
-    /// Where the allocation begins: what the view's own offsets count from.
-    fn origin(&self, view: &SmemView) -> u64 {
-        let first = runs(view, &[]).first().map_or(0, |r| r.0);
-        self.ranges.first().map_or(0, |r| r.0) - first
-    }
-
     pub fn text(&self, kernel: &Kernel) -> String {
         let (start, end) = match (self.ranges.first(), self.ranges.last()) {
             (Some(first), Some(last)) => (first.0, last.1),
@@ -189,9 +191,9 @@ impl Footprint {
     }
 }
 
-/// Whether each element of an array in this layout is one lane's, and no byte is shared by two elements.
-pub fn has_owners(layout: &RegisterLayout, bits: u32) -> bool {
-    bits >= 8 && layout.replicated_bits() == 0 && !layout.is_constant_somewhere()
+/// Whether each element of an array in this layout is one lane's.
+pub fn has_owners(layout: &RegisterLayout) -> bool {
+    layout.replicated_bits() == 0 && !layout.is_constant_somewhere()
 }
 
 fn meet(a: &[(u64, u64)], b: &[(u64, u64)], lines: bool) -> bool {
@@ -299,6 +301,10 @@ struct Walker<'a> {
     hidden: Vec<ViewDim>,
     exact: bool,
     pattern: Vec<i64>,
+    /// Which of the possible positions to take, as one number; none: all of them.
+    choice: Option<u64>,
+    /// The combinations of positions met so far.
+    ways: u64,
 }
 
 impl Walker<'_> {
@@ -313,7 +319,18 @@ impl Walker<'_> {
                     let facts = self.kernel.facts(v);
                     let lo = (facts.lo.max(0) as u64).min(last);
                     let hi = (facts.hi.max(0) as u64).clamp(lo, last);
-                    (lo, hi - lo + 1)
+                    let step = facts.divisor.max(1);
+                    let first = lo.next_multiple_of(step).min(hi);
+                    let places = (hi - first) / step + 1;
+                    self.ways = self.ways.saturating_mul(places);
+                    match &mut self.choice {
+                        None => (lo, hi - lo + 1),
+                        Some(choice) => {
+                            let place = *choice % places;
+                            *choice /= places;
+                            (first + place * step, 1)
+                        }
+                    }
                 }
             },
         }
@@ -465,36 +482,52 @@ fn footprint(
         origin,
         origin + (data.shape.iter().product::<u64>() * u64::from(bits)).div_ceil(8),
     )];
-    let mut walker = Walker {
-        kernel,
-        scalars,
-        hidden: vec![],
-        exact: true,
-        pattern: vec![],
-    };
     let swizzled = whole.as_ref().is_some_and(|v| !v.swizzle.is_none());
-    let mut view = whole;
-    let mut known = view.clone();
-    for step in &r.steps {
-        view = view.and_then(|v| walker.step(v, step));
-        if view.is_some() {
-            known = view.clone();
+    let mut walk = |choice: Option<u64>| {
+        let mut walker = Walker {
+            kernel,
+            scalars: &mut *scalars,
+            hidden: vec![],
+            exact: true,
+            pattern: vec![],
+            choice,
+            ways: 1,
+        };
+        let mut view = whole.clone();
+        let mut known = view.clone();
+        for step in &r.steps {
+            view = view.and_then(|v| walker.step(v, step));
+            if view.is_some() {
+                known = view.clone();
+            }
         }
-    }
+        let exact = walker.exact && walker.hidden.is_empty();
+        let view = view.filter(|v| exact && v.bits >= 8 && v.dynamic.is_empty());
+        (view, known, walker.hidden, walker.pattern, walker.ways)
+    };
+    let (view, known, hidden, pattern, ways) = walk(None);
+    let views: Vec<SmemView> = match view {
+        Some(view) => vec![view],
+        None if ways > 1 && ways <= MAX_VIEWS as u64 => {
+            let views: Option<Vec<SmemView>> = (0..ways).map(|choice| walk(Some(choice)).0).collect();
+            views.unwrap_or_default()
+        }
+        None => vec![],
+    };
     let ranges = known.map_or(everything, |v| {
-        let mut ranges = runs(&v, &walker.hidden);
+        let mut ranges = runs(&v, &hidden);
         for range in &mut ranges {
             *range = (range.0 + origin, range.1 + origin);
         }
         ranges
     });
-    let exact = walker.exact && walker.hidden.is_empty();
     Footprint {
         alloc: r.alloc,
         space,
         ranges,
-        view: view.filter(|v| exact && v.bits >= 8 && v.dynamic.is_empty()),
+        views,
+        origin,
         swizzled,
-        pattern: walker.pattern,
+        pattern,
     }
 }

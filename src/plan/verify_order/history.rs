@@ -626,23 +626,19 @@ impl<'a> History<'a> {
         if !demanded {
             return None;
         }
-        let pairs: Vec<(usize, usize)> = (0..4)
+        let mut pairs: Vec<(usize, usize)> = (0..4)
             .flat_map(|a| (0..4).map(move |b| (a, b)))
             .filter(|&(a, b)| old.actor.warps >> a & 1 == 1 && actor.warps >> b & 1 == 1)
             .collect();
-        let generic = !old.what.is_asynchronous() && !what.is_asynchronous();
-        let mut late: Vec<(usize, usize)> = pairs
-            .iter()
-            .copied()
-            .filter(|&(a, b)| old.behind[a] >> b & 1 == 0)
-            .collect();
-        if generic && !late.is_empty() {
-            late = self.owners_meet(i, what, foot, value, late);
+        let unannounced = what.is_asynchronous() && old.what.writes() && !old.what.is_asynchronous();
+        let is_late = |old: &Access, &(a, b): &(usize, usize)| old.behind[a] >> b & 1 == 0;
+        let is_unfenced = |old: &Access, &(a, b): &(usize, usize)| unannounced && old.fenced[a] >> b & 1 == 0;
+        if pairs.iter().any(|pair| is_late(old, pair) || is_unfenced(old, pair)) {
+            pairs = self.owners_meet(i, what, foot, value, pairs);
         }
         let old = &self.accesses[i];
-        let unannounced = what.is_asynchronous() && old.what.writes() && !old.what.is_asynchronous();
         let users_fence = !reused && matches!(what, What::StoreRead | What::MmaRead);
-        if let Some((a, b)) = late.first() {
+        if let Some((a, b)) = pairs.iter().find(|pair| is_late(old, pair)) {
             let who = if old.what.is_asynchronous() {
                 let waiters = old.behind.iter().fold(0, |all, set| all | set);
                 format!(
@@ -660,8 +656,7 @@ impl<'a> History<'a> {
             return Some((fault, Missing::Barrier, who));
         }
         if unannounced && self.automatic {
-            let lacks = pairs.iter().any(|&(a, b)| old.fenced[a] >> b & 1 == 0);
-            if lacks {
+            if pairs.iter().any(|pair| is_unfenced(old, pair)) {
                 // JAX has an op that announces to tensor cores and bulk stores what they read, and no other.
                 let fault = if space == Space::Shared && users_fence {
                     Fault::User
@@ -692,23 +687,24 @@ impl<'a> History<'a> {
         pairs: Vec<(usize, usize)>,
     ) -> Vec<(usize, usize)> {
         let (old_foot, old_value) = (self.accesses[i].foot, self.accesses[i].value);
-        let layouts = (
-            old_value.and_then(|v| self.layout(old_foot, v)),
-            value.and_then(|v| self.layout(foot, v)),
+        // Of several copies of an element one is stored, by a warp that holds it.
+        let part_of = |what: What, foot: Foot, value: Option<Value>| match what {
+            What::Read => value,
+            _ => value.filter(|_| self.has_bytes(foot)),
+        };
+        let (x, y) = (
+            part_of(self.accesses[i].what, old_foot, old_value),
+            part_of(what, foot, value),
         );
-        if let (Some(x), Some(y)) = layouts
+        let layout = |v: Option<Value>| v.and_then(|v| self.assignment.values[v].as_ref());
+        if let (Some(a), Some(b)) = (layout(x), layout(y))
             && self.bytes.same_pattern(old_foot, foot)
-            && self.assignment.values[x] == self.assignment.values[y]
+            && self.has_bytes(foot)
+            && a == b
+            && has_owners(a)
         {
             return vec![];
         }
-        // Who reads is known of copies of an element, too; which copy is stored is not.
-        let x = if self.accesses[i].what == What::Read {
-            old_value
-        } else {
-            layouts.0
-        };
-        let y = if what == What::Read { value } else { layouts.1 };
         let (bytes, assignment) = (&mut self.bytes, self.assignment);
         pairs
             .into_iter()
@@ -716,19 +712,17 @@ impl<'a> History<'a> {
             .collect()
     }
 
-    /// The value, if each of its elements is one lane's.
-    fn layout(&self, foot: Foot, value: Value) -> Option<Value> {
-        let bits = match &self.kernel.allocs[self.bytes.get(foot).alloc].kind {
-            AllocKind::Smem { dtype, .. } | AllocKind::Gmem { dtype, .. } => dtype.bits(),
+    /// Whether elements share no byte.
+    fn has_bytes(&self, foot: Foot) -> bool {
+        match &self.kernel.allocs[self.bytes.get(foot).alloc].kind {
+            AllocKind::Smem { dtype, .. } | AllocKind::Gmem { dtype, .. } => dtype.bits() >= 8,
             AllocKind::SmemUnion
             | AllocKind::Tmem { .. }
             | AllocKind::TmemUnion
             | AllocKind::Barrier { .. }
             | AllocKind::Semaphore { .. }
-            | AllocKind::Register { .. } => return None,
-        };
-        let layout = self.assignment.values[value].as_ref()?;
-        has_owners(layout, bits).then_some(value)
+            | AllocKind::Register { .. } => false,
+        }
     }
 
     // ------------------------------------------------------------ words

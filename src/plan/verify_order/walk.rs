@@ -358,7 +358,7 @@ impl Walk<'_> {
         let foot = self.foot(op, 0, r);
         if !self.is_scalar(result) {
             self.history.touch(op, actor, What::Read, foot, Some(result));
-        } else if is_gmem {
+        } else if is_gmem || self.allocation.meets[op] {
             // One lane reads and tells the others.
             self.history.touch(op, actor.leader(), What::Read, foot, None);
             self.meet(op, actor);
@@ -423,7 +423,12 @@ impl Walk<'_> {
             | OpKind::Relayout { .. }
             | OpKind::AccInit { .. }
             | OpKind::AccRead { .. }
-            | OpKind::Mma { .. } => self.scalars.op(kernel, op),
+            | OpKind::Mma { .. } => {
+                self.scalars.op(kernel, op);
+                if self.allocation.meets[op] {
+                    self.meet(op, actor);
+                }
+            }
             OpKind::Load { src } => {
                 self.load(op, actor, src, data.results[0]);
                 self.forget_results(op);

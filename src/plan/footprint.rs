@@ -1,0 +1,390 @@
+//! Which lane touches which element: whether two accesses to an allocation meet, and where.
+//!
+//! Ranges of bytes ([`super::bytes`]) say which accesses cannot meet at all; of those that may, a [`Foot`] has the view and who
+//! holds its elements, and [`Footprints::meeting`] compares two of them element by element. Indices that are no numbers stand for all that
+//! they may be, so that what is found is never too little: two positions in one dimension count as the same unless their ranges
+//! are apart, and so do two slices that begin at multiples of their common size.
+use crate::dtype::DType;
+use crate::kernel_ir::{DimIndex, Elem, Index, Kernel, RefUse, Step};
+use crate::layout::register_layout::{Group, RegisterLayout};
+use rustc_hash::FxHashMap;
+
+/// A view, and who holds its elements.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Foot(u32);
+
+/// Who touches the elements of a view.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Holder {
+    /// The lanes that hold each of them.
+    Layout(RegisterLayout),
+    /// The group's first lane.
+    First,
+    /// The lane of the first warp that issues copies.
+    Issuer,
+    /// Any lane, every lane, a unit.
+    All,
+}
+
+/// Where two accesses meet, at most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Meeting {
+    Nowhere,
+    /// What both touch, one lane touches.
+    Lane,
+    /// What both touch, lanes of one warp touch.
+    Warp,
+    Anywhere,
+}
+
+/// Larger views are compared as a whole.
+const MAX_ELEMENTS: u64 = 1 << 15;
+
+struct Data {
+    view: RefUse,
+    holder: Holder,
+    /// Another iteration of a loop may mean other elements, some of them the same as before.
+    moves: bool,
+    /// No other lane of the warp handles the words of a lane: no `stmatrix`, no `ldmatrix`.
+    own_words: bool,
+    /// Each element is one lane's.
+    exclusive: bool,
+}
+
+#[derive(Default)]
+pub struct Footprints {
+    feet: Vec<Data>,
+    numbers: FxHashMap<(RefUse, Holder), Foot>,
+    meetings: FxHashMap<(Foot, Foot), Meeting>,
+}
+
+impl Footprints {
+    pub fn of(&mut self, kernel: &Kernel, view: &RefUse, holder: Holder) -> Foot {
+        // Narrow elements share bytes, and may travel in another layout.
+        let bits = whole_bytes(view.elem);
+        let holder = match holder {
+            Holder::Layout(layout)
+                if bits.is_none()
+                    || layout.is_constant_somewhere()
+                    || layout.group() != Group::Warpgroup
+                    || layout.shape() != view.shape.as_slice() =>
+            {
+                Holder::All
+            }
+            holder => holder,
+        };
+        let key = (view.clone(), holder);
+        if let Some(foot) = self.numbers.get(&key) {
+            return *foot;
+        }
+        let holder = key.1.clone();
+        let foot = Foot(self.feet.len() as u32);
+        self.feet.push(Data {
+            moves: view.steps.iter().any(|step| moves(kernel, step)),
+            own_words: !matches!(holder, Holder::Layout(_)) || !kernel.allocs[view.alloc].is_smem() || bits > Some(32),
+            exclusive: match &holder {
+                Holder::Layout(layout) => layout.replicated_bits() == 0,
+                Holder::First | Holder::Issuer => true,
+                Holder::All => false,
+            },
+            view: view.clone(),
+            holder,
+        });
+        self.numbers.insert(key, foot);
+        foot
+    }
+
+    /// Whether another iteration of a loop may mean other elements.
+    pub fn moves(&self, foot: Foot) -> bool {
+        self.feet[foot.0 as usize].moves
+    }
+
+    /// Where an access with the foot `a` and a later one with the foot `b` meet. `again`: `a` was in an earlier iteration.
+    pub fn meeting(&mut self, kernel: &Kernel, (a, again): (Foot, bool), b: Foot) -> Meeting {
+        let (x, y) = (&self.feet[a.0 as usize], &self.feet[b.0 as usize]);
+        let meeting = if a == b && x.exclusive && !again {
+            Meeting::Lane
+        } else {
+            *self.meetings.entry((a, b)).or_insert_with(|| meet(kernel, x, y))
+        };
+        match meeting {
+            Meeting::Lane if !(x.own_words && y.own_words) => Meeting::Warp,
+            meeting => meeting,
+        }
+    }
+}
+
+/// Whether a view's step may be of other elements when the values in it change, and not of all others.
+fn moves(kernel: &Kernel, step: &Step) -> bool {
+    match step {
+        Step::Index(dims) => dims.iter().any(|dim| match dim {
+            DimIndex::Slice {
+                start: Index::Value(v),
+                size,
+                ..
+            } => !kernel.facts(*v).divisor.is_multiple_of(*size),
+            DimIndex::Gather(_) => true,
+            DimIndex::At(_)
+            | DimIndex::Slice {
+                start: Index::Const(_), ..
+            } => false,
+        }),
+        Step::Transpose(_)
+        | Step::Reshape(_)
+        | Step::Bitcast { .. }
+        | Step::Im2Col { .. }
+        | Step::ExpandLeadingBatch(_)
+        | Step::ExtractAlias { .. }
+        | Step::Unswizzle(_)
+        | Step::Untile(_) => false,
+    }
+}
+
+/// What a view takes of one dimension of its allocation.
+#[derive(Clone, Copy)]
+struct Part {
+    /// The least and the greatest position at which it may begin, and what the distances are a multiple of.
+    lo: u64,
+    hi: u64,
+    step: u64,
+    size: u64,
+    stride: u64,
+    /// The dimension is gone behind it.
+    dropped: bool,
+}
+
+impl Part {
+    fn of(kernel: &Kernel, index: &DimIndex, extent: u64) -> Option<Part> {
+        let (start, size, stride, dropped) = match index {
+            DimIndex::At(i) => (*i, 1, 1, true),
+            DimIndex::Slice { start, size, stride } => (*start, *size, *stride, false),
+            DimIndex::Gather(_) => return None,
+        };
+        let clamp = |x: i64| (x.max(0) as u64).min(extent.saturating_sub(1));
+        let (lo, hi, step) = match start {
+            Index::Const(c) => (clamp(c), clamp(c), 1),
+            Index::Value(v) => {
+                let facts = kernel.facts(v);
+                let (lo, hi) = (clamp(facts.lo), clamp(facts.hi.max(facts.lo)));
+                // From the least multiple on.
+                let step = facts.divisor.max(1);
+                (lo.next_multiple_of(step).min(hi), hi, step)
+            }
+        };
+        Some(Part {
+            lo,
+            hi,
+            step,
+            size,
+            stride,
+            dropped,
+        })
+    }
+
+    /// One behind the last position that it may take.
+    fn end(&self) -> u64 {
+        self.hi + self.size.saturating_sub(1) * self.stride + 1
+    }
+    fn is_fixed(&self) -> bool {
+        self.lo == self.hi
+    }
+    /// Whether it begins at a multiple of its size.
+    fn is_aligned(&self) -> bool {
+        let size = self.size.max(1);
+        self.stride == 1 && (if self.is_fixed() { self.lo } else { self.step }).is_multiple_of(size)
+    }
+    fn starts(&self) -> impl Iterator<Item = u64> + use<> {
+        (self.lo..=self.hi).step_by(self.step as usize)
+    }
+}
+
+/// What a view takes of its allocation, dimension by dimension, and the steps that come behind that.
+fn parts<'a>(kernel: &Kernel, view: &'a RefUse, shape: &[u64]) -> Option<(Vec<Part>, &'a [Step])> {
+    let (dims, rest): (Vec<DimIndex>, &[Step]) = match view.steps.split_first() {
+        Some((Step::Index(dims), rest)) => (dims.to_vec(), rest),
+        _ => (shape.iter().map(|&n| DimIndex::all(n)).collect(), &view.steps),
+    };
+    let parts: Option<Vec<Part>> = dims.iter().zip(shape).map(|(d, &n)| Part::of(kernel, d, n)).collect();
+    parts
+        .filter(|parts| parts.len() == shape.len())
+        .map(|parts| (parts, rest))
+}
+
+/// The bits of elements that share no byte.
+fn whole_bytes(elem: Elem) -> Option<u32> {
+    match elem {
+        Elem::Data(DType::Bool) => Some(8),
+        Elem::Data(dtype) => Some(dtype.bits()).filter(|bits| *bits >= 8),
+        Elem::Barrier | Elem::Semaphore => None,
+    }
+}
+
+fn meet(kernel: &Kernel, x: &Data, y: &Data) -> Meeting {
+    let data = &kernel.allocs[x.view.alloc];
+    if x.view.alloc != y.view.alloc || x.view.place != y.view.place || whole_bytes(data.elem()).is_none() {
+        return Meeting::Anywhere;
+    }
+    let shape = &data.shape;
+    let (Some((mut a, rest_a)), Some((mut b, rest_b))) = (parts(kernel, &x.view, shape), parts(kernel, &y.view, shape))
+    else {
+        return Meeting::Anywhere;
+    };
+    for (p, q) in a.iter_mut().zip(&mut b) {
+        if p.size == 0 || q.size == 0 || p.end() <= q.lo || q.end() <= p.lo {
+            return Meeting::Nowhere;
+        }
+        // One of the two is all that the other may be, or they are apart.
+        if p.size == q.size && p.is_aligned() && q.is_aligned() {
+            for part in [p, q] {
+                (part.lo, part.hi, part.step) = (0, 0, 1);
+            }
+        }
+    }
+    if x.holder == Holder::All || y.holder == Holder::All {
+        return Meeting::Anywhere;
+    }
+    let (Some(a), Some(b)) = (touched(x, &a, rest_a, shape), touched(y, &b, rest_b, shape)) else {
+        return Meeting::Anywhere;
+    };
+    compare(&a, &b)
+}
+
+/// Who touches an element: a lane, or several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Who {
+    Lane(u8),
+    Issuer,
+    /// Some of a warp.
+    OfWarp(u8),
+    Several,
+}
+
+impl Who {
+    fn warp(self) -> Option<u8> {
+        match self {
+            Who::Lane(lane) => Some(lane / 32),
+            Who::Issuer => Some(0),
+            Who::OfWarp(warp) => Some(warp),
+            Who::Several => None,
+        }
+    }
+    fn and(self, other: Who) -> Who {
+        match (self.warp(), other.warp()) {
+            _ if self == other => self,
+            (Some(a), Some(b)) if a == b => Who::OfWarp(a),
+            _ => Who::Several,
+        }
+    }
+    fn meets(self, other: Who) -> Meeting {
+        match (self, other) {
+            (Who::Lane(a), Who::Lane(b)) if a == b => Meeting::Lane,
+            (Who::Issuer, Who::Issuer) => Meeting::Lane,
+            _ if self.warp().is_some() && self.warp() == other.warp() => Meeting::Warp,
+            _ => Meeting::Anywhere,
+        }
+    }
+}
+
+/// The positions that are touched, in ascending order, and by whom.
+type Touched = Vec<(u64, Who)>;
+
+fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Touched> {
+    let elements: u64 = parts.iter().map(|p| p.size).product();
+    let ways: u64 = parts.iter().map(|p| p.starts().count() as u64).product();
+    if elements.saturating_mul(ways) > MAX_ELEMENTS {
+        return None;
+    }
+    // By element of the view, in the order of its indices.
+    let mut holders = vec![];
+    match &x.holder {
+        Holder::Layout(layout) => {
+            holders = vec![None; elements as usize];
+            let (mut index, extents) = (vec![0; layout.rank()], layout.shape());
+            for thread in 0..layout.group().threads() {
+                for slot in 0..layout.slots() {
+                    if layout.write_element(thread, slot, &mut index) {
+                        let at = index.iter().zip(extents).fold(0, |at, (i, n)| at * n + i);
+                        let (who, known) = (Who::Lane(thread as u8), holders.get_mut(at as usize)?);
+                        *known = Some(known.map_or(who, |k: Who| k.and(who)));
+                    }
+                }
+            }
+        }
+        Holder::First => holders.resize(elements as usize, Some(Who::Lane(0))),
+        Holder::Issuer => holders.resize(elements as usize, Some(Who::Issuer)),
+        Holder::All => return None,
+    }
+    let mut out: Touched = vec![];
+    let mut starts: Vec<Vec<u64>> = vec![vec![]];
+    for part in parts {
+        starts = starts
+            .iter()
+            .flat_map(|before| part.starts().map(move |s| [before.as_slice(), &[s]].concat()))
+            .collect();
+    }
+    for start in starts {
+        let positions = positions(parts, &start, rest, shape)?;
+        let pairs = positions.into_iter().zip(&holders);
+        out.extend(pairs.filter_map(|(at, who)| who.map(|who| (at, who))));
+    }
+    out.sort_unstable_by_key(|(at, _)| *at);
+    out.dedup_by(|(at, who), (kept, by)| {
+        let same = at == kept;
+        if same {
+            *by = by.and(*who);
+        }
+        same
+    });
+    Some(out)
+}
+
+/// The positions in the allocation, row-major, of a view's elements, in the order of their indices.
+fn positions(parts: &[Part], start: &[u64], rest: &[Step], shape: &[u64]) -> Option<Vec<u64>> {
+    let mut at = vec![0];
+    for ((part, &first), &extent) in parts.iter().zip(start).zip(shape) {
+        at = at
+            .iter()
+            .flat_map(|p| (0..part.size).map(move |i| p * extent + first + i * part.stride))
+            .collect();
+    }
+    let mut extents: Vec<u64> = parts.iter().filter(|p| !p.dropped).map(|p| p.size).collect();
+    for step in rest {
+        match step {
+            Step::Transpose(perm) => {
+                let strides: Vec<u64> = (0..extents.len()).map(|d| extents[d + 1..].iter().product()).collect();
+                let mut from = vec![0];
+                for &d in perm {
+                    let (n, stride) = (*extents.get(d as usize)?, strides[d as usize]);
+                    from = from.iter().flat_map(|p| (0..n).map(move |i| p + i * stride)).collect();
+                }
+                at = from.into_iter().map(|p| at[p as usize]).collect();
+                extents = perm.iter().map(|&d| extents[d as usize]).collect();
+            }
+            Step::Reshape(to) => extents = to.to_vec(),
+            Step::Index(_)
+            | Step::Bitcast { .. }
+            | Step::Im2Col { .. }
+            | Step::ExpandLeadingBatch(_)
+            | Step::ExtractAlias { .. }
+            | Step::Unswizzle(_)
+            | Step::Untile(_) => return None,
+        }
+    }
+    Some(at)
+}
+
+fn compare(a: &Touched, b: &Touched) -> Meeting {
+    let (mut i, mut j) = (0, 0);
+    let mut meeting = Meeting::Nowhere;
+    while i < a.len() && j < b.len() {
+        match a[i].0.cmp(&b[j].0) {
+            std::cmp::Ordering::Less => i += 1,
+            std::cmp::Ordering::Greater => j += 1,
+            std::cmp::Ordering::Equal => {
+                meeting = meeting.max(a[i].1.meets(b[j].1));
+                (i, j) = (i + 1, j + 1);
+            }
+        }
+    }
+    meeting
+}
