@@ -34,6 +34,7 @@ use super::bytes::{self, Bytes, Space};
 use super::pending::{Access, By, End, Ends, Need, Owner, State, conflict};
 use crate::dtype::DType;
 use crate::error::Loc;
+use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::for_each_region;
@@ -174,12 +175,15 @@ impl Pass<'_> {
             if is_device && !self.written[effect.alloc] {
                 continue;
             }
-            let value = match &data.kind {
-                OpKind::Store { value, .. } | OpKind::Swap { value, .. } | OpKind::AtomicUpdate { value, .. } => {
-                    Some(*value)
-                }
-                _ => data.results.first().copied(),
+            let stored = if let OpKind::Store { value, .. }
+            | OpKind::Swap { value, .. }
+            | OpKind::AtomicUpdate { value, .. } = data.kind
+            {
+                Some(value)
+            } else {
+                None
             };
+            let value = stored.or(data.results.first().copied());
             let by = match effect.actor {
                 // A scalar: every lane reads it where all may, the first one writes it.
                 Actor::Lanes if effect.view.shape.is_empty() && (effect.access.writes() || is_device) => By::Leader,
@@ -326,15 +330,15 @@ impl Pass<'_> {
 
     fn op(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>) {
         let loc = kernel.ops[op].loc;
-        match kernel.ops[op].kind {
-            OpKind::For { .. } | OpKind::While { .. } if self.allocation.feeding.loops[op] => {
+        match kernel.ops[op].kind.control() {
+            Some(Control::For { .. } | Control::While { .. }) if self.allocation.feeding.loops[op] => {
                 self.begin_apart(kernel, op, state, mode, out, loc);
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
                 // The other warps meet the one that waited.
                 self.sync(kernel, state, mode, out, Group::Warpgroup, loc);
             }
-            OpKind::For { .. } | OpKind::While { .. } => {
+            Some(Control::For { .. } | Control::While { .. }) => {
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
                 // A loop that polls is a wait.
@@ -342,8 +346,8 @@ impl Pass<'_> {
                     self.acquire(state);
                 }
             }
-            OpKind::Switch { ref arms, .. } => {
-                let arms = arms.clone();
+            Some(Control::Switch { arms, .. }) => {
+                let arms = arms.to_vec();
                 let before = state.clone();
                 for (i, arm) in arms.into_iter().enumerate() {
                     let mut inner = before.clone();
@@ -355,11 +359,11 @@ impl Pass<'_> {
                 }
                 out.push(op);
             }
-            OpKind::Scope {
-                ref allocs,
+            Some(Control::Scope {
+                allocs,
                 collective,
                 body,
-            } => {
+            }) => {
                 let allocation = self.allocation;
                 let own: Vec<Bytes> = match allocation.reuses {
                     true => allocs
@@ -375,7 +379,7 @@ impl Pass<'_> {
                 }
                 out.push(op);
             }
-            OpKind::WarpMap { body, .. } => {
+            Some(Control::WarpMap { body, .. }) => {
                 self.begin_apart(kernel, op, state, mode, out, loc);
                 let mut inner = State::new(Group::Warp);
                 inner.unfenced.clone_from(&state.unfenced);
@@ -383,7 +387,7 @@ impl Pass<'_> {
                 state.absorb(&inner);
                 out.push(op);
             }
-            _ => {
+            None => {
                 self.begin(kernel, op, state, mode, out, loc);
                 out.push(op);
                 self.order(kernel, op, state);
@@ -542,10 +546,10 @@ impl Pass<'_> {
 
     /// A loop: what it leaves pending is pending when it starts again. A `while` ends with its condition.
     fn loop_(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode) {
-        let (cond, body) = match kernel.ops[op].kind {
-            OpKind::For { body, .. } => (None, body),
-            OpKind::While { cond, body, .. } => (Some(cond), body),
-            _ => return,
+        let (cond, body) = match kernel.ops[op].kind.control() {
+            Some(Control::For { body, .. }) => (None, body),
+            Some(Control::While { cond, body, .. }) => (Some(cond), body),
+            Some(Control::Switch { .. } | Control::Scope { .. } | Control::WarpMap { .. }) | None => return,
         };
         self.depth += 1;
         if self.visited.get(&op).is_none_or(|visit| visit.entry != *state) {
