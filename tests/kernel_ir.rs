@@ -766,6 +766,31 @@ fn dead_carries_loads_and_loops_go() {
     assert_eq!(b.normalize(), "");
 }
 
+#[test]
+fn a_carry_that_only_the_condition_reads_is_still_handed_on() {
+    let mut b = Build::new(1);
+    let (zero, ten) = (b.i(0), b.i(10));
+    let cond = b.region(Group::Warpgroup, &[i32s()], |b, p| {
+        let c = b.cmp(CompareOp::Lt, p[0], ten);
+        let handed = b.bin(BinaryOp::Mul, p[0], ten);
+        vec![c, handed]
+    });
+    let body = b.region(Group::Warpgroup, &[i32s()], |b, _| {
+        b.keep(zero);
+        vec![ten]
+    });
+    b.op(
+        OpKind::While {
+            inits: vec![zero],
+            cond,
+            body,
+        },
+        &[i32s()],
+    );
+    eliminate_dead_code::run(&mut b.k).unwrap();
+    assert!(verify::run(&b.k).is_ok(), "{}", b.k);
+}
+
 // ---------------------------------------------------------------- verifier
 
 /// The rules that a kernel breaks.

@@ -1,6 +1,9 @@
 //! The borders between rooms, read from the sources. `docs/ARCHITECTURE.md` says why each is there.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use syn::Pat;
+use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
 
 /// Rooms and what they may import; `error` and `dtype` are everybody's.
 const ROOMS: &[(&str, &[&str])] = &[
@@ -211,4 +214,261 @@ fn every_file_is_reached_by_a_mod() {
         .filter(|file| !reached.contains(file))
         .collect();
     assert!(orphans.is_empty(), "no `mod` names {orphans:?}");
+}
+
+/// Enums and their variants.
+type Enums = BTreeMap<String, BTreeSet<String>>;
+
+/// The `match`es on an op's kind or class, or on something that holds one, with an arm for whatever kind: a new op would take it
+/// unseen. What is read of macros is arguments that are expressions.
+struct KindMatches<'a> {
+    enums: &'a Enums,
+    /// The names by which this file knows the enums, and the variants that it knows by their own name.
+    aliases: BTreeMap<String, String>,
+    imported: BTreeSet<String>,
+    /// The enum within whose `impl` this is.
+    of_impl: Option<String>,
+    /// Where one has a catch-all arm.
+    lines: Vec<usize>,
+}
+
+impl KindMatches<'_> {
+    /// The lines of `match`es with an arm for any kind.
+    fn lines(text: &str, enums: &Enums) -> Vec<usize> {
+        let file = syn::parse_file(text).unwrap();
+        let mut finder = KindMatches {
+            enums,
+            aliases: enums.keys().map(|name| (name.clone(), name.clone())).collect(),
+            imported: BTreeSet::new(),
+            of_impl: None,
+            lines: vec![],
+        };
+        finder.visit_file(&file);
+        finder.lines
+    }
+
+    fn is_variant(&self, path: &syn::Path) -> bool {
+        let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        match &names[..] {
+            [.., of, name] => {
+                let alias = self.aliases.get(of);
+                let of = if of == "Self" { self.of_impl.as_ref() } else { alias };
+                of.is_some_and(|of| self.enums[of].contains(name))
+            }
+            [name] => self.imported.contains(name),
+            [] => false,
+        }
+    }
+
+    /// Whether among patterns for one thing, or for one part of it, some name a kind and others take any.
+    fn takes_any(&self, column: &[&Pat]) -> bool {
+        let cases: Vec<&Pat> = column.iter().flat_map(|pattern| cases(pattern)).collect();
+        let is_wild = |pattern: &&Pat| match pattern {
+            Pat::Wild(_) | Pat::Rest(_) => true,
+            // A name, unless it is one of a variant or a constant.
+            Pat::Ident(name) => !name.ident.to_string().starts_with(char::is_uppercase),
+            _ => false,
+        };
+        let names_kind = |pattern: &&Pat| match pattern {
+            Pat::Ident(name) => self.imported.contains(&name.ident.to_string()),
+            Pat::Path(pattern) => self.is_variant(&pattern.path),
+            Pat::TupleStruct(pattern) => self.is_variant(&pattern.path),
+            Pat::Struct(pattern) => self.is_variant(&pattern.path),
+            _ => false,
+        };
+        let wild = cases.iter().copied().find(|pattern| is_wild(pattern));
+        if wild.is_some() && cases.iter().any(names_kind) {
+            return true;
+        }
+        // What stands within, place by place; a pattern for any of the whole is one for any part.
+        let mut columns = BTreeMap::<String, Vec<&Pat>>::new();
+        for case in &cases {
+            let of = |path: &syn::Path| path.segments.last().unwrap().ident.to_string();
+            let mut add = |place: String, part| columns.entry(place).or_default().push(part);
+            match case {
+                Pat::Tuple(tuple) => (tuple.elems.iter().enumerate()).for_each(|(i, part)| add(i.to_string(), part)),
+                Pat::TupleStruct(tuple) => {
+                    (tuple.elems.iter().enumerate()).for_each(|(i, part)| add(format!("{}.{i}", of(&tuple.path)), part))
+                }
+                Pat::Slice(slice) => slice.elems.iter().for_each(|part| add("[]".to_owned(), part)),
+                Pat::Struct(structure) => structure.fields.iter().for_each(|field| {
+                    let name = match &field.member {
+                        syn::Member::Named(name) => name.to_string(),
+                        syn::Member::Unnamed(index) => index.index.to_string(),
+                    };
+                    add(format!("{}.{name}", of(&structure.path)), &field.pat)
+                }),
+                _ => {}
+            }
+        }
+        columns.into_values().any(|mut column| {
+            column.extend(wild);
+            self.takes_any(&column)
+        })
+    }
+
+    /// `of`: the enum whose variants are imported.
+    fn read_use(&mut self, of: Option<&String>, tree: &syn::UseTree) {
+        match (tree, of) {
+            (syn::UseTree::Path(path), _) => {
+                let of = self.aliases.get(&path.ident.to_string()).cloned();
+                self.read_use(of.as_ref(), &path.tree);
+            }
+            (syn::UseTree::Group(group), _) => group.items.iter().for_each(|tree| self.read_use(of, tree)),
+            (syn::UseTree::Glob(_), Some(of)) => self.imported.extend(self.enums[of].iter().cloned()),
+            (syn::UseTree::Name(name), Some(_)) => drop(self.imported.insert(name.ident.to_string())),
+            (syn::UseTree::Rename(name), Some(_)) => drop(self.imported.insert(name.rename.to_string())),
+            (syn::UseTree::Rename(name), None) => {
+                if let Some(of) = self.aliases.get(&name.ident.to_string()).cloned() {
+                    self.aliases.insert(name.rename.to_string(), of);
+                }
+            }
+            (syn::UseTree::Glob(_) | syn::UseTree::Name(_), None) => {}
+        }
+    }
+}
+
+/// The alternatives of a pattern, without what does not narrow it.
+fn cases(pattern: &Pat) -> Vec<&Pat> {
+    match pattern {
+        Pat::Or(or) => or.cases.iter().flat_map(cases).collect(),
+        Pat::Reference(reference) => cases(&reference.pat),
+        Pat::Paren(paren) => cases(&paren.pat),
+        Pat::Ident(syn::PatIdent {
+            subpat: Some((_, pattern)),
+            ..
+        }) => cases(pattern),
+        pattern => vec![pattern],
+    }
+}
+
+impl Visit<'_> for KindMatches<'_> {
+    fn visit_item_use(&mut self, item: &syn::ItemUse) {
+        self.read_use(None, &item.tree);
+    }
+    fn visit_item_impl(&mut self, item: &syn::ItemImpl) {
+        let of = match &*item.self_ty {
+            syn::Type::Path(path) => path.path.segments.last().map(|name| name.ident.to_string()),
+            _ => None,
+        };
+        let inner = of.and_then(|name| self.aliases.get(&name).cloned());
+        let outer = std::mem::replace(&mut self.of_impl, inner);
+        visit::visit_item_impl(self, item);
+        self.of_impl = outer;
+    }
+    fn visit_item_mod(&mut self, item: &syn::ItemMod) {
+        let is_test = |attribute: &syn::Attribute| match &attribute.meta {
+            syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
+            syn::Meta::Path(_) | syn::Meta::NameValue(_) => false,
+        };
+        if !item.attrs.iter().any(is_test) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+    fn visit_macro(&mut self, item: &syn::Macro) {
+        let arguments = item.parse_body_with(Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated);
+        for argument in arguments.iter().flatten() {
+            self.visit_expr(argument);
+        }
+    }
+    fn visit_expr_match(&mut self, item: &syn::ExprMatch) {
+        let column: Vec<&Pat> = item.arms.iter().map(|arm| &arm.pat).collect();
+        if self.takes_any(&column) {
+            self.lines.push(item.match_token.span.start().line);
+        }
+        visit::visit_expr_match(self, item);
+    }
+}
+
+/// `OpKind`, and what its classes are made of.
+fn kinds() -> Enums {
+    let mut kinds = Enums::new();
+    for (name, only) in [("op.rs", Some("OpKind")), ("class.rs", None)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/kernel_ir").join(name);
+        let file = syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap();
+        for item in &file.items {
+            if let syn::Item::Enum(item) = item
+                && only.is_none_or(|only| item.ident == only)
+            {
+                let variants = item.variants.iter().map(|variant| variant.ident.to_string());
+                kinds.insert(item.ident.to_string(), variants.collect());
+            }
+        }
+    }
+    kinds
+}
+
+#[test]
+fn no_match_on_an_op_has_an_arm_for_whatever_op() {
+    let kinds = kinds();
+    assert!(
+        kinds["OpKind"].len() > 60 && kinds.contains_key("Class") && kinds.contains_key("Control"),
+        "{kinds:?}"
+    );
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut wrong = Vec::new();
+    for path in sources(&root) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().display();
+        wrong.extend(
+            KindMatches::lines(&text, &kinds)
+                .iter()
+                .map(|line| format!("{name}:{line}")),
+        );
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} `match`es on an op's kind with an arm for whatever kind (src/kernel_ir/class.rs says what to match on instead):\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn the_finder_of_arms_for_whatever_op_finds() {
+    let kinds = kinds();
+    let found = |body: &str| {
+        let text = format!("fn f() {{\n{body}\n}}");
+        !KindMatches::lines(&text, &kinds).is_empty()
+    };
+    for catch_all in [
+        "_",
+        "kind",
+        "_ if ready",
+        "ref kind",
+        "OpKind::Store { .. } | _",
+        "kind @ _",
+        "&_",
+    ] {
+        let text = format!("match kind {{ OpKind::Load {{ .. }} => 1, {catch_all} => 2 }}");
+        assert!(found(&text), "{catch_all}");
+    }
+    for with_catch_all in [
+        "match (kind, n) { (OpKind::CommitGroup, 1) => 1, (_, n) => n }",
+        "match (kind, n) { (OpKind::CommitGroup, 1) => 1, _ => 2 }",
+        "match def { Some(OpKind::Constant(c)) => c, Some(_) | None => 2 }",
+        "match &ops[op] { OpData { kind: OpKind::CommitGroup, .. } => 1, _ => 2 }",
+        "emit(vec![1, match kind { op::OpKind::CommitSmem => 1, _ => 2 }])",
+        "use crate::kernel_ir::OpKind::*; match kind { CommitSmem => 1, _ => 2 }",
+        "use crate::kernel_ir::{OpKind as K, Op}; match kind { K::CommitSmem => 1, _ => 2 }",
+        "impl OpKind { fn f(&self) { match self { Self::CommitSmem => 1, _ => 2 } } }",
+        "match kind.control() { Some(Control::For { .. }) => 1, _ => 2 }",
+        "match kind.class() { Class::Pure(Pure::Iota) => 1, Class::Pure(_) | Class::Memory => 2 }",
+    ] {
+        assert!(found(with_catch_all), "{with_catch_all}");
+    }
+    for without in [
+        "match kind { OpKind::Load { .. } => 1, OpKind::Binary { op: _, a, b } => 2 }",
+        "match (kind, n) { (OpKind::Load { .. }, 1) => 1, (OpKind::Load { .. }, _) => 2 }",
+        "match op { BinaryOp::Add => 1, _ => 2 }",
+        "match kind.class() { Class::Pure(_) => 1, Class::Memory => 2 }",
+        "match kind.control() { Some(Control::For { .. }) => 1, None => 2 }",
+        "impl Cx { fn f(&self) { match self { Self::CommitSmem => 1, _ => 2 } } }",
+        "if let OpKind::Load { src } = kind { f(src) } else { g() }",
+        "#[cfg(test)] mod tests { fn f() { match kind { OpKind::CommitSmem => 1, _ => 2 } } }",
+    ] {
+        assert!(!found(without), "{without}");
+    }
+    let text = "fn f() {\n\n    match k {\n        OpKind::CommitSmem => 1,\n        _ => 2,\n    }\n}";
+    assert_eq!(KindMatches::lines(text, &kinds), [3]);
 }

@@ -6,16 +6,10 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     let mut wrong = None;
     kernel.for_each_op(&mut |op| {
         let data = &kernel.ops[op];
-        let written = match &data.kind {
-            OpKind::Store { dst, .. }
-            | OpKind::Swap { dst, .. }
-            | OpKind::AtomicUpdate { dst, .. }
-            | OpKind::CopySmemToGmem { dst, .. }
-            | OpKind::MultimemStore { dst, .. } => dst,
-            _ => return,
-        };
-        if kernel.is_input(written.alloc) && wrong.is_none() {
-            wrong = Some((written.alloc, data.loc, data.kind.name()));
+        let effects = effects::of(&data.kind);
+        let mut written = effects.iter().filter(|effect| effect.access.writes());
+        if let (None, Some(effect)) = (wrong, written.find(|effect| kernel.is_input(effect.alloc))) {
+            wrong = Some((effect.alloc, data.loc, data.kind.name()));
         }
     });
     match wrong {

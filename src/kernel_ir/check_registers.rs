@@ -1,4 +1,6 @@
 //! Refuses `set_max_registers` that no block can have: a warpgroup would wait for ever for registers that others hold.
+use super::class::{Control, Function, Pure};
+use super::rewrite::regions_of;
 use super::*;
 use crate::error::{Error, Loc, Result};
 
@@ -40,19 +42,18 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
 fn follow(kernel: &Kernel, region: Region, warpgroup: u32, last: &mut Option<(u32, Loc)>) {
     for &op in &kernel.regions[region].ops {
         let data = &kernel.ops[op];
-        match &data.kind {
-            OpKind::SetMaxRegisters { n, .. } => *last = Some((*n, data.loc)),
-            OpKind::Switch { selector, arms } => {
-                let arm = evaluate_for(kernel, *selector, warpgroup).and_then(|n| usize::try_from(n).ok());
-                if let Some(&arm) = arm.and_then(|n| arms.get(n)) {
-                    follow(kernel, arm, warpgroup, last);
-                }
+        if let OpKind::SetMaxRegisters { n, .. } = data.kind {
+            *last = Some((n, data.loc));
+        }
+        if let Some(Control::Switch { selector, arms }) = data.kind.control() {
+            let arm = evaluate_for(kernel, selector, warpgroup).and_then(|n| usize::try_from(n).ok());
+            if let Some(&arm) = arm.and_then(|n| arms.get(n)) {
+                follow(kernel, arm, warpgroup, last);
             }
-            OpKind::For { body, .. }
-            | OpKind::While { body, .. }
-            | OpKind::Scope { body, .. }
-            | OpKind::WarpMap { body, .. } => follow(kernel, *body, warpgroup, last),
-            _ => {}
+        } else {
+            for inner in regions_of(kernel, op) {
+                follow(kernel, inner, warpgroup, last);
+            }
         }
     }
 }
@@ -70,11 +71,17 @@ fn evaluate(kernel: &Kernel, v: Value, warpgroup: u32, depth: u32) -> Option<i64
         return None;
     }
     let of = |v: Value| evaluate(kernel, v, warpgroup, depth + 1);
-    match &kernel.ops[kernel.def_op(v)?].kind {
-        OpKind::AxisIndex { axis } if kernel.axes[*axis].kind == AxisKind::Thread => Some(warpgroup.into()),
-        OpKind::Convert { a } if !kernel.ty(*a).dtype().is_float() => of(*a),
-        OpKind::Compare { op, a, b } => {
-            let (a, b) = (of(*a)?, of(*b)?);
+    let kind = &kernel.ops[kernel.def_op(v)?].kind;
+    if let OpKind::AxisIndex { axis } = kind {
+        return (kernel.axes[*axis].kind == AxisKind::Thread).then_some(warpgroup.into());
+    }
+    let Some(Pure::Elementwise(function)) = kind.pure() else {
+        return None;
+    };
+    match function {
+        Function::Convert { a } if !kernel.ty(a).dtype().is_float() => of(a),
+        Function::Compare { op, a, b } => {
+            let (a, b) = (of(a)?, of(b)?);
             Some(i64::from(match op {
                 CompareOp::Eq => a == b,
                 CompareOp::Ne => a != b,
@@ -84,8 +91,8 @@ fn evaluate(kernel: &Kernel, v: Value, warpgroup: u32, depth: u32) -> Option<i64
                 CompareOp::Ge => a >= b,
             }))
         }
-        OpKind::Binary { op, a, b } => {
-            let (a, b) = (of(*a)?, of(*b)?);
+        Function::Binary { op, a, b } => {
+            let (a, b) = (of(a)?, of(b)?);
             match op {
                 BinaryOp::Add => a.checked_add(b),
                 BinaryOp::Sub => a.checked_sub(b),
@@ -100,7 +107,12 @@ fn evaluate(kernel: &Kernel, v: Value, warpgroup: u32, depth: u32) -> Option<i64
                 _ => None,
             }
         }
-        OpKind::Clamp { lo, x, hi } => Some(of(*x)?.max(of(*lo)?).min(of(*hi)?)),
-        _ => None,
+        Function::Clamp { lo, x, hi } => Some(of(x)?.max(of(lo)?).min(of(hi)?)),
+        Function::Convert { .. }
+        | Function::Unary { .. }
+        | Function::Select { .. }
+        | Function::IntegerPow { .. }
+        | Function::ReducePrecision
+        | Function::MultipleOf { .. } => None,
     }
 }

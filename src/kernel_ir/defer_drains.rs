@@ -91,15 +91,17 @@ fn is_candidate(kernel: &Kernel, op: Op) -> bool {
     for &inner in &kernel.regions[body].ops {
         let mut loads = false;
         for region in regions_of(kernel, inner) {
-            kernel.for_each_op_in(region, &mut |op| match &kernel.ops[op].kind {
-                OpKind::CopyGmemToSmem {
+            kernel.for_each_op_in(region, &mut |op| {
+                let kind = &kernel.ops[op].kind;
+                if let OpKind::CopyGmemToSmem {
                     barrier: Some(barrier), ..
-                } => {
+                } = kind
+                {
                     loads = true;
                     loaded.push(barrier.alloc);
+                } else if let OpKind::BarrierWait { barrier, .. } = kind {
+                    waited.push(barrier.alloc);
                 }
-                OpKind::BarrierWait { barrier, .. } => waited.push(barrier.alloc),
-                _ => {}
             });
         }
         nested |= loads && matches!(kernel.ops[inner].kind, OpKind::For { .. });
@@ -120,16 +122,18 @@ const OTHER_COPIES: &str = "the first copies of a tile are not into the slot tha
 
 /// The bounds of a plain loop, if they are constants.
 fn constant_bounds(kernel: &Kernel, kind: &OpKind) -> Option<(i64, i64)> {
-    match kind {
-        OpKind::For {
-            lower,
-            upper,
-            xs,
-            reverse: false,
-            ..
-        } if xs.is_empty() => Some((kernel.facts(*lower).as_constant()?, kernel.facts(*upper).as_constant()?)),
-        _ => None,
+    if let OpKind::For {
+        lower,
+        upper,
+        xs,
+        reverse: false,
+        ..
+    } = kind
+        && xs.is_empty()
+    {
+        return Some((kernel.facts(*lower).as_constant()?, kernel.facts(*upper).as_constant()?));
     }
+    None
 }
 
 /// The index of a buffer's first dimension, where that is its only dynamic choice of a slot.
@@ -152,26 +156,27 @@ fn barrier_slot(view: &RefUse) -> Option<Value> {
 
 /// A copy into the slot that its barrier names too: the buffer, the barrier, the slot.
 fn slot_copy(kind: &OpKind) -> Option<(Alloc, Alloc, Value)> {
-    match kind {
-        OpKind::CopyGmemToSmem {
-            dst,
-            barrier: Some(barrier),
-            leader_tracked: None,
-            predicate: None,
-            ..
-        } => {
-            let at = slot(dst)?;
-            (barrier_slot(barrier)? == at).then_some((dst.alloc, barrier.alloc, at))
-        }
-        _ => None,
-    }
+    let OpKind::CopyGmemToSmem {
+        dst,
+        barrier: Some(barrier),
+        leader_tracked: None,
+        predicate: None,
+        ..
+    } = kind
+    else {
+        return None;
+    };
+    let at = slot(dst)?;
+    (barrier_slot(barrier)? == at).then_some((dst.alloc, barrier.alloc, at))
 }
 
 /// Whether `slot` takes each number below `n` once while `i` does: i itself, or (i + c) mod n.
 fn is_rotation(kernel: &Kernel, slot: Value, i: Value, n: i64) -> bool {
-    let binary = |v: Value, wanted: BinaryOp| match kernel.ops[kernel.def_op(v)?].kind {
-        OpKind::Binary { op, a, b } if op == wanted => Some((a, b)),
-        _ => None,
+    let binary = |v: Value, wanted: BinaryOp| {
+        let OpKind::Binary { op, a, b } = kernel.ops[kernel.def_op(v)?].kind else {
+            return None;
+        };
+        (op == wanted).then_some((a, b))
     };
     if slot == i {
         return true;
@@ -325,20 +330,19 @@ fn producer_region(kernel: &Kernel, at: Region, found: &Drain, refilled: &mut Ve
     let mut released = None;
     for &op in &kernel.regions[at].ops {
         let kind = &kernel.ops[op].kind;
-        match kind {
-            OpKind::BarrierWait { barrier, .. } if barrier.alloc == found.barrier => released = barrier_slot(barrier),
-            OpKind::CopyGmemToSmem { .. } => match slot_copy(kind) {
-                Some((buffer, full, s)) if released == Some(s) && found.filled.contains(&(buffer, full)) => {
-                    refilled.push(buffer);
-                }
-                _ => return false,
-            },
-            _ if kind.is_pure() => {}
-            _ => {
-                let inner = regions_of(kernel, op);
-                if inner.is_empty() || !inner.iter().all(|r| producer_region(kernel, *r, found, refilled)) {
-                    return false;
-                }
+        if let OpKind::BarrierWait { barrier, .. } = kind
+            && barrier.alloc == found.barrier
+        {
+            released = barrier_slot(barrier);
+        } else if let Some((buffer, full, s)) = slot_copy(kind)
+            && released == Some(s)
+            && found.filled.contains(&(buffer, full))
+        {
+            refilled.push(buffer);
+        } else if !kind.is_pure() {
+            let inner = regions_of(kernel, op);
+            if inner.is_empty() || !inner.iter().all(|r| producer_region(kernel, *r, found, refilled)) {
+                return false;
             }
         }
     }
@@ -385,22 +389,19 @@ fn others_release(kernel: &Kernel, at: Region, producer: &[Op], found: &Drain) -
             return false;
         }
         let waited_for = |full: Alloc, s: Value| {
-            ops[..i].iter().any(|op| match &kernel.ops[*op].kind {
-                OpKind::BarrierWait { barrier, .. } => barrier.alloc == full && barrier_slot(barrier) == Some(s),
-                _ => false,
-            })
+            let mut kinds = ops[..i].iter().map(|op| &kernel.ops[*op].kind);
+            let waits = |b: &RefUse| b.alloc == full && barrier_slot(b) == Some(s);
+            kinds.any(|kind| matches!(kind, OpKind::BarrierWait { barrier, .. } if waits(barrier)))
         };
-        match kind {
-            OpKind::BarrierArrive { barrier, predicate } if barrier.alloc == found.barrier => {
-                let ordered = barrier_slot(barrier)
-                    .is_some_and(|s| found.filled.iter().all(|(_, full)| waited_for(*full, s)) && predicate.is_none());
-                if !ordered {
-                    return false;
-                }
-                continue;
+        if let OpKind::BarrierArrive { barrier, predicate } = kind
+            && barrier.alloc == found.barrier
+        {
+            let ordered = barrier_slot(barrier)
+                .is_some_and(|s| found.filled.iter().all(|(_, full)| waited_for(*full, s)) && predicate.is_none());
+            if !ordered {
+                return false;
             }
-            OpKind::Scope { .. } => continue,
-            _ => {}
+            continue;
         }
         let mut touches_barrier = false;
         visit::for_each_ref(kind, &mut |view| touches_barrier |= view.alloc == found.barrier);
@@ -436,12 +437,12 @@ fn others_release(kernel: &Kernel, at: Region, producer: &[Op], found: &Drain) -
 fn released_behind(kernel: &Kernel, ops: &[Op], asynchronous: bool, barrier: Alloc, s: Value) -> bool {
     let mut done = !asynchronous;
     for op in ops {
-        match &kernel.ops[*op].kind {
-            OpKind::WgmmaWait { n: 0, .. } => done = true,
-            OpKind::BarrierArrive { barrier: b, .. } if b.alloc == barrier => {
-                return done && barrier_slot(b) == Some(s);
-            }
-            _ => {}
+        let kind = &kernel.ops[*op].kind;
+        done |= matches!(kind, OpKind::WgmmaWait { n: 0, .. });
+        if let OpKind::BarrierArrive { barrier: b, .. } = kind
+            && b.alloc == barrier
+        {
+            return done && barrier_slot(b) == Some(s);
         }
     }
     false
@@ -449,9 +450,8 @@ fn released_behind(kernel: &Kernel, ops: &[Op], asynchronous: bool, barrier: All
 
 /// Moves the waits. The tile loop's phases, and what they are after the waits that now follow it.
 fn defer(kernel: &mut Kernel, at: Region, op: Op, found: &Drain) -> (Value, Value) {
-    let (lower, upper, body) = match &kernel.ops[op].kind {
-        OpKind::For { lower, upper, body, .. } => (*lower, *upper, *body),
-        _ => unreachable!("`find` saw a loop"),
+    let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
+        unreachable!("`find` saw a loop")
     };
     let group = kernel.regions[body].group;
     let drain = kernel.regions[body].ops.remove(found.drain);

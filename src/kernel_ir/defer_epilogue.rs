@@ -230,15 +230,21 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
     };
     let (mut multiplied, mut settled) = (0, 0);
     for &op in &kernel.regions[body].ops {
-        match &kernel.ops[op].kind {
-            OpKind::Wgmma { .. } if !intensity::is_compute_bound(kernel, op, false) => {
+        let kind = &kernel.ops[op].kind;
+        if let OpKind::Wgmma { .. } = kind {
+            if !intensity::is_compute_bound(kernel, op, false) {
                 return Err("loads limit the kernel, not the tensor cores");
             }
-            OpKind::Wgmma { .. } => multiplied += 1,
-            OpKind::WgmmaWait { n: 0, .. } if multiplied == 1 => settled += 1,
-            OpKind::BarrierWait { .. } | OpKind::BarrierArrive { .. } | OpKind::CommitGroup => {}
-            kind if kind.is_pure() => {}
-            _ => return Err(OTHER_STEPS),
+            multiplied += 1;
+        } else if multiplied == 1 && matches!(kind, OpKind::WgmmaWait { n: 0, .. }) {
+            settled += 1;
+        } else if !kind.is_pure()
+            && !matches!(
+                kind,
+                OpKind::BarrierWait { .. } | OpKind::BarrierArrive { .. } | OpKind::CommitGroup
+            )
+        {
+            return Err(OTHER_STEPS);
         }
     }
     if (multiplied, settled) != (1, 1) || !xs.is_empty() {
@@ -252,18 +258,18 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
 
 /// Stores to shared memory, copies out of it, and their fences and waits.
 fn may_be_late(kernel: &Kernel, op: Op) -> bool {
-    match &kernel.ops[op].kind {
-        OpKind::Store { dst, .. } => {
-            matches!(kernel.allocs[dst.alloc].kind, AllocKind::Smem { .. }) && dst.place == Place::Here
-        }
-        OpKind::CopySmemToGmem {
-            dst,
-            commit_group: true,
-            ..
-        } => dst.place == Place::Here,
-        OpKind::CommitSmem | OpKind::CommitGroup | OpKind::WaitSmemToGmem { .. } => true,
-        kind => kind.is_pure(),
+    let kind = &kernel.ops[op].kind;
+    if let OpKind::Store { dst, .. } = kind {
+        return matches!(kernel.allocs[dst.alloc].kind, AllocKind::Smem { .. }) && dst.place == Place::Here;
     }
+    if let OpKind::CopySmemToGmem { dst, commit_group, .. } = kind {
+        return *commit_group && dst.place == Place::Here;
+    }
+    kind.is_pure()
+        || matches!(
+            kind,
+            OpKind::CommitSmem | OpKind::CommitGroup | OpKind::WaitSmemToGmem { .. }
+        )
 }
 
 /// Whether nothing else in the kernel touches the memory that these ops touch.
@@ -302,9 +308,8 @@ fn part(kernel: &Kernel, epilogue: &[Op], range: std::ops::Range<usize>) -> Vec<
 }
 
 fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
-    let (lower, upper, body) = match &kernel.ops[op].kind {
-        OpKind::For { lower, upper, body, .. } => (*lower, *upper, *body),
-        _ => unreachable!("`find` saw a loop"),
+    let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
+        unreachable!("`find` saw a loop")
     };
     let group = kernel.regions[body].group;
     let loc = kernel.ops[op].loc;

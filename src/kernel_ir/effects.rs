@@ -1,9 +1,10 @@
 //! What ops do to memory and to its order: the one account of it.
 //!
-//! Every op says here which bytes it reads and writes, by which proxy, who does it and when it is over ([`of`]), and what it
-//! does to the order of other accesses ([`order`]). Both are exhaustive: a new op does not compile without its rows. Who needs to
-//! know what an op touches (the placing of barriers, passes that move waits and stores, scopes of acquire and release) asks
-//! here and nowhere else. Barriers and semaphores synchronise; they are no data.
+//! Every op says here which bytes it reads and writes, by which proxy, who does it and when it is over ([`of`]), what it does to
+//! the order of other accesses ([`order`]), and what its results tell of others ([`look`]). They are columns of one exhaustive
+//! table: a new op does not compile without its row. Who needs to know what an op touches (the placing of barriers, passes that
+//! move waits and stores, scopes of acquire and release) asks here and nowhere else. Barriers and semaphores synchronise; they are no data.
+use super::class::pure_ops;
 use super::entities::Alloc;
 use super::kernel::Kernel;
 use super::op::{AtomicOp, FenceKind, MmaOperand, OpKind, WaitScope};
@@ -84,103 +85,6 @@ impl Effect<'_> {
     }
 }
 
-/// What an op itself does to memory (not what the ops in its regions do).
-pub fn of(kind: &OpKind) -> SmallVec<[Effect<'_>; 2]> {
-    let lanes = |view, access| effect(view, Proxy::Generic, access, Actor::Lanes, Completion::Now);
-    let copy = |view, access, completion| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, completion);
-    let mma = |view| effect(view, Proxy::TensorCore, Access::Read, Actor::Warps, Completion::Wgmma);
-    match kind {
-        OpKind::Load { src } => smallvec![lanes(src, Access::Read)],
-        OpKind::Store { dst, .. } => smallvec![lanes(dst, Access::Write)],
-        OpKind::Swap { dst, .. } | OpKind::AtomicUpdate { dst, .. } => smallvec![lanes(dst, Access::Update)],
-        OpKind::MultimemStore { dst, .. } => smallvec![lanes(dst, Access::Write)],
-        OpKind::MultimemLoadReduce { src, .. } => smallvec![lanes(src, Access::Read)],
-        OpKind::AsyncStoreSmem {
-            dst, atomic, barrier, ..
-        } => smallvec![effect(
-            dst,
-            Proxy::AsyncCopy,
-            update_if(atomic.is_some()),
-            Actor::Warps,
-            Completion::Barrier(barrier)
-        )],
-        OpKind::CopyGmemToSmem { src, dst, barrier, .. } => {
-            let completion = barrier.as_ref().map_or(Completion::LoadGroup, Completion::Barrier);
-            smallvec![
-                copy(src, Access::Read, completion),
-                copy(dst, Access::Write, completion)
-            ]
-        }
-        OpKind::CopySmemToGmem {
-            src, dst, reduction, ..
-        } => smallvec![
-            copy(src, Access::Read, Completion::StoreGroup),
-            copy(dst, update_if(reduction.is_some()), Completion::StoreGroup)
-        ],
-        OpKind::Wgmma { acc: _, a, b } => match a {
-            MmaOperand::Smem(a) => smallvec![mma(a), mma(b)],
-            MmaOperand::Registers(_) => smallvec![mma(b)],
-        },
-        // A prefetch changes nothing that anyone can see.
-        OpKind::Prefetch { .. } => smallvec![],
-        OpKind::Constant(_)
-        | OpKind::Unary { .. }
-        | OpKind::Binary { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Clamp { .. }
-        | OpKind::IntegerPow { .. }
-        | OpKind::Convert { .. }
-        | OpKind::Bitcast { .. }
-        | OpKind::ReducePrecision { .. }
-        | OpKind::Iota { .. }
-        | OpKind::Broadcast { .. }
-        | OpKind::Reshape { .. }
-        | OpKind::Transpose { .. }
-        | OpKind::Slice { .. }
-        | OpKind::DynamicSlice { .. }
-        | OpKind::DynamicUpdateSlice { .. }
-        | OpKind::Concat { .. }
-        | OpKind::Pad { .. }
-        | OpKind::Reverse { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::ArgReduce { .. }
-        | OpKind::Cumulative { .. }
-        | OpKind::OptimizationBarrier { .. }
-        | OpKind::MultipleOf { .. }
-        | OpKind::LayoutCast { .. }
-        | OpKind::Relayout { .. }
-        | OpKind::AxisIndex { .. }
-        | OpKind::CommitGroup
-        | OpKind::WaitSmemToGmem { .. }
-        | OpKind::WaitGmemToSmem { .. }
-        | OpKind::CommitSmem
-        | OpKind::BarrierArrive { .. }
-        | OpKind::BarrierWait { .. }
-        | OpKind::BarrierTest { .. }
-        | OpKind::Sync { .. }
-        | OpKind::Fence { .. }
-        | OpKind::SemaphoreSignal { .. }
-        | OpKind::SemaphoreSignalParallel { .. }
-        | OpKind::SemaphoreWait { .. }
-        | OpKind::SemaphoreRead { .. }
-        | OpKind::AccInit { .. }
-        | OpKind::WgmmaWait { .. }
-        | OpKind::AccRead { .. }
-        | OpKind::Mma { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Switch { .. }
-        | OpKind::Scope { .. }
-        | OpKind::WarpMap { .. }
-        | OpKind::SetMaxRegisters { .. }
-        | OpKind::Delay { .. }
-        | OpKind::GridDependency { .. }
-        | OpKind::DebugPrint { .. }
-        | OpKind::PrintLayout { .. } => smallvec![],
-    }
-}
-
 /// What an op does to the order of accesses around it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order<'a> {
@@ -217,82 +121,125 @@ pub enum Order<'a> {
     FenceDevice,
 }
 
+/// What an op looks at, for its results, and others may change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look<'a> {
+    Memory(&'a RefUse),
+    /// The count of a semaphore.
+    Semaphore,
+    /// Whether a phase of a barrier is over.
+    Barrier,
+}
+
+/// What an op itself does (not what the ops in its regions do).
+struct Row<'a> {
+    effects: SmallVec<[Effect<'a>; 2]>,
+    order: Order<'a>,
+    look: Option<Look<'a>>,
+}
+
+/// What an op itself does to memory.
+pub fn of(kind: &OpKind) -> SmallVec<[Effect<'_>; 2]> {
+    row(kind).effects
+}
+
 /// What an op itself does to the order of accesses. A copy with a group of its own commits it behind its accesses.
 pub fn order(kind: &OpKind) -> Order<'_> {
+    row(kind).order
+}
+
+/// What an op's results tell that others may change.
+pub fn look(kind: &OpKind) -> Option<Look<'_>> {
+    row(kind).look
+}
+
+/// The table.
+fn row(kind: &OpKind) -> Row<'_> {
+    let row = |effects, order, look| Row { effects, order, look };
+    let does = |effects| row(effects, Order::None, None);
+    let orders = |order| row(smallvec![], order, None);
+    let lanes = |view, access| effect(view, Proxy::Generic, access, Actor::Lanes, Completion::Now);
+    let stores = |view, access| does(smallvec![lanes(view, access)]);
+    let loads = |view, access| row(smallvec![lanes(view, access)], Order::None, Some(Look::Memory(view)));
+    let copy = |view, access, completion| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, completion);
+    let mma = |view| effect(view, Proxy::TensorCore, Access::Read, Actor::Warps, Completion::Wgmma);
     match kind {
-        OpKind::Sync { group } => Order::Meet(*group),
-        OpKind::CommitSmem => Order::CommitSmem,
-        OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } => Order::MeetExecuting {
+        OpKind::Load { src } | OpKind::MultimemLoadReduce { src, .. } => loads(src, Access::Read),
+        OpKind::Swap { dst, .. } => loads(dst, Access::Update),
+        OpKind::Store { dst, .. } | OpKind::MultimemStore { dst, .. } => stores(dst, Access::Write),
+        OpKind::AtomicUpdate { dst, .. } => stores(dst, Access::Update),
+        // Its bytes complete on the barrier; nobody arrives.
+        OpKind::AsyncStoreSmem {
+            dst, atomic, barrier, ..
+        } => does(smallvec![effect(
+            dst,
+            Proxy::AsyncCopy,
+            update_if(atomic.is_some()),
+            Actor::Warps,
+            Completion::Barrier(barrier)
+        )]),
+        OpKind::CopyGmemToSmem { src, dst, barrier, .. } => {
+            let (completion, order) = match barrier {
+                Some(barrier) => (Completion::Barrier(barrier), Order::ArriveByIssuer),
+                None => (Completion::LoadGroup, Order::None),
+            };
+            let (from, to) = (
+                copy(src, Access::Read, completion),
+                copy(dst, Access::Write, completion),
+            );
+            row(smallvec![from, to], order, None)
+        }
+        OpKind::CopySmemToGmem {
+            src,
+            dst,
+            reduction,
+            commit_group,
+            ..
+        } => {
+            let (from, to) = (
+                copy(src, Access::Read, Completion::StoreGroup),
+                copy(dst, update_if(reduction.is_some()), Completion::StoreGroup),
+            );
+            let order = if *commit_group {
+                Order::CommitStores
+            } else {
+                Order::None
+            };
+            row(smallvec![from, to], order, None)
+        }
+        OpKind::Wgmma { acc: _, a, b } => does(match a {
+            MmaOperand::Smem(a) => smallvec![mma(a), mma(b)],
+            MmaOperand::Registers(_) => smallvec![mma(b)],
+        }),
+        OpKind::Sync { group } => orders(Order::Meet(*group)),
+        OpKind::CommitSmem => orders(Order::CommitSmem),
+        OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } => orders(Order::MeetExecuting {
             acquires: false,
             signals: true,
-        },
-        OpKind::SemaphoreWait { .. } => Order::MeetExecuting {
+        }),
+        OpKind::SemaphoreWait { .. } => orders(Order::MeetExecuting {
             acquires: true,
             signals: false,
-        },
-        OpKind::BarrierWait { barrier, .. } | OpKind::BarrierTest { barrier, .. } => Order::Wait(barrier),
-        OpKind::BarrierArrive { .. } => Order::Arrive,
-        OpKind::CopyGmemToSmem { barrier, .. } => match barrier {
-            Some(_) => Order::ArriveByIssuer,
-            None => Order::None,
-        },
-        OpKind::CopySmemToGmem { commit_group, .. } => match commit_group {
-            true => Order::CommitStores,
-            false => Order::None,
-        },
-        OpKind::CommitGroup => Order::CommitStores,
-        OpKind::WaitSmemToGmem { n, scope } => Order::WaitStores { n: *n, scope: *scope },
-        OpKind::WgmmaWait { n, .. } => Order::WaitWgmma { n: *n },
-        OpKind::Fence { kind } => match kind {
+        }),
+        // Relaxed: what it tells of other memory needs a wait.
+        OpKind::SemaphoreRead { .. } => row(smallvec![], Order::None, Some(Look::Semaphore)),
+        OpKind::BarrierWait { barrier, .. } => orders(Order::Wait(barrier)),
+        OpKind::BarrierTest { barrier, .. } => row(smallvec![], Order::Wait(barrier), Some(Look::Barrier)),
+        OpKind::BarrierArrive { .. } => orders(Order::Arrive),
+        OpKind::CommitGroup => orders(Order::CommitStores),
+        OpKind::WaitSmemToGmem { n, scope } => orders(Order::WaitStores { n: *n, scope: *scope }),
+        OpKind::WgmmaWait { n, .. } => orders(Order::WaitWgmma { n: *n }),
+        OpKind::Fence { kind } => orders(match kind {
             FenceKind::ProxyAsyncGlobal => Order::FenceDevice,
             FenceKind::ProxyAsyncSharedCta => Order::FenceShared,
             FenceKind::ProxyAsyncGenericAcquire | FenceKind::ProxyAsyncGenericRelease => Order::None,
-        },
-        // Its bytes complete on the barrier; nobody arrives.
-        OpKind::AsyncStoreSmem { .. } => Order::None,
-        // sm_80 copies: refused by lowering.
-        OpKind::WaitGmemToSmem { .. } => Order::None,
-        // Relaxed: what it tells of other memory needs a wait.
-        OpKind::SemaphoreRead { .. } => Order::None,
-        OpKind::Constant(_)
-        | OpKind::Unary { .. }
-        | OpKind::Binary { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Clamp { .. }
-        | OpKind::IntegerPow { .. }
-        | OpKind::Convert { .. }
-        | OpKind::Bitcast { .. }
-        | OpKind::ReducePrecision { .. }
-        | OpKind::Iota { .. }
-        | OpKind::Broadcast { .. }
-        | OpKind::Reshape { .. }
-        | OpKind::Transpose { .. }
-        | OpKind::Slice { .. }
-        | OpKind::DynamicSlice { .. }
-        | OpKind::DynamicUpdateSlice { .. }
-        | OpKind::Concat { .. }
-        | OpKind::Pad { .. }
-        | OpKind::Reverse { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::ArgReduce { .. }
-        | OpKind::Cumulative { .. }
+        }),
+        // A prefetch changes nothing that anyone can see; waits for sm_80 copies are refused by lowering.
+        OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } => does(smallvec![]),
+        pure_ops!()
         | OpKind::OptimizationBarrier { .. }
-        | OpKind::MultipleOf { .. }
-        | OpKind::LayoutCast { .. }
-        | OpKind::Relayout { .. }
-        | OpKind::AxisIndex { .. }
-        | OpKind::Load { .. }
-        | OpKind::Store { .. }
-        | OpKind::Swap { .. }
-        | OpKind::AtomicUpdate { .. }
-        | OpKind::MultimemStore { .. }
-        | OpKind::MultimemLoadReduce { .. }
-        | OpKind::Prefetch { .. }
         | OpKind::AccInit { .. }
-        | OpKind::Wgmma { .. }
         | OpKind::AccRead { .. }
-        | OpKind::Mma { .. }
         | OpKind::For { .. }
         | OpKind::While { .. }
         | OpKind::Switch { .. }
@@ -302,16 +249,16 @@ pub fn order(kind: &OpKind) -> Order<'_> {
         | OpKind::Delay { .. }
         | OpKind::GridDependency { .. }
         | OpKind::DebugPrint { .. }
-        | OpKind::PrintLayout { .. } => Order::None,
+        | OpKind::PrintLayout { .. } => does(smallvec![]),
     }
 }
 
 /// How an op updates memory atomically, if it does.
 pub fn atomic(kind: &OpKind) -> Option<AtomicOp> {
-    match kind {
-        OpKind::AtomicUpdate { op, .. } => Some(*op),
-        _ => None,
-    }
+    let OpKind::AtomicUpdate { op, .. } = kind else {
+        return None;
+    };
+    Some(*op)
 }
 
 /// The allocation that owns the bytes: a union for its members.

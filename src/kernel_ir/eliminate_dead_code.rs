@@ -2,6 +2,7 @@
 //!
 //! A `while` that polls ([`polling`]) is a wait, and stays with all that its condition needs. A loop that only computes goes:
 //! a `for` ends, and whether any other `while` does depends on nobody else.
+use super::class::Control;
 use super::polling::{self, Polling};
 use super::rewrite::regions_of;
 use super::*;
@@ -98,21 +99,17 @@ impl Liveness<'_> {
         if !self.kept.insert(op) {
             return;
         }
-        match &self.kernel.ops[op].kind {
-            OpKind::For { lower, upper, .. } => {
-                self.mark(*lower);
-                self.mark(*upper);
+        let kernel = self.kernel;
+        let kind = &kernel.ops[op].kind;
+        match kind.control() {
+            Some(Control::For { lower, upper, .. }) => {
+                self.mark(lower);
+                self.mark(upper);
             }
-            OpKind::While { cond, .. } => self.mark(self.kernel.regions[*cond].results[0]),
-            OpKind::Switch { selector, .. } => self.mark(*selector),
-            OpKind::Scope { .. } | OpKind::WarpMap { .. } => {}
-            kind => {
-                let mut values = vec![];
-                visit::for_each_value(kind, &mut |v| values.push(v));
-                for v in values {
-                    self.mark(v);
-                }
-            }
+            Some(Control::While { cond, .. }) => self.mark(kernel.regions[cond].results[0]),
+            Some(Control::Switch { selector, .. }) => self.mark(selector),
+            Some(Control::Scope { .. } | Control::WarpMap { .. }) => {}
+            None => visit::for_each_value(kind, &mut |v| self.mark(v)),
         }
     }
 
@@ -131,77 +128,54 @@ impl Liveness<'_> {
         }
     }
 
-    /// What result `i` of an op with regions comes from.
+    /// A value that is carried through an op with regions, or result `i` of one: it exists as a whole or not at all.
     fn result_is_live(&mut self, op: Op, i: usize) {
-        let regions = &self.kernel.regions;
-        match &self.kernel.ops[op].kind {
-            OpKind::For { inits, body, .. } => {
-                let (yielded, init) = (regions[*body].results[i], inits.get(i).copied());
-                self.mark(yielded);
-                if let Some(init) = init {
-                    self.mark(init);
-                    self.mark(regions[*body].params[1 + i]);
-                }
+        let kernel = self.kernel;
+        let Some(control) = kernel.ops[op].kind.control() else {
+            return;
+        };
+        let init = control.inits().and_then(|inits| inits.get(i));
+        for border in control.carries() {
+            let region = &kernel.regions[border.region];
+            self.mark(region.results[border.results + i]);
+            if let (Some(first), Some(_)) = (border.params, init) {
+                self.mark(region.params[first + i]);
             }
-            OpKind::While { cond, .. } => {
-                self.mark(regions[*cond].results[1 + i]);
-                // The slot exists as a whole or not at all.
-                self.mark(regions[*cond].params[i]);
-            }
-            OpKind::Switch { arms, .. } => {
-                for &arm in arms {
-                    self.mark(regions[arm].results[i]);
-                }
-            }
-            OpKind::Scope { body, .. } => self.mark(regions[*body].results[i]),
-            OpKind::WarpMap { inits, body, .. } => {
-                // The slot exists as a whole or not at all.
-                self.mark(regions[*body].results[i]);
-                self.mark(inits[i]);
-            }
-            _ => {}
+        }
+        if let Some(&init) = init {
+            self.mark(init);
         }
     }
 
     fn param_is_live(&mut self, op: Op, region: Region, i: usize) {
-        let regions = &self.kernel.regions;
-        match &self.kernel.ops[op].kind {
-            OpKind::For { inits, xs, body, .. } => {
-                if i == 0 {
-                    return;
-                }
-                match inits.get(i - 1) {
-                    Some(&init) => {
-                        self.mark(init);
-                        self.mark(regions[*body].results[i - 1]);
-                    }
-                    None => self.mark(xs[i - 1 - inits.len()]),
-                }
-            }
-            OpKind::While { inits, cond, body } => {
-                if region == *cond {
-                    self.mark(inits[i]);
-                    self.mark(regions[*body].results[i]);
-                } else {
-                    self.mark(regions[*cond].results[1 + i]);
-                    // The slot exists as a whole or not at all.
-                    self.mark(regions[*cond].params[i]);
-                }
-            }
-            OpKind::WarpMap { inits, .. } => {
-                self.mark(inits[i]);
-                self.mark(regions[region].results[i]);
-            }
-            _ => {}
+        let Some(control) = self.kernel.ops[op].kind.control() else {
+            return;
+        };
+        let first = control
+            .carries()
+            .iter()
+            .find(|border| border.region == region)
+            .and_then(|b| b.params);
+        // Before the carries is a loop's counter.
+        let Some(i) = first.and_then(|first| i.checked_sub(first)) else {
+            return;
+        };
+        if let Control::For { inits, xs, .. } = control
+            && i >= inits.len()
+        {
+            self.mark(xs[i - inits.len()]);
+        } else {
+            self.result_is_live(op, i);
         }
     }
 }
 
-fn retain<T>(list: &mut Vec<T>, keep: &[bool]) {
+/// Of what follows the first `from`, what is to be kept.
+fn retain<T>(list: &mut Vec<T>, from: usize, keep: &[bool]) {
     let mut i = 0;
     list.retain(|_| {
         i += 1;
-        keep[i - 1]
+        i <= from || keep[i - 1 - from]
     });
 }
 
@@ -219,79 +193,54 @@ fn sweep(kernel: &mut Kernel, region: Region, live: &EntitySet<Value>, kept: &En
 
 /// Drops the carries and results of an op with regions that nothing needs.
 fn prune(kernel: &mut Kernel, op: Op, live: &EntitySet<Value>) {
-    let results = kernel.ops[op].results.clone();
+    let OpData { kind, results, .. } = &mut kernel.ops[op];
     let is_live = |v: &Value| live.contains(*v);
-    // A slot stays if any of its values is needed.
-    let keep: Vec<bool> = match &kernel.ops[op].kind {
-        OpKind::For { inits, body, .. } => {
-            let params = &kernel.regions[*body].params;
-            (0..results.len())
-                .map(|i| is_live(&results[i]) || (i < inits.len() && is_live(&params[1 + i])))
-                .collect()
-        }
-        OpKind::While { inits, cond, body } => {
-            let (cond, body) = (&kernel.regions[*cond].params, &kernel.regions[*body].params);
-            (0..inits.len())
-                .map(|i| is_live(&results[i]) || is_live(&cond[i]) || is_live(&body[i]))
-                .collect()
-        }
-        OpKind::WarpMap { body, .. } => {
-            let params = &kernel.regions[*body].params;
-            (0..results.len())
-                .map(|i| is_live(&results[i]) || is_live(&params[i]))
-                .collect()
-        }
-        OpKind::Switch { .. } | OpKind::Scope { .. } => results.iter().map(is_live).collect(),
-        OpKind::Swap { dst, value } if !is_live(&results[0]) => {
-            let (dst, value) = (dst.clone(), *value);
-            kernel.ops[op].kind = OpKind::Store { dst, value };
-            kernel.ops[op].results.clear();
-            return;
-        }
-        _ => return,
-    };
-    let mut dead_xs = vec![];
-    if let OpKind::For { inits, xs, body, .. } = &kernel.ops[op].kind {
-        let params = &kernel.regions[*body].params;
-        dead_xs = (0..xs.len()).map(|i| is_live(&params[1 + inits.len() + i])).collect();
+    if let OpKind::Swap { dst, value } = kind
+        && !is_live(&results[0])
+    {
+        let (dst, value) = (dst.clone(), *value);
+        *kind = OpKind::Store { dst, value };
+        results.clear();
+        return;
     }
-    if keep.iter().all(|&k| k) && dead_xs.iter().all(|&k| k) {
+    let Some(control) = kind.control() else { return };
+    let regions = &mut kernel.regions;
+    let (borders, carried) = (control.carries(), control.inits().map_or(0, <[Value]>::len));
+    // A carry stays if any of its values is needed.
+    let is_param_live = |i: usize| {
+        let mut params = borders
+            .iter()
+            .filter_map(|border| Some(&regions[border.region].params[border.params? + i]));
+        i < carried && params.any(is_live)
+    };
+    let keep: Vec<bool> = results
+        .iter()
+        .enumerate()
+        .map(|(i, r)| is_live(r) || is_param_live(i))
+        .collect();
+    let mut keep_params = keep[..carried].to_vec();
+    if let Control::For { body, .. } = control {
+        keep_params.extend(regions[body].params[1 + carried..].iter().map(is_live));
+    }
+    if keep.iter().chain(&keep_params).all(|&k| k) {
         return;
     }
     let mut i = 0;
-    kernel.ops[op].results.retain(|_| {
+    results.retain(|_| {
         i += 1;
         keep[i - 1]
     });
-    let regions = &mut kernel.regions;
-    match &mut kernel.ops[op].kind {
-        OpKind::For { inits, xs, body, .. } => {
-            let carries = &keep[..inits.len()];
-            let params: Vec<bool> = [true].iter().chain(carries).chain(&dead_xs).copied().collect();
-            retain(&mut regions[*body].params, &params);
-            retain(&mut regions[*body].results, &keep);
-            retain(inits, carries);
-            retain(xs, &dead_xs);
+    for border in borders {
+        let data = &mut regions[border.region];
+        if let Some(first) = border.params {
+            retain(&mut data.params, first, &keep_params);
         }
-        OpKind::While { inits, cond, body } => {
-            retain(inits, &keep);
-            retain(&mut regions[*cond].params, &keep);
-            let passed: Vec<bool> = [true].iter().chain(&keep).copied().collect();
-            retain(&mut regions[*cond].results, &passed);
-            retain(&mut regions[*body].params, &keep);
-            retain(&mut regions[*body].results, &keep);
-        }
-        OpKind::WarpMap { inits, body, .. } => {
-            retain(inits, &keep);
-            retain(&mut regions[*body].params, &keep);
-            retain(&mut regions[*body].results, &keep);
-        }
-        OpKind::Switch { arms, .. } => {
-            for &arm in arms.iter() {
-                retain(&mut regions[arm].results, &keep);
-            }
-        }
-        OpKind::Scope { body, .. } => retain(&mut regions[*body].results, &keep),
-        _ => {}
+        retain(&mut data.results, border.results, &keep);
+    }
+    if let Some(inits) = kind.inits_mut() {
+        retain(inits, 0, &keep);
+    }
+    if let OpKind::For { xs, .. } = kind {
+        retain(xs, 0, &keep_params[carried..]);
     }
 }

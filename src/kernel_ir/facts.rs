@@ -3,6 +3,7 @@
 //! One forward walk in program order. A loop's carries start as what their initial values are and grow until the body gives
 //! nothing new; a bound that keeps growing jumps to the next constant that the kernel compares with, in the end to the type's.
 //! The work is bounded: when the budget is spent, carries start as anything their type allows.
+use super::class::{Control, Function, Pure};
 use super::kernel::bits_int;
 use super::*;
 use crate::dtype::DType;
@@ -65,18 +66,15 @@ impl Analysis<'_> {
     }
 
     fn op(&mut self, op: Op) {
-        // The kinds with regions are few and their fields small; others are only borrowed.
-        match &self.kernel.ops[op].kind {
-            OpKind::For {
+        match self.kernel.ops[op].kind.control() {
+            Some(Control::For {
                 lower,
                 upper,
                 inits,
-                reverse: _,
                 xs: _,
-                unroll: _,
                 body,
-            } => {
-                let (lower, upper, inits, body) = (*lower, *upper, inits.clone(), *body);
+            }) => {
+                let inits = inits.to_vec();
                 let (lo, hi) = (self.kernel.facts(lower), self.kernel.facts(upper));
                 let params = self.kernel.regions[body].params.clone();
                 let counter = Facts {
@@ -105,8 +103,8 @@ impl Analysis<'_> {
                     };
                 }
             }
-            OpKind::While { inits, cond, body } => {
-                let (inits, cond, body) = (inits.clone(), *cond, *body);
+            Some(Control::While { inits, cond, body }) => {
+                let inits = inits.to_vec();
                 let carries = self.kernel.regions[cond].params.clone();
                 self.loop_carries(&inits, &carries, body, |this| {
                     this.region(cond);
@@ -119,24 +117,19 @@ impl Analysis<'_> {
                 });
                 self.yields(op, &[cond], 1);
             }
-            OpKind::Switch { selector: _, arms } => {
-                let arms = arms.clone();
+            Some(Control::Switch { selector: _, arms }) => {
+                let arms = arms.to_vec();
                 for &arm in &arms {
                     self.region(arm);
                 }
                 self.yields(op, &arms, 0);
             }
-            OpKind::Scope {
-                allocs: _,
-                collective: _,
-                body,
-            } => {
-                let body = *body;
+            Some(Control::Scope { body, .. }) => {
                 self.region(body);
                 self.yields(op, &[body], 0);
             }
-            OpKind::WarpMap { axis: _, inits, body } => {
-                let (inits, body) = (inits.clone(), *body);
+            Some(Control::WarpMap { inits, body }) => {
+                let inits = inits.to_vec();
                 let params = self.kernel.regions[body].params.clone();
                 for (&p, &init) in params.iter().zip(&inits) {
                     self.kernel.values[p].facts = self.kernel.facts(init);
@@ -144,7 +137,7 @@ impl Analysis<'_> {
                 self.region(body);
                 self.yields(op, &[body], 0);
             }
-            _ => {
+            None => {
                 for i in 0..self.kernel.ops[op].results.len() {
                     let r = self.kernel.ops[op].results[i];
                     if self.kernel.ty(r).is_scalar() {
@@ -280,50 +273,71 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
     }
     let f = |v: Value| kernel.facts(v);
     let is_int = |v: Value| !kernel.ty(v).dtype().is_float() && kernel.ty(v).is_scalar();
-    match &data.kind {
-        OpKind::Constant(c) => match c.splat().and_then(|bits| bits_int(dtype, bits)) {
-            Some(x) => Facts::constant(x),
-            None => top,
-        },
-        OpKind::Binary { op, a, b } => binary(*op, dtype, f(*a), f(*b)),
-        OpKind::Unary { op, a } if is_int(*a) => unary(*op, dtype, f(*a)),
-        OpKind::Compare { op, a, b } if is_int(*a) => match if a == b {
-            Some(reflexive(*op))
-        } else {
-            compare(*op, f(*a), f(*b))
-        } {
-            Some(x) => Facts::constant(i64::from(x)),
-            None => top,
-        },
-        OpKind::Select { which, cases } => select(kernel, *which, cases),
-        OpKind::Clamp { lo, x, hi } => {
-            let raised = binary(BinaryOp::Max, dtype, f(*x), f(*lo));
-            binary(BinaryOp::Min, dtype, raised, f(*hi))
+    if let OpKind::OptimizationBarrier { values } = &data.kind {
+        return f(values[i]);
+    }
+    let function = match data.kind.pure() {
+        Some(Pure::Constant(c)) => {
+            return c
+                .splat()
+                .and_then(|bits| bits_int(dtype, bits))
+                .map_or(top, Facts::constant);
         }
-        OpKind::Convert { a } if is_int(*a) => {
-            let a = f(*a);
-            if dtype == DType::Bool {
-                return match compare(CompareOp::Ne, a, Facts::constant(0)) {
-                    Some(x) => Facts::constant(i64::from(x)),
-                    None => top,
-                };
-            }
+        Some(Pure::AxisIndex(axis)) => {
+            let last = kernel.axes[axis].size.saturating_sub(1);
+            return Facts::range(0, last.min(i64::MAX as u64) as i64);
+        }
+        Some(Pure::Elementwise(function)) => function,
+        Some(
+            Pure::Iota
+            | Pure::Bitcast
+            | Pure::Shape(_)
+            | Pure::Reduce { .. }
+            | Pure::Run
+            | Pure::Product
+            | Pure::LayoutCast
+            | Pure::Relayout { .. },
+        )
+        | None => return top,
+    };
+    match function {
+        Function::Binary { op, a, b } => binary(op, dtype, f(a), f(b)),
+        Function::Unary { op, a } if is_int(a) => unary(op, dtype, f(a)),
+        Function::Compare { op, a, b } if is_int(a) => {
+            let known = if a == b {
+                Some(reflexive(op))
+            } else {
+                compare(op, f(a), f(b))
+            };
+            known.map_or(top, |x| Facts::constant(i64::from(x)))
+        }
+        Function::Select { which, cases } => select(kernel, which, cases),
+        Function::Clamp { lo, x, hi } => {
+            let raised = binary(BinaryOp::Max, dtype, f(x), f(lo));
+            binary(BinaryOp::Min, dtype, raised, f(hi))
+        }
+        Function::Convert { a } if is_int(a) && dtype == DType::Bool => {
+            let known = compare(CompareOp::Ne, f(a), Facts::constant(0));
+            known.map_or(top, |x| Facts::constant(i64::from(x)))
+        }
+        Function::Convert { a } if is_int(a) => {
+            let a = f(a);
             Facts::wrapped(dtype, i128::from(a.lo), i128::from(a.hi), a.divisor)
         }
-        OpKind::MultipleOf { a, divisor } => {
-            let a = f(*a);
+        Function::MultipleOf { a, divisor } => {
+            let a = f(a);
             let d = if a.divisor == 0 {
                 0
             } else {
-                (a.divisor / gcd(a.divisor, *divisor)).saturating_mul(*divisor)
+                (a.divisor / gcd(a.divisor, divisor)).saturating_mul(divisor)
             };
             Facts { divisor: d, ..a }
         }
-        OpKind::OptimizationBarrier { values } => f(values[i]),
-        OpKind::AxisIndex { axis } => {
-            Facts::range(0, kernel.axes[*axis].size.saturating_sub(1).min(i64::MAX as u64) as i64)
-        }
-        _ => top,
+        Function::Unary { .. }
+        | Function::Compare { .. }
+        | Function::Convert { .. }
+        | Function::IntegerPow { .. }
+        | Function::ReducePrecision => top,
     }
 }
 

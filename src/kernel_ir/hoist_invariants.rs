@@ -1,6 +1,7 @@
 //! Moves pure scalar ops out of loops.
 //!
 //! Array ops stay: hoisting them costs registers for the whole loop.
+use super::class::Control;
 use super::rewrite::regions_of;
 use super::*;
 use crate::error::Result;
@@ -34,7 +35,7 @@ impl Hoist<'_> {
         let ops = std::mem::take(&mut self.kernel.regions[region].ops);
         let mut kept = vec![];
         for op in ops {
-            let is_loop = matches!(self.kernel.ops[op].kind, OpKind::For { .. } | OpKind::While { .. });
+            let is_loop = self.kernel.ops[op].kind.control().is_some_and(Control::is_loop);
             for inner in regions_of(self.kernel, op) {
                 if self.kernel.regions[inner].group != group {
                     // A warp's values mean nothing outside of its region.

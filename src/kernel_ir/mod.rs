@@ -22,6 +22,7 @@
 pub mod alloc;
 pub mod check_inputs;
 pub mod check_registers;
+pub mod class;
 pub mod compose_views;
 pub mod defer_drains;
 pub mod defer_epilogue;

@@ -2,6 +2,7 @@
 //!
 //! Under `jax_enable_x64` loop counters and slice starts are i64. A scalar i64 op whose result and operands are known to fit i32 is
 //! done in i32; what needs the wide value converts it back. Views name the narrow value.
+use super::class::{Function, Pure};
 use super::rewrite::{Substitution, append_convert, regions_of};
 use super::*;
 use crate::dtype::DType;
@@ -103,9 +104,25 @@ impl Narrow<'_> {
         let result = *result;
         let mut operands = vec![];
         visit::for_each_value(&self.kernel.ops[op].kind, &mut |v| operands.push(v));
-        let candidate = match &self.kernel.ops[op].kind {
-            OpKind::Constant(_) => self.is_wide(result) && self.fits(result),
-            OpKind::Binary { op, .. } => {
+        let is_narrow = self.is_wide(result) && self.fits(result);
+        let function = match self.kernel.ops[op].kind.pure() {
+            Some(Pure::Elementwise(function)) => Some(function),
+            Some(Pure::Constant(_)) => None,
+            Some(
+                Pure::AxisIndex(_)
+                | Pure::Iota
+                | Pure::Bitcast
+                | Pure::Shape(_)
+                | Pure::Reduce { .. }
+                | Pure::Run
+                | Pure::Product
+                | Pure::LayoutCast
+                | Pure::Relayout { .. },
+            )
+            | None => return false,
+        };
+        let candidate = match function {
+            Some(Function::Binary { op, .. }) => {
                 let exact = matches!(
                     op,
                     BinaryOp::Add
@@ -116,22 +133,18 @@ impl Narrow<'_> {
                         | BinaryOp::Max
                         | BinaryOp::Min
                 );
-                exact && self.is_wide(result) && self.fits(result)
+                exact && is_narrow
             }
-            OpKind::Compare { a, .. } => self.is_wide(*a),
-            OpKind::Select { .. } | OpKind::Clamp { .. } => self.is_wide(result) && self.fits(result),
-            OpKind::Convert { a } => {
-                let small =
-                    |v: Value| self.kernel.ty(v).is_scalar() && !self.kernel.ty(v).dtype().is_float() && self.fits(v);
+            Some(Function::Unary { op, .. }) => matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign) && is_narrow,
+            Some(Function::Compare { a, .. }) => self.is_wide(a),
+            Some(Function::Convert { a }) => {
+                let ty = self.kernel.ty(a);
                 // Wide from something small, or anything from something wide and small.
-                (self.is_wide(result) && small(*a)) || (self.is_wide(*a) && small(*a))
+                let small = ty.is_scalar() && !ty.dtype().is_float() && self.fits(a);
+                small && (self.is_wide(result) || self.is_wide(a))
             }
-            OpKind::Unary {
-                op: UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign,
-                ..
-            } => self.is_wide(result) && self.fits(result),
-            OpKind::MultipleOf { .. } => self.is_wide(result) && self.fits(result),
-            _ => false,
+            None | Some(Function::Select { .. } | Function::Clamp { .. } | Function::MultipleOf { .. }) => is_narrow,
+            Some(Function::IntegerPow { .. } | Function::ReducePrecision) => false,
         };
         let loc = self.kernel.ops[op].loc;
         let all_fit = operands.iter().all(|&v| !self.is_wide(v) || self.fits(v));
@@ -161,9 +174,10 @@ impl Narrow<'_> {
             self.kernel.ops[op].kind = kind;
             return false;
         }
-        let narrow = match kind {
-            OpKind::Convert { a } => append_convert(self.kernel, region, a, DType::I32, loc),
-            kind => self.kernel.append1(region, kind, Type::Scalar(DType::I32), loc),
+        let narrow = if let OpKind::Convert { a } = kind {
+            append_convert(self.kernel, region, a, DType::I32, loc)
+        } else {
+            self.kernel.append1(region, kind, Type::Scalar(DType::I32), loc)
         };
         self.kernel.values[narrow].facts = facts;
         self.narrow[result] = narrow.into();

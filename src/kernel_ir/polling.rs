@@ -9,6 +9,7 @@
 //! block's store has no defined value).
 //!
 //! A `for` ends by itself, and so does a `while` over values that nobody else changes, or it never does: neither polls.
+use super::effects::{self, Look};
 use super::rewrite::regions_of;
 use super::*;
 use cranelift_entity::{EntitySet, SecondaryMap};
@@ -68,79 +69,18 @@ pub fn find(kernel: &Kernel) -> Polling {
 
 /// Whether an op looks at what others may change meanwhile.
 fn looks(kernel: &Kernel, kind: &OpKind) -> Option<Reach> {
-    match kind {
-        OpKind::Load { src: r } | OpKind::Swap { dst: r, .. } => {
-            let data = &kernel.allocs[r.alloc];
-            match (&r.place, data.is_smem()) {
+    match effects::look(kind)? {
+        Look::Memory(view) => {
+            let data = &kernel.allocs[view.alloc];
+            match (&view.place, data.is_smem()) {
                 (Place::Here, true) => Some(Reach::Block),
-                (Place::Here, false) => (data.is_gmem() && !kernel.is_input(r.alloc)).then_some(Reach::Device),
+                (Place::Here, false) => (data.is_gmem() && !kernel.is_input(view.alloc)).then_some(Reach::Device),
                 (Place::Cluster { .. }, _) => Some(Reach::Cluster),
                 (Place::Peer { .. } | Place::Multicast { .. }, _) => Some(Reach::Device),
             }
         }
-        OpKind::MultimemLoadReduce { .. } | OpKind::SemaphoreRead { .. } => Some(Reach::Device),
-        OpKind::BarrierTest { .. } => Some(Reach::Barrier),
-        OpKind::Constant(_)
-        | OpKind::Unary { .. }
-        | OpKind::Binary { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Clamp { .. }
-        | OpKind::IntegerPow { .. }
-        | OpKind::Convert { .. }
-        | OpKind::Bitcast { .. }
-        | OpKind::ReducePrecision { .. }
-        | OpKind::Iota { .. }
-        | OpKind::Broadcast { .. }
-        | OpKind::Reshape { .. }
-        | OpKind::Transpose { .. }
-        | OpKind::Slice { .. }
-        | OpKind::DynamicSlice { .. }
-        | OpKind::DynamicUpdateSlice { .. }
-        | OpKind::Concat { .. }
-        | OpKind::Pad { .. }
-        | OpKind::Reverse { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::ArgReduce { .. }
-        | OpKind::Cumulative { .. }
-        | OpKind::MultipleOf { .. }
-        | OpKind::LayoutCast { .. }
-        | OpKind::Relayout { .. }
-        | OpKind::AxisIndex { .. }
-        | OpKind::Mma { .. }
-        | OpKind::OptimizationBarrier { .. }
-        | OpKind::Store { .. }
-        | OpKind::AtomicUpdate { .. }
-        | OpKind::CopyGmemToSmem { .. }
-        | OpKind::CopySmemToGmem { .. }
-        | OpKind::CommitGroup
-        | OpKind::WaitSmemToGmem { .. }
-        | OpKind::WaitGmemToSmem { .. }
-        | OpKind::Prefetch { .. }
-        | OpKind::AsyncStoreSmem { .. }
-        | OpKind::CommitSmem
-        | OpKind::BarrierArrive { .. }
-        | OpKind::BarrierWait { .. }
-        | OpKind::Sync { .. }
-        | OpKind::Fence { .. }
-        | OpKind::SemaphoreSignal { .. }
-        | OpKind::SemaphoreSignalParallel { .. }
-        | OpKind::SemaphoreWait { .. }
-        | OpKind::MultimemStore { .. }
-        | OpKind::AccInit { .. }
-        | OpKind::Wgmma { .. }
-        | OpKind::WgmmaWait { .. }
-        | OpKind::AccRead { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Switch { .. }
-        | OpKind::Scope { .. }
-        | OpKind::WarpMap { .. }
-        | OpKind::SetMaxRegisters { .. }
-        | OpKind::Delay { .. }
-        | OpKind::GridDependency { .. }
-        | OpKind::DebugPrint { .. }
-        | OpKind::PrintLayout { .. } => None,
+        Look::Semaphore => Some(Reach::Device),
+        Look::Barrier => Some(Reach::Barrier),
     }
 }
 

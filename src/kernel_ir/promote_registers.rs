@@ -9,6 +9,7 @@
 //! **Then** an accumulator is a linear value: `acc_init` at its scope's start (zero) or where it is stored to, each wgmma and wait
 //! takes and gives it back. A region that does not touch an accumulator does not carry it. A wait takes every accumulator that may
 //! be in flight; a wait that finds none is dropped.
+use super::class::Control;
 use super::rewrite::{Substitution, regions_of};
 use super::thread_state::{Threaded, Touched, find_touched, thread};
 use super::*;
@@ -126,11 +127,13 @@ impl Flights<'_> {
             self.budget = self.budget.saturating_sub(1);
             let loc = self.kernel.ops[op].loc;
             // A wait that must come before the op.
-            let before = match &self.kernel.ops[op].kind {
-                OpKind::AccRead { acc: AccUse::Ref(r) } | OpKind::Store { dst: r, .. } => state.younger(r.alloc),
-                OpKind::Load { src } => state.younger(src.alloc).map(|_| 0),
-                _ => None,
-            };
+            let kind = &self.kernel.ops[op].kind;
+            let mut before = None;
+            if let OpKind::AccRead { acc: AccUse::Ref(r) } | OpKind::Store { dst: r, .. } = kind {
+                before = state.younger(r.alloc);
+            } else if !matches!(kind, OpKind::Wgmma { .. }) {
+                visit::for_each_ref(kind, &mut |r| before = before.or(state.younger(r.alloc).map(|_| 0)));
+            }
             if let Some(n) = before {
                 if commit {
                     placed.push(self.new_wait(n, &state, region, loc));
@@ -140,51 +143,39 @@ impl Flights<'_> {
             if commit {
                 placed.push(op);
             }
-            match &self.kernel.ops[op].kind {
-                OpKind::Wgmma {
-                    acc: AccUse::Ref(r), ..
-                } => {
-                    let older = state.groups > 0;
-                    state.issue(r.alloc);
-                    if older && !self.waits_soon(&ops[i + 1..]) {
-                        if commit {
-                            placed.push(self.new_wait(1, &state, region, loc));
-                        }
-                        state.wait(1);
-                    }
-                }
-                OpKind::WgmmaWait { n, .. } => {
-                    let n = *n;
+            let kind = &self.kernel.ops[op].kind;
+            if let OpKind::Wgmma {
+                acc: AccUse::Ref(r), ..
+            } = kind
+            {
+                let older = state.groups > 0;
+                state.issue(r.alloc);
+                if older && !self.waits_soon(&ops[i + 1..]) {
                     if commit {
-                        self.waits.insert(op, state.pending.iter().map(|&(a, _)| a).collect());
+                        placed.push(self.new_wait(1, &state, region, loc));
                     }
-                    state.wait(n);
+                    state.wait(1);
                 }
-                OpKind::For { body, .. } => {
-                    let body = *body;
-                    state = self.repeat(&[body], state, commit);
+            } else if let OpKind::WgmmaWait { n, .. } = kind {
+                if commit {
+                    self.waits.insert(op, state.pending.iter().map(|&(a, _)| a).collect());
                 }
-                OpKind::While { cond, body, .. } => {
-                    let regions = [*cond, *body];
-                    state = self.repeat(&regions, state, commit);
+                state.wait(*n);
+            }
+            match self.kernel.ops[op].kind.control() {
+                Some(Control::For { body, .. }) => state = self.repeat(&[body], state, commit),
+                Some(Control::While { cond, body, .. }) => state = self.repeat(&[cond, body], state, commit),
+                Some(Control::Switch { arms, .. }) => {
+                    let arms = arms.to_vec();
+                    let ends = arms.iter().map(|&arm| self.region(arm, state.clone(), commit));
+                    state = ends.fold(Flight::default(), |all, end| all.join(&end));
                 }
-                OpKind::Switch { arms, .. } => {
-                    let arms = arms.clone();
-                    let ends: Vec<Flight> = arms
-                        .iter()
-                        .map(|&arm| self.region(arm, state.clone(), commit))
-                        .collect();
-                    state = ends.iter().fold(Flight::default(), Flight::join);
-                }
-                OpKind::Scope { allocs, body, .. } => {
-                    let (allocs, body) = (allocs.clone(), *body);
+                Some(Control::Scope { allocs, body, .. }) => {
+                    let allocs = allocs.to_vec();
                     state = self.scope(&allocs, body, state, commit);
                 }
-                OpKind::WarpMap { body, .. } => {
-                    let body = *body;
-                    state = self.region(body, state, commit);
-                }
-                _ => {}
+                Some(Control::WarpMap { body, .. }) => state = self.region(body, state, commit),
+                None => {}
             }
         }
         if commit {
@@ -259,13 +250,17 @@ impl Flights<'_> {
     /// Whether the next op that touches anything leaves at most one group running.
     fn waits_soon(&self, rest: &[Op]) -> bool {
         for &op in rest {
-            match &self.kernel.ops[op].kind {
-                OpKind::WgmmaWait { n, .. } => return *n <= 1,
-                // Reading what an older group reads is harmless.
-                OpKind::Wgmma { .. } => {}
-                OpKind::Load { src } if !matches!(self.kernel.allocs[src.alloc].kind, AllocKind::Register { .. }) => {}
-                kind if kind.is_pure() => {}
-                _ => return false,
+            let kind = &self.kernel.ops[op].kind;
+            if let OpKind::WgmmaWait { n, .. } = kind {
+                return *n <= 1;
+            }
+            let in_memory = |r: &RefUse| !matches!(self.kernel.allocs[r.alloc].kind, AllocKind::Register { .. });
+            // Reading what an older group reads is harmless.
+            let harmless = matches!(kind, OpKind::Wgmma { .. })
+                || matches!(kind, OpKind::Load { src } if in_memory(src))
+                || kind.is_pure();
+            if !harmless {
+                return false;
             }
         }
         false
@@ -336,132 +331,117 @@ impl Promote<'_> {
     /// Handles one op; what is left of it goes to the end of `region`.
     fn op(&mut self, region: Region, op: Op) -> Result<()> {
         self.subst.apply(self.kernel, op);
-        match self.kernel.ops[op].kind.clone() {
-            OpKind::Wgmma {
-                acc: AccUse::Ref(r),
-                a,
-                b,
-            } => {
-                let acc = AccUse::Value(self.get(r.alloc));
-                self.kernel.ops[op].kind = OpKind::Wgmma { acc, a, b };
-                self.next(op, r.alloc);
+        let kind = self.kernel.ops[op].kind.clone();
+        if let OpKind::Wgmma {
+            acc: AccUse::Ref(r),
+            a,
+            b,
+        } = kind
+        {
+            let acc = AccUse::Value(self.get(r.alloc));
+            self.kernel.ops[op].kind = OpKind::Wgmma { acc, a, b };
+            self.next(op, r.alloc);
+        } else if let OpKind::WgmmaWait { n, .. } = kind {
+            let allocs = self.waits.get(&op).cloned().unwrap_or_default();
+            if allocs.is_empty() {
+                return Ok(());
             }
-            OpKind::WgmmaWait { n, .. } => {
-                let allocs = self.waits.get(&op).cloned().unwrap_or_default();
-                if allocs.is_empty() {
-                    return Ok(());
-                }
-                let accs = allocs.iter().map(|&a| self.get(a)).collect();
-                self.kernel.ops[op].kind = OpKind::WgmmaWait { n, accs };
-                for alloc in allocs {
-                    self.next(op, alloc);
-                }
+            let accs = allocs.iter().map(|&a| self.get(a)).collect();
+            self.kernel.ops[op].kind = OpKind::WgmmaWait { n, accs };
+            for alloc in allocs {
+                self.next(op, alloc);
             }
-            OpKind::AccRead { acc: AccUse::Ref(r) } => {
-                let acc = AccUse::Value(self.get(r.alloc));
-                self.kernel.ops[op].kind = OpKind::AccRead { acc };
-                self.next(op, r.alloc);
+        } else if let OpKind::AccRead { acc: AccUse::Ref(r) } = kind {
+            let acc = AccUse::Value(self.get(r.alloc));
+            self.kernel.ops[op].kind = OpKind::AccRead { acc };
+            self.next(op, r.alloc);
+        } else if let OpKind::Load { src } = &kind
+            && let Some((alloc, accumulator)) = self.register(src)
+        {
+            self.whole(src)?;
+            let v = self.get(alloc);
+            if !accumulator {
+                let result = self.kernel.ops[op].results[0];
+                self.subst.replace(result, v);
+                return Ok(());
             }
-            OpKind::Load { src } => {
-                if let Some((alloc, accumulator)) = self.register(&src) {
-                    self.whole(&src)?;
-                    let v = self.get(alloc);
-                    if !accumulator {
-                        let result = self.kernel.ops[op].results[0];
-                        self.subst.replace(result, v);
-                        return Ok(());
-                    }
-                    self.kernel.ops[op].kind = OpKind::AccRead { acc: AccUse::Value(v) };
-                    self.next(op, alloc);
-                }
+            self.kernel.ops[op].kind = OpKind::AccRead { acc: AccUse::Value(v) };
+            self.next(op, alloc);
+        } else if let OpKind::Store { ref dst, value } = kind
+            && let Some((alloc, accumulator)) = self.register(dst)
+        {
+            self.whole(dst)?;
+            if !accumulator {
+                self.current.insert(alloc, value);
+                return Ok(());
             }
-            OpKind::Store { dst, value } => {
-                if let Some((alloc, accumulator)) = self.register(&dst) {
-                    self.whole(&dst)?;
-                    if !accumulator {
-                        self.current.insert(alloc, value);
-                        return Ok(());
-                    }
-                    self.kernel.ops[op].kind = OpKind::AccInit { init: Some(value) };
-                    self.next(op, alloc);
-                }
+            self.kernel.ops[op].kind = OpKind::AccInit { init: Some(value) };
+            self.next(op, alloc);
+        } else if let OpKind::Swap { ref dst, value } = kind
+            && let Some((alloc, accumulator)) = self.register(dst)
+        {
+            self.whole(dst)?;
+            if accumulator {
+                return Err(Error::unsupported("`swap` of an accumulator"));
             }
-            OpKind::Swap { dst, value } => {
-                if let Some((alloc, accumulator)) = self.register(&dst) {
-                    self.whole(&dst)?;
-                    if accumulator {
-                        return Err(Error::unsupported("`swap` of an accumulator"));
-                    }
-                    let (old, result) = (self.get(alloc), self.kernel.ops[op].results[0]);
-                    self.subst.replace(result, old);
-                    self.current.insert(alloc, value);
-                    return Ok(());
-                }
-            }
-            OpKind::Scope {
-                allocs,
-                body,
-                collective,
-            } => {
-                let (registers, rest): (Vec<Alloc>, Vec<Alloc>) = allocs
-                    .into_iter()
-                    .partition(|&a| matches!(self.kernel.allocs[a].kind, AllocKind::Register { .. }));
-                self.kernel.ops[op].kind = OpKind::Scope {
-                    allocs: rest,
-                    body,
-                    collective,
-                };
-                let loc = self.kernel.ops[op].loc;
-                let old = std::mem::take(&mut self.kernel.regions[body].ops);
-                for &alloc in &registers {
-                    let ty = self.ty(alloc);
-                    let init = if ty.is_acc() {
-                        OpKind::AccInit { init: None }
-                    } else {
-                        // A state is stored to before anything else happens.
-                        OpKind::Constant(Constant::Splat(0))
-                    };
-                    let v = self.kernel.append1(body, init, ty, loc);
-                    self.current.insert(alloc, v);
-                }
-                self.kernel.regions[body].ops.extend(old);
-                let vars: Vec<Alloc> = self.touched[&body]
-                    .iter()
-                    .copied()
-                    .filter(|a| !registers.contains(a) && self.current.contains_key(a))
-                    .collect();
-                thread(self, op, &vars)?;
-                for alloc in registers {
-                    self.current.remove(&alloc);
-                }
-            }
-            _ => {
-                let mut vars = vec![];
-                for inner in regions_of(self.kernel, op) {
-                    vars.extend(
-                        self.touched[&inner]
-                            .iter()
-                            .copied()
-                            .filter(|a| self.current.contains_key(a)),
-                    );
-                }
-                vars.sort_unstable();
-                vars.dedup();
-                thread(self, op, &vars)?;
-                let mut stray = None;
-                visit::for_each_ref(&self.kernel.ops[op].kind, &mut |r| {
-                    if self.register(r).is_some() {
-                        stray = Some(r.alloc);
-                    }
-                });
-                if stray.is_some() {
-                    let name = self.kernel.ops[op].kind.name();
-                    return Err(Error::unsupported(format!("`{name}` of a reference to registers")));
-                }
+            let (old, result) = (self.get(alloc), self.kernel.ops[op].results[0]);
+            self.subst.replace(result, old);
+            self.current.insert(alloc, value);
+            return Ok(());
+        } else {
+            self.regions(op)?;
+            let mut stray = false;
+            visit::for_each_ref(&self.kernel.ops[op].kind, &mut |r| stray |= self.register(r).is_some());
+            if stray {
+                let name = self.kernel.ops[op].kind.name();
+                return Err(Error::unsupported(format!("`{name}` of a reference to registers")));
             }
         }
         self.kernel.regions[region].ops.push(op);
         Ok(())
+    }
+
+    /// Handles what is in an op's regions.
+    fn regions(&mut self, op: Op) -> Result<()> {
+        let own = self.begin_scope(op);
+        let regions = regions_of(self.kernel, op);
+        let touched = regions.iter().flat_map(|inner| self.touched[inner].iter().copied());
+        let mut vars: Vec<Alloc> = touched
+            .filter(|a| self.current.contains_key(a) && !own.contains(a))
+            .collect();
+        vars.sort_unstable();
+        vars.dedup();
+        thread(self, op, &vars)?;
+        for alloc in own {
+            self.current.remove(&alloc);
+        }
+        Ok(())
+    }
+
+    /// Gives the registers of a scope their first values.
+    fn begin_scope(&mut self, op: Op) -> Vec<Alloc> {
+        let loc = self.kernel.ops[op].loc;
+        let OpKind::Scope { allocs, body, .. } = &mut self.kernel.ops[op].kind else {
+            return vec![];
+        };
+        let body = *body;
+        let is_register = |a: &Alloc| matches!(self.kernel.allocs[*a].kind, AllocKind::Register { .. });
+        let (registers, rest): (Vec<Alloc>, Vec<Alloc>) = std::mem::take(allocs).into_iter().partition(is_register);
+        *allocs = rest;
+        let old = std::mem::take(&mut self.kernel.regions[body].ops);
+        for &alloc in &registers {
+            let ty = self.ty(alloc);
+            let init = if ty.is_acc() {
+                OpKind::AccInit { init: None }
+            } else {
+                // A state is stored to before anything else happens.
+                OpKind::Constant(Constant::Splat(0))
+            };
+            let v = self.kernel.append1(body, init, ty, loc);
+            self.current.insert(alloc, v);
+        }
+        self.kernel.regions[body].ops.extend(old);
+        registers
     }
 }
 

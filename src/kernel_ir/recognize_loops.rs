@@ -50,18 +50,13 @@ fn counted(kernel: &mut Kernel, op: Op) -> Option<(Value, Value, Value)> {
     if c.results[1..] != c.params[..] || kernel.def_op(c.results[0]) != Some(*only) {
         return None;
     }
-    let (i, n) = match kernel.ops[*only].kind {
-        OpKind::Compare {
-            op: CompareOp::Lt,
-            a,
-            b,
-        } => (a, b),
-        OpKind::Compare {
-            op: CompareOp::Gt,
-            a,
-            b,
-        } => (b, a),
-        _ => return None,
+    let OpKind::Compare { op: compares, a, b } = kernel.ops[*only].kind else {
+        return None;
+    };
+    let (i, n) = match compares {
+        CompareOp::Lt => (a, b),
+        CompareOp::Gt => (b, a),
+        CompareOp::Eq | CompareOp::Ne | CompareOp::Le | CompareOp::Ge => return None,
     };
     let dtype = kernel.ty(i).dtype();
     let k = c.params.iter().position(|&p| p == i)?;

@@ -3,6 +3,7 @@
 //! Scalar integers and bools: constants (from facts), identities, the index arithmetic that `%` and `//` become; common
 //! subexpressions; a `switch` on a constant is its arm, one of a few pure scalar ops a `select`, a loop of one iteration its body.
 //! Floats are not touched.
+use super::class::Control;
 use super::rewrite::{Substitution, regions_of};
 use super::*;
 use crate::dtype::DType;
@@ -131,58 +132,59 @@ impl Simplify<'_> {
     fn identity(&self, op: Op) -> Option<Value> {
         let zero = |v| self.constant(v) == Some(0);
         let one = |v| self.constant(v) == Some(1);
-        match &self.kernel.ops[op].kind {
-            OpKind::Binary { op, a, b } => {
-                let dtype = self.kernel.ty(*a).dtype();
-                if dtype.is_float() || !self.kernel.ty(*a).is_scalar() {
-                    return None;
-                }
-                let is_bool = dtype == DType::Bool;
-                match op {
-                    BinaryOp::Add | BinaryOp::Or | BinaryOp::Xor if zero(*b) => Some(*a),
-                    BinaryOp::Add | BinaryOp::Or | BinaryOp::Xor if zero(*a) => Some(*b),
-                    BinaryOp::Sub | BinaryOp::ShiftLeft | BinaryOp::ShiftRightLogical if zero(*b) => Some(*a),
-                    BinaryOp::ShiftRightArithmetic if zero(*b) => Some(*a),
-                    BinaryOp::Mul | BinaryOp::Div if one(*b) => Some(*a),
-                    BinaryOp::Mul if one(*a) => Some(*b),
-                    BinaryOp::And if is_bool && one(*a) => Some(*b),
-                    BinaryOp::And if is_bool && one(*b) => Some(*a),
-                    BinaryOp::And | BinaryOp::Or | BinaryOp::Max | BinaryOp::Min if a == b => Some(*a),
-                    BinaryOp::Max | BinaryOp::Min => {
-                        let (fa, fb) = (self.kernel.facts(*a), self.kernel.facts(*b));
-                        let a_above = fa.lo >= fb.hi && fb.hi != i64::MAX;
-                        let b_above = fb.lo >= fa.hi && fa.hi != i64::MAX;
-                        match (*op == BinaryOp::Max, a_above, b_above) {
-                            (true, true, _) | (false, _, true) => Some(*a),
-                            (true, _, true) | (false, true, _) => Some(*b),
-                            _ => None,
-                        }
-                    }
-                    BinaryOp::Rem => {
-                        let (fa, n) = (self.kernel.facts(*a), self.constant(*b)?);
-                        (fa.lo >= 0 && n > 0 && fa.hi < n).then_some(*a)
-                    }
+        let kind = &self.kernel.ops[op].kind;
+        if let OpKind::Select { which, cases } = kind {
+            return match self.constant(*which) {
+                Some(i) => cases.get(usize::try_from(i).ok()?).copied(),
+                None => cases.iter().all(|c| *c == cases[0]).then_some(cases[0]),
+            };
+        }
+        if let OpKind::Convert { a } = kind {
+            // To a type and back, when nothing was lost on the way.
+            let result = self.kernel.ops[op].results[0];
+            let inner = self.kernel.def_op(*a)?;
+            let OpKind::Convert { a: source } = self.kernel.ops[inner].kind else {
+                return None;
+            };
+            let (from, via) = (self.kernel.ty(source), self.kernel.ty(*a));
+            let ints = !from.dtype().is_float() && !via.dtype().is_float();
+            let fits = from.is_scalar() && {
+                let (f, top) = (self.kernel.facts(source), Facts::of_dtype(via.dtype()));
+                f.lo >= top.lo && f.hi <= top.hi
+            };
+            return (ints && fits && from == self.kernel.ty(result)).then_some(source);
+        }
+        let OpKind::Binary { op, a, b } = kind else {
+            return None;
+        };
+        let dtype = self.kernel.ty(*a).dtype();
+        if dtype.is_float() || !self.kernel.ty(*a).is_scalar() {
+            return None;
+        }
+        let is_bool = dtype == DType::Bool;
+        match op {
+            BinaryOp::Add | BinaryOp::Or | BinaryOp::Xor if zero(*b) => Some(*a),
+            BinaryOp::Add | BinaryOp::Or | BinaryOp::Xor if zero(*a) => Some(*b),
+            BinaryOp::Sub | BinaryOp::ShiftLeft | BinaryOp::ShiftRightLogical if zero(*b) => Some(*a),
+            BinaryOp::ShiftRightArithmetic if zero(*b) => Some(*a),
+            BinaryOp::Mul | BinaryOp::Div if one(*b) => Some(*a),
+            BinaryOp::Mul if one(*a) => Some(*b),
+            BinaryOp::And if is_bool && one(*a) => Some(*b),
+            BinaryOp::And if is_bool && one(*b) => Some(*a),
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Max | BinaryOp::Min if a == b => Some(*a),
+            BinaryOp::Max | BinaryOp::Min => {
+                let (fa, fb) = (self.kernel.facts(*a), self.kernel.facts(*b));
+                let a_above = fa.lo >= fb.hi && fb.hi != i64::MAX;
+                let b_above = fb.lo >= fa.hi && fa.hi != i64::MAX;
+                match (*op == BinaryOp::Max, a_above, b_above) {
+                    (true, true, _) | (false, _, true) => Some(*a),
+                    (true, _, true) | (false, true, _) => Some(*b),
                     _ => None,
                 }
             }
-            OpKind::Select { which, cases } => match self.constant(*which) {
-                Some(i) => cases.get(usize::try_from(i).ok()?).copied(),
-                None => cases.iter().all(|c| *c == cases[0]).then_some(cases[0]),
-            },
-            OpKind::Convert { a } => {
-                // To a type and back, when nothing was lost on the way.
-                let result = self.kernel.ops[op].results[0];
-                let inner = self.kernel.def_op(*a)?;
-                let OpKind::Convert { a: source } = self.kernel.ops[inner].kind else {
-                    return None;
-                };
-                let (from, via) = (self.kernel.ty(source), self.kernel.ty(*a));
-                let ints = !from.dtype().is_float() && !via.dtype().is_float();
-                let fits = from.is_scalar() && {
-                    let (f, top) = (self.kernel.facts(source), Facts::of_dtype(via.dtype()));
-                    f.lo >= top.lo && f.hi <= top.hi
-                };
-                (ints && fits && from == self.kernel.ty(result)).then_some(source)
+            BinaryOp::Rem => {
+                let (fa, n) = (self.kernel.facts(*a), self.constant(*b)?);
+                (fa.lo >= 0 && n > 0 && fa.hi < n).then_some(*a)
             }
             _ => None,
         }
@@ -265,32 +267,27 @@ impl Simplify<'_> {
 
     /// Whether `signs` is sign(x) ≠ sign(y), `rest` is x rem y ≠ 0, and x ≥ 0, y > 0.
     fn never_both(&self, signs: Value, rest: Value) -> bool {
-        let binary = |v: Value| match self.kernel.def_op(v).map(|op| &self.kernel.ops[op].kind) {
-            Some(OpKind::Binary {
-                op: BinaryOp::Rem,
-                a,
-                b,
-            }) => Some((*a, *b)),
-            _ => None,
+        let kind = |v: Value| self.kernel.def_op(v).map(|op| &self.kernel.ops[op].kind);
+        let rem = |v: Value| {
+            let Some(OpKind::Binary { op, a, b }) = kind(v) else {
+                return None;
+            };
+            (*op == BinaryOp::Rem).then_some((*a, *b))
         };
-        let ne = |v: Value| match self.kernel.def_op(v).map(|op| &self.kernel.ops[op].kind) {
-            Some(OpKind::Compare {
-                op: CompareOp::Ne,
-                a,
-                b,
-            }) => Some((*a, *b)),
-            _ => None,
+        let ne = |v: Value| {
+            let Some(OpKind::Compare { op, a, b }) = kind(v) else {
+                return None;
+            };
+            (*op == CompareOp::Ne).then_some((*a, *b))
         };
         let Some((x, y)) = ne(rest)
             .filter(|&(_, z)| self.constant(z) == Some(0))
-            .and_then(|(r, _)| binary(r))
+            .and_then(|(r, _)| rem(r))
         else {
             return false;
         };
-        let is_sign_of = |v: Value, x: Value| match self.kernel.def_op(v).map(|op| &self.kernel.ops[op].kind) {
-            Some(OpKind::Unary { op: UnaryOp::Sign, a }) => *a == x,
-            _ => false,
-        };
+        let is_sign_of =
+            |v: Value, x: Value| matches!(kind(v), Some(OpKind::Unary { op: UnaryOp::Sign, a }) if *a == x);
         let positive = |v: Value| self.kernel.facts(v).lo > 0;
         let Some((s, t)) = ne(signs) else { return false };
         is_sign_of(s, x)
@@ -317,9 +314,9 @@ impl Simplify<'_> {
 
     /// Takes apart control flow that is decided. True: nothing is left to do.
     fn structural(&mut self, region: Region, op: Op) -> bool {
-        match &self.kernel.ops[op].kind {
-            OpKind::Switch { selector, arms } => {
-                let (selector, arms) = (*selector, arms.clone());
+        match self.kernel.ops[op].kind.control() {
+            Some(Control::Switch { selector, arms }) => {
+                let arms = arms.to_vec();
                 if let Some(i) = self.constant(selector) {
                     let Some(&arm) = usize::try_from(i).ok().and_then(|i| arms.get(i)) else {
                         return false;
@@ -345,31 +342,29 @@ impl Simplify<'_> {
                 true
             }
             // A scope of nothing, as accumulators leave behind.
-            OpKind::Scope {
-                allocs,
+            Some(Control::Scope {
+                allocs: [],
                 collective: false,
                 body,
-            } if allocs.is_empty() => {
-                let body = *body;
+            }) => {
                 self.splice(region, op, body);
                 true
             }
-            OpKind::For {
+            Some(Control::For {
                 lower,
                 upper,
                 inits,
                 xs,
                 body,
-                ..
-            } => {
-                let once = match (self.constant(*lower), self.constant(*upper)) {
+            }) => {
+                let once = match (self.constant(lower), self.constant(upper)) {
                     (Some(lo), Some(hi)) => lo.checked_add(1) == Some(hi),
                     _ => false,
                 };
                 if !once || !xs.is_empty() || inits.len() != self.kernel.ops[op].results.len() {
                     return false;
                 }
-                let (lower, inits, body) = (*lower, inits.clone(), *body);
+                let inits = inits.to_vec();
                 let params = self.kernel.regions[body].params.clone();
                 for (&p, v) in params.iter().zip([lower].into_iter().chain(inits)) {
                     self.subst.replace(p, v);
@@ -377,7 +372,7 @@ impl Simplify<'_> {
                 self.splice(region, op, body);
                 true
             }
-            _ => false,
+            Some(Control::Scope { .. } | Control::While { .. } | Control::WarpMap { .. }) | None => false,
         }
     }
 

@@ -74,16 +74,15 @@ fn role_branch(kernel: &Kernel, body: Region) -> Option<(Value, usize)> {
     let mut found = None;
     let mut inside = None;
     for &op in &kernel.regions[body].ops {
-        match &kernel.ops[op].kind {
-            OpKind::Switch { selector, arms } => {
-                let inside = inside.get_or_insert_with(|| values_defined_in(kernel, body));
-                if inside.contains(selector) || !depends_on_thread(kernel, *selector, 0) {
-                    return None;
-                }
-                found = found.or(Some((*selector, arms.len())));
+        let kind = &kernel.ops[op].kind;
+        if let OpKind::Switch { selector, arms } = kind {
+            let inside = inside.get_or_insert_with(|| values_defined_in(kernel, body));
+            if inside.contains(selector) || !depends_on_thread(kernel, *selector, 0) {
+                return None;
             }
-            kind if kind.is_pure() => {}
-            _ => return None,
+            found = found.or(Some((*selector, arms.len())));
+        } else if !kind.is_pure() {
+            return None;
         }
     }
     found
@@ -112,17 +111,18 @@ fn depends_on_thread(kernel: &Kernel, v: Value, depth: u32) -> bool {
 fn decide(kernel: &mut Kernel, region: Region, selector: Value, arm: usize) {
     let mut subst = Substitution::default();
     for op in std::mem::take(&mut kernel.regions[region].ops) {
-        match &kernel.ops[op].kind {
-            OpKind::Switch { selector: s, arms } if *s == selector => {
-                let taken = arms[arm];
-                let ops = std::mem::take(&mut kernel.regions[taken].ops);
-                kernel.regions[region].ops.extend(ops);
-                let yielded = kernel.regions[taken].results.clone();
-                for (result, v) in kernel.ops[op].results.clone().into_iter().zip(yielded) {
-                    subst.replace(result, v);
-                }
+        if let OpKind::Switch { selector: s, arms } = &kernel.ops[op].kind
+            && *s == selector
+        {
+            let taken = arms[arm];
+            let ops = std::mem::take(&mut kernel.regions[taken].ops);
+            kernel.regions[region].ops.extend(ops);
+            let yielded = kernel.regions[taken].results.clone();
+            for (result, v) in kernel.ops[op].results.clone().into_iter().zip(yielded) {
+                subst.replace(result, v);
             }
-            _ => kernel.regions[region].ops.push(op),
+        } else {
+            kernel.regions[region].ops.push(op);
         }
     }
     subst.apply_region(kernel, region);

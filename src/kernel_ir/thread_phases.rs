@@ -88,26 +88,25 @@ impl Threaded for ThreadPhases<'_> {
     fn region(&mut self, region: Region) -> Result<()> {
         for i in 0..self.kernel.regions[region].ops.len() {
             let op = self.kernel.regions[region].ops[i];
-            match &mut self.kernel.ops[op].kind {
-                OpKind::BarrierWait { barrier, phases } | OpKind::BarrierTest { barrier, phases } => {
-                    let alloc = barrier.alloc;
-                    let word = self.words[&alloc];
-                    *phases = Some(word);
-                    let group = self.kernel.values[word].group;
-                    let next = self.kernel.new_value(Type::Scalar(DType::U32), group);
-                    self.kernel.values[next].def = op.into();
-                    self.kernel.ops[op].results.push(next);
-                    self.words.insert(alloc, next);
+            if let OpKind::BarrierWait { barrier, phases } | OpKind::BarrierTest { barrier, phases } =
+                &mut self.kernel.ops[op].kind
+            {
+                let alloc = barrier.alloc;
+                let word = self.words[&alloc];
+                *phases = Some(word);
+                let group = self.kernel.values[word].group;
+                let next = self.kernel.new_value(Type::Scalar(DType::U32), group);
+                self.kernel.values[next].def = op.into();
+                self.kernel.ops[op].results.push(next);
+                self.words.insert(alloc, next);
+            } else {
+                let mut vars = vec![];
+                for inner in regions_of(self.kernel, op) {
+                    vars.extend_from_slice(&self.touched[&inner]);
                 }
-                _ => {
-                    let mut vars = vec![];
-                    for inner in regions_of(self.kernel, op) {
-                        vars.extend_from_slice(&self.touched[&inner]);
-                    }
-                    vars.sort_unstable();
-                    vars.dedup();
-                    thread(self, op, &vars)?;
-                }
+                vars.sort_unstable();
+                vars.dedup();
+                thread(self, op, &vars)?;
             }
         }
         Ok(())

@@ -39,77 +39,29 @@ pub fn find_touched(
 
 /// Rewrites the regions of an op, carrying `vars` in and out.
 pub fn thread<T: Threaded>(this: &mut T, op: Op, vars: &[Alloc]) -> Result<()> {
-    if regions_of(this.kernel(), op).is_empty() {
+    let data = &this.kernel().ops[op];
+    let Some(control) = data.kind.control() else {
         return Ok(());
-    }
+    };
+    // Behind what is carried already.
+    let at = control.inits().map_or(data.results.len(), <[Value]>::len);
+    let carries = control.carries();
     let old: Vec<Value> = vars.iter().map(|&v| this.get(v)).collect();
-    let kind = this.kernel().ops[op].kind.clone();
-    match kind {
-        OpKind::For { inits, body, .. } => {
-            let at = inits.len();
-            let params = insert_params(this.kernel(), body, 1 + at, &old);
-            enter(this, vars, &params);
-            this.region(body)?;
-            let finals = leave(this, vars);
-            this.kernel().regions[body].results.splice(at..at, finals);
-            if let OpKind::For { inits, .. } = &mut this.kernel().ops[op].kind {
-                inits.extend_from_slice(&old);
-            }
-            let results = insert_results(this.kernel(), op, at, &old);
-            enter(this, vars, &results);
-        }
-        OpKind::While { inits, cond, body } => {
-            let at = inits.len();
-            let params = insert_params(this.kernel(), cond, at, &old);
-            enter(this, vars, &params);
-            this.region(cond)?;
-            let finals = leave(this, vars);
-            this.kernel().regions[cond].results.extend(finals);
-            let params = insert_params(this.kernel(), body, at, &old);
-            enter(this, vars, &params);
-            this.region(body)?;
-            let finals = leave(this, vars);
-            this.kernel().regions[body].results.extend(finals);
-            if let OpKind::While { inits, .. } = &mut this.kernel().ops[op].kind {
-                inits.extend_from_slice(&old);
-            }
-            let results = insert_results(this.kernel(), op, at, &old);
-            enter(this, vars, &results);
-        }
-        OpKind::WarpMap { inits, body, .. } => {
-            let at = inits.len();
-            let params = insert_params(this.kernel(), body, at, &old);
-            enter(this, vars, &params);
-            this.region(body)?;
-            let finals = leave(this, vars);
-            this.kernel().regions[body].results.extend(finals);
-            if let OpKind::WarpMap { inits, .. } = &mut this.kernel().ops[op].kind {
-                inits.extend_from_slice(&old);
-            }
-            let results = insert_results(this.kernel(), op, at, &old);
-            enter(this, vars, &results);
-        }
-        OpKind::Switch { arms, .. } => {
-            for arm in arms {
-                enter(this, vars, &old);
-                this.region(arm)?;
-                let finals = leave(this, vars);
-                this.kernel().regions[arm].results.extend(finals);
-            }
-            let at = this.kernel().ops[op].results.len();
-            let results = insert_results(this.kernel(), op, at, &old);
-            enter(this, vars, &results);
-        }
-        OpKind::Scope { body, .. } => {
-            this.region(body)?;
-            let finals = leave(this, vars);
-            this.kernel().regions[body].results.extend(finals);
-            let at = this.kernel().ops[op].results.len();
-            let results = insert_results(this.kernel(), op, at, &old);
-            enter(this, vars, &results);
-        }
-        _ => {}
+    for border in carries {
+        let inside = match border.params {
+            Some(first) => &insert_params(this.kernel(), border.region, first + at, &old),
+            None => &old,
+        };
+        enter(this, vars, inside);
+        this.region(border.region)?;
+        let (finals, at) = (leave(this, vars), border.results + at);
+        this.kernel().regions[border.region].results.splice(at..at, finals);
     }
+    if let Some(inits) = this.kernel().ops[op].kind.inits_mut() {
+        inits.extend_from_slice(&old);
+    }
+    let results = insert_results(this.kernel(), op, at, &old);
+    enter(this, vars, &results);
     Ok(())
 }
 

@@ -20,6 +20,7 @@
 //! * barriers and semaphores are of rank 1, and a use of one names its index;
 //! * every barrier wait and test has phases, a u32 of its own allocation's, and gives them back;
 //! * accumulators are values; a wait takes at least one.
+use super::class::Control;
 use super::rewrite::regions_of;
 use super::*;
 use crate::dtype::DType;
@@ -218,13 +219,10 @@ impl Verifier<'_> {
         if self.kernel.stage == Stage::Normalized {
             self.normalized(op);
         }
-        match &data.kind {
-            OpKind::Wgmma { .. } | OpKind::WgmmaWait { .. } | OpKind::SetMaxRegisters { .. } => {
-                self.check(Rule::Group, group == Group::Warpgroup, || {
-                    format!("`{}` in a region of the {group}", data.kind.name())
-                });
-            }
-            _ => {}
+        if let OpKind::Wgmma { .. } | OpKind::WgmmaWait { .. } | OpKind::SetMaxRegisters { .. } = data.kind {
+            self.check(Rule::Group, group == Group::Warpgroup, || {
+                format!("`{}` in a region of the {group}", data.kind.name())
+            });
         }
         self.inner(op, group);
         self.at = Some(op);
@@ -236,8 +234,8 @@ impl Verifier<'_> {
     /// The op's regions. An accumulator from outside is used at most once in each way through them.
     fn inner(&mut self, op: Op, group: Group) {
         let kernel = self.kernel;
-        match &kernel.ops[op].kind {
-            OpKind::Switch { arms, .. } => {
+        match kernel.ops[op].kind.control() {
+            Some(Control::Switch { arms, .. }) => {
                 let before = self.spent.clone();
                 let mut after = before.clone();
                 for &arm in arms {
@@ -249,7 +247,7 @@ impl Verifier<'_> {
                 }
                 self.spent = after;
             }
-            OpKind::For { .. } | OpKind::While { .. } => {
+            Some(Control::For { .. } | Control::While { .. }) => {
                 // A loop's body runs many times: it must not use an accumulator from outside.
                 let outside: Vec<Value> = self.spent.iter().collect();
                 let visible = self.in_scope.clone();
@@ -270,18 +268,18 @@ impl Verifier<'_> {
                     );
                 }
             }
-            OpKind::Scope { allocs, body, .. } => {
+            Some(Control::Scope { allocs, body, .. }) => {
                 for &a in allocs {
                     let was = std::mem::replace(&mut self.allocated[a], true);
                     self.check(Rule::Scope, !was, || format!("{a} is allocated twice"));
                 }
-                self.region(*body, group);
+                self.region(body, group);
                 for &a in allocs {
                     self.allocated[a] = false;
                 }
             }
-            OpKind::WarpMap { body, .. } => self.region(*body, Group::Warp),
-            _ => {}
+            Some(Control::WarpMap { body, .. }) => self.region(body, Group::Warp),
+            None => {}
         }
     }
 
@@ -322,16 +320,17 @@ impl Verifier<'_> {
                 });
             }
         });
-        let ok = match kind {
-            OpKind::BarrierWait { phases, .. } | OpKind::BarrierTest { phases, .. } => phases.is_some(),
-            OpKind::Wgmma {
-                acc: AccUse::Ref(_), ..
-            }
-            | OpKind::AccRead { acc: AccUse::Ref(_) } => false,
-            OpKind::WgmmaWait { accs, .. } => !accs.is_empty(),
-            _ => true,
-        };
-        self.check(Rule::Normalized, ok, || {
+        let imported = matches!(
+            kind,
+            OpKind::BarrierWait { phases: None, .. }
+                | OpKind::BarrierTest { phases: None, .. }
+                | OpKind::Wgmma {
+                    acc: AccUse::Ref(_),
+                    ..
+                }
+                | OpKind::AccRead { acc: AccUse::Ref(_) }
+        ) || matches!(kind, OpKind::WgmmaWait { accs, .. } if accs.is_empty());
+        self.check(Rule::Normalized, !imported, || {
             format!("`{}` in a form that importing makes", kind.name())
         });
     }

@@ -6,6 +6,7 @@
 use super::derivation::{Derivation, materialized};
 use super::register_layout::RegisterLayout;
 use crate::dtype::DType;
+use crate::kernel_ir::class::{Pure, ShapeOp};
 use crate::kernel_ir::{Kernel, Op, OpKind, Value};
 
 /// For each slot of a result the operand and its slot whose register it is; `None`: the padding value.
@@ -80,13 +81,15 @@ pub fn of(
     operands: &[&RegisterLayout],
     result: &RegisterLayout,
 ) -> Movement {
-    let kind = &kernel.ops[op].kind;
+    let Some(Pure::Shape(how)) = kernel.ops[op].kind.pure() else {
+        unreachable!("{} moves nothing", kernel.ops[op].kind.name())
+    };
     let to = result.shape();
     let own = operands[0].shape();
     let ty = kernel.ty(kernel.ops[op].results[0]);
     let bytes = |shape: &[u64]| shape.iter().product::<u64>() * u64::from(travel_type(ty.dtype()).bits().max(8) / 8);
-    let (map, needed) = match kind {
-        OpKind::Broadcast { dims, .. } => {
+    let (map, needed) = match how {
+        ShapeOp::Broadcast { dims } => {
             let from = |index: &[u64], inner: &mut [u64]| {
                 for ((i, &d), &n) in inner.iter_mut().zip(dims).zip(own) {
                     *i = if n == 1 { 0 } else { index[d as usize] };
@@ -97,8 +100,8 @@ pub fn of(
                 .or_else(|| renaming(operands, result, &from).map(Movement::Rename));
             (map, bytes(own))
         }
-        OpKind::Reshape { .. } | OpKind::Transpose { .. } => (following(derived, operands[0], result), bytes(own)),
-        OpKind::Slice { starts, strides, .. } => {
+        ShapeOp::Reshape | ShapeOp::Transpose => (following(derived, operands[0], result), bytes(own)),
+        ShapeOp::Slice { starts, strides } => {
             let from = |index: &[u64], inner: &mut [u64]| {
                 for (d, i) in inner.iter_mut().enumerate() {
                     *i = starts[d] + index[d] * strides[d];
@@ -109,7 +112,7 @@ pub fn of(
                 .or_else(|| renaming(operands, result, &from).map(Movement::Rename));
             (map, bytes(own))
         }
-        OpKind::DynamicSlice { starts, .. } => {
+        ShapeOp::DynamicSlice { starts } => {
             let map = static_starts(kernel, starts, own, to).and_then(|starts| {
                 let from = |index: &[u64], inner: &mut [u64]| {
                     inner
@@ -123,7 +126,7 @@ pub fn of(
             });
             (map.map(Movement::Rename), bytes(own))
         }
-        OpKind::DynamicUpdateSlice { starts, .. } => {
+        ShapeOp::DynamicUpdateSlice { starts } => {
             let sizes = operands[1].shape();
             let map = static_starts(kernel, starts, own, sizes).and_then(|starts| {
                 let from = |index: &[u64], inner: &mut [u64]| {
@@ -139,8 +142,8 @@ pub fn of(
             });
             (map.map(Movement::Rename), bytes(own))
         }
-        OpKind::Concat { dim, .. } => {
-            let dim = *dim as usize;
+        ShapeOp::Concat { dim } => {
+            let dim = dim as usize;
             let mut starts = vec![0];
             for l in operands {
                 starts.push(starts[starts.len() - 1] + l.shape()[dim]);
@@ -153,7 +156,7 @@ pub fn of(
             };
             (renaming(operands, result, &from).map(Movement::Rename), bytes(to))
         }
-        OpKind::Pad { low, interior, .. } => {
+        ShapeOp::Pad { low, interior } => {
             let from = |index: &[u64], inner: &mut [u64]| {
                 for (d, &i) in index.iter().enumerate() {
                     let (step, i) = (interior[d] + 1, i as i64 - low[d]);
@@ -169,7 +172,7 @@ pub fn of(
             let needed = if whole { bytes(to) } else { bytes(to).max(bytes(own)) };
             (renaming(operands, result, &from).map(Movement::Rename), needed)
         }
-        OpKind::Reverse { dims, .. } => {
+        ShapeOp::Reverse { dims } => {
             let from = |index: &[u64], inner: &mut [u64]| {
                 for (d, i) in inner.iter_mut().enumerate() {
                     let reversed = dims.contains(&(d as u32));
@@ -179,7 +182,6 @@ pub fn of(
             };
             (renaming(operands, result, &from).map(Movement::Rename), bytes(to))
         }
-        kind => unreachable!("{} moves nothing", kind.name()),
     };
     map.unwrap_or(Movement::Scratch { bytes: needed })
 }

@@ -131,11 +131,10 @@ pub fn lower_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
 }
 
 fn lower_any_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
-    match &cx.kernel.ops[op].kind {
-        OpKind::For { .. } => lower_for(cx, op),
-        OpKind::While { inits, cond, body } => lower_while(cx, op, inits, *cond, *body),
-        _ => Err(Error::internal("not a loop")),
+    if let OpKind::While { inits, cond, body } = &cx.kernel.ops[op].kind {
+        return lower_while(cx, op, inits, *cond, *body);
     }
+    lower_for(cx, op)
 }
 
 /// `if this is the first warp { the loop } else { what it computes, if somebody asks }`. All results are scalars.

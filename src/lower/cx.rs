@@ -634,7 +634,7 @@ fn reads_peers_writes(kernel: &Kernel) -> bool {
         let kind = &kernel.ops[op].kind;
         for effect in ir::effects::of(kind) {
             // A `swap` reads, other updates in place give nothing back. Bulk loads and stores read as ordinary loads do.
-            if effect.access == ir::effects::Access::Read || matches!(kind, ir::OpKind::Swap { .. }) {
+            if effect.access == ir::effects::Access::Read || ir::effects::look(kind).is_some() {
                 let theirs = written[effect.alloc] && kernel.allocs[effect.alloc].is_gmem();
                 reads |= effect.view.place != ir::Place::Here || theirs;
             }

@@ -7,6 +7,7 @@
 //! Barriers are never reused: their phases live as long as the kernel.
 use super::feeding_loops::{self, FeedingLoops};
 use crate::error::{Error, Loc, Result};
+use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
@@ -134,14 +135,24 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
     let mut changed = false;
     for &op in &kernel.regions[region].ops {
         let data = &kernel.ops[op];
-        let mut tainted = match &data.kind {
-            OpKind::AxisIndex { axis } => kernel.thread_axis == Some(*axis),
-            OpKind::Load { .. }
-            | OpKind::Swap { .. }
-            | OpKind::BarrierTest { .. }
-            | OpKind::SemaphoreRead { .. }
-            | OpKind::BarrierWait { .. } => kernel.num_warpgroups > 1,
-            _ => false,
+        let mut tainted = match data.kind.class() {
+            Class::Pure(Pure::AxisIndex(axis)) => kernel.thread_axis == Some(axis),
+            Class::Memory | Class::Synchronisation | Class::Accumulator => kernel.num_warpgroups > 1,
+            Class::Pure(
+                Pure::Constant(_)
+                | Pure::Iota
+                | Pure::Elementwise(_)
+                | Pure::Bitcast
+                | Pure::Shape(_)
+                | Pure::Reduce { .. }
+                | Pure::Run
+                | Pure::Product
+                | Pure::LayoutCast
+                | Pure::Relayout { .. },
+            )
+            | Class::Pinned
+            | Class::Control(_)
+            | Class::Aside => false,
         };
         for_each_value(&data.kind, &mut |v| tainted |= taint[v]);
         let mut regions = vec![];
@@ -196,34 +207,33 @@ impl<'a> Placer<'a> {
         let mut top = top;
         for &op in &self.kernel.regions[region].ops {
             let data = &self.kernel.ops[op];
-            match &data.kind {
-                OpKind::Scope { allocs, body, .. } => {
+            match data.kind.control() {
+                Some(Control::Scope { allocs, body, .. }) => {
                     let start = if self.reuse { top } else { top.max(self.end) };
                     let mut at = start;
                     for &alloc in allocs {
                         at = self.place(alloc, at).map_err(|e| e.at(data.loc))?;
                     }
                     self.end = self.end.max(at);
-                    let after = self.region(*body, at, divergent)?;
+                    let after = self.region(body, at, divergent)?;
                     if divergent || !self.reuse {
                         top = top.max(after).max(at);
                     }
                 }
-                OpKind::Switch { selector, arms } => {
-                    let divergent = divergent || self.taint[*selector];
+                Some(Control::Switch { selector, arms }) => {
+                    let divergent = divergent || self.taint[selector];
                     let before = top;
                     for &arm in arms {
                         let after = self.region(arm, if divergent { top } else { before }, divergent)?;
                         top = top.max(after);
                     }
                 }
-                kind => {
-                    let mut regions = vec![];
-                    for_each_region(kind, &mut |r| regions.push(r));
-                    for r in regions {
-                        top = self.region(r, top, divergent)?;
+                Some(control @ (Control::For { .. } | Control::While { .. } | Control::WarpMap { .. })) => {
+                    for border in control.carries() {
+                        top = self.region(border.region, top, divergent)?;
                     }
                 }
+                None => {}
             }
         }
         Ok(top)

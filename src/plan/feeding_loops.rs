@@ -7,6 +7,7 @@
 //!
 //! The loop is lowered once for each part ([`FeedingPart`]), under one branch: within it nothing asks again which warp this is,
 //! and the assembler keeps the copies' addresses in uniform registers.
+use crate::kernel_ir::class::{Class, Control};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
@@ -50,8 +51,7 @@ impl Finder<'_> {
             if matches!(kind, OpKind::WarpMap { .. }) {
                 continue; // its warps run apart as it is
             }
-            let is_loop = matches!(kind, OpKind::For { .. } | OpKind::While { .. });
-            if is_loop && self.only_feeds(op) {
+            if kind.control().is_some_and(Control::is_loop) && self.only_feeds(op) {
                 let mut waits = vec![];
                 self.waits(op, &mut waits);
                 if !waits.is_empty() {
@@ -79,26 +79,36 @@ impl Finder<'_> {
         if !scalars {
             return false;
         }
-        let inside = |kind: &OpKind| {
-            let mut all = true;
-            for_each_region(kind, &mut |r| {
-                all &= kernel.regions[r].ops.iter().all(|op| self.only_feeds(*op));
-            });
-            all
-        };
-        match &data.kind {
-            OpKind::BarrierWait { barrier, .. } => !matches!(
-                kernel.allocs[barrier.alloc].kind,
-                AllocKind::Barrier {
-                    orders_tensor_core: true,
-                    ..
-                }
-            ),
-            OpKind::CopyGmemToSmem { .. } | OpKind::Prefetch { .. } => true,
-            // What nobody writes is the same whoever has waited for what.
-            OpKind::Load { src } => kernel.is_input(src.alloc),
-            OpKind::For { .. } | OpKind::While { .. } | OpKind::Switch { .. } => inside(&data.kind),
-            kind => kind.is_pure(),
+        match data.kind.class() {
+            Class::Pure(_) => true,
+            Class::Memory => {
+                // What nobody writes is the same whoever has waited for what.
+                matches!(&data.kind, OpKind::Load { src } if kernel.is_input(src.alloc))
+                    || matches!(data.kind, OpKind::CopyGmemToSmem { .. } | OpKind::Prefetch { .. })
+            }
+            Class::Synchronisation => {
+                let orders = |barrier: &RefUse| {
+                    matches!(
+                        kernel.allocs[barrier.alloc].kind,
+                        AllocKind::Barrier {
+                            orders_tensor_core: true,
+                            ..
+                        }
+                    )
+                };
+                matches!(&data.kind, OpKind::BarrierWait { barrier, .. } if !orders(barrier))
+            }
+            Class::Control(Control::For { .. } | Control::While { .. } | Control::Switch { .. }) => {
+                let mut all = true;
+                for_each_region(&data.kind, &mut |r| {
+                    all &= kernel.regions[r].ops.iter().all(|op| self.only_feeds(*op));
+                });
+                all
+            }
+            Class::Control(Control::Scope { .. } | Control::WarpMap { .. })
+            | Class::Pinned
+            | Class::Accumulator
+            | Class::Aside => false,
         }
     }
 

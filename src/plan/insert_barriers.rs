@@ -38,6 +38,7 @@ use super::footprint::{Foot, Footprints, Holder};
 use super::pending::{Access, By, End, Ends, Need, Pending, State, conflict};
 use crate::error::Loc;
 use crate::kernel_ir::check_registers::evaluate_for;
+use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::for_each_region;
@@ -182,12 +183,15 @@ impl Pass<'_> {
             if is_device && !self.written[effect.alloc] {
                 continue;
             }
-            let value = match &data.kind {
-                OpKind::Store { value, .. } | OpKind::Swap { value, .. } | OpKind::AtomicUpdate { value, .. } => {
-                    Some(*value)
-                }
-                _ => data.results.first().copied(),
+            let stored = if let OpKind::Store { value, .. }
+            | OpKind::Swap { value, .. }
+            | OpKind::AtomicUpdate { value, .. } = data.kind
+            {
+                Some(value)
+            } else {
+                None
             };
+            let value = stored.or(data.results.first().copied());
             let by = match effect.actor {
                 Actor::Lanes => By::Lanes,
                 Actor::Issuer => By::Issuer,
@@ -350,14 +354,14 @@ impl Pass<'_> {
 
     fn op(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>) {
         let loc = kernel.ops[op].loc;
-        match kernel.ops[op].kind {
-            OpKind::For { .. } | OpKind::While { .. } if self.allocation.feeding.loops[op] => {
+        match kernel.ops[op].kind.control() {
+            Some(Control::For { .. } | Control::While { .. }) if self.allocation.feeding.loops[op] => {
                 self.begin_apart(kernel, op, state, mode, out, loc);
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
                 state.acquire_alone();
             }
-            OpKind::For { .. } | OpKind::While { .. } => {
+            Some(Control::For { .. } | Control::While { .. }) => {
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
                 // A loop that polls is a wait.
@@ -365,11 +369,11 @@ impl Pass<'_> {
                     self.acquire(state);
                 }
             }
-            OpKind::Switch { selector, ref arms } => {
+            Some(Control::Switch { selector, arms }) => {
                 let arm = evaluate_for(kernel, selector, self.warpgroup);
                 let arms = match arm.and_then(|n| arms.get(usize::try_from(n).ok()?)) {
                     Some(&arm) => vec![arm],
-                    None => arms.clone(),
+                    None => arms.to_vec(),
                 };
                 let before = state.clone();
                 for (i, arm) in arms.into_iter().enumerate() {
@@ -382,11 +386,11 @@ impl Pass<'_> {
                 }
                 out.push(op);
             }
-            OpKind::Scope {
-                ref allocs,
+            Some(Control::Scope {
+                allocs,
                 collective,
                 body,
-            } => {
+            }) => {
                 let allocation = self.allocation;
                 let bytes = |a: &Alloc| bytes::of_smem(kernel, allocation, *a);
                 let own: Vec<Bytes> = allocs.iter().filter_map(bytes).collect();
@@ -397,14 +401,14 @@ impl Pass<'_> {
                 }
                 out.push(op);
             }
-            OpKind::WarpMap { body, .. } => {
+            Some(Control::WarpMap { body, .. }) => {
                 self.begin_apart(kernel, op, state, mode, out, loc);
                 let mut inner = state.warp();
                 self.region(kernel, body, &mut inner, mode);
                 state.absorb(&inner);
                 out.push(op);
             }
-            _ => {
+            None => {
                 self.begin(kernel, op, state, mode, out, loc);
                 out.push(op);
                 self.order(kernel, op, state);
@@ -579,14 +583,14 @@ impl Pass<'_> {
 
     /// A loop: what it leaves pending is pending when it starts again, if it does. A `while` ends with its condition.
     fn loop_(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode) {
-        let (cond, body, (least, most)) = match kernel.ops[op].kind {
-            OpKind::For { lower, upper, body, .. } => {
+        let (cond, body, (least, most)) = match kernel.ops[op].kind.control() {
+            Some(Control::For { lower, upper, body, .. }) => {
                 let (from, to) = (kernel.facts(lower), kernel.facts(upper));
                 let trips = (to.lo.saturating_sub(from.hi), to.hi.saturating_sub(from.lo));
                 (None, body, trips)
             }
-            OpKind::While { cond, body, .. } => (Some(cond), body, (0, i64::MAX)),
-            _ => return,
+            Some(Control::While { cond, body, .. }) => (Some(cond), body, (0, i64::MAX)),
+            Some(Control::Switch { .. } | Control::Scope { .. } | Control::WarpMap { .. }) | None => return,
         };
         self.depth += 1;
         if self.visited.get(&op).is_none_or(|visit| visit.entry != *state) {

@@ -5,9 +5,11 @@
 use super::allocate::{self, Allocation};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::kernel_ir::class::{Class, Pure};
+use crate::kernel_ir::effects::{self, Look};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Value};
+use crate::kernel_ir::{Group, Kernel, Op, Region, Value};
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
@@ -110,13 +112,10 @@ impl Planner<'_> {
         let data = &kernel.ops[op];
         let is_scalar = |v: Value| kernel.ty(v).is_scalar();
         let is_empty = |v: Value| kernel.ty(v).shape().contains(&0);
-        Ok(match &data.kind {
-            OpKind::Relayout { a } => {
-                if is_empty(*a) {
-                    return Ok(0);
-                }
-                let (from, to) = (self.layout(*a)?, self.layout(data.results[0])?);
-                let dtype = kernel.ty(*a).dtype();
+        Ok(match data.kind.class() {
+            Class::Pure(Pure::Relayout { a }) if !is_empty(a) => {
+                let (from, to) = (self.layout(a)?, self.layout(data.results[0])?);
+                let dtype = kernel.ty(a).dtype();
                 if is_renamed(from, to, dtype) {
                     return Ok(0);
                 }
@@ -128,90 +127,47 @@ impl Planner<'_> {
                 self.out.relayouts.insert(op, plan);
                 bytes
             }
-            OpKind::Broadcast { .. }
-            | OpKind::Reshape { .. }
-            | OpKind::Transpose { .. }
-            | OpKind::Slice { .. }
-            | OpKind::DynamicSlice { .. }
-            | OpKind::DynamicUpdateSlice { .. }
-            | OpKind::Concat { .. }
-            | OpKind::Pad { .. }
-            | OpKind::Reverse { .. } => self.movement(op)?,
-            OpKind::Reduce { a, axes, .. } if !is_scalar(*a) && !is_empty(*a) => {
-                let layout = self.layout(*a)?;
+            Class::Pure(Pure::Shape(_)) => self.movement(op)?,
+            Class::Pure(Pure::Reduce { a, axes }) if !is_scalar(a) && !is_empty(a) => {
+                let layout = self.layout(a)?;
                 let axes: Vec<usize> = axes.iter().map(|d| *d as usize).collect();
                 match layout.reduce_plan(&axes) {
                     Some(plan) if plan.warp_bits != 0 => {
-                        let one = u64::from(PartialResults::of(kernel.ty(*a).dtype(), &plan, layout).bytes());
+                        let one = u64::from(PartialResults::of(kernel.ty(a).dtype(), &plan, layout).bytes());
                         one * (budget / one).clamp(1, plan.slots.len() as u64)
                     }
                     _ => 0,
                 }
             }
-            OpKind::Load { src } | OpKind::Swap { dst: src, .. } if is_scalar(data.results[0]) => {
-                // What a loop polls, and what others may write meanwhile, one thread loads for all: one load counts.
-                let is_told = self.polling.looks[op].is_some() || kernel.allocs[src.alloc].is_gmem();
-                if is_told && !kernel.is_input(src.alloc) {
-                    TOLD
-                } else {
-                    0
+            Class::Memory | Class::Synchronisation => match effects::look(&data.kind) {
+                Some(Look::Memory(src)) if is_scalar(data.results[0]) => {
+                    // What a loop polls, and what others may write meanwhile, one thread loads for all: one load counts.
+                    let is_told = self.polling.looks[op].is_some() || kernel.allocs[src.alloc].is_gmem();
+                    if is_told && !kernel.is_input(src.alloc) {
+                        TOLD
+                    } else {
+                        0
+                    }
                 }
-            }
-            OpKind::SemaphoreRead { .. } | OpKind::BarrierTest { .. } => TOLD,
-            OpKind::Constant(_)
-            | OpKind::Unary { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Clamp { .. }
-            | OpKind::IntegerPow { .. }
-            | OpKind::Convert { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::ReducePrecision { .. }
-            | OpKind::Iota { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::ArgReduce { .. }
-            | OpKind::Cumulative { .. }
-            | OpKind::OptimizationBarrier { .. }
-            | OpKind::MultipleOf { .. }
-            | OpKind::LayoutCast { .. }
-            | OpKind::AxisIndex { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. }
-            | OpKind::Swap { .. }
-            | OpKind::AtomicUpdate { .. }
-            | OpKind::CopyGmemToSmem { .. }
-            | OpKind::CopySmemToGmem { .. }
-            | OpKind::CommitGroup
-            | OpKind::WaitSmemToGmem { .. }
-            | OpKind::WaitGmemToSmem { .. }
-            | OpKind::Prefetch { .. }
-            | OpKind::AsyncStoreSmem { .. }
-            | OpKind::CommitSmem
-            | OpKind::BarrierArrive { .. }
-            | OpKind::BarrierWait { .. }
-            | OpKind::Sync { .. }
-            | OpKind::Fence { .. }
-            | OpKind::SemaphoreSignal { .. }
-            | OpKind::SemaphoreSignalParallel { .. }
-            | OpKind::SemaphoreWait { .. }
-            | OpKind::MultimemStore { .. }
-            | OpKind::MultimemLoadReduce { .. }
-            | OpKind::AccInit { .. }
-            | OpKind::Wgmma { .. }
-            | OpKind::WgmmaWait { .. }
-            | OpKind::AccRead { .. }
-            | OpKind::Mma { .. }
-            | OpKind::For { .. }
-            | OpKind::While { .. }
-            | OpKind::Switch { .. }
-            | OpKind::Scope { .. }
-            | OpKind::WarpMap { .. }
-            | OpKind::SetMaxRegisters { .. }
-            | OpKind::Delay { .. }
-            | OpKind::GridDependency { .. }
-            | OpKind::DebugPrint { .. }
-            | OpKind::PrintLayout { .. } => 0,
+                Some(Look::Semaphore | Look::Barrier) => TOLD,
+                Some(Look::Memory(_)) | None => 0,
+            },
+            Class::Pure(
+                Pure::Constant(_)
+                | Pure::AxisIndex(_)
+                | Pure::Iota
+                | Pure::Elementwise(_)
+                | Pure::Bitcast
+                | Pure::Reduce { .. }
+                | Pure::Run
+                | Pure::Product
+                | Pure::LayoutCast
+                | Pure::Relayout { .. },
+            )
+            | Class::Pinned
+            | Class::Accumulator
+            | Class::Control(_)
+            | Class::Aside => 0,
         })
     }
 
@@ -292,7 +248,7 @@ impl PartialResults {
 mod tests {
     use super::*;
     use crate::kernel_ir::testing::KernelBuilder;
-    use crate::kernel_ir::{LayoutSpec, ReduceOp, Type};
+    use crate::kernel_ir::{LayoutSpec, OpKind, ReduceOp, Type};
     use crate::layout::infer;
 
     const LIMITS: allocate::Limits = allocate::Limits { smem_bytes: 232_448 };

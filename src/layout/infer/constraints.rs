@@ -2,6 +2,7 @@
 use super::group_of;
 use super::smem::{Smem, tiled_orientation};
 use crate::error::Result;
+use crate::kernel_ir::class::{Function, Pure, ShapeOp};
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::*;
 use crate::layout::derivation::{Derivation, blocked};
@@ -79,22 +80,30 @@ const MAX_RECOMPUTED: u32 = 8;
 
 /// Whether an op is cheap to do again where its operands are: counting, comparing, masking.
 fn is_cheap(kind: &OpKind) -> bool {
-    match kind {
-        OpKind::Unary { op, .. } => matches!(op, UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs),
-        OpKind::Binary { op, .. } => !matches!(
-            op,
-            BinaryOp::Div | BinaryOp::Rem | BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter
-        ),
-        kind => matches!(
-            kind,
-            OpKind::Iota { .. }
-                | OpKind::Compare { .. }
-                | OpKind::Select { .. }
-                | OpKind::Clamp { .. }
-                | OpKind::Convert { .. }
-                | OpKind::Broadcast { .. }
-                | OpKind::LayoutCast { .. }
-        ),
+    match kind.pure() {
+        Some(Pure::Elementwise(function)) => match function {
+            Function::Unary { op, .. } => matches!(op, UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs),
+            Function::Binary { op, .. } => !matches!(
+                op,
+                BinaryOp::Div | BinaryOp::Rem | BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter
+            ),
+            Function::Compare { .. } | Function::Select { .. } | Function::Clamp { .. } | Function::Convert { .. } => {
+                true
+            }
+            Function::IntegerPow { .. } | Function::ReducePrecision | Function::MultipleOf { .. } => false,
+        },
+        Some(Pure::Iota | Pure::LayoutCast) => true,
+        Some(Pure::Shape(shape)) => matches!(shape, ShapeOp::Broadcast { .. }),
+        Some(
+            Pure::Constant(_)
+            | Pure::AxisIndex(_)
+            | Pure::Bitcast
+            | Pure::Reduce { .. }
+            | Pure::Run
+            | Pure::Product
+            | Pure::Relayout { .. },
+        )
+        | None => false,
     }
 }
 

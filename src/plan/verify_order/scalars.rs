@@ -1,7 +1,9 @@
 //! Integer scalars on one path: numbers where they can be computed, else symbols.
 use crate::dtype::DType;
+use crate::kernel_ir::class::{Function, Pure};
 use crate::kernel_ir::kernel::{bits_int, int_bits};
-use crate::kernel_ir::{BinaryOp, CompareOp, Constant, Kernel, Op, OpKind, UnaryOp, Value};
+use crate::kernel_ir::visit::for_each_value;
+use crate::kernel_ir::{BinaryOp, CompareOp, Kernel, Op, OpKind, UnaryOp, Value};
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
@@ -22,14 +24,14 @@ type Vals = SmallVec<[Val; 3]>;
 /// What a pure op computes, and on what: equal ones have equal results.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Term {
-    what: Function,
+    what: Applied,
     /// Of the result.
     dtype: DType,
     on: Vals,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Function {
+enum Applied {
     Unary(UnaryOp),
     Binary(BinaryOp),
     Compare(CompareOp),
@@ -113,10 +115,10 @@ impl Scalars {
             return;
         };
         match (term.what, term.on.as_slice()) {
-            (Function::Unary(UnaryOp::Not), &[a]) if term.dtype == DType::Bool => self.choose(a, 1 - n),
-            (Function::Convert(DType::Bool), &[a]) if n == 0 || n == 1 => self.choose(a, n),
-            (Function::Compare(CompareOp::Eq), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 1 => self.choose(a, b),
-            (Function::Compare(CompareOp::Ne), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 0 => self.choose(a, b),
+            (Applied::Unary(UnaryOp::Not), &[a]) if term.dtype == DType::Bool => self.choose(a, 1 - n),
+            (Applied::Convert(DType::Bool), &[a]) if n == 0 || n == 1 => self.choose(a, n),
+            (Applied::Compare(CompareOp::Eq), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 1 => self.choose(a, b),
+            (Applied::Compare(CompareOp::Ne), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 0 => self.choose(a, b),
             _ => {}
         }
     }
@@ -154,106 +156,37 @@ impl Scalars {
     }
 
     fn compute(&mut self, kernel: &Kernel, kind: &OpKind, dtype: DType) -> Option<Val> {
-        let mut on: Vals = smallvec![];
-        let mut operands = |this: &mut Self, values: &[Value]| {
-            for &v in values {
-                on.push(this.get(kernel, v));
-            }
+        let function = match kind.pure() {
+            Some(Pure::Constant(constant)) => return bits_int(dtype, constant.splat()?).map(Val::Int),
+            Some(Pure::Elementwise(function)) => function,
+            // Elements of arrays, bits of floats, and what reads memory: unknown.
+            Some(
+                Pure::AxisIndex(_)
+                | Pure::Iota
+                | Pure::Bitcast
+                | Pure::Shape(_)
+                | Pure::Reduce { .. }
+                | Pure::Run
+                | Pure::Product
+                | Pure::LayoutCast
+                | Pure::Relayout { .. },
+            )
+            | None => return None,
         };
-        let what = match kind {
-            OpKind::Constant(Constant::Splat(bits)) => return bits_int(dtype, *bits).map(Val::Int),
-            OpKind::MultipleOf { a, divisor: _ } => return Some(self.get(kernel, *a)),
-            OpKind::Unary { op, a } => {
-                operands(self, &[*a]);
-                Function::Unary(*op)
-            }
-            OpKind::Binary { op, a, b } => {
-                operands(self, &[*a, *b]);
-                Function::Binary(*op)
-            }
+        let what = match function {
+            Function::MultipleOf { a, divisor: _ } => return Some(self.get(kernel, a)),
+            Function::Unary { op, .. } => Applied::Unary(op),
+            Function::Binary { op, .. } => Applied::Binary(op),
             // What a comparison of floats says of equal symbols depends on NaN.
-            OpKind::Compare { op, a, b } if !kernel.ty(*a).dtype().is_float() => {
-                operands(self, &[*a, *b]);
-                Function::Compare(*op)
-            }
-            OpKind::Select { which, cases } => {
-                operands(self, &[*which]);
-                operands(self, cases);
-                Function::Select
-            }
-            OpKind::Clamp { lo, x, hi } => {
-                operands(self, &[*lo, *x, *hi]);
-                Function::Clamp
-            }
-            OpKind::IntegerPow { a, n } => {
-                operands(self, &[*a]);
-                Function::Power(*n)
-            }
-            OpKind::Convert { a } => {
-                operands(self, &[*a]);
-                Function::Convert(kernel.ty(*a).dtype())
-            }
-            // Bits of floats, elements of arrays, and what reads memory: unknown.
-            OpKind::Constant(Constant::Dense(_))
-            | OpKind::Compare { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::ReducePrecision { .. }
-            | OpKind::Iota { .. }
-            | OpKind::Broadcast { .. }
-            | OpKind::Reshape { .. }
-            | OpKind::Transpose { .. }
-            | OpKind::Slice { .. }
-            | OpKind::DynamicSlice { .. }
-            | OpKind::DynamicUpdateSlice { .. }
-            | OpKind::Concat { .. }
-            | OpKind::Pad { .. }
-            | OpKind::Reverse { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::ArgReduce { .. }
-            | OpKind::Cumulative { .. }
-            | OpKind::OptimizationBarrier { .. }
-            | OpKind::LayoutCast { .. }
-            | OpKind::Relayout { .. }
-            | OpKind::AxisIndex { .. }
-            | OpKind::Load { .. }
-            | OpKind::Store { .. }
-            | OpKind::Swap { .. }
-            | OpKind::AtomicUpdate { .. }
-            | OpKind::CopyGmemToSmem { .. }
-            | OpKind::CopySmemToGmem { .. }
-            | OpKind::CommitGroup
-            | OpKind::WaitSmemToGmem { .. }
-            | OpKind::WaitGmemToSmem { .. }
-            | OpKind::Prefetch { .. }
-            | OpKind::AsyncStoreSmem { .. }
-            | OpKind::CommitSmem
-            | OpKind::BarrierArrive { .. }
-            | OpKind::BarrierWait { .. }
-            | OpKind::BarrierTest { .. }
-            | OpKind::Sync { .. }
-            | OpKind::Fence { .. }
-            | OpKind::SemaphoreSignal { .. }
-            | OpKind::SemaphoreSignalParallel { .. }
-            | OpKind::SemaphoreWait { .. }
-            | OpKind::SemaphoreRead { .. }
-            | OpKind::MultimemStore { .. }
-            | OpKind::MultimemLoadReduce { .. }
-            | OpKind::AccInit { .. }
-            | OpKind::Wgmma { .. }
-            | OpKind::WgmmaWait { .. }
-            | OpKind::AccRead { .. }
-            | OpKind::Mma { .. }
-            | OpKind::For { .. }
-            | OpKind::While { .. }
-            | OpKind::Switch { .. }
-            | OpKind::Scope { .. }
-            | OpKind::WarpMap { .. }
-            | OpKind::SetMaxRegisters { .. }
-            | OpKind::Delay { .. }
-            | OpKind::GridDependency { .. }
-            | OpKind::DebugPrint { .. }
-            | OpKind::PrintLayout { .. } => return None,
+            Function::Compare { op, a, .. } if !kernel.ty(a).dtype().is_float() => Applied::Compare(op),
+            Function::Select { .. } => Applied::Select,
+            Function::Clamp { .. } => Applied::Clamp,
+            Function::IntegerPow { n, .. } => Applied::Power(n),
+            Function::Convert { a } => Applied::Convert(kernel.ty(a).dtype()),
+            Function::Compare { .. } | Function::ReducePrecision => return None,
         };
+        let mut on: Vals = smallvec![];
+        for_each_value(kind, &mut |v| on.push(self.get(kernel, v)));
         let term = Term { what, dtype, on };
         if let Some(x) = fold(&term) {
             return Some(x);
@@ -275,14 +208,14 @@ fn fold(term: &Term) -> Option<Val> {
     let dtype = term.dtype;
     let integer = dtype.is_int() || dtype == DType::Bool;
     let number = match (term.what, term.on.as_slice()) {
-        (Function::Select, &[Val::Int(i), ref cases @ ..]) => {
+        (Applied::Select, &[Val::Int(i), ref cases @ ..]) => {
             return usize::try_from(i).ok().and_then(|i| cases.get(i)).copied();
         }
         _ if !integer => None,
-        (Function::Unary(op), &[Val::Int(a)]) => unary(op, dtype, a),
-        (Function::Binary(op), &[Val::Int(a), Val::Int(b)]) => binary(op, dtype, a, b),
+        (Applied::Unary(op), &[Val::Int(a)]) => unary(op, dtype, a),
+        (Applied::Binary(op), &[Val::Int(a), Val::Int(b)]) => binary(op, dtype, a, b),
         (
-            Function::Binary(BinaryOp::Add),
+            Applied::Binary(BinaryOp::Add),
             &[Val::Sym { id, plus }, Val::Int(n)] | &[Val::Int(n), Val::Sym { id, plus }],
         ) if dtype != DType::Bool => {
             return Some(Val::Sym {
@@ -290,19 +223,19 @@ fn fold(term: &Term) -> Option<Val> {
                 plus: plus.wrapping_add(n),
             });
         }
-        (Function::Binary(BinaryOp::Sub), &[Val::Sym { id, plus }, Val::Int(n)]) => {
+        (Applied::Binary(BinaryOp::Sub), &[Val::Sym { id, plus }, Val::Int(n)]) => {
             return Some(Val::Sym {
                 id,
                 plus: plus.wrapping_sub(n),
             });
         }
-        (Function::Compare(op), &[Val::Int(a), Val::Int(b)]) => Some(compare(op, a, b)),
-        (Function::Compare(op), &[Val::Sym { id: i, plus: a }, Val::Sym { id: j, plus: b }]) if i == j => {
+        (Applied::Compare(op), &[Val::Int(a), Val::Int(b)]) => Some(compare(op, a, b)),
+        (Applied::Compare(op), &[Val::Sym { id: i, plus: a }, Val::Sym { id: j, plus: b }]) if i == j => {
             Some(compare(op, a, b))
         }
-        (Function::Clamp, &[Val::Int(lo), Val::Int(x), Val::Int(hi)]) => Some(x.max(lo).min(hi)),
-        (Function::Power(n), &[Val::Int(a)]) => u32::try_from(n).ok().map(|n| a.wrapping_pow(n)),
-        (Function::Convert(from), &[a]) if from.is_int() || from == DType::Bool => match a {
+        (Applied::Clamp, &[Val::Int(lo), Val::Int(x), Val::Int(hi)]) => Some(x.max(lo).min(hi)),
+        (Applied::Power(n), &[Val::Int(a)]) => u32::try_from(n).ok().map(|n| a.wrapping_pow(n)),
+        (Applied::Convert(from), &[a]) if from.is_int() || from == DType::Bool => match a {
             Val::Int(x) if dtype == DType::Bool => Some(i64::from(x != 0)),
             Val::Int(x) => Some(x),
             // Wider or narrower, equal numbers stay equal; facts keep the range.

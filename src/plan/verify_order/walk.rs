@@ -6,7 +6,8 @@ use super::bytes::{Bytes, Foot, Space};
 use super::finding::{Finding, Report};
 use super::history::{ALL_WARPS, Actor, BarrierKey, History, Turn, What};
 use super::scalars::{Scalars, Val};
-use crate::kernel_ir::visit::{for_each_region, for_each_value};
+use crate::kernel_ir::class::{Class, Control, pure_ops};
+use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
 use crate::kernel_ir::{
     Alloc, AllocKind, AxisKind, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Region, Value,
 };
@@ -80,15 +81,20 @@ fn copied(kernel: &Kernel) -> Vec<Alloc> {
 fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
     let mut written = SecondaryMap::new();
     kernel.for_each_op(&mut |op| {
-        if let OpKind::Store { dst, .. }
-        | OpKind::Swap { dst, .. }
-        | OpKind::AtomicUpdate { dst, .. }
-        | OpKind::MultimemStore { dst, .. }
-        | OpKind::AsyncStoreSmem { dst, .. }
-        | OpKind::CopyGmemToSmem { dst, .. }
-        | OpKind::CopySmemToGmem { dst, .. } = &kernel.ops[op].kind
+        let kind = &kernel.ops[op].kind;
+        let source = if let OpKind::Load { src }
+        | OpKind::CopyGmemToSmem { src, .. }
+        | OpKind::CopySmemToGmem { src, .. }
+        | OpKind::Prefetch { src, .. }
+        | OpKind::MultimemLoadReduce { src, .. } = kind
         {
-            written[dst.alloc] = true;
+            Some(src)
+        } else {
+            None
+        };
+        if let Class::Memory = kind.class() {
+            let is_source = |r: &RefUse| source.is_some_and(|src| std::ptr::eq(src, r));
+            for_each_ref(kind, &mut |r| written[r.alloc] |= !is_source(r));
         }
     });
     written
@@ -100,7 +106,7 @@ fn reuses(kernel: &Kernel, allocation: &Allocation) -> bool {
         kernel.regions[region].ops.iter().any(|&op| {
             let kind = &kernel.ops[op].kind;
             let scope = matches!(kind, OpKind::Scope { allocs, .. } if !allocs.is_empty());
-            let inside = inside || matches!(kind, OpKind::For { .. } | OpKind::While { .. });
+            let inside = inside || kind.control().is_some_and(Control::is_loop);
             let mut found = scope && inside;
             for_each_region(kind, &mut |r| found |= in_loops(kernel, r, inside));
             found
@@ -383,47 +389,19 @@ impl Walk<'_> {
     fn op(&mut self, op: Op, actor: Actor) {
         let kernel = self.kernel;
         let data = &kernel.ops[op];
+        if let OpKind::AxisIndex { axis } = data.kind {
+            let axis = &kernel.axes[axis];
+            let last = if self.start.last { axis.size as i64 - 1 } else { 0 };
+            let x = match axis.kind {
+                AxisKind::Grid(_) | AxisKind::Cluster(_) | AxisKind::DeviceMesh(_) => last,
+                AxisKind::Thread => i64::from(self.start.warpgroup),
+                AxisKind::Warp => i64::from(actor.warps.trailing_zeros()),
+            };
+            self.scalars.set(data.results[0], Val::Int(x));
+            return;
+        }
         match &data.kind {
-            OpKind::AxisIndex { axis } => {
-                let axis = &kernel.axes[*axis];
-                let last = if self.start.last { axis.size as i64 - 1 } else { 0 };
-                let x = match axis.kind {
-                    AxisKind::Grid(_) | AxisKind::Cluster(_) | AxisKind::DeviceMesh(_) => last,
-                    AxisKind::Thread => i64::from(self.start.warpgroup),
-                    AxisKind::Warp => i64::from(actor.warps.trailing_zeros()),
-                };
-                self.scalars.set(data.results[0], Val::Int(x));
-            }
-            OpKind::Constant(_)
-            | OpKind::Unary { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Clamp { .. }
-            | OpKind::IntegerPow { .. }
-            | OpKind::Convert { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::ReducePrecision { .. }
-            | OpKind::Iota { .. }
-            | OpKind::Broadcast { .. }
-            | OpKind::Reshape { .. }
-            | OpKind::Transpose { .. }
-            | OpKind::Slice { .. }
-            | OpKind::DynamicSlice { .. }
-            | OpKind::DynamicUpdateSlice { .. }
-            | OpKind::Concat { .. }
-            | OpKind::Pad { .. }
-            | OpKind::Reverse { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::ArgReduce { .. }
-            | OpKind::Cumulative { .. }
-            | OpKind::OptimizationBarrier { .. }
-            | OpKind::MultipleOf { .. }
-            | OpKind::LayoutCast { .. }
-            | OpKind::Relayout { .. }
-            | OpKind::AccInit { .. }
-            | OpKind::AccRead { .. }
-            | OpKind::Mma { .. } => {
+            pure_ops!() | OpKind::OptimizationBarrier { .. } | OpKind::AccInit { .. } | OpKind::AccRead { .. } => {
                 self.scalars.op(kernel, op);
                 if self.allocation.meets[op] {
                     self.meet(op, actor);
