@@ -151,6 +151,7 @@ impl<H: Hooks> Machine<'_, H> {
                     return Err(execution("a bulk tensor copy without a tensor map"));
                 };
                 swizzle = map.swizzle;
+                self.tell_box(w, load.pc, &load.view, map, coords, Mode::Read)?;
                 tma::fetch(map, coords, self.memory, check, data)?;
             }
             Source::Value { data: value } => {
@@ -206,6 +207,17 @@ impl<H: Hooks> Machine<'_, H> {
             },
         );
         self.judge_at(w, pc, verdict)
+    }
+
+    /// The same for the part of a box that lies inside its tensor.
+    fn tell_box(&mut self, w: &Warp, pc: u32, view: &View, map: &TensorMapSpec, coords: &[i32], mode: Mode) -> Verdict {
+        if !H::LISTENS {
+            return Ok(());
+        }
+        for (address, bytes) in tma::runs(map, coords) {
+            self.tell_global(w, pc, view, address, bytes, mode)?;
+        }
+        Ok(())
     }
 
     /// Whether something has written what the async proxy is about to read.
@@ -282,6 +294,10 @@ impl<H: Hooks> Machine<'_, H> {
                 tma::write_global(self.memory, *address, data)
             }
             Destination::Tensor { param, coords, reduce } => {
+                if reduce.is_none() {
+                    let map = self.map_of(*param).clone();
+                    self.tell_box(w, store.pc, &store.view, &map, coords, Mode::Write)?;
+                }
                 tma::store(self.map_of(*param), coords, self.memory, *reduce, data)
             }
         };

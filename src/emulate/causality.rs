@@ -8,21 +8,25 @@
 //!   wait covers them;
 //! * an mbarrier: initialised before it is used, with `fence.mbarrier_init` before peers and the async proxy use it;
 //! * a CTA's shared memory: outlives its peers' accesses;
-//! * ordinary loads and stores: something orders a warp's load after another warp's store, and a store after a load.
+//! * ordinary loads and stores, to shared memory and to global memory: something orders a warp's load after another warp's store,
+//!   a store after a load, and a store after another one of its warpgroup. (Warpgroups that store the same thing to one place are
+//!   left alone.)
 //!
 //! A finding changes nothing: what happens is noted all the same, so that a run may go on after it ([`Check::Warn`](super::options::Check::Warn)).
 //!
 //! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
-//! loads write per 16 bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a warp are one,
-//! a release counts at every scope, global memory is not watched.
+//! loads write per 16 bytes; of global memory, bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a
+//! warp are one, a release counts at every scope, and of global memory CTAs are not held against each other.
 use super::clock::{Clock, View};
+use super::global;
+use super::global_history::{self, GlobalHistory, Mask};
 use super::history::{Barrier, Handover, History, IN_FLIGHT, REMEMBERED, granules, is_dense, lines_of, touch};
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
-use crate::ptx::modifier::{LoadSem, ProxyFence};
+use crate::ptx::modifier::{LoadSem, ProxyFence, StoreSem};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -36,6 +40,7 @@ pub struct Causality {
     /// Per warp: it has executed a fence that a relaxed arrival at the cluster's barrier may publish with.
     fenced: Vec<bool>,
     histories: Vec<History>,
+    globals: Vec<GlobalHistory>,
     /// Per cluster: its barrier, and what goes through global memory.
     clusters: Vec<(Handover, Clock)>,
 }
@@ -124,21 +129,24 @@ impl Causality {
 
     /// An ordinary access and an earlier one of another warp.
     #[cold]
-    fn race(&self, verb: &str, slot: CtaSlot, line: usize, mask: u32, component: usize) -> Box<Error> {
-        let (did, it) = if verb == "a load of" {
-            ("wrote", "store")
-        } else {
-            ("read (itself, or by what it issued)", "load")
+    fn race(
+        &self,
+        verb: &str,
+        memory: &str,
+        wrote: bool,
+        slot: CtaSlot,
+        component: usize,
+        place: String,
+    ) -> Box<Error> {
+        let (did, it) = match wrote {
+            true => ("wrote", "store"),
+            false => ("read (itself, or by what it issued)", "load"),
         };
         let who = self.name(component, slot);
         Box::new(
-            execution(format!("{verb} shared memory that another warp {did}, and nothing orders the two"))
+            execution(format!("{verb} {memory} memory that another warp {did}, and nothing orders the two"))
                 .expected(format!("a barrier between the {it} by {who} and this"))
-                .got(format!(
-                    "shared bytes {}..{}",
-                    128 * line + 4 * mask.trailing_zeros() as usize,
-                    128 * line + 128 - 4 * mask.leading_zeros() as usize
-                ))
+                .got(place)
                 .remedy("arrive at a barrier after the one, and wait for it before the other (`barrier_arrive`, `barrier_wait`)"),
         )
     }
@@ -183,17 +191,20 @@ impl Causality {
             if !history.is_seen(line, mask, seen) {
                 conflict = Some((line, mask, None));
             } else if reads != writes && !history.narrow[line] {
-                // An ordinary load looks at stores, an ordinary store at loads.
-                let (theirs, entries) = if reads {
-                    (history.writers[line], &history.writes)
-                } else {
-                    (history.readers[line], &history.reads)
-                };
-                for other in lanes(theirs & !(1 << column)) {
-                    let entry = entries[line * warps + other];
-                    if entry as u32 & mask != 0 && (entry >> 32) as u32 > clock.seen()[first + other] {
-                        conflict = Some((line, entry as u32 & mask, Some(other)));
+                // An ordinary load looks at stores, an ordinary store at loads, and at stores of its warpgroup.
+                let mut look = |theirs: u32, entries: &[u64], wrote: bool| {
+                    for other in lanes(theirs & !(1 << column)) {
+                        let entry = entries[line * warps + other];
+                        if entry as u32 & mask != 0 && (entry >> 32) as u32 > clock.seen()[first + other] {
+                            conflict = Some((line, entry as u32 & mask, Some((other, wrote))));
+                        }
                     }
+                };
+                if reads {
+                    look(history.writers[line], &history.writes, true);
+                } else {
+                    look(history.writers[line] & warpgroup_of(column), &history.writes, true);
+                    look(history.readers[line], &history.reads, false);
                 }
             }
             if reads {
@@ -241,8 +252,117 @@ impl Causality {
         match conflict {
             None => peer,
             Some((line, mask, None)) => Err(self.unseen(verb(mode), w.cta, line, mask, seen)),
-            Some((line, mask, Some(other))) => Err(self.race(verb(mode), w.cta, line, mask, first + other)),
+            Some((line, mask, Some((other, wrote)))) => {
+                let from = 128 * line + 4 * mask.trailing_zeros() as usize;
+                let to = 128 * line + 128 - 4 * mask.leading_zeros() as usize;
+                let place = format!("shared bytes {from}..{to}");
+                Err(self.race(verb(mode), "shared", wrote, w.cta, first + other, place))
+            }
         }
+    }
+
+    /// An access to lines of global memory by a warp that has seen `view`: its lanes', or its bulk copies'.
+    fn global_lines(
+        &mut self,
+        w: &Warp,
+        view: &Clock,
+        lines_: impl Iterator<Item = (u64, Mask)>,
+        mode: Mode,
+    ) -> Verdict {
+        let (reads, writes, looks) = match mode {
+            Mode::Load(LoadSem::Weak) | Mode::Read => (true, false, true),
+            Mode::Store(StoreSem::Weak) | Mode::Write => (false, true, true),
+            // Polls and flags race with nothing. What an atomic did, others may not read without being told.
+            Mode::Load(_) | Mode::Store(_) => (false, false, false),
+            Mode::Atomic(..) => (false, true, false),
+        };
+        let (first, column) = (self.first_component(w.cta), w.index as usize);
+        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
+        let history = &mut self.globals[w.cta.0 as usize];
+        let mut conflict = None;
+        for (address, mask) in lines_ {
+            let line = history.line(address);
+            let mut look = |theirs: u32, wrote: bool| {
+                for other in lanes(theirs & !(1 << column)) {
+                    let entry = if wrote {
+                        history.write(line, other)
+                    } else {
+                        history.read(line, other)
+                    };
+                    let unseen = entry.unseen(mask, view.seen()[first + other]);
+                    if unseen != 0 {
+                        conflict = Some((address, unseen, other, wrote));
+                    }
+                }
+            };
+            if looks && reads {
+                look(history.writers(line), true);
+            }
+            if looks && writes {
+                look(history.writers(line) & warpgroup_of(column), true);
+                look(history.readers(line), false);
+            }
+            // What a bulk load has read is over for whoever waits for it, not for its issuer.
+            if reads && mode != Mode::Read {
+                history.note_read(line, column, epoch, mask);
+            }
+            if writes {
+                history.note_write(line, column, epoch, mask);
+            }
+        }
+        let Some((line, mask, other, wrote)) = conflict else {
+            return Ok(());
+        };
+        let address = 128 * line + u64::from(mask.trailing_zeros());
+        let bytes = 128 - mask.leading_zeros() - mask.trailing_zeros();
+        let what = match mode {
+            Mode::Read => "a bulk load of",
+            Mode::Write => "a bulk store to",
+            mode => verb(mode),
+        };
+        let (buffer, offset) = global::split(address);
+        let place = format!("{bytes} bytes from byte {offset} of {} on", self.names.buffer(buffer));
+        Err(self.race(what, "global", wrote, w.cta, first + other, place))
+    }
+
+    /// An access by the lanes of a warp to global memory.
+    fn global_lanes(
+        &mut self,
+        w: &Warp,
+        addresses: &[u64; 32],
+        offset: i32,
+        mask: u32,
+        bytes: u32,
+        mode: Mode,
+    ) -> Verdict {
+        let id = self.id(w);
+        if Rc::strong_count(&self.clocks[id]) > 1 {
+            // What the warp has issued has not seen what it does now.
+            self.tick(w);
+        }
+        let clock = Rc::clone(&self.clocks[id]);
+        let at = |i: usize| addresses[i].wrapping_add_signed(offset.into());
+        let dense =
+            mask == u32::MAX && (1..32).all(|i| addresses[i] == addresses[0].wrapping_add(i as u64 * u64::from(bytes)));
+        if dense {
+            return self.global_lines(w, &clock, global_history::lines_of(at(0), 32 * u64::from(bytes)), mode);
+        }
+        // Neighbours in a line together.
+        let mut touched: [(u64, Mask); 32] = [(0, 0); 32];
+        let mut count = 0;
+        for i in lanes(mask) {
+            for (line, mask) in global_history::lines_of(at(i), bytes.into()) {
+                match touched[..count].last_mut() {
+                    Some(last) if last.0 == line => last.1 |= mask,
+                    _ if count < 32 => {
+                        touched[count] = (line, mask);
+                        count += 1;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.global_lines(w, &clock, touched[..count].iter().copied(), mode)
     }
 
     /// The same for lanes whose addresses are in peers.
@@ -444,6 +564,11 @@ impl Causality {
     }
 }
 
+/// The warps of a warp's warpgroup.
+fn warpgroup_of(warp: usize) -> u32 {
+    0xf << (warp & !3)
+}
+
 fn verb(mode: Mode) -> &'static str {
     match mode {
         Mode::Load(_) | Mode::Read => "a load of",
@@ -467,6 +592,9 @@ impl Hooks for Causality {
             clocks: (0..all).map(|_| Rc::new(Clock::new(width))).collect(),
             fenced: vec![false; all],
             histories: (0..ctas).map(|_| History::new(shape, width)).collect(),
+            globals: (0..ctas)
+                .map(|_| GlobalHistory::new(shape.warps_per_cta as usize))
+                .collect(),
             clusters: (0..shape.clusters)
                 .map(|_| (Handover::new(width), Clock::new(width)))
                 .collect(),
@@ -485,6 +613,7 @@ impl Hooks for Causality {
             clock.tick(i);
             self.fenced[first + i] = false;
         }
+        self.globals[slots.clone()].iter_mut().for_each(GlobalHistory::clear);
         for history in &mut self.histories[slots] {
             history.barriers.clear();
             history.named = Default::default();
@@ -529,27 +658,34 @@ impl Hooks for Causality {
                 offset,
                 mask,
             } => self.shared_lanes(w, addresses, offset, mask, access.bytes, access.mode),
-            Range::GlobalLanes { .. } => {
+            Range::GlobalLanes {
+                addresses,
+                offset,
+                mask,
+            } => {
                 if let Mode::Atomic(..) = access.mode {
                     self.through_global(w);
                 }
-                Ok(())
+                self.global_lanes(w, addresses, offset, mask, access.bytes, access.mode)
             }
             Range::Shared { .. } | Range::Lines { .. } | Range::Global { .. } => Ok(()),
         }
     }
 
     fn async_memory(&mut self, w: &Warp, view: &View, access: Access<'_>) -> Verdict {
-        let (Some(view), Mode::Read) = (view, access.mode) else {
-            return Ok(());
-        };
+        let Some(view) = view else { return Ok(()) };
         match access.range {
+            Range::Global { address } => {
+                let lines = global_history::lines_of(address, access.bytes.into());
+                self.global_lines(w, view, lines, access.mode)
+            }
+            _ if access.mode != Mode::Read => Ok(()),
             Range::Shared { slot, offset } => self.async_read(w, view, slot, lines_of(offset, access.bytes)),
             Range::Lines { slot, lines } => {
                 let lines = lines.iter().map(|(line, mask)| (*line as usize, *mask));
                 self.async_read(w, view, slot, lines)
             }
-            Range::SharedLanes { .. } | Range::GlobalLanes { .. } | Range::Global { .. } => Ok(()),
+            Range::SharedLanes { .. } | Range::GlobalLanes { .. } => Ok(()),
         }
     }
 

@@ -172,7 +172,7 @@ impl GlobalMemory {
 }
 
 #[inline(always)]
-fn split(address: u64) -> (usize, u64) {
+pub fn split(address: u64) -> (usize, u64) {
     (
         (address >> BUFFER_SHIFT).wrapping_sub(1) as usize,
         address & ((1 << BUFFER_SHIFT) - 1),

@@ -21,6 +21,7 @@ mod diagnose;
 mod float_environment;
 mod floats;
 mod global;
+mod global_history;
 mod history;
 pub mod hooks;
 mod index;

@@ -114,6 +114,17 @@ fn outside(memory: &GlobalMemory, address: u64) -> Box<Error> {
     Box::new(Error::new(Fault::Execution, "a bulk copy outside of its buffer").got(memory.describe(address)))
 }
 
+/// The runs of bytes of a box that lie inside the tensor: address and length.
+pub fn runs(map: &TensorMapSpec, coords: &[i32]) -> Vec<(u64, u32)> {
+    let mut runs = vec![];
+    let collected = for_runs(map, coords, |_, run| {
+        runs.extend(run.map(|run| (run.address, run.inside)));
+        Ok(())
+    });
+    debug_assert!(collected.is_ok());
+    runs
+}
+
 /// Reads a box; what lies outside of the tensor is zero.
 pub fn fetch(
     map: &TensorMapSpec,

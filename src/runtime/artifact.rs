@@ -89,6 +89,7 @@ impl Artifact {
             layouts: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),
+            out_of_order: Vec::new(),
             notes: Vec::new(),
             host: None,
         };
@@ -317,6 +318,7 @@ impl Artifact {
             "devices": devices.collect::<Vec<_>>(),
             "shared_memory": self.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
             "barriers": self.compiled.barriers.iter().map(|loc| with_line(json!({"op": loc.0}))).collect::<Vec<_>>(),
+            "out_of_order": self.compiled.out_of_order,
             "occupancy": occupancy(self.launch(), assembled.and_then(|assembled| assembled.log.registers)),
             "notes": {"layouts": layouts, "passes": notes},
         })
@@ -449,6 +451,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             layouts: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),
+            out_of_order: Vec::new(),
             notes: Vec::new(),
             host: Some(host),
         }

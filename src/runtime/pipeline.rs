@@ -29,7 +29,8 @@ pub struct CompileOptions {
     /// Every lane arrives on mbarriers for itself, which costs time and is what compute-sanitizer's racecheck can follow.
     #[serde(default)]
     pub racecheck: bool,
-    /// Leaves out one of the barriers that the compiler places, by its number: for tests of what finds a missing one.
+    /// Leaves out one of the barriers that the compiler places, by its number, and tells what `plan::verify_order` says of that:
+    /// for tests of what finds a missing one.
     #[serde(default)]
     pub omit_barrier: Option<u32>,
 }
@@ -62,6 +63,8 @@ pub struct Compiled {
     pub smem: Vec<SmemPlace>,
     /// The ops before which a barrier of a warpgroup or the block was placed.
     pub barriers: Vec<Loc>,
+    /// What is out of order when one of them is left out on purpose.
+    pub out_of_order: Vec<String>,
     /// What passes say of loops that look as if they could do something about them, and leave as they are.
     pub notes: Vec<Note>,
     /// A test's stand-in for the emulator.
@@ -201,9 +204,19 @@ pub fn compile(
         Ok::<_, Error>(locs)
     })?;
     observer.after(|| kernel.to_string());
-    // An independent checker holds the barriers to the definition, unless one is left out on purpose.
-    if cfg!(debug_assertions) && options.omit_barrier.is_none() {
-        observer.pass("verify_order", || in_order(&kernel, &assignment, &allocation))?;
+    // An independent checker holds the barriers to the definition.
+    let mut out_of_order = vec![];
+    if cfg!(debug_assertions) || options.omit_barrier.is_some() {
+        observer.pass("verify_order", || {
+            let findings = plan::verify_order::run(&kernel, &assignment, &allocation);
+            match options.omit_barrier {
+                None => in_order(&findings),
+                Some(_) => {
+                    out_of_order = ours(&findings).map(plan::verify_order::Finding::to_string).collect();
+                    Ok(())
+                }
+            }
+        })?;
     }
 
     let (ssa, launch) = observer.pass("lower", || {
@@ -253,21 +266,26 @@ pub fn compile(
         layouts: layout_choices(&kernel, &assignment, &exchanges),
         smem: smem_places(&kernel, &allocation),
         barriers,
+        out_of_order,
         notes: kernel.notes,
         host: None,
     })
 }
 
 /// Whether nothing is out of order that the compiler should have ordered.
-fn in_order(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Result<(), Error> {
-    let findings = plan::verify_order::run(kernel, assignment, allocation);
-    let ours = |finding: &&plan::verify_order::Finding| finding.fault == plan::verify_order::Fault::Compiler;
-    match findings.iter().find(ours) {
+fn in_order(findings: &[plan::verify_order::Finding]) -> Result<(), Error> {
+    match ours(findings).next() {
         None => Ok(()),
         Some(finding) => Err(Error::internal("memory is touched out of order")
             .at(finding.later.1)
             .got(finding.to_string())),
     }
+}
+
+/// The findings that the compiler is to blame for.
+fn ours(findings: &[plan::verify_order::Finding]) -> impl Iterator<Item = &plan::verify_order::Finding> {
+    let fault = plan::verify_order::Fault::Compiler;
+    findings.iter().filter(move |finding| finding.fault == fault)
 }
 
 /// The kernel's text after each pass, up to the PTX; compiles anew.

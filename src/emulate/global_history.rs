@@ -1,0 +1,147 @@
+//! What the checker remembers of a CTA's ordinary accesses to global memory, and of what its bulk stores write there.
+//!
+//! Lines of 128 bytes that somebody has touched; of each and of each warp the last epoch and the bytes touched then. Other CTAs'
+//! accesses are not here: what orders them is not followed.
+use rustc_hash::FxHashMap;
+
+/// Bytes of a line.
+pub type Mask = u128;
+
+/// A warp touched bytes of a line in an epoch.
+#[derive(Clone, Copy, Default)]
+pub struct Entry {
+    epoch: u32,
+    mask: Mask,
+}
+
+impl Entry {
+    /// Which of these bytes it touched after the epoch `seen`.
+    #[inline(always)]
+    pub fn unseen(&self, mask: Mask, seen: u32) -> Mask {
+        if self.epoch > seen { self.mask & mask } else { 0 }
+    }
+
+    fn touch(&mut self, epoch: u32, mask: Mask) {
+        let old = if self.epoch == epoch { self.mask } else { 0 };
+        *self = Entry {
+            epoch,
+            mask: old | mask,
+        };
+    }
+}
+
+pub struct GlobalHistory {
+    warps: usize,
+    /// A line's number, by its address.
+    numbers: FxHashMap<u64, usize>,
+    /// By line and warp.
+    reads: Vec<Entry>,
+    writes: Vec<Entry>,
+    /// Warps that did, by line.
+    readers: Vec<u32>,
+    writers: Vec<u32>,
+    last: (u64, usize),
+}
+
+impl GlobalHistory {
+    pub fn new(warps: usize) -> GlobalHistory {
+        GlobalHistory {
+            warps,
+            numbers: FxHashMap::default(),
+            reads: vec![],
+            writes: vec![],
+            readers: vec![],
+            writers: vec![],
+            last: (u64::MAX, 0),
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.numbers.clear();
+        self.reads.clear();
+        self.writes.clear();
+        self.readers.clear();
+        self.writers.clear();
+        self.last = (u64::MAX, 0);
+    }
+
+    /// The number of a line.
+    #[inline(always)]
+    pub fn line(&mut self, address: u64) -> usize {
+        if self.last.0 != address {
+            self.last = (address, self.find(address));
+        }
+        self.last.1
+    }
+
+    fn find(&mut self, address: u64) -> usize {
+        let next = self.readers.len();
+        let number = *self.numbers.entry(address).or_insert(next);
+        if number == next {
+            self.readers.push(0);
+            self.writers.push(0);
+            self.reads.resize(self.reads.len() + self.warps, Entry::default());
+            self.writes.resize(self.writes.len() + self.warps, Entry::default());
+        }
+        number
+    }
+
+    pub fn readers(&self, line: usize) -> u32 {
+        self.readers[line]
+    }
+    pub fn writers(&self, line: usize) -> u32 {
+        self.writers[line]
+    }
+    pub fn read(&self, line: usize, warp: usize) -> &Entry {
+        &self.reads[line * self.warps + warp]
+    }
+    pub fn write(&self, line: usize, warp: usize) -> &Entry {
+        &self.writes[line * self.warps + warp]
+    }
+    pub fn note_read(&mut self, line: usize, warp: usize, epoch: u32, mask: Mask) {
+        self.reads[line * self.warps + warp].touch(epoch, mask);
+        self.readers[line] |= 1 << warp;
+    }
+    pub fn note_write(&mut self, line: usize, warp: usize, epoch: u32, mask: Mask) {
+        self.writes[line * self.warps + warp].touch(epoch, mask);
+        self.writers[line] |= 1 << warp;
+    }
+}
+
+/// The lines of a range, by address / 128, and which bytes of each.
+pub fn lines_of(address: u64, bytes: u64) -> impl Iterator<Item = (u64, Mask)> {
+    let end = address + bytes;
+    (address >> 7..end.div_ceil(128)).map(move |line| {
+        let (first, last) = (address.max(line << 7) & 127, (end - 1).min((line << 7) + 127) & 127);
+        (line, Mask::MAX << first & Mask::MAX >> (127 - last))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_cut_ranges() {
+        let lines = |address, bytes| lines_of(address, bytes).collect::<Vec<_>>();
+        assert_eq!(lines(127, 2), [(0, 1 << 127), (1, 1)]);
+        assert_eq!(lines(256, 128), [(2, !0)]);
+        assert_eq!(lines(4, 4), [(0, 0xf0)]);
+    }
+
+    #[test]
+    fn an_entry_forgets_older_epochs() {
+        let mut history = GlobalHistory::new(4);
+        let line = history.line(7);
+        history.note_write(line, 2, 3, 0b01);
+        history.note_write(line, 2, 3, 0b10);
+        assert_eq!(history.write(line, 2).unseen(!0, 2), 0b11);
+        assert_eq!(history.write(line, 2).unseen(!0, 3), 0);
+        history.note_write(line, 2, 4, 0b100);
+        assert_eq!(history.write(line, 2).unseen(!0, 3), 0b100);
+        assert_eq!((history.writers(line), history.readers(line)), (0b100, 0));
+        assert_eq!(history.line(7), line);
+        history.clear();
+        assert_eq!(history.line(9), 0);
+    }
+}
