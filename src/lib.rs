@@ -19,3 +19,4 @@ pub mod lower;
 pub mod plan;
 pub mod ptx;
 pub mod runtime;
+pub mod target;

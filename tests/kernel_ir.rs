@@ -791,6 +791,150 @@ fn a_carry_that_only_the_condition_reads_is_still_handed_on() {
     assert!(verify::run(&b.k).is_ok(), "{}", b.k);
 }
 
+// ---------------------------------------------------------------- legality
+
+/// What `legality` says of a kernel's ops.
+fn refused(b: &Build) -> String {
+    let e = legality::run(&b.k).expect_err("the kernel is not legal");
+    assert_eq!(e.loc, Some(L));
+    e.to_string()
+}
+
+#[test]
+fn views_that_nothing_lowers_are_refused() {
+    type Change = fn(&mut RefUse);
+    let views: [(Change, &str); 5] = [
+        (
+            |r| {
+                r.steps = vec![Step::Bitcast {
+                    dtype: DType::I64,
+                    shape: [32].as_slice().into(),
+                }]
+            },
+            "between widths",
+        ),
+        (
+            |r| {
+                let (start, size, stride) = (Index::Const(0), 32, 2);
+                r.steps = vec![Step::Index(vec![DimIndex::Slice { start, size, stride }])];
+            },
+            "strided slices",
+        ),
+        (
+            |r| r.steps = vec![Step::Index(vec![DimIndex::Gather(Value::from_u32(0))])],
+            "arrays as indices",
+        ),
+        (
+            |r| r.place = Place::Multicast { axes: vec![] },
+            "device memory of another device",
+        ),
+        (
+            |r| {
+                r.place = Place::Peer {
+                    device: Value::from_u32(0),
+                }
+            },
+            "jax.lax collectives",
+        ),
+    ];
+    for (change, expected) in views {
+        let mut b = Build::new(1);
+        b.i(0);
+        let gmem = b.param(ParamRole::Input, DType::I32, &[64]);
+        let mut src = b.whole(gmem);
+        change(&mut src);
+        b.one(OpKind::Load { src }, array(DType::I32, &[64]));
+        let text = refused(&b);
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn ops_that_nothing_lowers_are_refused() {
+    let mut b = Build::new(1);
+    let print = OpKind::DebugPrint {
+        format: String::new(),
+        args: vec![],
+    };
+    b.op(print, &[]);
+    assert!(refused(&b).contains("debug_print: printing from a kernel"));
+
+    let mut b = Build::new(1);
+    b.op(
+        OpKind::SetMaxRegisters {
+            action: RegisterAction::Increase,
+            n: 100,
+        },
+        &[],
+    );
+    assert!(refused(&b).contains("a multiple of 8 between 24 and 256"));
+
+    let mut b = Build::new(1);
+    let many = OpKind::Constant(Constant::Dense(vec![0; 4096]));
+    b.one(many, array(DType::I8, &[4096]));
+    assert!(refused(&b).contains("an array constant of 4096 elements\n  expected: at most 1024"));
+
+    let mut b = Build::new(1);
+    let shape = [96, 8].as_slice().into();
+    b.one(
+        OpKind::AccInit { init: None },
+        Type::Acc {
+            dtype: DType::F32,
+            shape,
+        },
+    );
+    assert!(refused(&b).contains("M a multiple of 64"));
+}
+
+#[test]
+fn what_a_loop_does_that_never_runs_is_not_refused() {
+    let mut b = Build::new(1);
+    let (zero, four) = (b.i(0), b.i(4));
+    let print = || OpKind::DebugPrint {
+        format: String::new(),
+        args: vec![],
+    };
+    let body = |b: &mut Build, _: Value, _: &[Value]| {
+        b.op(print(), &[]);
+        vec![]
+    };
+    b.for_loop((four, four), &[], body);
+    assert_eq!(legality::run(&b.k), Ok(()));
+    b.for_loop((zero, four), &[], body);
+    assert!(refused(&b).contains("printing"));
+}
+
+#[test]
+fn what_no_machine_launches_is_refused() {
+    let error = |change: fn(&mut Kernel)| {
+        let mut k = Kernel::empty("test", 1);
+        change(&mut k);
+        normalize::run(&mut k, &mut |_, _| {}).unwrap_err().to_string()
+    };
+    let axis = |k: &mut Kernel, size: u64, kind: AxisKind| {
+        k.axes.push(AxisData {
+            name: String::new(),
+            size,
+            kind,
+        })
+    };
+    assert!(error(|k| k.num_warpgroups = 9).contains("num_threads <= 8 (CUDA has 1024 threads"));
+    // 2^30 clusters of four blocks are too many, though 2^30 blocks are not.
+    let mut k = Kernel::empty("test", 1);
+    k.grid = vec![axis(&mut k, 1 << 30, AxisKind::Grid(0))];
+    assert!(normalize::run(&mut k.clone(), &mut |_, _| {}).is_ok());
+    k.cluster = vec![axis(&mut k, 4, AxisKind::Cluster(0))];
+    let e = normalize::run(&mut k.clone(), &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.got.as_deref(), Some("[1073741824] clusters of [4]"));
+    k.cluster = vec![axis(&mut k, 17, AxisKind::Cluster(0))];
+    let e = normalize::run(&mut k, &mut |_, _| {}).unwrap_err();
+    assert!(e.to_string().contains("1 to 16 blocks"), "{e}");
+    let mut k = Kernel::empty("test", 1);
+    k.cluster = (0..4).map(|i| axis(&mut k, 1, AxisKind::Cluster(i))).collect();
+    let e = normalize::run(&mut k, &mut |_, _| {}).unwrap_err();
+    assert_eq!(e.what, "a cluster of more than 3 axes");
+}
+
 // ---------------------------------------------------------------- verifier
 
 /// The rules that a kernel breaks.

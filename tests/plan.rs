@@ -1,5 +1,6 @@
 //! Plans: how many barriers the compiler places in known kernels, and where in small ones.
 use smalt::dtype::DType;
+use smalt::error::Loc;
 use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::*;
 use smalt::layout;
@@ -47,8 +48,7 @@ fn planned(b: KernelBuilder) -> (Kernel, usize) {
     let mut kernel = b.finish();
     verify::run(&kernel).unwrap();
     let assignment = layout::infer::run(&mut kernel).unwrap();
-    let limits = allocate::Limits { smem_bytes: 227 << 10 };
-    let allocation = allocate::run(&kernel, 0, limits).unwrap();
+    let allocation = allocate::run(&kernel, 0).unwrap();
     let placed = insert_barriers::run(&mut kernel, &assignment, &allocation).len();
     (kernel, placed)
 }
@@ -396,4 +396,30 @@ fn users_who_place_barriers_themselves_get_those_behind_bulk_stores_only() {
         planned(b).1
     };
     assert_eq!((run(true), run(false)), (2, 1));
+}
+
+#[test]
+fn an_mbarrier_counts_to_2_20() {
+    let of = |num_arrivals: u64| {
+        let mut b = KernelBuilder::new();
+        let kind = AllocKind::Barrier {
+            num_arrivals,
+            orders_tensor_core: false,
+            cluster: None,
+        };
+        let (shape, loc) = ([1].as_slice().into(), Loc(7));
+        b.kernel.allocs.push(AllocData {
+            kind,
+            shape,
+            collective: true,
+            within: None,
+            loc,
+        });
+        let kernel = b.finish();
+        allocate::run(&kernel, 0)
+    };
+    assert!(of((1 << 20) - 1).is_ok());
+    let error = of(1 << 20).unwrap_err();
+    assert_eq!(error.loc, Some(Loc(7)));
+    assert!(error.to_string().contains("1 to 1048575 arrivals"), "{error}");
 }

@@ -5,7 +5,7 @@ use syn::Pat;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
-/// Rooms and what they may import; `error` and `dtype` are everybody's.
+/// Rooms and what they may import; `error`, `dtype` and `target` are everybody's.
 const ROOMS: &[(&str, &[&str])] = &[
     ("descriptor", &["kernel_ir"]),
     ("kernel_ir", &[]),
@@ -33,7 +33,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("capi", &["runtime"]),
     ("ffi", &["runtime"]),
 ];
-const SHARED: &[&str] = &["error", "dtype"];
+const SHARED: &[&str] = &["error", "dtype", "target"];
 
 /// Crates that only one room knows.
 const PRIVATE: &[(&str, &str)] = &[("cxx::", "ffi"), ("cudarc::", "cuda"), ("prost::", "descriptor")];
@@ -169,6 +169,17 @@ fn unsafe_stands_where_it_may() {
     for source in all() {
         let may = UNSAFE.iter().any(|place| source.path.starts_with(place));
         assert!(may || !is_unsafe(&source.code), "unsafe in src/{}", source.path);
+    }
+}
+
+/// What cannot be compiled is refused before lowering: an error there is a defect of the compiler.
+#[test]
+fn lowering_refuses_nothing() {
+    const USERS: [&str; 4] = ["Error::invalid", "Error::unsupported", ".unsupported(", "Error::new("];
+    for source in all().iter().filter(|source| source.path.starts_with("lower/")) {
+        for name in USERS {
+            assert!(!source.code.contains(name), "{name} in src/{}", source.path);
+        }
     }
 }
 

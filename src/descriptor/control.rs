@@ -50,12 +50,6 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let Some(action) = r.member("action", RegisterAction::from_name)? else {
                 return Err(r.damaged("no action"));
             };
-            if !(24..=256).contains(&n) || n % 8 != 0 {
-                return Err(Error::invalid("`set_max_registers`")
-                    .expected("a multiple of 8 between 24 and 256")
-                    .got(n.to_string())
-                    .remedy("take 24 or 40 for a warpgroup that only issues copies, 232 or 240 for two that compute"));
-            }
             r.effect(OpKind::SetMaxRegisters { action, n })?
         }
         "griddepcontrol_wait" => {

@@ -8,11 +8,6 @@ use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::*;
 use cranelift_entity::PrimaryMap;
 
-/// Most Pallas threads (warpgroups) in a block: CUDA has 1024 threads a block.
-const MAX_WARPGROUPS: u32 = 8;
-/// Most blocks in a cluster (non-portable size).
-const MAX_CLUSTER: u64 = 16;
-
 /// Decodes, checks and imports a kernel descriptor.
 pub fn import(bytes: &[u8]) -> Result<Kernel> {
     let descriptor = decode_kernel(bytes)?;
@@ -84,15 +79,6 @@ impl Importer {
         if d.num_threads == 0 {
             return Err(damaged("a kernel of no threads"));
         }
-        if d.num_threads > MAX_WARPGROUPS {
-            return Err(Error::invalid("too many Pallas threads (warpgroups) in a block")
-                .at(Loc::CALL_SITE)
-                .expected(format!(
-                    "num_threads <= {MAX_WARPGROUPS} (CUDA has 1024 threads a block, 128 each)"
-                ))
-                .got(format!("num_threads = {}", d.num_threads))
-                .remedy("use fewer threads, each with larger tiles"));
-        }
         if params.profile_space != 0 {
             return Err(
                 Error::unsupported("profiling inside of a kernel (CompilerParams.profile_space)")
@@ -142,37 +128,6 @@ impl Importer {
         for (i, axis) in d.cluster.iter().enumerate() {
             let axis = importer.add_axis(axis.id, &axis.name, axis.size, AxisKind::Cluster(i as u32))?;
             importer.kernel.cluster.push(axis);
-        }
-        let cluster = importer.kernel.cluster_sizes();
-        let cluster_size = cluster.iter().try_fold(1u64, |n, &s| n.checked_mul(s));
-        if cluster.len() > 3 {
-            return Err(Error::unsupported("a cluster of more than 3 axes").at(Loc::CALL_SITE));
-        }
-        if cluster_size.is_none_or(|n| n == 0 || n > MAX_CLUSTER) {
-            return Err(Error::invalid("the cluster's size")
-                .at(Loc::CALL_SITE)
-                .expected(format!("1 to {MAX_CLUSTER} blocks (8 are portable)"))
-                .got(format!("{cluster:?}"))
-                .remedy("use a smaller cluster and a larger grid"));
-        }
-        let grid = importer.kernel.grid_sizes();
-        if grid.contains(&0) {
-            return Err(Error::invalid("a grid without blocks")
-                .at(Loc::CALL_SITE)
-                .expected("every grid axis of at least one block")
-                .got(format!("{grid:?}"))
-                .remedy("do not call the kernel for an empty array (or an empty batch under vmap)"));
-        }
-        if grid
-            .iter()
-            .try_fold(1u64, |n, &s| n.checked_mul(s.max(1)))
-            .is_none_or(|n| n >= 1 << 31)
-        {
-            return Err(Error::invalid("the grid's size")
-                .at(Loc::CALL_SITE)
-                .expected("fewer than 2^31 blocks")
-                .got(format!("{grid:?}"))
-                .remedy("give each block more work: a loop over part of the grid"));
         }
         if d.thread_axis != 0 {
             let size = u64::from(d.num_threads);

@@ -484,7 +484,7 @@ fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
     let b = r.data_ref(2)?;
     in_smem(r, &b)?;
     let (tc, tb) = (type_of(&acc)?, type_of(&b)?);
-    legality::wgmma(&tc, &ta, &tb)?;
+    legality::tensor_core::wgmma(&tc, &ta, &tb)?;
     r.effect(OpKind::Wgmma {
         acc: AccUse::Ref(acc),
         a,

@@ -4,30 +4,29 @@ use super::rewrite::regions_of;
 use super::*;
 use crate::error::{Error, Loc, Result};
 
-/// Registers of a block, counted per thread of a warpgroup: 65,536 for 128 threads (PTX ISA 9.7.19.5, the per-CTA pool).
-const POOL: u32 = 65_536 / 128;
-/// What a warpgroup keeps at least.
-const LEAST: u32 = 24;
-
 pub fn run(kernel: &mut Kernel) -> Result<()> {
+    // Of a block, counted per thread of a warpgroup (PTX ISA 9.7.19.5, the per-CTA pool).
+    let pool = kernel.target.registers / 128;
+    let least = *kernel.target.register_counts.start();
     let mut counts = vec![];
     for warpgroup in 0..kernel.num_warpgroups {
         let mut last = None;
         follow(kernel, kernel.body, warpgroup, &mut last);
         counts.push(last);
     }
-    let sum: u32 = counts.iter().map(|c| c.map_or(LEAST, |(n, _)| n)).sum();
+    let sum: u32 = counts.iter().map(|c| c.map_or(least, |(n, _)| n)).sum();
     let largest = counts.iter().flatten().max_by_key(|(n, _)| *n);
     match largest {
-        Some((_, loc)) if sum > POOL => {
+        Some((_, loc)) if sum > pool => {
             let each: Vec<String> = counts
                 .iter()
-                .map(|c| c.map_or_else(|| format!("at least {LEAST}"), |(n, _)| n.to_string()))
+                .map(|c| c.map_or_else(|| format!("at least {least}"), |(n, _)| n.to_string()))
                 .collect();
             Err(Error::invalid("set_max_registers: more registers than a block has")
                 .at(*loc)
                 .expected(format!(
-                    "at most {POOL} per thread, summed over the warpgroups (65,536 / 128)"
+                    "at most {pool} per thread, summed over the warpgroups ({} / 128)",
+                    kernel.target.registers
                 ))
                 .got(format!("{} = {sum}", each.join(" + ")))
                 .remedy(

@@ -3,8 +3,8 @@
 //! [`OpKind::class`] is exhaustive, and so is every `match` over a [`Class`]: a new op does not compile without its row here, and
 //! no pass treats it in a way that nobody thought of. A pass that knows more of some kinds takes these out (`if let`), with an
 //! answer for the others that is right whatever they do. A test keeps arms for whatever op out of every `match` on [`OpKind`].
-//! Tables that have a row for every op are few: names, [`visit`](super::visit), [`effects`](super::effects),
-//! [`verify`](super::verify), [`print`](super::print), the signatures of layouts, lowering, and the checker of order.
+//! Tables that have a row for every op are few: names, [`visit`](super::visit), [`effects`](super::effects), [`legality`](super::legality),
+//! [`verify`](super::verify), [`print`](super::print), the signatures of layouts, plans of accesses, lowering, and the checker of order.
 use super::entities::{Alloc, Axis, Region, Value};
 use super::op::{BinaryOp, CompareOp, Constant, OpKind, UnaryOp};
 use smallvec::{SmallVec, smallvec};

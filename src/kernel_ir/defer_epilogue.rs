@@ -27,9 +27,6 @@ use rustc_hash::FxHashMap;
 /// What was looked for, or why it is not so.
 type Found<T> = std::result::Result<T, &'static str>;
 
-/// 32-bit registers of a thread that the accumulator and what is kept may need together; the rest is for addresses.
-const MAX_REGISTERS: u64 = 200;
-
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     let body = kernel.body;
     region(kernel, body);
@@ -202,7 +199,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
         .iter()
         .filter(|v| kernel.ty(**v).is_acc());
     let registers = kept.iter().copied().chain(accumulators.copied()).map(bits).sum::<u64>() / 32;
-    if registers > MAX_REGISTERS || kept.iter().any(|v| kernel.ty(*v).is_acc()) {
+    if registers > kernel.target.max_deferred_registers || kept.iter().any(|v| kernel.ty(*v).is_acc()) {
         return Err("a finished tile and the next one's accumulator do not fit into registers together");
     }
     Ok(Tail {

@@ -1,10 +1,6 @@
 //! Whether tensor cores or the L2 cache limit a multiplication.
 use super::*;
 
-/// Multiply-accumulates that a block does for each element that it loads, below which the L2 cache is the limit: 51 (a tile of
-/// 256x64) is, 64 (128x128) is not. The ratio is the same for types of half the size, whose rates are twice as high.
-const MIN_MACS_PER_ELEMENT: u64 = 58;
-
 /// Whether tensor cores limit a wgmma of one slot of shared buffers, and not the loads of its operands. `shared_loads`: whether what
 /// blocks of a cluster load together counts for each of them as its share.
 pub fn is_compute_bound(kernel: &Kernel, op: Op, shared_loads: bool) -> bool {
@@ -27,7 +23,7 @@ pub fn is_compute_bound(kernel: &Kernel, op: Op, shared_loads: bool) -> bool {
         false => elements,
     };
     let loads = loaded(a, a_elements) + loaded(b, b_elements);
-    a_elements * b_elements / k.max(1) >= MIN_MACS_PER_ELEMENT * loads
+    a_elements * b_elements / k.max(1) >= kernel.target.min_macs_per_element * loads
 }
 
 /// Whether tensor cores limit the kernel: it multiplies, and no multiplication waits for its operands.

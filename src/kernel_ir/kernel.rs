@@ -5,9 +5,10 @@ use super::types::{Facts, Group, Type};
 use super::view::{Place, RefUse};
 use super::{AllocData, AllocKind, GmemOrigin, visit};
 use crate::dtype::DType;
-use crate::error::Loc;
-use cranelift_entity::PrimaryMap;
+use crate::error::{Loc, Result};
+use crate::target::Target;
 use cranelift_entity::packed_option::PackedOption;
+use cranelift_entity::{EntitySet, PrimaryMap};
 use smallvec::SmallVec;
 
 /// A kernel: one body that every warpgroup of every block of the grid runs.
@@ -17,6 +18,8 @@ pub struct Kernel {
     pub stage: Stage,
     pub semantics: Semantics,
     pub compiler_params: CompilerParams,
+    /// The machine that it is compiled for.
+    pub target: Target,
     pub axes: PrimaryMap<Axis, AxisData>,
     /// JAX order: the last axis varies fastest.
     pub grid: Vec<Axis>,
@@ -217,6 +220,7 @@ impl Kernel {
                 profile_bounds_check: false,
                 every_lane_arrives: false,
             },
+            target: Target::sm_90a(),
             axes: PrimaryMap::new(),
             grid: vec![],
             cluster: vec![],
@@ -347,6 +351,20 @@ impl Kernel {
         self.values[v].facts
     }
 
+    /// Values that some op or region uses.
+    pub fn used_values(&self) -> EntitySet<Value> {
+        let mut used = EntitySet::new();
+        self.for_each_op(&mut |op| {
+            visit::for_each_value(&self.ops[op].kind, &mut |v| {
+                used.insert(v);
+            });
+        });
+        for &v in self.regions.values().flat_map(|region| &region.results) {
+            used.insert(v);
+        }
+        used
+    }
+
     /// The sizes of the grid's axes in JAX order.
     pub fn grid_sizes(&self) -> Vec<u64> {
         self.grid.iter().map(|&a| self.axes[a].size).collect()
@@ -365,6 +383,32 @@ impl Kernel {
     /// Calls `f` on every op in the kernel's body, outer ops before those inside them, in program order.
     pub fn for_each_op(&self, f: &mut dyn FnMut(Op)) {
         self.for_each_op_in(self.body, f);
+    }
+
+    /// The same for ops that are lowered, which those of loops that never run are not; up to the first error, which is one of its op.
+    pub fn try_for_each_op(&self, f: &mut dyn FnMut(Op) -> Result<()>) -> Result<()> {
+        self.try_for_each_op_in(self.body, f)
+    }
+
+    fn try_for_each_op_in(&self, region: Region, f: &mut dyn FnMut(Op) -> Result<()>) -> Result<()> {
+        for &op in &self.regions[region].ops {
+            let OpData { kind, loc, .. } = &self.ops[op];
+            f(op).map_err(|e| e.at(*loc))?;
+            if let OpKind::For { lower, upper, .. } = kind
+                && let (Some(lower), Some(upper)) = (self.facts(*lower).as_constant(), self.facts(*upper).as_constant())
+                && lower == upper
+            {
+                continue;
+            }
+            let mut result = Ok(());
+            visit::for_each_region(kind, &mut |r| {
+                if result.is_ok() {
+                    result = self.try_for_each_op_in(r, f);
+                }
+            });
+            result?;
+        }
+        Ok(())
     }
 
     /// The same for one region.

@@ -7,6 +7,7 @@ type Pass = fn(&mut Kernel) -> Result<()>;
 
 /// The passes, by the names that dumps and timers use.
 pub const PASSES: &[(&str, Pass)] = &[
+    ("check_launch", legality::launch::run),
     ("move_transforms", move_transforms::run),
     ("simplify", simplify::run),
     ("check_inputs", check_inputs::run),

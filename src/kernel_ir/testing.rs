@@ -2,7 +2,6 @@
 use super::*;
 use crate::dtype::DType;
 use crate::error::Loc;
-use cranelift_entity::PrimaryMap;
 
 /// Builds a [`Kernel`] op by op.
 pub struct KernelBuilder {
@@ -19,49 +18,14 @@ impl Default for KernelBuilder {
 
 impl KernelBuilder {
     pub fn new() -> KernelBuilder {
-        let mut regions = PrimaryMap::new();
-        let body = regions.push(RegionData {
-            params: vec![],
-            ops: vec![],
-            results: vec![],
-            group: Group::Warpgroup,
-        });
-        let kernel = Kernel {
-            name: "test".to_string(),
-            stage: Stage::Normalized,
-            semantics: Semantics {
-                false_predicate_suppresses_arrival: false,
-                tensor_core_barrier_tracks_copies: false,
-                leader_tracked_last_axis_only: false,
-                lowering: LoweringSemantics::Warpgroup,
-            },
-            compiler_params: CompilerParams {
-                approx_math: false,
-                unsafe_no_auto_barriers: false,
-                reduction_scratch_bytes: 2048,
-                skip_device_barrier: false,
-                is_multi_process: false,
-                fp_contract: FpContract::Off,
-                quotients: Quotients::Full,
-                target: String::new(),
-                wait_timeout_ns: 0,
-                profile_space: 0,
-                profile_bounds_check: false,
-                every_lane_arrives: false,
-            },
-            axes: PrimaryMap::new(),
-            grid: vec![],
-            cluster: vec![],
-            thread_axis: None,
-            device_mesh: vec![],
-            num_warpgroups: 1,
-            params: vec![],
-            allocs: PrimaryMap::new(),
-            values: PrimaryMap::new(),
-            ops: PrimaryMap::new(),
-            regions,
-            body,
-            notes: vec![],
+        let mut kernel = Kernel::empty("test", 1);
+        kernel.stage = Stage::Normalized;
+        kernel.compiler_params.fp_contract = FpContract::Off;
+        kernel.semantics = Semantics {
+            false_predicate_suppresses_arrival: false,
+            tensor_core_barrier_tracks_copies: false,
+            leader_tracked_last_axis_only: false,
+            lowering: LoweringSemantics::Warpgroup,
         };
         KernelBuilder {
             region: kernel.body,

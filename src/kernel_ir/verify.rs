@@ -754,7 +754,7 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
                 MmaOperand::Registers(v) => ty(*v).clone(),
             };
             let (tc, tb) = (acc_type(kernel, acc)?, data(b)?);
-            let legal = legality::wgmma(&tc, &ta, &tb);
+            let legal = legality::tensor_core::wgmma(&tc, &ta, &tb);
             want(legal.is_ok(), || format!("{tc} += {ta} @ {tb}"))?;
             match acc {
                 AccUse::Ref(_) => results_are(results, &[]),

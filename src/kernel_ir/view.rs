@@ -2,6 +2,7 @@
 use super::entities::{Alloc, Axis, Value};
 use super::types::{Elem, Shape};
 use crate::dtype::DType;
+use smallvec::SmallVec;
 
 /// What an op touches: part of an allocation, seen in some shape.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -97,6 +98,30 @@ impl DimIndex {
 impl RefUse {
     pub fn dtype(&self) -> Option<DType> {
         self.elem.dtype()
+    }
+
+    /// The dimensions of its allocation, of that rank, that a view keeps, in its order; none where it mixes them. `false`: the
+    /// elements are seen as another type.
+    pub fn kept_dims(&self, rank: usize) -> Option<(SmallVec<[usize; 4]>, bool)> {
+        let mut dims: SmallVec<[usize; 4]> = (0..rank).collect();
+        let mut same_type = true;
+        for step in &self.steps {
+            match step {
+                Step::Index(indices) => {
+                    let mut kept = indices.iter().map(|i| !matches!(i, DimIndex::At(_)));
+                    dims.retain(|_| kept.next().unwrap_or(true));
+                }
+                Step::Transpose(perm) => dims = perm.iter().map(|p| dims[*p as usize]).collect(),
+                Step::Bitcast { .. } => same_type = false,
+                Step::Reshape(_)
+                | Step::Im2Col { .. }
+                | Step::ExpandLeadingBatch(_)
+                | Step::ExtractAlias { .. }
+                | Step::Unswizzle(_)
+                | Step::Untile(_) => return None,
+            }
+        }
+        Some((dims, same_type))
     }
 
     /// The one barrier (semaphore) that a normalised use names: its index in the allocation.

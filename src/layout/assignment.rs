@@ -2,6 +2,7 @@
 use super::register_layout::RegisterLayout;
 use super::relayout::RelayoutPlan;
 use super::tiled;
+use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, Op, SmemTransforms, Value};
 use cranelift_entity::SecondaryMap;
 use std::fmt;
@@ -17,6 +18,14 @@ pub struct Assignment {
     pub relayouts: Vec<(Op, &'static str)>,
     /// Why each choice was made, in the order of the choices.
     pub report: Vec<Reason>,
+}
+
+impl Assignment {
+    /// The layout of an array or accumulator.
+    pub fn layout(&self, v: Value) -> Result<&RegisterLayout> {
+        let layout = self.values[v].as_ref();
+        layout.ok_or_else(|| Error::internal(format!("{v} has no layout")))
+    }
 }
 
 /// A choice and its reason.

@@ -10,7 +10,7 @@ use super::register_layout::RegisterLayout;
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{AccUse, DimIndex, Kernel, MmaOperand, Op, OpKind, RefUse, Region, Step, Value};
+use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, RefUse, Region, Value};
 use cranelift_entity::SecondaryMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -94,12 +94,8 @@ pub struct Signature {
 
 fn wgmma(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
     let ty = kernel.ty(v);
-    TiledLayout::wgmma().instantiate(ty.shape()).map_err(|_| {
-        Error::invalid("wgmma accumulator")
-            .expected("M a multiple of 64 and N a multiple of 8")
-            .got(format!("{ty}"))
-            .remedy("change the tile's shape")
-    })
+    let layout = TiledLayout::wgmma().instantiate(ty.shape());
+    layout.map_err(|e| Error::internal(format!("an accumulator of type {ty}: {e}")))
 }
 
 /// The layout of a left operand of wgmma in registers.
@@ -109,34 +105,17 @@ pub fn wgmma_left(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
         8 => TiledLayout::wgmma_8bit(),
         _ => TiledLayout::wgmma(),
     };
-    tiled.instantiate(ty.shape()).map_err(|_| {
-        Error::invalid("wgmma operand in registers")
-            .expected("M a multiple of 64, K a multiple of 32 bytes")
-            .got(format!("{ty}"))
-    })
+    let layout = tiled.instantiate(ty.shape());
+    layout.map_err(|e| Error::internal(format!("a left operand of wgmma of type {ty}: {e}")))
 }
 
 /// The dimension of a view along which memory is contiguous, as far as views without reshapes tell; else the last.
 fn contiguous(kernel: &Kernel, r: &RefUse) -> usize {
     let rank = kernel.allocs[r.alloc].shape.len();
-    let mut dims: SmallVec<[usize; 4]> = (0..rank).collect();
-    for step in &r.steps {
-        match step {
-            Step::Index(indices) => {
-                let mut kept = indices.iter().map(|i| !matches!(i, DimIndex::At(_)));
-                dims.retain(|_| kept.next().unwrap_or(true));
-            }
-            Step::Transpose(perm) => dims = perm.iter().map(|p| dims[*p as usize]).collect(),
-            Step::Bitcast { .. }
-            | Step::Reshape(_)
-            | Step::Im2Col { .. }
-            | Step::ExpandLeadingBatch(_)
-            | Step::ExtractAlias { .. }
-            | Step::Unswizzle(_)
-            | Step::Untile(_) => return r.shape.len().saturating_sub(1),
-        }
-    }
-    let last = dims.iter().position(|d| d + 1 == rank);
+    let last = match r.kept_dims(rank) {
+        Some((dims, true)) => dims.iter().position(|d| d + 1 == rank),
+        Some((_, false)) | None => None,
+    };
     last.unwrap_or(r.shape.len().saturating_sub(1))
 }
 

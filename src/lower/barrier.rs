@@ -7,7 +7,7 @@ use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
 use super::view;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{Alloc, AllocKind, ClusterBarrier, Group, Index, Kernel, Op, Place, RefUse, Value};
+use crate::kernel_ir::{Alloc, AllocKind, Group, Index, Op, Place, RefUse, Value};
 use crate::plan::FeedingPart;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
@@ -22,20 +22,12 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
         .iter()
         .filter(|(_, a)| a.is_barrier())
         .map(|(alloc, a)| {
-            let count = physical_count(kernel, alloc) * cx.plan.multiplicity[alloc];
-            (alloc, a.shape.iter().product::<u64>() as u32, count)
+            let count = a.shape.iter().product::<u64>() as u32;
+            (alloc, count, cx.plan.arrivals[alloc])
         })
         .collect();
     if barriers.is_empty() {
         return Ok(());
-    }
-    for (alloc, _, count) in &barriers {
-        if *count == 0 || *count >= 1 << 20 {
-            return Err(Error::invalid("barrier")
-                .at(kernel.allocs[*alloc].loc)
-                .expected("1 to 1048575 arrivals (PTX ISA, mbarrier)")
-                .got(format!("{count} arrivals")));
-        }
     }
     let warp = cx.b.warp();
     let first = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
@@ -67,28 +59,6 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
     Ok(())
 }
 
-/// Logical arrivals that end a phase: a cluster barrier gets one from every block that differs in at most one of its axes.
-fn physical_count(kernel: &Kernel, alloc: Alloc) -> u32 {
-    let AllocKind::Barrier {
-        num_arrivals, cluster, ..
-    } = &kernel.allocs[alloc].kind
-    else {
-        return 0;
-    };
-    let peers = cluster.as_ref().map_or(1, |c| cluster_arrivals(kernel, c));
-    (num_arrivals * peers).min(u64::from(u32::MAX >> 4)) as u32
-}
-
-fn cluster_arrivals(kernel: &Kernel, c: &ClusterBarrier) -> u64 {
-    // A group of axes counts as one axis of their product.
-    let sizes: u64 = c
-        .collective_axes
-        .iter()
-        .map(|g| g.iter().map(|a| kernel.axes[*a].size).product::<u64>())
-        .sum();
-    sizes - c.collective_axes.len() as u64 + 1
-}
-
 /// The address of the one barrier that a use names.
 pub fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<V>> {
     view::check_indices(cx, r, Src::Imm(1))?;
@@ -103,11 +73,7 @@ pub fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<V>> {
         None if r.steps.is_empty() && cx.kernel.allocs[r.alloc].shape.iter().product::<u64>() == 1 => {
             Ok(Addr::at(base, offset))
         }
-        None => Err(Error::invalid("barrier")
-            .at(cx.b.loc())
-            .expected("one barrier")
-            .got(format!("a view of {} barriers", r.shape.iter().product::<u64>()))
-            .remedy("index the barrier array with .at[i]")),
+        None => Err(Error::internal("a use of several barriers").at(cx.b.loc())),
     }
 }
 
@@ -126,16 +92,6 @@ fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
     let AllocKind::Barrier { cluster: Some(c), .. } = &kernel.allocs[alloc].kind else {
         return Ok(None);
     };
-    if c.leader_tracked {
-        return Err(Error::unsupported("leader-tracked cluster barriers").at(cx.b.loc()));
-    }
-    // Row-major strides of the cluster's axes.
-    let mut stride = 1u32;
-    let mut strides = vec![];
-    for axis in kernel.cluster.iter().rev() {
-        strides.push((*axis, stride));
-        stride *= kernel.axes[*axis].size as u32;
-    }
     let own = cx.cluster_rank();
     if kernel.cluster_size() == 1 {
         return Ok(None);
@@ -143,10 +99,10 @@ fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
     let mut ranks = vec![own];
     for group in &c.collective_axes {
         let [axis] = group.as_slice() else {
-            return Err(Error::unsupported("cluster barriers over groups of axes").at(cx.b.loc()));
+            return Err(Error::internal("a cluster barrier over groups of axes").at(cx.b.loc()));
         };
         let size = kernel.axes[*axis].size as u32;
-        let stride = strides.iter().find(|(a, _)| a == axis).map_or(1, |s| s.1);
+        let stride = cx.cluster_stride(*axis)?;
         let at = super::ids::axis_index(cx, *axis)?;
         for d in 1..size {
             // (at + d) mod size along the axis.
@@ -164,14 +120,7 @@ fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
     Ok(Some(ranks))
 }
 
-pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Option<Value>) -> Result<()> {
-    if let AllocKind::Barrier {
-        orders_tensor_core: true,
-        ..
-    } = cx.kernel.allocs[barrier.alloc].kind
-    {
-        return Err(cx.unsupported(op, "barriers that order the tensor core of sm_100a"));
-    }
+pub fn lower_arrive(cx: &mut LowerCx, barrier: &RefUse, predicate: Option<Value>) -> Result<()> {
     let multiplicity = cx.plan.multiplicity[barrier.alloc];
     let predicate = match predicate {
         Some(p) => cx.scalar(p)?,

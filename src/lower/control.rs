@@ -140,7 +140,7 @@ fn lower_any_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
 /// `if this is the first warp { the loop } else { what it computes, if somebody asks }`. All results are scalars.
 fn lower_feeding_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
     let results = &cx.kernel.ops[op].results;
-    let counted: Vec<Value> = results.iter().copied().filter(|v| cx.is_used(*v)).collect();
+    let counted: Vec<Value> = results.iter().copied().filter(|v| cx.used.contains(*v)).collect();
     let part = |cx: &mut LowerCx, part: FeedingPart| -> Result<Vec<S>> {
         cx.feeding = Some(part);
         let done = lower_any_loop(cx, op);
@@ -171,9 +171,6 @@ fn lower_feeding_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
     Ok(())
 }
 
-/// Loops of so many iterations at most become straight code where the user says so.
-const MAX_STRAIGHT: u64 = 256;
-
 fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
     let kernel = cx.kernel;
     let OpKind::For {
@@ -203,7 +200,7 @@ fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
     // Copies of the body in an iteration, and iterations that are left over for the end; both need a known count.
     let (copies, rest) = match count {
         Some(n) if *unroll > 1 && n > 0 && n < 1 << 31 => {
-            let copies = u64::from(*unroll).min(MAX_STRAIGHT);
+            let copies = u64::from(*unroll).min(kernel.target.max_body_copies);
             if n <= copies { (1, n) } else { (copies, n % copies) }
         }
         _ => (1, 0),

@@ -195,7 +195,7 @@ pub fn from_f32(b: &mut Builder, to: DType, a: S) -> Result<S> {
             let pair = fp8_pair(b, to, a, Src::Imm(0));
             b.field(pair, 0, 8, false)
         }
-        DType::F8E8M0FNU => return Err(Error::unsupported("conversion to float8_e8m0fnu")),
+        DType::F8E8M0FNU => return Err(Error::internal("a conversion to float8_e8m0fnu")),
         _ => match Small::of(to) {
             Some(small) => small.encode(b, a),
             None => return Err(Error::internal(format!("f32 as {to}"))),

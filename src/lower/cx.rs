@@ -1,6 +1,5 @@
 //! What lowering shares: the program under construction, lowered values, cached ids and pointers.
 use super::emit::{ALL_LANES, S, V};
-use super::target::Target;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use super::{dispatch, relayout};
 use crate::error::{Error, Result};
@@ -8,15 +7,15 @@ use crate::kernel_ir as ir;
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
 use crate::layout::facts::DynId;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
-use crate::plan::Allocation;
-use crate::plan::{Exchanges, FeedingPart};
+use crate::plan::accesses::{Copy, Operands, Transfer};
+use crate::plan::{Accesses, Allocation, Exchanges, FeedingPart};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{EntryParam, Scratch, TensorMapSpec};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, ParamRef, Src};
 use crate::ptx::ssa::{Ssa, Uniform};
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::{EntitySet, SecondaryMap};
 
 /// One value that a loop carries.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +31,7 @@ pub struct LowerCx<'a> {
     pub assignment: &'a Assignment,
     pub plan: &'a Allocation,
     pub exchanges: &'a Exchanges,
-    pub target: &'a Target,
+    pub accesses: &'a Accesses,
     /// The program.
     pub b: Builder,
     /// What each kernel value is in registers.
@@ -48,10 +47,10 @@ pub struct LowerCx<'a> {
     /// Whether tensor cores limit the kernel. Then a warp that wakes up late from a wait costs time; where loads limit, warps that
     /// look all the time make the blocks' requests drift apart, and less of them hits the L2 cache.
     pub is_compute_bound: bool,
+    /// Values that some op or region uses.
+    pub used: EntitySet<ir::Value>,
     /// Loops that wait for others, and what they look at.
     pub polling: ir::polling::Polling,
-    /// Values that some op or region uses.
-    used: SecondaryMap<ir::Value, bool>,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
     extra: Vec<S>,
 }
@@ -75,14 +74,14 @@ impl<'a> LowerCx<'a> {
         assignment: &'a Assignment,
         plan: &'a Allocation,
         exchanges: &'a Exchanges,
-        target: &'a Target,
+        accesses: &'a Accesses,
     ) -> LowerCx<'a> {
         let mut cx = LowerCx {
             kernel,
             assignment,
             plan,
             exchanges,
-            target,
+            accesses,
             b: Builder::new(),
             env: SecondaryMap::new(),
             group: kernel.regions[kernel.body].group,
@@ -91,7 +90,7 @@ impl<'a> LowerCx<'a> {
             reads_peers_writes: reads_peers_writes(kernel),
             is_compute_bound: ir::intensity::tensor_cores_limit(kernel),
             polling: ir::polling::find(kernel),
-            used: used_values(kernel),
+            used: kernel.used_values(),
             extra: vec![],
         };
         cx.number_scratch();
@@ -142,9 +141,7 @@ impl<'a> LowerCx<'a> {
 
     /// The layout that inference chose for an array or accumulator.
     pub fn layout_of(&self, v: ir::Value) -> Result<RegisterLayout> {
-        self.assignment.values[v]
-            .clone()
-            .ok_or_else(|| Error::internal(format!("{v}: {} has no layout", self.kernel.ty(v))).at(self.b.loc()))
+        self.assignment.layout(v).cloned()
     }
 
     /// A value as an array in the layout that it has; a scalar as a splat of rank 0.
@@ -183,11 +180,6 @@ impl<'a> LowerCx<'a> {
             Group::Warpgroup => Uniform::Warpgroup,
             Group::Block => Uniform::Cta,
         }
-    }
-
-    /// Whether some op or region uses the value.
-    pub fn is_used(&self, v: ir::Value) -> bool {
-        self.used[v]
     }
 
     /// A number for a value (32 bits) that views depend on and that is no kernel value.
@@ -462,6 +454,16 @@ impl<'a> LowerCx<'a> {
             self.b.special(SpecialReg32::ClusterCtarank).into()
         }
     }
+    /// How far two blocks are apart in their cluster that are neighbours on an axis: row-major, the last axis is CUDA's x.
+    pub fn cluster_stride(&self, axis: ir::Axis) -> Result<u32> {
+        let cluster = &self.kernel.cluster;
+        let at = cluster.iter().position(|a| *a == axis);
+        let at = at.ok_or_else(|| Error::internal(format!("{axis} is no axis of the cluster")).at(self.b.loc()))?;
+        Ok(cluster[at + 1..]
+            .iter()
+            .map(|a| self.kernel.axes[*a].size as u32)
+            .product())
+    }
     /// The block in the grid, x fastest.
     pub fn linear_block(&mut self) -> S {
         use SpecialReg32::*;
@@ -599,10 +601,23 @@ impl<'a> LowerCx<'a> {
         (self.b.finish(), self.entry)
     }
 
-    /// An error for what an op asks for and smalt lacks.
-    pub fn unsupported(&self, op: ir::Op, why: impl std::fmt::Display) -> Error {
+    /// An op that should not have come here: an earlier pass refuses it, or plans it.
+    pub fn unexpected(&self, op: ir::Op) -> Error {
         let data = &self.kernel.ops[op];
-        Error::unsupported(format!("{}: {why}", data.kind.name())).at(data.loc)
+        Error::internal(format!("`{}` is lowered without a check or a plan", data.kind.name())).at(data.loc)
+    }
+    /// How an op loads and stores.
+    pub fn transfer(&self, op: ir::Op) -> Result<&'a Transfer> {
+        self.accesses.transfers.get(&op).ok_or_else(|| self.unexpected(op))
+    }
+    /// How an op copies; none: there is nothing to copy.
+    pub fn copy(&self, op: ir::Op) -> Result<Option<&'a Copy>> {
+        let planned = self.accesses.copies.get(&op).ok_or_else(|| self.unexpected(op))?;
+        Ok(planned.as_ref())
+    }
+    /// What a wgmma reads of shared memory.
+    pub fn operands(&self, op: ir::Op) -> Result<&'a Operands> {
+        self.accesses.operands.get(&op).ok_or_else(|| self.unexpected(op))
     }
 
     /// Whether warps by themselves signal a semaphore or wait for it.
@@ -641,15 +656,4 @@ fn reads_peers_writes(kernel: &Kernel) -> bool {
         }
     });
     reads
-}
-
-fn used_values(kernel: &Kernel) -> SecondaryMap<ir::Value, bool> {
-    let mut used = SecondaryMap::new();
-    kernel.for_each_op(&mut |op| ir::visit::for_each_value(&kernel.ops[op].kind, &mut |v| used[v] = true));
-    for region in kernel.regions.values() {
-        for &v in &region.results {
-            used[v] = true;
-        }
-    }
-    used
 }

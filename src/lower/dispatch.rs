@@ -1,8 +1,6 @@
 //! One match over the ops.
 use super::cx::LowerCx;
-use super::{
-    barrier, cluster, control, elementwise, ids, memory, misc, reduce, relayout, semaphore, shape, tma, wgmma,
-};
+use super::{barrier, control, elementwise, ids, memory, misc, reduce, relayout, semaphore, shape, tma, wgmma};
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
 
@@ -69,12 +67,10 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::CopySmemToGmem { .. } => tma::lower_copy_smem_to_gmem(cx, op),
         OpKind::CommitGroup => tma::lower_commit_group(cx, op),
         OpKind::WaitSmemToGmem { n, scope } => tma::lower_wait_smem_to_gmem(cx, op, *n, *scope),
-        OpKind::WaitGmemToSmem { n } => tma::lower_wait_gmem_to_smem(cx, op, *n),
         OpKind::Prefetch { .. } => tma::lower_prefetch(cx, op),
-        OpKind::AsyncStoreSmem { .. } => cluster::lower_async_store_smem(cx, op),
         OpKind::CommitSmem => tma::lower_commit_smem(cx, op),
 
-        OpKind::BarrierArrive { barrier, predicate } => barrier::lower_arrive(cx, op, barrier, *predicate),
+        OpKind::BarrierArrive { barrier, predicate } => barrier::lower_arrive(cx, barrier, *predicate),
         OpKind::BarrierWait { barrier, phases } => barrier::lower_wait(cx, op, barrier, *phases),
         OpKind::BarrierTest { barrier, phases } => barrier::lower_test(cx, op, barrier, *phases),
         OpKind::Sync { group } => misc::lower_sync(cx, *group),
@@ -92,15 +88,11 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             scope,
         } => semaphore::lower_wait(cx, op, semaphore, *value, *decrement, *scope),
         OpKind::SemaphoreRead { semaphore } => semaphore::lower_read(cx, op, semaphore),
-        OpKind::MultimemStore { .. } | OpKind::MultimemLoadReduce { .. } => {
-            Err(cx.unsupported(op, "multicast addresses over devices"))
-        }
 
         OpKind::AccInit { init } => wgmma::lower_acc_init(cx, op, *init),
         OpKind::Wgmma { acc, a, b } => wgmma::lower_wgmma(cx, op, acc, a, b),
         OpKind::WgmmaWait { n, accs } => wgmma::lower_wgmma_wait(cx, op, *n, accs),
         OpKind::AccRead { acc } => wgmma::lower_acc_read(cx, op, acc),
-        OpKind::Mma { acc, a, b } => wgmma::lower_mma(cx, op, *acc, *a, *b),
 
         OpKind::For { .. } | OpKind::While { .. } => control::lower_loop(cx, op),
         OpKind::Switch { selector, arms } => control::lower_switch(cx, op, *selector, arms),
@@ -111,10 +103,15 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         } => control::lower_scope(cx, op, allocs, *collective, *body),
         OpKind::WarpMap { axis: _, inits, body } => control::lower_warp_map(cx, op, inits, *body),
 
-        OpKind::SetMaxRegisters { action, n } => misc::lower_set_max_registers(cx, op, *action, *n),
+        OpKind::SetMaxRegisters { action, n } => misc::lower_set_max_registers(cx, *action, *n),
         OpKind::Delay { nanos } => misc::lower_delay(cx, *nanos),
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
-        OpKind::DebugPrint { .. } => Err(cx.unsupported(op, "printing from a kernel")),
         OpKind::PrintLayout { .. } => Ok(()),
+        OpKind::WaitGmemToSmem { .. }
+        | OpKind::AsyncStoreSmem { .. }
+        | OpKind::MultimemStore { .. }
+        | OpKind::MultimemLoadReduce { .. }
+        | OpKind::Mma { .. }
+        | OpKind::DebugPrint { .. } => Err(cx.unexpected(op)),
     }
 }

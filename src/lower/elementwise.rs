@@ -5,7 +5,7 @@ use super::float::{self, Precision};
 use super::value::{ArrayRegs, Packing, scalar_class};
 use super::{convert, integer};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel_ir::{BinaryOp, CompareOp, Op, UnaryOp, Value};
 use crate::layout::RegisterLayout;
 use crate::ptx::build::Builder;
@@ -218,11 +218,8 @@ pub fn lower_integer_pow(cx: &mut LowerCx, op: Op, a: Value, n: i32) -> Result<(
     let dtype = cx.ty(a).dtype();
     let precision = Precision::of(cx);
     if !dtype.is_float() {
-        let n = u32::try_from(n).map_err(|_| {
-            Error::invalid("integer_pow")
-                .expected("an exponent ≥ 0 for integers")
-                .got(n.to_string())
-        })?;
+        let n = u32::try_from(n).ok().filter(|_| dtype.is_int());
+        let n = n.ok_or_else(|| cx.unexpected(op))?;
         return map(cx, op, &[a], |b, r| Ok(integer::power(b, dtype, r[0], n)));
     }
     if n == 2
@@ -238,26 +235,26 @@ pub fn lower_convert(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     let (from, to) = (cx.ty(a).dtype(), cx.ty(cx.result(op)).dtype());
     if is_array(cx, op) {
         let layout = cx.layout_of(cx.result(op))?;
-        if let Some(()) = convert_words(cx, op, a, from, to, &layout)? {
+        if let Some(regs) = convert_words(cx, a, from, to, &layout)? {
+            let dtype = to;
+            cx.bind_array(cx.result(op), ArrayRegs { dtype, layout, regs });
             return Ok(());
         }
     }
     map(cx, op, &[a], |b, r| convert::convert(b, from, to, r[0]))
 }
 
-/// Conversions with a form for pairs.
+/// Conversions with a form for pairs: the result's registers.
 fn convert_words(
     cx: &mut LowerCx,
-    op: Op,
     a: Value,
     from: DType,
     to: DType,
     layout: &RegisterLayout,
-) -> Result<Option<()>> {
-    let result = cx.result(op);
+) -> Result<Option<Vec<S>>> {
     let slots = layout.slots() as usize;
     let d = ssa::Value::NEW;
-    match (from, to) {
+    Ok(Some(match (from, to) {
         (DType::F32, DType::F16 | DType::BF16) => {
             let to_pair = if to == DType::F16 {
                 Pair16::F16x2
@@ -265,8 +262,7 @@ fn convert_words(
                 Pair16::BF16x2
             };
             let x = cx.array_in(a, layout)?;
-            let regs = x
-                .regs
+            x.regs
                 .chunks(2)
                 .map(|pair| {
                     let high = pair.get(1).copied().unwrap_or(Src::Imm(0));
@@ -279,15 +275,7 @@ fn convert_words(
                         b: pair[0],
                     })
                 })
-                .collect();
-            cx.bind_array(
-                result,
-                ArrayRegs {
-                    dtype: to,
-                    layout: layout.clone(),
-                    regs,
-                },
-            );
+                .collect()
         }
         (DType::BF16, DType::F32) => {
             let x = cx.array_in(a, layout)?;
@@ -298,19 +286,11 @@ fn convert_words(
                     regs.push(cx.b.and32(word, 0xffff_0000));
                 }
             }
-            cx.bind_array(
-                result,
-                ArrayRegs {
-                    dtype: to,
-                    layout: layout.clone(),
-                    regs,
-                },
-            );
+            regs
         }
         (DType::F32, DType::F8E4M3FN | DType::F8E5M2) => {
             let x = cx.array_in(a, layout)?;
-            let regs = x
-                .regs
+            x.regs
                 .chunks(4)
                 .map(|c| {
                     let at = |i: usize| c.get(i).copied().unwrap_or(Src::Imm(0));
@@ -321,15 +301,7 @@ fn convert_words(
                     let high = convert::fp8_pair(&mut cx.b, to, at(2), at(3));
                     cx.b.prmt(low, high, 0x5410)
                 })
-                .collect();
-            cx.bind_array(
-                result,
-                ArrayRegs {
-                    dtype: to,
-                    layout: layout.clone(),
-                    regs,
-                },
-            );
+                .collect()
         }
         (DType::F8E4M3FN | DType::F8E5M2, DType::F16 | DType::F32) => {
             let pair = if from == DType::F8E5M2 {
@@ -352,30 +324,21 @@ fn convert_words(
                     }
                 }
             }
+            if to == DType::F16 {
+                return Ok(Some(words));
+            }
             let halves = ArrayRegs {
                 dtype: DType::F16,
                 layout: layout.clone(),
                 regs: words,
             };
-            let out = if to == DType::F16 {
-                halves
-            } else {
-                let elements: Vec<S> = cx
-                    .elements(&halves)
-                    .into_iter()
-                    .map(|h| cx.b.cvt(CvtType::F32, CvtType::F16, CvtRound::None, h))
-                    .collect();
-                ArrayRegs {
-                    dtype: to,
-                    layout: layout.clone(),
-                    regs: elements,
-                }
-            };
-            cx.bind_array(result, out);
+            let elements = cx.elements(&halves).into_iter();
+            elements
+                .map(|h| cx.b.cvt(CvtType::F32, CvtType::F16, CvtRound::None, h))
+                .collect()
         }
         _ => return Ok(None),
-    }
-    Ok(Some(()))
+    }))
 }
 
 pub fn lower_bitcast(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
@@ -407,7 +370,7 @@ fn bitcast_scalar(b: &mut Builder, from: DType, to: DType, a: S) -> S {
 /// Widths differ: the minor dimension (low bits first) appears or disappears. Free where it lies in neighbouring slots.
 fn lower_wide_bitcast(cx: &mut LowerCx, op: Op, a: Value, from: DType, to: DType) -> Result<()> {
     if from == DType::Bool || to == DType::Bool {
-        return Err(cx.unsupported(op, "a bool"));
+        return Err(cx.unexpected(op));
     }
     let result = cx.result(op);
     let (wide, narrow, n) = if from.bits() > to.bits() {

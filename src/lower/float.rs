@@ -50,6 +50,11 @@ impl Precision {
     }
 }
 
+/// An op of a type that `legality` refuses.
+pub fn undefined(op: &str, dtype: DType) -> Error {
+    Error::internal(format!("{op} of {dtype} is lowered"))
+}
+
 /// The type of native arithmetic; `None` for types that the machine only stores.
 pub fn native(dtype: DType) -> Option<FloatType> {
     match dtype {
@@ -102,8 +107,6 @@ fn unary_f32(b: &mut Builder, precision: Precision, op: UnaryOp, a: S) -> Result
     const F32: FloatType = FloatType::F32;
     let approximate = precision.functions == Functions::Approximate;
     Ok(match op {
-        UnaryOp::Neg => b.xor(LogicType::B32, a, Src::u32(1 << 31)),
-        UnaryOp::Abs => b.and32(a, 0x7fff_ffff),
         UnaryOp::Sign => {
             let sign = b.and32(a, 1 << 31);
             let one = b.or(LogicType::B32, sign, Src::f32(1.0));
@@ -133,33 +136,7 @@ fn unary_f32(b: &mut Builder, precision: Precision, op: UnaryOp, a: S) -> Result
         UnaryOp::Sqrt => b.exact(Exact::Sqrt, WideFloatType::F32, a),
         // Within 2 ulp (PTX ISA 9.7.3.19).
         UnaryOp::Rsqrt => b.mufu(Mufu::Rsqrt, Ftz::No, a),
-        UnaryOp::Not | UnaryOp::CountLeadingZeros | UnaryOp::PopulationCount => {
-            return Err(Error::unsupported(format!("{} of floats", op.name())));
-        }
-        UnaryOp::Exp
-        | UnaryOp::Exp2
-        | UnaryOp::Expm1
-        | UnaryOp::Log
-        | UnaryOp::Log1p
-        | UnaryOp::Log2
-        | UnaryOp::Cbrt
-        | UnaryOp::Sin
-        | UnaryOp::Cos
-        | UnaryOp::Tan
-        | UnaryOp::Asin
-        | UnaryOp::Acos
-        | UnaryOp::Atan
-        | UnaryOp::Sinh
-        | UnaryOp::Cosh
-        | UnaryOp::Tanh
-        | UnaryOp::Asinh
-        | UnaryOp::Acosh
-        | UnaryOp::Atanh
-        | UnaryOp::Erf
-        | UnaryOp::Erfc
-        | UnaryOp::ErfInv
-        | UnaryOp::Lgamma
-        | UnaryOp::Logistic => return math::unary(b, precision, op, a),
+        _ => return math::unary(b, precision, op, a),
     })
 }
 
@@ -172,8 +149,6 @@ fn unary_f64(b: &mut Builder, op: UnaryOp, a: S) -> Result<S> {
         b.or(LogicType::B64, sign, Src::f64(1.0))
     };
     Ok(match op {
-        UnaryOp::Neg => b.xor(LogicType::B64, a, Src::Imm(SIGN)),
-        UnaryOp::Abs => magnitude(b, a),
         UnaryOp::Sign => {
             let one = signed_one(b);
             let positive = magnitude(b, a);
@@ -201,7 +176,7 @@ fn unary_f64(b: &mut Builder, op: UnaryOp, a: S) -> Result<S> {
             let root = b.exact(Exact::Sqrt, WideFloatType::F64, a);
             b.exact(Exact::Rcp, WideFloatType::F64, root)
         }
-        _ => return Err(Error::unsupported(format!("{} of f64", op.name())).remedy("compute it in f32")),
+        _ => return Err(undefined(op.name(), DType::F64)),
     })
 }
 
@@ -228,7 +203,7 @@ pub fn binary(b: &mut Builder, precision: Precision, op: BinaryOp, dtype: DType,
         DType::F32 => binary_f32(b, precision, op, x, y),
         DType::F64 => match op {
             BinaryOp::Div => Ok(b.fdiv(WideFloatType::F64, x, y)),
-            _ => Err(Error::unsupported(format!("{} of f64", op.name()))),
+            _ => Err(undefined(op.name(), dtype)),
         },
         _ => {
             let (x, y) = (convert::to_f32(b, dtype, x)?, convert::to_f32(b, dtype, y)?);
@@ -274,7 +249,7 @@ fn binary_f32(b: &mut Builder, precision: Precision, op: BinaryOp, x: S, y: S) -
         | BinaryOp::ShiftRightLogical
         | BinaryOp::ShiftRightArithmetic
         | BinaryOp::NextAfter
-        | BinaryOp::CopySign => return Err(Error::unsupported(format!("{} of floats", op.name()))),
+        | BinaryOp::CopySign => return Err(undefined(op.name(), DType::F32)),
     })
 }
 
@@ -293,7 +268,7 @@ fn next_after(b: &mut Builder, dtype: DType, x: S, y: S) -> Result<S> {
     let (int, class, cmp) = match dtype {
         DType::F32 => (IntType::S32, Class::B32, CompareType::F32),
         DType::F64 => (IntType::S64, Class::B64, CompareType::F64),
-        _ => return Err(Error::unsupported(format!("nextafter of {dtype}"))),
+        _ => return Err(undefined("nextafter", dtype)),
     };
     let (logic, sign) = bits_view(dtype);
     let wide = if class == Class::B64 { u64::MAX } else { 0xffff_ffff };
@@ -380,7 +355,7 @@ pub fn integer_pow(b: &mut Builder, precision: Precision, dtype: DType, a: S, n:
 /// A float with fewer exponent and mantissa bits, in the same type; f32 and what converts to it exactly.
 pub fn reduce_precision(b: &mut Builder, dtype: DType, a: S, exponent: u32, mantissa: u32) -> Result<S> {
     if dtype == DType::F64 {
-        return Err(Error::unsupported("reduce_precision of f64"));
+        return Err(undefined("reduce_precision", dtype));
     }
     let x = convert::to_f32(b, dtype, a)?;
     let magnitude = b.and32(x, 0x7fff_ffff);

@@ -1,14 +1,11 @@
 //! Indices on the grid, the cluster, the block's warpgroups, a warp region.
 use super::cx::LowerCx;
 use super::emit::S;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel_ir::{Axis, AxisKind, Kernel, Op};
 use crate::ptx::modifier::IntType;
 use crate::ptx::modifier::SpecialReg32::*;
 use crate::ptx::operand::Src;
-
-/// CUDA's limit along y and z (CUDA C Programming Guide, technical specifications).
-const MAX_GRID_YZ: u64 = 65_535;
 
 /// How the grid's axes become CUDA's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +23,8 @@ impl GridMap {
         let x = sizes.last().copied().unwrap_or(1);
         let y = if sizes.len() >= 2 { sizes[sizes.len() - 2] } else { 1 };
         let z = sizes[..sizes.len().saturating_sub(2)].iter().product();
-        if y * cy <= MAX_GRID_YZ && z * cz <= MAX_GRID_YZ {
+        let most = kernel.target.max_grid_yz;
+        if y * cy <= most && z * cz <= most {
             GridMap::Axes { z, y, x }
         } else {
             GridMap::Linear {
@@ -76,7 +74,7 @@ pub fn axis_index(cx: &mut LowerCx, axis: Axis) -> Result<S> {
         AxisKind::Thread => cx.warpgroup(),
         AxisKind::Warp => cx.b.warp_in_warpgroup().into(),
         AxisKind::DeviceMesh(_) => {
-            return Err(crate::error::Error::unsupported("axis_index of a device mesh axis"));
+            return Err(Error::internal("axis_index of a device mesh axis"));
         }
     })
 }

@@ -2,8 +2,9 @@
 //!
 //! lax's semantics: everything wraps, division by zero and oversized shifts have values.
 use super::emit::S;
+use super::float::undefined;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel_ir::{BinaryOp, CompareOp, UnaryOp};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
@@ -49,7 +50,7 @@ pub fn unary(b: &mut Builder, op: UnaryOp, dtype: DType, a: S) -> Result<S> {
     if dtype == DType::Bool {
         return match op {
             UnaryOp::Not => Ok(b.not_pred(a)),
-            _ => Err(Error::unsupported(format!("{} of bool", op.name()))),
+            _ => Err(undefined(op.name(), dtype)),
         };
     }
     let ty = int_type(dtype);
@@ -87,7 +88,7 @@ pub fn unary(b: &mut Builder, op: UnaryOp, dtype: DType, a: S) -> Result<S> {
             let ones = b.emit(Inst::Popc { ty: word, d, a: bits });
             if dtype.bits() == 64 { b.widen(ones, false) } else { ones }
         }
-        _ => return Err(Error::unsupported(format!("{} of {dtype}", op.name()))),
+        _ => return Err(undefined(op.name(), dtype)),
     };
     Ok(wrap(b, dtype, out))
 }
@@ -98,7 +99,7 @@ pub fn binary(b: &mut Builder, op: BinaryOp, dtype: DType, x: S, y: S) -> Result
             BinaryOp::Add | BinaryOp::Or | BinaryOp::Max => Ok(b.either(x, y)),
             BinaryOp::Mul | BinaryOp::And | BinaryOp::Min => Ok(b.both(x, y)),
             BinaryOp::Xor => Ok(b.logic_pred(Logic::Xor, x, y)),
-            _ => Err(Error::unsupported(format!("{} of bools", op.name()))),
+            _ => Err(undefined(op.name(), dtype)),
         };
     }
     let ty = int_type(dtype);
@@ -142,7 +143,7 @@ pub fn binary(b: &mut Builder, op: BinaryOp, dtype: DType, x: S, y: S) -> Result
             b.shr(shift, bits, amount)
         }
         BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter | BinaryOp::CopySign => {
-            return Err(Error::unsupported(format!("{} of {dtype}", op.name())));
+            return Err(undefined(op.name(), dtype));
         }
     };
     Ok(wrap(b, dtype, out))

@@ -5,8 +5,9 @@
 //! The polynomials are minimax fits made for smalt (weighted by the relative error of the function; the comment gives that error).
 //! *Approximate*: what the special-function unit gives.
 use super::emit::S;
-use super::float::{Functions, Precision};
-use crate::error::{Error, Result};
+use super::float::{Functions, Precision, undefined};
+use crate::dtype::DType;
+use crate::error::Result;
 use crate::kernel_ir::UnaryOp;
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
@@ -140,7 +141,7 @@ pub fn unary(b: &mut Builder, precision: Precision, op: UnaryOp, a: S) -> Result
         UnaryOp::Erfc => erfc(b, a),
         UnaryOp::ErfInv => erf_inv(b, a),
         UnaryOp::Logistic => logistic(b, a),
-        _ => return Err(Error::unsupported(format!("{} of f32", op.name()))),
+        _ => return Err(undefined(op.name(), DType::F32)),
     })
 }
 

@@ -11,17 +11,12 @@ use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
 use crate::layout::smem_layout::{SmemView, Swizzle};
-use crate::layout::transfer::{
-    self, AccessKind, Addressing, Direction, ElementTerm, Guard, Memory, Options, TransferPlan,
-};
+use crate::layout::transfer::{AccessKind, Addressing, ElementTerm, Guard, TransferPlan};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src, Srcs};
 use crate::ptx::ssa::{MemTag, Uniform, Value as PtxValue};
 use smallvec::SmallVec;
-
-/// XLA and the driver align buffers to more; users' slices of them start where types are aligned.
-const GMEM_ALIGNMENT: u64 = 16;
 
 /// Which memory a transfer touches, and from where it counts.
 #[derive(Clone, Copy)]
@@ -53,46 +48,35 @@ impl Target {
     }
 }
 
-/// The view and the memory of a use.
-fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<(SmemView, Target)> {
+/// The memory of a use.
+fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<Target> {
     let kernel = cx.kernel;
     view::check_indices(cx, r, Src::Imm(1))?;
     if kernel.allocs[r.alloc].is_smem() {
-        let place = view::smem_view(cx, r, true)?;
+        let (base, offset) = view::smem_base(cx, r)?;
         let space = if r.place == Place::Here {
             Space::Shared
         } else {
             Space::SharedCluster
         };
-        let origin = cx.b.add(IntType::U32, place.base, Src::imm32(place.offset));
-        return Ok((
-            place.view,
-            Target {
-                space,
-                origin,
-                read_only: false,
-                sem: LoadSem::Weak,
-                tag: smem_tag(cx, r),
-            },
-        ));
+        let origin = cx.b.add(IntType::U32, base, Src::imm32(offset));
+        return Ok(Target {
+            space,
+            origin,
+            read_only: false,
+            sem: LoadSem::Weak,
+            tag: smem_tag(cx, r),
+        });
     }
-    if r.place != Place::Here {
-        return Err(Error::unsupported("device memory of another device")
-            .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"));
-    }
-    let view = view::gmem_view(cx, r)?;
     let buffer = cx.buffer_of(r.alloc)?;
     let origin = cx.buffer_pointer(buffer).into();
-    Ok((
-        view,
-        Target {
-            space: Space::Global,
-            origin,
-            read_only: kernel.is_input(r.alloc),
-            sem: LoadSem::Weak,
-            tag: MemTag::buffer(buffer),
-        },
-    ))
+    Ok(Target {
+        space: Space::Global,
+        origin,
+        read_only: kernel.is_input(r.alloc),
+        sem: LoadSem::Weak,
+        tag: MemTag::buffer(buffer),
+    })
 }
 
 /// An allocation of the block's own shared memory is a memory of its own, unless it is part of a union, or scopes share bytes.
@@ -150,12 +134,16 @@ pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
     load_scalar(cx, target, Addr::new(pointer), dtype, Uniform::Cta)
 }
 
+fn scalar_bytes(dtype: DType) -> Result<u32> {
+    match dtype.bits() / 8 {
+        0 => Err(Error::internal(format!("a scalar of type {dtype} in memory"))),
+        bytes => Ok(bytes),
+    }
+}
+
 /// One element as [`super::value::Lowered::Scalar`] keeps it.
 fn load_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, uniform: Uniform) -> Result<S> {
-    let bytes = dtype.bits() / 8;
-    if bytes == 0 {
-        return Err(Error::unsupported(format!("a scalar of type {dtype} in memory")));
-    }
+    let bytes = scalar_bytes(dtype)?;
     let ty = match (dtype, bytes) {
         (DType::I8, _) => MemType::S8,
         (_, b) => mem_type(b),
@@ -173,10 +161,7 @@ fn load_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, un
 }
 
 fn store_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x: S) -> Result<()> {
-    let bytes = dtype.bits() / 8;
-    if bytes == 0 {
-        return Err(Error::unsupported(format!("a scalar of type {dtype} in memory")));
-    }
+    let bytes = scalar_bytes(dtype)?;
     let x = match (dtype, bytes) {
         (DType::Bool, _) => cx.b.select(BitType::B32, x, Src::u32(1), Src::u32(0)),
         (DType::I16 | DType::U16, _) => cx.b.cvt_int(CvtType::U16, CvtType::U32, x),
@@ -246,7 +231,7 @@ pub fn broadcast_leader(cx: &mut LowerCx, class: Class, s: S) -> Result<S> {
 // ------------------------------------------------------------------------------------------------------------ addresses
 
 /// A thread's part of an index or address: lane and warp digits.
-fn thread_terms(cx: &mut LowerCx, terms: &[Term]) -> S {
+pub fn thread_terms(cx: &mut LowerCx, terms: &[Term]) -> S {
     let mut sum: S = Src::u32(0);
     for t in terms.iter().filter(|t| t.stride != 0 && t.bits != 0) {
         let source: S = match t.source {
@@ -348,6 +333,16 @@ fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra: Opt
         });
     }
     all
+}
+
+/// Where equal elements are in several threads: true in the first of them.
+fn first_replica(cx: &mut LowerCx, plan: &TransferPlan) -> Option<S> {
+    if plan.only_first_replica == 0 {
+        return None;
+    }
+    let thread = cx.thread_in_group();
+    let copy = cx.b.and32(thread.into(), u32::from(plan.only_first_replica));
+    Some(cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0)))
 }
 
 /// Addresses of a plan's accesses.
@@ -523,21 +518,12 @@ fn by_variant(cx: &mut LowerCx, stagger: &[u8], class: BitType, choices: &[S]) -
     cx.b.select(class, set, high, low)
 }
 
-fn transfer_error(what: &str, r: &RefUse, e: transfer::TransferError) -> Error {
-    Error::unsupported(format!("{what} of {:?}: {e}", r.shape.as_slice()))
-}
-
 /// Emits a store of `a`, whose layout is the plan's.
 pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &SmemView, a: &ArrayRegs) -> Result<()> {
     let a = as_stored(cx, a);
     let bits = view.bits;
     let addresses = bases(cx, target, &plan.addressing)?;
-    let first_replica = (plan.only_first_replica != 0).then(|| {
-        let thread = cx.thread_in_group();
-        let copy =
-            cx.b.and(LogicType::B32, thread, Src::u32(u32::from(plan.only_first_replica)));
-        cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0))
-    });
+    let first_replica = first_replica(cx, plan);
     let wide = bits == 64;
     let mut pieces = Pieces {
         array: a,
@@ -773,22 +759,6 @@ fn load_guarded(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, n: 
     }
 }
 
-fn memory_of(target: Target) -> Memory {
-    if target.wide() {
-        Memory::Global { align: GMEM_ALIGNMENT }
-    } else {
-        Memory::Shared
-    }
-}
-
-fn options_of(target: Target) -> Options {
-    Options {
-        // `ldmatrix` is a weak load.
-        matrix: target.space == Space::Shared && target.sem == LoadSem::Weak,
-        ..Options::default()
-    }
-}
-
 /// The address of a rank-0 view.
 fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<Addr<V>> {
     let mut at = target.origin;
@@ -845,7 +815,8 @@ pub fn lower_load(cx: &mut LowerCx, op: Op, src: &RefUse) -> Result<()> {
 }
 
 fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<super::value::Lowered> {
-    let (view, mut target) = locate(cx, src)?;
+    let planned = cx.transfer(op)?;
+    let mut target = locate(cx, src)?;
     let polled = cx.polling.looks[op].is_some();
     if polled {
         // What a loop waits for is looked at anew each time: others write it meanwhile.
@@ -857,7 +828,7 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
     }
     match cx.ty(result) {
         Type::Scalar(dtype) => {
-            let addr = scalar_address(cx, &view, target)?;
+            let addr = scalar_address(cx, &planned.view, target)?;
             let uniform = cx.group_uniform();
             if !cx.plan.meets[op] {
                 let x = load_scalar(cx, target, addr, *dtype, uniform)?;
@@ -876,41 +847,32 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
         }
         Type::Array { dtype, .. } => {
             let layout = cx.layout_of(result)?;
-            let plan = transfer::plan(&layout, &view, memory_of(target), Direction::Load, options_of(target))
-                .map_err(|e| transfer_error("a load", src, e))?;
-            let loaded = emit_load(cx, target, &plan, &view, *dtype)?;
+            let plan = planned.load.as_ref().ok_or_else(|| cx.unexpected(op))?;
+            let loaded = emit_load(cx, target, plan, &planned.view, *dtype)?;
             Ok(super::value::Lowered::Array(filled(cx, &loaded, &layout)?))
         }
         Type::Acc { .. } => Err(Error::internal("a load of an accumulator")),
     }
 }
 
-pub fn lower_store(cx: &mut LowerCx, _op: Op, dst: &RefUse, value: Value) -> Result<()> {
-    let (view, target) = locate(cx, dst)?;
-    if view.shape().is_empty() {
+pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {
+    let planned = cx.transfer(op)?;
+    let target = locate(cx, dst)?;
+    let Some(plan) = &planned.store else {
         let dtype = cx.ty(value).dtype();
         let x = cx.scalar(value)?;
-        let addr = scalar_address(cx, &view, target)?;
+        let addr = scalar_address(cx, &planned.view, target)?;
         let leader = cx.leader();
         return cx.if_then(leader.into(), |cx| store_scalar(cx, target, addr, dtype, x));
-    }
-    let array = match cx.ty(value) {
-        Type::Scalar(_) => {
-            let layout = RegisterLayout::splat(&view.shape(), cx.layout_group());
-            cx.array_in(value, &layout)?
-        }
-        Type::Array { .. } | Type::Acc { .. } => cx.array(value)?,
     };
-    let plan = transfer::plan_store(&array.layout, &view, memory_of(target), options_of(target))
-        .map_err(|e| transfer_error("a store", dst, e))?;
+    let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
-    emit_store(cx, target, &plan, &view, &array)
+    emit_store(cx, target, plan, &planned.view, &array)
 }
 
 pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {
     let result = cx.result(op);
-    // The old elements may never have been written: they are loaded only where somebody uses them.
-    if !cx.is_used(result) {
+    if !cx.used.contains(result) {
         return lower_store(cx, op, dst, value);
     }
     let old = load_value(cx, op, dst, result)?;
@@ -922,7 +884,8 @@ pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resul
 }
 
 pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &RefUse, value: Value) -> Result<()> {
-    let (view, target) = locate(cx, dst)?;
+    let planned = cx.transfer(op)?;
+    let target = locate(cx, dst)?;
     let dtype = cx.ty(value).dtype();
     let ty = match (dtype, update) {
         (DType::F32, AtomicOp::Add) => AtomType::F32,
@@ -931,7 +894,7 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
         (DType::I32, _) => AtomType::S32,
         (DType::I64, AtomicOp::Add) | (DType::U64, _) => AtomType::U64,
         (DType::I64, _) => AtomType::S64,
-        _ => return Err(cx.unsupported(op, format!("atomic {} on {dtype}", update.name()))),
+        _ => return Err(cx.unexpected(op)),
     };
     let ty = match (update, ty) {
         (AtomicOp::And | AtomicOp::Or | AtomicOp::Xor, AtomType::U32 | AtomType::S32) => AtomType::B32,
@@ -963,40 +926,23 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
             },
         );
     };
-    if view.shape().is_empty() {
+    let Some(plan) = &planned.store else {
         let x = cx.scalar(value)?;
-        let addr = scalar_address(cx, &view, target)?;
+        let addr = scalar_address(cx, &planned.view, target)?;
         let leader = cx.leader();
         emit(cx, addr, x, Some(leader.into()));
         return Ok(());
-    }
-    let array = match cx.ty(value) {
-        Type::Scalar(_) => {
-            let layout = RegisterLayout::strided_default(&view.shape(), dtype.bits(), cx.layout_group());
-            cx.array_in(value, &layout)?
-        }
-        Type::Array { .. } | Type::Acc { .. } => cx.array(value)?,
     };
-    let options = Options {
-        matrix: false,
-        stagger: false,
-    };
-    let plan = transfer::plan(&array.layout, &view, memory_of(target), Direction::Store, options)
-        .map_err(|e| transfer_error("an atomic update", dst, e))?;
+    let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
     let addresses = bases(cx, target, &plan.addressing)?;
-    let first_replica = (plan.only_first_replica != 0).then(|| {
-        let thread = cx.thread_in_group();
-        let copy =
-            cx.b.and(LogicType::B32, thread, Src::u32(u32::from(plan.only_first_replica)));
-        cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0))
-    });
+    let first_replica = first_replica(cx, plan);
     let size = i64::from(dtype.bits() / 8);
     for access in &plan.accesses {
         for (i, &slot) in access.slots.iter().enumerate() {
             let p = guard(cx, &plan.layout, &access.guards, first_replica);
             let addr = match access.kind {
-                AccessKind::Element => element_address(cx, target, &plan, &view, slot)?.0,
+                AccessKind::Element => element_address(cx, target, plan, &planned.view, slot)?.0,
                 AccessKind::Vector { .. } | AccessKind::Matrix { .. } => {
                     cx.b.addr(addresses.bases[access.base], (access.offset + i as i64 * size) as i32)
                 }

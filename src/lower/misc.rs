@@ -60,14 +60,7 @@ pub fn lower_fence(cx: &mut LowerCx, kind: FenceKind) -> Result<()> {
     Ok(())
 }
 
-/// setmaxnreg takes multiples of 8 from 24 to 256 (PTX ISA 9.7.19.5).
-pub fn lower_set_max_registers(cx: &mut LowerCx, op: Op, action: RegisterAction, n: u32) -> Result<()> {
-    if n % 8 != 0 || !(24..=256).contains(&n) {
-        return Err(crate::error::Error::invalid("set_max_registers")
-            .at(cx.kernel.ops[op].loc)
-            .expected("a multiple of 8 from 24 to 256")
-            .got(n.to_string()));
-    }
+pub fn lower_set_max_registers(cx: &mut LowerCx, action: RegisterAction, n: u32) -> Result<()> {
     let action = match action {
         RegisterAction::Increase => RegCount::Increase,
         RegisterAction::Decrease => RegCount::Decrease,

@@ -4,10 +4,10 @@
 //! * [`cx::LowerCx`] holds what is shared: the builder, the lowered values ([`value`]), the entry's parameters;
 //! * [`dispatch`] is one match over the ops, each arm a function of its family's file: `family::lower_x(cx, op, …)`.
 //!
-//! Lowering emits plans that `layout/` made and decides nothing about legality. The program is written for one thread: every value
+//! Lowering emits plans and decides nothing: what cannot be compiled is refused before, by types and views in `kernel_ir/legality`, by
+//! layouts in `plan/`. An error here is a defect of the compiler. The program is written for one thread: every value
 //! is the thread's own, and what a group agrees on (scalars, predicates of branches) is computed alike in all its threads.
 pub mod barrier;
-pub mod cluster;
 pub mod control;
 pub mod convert;
 pub mod cx;
@@ -26,7 +26,6 @@ pub mod relayout;
 pub mod scan;
 pub mod semaphore;
 pub mod shape;
-pub mod target;
 pub mod tma;
 pub mod value;
 pub mod view;
@@ -34,4 +33,3 @@ pub mod wgmma;
 
 pub use cx::LowerCx;
 pub use kernel::run;
-pub use target::Target;

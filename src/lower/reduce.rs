@@ -181,7 +181,7 @@ fn mask_padding(
         .iter()
         .filter(|a| a.is_padded() && dims.contains(&a.first))
     {
-        let thread = shape::thread_index(cx, &RegisterLayout::axis_terms(axis));
+        let thread = memory::thread_terms(cx, &RegisterLayout::axis_terms(axis));
         for (slot, x) in elements.iter_mut().enumerate() {
             let offset = RegisterLayout::axis_offset(axis, slot as u32);
             let inside = if offset >= axis.size {
@@ -392,18 +392,6 @@ fn from_stored(cx: &mut LowerCx, compute: DType, x: S) -> S {
 
 // ---------------------------------------------------------------------------------------------- along one dimension
 
-/// More elements of one thread than this are not unrolled.
-const MAX_SLOTS: u32 = 1024;
-
-/// The array, which has whole runs along a dimension in each thread.
-fn in_runs(cx: &mut LowerCx, op: Op, a: Value) -> Result<ArrayRegs> {
-    let x = cx.array(a)?;
-    if x.layout.slots() > MAX_SLOTS {
-        return Err(cx.unsupported(op, format!("{} elements a thread", x.layout.slots())));
-    }
-    Ok(x)
-}
-
 /// Slots of a layout in runs along `dim`: for each run the slots in order.
 fn runs(layout: &RegisterLayout, dim: usize) -> Vec<Vec<usize>> {
     let axis = layout.axis_of(dim);
@@ -439,7 +427,7 @@ pub fn lower_arg_reduce(cx: &mut LowerCx, op: Op, extreme: ArgReduceOp, a: Value
     let result = cx.result(op);
     let dim = axis as usize;
     let index_type = cx.ty(result).dtype();
-    let x = in_runs(cx, op, a)?;
+    let x = cx.array(a)?;
     let dtype = x.dtype;
     let class = scalar_class(dtype);
     let elements = cx.elements(&x);
@@ -496,7 +484,7 @@ pub fn lower_cumulative(
 ) -> Result<()> {
     let result = cx.result(op);
     let dim = axis as usize;
-    let x = in_runs(cx, op, a)?;
+    let x = cx.array(a)?;
     let dtype = x.dtype;
     let compute = compute_type(dtype);
     let mut elements = vec![];

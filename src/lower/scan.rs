@@ -15,11 +15,6 @@ use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
 use crate::ptx::ssa::Uniform;
 
-/// Loops of so many iterations are unrolled.
-const MAX_UNROLLED: u64 = 16;
-/// More elements a thread are too many to keep and to search.
-const MAX_SLOTS: u32 = 512;
-
 /// An array taken apart along its leading dimension.
 struct Runs {
     dtype: DType,
@@ -31,15 +26,9 @@ struct Runs {
 }
 
 impl Runs {
-    fn of(cx: &LowerCx, op: Op, v: Value) -> Result<Runs> {
+    fn of(cx: &LowerCx, v: Value) -> Result<Runs> {
         let ty = cx.ty(v);
         let (layout, slice) = signature::stacked(cx.kernel, v)?;
-        if layout.slots() > MAX_SLOTS {
-            return Err(cx.unsupported(
-                op,
-                format!("a loop over {ty}, which has {} elements a thread", layout.slots()),
-            ));
-        }
         Ok(Runs {
             dtype: ty.dtype(),
             layout,
@@ -92,10 +81,10 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
     let index = data.params[0];
     let (carries, slices) = data.params[1..].split_at(inits.len());
     let (yields, pieces) = data.results.split_at(inits.len());
-    let inputs = xs.iter().map(|&v| Runs::of(cx, op, v)).collect::<Result<Vec<Runs>>>()?;
+    let inputs = xs.iter().map(|&v| Runs::of(cx, v)).collect::<Result<Vec<Runs>>>()?;
     let outputs = stacked
         .iter()
-        .map(|&v| Runs::of(cx, op, v))
+        .map(|&v| Runs::of(cx, v))
         .collect::<Result<Vec<Runs>>>()?;
     let n = inputs.iter().chain(&outputs).map(|r| r.n).max().unwrap_or(0);
     let mut given: Vec<Vec<S>> = vec![];
@@ -110,7 +99,7 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
     let (ty, compare, class) = counter(cx, index);
     let (lower, upper) = (cx.scalar(*lower)?, cx.scalar(*upper)?);
 
-    let carried_parts = if n as u64 <= MAX_UNROLLED {
+    let carried_parts = if n as u64 <= kernel.target.max_unrolled_slices {
         let mut now: Vec<S> = control::take_all_apart(cx, inits, carries)?
             .into_iter()
             .map(|p| p.0)

@@ -9,7 +9,7 @@ use super::cx::LowerCx;
 use super::emit::S;
 use super::memory;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AllocKind, GmemOrigin, Group, Index, MemoryScope, Op, Place, RefUse, Value};
+use crate::kernel_ir::{AllocKind, GmemOrigin, Group, Index, MemoryScope, Op, RefUse, Value};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
@@ -30,10 +30,6 @@ fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<ssa::Value>> {
     let AllocKind::Semaphore { origin } = data.kind else {
         return Err(Error::internal(format!("{} is no semaphore", r.alloc)).at(cx.b.loc()));
     };
-    if r.place != Place::Here {
-        return Err(Error::unsupported("semaphores of another device")
-            .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"));
-    }
     super::view::check_indices(cx, r, Src::Imm(1))?;
     let buffer = cx.buffer_of(r.alloc)?;
     let mut base: S = cx.buffer_pointer(buffer).into();

@@ -15,7 +15,7 @@ use crate::layout::facts::{Fact, Start};
 use crate::layout::movement::{Movement, kept_by_padding, static_start, travel_type};
 use crate::layout::smem_layout::Index;
 use crate::layout::transfer::{self, Direction, Memory, Options};
-use crate::layout::{RegisterLayout, SmemView, Term};
+use crate::layout::{RegisterLayout, SmemView};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
 
@@ -60,6 +60,22 @@ fn bind_renamed(cx: &mut LowerCx, op: Op, sources: &[ArrayRegs], fill: S) -> Res
     };
     cx.bind_array(result, out);
     Ok(true)
+}
+
+/// The operand of an op whose elements go through scratch; none: its result is bound.
+fn moved(cx: &mut LowerCx, op: Op, a: Value) -> Result<Option<ArrayRegs>> {
+    if bind_if_empty(cx, cx.result(op))? {
+        return Ok(None);
+    }
+    let (x, result) = (cx.array(a)?, cx.result(op));
+    if cx.ty(result).is_scalar() {
+        let s = cx.elements(&x)[0];
+        let s = to_scalar(cx, x.dtype, s);
+        cx.bind_scalar(result, s);
+        return Ok(None);
+    }
+    let renamed = bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))?;
+    Ok((!renamed).then_some(x))
 }
 
 // ---------------------------------------------------------------------------------------------- scratch
@@ -121,6 +137,12 @@ impl Trip {
     }
 }
 
+/// A part of what lies in scratch.
+fn part_of(whole: &SmemView, indices: &[Index]) -> Result<SmemView> {
+    let part = whole.index_loosely(indices);
+    part.map_err(|e| Error::internal(e.to_string()))
+}
+
 /// Row-major strides in elements.
 fn strides_of(shape: &[u64]) -> Vec<u64> {
     let mut out = vec![1; shape.len()];
@@ -163,9 +185,6 @@ fn bind_if_empty(cx: &mut LowerCx, result: Value) -> Result<bool> {
 
 // ---------------------------------------------------------------------------------------------- constants
 
-/// Dense constants of more elements are not worth their registers.
-const MAX_DENSE: usize = 1024;
-
 pub fn lower_constant(cx: &mut LowerCx, op: Op, constant: &Constant) -> Result<()> {
     let result = cx.result(op);
     let dtype = cx.ty(result).dtype();
@@ -190,9 +209,6 @@ pub fn lower_constant(cx: &mut LowerCx, op: Op, constant: &Constant) -> Result<(
                 .chunks(width)
                 .map(|c| scalar_constant(dtype, c.iter().rev().fold(0, |x, &byte| x << 8 | u64::from(byte))))
                 .collect();
-            if elements.len() > MAX_DENSE {
-                return Err(cx.unsupported(op, format!("an array constant of {} elements", elements.len())));
-            }
             let everywhere = RegisterLayout::replicated(cx.ty(result).shape(), cx.layout_group());
             let a = cx.from_elements(dtype, everywhere, &elements);
             match cx.ty(result).is_scalar() {
@@ -207,29 +223,11 @@ pub fn lower_constant(cx: &mut LowerCx, op: Op, constant: &Constant) -> Result<(
     }
 }
 
-/// The thread's part of the flattened index along an axis.
-pub fn thread_index(cx: &mut LowerCx, terms: &[Term]) -> S {
-    let mut sum = Src::u32(0);
-    for t in terms.iter().filter(|t| t.bits != 0) {
-        let (source, whole) = match t.source {
-            crate::layout::Source::Lane => (cx.b.lane(), 5),
-            crate::layout::Source::Warp => (cx.b.warp_in_warpgroup(), 2),
-        };
-        let mut x = cx.b.shr(ShiftType::U32, source, Src::u32(u32::from(t.lo_bit)));
-        if t.lo_bit + t.bits < whole {
-            x = cx.b.and32(x, (1 << t.bits) - 1);
-        }
-        let x = cx.b.mul(IntType::U32, x, Src::u32(t.stride as u32));
-        sum = cx.b.add(IntType::U32, sum, x);
-    }
-    sum
-}
-
 /// The index along `dim` of what a thread holds in each slot.
 pub fn dim_indices(cx: &mut LowerCx, layout: &RegisterLayout, dim: usize) -> Vec<S> {
     let axis = layout.axis_of(dim).clone();
     let below: u64 = layout.shape()[dim + 1..axis.first + axis.rank].iter().product();
-    let thread = thread_index(cx, &RegisterLayout::axis_terms(&axis));
+    let thread = memory::thread_terms(cx, &RegisterLayout::axis_terms(&axis));
     (0..layout.slots())
         .map(|slot| {
             let offset = RegisterLayout::axis_offset(&axis, slot);
@@ -278,16 +276,7 @@ pub fn lower_broadcast(cx: &mut LowerCx, op: Op, a: Value, dims: &[u32]) -> Resu
         }
         return Ok(());
     }
-    let x = cx.array(a)?;
-    if cx.ty(result).is_scalar() {
-        let s = cx.elements(&x)[0];
-        let s = to_scalar(cx, x.dtype, s);
-        cx.bind_scalar(result, s);
-        return Ok(());
-    }
-    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
-        return Ok(());
-    }
+    let Some(x) = moved(cx, op, a)? else { return Ok(()) };
     let own = x.layout.shape().to_vec();
     let own_strides = strides_of(&own);
     let mut strides = vec![0; cx.ty(result).shape().len()];
@@ -305,43 +294,20 @@ pub fn lower_reshape(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     if let Lowered::Scalar(_) = cx.get(a)? {
         return lower_broadcast(cx, op, a, &[]);
     }
-    let x = cx.array(a)?;
-    if cx.ty(result).is_scalar() {
-        let s = cx.elements(&x)[0];
-        let s = to_scalar(cx, x.dtype, s);
-        cx.bind_scalar(result, s);
-        return Ok(());
-    }
-    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
-        return Ok(());
-    }
+    let Some(x) = moved(cx, op, a)? else { return Ok(()) };
     let strides = strides_of(cx.ty(result).shape());
     bind_reloaded(cx, op, &x, &strides, 0)
 }
 
 pub fn lower_transpose(cx: &mut LowerCx, op: Op, a: Value, permutation: &[u32]) -> Result<()> {
-    let result = cx.result(op);
-    if bind_if_empty(cx, result)? {
-        return Ok(());
-    }
-    let x = cx.array(a)?;
-    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
-        return Ok(());
-    }
+    let Some(x) = moved(cx, op, a)? else { return Ok(()) };
     let own = strides_of(x.layout.shape());
     let strides: Vec<u64> = permutation.iter().map(|&p| own[p as usize]).collect();
     bind_reloaded(cx, op, &x, &strides, 0)
 }
 
 pub fn lower_slice(cx: &mut LowerCx, op: Op, a: Value, starts: &[u64], strides: &[u64]) -> Result<()> {
-    let result = cx.result(op);
-    if bind_if_empty(cx, result)? {
-        return Ok(());
-    }
-    let x = cx.array(a)?;
-    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
-        return Ok(());
-    }
+    let Some(x) = moved(cx, op, a)? else { return Ok(()) };
     let own = strides_of(x.layout.shape());
     let offset = own.iter().zip(starts).map(|(s, start)| s * start).sum();
     let steps: Vec<u64> = own.iter().zip(strides).map(|(s, stride)| s * stride).collect();
@@ -379,14 +345,8 @@ fn clamped_starts(cx: &mut LowerCx, starts: &[Value], extents: &[u64], sizes: &[
 }
 
 pub fn lower_dynamic_slice(cx: &mut LowerCx, op: Op, a: Value, starts: &[Value]) -> Result<()> {
+    let Some(x) = moved(cx, op, a)? else { return Ok(()) };
     let result = cx.result(op);
-    if bind_if_empty(cx, result)? {
-        return Ok(());
-    }
-    let x = cx.array(a)?;
-    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
-        return Ok(());
-    }
     let sizes = cx.ty(result).shape().to_vec();
     let extents = x.layout.shape().to_vec();
     let indices = clamped_starts(cx, starts, &extents, &sizes)?;
@@ -394,9 +354,7 @@ pub fn lower_dynamic_slice(cx: &mut LowerCx, op: Op, a: Value, starts: &[Value])
     let trip = Trip::start(cx, x.dtype);
     let whole = SmemView::row_major(&extents, trip.bits());
     trip.store(cx, &x, &whole)?;
-    let view = whole
-        .index_loosely(&indices)
-        .map_err(|e| Error::internal(e.to_string()))?;
+    let view = part_of(&whole, &indices)?;
     let out = trip.load(cx, &layout, &view)?;
     cx.bind_array(result, out);
     Ok(())
@@ -420,9 +378,7 @@ pub fn lower_dynamic_update_slice(cx: &mut LowerCx, op: Op, a: Value, update: Va
     trip.store(cx, &x, &whole)?;
     if !sizes.contains(&0) {
         cx.sync_group();
-        let part = whole
-            .index_loosely(&indices)
-            .map_err(|e| Error::internal(e.to_string()))?;
+        let part = part_of(&whole, &indices)?;
         trip.store(cx, &u, &part)?;
     }
     let out = trip.load(cx, &layout, &whole)?;
@@ -460,9 +416,7 @@ pub fn lower_concat(cx: &mut LowerCx, op: Op, parts: &[Value], dim: usize) -> Re
             .enumerate()
             .map(|(d, &n)| Index::Slice(Start::Static(if d == dim { start } else { 0 }), n))
             .collect();
-        let view = whole
-            .index_loosely(&indices)
-            .map_err(|e| Error::internal(e.to_string()))?;
+        let view = part_of(&whole, &indices)?;
         trip.store(cx, a, &view)?;
     }
     let out = trip.load(cx, &layout, &whole)?;
@@ -532,14 +486,8 @@ fn crop(cx: &mut LowerCx, x: &ArrayRegs, start: &[u64], size: &[u64]) -> Result<
 
 /// Where slots alone can't reverse, the elements are stored at their own places and loaded one by one from the mirrored ones.
 pub fn lower_reverse(cx: &mut LowerCx, op: Op, a: Value, dims: &[u32]) -> Result<()> {
+    let Some(x) = moved(cx, op, a)? else { return Ok(()) };
     let result = cx.result(op);
-    if bind_if_empty(cx, result)? {
-        return Ok(());
-    }
-    let x = cx.array(a)?;
-    if bind_renamed(cx, op, std::slice::from_ref(&x), Src::Imm(0))? {
-        return Ok(());
-    }
     let layout = cx.layout_of(result)?;
     let shape = layout.shape().to_vec();
     let reversed = |d: usize| dims.contains(&(d as u32));

@@ -9,9 +9,9 @@ use super::{barrier, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
-use crate::layout::smem_layout::SmemView;
-use crate::layout::tma::{self, Affine, BulkPlan, CopyError, CopyPlan, OutOfBounds, Piece, TensorPlan};
+use crate::layout::tma::{Affine, BulkPlan, CopyPlan, OutOfBounds, Piece, TensorPlan};
 use crate::plan::FeedingPart;
+use crate::plan::accesses::out_of_bounds;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use crate::ptx::legal::MAX_PENDING_BULK_GROUPS;
@@ -34,12 +34,13 @@ fn element_of(dtype: DType) -> TensorMapElement {
     }
 }
 
-fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<TensorMapSpec> {
-    let dtype = gmem
-        .dtype()
-        .ok_or_else(|| Error::internal("a copy of something that is no data"))?;
-    Ok(TensorMapSpec {
-        buffer: cx.buffer_of(gmem.alloc)?,
+/// The tensor map of a copy, and the coordinates of its first box.
+fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<(V, Vec<S>)> {
+    let dtype = gmem.dtype();
+    let dtype = dtype.ok_or_else(|| Error::internal("a copy of something that is no data"))?;
+    let buffer = cx.buffer_of(gmem.alloc)?;
+    let map = cx.tensor_map(TensorMapSpec {
+        buffer,
         byte_offset: plan.base,
         element: element_of(dtype),
         dims: plan.dims.clone(),
@@ -51,38 +52,9 @@ fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<TensorMapS
             32 => TensorMapSwizzle::B32,
             _ => TensorMapSwizzle::None,
         },
-    })
-}
-
-fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
-    let remedy = match &e {
-        CopyError::Start { needed, .. } => {
-            format!("start the slice at a multiple of {needed} and say so with pl.multiple_of, or use a smaller tile")
-        }
-        CopyError::Extent { tile, .. } => format!("pad the array to a multiple of {tile}"),
-        CopyError::NotDense => "copy whole tiles, into a buffer (or slot) of its own".into(),
-        CopyError::MinorSize { .. } => "copy rows of a multiple of 16 bytes".into(),
-        CopyError::SwizzleWidth { .. } => "tile the buffer's minor dimension by exactly the swizzle's width".into(),
-        CopyError::SmemAlignment { needed, .. } => format!(
-            "copy to whole slots (a leading dimension of the buffer), or start at a multiple of {needed} bytes and say so \
-             with pl.multiple_of"
-        ),
-        CopyError::Stride { .. } | CopyError::Alignment { .. } => {
-            "pad the array's minor dimension to a multiple of 16 bytes, or load it with ref[...] instead of a copy"
-                .into()
-        }
-        CopyError::MinorStride => "transpose the array outside of the kernel, or load it with ref[...]".into(),
-        CopyError::Dimensions { .. } => "copy in a loop over the outer dimensions".into(),
-        CopyError::Parts { .. } => {
-            "let the outer dimension be a multiple of the number of blocks that share the copy".into()
-        }
-        CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
-        CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
-    };
-    Error::invalid(op)
-        .expected("a slice that the copy engine can move")
-        .got(format!("shape {:?}: {e}", gmem.shape.as_slice()))
-        .remedy(remedy)
+    });
+    let coords = plan.coords.iter().map(|c| affine32(cx, c)).collect::<Result<_>>()?;
+    Ok((map, coords))
 }
 
 /// A coordinate or offset, in 32 bits.
@@ -136,57 +108,12 @@ fn check_copied(cx: &mut LowerCx, gmem: &RefUse, smem: &RefUse, oob: OutOfBounds
     }
 }
 
-struct Prepared {
-    plan: CopyPlan,
-    /// The first byte of the SMEM view.
-    smem: S,
-    /// Bytes of the whole copy, all parts.
-    bytes: u32,
-}
-
-/// None: there is nothing to copy, which no bulk copy and no tensor map can say; what waits for the copy is told all the same.
-fn prepare(
-    cx: &mut LowerCx,
-    what: &str,
-    gmem: &RefUse,
-    smem: &RefUse,
-    oob: OutOfBounds,
-    parts: u64,
-    bulk: bool,
-) -> Result<Option<Prepared>> {
-    if smem.shape.contains(&0) {
-        return Ok(None);
-    }
-    let place = view::smem_view(cx, smem, false)?;
-    let dims = view::gmem_dims(cx, gmem)?;
-    let bits = smem.dtype().map_or(8, DType::bits);
-    let plan = tma::plan(&dims, &place.view, bits, oob, parts, bulk).map_err(|e| copy_error(what, gmem, e))?;
-    check_alignment(&place.view, &plan)?;
-    let smem_start = view::smem_start(cx, &place)?;
-    let elements: u64 = smem.shape.iter().product();
-    Ok(Some(Prepared {
-        plan,
-        smem: smem_start,
-        bytes: (elements * u64::from(bits) / 8) as u32,
-    }))
-}
-
-/// Shared addresses of boxes are multiples of 128 bytes (16 for plain copies).
-fn check_alignment(smem: &SmemView, plan: &CopyPlan) -> Result<()> {
-    let needed = match plan {
-        CopyPlan::Tensor(_) => 128 * 8,
-        CopyPlan::Bulk(_) => 16 * 8,
-    };
-    if smem.base_alignment() < needed {
-        return Err(Error::invalid("copy to or from shared memory")
-            .expected(format!("a view that starts at a multiple of {} bytes", needed / 8))
-            .got(format!(
-                "a start that is only known to be a multiple of {} bits",
-                smem.base_alignment()
-            ))
-            .remedy("copy whole slots, or give the buffer a leading dimension"));
-    }
-    Ok(())
+/// Where the shared side of a copy begins, and its plan; none: there is nothing to copy.
+fn start<'a>(cx: &mut LowerCx<'a>, op: Op, smem: &RefUse) -> Result<Option<(S, &'a CopyPlan)>> {
+    Ok(match cx.copy(op)? {
+        Some(copy) => Some((view::smem_start(cx, smem, &copy.smem)?, &copy.plan)),
+        None => None,
+    })
 }
 
 /// `f` in the one thread that issues copies; all threads of the group, or of the part of it that feeds, are here.
@@ -217,7 +144,7 @@ fn piece_coords(cx: &mut LowerCx, coords: &[S], piece: &Piece) -> Srcs<V> {
 
 /// The CTAs that share a copy: how many, the own part's number, the mask of all of them.
 struct Sharing {
-    parts: u64,
+    parts: usize,
     part: S,
     mask: S,
 }
@@ -228,32 +155,26 @@ fn sharing(cx: &mut LowerCx, axes: &[Axis]) -> Result<Option<Sharing>> {
     if parts == 1 {
         return Ok(None);
     }
-    let mut stride = 1u32;
-    let mut strides = vec![];
-    for axis in kernel.cluster.iter().rev() {
-        strides.push((*axis, stride));
-        stride *= kernel.axes[*axis].size as u32;
-    }
     let mut part: S = Src::u32(0);
     let mut own_offset: S = Src::u32(0);
     let mut mask = 1u32;
     for axis in axes {
         let size = kernel.axes[*axis].size as u32;
-        let Some((_, stride)) = strides.iter().find(|(a, _)| a == axis) else {
-            return Err(Error::invalid("collective_axes")
-                .expected("axes of the cluster")
-                .at(cx.b.loc()));
-        };
+        let stride = cx.cluster_stride(*axis)?;
         let at = super::ids::axis_index(cx, *axis)?;
         part = cx.b.mad(IntType::U32, part, Src::u32(size), at);
-        own_offset = cx.b.mad(IntType::U32, at, Src::u32(*stride), own_offset);
+        own_offset = cx.b.mad(IntType::U32, at, Src::u32(stride), own_offset);
         mask = (0..size).fold(0, |m, i| m | mask << (i * stride));
     }
     // The mask of coordinate 0 on the collective axes, moved to the own coordinates on the others.
     let rank = cx.cluster_rank();
     let others = cx.b.sub(IntType::U32, rank, own_offset);
     let mask = cx.b.shl(BitType::B32, Src::u32(mask), others);
-    Ok(Some(Sharing { parts, part, mask }))
+    Ok(Some(Sharing {
+        parts: parts as usize,
+        part,
+        mask,
+    }))
 }
 
 pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
@@ -262,30 +183,19 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         dst,
         barrier,
         collective_axes,
-        leader_tracked,
+        leader_tracked: None,
         oob,
         predicate,
     } = &cx.kernel.ops[op].kind
     else {
-        return Err(Error::internal("not a copy"));
+        return Err(cx.unexpected(op));
     };
-    if leader_tracked.is_some() {
-        return Err(cx.unsupported(op, "leader-tracked copies"));
-    }
-    let Some(bar) = barrier else {
-        return Err(cx.unsupported(op, "copies without a barrier (sm_80 groups)"));
-    };
-    if src.place != Place::Here {
-        return Err(cx.unsupported(op, "copies from another device"));
-    }
-    let oob = match oob {
-        OobMode::Zeros => OutOfBounds::Zeros,
-        OobMode::PromiseInBounds | OobMode::Undefined => OutOfBounds::Ignored,
-    };
+    let bar = barrier.as_ref().ok_or_else(|| cx.unexpected(op))?;
+    let oob = out_of_bounds(*oob);
     let sharing = sharing(cx, collective_axes)?;
-    let parts = sharing.as_ref().map_or(1, |s| s.parts);
-    let prepared = prepare(cx, "copy_gmem_to_smem", src, dst, oob, parts, true)?;
-    let bytes = prepared.as_ref().map_or(0, |prepared| prepared.bytes);
+    // Nothing to copy: what waits for it is told all the same.
+    let planned = start(cx, op, dst)?;
+    let bytes = cx.copy(op)?.map_or(0, |copy| copy.bytes);
     let bar_addr = barrier::address(cx, bar)?;
     let multiplicity = cx.plan.multiplicity[bar.alloc];
     let predicate = match predicate {
@@ -293,8 +203,8 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         None => None,
     };
     check_copied(cx, src, dst, oob, predicate)?;
-    let copies: Vec<Inst<V>> = match &prepared {
-        Some(prepared) => load_instructions(cx, src, prepared, bar_addr, sharing.as_ref())?,
+    let copies: Vec<Inst<V>> = match planned {
+        Some((smem, plan)) => load_instructions(cx, src, smem, plan, bar_addr, sharing.as_ref())?,
         None => vec![],
     };
     let skips_arrival = cx.kernel.semantics.false_predicate_suppresses_arrival;
@@ -335,14 +245,15 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
 fn load_instructions(
     cx: &mut LowerCx,
     src: &RefUse,
-    prepared: &Prepared,
+    smem: S,
+    plan: &CopyPlan,
     bar: Addr<V>,
     sharing: Option<&Sharing>,
 ) -> Result<Vec<Inst<V>>> {
-    match &prepared.plan {
+    match plan {
         CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
             let from = gmem_address(cx, src, gmem)?;
-            let dst = cx.b.addr(prepared.smem, 0);
+            let dst = cx.b.addr(smem, 0);
             Ok(vec![Inst::BulkLoad {
                 dst,
                 src: from,
@@ -351,37 +262,28 @@ fn load_instructions(
             }])
         }
         CopyPlan::Tensor(plan) => {
-            let spec = map_spec(cx, src, plan)?;
-            let map = cx.tensor_map(spec);
-            let mut coords: Vec<S> = vec![];
-            for c in &plan.coords {
-                coords.push(affine32(cx, c)?);
-            }
+            let (map, coords) = tensor(cx, src, plan)?;
             let Some(sharing) = sharing else {
                 return Ok(plan
                     .pieces
                     .iter()
                     .map(|piece| {
                         let coords = piece_coords(cx, &coords, piece);
-                        let dst = cx.b.addr(prepared.smem, piece.smem as i32);
+                        let dst = cx.b.addr(smem, piece.smem as i32);
                         Inst::TensorLoad { dst, map, coords, bar }
                     })
                     .collect());
             };
             // Part p has the pieces p·n/parts …; they differ from part 0's by a constant step along one dimension.
-            let per_part = plan.pieces.len() / sharing.parts as usize;
+            let per_part = plan.pieces.len() / sharing.parts;
             let (first, second) = (&plan.pieces[0], &plan.pieces[per_part]);
             let mut shifted = vec![];
             for (i, c) in coords.iter().enumerate() {
                 let step = second.coords[i].wrapping_sub(first.coords[i]);
                 shifted.push(cx.b.mad(IntType::S32, sharing.part, Src::u32(step), *c));
             }
-            let smem = cx.b.mad(
-                IntType::U32,
-                sharing.part,
-                Src::u32(second.smem - first.smem),
-                prepared.smem,
-            );
+            let smem =
+                cx.b.mad(IntType::U32, sharing.part, Src::u32(second.smem - first.smem), smem);
             let mask = cx.b.cvt_int(CvtType::U16, CvtType::U32, sharing.mask);
             let mask = cx.b.r16(mask);
             Ok(plan.pieces[..per_part]
@@ -411,20 +313,9 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
         predicate,
     } = &cx.kernel.ops[op].kind
     else {
-        return Err(Error::internal("not a copy"));
+        return Err(cx.unexpected(op));
     };
-    if dst.place != Place::Here {
-        return Err(cx.unsupported(op, "copies to another device"));
-    }
-    let prepared = prepare(
-        cx,
-        "copy_smem_to_gmem",
-        dst,
-        src,
-        OutOfBounds::Zeros,
-        1,
-        reduction.is_none(),
-    )?;
+    let planned = start(cx, op, src)?;
     let reduction = reduction.map(|r| match r {
         CopyReduction::Add => TensorRed::Add,
         CopyReduction::Min => TensorRed::Min,
@@ -436,7 +327,7 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
         CopyReduction::Xor => TensorRed::Xor,
     });
     let mut copies: Vec<Inst<V>> = vec![];
-    match prepared.as_ref().map(|prepared| (prepared.smem, &prepared.plan)) {
+    match planned {
         None => {}
         Some((smem, CopyPlan::Bulk(BulkPlan { gmem, bytes }))) => {
             let to = gmem_address(cx, dst, gmem)?;
@@ -448,12 +339,7 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
             });
         }
         Some((smem, CopyPlan::Tensor(plan))) => {
-            let spec = map_spec(cx, dst, plan)?;
-            let map = cx.tensor_map(spec);
-            let mut coords: Vec<S> = vec![];
-            for c in &plan.coords {
-                coords.push(affine32(cx, c)?);
-            }
+            let (map, coords) = tensor(cx, dst, plan)?;
             for piece in &plan.pieces {
                 let coords = piece_coords(cx, &coords, piece);
                 let src = cx.b.addr(smem, piece.smem as i32);
@@ -503,33 +389,19 @@ pub fn lower_wait_smem_to_gmem(cx: &mut LowerCx, _op: Op, n: u32, scope: WaitSco
     Ok(())
 }
 
-pub fn lower_wait_gmem_to_smem(cx: &mut LowerCx, op: Op, _n: u32) -> Result<()> {
-    Err(cx.unsupported(op, "copies without a barrier (sm_80 groups)"))
-}
-
 pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
     let OpKind::Prefetch {
         src,
-        collective_axes,
-        leader_tracked,
+        leader_tracked: None,
         predicate,
+        ..
     } = &cx.kernel.ops[op].kind
     else {
-        return Err(Error::internal("not a prefetch"));
+        return Err(cx.unexpected(op));
     };
-    if leader_tracked.is_some() || !collective_axes.is_empty() {
-        return Err(cx.unsupported(op, "prefetches shared by blocks"));
-    }
-    if src.shape.contains(&0) {
-        return Ok(());
-    }
-    let bits = src.dtype().map_or(8, DType::bits);
-    let dims = view::gmem_dims(cx, src)?;
-    let smem = SmemView::row_major(&src.shape, bits);
-    let plan = tma::plan(&dims, &smem, bits, OutOfBounds::Ignored, 1, true)
-        .map_err(|e| copy_error("async_prefetch", src, e))?;
+    let Some(planned) = cx.copy(op)? else { return Ok(()) };
     let mut copies: Vec<Inst<V>> = vec![];
-    match &plan {
+    match &planned.plan {
         CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
             let from = gmem_address(cx, src, gmem)?;
             copies.push(Inst::BulkPrefetch {
@@ -538,12 +410,7 @@ pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
             });
         }
         CopyPlan::Tensor(plan) => {
-            let spec = map_spec(cx, src, plan)?;
-            let map = cx.tensor_map(spec);
-            let mut coords: Vec<S> = vec![];
-            for c in &plan.coords {
-                coords.push(affine32(cx, c)?);
-            }
+            let (map, coords) = tensor(cx, src, plan)?;
             for piece in &plan.pieces {
                 let coords = piece_coords(cx, &coords, piece);
                 copies.push(Inst::TensorPrefetch { map, coords });

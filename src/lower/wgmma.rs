@@ -11,7 +11,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 use crate::layout::signature;
-use crate::layout::wgmma::{Major, Operand, OperandError};
+use crate::layout::smem_layout::SmemView;
+use crate::layout::wgmma::{Major, Operand};
 use crate::ptx::inst::Inst;
 use crate::ptx::legal::MAX_PENDING_WGMMA_GROUPS;
 use crate::ptx::modifier::*;
@@ -53,19 +54,9 @@ fn types(a: DType, b: DType) -> Option<WgmmaTypes> {
     })
 }
 
-fn operand_error(which: &str, r: &RefUse, e: OperandError) -> Error {
-    let dtype = r.dtype().map_or(String::new(), |d| d.to_string());
-    let bytes = 128;
-    let elements = r.dtype().map_or(0, |d| bytes * 8 / d.bits());
-    Error::invalid(format!("wgmma {which}"))
-        .expected(format!("an SMEM tile of 8 rows × the swizzle's width, e.g. tiling [8, {elements}] with a {bytes}-byte swizzle"))
-        .got(format!("{dtype}{:?}: {e}", r.shape.as_slice()))
-        .remedy("give the buffer plgpu.TilingTransform((8, swizzle elements)) and plgpu.SwizzleTransform, and slice whole tiles")
-}
-
 /// The descriptor of a view's start: constants, and the address of the start.
-fn descriptor(cx: &mut LowerCx, place: &view::SmemPlace, operand: &Operand) -> Result<S> {
-    let start = view::smem_start(cx, place)?;
+fn descriptor(cx: &mut LowerCx, r: &RefUse, (view, operand): &(SmemView, Operand)) -> Result<S> {
+    let start = view::smem_start(cx, r, view)?;
     // The address field counts 16-byte units of an 18-bit address.
     let field = cx.b.shr(ShiftType::U32, start, Src::u32(4));
     let field = cx.b.and(LogicType::B32, field, Src::u32(0x3fff));
@@ -85,12 +76,12 @@ fn advance(cx: &mut LowerCx, descriptor: S, bytes: u32) -> V {
     cx.b.r64(at)
 }
 
-enum Left {
-    Smem { operand: Operand, descriptor: S },
+enum Left<'a> {
+    Smem { operand: &'a Operand, descriptor: S },
     Registers(ArrayRegs),
 }
 
-impl Left {
+impl Left<'_> {
     /// The different constants among the registers, each in one of its own.
     fn constants(&self, cx: &mut LowerCx) -> Vec<(u64, V)> {
         let mut out: Vec<(u64, V)> = vec![];
@@ -150,21 +141,20 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
         DType::F32 => AccType::F32,
         _ => return Err(illegal()),
     };
-    let k_step = legality::wgmma_k(b_dtype);
+    let k_step = legality::tensor_core::wgmma_k(b_dtype);
     view::check_indices(cx, b, Src::Imm(1))?;
-    let place = view::smem_view(cx, b, false)?;
-    // B is K × N: dimension 1 is N.
-    let integer = acc_kind == AccType::S32;
-    let (inst_n, right) =
-        Operand::widest(&place.view, 1, 0, integer).map_err(|e| operand_error("right operand", b, e))?;
-    let right_start = descriptor(cx, &place, &right)?;
+    let planned = cx.operands(op)?;
+    let (inst_n, right) = (planned.n, &planned.right.1);
+    let right_start = descriptor(cx, b, &planned.right)?;
     let mut left = match a {
         MmaOperand::Smem(r) => {
             view::check_indices(cx, r, Src::Imm(1))?;
-            let place = view::smem_view(cx, r, false)?;
-            let operand = Operand::of(&place.view, 0, 1, 64).map_err(|e| operand_error("left operand", r, e))?;
-            let descriptor = descriptor(cx, &place, &operand)?;
-            Left::Smem { operand, descriptor }
+            let left = planned.left.as_ref().ok_or_else(|| cx.unexpected(op))?;
+            let descriptor = descriptor(cx, r, left)?;
+            Left::Smem {
+                operand: &left.1,
+                descriptor,
+            }
         }
         MmaOperand::Registers(v) => {
             let layout = signature::wgmma_left(cx.kernel, *v)?;
@@ -287,7 +277,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
                                 }
                             }
                             WgmmaTypes::TF32 => {
-                                return Err(cx.unsupported(op, "tf32 left operands in registers"));
+                                return Err(cx.unexpected(op));
                             }
                         }
                     }
@@ -364,8 +354,4 @@ pub fn lower_acc_read(cx: &mut LowerCx, op: Op, acc: &AccUse) -> Result<()> {
         cx.bind(*r, super::value::Lowered::Acc(acc));
     }
     Ok(())
-}
-
-pub fn lower_mma(cx: &mut LowerCx, op: Op, _acc: Value, _a: Value, _b: Value) -> Result<()> {
-    Err(cx.unsupported(op, "mma.sync"))
 }

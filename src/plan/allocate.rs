@@ -23,6 +23,8 @@ pub struct Allocation {
     pub smem: SecondaryMap<Alloc, Option<u32>>,
     /// Physical arrivals that one logical arrival on a barrier allocation makes.
     pub multiplicity: SecondaryMap<Alloc, u32>,
+    /// Physical arrivals that end a phase of it.
+    pub arrivals: SecondaryMap<Alloc, u32>,
     /// Compiler scratch: warpgroup `w` has `[start + w·bytes, start + (w + 1)·bytes)`, each of its warps a quarter.
     pub scratch: ScratchArea,
     /// All of it.
@@ -44,15 +46,9 @@ pub struct ScratchArea {
     pub bytes: u32,
 }
 
-/// What the device has.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Dynamic shared memory of a block, in bytes.
-    pub smem_bytes: u32,
-}
-
 /// `scratch_bytes`: what lowering needs for each warpgroup.
-pub fn run(kernel: &Kernel, scratch_bytes: u32, limits: Limits) -> Result<Allocation> {
+pub fn run(kernel: &Kernel, scratch_bytes: u32) -> Result<Allocation> {
+    let available = u64::from(kernel.target.max_smem_bytes);
     let scratch_bytes = scratch_bytes.next_multiple_of(512);
     let barriers: u64 = kernel
         .allocs
@@ -64,13 +60,13 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, limits: Limits) -> Result<Alloca
     let taint = thread_dependent(kernel);
     let mut separate = Placer::new(kernel, &taint, false);
     separate.region(kernel.body, 0, false)?;
-    let placer = if separate.end + fixed <= u64::from(limits.smem_bytes) {
+    let placer = if separate.end + fixed <= available {
         separate
     } else {
         let mut reused = Placer::new(kernel, &taint, true);
         reused.region(kernel.body, 0, false)?;
-        if reused.end + fixed > u64::from(limits.smem_bytes) {
-            return Err(too_much(kernel, &reused, fixed, limits));
+        if reused.end + fixed > available {
+            return Err(too_much(kernel, &reused, fixed));
         }
         reused
     };
@@ -95,7 +91,37 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, limits: Limits) -> Result<Alloca
     }
     out.smem_bytes = next;
     choose_multiplicities(kernel, &mut out);
+    for (alloc, data) in kernel.allocs.iter().filter(|(_, data)| data.is_barrier()) {
+        let arrivals = logical_arrivals(kernel, alloc).saturating_mul(out.multiplicity[alloc].into());
+        out.arrivals[alloc] = u32::try_from(arrivals)
+            .ok()
+            .filter(|n| (1..=kernel.target.max_arrivals).contains(n))
+            .ok_or_else(|| {
+                Error::invalid("barrier")
+                    .at(data.loc)
+                    .expected(format!(
+                        "1 to {} arrivals (PTX ISA, mbarrier)",
+                        kernel.target.max_arrivals
+                    ))
+                    .got(format!("{arrivals} arrivals"))
+                    .remedy("let fewer blocks or warpgroups arrive for each phase")
+            })?;
+    }
     Ok(out)
+}
+
+/// Logical arrivals that end a phase: a cluster barrier gets those of every block that differs in at most one of its axes.
+fn logical_arrivals(kernel: &Kernel, alloc: Alloc) -> u64 {
+    let AllocKind::Barrier {
+        num_arrivals, cluster, ..
+    } = &kernel.allocs[alloc].kind
+    else {
+        return 0;
+    };
+    // A group of axes counts as one axis of their product.
+    let peers = cluster.iter().flat_map(|c| &c.collective_axes);
+    let peers = peers.map(|axes| axes.iter().map(|a| kernel.axes[*a].size).product::<u64>() - 1);
+    num_arrivals.saturating_mul(1 + peers.sum::<u64>())
 }
 
 /// One lane arrives for its warp (after `bar.warp.sync`) where a warpgroup arrives, unless every lane is to; a barrier that only
@@ -272,7 +298,7 @@ impl<'a> Placer<'a> {
 }
 
 /// The sum, and what it is made of, the largest first.
-fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, limits: Limits) -> Error {
+fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64) -> Error {
     let mut rows: Vec<(u64, String, Loc)> = vec![];
     for (_, data) in kernel.allocs.iter() {
         let count: u64 = data.shape.iter().product();
@@ -303,7 +329,7 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, limits: Limits) ->
     );
     Error::invalid("shared memory")
         .at(rows.first().map_or(Loc::CALL_SITE, |row| row.2))
-        .expected(format!("at most {} bytes for a block", limits.smem_bytes))
+        .expected(format!("at most {} bytes for a block", kernel.target.max_smem_bytes))
         .got(format!("{} bytes:{table}", placer.end + fixed))
         .remedy("use smaller tiles, fewer pipeline stages (max_concurrent_steps), or a RefUnion for buffers that are not alive together")
 }

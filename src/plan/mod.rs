@@ -3,11 +3,13 @@
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
 //! * [`scratch`]: what passes through shared memory that no user allocated;
+//! * [`accesses`]: how ops load, store, copy and multiply what is in memory, by their [`views`] of it;
 //! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`], which [`bytes`] it touches, and from
 //!   which lanes ([`footprint`]);
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
 //! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
+pub mod accesses;
 pub mod allocate;
 pub mod bytes;
 pub mod feeding_loops;
@@ -16,7 +18,9 @@ pub mod insert_barriers;
 pub mod pending;
 pub mod scratch;
 pub mod verify_order;
+pub mod views;
 
+pub use accesses::Accesses;
 pub use allocate::Allocation;
 pub use feeding_loops::{FeedingLoops, FeedingPart};
 pub use scratch::Exchanges;

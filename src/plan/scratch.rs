@@ -16,9 +16,6 @@ use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 
-/// Bytes for each warpgroup that relayouts and reductions may ask for, the best first: with less they take more passes.
-pub const BUDGETS: [u64; 3] = [32 * 1024, 16 * 1024, 8 * 1024];
-
 /// What one thread tells the others fits in.
 const TOLD: u64 = 8;
 
@@ -53,11 +50,11 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, budget: u64) -> Result<Exch
 
 /// Plans exchanges and places everything in shared memory. What does not fit is planned again in smaller passes, before the
 /// kernel is refused.
-pub fn allocate(kernel: &Kernel, assignment: &Assignment, limits: allocate::Limits) -> Result<(Exchanges, Allocation)> {
-    let mut budgets = BUDGETS.into_iter().peekable();
+pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, Allocation)> {
+    let mut budgets = kernel.target.scratch_budgets.into_iter().peekable();
     loop {
         let exchanges = run(kernel, assignment, budgets.next().unwrap_or(0))?;
-        match (allocate::run(kernel, exchanges.bytes, limits), budgets.peek()) {
+        match (allocate::run(kernel, exchanges.bytes), budgets.peek()) {
             (Err(_), Some(&less)) if u64::from(exchanges.bytes) > less => {}
             (done, _) => {
                 let meets = exchanges.meets.clone();
@@ -101,11 +98,6 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn layout(&self, v: Value) -> Result<&RegisterLayout> {
-        let layout = self.assignment.values[v].as_ref();
-        layout.ok_or_else(|| Error::internal(format!("{v}: {} has no layout", self.kernel.ty(v))))
-    }
-
     /// The bytes that an op passes through scratch.
     fn op(&mut self, op: Op, budget: u64) -> Result<u64> {
         let kernel = self.kernel;
@@ -114,7 +106,7 @@ impl Planner<'_> {
         let is_empty = |v: Value| kernel.ty(v).shape().contains(&0);
         Ok(match data.kind.class() {
             Class::Pure(Pure::Relayout { a }) if !is_empty(a) => {
-                let (from, to) = (self.layout(a)?, self.layout(data.results[0])?);
+                let (from, to) = (self.assignment.layout(a)?, self.assignment.layout(data.results[0])?);
                 let dtype = kernel.ty(a).dtype();
                 if is_renamed(from, to, dtype) {
                     return Ok(0);
@@ -129,7 +121,7 @@ impl Planner<'_> {
             }
             Class::Pure(Pure::Shape(_)) => self.movement(op)?,
             Class::Pure(Pure::Reduce { a, axes }) if !is_scalar(a) && !is_empty(a) => {
-                let layout = self.layout(a)?;
+                let layout = self.assignment.layout(a)?;
                 let axes: Vec<usize> = axes.iter().map(|d| *d as usize).collect();
                 match layout.reduce_plan(&axes) {
                     Some(plan) if plan.warp_bits != 0 => {
@@ -183,9 +175,12 @@ impl Planner<'_> {
         if operands.is_empty() {
             return Ok(0);
         }
-        let layouts = operands.iter().map(|v| self.layout(*v)).collect::<Result<Vec<_>>>()?;
+        let layouts = operands
+            .iter()
+            .map(|v| self.assignment.layout(*v))
+            .collect::<Result<Vec<_>>>()?;
         let derived = signature::of(kernel, op)?.derived;
-        let movement = movement::of(kernel, op, derived.as_ref(), &layouts, self.layout(result)?);
+        let movement = movement::of(kernel, op, derived.as_ref(), &layouts, self.assignment.layout(result)?);
         let bytes = match movement {
             Movement::Stay | Movement::Rename(_) => 0,
             Movement::Scratch { bytes } => {
@@ -251,7 +246,7 @@ mod tests {
     use crate::kernel_ir::{LayoutSpec, OpKind, ReduceOp, Type};
     use crate::layout::infer;
 
-    const LIMITS: allocate::Limits = allocate::Limits { smem_bytes: 232_448 };
+    const SMEM: u64 = 232_448;
 
     /// Loads an f32 array in one layout, stores it in another; `data` bytes of shared memory are the user's.
     fn converted(data: u64) -> Kernel {
@@ -290,7 +285,7 @@ mod tests {
         let mut kernel = converted(data);
         let assignment = infer::run(&mut kernel)?;
         assert_eq!(assignment.relayouts.len(), 1, "{kernel}");
-        let (exchanges, allocation) = allocate(&kernel, &assignment, LIMITS)?;
+        let (exchanges, allocation) = allocate(&kernel, &assignment)?;
         assert_eq!(allocation.scratch.bytes, exchanges.bytes.next_multiple_of(512));
         let plan = exchanges.relayouts.values().next().expect("one relayout");
         let RelayoutKind::Scratch(plan) = &plan.kind else {
@@ -303,15 +298,9 @@ mod tests {
     #[test]
     fn where_room_is_short_relayouts_take_more_passes_and_then_the_kernel_is_refused() {
         assert_eq!(scratch_beside(1024).unwrap(), 32 * 1024);
-        assert_eq!(
-            scratch_beside(u64::from(LIMITS.smem_bytes) - 20 * 1024).unwrap(),
-            16 * 1024
-        );
-        assert_eq!(
-            scratch_beside(u64::from(LIMITS.smem_bytes) - 10 * 1024).unwrap(),
-            8 * 1024
-        );
-        let error = scratch_beside(u64::from(LIMITS.smem_bytes) - 4 * 1024).unwrap_err();
+        assert_eq!(scratch_beside(SMEM - 20 * 1024).unwrap(), 16 * 1024);
+        assert_eq!(scratch_beside(SMEM - 10 * 1024).unwrap(), 8 * 1024);
+        let error = scratch_beside(SMEM - 4 * 1024).unwrap_err();
         assert!(error.to_string().contains("at most 232448 bytes"), "{error}");
     }
 
@@ -337,7 +326,9 @@ mod tests {
         b.store(b.whole(out), sum);
         let mut kernel = b.finish();
         let assignment = infer::run(&mut kernel).unwrap();
-        run(&kernel, &assignment, BUDGETS[0]).unwrap().bytes
+        run(&kernel, &assignment, kernel.target.scratch_budgets[0])
+            .unwrap()
+            .bytes
     }
 
     #[test]

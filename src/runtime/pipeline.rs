@@ -7,11 +7,12 @@ use crate::descriptor;
 use crate::error::{Error, Loc};
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
 use crate::layout::{self, Assignment, Reason, Subject};
-use crate::lower::{self, Target};
+use crate::lower;
 use crate::plan::{self, Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
 use crate::ptx::{self, Flat};
+use crate::target::Target;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
@@ -183,17 +184,14 @@ pub fn compile(
     kernel.compiler_params.every_lane_arrives = options.racecheck;
     observer.kernel = Some(kernel.name.clone());
     observer.after(|| kernel.to_string());
-    let target = target_of(&kernel, options)?;
+    kernel.target = target_of(&kernel, options)?;
 
     kernel_ir::normalize::run(&mut kernel, &mut observer.around())?;
+    observer.pass("check_ops", || kernel_ir::legality::run(&kernel))?;
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&mut kernel))?;
     observer.after(|| kernel.to_string());
-    let (exchanges, allocation) = observer.pass("allocate", || {
-        let limits = plan::allocate::Limits {
-            smem_bytes: target.max_smem_bytes,
-        };
-        plan::scratch::allocate(&kernel, &assignment, limits)
-    })?;
+    let (exchanges, allocation) = observer.pass("allocate", || plan::scratch::allocate(&kernel, &assignment))?;
+    let accesses = observer.pass("plan_accesses", || plan::accesses::run(&kernel, &assignment))?;
     let barriers = observer.pass("insert_barriers", || {
         let placed = plan::insert_barriers::run(&mut kernel, &assignment, &allocation);
         let mut locs: Vec<Loc> = placed.iter().map(|op| kernel.ops[*op].loc).collect();
@@ -220,14 +218,14 @@ pub fn compile(
     }
 
     let (ssa, launch) = observer.pass("lower", || {
-        lower::run(&kernel, &assignment, &allocation, &exchanges, &target)
+        lower::run(&kernel, &assignment, &allocation, &exchanges, &accesses)
     })?;
     observer.after(|| ssa.to_string());
     let contract = kernel.compiler_params.fp_contract == FpContract::On;
     let choices = ptx::optimize::Options {
         contract,
         functions: Box::new(UnitFunctions),
-        register_budget: Some(target.register_budget(launch.block)),
+        register_budget: Some(kernel.target.register_budget(launch.block)),
     };
     let ssa = ptx::optimize::run(ssa, choices, observer.around())?;
     let (flat, peak) = observer.pass("out_of_ssa", || {
@@ -236,7 +234,7 @@ pub fn compile(
             &ssa,
             Shell {
                 launch: launch.clone(),
-                target: target.name.clone(),
+                target: kernel.target.name.into(),
                 min_ctas_per_sm,
             },
         )
@@ -309,13 +307,10 @@ fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error>
     })
 }
 
-/// A thread's values at one point that no assembler makes a kernel of: 255 are in registers, the others spill. ptxas takes
-/// minutes over a few thousand, and the kernel then waits for its spills.
-const MAX_LIVE_WORDS: u32 = 4096;
-
 /// Refuses a kernel whose values cannot be where they are needed, naming the array that most of them belong to.
 fn check_peak(kernel: &Kernel, peak: ptx::out_of_ssa::Peak) -> Result<(), Error> {
-    if peak.words <= MAX_LIVE_WORDS {
+    let target = &kernel.target;
+    if peak.words <= target.max_live_words {
         return Ok(());
     }
     let mut largest: Option<(u64, &Type)> = None;
@@ -335,7 +330,8 @@ fn check_peak(kernel: &Kernel, peak: ptx::out_of_ssa::Peak) -> Result<(), Error>
     Err(Error::invalid("more values at once than a thread can hold")
         .at(peak.loc)
         .expected(format!(
-            "at most {MAX_LIVE_WORDS} 32-bit words a thread, of which 255 are in registers"
+            "at most {} 32-bit words a thread, of which {} are in registers",
+            target.max_live_words, target.max_thread_registers
         ))
         .got(format!("{} words a thread{array}", peak.words))
         .remedy("work on smaller blocks or in a loop over parts of the array, or give each block more warpgroups"))

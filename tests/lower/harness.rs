@@ -4,8 +4,7 @@ use smalt::emulate::{self, Contents, HostBuffer, Options, Program, Unwatched};
 use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::{Kernel, ParamData, ParamRole, Value};
 use smalt::layout;
-use smalt::lower::{self, Target};
-use smalt::plan::allocate::Limits;
+use smalt::lower;
 use smalt::ptx::launch::LaunchSpec;
 use smalt::ptx::out_of_ssa::{self, Shell};
 use smalt::ptx::{Flat, infer_uniformity};
@@ -61,18 +60,15 @@ fn is_output(p: &ParamData) -> bool {
 impl KernelRun {
     /// Goes through all passes that follow normalisation.
     pub fn of(mut kernel: Kernel) -> KernelRun {
-        let target = Target::sm_90a();
         let assignment = layout::infer::run(&mut kernel).unwrap();
-        let limits = Limits {
-            smem_bytes: target.max_smem_bytes,
-        };
-        let (exchanges, plan) = smalt::plan::scratch::allocate(&kernel, &assignment, limits).unwrap();
+        let (exchanges, plan) = smalt::plan::scratch::allocate(&kernel, &assignment).unwrap();
+        let accesses = smalt::plan::accesses::run(&kernel, &assignment).unwrap();
         smalt::plan::insert_barriers::run(&mut kernel, &assignment, &plan);
-        let (mut ssa, launch) = lower::run(&kernel, &assignment, &plan, &exchanges, &target).unwrap();
+        let (mut ssa, launch) = lower::run(&kernel, &assignment, &plan, &exchanges, &accesses).unwrap();
         infer_uniformity::run(&mut ssa);
         let shell = Shell {
             launch: launch.clone(),
-            target: target.name.clone(),
+            target: kernel.target.name.into(),
             min_ctas_per_sm: None,
         };
         let flat = out_of_ssa::run(&ssa, shell).unwrap();

@@ -1,4 +1,5 @@
 //! Lowered kernels, executed by the emulator and held against plain Rust.
 mod harness;
+mod legality;
 mod loops;
 mod math;

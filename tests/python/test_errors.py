@@ -249,6 +249,98 @@ def unsupported_scratch_of_a_warp(x):
     return kernel(body, like((128,)))(x)
 
 
+# What legality refuses, by types and views.
+
+
+@bad(smalt.Unsupported, "not supported yet: lgamma of f32", "remedy: compute it in another type, or outside of the kernel")
+def unsupported_function(x):
+    def body(x, o):
+        o[...] = lax.lgamma(x[...])  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "nextafter of f16", args=(f16(128),))
+def unsupported_function_of_a_type(x):
+    def body(x, o):
+        o[...] = lax.nextafter(x[...], x[...])  # BAD
+
+    return kernel(body, like((128,), F16))(x)
+
+
+@bad(smalt.Unsupported, "conversion to float8_e8m0fnu", "remedy: compute the exponents plus 127 as uint8")
+def unsupported_conversion(x):
+    def body(x, o):
+        o[...] = x[...].astype(jnp.float8_e8m0fnu).astype(F32)  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "debug_print: printing from a kernel")
+def unsupported_print(x):
+    def body(x, o):
+        pl.debug_print("{}", x[0])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "strided slices", "remedy: take all of them and slice the array")
+def unsupported_strided_slice(x):
+    def body(x, o):
+        o[...] = x[pl.ds(0, 64, stride=2)]  # BAD
+
+    return kernel(body, like((64,)))(x)
+
+
+@bad(smalt.Unsupported, "arrays as indices of a reference", "remedy: load or store row by row", args=(f32(128), i32(8)))
+def unsupported_gather(x, rows):
+    def body(x, rows, o):
+        o[...] = x[rows[...]]  # BAD
+
+    return kernel(body, like((8,)))(x, rows)
+
+
+@bad(smalt.Unsupported, "a scalar of type i4 in memory", "remedy: load or store an array of them", args=(Arg((128,), jnp.int4),))
+def unsupported_narrow_scalar(x):
+    def body(x, o):
+        o[...] = jnp.full((128,), x[3].astype(jnp.int32))  # BAD
+
+    return kernel(body, like((128,), jnp.int32))(x)
+
+
+@bad(smalt.InvalidKernel, "wgmma accumulator", "M a multiple of 64", "got: acc f32[96,64]", "remedy: change the tile's shape", args=())
+def accumulator_of_odd_shape():
+    def body(o):
+        o[...] = pl.run_scoped(lambda acc: acc[...], ACC((96, 64), F32))  # BAD
+
+    return kernel(body, like((96, 64)))()
+
+
+@bad(smalt.Unsupported, "cumsum: an array of 4096 elements a thread", "expected: at most 1024", "remedy: work on smaller", args=(f32(4096, 128),))
+def too_long_a_running_sum(x):
+    def body(x, o):
+        o[...] = lax.cumsum(x[...], axis=0)  # BAD
+
+    return kernel(body, like((4096, 128)))(x)
+
+
+@bad(smalt.Unsupported, "for: an array of 1024 elements a thread", "expected: at most 512", "remedy:", args=(f32(1024, 128),))
+def too_long_a_loop_over_an_array(x):
+    def body(x, o):
+        _, o[...] = lax.scan(lambda c, row: (c, row * 2), 0, x[...])  # BAD
+
+    return kernel(body, like((1024, 128)))(x)
+
+
+@bad(smalt.InvalidKernel, "the grid's size", "got: [1073741824] clusters of [2]", "remedy: give each block more work")
+def too_large_a_grid_of_clusters(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), grid=(1 << 30,), grid_names=("a",), cluster=(2,), cluster_names=("c",))(x)  # BAD
+
+
 # ------------------------------------------------------------------------------------------ resources
 
 

@@ -222,7 +222,7 @@ def test_every_artefact_is_dumped(tmp_path: pathlib.Path, capsys: pytest.Capture
     # The kernel after each pass.
     passes = sorted(name for name in files if name.endswith(".ir"))
     assert passes[0] == "add_one.00-import.ir" and len(passes) >= 28
-    assert passes[1] == "add_one.01-move_transforms.ir" and passes[-1].endswith("-print.ir")
+    assert passes[1] == "add_one.01-check_launch.ir" and passes[-1].endswith("-print.ir")
     assert all(files[name].read_text().strip() for name in passes)
     # PTX, with the user's lines.
     ptx = files["add_one.sm_90a.ptx"].read_text()

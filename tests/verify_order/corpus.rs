@@ -1,10 +1,10 @@
 //! The committed descriptors: nothing is out of order, and each barrier would be missed.
+use smalt::descriptor;
 use smalt::error::Error;
 use smalt::kernel_ir::{self, Kernel, Op};
 use smalt::layout::{self, Assignment};
 use smalt::plan::verify_order;
-use smalt::plan::{Allocation, allocate, insert_barriers, scratch};
-use smalt::{descriptor, lower};
+use smalt::plan::{Allocation, insert_barriers, scratch};
 use std::path::{Path, PathBuf};
 
 /// Barriers of the corpus (0.11.2) whose removal leaves nothing out of order: another one does it as well, or nothing
@@ -38,10 +38,7 @@ fn planned(bytes: &[u8]) -> Result<Planned, Error> {
     let mut kernel = descriptor::import(bytes)?;
     kernel_ir::normalize::run(&mut kernel, &mut |_, _| {})?;
     let assignment = layout::infer::run(&mut kernel)?;
-    let limits = allocate::Limits {
-        smem_bytes: lower::Target::sm_90a().max_smem_bytes,
-    };
-    let (_, allocation) = scratch::allocate(&kernel, &assignment, limits)?;
+    let (_, allocation) = scratch::allocate(&kernel, &assignment)?;
     let barriers = insert_barriers::run(&mut kernel, &assignment, &allocation);
     Ok(Planned {
         kernel,

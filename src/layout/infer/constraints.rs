@@ -75,9 +75,6 @@ impl Constraints {
     }
 }
 
-/// Ops of one recomputation: more are not cheaper than a trip through shared memory.
-const MAX_RECOMPUTED: u32 = 8;
-
 /// Whether an op is cheap to do again where its operands are: counting, comparing, masking.
 fn is_cheap(kind: &OpKind) -> bool {
     match kind.pure() {
@@ -268,7 +265,7 @@ impl Collector<'_> {
             }
             ops += self.ops[v];
         }
-        if ops <= MAX_RECOMPUTED {
+        if ops <= self.kernel.target.max_recomputed {
             self.ops[result] = ops;
             self.out.recomputed.insert(result);
         }

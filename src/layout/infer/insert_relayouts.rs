@@ -17,10 +17,6 @@ use cranelift_entity::{EntitySet, SecondaryMap};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// Scratch that costs are asked for; what is there in the end may be less.
-const SCRATCH: u64 = 32 * 1024;
-/// What recomputing a value counts, among planners' costs.
-const RECOMPUTED: u64 = 8;
 /// More than any plan costs.
 const IMPOSSIBLE: u64 = 1 << 40;
 
@@ -315,7 +311,7 @@ impl Pass<'_> {
     fn price(&mut self, v: Value, to: &RegisterLayout) -> u64 {
         let Some(from) = self.layouts[v].clone() else { return 0 };
         if self.recomputed.contains(v) && from != *to {
-            return RECOMPUTED;
+            return self.kernel.target.recomputing_costs;
         }
         self.price_of(&from, to, self.kernel.ty(v).dtype())
     }
@@ -324,9 +320,11 @@ impl Pass<'_> {
         if from == to || from.shape().contains(&0) || from.rename_to(to).is_some() {
             return 0;
         }
+        // What is there in the end may be less.
+        let scratch = self.kernel.target.scratch_budgets[0];
         *self.prices.entry((from.clone(), to.clone(), dtype)).or_insert_with(|| {
             let plan = |scratch| relayout::plan(from, to, travel_bits(dtype), scratch);
-            let plan = plan(SCRATCH).or_else(|_| plan(u64::MAX / 8));
+            let plan = plan(scratch).or_else(|_| plan(u64::MAX / 8));
             plan.map_or(IMPOSSIBLE, |plan| u64::from(plan.cost))
         })
     }

@@ -1,6 +1,6 @@
 //! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
 use crate::error::{Error, Loc, Result};
-use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step};
+use crate::kernel_ir::{Alloc, AllocKind, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms};
 use crate::layout::assignment::{Choice, Reason, Subject};
 use cranelift_entity::SecondaryMap;
 
@@ -114,27 +114,7 @@ impl Smem {
 
 /// Which dimensions of the allocation the two dimensions of a matrix view are; in memory order.
 fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc) -> Option<Wish> {
-    let mut dims: Vec<usize> = (0..kernel.allocs[r.alloc].shape.len()).collect();
-    for step in &r.steps {
-        match step {
-            Step::Index(indices) => {
-                dims = dims
-                    .iter()
-                    .zip(indices)
-                    .filter(|(_, i)| matches!(i, DimIndex::Slice { .. }))
-                    .map(|(d, _)| *d)
-                    .collect();
-            }
-            Step::Transpose(perm) => dims = perm.iter().map(|p| dims[*p as usize]).collect(),
-            Step::Bitcast { .. } => {}
-            Step::Reshape(_)
-            | Step::Im2Col { .. }
-            | Step::ExpandLeadingBatch(_)
-            | Step::ExtractAlias { .. }
-            | Step::Unswizzle(_)
-            | Step::Untile(_) => return None,
-        }
-    }
+    let (dims, _) = r.kept_dims(kernel.allocs[r.alloc].shape.len())?;
     let [a, b] = dims.as_slice() else { return None };
     Some(Wish {
         minor: *a.max(b),
@@ -151,21 +131,7 @@ pub(super) fn tiled_orientation(kernel: &Kernel, smem: &Smem, r: &RefUse) -> Opt
         return None;
     }
     let rank = kernel.allocs[r.alloc].shape.len();
-    let mut dims: Vec<usize> = (0..rank).collect();
-    for step in &r.steps {
-        match step {
-            Step::Index(indices) => {
-                dims = dims
-                    .iter()
-                    .zip(indices)
-                    .filter(|(_, i)| matches!(i, DimIndex::Slice { .. }))
-                    .map(|(d, _)| *d)
-                    .collect();
-            }
-            Step::Transpose(perm) => dims = perm.iter().map(|p| dims[*p as usize]).collect(),
-            _ => return None,
-        }
-    }
+    let (dims, true) = r.kept_dims(rank)? else { return None };
     match dims.as_slice() {
         [.., a, b] if *a + 2 == rank && *b + 1 == rank => Some(false),
         [.., a, b] if *a + 1 == rank && *b + 2 == rank => Some(true),

@@ -1,8 +1,7 @@
-//! What the machine asks of an op's types, said once: the importer reports it at the user's line, the verifier holds every pass
-//! to it, and lowering relies on it.
-use super::types::Type;
+//! wgmma and accumulators.
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::kernel_ir::Type;
 
 /// `acc[m,n] += a[m,k] @ b[k,n]` by wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
 pub fn wgmma(acc: &Type, a: &Type, b: &Type) -> Result<()> {
@@ -33,6 +32,26 @@ pub fn wgmma(acc: &Type, a: &Type, b: &Type) -> Result<()> {
         return Err(wrong()
             .expected(format!("k a multiple of {step} for {}", b.dtype()))
             .remedy("pad k with zeros"));
+    }
+    Ok(())
+}
+
+/// An accumulator is in the registers of whole instructions.
+pub fn accumulator(acc: &Type) -> Result<()> {
+    if matches!(acc.shape(), &[m, n] if m % 64 == 0 && n % 8 == 0) {
+        return Ok(());
+    }
+    Err(Error::invalid("wgmma accumulator")
+        .expected("M a multiple of 64 and N a multiple of 8")
+        .got(acc.to_string())
+        .remedy("change the tile's shape"))
+}
+
+/// A left operand that is no buffer.
+pub fn left_in_registers(dtype: DType) -> Result<()> {
+    if dtype == DType::F32 {
+        return Err(Error::unsupported("wgmma: tf32 left operands in registers")
+            .remedy("store it to an SMEM buffer first, or convert it to bfloat16"));
     }
     Ok(())
 }

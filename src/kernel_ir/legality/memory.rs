@@ -1,0 +1,111 @@
+//! References, what is loaded and stored through them, and what is signalled.
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::*;
+
+/// A use of a reference: whose memory it is, and how it is seen.
+pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
+    let data = &kernel.allocs[r.alloc];
+    let near = matches!(r.place, Place::Here | Place::Cluster { .. });
+    let elsewhere = |what: &str| {
+        Err(Error::unsupported(format!("{what} of another device"))
+            .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"))
+    };
+    match data.kind {
+        AllocKind::Gmem { .. } if r.place != Place::Here => elsewhere("device memory")?,
+        AllocKind::Semaphore { .. } if r.place != Place::Here => elsewhere("semaphores")?,
+        AllocKind::Smem { .. } | AllocKind::SmemUnion if !near => elsewhere("shared memory")?,
+        AllocKind::Barrier { .. } if !near => elsewhere("barriers")?,
+        AllocKind::Tmem { .. } | AllocKind::TmemUnion => {
+            return Err(Error::unsupported("tensor memory")
+                .remedy("that is for sm_100a; on sm_90a use plgpu.wgmma, plgpu.ACC and SMEM"));
+        }
+        AllocKind::Gmem { .. }
+        | AllocKind::Semaphore { .. }
+        | AllocKind::Smem { .. }
+        | AllocKind::SmemUnion
+        | AllocKind::Barrier { .. }
+        | AllocKind::Register { .. } => {}
+    }
+    let is_copy = matches!(
+        kind,
+        OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. }
+    );
+    let bits = data.elem().dtype().map(DType::bits);
+    for step in &r.steps {
+        match step {
+            Step::Index(dims) => dims.iter().try_for_each(|d| index(is_copy, d))?,
+            Step::Bitcast { dtype, .. } if bits != Some(dtype.bits()) => {
+                return Err(Error::unsupported("a bitcast of a reference between widths")
+                    .remedy("load it, and bitcast the array (jax.lax.bitcast_convert_type)"));
+            }
+            Step::Im2Col { .. } => return Err(Error::unsupported("im2col copies")),
+            Step::Bitcast { .. }
+            | Step::Transpose(_)
+            | Step::Reshape(_)
+            | Step::ExpandLeadingBatch(_)
+            | Step::ExtractAlias { .. }
+            | Step::Unswizzle(_)
+            | Step::Untile(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn index(is_copy: bool, index: &DimIndex) -> Result<()> {
+    match index {
+        DimIndex::At(_) | DimIndex::Slice { stride: 1, .. } => Ok(()),
+        DimIndex::Slice { .. } => {
+            Err(Error::unsupported("strided slices").remedy("take all of them and slice the array, or go in a loop"))
+        }
+        DimIndex::Gather(_) if is_copy => Err(Error::unsupported(
+            "arrays as indices of a copy (TMA gather needs sm_100a)",
+        )
+        .remedy("copy row by row in a loop")),
+        DimIndex::Gather(_) => Err(Error::unsupported("arrays as indices of a reference in memory")
+            .remedy("load or store row by row in a loop")),
+    }
+}
+
+/// One element by itself in memory.
+pub fn element(dtype: DType) -> Result<()> {
+    if dtype.bits() < 8 {
+        return Err(Error::unsupported(format!("a scalar of type {dtype} in memory"))
+            .remedy("load or store an array of them, or keep it as int8"));
+    }
+    Ok(())
+}
+
+/// An array constant.
+pub fn constant(kernel: &Kernel, c: &Constant, result: Value) -> Result<()> {
+    let (n, limit) = (num_elements(kernel.ty(result).shape()), kernel.target.max_constant);
+    if c.splat().is_none() && n > limit as u64 {
+        return Err(Error::unsupported(format!("an array constant of {n} elements"))
+            .expected(format!("at most {limit}, which every thread holds"))
+            .remedy("pass the array as an argument of the kernel, or compute it (jnp.arange)"));
+    }
+    Ok(())
+}
+
+/// An arrival at a barrier.
+pub fn arrival(kernel: &Kernel, barrier: &RefUse) -> Result<()> {
+    let AllocKind::Barrier {
+        orders_tensor_core,
+        cluster,
+        ..
+    } = &kernel.allocs[barrier.alloc].kind
+    else {
+        return Ok(());
+    };
+    let lacks = |what: &str| Err(Error::unsupported(what));
+    if *orders_tensor_core {
+        return lacks("barrier_arrive: barriers that order the tensor core of sm_100a");
+    }
+    match cluster {
+        Some(c) if c.leader_tracked => lacks("leader-tracked cluster barriers"),
+        Some(c) if kernel.cluster_size() > 1 && c.collective_axes.iter().any(|axes| axes.len() != 1) => {
+            lacks("cluster barriers over groups of axes")
+        }
+        Some(_) | None => Ok(()),
+    }
+}

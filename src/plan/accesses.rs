@@ -1,0 +1,342 @@
+//! How ops touch memory: the plan of every load and store, of every copy, of every operand of a wgmma in shared memory, made once on
+//! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
+use super::views;
+use crate::error::{Error, Result};
+use crate::kernel_ir::polling::{self, Polling};
+use crate::kernel_ir::{AccUse, Kernel, MmaOperand, OobMode, Op, OpKind, Place, RefUse, Value};
+use crate::layout::smem_layout::SmemView;
+use crate::layout::tma::{self, CopyError, CopyPlan, OutOfBounds};
+use crate::layout::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
+use crate::layout::wgmma::{Operand, OperandError};
+use crate::layout::{Assignment, RegisterLayout, signature};
+use cranelift_entity::EntitySet;
+use rustc_hash::FxHashMap;
+
+/// The plans of a kernel's accesses.
+#[derive(Clone, Debug, Default)]
+pub struct Accesses {
+    /// Of loads, stores, swaps and atomic updates.
+    pub transfers: FxHashMap<Op, Transfer>,
+    /// Of copies and prefetches; none of nothing, which no bulk copy and no tensor map can say.
+    pub copies: FxHashMap<Op, Option<Copy>>,
+    /// Of wgmmas.
+    pub operands: FxHashMap<Op, Operands>,
+}
+
+/// The view that an op takes of memory, and how an array of registers comes from there and gets there.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    pub view: SmemView,
+    /// Absent: it loads nothing, or one element.
+    pub load: Option<TransferPlan>,
+    /// Absent: it stores nothing, or one element.
+    pub store: Option<TransferPlan>,
+}
+
+/// A bulk or tensor copy.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// Its side in shared memory.
+    pub smem: SmemView,
+    pub plan: CopyPlan,
+    /// Of the whole copy, all parts.
+    pub bytes: u32,
+}
+
+/// What a wgmma reads of shared memory.
+#[derive(Clone, Debug)]
+pub struct Operands {
+    /// Columns of one instruction.
+    pub n: u64,
+    pub right: (SmemView, Operand),
+    /// Absent: in registers.
+    pub left: Option<(SmemView, Operand)>,
+}
+
+/// What a copy does with elements outside of its array.
+pub fn out_of_bounds(oob: OobMode) -> OutOfBounds {
+    match oob {
+        OobMode::Zeros => OutOfBounds::Zeros,
+        OobMode::PromiseInBounds | OobMode::Undefined => OutOfBounds::Ignored,
+    }
+}
+
+/// Plans all accesses.
+pub fn run(kernel: &Kernel, assignment: &Assignment) -> Result<Accesses> {
+    let mut planner = Planner {
+        kernel,
+        assignment,
+        polling: polling::find(kernel),
+        used: kernel.used_values(),
+        out: Accesses::default(),
+    };
+    kernel.try_for_each_op(&mut |op| planner.op(op))?;
+    Ok(planner.out)
+}
+
+struct Planner<'a> {
+    kernel: &'a Kernel,
+    assignment: &'a Assignment,
+    polling: Polling,
+    used: EntitySet<Value>,
+    out: Accesses,
+}
+
+impl Planner<'_> {
+    fn op(&mut self, op: Op) -> Result<()> {
+        let kernel = self.kernel;
+        let data = &kernel.ops[op];
+        match &data.kind {
+            OpKind::Load { src } => self.transfer(op, src, Some(data.results[0]), None),
+            OpKind::Store { dst, value } => self.transfer(op, dst, None, Some(*value)),
+            OpKind::Swap { dst, value } => {
+                // The old elements may never have been written: they are loaded only where somebody uses them.
+                let old = Some(data.results[0]).filter(|v| self.used.contains(*v));
+                self.transfer(op, dst, old, Some(*value))
+            }
+            OpKind::AtomicUpdate { dst, value, .. } => self.transfer(op, dst, None, Some(*value)),
+            OpKind::CopyGmemToSmem {
+                src,
+                dst,
+                collective_axes,
+                oob,
+                ..
+            } => {
+                let parts = collective_axes.iter().map(|a| kernel.axes[*a].size).product();
+                self.copy(op, src, Some(dst), out_of_bounds(*oob), parts, true)
+            }
+            OpKind::CopySmemToGmem {
+                src, dst, reduction, ..
+            } => self.copy(op, dst, Some(src), OutOfBounds::Zeros, 1, reduction.is_none()),
+            OpKind::Prefetch { src, .. } => self.copy(op, src, None, OutOfBounds::Ignored, 1, true),
+            OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
+            OpKind::ArgReduce { a, .. } | OpKind::Cumulative { a, .. } => {
+                self.held(op, self.assignment.layout(*a)?, kernel.target.max_run_slots)
+            }
+            OpKind::For { inits, xs, .. } => {
+                let made = &data.results[inits.len()..];
+                xs.iter().chain(made).try_for_each(|v| {
+                    let (whole, _) = signature::stacked(kernel, *v)?;
+                    self.held(op, &whole, kernel.target.max_stacked_slots)
+                })
+            }
+            OpKind::Constant(_)
+            | OpKind::Unary { .. }
+            | OpKind::Binary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Clamp { .. }
+            | OpKind::IntegerPow { .. }
+            | OpKind::Convert { .. }
+            | OpKind::Bitcast { .. }
+            | OpKind::ReducePrecision { .. }
+            | OpKind::Iota { .. }
+            | OpKind::Broadcast { .. }
+            | OpKind::Reshape { .. }
+            | OpKind::Transpose { .. }
+            | OpKind::Slice { .. }
+            | OpKind::DynamicSlice { .. }
+            | OpKind::DynamicUpdateSlice { .. }
+            | OpKind::Concat { .. }
+            | OpKind::Pad { .. }
+            | OpKind::Reverse { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::OptimizationBarrier { .. }
+            | OpKind::MultipleOf { .. }
+            | OpKind::LayoutCast { .. }
+            | OpKind::Relayout { .. }
+            | OpKind::AxisIndex { .. }
+            | OpKind::CommitGroup
+            | OpKind::WaitSmemToGmem { .. }
+            | OpKind::WaitGmemToSmem { .. }
+            | OpKind::AsyncStoreSmem { .. }
+            | OpKind::CommitSmem
+            | OpKind::BarrierArrive { .. }
+            | OpKind::BarrierWait { .. }
+            | OpKind::BarrierTest { .. }
+            | OpKind::Sync { .. }
+            | OpKind::Fence { .. }
+            | OpKind::SemaphoreSignal { .. }
+            | OpKind::SemaphoreSignalParallel { .. }
+            | OpKind::SemaphoreWait { .. }
+            | OpKind::SemaphoreRead { .. }
+            | OpKind::MultimemStore { .. }
+            | OpKind::MultimemLoadReduce { .. }
+            | OpKind::AccInit { .. }
+            | OpKind::WgmmaWait { .. }
+            | OpKind::AccRead { .. }
+            | OpKind::Mma { .. }
+            | OpKind::While { .. }
+            | OpKind::Switch { .. }
+            | OpKind::Scope { .. }
+            | OpKind::WarpMap { .. }
+            | OpKind::SetMaxRegisters { .. }
+            | OpKind::Delay { .. }
+            | OpKind::GridDependency { .. }
+            | OpKind::DebugPrint { .. }
+            | OpKind::PrintLayout { .. } => Ok(()),
+        }
+    }
+
+    /// What is unrolled over a thread's elements does not have too many of them.
+    fn held(&self, op: Op, layout: &RegisterLayout, limit: u32) -> Result<()> {
+        let slots = layout.slots();
+        if slots <= limit {
+            return Ok(());
+        }
+        let (name, shape) = (self.kernel.ops[op].kind.name(), layout.shape());
+        Err(
+            Error::unsupported(format!("{name}: an array of {slots} elements a thread"))
+                .expected(format!(
+                    "at most {limit} of an array that is taken apart along a dimension"
+                ))
+                .got(format!("shape {shape:?}"))
+                .remedy("work on smaller blocks, or keep the array in shared memory and index it in the loop"),
+        )
+    }
+
+    fn transfer(&mut self, op: Op, r: &RefUse, loaded: Option<Value>, stored: Option<Value>) -> Result<()> {
+        let kernel = self.kernel;
+        let shared = kernel.allocs[r.alloc].is_smem();
+        let (view, memory) = match shared {
+            true => (views::smem(kernel, self.assignment, r, true)?, Memory::Shared),
+            false => {
+                let align = kernel.target.gmem_alignment;
+                (views::gmem(kernel, r)?, Memory::Global { align })
+            }
+        };
+        let array = |v: Option<Value>| v.filter(|v| !kernel.ty(*v).is_scalar());
+        let near = shared && r.place == Place::Here;
+        let refused = |e: TransferError| {
+            let (name, shape) = (kernel.ops[op].kind.name(), r.shape.as_slice());
+            Error::unsupported(format!("{name} of {shape:?}: {e}"))
+        };
+        let mut load = None;
+        if let Some(v) = array(loaded) {
+            // `ldmatrix` is a weak load; what a loop waits for is looked at by others.
+            let matrix = near && self.polling.looks[op].is_none();
+            let options = Options {
+                matrix,
+                ..Options::default()
+            };
+            let plan = transfer::plan(self.assignment.layout(v)?, &view, memory, Direction::Load, options);
+            load = Some(plan.map_err(refused)?);
+        }
+        let mut store = None;
+        if let Some(v) = array(stored) {
+            let layout = self.assignment.layout(v)?;
+            let plan = if let OpKind::AtomicUpdate { .. } = kernel.ops[op].kind {
+                // Element by element.
+                let options = Options {
+                    matrix: false,
+                    stagger: false,
+                };
+                transfer::plan(layout, &view, memory, Direction::Store, options)
+            } else {
+                let options = Options {
+                    matrix: near,
+                    ..Options::default()
+                };
+                transfer::plan_store(layout, &view, memory, options)
+            };
+            store = Some(plan.map_err(refused)?);
+        }
+        self.out.transfers.insert(op, Transfer { view, load, store });
+        Ok(())
+    }
+
+    /// `smem`: none for a prefetch. `parts`: the blocks that share the copy.
+    fn copy(
+        &mut self,
+        op: Op,
+        gmem: &RefUse,
+        smem: Option<&RefUse>,
+        oob: OutOfBounds,
+        parts: u64,
+        bulk: bool,
+    ) -> Result<()> {
+        if gmem.shape.contains(&0) {
+            self.out.copies.insert(op, None);
+            return Ok(());
+        }
+        let kernel = self.kernel;
+        let dtype = gmem.dtype();
+        let bits = dtype
+            .ok_or_else(|| Error::internal("a copy of something that is no data"))?
+            .bits();
+        let smem = match smem {
+            Some(r) => views::smem(kernel, self.assignment, r, false)?,
+            None => SmemView::row_major(&gmem.shape, bits),
+        };
+        let dims = views::gmem_dims(kernel, gmem)?;
+        let name = kernel.ops[op].kind.name();
+        let plan = tma::plan(&dims, &smem, bits, oob, parts, bulk).map_err(|e| copy_error(name, gmem, e))?;
+        let elements: u64 = gmem.shape.iter().product();
+        let bytes = (elements * u64::from(bits) / 8) as u32;
+        self.out.copies.insert(op, Some(Copy { smem, plan, bytes }));
+        Ok(())
+    }
+
+    fn operands(&mut self, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
+        let kernel = self.kernel;
+        let AccUse::Value(acc) = acc else {
+            return Err(Error::internal("wgmma on an accumulator that is still a reference"));
+        };
+        let integer = kernel.ty(*acc).dtype().is_int();
+        // B is K × N: dimension 1 is N.
+        let view = views::smem(kernel, self.assignment, b, false)?;
+        let (n, operand) = Operand::widest(&view, 1, 0, integer).map_err(|e| operand_error("right operand", b, e))?;
+        let right = (view, operand);
+        let left = match a {
+            MmaOperand::Registers(_) => None,
+            MmaOperand::Smem(r) => {
+                let view = views::smem(kernel, self.assignment, r, false)?;
+                let operand = Operand::of(&view, 0, 1, 64).map_err(|e| operand_error("left operand", r, e))?;
+                Some((view, operand))
+            }
+        };
+        self.out.operands.insert(op, Operands { n, right, left });
+        Ok(())
+    }
+}
+
+fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
+    let remedy = match &e {
+        CopyError::Start { needed, .. } => {
+            format!("start the slice at a multiple of {needed} and say so with pl.multiple_of, or use a smaller tile")
+        }
+        CopyError::Extent { tile, .. } => format!("pad the array to a multiple of {tile}"),
+        CopyError::NotDense => "copy whole tiles, into a buffer (or slot) of its own".into(),
+        CopyError::MinorSize { .. } => "copy rows of a multiple of 16 bytes".into(),
+        CopyError::SwizzleWidth { .. } => "tile the buffer's minor dimension by exactly the swizzle's width".into(),
+        CopyError::SmemAlignment { needed, .. } => format!(
+            "copy to whole slots (a leading dimension of the buffer), or start at a multiple of {needed} bytes and say so \
+             with pl.multiple_of"
+        ),
+        CopyError::Stride { .. } | CopyError::Alignment { .. } => {
+            "pad the array's minor dimension to a multiple of 16 bytes, or load it with ref[...] instead of a copy"
+                .into()
+        }
+        CopyError::MinorStride => "transpose the array outside of the kernel, or load it with ref[...]".into(),
+        CopyError::Dimensions { .. } => "copy in a loop over the outer dimensions".into(),
+        CopyError::Parts { .. } => {
+            "let the outer dimension be a multiple of the number of blocks that share the copy".into()
+        }
+        CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
+        CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
+    };
+    Error::invalid(op)
+        .expected("a slice that the copy engine can move")
+        .got(format!("shape {:?}: {e}", gmem.shape.as_slice()))
+        .remedy(remedy)
+}
+
+fn operand_error(which: &str, r: &RefUse, e: OperandError) -> Error {
+    let dtype = r.dtype().map_or(String::new(), |d| d.to_string());
+    let bytes = 128;
+    let elements = r.dtype().map_or(0, |d| bytes * 8 / d.bits());
+    Error::invalid(format!("wgmma {which}"))
+        .expected(format!("an SMEM tile of 8 rows × the swizzle's width, e.g. tiling [8, {elements}] with a {bytes}-byte swizzle"))
+        .got(format!("{dtype}{:?}: {e}", r.shape.as_slice()))
+        .remedy("give the buffer plgpu.TilingTransform((8, swizzle elements)) and plgpu.SwizzleTransform, and slice whole tiles")
+}

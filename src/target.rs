@@ -1,0 +1,125 @@
+//! The machine that a kernel is compiled for: what it has, and what was found out about it. Every room reads it.
+//!
+//! A number that would be another one on another machine is here, with its unit and where it is from: a manual, or what was
+//! run on an H200. What says *chosen* was judged and not measured on its own.
+use std::ops::RangeInclusive;
+
+/// The machine that a kernel is compiled for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// As the assembler names it, e.g. `sm_90a`.
+    pub name: &'static str,
+
+    // ------------------------------------------------------------ what it has
+    /// Warpgroups in a block.
+    pub max_warpgroups: u32,
+    /// Blocks in a cluster. Above 8 the kernel opts in to a non-portable size.
+    pub max_cluster: u64,
+    /// Blocks along x, and in a grid.
+    pub max_grid: u64,
+    /// Blocks along y, and along z.
+    pub max_grid_yz: u64,
+    /// Dynamic shared memory that a block may have, in bytes.
+    pub max_smem_bytes: u32,
+    /// 32-bit registers of an SM; one block may have all.
+    pub registers: u32,
+    /// 32-bit registers of a thread.
+    pub max_thread_registers: u32,
+    /// What `setmaxnreg` takes, in multiples of 8. A warpgroup that says nothing keeps the least.
+    pub register_counts: RangeInclusive<u32>,
+    /// Arrivals that end a phase of an mbarrier.
+    pub max_arrivals: u32,
+    /// Bytes that every buffer in device memory is known to be aligned to.
+    pub gmem_alignment: u64,
+
+    // ------------------------------------------------------------ what was found out
+    /// Multiply-accumulates of a block for each element that it loads, below which the L2 cache is the limit and not the tensor
+    /// cores.
+    pub min_macs_per_element: u64,
+    /// 32-bit registers of a thread that an accumulator and the tile before it may need together.
+    pub max_deferred_registers: u64,
+    /// 32-bit words of a thread that may be alive at one point.
+    pub max_live_words: u32,
+    /// Bytes for each warpgroup that changes of layout and reductions may ask for, the best first: with less they take more passes.
+    pub scratch_budgets: [u64; 3],
+    /// Ops that computing a value again may take, before a trip through shared memory is cheaper.
+    pub max_recomputed: u32,
+    /// What computing a value again counts, among the costs of changes of layout (wavefronts of shared memory and shuffles).
+    pub recomputing_costs: u64,
+    /// Elements of an array constant, of which every thread holds all.
+    pub max_constant: usize,
+    /// Iterations of a loop over arrays up to which it is unrolled.
+    pub max_unrolled_slices: u64,
+    /// Elements a thread of an array that a loop takes apart or puts together, which are searched for each slice of a longer loop.
+    pub max_stacked_slots: u32,
+    /// Elements a thread of an array whose extremes or running sums are found along a dimension, which is unrolled.
+    pub max_run_slots: u32,
+    /// Copies of a loop's body that the user's `unroll` may make.
+    pub max_body_copies: u64,
+}
+
+impl Target {
+    /// Hopper. *CUDA*: the CUDA C Programming Guide, technical specifications of compute capability 9.0.
+    pub fn sm_90a() -> Target {
+        Target {
+            name: "sm_90a",
+            // CUDA: 1,024 threads a block.
+            max_warpgroups: 8,
+            // CUDA: 16 where the kernel sets cudaFuncAttributeNonPortableClusterSizeAllowed.
+            max_cluster: 16,
+            // CUDA.
+            max_grid: (1 << 31) - 1,
+            max_grid_yz: 65_535,
+            // CUDA: 227 KiB.
+            max_smem_bytes: 227 * 1024,
+            // CUDA.
+            registers: 65_536,
+            max_thread_registers: 255,
+            // PTX ISA 9.7.19.5.
+            register_counts: 24..=256,
+            // PTX ISA, "Contents of the mbarrier object": 2^20 − 1.
+            max_arrivals: (1 << 20) - 1,
+            // XLA and the driver align buffers to more; users' slices of them start where types are aligned.
+            gmem_alignment: 16,
+            // H200, large bf16 matmuls: at 51 (tiles of 256 × 64) the L2 cache is the limit, at 64 (128 × 128) it is not. The
+            // ratio is the same for types of half the size, whose rates are twice as high.
+            min_macs_per_element: 58,
+            // Chosen: what is left of the 255 is for addresses. 64 × 256 elements of a tile in f32 (128 registers) and in bf16
+            // (64) fit.
+            max_deferred_registers: 200,
+            // Chosen: 255 are in registers, the others spill. ptxas takes minutes over a few thousand, and the kernel then waits
+            // for its spills.
+            max_live_words: 4096,
+            // Chosen: a seventh of the shared memory.
+            scratch_budgets: [32 * 1024, 16 * 1024, 8 * 1024],
+            // Chosen, both.
+            max_recomputed: 8,
+            recomputing_costs: 8,
+            // Chosen, all: more is not worth its registers, or not worth its code.
+            max_constant: 1024,
+            max_unrolled_slices: 16,
+            max_stacked_slots: 512,
+            max_run_slots: 1024,
+            max_body_copies: 256,
+        }
+    }
+
+    /// The target of this name; `None` for one that smalt does not compile for.
+    pub fn from_name(name: &str) -> Option<Target> {
+        match name {
+            "sm_90a" => Some(Target::sm_90a()),
+            _ => None,
+        }
+    }
+
+    /// 32-bit words a thread that array code may keep alive at once before it is listed in tiles
+    /// ([`crate::ptx::interleave_elements`]).
+    ///
+    /// A quarter of a thread's share of the registers is left to addresses and temporaries; and no tile takes more than half of
+    /// what a thread can have, so that memory-bound blocks of 128 threads run four to an SM: 128 words a thread in flight are
+    /// 256 KiB there, ten times what its share of 4.8 TB/s needs over a microsecond's latency.
+    pub fn register_budget(&self, threads: u32) -> u32 {
+        let share = (self.registers / threads.max(1)).min(self.max_thread_registers);
+        (share * 3 / 4).min(128)
+    }
+}
