@@ -17,10 +17,12 @@
 //! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
 //! loads write per 16 bytes; of global memory, bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a
 //! warp are one, a release counts at every scope, and of global memory CTAs are not held against each other.
+use super::byte_history::{self, ByteHistory, Mask};
 use super::clock::{Clock, View};
 use super::global;
-use super::global_history::{self, GlobalHistory, Mask};
-use super::history::{Barrier, Handover, History, IN_FLIGHT, REMEMBERED, granules, is_dense, lines_of, touch};
+use super::history::{
+    Barrier, Handover, History, IN_FLIGHT, REMEMBERED, bytes_of, granules, is_dense, lines_of, touch,
+};
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
@@ -40,7 +42,7 @@ pub struct Causality {
     /// Per warp: it has executed a fence that a relaxed arrival at the cluster's barrier may publish with.
     fenced: Vec<bool>,
     histories: Vec<History>,
-    globals: Vec<GlobalHistory>,
+    globals: Vec<ByteHistory>,
     /// Per cluster: its barrier, and what goes through global memory.
     clusters: Vec<(Handover, Clock)>,
 }
@@ -184,13 +186,38 @@ impl Causality {
         let first = self.first_component(w.cta);
         let history = &mut self.histories[w.cta.0 as usize];
         let mut conflict = None;
-        let mut note = |line: usize, mask: u32| {
-            if bytes < 4 {
-                history.narrow[line] = true;
+        // `exact`: the bytes, of less than a granule each.
+        let mut note = |line: usize, mask: u32, exact: Mask| {
+            if bytes < 4 && !history.narrow[line] {
+                history.make_narrow(line, warps);
             }
             if !history.is_seen(line, mask, seen) {
                 conflict = Some((line, mask, None));
-            } else if reads != writes && !history.narrow[line] {
+            } else if history.narrow[line] {
+                let exact = if bytes < 4 { exact } else { bytes_of(mask) };
+                let here = history.bytes.line(line as u64);
+                let mut look = |theirs: u32, wrote: bool| {
+                    for other in lanes(theirs & !(1 << column)) {
+                        let entry = history.bytes.entry(here, other, wrote);
+                        if entry.unseen(exact, clock.seen()[first + other]) != 0 {
+                            conflict = Some((line, mask, Some((other, wrote))));
+                        }
+                    }
+                };
+                if reads && !writes {
+                    look(history.bytes.writers(here), true);
+                }
+                if writes && !reads {
+                    look(history.bytes.writers(here) & warpgroup_of(column), true);
+                    look(history.bytes.readers(here), false);
+                }
+                if reads {
+                    history.bytes.note_read(here, column, epoch, exact);
+                }
+                if writes {
+                    history.bytes.note_write(here, column, epoch, exact);
+                }
+            } else if reads != writes {
                 // An ordinary load looks at stores, an ordinary store at loads, and at stores of its warpgroup.
                 let mut look = |theirs: u32, entries: &[u64], wrote: bool| {
                     for other in lanes(theirs & !(1 << column)) {
@@ -216,13 +243,15 @@ impl Causality {
                 history.writers[line] |= 1 << column;
             }
         };
-        let (mut line, mut touched) = (usize::MAX, 0);
+        let (mut line, mut touched, mut exact) = (usize::MAX, 0, 0);
         let mut peers = 0u32;
         let start = addresses[0].wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
         let dense =
             mask == u32::MAX && start.wrapping_add(32 * bytes) <= size && start < size && is_dense(addresses, bytes);
         if dense {
-            lines_of(start, 32 * bytes).for_each(|(line, mask)| note(line, mask));
+            let exact = byte_history::lines_of(start.into(), u64::from(32 * bytes));
+            let lines = lines_of(start, 32 * bytes).zip(exact);
+            lines.for_each(|((line, mask), (_, exact))| note(line, mask, exact));
         }
         for i in lanes(if dense { 0 } else { mask }) {
             let address = addresses[i].wrapping_add(offset as u32);
@@ -236,14 +265,17 @@ impl Causality {
             let here = (at >> 7) as usize;
             if here != line {
                 if touched != 0 {
-                    note(line, touched);
+                    note(line, touched, exact);
                 }
-                (line, touched) = (here, 0);
+                (line, touched, exact) = (here, 0, 0);
             }
             touched |= granules(at, bytes);
+            if bytes < 4 {
+                exact |= ((1 << bytes) - 1) << (at & 127);
+            }
         }
         if touched != 0 {
-            note(line, touched);
+            note(line, touched, exact);
         }
         let peer = match peers {
             0 => Ok(()),
@@ -284,11 +316,7 @@ impl Causality {
             let line = history.line(address);
             let mut look = |theirs: u32, wrote: bool| {
                 for other in lanes(theirs & !(1 << column)) {
-                    let entry = if wrote {
-                        history.write(line, other)
-                    } else {
-                        history.read(line, other)
-                    };
+                    let entry = history.entry(line, other, wrote);
                     let unseen = entry.unseen(mask, view.seen()[first + other]);
                     if unseen != 0 {
                         conflict = Some((address, unseen, other, wrote));
@@ -345,13 +373,13 @@ impl Causality {
         let dense =
             mask == u32::MAX && (1..32).all(|i| addresses[i] == addresses[0].wrapping_add(i as u64 * u64::from(bytes)));
         if dense {
-            return self.global_lines(w, &clock, global_history::lines_of(at(0), 32 * u64::from(bytes)), mode);
+            return self.global_lines(w, &clock, byte_history::lines_of(at(0), 32 * u64::from(bytes)), mode);
         }
         // Neighbours in a line together.
         let mut touched: [(u64, Mask); 32] = [(0, 0); 32];
         let mut count = 0;
         for i in lanes(mask) {
-            for (line, mask) in global_history::lines_of(at(i), bytes.into()) {
+            for (line, mask) in byte_history::lines_of(at(i), bytes.into()) {
                 match touched[..count].last_mut() {
                     Some(last) if last.0 == line => last.1 |= mask,
                     _ if count < 32 => {
@@ -432,6 +460,10 @@ impl Causality {
             if own {
                 touch(&mut history.reads[line * warps + index], epoch, mask);
                 history.readers[line] |= 1 << index;
+                if history.narrow[line] {
+                    let here = history.bytes.line(line as u64);
+                    history.bytes.note_read(here, index, epoch, bytes_of(mask));
+                }
             }
         }
         match (unseen, unfenced) {
@@ -593,7 +625,7 @@ impl Hooks for Causality {
             fenced: vec![false; all],
             histories: (0..ctas).map(|_| History::new(shape, width)).collect(),
             globals: (0..ctas)
-                .map(|_| GlobalHistory::new(shape.warps_per_cta as usize))
+                .map(|_| ByteHistory::new(shape.warps_per_cta as usize))
                 .collect(),
             clusters: (0..shape.clusters)
                 .map(|_| (Handover::new(width), Clock::new(width)))
@@ -613,11 +645,12 @@ impl Hooks for Causality {
             clock.tick(i);
             self.fenced[first + i] = false;
         }
-        self.globals[slots.clone()].iter_mut().for_each(GlobalHistory::clear);
+        self.globals[slots.clone()].iter_mut().for_each(ByteHistory::clear);
         for history in &mut self.histories[slots] {
             history.barriers.clear();
             history.named = Default::default();
             history.narrow.fill(false);
+            history.bytes.clear();
             history.flying.clear();
             history.recent.clear();
             history.visits.fill(0);
@@ -676,7 +709,7 @@ impl Hooks for Causality {
         let Some(view) = view else { return Ok(()) };
         match access.range {
             Range::Global { address } => {
-                let lines = global_history::lines_of(address, access.bytes.into());
+                let lines = byte_history::lines_of(address, access.bytes.into());
                 self.global_lines(w, view, lines, access.mode)
             }
             _ if access.mode != Mode::Read => Ok(()),

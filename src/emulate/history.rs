@@ -2,6 +2,7 @@
 //!
 //! Memory is in lines of 128 bytes, 32 granules of 4 bytes each; a line's granules are a mask. An entry says when a warp last
 //! touched a line, and which of its granules then: the epoch above, the mask below.
+use super::byte_history::{ByteHistory, Mask};
 use super::clock::Clock;
 use super::hooks::{Landing, Shape};
 use rustc_hash::FxHashMap;
@@ -56,8 +57,9 @@ pub struct History {
     /// Per line and warp: the last epoch (high half) and granules.
     pub reads: Vec<u64>,
     pub writes: Vec<u64>,
-    /// Lines with accesses of less than a granule: neighbours in a granule are not told apart.
+    /// Lines with accesses of less than a granule: of these, ordinary accesses are in `bytes`, too.
     pub narrow: Vec<bool>,
+    pub bytes: ByteHistory,
     pub barriers: FxHashMap<u32, Barrier>,
     pub named: [Option<Box<Handover>>; 16],
     /// Loads in flight, and those that have landed lately with their number.
@@ -83,6 +85,11 @@ pub fn lines_of(offset: u32, bytes: u32) -> impl Iterator<Item = (usize, u32)> {
         let mask = u32::MAX << (first >> 2 & 31) & u32::MAX >> (31 - (last >> 2 & 31));
         (line as usize, mask)
     })
+}
+
+/// The bytes of granules.
+pub fn bytes_of(granules: u32) -> Mask {
+    (0..32).filter(|i| granules >> i & 1 == 1).map(|i| 0xf << (4 * i)).sum()
 }
 
 /// Whether the lanes' accesses follow one another.
@@ -118,12 +125,31 @@ impl History {
             reads: vec![0; lines * warps],
             writes: vec![0; lines * warps],
             narrow: vec![false; lines],
+            bytes: ByteHistory::new(warps),
             barriers: FxHashMap::default(),
             named: Default::default(),
             flying: vec![],
             recent: VecDeque::new(),
             visits: vec![0; (shape.cluster_size * shape.warps_per_cta) as usize],
             ended: Clock::new(width),
+        }
+    }
+
+    /// From here on, a line is looked at byte by byte.
+    #[cold]
+    pub fn make_narrow(&mut self, line: usize, warps: usize) {
+        self.narrow[line] = true;
+        let here = self.bytes.line(line as u64);
+        for warp in 0..warps {
+            let (read, write) = (self.reads[line * warps + warp], self.writes[line * warps + warp]);
+            if self.readers[line] >> warp & 1 == 1 {
+                self.bytes
+                    .note_read(here, warp, (read >> 32) as u32, bytes_of(read as u32));
+            }
+            if self.writers[line] >> warp & 1 == 1 {
+                self.bytes
+                    .note_write(here, warp, (write >> 32) as u32, bytes_of(write as u32));
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 use super::class::{Control, Function, Pure};
 use super::rewrite::regions_of;
 use super::*;
+use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
@@ -59,17 +60,29 @@ fn follow(kernel: &Kernel, region: Region, warpgroup: u32, last: &mut Option<(u3
 
 /// An integer or bool that depends on the warpgroup's index alone.
 pub fn evaluate_for(kernel: &Kernel, v: Value, warpgroup: u32) -> Option<i64> {
-    evaluate(kernel, v, warpgroup, 0)
+    evaluate_with(kernel, v, warpgroup, &|_| None)
 }
 
-fn evaluate(kernel: &Kernel, v: Value, warpgroup: u32, depth: u32) -> Option<i64> {
+/// The same where some values stand for others.
+pub fn evaluate_with(kernel: &Kernel, v: Value, warpgroup: u32, other: &dyn Fn(Value) -> Option<Value>) -> Option<i64> {
+    evaluate(kernel, v, warpgroup, other, 0)
+}
+
+fn evaluate(
+    kernel: &Kernel,
+    v: Value,
+    warpgroup: u32,
+    other: &dyn Fn(Value) -> Option<Value>,
+    depth: u32,
+) -> Option<i64> {
+    let v = other(v).unwrap_or(v);
     if let Some(n) = kernel.facts(v).as_constant() {
         return Some(n);
     }
     if depth > 16 {
         return None;
     }
-    let of = |v: Value| evaluate(kernel, v, warpgroup, depth + 1);
+    let of = |v: Value| evaluate(kernel, v, warpgroup, other, depth + 1);
     let kind = &kernel.ops[kernel.def_op(v)?].kind;
     if let OpKind::AxisIndex { axis } = kind {
         return (kernel.axes[*axis].kind == AxisKind::Thread).then_some(warpgroup.into());
@@ -106,6 +119,7 @@ fn evaluate(kernel: &Kernel, v: Value, warpgroup: u32, depth: u32) -> Option<i64
                 _ => None,
             }
         }
+        Function::Unary { op: UnaryOp::Not, a } if kernel.ty(a).dtype() == DType::Bool => Some(i64::from(of(a)? == 0)),
         Function::Clamp { lo, x, hi } => Some(of(x)?.max(of(lo)?).min(of(hi)?)),
         Function::Convert { .. }
         | Function::Unary { .. }

@@ -830,20 +830,30 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
         Type::Scalar(dtype) => {
             let addr = scalar_address(cx, &planned.view, target)?;
             let uniform = cx.group_uniform();
-            if !cx.plan.meets[op] {
+            let (tells, leads) = (cx.plan.meets[op], cx.plan.leads[op]);
+            if !tells && !leads {
                 let x = load_scalar(cx, target, addr, *dtype, uniform)?;
                 return Ok(super::value::Lowered::Scalar(x));
             }
-            // One load counts, which tells the rest.
+            // One load counts, which tells the rest if they want to know.
             let class = scalar_class(*dtype);
-            let loads = cx.is_leading_warp();
+            let loads = if tells {
+                cx.is_leading_warp()
+            } else {
+                cx.leader().into()
+            };
             let loaded = cx.if_else(
                 loads,
                 &[class],
                 |cx| Ok(vec![load_scalar(cx, target, addr, *dtype, Uniform::Thread)?]),
                 |_| Ok(vec![Src::Imm(0)]),
             )?;
-            Ok(super::value::Lowered::Scalar(broadcast_leader(cx, class, loaded[0])?))
+            let value = if tells {
+                broadcast_leader(cx, class, loaded[0])?
+            } else {
+                loaded[0]
+            };
+            Ok(super::value::Lowered::Scalar(value))
         }
         Type::Array { dtype, .. } => {
             let layout = cx.layout_of(result)?;

@@ -35,6 +35,8 @@ pub struct Allocation {
     pub feeding: FeedingLoops,
     /// Ops that pass something through scratch: the executing group meets before it is written, and before it is read.
     pub meets: SecondaryMap<Op, bool>,
+    /// Loads of scalars that the first lane makes for itself.
+    pub leads: SecondaryMap<Op, bool>,
 }
 
 /// Scratch for relayouts and reductions that cross warps.

@@ -4,10 +4,15 @@
 //! holds its elements, and [`Footprints::meeting`] compares two of them element by element. Indices that are no numbers stand for all that
 //! they may be, so that what is found is never too little: two positions in one dimension count as the same unless their ranges
 //! are apart, and so do two slices that begin at multiples of their common size.
+use super::allocate::Allocation;
+use super::pending::Since;
 use crate::dtype::DType;
-use crate::kernel_ir::{DimIndex, Elem, Index, Kernel, RefUse, Step};
+use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Elem, Index, Kernel, Place, RefUse, Step, Value};
+use crate::layout::Assignment;
 use crate::layout::register_layout::{Group, RegisterLayout};
+use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// A view, and who holds its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,6 +48,8 @@ const MAX_ELEMENTS: u64 = 1 << 15;
 struct Data {
     view: RefUse,
     holder: Holder,
+    /// The dimensions of the allocation in which it is one position, which is a value.
+    at: SmallVec<[(usize, Value); 2]>,
     /// Another iteration of a loop may mean other elements, some of them the same as before.
     moves: bool,
     /// No other lane of the warp handles the words of a lane: no `stmatrix`, no `ldmatrix`.
@@ -51,14 +58,32 @@ struct Data {
     exclusive: bool,
 }
 
-#[derive(Default)]
 pub struct Footprints {
+    /// Where allocations in shared memory begin whose elements lie there in row-major order.
+    plain: SecondaryMap<Alloc, Option<u32>>,
     feet: Vec<Data>,
     numbers: FxHashMap<(RefUse, Holder), Foot>,
     meetings: FxHashMap<(Foot, Foot), Meeting>,
 }
 
 impl Footprints {
+    pub fn new(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Footprints {
+        let mut plain = SecondaryMap::new();
+        for (alloc, data) in kernel.allocs.iter() {
+            let transforms = assignment.smem[alloc].as_ref();
+            let is_plain = transforms.is_none_or(|t| t.tiling.is_empty() && t.swizzle_bytes == 0);
+            if matches!(data.kind, AllocKind::Smem { .. }) && is_plain {
+                plain[alloc] = allocation.smem[alloc];
+            }
+        }
+        Footprints {
+            plain,
+            feet: vec![],
+            numbers: FxHashMap::default(),
+            meetings: FxHashMap::default(),
+        }
+    }
+
     pub fn of(&mut self, kernel: &Kernel, view: &RefUse, holder: Holder) -> Foot {
         // Narrow elements share bytes, and may travel in another layout.
         let bits = whole_bytes(view.elem);
@@ -79,7 +104,18 @@ impl Footprints {
         }
         let holder = key.1.clone();
         let foot = Foot(self.feet.len() as u32);
+        let at = match view.steps.first() {
+            Some(Step::Index(dims)) => {
+                let value = |(dim, index): (usize, &DimIndex)| match index {
+                    DimIndex::At(Index::Value(v)) => Some((dim, *v)),
+                    DimIndex::At(Index::Const(_)) | DimIndex::Slice { .. } | DimIndex::Gather(_) => None,
+                };
+                dims.iter().enumerate().filter_map(value).collect()
+            }
+            _ => SmallVec::new(),
+        };
         self.feet.push(Data {
+            at,
             moves: view.steps.iter().any(|step| moves(kernel, step)),
             own_words: !matches!(holder, Holder::Layout(_)) || !kernel.allocs[view.alloc].is_smem() || bits > Some(32),
             exclusive: match &holder {
@@ -94,18 +130,31 @@ impl Footprints {
         foot
     }
 
-    /// Whether another iteration of a loop may mean other elements.
-    pub fn moves(&self, foot: Foot) -> bool {
-        self.feet[foot.0 as usize].moves
+    /// What becomes of the time of an access when another iteration begins of a loop that counts with `count`.
+    pub fn next_iteration(&self, foot: Foot, since: Since, count: Option<Value>) -> Since {
+        let data = &self.feet[foot.0 as usize];
+        let count = count.filter(|v| data.at.iter().any(|(_, at)| at == v));
+        match (since, count) {
+            (Since::Now | Since::Count(_), Some(count)) => Since::Count(count),
+            (Since::Now, None) if !data.moves => Since::Now,
+            (Since::Now | Since::Count(_) | Since::Before, _) => Since::Before,
+        }
     }
 
-    /// Where an access with the foot `a` and a later one with the foot `b` meet. `again`: `a` was in an earlier iteration.
-    pub fn meeting(&mut self, kernel: &Kernel, (a, again): (Foot, bool), b: Foot) -> Meeting {
+    /// Where an access with the foot `a` and a later one with the foot `b` meet.
+    pub fn meeting(&mut self, kernel: &Kernel, (a, since): (Foot, Since), b: Foot) -> Meeting {
         let (x, y) = (&self.feet[a.0 as usize], &self.feet[b.0 as usize]);
-        let meeting = if a == b && x.exclusive && !again {
+        if let Since::Count(v) = since
+            && x.view.alloc == y.view.alloc
+            && x.at.iter().any(|(dim, at)| *at == v && y.at.contains(&(*dim, v)))
+        {
+            return Meeting::Nowhere;
+        }
+        let meeting = if a == b && x.exclusive && since == Since::Now {
             Meeting::Lane
         } else {
-            *self.meetings.entry((a, b)).or_insert_with(|| meet(kernel, x, y))
+            let plain = &self.plain;
+            *self.meetings.entry((a, b)).or_insert_with(|| meet(kernel, plain, x, y))
         };
         match meeting {
             Meeting::Lane if !(x.own_words && y.own_words) => Meeting::Warp,
@@ -219,10 +268,16 @@ fn whole_bytes(elem: Elem) -> Option<u32> {
     }
 }
 
-fn meet(kernel: &Kernel, x: &Data, y: &Data) -> Meeting {
+fn meet(kernel: &Kernel, plain: &SecondaryMap<Alloc, Option<u32>>, x: &Data, y: &Data) -> Meeting {
     let data = &kernel.allocs[x.view.alloc];
-    if x.view.alloc != y.view.alloc || x.view.place != y.view.place || whole_bytes(data.elem()).is_none() {
+    if x.view.place != y.view.place || whole_bytes(data.elem()).is_none() {
         return Meeting::Anywhere;
+    }
+    if x.view.alloc != y.view.alloc {
+        // Allocations that share bytes.
+        let bytes = |x: &Data| touched_bytes(kernel, plain, x);
+        let both = || Some(compare(&bytes(x)?, &bytes(y)?));
+        return both().unwrap_or(Meeting::Anywhere);
     }
     let shape = &data.shape;
     let (Some((mut a, rest_a)), Some((mut b, rest_b))) = (parts(kernel, &x.view, shape), parts(kernel, &y.view, shape))
@@ -336,6 +391,20 @@ fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Tou
         same
     });
     Some(out)
+}
+
+/// The bytes of shared memory that are touched.
+fn touched_bytes(kernel: &Kernel, plain: &SecondaryMap<Alloc, Option<u32>>, x: &Data) -> Option<Touched> {
+    let data = &kernel.allocs[x.view.alloc];
+    let start = u64::from(plain[x.view.alloc].filter(|_| x.view.place == Place::Here)?);
+    let bytes = u64::from(whole_bytes(data.elem())?) / 8;
+    let (parts, rest) = parts(kernel, &x.view, &data.shape)?;
+    let touched = touched(x, &parts, rest, &data.shape)?;
+    let each = |(at, who): &(u64, Who)| {
+        let (first, who) = (start + at * bytes, *who);
+        (first..first + bytes).map(move |byte| (byte, who))
+    };
+    Some(touched.iter().flat_map(each).collect())
 }
 
 /// The positions in the allocation, row-major, of a view's elements, in the order of their indices.

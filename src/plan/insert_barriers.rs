@@ -35,9 +35,9 @@
 use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
 use super::footprint::{Foot, Footprints, Holder};
-use super::pending::{Access, By, End, Ends, Need, Pending, State, conflict};
+use super::pending::{Access, By, End, Ends, Need, Pending, Since, State, conflict};
 use crate::error::Loc;
-use crate::kernel_ir::check_registers::evaluate_for;
+use crate::kernel_ir::check_registers::{evaluate_for, evaluate_with};
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::polling::{self, Polling};
@@ -63,7 +63,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         depth: 0,
         accesses: SecondaryMap::new(),
         apart: FxHashMap::default(),
-        footprints: Footprints::default(),
+        footprints: Footprints::new(kernel, assignment, allocation),
         fed: SecondaryMap::new(),
         visited: FxHashMap::default(),
         polling: polling::find(kernel),
@@ -199,7 +199,8 @@ impl Pass<'_> {
             };
             // A scalar: every lane reads it, unless one tells the others; the first one writes it.
             let is_scalar = effect.actor == Actor::Lanes && effect.view.shape.is_empty();
-            let is_scalar = is_scalar && !is_device && !self.allocation.meets[op];
+            let by_first = self.allocation.meets[op] || self.allocation.leads[op];
+            let is_scalar = is_scalar && !is_device && !by_first;
             let access = |reads, writes, foot| Access {
                 bytes,
                 foot: Some(foot),
@@ -334,7 +335,7 @@ impl Pass<'_> {
             let is_told = old.bytes.space == Space::Everything || new.proxy == Proxy::Generic;
             all || is_told && matches!(old.end, End::Issuer { .. })
         };
-        let mut meeting = |a: (Foot, bool), b: Foot| self.footprints.meeting(kernel, a, b);
+        let mut meeting = |a: (Foot, Since), b: Foot| self.footprints.meeting(kernel, a, b);
         let pending = state.pending.iter().filter(counts);
         pending.filter_map(|old| conflict(old, new, &mut meeting)).max()
     }
@@ -581,7 +582,8 @@ impl Pass<'_> {
         }
     }
 
-    /// A loop: what it leaves pending is pending when it starts again, if it does. A `while` ends with its condition.
+    /// A loop: what it leaves pending is pending when it starts again, if it does. A `while` ends with its condition, behind its body
+    /// if that is known to run.
     fn loop_(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode) {
         let (cond, body, (least, most)) = match kernel.ops[op].kind.control() {
             Some(Control::For { lower, upper, body, .. }) => {
@@ -589,37 +591,60 @@ impl Pass<'_> {
                 let trips = (to.lo.saturating_sub(from.hi), to.hi.saturating_sub(from.lo));
                 (None, body, trips)
             }
-            Some(Control::While { cond, body, .. }) => (Some(cond), body, (0, i64::MAX)),
+            Some(Control::While { inits, cond, body }) => {
+                let begins = begins(kernel, inits, cond, self.warpgroup);
+                (Some(cond), body, (i64::from(begins), i64::MAX))
+            }
             Some(Control::Switch { .. } | Control::Scope { .. } | Control::WarpMap { .. }) | None => return,
+        };
+        let count = match cond {
+            None => kernel.regions[body].params.first().copied(),
+            Some(_) => None,
         };
         self.depth += 1;
         if self.visited.get(&op).is_none_or(|visit| visit.entry != *state) {
             let scopes = self.has_scope_before;
             let entry = state.clone();
-            let mut head = entry.clone();
-            let exit = loop {
+            // What an iteration begins with; a later one.
+            let (mut head, mut turned): (State, Option<State>) = (entry.clone(), None);
+            let mut exit = loop {
                 let mut inner = head.clone();
                 if let Some(cond) = cond {
                     self.region(kernel, cond, &mut inner, Mode::Dry);
                 }
                 let before_body = inner.clone();
                 self.region(kernel, body, &mut inner, Mode::Dry);
-                let exit = match cond {
-                    Some(_) => before_body,
-                    None if least >= 1 => inner.clone(),
-                    None if most >= 1 => entry.clone().joined(&inner),
-                    None => entry.clone(),
+                let after_body = inner.clone();
+                self.next_iteration(&mut inner, count);
+                turned = Some(match turned {
+                    Some(turned) => turned.joined(&inner),
+                    None => inner.clone(),
+                });
+                let exit = match (cond, least >= 1, most >= 1) {
+                    (Some(cond), true, _) => {
+                        // Behind the body, and the condition once more.
+                        let mut exit = turned.clone().unwrap_or_else(|| inner.clone());
+                        self.region(kernel, cond, &mut exit, Mode::Dry);
+                        exit
+                    }
+                    (Some(_), false, _) => before_body,
+                    (None, true, _) => after_body,
+                    (None, false, true) => entry.clone().joined(&after_body),
+                    (None, false, false) => entry.clone(),
                 };
                 if most <= 1 {
                     break exit;
                 }
-                self.next_iteration(&mut inner);
                 let next = head.clone().joined(&inner);
                 if next == head {
                     break exit;
                 }
                 head = next;
             };
+            exit.later(|_, since| match since {
+                Since::Count(v) if Some(v) == count => Since::Before,
+                since => since,
+            });
             self.has_scope_before = scopes;
             self.visited.insert(op, Visit { entry, head, exit });
         }
@@ -638,9 +663,16 @@ impl Pass<'_> {
 
     /// What is pending at the end of an iteration, seen from the next one: a slice from a dynamic start may overlap with
     /// another one of its kind, unless it starts at multiples of its size.
-    fn next_iteration(&self, state: &mut State) {
-        state.again(|foot| self.footprints.moves(foot));
+    fn next_iteration(&self, state: &mut State, count: Option<Value>) {
+        state.later(|foot, since| self.footprints.next_iteration(foot, since, count));
     }
+}
+
+/// Whether a `while` is known to begin.
+fn begins(kernel: &Kernel, inits: &[Value], cond: Region, warpgroup: u32) -> bool {
+    let cond = &kernel.regions[cond];
+    let first = |v: Value| cond.params.iter().position(|p| *p == v).map(|i| inits[i]);
+    evaluate_with(kernel, cond.results[0], warpgroup, &first).is_some_and(|x| x != 0)
 }
 
 fn ends_with_block_barrier(kernel: &Kernel, ops: &[Op]) -> bool {

@@ -16,7 +16,7 @@
 use super::bytes::{Bytes, Space};
 use super::footprint::{Foot, Meeting};
 use crate::kernel_ir::effects::{Completion, Proxy};
-use crate::kernel_ir::{Group, WaitScope};
+use crate::kernel_ir::{Group, Value, WaitScope};
 
 /// More entries are made coarser.
 const MAX_PENDING: usize = 64;
@@ -77,8 +77,7 @@ impl Ends {
 pub struct Pending {
     pub bytes: Bytes,
     foot: Option<Foot>,
-    /// Its foot is that of an earlier iteration, which may be elsewhere in this one.
-    again: bool,
+    since: Since,
     reads: bool,
     writes: bool,
     generic: bool,
@@ -104,12 +103,24 @@ impl Pending {
             (a, b) => a.is_like(b) && a.join(b) == a,
         };
         self.bytes.covers(&other.bytes)
-            && (self.foot.is_none() || self.foot == other.foot && (self.again || !other.again))
+            && (self.foot.is_none()
+                || self.foot == other.foot && (self.since == Since::Before || self.since == other.since))
             && (self.reads || !other.reads)
             && (self.writes || !other.writes)
             && self.generic == other.generic
             && ends
     }
+}
+
+/// When an access was begun, as far as that says where its view was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Since {
+    /// The view is where it is now.
+    Now,
+    /// In an earlier iteration of the loop that counts with this, and the view is where it counts.
+    Count(Value),
+    /// The view may have been elsewhere.
+    Before,
 }
 
 /// Who knows that an access is over.
@@ -248,7 +259,7 @@ pub enum Need {
 }
 
 /// The one rule: what `new` needs before it because of `old`. `meeting`: of an earlier foot (of an earlier iteration?) and a later one.
-pub fn conflict(old: &Pending, new: &Access, meeting: &mut impl FnMut((Foot, bool), Foot) -> Meeting) -> Option<Need> {
+pub fn conflict(old: &Pending, new: &Access, meeting: &mut impl FnMut((Foot, Since), Foot) -> Meeting) -> Option<Need> {
     if !(old.writes || new.writes) || !old.bytes.overlap(&new.bytes) {
         return None;
     }
@@ -265,7 +276,7 @@ pub fn conflict(old: &Pending, new: &Access, meeting: &mut impl FnMut((Foot, boo
         (End::Lanes { .. } | End::Issuer { .. } | End::Warps | End::Somebody, _) => None,
     };
     let place = match (old.foot, new.foot) {
-        (Some(a), Some(b)) => meeting((a, old.again), b),
+        (Some(a), Some(b)) => meeting((a, old.since), b),
         (None, _) | (_, None) => Meeting::Anywhere,
     };
     match (place, met) {
@@ -299,7 +310,7 @@ impl State {
 
     fn add(&mut self, new: Pending) {
         let same = |p: &&mut Pending| {
-            (p.bytes, p.foot, p.again) == (new.bytes, new.foot, new.again)
+            (p.bytes, p.foot, p.since) == (new.bytes, new.foot, new.since)
                 && (p.reads, p.writes, p.generic) == (new.reads, new.writes, new.generic)
                 && p.end.is_like(new.end)
         };
@@ -336,7 +347,12 @@ impl State {
                     c.writes |= p.writes;
                     c.end = c.end.join(end);
                 }
-                None => coarse.push(Pending { end, foot: None, ..*p }),
+                None => coarse.push(Pending {
+                    end,
+                    foot: None,
+                    since: Since::Before,
+                    ..*p
+                }),
             }
         }
         self.pending = coarse;
@@ -395,7 +411,7 @@ impl State {
         self.add(Pending {
             bytes: access.bytes,
             foot: access.foot,
-            again: false,
+            since: Since::Now,
             reads: access.reads,
             writes: access.writes,
             generic: access.proxy == Proxy::Generic,
@@ -485,13 +501,12 @@ impl State {
         }
     }
 
-    /// Another iteration begins: what `moves` is elsewhere from here on.
-    pub fn again(&mut self, moves: impl Fn(Foot) -> bool) {
-        let moved = |p: &Pending| !p.again && p.foot.is_some_and(&moves);
-        if self.pending.iter().any(moved) {
+    /// What is pending has been begun at another time now, as `later` says of its foot.
+    pub fn later(&mut self, later: impl Fn(Foot, Since) -> Since) {
+        let since = |p: &Pending| p.foot.map_or(p.since, |foot| later(foot, p.since));
+        if self.pending.iter().any(|p| since(p) != p.since) {
             for p in std::mem::take(&mut self.pending) {
-                let again = p.again || moved(&p);
-                self.add(Pending { again, ..p });
+                self.add(Pending { since: since(&p), ..p });
             }
         }
     }
@@ -525,7 +540,7 @@ impl State {
         self.add(Pending {
             bytes: Bytes::EVERYTHING,
             foot: None,
-            again: false,
+            since: Since::Now,
             reads: false,
             writes: true,
             generic: true,

@@ -3,6 +3,7 @@
 //! Changes of layout between warps, shape ops whose elements change threads, reductions over warps, scalars that one thread
 //! reads for all. Their plans are made here and emitted by lowering; scratch is as large as the largest of them.
 use super::allocate::{self, Allocation};
+use super::leading_loads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::class::{Class, Pure};
@@ -28,6 +29,8 @@ pub struct Exchanges {
     pub movements: FxHashMap<Op, Movement>,
     /// Ops that pass something through scratch.
     pub meets: SecondaryMap<Op, bool>,
+    /// Loads of scalars that the first lane makes for itself.
+    pub leads: SecondaryMap<Op, bool>,
     /// Scratch of each warpgroup.
     pub bytes: u32,
 }
@@ -39,7 +42,10 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, budget: u64) -> Result<Exch
         assignment,
         budget,
         polling: polling::find(kernel),
-        out: Exchanges::default(),
+        out: Exchanges {
+            leads: leading_loads::find(kernel),
+            ..Exchanges::default()
+        },
         need: 0,
     };
     planner.region(kernel.body)?;
@@ -57,8 +63,8 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, 
         match (allocate::run(kernel, exchanges.bytes), budgets.peek()) {
             (Err(_), Some(&less)) if u64::from(exchanges.bytes) > less => {}
             (done, _) => {
-                let meets = exchanges.meets.clone();
-                return Ok((exchanges, Allocation { meets, ..done? }));
+                let (meets, leads) = (exchanges.meets.clone(), exchanges.leads.clone());
+                return Ok((exchanges, Allocation { meets, leads, ..done? }));
             }
         }
     }
@@ -135,7 +141,7 @@ impl Planner<'_> {
                 Some(Look::Memory(src)) if is_scalar(data.results[0]) => {
                     // What a loop polls, and what others may write meanwhile, one thread loads for all: one load counts.
                     let is_told = self.polling.looks[op].is_some() || kernel.allocs[src.alloc].is_gmem();
-                    if is_told && !kernel.is_input(src.alloc) {
+                    if is_told && !self.out.leads[op] && !kernel.is_input(src.alloc) {
                         TOLD
                     } else {
                         0

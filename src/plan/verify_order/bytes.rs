@@ -39,8 +39,8 @@ pub struct Footprint {
     pattern: Vec<i64>,
 }
 
-/// A view that may be at more places than these is taken as a whole.
-const MAX_VIEWS: usize = 64;
+/// Of more places at which a view may be, some are looked at.
+const MAX_VIEWS: u64 = 64;
 /// More runs of bytes than these are taken for everything between the first and the last.
 const MAX_RUNS: u64 = 4096;
 
@@ -508,8 +508,10 @@ fn footprint(
     let (view, known, hidden, pattern, ways) = walk(None);
     let views: Vec<SmemView> = match view {
         Some(view) => vec![view],
-        None if ways > 1 && ways <= MAX_VIEWS as u64 => {
-            let views: Option<Vec<SmemView>> = (0..ways).map(|choice| walk(Some(choice)).0).collect();
+        None if ways > 1 => {
+            let count = ways.min(MAX_VIEWS);
+            let choice = |i: u64| (u128::from(i) * u128::from(ways - 1) / u128::from(count - 1)) as u64;
+            let views: Option<Vec<SmemView>> = (0..count).map(|i| walk(Some(choice(i))).0).collect();
             views.unwrap_or_default()
         }
         None => vec![],

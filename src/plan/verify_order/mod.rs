@@ -32,7 +32,8 @@
 //! the source of a bulk store that was waited for.
 //!
 //! **Bounds**: [`Report::bounded`] says that rounds or combinations of arms were left out. Long loops skip whole turns of their
-//! rings; of many combinations of unknown choices some are enumerated and some are drawn, the same ones each time.
+//! rings; of many combinations of unknown choices some are enumerated and some are drawn, the same ones each time. Of a view whose
+//! indices no path knows, some of the possible places are taken.
 mod bytes;
 mod finding;
 mod history;

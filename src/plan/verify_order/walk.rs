@@ -356,7 +356,7 @@ impl Walk<'_> {
         }
         if is_gmem && !self.written[r.alloc] {
             // It is nobody's but the outside's.
-            if self.is_scalar(result) {
+            if self.allocation.meets[op] {
                 self.meet(op, actor);
             }
             return;
@@ -364,10 +364,12 @@ impl Walk<'_> {
         let foot = self.foot(op, 0, r);
         if !self.is_scalar(result) {
             self.history.touch(op, actor, What::Read, foot, Some(result));
-        } else if is_gmem || self.allocation.meets[op] {
-            // One lane reads and tells the others.
+        } else if self.allocation.meets[op] || self.allocation.leads[op] {
+            // One lane reads, and tells the others if they want to know.
             self.history.touch(op, actor.leader(), What::Read, foot, None);
-            self.meet(op, actor);
+            if self.allocation.meets[op] {
+                self.meet(op, actor);
+            }
         } else {
             self.history.touch(op, actor, What::Read, foot, None);
         }

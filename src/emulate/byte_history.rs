@@ -1,4 +1,5 @@
-//! What the checker remembers of a CTA's ordinary accesses to global memory, and of what its bulk stores write there.
+//! What the checker remembers byte by byte: a CTA's accesses to global memory, its bulk stores' among them, and those to lines of its
+//! shared memory that somebody accesses in less than 4 bytes.
 //!
 //! Lines of 128 bytes that somebody has touched; of each and of each warp the last epoch and the bytes touched then. Other CTAs'
 //! accesses are not here: what orders them is not followed.
@@ -30,7 +31,7 @@ impl Entry {
     }
 }
 
-pub struct GlobalHistory {
+pub struct ByteHistory {
     warps: usize,
     /// A line's number, by its address.
     numbers: FxHashMap<u64, usize>,
@@ -43,9 +44,9 @@ pub struct GlobalHistory {
     last: (u64, usize),
 }
 
-impl GlobalHistory {
-    pub fn new(warps: usize) -> GlobalHistory {
-        GlobalHistory {
+impl ByteHistory {
+    pub fn new(warps: usize) -> ByteHistory {
+        ByteHistory {
             warps,
             numbers: FxHashMap::default(),
             reads: vec![],
@@ -92,11 +93,10 @@ impl GlobalHistory {
     pub fn writers(&self, line: usize) -> u32 {
         self.writers[line]
     }
-    pub fn read(&self, line: usize, warp: usize) -> &Entry {
-        &self.reads[line * self.warps + warp]
-    }
-    pub fn write(&self, line: usize, warp: usize) -> &Entry {
-        &self.writes[line * self.warps + warp]
+    /// A warp's writes, or reads.
+    pub fn entry(&self, line: usize, warp: usize, writes: bool) -> &Entry {
+        let entries = if writes { &self.writes } else { &self.reads };
+        &entries[line * self.warps + warp]
     }
     pub fn note_read(&mut self, line: usize, warp: usize, epoch: u32, mask: Mask) {
         self.reads[line * self.warps + warp].touch(epoch, mask);
@@ -131,14 +131,14 @@ mod tests {
 
     #[test]
     fn an_entry_forgets_older_epochs() {
-        let mut history = GlobalHistory::new(4);
+        let mut history = ByteHistory::new(4);
         let line = history.line(7);
         history.note_write(line, 2, 3, 0b01);
         history.note_write(line, 2, 3, 0b10);
-        assert_eq!(history.write(line, 2).unseen(!0, 2), 0b11);
-        assert_eq!(history.write(line, 2).unseen(!0, 3), 0);
+        assert_eq!(history.entry(line, 2, true).unseen(!0, 2), 0b11);
+        assert_eq!(history.entry(line, 2, true).unseen(!0, 3), 0);
         history.note_write(line, 2, 4, 0b100);
-        assert_eq!(history.write(line, 2).unseen(!0, 3), 0b100);
+        assert_eq!(history.entry(line, 2, true).unseen(!0, 3), 0b100);
         assert_eq!((history.writers(line), history.readers(line)), (0b100, 0));
         assert_eq!(history.line(7), line);
         history.clear();
