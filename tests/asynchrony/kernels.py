@@ -21,6 +21,8 @@ from tests.corpus.case import f16, f32, kernel, like
 SMEM, Barrier, ClusterBarrier, ACC = plgpu.SMEM, plgpu.Barrier, plgpu.ClusterBarrier, plgpu.ACC
 
 RACE = "a load of shared memory that another warp wrote, and nothing orders the two"
+# The same race where the load comes first.
+RACE_OF_STORE = "a store to shared memory that another warp read (itself, or by what it issued), and nothing orders the two"
 IN_FLIGHT = "shared memory that a bulk load in flight writes"
 STILL_READ = "a bulk load overwrites shared memory that is still read"
 UNORDERED = "the async proxy reads shared memory that the generic proxy writes, and nothing orders the two"
@@ -208,8 +210,8 @@ def exchange(x, flaw=None):
 
 
 EXCHANGE = subject(f32(2, 128), reference=lambda x: x[::-1])(exchange)
-flawed(exchange, EXCHANGE, "no barrier_wait", shows=(RACE, "a barrier between the store by warp"), line="o[wg] = buf[1 - wg]")
-flawed(exchange, EXCHANGE, "too few arrivals", shows=("deadlock", "phase 2 (parity 0)"), line="plgpu.barrier_wait(bar)")
+flawed(exchange, EXCHANGE, "no barrier_wait", shows=(RACE_OF_STORE, "a barrier between the load by warp"), line="buf[wg] = x[wg]")
+flawed(exchange, EXCHANGE, "too few arrivals", shows=(RACE_OF_STORE, "a barrier between the load by warp"), line="buf[wg] = x[wg]")
 flawed(exchange, EXCHANGE, "too many arrivals", shows=("deadlock", "4 of 12 arrivals to come"), line="plgpu.barrier_wait(bar)")
 flawed(exchange, EXCHANGE, "one warpgroup does not arrive", shows=("deadlock", "4 of 8 arrivals to come"), line="plgpu.barrier_wait(bar)")
 
@@ -250,7 +252,7 @@ def produce_and_consume(x, flaw=None):
 
 PRODUCE = subject(f32(8, 128), reference=lambda x: x * 2 + 1)(produce_and_consume)
 flawed(produce_and_consume, PRODUCE, "the producer does not wait", shows=("deadlock", "phase 4 (parity 0)"), line="plgpu.barrier_wait(produced.at[slot])")
-flawed(produce_and_consume, PRODUCE, "the consumer does not wait", shows=(RACE,), line="o[i] = queue[slot] + 1")
+flawed(produce_and_consume, PRODUCE, "the consumer does not wait", shows=(RACE_OF_STORE,), line="queue[slot] = x[i] * 2")
 
 
 # ------------------------------------------------------------------------------------------ copies out

@@ -126,8 +126,10 @@ struct Access {
     behind: [Behind; 4],
     /// Who is behind a proxy fence that is behind it.
     fenced: [Behind; 4],
-    /// Whether anybody has announced anything to the async proxy since.
-    announced: bool,
+    /// Whether the kernel has committed it since.
+    committed: bool,
+    /// The warp region in which somebody waited for it.
+    waited_in: Option<u32>,
 }
 
 /// A wait that not every warp, or each warp by itself, has gone through.
@@ -268,14 +270,14 @@ impl<'a> History<'a> {
         self.waited.retain(|x| !done(x.actor, &x.behind, ALL_WARPS));
     }
 
-    /// These warps announce to the async proxy what they are behind of in this memory.
-    pub fn fence(&mut self, actor: Actor, space: Space) {
+    /// These warps announce to the async proxy what they are behind of in this memory. `commits`: as the kernel says.
+    pub fn fence(&mut self, actor: Actor, space: Space, commits: bool) {
         self.met = false;
         for access in &mut self.accesses {
             if self.bytes.get(access.foot).space != space {
                 continue;
             }
-            access.announced = true;
+            access.committed |= commits;
             for a in 0..4 {
                 access.fenced[a] |= access.behind[a] & actor.warps;
             }
@@ -298,6 +300,7 @@ impl<'a> History<'a> {
             let covers = access.what == What::StoreRead || scope == WaitScope::Complete;
             if covers && group + n < self.bulk_groups[issuer] {
                 access.behind[issuer] |= waits;
+                access.waited_in = actor.apart;
             }
         }
     }
@@ -498,7 +501,8 @@ impl<'a> History<'a> {
             completion,
             behind,
             fenced: [0; 4],
-            announced: false,
+            committed: false,
+            waited_in: None,
         });
     }
 
@@ -622,6 +626,9 @@ impl<'a> History<'a> {
             }
             return Some((fault, Missing::Wait, format!("{before} and may still be doing so")));
         }
+        if old.waited_in.is_some() && old.waited_in == actor.apart {
+            return None; // one warp of the region would have to tell the other
+        }
         let demanded = self.automatic || reused || old.what == What::StoreRead && what.writes();
         if !demanded {
             return None;
@@ -648,7 +655,7 @@ impl<'a> History<'a> {
             } else {
                 format!("{before}; nothing orders warp {a} there before warp {b} here")
             };
-            let fault = if unannounced && users_fence && !old.announced {
+            let fault = if unannounced && users_fence && !old.committed {
                 Fault::User
             } else {
                 Fault::Compiler

@@ -471,7 +471,7 @@ impl Walk<'_> {
             OpKind::CommitGroup => self.history.commit_group(actor),
             OpKind::WaitSmemToGmem { n, scope } => self.history.wait_bulk_stores(actor, *n, *scope),
             OpKind::CommitSmem => {
-                self.history.fence(actor, Space::Shared);
+                self.history.fence(actor, Space::Shared, true);
                 self.meet(op, actor);
             }
             OpKind::Fence { kind } => {
@@ -481,7 +481,7 @@ impl Walk<'_> {
                     | FenceKind::ProxyAsyncGenericRelease => Space::Shared,
                     FenceKind::ProxyAsyncGlobal => Space::Device,
                 };
-                self.history.fence(actor, space);
+                self.history.fence(actor, space, false);
             }
             OpKind::BarrierArrive { barrier: _, predicate } => {
                 if !self.is_false(*predicate) {
