@@ -423,3 +423,188 @@ fn an_mbarrier_counts_to_2_20() {
     assert_eq!(error.loc, Some(Loc(7)));
     assert!(error.to_string().contains("1 to 1048575 arrivals"), "{error}");
 }
+
+/// A scope of one buffer: what `f` does with it, planned.
+fn scoped(shape: &[u64], f: impl FnOnce(&mut KernelBuilder, Alloc)) -> String {
+    let mut b = KernelBuilder::new();
+    let a = b.smem(DType::F32, shape, None);
+    scope(&mut b, vec![a], |b| f(b, a));
+    text(&planned(b).0).strip_prefix("scope, ").unwrap().to_string()
+}
+
+fn at(b: &KernelBuilder, alloc: Alloc, index: Index) -> RefUse {
+    b.indexed(alloc, vec![DimIndex::At(index)])
+}
+
+/// What every lane needs of a scalar.
+fn spread(b: &mut KernelBuilder, to: Alloc, value: Value) {
+    let array = b.op1(OpKind::Broadcast { a: value, dims: vec![] }, DType::F32, &[64, 128]);
+    let whole = b.whole(to);
+    b.store(whole, array);
+}
+
+fn count(b: &mut KernelBuilder, from: i64, to: i64, f: impl FnOnce(&mut KernelBuilder, Value)) {
+    let (lower, upper) = (b.int(DType::I32, from), b.int(DType::I32, to));
+    let body = b.region(Group::Warpgroup, &[Type::Scalar(DType::I32)], |b, params| {
+        f(b, params[0]);
+        vec![]
+    });
+    let (inits, xs) = (vec![], vec![]);
+    let kind = OpKind::For {
+        lower,
+        upper,
+        inits,
+        xs,
+        reverse: false,
+        unroll: 1,
+        body,
+    };
+    b.op(kind, &[]);
+}
+
+#[test]
+fn what_a_loop_counts_is_elsewhere_in_the_next_iteration() {
+    let loads_and_stores = |counted: bool, trips: i64| {
+        scoped(&[8], |b, a| {
+            let out = b.output(DType::F32, &[64, 128]);
+            let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F32, &[]);
+            count(b, 0, trips, |b, i| {
+                let index = if counted { Index::Value(i) } else { Index::Const(3) };
+                let (from, to) = (at(b, a, index), at(b, a, index));
+                let value = b.load(from);
+                spread(b, out, value);
+                b.store(to, zero);
+            });
+        })
+    };
+    assert_eq!(loads_and_stores(true, 4), "for, load, store, sync warpgroup, store");
+    assert_eq!(
+        loads_and_stores(false, 4),
+        "for, sync warpgroup, load, store, sync warpgroup, store"
+    );
+    assert_eq!(loads_and_stores(false, 1), "for, load, store, sync warpgroup, store");
+}
+
+#[test]
+fn a_loop_that_never_turns_leaves_nothing_pending() {
+    let text = scoped(&[8], |b, a| {
+        let out = b.output(DType::F32, &[64, 128]);
+        let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F32, &[]);
+        count(b, 0, 0, |b, _| {
+            let to = at(b, a, Index::Const(0));
+            b.store(to, zero);
+        });
+        let from = at(b, a, Index::Const(0));
+        let value = b.load(from);
+        spread(b, out, value);
+    });
+    assert_eq!(text, "for, store, load, store");
+}
+
+#[test]
+fn what_another_warpgroup_does_in_its_arm_needs_nothing_here() {
+    let plan = |both: bool| {
+        let mut b = KernelBuilder::new();
+        b.kernel.num_warpgroups = 2;
+        let out = b.output(DType::F32, &[64, 128]);
+        let a = b.smem(DType::F32, &[8], None);
+        scope(&mut b, vec![a], |b| {
+            let axis = b.kernel.axes.push(AxisData {
+                name: "wg".into(),
+                size: 2,
+                kind: AxisKind::Thread,
+            });
+            let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F32, &[]);
+            let (index, first) = (b.op1(OpKind::AxisIndex { axis }, DType::I32, &[]), b.int(DType::I32, 0));
+            let (op, x, y) = (CompareOp::Eq, index, first);
+            let is_first = b.op1(OpKind::Compare { op, a: x, b: y }, DType::Bool, &[]);
+            let selector = if both {
+                b.op1(OpKind::Constant(Constant::Splat(1)), DType::Bool, &[])
+            } else {
+                is_first
+            };
+            let none = b.region(Group::Warpgroup, &[], |_, _| vec![]);
+            let stores = b.region(Group::Warpgroup, &[], |b, _| {
+                let to = at(b, a, Index::Const(0));
+                b.store(to, zero);
+                vec![]
+            });
+            let arms = vec![none, stores];
+            b.op(OpKind::Switch { selector, arms }, &[]);
+            let none = b.region(Group::Warpgroup, &[], |_, _| vec![]);
+            let loads = b.region(Group::Warpgroup, &[], |b, _| {
+                let from = at(b, a, Index::Const(0));
+                let value = b.load(from);
+                spread(b, out, value);
+                vec![]
+            });
+            let arms = vec![loads, none];
+            b.op(
+                OpKind::Switch {
+                    selector: is_first,
+                    arms,
+                },
+                &[],
+            );
+        });
+        planned(b).1
+    };
+    assert_eq!((plan(false), plan(true)), (0, 1));
+}
+
+#[test]
+fn a_scope_in_a_loop_waits_for_copies_from_its_earlier_iteration() {
+    let mut b = KernelBuilder::new();
+    let out = b.output(DType::F32, &[64, 128]);
+    let a = b.smem(DType::F32, &[64, 128], None);
+    repeat(&mut b, |b, _| {
+        scope(b, vec![a], |b| {
+            let (from, to) = (b.whole(a), b.whole(out));
+            copy_out(b, from, to);
+        });
+    });
+    let (kernel, _) = planned(b);
+    assert_eq!(text(&kernel), "for, wait_smem_to_gmem, scope, copy_smem_to_gmem");
+}
+
+#[test]
+fn a_change_of_layout_through_scratch_is_a_barrier() {
+    let plan = |through: bool| {
+        let mut b = KernelBuilder::new();
+        let out = b.output(DType::F32, &[64, 128]);
+        let a = b.smem(DType::F32, &[64, 128], None);
+        scope(&mut b, vec![a], |b| {
+            let (x, whole, turned, out) = (
+                b.input(DType::F32, &[64, 128]),
+                b.whole(a),
+                transposed(b, a),
+                b.whole(out),
+            );
+            let x = b.whole(x);
+            let v = b.load(x);
+            b.store(whole, v);
+            if through {
+                let axes = vec![0, 1];
+                let (op, parallel) = (ReduceOp::Sum, None);
+                let sum = b.op1(
+                    OpKind::Reduce {
+                        op,
+                        a: v,
+                        axes,
+                        parallel,
+                    },
+                    DType::F32,
+                    &[],
+                );
+                let all = b.op1(OpKind::Broadcast { a: sum, dims: vec![] }, DType::F32, &[64, 128]);
+                b.store(out, all);
+            }
+            b.load(turned);
+        });
+        let mut kernel = b.finish();
+        let assignment = layout::infer::run(&mut kernel).unwrap();
+        let (_, allocation) = smalt::plan::scratch::allocate(&kernel, &assignment).unwrap();
+        insert_barriers::run(&mut kernel, &assignment, &allocation).len()
+    };
+    assert_eq!((plan(false), plan(true)), (1, 0));
+}

@@ -289,16 +289,17 @@ impl<H: Hooks> Machine<'_, H> {
         let Some(data) = &store.data else { return Ok(()) };
         self.memory_changed = true;
         let result = match &store.destination {
-            Destination::Linear { address } => {
-                self.tell_global(w, store.pc, &store.view, *address, store.bytes, Mode::Write)?;
-                tma::write_global(self.memory, *address, data)
-            }
+            Destination::Linear { address } => self
+                .tell_global(w, store.pc, &store.view, *address, store.bytes, Mode::Write)
+                .and_then(|()| tma::write_global(self.memory, *address, data)),
             Destination::Tensor { param, coords, reduce } => {
-                if reduce.is_none() {
-                    let map = self.map_of(*param).clone();
-                    self.tell_box(w, store.pc, &store.view, &map, coords, Mode::Write)?;
-                }
-                tma::store(self.map_of(*param), coords, self.memory, *reduce, data)
+                let map = self.map_of(*param).clone();
+                // A reduction is one of many, in any order.
+                let told = match reduce {
+                    None => self.tell_box(w, store.pc, &store.view, &map, coords, Mode::Write),
+                    Some(_) => Ok(()),
+                };
+                told.and_then(|()| tma::store(&map, coords, self.memory, *reduce, data))
             }
         };
         result.map_err(|e| self.at_issue(e, self.warp_id(w), store.pc))

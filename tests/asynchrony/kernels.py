@@ -631,3 +631,60 @@ def semaphore_chain(flaw=None):
 SEMAPHORE_CHAIN = subject(reference=lambda: np.array([40, 13, 4, 1], np.int32))(semaphore_chain)
 flawed(semaphore_chain, SEMAPHORE_CHAIN, "no semaphore_wait", shows=None)
 flawed(semaphore_chain, SEMAPHORE_CHAIN, "one block does not signal", shows=("deadlock", "to be at least"), line="pl.semaphore_wait")
+
+
+# ------------------------------------------------------------------------------------------ lanes that touch the same memory
+
+READ = "memory that another warp read (itself, or by what it issued), and nothing orders the two"
+OVERWRITES = "memory that another warp wrote, and nothing orders the two"
+
+
+def shifted(x, flaw=None):
+    """What one warp stores, another loads: the compiler's barriers, or none."""
+
+    def body(x, o, buf, narrow):
+        device = o.at[1]
+        device[...] = x[...]
+        o[0, 0:64] = device[64:128]
+        buf[...] = x[...]
+        buf[32:96] = x[0:64]
+        narrow[...] = x[...].astype(jnp.int8)
+        o[0, 64:128] = (buf[32:96] + narrow[64:128].astype(jnp.float32)) * 2
+
+    def on_the_device(x, o, buf, narrow):
+        o[1] = x[...]
+        o[0, 0:64] = o[1, 64:128]
+
+    def twice(x, o, buf, narrow):
+        buf[...] = x[...]
+        buf[32:96] = x[0:64]
+
+    def twice_on_the_device(x, o, buf, narrow):
+        o[1] = x[...]
+        o[1, 32:96] = x[0:64]
+
+    def in_bytes(x, o, buf, narrow):
+        narrow[...] = x[...].astype(jnp.int8)
+        o[0, 0:64] = narrow[64:128].astype(jnp.float32)
+
+    def before_a_copy(x, o, buf, narrow):
+        buf[...] = x[...]
+        plgpu.commit_smem()
+        o[1] = x[...]
+        plgpu.copy_smem_to_gmem(buf, o.at[1])
+        plgpu.wait_smem_to_gmem(0)
+
+    bodies = {body.__name__: body for body in (on_the_device, twice, twice_on_the_device, in_bytes, before_a_copy)}
+    scratch = (SMEM((128,), jnp.float32), SMEM((128,), jnp.int8))
+    params = {} if flaw is None else {"params": MANUAL}
+    return kernel(bodies[flaw] if flaw else body, like((2, 128)), *scratch, **params)(x)
+
+
+SHIFTED = subject(
+    f32(128), reference=lambda x: np.stack([np.concatenate([x[64:], 2 * (x[:64] + x.astype(np.int8)[64:].astype(np.float32))]), x])
+)(shifted)
+flawed(shifted, SHIFTED, "on_the_device", shows=("a store to global", READ, "a barrier between the load by warp"), line="o[1] = x[...]")
+flawed(shifted, SHIFTED, "twice", shows=("a store to shared", OVERWRITES), line="buf[...] = x[...]")
+flawed(shifted, SHIFTED, "twice_on_the_device", shows=("a store to global", OVERWRITES), line="o[1] = x[...]")
+flawed(shifted, SHIFTED, "in_bytes", shows=("a store to shared", READ), line="narrow[...] = x[...].astype(jnp.int8)")
+flawed(shifted, SHIFTED, "before_a_copy", shows=("a bulk store to global", OVERWRITES), line="plgpu.copy_smem_to_gmem(buf, o.at[1])")
