@@ -106,8 +106,13 @@ impl Footprints {
         let foot = Foot(self.feet.len() as u32);
         let at = match view.steps.first() {
             Some(Step::Index(dims)) => {
+                // Outside of the dimension nobody knows where it is.
+                let is_inside = |dim: usize, v: Value| {
+                    let (facts, extent) = (kernel.facts(v), kernel.allocs[view.alloc].shape.get(dim));
+                    facts.lo >= 0 && extent.is_some_and(|n| facts.hi < *n as i64)
+                };
                 let value = |(dim, index): (usize, &DimIndex)| match index {
-                    DimIndex::At(Index::Value(v)) => Some((dim, *v)),
+                    DimIndex::At(Index::Value(v)) => is_inside(dim, *v).then_some((dim, *v)),
                     DimIndex::At(Index::Const(_)) | DimIndex::Slice { .. } | DimIndex::Gather(_) => None,
                 };
                 dims.iter().enumerate().filter_map(value).collect()

@@ -64,12 +64,12 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         accesses: SecondaryMap::new(),
         apart: FxHashMap::default(),
         footprints: Footprints::new(kernel, assignment, allocation),
-        fed: SecondaryMap::new(),
+        waited_alone: SecondaryMap::new(),
         visited: FxHashMap::default(),
         polling: polling::find(kernel),
     };
     pass.mixed = pass.mixed(kernel);
-    pass.fed = pass.fed(kernel);
+    pass.waited_alone = pass.waited_alone(kernel);
     for warpgroup in 0..if takes_arms(kernel) { kernel.num_warpgroups } else { 1 } {
         pass.warpgroup = warpgroup;
         pass.has_scope_before = false;
@@ -145,8 +145,8 @@ struct Pass<'a> {
     accesses: SecondaryMap<Op, Option<Rc<[Access]>>>,
     apart: FxHashMap<Op, Rc<Apart>>,
     footprints: Footprints,
-    /// Barriers that feeding loops wait for.
-    fed: SecondaryMap<Alloc, bool>,
+    /// Barriers that one warp waits for alone: in feeding loops, in warp regions.
+    waited_alone: SecondaryMap<Alloc, bool>,
     visited: FxHashMap<Op, Visit>,
     polling: Polling,
 }
@@ -255,14 +255,16 @@ impl Pass<'_> {
         stored
     }
 
-    fn fed(&self, kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
-        let mut fed = SecondaryMap::new();
-        kernel.for_each_op(&mut |op| {
-            if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind) {
-                fed[barrier.alloc] |= self.allocation.feeding.waits[op];
+    fn waited_alone(&self, kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
+        let mut alone = SecondaryMap::new();
+        for region in kernel.regions.values() {
+            for &op in &region.ops {
+                if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind) {
+                    alone[barrier.alloc] |= region.group == Group::Warp || self.allocation.feeding.waits[op];
+                }
             }
-        });
-        fed
+        }
+        alone
     }
 
     /// What the ops in an op's regions do, for which no barrier can be placed among them.
@@ -446,11 +448,16 @@ impl Pass<'_> {
             .iter()
             .filter_map(|access| self.need(kernel, state, access, all))
             .max();
-        if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind)
-            && self.fed[barrier.alloc]
-            && state.group != Group::Warp
-            && !self.allocation.feeding.waits[op]
-        {
+        // Who waits for, or arrives on, a barrier that one warp has waited for alone is not to be a phase ahead of it.
+        let barrier = if let OpKind::BarrierArrive { barrier, .. } = &kernel.ops[op].kind {
+            Some(barrier.alloc)
+        } else if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind) {
+            Some(barrier.alloc)
+        } else {
+            None
+        };
+        let is_apart = state.group == Group::Warp || self.allocation.feeding.waits[op];
+        if barrier.is_some_and(|alloc| self.waited_alone[alloc]) && !is_apart {
             need = need.max(self.need(kernel, state, &WAITS, all));
         }
         match need {

@@ -32,15 +32,18 @@ impl Finder<'_> {
             let kind = &kernel.ops[op].kind;
             let is_needed = kernel.ops[op].results.iter().any(|v| self.needed[*v]);
             let is_scalar = |r: &RefUse| r.shape.is_empty() && r.place == Place::Here;
-            let by_first = match kind {
-                OpKind::Store { dst, .. } => is_scalar(dst),
-                OpKind::Load { src } => {
-                    let alloc = &kernel.allocs[src.alloc];
-                    let leads = is_scalar(src) && !is_needed && !kernel.is_input(src.alloc);
-                    self.leads[op] = leads && (alloc.is_smem() || alloc.is_gmem());
-                    self.leads[op]
-                }
-                kind => !is_needed && matches!(kind.class(), Class::Pure(Pure::Elementwise(_) | Pure::Bitcast)),
+            // Each warp of a warp region has a first lane of its own.
+            let by_first = if data.group == Group::Warp {
+                false
+            } else if let OpKind::Store { dst, .. } = kind {
+                is_scalar(dst)
+            } else if let OpKind::Load { src } = kind {
+                let alloc = &kernel.allocs[src.alloc];
+                let leads = is_scalar(src) && !is_needed && !kernel.is_input(src.alloc);
+                self.leads[op] = leads && (alloc.is_smem() || alloc.is_gmem());
+                self.leads[op]
+            } else {
+                !is_needed && matches!(kind.class(), Class::Pure(Pure::Elementwise(_) | Pure::Bitcast))
             };
             if !by_first {
                 for_each_value(kind, &mut |v| self.needed[v] = true);
@@ -67,6 +70,24 @@ mod tests {
         then(&mut b, s, value);
         let kernel = b.finish();
         find(&kernel).values().any(|leads| *leads)
+    }
+
+    #[test]
+    fn what_a_warp_needs_its_own_first_lane_needs() {
+        assert!(!leads(|b, s, v| {
+            let axis = b.kernel.axes.push(AxisData {
+                name: "warp".into(),
+                size: 4,
+                kind: AxisKind::Warp,
+            });
+            let body = b.region(Group::Warp, &[], |b, _| {
+                let to = b.indexed(s, vec![DimIndex::At(Index::Const(1))]);
+                b.store(to, v);
+                vec![]
+            });
+            let inits = vec![];
+            b.op(OpKind::WarpMap { axis, inits, body }, &[]);
+        }));
     }
 
     fn add_one(b: &mut KernelBuilder, value: Value) -> Value {

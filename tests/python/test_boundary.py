@@ -249,7 +249,7 @@ CHECK_SCRIPT = """
 
 @pytest.mark.parametrize(
     ("argument", "environment", "told"),
-    [("warn", {}, 1), ("off", {}, 0), ("environment", {"SMALT_CHECK": "warn"}, 1), ("off", {"SMALT_CHECK": "warn"}, 0), ("warn", {"SMALT_CHECK": "error"}, 1)],
+    [("warn", {}, 2), ("off", {}, 0), ("environment", {"SMALT_CHECK": "warn"}, 2), ("off", {"SMALT_CHECK": "warn"}, 0), ("warn", {"SMALT_CHECK": "error"}, 2)],
 )
 def test_findings_as_warnings_or_not_at_all(argument: str, environment: dict[str, str], told: int) -> None:
     done = run_script(CHECK_SCRIPT, argument, **environment)
@@ -257,7 +257,9 @@ def test_findings_as_warnings_or_not_at_all(argument: str, environment: dict[str
     seen = findings(done.stderr)
     assert len(seen) == told, done.stderr
     if told:
-        assert "a load of shared memory that another warp wrote, and nothing orders the two" in seen[0]
+        # From both sides, once for each line.
+        assert "a store to shared memory that another warp read" in seen[0]
+        assert "a load of shared memory that another warp wrote, and nothing orders the two" in seen[1]
         assert "tests/asynchrony/kernels.py:" in done.stderr and "expected: a barrier between the store by warp" in done.stderr
 
 

@@ -332,6 +332,11 @@ impl<'a> History<'a> {
         self.add_wait(op, actor, Some(key));
     }
 
+    /// Each of these warps arrives on an mbarrier: in no phase that one of them alone has yet to see.
+    pub fn arrive(&mut self, op: Op, actor: Actor, key: BarrierKey) {
+        self.others_have_waited(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
+    }
+
     /// These warps have waited for a semaphore.
     pub fn wait_semaphore(&mut self, op: Op, actor: Actor) {
         self.met = false;

@@ -483,8 +483,10 @@ impl Walk<'_> {
                 };
                 self.history.fence(actor, space, false);
             }
-            OpKind::BarrierArrive { barrier: _, predicate } => {
+            OpKind::BarrierArrive { barrier, predicate } => {
                 if !self.is_false(*predicate) {
+                    let key = self.barrier(barrier);
+                    self.history.arrive(op, actor, key);
                     self.history.releases_for_all(op, actor);
                 }
             }
