@@ -47,6 +47,7 @@ fn barriers_in_committed_kernels() {
 fn planned(b: KernelBuilder) -> (Kernel, usize) {
     let mut kernel = b.finish();
     verify::run(&kernel).unwrap();
+    facts::run(&mut kernel);
     let assignment = layout::infer::run(&mut kernel).unwrap();
     let allocation = allocate::run(&kernel, 0).unwrap();
     let placed = insert_barriers::run(&mut kernel, &assignment, &allocation).len();
