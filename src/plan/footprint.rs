@@ -13,6 +13,7 @@ use crate::layout::register_layout::{Group, RegisterLayout};
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::cell::OnceCell;
 
 /// A view, and who holds its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,6 +57,35 @@ struct Data {
     own_words: bool,
     /// Each element is one lane's.
     exclusive: bool,
+    /// Who touches each element, in the order of its indices, once somebody asked.
+    holders: OnceCell<Vec<Option<Who>>>,
+}
+
+impl Data {
+    fn holders(&self, elements: usize) -> &[Option<Who>] {
+        self.holders.get_or_init(|| {
+            let layout = match &self.holder {
+                Holder::Layout(layout) => layout,
+                Holder::First => return vec![Some(Who::Lane(0)); elements],
+                Holder::Issuer => return vec![Some(Who::Issuer); elements],
+                Holder::All => return vec![Some(Who::Several); elements],
+            };
+            let mut holders: Vec<Option<Who>> = vec![None; elements];
+            let (mut index, extents) = (vec![0; layout.rank()], layout.shape());
+            for thread in 0..layout.group().threads() {
+                for slot in 0..layout.slots() {
+                    if layout.write_element(thread, slot, &mut index) {
+                        let at = index.iter().zip(extents).fold(0, |at, (i, n)| at * n + i);
+                        if let Some(known) = holders.get_mut(at as usize) {
+                            let who = Who::Lane(thread as u8);
+                            *known = Some(known.map_or(who, |k| k.and(who)));
+                        }
+                    }
+                }
+            }
+            holders
+        })
+    }
 }
 
 pub struct Footprints {
@@ -123,6 +153,7 @@ impl Footprints {
             at,
             moves: view.steps.iter().any(|step| moves(kernel, step)),
             own_words: !matches!(holder, Holder::Layout(_)) || !kernel.allocs[view.alloc].is_smem() || bits > Some(32),
+            holders: OnceCell::new(),
             exclusive: match &holder {
                 Holder::Layout(layout) => layout.replicated_bits() == 0,
                 Holder::First | Holder::Issuer => true,
@@ -354,26 +385,7 @@ fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Tou
     if elements.saturating_mul(ways) > MAX_ELEMENTS {
         return None;
     }
-    // By element of the view, in the order of its indices.
-    let mut holders = vec![];
-    match &x.holder {
-        Holder::Layout(layout) => {
-            holders = vec![None; elements as usize];
-            let (mut index, extents) = (vec![0; layout.rank()], layout.shape());
-            for thread in 0..layout.group().threads() {
-                for slot in 0..layout.slots() {
-                    if layout.write_element(thread, slot, &mut index) {
-                        let at = index.iter().zip(extents).fold(0, |at, (i, n)| at * n + i);
-                        let (who, known) = (Who::Lane(thread as u8), holders.get_mut(at as usize)?);
-                        *known = Some(known.map_or(who, |k: Who| k.and(who)));
-                    }
-                }
-            }
-        }
-        Holder::First => holders.resize(elements as usize, Some(Who::Lane(0))),
-        Holder::Issuer => holders.resize(elements as usize, Some(Who::Issuer)),
-        Holder::All => return None,
-    }
+    let holders = x.holders(elements as usize);
     let mut out: Touched = vec![];
     let mut starts: Vec<Vec<u64>> = vec![vec![]];
     for part in parts {
@@ -384,7 +396,7 @@ fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Tou
     }
     for start in starts {
         let positions = positions(parts, &start, rest, shape)?;
-        let pairs = positions.into_iter().zip(&holders);
+        let pairs = positions.into_iter().zip(holders);
         out.extend(pairs.filter_map(|(at, who)| who.map(|who| (at, who))));
     }
     out.sort_unstable_by_key(|(at, _)| *at);
