@@ -4,6 +4,7 @@ use super::rewrite::regions_of;
 use super::*;
 use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
+use std::cell::Cell;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     // Of a block, counted per thread of a warpgroup (PTX ISA 9.7.19.5, the per-CTA pool).
@@ -65,24 +66,25 @@ pub fn evaluate_for(kernel: &Kernel, v: Value, warpgroup: u32) -> Option<i64> {
 
 /// The same where some values stand for others.
 pub fn evaluate_with(kernel: &Kernel, v: Value, warpgroup: u32, other: &dyn Fn(Value) -> Option<Value>) -> Option<i64> {
-    evaluate(kernel, v, warpgroup, other, 0)
+    evaluate(kernel, v, warpgroup, other, &Cell::new(MAX_EVALUATED))
 }
+
+/// The values that are looked at for one; of larger expressions nothing is known.
+const MAX_EVALUATED: u32 = 64;
 
 fn evaluate(
     kernel: &Kernel,
     v: Value,
     warpgroup: u32,
     other: &dyn Fn(Value) -> Option<Value>,
-    depth: u32,
+    left: &Cell<u32>,
 ) -> Option<i64> {
     let v = other(v).unwrap_or(v);
     if let Some(n) = kernel.facts(v).as_constant() {
         return Some(n);
     }
-    if depth > 16 {
-        return None;
-    }
-    let of = |v: Value| evaluate(kernel, v, warpgroup, other, depth + 1);
+    left.set(left.get().checked_sub(1)?);
+    let of = |v: Value| evaluate(kernel, v, warpgroup, other, left);
     let kind = &kernel.ops[kernel.def_op(v)?].kind;
     if let OpKind::AxisIndex { axis } = kind {
         return (kernel.axes[*axis].kind == AxisKind::Thread).then_some(warpgroup.into());

@@ -436,6 +436,29 @@ impl RegisterLayout {
         }
         true
     }
+    /// Each position that holds an element: its thread, and the element's number in row-major order.
+    pub fn for_each_element(&self, mut f: impl FnMut(u32, u64)) {
+        let (threads, slots) = (self.0.group.threads(), self.0.slots);
+        // A position's index along an axis is what its thread and what its slot add to it.
+        let terms = |axis: &Axis| {
+            let of_threads: Vec<u64> = (0..threads).map(|t| Self::axis_index(axis, t, 0)).collect();
+            let of_slots: Vec<u64> = (0..slots).map(|s| Self::axis_offset(axis, s)).collect();
+            let stride: u64 = self.0.shape[axis.dims().end..].iter().product();
+            (of_threads, of_slots, axis.size, stride)
+        };
+        let axes: Vec<_> = self.0.axes.iter().map(terms).collect();
+        for thread in 0..threads {
+            for slot in 0..slots {
+                let add = |at: u64, (of_threads, of_slots, size, stride): &(Vec<u64>, Vec<u64>, u64, u64)| {
+                    let index = of_threads[thread as usize] + of_slots[slot as usize];
+                    (index < *size).then_some(at + index * stride)
+                };
+                if let Some(at) = axes.iter().try_fold(0, add) {
+                    f(thread, at);
+                }
+            }
+        }
+    }
     /// The first thread that holds the element, and the slot; other owners differ in [`RegisterLayout::replicated_bits`].
     pub fn owner(&self, index: &[u64]) -> (u32, u32) {
         let (mut thread, mut slot) = (0, 0);

@@ -60,6 +60,16 @@ fn elements_and_owners_are_inverse() {
                 seen.entry(i.to_vec()).or_default().push((t, s));
             }
         }
+        let mut numbered: Vec<(u32, u64)> = vec![];
+        layout.for_each_element(|t, at| numbered.push((t, at)));
+        let held = |(i, owners): (&Vec<u64>, &Vec<(u32, u32)>)| {
+            let at = flat(layout.shape(), i);
+            owners.iter().map(move |&(t, _)| (t, at)).collect::<Vec<_>>()
+        };
+        let mut expected: Vec<_> = seen.iter().flat_map(held).collect();
+        numbered.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(numbered, expected, "{layout}");
         let constant = layout
             .axes()
             .iter()

@@ -57,34 +57,32 @@ struct Data {
     own_words: bool,
     /// Each element is one lane's.
     exclusive: bool,
-    /// Who touches each element, in the order of its indices, once somebody asked.
+    /// Who touches each element of a layout, in the order of its indices, once somebody asked.
     holders: OnceCell<Vec<Option<Who>>>,
 }
 
 impl Data {
-    fn holders(&self, elements: usize) -> &[Option<Who>] {
-        self.holders.get_or_init(|| {
-            let layout = match &self.holder {
-                Holder::Layout(layout) => layout,
-                Holder::First => return vec![Some(Who::Lane(0)); elements],
-                Holder::Issuer => return vec![Some(Who::Issuer); elements],
-                Holder::All => return vec![Some(Who::Several); elements],
-            };
-            let mut holders: Vec<Option<Who>> = vec![None; elements];
-            let (mut index, extents) = (vec![0; layout.rank()], layout.shape());
-            for thread in 0..layout.group().threads() {
-                for slot in 0..layout.slots() {
-                    if layout.write_element(thread, slot, &mut index) {
-                        let at = index.iter().zip(extents).fold(0, |at, (i, n)| at * n + i);
-                        if let Some(known) = holders.get_mut(at as usize) {
-                            let who = Who::Lane(thread as u8);
-                            *known = Some(known.map_or(who, |k| k.and(who)));
-                        }
+    /// Who touches an element, by its number in the order of indices.
+    fn holders(&self, elements: u64) -> impl Fn(u64) -> Option<Who> {
+        let each = match &self.holder {
+            Holder::First => Err(Who::Lane(0)),
+            Holder::Issuer => Err(Who::Issuer),
+            Holder::All => Err(Who::Several),
+            Holder::Layout(layout) => Ok(self.holders.get_or_init(|| {
+                let mut holders: Vec<Option<Who>> = vec![None; elements as usize];
+                layout.for_each_element(|thread, at| {
+                    if let Some(known) = holders.get_mut(at as usize) {
+                        let who = Who::Lane(thread as u8);
+                        *known = Some(known.map_or(who, |k| k.and(who)));
                     }
-                }
-            }
-            holders
-        })
+                });
+                holders
+            })),
+        };
+        move |at| match each {
+            Ok(each) => each.get(at as usize).copied().flatten(),
+            Err(who) => Some(who),
+        }
     }
 }
 
@@ -226,7 +224,7 @@ fn moves(kernel: &Kernel, step: &Step) -> bool {
 }
 
 /// What a view takes of one dimension of its allocation.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Part {
     /// The least and the greatest position at which it may begin, and what the distances are a multiple of.
     lo: u64,
@@ -334,10 +332,28 @@ fn meet(kernel: &Kernel, plain: &SecondaryMap<Alloc, Option<u32>>, x: &Data, y: 
     if x.holder == Holder::All || y.holder == Holder::All {
         return Meeting::Anywhere;
     }
+    // The same elements, in the same order, wherever they are.
+    let elements: u64 = a.iter().map(|p| p.size).product();
+    if a == b && a.iter().all(Part::is_fixed) && rest_a == rest_b && elements <= MAX_ELEMENTS {
+        let (a, b) = (x.holders(elements), y.holders(elements));
+        return worst((0..elements).filter_map(|at| Some(a(at)?.meets(b(at)?))));
+    }
     let (Some(a), Some(b)) = (touched(x, &a, rest_a, shape), touched(y, &b, rest_b, shape)) else {
         return Meeting::Anywhere;
     };
     compare(&a, &b)
+}
+
+/// The worst of what elements say; none is asked behind one that says the worst.
+fn worst(meetings: impl Iterator<Item = Meeting>) -> Meeting {
+    let mut worst = Meeting::Nowhere;
+    for meeting in meetings {
+        worst = worst.max(meeting);
+        if worst == Meeting::Anywhere {
+            break;
+        }
+    }
+    worst
 }
 
 /// Who touches an element: a lane, or several.
@@ -385,7 +401,7 @@ fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Tou
     if elements.saturating_mul(ways) > MAX_ELEMENTS {
         return None;
     }
-    let holders = x.holders(elements as usize);
+    let holders = x.holders(elements);
     let mut out: Touched = vec![];
     let mut starts: Vec<Vec<u64>> = vec![vec![]];
     for part in parts {
@@ -396,8 +412,8 @@ fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Tou
     }
     for start in starts {
         let positions = positions(parts, &start, rest, shape)?;
-        let pairs = positions.into_iter().zip(holders);
-        out.extend(pairs.filter_map(|(at, who)| who.map(|who| (at, who))));
+        let pairs = positions.into_iter().zip(0..);
+        out.extend(pairs.filter_map(|(at, i)| Some((at, holders(i)?))));
     }
     out.sort_unstable_by_key(|(at, _)| *at);
     out.dedup_by(|(at, who), (kept, by)| {
@@ -460,17 +476,9 @@ fn positions(parts: &[Part], start: &[u64], rest: &[Step], shape: &[u64]) -> Opt
 }
 
 fn compare(a: &Touched, b: &Touched) -> Meeting {
-    let (mut i, mut j) = (0, 0);
-    let mut meeting = Meeting::Nowhere;
-    while i < a.len() && j < b.len() {
-        match a[i].0.cmp(&b[j].0) {
-            std::cmp::Ordering::Less => i += 1,
-            std::cmp::Ordering::Greater => j += 1,
-            std::cmp::Ordering::Equal => {
-                meeting = meeting.max(a[i].1.meets(b[j].1));
-                (i, j) = (i + 1, j + 1);
-            }
-        }
-    }
-    meeting
+    let mut a = a.iter().peekable();
+    worst(b.iter().filter_map(|(at, who)| {
+        while a.next_if(|(before, _)| before < at).is_some() {}
+        a.next_if(|(same, _)| same == at).map(|(_, other)| other.meets(*who))
+    }))
 }
