@@ -176,7 +176,8 @@ impl<H: Hooks> Machine<'_, H> {
             };
             let verdict = self.hooks.sync(w, event);
             self.judge_at(w, load.pc, verdict)?;
-            self.complete_tx(target.slot, target.barrier, u64::from(load.bytes))?;
+            let verdict = self.complete_tx(target.slot, target.barrier, u64::from(load.bytes))?;
+            self.judge_at(w, load.pc, verdict)?;
         }
         Ok(())
     }

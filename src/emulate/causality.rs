@@ -6,6 +6,8 @@
 //! * a bulk load's issue: its destination was read, and written, only before it, with a proxy fence after the writes;
 //! * what `wgmma` and bulk stores read: written before their issue, with a proxy fence in between, and not again until a
 //!   wait covers them;
+//! * an mbarrier's phase: does not complete before everybody who waits for the one before is known to have done so (a warp that is late
+//!   would wait for the phase after it);
 //! * an mbarrier: initialised before it is used, with `fence.mbarrier_init` before peers and the async proxy use it;
 //! * a CTA's shared memory: outlives its peers' accesses;
 //! * ordinary loads and stores, to shared memory and to global memory: something orders a warp's load after another warp's store,
@@ -770,6 +772,7 @@ impl Hooks for Causality {
                     by,
                     at,
                     published: false,
+                    waits: vec![],
                 };
                 self.histories[slot.0 as usize].barriers.insert(offset, barrier);
             }
@@ -785,10 +788,18 @@ impl Hooks for Causality {
                 }
             }
             Sync::ExpectTx { slot, offset, .. } => verdict = self.check_barrier(w, slot, offset, slot != w.cta),
-            Sync::Waited { slot, offset, .. } => {
+            Sync::Waited {
+                slot, offset, waits, ..
+            } => {
                 verdict = self.check_barrier(w, slot, offset, slot != w.cta);
-                if let Some(barrier) = self.histories[slot.0 as usize].barriers.get(&offset) {
-                    Rc::make_mut(&mut self.clocks[id]).join(&barrier.phases.passed);
+                let who = self.component(w);
+                if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
+                    let clock = Rc::make_mut(&mut self.clocks[id]);
+                    clock.join(&barrier.phases.passed);
+                    if waits {
+                        barrier.waits.retain(|(other, _)| *other != who);
+                        barrier.waits.push((who, clock.seen()[who]));
+                    }
                 }
             }
             Sync::NamedArrive { id: number, opens, .. } => {
@@ -850,10 +861,23 @@ impl Hooks for Causality {
         verdict
     }
 
-    fn phase_completes(&mut self, slot: CtaSlot, offset: u32) {
-        if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
-            barrier.phases.open();
-        }
+    fn phase_completes(&mut self, slot: CtaSlot, offset: u32) -> Verdict {
+        let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) else {
+            return Ok(());
+        };
+        let left = barrier.left_behind();
+        barrier.waits.clear();
+        barrier.phases.open();
+        let Some(who) = left else { return Ok(()) };
+        let (who, barrier) = (self.name(who, slot), self.names.mbarrier(offset));
+        Err(Box::new(
+            execution(format!(
+                "a phase of the {barrier} completes, and nothing orders that after the wait of {who} for the phase before: \
+                 if that warp is late, it waits for ever"
+            ))
+            .expected(format!("{who} to have told of its wait whoever arrives in the next phase"))
+            .remedy("arrive at another barrier after the wait, and wait for that before the next arrival (`barrier_arrive`, `barrier_wait`)"),
+        ))
     }
 
     fn cluster_opens(&mut self, cluster: u32) {

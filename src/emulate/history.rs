@@ -42,6 +42,17 @@ pub struct Barrier {
     pub by: usize,
     pub at: u32,
     pub published: bool,
+    /// Who has waited for the last phase that is complete, and the epoch of that.
+    pub waits: Vec<(usize, u32)>,
+}
+
+impl Barrier {
+    /// Of those who have waited for the last phase, one of whom nobody knows who has arrived in the current one.
+    pub fn left_behind(&self) -> Option<usize> {
+        let known = self.phases.arriving.seen();
+        let late = self.waits.iter().find(|(who, epoch)| known[*who] < *epoch);
+        late.map(|(who, _)| *who)
+    }
 }
 
 /// What is remembered of a CTA.

@@ -121,6 +121,8 @@ pub enum Sync {
         offset: u32,
         parity: u32,
         scope: Scope,
+        /// It would not have gone on before.
+        waits: bool,
     },
     NamedArrive {
         id: u32,
@@ -223,9 +225,12 @@ pub trait Hooks: 'static {
     fn sync(&mut self, _w: &Warp, _event: Sync) -> Verdict {
         Ok(())
     }
-    /// A phase of an mbarrier, or the cluster's barrier, has completed.
+    /// A phase of an mbarrier has completed.
     #[inline(always)]
-    fn phase_completes(&mut self, _slot: CtaSlot, _offset: u32) {}
+    fn phase_completes(&mut self, _slot: CtaSlot, _offset: u32) -> Verdict {
+        Ok(())
+    }
+    /// The cluster's barrier has.
     #[inline(always)]
     fn cluster_opens(&mut self, _cluster: u32) {}
 }

@@ -447,12 +447,12 @@ impl<'a, H: Hooks> Machine<'a, H> {
         Ok((slot, offset))
     }
 
-    /// Arrivals and announced bytes on a barrier; wakes its waiters when the phase completes.
-    pub fn arrive(&mut self, slot: CtaSlot, offset: u32, count: u32, expect: i64) -> Result<(), Box<Error>> {
+    /// Arrivals and announced bytes on a barrier; wakes its waiters when the phase completes, of which the checker has a verdict.
+    pub fn arrive(&mut self, slot: CtaSlot, offset: u32, count: u32, expect: i64) -> Result<Verdict, Box<Error>> {
         self.update_barrier(slot, offset, |b| b.arrive(count, expect))
     }
 
-    pub fn complete_tx(&mut self, slot: CtaSlot, offset: u32, bytes: u64) -> Result<(), Box<Error>> {
+    pub fn complete_tx(&mut self, slot: CtaSlot, offset: u32, bytes: u64) -> Result<Verdict, Box<Error>> {
         self.update_barrier(slot, offset, |b| b.complete_tx(bytes))
     }
 
@@ -461,7 +461,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         slot: CtaSlot,
         offset: u32,
         f: impl FnOnce(&mut Mbarrier) -> Result<bool, Misuse>,
-    ) -> Result<(), Box<Error>> {
+    ) -> Result<Verdict, Box<Error>> {
         let name = |m: &Self| format!("{} of {}", m.options.names.mbarrier(offset), m.cta_name(slot));
         let Some(barrier) = self.ctas[slot.0 as usize].barriers.get_mut(&offset) else {
             return Err(Box::new(Error::new(
@@ -473,10 +473,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
             Ok(true) => {
                 self.ready.extend(barrier.waiters.drain(..));
                 self.idle_polls = 0;
-                self.hooks.phase_completes(slot, offset);
-                Ok(())
+                Ok(self.hooks.phase_completes(slot, offset))
             }
-            Ok(false) => Ok(()),
+            Ok(false) => Ok(Ok(())),
             Err(misuse) => {
                 let error = Error::new(Fault::Execution, name(self));
                 Err(Box::new(match misuse {

@@ -293,7 +293,8 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                     told = m.note(w, Sync::Arrive { slot, offset, count });
                 }
             }
-            if let Err(error) = told.and_then(|()| m.arrive(slot, offset, count, i64::from(bytes))) {
+            let arrived = told.and_then(|()| m.arrive(slot, offset, count, i64::from(bytes)));
+            if let Err(error) = arrived.and_then(|verdict| m.judge(w, verdict)) {
                 return m.fail(*error);
             }
         }
@@ -341,7 +342,15 @@ fn phase_done<H: Hooks>(
     })
 }
 
-fn note_waited<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, u: &Uop<H>, mask: u32, scope: Scope) -> Verdict {
+/// `waits`: it would not have gone on otherwise.
+fn note_waited<H: Hooks>(
+    w: &Warp,
+    m: &mut Machine<'_, H>,
+    u: &Uop<H>,
+    mask: u32,
+    scope: Scope,
+    waits: bool,
+) -> Verdict {
     let mut told_at = None;
     for i in lanes(mask) {
         let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
@@ -358,6 +367,7 @@ fn note_waited<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, u: &Uop<H>, mask: u32
                     offset,
                     parity,
                     scope,
+                    waits,
                 },
             )?;
         }
@@ -379,7 +389,7 @@ impl<H: Hooks> Body<H> for MbarrierTest {
             }
         }
         w.write_predicate(u.d, done);
-        if let Err(error) = note_waited(w, m, u, done, Scope::Cta) {
+        if let Err(error) = note_waited(w, m, u, done, Scope::Cta, false) {
             return m.fail(*error);
         }
         if done == w.exec { Flow::Next } else { Flow::Yield }
@@ -412,7 +422,7 @@ impl<H: Hooks> Body<H> for MbarrierWait {
                 Err(error) => return m.fail(*error),
             }
         }
-        match note_waited(w, m, u, ask, Scope::ALL[usize::from(u.c)]) {
+        match note_waited(w, m, u, ask, Scope::ALL[usize::from(u.c)], true) {
             Ok(()) => Flow::Next,
             Err(error) => m.fail(*error),
         }

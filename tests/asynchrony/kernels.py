@@ -180,8 +180,8 @@ flawed(
     specialised_ring,
     SPECIALISED_RING,
     "the consumer releases one slot only",
-    shows=("deadlock", "wait for the phase of parity 0 of the mbarrier at shared offset 1048"),
-    line="plgpu.barrier_wait(free.at[slot])",
+    shows=("a phase of the mbarrier at shared offset 1040", "if that warp is late, it waits for ever"),
+    line="plgpu.barrier_arrive(free.at[0])",
 )
 
 

@@ -379,7 +379,8 @@ Body = tuple[Stmt, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A kernel. `ctas`: of a cluster; `blocks`: of the grid. `name` seeds its data."""
+    """A kernel. `ctas`: of a cluster; `blocks`: of the grid. `name` seeds its data; `indices`: what short vectors, which often are
+    indices, hold everywhere, None: anything."""
 
     name: str
     decls: tuple[Decl, ...]
@@ -388,20 +389,22 @@ class Program:
     ctas: int = 1
     blocks: int = 1
     semaphore: bool = False
+    indices: int | None = None
 
     def of(self, *spaces: str) -> list[Buffer]:
         return [d for d in self.decls if isinstance(d, Buffer) and d.space in spaces]
 
     def inputs(self) -> list[Array]:
         """Small integers, the same in every process: the values of `in` and `mut` buffers, as i32."""
-        return [x.copy() for x in _inputs(self.name, tuple(b.shape for b in self.of("in", "mut")))]
+        return [x.copy() for x in _inputs(self.name, tuple(b.shape for b in self.of("in", "mut")), self.indices)]
 
 
 @functools.lru_cache(maxsize=64)
-def _inputs(name: str, shapes: tuple[Shape, ...]) -> list[Array]:
+def _inputs(name: str, shapes: tuple[Shape, ...], indices: int | None) -> list[Array]:
     """Below 64; short vectors, which often are indices, below 4."""
     rng = np.random.default_rng(list(name.encode()))
-    return [rng.integers(0, 4 if shape == (4,) else 64, shape, np.int32) for shape in shapes]
+    arrays = [rng.integers(0, 4 if shape == (4,) else 64, shape, np.int32) for shape in shapes]
+    return [np.full_like(x, indices) if indices is not None and x.shape == (4,) else x for x in arrays]
 
 
 # ------------------------------------------------------------------------------------------ walking and editing

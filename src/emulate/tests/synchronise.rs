@@ -174,6 +174,48 @@ fn a_producer_that_does_not_wait_is_caught() {
 }
 
 #[test]
+fn a_phase_that_a_late_warp_would_miss_is_told() {
+    // Warp 0 completes phases 0 and 1; warp 1 waits for phase 0, and may come when both are over.
+    let kernel = |ordered: bool| {
+        let mut k = Kernel::new(64).smem(64);
+        let (base, tid) = (k.smem_base(), k.tid());
+        let first = k.compare(Compare::Eq, tid.into(), imm(0));
+        k.when(first, false, |k| {
+            k.init_barrier(base, 0, 1);
+        });
+        k.sync();
+        k.when(first, false, |k| {
+            k.arrive(base, 0);
+        });
+        k.wait(base, 0, imm(0));
+        if ordered {
+            k.sync();
+        }
+        // Not yet: lets others run.
+        let p = k.p();
+        k.push(Inst::MbarrierTest {
+            d: p,
+            addr: Addr::new(base),
+            parity: imm(1),
+        });
+        k.when(first, false, |k| {
+            k.arrive(base, 0);
+        });
+        k
+    };
+    let (mut told, mut late) = (0, 0);
+    for options in every_order() {
+        kernel(true)
+            .try_run(&mut [], &options)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let error = kernel(false).try_run(&mut [], &options).expect_err("not ordered");
+        told += usize::from(error.what.contains("the wait of warp 1 for the phase before"));
+        late += usize::from(error.what.contains("deadlock"));
+    }
+    assert!(told > 0 && told + late == every_order().len(), "{told}, {late}");
+}
+
+#[test]
 fn parity_of_the_phase_before_the_first_is_complete() {
     let mut k = Kernel::new(32).smem(64);
     let base = k.smem_base();
