@@ -332,6 +332,57 @@ fn warps_apart_are_ordered_before_and_behind_their_region() {
     );
 }
 
+/// A region of which one warp updates an element that the warpgroup's first lane stores before and behind it.
+fn region_of_one_warp(warp: u64) -> String {
+    plan_of(|b, t| {
+        let one = |b: &KernelBuilder| b.indexed(t.a, vec![DimIndex::At(Index::Const(0)); 2]);
+        let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F32, &[]);
+        let first = one(b);
+        b.store(first, zero);
+        let axis = b.kernel.axes.push(AxisData {
+            name: "warp".into(),
+            size: 4,
+            kind: AxisKind::Warp,
+        });
+        let body = b.region(Group::Warp, &[], |b, _| {
+            let index = b.op1(OpKind::AxisIndex { axis }, DType::I32, &[]);
+            let number = b.op1(OpKind::Constant(Constant::Splat(warp)), DType::I32, &[]);
+            let kind = OpKind::Compare {
+                op: CompareOp::Eq,
+                a: index,
+                b: number,
+            };
+            let selector = b.op1(kind, DType::Bool, &[]);
+            let others = b.region(Group::Warp, &[], |_, _| vec![]);
+            let this = b.region(Group::Warp, &[], |b, _| {
+                let (from, to) = (one(b), one(b));
+                let v = load(b, from);
+                b.store(to, v);
+                vec![]
+            });
+            let arms = vec![others, this];
+            b.op(OpKind::Switch { selector, arms }, &[]);
+            vec![]
+        });
+        let inits = vec![];
+        b.op(OpKind::WarpMap { axis, inits, body }, &[]);
+        let first = one(b);
+        b.store(first, zero);
+    })
+}
+
+#[test]
+fn what_one_warp_of_a_region_does_meets_that_warp_only() {
+    assert_eq!(
+        region_of_one_warp(0),
+        "store, sync warp, warp_map, switch, load, sync warp, store, sync warp, store"
+    );
+    assert_eq!(
+        region_of_one_warp(2),
+        "store, sync warpgroup, warp_map, switch, load, sync warp, store, sync warpgroup, store"
+    );
+}
+
 #[test]
 fn a_while_ends_with_its_condition() {
     let text = plan_of(|b, t| {

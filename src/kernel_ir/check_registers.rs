@@ -59,14 +59,28 @@ fn follow(kernel: &Kernel, region: Region, warpgroup: u32, last: &mut Option<(u3
     }
 }
 
-/// An integer or bool that depends on the warpgroup's index alone.
-pub fn evaluate_for(kernel: &Kernel, v: Value, warpgroup: u32) -> Option<i64> {
-    evaluate_with(kernel, v, warpgroup, &|_| None)
+/// Who executes: a warpgroup, or one of its warps.
+#[derive(Clone, Copy)]
+pub struct Executor {
+    pub warpgroup: u32,
+    /// Of a warp region.
+    pub warp: Option<u32>,
 }
 
-/// The same where some values stand for others.
-pub fn evaluate_with(kernel: &Kernel, v: Value, warpgroup: u32, other: &dyn Fn(Value) -> Option<Value>) -> Option<i64> {
-    evaluate(kernel, v, warpgroup, other, &Cell::new(MAX_EVALUATED))
+impl Executor {
+    pub fn warpgroup(warpgroup: u32) -> Executor {
+        Executor { warpgroup, warp: None }
+    }
+}
+
+/// An integer or bool that depends on the warpgroup's index alone.
+pub fn evaluate_for(kernel: &Kernel, v: Value, warpgroup: u32) -> Option<i64> {
+    evaluate_with(kernel, v, Executor::warpgroup(warpgroup), &|_| None)
+}
+
+/// One that depends on the executor's indices alone, where some values stand for others.
+pub fn evaluate_with(kernel: &Kernel, v: Value, by: Executor, other: &dyn Fn(Value) -> Option<Value>) -> Option<i64> {
+    evaluate(kernel, v, by, other, &Cell::new(MAX_EVALUATED))
 }
 
 /// The values that are looked at for one; of larger expressions nothing is known.
@@ -75,7 +89,7 @@ const MAX_EVALUATED: u32 = 64;
 fn evaluate(
     kernel: &Kernel,
     v: Value,
-    warpgroup: u32,
+    by: Executor,
     other: &dyn Fn(Value) -> Option<Value>,
     left: &Cell<u32>,
 ) -> Option<i64> {
@@ -84,10 +98,14 @@ fn evaluate(
         return Some(n);
     }
     left.set(left.get().checked_sub(1)?);
-    let of = |v: Value| evaluate(kernel, v, warpgroup, other, left);
+    let of = |v: Value| evaluate(kernel, v, by, other, left);
     let kind = &kernel.ops[kernel.def_op(v)?].kind;
     if let OpKind::AxisIndex { axis } = kind {
-        return (kernel.axes[*axis].kind == AxisKind::Thread).then_some(warpgroup.into());
+        return match kernel.axes[*axis].kind {
+            AxisKind::Thread => Some(by.warpgroup.into()),
+            AxisKind::Warp => by.warp.map(i64::from),
+            AxisKind::Grid(_) | AxisKind::Cluster(_) | AxisKind::DeviceMesh(_) => None,
+        };
     }
     let Some(Pure::Elementwise(function)) = kind.pure() else {
         return None;

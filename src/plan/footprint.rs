@@ -28,6 +28,8 @@ pub enum Holder {
     First,
     /// The lane of the first warp that issues copies.
     Issuer,
+    /// Lanes of this warp, whichever.
+    Warp(u8),
     /// Any lane, every lane, a unit.
     All,
 }
@@ -67,6 +69,7 @@ impl Data {
         let each = match &self.holder {
             Holder::First => Err(Who::Lane(0)),
             Holder::Issuer => Err(Who::Issuer),
+            Holder::Warp(warp) => Err(Who::OfWarp(*warp)),
             Holder::All => Err(Who::Several),
             Holder::Layout(layout) => Ok(self.holders.get_or_init(|| {
                 let mut holders: Vec<Option<Who>> = vec![None; elements as usize];
@@ -155,13 +158,19 @@ impl Footprints {
             exclusive: match &holder {
                 Holder::Layout(layout) => layout.replicated_bits() == 0,
                 Holder::First | Holder::Issuer => true,
-                Holder::All => false,
+                Holder::Warp(_) | Holder::All => false,
             },
             view: view.clone(),
             holder,
         });
         self.numbers.insert(key, foot);
         foot
+    }
+
+    /// The same view, touched by lanes of one warp.
+    pub fn by_warp(&mut self, kernel: &Kernel, foot: Foot, warp: u8) -> Foot {
+        let view = self.feet[foot.0 as usize].view.clone();
+        self.of(kernel, &view, Holder::Warp(warp))
     }
 
     /// What becomes of the time of an access when another iteration begins of a loop that counts with `count`.

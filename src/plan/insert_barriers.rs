@@ -14,8 +14,9 @@
 //! **Apart.** In a warp region the warps run apart, and in a feeding loop ([`super::feeding_loops`]) the first warp runs alone: no
 //! barrier of the warpgroup can be placed inside. What conflicts with anything inside is ordered before it begins; so is
 //! everything where a warp inside arrives or signals for its warpgroup. What warps did in their region is known to nobody else
-//! behind it, and neither is what they were told by a wait; behind a feeding loop the lane that issued knows, and the other warps
-//! meet it before they touch anything, or wait for an mbarrier that it has waited for.
+//! behind it, and neither is what they were told by a wait; what one warp alone loads and stores there, as arms on its index say, is
+//! its lanes'. Behind a feeding loop the lane that issued knows, and the other warps meet it before they touch anything, or wait for an
+//! mbarrier that it has waited for.
 //!
 //! **Progress.** A bulk load arrives on its mbarrier by one lane. Warps that issue nothing would let that lane go ahead of their
 //! own waits, and a warp that falls two phases behind waits for a phase that is long past, for ever: a wait by each warp conflicts
@@ -37,7 +38,7 @@ use super::bytes::{self, Bytes, Space};
 use super::footprint::{Foot, Footprints, Holder};
 use super::pending::{Access, By, End, Ends, Need, Pending, Since, State, conflict};
 use crate::error::Loc;
-use crate::kernel_ir::check_registers::{evaluate_for, evaluate_with};
+use crate::kernel_ir::check_registers::{Executor, evaluate_for, evaluate_with};
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::polling::{self, Polling};
@@ -74,6 +75,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         pass.warpgroup = warpgroup;
         pass.has_scope_before = false;
         pass.visited.clear();
+        pass.apart.clear();
         let mut state = State::new(Group::Warpgroup);
         pass.region(kernel, kernel.body, &mut state, Mode::Insert);
     }
@@ -113,6 +115,9 @@ enum Mode {
 #[derive(Default)]
 struct Apart {
     accesses: Vec<Access>,
+    /// Of what one warp of a warp region touches by ordinary accesses, by what it is to the warp that does: what it is to the
+    /// warpgroup; None: several warps do.
+    alone: FxHashMap<(Bytes, Option<Foot>), Option<Foot>>,
     /// Some warp tells others, in the name of its warpgroup.
     releases: bool,
 }
@@ -273,15 +278,25 @@ impl Pass<'_> {
             return known.clone();
         }
         let in_warps = matches!(kernel.ops[op].kind, OpKind::WarpMap { .. });
-        let mut inside = vec![];
-        for_each_region(&kernel.ops[op].kind, &mut |r| {
-            kernel.for_each_op_in(r, &mut |op| inside.push(op));
-        });
+        let inside = executed(kernel, op, self.warpgroup);
         let mut out = Apart::default();
-        for op in inside {
+        for (op, warps) in inside {
             for access in self.accesses(kernel, op).iter() {
-                let by = if in_warps { By::Somebody } else { access.by };
-                let access = Access { by, ..*access };
+                let mut access = *access;
+                if in_warps {
+                    let foot = access
+                        .foot
+                        .filter(|_| access.by == By::Lanes && warps.is_power_of_two())
+                        .map(|foot| self.footprints.by_warp(kernel, foot, warps.trailing_zeros() as u8));
+                    if access.by == By::Lanes {
+                        let known = out.alone.entry((access.bytes, access.foot)).or_insert(foot);
+                        *known = known.filter(|known| Some(*known) == foot);
+                    }
+                    (access.by, access.foot) = match foot {
+                        Some(foot) => (By::Lanes, Some(foot)),
+                        None => (By::Somebody, access.foot),
+                    };
+                }
                 if !out.accesses.contains(&access) {
                     out.accesses.push(access);
                 }
@@ -408,7 +423,8 @@ impl Pass<'_> {
                 self.begin_apart(kernel, op, state, mode, out, loc);
                 let mut inner = state.warp();
                 self.region(kernel, body, &mut inner, mode);
-                state.absorb(&inner);
+                let apart = self.apart(kernel, op);
+                state.absorb(&inner, |p| apart.alone.get(&(p.bytes, p.foot)).copied().flatten());
                 out.push(op);
             }
             None => {
@@ -536,13 +552,18 @@ impl Pass<'_> {
         let apart = self.apart(kernel, op);
         let feeds = self.allocation.feeding.loops[op];
         // Who falls behind in a feeding loop hangs for ever, whoever places barriers.
-        let conflicts = apart.accesses.iter().any(|access| {
+        let need = apart.accesses.iter().filter_map(|access| {
             let all = self.automatic || feeds && access.bytes == Bytes::PROGRESS;
-            self.need(kernel, state, access, all).is_some()
+            self.need(kernel, state, access, all)
         });
-        let releases = self.automatic && apart.releases && state.pending.iter().any(Pending::is_told_of);
-        if conflicts || releases {
-            self.sync(kernel, state, mode, out, state.group, loc);
+        let mut need = need.max();
+        if self.automatic && apart.releases && state.pending.iter().any(Pending::is_told_of) {
+            need = Some(Need::Group);
+        }
+        match need {
+            Some(Need::Group) => self.sync(kernel, state, mode, out, state.group, loc),
+            Some(Need::Warp) => self.sync(kernel, state, mode, out, Group::Warp, loc),
+            None => {}
         }
     }
 
@@ -679,7 +700,40 @@ impl Pass<'_> {
 fn begins(kernel: &Kernel, inits: &[Value], cond: Region, warpgroup: u32) -> bool {
     let cond = &kernel.regions[cond];
     let first = |v: Value| cond.params.iter().position(|p| *p == v).map(|i| inits[i]);
-    evaluate_with(kernel, cond.results[0], warpgroup, &first).is_some_and(|x| x != 0)
+    evaluate_with(kernel, cond.results[0], Executor::warpgroup(warpgroup), &first).is_some_and(|x| x != 0)
+}
+
+/// The ops in an op's regions, and which warps execute each, as far as arms depend on a warp's index.
+fn executed(kernel: &Kernel, op: Op, warpgroup: u32) -> Vec<(Op, u8)> {
+    fn walk(kernel: &Kernel, op: Op, by: Executor, out: &mut FxHashMap<Op, u8>) {
+        let arm = match kernel.ops[op].kind.control() {
+            Some(Control::Switch { selector, arms }) => {
+                evaluate_with(kernel, selector, by, &|_| None).and_then(|n| arms.get(usize::try_from(n).ok()?).copied())
+            }
+            Some(Control::For { .. } | Control::While { .. } | Control::Scope { .. } | Control::WarpMap { .. })
+            | None => None,
+        };
+        for_each_region(&kernel.ops[op].kind, &mut |region| {
+            if arm.is_some_and(|arm| arm != region) {
+                return;
+            }
+            for &inner in &kernel.regions[region].ops {
+                *out.entry(inner).or_default() |= by.warp.map_or(0, |warp| 1 << warp);
+                walk(kernel, inner, by, out);
+            }
+        });
+    }
+    let mut warps = FxHashMap::default();
+    for warp in 0..4 {
+        let warp = Some(warp);
+        walk(kernel, op, Executor { warpgroup, warp }, &mut warps);
+    }
+    let mut inside = vec![];
+    for_each_region(&kernel.ops[op].kind, &mut |r| {
+        kernel.for_each_op_in(r, &mut |op| inside.push(op));
+    });
+    let of = |op| warps.get(&op).map(|warps| (op, *warps));
+    inside.into_iter().filter_map(of).collect()
 }
 
 fn ends_with_block_barrier(kernel: &Kernel, ops: &[Op]) -> bool {

@@ -76,7 +76,7 @@ impl Ends {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pending {
     pub bytes: Bytes,
-    foot: Option<Foot>,
+    pub foot: Option<Foot>,
     since: Since,
     reads: bool,
     writes: bool,
@@ -521,11 +521,16 @@ impl State {
         region
     }
 
-    /// A warp region is over: what happened in it is some warp's.
-    pub fn absorb(&mut self, region: &State) {
+    /// A warp region is over: what happened in it is some warp's, or that warp's of which `alone` has the foot.
+    pub fn absorb(&mut self, region: &State, alone: impl Fn(&Pending) -> Option<Foot>) {
         for &p in &region.pending {
-            let end = if p.end.is_running() { p.end } else { End::Somebody };
-            self.add(Pending { end, ..p });
+            let known = alone(&p).filter(|_| p.generic && matches!(p.end, End::Lanes { .. } | End::Warp));
+            let (foot, end) = match known {
+                Some(foot) => (Some(foot), End::Lanes { met: false }),
+                None if p.end.is_running() => (p.foot, p.end),
+                None => (p.foot, End::Somebody),
+            };
+            self.add(Pending { foot, end, ..p });
         }
         for &bytes in &region.unfenced {
             self.unfence(bytes);

@@ -58,7 +58,7 @@ def test_a_barrier_that_is_left_out_is_missed() -> None:
     found = [o for o in reached if o.ran is not None]
     assert len(left_out) > 100
     assert len(ordered) >= 0.99 * len(left_out), f"{len(ordered)} of {len(left_out)}"
-    assert len(found) >= 0.7 * len(reached), f"{len(found)} of {len(reached)}"
+    assert len(found) >= 0.8 * len(reached), f"{len(found)} of {len(reached)}"
 
 
 def test_what_is_known_to_fail_is_there() -> None:
