@@ -48,10 +48,10 @@ impl Target {
     }
 }
 
-/// The memory of a use.
-fn locate(cx: &mut LowerCx, r: &RefUse) -> Result<Target> {
+/// The memory of a use by the lanes for which `when` is true; others may not know its indices.
+fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
     let kernel = cx.kernel;
-    view::check_indices(cx, r, Src::Imm(1))?;
+    view::check_indices(cx, r, when)?;
     if kernel.allocs[r.alloc].is_smem() {
         let (base, offset) = view::smem_base(cx, r)?;
         let space = if r.place == Place::Here {
@@ -816,7 +816,9 @@ pub fn lower_load(cx: &mut LowerCx, op: Op, src: &RefUse) -> Result<()> {
 
 fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<super::value::Lowered> {
     let planned = cx.transfer(op)?;
-    let mut target = locate(cx, src)?;
+    let (tells, leads) = (cx.plan.meets[op], cx.plan.leads[op]);
+    let when = if leads { cx.leader().into() } else { Src::Imm(1) };
+    let mut target = locate(cx, src, when)?;
     let polled = cx.polling.looks[op].is_some();
     if polled {
         // What a loop waits for is looked at anew each time: others write it meanwhile.
@@ -830,7 +832,6 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
         Type::Scalar(dtype) => {
             let addr = scalar_address(cx, &planned.view, target)?;
             let uniform = cx.group_uniform();
-            let (tells, leads) = (cx.plan.meets[op], cx.plan.leads[op]);
             if !tells && !leads {
                 let x = load_scalar(cx, target, addr, *dtype, uniform)?;
                 return Ok(super::value::Lowered::Scalar(x));
@@ -867,14 +868,15 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
 
 pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {
     let planned = cx.transfer(op)?;
-    let target = locate(cx, dst)?;
     let Some(plan) = &planned.store else {
+        let leader = cx.leader();
+        let target = locate(cx, dst, leader.into())?;
         let dtype = cx.ty(value).dtype();
         let x = cx.scalar(value)?;
         let addr = scalar_address(cx, &planned.view, target)?;
-        let leader = cx.leader();
         return cx.if_then(leader.into(), |cx| store_scalar(cx, target, addr, dtype, x));
     };
+    let target = locate(cx, dst, Src::Imm(1))?;
     let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
     emit_store(cx, target, plan, &planned.view, &array)
@@ -895,7 +897,7 @@ pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resul
 
 pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &RefUse, value: Value) -> Result<()> {
     let planned = cx.transfer(op)?;
-    let target = locate(cx, dst)?;
+    let target = locate(cx, dst, Src::Imm(1))?;
     let dtype = cx.ty(value).dtype();
     let ty = match (dtype, update) {
         (DType::F32, AtomicOp::Add) => AtomType::F32,

@@ -593,3 +593,27 @@ def narrow_array_through_little_scratch(x):
         o[...] = v ^ jnp.broadcast_to(v.max(axis=0), (64, 24))
 
     return kernel(body, like((64, 24), jnp.int8))(x)
+
+
+def _looked_up(x):
+    out = x.copy()
+    out[0] = 1
+    return out, np.array([x[x[1] - 2], x[1] - 2, 7, x[x[x[2] & 3]]], np.int32)
+
+
+@hard(i32(4, low=2, high=4), reference=_looked_up)
+def index_that_one_lane_loads(x):
+    """Who stores a scalar loads what it stores, and the index for that: the other lanes know neither."""
+
+    def body(x, o, p, s, t):
+        s[...] = x[...]
+        o[...] = x[...]
+        o[0] = jnp.int32(1)
+        t[0] = s[o[1] - 2]
+        t[o[1] - 1] = s[s[s[2] & 3]]
+        t[1] = o[1] - 2
+        t[2] = jnp.int32(7)
+        t[3] = s[s[s[2] & 3]]
+        p[...] = t[...]
+
+    return kernel(body, [like((4,), jnp.int32)] * 2, SMEM((4,), jnp.int32), SMEM((4,), jnp.int32))(x)

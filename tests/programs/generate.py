@@ -220,7 +220,7 @@ class Draft:
     def union(self, name: str, shape: Shape, dtype: str) -> Union:
         def one(i: str) -> Buffer:
             s = shape if self.rng.random() < 0.7 else (2, *shape)
-            return Buffer(name + i, "smem", s, dtype if self.rng.random() < 0.7 else self.rng.choice(WIDE))
+            return Buffer(f"{name}_{i}", "smem", s, dtype if self.rng.random() < 0.7 else self.rng.choice(WIDE))
 
         second = (one("1"), one("2")) if self.rng.random() < 0.4 else (one("1"),)
         return Union(name, ((one("0"),), second))
@@ -284,7 +284,8 @@ class Draft:
         if b.shape[1:] == shape:
             return View(b.name, (At(self.index(b.shape[0])),), peer=peer)
         whole, part = b.shape[0], shape[0]
-        step = 8 if len(shape) > 1 or not copies else 32
+        # A copy's slice begins at a multiple of 128 bytes.
+        step = 8 if len(shape) > 1 or not copies else 128 // _size(b.dtype)
         step = part if rng.random() < 0.5 and whole % part == 0 else step
         places = (whole - part) // step + 1
         at = self.index(places)
