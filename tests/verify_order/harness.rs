@@ -204,17 +204,19 @@ impl Test {
     }
     /// `body` in warp `warp` of a warp region.
     pub fn in_warp(&mut self, warp: i64, body: impl FnOnce(&mut Test)) {
-        self.in_every_warp(|t, axis| {
-            let index = t.b.op1(OpKind::AxisIndex { axis }, DType::I32, &[]);
-            let this = t.int(warp);
-            let compare = OpKind::Compare {
-                op: CompareOp::Eq,
-                a: index,
-                b: this,
-            };
-            let here = t.b.op1(compare, DType::Bool, &[]);
-            t.when(here, body);
-        });
+        self.in_every_warp(|t, axis| t.when_warp(axis, warp, body));
+    }
+    /// In a warp region, `body` in warp `warp`.
+    pub fn when_warp(&mut self, axis: Axis, warp: i64, body: impl FnOnce(&mut Test)) {
+        let index = self.b.op1(OpKind::AxisIndex { axis }, DType::I32, &[]);
+        let this = self.int(warp);
+        let compare = OpKind::Compare {
+            op: CompareOp::Eq,
+            a: index,
+            b: this,
+        };
+        let here = self.b.op1(compare, DType::Bool, &[]);
+        self.when(here, body);
     }
     pub fn in_every_warp(&mut self, body: impl FnOnce(&mut Test, Axis)) {
         let axis = self.b.kernel.axes.push(AxisData {

@@ -231,6 +231,31 @@ fn what_one_warp_has_waited_for() {
 }
 
 #[test]
+fn what_one_warp_waits_for_is_not_told_to_others_of_its_region() {
+    // One region: its warps tell each other, or don't. Two of them: the compiler orders the second behind the first.
+    let build = |t: &mut Test, regions: u32| {
+        let (x, s, bar) = (t.input(DType::F32, &[128]), t.smem(DType::F32, &[128]), t.barriers(2));
+        t.copy_in(t.whole(x), t.whole(s), bar, 0);
+        let again = |t: &mut Test, axis| t.when_warp(axis, 1, |t| t.copy_in(t.whole(x), t.whole(s), bar, 1));
+        t.in_every_warp(|t, axis| {
+            t.when_warp(axis, 0, |t| t.wait(bar, 0));
+            if regions == 1 {
+                again(t, axis);
+            }
+        });
+        if regions == 2 {
+            t.in_every_warp(again);
+        }
+    };
+    clean(|t| build(t, 1));
+    let found = findings_of(1, true, |t| build(t, 2));
+    assert!(
+        found.iter().any(|f| (f.fault, f.missing) == (Compiler, Barrier)),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn the_other_warps_meet_a_feeding_loop() {
     twins(Compiler, Barrier, |t, right| {
         let (x, s, bar) = (t.input(DType::F32, &[128]), t.smem(DType::F32, &[128]), t.barriers(1));

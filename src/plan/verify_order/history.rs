@@ -128,7 +128,7 @@ struct Access {
     fenced: [Behind; 4],
     /// Whether the kernel has committed it since.
     committed: bool,
-    /// The warp region in which somebody waited for it.
+    /// The warp region in which somebody waited for it, the first to do so.
     waited_in: Option<u32>,
 }
 
@@ -326,7 +326,11 @@ impl<'a> History<'a> {
             if let Completion::Mbarrier(of) = access.completion
                 && of.may_be(key)
             {
-                access.behind[access.actor.warps.trailing_zeros() as usize] |= actor.warps;
+                let behind = &mut access.behind[access.actor.warps.trailing_zeros() as usize];
+                if *behind == 0 {
+                    access.waited_in = actor.apart;
+                }
+                *behind |= actor.warps;
             }
         }
         self.add_wait(op, actor, Some(key));
