@@ -96,6 +96,29 @@ fn warps_that_keep_to_their_own_bytes_need_no_barrier() {
 }
 
 #[test]
+fn an_element_at_a_multiple_of_something() {
+    // Of 512 elements the first 128 were stored: an index that is a multiple of 128 meets the first of them only, which is warp 0's.
+    for (multiple, collides) in [(128, false), (64, true), (32, true)] {
+        let found = findings_of(1, true, |t| {
+            let (n, s) = (t.input(DType::I32, &[1]), t.smem(DType::F32, &[512]));
+            let x = floats(t);
+            t.store(t.part(s, 0, 128), x);
+            let (a, b) = (t.load(t.at(n, 0)), t.int(multiple));
+            let product = OpKind::Binary {
+                op: BinaryOp::Mul,
+                a,
+                b,
+            };
+            let at = t.b.op1(product, DType::I32, &[]);
+            let zero = zero(t);
+            let element = t.b.indexed(s, vec![DimIndex::At(Index::Value(at))]);
+            t.store(element, zero);
+        });
+        assert_eq!(!found.is_empty(), collides, "{multiple}: {found:?}");
+    }
+}
+
+#[test]
 fn one_kind_of_update_is_in_no_order() {
     twins(Compiler, Barrier, |t, right| {
         let (x, out) = (t.input(DType::I32, &[128]), t.output(DType::I32, &[256]));

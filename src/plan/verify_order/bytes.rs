@@ -478,10 +478,7 @@ fn footprint(
         | AllocKind::Semaphore { .. }
         | AllocKind::Register { .. } => (Space::Device, 0, Some(SmemView::row_major(&data.shape, bits))),
     };
-    let everything = vec![(
-        origin,
-        origin + (data.shape.iter().product::<u64>() * u64::from(bits)).div_ceil(8),
-    )];
+    let everything = vec![(0, (data.shape.iter().product::<u64>() * u64::from(bits)).div_ceil(8))];
     let swizzled = whole.as_ref().is_some_and(|v| !v.swizzle.is_none());
     let mut walk = |choice: Option<u64>| {
         let mut walker = Walker {
@@ -516,13 +513,12 @@ fn footprint(
         }
         None => vec![],
     };
-    let ranges = known.map_or(everything, |v| {
-        let mut ranges = runs(&v, &hidden);
-        for range in &mut ranges {
-            *range = (range.0 + origin, range.1 + origin);
-        }
-        ranges
-    });
+    let ranges = if ways > 1 && views.len() as u64 == ways {
+        merged(views.iter().flat_map(|v| runs(v, &[])).collect())
+    } else {
+        known.map_or(everything, |v| runs(&v, &hidden))
+    };
+    let ranges = ranges.iter().map(|(from, to)| (from + origin, to + origin)).collect();
     Footprint {
         alloc: r.alloc,
         space,
