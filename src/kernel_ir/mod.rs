@@ -29,6 +29,7 @@ pub mod defer_epilogue;
 pub mod effects;
 pub mod eliminate_dead_code;
 pub mod entities;
+pub mod executor;
 pub mod facts;
 pub mod hoist_invariants;
 pub mod intensity;

@@ -838,11 +838,7 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
             }
             // One load counts, which tells the rest if they want to know.
             let class = scalar_class(*dtype);
-            let loads = if tells {
-                cx.is_leading_warp()
-            } else {
-                cx.leader().into()
-            };
+            let loads = if tells { cx.is_leading_warp() } else { when };
             let loaded = cx.if_else(
                 loads,
                 &[class],

@@ -38,9 +38,9 @@ use super::bytes::{self, Bytes, Space};
 use super::footprint::{Foot, Footprints, Holder};
 use super::pending::{Access, By, End, Ends, Need, Pending, Since, State, conflict};
 use crate::error::Loc;
-use crate::kernel_ir::check_registers::{Executor, evaluate_for, evaluate_with};
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
+use crate::kernel_ir::executor::{Executor, arm_taken, evaluate_for, evaluate_with};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
@@ -278,7 +278,8 @@ impl Pass<'_> {
             return known.clone();
         }
         let in_warps = matches!(kernel.ops[op].kind, OpKind::WarpMap { .. });
-        let inside = executed(kernel, op, self.warpgroup);
+        let mut inside = vec![];
+        executed(kernel, op, self.warpgroup, 0b1111, &mut inside);
         let mut out = Apart::default();
         for (op, warps) in inside {
             for access in self.accesses(kernel, op).iter() {
@@ -387,10 +388,10 @@ impl Pass<'_> {
                     self.acquire(state);
                 }
             }
-            Some(Control::Switch { selector, arms }) => {
-                let arm = evaluate_for(kernel, selector, self.warpgroup);
-                let arms = match arm.and_then(|n| arms.get(usize::try_from(n).ok()?)) {
-                    Some(&arm) => vec![arm],
+            Some(Control::Switch { selector: _, arms }) => {
+                let by = Executor::warpgroup(self.warpgroup);
+                let arms = match arm_taken(kernel, &kernel.ops[op].kind, by) {
+                    Some(arm) => vec![arm],
                     None => arms.to_vec(),
                 };
                 let before = state.clone();
@@ -633,7 +634,7 @@ impl Pass<'_> {
         if self.visited.get(&op).is_none_or(|visit| visit.entry != *state) {
             let scopes = self.has_scope_before;
             let entry = state.clone();
-            // What an iteration begins with; a later one.
+            // What an iteration begins with; of a `while` that is known to begin, a later one.
             let (mut head, mut turned): (State, Option<State>) = (entry.clone(), None);
             let mut exit = loop {
                 let mut inner = head.clone();
@@ -644,14 +645,14 @@ impl Pass<'_> {
                 self.region(kernel, body, &mut inner, Mode::Dry);
                 let after_body = inner.clone();
                 self.next_iteration(&mut inner, count);
-                turned = Some(match turned {
-                    Some(turned) => turned.joined(&inner),
-                    None => inner.clone(),
-                });
                 let exit = match (cond, least >= 1, most >= 1) {
                     (Some(cond), true, _) => {
                         // Behind the body, and the condition once more.
-                        let mut exit = turned.clone().unwrap_or_else(|| inner.clone());
+                        let mut exit = match turned.take() {
+                            Some(turned) => turned.joined(&inner),
+                            None => inner.clone(),
+                        };
+                        turned = Some(exit.clone());
                         self.region(kernel, cond, &mut exit, Mode::Dry);
                         exit
                     }
@@ -703,37 +704,21 @@ fn begins(kernel: &Kernel, inits: &[Value], cond: Region, warpgroup: u32) -> boo
     evaluate_with(kernel, cond.results[0], Executor::warpgroup(warpgroup), &first).is_some_and(|x| x != 0)
 }
 
-/// The ops in an op's regions, and which warps execute each, as far as arms depend on a warp's index.
-fn executed(kernel: &Kernel, op: Op, warpgroup: u32) -> Vec<(Op, u8)> {
-    fn walk(kernel: &Kernel, op: Op, by: Executor, out: &mut FxHashMap<Op, u8>) {
-        let arm = match kernel.ops[op].kind.control() {
-            Some(Control::Switch { selector, arms }) => {
-                evaluate_with(kernel, selector, by, &|_| None).and_then(|n| arms.get(usize::try_from(n).ok()?).copied())
-            }
-            Some(Control::For { .. } | Control::While { .. } | Control::Scope { .. } | Control::WarpMap { .. })
-            | None => None,
+/// The ops in an op's regions, and which of `warps` execute each, as far as arms depend on a warp's index.
+fn executed(kernel: &Kernel, op: Op, warpgroup: u32, warps: u8, out: &mut Vec<(Op, u8)>) {
+    let kind = &kernel.ops[op].kind;
+    for_each_region(kind, &mut |region| {
+        let comes = |warp: &u32| {
+            let warp = Some(*warp);
+            arm_taken(kernel, kind, Executor { warpgroup, warp }).is_none_or(|arm| arm == region)
         };
-        for_each_region(&kernel.ops[op].kind, &mut |region| {
-            if arm.is_some_and(|arm| arm != region) {
-                return;
-            }
-            for &inner in &kernel.regions[region].ops {
-                *out.entry(inner).or_default() |= by.warp.map_or(0, |warp| 1 << warp);
-                walk(kernel, inner, by, out);
-            }
-        });
-    }
-    let mut warps = FxHashMap::default();
-    for warp in 0..4 {
-        let warp = Some(warp);
-        walk(kernel, op, Executor { warpgroup, warp }, &mut warps);
-    }
-    let mut inside = vec![];
-    for_each_region(&kernel.ops[op].kind, &mut |r| {
-        kernel.for_each_op_in(r, &mut |op| inside.push(op));
+        let here = (0..4).filter(|warp| warps >> warp & 1 == 1).filter(comes);
+        let here = here.fold(0, |all, warp| all | 1 << warp);
+        for &inner in kernel.regions[region].ops.iter().filter(|_| here != 0) {
+            out.push((inner, here));
+            executed(kernel, inner, warpgroup, here, out);
+        }
     });
-    let of = |op| warps.get(&op).map(|warps| (op, *warps));
-    inside.into_iter().filter_map(of).collect()
 }
 
 fn ends_with_block_barrier(kernel: &Kernel, ops: &[Op]) -> bool {

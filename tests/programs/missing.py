@@ -16,14 +16,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
-import smalt
 from smalt import _errors, _native
 from tests.programs import generate
-from tests.programs.emit import function
-from tests.programs.run import SCHEDULES, Schedule, compare, prepare, results
-from tests.programs.tree import DTYPES, Buffer, Const, Full, Load, Program, Store, parts, replaced, statements
+from tests.programs.run import SCHEDULES, Schedule, compare, described, prepare, results
+from tests.programs.tree import Buffer, Const, Full, Load, Program, Store, parts, replaced, statements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +43,24 @@ class Omission:
 
 def omissions(program: Program, schedules: tuple[Schedule, ...] = SCHEDULES, emulate: bool = True) -> Iterator[Omission]:
     """Leaves out each barrier of a program that compiles."""
-    traced = describe(program)
+    traced = described(program)
     whole = _native.compile(*traced, "sm_90a")
     barriers = whole.report()["barriers"]
     # What runs, its descriptor, and the instructions that it executes with all barriers.
     variants: list[tuple[Program, tuple[bytes, bytes], int | None]] = []
     for variant in with_indices(program) if emulate else ():
-        described = traced if variant.body == program.body else describe(variant)
-        complete = _native.compile(*described, "sm_90a")
+        kernel = traced if variant.body == program.body else described(variant)
+        complete = _native.compile(*kernel, "sm_90a")
         if len(complete.report()["barriers"]) == len(barriers):
-            variants.append((variant, described, run_once(variant, complete, schedules[0])[1]))
+            variants.append((variant, kernel, run_once(variant, complete, schedules[0])[1]))
     for number, barrier in enumerate(barriers):
         ordered = _native.compile(*traced, "sm_90a", {"omit_barrier": number}).report()["out_of_order"]
         if not emulate:
             yield Omission(number, str(barrier), ordered, False, None)
             continue
         reached, ran = False, None
-        for variant, described, expected in variants:
-            artifact = _native.compile(*described, "sm_90a", {"omit_barrier": number})
+        for variant, kernel, expected in variants:
+            artifact = _native.compile(*kernel, "sm_90a", {"omit_barrier": number})
             ran, executed = run_once(variant, artifact, schedules[0])
             for schedule in schedules[1:] if reached or executed != expected else ():
                 ran = ran or run_once(variant, artifact, schedule)[0]
@@ -72,15 +68,6 @@ def omissions(program: Program, schedules: tuple[Schedule, ...] = SCHEDULES, emu
             if ran is not None:
                 break
         yield Omission(number, str(barrier), ordered, reached, ran)
-
-
-def describe(program: Program) -> tuple[bytes, bytes]:
-    """Its descriptor and table of locations."""
-    run, _ = function(program)
-    structs = [jax.ShapeDtypeStruct(b.shape, DTYPES[b.dtype]) for b in program.of("in", "mut")]
-    with smalt.emulated("H100"):
-        [(_, descriptor, debug)] = smalt.descriptor(run, *structs)
-    return descriptor, debug
 
 
 def with_indices(program: Program) -> Iterator[Program]:

@@ -43,14 +43,19 @@ class Failure:
         return self.kind if self.kind in ("wrong number", "deadlock") else f"{self.kind}: {' '.join(self.text.split('(')[0].split()[:8])}"
 
 
-@functools.lru_cache(maxsize=32)
-def compiled(program: Program) -> _native.Artifact:
-    """Traced by JAX, compiled by smalt."""
+def described(program: Program) -> tuple[bytes, bytes]:
+    """Traced by JAX: the descriptor, and its table of locations."""
     run, _ = function(program)
     structs = [jax.ShapeDtypeStruct(b.shape, DTYPES[b.dtype]) for b in program.of("in", "mut")]
     with smalt.emulated("H100"):
         [(_, descriptor, debug)] = smalt.descriptor(run, *structs)
-    return _native.compile(descriptor, debug, "sm_90a")
+    return descriptor, debug
+
+
+@functools.lru_cache(maxsize=32)
+def compiled(program: Program) -> _native.Artifact:
+    """Traced by JAX, compiled by smalt."""
+    return _native.compile(*described(program), "sm_90a")
 
 
 def results(program: Program, artifact: _native.Artifact, launch: Any) -> list[Array]:

@@ -1,0 +1,105 @@
+//! What depends on nothing but who executes it: integers, bools and arms.
+use super::class::{Control, Function, Pure};
+use super::*;
+use crate::dtype::DType;
+use std::cell::Cell;
+
+/// Who executes: a warpgroup, or one of its warps.
+#[derive(Clone, Copy)]
+pub struct Executor {
+    pub warpgroup: u32,
+    /// Of a warp region.
+    pub warp: Option<u32>,
+}
+
+impl Executor {
+    pub fn warpgroup(warpgroup: u32) -> Executor {
+        Executor { warpgroup, warp: None }
+    }
+}
+
+/// An integer or bool that depends on the warpgroup's index alone.
+pub fn evaluate_for(kernel: &Kernel, v: Value, warpgroup: u32) -> Option<i64> {
+    evaluate_with(kernel, v, Executor::warpgroup(warpgroup), &|_| None)
+}
+
+/// One that depends on the executor's indices alone, where some values stand for others.
+pub fn evaluate_with(kernel: &Kernel, v: Value, by: Executor, other: &dyn Fn(Value) -> Option<Value>) -> Option<i64> {
+    evaluate(kernel, v, by, other, &Cell::new(MAX_EVALUATED))
+}
+
+/// The arm of a switch that an executor is known to take.
+pub fn arm_taken(kernel: &Kernel, kind: &OpKind, by: Executor) -> Option<Region> {
+    let Some(Control::Switch { selector, arms }) = kind.control() else {
+        return None;
+    };
+    let n = evaluate_with(kernel, selector, by, &|_| None)?;
+    arms.get(usize::try_from(n).ok()?).copied()
+}
+
+/// The values that are looked at for one; of larger expressions nothing is known.
+const MAX_EVALUATED: u32 = 64;
+
+fn evaluate(
+    kernel: &Kernel,
+    v: Value,
+    by: Executor,
+    other: &dyn Fn(Value) -> Option<Value>,
+    left: &Cell<u32>,
+) -> Option<i64> {
+    let v = other(v).unwrap_or(v);
+    if let Some(n) = kernel.facts(v).as_constant() {
+        return Some(n);
+    }
+    left.set(left.get().checked_sub(1)?);
+    let of = |v: Value| evaluate(kernel, v, by, other, left);
+    let kind = &kernel.ops[kernel.def_op(v)?].kind;
+    if let OpKind::AxisIndex { axis } = kind {
+        return match kernel.axes[*axis].kind {
+            AxisKind::Thread => Some(by.warpgroup.into()),
+            AxisKind::Warp => by.warp.map(i64::from),
+            AxisKind::Grid(_) | AxisKind::Cluster(_) | AxisKind::DeviceMesh(_) => None,
+        };
+    }
+    let Some(Pure::Elementwise(function)) = kind.pure() else {
+        return None;
+    };
+    match function {
+        Function::Convert { a } if !kernel.ty(a).dtype().is_float() => of(a),
+        Function::Compare { op, a, b } => {
+            let (a, b) = (of(a)?, of(b)?);
+            Some(i64::from(match op {
+                CompareOp::Eq => a == b,
+                CompareOp::Ne => a != b,
+                CompareOp::Lt => a < b,
+                CompareOp::Le => a <= b,
+                CompareOp::Gt => a > b,
+                CompareOp::Ge => a >= b,
+            }))
+        }
+        Function::Binary { op, a, b } => {
+            let (a, b) = (of(a)?, of(b)?);
+            match op {
+                BinaryOp::Add => a.checked_add(b),
+                BinaryOp::Sub => a.checked_sub(b),
+                BinaryOp::Mul => a.checked_mul(b),
+                BinaryOp::Div => a.checked_div(b),
+                BinaryOp::Rem => a.checked_rem(b),
+                BinaryOp::Max => Some(a.max(b)),
+                BinaryOp::Min => Some(a.min(b)),
+                BinaryOp::And => Some(a & b),
+                BinaryOp::Or => Some(a | b),
+                BinaryOp::Xor => Some(a ^ b),
+                _ => None,
+            }
+        }
+        Function::Unary { op: UnaryOp::Not, a } if kernel.ty(a).dtype() == DType::Bool => Some(i64::from(of(a)? == 0)),
+        Function::Clamp { lo, x, hi } => Some(of(x)?.max(of(lo)?).min(of(hi)?)),
+        Function::Convert { .. }
+        | Function::Unary { .. }
+        | Function::Select { .. }
+        | Function::IntegerPow { .. }
+        | Function::ReducePrecision
+        | Function::MultipleOf { .. } => None,
+    }
+}
