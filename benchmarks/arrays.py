@@ -4,14 +4,13 @@
 
 (8192, 4096), N(0,1), CUPTI medians of interleaved runs. `blocks`: `pl.pallas_call` with BlockSpecs of so many rows; `direct`: a kernel
 that loads from and stores to device memory itself. Results are compared with XLA's; `regs` and `spill` are ptxas' (bytes of spill
-stores). The table is last.
+stores and loads). The table is last.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import inspect
 import json
 import pathlib
 import sys
@@ -81,9 +80,8 @@ def direct(f: Callable[[Any], Any], rows: int, dtype: Any) -> Callable[[Any], An
         part = pl.ds(jax.lax.axis_index("i") * rows, rows)
         o_ref[part] = in_float32(f, x_ref[part])
 
-    grid: dict[str, Any] = {"grid": (SHAPE[0] // rows,), "grid_names": ("i",)}
-    name = "out_type" if "out_type" in inspect.signature(plgpu.kernel).parameters else "out_shape"
-    return plgpu.kernel(kernel, **{name: jax.ShapeDtypeStruct(SHAPE, dtype)}, **grid)
+    out = jax.ShapeDtypeStruct(SHAPE, dtype)
+    return plgpu.kernel(kernel, out_type=out, grid=(SHAPE[0] // rows,), grid_names=("i",))
 
 
 FORMS: tuple[Callable[[Callable[[Any], Any], int, Any], Callable[[Any], Any]], ...] = (blocks, direct)
@@ -125,8 +123,8 @@ def main() -> int:
                         records.append(record | {"refused": str(e)})
                         continue
                     xla, ours = (median(t) for t in times)
-                    record |= {"xla_us": xla, "smalt_us": ours, "error": error, "registers": report.registers}
-                    records.append(record | {"spill_bytes": report.spill_bytes})
+                    used = {"registers": report.registers, "spill_bytes": report.spill_bytes}
+                    records.append(record | used | {"xla_us": xla, "smalt_us": ours, "error": error})
                     lines.append(
                         f"{f.__name__:10} {dtype:9} {form.__name__:7} {rows:4} {xla:9.1f} {ours:9.1f} {ours / xla:7.3f} "
                         f"{error:9.1e} {report.registers:5} {report.spill_bytes:6}"
