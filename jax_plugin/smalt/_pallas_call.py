@@ -1,27 +1,36 @@
-"""`pl.pallas_call`, re-expressed as `plgpu.kernel` around `plgpu.emit_pipeline`.
+"""`pl.pallas_call`, re-expressed as a kernel around a pipeline.
 
-"parallel" grid axes become the kernel's grid, "sequential" ones a pipelined loop; blocks live in shared memory. The
-body was traced by JAX with refs of block shape; a primitive of ours carries its jaxpr into the new kernel, where the
-walker (`_rules.py`, "pallas_block") writes it with each block's ref standing for a slot of the pipeline.
+"parallel" grid axes become the kernel's grid, "sequential" ones a loop. `_blocks.py` decides which axes are which and how each
+block gets in and out; here the loop is written: what the copy engine moves goes through `plgpu.emit_pipeline`, other blocks are
+copied by loads and stores where they change, or are views of their arrays. The body was traced by JAX with refs of block shape; a
+primitive of ours carries its jaxpr into the new kernel, where the walker (`_rules.py`, "pallas_block") writes it with each
+block's ref standing for a slot or a view.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from smalt import _versions
-from smalt._errors import InvalidKernel, Unsupported
+from smalt import _blocks, _versions
+from smalt._blocks import Block, Way
+from smalt._errors import Unsupported
+
+#: Elements that one load or store of a block moves: 32 a thread.
+CHUNK = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class Written:
     """How one ref of the body is written: what the body's uses start with, and what stands there instead."""
 
     strip: int  # the body's own unswizzle and untile
@@ -34,20 +43,47 @@ class Body:
 
     jaxpr: Any
     grid_rank: int
-    blocks: tuple[Block, ...]
+    refs: tuple[Written, ...]
+    name: str
 
 
 def _abstract_eval(*avals: Any, body: Body) -> tuple[list[Any], set[Any]]:
     at = body.grid_rank
     refs = []
-    for block in body.blocks:
+    for ref in body.refs:
         refs.append(at)
-        at += 1 + block.treedef.num_leaves
+        at += 1 + ref.treedef.num_leaves
     refs += range(at, len(avals))  # scratch
     return [], _versions.ref_effects(refs) | _versions.plain_effects(body.jaxpr)
 
 
 pallas_block_p = _versions.make_primitive("pallas_block", _abstract_eval)
+
+
+# ------------------------------------------------------------------------------------------ windows
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One dimension of a window: an index (size None) or positions from a start; both may be dynamic, and outside."""
+
+    size: int | None
+
+
+def _load_eval(ref: Any, *starts: Any, parts: tuple[Part, ...]) -> tuple[Any, set[Any]]:
+    shape = tuple(p.size for p in parts if p.size is not None)
+    return _versions.array_aval(shape, ref.dtype), _versions.ref_effects([0])
+
+
+def _store_eval(ref: Any, value: Any, *starts: Any, parts: tuple[Part, ...]) -> tuple[list[Any], set[Any]]:
+    return [], _versions.ref_effects([0])
+
+
+window_load_p = _versions.make_primitive("window_load", _load_eval, one_result=True)
+window_store_p = _versions.make_primitive("window_store", _store_eval)
+
+
+# ------------------------------------------------------------------------------------------ the kernel
 
 
 class _Allocation:
@@ -62,112 +98,345 @@ class _Allocation:
 
 def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """A function of the call's operands, to be traced and lowered in its place."""
-    mapping = params["grid_mapping"]
-    _check(params)
-    compiler_params = params["compiler_params"] or plgpu.CompilerParams()
-    parallel = _parallel_axes(mapping, compiler_params.dimension_semantics)
-    grid = tuple(mapping.grid)
-    loops = tuple(n for n, p in zip(grid, parallel) if not p)
-    blocks = tuple(n for n, p in zip(grid, parallel) if p)
-    names = tuple(f"d{i}" for i in range(len(blocks)))
-    # An aliased output is its operand's buffer: the kernel gets one ref, which the body sees twice.
-    sources = {result: operand for operand, result in params["input_output_aliases"]}
-    out = [jax.ShapeDtypeStruct(a.shape, a.dtype) for i, a in enumerate(params["out_avals"]) if i not in sources]
-    operands = [jax.new_ref(a) if i in sources.values() else a for i, a in enumerate(arrays)]
-    block_mappings = tuple(mapping.block_mappings)
+    call = _Call(params)
+    aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
+    name = params.get("name") or params["jaxpr"].debug_info.func_name
+    return _versions.run_kernel(
+        call.body,
+        list(arrays),
+        out_types=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]],
+        mesh=plgpu.Mesh(grid=call.blocks_grid, grid_names=call.names, kernel_name=name),
+        compiler_params=call.compiler_params.replace(dimension_semantics=None),
+        aliases=aliases,
+        name=name,
+    )
 
-    def merge(indices: Sequence[Any]) -> list[Any]:
-        """Grid indices in the call's order, from the loop's and the kernel's."""
-        loop, block = iter(indices), iter([lax.axis_index(n) for n in names])
-        return [next(block) if p else next(loop) for p in parallel]
 
-    specs = [_spec(m, merge) for m in block_mappings]
-    piped = [i for i, s in enumerate(specs) if s is not None]
+class _Call:
+    """What is decided before anything is traced."""
 
-    def body(*refs: Any) -> None:
-        given = iter(refs[mapping.num_inputs :])
-        gmem = list(refs[: mapping.num_inputs])
-        gmem += [gmem[sources[i]] if i in sources else next(given) for i in range(len(params["out_avals"]))]
-        scratch = list(given)
+    def __init__(self, params: dict[str, Any]) -> None:
+        mapping = self.mapping = params["grid_mapping"]
+        _check(params)
+        self.jaxpr = params["jaxpr"]
+        self.grid = tuple(mapping.grid)
+        self.sizes = sum(not isinstance(n, int) for n in self.grid)  # operands that are sizes of grid axes
+        self.indices = mapping.num_index_operands  # operands for index maps
+        self.compiler_params = params["compiler_params"] or plgpu.CompilerParams()
+        self.blocks = [_blocks.block_of(i, m, i >= mapping.num_inputs, self.grid) for i, m in enumerate(mapping.block_mappings)]
+        self._look_at_body(params["input_output_aliases"])
+        conflicts = not all(same for _, same in _blocks.same_map(self.blocks))
+        semantics = self.compiler_params.dimension_semantics
+        self.parallel, known = _blocks.parallel_axes(self.blocks, mapping, semantics, conflicts)
+        self.loops = [a for a, p in enumerate(self.parallel) if not p]
+        self.blocks_grid = tuple(self.grid[a] for a, p in enumerate(self.parallel) if p)
+        self.names = tuple(f"d{i}" for i in range(len(self.blocks_grid)))
+        self.is_static = not self.sizes
+        self.steps = 1
+        if self.is_static:
+            turns = math.prod(self.grid[a] for a in self.loops)
+            self.steps = max(1, min(self.compiler_params.max_concurrent_steps, turns))
+        for block in self.blocks:
+            if block.is_output:
+                settled, returns = _blocks.visits(block, known.get(block.number), self.grid, self.loops)
+                block.settled = settled
+                block.resident = any(self.grid[a] != 1 for a in self.loops[settled:])
+                block.reload = returns or block.partner is not None and not block.overwrites
+        _blocks.choose_ways(self.blocks, self.steps, self.is_static)
 
-        def step(indices: Sequence[Any], *slots: Any) -> None:
-            views = list(gmem)
-            for i, slot in zip(piped, slots):
-                views[i] = slot
-            _bind(params["jaxpr"], [jnp.asarray(i, jnp.int32) for i in merge(indices)], block_mappings, views, scratch)
+    def _look_at_body(self, aliases: Sequence[tuple[int, int]]) -> None:
+        read, written = _versions.ref_uses(self.jaxpr)
+        for block in self.blocks:
+            at = self.indices + block.number
+            block.is_read, block.is_written = at in read, at in written
+            block.overwrites = _versions.begins_with_store(self.jaxpr, at)
+        for operand, result in aliases:
+            a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
+            a.partner, b.partner = b.number, a.number
 
-        ins = [i for i in piped if i < mapping.num_inputs]
-        outs = [i for i in piped if i >= mapping.num_inputs]
+    # -------------------------------------------------------------------------------- tracing
+
+    def body(self, *refs: Any) -> None:
+        """The kernel's body: the call's operands and results in device memory."""
+        if 0 in self.grid:
+            return
+        slots = [b for b in self.blocks if b.way is Way.COPY or b.way is Way.TMA and b.resident]
+        scratch = [_Allocation(a) for a in self.mapping.scratch_avals]
+        pl.run_scoped(
+            functools.partial(self._scoped, refs, slots),
+            *[plgpu.SMEM(b.shape or (1,), b.dtype, transforms=b.transforms) for b in slots],
+            *scratch,
+        )
+
+    def _scoped(self, refs: Sequence[Any], slots: Sequence[Block], *scratch: Any) -> None:
+        sizes, prefetched, arrays = refs[: self.sizes], refs[self.sizes :][: self.indices], list(refs[self.sizes + self.indices :])
+        for block in self.blocks:
+            if block.is_output and block.partner is not None:
+                arrays[block.number] = arrays[block.partner]
+        slot_of = {b.number: ref if b.shape else ref.at[0] for b, ref in zip(slots, scratch)}
+        given = iter(sizes)
+        extents = [n if isinstance(n, int) else next(given)[...] for n in self.grid]
+        step = _Step(self, extents, prefetched, arrays, slot_of, scratch[len(slots) :])
+        step.around(first=True)
+        self._loop(step, extents, prefetched, arrays)
+        step.around(first=False)
+
+    def _loop(self, step: _Step, extents: Sequence[Any], prefetched: Sequence[Any], arrays: Sequence[Any]) -> None:
+        streams = [b for b in self.blocks if b.way is Way.TMA and not b.resident]
+        if not streams:
+            _nest([extents[a] for a in self.loops], lambda *loop: step.run(loop, {}))
+            return
+        specs = {b.number: self._spec(b, prefetched) for b in streams}
+        ins = [b.number for b in streams if not b.is_output]
+        outs = [b.number for b in streams if b.is_output]
         plgpu.emit_pipeline(
-            step,
-            grid=loops,
+            lambda loop, *slots: step.run(loop, dict(zip([*ins, *outs], slots))),
+            grid=tuple(self.grid[a] for a in self.loops),
             in_specs=[specs[i] for i in ins],
             out_specs=[specs[i] for i in outs],
-            max_concurrent_steps=compiler_params.max_concurrent_steps,
-        )(*[gmem[i] for i in piped])
+            max_concurrent_steps=self.compiler_params.max_concurrent_steps,
+        )(*[arrays[i] for i in [*ins, *outs]])
 
-    run = plgpu.kernel(
-        body,
-        out_type=out,
-        scratch_types=[_Allocation(a) for a in mapping.scratch_avals],
-        compiler_params=compiler_params.replace(dimension_semantics=None),
-        grid=blocks,
-        grid_names=names,
-        kernel_name=params.get("name") or params["jaxpr"].debug_info.func_name,
-    )
-    results = iter(run(*operands))
-    return [jax.freeze(operands[sources[i]]) if i in sources else next(results) for i in range(len(params["out_avals"]))]
+    def merge(self, loop: Sequence[Any]) -> list[Any]:
+        """Grid indices in the call's order, from the loop's and the kernel's."""
+        inner, outer = iter(loop), iter([lax.axis_index(n) for n in self.names])
+        return [jnp.asarray(next(outer) if p else next(inner), jnp.int32) for p in self.parallel]
+
+    def _spec(self, block: Block, prefetched: Sequence[Any]) -> Any:
+        def index_map(*loop: Any) -> tuple[Any, ...]:
+            return tuple(_versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*self.merge(loop), *prefetched]))
+
+        return plgpu.BlockSpec(block.mapping.block_shape, index_map, transforms=block.transforms)
 
 
-def _bind(jaxpr: Any, indices: list[Any], mappings: Sequence[Any], views: Sequence[Any], scratch: Sequence[Any]) -> None:
+@dataclasses.dataclass
+class _Step:
+    """One step of the grid, in the kernel."""
+
+    call: _Call
+    extents: Sequence[Any]
+    prefetched: Sequence[Any]
+    arrays: Sequence[Any]
+    slots: dict[int, Any]  # the call's own slots, by operand
+    scratch: Sequence[Any]
+
+    def run(self, loop: Sequence[Any], streams: dict[int, Any]) -> None:
+        """`streams`: the pipeline's slots, by operand."""
+        call = self.call
+        indices = call.merge(loop)
+        starts = {b.number: self._starts(b, indices) for b in call.blocks if b.number not in streams}
+        refs = []
+        for block in call.blocks:
+            at = block.number
+            if at in streams:
+                refs.append(streams[at])
+            elif block.way is Way.VIEW:
+                refs.append(self.arrays[at].at[_inside(block, starts[at])] if block.dims else self.arrays[at])
+            else:
+                refs.append(self.slots[at])
+                if _is_filled(block) and self._settled(block):
+                    self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
+        own = [i for a, i in enumerate(indices) if a not in call.mapping.vmapped_dims]
+        _bind(call, own, [*self.prefetched, *refs], self.scratch)
+        for block in call.blocks:
+            if block.is_output and block.number in self.slots and self._settled(block):
+                self._when(block, loop, False, functools.partial(self._copy_out, block, starts[block.number]))
+
+    def around(self, first: bool) -> None:
+        """What is done once, before and after all steps: for blocks that are the same ones in all of them."""
+        indices = self.call.merge([jnp.int32(0)] * len(self.call.loops))
+        for block in self.call.blocks:
+            if block.number not in self.slots or self._settled(block):
+                continue
+            if first and _is_filled(block):
+                self._copy_in(block, self._starts(block, indices))
+            if not first and block.is_output:
+                self._copy_out(block, self._starts(block, indices))
+
+    def _settled(self, block: Block) -> int:
+        """How many of the sequential axes choose a block."""
+        if block.is_output:
+            return block.settled
+        axes = frozenset[int]().union(*(d.form.axes for d in block.dims))
+        if any(d.form.reads for d in block.dims) or block.is_written or block.partner is not None:
+            return len(self.call.loops)
+        return max((k + 1 for k, a in enumerate(self.call.loops) if a in axes), default=0)
+
+    def _starts(self, block: Block, indices: Sequence[Any]) -> list[Any]:
+        found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *self.prefetched])
+        return [dim.start(jnp.asarray(i, jnp.int32)) for dim, i in zip(block.dims, found)]
+
+    def _when(self, block: Block, loop: Sequence[Any], first: bool, do: Callable[[], None]) -> None:
+        """Does it at the first (last) step of a block's visit: where the axes behind those that choose it are at their ends."""
+        now = None
+        for axis, i in list(zip(self.call.loops, loop))[self._settled(block) :]:
+            extent = self.extents[axis]
+            if isinstance(extent, int) and extent == 1:
+                continue
+            here = i == (0 if first else extent - 1)
+            now = here if now is None else jnp.logical_and(now, here)
+        if now is None:
+            do()
+        else:
+            pl.when(now)(do)
+
+    def _copy_in(self, block: Block, starts: Sequence[Any]) -> None:
+        _copy_in(self.arrays[block.number], self.slots[block.number], block, starts)
+
+    def _copy_out(self, block: Block, starts: Sequence[Any]) -> None:
+        array, slot = self.arrays[block.number], self.slots[block.number]
+        if block.way is Way.COPY:
+            _copy_out(array, slot, block, starts)
+            return
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(slot, array.at[_inside(block, starts)])
+        plgpu.wait_smem_to_gmem(0)
+
+
+def _is_filled(block: Block) -> bool:
+    """Whether a slot of our own begins with what the array has."""
+    return block.way is Way.COPY and (not block.is_output or block.reload)
+
+
+def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequence[Any]) -> None:
     operands: list[Any] = list(indices)
-    blocks = []
-    for block_mapping, view in zip(mappings, views):
-        ref, transforms = _versions.ref_and_transforms(view)
+    written = []
+    strips = [0] * call.indices + [len(b.transforms) for b in call.blocks]
+    for ref, strip in zip(refs, strips):
+        base, transforms = _versions.ref_and_transforms(ref)
         leaves, treedef = jax.tree.flatten(transforms)
-        operands += [ref, *leaves]
-        blocks.append(Block(len(block_mapping.transforms), treedef))
+        operands += [base, *leaves]
+        written.append(Written(strip, treedef))
     for ref in scratch:
         operands.append(_versions.ref_and_transforms(ref)[0])
-    pallas_block_p.bind(*operands, body=Body(jaxpr, len(indices), tuple(blocks)))
+    name = "pallas_call: " + ", ".join(b.describe() for b in call.blocks)
+    pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), tuple(written), name))
 
 
 def _check(params: dict[str, Any]) -> None:
-    mapping = params["grid_mapping"]
-    if params["input_output_aliases"] and not _versions.REFERENCES_IN_RULES:
-        raise Unsupported(
-            "not supported yet: pallas_call: input_output_aliases before JAX 0.11"
-            "\n  remedy: use plgpu.kernel with a mutable ref (jax.new_ref)"
-        )
-    if mapping.num_index_operands:
-        raise Unsupported("not supported yet: pallas_call: scalar prefetch operands\n  remedy: use plgpu.kernel")
-    if any(not isinstance(n, int) for n in mapping.grid):
-        raise Unsupported("not supported yet: pallas_call: a grid with traced sizes\n  remedy: use plgpu.kernel and a loop")
     if params.get("mesh") is not None:
         raise Unsupported("not supported yet: pallas_call over a mesh\n  remedy: use plgpu.kernel")
 
 
-def _parallel_axes(mapping: Any, semantics: Sequence[str] | None) -> list[bool]:
-    """Whether each grid axis is parallel; axes that `vmap` added are."""
-    rank = len(mapping.grid)
-    if semantics is None:
-        return [True] * rank
-    own = [i for i in range(rank) if i not in mapping.vmapped_dims]
-    if len(semantics) != len(own):
-        raise InvalidKernel(
-            f"dimension_semantics\n  expected: one for each of {len(own)} grid axes\n  got: {len(semantics)}"
-            '\n  remedy: name each axis "parallel" or "sequential"'
-        )
-    by_axis = dict(zip(own, semantics))
-    return [by_axis.get(i, "parallel") == "parallel" for i in range(rank)]
+# ------------------------------------------------------------------------------------------ blocks by loads and stores
 
 
-def _spec(block_mapping: Any, merge: Any) -> Any:
-    """The pipeline's spec of a block; None for an array that stays in GMEM."""
-    if _versions.is_gmem_block(block_mapping):
-        return None
+def _inside(block: Block, starts: Sequence[Any]) -> tuple[Any, ...]:
+    """The indices of a block that is all within its array."""
+    return tuple(_index(d, s, d.size) for d, s in zip(block.dims, starts))
 
-    def index_map(*indices: Any) -> tuple[Any, ...]:
-        return tuple(_versions.eval_jaxpr(block_mapping.index_map_jaxpr, [jnp.asarray(i, jnp.int32) for i in merge(indices)]))
 
-    return plgpu.BlockSpec(block_mapping.block_shape, index_map, transforms=tuple(block_mapping.transforms))
+def _index(dim: _blocks.Dim, start: Any, size: int) -> Any:
+    if dim.squeezed:
+        return start
+    return slice(None) if size == dim.extent and not dim.outside else pl.ds(start, size)
+
+
+def _copy_in(array: Any, slot: Any, block: Block, starts: Sequence[Any]) -> None:
+    def move(at: Sequence[Any], sizes: Sequence[int | None], here: tuple[Any, ...]) -> None:
+        slot[here] = _load(array, block, at, sizes)
+
+    _in_chunks(block, starts, move)
+
+
+def _copy_out(array: Any, slot: Any, block: Block, starts: Sequence[Any]) -> None:
+    def move(at: Sequence[Any], sizes: Sequence[int | None], here: tuple[Any, ...]) -> None:
+        _store(array, block, at, sizes, slot[here])
+
+    _in_chunks(block, starts, move)
+
+
+def _in_chunks(block: Block, starts: Sequence[Any], move: Callable[[Sequence[Any], Sequence[int | None], tuple[Any, ...]], None]) -> None:
+    """Calls `move` with parts of a block: starts in the array, sizes (None: one index), and the index in the slot."""
+    if 0 in block.shape:
+        return
+    dims = block.dims
+    inner = [math.prod([d.size for d in dims[k:]]) for k in range(len(dims) + 1)]
+
+    def go(k: int, at: list[Any], sizes: list[int | None], here: list[Any]) -> None:
+        if inner[k] <= CHUNK or k == len(dims):
+            rest = dims[k:]
+            kept = [slice(None)] * sum(not d.squeezed for d in rest)
+            move([*at, *starts[k:]], [*sizes, *[None if d.squeezed else d.size for d in rest]], (*here, *kept))
+            return
+        dim = dims[k]
+        if dim.squeezed:
+            go(k + 1, [*at, starts[k]], [*sizes, None], here)
+        elif inner[k + 1] <= CHUNK:
+            n = CHUNK // inner[k + 1]
+            rest = dims[k + 1 :]
+            kept = [slice(None)] * sum(not d.squeezed for d in rest)
+            tail = [None if d.squeezed else d.size for d in rest]
+
+            def some(i: Any) -> None:
+                first = jnp.minimum(i * n, dim.size - n)
+                move([*at, starts[k] + first, *starts[k + 1 :]], [*sizes, n, *tail], (*here, pl.ds(first, n), *kept))
+
+            _nest([-(-dim.size // n)], some)
+        else:
+            _nest([dim.size], lambda i: go(k + 1, [*at, starts[k] + i], [*sizes, None], [*here, i]))
+
+    go(0, [], [], [])
+
+
+def _load(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:
+    index = tuple(s if n is None else pl.ds(s, n) for s, n in zip(starts, sizes))
+    if not block.outside:
+        return array[index]
+
+    def window() -> Any:
+        parts = tuple(Part(n) for n in sizes)
+        return window_load_p.bind(_versions.ref_and_transforms(array)[0], *starts, parts=parts)
+
+    if _never_inside(block, sizes):
+        return window()
+    return lax.cond(_all_inside(block, starts, sizes), lambda: array[index], window)
+
+
+def _store(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int | None], value: Any) -> None:
+    index = tuple(s if n is None else pl.ds(s, n) for s, n in zip(starts, sizes))
+
+    def whole() -> None:
+        array[index] = value
+
+    def window() -> None:
+        parts = tuple(Part(n) for n in sizes)
+        window_store_p.bind(_versions.ref_and_transforms(array)[0], value, *starts, parts=parts)
+
+    if not block.outside:
+        whole()
+    elif _never_inside(block, sizes):
+        window()
+    else:
+        lax.cond(_all_inside(block, starts, sizes), whole, window)
+
+
+def _never_inside(block: Block, sizes: Sequence[int | None]) -> bool:
+    return any((size or 1) > dim.extent for dim, size in zip(block.dims, sizes))
+
+
+def _all_inside(block: Block, starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:
+    """Whether a part of a block is within its array. (An index behind an end is a window of one.)"""
+    inside = jnp.bool_(True)
+    for dim, start, size in zip(block.dims, starts, sizes):
+        if dim.outside:
+            inside &= (start >= 0) & (start + (size or 1) <= dim.extent)
+    return inside
+
+
+def _nest(extents: Sequence[Any], do: Callable[..., None]) -> None:
+    """Loops within loops; none of one turn."""
+
+    def go(k: int, indices: tuple[Any, ...]) -> None:
+        if k == len(extents):
+            do(*indices)
+        elif isinstance(extents[k], int) and extents[k] == 1:
+            go(k + 1, (*indices, jnp.int32(0)))
+        else:
+
+            def turn(i: Any, carry: None) -> None:
+                go(k + 1, (*indices, jnp.asarray(i, jnp.int32)))
+
+            lax.fori_loop(jnp.int32(0), jnp.asarray(extents[k], jnp.int32), turn, None)
+
+    go(0, ())

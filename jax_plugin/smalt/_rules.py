@@ -142,18 +142,31 @@ def _call(w: Walker, eqn: Any) -> OpParts:
 
 @_rule("pallas_block")
 def _pallas_block(w: Walker, eqn: Any) -> OpParts:
-    """The body of a `pl.pallas_call` (`_pallas_call.py`): a call whose refs are views of the pipeline's slots."""
+    """The body of a `pl.pallas_call` (`_pallas_call.py`): a call whose refs are slots and views of arrays."""
     body = eqn.params["body"]
     indices, rest = _split(eqn.invars, body.grid_rank)
     bindings = []
-    for block in body.blocks:
-        (ref, *leaves), rest = _split(rest, 1 + block.treedef.num_leaves)
-        bindings.append(w.view(ref, w.leaves(block.treedef, leaves), block.strip))
+    for ref in body.refs:
+        (base, *leaves), rest = _split(rest, 1 + ref.treedef.num_leaves)
+        bindings.append(w.view(base, w.leaves(ref.treedef, leaves), ref.strip))
     bindings += [w.binding(ref) for ref in rest]
     outer, w.grid_indices = w.grid_indices, [w.binding(i) for i in indices]
     region = w.region(body.jaxpr, dict(zip(body.jaxpr.invars, bindings, strict=True)))
     w.grid_indices = outer
-    return OpParts(attrs=_attrs.encode({"name": "pallas_call"}), regions=[region], primitive="call")
+    return OpParts(attrs=_attrs.encode({"name": body.name}), regions=[region], primitive="call")
+
+
+@_rule("window_load")
+def _window_load(w: Walker, eqn: Any) -> OpParts:
+    ref, *starts = eqn.invars
+    return OpParts([w.window(ref, starts, [p.size for p in eqn.params["parts"]])], primitive="load")
+
+
+@_rule("window_store")
+def _window_store(w: Walker, eqn: Any) -> OpParts:
+    ref, value, *starts = eqn.invars
+    operands = [w.window(ref, starts, [p.size for p in eqn.params["parts"]]), w.operand(value)]
+    return OpParts(operands, primitive="store")
 
 
 @_rule("scan")

@@ -171,6 +171,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "static_size": (3, "oneof uint64"),
         "dynamic_size": (4, "oneof Operand"),
         "stride": (5, "uint64"),
+        "window": (6, "bool"),
     },
     "Transpose": {
         "permutation": (1, "repeated uint32"),

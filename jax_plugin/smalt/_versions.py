@@ -43,10 +43,6 @@ FALSE_PREDICATE_SUPPRESSES_ARRIVAL = _IS_012
 TENSOR_CORE_BARRIER_TRACKS_COPIES = _IS_012
 LEADER_TRACKED_LAST_AXIS_ONLY = _IS_012
 
-#: Before 0.11, a lowering rule cannot make references.
-REFERENCES_IN_RULES = jax.__version_info__ >= (0, 11)
-
-
 def lowering_semantics(params: Any) -> str:
     """"LANE" or "WARPGROUP": what the kernel asked for, else this version's default."""
     if params is None or not hasattr(params, "lowering_semantics"):
@@ -527,10 +523,10 @@ def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
     return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
 
 
-def make_primitive(name: str, abstract_eval: Callable[..., Any]) -> Any:
-    """A primitive without results whose effects the rule gives."""
+def make_primitive(name: str, abstract_eval: Callable[..., Any], one_result: bool = False) -> Any:
+    """A primitive whose results and effects the rule gives."""
     primitive = jax_core.Primitive(name)
-    primitive.multiple_results = True
+    primitive.multiple_results = not one_result
     primitive.def_effectful_abstract_eval(abstract_eval)
     return primitive
 
@@ -560,3 +556,73 @@ def is_gmem_block(block_mapping: Any) -> bool:
 def eval_jaxpr(closed: Any, args: Sequence[Any]) -> Any:
     jaxpr, consts = open_jaxpr(closed)
     return jax_core.eval_jaxpr(jaxpr, consts, *args)
+
+
+def run_kernel(
+    body: Callable[..., None],
+    arrays: Sequence[Any],
+    *,
+    out_types: Sequence[Any],
+    mesh: Any,
+    compiler_params: Any,
+    aliases: dict[int, int],
+    name: str,
+) -> list[Any]:
+    """Binds a kernel; `aliases`: operand -> result. The body gets refs of operands, then of results."""
+    run = mpmd._mpmd_map(
+        [(mesh, body)], list(out_types), input_output_aliases=aliases, compiler_params=compiler_params, name=name
+    )
+    return list(run(*arrays))
+
+
+_NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
+
+
+def bits_of(dtype: Any) -> int:
+    dtype = np.dtype(dtype)
+    return _NARROW.get(dtype.name, 8 * int(dtype.itemsize))
+
+
+def array_aval(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax_core.ShapedArray(shape, dtype)
+
+
+def ref_uses(jaxpr: Any) -> tuple[set[int], set[int]]:
+    """Which invars of a jaxpr are refs that it reads, and that it writes."""
+    read, written = set(), set()
+    at = {var: i for i, var in enumerate(jaxpr.invars)}
+    for effect in jaxpr.effects:
+        if not isinstance(effect, jax_effects.JaxprInputEffect):
+            continue
+        index = effect.input_index if hasattr(effect, "input_index") else at.get(effect.input)
+        if not isinstance(index, int):
+            continue
+        if not isinstance(effect, state_types.WriteEffect):
+            read.add(index)
+        if not isinstance(effect, state_types.ReadEffect):
+            written.add(index)
+    return read, written
+
+
+def begins_with_store(jaxpr: Any, at: int) -> bool:
+    """Whether the first thing a jaxpr does with the ref in its invar is a store to all of it."""
+    var = jaxpr.invars[at]
+    for eqn in jaxpr.eqns:
+        if not any(not is_literal(a) and a is var for a in eqn.invars):
+            continue
+        if eqn.primitive.name not in ("swap", "store") or eqn.invars[0] is not var or any(a is var for a in eqn.invars[1:]):
+            return False
+        if eqn.outvars and any(a is eqn.outvars[0] for e in jaxpr.eqns for a in e.invars):
+            return False  # what was there is used
+        tree = eqn.params["tree"]
+        transforms = tree.unflatten(eqn.invars[2:]) if tree is not None else ()
+        return all(_is_all(t) for t in transforms)
+    return False
+
+
+def _is_all(transform: Any) -> bool:
+    """Whether a transform is an index of the whole ref."""
+    if type(transform).__name__ != "NDIndexer":
+        return False
+    sizes = [(getattr(i, "start", None), getattr(i, "size", None), getattr(i, "stride", 1)) for i in transform.indices]
+    return all(start == 0 and size == n and stride == 1 for (start, size, stride), n in zip(sizes, transform.shape))

@@ -185,6 +185,20 @@ class Walker:
         operand = message("Operand", ref=message("RefUse", value=base.value, transforms=prefix))
         return Binding(operand, base.value, True, prefix, strip)
 
+    def window(self, atom: Any, starts: Sequence[Any], sizes: Sequence[int | None]) -> Message:
+        """An operand: part of a ref that may reach outside of it; a size of None is one index."""
+        dims = []
+        for start, size in zip(starts, sizes):
+            if size is None:
+                dims.append(message("DimIndex", at=self.operand(start)))
+            else:
+                part = message("Slice", dynamic_start=self.operand(start), static_size=size, stride=1, window=True)
+                dims.append(message("DimIndex", slice=part))
+        binding = self.binding(atom)
+        index = message("Index", shape=list(atom.aval.shape), dims=dims, int_indexer_shape=[])
+        chain = [*binding.prefix, message("Transform", index=index)]
+        return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
+
     # ---------------------------------------------------------------- transforms
 
     def transform(self, t: Any) -> Message:

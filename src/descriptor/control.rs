@@ -1,6 +1,6 @@
 //! Scopes, calls and control flow; ids; what a kernel tells the compiler or the user.
 use super::decode::{damaged, newer};
-use super::import::{Importer, required, value_type};
+use super::import::{Binding, Importer, required, value_type};
 use super::op_reader::OpReader;
 use super::proto;
 use super::refs::{swizzle, untiled};
@@ -154,6 +154,11 @@ fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
                 }
                 _ => {}
             }
+            if data.is_gmem() {
+                let base = device_scratch(importer, data, shared, region, loc)?;
+                importer.define(param.id, Binding::Ref(base))?;
+                continue;
+            }
             let alloc = importer.kernel.allocs.push(data);
             importer.define_alloc(param.id, alloc)?;
             allocs.push(alloc);
@@ -170,13 +175,63 @@ fn scratch(importer: &Importer, param: &proto::Value, collective: bool, loc: cra
     match param.r#type.as_ref().and_then(|t| t.kind.as_ref()) {
         Some(proto::r#type::Kind::Ref(t)) => {
             let data = importer.alloc_data(t, GmemOrigin::Scratch { global: false }, collective, loc)?;
-            if data.is_gmem() {
-                return Err(Error::unsupported("scratch arrays in GMEM"));
-            }
             Ok(data)
         }
         _ => Err(damaged("scratch that is no reference")),
     }
+}
+
+/// A scratch array in device memory. Each block (where warpgroups don't share it: each warpgroup) has its own: they are one array
+/// with the owner as leading dimension, of which the use that is returned is a part.
+fn device_scratch(
+    importer: &mut Importer,
+    mut data: AllocData,
+    shared: bool,
+    region: Region,
+    loc: crate::error::Loc,
+) -> Result<RefUse> {
+    let kernel = &mut importer.kernel;
+    let threads = kernel.thread_axis.filter(|_| !shared);
+    let axes: Vec<Axis> = kernel
+        .grid
+        .iter()
+        .chain(&kernel.cluster)
+        .copied()
+        .chain(threads)
+        .collect();
+    let own = data.shape.clone();
+    let owners = axes.iter().try_fold(1u64, |n, a| n.checked_mul(kernel.axes[*a].size));
+    let whole = owners.and_then(|n| own.iter().try_fold(n, |n, d| n.checked_mul(*d)));
+    if owners.is_none_or(|n| n > i32::MAX as u64) || whole.is_none_or(|n| n > i32::MAX as u64) {
+        return Err(Error::invalid("a scratch array in device memory")
+            .expected("fewer than 2^31 elements over all blocks")
+            .got(format!(
+                "{:?} in each of {} blocks",
+                own.as_slice(),
+                owners.unwrap_or(u64::MAX)
+            ))
+            .remedy("launch fewer blocks that take several parts each, or pass the array as a mutable argument"));
+    }
+    data.shape = std::iter::once(owners.unwrap_or(1))
+        .chain(own.iter().copied())
+        .collect();
+    let mut owner = kernel.append_int(region, DType::I32, 0, loc);
+    let scalar = Type::Scalar(DType::I32);
+    for axis in axes {
+        let size = kernel.axes[axis].size as i64;
+        let size = kernel.append_int(region, DType::I32, size, loc);
+        let index = kernel.append1(region, OpKind::AxisIndex { axis }, scalar.clone(), loc);
+        let rows = |op, a, b| OpKind::Binary { op, a, b };
+        let scaled = kernel.append1(region, rows(BinaryOp::Mul, owner, size), scalar.clone(), loc);
+        owner = kernel.append1(region, rows(BinaryOp::Add, scaled, index), scalar.clone(), loc);
+    }
+    let alloc = kernel.allocs.push(data);
+    let mut base = kernel.whole(alloc);
+    let mut dims = vec![DimIndex::At(Index::Value(owner))];
+    dims.extend(own.iter().map(|n| DimIndex::all(*n)));
+    base.steps = vec![Step::Index(dims)];
+    base.shape = own;
+    Ok(base)
 }
 
 /// Ends a scope: its op, whose results are the region's.

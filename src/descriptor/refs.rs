@@ -251,6 +251,21 @@ impl Importer {
                     if s.stride == 0 || s.stride > i64::MAX as u64 {
                         return Err(damaged(format!("a slice of stride {}", s.stride)));
                     }
+                    if s.window {
+                        let start = match &s.start {
+                            Some(Start::DynamicStart(x)) => self.index_operand(x, region, loc)?,
+                            None => Index::Const(0),
+                            Some(Start::StaticStart(x)) => {
+                                Index::Const(i64::try_from(*x).map_err(|_| outside(x.to_string()))?)
+                            }
+                        };
+                        if s.stride != 1 {
+                            return Err(damaged("a window with a stride"));
+                        }
+                        result.push(size);
+                        dims.push(DimIndex::Window { start, size });
+                        continue;
+                    }
                     let start = match &s.start {
                         None => Index::Const(0),
                         Some(Start::StaticStart(x)) => {

@@ -158,11 +158,12 @@ impl ComposeViews<'_> {
                         ..
                     }
                 ),
+                (DimIndex::Window { size, .. }, Some(then)) => then.is_all(*size),
                 (DimIndex::Slice { stride, .. }, Some(then)) => match then {
                     DimIndex::At(_) => true,
                     // A strided slice has a static start.
                     DimIndex::Slice { start, .. } => *stride == 1 || matches!(start, Index::Const(_)),
-                    DimIndex::Gather(_) => false,
+                    DimIndex::Gather(_) | DimIndex::Window { .. } => false,
                 },
                 (_, None) => false,
             };
@@ -192,7 +193,7 @@ impl ComposeViews<'_> {
                             stride: stride.saturating_mul(inner),
                         }
                     }
-                    DimIndex::Gather(_) => return None,
+                    DimIndex::Gather(_) | DimIndex::Window { .. } => return None,
                 },
                 (dim, _) => dim,
             });
@@ -269,7 +270,7 @@ impl ComposeViews<'_> {
                     size *= n;
                     *start
                 }
-                DimIndex::Slice { .. } | DimIndex::Gather(_) => {
+                DimIndex::Slice { .. } | DimIndex::Window { .. } | DimIndex::Gather(_) => {
                     return Err(Error::unsupported("this slice of barriers or semaphores"));
                 }
             };
@@ -292,7 +293,7 @@ impl ComposeViews<'_> {
 
 fn extent_of(dim: &DimIndex) -> Option<u64> {
     match dim {
-        DimIndex::Slice { size, .. } => Some(*size),
+        DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => Some(*size),
         DimIndex::At(_) | DimIndex::Gather(_) => None,
     }
 }
@@ -305,7 +306,7 @@ fn after(shape: &[u64], step: &Step) -> Shape {
             .zip(shape)
             .filter_map(|(d, &n)| match d {
                 DimIndex::At(_) => None,
-                DimIndex::Slice { size, .. } => Some(*size),
+                DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => Some(*size),
                 DimIndex::Gather(_) => Some(n),
             })
             .collect(),

@@ -295,6 +295,11 @@ impl Printer<'_> {
                                     write!(f, ":{stride}")?;
                                 }
                             }
+                            DimIndex::Window { start, size } => {
+                                f.write_str("window ")?;
+                                self.index(f, *start)?;
+                                write!(f, ":+{size}")?;
+                            }
                             DimIndex::Gather(v) => write!(f, "gather {v}")?,
                         }
                     }

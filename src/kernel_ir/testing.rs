@@ -129,7 +129,7 @@ impl KernelBuilder {
             .iter()
             .filter_map(|d| match d {
                 DimIndex::At(_) => None,
-                DimIndex::Slice { size, .. } => Some(*size),
+                DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => Some(*size),
                 DimIndex::Gather(_) => panic!("no gathers here"),
             })
             .collect();

@@ -67,6 +67,9 @@ pub enum DimIndex {
     At(Index),
     /// `size` positions `start + i·stride`. A dynamic start has stride 1.
     Slice { start: Index, size: u64, stride: u64 },
+    /// `size` positions from `start`, which may be negative. Positions outside of the dimension are not there: loads give zero
+    /// for them, stores leave them out. Of loads and stores of GMEM only.
+    Window { start: Index, size: u64 },
     /// The positions in an index array; the result has the array's extent there (TMA gather and scatter).
     Gather(Value),
 }
@@ -89,6 +92,14 @@ impl DimIndex {
         }
     }
 
+    /// Where a window begins.
+    pub fn window(&self) -> Option<Index> {
+        match self {
+            DimIndex::Window { start, .. } => Some(*start),
+            DimIndex::At(_) | DimIndex::Slice { .. } | DimIndex::Gather(_) => None,
+        }
+    }
+
     /// Whether this is the whole of a dimension of extent `extent`.
     pub fn is_all(&self, extent: u64) -> bool {
         matches!(self, DimIndex::Slice { start: Index::Const(0), size, stride: 1 } if *size == extent)
@@ -98,6 +109,14 @@ impl DimIndex {
 impl RefUse {
     pub fn dtype(&self) -> Option<DType> {
         self.elem.dtype()
+    }
+
+    /// Whether it may reach outside of its allocation.
+    pub fn has_windows(&self) -> bool {
+        let windows = |dims: &Vec<DimIndex>| dims.iter().any(|d| d.window().is_some());
+        self.steps
+            .iter()
+            .any(|s| matches!(s, Step::Index(dims) if windows(dims)))
     }
 
     /// The dimensions of its allocation, of that rank, that a view keeps, in its order; none where it mixes them. `false`: the
@@ -177,6 +196,12 @@ pub fn apply(elem: Elem, shape: &[u64], steps: &[Step], kernel: &super::Kernel) 
                                         return Err("a dynamic start with a stride".to_string());
                                     }
                                 }
+                            }
+                            next.push(*size);
+                        }
+                        DimIndex::Window { start, size } => {
+                            if let Index::Value(v) = start {
+                                index_type(kernel, *v)?;
                             }
                             next.push(*size);
                         }

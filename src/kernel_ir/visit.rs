@@ -293,10 +293,16 @@ macro_rules! visit_ref_values {
                         DimIndex::At(Index::Value(v))
                         | DimIndex::Slice {
                             start: Index::Value(v), ..
+                        }
+                        | DimIndex::Window {
+                            start: Index::Value(v), ..
                         } => f(v),
                         DimIndex::Gather(v) => f(v),
                         DimIndex::At(Index::Const(_))
                         | DimIndex::Slice {
+                            start: Index::Const(_), ..
+                        }
+                        | DimIndex::Window {
                             start: Index::Const(_), ..
                         } => {}
                     }

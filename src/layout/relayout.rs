@@ -770,6 +770,7 @@ fn through_scratch(
             let options = Options {
                 matrix: false,
                 stagger: false,
+                singly: false,
             };
             let side = |l: &RegisterLayout, direction| transfer::plan(l, &view, Memory::Shared, direction, options);
             let (Ok(store), Ok(load)) = (side(&source, Direction::Store), side(dst, Direction::Load)) else {

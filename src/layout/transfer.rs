@@ -138,6 +138,8 @@ pub struct Options {
     pub matrix: bool,
     /// Staggered orders.
     pub stagger: bool,
+    /// Each element by itself: whether it is there is known of elements only.
+    pub singly: bool,
 }
 
 impl Default for Options {
@@ -145,6 +147,7 @@ impl Default for Options {
         Options {
             matrix: true,
             stagger: true,
+            singly: false,
         }
     }
 }
@@ -197,6 +200,9 @@ pub fn plan(
         }
         let spread = RegisterLayout::strided(layout.shape(), vec, layout.group());
         return plan(&spread, view, memory, direction, options);
+    }
+    if options.singly {
+        return elements(layout, view, direction);
     }
     let mut best: Option<TransferPlan> = None;
     if let Some(pieces) = pieces(layout, view) {

@@ -246,10 +246,12 @@ fn every_width_and_swizzle_of_a_wgmma_tile() {
                     Options {
                         matrix: false,
                         stagger: true,
+                        singly: false,
                     },
                     Options {
                         matrix: false,
                         stagger: false,
+                        singly: false,
                     },
                 ] {
                     let plans = check(&layout, &view, &[], Memory::Shared, options);
@@ -284,6 +286,7 @@ fn conflicts_are_what_the_rank_says() {
     let options = Options {
         matrix: false,
         stagger: false,
+        singly: false,
     };
     let p = plan(&wgmma(64, 32), &plain, Memory::Shared, Direction::Store, options).unwrap();
     assert_eq!(

@@ -548,19 +548,35 @@ impl<'a> LowerCx<'a> {
         let kernel = self.kernel;
         let blocks: u64 = kernel.grid_sizes().iter().product::<u64>() * kernel.cluster_size();
         for (alloc, data) in &kernel.allocs {
-            let AllocKind::Semaphore {
-                origin: GmemOrigin::Scratch { global },
-            } = data.kind
-            else {
-                continue;
+            let elements = ir::types::num_elements(&data.shape);
+            let bytes = match data.kind {
+                AllocKind::Semaphore {
+                    origin: GmemOrigin::Scratch { global },
+                } => {
+                    let copies = if global { 1 } else { blocks };
+                    let shared = data.collective || global;
+                    let per_block = if shared { 1 } else { u64::from(kernel.num_warpgroups) };
+                    4 * elements * copies * per_block
+                }
+                // Its owners are a dimension of it.
+                AllocKind::Gmem {
+                    dtype,
+                    origin: GmemOrigin::Scratch { .. },
+                } => (elements * u64::from(dtype.bits())).div_ceil(8),
+                AllocKind::Semaphore {
+                    origin: GmemOrigin::Param(_),
+                }
+                | AllocKind::Gmem {
+                    origin: GmemOrigin::Param(_),
+                    ..
+                }
+                | AllocKind::Smem { .. }
+                | AllocKind::SmemUnion
+                | AllocKind::Tmem { .. }
+                | AllocKind::TmemUnion
+                | AllocKind::Barrier { .. }
+                | AllocKind::Register { .. } => continue,
             };
-            let copies = if global { 1 } else { blocks };
-            let per_block = if data.collective || global {
-                1
-            } else {
-                u64::from(kernel.num_warpgroups)
-            };
-            let bytes = 4 * ir::types::num_elements(&data.shape) * copies * per_block;
             let number = (kernel.params.len() + self.entry.scratch.len()) as u32;
             self.entry.scratch.push(Scratch { bytes: bytes.max(4) });
             self.entry.scratch_buffers.push((alloc, number));

@@ -6,7 +6,7 @@ use super::value::{ArrayRegs, Packing, scalar_class};
 use super::view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AtomicOp, Group, Op, Place, RefUse, Type, Value};
+use crate::kernel_ir::{AtomicOp, DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
@@ -335,6 +335,71 @@ fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra: Opt
     all
 }
 
+/// A dimension of an array in memory of which a window is taken: dimension `dim` of the window begins at `start`.
+pub struct Window {
+    dim: usize,
+    start: S,
+    extent: u64,
+}
+
+/// The windows of a use, which has no other steps.
+fn windows(cx: &mut LowerCx, r: &RefUse) -> Result<Vec<Window>> {
+    let mut out = vec![];
+    let Some(Step::Index(dims)) = r.steps.first() else {
+        return Ok(out);
+    };
+    let kept = dims.iter().zip(&cx.kernel.allocs[r.alloc].shape);
+    let kept = kept.filter(|(d, _)| !matches!(d, DimIndex::At(_)));
+    for (dim, (index, &extent)) in kept.enumerate() {
+        if let Some(start) = index.window() {
+            let start = match start {
+                Index::Const(c) => Src::imm32(c as i32),
+                Index::Value(v) => cx.index32(v)?,
+            };
+            out.push(Window { dim, start, extent });
+        }
+    }
+    Ok(out)
+}
+
+/// Whether the element in `slot` is inside of all windows; `None`: there are none.
+fn inside(cx: &mut LowerCx, layout: &RegisterLayout, windows: &[Window], slot: u32) -> Option<S> {
+    let offsets = layout.slot_offset(slot);
+    let mut all: Option<S> = None;
+    for w in windows {
+        let (axis, offset) = layout
+            .axes()
+            .iter()
+            .zip(&offsets)
+            .find(|(a, _)| a.dims().contains(&w.dim))?;
+        let x = thread_terms(cx, &RegisterLayout::axis_terms(axis));
+        let mut x = cx.b.add(IntType::U32, x, Src::u32(*offset as u32));
+        let inner: u64 = layout.shape()[w.dim + 1..axis.dims().end].iter().product();
+        if inner != 1 {
+            x = cx.b.div(IntType::U32, x, Src::u32(inner as u32));
+        }
+        if w.dim != axis.first {
+            x = cx.b.rem(IntType::U32, x, Src::u32(layout.shape()[w.dim] as u32));
+        }
+        // In front of the array is far behind it.
+        let x = cx.b.add(IntType::U32, x, w.start);
+        let here = cx.b.setp(Compare::Lt, CompareType::U32, x, Src::u32(w.extent as u32));
+        all = Some(match all {
+            None => here,
+            Some(p) => cx.b.and(LogicType::Pred, p, here),
+        });
+    }
+    all
+}
+
+/// Both predicates; `None`: always.
+fn both(cx: &mut LowerCx, a: Option<S>, b: Option<S>) -> Option<S> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(cx.b.and(LogicType::Pred, a, b)),
+        (p, None) | (None, p) => p,
+    }
+}
+
 /// Where equal elements are in several threads: true in the first of them.
 fn first_replica(cx: &mut LowerCx, plan: &TransferPlan) -> Option<S> {
     if plan.only_first_replica == 0 {
@@ -520,6 +585,18 @@ fn by_variant(cx: &mut LowerCx, stagger: &[u8], class: BitType, choices: &[S]) -
 
 /// Emits a store of `a`, whose layout is the plan's.
 pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &SmemView, a: &ArrayRegs) -> Result<()> {
+    store_inside(cx, target, plan, view, &[], a)
+}
+
+/// Emits a store of `a`, whose layout is the plan's, to the elements that are inside of the windows.
+fn store_inside(
+    cx: &mut LowerCx,
+    target: Target,
+    plan: &TransferPlan,
+    view: &SmemView,
+    windows: &[Window],
+    a: &ArrayRegs,
+) -> Result<()> {
     let a = as_stored(cx, a);
     let bits = view.bits;
     let addresses = bases(cx, target, &plan.addressing)?;
@@ -542,6 +619,8 @@ pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &
             // Element by element.
             let slot = access.slots[0];
             let x = pieces.word(cx, &[slot]);
+            let here = inside(cx, &plan.layout, windows, slot);
+            let extra = both(cx, extra, here);
             let p = guard(cx, &plan.layout, &access.guards, extra);
             let (addr, _) = element_address(cx, target, plan, view, slot)?;
             store_word(cx, target, addr, bits / 8, x, p)?;
@@ -636,6 +715,18 @@ pub fn emit_load(
     view: &SmemView,
     dtype: DType,
 ) -> Result<ArrayRegs> {
+    load_inside(cx, target, plan, view, &[], dtype)
+}
+
+/// Emits a load of the elements that are inside of the windows, zero for the others; the result is in the plan's layout.
+fn load_inside(
+    cx: &mut LowerCx,
+    target: Target,
+    plan: &TransferPlan,
+    view: &SmemView,
+    windows: &[Window],
+    dtype: DType,
+) -> Result<ArrayRegs> {
     let stored = stored_type(dtype);
     let bits = view.bits;
     let wide = bits == 64;
@@ -646,7 +737,8 @@ pub fn emit_load(
     // For each variant and slot: the loaded word and the position in it.
     let mut found: Vec<Vec<Option<(S, usize)>>> = vec![vec![None; slots]; variants];
     for access in &plan.accesses {
-        let p = guard(cx, &plan.layout, &access.guards, None);
+        let here = inside(cx, &plan.layout, windows, access.slots[0]);
+        let p = guard(cx, &plan.layout, &access.guards, here);
         let words: Vec<S> = match access.kind {
             AccessKind::Element => {
                 let slot = access.slots[0];
@@ -855,7 +947,8 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
         Type::Array { dtype, .. } => {
             let layout = cx.layout_of(result)?;
             let plan = planned.load.as_ref().ok_or_else(|| cx.unexpected(op))?;
-            let loaded = emit_load(cx, target, plan, &planned.view, *dtype)?;
+            let windows = windows(cx, src)?;
+            let loaded = load_inside(cx, target, plan, &planned.view, &windows, *dtype)?;
             Ok(super::value::Lowered::Array(filled(cx, &loaded, &layout)?))
         }
         Type::Acc { .. } => Err(Error::internal("a load of an accumulator")),
@@ -875,7 +968,8 @@ pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resu
     let target = locate(cx, dst, Src::Imm(1))?;
     let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
-    emit_store(cx, target, plan, &planned.view, &array)
+    let windows = windows(cx, dst)?;
+    store_inside(cx, target, plan, &planned.view, &windows, &array)
 }
 
 pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {

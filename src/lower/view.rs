@@ -66,6 +66,7 @@ pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
                 | DimIndex::Slice {
                     start: Index::Const(_), ..
                 }
+                | DimIndex::Window { .. }
                 | DimIndex::Gather(_) => continue,
             };
             let facts = kernel.facts(v);

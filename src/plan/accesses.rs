@@ -207,6 +207,7 @@ impl Planner<'_> {
         };
         let array = |v: Option<Value>| v.filter(|v| !kernel.ty(*v).is_scalar());
         let near = shared && r.place == Place::Here;
+        let singly = r.has_windows();
         let refused = |e: TransferError| {
             let (name, shape) = (kernel.ops[op].kind.name(), r.shape.as_slice());
             Error::unsupported(format!("{name} of {shape:?}: {e}"))
@@ -217,6 +218,7 @@ impl Planner<'_> {
             let matrix = near && self.polling.looks[op].is_none();
             let options = Options {
                 matrix,
+                singly,
                 ..Options::default()
             };
             let plan = transfer::plan(self.assignment.layout(v)?, &view, memory, Direction::Load, options);
@@ -230,11 +232,13 @@ impl Planner<'_> {
                 let options = Options {
                     matrix: false,
                     stagger: false,
+                    singly,
                 };
                 transfer::plan(layout, &view, memory, Direction::Store, options)
             } else {
                 let options = Options {
                     matrix: near,
+                    singly,
                     ..Options::default()
                 };
                 transfer::plan_store(layout, &view, memory, options)

@@ -147,7 +147,7 @@ fn leading(kernel: &Kernel, shape: &[u64], dims: usize, steps: &[Step]) -> (u64,
                 let reach = size.saturating_sub(1).saturating_mul(*stride).saturating_add(1);
                 (lo, hi.saturating_add(reach).min(extent.max(lo + 1)))
             }
-            DimIndex::Gather(_) => (0, extent),
+            DimIndex::Window { .. } | DimIndex::Gather(_) => (0, extent),
         };
         first += from * inner;
         if to - from != 1 {

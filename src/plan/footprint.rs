@@ -144,7 +144,10 @@ impl Footprints {
                 };
                 let value = |(dim, index): (usize, &DimIndex)| match index {
                     DimIndex::At(Index::Value(v)) => is_inside(dim, *v).then_some((dim, *v)),
-                    DimIndex::At(Index::Const(_)) | DimIndex::Slice { .. } | DimIndex::Gather(_) => None,
+                    DimIndex::At(Index::Const(_))
+                    | DimIndex::Slice { .. }
+                    | DimIndex::Window { .. }
+                    | DimIndex::Gather(_) => None,
                 };
                 dims.iter().enumerate().filter_map(value).collect()
             }
@@ -215,7 +218,7 @@ fn moves(kernel: &Kernel, step: &Step) -> bool {
                 size,
                 ..
             } => !kernel.facts(*v).divisor.is_multiple_of(*size),
-            DimIndex::Gather(_) => true,
+            DimIndex::Window { .. } | DimIndex::Gather(_) => true,
             DimIndex::At(_)
             | DimIndex::Slice {
                 start: Index::Const(_), ..
@@ -250,7 +253,7 @@ impl Part {
         let (start, size, stride, dropped) = match index {
             DimIndex::At(i) => (*i, 1, 1, true),
             DimIndex::Slice { start, size, stride } => (*start, *size, *stride, false),
-            DimIndex::Gather(_) => return None,
+            DimIndex::Window { .. } | DimIndex::Gather(_) => return None,
         };
         let clamp = |x: i64| (x.max(0) as u64).min(extent.saturating_sub(1));
         let (lo, hi, step) = match start {

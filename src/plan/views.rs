@@ -3,8 +3,9 @@
 //! Dynamic indices go to the algebra by number: [`DynId`] is the number of the kernel value.
 use crate::error::{Error, Result};
 use crate::kernel_ir::{AllocKind, DimIndex, Index, Kernel, RefUse, Step, Value};
+use crate::layout::digits::Digit;
 use crate::layout::facts::{DynId, Fact, Start};
-use crate::layout::smem_layout::{self, SmemView};
+use crate::layout::smem_layout::{self, SmemView, Stride};
 use crate::layout::tma::{self, GmemDim};
 use crate::layout::{Assignment, ViewError};
 use cranelift_entity::EntityRef;
@@ -54,7 +55,27 @@ pub fn gmem(kernel: &Kernel, r: &RefUse) -> Result<SmemView> {
     let AllocKind::Gmem { dtype, .. } = data.kind else {
         return Err(Error::internal(format!("{} is not in device memory", r.alloc)));
     };
-    apply_steps(kernel, SmemView::row_major(&data.shape, dtype.bits()), r, true)
+    let whole = SmemView::row_major(&data.shape, dtype.bits());
+    match r.steps.first() {
+        Some(Step::Index(dims)) if r.has_windows() => apply_steps(kernel, widened(whole, dims), r, true),
+        _ => apply_steps(kernel, whole, r, true),
+    }
+}
+
+/// The array with dimensions so long that windows lie within them: what is outside of the array is never touched.
+fn widened(mut whole: SmemView, dims: &[DimIndex]) -> SmemView {
+    for (dim, index) in whole.dims.iter_mut().zip(dims) {
+        if let DimIndex::Window { start, size } = index {
+            let first = match start {
+                Index::Const(c) => c.unsigned_abs(),
+                Index::Value(_) => 0,
+            };
+            let stride = dim.chain.first().map_or(Stride(0), |digit| digit.place);
+            dim.size = dim.size.max(first) + size;
+            dim.chain = [Digit::new(dim.size, stride)].into_iter().collect();
+        }
+    }
+    whole
 }
 
 fn view_error(e: ViewError) -> Error {
@@ -81,6 +102,7 @@ fn apply_steps(kernel: &Kernel, mut view: SmemView, r: &RefUse, loosely: bool) -
                         DimIndex::Slice { start, size, stride: 1 } => {
                             smem_layout::Index::Slice(start_of(kernel, *start), *size)
                         }
+                        DimIndex::Window { start, size } => smem_layout::Index::Slice(start_of(kernel, *start), *size),
                         DimIndex::Slice { .. } | DimIndex::Gather(_) => return Err(no_step(step)),
                     });
                 }
@@ -124,7 +146,9 @@ pub fn gmem_dims(kernel: &Kernel, r: &RefUse) -> Result<SmallVec<[GmemDim; 4]>> 
                     let (start, size, drop) = match index {
                         DimIndex::At(i) => (*i, 1, true),
                         DimIndex::Slice { start, size, stride: 1 } => (*start, *size, false),
-                        DimIndex::Slice { .. } | DimIndex::Gather(_) => return Err(no_step(step)),
+                        DimIndex::Slice { .. } | DimIndex::Window { .. } | DimIndex::Gather(_) => {
+                            return Err(no_step(step));
+                        }
                     };
                     match start_of(kernel, start) {
                         Start::Static(s) => dim.start += s,

@@ -617,3 +617,54 @@ def index_that_one_lane_loads(x):
         p[...] = t[...]
 
     return kernel(body, [like((4,), jnp.int32)] * 2, SMEM((4,), jnp.int32), SMEM((4,), jnp.int32))(x)
+
+
+def _in_device_scratch(x):
+    w = x * 2
+    return w.reshape(3, 4, 32).transpose(0, 2, 1).reshape(3, 128) + w
+
+
+@hard(f32(3, 128), reference=_in_device_scratch)
+def scratch_in_device_memory(x):
+    """Each block's own, by scratch_types and by run_scoped."""
+
+    def body(x, o, scratch):
+        i = lax.axis_index("g")
+        scratch[...] = x[i] * 2
+
+        def turned(t):
+            t[...] = scratch[...].reshape(4, 32).T
+            o[i] = t[...].reshape(128) + scratch[pl.ds(0, 128)]
+
+        pl.run_scoped(turned, plgpu.GMEM((32, 4), jnp.float32))
+
+    return kernel(body, like((3, 128)), plgpu.GMEM((128,), jnp.float32), grid=(3,), grid_names=("g",))(x)
+
+
+@hard(f32(2, 2, 64), reference=lambda x: (x + 1)[:, ::-1])
+def scratch_in_device_memory_of_two_warpgroups(x):
+    def body(x, o, shared, bar):
+        g, t = lax.axis_index("g"), lax.axis_index("t")
+        shared[t] = x[g, t] + 1
+        plgpu.barrier_arrive(bar)
+        plgpu.barrier_wait(bar)
+        o[g, t] = shared[1 - t]
+
+    scratch = plgpu.GMEM((2, 64), jnp.float32), Barrier(num_arrivals=2)
+    return kernel(body, like((2, 2, 64)), *scratch, grid=(2,), grid_names=("g",), num_threads=2, thread_name="t")(x)
+
+
+@hard(f32(3, 16, 64), reference=lambda x: x + 1)
+def copies_into_device_scratch(x):
+    """By the copy engine there, and read by loads."""
+
+    def body(x, o, scratch, smem, bar):
+        i = lax.axis_index("g")
+        plgpu.copy_gmem_to_smem(x.at[i], smem, bar)
+        plgpu.barrier_wait(bar)
+        plgpu.copy_smem_to_gmem(smem, scratch)
+        plgpu.wait_smem_to_gmem(0)
+        o[i] = scratch[...] + 1
+
+    scratch = plgpu.GMEM((16, 64), jnp.float32), SMEM((16, 64), jnp.float32), Barrier()
+    return kernel(body, like((3, 16, 64)), *scratch, grid=(3,), grid_names=("g",))(x)

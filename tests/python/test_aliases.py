@@ -29,7 +29,6 @@ def step(x: Any, y: Any) -> Any:
     )(x, y)
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="refused before JAX 0.11 (test_plugin.py)")
 def test_aliased_results_of_a_pallas_call() -> None:
     n = np.arange(512, dtype=np.float32)
     with smalt.emulated("H100"):

@@ -960,13 +960,50 @@ def foreign_mesh(x):
     return pl.kernel(lambda x, o: pltpu.sync_copy(x, o), out_type=like((128,)), mesh=mesh)(x)  # BAD
 
 
-@bad(smalt.Unsupported, "not supported yet: pallas_call: a grid with traced sizes", "remedy: use plgpu.kernel and a loop")
+@bad(smalt.Unsupported, "not supported yet: pallas_call: a parallel grid axis of a traced size", 'remedy: dimension_semantics "sequential"')
 def traced_grid(x):
     def body(x, o):
         o[...] = x[...]
 
     size = jnp.sum(x).astype(jnp.int32)
-    return pl.pallas_call(body, out_shape=like((128,)), grid=(size,))(x)  # BAD
+    params = plgpu.CompilerParams(dimension_semantics=["parallel"])
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(size,), compiler_params=params)(x)  # BAD
+
+
+@bad(
+    smalt.InvalidKernel,
+    "blocks of a parallel grid axis that write the same block of output",
+    "expected: an index map that depends on grid axis 0",
+    'got: dimension_semantics "parallel" for an axis of 4 steps',
+    'remedy: dimension_semantics "sequential" for axis 0',
+)
+def parallel_blocks_of_one_output(x):
+    def body(x, o):
+        o[...] += x[...]
+
+    params = plgpu.CompilerParams(dimension_semantics=["parallel"])
+    spec = pl.BlockSpec((32,), lambda i: (i,))
+    whole = pl.BlockSpec((32,), lambda i: (0,))
+    return pl.pallas_call(body, out_shape=like((32,)), grid=(4,), in_specs=[spec], out_specs=whole, compiler_params=params)(x)  # BAD
+
+
+@bad(smalt.Unsupported, "blocks of output", "that reach outside of an array of int4", "got: blocks of [5, 30]", "remedy: let blocks divide")
+def four_bits_outside(x):
+    def body(x, o):
+        o[...] = jnp.zeros((5, 30), jnp.int4)
+
+    spec = pl.BlockSpec((5, 30), lambda i: (i, 0))
+    out = jax.ShapeDtypeStruct((16, 30), jnp.int4)
+    return pl.pallas_call(body, out_shape=out, grid=(4,), out_specs=spec)(x)  # BAD
+
+
+@bad(smalt.Unsupported, "pallas_call: a block dimension pl.BoundedSlice", "remedy: take the whole dimension")
+def bounded_slices(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    spec = pl.BlockSpec((pl.BoundedSlice(32),), lambda i: (pl.ds(32 * i, 32),))
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(4,), in_specs=[spec], out_specs=pl.BlockSpec((32,), lambda i: (i,)))(x)  # BAD
 
 
 @bad(smalt.InvalidKernel, "dimension_semantics", "expected: one for each of 1 grid axes", "got: 2", "remedy: name each axis")

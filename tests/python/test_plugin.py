@@ -366,18 +366,15 @@ def test_pallas_call_is_stock_while_disabled(compiled):
 
 def test_pallas_call_says_what_it_lacks(compiled):
     def over_traced_sizes(n, x):
-        return pl.pallas_call(lambda x, o: None, out_shape=like((128,)), compiler_params=plgpu.CompilerParams(), grid=(n,))(x)
+        params = plgpu.CompilerParams(dimension_semantics=["parallel"])
+        return pl.pallas_call(lambda x, o: None, out_shape=like((128,)), compiler_params=params, grid=(n,))(x)
 
-    with smalt.enabled(True), pytest.raises(smalt.Unsupported, match="a grid with traced sizes\n  remedy: use plgpu.kernel"):
+    with smalt.enabled(True), pytest.raises(smalt.Unsupported, match='of a traced size\n  remedy: dimension_semantics "sequential"'):
         lower(over_traced_sizes, 3, X, platforms=("cpu",))
 
 
 def test_aliases_of_a_pallas_call(compiled):
     with smalt.enabled(True):
-        if jax.__version_info__ < (0, 11):
-            with pytest.raises(smalt.Unsupported, match="input_output_aliases before JAX 0.11\n  remedy: use plgpu.kernel"):
-                lower(lambda x: double(x, input_output_aliases={0: 0}), X, platforms=("cpu",))
-            return
         text = lower(lambda x: double(x, input_output_aliases={0: 0}), X, platforms=("cpu",)).as_text()
     assert "operand_index = 0" in text
 
@@ -402,7 +399,7 @@ def test_pallas_call_body_sees_the_pipeline_s_slots():
         compiler_params=plgpu.CompilerParams(dimension_semantics=["parallel", "sequential"], max_concurrent_steps=2),
     )
     d, _ = descriptor(call, jax.ShapeDtypeStruct((128, 256), jnp.float32))
-    inner = next(op for op in ops(d["body"]) if op["primitive"] == "call" and op["attrs"][0].get("text") == "pallas_call")
+    inner = next(op for op in ops(d["body"]) if op["primitive"] == "call" and op["attrs"][0].get("text", "").startswith("pallas_call"))
     load, *_, store = inner["regions"][0]["ops"]
     assert (load["primitive"], store["primitive"]) == ("load", "store")
     for op in (load, store):

@@ -34,7 +34,10 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
     let bits = data.elem().dtype().map(DType::bits);
     for step in &r.steps {
         match step {
-            Step::Index(dims) => dims.iter().try_for_each(|d| index(is_copy, d))?,
+            Step::Index(dims) => {
+                dims.iter().try_for_each(|d| index(is_copy, d))?;
+                window(kind, data, r)?;
+            }
             Step::Bitcast { dtype, .. } if bits != Some(dtype.bits()) => {
                 return Err(Error::unsupported("a bitcast of a reference between widths")
                     .remedy("load it, and bitcast the array (jax.lax.bitcast_convert_type)"));
@@ -54,7 +57,7 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
 
 fn index(is_copy: bool, index: &DimIndex) -> Result<()> {
     match index {
-        DimIndex::At(_) | DimIndex::Slice { stride: 1, .. } => Ok(()),
+        DimIndex::At(_) | DimIndex::Slice { stride: 1, .. } | DimIndex::Window { .. } => Ok(()),
         DimIndex::Slice { .. } => {
             Err(Error::unsupported("strided slices").remedy("take all of them and slice the array, or go in a loop"))
         }
@@ -65,6 +68,17 @@ fn index(is_copy: bool, index: &DimIndex) -> Result<()> {
         DimIndex::Gather(_) => Err(Error::unsupported("arrays as indices of a reference in memory")
             .remedy("load or store row by row in a loop")),
     }
+}
+
+/// Windows are of whole arrays in GMEM, loaded or stored.
+fn window(kind: &OpKind, data: &AllocData, r: &RefUse) -> Result<()> {
+    let right = matches!(kind, OpKind::Load { .. } | OpKind::Store { .. }) && data.is_gmem() && r.steps.len() == 1;
+    if r.has_windows() && !right {
+        return Err(Error::internal(
+            "a window of something else than an array in GMEM, or of a part of it",
+        ));
+    }
+    Ok(())
 }
 
 /// One element by itself in memory.

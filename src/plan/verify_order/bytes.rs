@@ -349,7 +349,7 @@ impl Walker<'_> {
                     self.exact = false;
                     (*start, (size.saturating_sub(1) * stride + 1).min(extent), false)
                 }
-                DimIndex::Gather(_) => {
+                DimIndex::Window { .. } | DimIndex::Gather(_) => {
                     self.exact = false;
                     (Index::Const(0), extent, false)
                 }
@@ -403,6 +403,17 @@ impl Walker<'_> {
                 };
                 self.pattern
                     .extend([token::UNALIGNED, *size as i64, *stride as i64, id, plus]);
+            }
+            DimIndex::Window { start, size } => {
+                let at = match start {
+                    Index::Const(c) => Val::Int(*c),
+                    Index::Value(v) => self.scalars.get(self.kernel, *v),
+                };
+                let (id, plus) = match at {
+                    Val::Int(x) => (-1, x),
+                    Val::Sym { id, plus } => (i64::from(id), plus),
+                };
+                self.pattern.extend([token::OTHER, *size as i64, id, plus]);
             }
             DimIndex::Gather(v) => {
                 let (id, plus) = match self.scalars.get(self.kernel, *v) {

@@ -1,0 +1,424 @@
+"""Which grid axes of a `pl.pallas_call` may run at once, and how each block gets into the kernel and out of it.
+
+An index map is evaluated once, as far as it is affine in the grid's indices, and point by point otherwise. From that follow
+* the axes on which an output's block is visited again: they run one after the other;
+* whether a block can reach outside of its array (then its elements are moved one by one, those that are there);
+* the way of each block: `TMA` (the copy engine, into a slot in shared memory), `COPY` (loads and stores, into a slot), `VIEW` (the
+  block is a view of the array in device memory).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from smalt import _versions
+from smalt._errors import InvalidKernel, Unsupported
+
+#: Shared memory for blocks: 227 KiB less what barriers, the compiler's scratch and users' own scratch may need.
+BUDGET = 200 << 10
+#: Grids up to this size are looked at point by point, where index maps are not affine.
+MAX_POINTS = 1 << 16
+
+
+class Way(enum.Enum):
+    TMA = "tma"
+    COPY = "copy"
+    VIEW = "view"
+
+
+# ------------------------------------------------------------------------------------------ index maps
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A number as a function of the grid's indices: `constant + Σ factors · indices`, or something of the axes in `unknown`."""
+
+    constant: int = 0
+    factors: tuple[tuple[int, int], ...] = ()  # (axis, factor), factors not 0
+    unknown: frozenset[int] | None = None
+    reads: bool = False  # it reads memory
+
+    @property
+    def axes(self) -> frozenset[int]:
+        return frozenset(a for a, _ in self.factors) | (self.unknown or frozenset())
+
+    @property
+    def is_affine(self) -> bool:
+        return self.unknown is None and not self.reads
+
+    def plus(self, other: Form, sign: int = 1) -> Form:
+        factors = dict(self.factors)
+        for axis, factor in other.factors:
+            factors[axis] = factors.get(axis, 0) + sign * factor
+        kept = tuple(sorted((a, f) for a, f in factors.items() if f))
+        return Form(self.constant + sign * other.constant, kept)
+
+    def times(self, n: int) -> Form:
+        return Form(self.constant * n, tuple((a, f * n) for a, f in self.factors if n))
+
+    def bounds(self, grid: Sequence[Any]) -> tuple[int, int] | None:
+        """The least and the greatest value; None: not known."""
+        if not self.is_affine or any(not isinstance(grid[a], int) for a, _ in self.factors):
+            return None
+        ends = [sorted((0, f * max(grid[a] - 1, 0))) for a, f in self.factors]
+        return self.constant + sum(e[0] for e in ends), self.constant + sum(e[1] for e in ends)
+
+
+def _opaque(forms: Sequence[Form], reads: bool = False) -> Form:
+    axes: frozenset[int] = frozenset().union(*(f.axes for f in forms)) if forms else frozenset()
+    return Form(unknown=axes, reads=reads or any(f.reads for f in forms))
+
+
+def forms_of(closed: Any, arguments: Sequence[Form]) -> list[Form]:
+    """What a jaxpr over scalars computes; operands beyond `arguments` are references."""
+    jaxpr, consts = _versions.open_jaxpr(closed)
+    memory = Form(unknown=frozenset(), reads=True)
+    env: dict[Any, Form] = {}
+    given = [*arguments, *[memory] * (len(jaxpr.invars) - len(arguments))]
+    env.update(zip(jaxpr.invars, given))
+    for var, value in zip(jaxpr.constvars, consts):
+        env[var] = Form(int(value)) if np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.integer) else memory
+
+    def read(atom: Any) -> Form:
+        if not _versions.is_literal(atom):
+            return env.get(atom, memory)
+        value = _versions.literal_value(atom)
+        return Form(int(value)) if np.ndim(value) == 0 and float(value).is_integer() else Form(unknown=frozenset())
+
+    for eqn in jaxpr.eqns:
+        operands = [read(a) for a in eqn.invars]
+        name = eqn.primitive.name
+        inner = eqn.params.get(_versions.CALLS.get(name, ""))
+        match name, operands:
+            case ("add" | "sub", [a, b]) if a.is_affine and b.is_affine:
+                results = [a.plus(b, 1 if name == "add" else -1)]
+            case "mul", [a, b] if a.is_affine and b.is_affine and not (a.factors and b.factors):
+                results = [a.times(b.constant) if not b.factors else b.times(a.constant)]
+            case ("convert_element_type" | "copy" | "copy_p" | "multiple_of"), [a]:
+                results = [a]
+            case _ if inner is not None:
+                results = forms_of(inner, operands)
+            case _:
+                results = [_opaque(operands)] * len(eqn.outvars)
+        env.update(zip(eqn.outvars, results))
+    return [read(a) for a in jaxpr.outvars]
+
+
+def points(closed: Any, forms: Sequence[Form], grid: Sequence[int]) -> np.ndarray[Any, Any] | None:
+    """The block's indices at every point of the grid, (points, dimensions); None where that is too much, or in memory."""
+    total = math.prod(grid)
+    if total > MAX_POINTS or any(f.reads for f in forms):
+        return None
+    at = np.indices(tuple(grid), dtype=np.int64).reshape(len(grid), total)
+    if all(f.is_affine for f in forms):
+        rows = [f.constant + sum((factor * at[a] for a, factor in f.factors), np.zeros(total, np.int64)) for f in forms]
+        return np.stack(rows, 1) if rows else np.zeros((total, 0), np.int64)
+    with jax.ensure_compile_time_eval():
+
+        def one(*indices: Any) -> list[Any]:
+            return list(_versions.eval_jaxpr(closed, indices))
+
+        columns = jax.jit(jax.vmap(one))(*[np.asarray(row, np.int32) for row in at])
+        return np.stack([np.broadcast_to(np.asarray(c, np.int64), (total,)) for c in columns], 1)
+
+
+# ------------------------------------------------------------------------------------------ blocks
+
+
+@dataclasses.dataclass
+class Dim:
+    """One dimension of an operand's array, and the part of it that a block takes."""
+
+    extent: int
+    size: int
+    squeezed: bool
+    scale: int  # of the index map's number
+    shift: int  # added to it
+    form: Form
+    is_element: bool
+    outside: bool = False  # a block may reach outside of the array
+
+    def start(self, index: Any) -> Any:
+        scaled = index * self.scale if self.scale != 1 else index
+        return scaled + self.shift if self.shift else scaled
+
+
+@dataclasses.dataclass
+class Block:
+    """An operand of the call, and what was decided for it."""
+
+    number: int  # among inputs and outputs
+    name: str
+    is_output: bool
+    mapping: Any
+    dtype: Any
+    bits: int
+    dims: list[Dim]
+    transforms: tuple[Any, ...]
+    in_gmem: bool  # the user wants it there
+    is_read: bool = True
+    is_written: bool = False
+    overwrites: bool = False  # the body begins with a store to all of it
+    partner: int | None = None  # the operand that shares its buffer
+    way: Way = Way.VIEW
+    resident: bool = False  # outputs: one slot, which stays while the block does
+    reload: bool = False  # outputs: the slot starts with what the array has
+    settled: int = 0  # outputs: so many of the sequential axes (from the left) choose the block
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(d.size for d in self.dims if not d.squeezed)
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.bits // 8
+
+    @property
+    def outside(self) -> bool:
+        return any(d.outside for d in self.dims)
+
+    def describe(self) -> str:
+        return f"{self.name} {self.way.value}"
+
+
+def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) -> Block:
+    name = str(mapping.origin) or (f"output {number}" if is_output else f"input {number}")
+    shape = tuple(mapping.array_aval.shape)
+    dtype = mapping.array_aval.dtype
+    forms = forms_of(mapping.index_map_jaxpr, [Form(factors=((a, 1),)) for a in range(len(grid))])
+    dims = []
+    for extent, dim, form in zip(shape, mapping.block_shape, forms):
+        kind = type(dim).__name__
+        if kind in ("BoundedSlice", "Indirect"):
+            raise Unsupported(
+                f"not supported yet: pallas_call: a block dimension pl.{kind} (of {name})"
+                "\n  remedy: take the whole dimension (memory_space=plgpu.GMEM) and index it in the kernel"
+            )
+        squeezed = kind == "Squeezed"
+        size = 1 if squeezed else int(dim.block_size)
+        low = int(dim.padding[0]) if kind == "Element" else 0
+        made = Dim(extent, size, squeezed, 1 if kind in ("Element", "Squeezed") else size, -low, form, kind == "Element")
+        made.outside = _reaches_outside(made, grid)
+        dims.append(made)
+    bits = _versions.bits_of(dtype)
+    if bits < 8 and is_output and any(d.outside for d in dims):
+        raise Unsupported(
+            f"not supported yet: pallas_call: blocks of {name} that reach outside of an array of {dtype}"
+            f"\n  got: blocks of {[d.size for d in dims]} of an array of {list(shape)}"
+            "\n  remedy: let blocks divide the array, or write int8 and convert it outside of the kernel"
+        )
+    return Block(
+        number=number,
+        name=name,
+        is_output=is_output,
+        mapping=mapping,
+        dtype=dtype,
+        bits=bits,
+        dims=dims,
+        transforms=tuple(mapping.transforms),
+        in_gmem=_versions.is_gmem_block(mapping),
+    )
+
+
+def _reaches_outside(dim: Dim, grid: Sequence[Any]) -> bool:
+    if dim.squeezed or 0 in (dim.extent, dim.size):
+        return False
+    bounds = dim.form.bounds(grid)
+    if bounds is not None:
+        low, high = (b * dim.scale + dim.shift for b in bounds)
+        if low >= 0 and high + dim.size <= dim.extent:
+            return False
+        # Blocks that are whole stay inside as long as the map is right; what is outside of the array altogether is nobody's.
+    return dim.is_element or dim.extent % dim.size != 0 or bounds is not None
+
+
+# ------------------------------------------------------------------------------------------ axes
+
+
+def parallel_axes(
+    blocks: Sequence[Block], mapping: Any, semantics: Sequence[str] | None, conflicts: bool
+) -> tuple[list[bool], dict[int, np.ndarray[Any, Any] | None]]:
+    """Whether each grid axis is parallel, and each output's indices at the grid's points, where they are known.
+
+    Axes that `vmap` added are parallel. `conflicts`: blocks that share a buffer are not the same ones.
+    """
+    grid = tuple(mapping.grid)
+    rank = len(grid)
+    own = [i for i in range(rank) if i not in mapping.vmapped_dims]
+    if semantics is not None and len(semantics) != len(own):
+        raise InvalidKernel(
+            f"dimension_semantics\n  expected: one for each of {len(own)} grid axes\n  got: {len(semantics)}"
+            '\n  remedy: name each axis "parallel" or "sequential"'
+        )
+    asked = dict(zip(own, semantics)) if semantics is not None else {}
+    static = all(isinstance(n, int) for n in grid)
+    known: dict[int, np.ndarray[Any, Any] | None] = {}
+    again: dict[int, Block] = {}  # axis -> an output that is visited again along it
+    perhaps: set[int] = set()
+    for block in blocks:
+        if not block.is_output or block.in_gmem and _is_whole(block):
+            continue
+        forms = [d.form for d in block.dims]
+        # An axis alone in one dimension's index, times something: other indices, other blocks.
+        alone = {f.factors[0][0] for f in forms if f.is_affine and len(f.factors) == 1}
+        rest = [a for a in range(rank) if a not in alone and grid[a] != 1]
+        known[block.number] = None
+        if not rest:
+            continue
+        used = frozenset().union(*(f.axes for f in forms)) if forms else frozenset()
+        for axis in rest:
+            if axis not in used and not any(f.reads for f in forms):
+                again.setdefault(axis, block)
+        at = points(block.mapping.index_map_jaxpr, forms, grid) if static else None
+        known[block.number] = at
+        if at is None:
+            perhaps.update(rest)
+        else:
+            for axis in _varying(at, grid):
+                again.setdefault(axis, block)
+    parallel = []
+    for axis in range(rank):
+        wish = asked.get(axis)
+        if wish == "parallel" and not isinstance(grid[axis], int):
+            raise Unsupported(
+                "not supported yet: pallas_call: a parallel grid axis of a traced size"
+                f'\n  remedy: dimension_semantics "sequential" for axis {own.index(axis)}, or a size that is known'
+            )
+        if wish == "parallel" and axis in again and axis not in mapping.vmapped_dims:
+            raise InvalidKernel(
+                f"blocks of a parallel grid axis that write the same block of {again[axis].name}"
+                f"\n  expected: an index map that depends on grid axis {own.index(axis)}, or an axis that runs sequentially"
+                f'\n  got: dimension_semantics "parallel" for an axis of {grid[axis]} steps that share blocks of the output'
+                f'\n  remedy: dimension_semantics "sequential" for axis {own.index(axis)} (or none: it is chosen then)'
+            )
+        if not isinstance(grid[axis], int):
+            parallel.append(False)
+        elif wish is not None:
+            parallel.append(wish == "parallel")
+        elif axis in mapping.vmapped_dims:
+            parallel.append(True)
+        else:
+            parallel.append(axis not in again and axis not in perhaps and not conflicts)
+    return parallel, known
+
+
+def _is_whole(block: Block) -> bool:
+    return all(d.size == d.extent and not d.squeezed for d in block.dims)
+
+
+def _varying(at: np.ndarray[Any, Any], grid: Sequence[int]) -> list[int]:
+    """The axes along which points with equal rows differ."""
+    if not len(at):
+        return []
+    _, group = np.unique(at, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    count = int(group.max()) + 1
+    out = []
+    for axis, index in enumerate(np.indices(tuple(grid)).reshape(len(grid), -1)):
+        low = np.full(count, np.iinfo(np.int64).max)
+        high = np.full(count, -1)
+        np.minimum.at(low, group, index)
+        np.maximum.at(high, group, index)
+        if (low != high).any():
+            out.append(axis)
+    return out
+
+
+def visits(block: Block, at: np.ndarray[Any, Any] | None, grid: Sequence[Any], loops: Sequence[int]) -> tuple[int, bool]:
+    """How many of the sequential axes choose an output's block, and whether a block comes back after another one.
+
+    `loops`: the sequential axes, outermost first. All of them choose it: no step has the block of the step before.
+    """
+    forms = [d.form for d in block.dims]
+    used = frozenset().union(*(f.axes for f in forms)) if forms else frozenset()
+    reads = any(f.reads for f in forms)
+    settled = max((k + 1 for k, axis in enumerate(loops) if axis in used and grid[axis] != 1), default=0)
+    chosen = loops[:settled]
+    if reads:
+        return len(loops), bool(loops)
+    alone = {f.factors[0][0] for f in forms if f.is_affine and len(f.factors) == 1}
+    if all(a in alone or grid[a] == 1 for a in chosen):
+        return settled, False
+    if at is None:
+        return settled, True
+    return settled, bool(set(_varying(at, grid)) & set(chosen))
+
+
+# ------------------------------------------------------------------------------------------ ways
+
+
+def choose_ways(blocks: Sequence[Block], steps: int, streams: bool) -> None:
+    """Sets the way of every block. `steps`: slots of a pipelined block; `streams`: there is a pipeline of static size."""
+    for block in blocks:
+        block.way = _best(block, blocks, steps if not block.resident else 1, streams)
+    while sum(_slots(b, steps) for b in blocks) > BUDGET:
+        big = max((b for b in blocks if b.way is not Way.VIEW and _may_be_view(b, blocks)), key=lambda b: _slots(b, steps), default=None)
+        if big is None:
+            return  # the compiler says what there is and what is asked for
+        big.way = Way.VIEW
+
+
+def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> Way:
+    if block.in_gmem:
+        return Way.VIEW
+    if block.transforms:
+        return Way.TMA
+    tma = streams and _is_for_tma(block, steps) and not block.reload
+    if block.is_output:
+        if block.resident:
+            return Way.TMA if tma else Way.COPY
+        return Way.TMA if tma else Way.VIEW if _may_be_view(block, blocks) else Way.COPY
+    if block.partner is not None and not _same_blocks(block, blocks[block.partner]):
+        return Way.COPY
+    return Way.TMA if tma else Way.VIEW if _may_be_view(block, blocks) else Way.COPY
+
+
+def _may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
+    if block.outside or block.transforms:
+        return False
+    if block.is_output:
+        return True
+    # A view of what the kernel writes would change under the body; one of an input is not written.
+    return block.partner is None and not block.is_written
+
+
+def _same_blocks(a: Block, b: Block) -> bool:
+    same = [(x.form, x.size, x.scale, x.shift) == (y.form, y.size, y.scale, y.shift) for x, y in zip(a.dims, b.dims)]
+    return all(same) and all(d.form.is_affine for d in a.dims)
+
+
+def _is_for_tma(block: Block, steps: int) -> bool:
+    """Whether the copy engine can move it: contiguous rows of 16 bytes, strides of 16 bytes, slots of 128 bytes."""
+    dims, bits = block.dims, block.bits
+    if not dims or len(dims) > 5 or 0 in block.shape or any(d.is_element for d in dims) or dims[-1].squeezed or bits < 8:
+        return False
+    if dims[-1].size * bits % 128 or math.prod(block.shape) * bits >= 1 << 20 << 3:
+        return False
+    if any(d.size > d.extent for d in dims):
+        return False
+    stride = dims[-1].extent * bits
+    return (len(dims) == 1 or stride % 128 == 0) and (steps == 1 or block.bytes % 128 == 0)
+
+
+def _slots(block: Block, steps: int) -> int:
+    match block.way:
+        case Way.VIEW:
+            return 0
+        case Way.COPY:
+            return -(-block.bytes // 128) * 128
+        case Way.TMA:
+            return (1 if block.resident else steps) * block.bytes
+
+
+def same_map(blocks: Sequence[Block]) -> Iterator[tuple[Block, bool]]:
+    """Each output with a partner, and whether the two see the same blocks."""
+    for block in blocks:
+        if block.is_output and block.partner is not None:
+            yield block, _same_blocks(block, blocks[block.partner])

@@ -1,0 +1,37 @@
+"""Runs one call on this machine's backend and in JAX's interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import jax
+import numpy as np
+
+import smalt
+from tests.blocks.generate import arguments, build, generate
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    seed: int
+    kind: str  # right, wrong, refused, error
+    text: str = ""
+
+
+def run(seed: int) -> Result:
+    call = generate(seed)
+    make, arrays = build(call), arguments(call)
+    warnings.simplefilter("ignore")
+    cpu = jax.devices("cpu")[0]
+    with jax.default_device(cpu):
+        want = np.asarray(jax.jit(make(True))(*jax.device_put(arrays, cpu)))
+    try:
+        got = np.asarray(jax.jit(make(False))(*arrays))
+    except smalt.Unsupported as e:
+        return Result(seed, "refused", str(e))
+    except Exception as e:
+        return Result(seed, "error", f"{type(e).__name__}: {e}\n{call.describe()}")
+    if got.dtype == want.dtype and got.shape == want.shape and got.tobytes() == want.tobytes():
+        return Result(seed, "right")
+    return Result(seed, "wrong", f"{int((got != want).sum())} of {got.size} elements\n{call.describe()}")

@@ -1,0 +1,39 @@
+"""Random and named `pl.pallas_call`s on the GPU, against JAX's interpreter; `SMALT_TEST_BLOCKS` says how many (500)."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import smalt
+from tests.blocks.named import CALLS
+from tests.blocks.run import run
+
+COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "500"))
+
+
+@pytest.fixture(autouse=True)
+def enabled():
+    with smalt.enabled(True, pallas_call=True):
+        yield
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_named(name: str) -> None:
+    named = CALLS[name]
+    if jax.__version_info__ < named.since:
+        pytest.skip("the interpreter of this JAX means something else")
+    with jax.default_device(jax.devices("cpu")[0]):
+        want = np.asarray(jax.jit(named.make({"interpret": True}))(*named.arrays))
+    got = np.asarray(jax.jit(named.make({}))(*named.arrays))
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, 50))
+def test_random(first: int) -> None:
+    for seed in range(first, min(first + 50, COUNT)):
+        result = run(seed)
+        assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"

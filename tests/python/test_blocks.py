@@ -1,0 +1,134 @@
+"""`pl.pallas_call` with any blocks, against JAX's interpreter bit for bit; and what is decided for them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import smalt
+from smalt import _blocks, _pallas_call
+from tests.blocks.named import CALLS
+from tests.blocks.run import run
+
+COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "50"))
+
+
+@pytest.fixture(autouse=True)
+def enabled():
+    with warnings.catch_warnings(), smalt.enabled(True):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_named(name: str) -> None:
+    named = CALLS[name]
+    if jax.__version_info__ < named.since:
+        pytest.skip("the interpreter of this JAX means something else")
+    want = jax.jit(named.make({"interpret": True}))(*named.arrays)
+    got = jax.jit(named.make({}))(*named.arrays)
+    assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, 10))
+def test_random(first: int) -> None:
+    for seed in range(first, first + 10):
+        result = run(seed)
+        assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+
+
+def decided(body: Any, arrays: Any, **call: Any) -> _pallas_call._Call:
+    """What is decided for a call."""
+    traced = jax.make_jaxpr(lambda *a: pl.pallas_call(body, **call)(*a))(*arrays)
+    (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
+    return _pallas_call._Call(eqn.params)
+
+
+def ways(call: _pallas_call._Call) -> list[str]:
+    return [b.way.value for b in call.blocks]
+
+
+def add(x: Any, o: Any) -> None:
+    o[...] = x[...] + 1
+
+
+def rows(*block: int | None) -> pl.BlockSpec:
+    return pl.BlockSpec(block, lambda i: (i, 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "steps", "way"),
+    [
+        ((64, 128), (8, 128), 1, "tma"),
+        ((64, 128), (None, 128), 1, "tma"),
+        ((64, 7), (8, 7), 1, "view"),
+        ((64, 6), (8, 4), 1, "view"),
+        ((30, 6), (8, 6), 1, "copy"),  # reaches outside
+        ((64, 6), (8, 8), 1, "copy"),
+        ((60, 128), (8, 128), 1, "tma"),  # the engine leaves out what is outside
+        ((64, 4), (2, 4), 2, "view"),  # slots of 32 bytes
+        ((64, 4), (16, 4), 2, "tma"),
+        ((64, 1024, 256), (1, 1024, 256), 1, "view"),  # more than shared memory
+    ],
+)
+def test_way(shape: tuple[int, ...], block: tuple[Any, ...], steps: int, way: str) -> None:
+    x = np.zeros(shape, np.float32)
+    spec = pl.BlockSpec(block, lambda i: (i,) + (0,) * (len(shape) - 1))
+    params = plgpu.CompilerParams(max_concurrent_steps=steps, dimension_semantics=["sequential"])
+    call = decided(add, [x], out_shape=x, grid=(4,), in_specs=[spec], out_specs=spec, compiler_params=params)
+    assert ways(call) == [way, way]
+
+
+def test_axes() -> None:
+    x = np.zeros((8, 64), np.float32)
+    two = {"grid": (8, 2), "in_specs": [pl.BlockSpec((1, 32), lambda i, j: (i, j))], "out_shape": x}
+    maps = {
+        (True, True): lambda i, j: (i, j),
+        (False, True): lambda i, j: (0, j),
+        (True, False): lambda i, j: (7 - i, 0),
+        (False, False): lambda i, j: (jax.lax.rem(i + j, jnp.int32(8)), 0),
+    }
+    for want, index_map in maps.items():
+        out = pl.BlockSpec((1, 32), index_map)
+        assert tuple(decided(add, [x], out_specs=out, **two).parallel) == want
+    # (2 i + j) is another number for each of both.
+    out = pl.BlockSpec((1, 32), lambda i, j: (2 * i + j, 0))
+    assert decided(add, [x], out_specs=out, grid=(4, 2), in_specs=two["in_specs"], out_shape=x).parallel == [True, True]
+
+
+def test_an_output_that_is_overwritten_is_not_read() -> None:
+    x = np.zeros((8, 7), np.float32)
+
+    def part(x: Any, o: Any) -> None:
+        o[0] = x[1]
+
+    for body, reload in ((add, False), (part, True)):
+        call = decided(
+            body, [x], out_shape=x, grid=(4,), in_specs=[rows(2, 7)], out_specs=rows(2, 7), input_output_aliases={0: 0}
+        )
+        assert call.blocks[1].reload == reload
+
+
+def test_forms() -> None:
+    def index_map(i: Any, j: Any) -> tuple[Any, ...]:
+        return 3 * i - j + 5, i // 2, jnp.minimum(j, 3), 7
+
+    closed = jax.make_jaxpr(index_map)(jnp.int32(0), jnp.int32(0))
+    axes = [_blocks.Form(factors=((a, 1),)) for a in range(2)]
+    forms = _blocks.forms_of(closed, axes)
+    assert forms[0] == _blocks.Form(5, ((0, 3), (1, -1)))
+    assert forms[0].bounds((4, 6)) == (0, 14)
+    assert forms[1].axes == {0} and not forms[1].is_affine
+    assert forms[2].axes == {1} and forms[3] == _blocks.Form(7)
+    at = _blocks.points(closed, forms, (4, 6))
+    assert at is not None
+    want = [[3 * i - j + 5, i // 2, min(j, 3), 7] for i in range(4) for j in range(6)]
+    np.testing.assert_array_equal(at, want)
