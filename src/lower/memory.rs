@@ -520,6 +520,18 @@ fn by_variant(cx: &mut LowerCx, stagger: &[u8], class: BitType, choices: &[S]) -
 
 /// Emits a store of `a`, whose layout is the plan's.
 pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &SmemView, a: &ArrayRegs) -> Result<()> {
+    emit_store_where(cx, target, plan, view, a, &mut |_, _| Src::Imm(1))
+}
+
+/// The same of the accesses for which `is_stored` is true, which is asked for the first slot of each.
+pub fn emit_store_where(
+    cx: &mut LowerCx,
+    target: Target,
+    plan: &TransferPlan,
+    view: &SmemView,
+    a: &ArrayRegs,
+    is_stored: &mut dyn FnMut(&mut LowerCx, u32) -> S,
+) -> Result<()> {
     let a = as_stored(cx, a);
     let bits = view.bits;
     let addresses = bases(cx, target, &plan.addressing)?;
@@ -537,7 +549,12 @@ pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &
             AccessKind::Matrix { count, .. } => 4 * count,
             AccessKind::Element => 0,
         };
-        let extra = first_replica;
+        let extra = match (is_stored(cx, access.slots[0]), first_replica) {
+            (Src::Imm(0), _) => continue,
+            (Src::Imm(_), replica) => replica,
+            (stored, None) => Some(stored),
+            (stored, Some(replica)) => Some(cx.b.and(LogicType::Pred, stored, replica)),
+        };
         if bytes == 0 {
             // Element by element.
             let slot = access.slots[0];

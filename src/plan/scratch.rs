@@ -10,7 +10,8 @@ use crate::kernel_ir::class::{Class, Pure};
 use crate::kernel_ir::effects::{self, Look};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{Group, Kernel, Op, Region, Value};
+use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Value};
+use crate::layout::dot::{self, DotPlan};
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
@@ -27,6 +28,8 @@ pub struct Exchanges {
     pub relayouts: FxHashMap<Op, RelayoutPlan>,
     /// Of the shape ops.
     pub movements: FxHashMap<Op, Movement>,
+    /// Of the products of arrays.
+    pub products: FxHashMap<Op, DotPlan>,
     /// Ops that pass something through scratch.
     pub meets: SecondaryMap<Op, bool>,
     /// Loads of scalars that the first lane makes for itself.
@@ -150,6 +153,22 @@ impl Planner<'_> {
                 Some(Look::Semaphore | Look::Barrier) => TOLD,
                 Some(Look::Memory(_)) | None => 0,
             },
+            Class::Pure(Pure::Product { a, b, .. }) => {
+                let OpKind::Dot { arithmetic, .. } = data.kind else {
+                    return Err(Error::internal("a product that is none"));
+                };
+                let bits = kernel.ty(a).dtype().bits();
+                let operand = |v| {
+                    let layout = self.assignment.layout(v)?;
+                    Ok(dot::Operand { layout, bits })
+                };
+                let shape = kernel.ty(data.results[0]).shape();
+                let plan = dot::plan(arithmetic, shape, [operand(a)?, operand(b)?], budget)
+                    .map_err(|e| Error::internal(e.to_string()))?;
+                let bytes = plan.bytes;
+                self.out.products.insert(op, plan);
+                bytes
+            }
             Class::Pure(
                 Pure::Constant(_)
                 | Pure::AxisIndex(_)
@@ -158,7 +177,6 @@ impl Planner<'_> {
                 | Pure::Bitcast
                 | Pure::Reduce { .. }
                 | Pure::Run
-                | Pure::Product
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },
             )
@@ -249,7 +267,7 @@ impl PartialResults {
 mod tests {
     use super::*;
     use crate::kernel_ir::testing::KernelBuilder;
-    use crate::kernel_ir::{LayoutSpec, OpKind, ReduceOp, Type};
+    use crate::kernel_ir::{LayoutSpec, ReduceOp, Type};
     use crate::layout::infer;
 
     const SMEM: u64 = 232_448;
