@@ -1,8 +1,11 @@
 //! What is added to a product of arrays becomes its accumulator: `acc + x @ y` needs the registers of one sum, and no addition.
 //!
-//! The product goes to where the addition is, which is in the same region; it has no other user.
+//! The product goes to where the addition is, which is in the same region; it has no other user. A product that is rounded to a narrower
+//! float and at once widened again, as `acc += x @ y` does with f16 operands and an f32 `acc`, is not rounded: XLA leaves the same out
+//! (`xla_allow_excess_precision`, on by default).
 use super::class::Class;
 use super::*;
+use crate::dtype::DType;
 use crate::error::Result;
 use cranelift_entity::SecondaryMap;
 
@@ -29,7 +32,8 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
 
 fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
     // Products of this region that nothing is added to yet, and what no op moves across lies behind them.
-    let mut products: Vec<Op> = vec![];
+    // With each the value that it is known by, and the ops that go when it does.
+    let mut products: Vec<(Op, Value, Vec<Op>)> = vec![];
     let mut moved: Vec<Op> = vec![];
     for op in kernel.regions[region].ops.clone() {
         let OpData { kind, results, .. } = &kernel.ops[op];
@@ -39,7 +43,17 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
         if let OpKind::Dot { acc: None, .. } = kind
             && uses[results[0]] == 1
         {
-            products.push(op);
+            products.push((op, results[0], vec![op]));
+        }
+        if let OpKind::Convert { a } = kind
+            && uses[results[0]] == 1
+            && let Some((product, sum, gone)) = products.iter_mut().find(|(_, sum, _)| sum == a)
+        {
+            let (from, to) = (kernel.ty(kernel.ops[*product].results[0]).dtype(), kernel.ty(results[0]).dtype());
+            if matches!((from, to), (DType::F32, DType::F16 | DType::BF16 | DType::F32)) {
+                gone.push(op);
+                *sum = results[0];
+            }
         }
         let OpKind::Binary {
             op: BinaryOp::Add,
@@ -49,17 +63,19 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
         else {
             continue;
         };
-        let of = |v: Value| products.iter().rposition(|&p| kernel.ops[p].results[0] == v);
+        // The sum's type is the product's: what was narrowed is widened again.
+        let is_sum = |p: Op| kernel.ty(kernel.ops[p].results[0]) == kernel.ty(kernel.ops[op].results[0]);
+        let of = |v: Value| products.iter().rposition(|(p, sum, _)| *sum == v && is_sum(*p));
         let Some((at, acc)) = of(b).map(|at| (at, a)).or_else(|| of(a).map(|at| (at, b))) else {
             continue;
         };
-        let product = products.remove(at);
+        let (product, _, gone) = products.remove(at);
         let mut kind = kernel.ops[product].kind.clone();
         if let OpKind::Dot { acc: own, .. } = &mut kind {
             *own = Some(acc);
         }
         kernel.ops[op].kind = kind;
-        moved.push(product);
+        moved.extend(gone);
     }
     if !moved.is_empty() {
         kernel.regions[region].ops.retain(|op| !moved.contains(op));
@@ -70,7 +86,6 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
 mod tests {
     use super::testing::KernelBuilder;
     use super::*;
-    use crate::dtype::DType;
 
     fn product(b: &mut KernelBuilder) -> Value {
         let x = b.input(DType::F16, &[64, 32]);
