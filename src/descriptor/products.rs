@@ -2,7 +2,6 @@
 //!
 //! Dimensions are brought to `[batch, M, K]` and `[batch, N, K]` (transposes and reshapes, most of which only give registers other names),
 //! operands to a type that the arithmetic takes. Products of vectors, and of a matrix and a vector, are multiplications and sums.
-use super::decode::newer;
 use super::op_reader::OpReader;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -60,7 +59,8 @@ fn precision(r: &mut OpReader<'_>) -> Result<Precision> {
                     "default" | "none" => {}
                     "high" | "highest" => exact = true,
                     _ => {
-                        return Err(newer(format!("`dot_general` with the precision {text:?}")));
+                        return Err(Error::unsupported(format!("`dot_general` with the precision {text:?}"))
+                            .remedy("a jax.lax.Precision, or a jax.lax.DotAlgorithmPreset"));
                     }
                 }
             }

@@ -49,7 +49,10 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
             && uses[results[0]] == 1
             && let Some((product, sum, gone)) = products.iter_mut().find(|(_, sum, _)| sum == a)
         {
-            let (from, to) = (kernel.ty(kernel.ops[*product].results[0]).dtype(), kernel.ty(results[0]).dtype());
+            let (from, to) = (
+                kernel.ty(kernel.ops[*product].results[0]).dtype(),
+                kernel.ty(results[0]).dtype(),
+            );
             if matches!((from, to), (DType::F32, DType::F16 | DType::BF16 | DType::F32)) {
                 gone.push(op);
                 *sum = results[0];
