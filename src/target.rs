@@ -42,6 +42,8 @@ pub struct Target {
     pub max_live_words: u32,
     /// Bytes for each warpgroup that changes of layout and reductions may ask for, the best first: with less they take more passes.
     pub scratch_budgets: [u64; 3],
+    /// The same for products of arrays, before those: what they take at once need not stay in registers.
+    pub product_budget: u64,
     /// Ops that computing a value again may take, before a trip through shared memory is cheaper.
     pub max_recomputed: u32,
     /// What computing a value again counts, among the costs of changes of layout (wavefronts of shared memory and shuffles).
@@ -92,6 +94,8 @@ impl Target {
             max_live_words: 4096,
             // Chosen: a seventh of the shared memory.
             scratch_budgets: [32 * 1024, 16 * 1024, 8 * 1024],
+            // Chosen: the operands of 128 × 128 × 64 in f32 are 68 KiB.
+            product_budget: 72 * 1024,
             // Chosen, both.
             max_recomputed: 8,
             recomputing_costs: 8,

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smalt import _attrs, _types, _versions
+import jax
+import numpy as np
+
+from smalt import _attrs, _convolution, _types, _versions
 from smalt._errors import Unsupported
 from smalt._walk import ABSENT, OpParts, Walker
 from smalt._wire import Message, message
@@ -583,22 +586,38 @@ def _async_copy_to_tmem(w: Walker, eqn: Any) -> OpParts:
 _DROPPED = frozenset({"sharding", "out_sharding", "weak_type", "mesh", "name", "ctx_mesh", "mode_name"})
 
 
+def _precision(precision: Any) -> str | None:
+    """Of each operand its `Precision`, or the algorithm: a preset's name, which one that is written out has, too."""
+    if hasattr(precision, "accumulation_type"):
+        counts = (precision.lhs_component_count, precision.rhs_component_count, precision.num_primitive_operations)
+        of = (precision.lhs_precision_type, precision.rhs_precision_type, precision.accumulation_type)
+        short = [np.dtype(t).name.replace("bfloat", "bf").replace("float", "f") for t in of]
+        return "_".join(short) if counts == (1, 1, 1) else "_".join([*short, *map(str, counts)])
+    if isinstance(precision, tuple):
+        return "+".join(_text(p) or "none" for p in precision)
+    return _text(precision)
+
+
 @_rule("dot_general")
 def _dot_general(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = params["dimension_numbers"]
-    precision = params["precision"]
-    if isinstance(precision, tuple):
-        precision = "+".join(_text(p) or "none" for p in precision)
     attrs = {
         "lhs_contracting": tuple(lhs_contracting),
         "rhs_contracting": tuple(rhs_contracting),
         "lhs_batch": tuple(lhs_batch),
         "rhs_batch": tuple(rhs_batch),
         "preferred_element_type": params["preferred_element_type"],
-        "precision": _text(precision),
+        "precision": _precision(params["precision"]),
     }
     return OpParts(w.operands(eqn.invars), _attrs.encode(attrs))
+
+
+@_rule("conv_general_dilated")
+def _conv_general_dilated(w: Walker, eqn: Any) -> OpParts:
+    convolve = _convolution.convolution(eqn.params, eqn.outvars[0].aval)
+    closed = jax.make_jaxpr(convolve)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in eqn.invars))
+    return OpParts(attrs=_attrs.encode({"name": "conv_general_dilated"}), regions=[w.expansion(closed, eqn.invars)], primitive="call")
 
 
 @_rule("pad")

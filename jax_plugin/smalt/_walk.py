@@ -62,6 +62,7 @@ class Walker:
         self._env: dict[Any, Binding] = {}  # of the jaxpr being walked
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
+        self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
 
     # ---------------------------------------------------------------- axes
@@ -311,6 +312,15 @@ class Walker:
             self._env, self._used = outer
         return message("Region", params=definitions, ops=ops, results=results)
 
+    def expansion(self, closed: Any, atoms: Sequence[Any]) -> Message:
+        """Walks a jaxpr of ours, whose inputs are these operands."""
+        jaxpr, _ = _versions.open_jaxpr(closed)
+        outer, self._expanding = self._expanding, True
+        try:
+            return self.region(closed, self.bind(jaxpr.invars, atoms))
+        finally:
+            self._expanding = outer
+
     def bind(self, variables: Sequence[Any], atoms: Sequence[Any]) -> dict[Any, Binding]:
         """Variables of an inner jaxpr that stand for operands of the equation being walked."""
         if len(variables) != len(atoms):
@@ -332,7 +342,7 @@ class Walker:
         self._ops += 1
         number = self._ops
         outer = self._chain
-        self._chain = self.debug.add(eqn.source_info.traceback, outer)
+        self._chain = self.debug.add(None if self._expanding else eqn.source_info.traceback, outer)
         name = _versions.primitive_name(eqn)
         try:
             parts = self._rules(self, name, eqn)

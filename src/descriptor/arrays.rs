@@ -344,16 +344,6 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let ty = r.ty(a).clone();
             r.result(OpKind::LayoutCast { a, layout }, ty)?
         }
-        "mma" => {
-            r.arity(3)?;
-            let (acc, a, b) = (r.value(0)?, r.value(1)?, r.value(2)?);
-            let (tc, ta, tb) = (r.ty(acc).clone(), r.ty(a).clone(), r.ty(b).clone());
-            match (tc.shape(), ta.shape(), tb.shape()) {
-                ([m, n], [ma, k], [kb, nb]) if m == ma && n == nb && k == kb => {}
-                _ => return Err(r.damaged("the shapes").got(format!("{tc} += {ta} @ {tb}"))),
-            }
-            r.result(OpKind::Mma { acc, a, b }, tc)?
-        }
         _ => return Ok(false),
     }
     Ok(true)

@@ -3,7 +3,7 @@ use super::decode::{damaged, decode_kernel, newer};
 use super::op_reader::OpReader;
 use super::proto;
 use super::types::{array_type, shape};
-use super::{arrays, control, memory, types};
+use super::{arrays, control, memory, products, types};
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::*;
 use cranelift_entity::PrimaryMap;
@@ -439,7 +439,10 @@ impl Importer {
 
     fn op(&mut self, op: &proto::Op, region: Region) -> Result<()> {
         let mut reader = OpReader::new(self, op, region)?;
-        let known = arrays::import(&mut reader)? || control::import(&mut reader)? || memory::import(&mut reader)?;
+        let known = arrays::import(&mut reader)?
+            || products::import(&mut reader)?
+            || control::import(&mut reader)?
+            || memory::import(&mut reader)?;
         if !known {
             return Err(
                 Error::unsupported(format!("the primitive `{}`", op.primitive)).remedy(instead_of(&op.primitive))

@@ -13,6 +13,7 @@ mod decode;
 mod import;
 mod memory;
 mod op_reader;
+mod products;
 mod refs;
 mod types;
 

@@ -45,7 +45,11 @@ pub enum Pure<'a> {
     /// Goes along one dimension, which every thread has whole runs of.
     Run,
     /// A matrix product.
-    Product,
+    Product {
+        acc: Option<Value>,
+        a: Value,
+        b: Value,
+    },
     LayoutCast,
     Relayout {
         a: Value,
@@ -183,7 +187,7 @@ macro_rules! pure_ops {
             | OpKind::LayoutCast { .. }
             | OpKind::Relayout { .. }
             | OpKind::AxisIndex { .. }
-            | OpKind::Mma { .. }
+            | OpKind::Dot { .. }
     };
 }
 pub(crate) use pure_ops;
@@ -226,7 +230,7 @@ impl OpKind {
             OpKind::Reverse { ref dims, .. } => shape(ShapeOp::Reverse { dims }),
             OpKind::Reduce { a, ref axes, .. } => pure(Pure::Reduce { a, axes }),
             OpKind::ArgReduce { .. } | OpKind::Cumulative { .. } => pure(Pure::Run),
-            OpKind::Mma { .. } => pure(Pure::Product),
+            OpKind::Dot { acc, a, b, .. } => pure(Pure::Product { acc, a, b }),
             OpKind::LayoutCast { .. } => pure(Pure::LayoutCast),
             OpKind::Relayout { a } => pure(Pure::Relayout { a }),
             OpKind::AxisIndex { axis } => pure(Pure::AxisIndex(axis)),

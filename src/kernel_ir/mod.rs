@@ -31,6 +31,7 @@ pub mod eliminate_dead_code;
 pub mod entities;
 pub mod executor;
 pub mod facts;
+pub mod fuse_sums;
 pub mod hoist_invariants;
 pub mod intensity;
 pub mod kernel;

@@ -115,7 +115,7 @@ impl Narrow<'_> {
                 | Pure::Shape(_)
                 | Pure::Reduce { .. }
                 | Pure::Run
-                | Pure::Product
+                | Pure::Product { .. }
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },
             )

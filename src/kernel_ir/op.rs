@@ -9,6 +9,7 @@
 use super::entities::{Alloc, Axis, Region, Value};
 use super::types::{Group, LayoutSpec};
 use super::view::RefUse;
+use crate::dtype::DType;
 
 /// An operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -311,11 +312,13 @@ pub enum OpKind {
     AccRead {
         acc: AccUse,
     },
-    /// `acc + a @ b` on arrays (mma.sync), synchronous.
-    Mma {
-        acc: Value,
+    /// `acc + a bᵀ` on arrays: `a` is [M, K] or [batch, M, K], `b` is [N, K] or [batch, N, K]; no dimension is empty. The types are
+    /// those of [`DotArithmetic`]; the result and `acc` have one. The order of a float sum is the arithmetic's.
+    Dot {
+        acc: Option<Value>,
         a: Value,
         b: Value,
+        arithmetic: DotArithmetic,
     },
 
     // ------------------------------------------------------------ control
@@ -405,6 +408,28 @@ pub enum Constant {
 pub enum AccUse {
     Ref(RefUse),
     Value(Value),
+}
+
+/// How a product of arrays is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DotArithmetic {
+    /// f16 or bf16 to f32; f32 to f32, operands rounded to tf32 (nearest, ties away from zero); i8 or u8 to i32, which wraps.
+    TensorCore,
+    /// f32, f64, i32 or i64, one multiply-add for each element of K in order.
+    MultiplyAdd,
+}
+
+impl DotArithmetic {
+    /// The type of the sums of products of this type; none: it does not take the type.
+    pub fn result(self, operand: DType) -> Option<DType> {
+        use DType::*;
+        match (self, operand) {
+            (DotArithmetic::TensorCore, F16 | BF16 | F32) => Some(F32),
+            (DotArithmetic::TensorCore, I8 | U8) => Some(I32),
+            (DotArithmetic::MultiplyAdd, F32 | F64 | I32 | I64) => Some(operand),
+            _ => None,
+        }
+    }
 }
 
 /// The left operand of a wgmma.
@@ -680,7 +705,7 @@ impl OpKind {
             OpKind::Wgmma { .. } => "wgmma",
             OpKind::WgmmaWait { .. } => "wgmma_wait",
             OpKind::AccRead { .. } => "acc_read",
-            OpKind::Mma { .. } => "mma",
+            OpKind::Dot { .. } => "dot_general",
             OpKind::For { .. } => "for",
             OpKind::While { .. } => "while",
             OpKind::Switch { .. } => "switch",

@@ -464,10 +464,17 @@ impl Printer<'_> {
             | OpKind::DynamicUpdateSlice { .. }
             | OpKind::OptimizationBarrier { .. }
             | OpKind::AccInit { .. }
-            | OpKind::Mma { .. }
             | OpKind::CommitGroup
             | OpKind::CommitSmem
             | OpKind::Delay { .. } => plain(f),
+            OpKind::Dot { acc, arithmetic, .. } => {
+                plain(f)?;
+                let how = match arithmetic {
+                    DotArithmetic::TensorCore => "tensor_core",
+                    DotArithmetic::MultiplyAdd => "multiply_add",
+                };
+                write!(f, " {how}{}", if acc.is_some() { " added" } else { "" })
+            }
             OpKind::IntegerPow { n, .. } => {
                 plain(f)?;
                 write!(f, ", {n}")

@@ -775,13 +775,23 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
                 AccUse::Value(_) => results_are(results, &[&array, &tc]),
             }
         }
-        OpKind::Mma { acc, a, b } => {
-            let ok = match (ty(*acc).shape(), ty(*a).shape(), ty(*b).shape()) {
-                ([m, n], [ma, k], [kb, nb]) => m == ma && n == nb && k == kb,
-                _ => false,
+        OpKind::Dot { acc, a, b, arithmetic } => {
+            let result = match (ty(*a).shape(), ty(*b).shape()) {
+                ([m, k], [n, kb]) if k == kb => Some(vec![*m, *n]),
+                ([batch, m, k], [bb, n, kb]) if k == kb && batch == bb => Some(vec![*batch, *m, *n]),
+                _ => None,
             };
-            want(ok, || format!("{} += {} @ {}", ty(*acc), ty(*a), ty(*b)))?;
-            results_are(results, &[ty(*acc)])
+            let dtype = arithmetic
+                .result(ty(*a).dtype())
+                .filter(|_| ty(*a).dtype() == ty(*b).dtype());
+            let (Some(shape), Some(dtype), false) = (result, dtype, ty(*a).shape().contains(&0)) else {
+                return want(false, || format!("{} @ transposed {}", ty(*a), ty(*b)));
+            };
+            let result = Type::of(dtype, Shape::from_slice(&shape));
+            want(acc.is_none_or(|acc| *ty(acc) == result) && !shape.contains(&0), || {
+                format!("{} @ transposed {} added to another type than {result}", ty(*a), ty(*b))
+            })?;
+            results_are(results, &[&result])
         }
         OpKind::For {
             lower,

@@ -231,8 +231,13 @@ macro_rules! visit_parts {
             }
             OpKind::WgmmaWait { n: _, accs } => values!(accs),
             OpKind::AccRead { acc } => acc!(acc),
-            OpKind::Mma { acc, a, b } => {
-                value!(acc);
+            OpKind::Dot {
+                acc,
+                a,
+                b,
+                arithmetic: _,
+            } => {
+                option!(acc);
                 value!(a);
                 value!(b);
             }

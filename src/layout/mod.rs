@@ -7,6 +7,7 @@
 //! * [`gf2`]: the matrix form of the power-of-two cases;
 //! * [`transfer`]: plans for moving arrays between registers and memory, with [`address`]es split into bases and
 //!   immediates; [`relayout`]: from any register layout to any other; [`tma`]: bulk copies; [`wgmma`]: matrix descriptors;
+//!   [`dot`]: products of arrays;
 //! * [`signature`]: what layout every op needs of its operands and gives to its results, which [`infer`] makes true and
 //!   [`verify_layouts`] checks; [`derivation`] and [`movement`]: how results follow from operands;
 //! * [`facts`]: what planners may assume of values known only at run time.
@@ -17,6 +18,7 @@ pub mod address;
 pub mod assignment;
 pub mod derivation;
 pub mod digits;
+pub mod dot;
 pub mod facts;
 pub mod gf2;
 pub mod infer;

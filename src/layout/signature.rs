@@ -5,6 +5,7 @@
 //!
 //! A *splat* ([`RegisterLayout::is_splat`]) is a scalar in an array's clothes: it fills whatever layout is needed of it.
 use super::derivation::{Derivation, has_runs, has_whole_bytes, is_constant_along, storable, with_dim_in_slots};
+use super::dot;
 use super::infer::{group_of, spec};
 use super::register_layout::RegisterLayout;
 use super::tiled::TiledLayout;
@@ -265,6 +266,18 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             sig.results[0] = Gives::Derived;
             sig.derived = Some(Derivation::Same);
         }
+        OpKind::Dot { acc, a, b, arithmetic } => {
+            sig.separable = true;
+            let data = &kernel.values[results[0]];
+            let tiling = dot::tiling(*arithmetic, data.ty.shape(), group_of(data.group));
+            let stored = |v: &Value| Need::Stored {
+                along: kernel.ty(*v).shape().len() - 1,
+                like: None,
+            };
+            let acc = acc.iter().map(|_| Need::Same(results[0]));
+            sig.operands = acc.chain([stored(a), stored(b)]).collect();
+            sig.results[0] = Gives::Exactly(tiling.result, "product of arrays");
+        }
         OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } | OpKind::Swap { dst, value } => {
             // A reference's indices come first.
             if let (true, Some(need)) = (is_array(*value), sig.operands.last_mut()) {
@@ -388,7 +401,6 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         }
         OpKind::Load { .. }
         | OpKind::AsyncStoreSmem { .. }
-        | OpKind::Mma { .. }
         | OpKind::AxisIndex { .. }
         | OpKind::CopyGmemToSmem { .. }
         | OpKind::CopySmemToGmem { .. }

@@ -384,6 +384,10 @@ impl Cx<'_> {
             let k = runs
                 .iter()
                 .position(|x| x.slot == r.slot && x.size == 2 && x.stride == r.stride)?;
+            if self.axis(runs[k].axis).is_padded() {
+                // Lanes would access positions that another's guard is for.
+                return None;
+            }
             reversed.push(runs.remove(k));
             terms.push((Term::of_thread(r.lane_bit, 2, 0), r.stride));
         }

@@ -1,5 +1,6 @@
 //! Transfer plans executed access by access against the layouts' definitions.
 use super::address::Fold;
+use super::derivation::blocked;
 use super::facts::{DynId, Fact, Start};
 use super::gf2::BitMatrix;
 use super::register_layout::{Group, RegisterLayout};
@@ -367,6 +368,18 @@ fn odd_shapes_and_splats() {
                 assert!(plans.iter().all(Option::is_some));
                 check(&layout, &view, &[], Memory::Global { align: 8 }, Options::default());
             }
+        }
+    }
+}
+
+/// The elements that padding guards are of one order only, so lanes must not change it.
+#[test]
+fn padded_dimensions_are_not_staggered() {
+    for (rows, columns) in [(9, 16), (7, 31), (31, 15), (33, 64)] {
+        let layout = blocked(&[rows, columns], 8, Group::Warpgroup);
+        for row in [8 * 48, 8 * 80] {
+            let view = SmemView::strided(&[rows, columns], &[8, row], 8);
+            check(&layout, &view, &[], Memory::Shared, Options::default());
         }
     }
 }

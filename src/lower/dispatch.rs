@@ -1,6 +1,6 @@
 //! One match over the ops.
 use super::cx::LowerCx;
-use super::{barrier, control, elementwise, ids, memory, misc, reduce, relayout, semaphore, shape, tma, wgmma};
+use super::{barrier, control, dot, elementwise, ids, memory, misc, reduce, relayout, semaphore, shape, tma, wgmma};
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
 
@@ -53,6 +53,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             axis,
             reverse,
         } => reduce::lower_cumulative(cx, op, *running, *a, *axis, *reverse),
+        OpKind::Dot { acc, a, b, arithmetic } => dot::lower_dot(cx, op, *acc, *a, *b, *arithmetic),
         OpKind::OptimizationBarrier { values } => misc::lower_optimization_barrier(cx, op, values),
         OpKind::MultipleOf { a, divisor: _ } => misc::lower_multiple_of(cx, op, *a),
         OpKind::LayoutCast { a, layout: _ } => misc::lower_layout_cast(cx, op, *a),
@@ -111,7 +112,6 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         | OpKind::AsyncStoreSmem { .. }
         | OpKind::MultimemStore { .. }
         | OpKind::MultimemLoadReduce { .. }
-        | OpKind::Mma { .. }
         | OpKind::DebugPrint { .. } => Err(cx.unexpected(op)),
     }
 }

@@ -392,14 +392,6 @@ fn inside(cx: &mut LowerCx, layout: &RegisterLayout, windows: &[Window], slot: u
     all
 }
 
-/// Both predicates; `None`: always.
-fn both(cx: &mut LowerCx, a: Option<S>, b: Option<S>) -> Option<S> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(cx.b.and(LogicType::Pred, a, b)),
-        (p, None) | (None, p) => p,
-    }
-}
-
 /// Where equal elements are in several threads: true in the first of them.
 fn first_replica(cx: &mut LowerCx, plan: &TransferPlan) -> Option<S> {
     if plan.only_first_replica == 0 {
@@ -585,17 +577,17 @@ fn by_variant(cx: &mut LowerCx, stagger: &[u8], class: BitType, choices: &[S]) -
 
 /// Emits a store of `a`, whose layout is the plan's.
 pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &SmemView, a: &ArrayRegs) -> Result<()> {
-    store_inside(cx, target, plan, view, &[], a)
+    emit_store_where(cx, target, plan, view, a, &mut |_, _| Src::Imm(1))
 }
 
-/// Emits a store of `a`, whose layout is the plan's, to the elements that are inside of the windows.
-fn store_inside(
+/// The same of the accesses for which `is_stored` is true, which is asked for the first slot of each.
+pub fn emit_store_where(
     cx: &mut LowerCx,
     target: Target,
     plan: &TransferPlan,
     view: &SmemView,
-    windows: &[Window],
     a: &ArrayRegs,
+    is_stored: &mut dyn FnMut(&mut LowerCx, u32) -> S,
 ) -> Result<()> {
     let a = as_stored(cx, a);
     let bits = view.bits;
@@ -614,13 +606,16 @@ fn store_inside(
             AccessKind::Matrix { count, .. } => 4 * count,
             AccessKind::Element => 0,
         };
-        let extra = first_replica;
+        let extra = match (is_stored(cx, access.slots[0]), first_replica) {
+            (Src::Imm(0), _) => continue,
+            (Src::Imm(_), replica) => replica,
+            (stored, None) => Some(stored),
+            (stored, Some(replica)) => Some(cx.b.and(LogicType::Pred, stored, replica)),
+        };
         if bytes == 0 {
             // Element by element.
             let slot = access.slots[0];
             let x = pieces.word(cx, &[slot]);
-            let here = inside(cx, &plan.layout, windows, slot);
-            let extra = both(cx, extra, here);
             let p = guard(cx, &plan.layout, &access.guards, extra);
             let (addr, _) = element_address(cx, target, plan, view, slot)?;
             store_word(cx, target, addr, bits / 8, x, p)?;
@@ -969,7 +964,8 @@ pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resu
     let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
     let windows = windows(cx, dst)?;
-    store_inside(cx, target, plan, &planned.view, &windows, &array)
+    let mut is_stored = |cx: &mut LowerCx, slot| inside(cx, &plan.layout, &windows, slot).unwrap_or(Src::Imm(1));
+    emit_store_where(cx, target, plan, &planned.view, &array, &mut is_stored)
 }
 
 pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {

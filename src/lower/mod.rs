@@ -12,6 +12,7 @@ pub mod control;
 pub mod convert;
 pub mod cx;
 pub mod dispatch;
+pub mod dot;
 pub mod elementwise;
 pub mod emit;
 pub mod float;

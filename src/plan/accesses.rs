@@ -165,7 +165,7 @@ impl Planner<'_> {
             | OpKind::AccInit { .. }
             | OpKind::WgmmaWait { .. }
             | OpKind::AccRead { .. }
-            | OpKind::Mma { .. }
+            | OpKind::Dot { .. }
             | OpKind::While { .. }
             | OpKind::Switch { .. }
             | OpKind::Scope { .. }

@@ -174,7 +174,7 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
                 | Pure::Shape(_)
                 | Pure::Reduce { .. }
                 | Pure::Run
-                | Pure::Product
+                | Pure::Product { .. }
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },
             )

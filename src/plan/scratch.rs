@@ -10,7 +10,8 @@ use crate::kernel_ir::class::{Class, Pure};
 use crate::kernel_ir::effects::{self, Look};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{Group, Kernel, Op, Region, Value};
+use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Value};
+use crate::layout::dot::{self, DotPlan};
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
@@ -27,6 +28,8 @@ pub struct Exchanges {
     pub relayouts: FxHashMap<Op, RelayoutPlan>,
     /// Of the shape ops.
     pub movements: FxHashMap<Op, Movement>,
+    /// Of the products of arrays.
+    pub products: FxHashMap<Op, DotPlan>,
     /// Ops that pass something through scratch.
     pub meets: SecondaryMap<Op, bool>,
     /// Loads of scalars that the first lane makes for itself.
@@ -35,8 +38,29 @@ pub struct Exchanges {
     pub bytes: u32,
 }
 
-/// Plans all exchanges, with at most `budget` bytes for those that can be cut into passes.
-pub fn run(kernel: &Kernel, assignment: &Assignment, budget: u64) -> Result<Exchanges> {
+/// Bytes that what can be cut into passes or slices may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Changes of layout, reductions.
+    pub exchanges: u64,
+    /// Operands of products.
+    pub products: u64,
+}
+
+impl Budget {
+    /// The best first.
+    fn all(kernel: &Kernel) -> impl Iterator<Item = Budget> + use<> {
+        let (budgets, products) = (kernel.target.scratch_budgets, kernel.target.product_budget);
+        let of = |exchanges, products| Budget { exchanges, products };
+        let least = of(budgets[budgets.len() - 1], 0);
+        std::iter::once(of(budgets[0], products))
+            .chain(budgets.into_iter().map(move |b| of(b, b)))
+            .chain([least])
+    }
+}
+
+/// Plans all exchanges.
+pub fn run(kernel: &Kernel, assignment: &Assignment, budget: Budget) -> Result<Exchanges> {
     let mut planner = Planner {
         kernel,
         assignment,
@@ -57,23 +81,46 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, budget: u64) -> Result<Exch
 /// Plans exchanges and places everything in shared memory. What does not fit is planned again in smaller passes, before the
 /// kernel is refused.
 pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, Allocation)> {
-    let mut budgets = kernel.target.scratch_budgets.into_iter().peekable();
-    loop {
-        let exchanges = run(kernel, assignment, budgets.next().unwrap_or(0))?;
-        match (allocate::run(kernel, exchanges.bytes), budgets.peek()) {
-            (Err(_), Some(&less)) if u64::from(exchanges.bytes) > less => {}
-            (done, _) => {
+    let mut refused = None;
+    for budget in Budget::all(kernel) {
+        let exchanges = run(kernel, assignment, budget)?;
+        match allocate::run(kernel, exchanges.bytes) {
+            // What does not depend on the budget does not get smaller.
+            Err(_) if refused.as_ref().is_some_and(|(bytes, _)| *bytes <= exchanges.bytes) => {}
+            Err(error) => refused = Some((exchanges.bytes, asks(kernel, &exchanges, error))),
+            Ok(done) => {
                 let (meets, leads) = (exchanges.meets.clone(), exchanges.leads.clone());
-                return Ok((exchanges, Allocation { meets, leads, ..done? }));
+                return Ok((exchanges, Allocation { meets, leads, ..done }));
             }
         }
     }
+    Err(refused.map_or_else(|| Error::internal("no budget"), |(_, error)| error))
+}
+
+/// The error of too much shared memory, which names the product that asks for the most scratch.
+fn asks(kernel: &Kernel, exchanges: &Exchanges, error: Error) -> Error {
+    let largest = exchanges
+        .products
+        .iter()
+        .max_by_key(|(op, plan)| (plan.bytes, std::cmp::Reverse(**op)));
+    let Some((&op, plan)) = largest.filter(|(_, plan)| plan.bytes == u64::from(exchanges.bytes)) else {
+        return error;
+    };
+    let shape = kernel.ty(kernel.ops[op].results[0]).shape();
+    let loc = kernel.ops[op].loc;
+    let bytes = plan.bytes * u64::from(kernel.num_warpgroups);
+    let got = error.got.clone().unwrap_or_default();
+    error
+        .got(format!(
+            "{got}\n    of the scratch, {bytes} bytes for the operands of a product of arrays of shape {shape:?} ({loc})"
+        ))
+        .remedy("multiply smaller blocks, or keep the operands in shared memory and use plgpu.wgmma")
 }
 
 struct Planner<'a> {
     kernel: &'a Kernel,
     assignment: &'a Assignment,
-    budget: u64,
+    budget: Budget,
     polling: Polling,
     out: Exchanges,
     need: u64,
@@ -85,9 +132,12 @@ impl Planner<'_> {
         // Each warp has a quarter of its warpgroup's.
         let parts = if data.group == Group::Warp { 4 } else { 1 };
         for &op in &data.ops {
-            let need = self
-                .op(op, self.budget / parts)
-                .map_err(|e| e.at(self.kernel.ops[op].loc))?;
+            let Budget { exchanges, products } = self.budget;
+            let budget = Budget {
+                exchanges: exchanges / parts,
+                products: products / parts,
+            };
+            let need = self.op(op, budget).map_err(|e| e.at(self.kernel.ops[op].loc))?;
             self.need = self.need.max(need.saturating_mul(parts));
             // Nothing is made of nothing without a trip.
             let mut is_empty = false;
@@ -105,7 +155,7 @@ impl Planner<'_> {
     }
 
     /// The bytes that an op passes through scratch.
-    fn op(&mut self, op: Op, budget: u64) -> Result<u64> {
+    fn op(&mut self, op: Op, budget: Budget) -> Result<u64> {
         let kernel = self.kernel;
         let data = &kernel.ops[op];
         let is_scalar = |v: Value| kernel.ty(v).is_scalar();
@@ -117,7 +167,7 @@ impl Planner<'_> {
                 if is_renamed(from, to, dtype) {
                     return Ok(0);
                 }
-                let plan = plan(from, to, dtype, budget)?;
+                let plan = plan(from, to, dtype, budget.exchanges)?;
                 let bytes = match &plan.kind {
                     RelayoutKind::Registers(_) => 0,
                     RelayoutKind::Scratch(plan) => plan.bytes,
@@ -132,7 +182,7 @@ impl Planner<'_> {
                 match layout.reduce_plan(&axes) {
                     Some(plan) if plan.warp_bits != 0 => {
                         let one = u64::from(PartialResults::of(kernel.ty(a).dtype(), &plan, layout).bytes());
-                        one * (budget / one).clamp(1, plan.slots.len() as u64)
+                        one * (budget.exchanges / one).clamp(1, plan.slots.len() as u64)
                     }
                     _ => 0,
                 }
@@ -150,6 +200,22 @@ impl Planner<'_> {
                 Some(Look::Semaphore | Look::Barrier) => TOLD,
                 Some(Look::Memory(_)) | None => 0,
             },
+            Class::Pure(Pure::Product { a, b, .. }) => {
+                let OpKind::Dot { arithmetic, .. } = data.kind else {
+                    return Err(Error::internal("a product that is none"));
+                };
+                let bits = kernel.ty(a).dtype().bits();
+                let operand = |v| {
+                    let layout = self.assignment.layout(v)?;
+                    Ok(dot::Operand { layout, bits })
+                };
+                let shape = kernel.ty(data.results[0]).shape();
+                let plan = dot::plan(arithmetic, shape, [operand(a)?, operand(b)?], budget.products)
+                    .map_err(|e| Error::internal(e.to_string()))?;
+                let bytes = plan.bytes;
+                self.out.products.insert(op, plan);
+                bytes
+            }
             Class::Pure(
                 Pure::Constant(_)
                 | Pure::AxisIndex(_)
@@ -158,7 +224,6 @@ impl Planner<'_> {
                 | Pure::Bitcast
                 | Pure::Reduce { .. }
                 | Pure::Run
-                | Pure::Product
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },
             )
@@ -249,7 +314,7 @@ impl PartialResults {
 mod tests {
     use super::*;
     use crate::kernel_ir::testing::KernelBuilder;
-    use crate::kernel_ir::{LayoutSpec, OpKind, ReduceOp, Type};
+    use crate::kernel_ir::{LayoutSpec, ReduceOp, Type};
     use crate::layout::infer;
 
     const SMEM: u64 = 232_448;
@@ -332,7 +397,7 @@ mod tests {
         b.store(b.whole(out), sum);
         let mut kernel = b.finish();
         let assignment = infer::run(&mut kernel).unwrap();
-        run(&kernel, &assignment, kernel.target.scratch_budgets[0])
+        run(&kernel, &assignment, Budget::all(&kernel).next().unwrap())
             .unwrap()
             .bytes
     }

@@ -39,7 +39,6 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
     match kind {
         OpKind::MultimemStore { .. } | OpKind::MultimemLoadReduce { .. } => lacks("multicast addresses over devices")?,
         OpKind::AsyncStoreSmem { .. } => lacks("stores into another block")?,
-        OpKind::Mma { .. } => lacks("mma.sync")?,
         OpKind::DebugPrint { .. } => lacks("printing from a kernel")?,
         OpKind::PrintLayout { .. } => return Ok(()),
         OpKind::Constant(c) => memory::constant(kernel, c, data.results[0])?,
@@ -99,6 +98,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
         | OpKind::Pad { .. }
         | OpKind::Reverse { .. }
         | OpKind::ArgReduce { .. }
+        | OpKind::Dot { .. }
         | OpKind::OptimizationBarrier { .. }
         | OpKind::MultipleOf { .. }
         | OpKind::LayoutCast { .. }

@@ -97,7 +97,7 @@ fn is_cheap(kind: &OpKind) -> bool {
             | Pure::Bitcast
             | Pure::Reduce { .. }
             | Pure::Run
-            | Pure::Product
+            | Pure::Product { .. }
             | Pure::Relayout { .. },
         )
         | None => false,

@@ -167,7 +167,7 @@ impl Scalars {
                 | Pure::Shape(_)
                 | Pure::Reduce { .. }
                 | Pure::Run
-                | Pure::Product
+                | Pure::Product { .. }
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },
             )

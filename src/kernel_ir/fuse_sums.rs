@@ -1,0 +1,142 @@
+//! What is added to a product of arrays becomes its accumulator: `acc + x @ y` needs the registers of one sum, and no addition.
+//!
+//! The product goes to where the addition is, which is in the same region; it has no other user. A product that is rounded to a narrower
+//! float and at once widened again, as `acc += x @ y` does with f16 operands and an f32 `acc`, is not rounded: XLA leaves the same out
+//! (`xla_allow_excess_precision`, on by default).
+use super::class::Class;
+use super::*;
+use crate::dtype::DType;
+use crate::error::Result;
+use cranelift_entity::SecondaryMap;
+
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let mut uses: SecondaryMap<Value, u32> = SecondaryMap::new();
+    let mut is_any = false;
+    kernel.for_each_op(&mut |op| {
+        let kind = &kernel.ops[op].kind;
+        is_any |= matches!(kind, OpKind::Dot { .. });
+        visit::for_each_value(kind, &mut |v| uses[v] += 1);
+    });
+    if !is_any {
+        return Ok(());
+    }
+    for region in kernel.regions.values() {
+        region.results.iter().for_each(|v| uses[*v] += 1);
+    }
+    let regions: Vec<Region> = kernel.regions.keys().collect();
+    for region in regions {
+        fuse(kernel, region, &uses);
+    }
+    Ok(())
+}
+
+fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
+    // Products of this region that nothing is added to yet, and what no op moves across lies behind them.
+    // With each the value that it is known by, and the ops that go when it does.
+    let mut products: Vec<(Op, Value, Vec<Op>)> = vec![];
+    let mut moved: Vec<Op> = vec![];
+    for op in kernel.regions[region].ops.clone() {
+        let OpData { kind, results, .. } = &kernel.ops[op];
+        if let Class::Pinned = kind.class() {
+            products.clear();
+        }
+        if let OpKind::Dot { acc: None, .. } = kind
+            && uses[results[0]] == 1
+        {
+            products.push((op, results[0], vec![op]));
+        }
+        if let OpKind::Convert { a } = kind
+            && uses[results[0]] == 1
+            && let Some((product, sum, gone)) = products.iter_mut().find(|(_, sum, _)| sum == a)
+        {
+            let (from, to) = (
+                kernel.ty(kernel.ops[*product].results[0]).dtype(),
+                kernel.ty(results[0]).dtype(),
+            );
+            if matches!((from, to), (DType::F32, DType::F16 | DType::BF16 | DType::F32)) {
+                gone.push(op);
+                *sum = results[0];
+            }
+        }
+        let OpKind::Binary {
+            op: BinaryOp::Add,
+            a,
+            b,
+        } = *kind
+        else {
+            continue;
+        };
+        // The sum's type is the product's: what was narrowed is widened again.
+        let is_sum = |p: Op| kernel.ty(kernel.ops[p].results[0]) == kernel.ty(kernel.ops[op].results[0]);
+        let of = |v: Value| products.iter().rposition(|(p, sum, _)| *sum == v && is_sum(*p));
+        let Some((at, acc)) = of(b).map(|at| (at, a)).or_else(|| of(a).map(|at| (at, b))) else {
+            continue;
+        };
+        let (product, _, gone) = products.remove(at);
+        let mut kind = kernel.ops[product].kind.clone();
+        if let OpKind::Dot { acc: own, .. } = &mut kind {
+            *own = Some(acc);
+        }
+        kernel.ops[op].kind = kind;
+        moved.extend(gone);
+    }
+    if !moved.is_empty() {
+        kernel.regions[region].ops.retain(|op| !moved.contains(op));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::KernelBuilder;
+    use super::*;
+
+    fn product(b: &mut KernelBuilder) -> Value {
+        let x = b.input(DType::F16, &[64, 32]);
+        let x = b.load(b.whole(x));
+        let kind = OpKind::Dot {
+            acc: None,
+            a: x,
+            b: x,
+            arithmetic: DotArithmetic::TensorCore,
+        };
+        b.op1(kind, DType::F32, &[64, 64])
+    }
+
+    fn sums(kernel: &Kernel) -> usize {
+        let mut n = 0;
+        kernel.for_each_op(&mut |op| n += usize::from(matches!(kernel.ops[op].kind, OpKind::Binary { .. })));
+        n
+    }
+
+    /// `acc + x @ xᵀ`, stored; and the product too, if asked for.
+    fn kernel(is_used: bool) -> Kernel {
+        let mut b = KernelBuilder::new();
+        let acc = b.input(DType::F32, &[64, 64]);
+        let acc = b.load(b.whole(acc));
+        let dot = product(&mut b);
+        let add = OpKind::Binary {
+            op: BinaryOp::Add,
+            a: acc,
+            b: dot,
+        };
+        let sum = b.op1(add, DType::F32, &[64, 64]);
+        for v in [Some(sum), is_used.then_some(dot)].into_iter().flatten() {
+            let out = b.output(DType::F32, &[64, 64]);
+            b.store(b.whole(out), v);
+        }
+        let mut kernel = b.finish();
+        run(&mut kernel).unwrap();
+        verify::run(&kernel).unwrap();
+        kernel
+    }
+
+    #[test]
+    fn a_product_takes_what_it_is_added_to() {
+        assert_eq!(sums(&kernel(false)), 0);
+    }
+
+    #[test]
+    fn a_product_that_somebody_else_needs_stays() {
+        assert_eq!(sums(&kernel(true)), 1);
+    }
+}

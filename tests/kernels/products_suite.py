@@ -1,0 +1,157 @@
+"""The tests of products of arrays, for the machine that there is: the emulator, or a GPU.
+
+`SMALT_PRODUCTS` is how many random products and convolutions there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import smalt
+from tests.corpus.case import Case, kernel, like, x64
+from tests.kernels.convolutions import Convolution
+from tests.kernels.products import Product
+from tests.kernels.recipes import CASES
+from tests.kernels.suite import ON_GPU, enabled
+
+COUNT = int(os.environ.get("SMALT_PRODUCTS", "400"))
+BATCH = 50
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, BATCH))
+def test_random_products(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        p = Product.of(seed)
+        with x64(p.x64), enabled():
+            inputs = p.data()
+            p.check(p.run(inputs), inputs)
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 10, 10))
+def test_random_convolutions(first: int) -> None:
+    for seed in range(first, first + 10):
+        c = Convolution.of(seed)
+        inputs = c.data()
+        with enabled():
+            got = c.run(inputs)
+        c.check(got, inputs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_recipes(case: Case) -> None:
+    case.run()
+
+
+@pytest.mark.skipif(not ON_GPU, reason="compares a GPU with the emulator")
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_recipes_have_the_emulators_bits(case: Case) -> None:
+    cpu = jax.devices("cpu")[0]
+    inputs = case.inputs()
+    with case.scope():
+        f = jax.jit(case.fn)
+        got, emulated = f(*inputs), f(*(jax.device_put(x, cpu) for x in inputs))
+    if "attention" not in case.name and "flash" not in case.name:
+        assert np.asarray(got).tobytes() == np.asarray(emulated).tobytes()
+
+
+# ------------------------------------------------------------------------------------------ particular sizes and numbers
+
+
+def _run(f: Callable[..., Any], *args: Any) -> np.ndarray[Any, Any]:
+    def body(*refs: Any) -> None:
+        refs[-1][...] = f(*(r[...] for r in refs[:-1]))
+
+    out = jax.eval_shape(f, *args)
+    with enabled():
+        return np.asarray(kernel(body, like(out.shape, out.dtype))(*args))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32, jnp.int8])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2), (1, 4096, 2), (4096, 1, 3), (31, 33, 127), (129, 2, 31), (1000, 3, 5), (3, 5, 1000), (128, 128, 128)])
+def test_sizes(shape: tuple[int, int, int], dtype: Any) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m + n + k)
+    x, y = (rng.integers(-8, 9, s).astype(dtype) for s in ((m, k), (k, n)))
+    to = jnp.int32 if dtype == jnp.int8 else jnp.float32
+    got = _run(lambda x, y: jnp.dot(x, y, preferred_element_type=to), x, y)
+    # Sums of small integers are exact in all types.
+    assert (got == x.astype(np.int64) @ y.astype(np.int64)).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
+def test_empty(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    wrapped = _run(lambda w: jnp.zeros((m, k)) @ jnp.zeros((k, n)) + w, np.ones((m or 1, n or 1), np.float32)[: m or 1, : n or 1])
+    assert wrapped.shape == np.broadcast_shapes((m, n), (m or 1, n or 1)) and (wrapped == 1).all()
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+@pytest.mark.parametrize("shape", [(5, 6, 7), (16, 8, 9), (20, 3, 1)])
+def test_special_numbers(shape: tuple[int, int, int], precision: str) -> None:
+    """What is not finite stays in its row and column: what pads M, N and K takes no part."""
+    m, n, k = shape
+    x, y = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    x[1, 0], x[2, k - 1], x[3, 0], y[0, 1] = np.nan, np.inf, -np.inf, 0.0
+    got = _run(lambda x, y: jnp.dot(x, y, precision=precision), x, y)
+    with np.errstate(invalid="ignore"):
+        expected = (x[:, :, None] * y[None]).sum(axis=1)
+    assert np.array_equal(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("room", [16, 24, 48])
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "spec"),
+    [((64, 96), (96, 64), "mk,kn->mn"), ((12, 16, 40), (12, 40, 24), "bmk,bkn->bmn"), ((7, 33, 50), (7, 50, 17), "bmk,bkn->bmn"), ((3, 20, 130), (3, 40, 130), "bmk,bnk->bmn")],
+)  # fmt: skip
+def test_slices_of_k_and_of_batches(lhs: tuple[int, ...], rhs: tuple[int, ...], spec: str, room: int) -> None:
+    """Where shared memory is short (so many KiB), operands are staged a slice at a time."""
+    rng = np.random.default_rng(room)
+    x, y = (rng.integers(-8, 9, s).astype(np.float32) for s in (lhs, rhs))
+
+    for dtype, precision in ((jnp.float32, "highest"), (jnp.float32, None), (jnp.float16, None)):
+
+        def body(x_ref: Any, y_ref: Any, o_ref: Any, big: Any, precision: Any = precision) -> None:
+            big[0] = jnp.uint8(1)
+            o_ref[...] = jnp.einsum(spec, x_ref[...], y_ref[...], precision=precision, preferred_element_type=jnp.float32) * big[0].astype(jnp.float32)
+
+        expected = np.einsum(spec, x, y)
+        with enabled():
+            scratch = plgpu.SMEM((227 * 1024 - room * 1024 - 1024,), jnp.uint8)
+            got = np.asarray(kernel(body, like(expected.shape, jnp.float32), scratch)(x.astype(dtype), y.astype(dtype)))
+        assert (got == expected).all()
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+def test_no_room_names_the_product() -> None:
+    def body(x_ref: Any, o_ref: Any, big: Any) -> None:
+        big[0] = jnp.uint8(1)
+        x = x_ref[...]
+        o_ref[...] = x @ x.T + big[0].astype(jnp.float32)
+
+    with enabled(), pytest.raises(Exception, match=r"(?s)at most 232448 bytes.*product of arrays of shape \[128, 128\].*plgpu.wgmma") as caught:
+        jax.block_until_ready(kernel(body, like((128, 128), jnp.float32), plgpu.SMEM((226 * 1024,), jnp.uint8))(np.zeros((128, 64), np.float32)))
+    assert "products_suite.py" in str(caught.value)
+
+
+def test_an_algorithm_that_is_not_there() -> None:
+    algorithm = lax.DotAlgorithm(jnp.float16, jnp.bfloat16, jnp.float32)
+    x = np.zeros((8, 8), np.float16)
+    with enabled(), pytest.raises(smalt.Unsupported, match=r"(?s)dot_general.*precision"):
+        kernel(lambda a, o: o.__setitem__(..., lax.dot(a[...], a[...], precision=algorithm)), like((8, 8), jnp.float16))(x)
+
+
+def test_a_large_window_is_refused() -> None:
+    x, y = np.zeros((1, 1, 64, 64), np.float32), np.zeros((1, 1, 17, 17), np.float32)
+    with pytest.raises(smalt.Unsupported, match=r"(?s)window of \(17, 17\).*at most 256 taps.*remedy"):
+        _run(lambda x, y: lax.conv(x, y, (1, 1), "VALID"), x, y)
