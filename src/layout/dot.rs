@@ -233,6 +233,7 @@ pub fn store(layout: &RegisterLayout, view: &SmemView, whole: bool) -> Result<Tr
     let options = Options {
         matrix: whole,
         stagger: whole,
+        ..Options::default()
     };
     transfer::plan(layout, view, Memory::Shared, Direction::Store, options)
 }
