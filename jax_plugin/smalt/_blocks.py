@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from smalt import _versions
+from smalt import _rows, _versions
 from smalt._errors import InvalidKernel, Unsupported
 
 #: Shared memory for blocks: 227 KiB less what barriers, the compiler's scratch and users' own scratch may need.
@@ -144,10 +144,12 @@ class Dim:
     form: Form
     is_element: bool
     outside: bool = False  # a block may reach outside of the array
+    parts: int = 1  # the rows that are asked for are taken in so many parts of `size`
 
-    def start(self, index: Any) -> Any:
+    def start(self, index: Any, part: Any) -> Any:
         scaled = index * self.scale if self.scale != 1 else index
-        return scaled + self.shift if self.shift else scaled
+        scaled = scaled + self.shift if self.shift else scaled
+        return scaled + part * self.size if self.parts != 1 else scaled
 
 
 @dataclasses.dataclass
@@ -349,6 +351,50 @@ def visits(block: Block, at: np.ndarray[Any, Any] | None, grid: Sequence[Any], l
     if at is None:
         return settled, True
     return settled, bool(set(_varying(at, grid)) & set(chosen))
+
+
+# ------------------------------------------------------------------------------------------ parts
+
+
+def split_rows(jaxpr: Any, blocks: Sequence[Block], others: int) -> tuple[int, list[int | None]]:
+    """Takes blocks in finer parts where their rows have nothing to do with each other (`_rows.py`).
+
+    Returns the number of parts, and of each ref of the body the dimension that is rows. `others`: refs of the body in front.
+    """
+    none: list[int | None] = [None] * len(jaxpr.invars)
+    outputs = [b for b in blocks if b.is_output]
+    if not outputs or any(b.transforms for b in blocks):
+        return 1, none
+    for model in outputs[0].dims[:-1]:
+        if model.squeezed or model.is_element or model.size == 1:
+            continue
+        dims = list(none)
+        found = [_like(b, model) for b in blocks]
+        for block, at in zip(blocks, found):
+            if at is not None:
+                dims[others + block.number] = sum(not d.squeezed for d in block.dims[:at])
+        if any(b.is_output and at is None for b, at in zip(blocks, found)):
+            continue
+        shapes = [(b.shape, dims[others + b.number]) for b in blocks]
+        n = _rows.parts(shapes)
+        if n == 1 or not _rows.can_split(jaxpr, dims, model.size):
+            continue
+        for block, at in zip(blocks, found):
+            if at is not None:
+                block.dims[at].size //= n
+                block.dims[at].parts = n
+        return n, dims
+    return 1, none
+
+
+def _like(block: Block, model: Dim) -> int | None:
+    """The dimension of a block that moves as the model does."""
+    same = [
+        k
+        for k, d in enumerate(block.dims)
+        if not d.squeezed and not d.is_element and (d.form, d.size, d.scale, d.shift) == (model.form, model.size, model.scale, model.shift)
+    ]
+    return same[0] if same else None
 
 
 # ------------------------------------------------------------------------------------------ ways

@@ -21,7 +21,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import lax
 
-from smalt import _blocks, _versions
+from smalt import _blocks, _rows, _versions
 from smalt._blocks import Block, Way
 from smalt._errors import Unsupported
 
@@ -130,6 +130,9 @@ class _Call:
         self.parallel, known = _blocks.parallel_axes(self.blocks, mapping, semantics, conflicts)
         self.loops = [a for a, p in enumerate(self.parallel) if not p]
         self.blocks_grid = tuple(self.grid[a] for a, p in enumerate(self.parallel) if p)
+        self.parts, self.rows = _blocks.split_rows(self.jaxpr, self.blocks, self.indices)
+        if self.parts != 1:
+            self.blocks_grid += (self.parts,)
         self.names = tuple(f"d{i}" for i in range(len(self.blocks_grid)))
         self.is_static = not self.sizes
         self.steps = 1
@@ -199,14 +202,20 @@ class _Call:
 
     def merge(self, loop: Sequence[Any]) -> list[Any]:
         """Grid indices in the call's order, from the loop's and the kernel's."""
-        inner, outer = iter(loop), iter([lax.axis_index(n) for n in self.names])
+        inner, outer = iter(loop), iter([lax.axis_index(n) for n in self.names[: sum(self.parallel)]])
         return [jnp.asarray(next(outer) if p else next(inner), jnp.int32) for p in self.parallel]
 
     def _spec(self, block: Block, prefetched: Sequence[Any]) -> Any:
         def index_map(*loop: Any) -> tuple[Any, ...]:
-            return tuple(_versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*self.merge(loop), *prefetched]))
+            found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*self.merge(loop), *prefetched])
+            return tuple(i if d.parts == 1 else i * d.parts + self.part() for d, i in zip(block.dims, found))
 
-        return plgpu.BlockSpec(block.mapping.block_shape, index_map, transforms=block.transforms)
+        shape = tuple(None if d.squeezed else d.size for d in block.dims)
+        return plgpu.BlockSpec(shape, index_map, transforms=block.transforms)
+
+    def part(self) -> Any:
+        """Which part of the rows this is."""
+        return lax.axis_index(self.names[-1]) if self.parts != 1 else jnp.int32(0)
 
 
 @dataclasses.dataclass
@@ -237,7 +246,11 @@ class _Step:
                 if _is_filled(block) and self._settled(block):
                     self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
         own = [i for a, i in enumerate(indices) if a not in call.mapping.vmapped_dims]
-        _bind(call, own, [*self.prefetched, *refs], self.scratch)
+        if call.parts == 1:
+            _bind(call, own, [*self.prefetched, *refs], self.scratch)
+        else:
+            n = next(d for b in call.blocks for d in b.dims if d.parts != 1)
+            _rows.run(call.jaxpr, [*self.prefetched, *refs, *self.scratch], call.rows, n.size * n.parts, n.size, own)
         for block in call.blocks:
             if block.is_output and block.number in self.slots and self._settled(block):
                 self._when(block, loop, False, functools.partial(self._copy_out, block, starts[block.number]))
@@ -264,7 +277,7 @@ class _Step:
 
     def _starts(self, block: Block, indices: Sequence[Any]) -> list[Any]:
         found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *self.prefetched])
-        return [dim.start(jnp.asarray(i, jnp.int32)) for dim, i in zip(block.dims, found)]
+        return [dim.start(jnp.asarray(i, jnp.int32), self.call.part()) for dim, i in zip(block.dims, found)]
 
     def _when(self, block: Block, loop: Sequence[Any], first: bool, do: Callable[[], None]) -> None:
         """Does it at the first (last) step of a block's visit: where the axes behind those that choose it are at their ends."""

@@ -626,3 +626,15 @@ def _is_all(transform: Any) -> bool:
         return False
     sizes = [(getattr(i, "start", None), getattr(i, "size", None), getattr(i, "stride", 1)) for i in transform.indices]
     return all(start == 0 and size == n and stride == 1 for (start, size, stride), n in zip(sizes, transform.shape))
+
+
+def used_variables(jaxpr: Any) -> frozenset[Any]:
+    """Of an open jaxpr: what its equations and results use."""
+    used = {atom for eqn in jaxpr.eqns for atom in eqn.invars if not is_literal(atom)}
+    used.update(atom for atom in jaxpr.outvars if not is_literal(atom))
+    return frozenset(used)
+
+
+def at_line_of(eqn: Any) -> Any:
+    """Within the scope, what is traced has the line of an equation."""
+    return source_info_util.user_context(eqn.source_info.traceback, name_stack=eqn.source_info.name_stack)

@@ -304,7 +304,7 @@ class Walker:
             definition, env[var] = self.define(var.aval, default_space)
             definitions.append(definition)
         outer = self._env, self._used
-        self._env, self._used = env, _used_variables(jaxpr)
+        self._env, self._used = env, _versions.used_variables(jaxpr)
         try:
             ops = [self._op(eqn) for eqn in jaxpr.eqns if not self._is_known(eqn)]
             results = self.operands(jaxpr.outvars)
@@ -372,9 +372,3 @@ class Walker:
             attrs=parts.attrs,
             regions=parts.regions,
         )
-
-
-def _used_variables(jaxpr: Any) -> frozenset[Any]:
-    used = {atom for eqn in jaxpr.eqns for atom in eqn.invars if not _versions.is_literal(atom)}
-    used.update(atom for atom in jaxpr.outvars if not _versions.is_literal(atom))
-    return frozenset(used)

@@ -86,7 +86,7 @@ class Case:
         with contextlib.ExitStack() as stack:
             stack.enter_context(x64(self.x64))
             gpu = jax.default_backend() == "gpu"
-            stack.enter_context(smalt.enabled(True) if gpu else smalt.emulated(self.device))
+            stack.enter_context(smalt.enabled(True, pallas_call=True) if gpu else smalt.emulated(self.device))
             yield
 
     def run(self) -> None:

@@ -132,3 +132,132 @@ def test_forms() -> None:
     assert at is not None
     want = [[3 * i - j + 5, i // 2, min(j, 3), 7] for i in range(4) for j in range(6)]
     np.testing.assert_array_equal(at, want)
+
+
+# ------------------------------------------------------------------------------------------ finer parts
+
+
+def of_rows(body: Any, *arrays: Any, rows: int = 16, shared: int = 0) -> Any:
+    """A call over blocks of so many rows; the last `shared` arrays are the same for all blocks. A function of `interpret`."""
+    x = arrays[0]
+    specs = [pl.BlockSpec((rows, *a.shape[1:]), lambda i, n=a.ndim: (i,) + (0,) * (n - 1)) for a in arrays[: len(arrays) - shared]]
+    specs += [pl.BlockSpec(a.shape, lambda i, n=a.ndim: (0,) * n) for a in arrays[len(arrays) - shared :]]
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    grid = (-(-x.shape[0] // rows),)
+    return lambda interpret: pl.pallas_call(body, out_shape=out, grid=grid, in_specs=specs, out_specs=specs[0], interpret=interpret)
+
+
+def softmax(x: Any, o: Any) -> None:
+    e = jnp.exp(x[...] - x[...].max(axis=1, keepdims=True))
+    o[...] = e / e.sum(axis=1, keepdims=True)
+
+
+def scaled(x: Any, w: Any, b: Any, o: Any) -> None:
+    o[...] = jax.nn.relu(x[...] * w[...][None, :] + b[0]) * pl.program_id(0).astype(jnp.float32)
+
+
+def masked(x: Any, o: Any) -> None:
+    keep = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1) < 700
+    o[...] = jnp.where(keep, x[...], jnp.zeros_like(x)) + jnp.full((16, 1), 2.0)
+
+
+def running(x: Any, o: Any) -> None:
+    o[...] = jnp.cumsum(x[...].reshape(16, 8, 128), axis=1).reshape(16, 1024)
+
+
+def twice(x: Any, o: Any) -> None:
+    o[...] = x[...]
+    o[...] = o[...] + x[...][:, :1]
+
+
+def conditional(x: Any, o: Any) -> None:
+    @pl.when(pl.program_id(0) == 1)
+    def _() -> None:
+        o[...] = x[...] + 1
+
+    @pl.when(pl.program_id(0) != 1)
+    def _() -> None:
+        o[...] = x[...]
+
+
+APART = {"softmax": (softmax, 0), "scaled": (scaled, 2), "masked": (masked, 0), "running": (running, 0), "conditional": (conditional, 0)}
+
+
+@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("n", [64, 50])
+def test_rows_that_are_apart_are_taken_in_parts(name: str, n: int) -> None:
+    body, shared = APART[name]
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(n, 1024)).astype(np.float32)
+    arrays = [x, rng.normal(size=1024).astype(np.float32), np.float32([3])][: 1 + shared]
+    make = of_rows(body, *arrays, shared=shared)
+    traced = jax.make_jaxpr(make(False))(*arrays)
+    (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
+    assert _pallas_call._Call(eqn.params).parts == 4
+    np.testing.assert_allclose(jax.jit(make(False))(*arrays), jax.jit(make(True))(*arrays), rtol=2e-6, atol=1e-6)
+
+
+def across(x: Any, o: Any) -> None:
+    o[...] = x[...] - x[...].mean(axis=0, keepdims=True)
+
+
+def reversed_rows(x: Any, o: Any) -> None:
+    o[...] = x[...][::-1]
+
+
+def one_row(x: Any, o: Any) -> None:
+    o[...] = x[...] + x[3]
+
+
+def first_rows(x: Any, o: Any) -> None:
+    o[...] = x[...]
+    o[0:2] = x[2:4]
+
+
+def numbered(x: Any, o: Any) -> None:
+    o[...] = x[...] + jax.lax.broadcasted_iota(jnp.int32, x.shape, 0).astype(jnp.float32)
+
+
+def turned(x: Any, o: Any) -> None:
+    o[...] = x[...] + x[...].T.reshape(16, 1024)
+
+
+def swapped(x: Any, o: Any) -> None:
+    o[...] = x[...]
+    old = o[...]
+    o[...] = old.sum() + x[...]
+
+
+def looped(x: Any, o: Any) -> None:
+    o[...] = jax.lax.fori_loop(0, 3, lambda i, v: v + jnp.roll(v, 1, 0), x[...])
+
+
+@pytest.mark.parametrize("body", [across, reversed_rows, one_row, first_rows, numbered, turned, swapped, looped])
+def test_rows_that_are_mixed_are_not_split(body: Any) -> None:
+    x = np.random.default_rng(1).integers(-4, 4, (48, 1024)).astype(np.float32)
+    make = of_rows(body, x)
+    traced = jax.make_jaxpr(make(False))(x)
+    (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
+    assert _pallas_call._Call(eqn.params).parts == 1
+
+
+def test_what_all_parts_would_load_again_is_little() -> None:
+    def product(x: Any, w: Any, o: Any) -> None:
+        o[...] = x[...] + w[...].sum()
+
+    x, w = np.zeros((64, 1024), np.float32), np.zeros((64, 1024), np.float32)
+    traced = jax.make_jaxpr(of_rows(product, x, w, shared=1)(False))(x, w)
+    (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
+    assert _pallas_call._Call(eqn.params).parts == 1
+
+
+def test_errors_in_parts_name_the_line() -> None:
+    def body(x: Any, o: Any) -> None:
+        v = x[...] * 2
+        o[...] = jax.lax.reduce_precision(v, 12, 3)  # HERE
+
+    x = np.zeros((64, 1024), np.float32)
+    with pytest.raises(smalt.Error) as caught:
+        of_rows(body, x)(False)(x)
+    here = next(i for i, line in enumerate(open(__file__), 1) if line.rstrip().endswith("# HERE"))
+    assert f"test_blocks.py:{here}" in str(caught.value)
