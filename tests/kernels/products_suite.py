@@ -142,6 +142,20 @@ def test_slices_of_k_and_of_batches(lhs: tuple[int, ...], rhs: tuple[int, ...], 
         assert (got == expected).all()
 
 
+@pytest.mark.parametrize("preset", [*lax.DotAlgorithmPreset, lax.DotAlgorithm(jnp.bfloat16, jnp.bfloat16, jnp.float32)], ids=str)
+@pytest.mark.parametrize("inner", [40, 1])
+def test_algorithms(preset: Any, inner: int) -> None:
+    """Every preset computes, and rounds operands to what it names: integers of 9 bits and more are no bf16 any more."""
+    rng = np.random.default_rng(inner)
+    x, y = (rng.integers(-1000, 1000, s).astype(np.float32) for s in ((24, inner), (inner, 9)))
+    name = str(getattr(preset, "name", "BF16_BF16_F32"))
+    with x64(name.startswith("F64")):
+        got = _run(lambda x, y: lax.dot(x, y, precision=preset), x, y)
+    narrow = {"F16_F16": np.float16, "BF16_BF16": ml_dtypes.bfloat16}.get(name.rpartition("_")[0] if "X" not in name else "", np.float32)
+    expected = x.astype(narrow).astype(np.float64) @ y.astype(narrow).astype(np.float64)
+    assert (abs(got - expected) <= 2.0**-18 * (abs(x) @ abs(y)) + (abs(expected) * 2.0**-7 if name.endswith(("_F16", "_BF16")) else 0)).all()
+
+
 _RECORDS = pathlib.Path(__file__).parents[1] / "numerics/data"
 
 
