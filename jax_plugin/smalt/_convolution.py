@@ -36,6 +36,7 @@ def convolution(params: Mapping[str, Any], result: Any) -> Callable[[Any, Any], 
         padding = [(0, 0, 0), (0, 0, 0), *((lo, hi, n - 1) for (lo, hi), n in zip(params["padding"], input_dilation))]
         x = lax.pad(x, jnp.zeros((), x.dtype), padding)
         space = tuple(result.shape[d] for d in spec.out_spec[2:])
+        sums = _sum_type(x.dtype, kernel.dtype, result.dtype)
         total = None
         for tap in itertools.product(*map(range, window)):
             starts = [i * n for i, n in zip(tap, dilation)]
@@ -43,7 +44,7 @@ def convolution(params: Mapping[str, Any], result: Any) -> Callable[[Any, Any], 
             if 0 in space:
                 continue
             part = lax.slice(x, (0, 0, *starts), (*x.shape[:2], *limits), (1, 1, *strides))
-            product = _tap(part, kernel[tap], feature_groups, batch_groups, params["precision"], _sum_type(x.dtype, kernel.dtype, result.dtype))
+            product = _tap(part, kernel[tap], feature_groups, batch_groups, params["precision"], sums)
             total = product if total is None else total + product
         if total is None:
             return jnp.zeros(result.shape, result.dtype)

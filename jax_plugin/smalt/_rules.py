@@ -588,7 +588,7 @@ _DROPPED = frozenset({"sharding", "out_sharding", "weak_type", "mesh", "name", "
 
 def _precision(precision: Any) -> str | None:
     """Of each operand its `Precision`, or the algorithm: a preset's name, which one that is written out has, too."""
-    if hasattr(precision, "accumulation_type"):
+    if hasattr(precision, "lhs_component_count"):
         counts = (precision.lhs_component_count, precision.rhs_component_count, precision.num_primitive_operations)
         of = (precision.lhs_precision_type, precision.rhs_precision_type, precision.accumulation_type)
         short = [np.dtype(t).name.replace("bfloat", "bf").replace("float", "f") for t in of]

@@ -46,6 +46,7 @@ pub mod promote_registers;
 pub mod recognize_loops;
 pub mod rewrite;
 pub mod simplify;
+pub mod slice_products;
 pub mod split_roles;
 #[doc(hidden)]
 pub mod testing;

@@ -221,7 +221,9 @@ pub fn plan(
             }
         };
         offer(&mut best, cx.vectors(&[]));
-        if memory == Memory::Shared && options.matrix {
+        // All lanes of a warp take part in a matrix, and warps that hold copies would store what another stores.
+        let is_copied = direction == Direction::Store && layout.replicated_bits() != 0;
+        if memory == Memory::Shared && options.matrix && !is_copied {
             offer(&mut best, cx.matrices(false));
             offer(&mut best, cx.matrices(true));
         }

@@ -372,6 +372,19 @@ fn odd_shapes_and_splats() {
     }
 }
 
+/// Warps that hold copies do not all store them.
+#[test]
+fn copies_are_stored_once() {
+    let layout = TiledLayout::mma_rhs(16, 4).instantiate(&[32, 16]).unwrap();
+    for view in [
+        SmemView::row_major(&[32, 16], 16),
+        SmemView::strided(&[32, 16], &[16, 16 * 40], 16),
+    ] {
+        let p = plan(&layout, &view, Memory::Shared, Direction::Store, Options::default()).unwrap();
+        assert!(p.only_first_replica != 0 && p.accesses.iter().all(|a| !matches!(a.kind, AccessKind::Matrix { .. })));
+    }
+}
+
 /// The elements that padding guards are of one order only, so lanes must not change it.
 #[test]
 fn padded_dimensions_are_not_staggered() {

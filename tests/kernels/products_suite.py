@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
@@ -23,7 +26,7 @@ from tests.kernels.products import Product
 from tests.kernels.recipes import CASES
 from tests.kernels.suite import ON_GPU, enabled
 
-COUNT = int(os.environ.get("SMALT_PRODUCTS", "400"))
+COUNT = int(os.environ.get("SMALT_PRODUCTS", "250"))
 BATCH = 50
 
 
@@ -76,7 +79,10 @@ def _run(f: Callable[..., Any], *args: Any) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32, jnp.int8])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2), (1, 4096, 2), (4096, 1, 3), (31, 33, 127), (129, 2, 31), (1000, 3, 5), (3, 5, 1000), (128, 128, 128)])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1), (2, 2, 2), (1, 4096, 2), (4096, 1, 3), (31, 33, 127), (129, 2, 31), (1000, 3, 5), (3, 5, 1000), (128, 128, 128)],
+)
 def test_sizes(shape: tuple[int, int, int], dtype: Any) -> None:
     m, n, k = shape
     rng = np.random.default_rng(m + n + k)
@@ -110,8 +116,13 @@ def test_special_numbers(shape: tuple[int, int, int], precision: str) -> None:
 @pytest.mark.parametrize("room", [16, 24, 48])
 @pytest.mark.parametrize(
     ("lhs", "rhs", "spec"),
-    [((64, 96), (96, 64), "mk,kn->mn"), ((12, 16, 40), (12, 40, 24), "bmk,bkn->bmn"), ((7, 33, 50), (7, 50, 17), "bmk,bkn->bmn"), ((3, 20, 130), (3, 40, 130), "bmk,bnk->bmn")],
-)  # fmt: skip
+    [
+        ((64, 96), (96, 64), "mk,kn->mn"),
+        ((12, 16, 40), (12, 40, 24), "bmk,bkn->bmn"),
+        ((7, 33, 50), (7, 50, 17), "bmk,bkn->bmn"),
+        ((3, 20, 130), (3, 40, 130), "bmk,bnk->bmn"),
+    ],
+)
 def test_slices_of_k_and_of_batches(lhs: tuple[int, ...], rhs: tuple[int, ...], spec: str, room: int) -> None:
     """Where shared memory is short (so many KiB), operands are staged a slice at a time."""
     rng = np.random.default_rng(room)
@@ -121,13 +132,63 @@ def test_slices_of_k_and_of_batches(lhs: tuple[int, ...], rhs: tuple[int, ...], 
 
         def body(x_ref: Any, y_ref: Any, o_ref: Any, big: Any, precision: Any = precision) -> None:
             big[0] = jnp.uint8(1)
-            o_ref[...] = jnp.einsum(spec, x_ref[...], y_ref[...], precision=precision, preferred_element_type=jnp.float32) * big[0].astype(jnp.float32)
+            out = jnp.einsum(spec, x_ref[...], y_ref[...], precision=precision, preferred_element_type=jnp.float32)
+            o_ref[...] = out * big[0].astype(jnp.float32)
 
         expected = np.einsum(spec, x, y)
         with enabled():
             scratch = plgpu.SMEM((227 * 1024 - room * 1024 - 1024,), jnp.uint8)
             got = np.asarray(kernel(body, like(expected.shape, jnp.float32), scratch)(x.astype(dtype), y.astype(dtype)))
         assert (got == expected).all()
+
+
+@pytest.mark.parametrize("preset", [*lax.DotAlgorithmPreset, lax.DotAlgorithm(jnp.bfloat16, jnp.bfloat16, jnp.float32)], ids=str)
+@pytest.mark.parametrize("inner", [40, 1])
+def test_algorithms(preset: Any, inner: int) -> None:
+    """Every preset computes, and rounds operands to what it names: integers of 9 bits and more are no bf16 any more."""
+    rng = np.random.default_rng(inner)
+    x, y = (rng.integers(-1000, 1000, s).astype(np.float32) for s in ((24, inner), (inner, 9)))
+    name = str(getattr(preset, "name", "BF16_BF16_F32"))
+    with x64(name.startswith("F64")):
+        got = _run(lambda x, y: lax.dot(x, y, precision=preset), x, y)
+    narrow = {"F16_F16": np.float16, "BF16_BF16": ml_dtypes.bfloat16}.get(name.rpartition("_")[0] if "X" not in name else "", np.float32)
+    expected = x.astype(narrow).astype(np.float64) @ y.astype(narrow).astype(np.float64)
+    assert (abs(got - expected) <= 2.0**-18 * (abs(x) @ abs(y)) + (abs(expected) * 2.0**-7 if name.endswith(("_F16", "_BF16")) else 0)).all()
+
+
+_RECORDS = pathlib.Path(__file__).parents[1] / "numerics/data"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "to"),
+    [
+        ("f16_f16_f32", np.float16, np.float32),
+        ("bf16_bf16_f32", ml_dtypes.bfloat16, np.float32),
+        ("s8_s8_s32", np.int8, np.int32),
+        ("u8_u8_s32", np.uint8, np.int32),
+    ],
+)
+def test_one_step_has_the_tensor_cores_bits(name: str, dtype: Any, to: Any) -> None:
+    """What the hardware was seen to give for 32 bytes of K and an accumulator (`tests/numerics`)."""
+    records = np.fromfile(_RECORDS / f"{name}.bin", np.uint8).reshape(-1, 72)[:512]
+    count = len(records)
+    a, b = (np.ascontiguousarray(records[:, i : i + 32]).view(dtype).reshape(count, 1, -1) for i in (0, 32))
+    c, expected = (np.ascontiguousarray(records[:, i : i + 4]).view(np.uint32).reshape(count, 1, 1) for i in (64, 68))
+    a, b, c, expected = (np.broadcast_to(x, (count, 2, x.shape[2])) for x in (a, b, c, expected))
+    c, expected = (np.broadcast_to(x, (count, 2, 2)) for x in (c, expected))
+
+    def body(a_ref: Any, b_ref: Any, c_ref: Any, o_ref: Any) -> None:
+        for i in range(0, count, 64):
+            part = pl.ds(i, 64)
+            product = lax.dot_general(a_ref[part], b_ref[part], (((2,), (2,)), ((0,), (0,))), preferred_element_type=to)
+            o_ref[part] = lax.bitcast_convert_type(lax.bitcast_convert_type(c_ref[part], to) + product, jnp.uint32)
+
+    if count % 64:
+        a, b, c, expected = (x[: count // 64 * 64] for x in (a, b, c, expected))
+        count = count // 64 * 64
+    with enabled():
+        got = np.asarray(kernel(body, like((count, 2, 2), jnp.uint32))(*(np.array(x) for x in (a, b, c))))
+    assert (got == expected).all(), f"{(got != expected).sum()} of {got.size}"
 
 
 # ------------------------------------------------------------------------------------------ errors
@@ -139,8 +200,10 @@ def test_no_room_names_the_product() -> None:
         x = x_ref[...]
         o_ref[...] = x @ x.T + big[0].astype(jnp.float32)
 
-    with enabled(), pytest.raises(Exception, match=r"(?s)at most 232448 bytes.*product of arrays of shape \[128, 128\].*plgpu.wgmma") as caught:
-        jax.block_until_ready(kernel(body, like((128, 128), jnp.float32), plgpu.SMEM((226 * 1024,), jnp.uint8))(np.zeros((128, 64), np.float32)))
+    full, x = plgpu.SMEM((226 * 1024,), jnp.uint8), np.zeros((128, 64), np.float32)
+    wrong = r"(?s)at most 232448 bytes.*product of arrays of shape \[128, 128\].*plgpu.wgmma"
+    with enabled(), pytest.raises(Exception, match=wrong) as caught:
+        jax.block_until_ready(kernel(body, like((128, 128), jnp.float32), full)(x))
     assert "products_suite.py" in str(caught.value)
 
 

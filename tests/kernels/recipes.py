@@ -52,6 +52,9 @@ def matmul_fused(x: Any, y: Any, activation: Any = jax.nn.relu, block_shape: tup
     )(x, y)
 
 
+matmul_of_64 = partial(matmul_fused, block_shape=(64, 64, 32))
+
+
 def relu_product(x: Any, y: Any) -> Any:
     x, y = _f64(x, y)
     return np.maximum(x @ y, 0)
@@ -196,13 +199,39 @@ def product(x: Any, y: Any) -> Any:
     return kernel(body, like((x.shape[0], y.shape[1]), x.dtype))(x, y)
 
 
-def mma(a: Any, b: Any, c: Any) -> Any:
-    """`plgpu.mma` on arrays in the layouts that Mosaic asks for, if this JAX has them."""
+def exact_product(x: Any, y: Any) -> Any:
+    """Through shared memory, swizzled and not."""
+
+    def body(x_ref: Any, y_ref: Any, o_ref: Any, x_smem: Any, y_smem: Any, barrier: Any) -> None:
+        plgpu.copy_gmem_to_smem(x_ref, x_smem, barrier)
+        plgpu.copy_gmem_to_smem(y_ref, y_smem, barrier)
+        plgpu.barrier_wait(barrier)
+        o_ref[...] = jnp.dot(x_smem[...], y_smem[...], precision="highest")
+
+    transforms = (plgpu.TilingTransform((8, 8)), plgpu.SwizzleTransform(32))
+    scratch = plgpu.SMEM(x.shape, x.dtype, transforms=transforms), plgpu.SMEM(y.shape, y.dtype), plgpu.Barrier(num_arrivals=2)
+    return kernel(body, like((x.shape[0], y.shape[1]), x.dtype), *scratch)(x, y)
+
+
+def mma(a: Any, b: Any, c: Any, m_warps: int | None = None) -> Any:
+    """`plgpu.mma` on arrays as they come, or in the layouts that Mosaic asks for."""
+
+    def cast(x: Any, name: str, dtype: Any) -> Any:
+        return x if m_warps is None else plgpu.layout_cast(x, getattr(plgpu.Layout, name)(dtype, m_warps=m_warps))
 
     def body(a_ref: Any, b_ref: Any, c_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = plgpu.mma(c_ref[...], a_ref[...], b_ref[...])
+        acc = cast(c_ref[...], "MMA_ACC", a.dtype)
+        for k in range(0, a.shape[1], 32):
+            step = pl.ds(k, 32)
+            acc = plgpu.mma(acc, cast(a_ref[:, step], "MMA_LHS", a.dtype), cast(b_ref[step, :], "MMA_RHS", a.dtype))
+        o_ref[...] = acc
 
     return kernel(body, like(c.shape, c.dtype))(a, b, c)
+
+
+def added(a: Any, b: Any, c: Any) -> Any:
+    a, b, c = _f64(a, b, c)
+    return a @ b + c
 
 
 def _case(name: str, fn: Any, args: tuple[Arg, ...], reference: Any, tolerance: float | None = None, dtype: Any = jnp.float32) -> Case:
@@ -212,8 +241,8 @@ def _case(name: str, fn: Any, args: tuple[Arg, ...], reference: Any, tolerance: 
 
 CASES = [
     _case("pallas_matmul_f16", matmul_fused, (Arg((256, 128), F16), Arg((128, 128), F16)), relu_product, 2e-3, F16),
-    _case("pallas_matmul_bf16", partial(matmul_fused, block_shape=(64, 64, 32)), (Arg((64, 64), BF16), Arg((64, 128), BF16)), relu_product, 8e-3, BF16),
-    _case("pallas_matmul_f32", partial(matmul_fused, block_shape=(64, 64, 64)), (Arg((64, 64), F32), Arg((64, 64), F32)), relu_product, 1e-2),
+    _case("pallas_matmul_bf16", matmul_of_64, (Arg((64, 64), BF16), Arg((64, 128), BF16)), relu_product, 8e-3, BF16),
+    _case("pallas_matmul_f32", matmul_of_64, (Arg((64, 64), F32), Arg((64, 64), F32)), relu_product, 1e-2),
     _case("matmul_over_grid", matmul_over_grid, (Arg((128, 96), BF16), Arg((96, 64), BF16)), lambda x, y: np.matmul(*_f64(x, y)), 1e-5),
     _case("flash_decode", flash_decode, (Arg((16, 64), BF16), Arg((256, 64), BF16), Arg((256, 64), BF16)), attention, 4e-3),
     _case("flash_decode_odd", flash_decode, (Arg((5, 40), F16), Arg((128, 40), F16), Arg((128, 40), F16)), attention, 1e-3),
@@ -224,16 +253,20 @@ CASES = [
     ),
     _case("tall_skinny", product, (Arg((1000, 8), F32), Arg((8, 3), F32)), lambda x, y: np.matmul(*_f64(x, y)), 5e-3),
     _case("long_sum", product, (Arg((4, 4096), F16), Arg((4096, 8), F16)), lambda x, y: np.matmul(*_f64(x, y)), 1e-3, F16),
+    _case("long_sum_square", product, (Arg((64, 1000), F16), Arg((1000, 64), F16)), lambda x, y: np.matmul(*_f64(x, y)), 1e-3, F16),
+    _case("long_sum_exact", exact_product, (Arg((40, 520), F32), Arg((520, 40), F32)), lambda x, y: np.matmul(*_f64(x, y)), 1e-4),
     _case("batched_in_loop", batched_in_loop, (Arg((3, 16, 16), F32), Arg((3, 16, 24), F32)), batched_in_loop_reference, 2e-3),
     _case("in_branches", in_branches, (Arg((2, 33, 33), F32), Arg((2, 33, 33), F32)), in_branches_reference, 1e-4),
     _case("many_scratches", many_scratches, (Arg((40, 24), F32),), many_scratches_reference, 1e-5),
 ]  # fmt: skip
 if hasattr(plgpu, "mma"):
-    CASES += [
-        _case("mma_f16", mma, (Arg((64, 32), F16), Arg((32, 16), F16), Arg((64, 16), F32)), lambda a, b, c: np.matmul(*_f64(a, b)) + c, 1e-5),
-        _case(
-            "mma_i8", mma, (Arg((64, 32), I8), Arg((32, 16), I8), Arg((64, 16), jnp.int32, -1000, 1000)),
-            lambda a, b, c: a.astype(np.int32) @ b.astype(np.int32) + c,
-            dtype=np.int32,
-        ),
-    ]  # fmt: skip
+    for m_warps in (None, 4, 2):
+        of = partial(mma, m_warps=m_warps)
+        CASES += [
+            _case(f"mma_f16_{m_warps}", of, (Arg((64, 64), F16), Arg((64, 16), F16), Arg((64, 16), F32)), added, 1e-5),
+            _case(f"mma_tf32_{m_warps}", of, (Arg((64, 32), F32), Arg((32, 16), F32), Arg((64, 16), F32)), added, 1e-2),
+            _case(
+                f"mma_i8_{m_warps}", of, (Arg((64, 64), I8), Arg((64, 16), I8), Arg((64, 16), jnp.int32, -1000, 1000)),
+                lambda a, b, c: a.astype(np.int32) @ b.astype(np.int32) + c, dtype=np.int32,
+            ),
+        ]  # fmt: skip

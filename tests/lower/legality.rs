@@ -207,3 +207,31 @@ fn reductions_and_updates_are_lowered_of_the_types_that_legality_says() {
     }
     tally.finish(300, 200);
 }
+
+#[test]
+fn products_are_lowered_of_the_types_that_their_arithmetic_takes() {
+    let mut lowered_kernels = 0;
+    for arithmetic in [DotArithmetic::TensorCore, DotArithmetic::MultiplyAdd] {
+        for dtype in DType::ALL {
+            let Some(sum) = arithmetic.result(dtype) else { continue };
+            for (a, b, out) in [
+                (&[64u64, 40][..], &[24u64, 40][..], &[64u64, 24][..]),
+                (&[5, 17, 3], &[5, 2, 3], &[5, 17, 2]),
+            ] {
+                for with_acc in [false, true] {
+                    let types = [Type::of(dtype, a), Type::of(dtype, b), Type::of(sum, out)];
+                    let kernel = kernel_of(&types, &[Type::of(sum, out)], |_, v| OpKind::Dot {
+                        acc: with_acc.then_some(v[2]),
+                        a: v[0],
+                        b: v[1],
+                        arithmetic,
+                    });
+                    verify::run(&kernel).unwrap();
+                    lowered(kernel).unwrap();
+                    lowered_kernels += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(lowered_kernels, 4 * (5 + 4));
+}

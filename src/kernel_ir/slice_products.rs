@@ -1,0 +1,209 @@
+//! Products of large arrays that are loaded for them alone become sums of products of slices of K, each loaded right before.
+//!
+//! A thread then holds one slice of the operands and not all of them, which would not fit its registers. What lies between a load
+//! and its product only computes or loads, so that the product may load instead.
+use super::*;
+use crate::error::Result;
+use cranelift_entity::SecondaryMap;
+
+/// Words of a thread that operands may take as a whole, and those that a slice of them should. Chosen: beside an accumulator of
+/// 128 × 128 whole operands of 128 words do not spill.
+const WHOLE_WORDS: u64 = 128;
+const SLICE_WORDS: u64 = 64;
+/// Slices are multiples of this: whole tiles of swizzled shared memory, whole sectors of device memory.
+const UNIT: u64 = 64;
+/// Slices of one product.
+const MAX_SLICES: u64 = 32;
+const THREADS: u64 = 128;
+
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let mut uses: SecondaryMap<Value, u32> = SecondaryMap::new();
+    let mut is_any = false;
+    kernel.for_each_op(&mut |op| {
+        let kind = &kernel.ops[op].kind;
+        is_any |= matches!(kind, OpKind::Dot { .. });
+        visit::for_each_value(kind, &mut |v| uses[v] += 1);
+    });
+    if !is_any {
+        return Ok(());
+    }
+    for region in kernel.regions.values() {
+        region.results.iter().for_each(|v| uses[*v] += 1);
+    }
+    let regions: Vec<Region> = kernel.regions.keys().collect();
+    for region in regions {
+        if kernel.regions[region].group == Group::Warp {
+            continue;
+        }
+        // Loads of this region behind which nothing was written and nobody was waited for.
+        let mut loads: Vec<Op> = vec![];
+        for op in std::mem::take(&mut kernel.regions[region].ops) {
+            let kind = &kernel.ops[op].kind;
+            if let OpKind::Load { .. } = kind {
+                loads.push(op);
+            } else if !kind.is_pure() {
+                loads.clear();
+            }
+            slice(kernel, region, op, &loads, &uses);
+            kernel.regions[region].ops.push(op);
+        }
+    }
+    Ok(())
+}
+
+/// How an operand comes from a load: the ops from the load on, and the load's dimension that is K.
+struct Chain {
+    ops: Vec<Op>,
+    dim: usize,
+}
+
+fn chain(kernel: &Kernel, operand: Value, loads: &[Op], uses: &SecondaryMap<Value, u32>) -> Option<Chain> {
+    let mut dim = kernel.ty(operand).shape().len() - 1;
+    let (mut at, mut ops) = (operand, vec![]);
+    loop {
+        let op = kernel.values[at].def.expand()?;
+        if uses[at] != 1 {
+            return None;
+        }
+        ops.push(op);
+        if let OpKind::Transpose { a, permutation } = &kernel.ops[op].kind {
+            (at, dim) = (*a, permutation[dim] as usize);
+        } else if let OpKind::Convert { a } = kernel.ops[op].kind {
+            at = a;
+        } else if let OpKind::Load { src } = &kernel.ops[op].kind {
+            let data = &kernel.allocs[src.alloc];
+            let is_memory = data.is_smem() || data.is_gmem();
+            let here = is_memory && src.place == Place::Here && loads.contains(&op);
+            ops.reverse();
+            return here.then_some(Chain { ops, dim });
+        } else {
+            return None;
+        }
+    }
+}
+
+impl Chain {
+    /// The operand's part of `size` indices of K from `start` on.
+    fn part(&self, kernel: &mut Kernel, region: Region, start: u64, size: u64) -> Value {
+        let mut made = None;
+        let mut dim = self.dim;
+        for &op in &self.ops {
+            let OpData { mut kind, results, loc } = kernel.ops[op].clone();
+            if let OpKind::Load { src } = &mut kind {
+                let mut dims: Vec<DimIndex> = src.shape.iter().map(|n| DimIndex::all(*n)).collect();
+                dims[dim] = DimIndex::Slice {
+                    start: Index::Const(start as i64),
+                    size,
+                    stride: 1,
+                };
+                src.steps.push(Step::Index(dims));
+                src.shape[dim] = size;
+            } else if let OpKind::Transpose { permutation, .. } = &kind {
+                dim = permutation.iter().position(|p| *p as usize == dim).unwrap_or(dim);
+            }
+            visit::map_values(&mut kind, &mut |v| {
+                if let (Some(part), false) = (made, matches!(kernel.ops[op].kind, OpKind::Load { .. })) {
+                    *v = part;
+                }
+            });
+            let ty = kernel.ty(results[0]);
+            let mut shape = Shape::from_slice(ty.shape());
+            shape[dim] = size;
+            let ty = Type::of(ty.dtype(), shape);
+            made = Some(kernel.append1(region, kind, ty, loc));
+        }
+        made.unwrap_or_else(|| unreachable!("a chain begins with a load"))
+    }
+}
+
+fn slice(kernel: &mut Kernel, region: Region, op: Op, loads: &[Op], uses: &SecondaryMap<Value, u32>) {
+    let OpKind::Dot { acc, a, b, arithmetic } = kernel.ops[op].kind else {
+        return;
+    };
+    let words = |v: Value| num_elements(kernel.ty(v).shape()) * u64::from(kernel.ty(v).dtype().bits()) / 32 / THREADS;
+    let all = words(a) + words(b);
+    let k = kernel.ty(a).shape().last().copied().unwrap_or(1);
+    let size = (k * SLICE_WORDS / all.max(1))
+        .max(k.div_ceil(MAX_SLICES))
+        .next_multiple_of(UNIT);
+    if all <= WHOLE_WORDS || size >= k {
+        return;
+    }
+    let (Some(left), Some(right)) = (chain(kernel, a, loads, uses), chain(kernel, b, loads, uses)) else {
+        return;
+    };
+    let (ty, loc) = (kernel.ty(kernel.ops[op].results[0]).clone(), kernel.ops[op].loc);
+    let mut acc = acc;
+    let mut start = 0;
+    loop {
+        let size = size.min(k - start);
+        let a = left.part(kernel, region, start, size);
+        let b = right.part(kernel, region, start, size);
+        let kind = OpKind::Dot { acc, a, b, arithmetic };
+        start += size;
+        if start == k {
+            kernel.ops[op].kind = kind;
+            return;
+        }
+        acc = Some(kernel.append1(region, kind, ty.clone(), loc));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::KernelBuilder;
+    use super::*;
+    use crate::dtype::DType;
+
+    fn kernel(k: u64, is_stored_between: bool) -> Kernel {
+        let mut b = KernelBuilder::new();
+        let x = b.input(DType::F16, &[64, k]);
+        let y = b.input(DType::F16, &[k, 64]);
+        let other = b.output(DType::F16, &[64, k]);
+        let (x, y) = (b.load(b.whole(x)), b.load(b.whole(y)));
+        if is_stored_between {
+            let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F16, &[64, k]);
+            b.store(b.whole(other), zero);
+        }
+        let transpose = OpKind::Transpose {
+            a: y,
+            permutation: vec![1, 0],
+        };
+        let y = b.op1(transpose, DType::F16, &[64, k]);
+        let kind = OpKind::Dot {
+            acc: None,
+            a: x,
+            b: y,
+            arithmetic: DotArithmetic::TensorCore,
+        };
+        let product = b.op1(kind, DType::F32, &[64, 64]);
+        let out = b.output(DType::F32, &[64, 64]);
+        b.store(b.whole(out), product);
+        let mut kernel = b.finish();
+        run(&mut kernel).unwrap();
+        verify::run(&kernel).unwrap();
+        kernel
+    }
+
+    /// K of each product.
+    fn slices(kernel: &Kernel) -> Vec<u64> {
+        let mut out = vec![];
+        kernel.for_each_op(&mut |op| {
+            if let OpKind::Dot { a, .. } = kernel.ops[op].kind {
+                out.push(kernel.ty(a).shape()[1]);
+            }
+        });
+        out
+    }
+
+    #[test]
+    fn large_operands_are_loaded_in_slices() {
+        assert_eq!(slices(&kernel(128, false)), [128]);
+        assert_eq!(slices(&kernel(1000, false)), [128, 128, 128, 128, 128, 128, 128, 104]);
+    }
+
+    #[test]
+    fn nothing_is_loaded_behind_a_store_that_may_touch_it() {
+        assert_eq!(slices(&kernel(1000, true)), [1000]);
+    }
+}
