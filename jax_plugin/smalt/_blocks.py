@@ -186,6 +186,16 @@ class Block:
     def outside(self) -> bool:
         return any(d.outside for d in self.dims)
 
+    def describe_way(self, steps: int) -> str:
+        """How it gets in or out, in words."""
+        match self.way:
+            case Way.VIEW:
+                return "a view of the array"
+            case Way.COPY:
+                return "loads and stores, to a slot" + (", which begins with the array's" if self.reload else "")
+            case Way.TMA:
+                return "copy engine, one slot that stays" if self.resident else f"copy engine, {steps} slot{'s' * (steps != 1)}"
+
     def describe(self) -> str:
         return f"{self.name} {self.way.value}"
 

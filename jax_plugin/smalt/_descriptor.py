@@ -24,6 +24,7 @@ class Kernel:
     debug: bytes
     target: str = ""  # set by the lowering rule
     seconds: float = 0.0  # that serialising took
+    blocks: tuple[Any, ...] = ()  # of a pallas_call: `_pallas_call.BlockReport`s
 
     @property
     def hash(self) -> str:

@@ -28,6 +28,16 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
+class Block:
+    """What was decided for an operand of a `pl.pallas_call`."""
+
+    of: str
+    block: tuple[int, ...]  # in the kernel: finer than was asked for where rows are split
+    way: str
+    runs: str  # the grid's axes; "in turn": one step after the other
+
+
+@dataclasses.dataclass(frozen=True)
 class SharedMemory:
     """One allocation in a block's shared memory."""
 
@@ -67,6 +77,7 @@ class KernelReport:
         registers: Of one thread; None if nothing was assembled. So `spill_bytes`.
         occupancy: Blocks that a multiprocessor holds at once, and `limited_by` what.
         phases: Serialising, the compiler's passes, assembling; with their times. A pass that runs again is `name_2`.
+        blocks: Of a `pl.pallas_call`: how each operand's block gets in and out.
         notes: Why loops that look like candidates of `defer_drains` and `defer_epilogue` stay as they are.
         raw: The library's whole report.
     """
@@ -91,6 +102,7 @@ class KernelReport:
     layouts: tuple[Layout, ...]
     shared_memory: tuple[SharedMemory, ...]
     phases: tuple[Phase, ...]
+    blocks: tuple[Block, ...]
     notes: tuple[Note, ...]
     raw: dict[str, Any]
 
@@ -108,7 +120,7 @@ class KernelReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON; bytes in base64."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for name in ("layouts", "shared_memory", "phases", "notes"):
+        for name in ("layouts", "shared_memory", "phases", "blocks", "notes"):
             fields[name] = [dataclasses.asdict(row) for row in fields[name]]
         fields["ir"] = self.passes
         return {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in fields.items()}
@@ -136,6 +148,8 @@ class KernelReport:
         rest = total - sum(p.ms for p in long)
         times = [f"{p.name} {p.ms:.2f}" for p in long] + [f"{len(self.phases) - len(long)} others {rest:.2f}"]
         lines.append(f"  time        {total:.2f} ms: {', '.join(times)}")
+        blocks = [(b.of, str(list(b.block)), b.way, b.runs) for b in self.blocks]
+        lines += _table("blocks", ("of", "block", "way", "grid"), blocks)
         smem = [(f"{r.offset:,}", f"{r.bytes:,}", r.what, _short(r.at)) for r in self.shared_memory]
         lines += _table("shared memory", ("offset", "bytes", "what", "at"), smem, right=2)
         layouts = [(r.what, r.type, r.choice, r.why, _short(r.at)) for r in self.layouts]
@@ -232,6 +246,7 @@ def _report(kernel: Any, assemble: bool) -> KernelReport:
         layouts=tuple(Layout(r["what"], r["type"], r["choice"], r["why"], r["at"]) for r in raw["notes"]["layouts"]),
         shared_memory=tuple(SharedMemory(r["offset"], r["bytes"], r["what"], r["at"]) for r in raw["shared_memory"]),
         phases=tuple(phases),
+        blocks=tuple(Block(b.of, b.block, b.way, b.runs) for b in kernel.blocks),
         notes=tuple(Note(r["pass"], r["what"], r["why"], r["at"]) for r in raw["notes"]["passes"]),
         raw=raw,
     )

@@ -96,12 +96,22 @@ class _Allocation:
         return self._aval
 
 
-def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """A function of the call's operands, to be traced and lowered in its place."""
+@dataclasses.dataclass(frozen=True)
+class BlockReport:
+    """What was decided for one operand of a call."""
+
+    of: str
+    block: tuple[int, ...]  # in the kernel: finer than was asked for where rows are split
+    way: str
+    runs: str
+
+
+def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[BlockReport, ...]]:
+    """A function of the call's operands, to be traced and lowered in its place; and what was decided for them."""
     call = _Call(params)
     aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
     name = params.get("name") or params["jaxpr"].debug_info.func_name
-    return _versions.run_kernel(
+    results = _versions.run_kernel(
         call.body,
         list(arrays),
         out_types=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]],
@@ -110,6 +120,7 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> list[Any]:
         aliases=aliases,
         name=name,
     )
+    return results, call.report()
 
 
 class _Call:
@@ -156,6 +167,12 @@ class _Call:
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number
+
+    def report(self) -> tuple[BlockReport, ...]:
+        """What was decided, for people."""
+        axes = ", ".join(f"{n}{'' if p else ' in turn'}" for n, p in zip(self.grid, self.parallel)) or "one step"
+        runs = axes if self.parts == 1 else f"{axes}; rows in {self.parts} parts"
+        return tuple(BlockReport(b.name, b.shape, b.describe_way(self.steps), runs) for b in self.blocks)
 
     # -------------------------------------------------------------------------------- tracing
 

@@ -46,7 +46,8 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     start = time.perf_counter()
     kernel = serialize(call, devices, _versions.lowering_tracebacks())
     target = choose_target(call.compiler_params, ctx)
-    kernel = dataclasses.replace(kernel, target=target, seconds=time.perf_counter() - start)
+    blocks = getattr(_LOCAL, "blocks", ())
+    kernel = dataclasses.replace(kernel, target=target, seconds=time.perf_counter() - start, blocks=blocks)
     if (captured := getattr(_LOCAL, "captured", None)) is not None:
         captured.append(kernel)
         scratch: Sequence[int] = ()
@@ -77,7 +78,8 @@ def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
         return _versions.stock_pallas_call_rule()(ctx, *args, **params)
 
     def traced(*arrays: Any) -> list[Any]:
-        return _pallas_call.kernel(arrays, params)
+        results, _LOCAL.blocks = _pallas_call.kernel(arrays, params)
+        return results
 
     try:
         return _versions.lower_function(ctx, traced, *args)
@@ -85,6 +87,8 @@ def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
         if not str(e).startswith("smalt: "):
             e.args = (f"smalt: {e}{_where()}",)
         raise
+    finally:
+        _LOCAL.blocks = ()
 
 
 def _where() -> str:

@@ -261,3 +261,10 @@ def test_errors_in_parts_name_the_line() -> None:
         of_rows(body, x)(False)(x)
     here = next(i for i, line in enumerate(open(__file__), 1) if line.rstrip().endswith("# HERE"))
     assert f"test_blocks.py:{here}" in str(caught.value)
+
+
+def test_inspect_reports_blocks() -> None:
+    x = np.zeros((64, 1024), np.float32)
+    (report,) = smalt.inspect(of_rows(softmax, x)(False), x, assemble=False)
+    assert [(b.block, b.way) for b in report.blocks] == [((4, 1024), "copy engine, 1 slot")] * 2
+    assert "outputs" in report.blocks[1].of and "rows in 4 parts" in str(report)
