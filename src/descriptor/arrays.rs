@@ -741,7 +741,11 @@ fn reduce(r: &mut OpReader<'_>, op: ReduceOp, of_bool: ReduceOp, ok: fn(DType) -
 
 fn arg_reduce(r: &mut OpReader<'_>, op: ArgReduceOp) -> Result<()> {
     r.arity(1)?;
-    let a = operand(r, 0, is_number)?;
+    let mut a = r.value(0)?;
+    if r.ty(a).dtype() == DType::Bool {
+        let ty = r.ty(a).with_dtype(DType::U8);
+        a = r.emit1(OpKind::Convert { a }, ty);
+    }
     let from = r.ty(a).clone();
     let axes = r.dims("axes", from.shape().len())?;
     let dtype = r.dtype("index_dtype")?;
