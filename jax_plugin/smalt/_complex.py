@@ -295,7 +295,7 @@ def _apply(name: str, eqn: Any, values: list[Any], bind: Callable[..., Any]) -> 
         case "atan2" | "asin" | "acos" | "atan" | "asinh" | "acosh" | "atanh":
             return _inverse(name, values)
         case _:
-            raise Unsupported(f"`{name}` of complex numbers\n  remedy: compute it from the real and imaginary parts (jnp.real, jnp.imag)")
+            raise Unsupported(f"not supported yet: `{name}` of complex numbers\n  remedy: compute it from the real and imaginary parts (jnp.real, jnp.imag)")
 
 
 def _inverse(name: str, values: list[Any]) -> Any:
@@ -316,7 +316,7 @@ def _inverse(name: str, values: list[Any]) -> Any:
             o = one(z)
             return log(z + sqrt(z + o) * sqrt(z - o))
         case _:
-            raise Unsupported(f"`{name}` of complex numbers\n  remedy: compute it from the real and imaginary parts (jnp.real, jnp.imag)")
+            raise Unsupported(f"not supported yet: `{name}` of complex numbers\n  remedy: compute it from the real and imaginary parts (jnp.real, jnp.imag)")
 
 
 def _asinh(z: C) -> C:

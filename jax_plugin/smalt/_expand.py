@@ -145,7 +145,7 @@ def _platform_index(eqn: Any) -> Function:
     index = next((i for i, group in enumerate(groups) if "cuda" in group or "gpu" in group or not group), None)
     if index is None:
         raise Unsupported(
-            f"platform_dependent without a branch for a GPU\n  got: {', '.join(str(g) for g in groups)}"
+            f"not supported yet: platform_dependent without a branch for a GPU\n  got: {', '.join(str(g) for g in groups)}"
             "\n  remedy: give lax.platform_dependent a cuda= or a default= branch"
         )
     return lambda: jnp.int32(index)
@@ -163,7 +163,7 @@ def _keys(eqn: Any) -> Any:
     if impl is None or "rbg" in impl.tag:
         name = getattr(impl, "name", "unknown")
         raise Unsupported(
-            f"random numbers of the implementation {name!r}, whose bits are those of XLA's own generator"
+            f"not supported yet: random numbers of the implementation {name!r}, whose bits are those of XLA's own generator"
             "\n  remedy: use threefry keys: jax.random.key(seed, impl='threefry2x32')"
         )
     return impl
@@ -276,7 +276,7 @@ def _on_keys(name: str, eqn: Any) -> Function:
             return logically(_versions.defined_by_jax(eqn), [a.aval for a in eqn.invars])
         case _:
             raise Unsupported(
-                f"`{name}` of keys\n  remedy: take it of jax.random.key_data(keys), and wrap the result with jax.random.wrap_key_data"
+                f"not supported yet: `{name}` of keys\n  remedy: take it of jax.random.key_data(keys), and wrap the result with jax.random.wrap_key_data"
             )
 
 

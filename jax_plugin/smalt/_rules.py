@@ -317,7 +317,7 @@ def _complex_access(w: Walker, eqn: Any) -> OpParts:
     is_load = _versions.primitive_name(eqn) == "load"
     value, leaves = (None, rest) if is_load else (rest[0], rest[1:])
     if not is_load and eqn.outvars and w.is_used(eqn.outvars[0]):
-        raise Unsupported("a swap of complex numbers whose old value is used\n  remedy: load the old value before the store")
+        raise Unsupported("not supported yet: a swap of complex numbers whose old value is used\n  remedy: load the old value before the store")
     transforms = w.leaves(eqn.params["tree"], leaves)
     values = [None, None] if value is None else w.operands([value])
     part = None if value is not None else _types.physical(eqn.outvars[0].aval)[0]

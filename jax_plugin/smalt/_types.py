@@ -134,7 +134,10 @@ def _space(aval: Any, default: str) -> str:
     try:
         return _SPACES[name.lower()]
     except KeyError:
-        raise Unsupported(f"memory space {space} is not one of a GPU's: {', '.join(_SPACES)}") from None
+        raise Unsupported(
+            f"not supported yet: the memory space {space}\n  expected: one of a GPU's: {', '.join(_SPACES)}\n  got: {space}"
+            "\n  remedy: plgpu.SMEM(shape, dtype) for scratch, plgpu.GMEM for arrays that stay in device memory"
+        ) from None
 
 
 def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class Walker:
         binding = self.binding(atom)
         if binding.imaginary is not None:
             raise Unsupported(
-                f"a complex operand ({atom.aval.str_short()})\n  remedy: pass the real and imaginary parts (jnp.real, jnp.imag) by themselves"
+                f"not supported yet: a complex operand ({atom.aval.str_short()})\n  remedy: pass the real and imaginary parts (jnp.real, jnp.imag) by themselves"
             )
         return binding.operand
 
@@ -264,7 +264,7 @@ class Walker:
         """`parts` as in `Binding`: a view of complex numbers or keys keeps the dimension of their parts."""
         name = type(t).__name__
         if parts is not None and name != "NDIndexer":
-            raise Unsupported(f"{name} of a reference to {'complex numbers' if parts[0] == 'complex' else 'keys'}")
+            raise Unsupported(f"not supported yet: {name} of a reference to {'complex numbers' if parts[0] == 'complex' else 'keys'}")
         match name:
             case "NDIndexer":
                 field, body = "index", self._index(t, parts)

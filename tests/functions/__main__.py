@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, help="where to write the results")
     parser.add_argument("--write", action="store_true", help="keep the results, and write docs/SUPPORT.md")
     parser.add_argument("--jobs", type=int, default=0, help="processes; default: one a core, one on a GPU")
+    parser.add_argument("--limit", type=float, default=0, help="seconds after which no further cases are started")
     parser.add_argument("--quiet", action="store_true", help="totals only")
     arguments = parser.parse_args()
 
@@ -40,14 +41,19 @@ def main() -> int:
     if jobs == 1:
         outcomes = {n: judge.by_name(n) for n in names}
     else:
+        outcomes = {}
         with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            outcomes = dict(zip(names, pool.map(judge.by_name, names, chunksize=8)))
+            for name, outcome in zip(names, pool.map(judge.by_name, names, chunksize=8)):
+                outcomes[name] = outcome
+                if arguments.limit and time.perf_counter() - start > arguments.limit:
+                    pool.shutdown(cancel_futures=True)
+                    break
     for name, outcome in outcomes.items():
         if outcome["status"] != "right" and not arguments.quiet:
             print(f"{outcome['status']:<8} {name}: {outcome['says']}")
     counts = collections.Counter(o["status"] for o in outcomes.values())
     total = ", ".join(f"{n} {status}" for status, n in counts.most_common())
-    print(f"{len(names)} calls on {platform}, jax {jax.__version__}: {total}; {time.perf_counter() - start:.0f} s")
+    print(f"{len(outcomes)} of {len(names)} calls on {platform}, jax {jax.__version__}: {total}; {time.perf_counter() - start:.0f} s")
     results = {"jax": jax.__version__, "calls": {n: [o["status"], o["says"]] for n, o in outcomes.items()}}
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
