@@ -216,13 +216,9 @@ _BY_PARTS = frozenset({
 def expansion(name: str, eqn: Any) -> Callable[..., Any]:
     """A function of the equation's physical operands."""
     avals = [a.aval for a in eqn.invars]
-    params = dict(eqn.params)
-    for key in ("sharding", "out_sharding"):
-        if params.get(key) is None:
-            params.pop(key, None)
 
-    def bind(*xs: Array, **changed: Any) -> Any:
-        return eqn.primitive.bind(*xs, **{**eqn.params, **changed})
+    def bind(*xs: Array) -> Any:
+        return eqn.primitive.bind(*xs, **eqn.params)
 
     def compute(*physical: Array) -> Any:
         values = _gather(avals, physical)
@@ -247,7 +243,10 @@ def _leaves(out: Any) -> list[Array]:
 def _broadcast(values: list[Any]) -> list[Any]:
     """Scalars beside arrays, as JAX lets them stand."""
     shape = np.broadcast_shapes(*((v.re if isinstance(v, C) else v).shape for v in values))
-    wide = lambda x: x if x.shape == shape else jnp.broadcast_to(x, shape)
+
+    def wide(x: Array) -> Array:
+        return x if x.shape == shape else jnp.broadcast_to(x, shape)
+
     return [C(wide(v.re), wide(v.im)) if isinstance(v, C) else wide(v) for v in values]
 
 
@@ -290,16 +289,16 @@ def _apply(name: str, eqn: Any, values: list[Any], bind: Callable[..., Any]) -> 
         case "empty" | "empty2":
             part = _types.physical(eqn.outvars[0].aval)[0]
             return C(jnp.zeros(part.shape, part.dtype), jnp.zeros(part.shape, part.dtype))
-        case "integer_power":
-            return integer_power(values[0], params["y"])
-        case "atan2" | "asin" | "acos" | "atan" | "asinh" | "acosh" | "atanh":
-            return _inverse(name, values)
+        case "asin" | "acos" | "atan" | "asinh" | "acosh" | "atanh":
+            return _inverse(name, values[0])
         case _:
-            raise Unsupported(f"not supported yet: `{name}` of complex numbers\n  remedy: compute it from the real and imaginary parts (jnp.real, jnp.imag)")
+            raise Unsupported(
+                f"not supported yet: `{name}` of complex numbers"
+                "\n  remedy: compute it from the real and imaginary parts (jnp.real, jnp.imag)"
+            )
 
 
-def _inverse(name: str, values: list[Any]) -> Any:
-    z = values[0]
+def _inverse(name: str, z: C) -> C:
     match name:
         case "asinh":
             return _asinh(z)
@@ -312,11 +311,9 @@ def _inverse(name: str, values: list[Any]) -> Any:
         case "acos":
             s = _through_i(_asinh)(z)
             return C(math.pi / 2 - s.re, -s.im)
-        case "acosh":
+        case _:
             o = one(z)
             return log(z + sqrt(z + o) * sqrt(z - o))
-        case _:
-            raise Unsupported(f"not supported yet: `{name}` of complex numbers\n  remedy: compute it from the real and imaginary parts (jnp.real, jnp.imag)")
 
 
 def _asinh(z: C) -> C:
@@ -345,11 +342,9 @@ def _product(z: C, axes: Sequence[int]) -> C:
     out = C(*flat)
     while (n := out.re.shape[-1]) > 1:
         half = n // 2
-        take = lambda a, b, v=out: C(v.re[..., a:b], v.im[..., a:b])
-        folded = take(0, half) * take(half, 2 * half)
+        folded = C(out.re[..., :half], out.im[..., :half]) * C(out.re[..., half : 2 * half], out.im[..., half : 2 * half])
         if n % 2:
-            rest = take(n - 1, n)
-            folded = C(jnp.concatenate([folded.re, rest.re], -1), jnp.concatenate([folded.im, rest.im], -1))
+            folded = C(*(jnp.concatenate([x, y[..., -1:]], -1) for x, y in ((folded.re, out.re), (folded.im, out.im))))
         out = folded
     return C(out.re[..., 0], out.im[..., 0])
 

@@ -35,6 +35,7 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 def expansion(name: str, eqn: Any) -> Any | None:
     """A closed jaxpr of physical operands and results that computes the equation; None: write it as it is."""
     avals = [a.aval for a in (*eqn.invars, *eqn.outvars)]
+    function: Function | None
     if any(_types.is_complex(a) for a in avals):
         function = _complex.expansion(name, eqn)
     elif name in _RULES:
@@ -127,7 +128,7 @@ def batched_while(eqn: Any) -> Function:
 
 @_rule(
     "copy_p", "name", "pin", "unpin", "reshard", "sharding_constraint", "layout_constraint", "relayout", "pvary", "reduced_vary_cast",
-    "random_clone", "with_memory_space_constraint", "device_put", "optimization_fence",
+    "random_clone", "with_memory_space_constraint", "device_put",
 )  # fmt: skip
 def _identity(eqn: Any) -> Function:
     return lambda *xs: list(xs)[: len(eqn.outvars)]
@@ -276,7 +277,8 @@ def _on_keys(name: str, eqn: Any) -> Function:
             return logically(_versions.defined_by_jax(eqn), [a.aval for a in eqn.invars])
         case _:
             raise Unsupported(
-                f"not supported yet: `{name}` of keys\n  remedy: take it of jax.random.key_data(keys), and wrap the result with jax.random.wrap_key_data"
+                f"not supported yet: `{name}` of keys"
+                "\n  remedy: take it of jax.random.key_data(keys), and wrap the result with jax.random.wrap_key_data"
             )
 
 

@@ -24,12 +24,16 @@ LIMIT = 128
 
 def function(name: str, avals: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
     if name in _REFUSED:
-        raise Unsupported(f"not supported yet: `{name}`, which iterates until it converges\n  remedy: compute it outside of the kernel, and pass the result")
-    extent = max(avals[0].shape, default=0)
-    if max(avals[0].shape[-2:], default=0) > LIMIT:
         raise Unsupported(
-            f"not supported yet: `{name}` of a large matrix\n  expected: at most {LIMIT} rows and columns, which one warpgroup's registers hold"
-            f"\n  got: {extent}\n  remedy: write it in blocks, or compute it outside of the kernel"
+            f"not supported yet: `{name}`, which iterates until it converges"
+            "\n  remedy: compute it outside of the kernel, and pass the result"
+        )
+    extent = max(avals[0].shape[-2:], default=0)
+    if extent > LIMIT:
+        raise Unsupported(
+            f"not supported yet: `{name}` of a large matrix"
+            f"\n  expected: at most {LIMIT} rows and columns, which one warpgroup's registers hold\n  got: {extent}"
+            "\n  remedy: write it in blocks, or compute it outside of the kernel"
         )
     single, ranks = _SINGLE[name](params)
     f = single

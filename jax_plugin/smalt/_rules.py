@@ -317,16 +317,18 @@ def _complex_access(w: Walker, eqn: Any) -> OpParts:
     is_load = _versions.primitive_name(eqn) == "load"
     value, leaves = (None, rest) if is_load else (rest[0], rest[1:])
     if not is_load and eqn.outvars and w.is_used(eqn.outvars[0]):
-        raise Unsupported("not supported yet: a swap of complex numbers whose old value is used\n  remedy: load the old value before the store")
+        raise Unsupported(
+            "not supported yet: a swap of complex numbers whose old value is used\n  remedy: load the old value before the store"
+        )
     transforms = w.leaves(eqn.params["tree"], leaves)
-    values = [None, None] if value is None else w.operands([value])
-    part = None if value is not None else _types.physical(eqn.outvars[0].aval)[0]
-    operations = []
-    for i, x in enumerate(values):
-        view = w.part(ref, transforms, i)
-        operations.append(("load", [view], part) if part is not None else ("store", [view, x], None))
+    views = [w.part(ref, transforms, i) for i in range(2)]
+    operations: list[tuple[str, list[Message], Any]]
+    if value is None:
+        operations = [("load", [view], _types.physical(eqn.outvars[0].aval)[0]) for view in views]
+    else:
+        operations = [("store", [view, x], None) for view, x in zip(views, w.operands([value]), strict=True)]
     region = w.written(operations)
-    results = None if part is not None else ()
+    results = None if value is None else ()
     return OpParts(attrs=_attrs.encode({"name": eqn.primitive.name}), regions=[region], primitive="call", results=results)
 
 

@@ -357,9 +357,16 @@ def _reduce_near(x: Array) -> tuple[Array, Array, Array]:
     return lax.convert_element_type(n, I64), r, low
 
 
+def u64(x: Array) -> Array:
+    return lax.convert_element_type(x, U64)
+
+
+def f64(x: Array) -> Array:
+    return lax.convert_element_type(x, F64)
+
+
 def _reduce_far(x: Array) -> tuple[Array, Array, Array]:
     """Payne and Hanek: the bits of 2/π that matter, times the significand, modulo 4."""
-    u64 = lambda v: lax.convert_element_type(v, U64)
     mask = np.uint64(0xFFFFFFFF)
     code = bits(x)
     e = ((code >> 52) & 2047) - 1075 - 2  # of the unit in the last place, over a full turn of four quadrants
@@ -396,7 +403,6 @@ def _reduce_far(x: Array) -> tuple[Array, Array, Array]:
     first = lax.convert_element_type(whole, F64)
     first = first - where(lax.abs(first) >= 2.0**53, first - high(first), 0.0)  # exact as an integer
     rest = lax.convert_element_type(whole - lax.convert_element_type(first, I64), F64)
-    f64 = lambda v: lax.convert_element_type(v, F64)
     tail = f64(limbs[4]) * 2.0**-94 + (f64(limbs[3]) * 2.0**-126 + f64(limbs[2]) * 2.0**-158)
     a, lost = two_sum(first * 2.0**-62, rest * 2.0**-62)
     a, lost2 = two_sum(a, lost + tail)
@@ -502,7 +508,8 @@ def acos(x: Array) -> Array:
 
 # ------------------------------------------------------------------------------------------ error functions
 
-# (1 + 2x)·exp(x²)·erfc(x) in Chebyshev polynomials of (x − 3.75)/(x + 3.75), the form of Shepherd and Laframboise (Math. Comp. 36, 1981).
+# (1 + 2x)·exp(x²)·erfc(x) in Chebyshev polynomials of (x − 3.75)/(x + 3.75), the form of Shepherd and Laframboise
+# (Math. Comp. 36, 1981).
 _ERFCX = [
     1.1775789345674017, -0.004590054580646478, -0.08424913336651792, 0.05920993999819189, -0.026658668435305753, 0.009074997670705265,
     -0.002413163540417608, 0.0004907758365258086, -6.916973302501207e-05, 4.13902798607301e-06, 7.74038306619849e-07,
@@ -706,8 +713,7 @@ def multiply_high(x: Array, y: Array) -> Array:
         wide = np.dtype(f"{dtype.kind}{2 * dtype.itemsize}")
         p = lax.convert_element_type(x, wide) * lax.convert_element_type(y, wide)
         return lax.convert_element_type(lax.shift_right_logical(p, lax.full_like(p, width)), dtype)
-    unsigned = lambda v: lax.bitcast_convert_type(v, U64)
-    a, b = unsigned(x), unsigned(y)
+    a, b = lax.bitcast_convert_type(x, U64), lax.bitcast_convert_type(y, U64)
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     a0, a1, b0, b1 = a & mask, a >> half, b & mask, b >> half
     middle = a1 * b0 + ((a0 * b0) >> half)

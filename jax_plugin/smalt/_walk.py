@@ -159,7 +159,8 @@ class Walker:
         binding = self.binding(atom)
         if binding.imaginary is not None:
             raise Unsupported(
-                f"not supported yet: a complex operand ({atom.aval.str_short()})\n  remedy: pass the real and imaginary parts (jnp.real, jnp.imag) by themselves"
+                f"not supported yet: a complex operand ({atom.aval.str_short()})"
+                "\n  remedy: pass the real and imaginary parts (jnp.real, jnp.imag) by themselves"
             )
         return binding.operand
 

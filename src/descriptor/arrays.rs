@@ -432,8 +432,13 @@ fn compare(r: &mut OpReader<'_>, op: CompareOp) -> Result<()> {
 }
 
 fn select(r: &mut OpReader<'_>) -> Result<()> {
-    let which = r.value(0)?;
+    let mut which = r.value(0)?;
     let mut cases = r.values_from(1)?;
+    let dtype = r.ty(which).dtype();
+    if dtype.is_int() && dtype != DType::I32 {
+        let ty = r.ty(which).with_dtype(DType::I32);
+        which = r.emit1(OpKind::Convert { a: which }, ty);
+    }
     let selector = r.ty(which).clone();
     let fits = match selector.dtype() {
         DType::Bool => (1..=2).contains(&cases.len()),

@@ -326,7 +326,11 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
         let _ = write!(table, "\n    {bytes:>8} bytes: {rest} smaller ones");
     }
     let scratch = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups);
-    let _ = write!(table, "\n    {:>8} bytes: all barriers, and what aligns them", fixed - scratch);
+    let _ = write!(
+        table,
+        "\n    {:>8} bytes: all barriers, and what aligns them",
+        fixed - scratch
+    );
     if scratch > 0 {
         let each = if kernel.num_warpgroups == 1 {
             String::new()
@@ -342,8 +346,16 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
     asks.sort_by_key(|(bytes, op)| (std::cmp::Reverse(*bytes), *op));
     for (bytes, op) in asks.iter().take(USERS) {
         let data = &kernel.ops[*op];
-        let result = data.results.first().map_or(String::new(), |v| format!(" to {}", kernel.ty(*v)));
-        let _ = write!(table, "\n             {bytes} bytes: {}{result} ({})", data.kind.name(), data.loc);
+        let result = data
+            .results
+            .first()
+            .map_or(String::new(), |v| format!(" to {}", kernel.ty(*v)));
+        let _ = write!(
+            table,
+            "\n             {bytes} bytes: {}{result} ({})",
+            data.kind.name(),
+            data.loc
+        );
     }
     Error::invalid("shared memory")
         .at(rows.first().map_or(Loc::CALL_SITE, |row| row.2))

@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="keep the results, and write docs/SUPPORT.md")
     parser.add_argument("--jobs", type=int, default=0, help="processes; default: one a core, one on a GPU")
     parser.add_argument("--limit", type=float, default=0, help="seconds after which no further cases are started")
+    parser.add_argument("--again", type=pathlib.Path, help="earlier results (--json): what was right there is not run again")
     parser.add_argument("--quiet", action="store_true", help="totals only")
     arguments = parser.parse_args()
 
@@ -36,6 +37,9 @@ def main() -> int:
     platform = "gpu" if jax.default_backend() in ("gpu", "cuda") else "emulator"
     words = [w for w in arguments.select.split(",") if w]
     names = [n for n in CASES if not words or any(w in n for w in words)]
+    known = json.loads(arguments.again.read_text())["calls"] if arguments.again else {}
+    known = {n: {"status": "right", "says": ""} for n in names if known.get(n, ("",))[0] == "right"}
+    names = [n for n in names if n not in known]
     jobs = arguments.jobs or (1 if platform == "gpu" else os.cpu_count() or 1)
     start = time.perf_counter()
     if jobs == 1:
@@ -48,12 +52,13 @@ def main() -> int:
                 if arguments.limit and time.perf_counter() - start > arguments.limit:
                     pool.shutdown(cancel_futures=True)
                     break
+    outcomes = {**known, **outcomes}
     for name, outcome in outcomes.items():
         if outcome["status"] != "right" and not arguments.quiet:
             print(f"{outcome['status']:<8} {name}: {outcome['says']}")
     counts = collections.Counter(o["status"] for o in outcomes.values())
     total = ", ".join(f"{n} {status}" for status, n in counts.most_common())
-    print(f"{len(outcomes)} of {len(names)} calls on {platform}, jax {jax.__version__}: {total}; {time.perf_counter() - start:.0f} s")
+    print(f"{len(outcomes)} of {len(names) + len(known)} calls on {platform}, jax {jax.__version__}: {total}; {time.perf_counter() - start:.0f} s")
     results = {"jax": jax.__version__, "calls": {n: [o["status"], o["says"]] for n, o in outcomes.items()}}
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))

@@ -301,6 +301,14 @@ def unsupported_narrow_scalar(x):
     return kernel(body, like((128,), jnp.int32))(x)
 
 
+@bad(smalt.Unsupported, "a store of 35 elements of i4", "expected: a multiple of 2", "remedy: pad the array", args=(i32(5, 7),))
+def unsupported_half_byte(x):
+    def body(x, o):
+        o[...] = x[...].astype(jnp.int4)  # BAD
+
+    return kernel(body, like((5, 7), jnp.int4))(x)
+
+
 @bad(smalt.InvalidKernel, "wgmma accumulator", "M a multiple of 64", "got: acc f32[96,64]", "remedy: change the tile's shape", args=())
 def accumulator_of_odd_shape():
     def body(o):
