@@ -65,9 +65,9 @@ def _is_array(aval: Any) -> bool:
 def physical(aval: Any) -> tuple[Any, ...]:
     """The types of the values that stand for a value of this type."""
     if is_complex(aval):
-        return (_versions.array_aval(aval.shape, np.dtype(f"f{aval.dtype.itemsize // 2}"), bool(getattr(aval, "weak_type", False))),) * 2
+        return (_versions.physical_aval(aval.shape, np.dtype(f"f{aval.dtype.itemsize // 2}"), bool(getattr(aval, "weak_type", False))),) * 2
     if is_key(aval):
-        return (_versions.array_aval((*aval.shape, *aval.dtype._impl.key_shape), np.dtype(np.uint32), False),)
+        return (_versions.physical_aval((*aval.shape, *aval.dtype._impl.key_shape), np.dtype(np.uint32), False),)
     return (aval,)
 
 

@@ -218,7 +218,7 @@ def key_data(keys: Any) -> Any:
     return np.asarray(jax.random.key_data(keys))
 
 
-def array_aval(shape: Sequence[int], dtype: Any, weak: bool) -> Any:
+def physical_aval(shape: Sequence[int], dtype: Any, weak: bool) -> Any:
     return jax_core.ShapedArray(tuple(shape), dtype, weak_type=weak)
 
 
