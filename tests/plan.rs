@@ -49,7 +49,7 @@ fn planned(b: KernelBuilder) -> (Kernel, usize) {
     verify::run(&kernel).unwrap();
     facts::run(&mut kernel);
     let assignment = layout::infer::run(&mut kernel).unwrap();
-    let allocation = allocate::run(&kernel, 0).unwrap();
+    let allocation = allocate::run(&kernel, 0, &[]).unwrap();
     let placed = insert_barriers::run(&mut kernel, &assignment, &allocation).len();
     (kernel, placed)
 }
@@ -468,7 +468,7 @@ fn an_mbarrier_counts_to_2_20() {
             loc,
         });
         let kernel = b.finish();
-        allocate::run(&kernel, 0)
+        allocate::run(&kernel, 0, &[])
     };
     assert!(of((1 << 20) - 1).is_ok());
     let error = of(1 << 20).unwrap_err();

@@ -27,6 +27,17 @@ with _requirements.explained():
     _register.register()
     _runtime_errors.install()
 
+
+
+def __getattr__(name: str) -> str:
+    """`smalt.__version__`: the native library's, which is loaded for it."""
+    if name == "__version__":
+        from smalt import _native
+
+        return _native.version()
+    raise AttributeError(f"module 'smalt' has no attribute {name!r}")
+
+
 __all__ = [
     "CompileError",
     "CompilerParams",

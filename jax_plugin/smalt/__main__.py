@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import hashlib
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import sys
@@ -97,8 +99,19 @@ def _examine() -> Iterator[tuple[bool | None, str, str]]:
     if "error" in environment:
         yield False, "environment", environment["error"]
     else:
-        changed = {k: v for k, v in environment.items() if v not in (None, [], False) and k != "dump_dir"}
-        yield True, "environment", json.dumps(changed) if changed else "no SMALT_ variable is set"
+        yield from _examine_environment(facts["variables"])
+
+
+def _examine_environment(known: list[str]) -> Iterator[tuple[bool | None, str, str]]:
+    """The SMALT_ variables that are set, and those that nobody reads."""
+    names = sorted(name for name in os.environ if name.startswith("SMALT_"))
+    values = [f"{name}={os.environ[name]}" for name in names if name in known]
+    yield True, "environment", ", ".join(values) if values else "no SMALT_ variable is set"
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            yield None, "environment", f"{name} is set, and nothing reads it: {remedy}"
 
 
 def _examine_xla() -> Iterator[tuple[bool | None, str, str]]:
@@ -121,7 +134,10 @@ def _examine_xla() -> Iterator[tuple[bool | None, str, str]]:
 
 def read_kernel(path: pathlib.Path) -> tuple[bytes, bytes]:
     """(descriptor, debug table) of a dumped or bare descriptor."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _errors.CompileError(f"{path}: {error.strerror or error}") from error
     if not data.startswith(MAGIC):
         return data, b""
     start = len(MAGIC) + 8

@@ -13,7 +13,7 @@ import jax
 
 from smalt import _config, _debug, _emulate, _pallas_call, _versions
 from smalt._descriptor import Kernel, serialize
-from smalt._errors import Error, Internal, InvalidKernel
+from smalt._errors import CompileError, Error, Internal, InvalidKernel
 
 TARGET_NAME = "smalt_kernel"
 _TARGETS = (TARGET_NAME, "smalt_kernel_uncaptured")
@@ -140,7 +140,13 @@ def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequenc
         _ffi.register(platforms)
     except ImportError as e:
         raise Internal(str(e)) from e
-    artifact = _native.compile(kernel.descriptor, kernel.debug, target)
+    try:
+        artifact = _native.compile(kernel.descriptor, kernel.debug, target)
+    except CompileError as e:
+        if e.fault != "InvalidDescriptor":
+            raise
+        # Nobody but this package wrote the descriptor: what is wrong with it is no fault of the user's.
+        raise Internal(f"smalt: internal error of smalt (please report it): {str(e).removeprefix('smalt: ')}") from e
     if "cuda" in platforms:
         artifact.assemble_in_background()  # while XLA compiles the rest of the program
     return artifact.scratch_bytes

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from smalt import _attrs, _convolution, _types, _versions
+from smalt import _attrs, _convolution, _expand, _types, _versions
 from smalt._errors import Unsupported
 from smalt._walk import ABSENT, OpParts, Walker
 from smalt._wire import Message, message
@@ -23,7 +23,12 @@ _RULES: dict[str, Rule] = {}
 def apply(w: Walker, name: str, eqn: Any) -> OpParts:
     if name in _versions.CALLS:
         return _call(w, eqn)
-    return _RULES.get(name, _generic)(w, eqn)
+    if (rule := _RULES.get(name)) is not None and not (rule in _OF_ARRAYS and any(_types.is_complex(a.aval) for a in eqn.invars)):
+        return rule(w, eqn)
+    if (closed := _expand.expansion(name, eqn)) is not None:
+        body = w.expansion(closed, eqn.invars)
+        return OpParts(attrs=_attrs.encode({"name": name}), regions=[body], primitive="call")
+    return _generic(w, eqn)
 
 
 def _rule(*names: str) -> Callable[[Rule], Rule]:
@@ -180,7 +185,7 @@ def _scan(w: Walker, eqn: Any) -> OpParts:
     body = w.region(params["jaxpr"], w.bind(jaxpr.invars[:consts], eqn.invars[:consts]), jaxpr.invars[consts:])
     attrs = {
         "length": int(params["length"]),
-        "num_carry": carries,
+        "num_carry": sum(len(_types.physical(v.aval)) for v in jaxpr.invars[consts : consts + carries]),
         "reverse": _unless(bool(params["reverse"]), False),
         "unroll": _unless(int(params["unroll"]), 1),
     }
@@ -190,6 +195,9 @@ def _scan(w: Walker, eqn: Any) -> OpParts:
 @_rule("while")
 def _while(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params
+    cond, _ = _versions.open_jaxpr(params["cond_jaxpr"])
+    if cond.outvars[0].aval.shape:
+        return _while_of_arrays(w, eqn)
     in_cond, in_body, carries = _split(eqn.invars, params["cond_nconsts"], params["body_nconsts"])
     regions = []
     for key, consts in (("cond_jaxpr", in_cond), ("body_jaxpr", in_body)):
@@ -197,6 +205,12 @@ def _while(w: Walker, eqn: Any) -> OpParts:
         bound = w.bind(jaxpr.invars[: len(consts)], consts)
         regions.append(w.region(params[key], bound, jaxpr.invars[len(consts) :]))
     return OpParts(w.operands(carries), regions=regions)
+
+
+def _while_of_arrays(w: Walker, eqn: Any) -> OpParts:
+    """A loop under `vmap`: each element runs until its own condition is false (as JAX lowers it)."""
+    closed = _expand.trace(_expand.batched_while(eqn), [a.aval for a in eqn.invars], [a.aval for a in eqn.outvars])
+    return OpParts(attrs=_attrs.encode({"name": "while"}), regions=[w.expansion(closed, eqn.invars)], primitive="call")
 
 
 @_rule("cond")
@@ -293,6 +307,31 @@ def _inline_mgpu(w: Walker, eqn: Any) -> OpParts:
 # ------------------------------------------------------------------------------------------ memory
 
 
+def _is_complex_ref(ref: Any) -> bool:
+    return getattr(ref.aval.dtype, "kind", "") == "c"
+
+
+def _complex_access(w: Walker, eqn: Any) -> OpParts:
+    """A load or store of complex numbers: of the real parts, and of the imaginary ones."""
+    ref, *rest = eqn.invars
+    is_load = _versions.primitive_name(eqn) == "load"
+    value, leaves = (None, rest) if is_load else (rest[0], rest[1:])
+    if not is_load and eqn.outvars and w.is_used(eqn.outvars[0]):
+        raise Unsupported(
+            "not supported yet: a swap of complex numbers whose old value is used\n  remedy: load the old value before the store"
+        )
+    transforms = w.leaves(eqn.params["tree"], leaves)
+    views = [w.part(ref, transforms, i) for i in range(2)]
+    operations: list[tuple[str, list[Message], Any]]
+    if value is None:
+        operations = [("load", [view], _types.physical(eqn.outvars[0].aval)[0]) for view in views]
+    else:
+        operations = [("store", [view, x], None) for view, x in zip(views, w.operands([value]), strict=True)]
+    region = w.written(operations)
+    results = None if value is None else ()
+    return OpParts(attrs=_attrs.encode({"name": eqn.primitive.name}), regions=[region], primitive="call", results=results)
+
+
 def _optimized(eqn: Any) -> bool | None:
     return None if eqn.params.get("optimized", True) else False
 
@@ -300,12 +339,16 @@ def _optimized(eqn: Any) -> bool | None:
 @_rule("load")
 def _load(w: Walker, eqn: Any) -> OpParts:
     ref, *leaves = eqn.invars
+    if _is_complex_ref(ref):
+        return _complex_access(w, eqn)
     return OpParts(_refs(w, [ref], [eqn.params["tree"]], leaves), _attrs.encode({"optimized": _optimized(eqn)}))
 
 
 @_rule("store")
 def _store(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
+    if _is_complex_ref(ref):
+        return _complex_access(w, eqn)
     operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
     return OpParts(operands, _attrs.encode({"optimized": _optimized(eqn)}))
 
@@ -313,6 +356,8 @@ def _store(w: Walker, eqn: Any) -> OpParts:
 @_rule("swap")
 def _swap(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
+    if _is_complex_ref(ref):
+        return _complex_access(w, eqn)
     operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
     if w.is_used(eqn.outvars[0]):
         return OpParts(operands)
@@ -626,12 +671,7 @@ def _pad(w: Walker, eqn: Any) -> OpParts:
     return OpParts(w.operands(eqn.invars), _attrs.encode({"padding_config": flat}))
 
 
-@_rule("random_wrap", "random_seed", "random_bits", "random_unwrap", "random_fold_in", "random_split")
-def _random(w: Walker, eqn: Any) -> OpParts:
-    params = dict(eqn.params)
-    if (impl := params.pop("impl", None)) is not None:
-        params["impl"] = impl.tag
-    return OpParts(w.operands(eqn.invars), _generic_attrs(params))
+_OF_ARRAYS = (_dot_general, _pad)
 
 
 def _generic_attrs(params: dict[str, Any]) -> list[Message]:

@@ -48,6 +48,45 @@ _DTYPES = {
 AxisId = Callable[[Any], int]
 
 
+def is_complex(aval: Any) -> bool:
+    """Whether an array (not a reference) is of complex numbers: two values of a descriptor."""
+    return _is_array(aval) and getattr(aval.dtype, "kind", "") == "c"
+
+
+def is_key(aval: Any) -> bool:
+    """Whether an array is of random keys: `u32[..., 2]` in a descriptor."""
+    return _is_array(aval) and type(aval.dtype).__name__ == "KeyTy"
+
+
+def _is_array(aval: Any) -> bool:
+    return hasattr(aval, "dtype") and hasattr(aval, "shape") and not _versions.is_ref_aval(aval)
+
+
+def physical(aval: Any) -> tuple[Any, ...]:
+    """The types of the values that stand for a value of this type."""
+    if is_complex(aval):
+        return (_versions.physical_aval(aval.shape, np.dtype(f"f{aval.dtype.itemsize // 2}"), bool(getattr(aval, "weak_type", False))),) * 2
+    if is_key(aval):
+        return (_versions.physical_aval((*aval.shape, *aval.dtype._impl.key_shape), np.dtype(np.uint32), False),)
+    return (aval,)
+
+
+def parts(element: Any) -> tuple[str, int] | None:
+    """What the last dimension of a stored array is made of, where it is not an element: `stored`."""
+    if type(element).__name__ == "KeyTy":
+        return "key", element._impl.key_shape[-1]
+    return ("complex", 2) if isinstance(element, np.dtype) and element.kind == "c" else None
+
+
+def stored(element: Any, shape: Sequence[int]) -> tuple[Any, tuple[int, ...]]:
+    """Element type and shape of a reference as it lies in memory: of complex numbers and keys with a dimension of parts."""
+    if type(element).__name__ == "KeyTy":
+        return np.dtype(np.uint32), (*shape, *element._impl.key_shape)
+    if isinstance(element, np.dtype) and element.kind == "c":
+        return np.dtype(f"f{element.itemsize // 2}"), (*shape, 2)
+    return element, tuple(shape)
+
+
 def dtype(x: Any) -> str:
     """The DType member of a NumPy or extended dtype."""
     name = getattr(x, "name", None) or np.dtype(x).name
@@ -95,7 +134,10 @@ def _space(aval: Any, default: str) -> str:
     try:
         return _SPACES[name.lower()]
     except KeyError:
-        raise Unsupported(f"memory space {space} is not one of a GPU's: {', '.join(_SPACES)}") from None
+        raise Unsupported(
+            f"not supported yet: the memory space {space}\n  expected: one of a GPU's: {', '.join(_SPACES)}\n  got: {space}"
+            "\n  remedy: plgpu.SMEM(shape, dtype) for scratch, plgpu.GMEM for arrays that stay in device memory"
+        ) from None
 
 
 def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:
@@ -126,15 +168,15 @@ def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:
 
 
 def ref_type(aval: Any, axis_id: AxisId, default_space: str = "GMEM") -> Message:
-    fields = _element(aval.inner_aval.dtype, axis_id)
+    element, shape = stored(aval.inner_aval.dtype, aval.inner_aval.shape)
+    fields = _element(element, axis_id)
     space = _space(aval, default_space)
     if space == "TMEM":
         tmem = getattr(aval, "layout", None)
         fields["tmem_layout"] = None if tmem is None else layout(tmem)
         fields["tmem_collective"] = bool(getattr(aval, "collective", False))
     accumulator = _versions.is_accumulator_aval(aval)
-    shape = [_extent(n) for n in aval.inner_aval.shape]
-    return message("RefType", space=space, shape=shape, accumulator=accumulator, **fields)
+    return message("RefType", space=space, shape=[_extent(n) for n in shape], accumulator=accumulator, **fields)
 
 
 def type_of(aval: Any, axis_id: AxisId, default_space: str = "GMEM") -> Message:

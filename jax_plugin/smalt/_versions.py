@@ -25,6 +25,7 @@ from jax._src import mesh as mesh_lib
 from jax._src import source_info_util
 from jax._src.export import _export
 from jax._src.interpreters import mlir as _mlir
+from jax._src.lax import special as lax_special
 from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas import mpmd, pallas_call
@@ -201,8 +202,80 @@ def is_dropped(var: Any) -> bool:
     return isinstance(var, jax_core.DropVar)
 
 
+def view_shape(aval: Any, transforms: Sequence[Any]) -> tuple[int, ...]:
+    """The shape of a ref seen through index transforms."""
+    shape = tuple(aval.shape)
+    for t in transforms:
+        shape = tuple(t.get_indexer_shape())
+    return shape
+
+
 def is_ref_aval(aval: Any) -> bool:
     return isinstance(aval, state_types.AbstractRef)
+
+
+def key_data(keys: Any) -> Any:
+    return np.asarray(jax.random.key_data(keys))
+
+
+def physical_aval(shape: Sequence[int], dtype: Any, weak: bool) -> Any:
+    return jax_core.ShapedArray(tuple(shape), dtype, weak_type=weak)
+
+
+# ------------------------------------------------------------------------------------------ JAX's definitions of primitives
+
+
+def defined_by_jax(eqn: Any) -> Callable[..., Any] | None:
+    """The function by which JAX lowers a primitive on every platform that has no rule of its own; None if it is no function."""
+    function = _definitions().get(eqn.primitive.name)
+    return None if function is None else functools.partial(function, **eqn.params)
+
+
+def defined_by_primitive(name: str, params: dict[str, Any]) -> Callable[..., Any] | None:
+    function = _definitions().get(name)
+    if function is None and hasattr(lax_special, f"{name}_impl"):
+        own = getattr(lax_special, f"{name}_impl")
+        return lambda *xs: own(*xs, dtype=xs[0].dtype)
+    return None if function is None else functools.partial(function, **params)
+
+
+#: What JAX defines by others and smalt has itself, or what is a call or a loop of the kernel.
+_OWN = frozenset({
+    "argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "logistic", "one_minus_square", "run_state", "scan",
+    "custom_vmap_call",
+})  # fmt: skip
+
+
+@functools.cache
+def _definitions() -> dict[str, Callable[..., Any]]:
+    """`mlir.lower_fun(f)` is a closure over `f`."""
+    found = {}
+    for primitive, rule in _mlir._lowerings.items():
+        rule = getattr(rule, "rule", rule)
+        while isinstance(rule, functools.partial):
+            rule = rule.func
+        code = getattr(rule, "__code__", None)
+        if code is None or "lower_fun" not in rule.__qualname__ or "fun" not in code.co_freevars:
+            continue
+        cell = rule.__closure__[code.co_freevars.index("fun")]
+        found[primitive.name] = cell.cell_contents
+    return found
+
+
+def has_definition(name: str) -> bool:
+    return name in _definitions() and name not in _OWN
+
+
+@contextlib.contextmanager
+def tracing_mode(wide: bool) -> Iterator[None]:
+    """For tracing what is ours: no promotion that the user chose; 64-bit types if asked for."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        stack.enter_context(jax.numpy_rank_promotion("allow"))
+        if wide and jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
+            enable = getattr(jax, "enable_x64", None)
+            stack.enter_context(enable(True) if enable is not None else jax.experimental.enable_x64())
+        yield
 
 
 # ------------------------------------------------------------------------------------------ layouts
@@ -480,7 +553,8 @@ def custom_call(
 
 
 def _row_major(aval: Any) -> tuple[int, ...]:
-    return tuple(range(len(aval.shape) - 1, -1, -1))
+    rank = len(jax_core.physical_aval(aval).shape)  # of keys: with the dimension of their data
+    return tuple(range(rank - 1, -1, -1))
 
 
 def zeros(ctx: Any, size: int) -> tuple[Any, Any]:

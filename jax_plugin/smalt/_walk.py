@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from smalt import _debug, _types, _versions
 from smalt._attrs import Axes
 from smalt._errors import Error, Internal, InvalidKernel, Unsupported
@@ -27,6 +29,8 @@ class Binding:
     is_ref: bool
     prefix: tuple[Message, ...] = ()  # transforms that come before those of each use …
     strip: int = 0  # … instead of so many of its own
+    imaginary: Binding | None = None  # of a complex value, whose real part this is
+    parts: tuple[str, int] | None = None  # of a reference to complex numbers ("complex", 2) or keys ("key", rank of their data)
 
 
 class Leaf:
@@ -49,6 +53,11 @@ class OpParts:
     results: Sequence[Any] | None = None  # the equation's outvars that are results; None: all
 
 
+def values(binding: Binding) -> tuple[Binding, ...]:
+    """The values that a binding stands for: a complex one's two parts."""
+    return (binding,) if binding.imaginary is None else (dataclasses.replace(binding, imaginary=None), binding.imaginary)
+
+
 class Walker:
     """Writes the body of one kernel."""
 
@@ -62,8 +71,8 @@ class Walker:
         self._env: dict[Any, Binding] = {}  # of the jaxpr being walked
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
-        self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
+        self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
 
     # ---------------------------------------------------------------- axes
 
@@ -96,6 +105,17 @@ class Walker:
                 pass
             return out
 
+    def define_all(self, aval: Any, default_space: str = "GMEM") -> tuple[list[Message], Binding]:
+        """Numbers the values that stand for a variable: two for a complex one."""
+        first, *rest = _types.physical(aval)
+        definition, binding = self.define(first, default_space)
+        definitions = [definition]
+        for part in rest:
+            definition, imaginary = self.define(part, default_space)
+            definitions.append(definition)
+            binding = dataclasses.replace(binding, imaginary=imaginary)
+        return definitions, binding
+
     def define(self, aval: Any, default_space: str = "GMEM") -> tuple[Message, Binding]:
         """Numbers a new value: its definition, and what uses of it say."""
         self._values += 1
@@ -103,11 +123,13 @@ class Walker:
         definition = message("Value", id=number, type=self._type(aval, default_space))
         if _versions.is_ref_aval(aval):
             operand = message("Operand", ref=message("RefUse", value=number))
-            return definition, Binding(operand, number, True)
+            return definition, Binding(operand, number, True, parts=_types.parts(aval.inner_aval.dtype))
         return definition, Binding(message("Operand", value=number), number, False)
 
     def binding(self, atom: Any) -> Binding:
         if _versions.is_literal(atom):
+            if _types.is_complex(atom.aval):
+                return self.constant(np.asarray(_versions.literal_value(atom), atom.aval.dtype))
             return Binding(message("Operand", literal=self._literal(atom)), 0, False)
         try:
             return self._env[atom]
@@ -120,6 +142,11 @@ class Walker:
 
     def constant(self, value: Any) -> Binding:
         """A value that a jaxpr closes over."""
+        if _types.is_key(value):
+            value = _versions.key_data(value)
+        if isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c":
+            value = np.asarray(value)
+            return dataclasses.replace(self.constant(value.real), imaginary=self.constant(value.imag))
         weak = isinstance(value, (bool, int, float))
         return Binding(message("Operand", literal=_types.literal(value, getattr(value, "dtype", None), weak)), 0, False)
 
@@ -129,10 +156,17 @@ class Walker:
     # ---------------------------------------------------------------- operands
 
     def operand(self, atom: Any) -> Message:
-        return self.binding(atom).operand
+        binding = self.binding(atom)
+        if binding.imaginary is not None:
+            raise Unsupported(
+                f"not supported yet: a complex operand ({atom.aval.str_short()})"
+                "\n  remedy: pass the real and imaginary parts (jnp.real, jnp.imag) by themselves"
+            )
+        return binding.operand
 
     def operands(self, atoms: Sequence[Any]) -> list[Message]:
-        return [self.binding(atom).operand for atom in atoms]
+        """Of a complex value both parts."""
+        return [part.operand for atom in atoms for part in values(self.binding(atom))]
 
     def optional(self, atom: Any) -> Message:
         return ABSENT if atom is None else self.operand(atom)
@@ -148,7 +182,7 @@ class Walker:
             return binding.operand
         if not binding.is_ref:
             raise Unsupported("transforms on a value that is not a ref")
-        chain = [*binding.prefix, *(self.transform(t) for t in transforms[binding.strip :])]
+        chain = [*binding.prefix, *(self.transform(t, binding.parts) for t in transforms[binding.strip :])]
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
     def dynamic(self, x: Any) -> Message:
@@ -200,13 +234,41 @@ class Walker:
         chain = [*binding.prefix, message("Transform", index=index)]
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
+    def part(self, atom: Any, transforms: Sequence[Any], number: int) -> Message:
+        """The real (0) or imaginary (1) parts of a view of complex numbers."""
+        binding = self.binding(atom)
+        chain = [*binding.prefix, *(self.transform(t, binding.parts) for t in transforms[binding.strip :])]
+        shape = _versions.view_shape(atom.aval, transforms)
+        whole = [message("DimIndex", slice=message("Slice", stride=1, static_start=0, static_size=n)) for n in shape]
+        dims = [*whole, message("DimIndex", at=self.constant(np.int32(number)).operand)]
+        chain.append(message("Transform", index=message("Index", shape=[*shape, 2], dims=dims, int_indexer_shape=[])))
+        return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
+
+    def written(self, operations: Sequence[tuple[str, Sequence[Message], Any]]) -> Message:
+        """A region of these ops (name, operands, type of the result or None), whose results are theirs."""
+        ops, results = [], []
+        for name, operands, aval in operations:
+            self._ops += 1
+            number = self._ops
+            self.debug.add(None, self._chain)
+            definitions = []
+            if aval is not None:
+                definition, binding = self.define(aval)
+                definitions.append(definition)
+                results.append(binding.operand)
+            ops.append(message("Op", id=number, primitive=name, operands=operands, results=definitions, attrs=[], regions=[]))
+        return message("Region", params=[], ops=ops, results=results)
+
     # ---------------------------------------------------------------- transforms
 
-    def transform(self, t: Any) -> Message:
+    def transform(self, t: Any, parts: tuple[str, int] | None = None) -> Message:
+        """`parts` as in `Binding`: a view of complex numbers or keys keeps the dimension of their parts."""
         name = type(t).__name__
+        if parts is not None and name != "NDIndexer":
+            raise Unsupported(f"not supported yet: {name} of a reference to {'complex numbers' if parts[0] == 'complex' else 'keys'}")
         match name:
             case "NDIndexer":
-                field, body = "index", self._index(t)
+                field, body = "index", self._index(t, parts)
             case "ExtractAliasedRef":
                 layout = None if t.layout is None else _types.layout(t.layout)
                 body = message(
@@ -254,10 +316,14 @@ class Walker:
                 raise Unsupported(f"ref transform {name} is not known")
         return message("Transform", **{field: body})
 
-    def _index(self, t: Any) -> Message:
+    def _index(self, t: Any, parts: tuple[str, int] | None) -> Message:
         dims = [self._dim_index(index, t.int_indexer_shape) for index in t.indices]
         inner = [int(n) for n in t.int_indexer_shape]
-        return message("Index", shape=list(t.shape), dims=dims, int_indexer_shape=inner)
+        shape = list(t.shape)
+        if parts is not None:
+            shape.append(parts[1])
+            dims.append(message("DimIndex", slice=message("Slice", stride=1, static_start=0, static_size=parts[1])))
+        return message("Index", shape=shape, dims=dims, int_indexer_shape=inner)
 
     def _dim_index(self, index: Any, gather_shape: Sequence[Any]) -> Message:
         if type(index).__name__ == "Slice":
@@ -301,8 +367,8 @@ class Walker:
                     env[var] = self.constant(const)
         definitions = []
         for var in params:
-            definition, env[var] = self.define(var.aval, default_space)
-            definitions.append(definition)
+            defined, env[var] = self.define_all(var.aval, default_space)
+            definitions += defined
         outer = self._env, self._used
         self._env, self._used = env, _versions.used_variables(jaxpr)
         try:
@@ -313,11 +379,12 @@ class Walker:
         return message("Region", params=definitions, ops=ops, results=results)
 
     def expansion(self, closed: Any, atoms: Sequence[Any]) -> Message:
-        """Walks a jaxpr of ours, whose inputs are these operands."""
+        """Walks a jaxpr of ours, whose inputs are the physical values of these operands."""
         jaxpr, _ = _versions.open_jaxpr(closed)
+        bindings = [part for atom in atoms for part in values(self.binding(atom))]
         outer, self._expanding = self._expanding, True
         try:
-            return self.region(closed, self.bind(jaxpr.invars, atoms))
+            return self.region(closed, dict(zip(jaxpr.invars, bindings, strict=True)))
         finally:
             self._expanding = outer
 
@@ -348,8 +415,8 @@ class Walker:
             parts = self._rules(self, name, eqn)
             results = []
             for var in eqn.outvars if parts.results is None else parts.results:
-                definition, binding = self.define(var.aval)
-                results.append(definition)
+                defined, binding = self.define_all(var.aval)
+                results += defined
                 if not _versions.is_dropped(var):
                     self._env[var] = binding
         except Error as e:

@@ -432,8 +432,13 @@ fn compare(r: &mut OpReader<'_>, op: CompareOp) -> Result<()> {
 }
 
 fn select(r: &mut OpReader<'_>) -> Result<()> {
-    let which = r.value(0)?;
+    let mut which = r.value(0)?;
     let mut cases = r.values_from(1)?;
+    let dtype = r.ty(which).dtype();
+    if dtype.is_int() && dtype != DType::I32 {
+        let ty = r.ty(which).with_dtype(DType::I32);
+        which = r.emit1(OpKind::Convert { a: which }, ty);
+    }
     let selector = r.ty(which).clone();
     let fits = match selector.dtype() {
         DType::Bool => (1..=2).contains(&cases.len()),
@@ -741,7 +746,11 @@ fn reduce(r: &mut OpReader<'_>, op: ReduceOp, of_bool: ReduceOp, ok: fn(DType) -
 
 fn arg_reduce(r: &mut OpReader<'_>, op: ArgReduceOp) -> Result<()> {
     r.arity(1)?;
-    let a = operand(r, 0, is_number)?;
+    let mut a = r.value(0)?;
+    if r.ty(a).dtype() == DType::Bool {
+        let ty = r.ty(a).with_dtype(DType::U8);
+        a = r.emit1(OpKind::Convert { a }, ty);
+    }
     let from = r.ty(a).clone();
     let axes = r.dims("axes", from.shape().len())?;
     let dtype = r.dtype("index_dtype")?;

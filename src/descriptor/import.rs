@@ -2,6 +2,7 @@
 use super::decode::{damaged, decode_kernel, newer};
 use super::op_reader::OpReader;
 use super::proto;
+use super::remedies::instead_of;
 use super::types::{array_type, shape};
 use super::{arrays, control, memory, products, types};
 use crate::error::{Error, Loc, Result};
@@ -449,24 +450,6 @@ impl Importer {
             );
         }
         reader.finish()
-    }
-}
-
-/// What to do without a primitive.
-fn instead_of(primitive: &str) -> &'static str {
-    match primitive {
-        p if p.starts_with("random_") || p.starts_with("threefry") => {
-            "draw the numbers outside of the kernel and pass them as an argument"
-        }
-        "check" => "check outside of the kernel, or write what was found to an output",
-        p if p.ends_with("callback") => "call back outside of the kernel, in the jitted function around it",
-        p if p.contains("tmem") || p.starts_with("tcgen05") || p.contains("cluster_cancel") => {
-            "that is for sm_100a; on sm_90a use plgpu.wgmma, plgpu.ACC and SMEM"
-        }
-        _ => {
-            "compute it outside of the kernel, in the jitted function around it, or write it with element-wise operations, \
-             reductions and loops"
-        }
     }
 }
 

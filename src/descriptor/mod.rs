@@ -15,6 +15,7 @@ mod memory;
 mod op_reader;
 mod products;
 mod refs;
+mod remedies;
 mod types;
 
 pub use debug_table::{DebugTable, Frame};

@@ -48,8 +48,8 @@ pub struct ScratchArea {
     pub bytes: u32,
 }
 
-/// `scratch_bytes`: what lowering needs for each warpgroup.
-pub fn run(kernel: &Kernel, scratch_bytes: u32) -> Result<Allocation> {
+/// `scratch_bytes`: what lowering needs for each warpgroup; `asks`: which ops need how much of it.
+pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Allocation> {
     let available = u64::from(kernel.target.max_smem_bytes);
     let scratch_bytes = scratch_bytes.next_multiple_of(512);
     let barriers: u64 = kernel
@@ -68,7 +68,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32) -> Result<Allocation> {
         let mut reused = Placer::new(kernel, &taint, true);
         reused.region(kernel.body, 0, false)?;
         if reused.end + fixed > available {
-            return Err(too_much(kernel, &reused, fixed));
+            return Err(too_much(kernel, &reused, fixed, scratch_bytes, asks));
         }
         reused
     };
@@ -300,7 +300,7 @@ impl<'a> Placer<'a> {
 }
 
 /// The sum, and what it is made of, the largest first.
-fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64) -> Error {
+fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32, asks: &[(u64, Op)]) -> Error {
     let mut rows: Vec<(u64, String, Loc)> = vec![];
     for (_, data) in kernel.allocs.iter() {
         let count: u64 = data.shape.iter().product();
@@ -325,10 +325,38 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64) -> Error {
         let bytes: u64 = rows[LISTED..].iter().fold(0, |sum, row| sum.saturating_add(row.0));
         let _ = write!(table, "\n    {bytes:>8} bytes: {rest} smaller ones");
     }
+    let scratch = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups);
     let _ = write!(
         table,
-        "\n    {fixed:>8} bytes: all barriers, and the compiler's scratch"
+        "\n    {:>8} bytes: all barriers, and what aligns them",
+        fixed - scratch
     );
+    if scratch > 0 {
+        let each = if kernel.num_warpgroups == 1 {
+            String::new()
+        } else {
+            format!(", {scratch_bytes} for each of {} warpgroups", kernel.num_warpgroups)
+        };
+        let _ = write!(
+            table,
+            "\n    {scratch:>8} bytes: the compiler's scratch{each}: what passes between threads; it is as large as its largest user's"
+        );
+    }
+    let mut asks = asks.to_vec();
+    asks.sort_by_key(|(bytes, op)| (std::cmp::Reverse(*bytes), *op));
+    for (bytes, op) in asks.iter().take(USERS) {
+        let data = &kernel.ops[*op];
+        let result = data
+            .results
+            .first()
+            .map_or(String::new(), |v| format!(" to {}", kernel.ty(*v)));
+        let _ = write!(
+            table,
+            "\n             {bytes} bytes: {}{result} ({})",
+            data.kind.name(),
+            data.loc
+        );
+    }
     Error::invalid("shared memory")
         .at(rows.first().map_or(Loc::CALL_SITE, |row| row.2))
         .expected(format!("at most {} bytes for a block", kernel.target.max_smem_bytes))
@@ -338,3 +366,6 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64) -> Error {
 
 /// Allocations that the error of too much shared memory names.
 const LISTED: usize = 8;
+
+/// Ops that it names of those that pass something through scratch.
+const USERS: usize = 3;

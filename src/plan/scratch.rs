@@ -36,6 +36,8 @@ pub struct Exchanges {
     pub leads: SecondaryMap<Op, bool>,
     /// Scratch of each warpgroup.
     pub bytes: u32,
+    /// Who needs how many bytes of it.
+    pub asks: Vec<(u64, Op)>,
 }
 
 /// Bytes that what can be cut into passes or slices may take.
@@ -84,7 +86,7 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, 
     let mut refused = None;
     for budget in Budget::all(kernel) {
         let exchanges = run(kernel, assignment, budget)?;
-        match allocate::run(kernel, exchanges.bytes) {
+        match allocate::run(kernel, exchanges.bytes, &exchanges.asks) {
             // What does not depend on the budget does not get smaller.
             Err(_) if refused.as_ref().is_some_and(|(bytes, _)| *bytes <= exchanges.bytes) => {}
             Err(error) => refused = Some((exchanges.bytes, asks(kernel, &exchanges, error))),
@@ -139,6 +141,9 @@ impl Planner<'_> {
             };
             let need = self.op(op, budget).map_err(|e| e.at(self.kernel.ops[op].loc))?;
             self.need = self.need.max(need.saturating_mul(parts));
+            if need > 0 {
+                self.out.asks.push((need.saturating_mul(parts), op));
+            }
             // Nothing is made of nothing without a trip.
             let mut is_empty = false;
             for_each_value(&self.kernel.ops[op].kind, &mut |v| {

@@ -17,6 +17,7 @@ pub fn doctor() -> Value {
         "driver": result(driver),
         "devices": result(cuda::devices().map(|devices| json!(devices))),
         "assembler": result(assembler),
+        "variables": env::documented(),
         "environment": result(env::get().map(|env| json!({
             "dump": env.dump.iter().map(|dump| format!("{dump:?}").to_lowercase()).collect::<Vec<_>>(),
             "dump_dir": env.dump_dir,

@@ -8,6 +8,19 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+/// The names of all variables of smalt, of the library, the Python package and the build: those that `docs/environment.md` has.
+pub fn documented() -> Vec<&'static str> {
+    let mut names: Vec<&str> = include_str!("../../docs/environment.md")
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|code| code.starts_with("SMALT_") && code.bytes().all(|b| b == b'_' || b.is_ascii_uppercase()))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// What `SMALT_DUMP` can name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dump {
@@ -189,6 +202,22 @@ mod tests {
                 .find(|(known, _)| *known == name)
                 .map(|(_, value)| value.into())
         })
+    }
+
+    #[test]
+    fn what_is_read_is_documented() {
+        let names = documented();
+        let source = include_str!("env.rs");
+        let mut read = 0;
+        for call in ["var(\"SMALT_", "text(\"SMALT_", "switch(\"SMALT_"] {
+            for rest in source.split(call).skip(1) {
+                let name = format!("SMALT_{}", rest.split('"').next().unwrap());
+                assert!(names.contains(&name.as_str()), "{name} is not in docs/environment.md");
+                read += 1;
+            }
+        }
+        assert!(read >= 10, "{read}");
+        assert!(names.contains(&"SMALT_ENABLE") && names.contains(&"SMALT_LIBRARY"));
     }
 
     #[test]

@@ -75,10 +75,10 @@ def tiled(dtype: Any, swizzle: int = 128) -> tuple[Any, ...]:
 # ------------------------------------------------------------------------------------------ what smalt lacks
 
 
-@bad(smalt.Unsupported, "not supported yet: the primitive `cholesky`", "remedy: compute it outside", args=(f32(16, 16),))
-def unsupported_cholesky(x):
+@bad(smalt.Unsupported, "not supported yet: `eigh`", "remedy: compute it outside of the kernel, and pass", args=(f32(16, 16),))
+def unsupported_eigenvalues(x):
     def body(x, o):
-        o[...] = lax.linalg.cholesky(x[...])  # BAD
+        o[...] = lax.linalg.eigh(x[...])[0]  # BAD
 
     return kernel(body, like((16, 16)))(x)
 
@@ -110,21 +110,21 @@ def unsupported_check(x):
     return kernel(body, like((128,)))(x)
 
 
-@bad(smalt.Unsupported, "complex numbers", "remedy: pass real and imaginary parts as two arrays", args=(Arg((128,), jnp.complex64),))
+@bad(smalt.Unsupported, "`sort` of complex numbers", "remedy: compute it from the real and imaginary parts", args=(Arg((128,), jnp.complex64),))
 def unsupported_complex(x):
     def body(x, o):
-        o[...] = x[...].real
+        o[...] = jnp.sort(x[...])  # BAD
 
-    return kernel(body, like((128,)))(x)  # BAD
+    return kernel(body, like((128,), jnp.complex64))(x)
 
 
 def factor(value: Any) -> Any:
-    return lax.linalg.cholesky(value)
+    return lax.linalg.eigh(value)[0]
 
 
 @bad(
     smalt.Unsupported,
-    "the primitive `cholesky`",
+    "eigh",
     "(factor)\n  in ",
     "(unsupported_in_a_helper.<locals>.body)\n  called from",
     "(unsupported_in_a_helper)",
@@ -252,14 +252,6 @@ def unsupported_scratch_of_a_warp(x):
 # What legality refuses, by types and views.
 
 
-@bad(smalt.Unsupported, "not supported yet: lgamma of f32", "remedy: compute it in another type, or outside of the kernel")
-def unsupported_function(x):
-    def body(x, o):
-        o[...] = lax.lgamma(x[...])  # BAD
-
-    return kernel(body, like((128,)))(x)
-
-
 @bad(smalt.Unsupported, "nextafter of f16", args=(f16(128),))
 def unsupported_function_of_a_type(x):
     def body(x, o):
@@ -309,6 +301,14 @@ def unsupported_narrow_scalar(x):
     return kernel(body, like((128,), jnp.int32))(x)
 
 
+@bad(smalt.Unsupported, "a store of 35 elements of i4", "expected: a multiple of 2", "remedy: pad the array", args=(i32(5, 7),))
+def unsupported_half_byte(x):
+    def body(x, o):
+        o[...] = x[...].astype(jnp.int4)  # BAD
+
+    return kernel(body, like((5, 7), jnp.int4))(x)
+
+
 @bad(smalt.InvalidKernel, "wgmma accumulator", "M a multiple of 64", "got: acc f32[96,64]", "remedy: change the tile's shape", args=())
 def accumulator_of_odd_shape():
     def body(o):
@@ -351,7 +351,7 @@ def too_large_a_grid_of_clusters(x):
     "got: 295",
     "262144 bytes: f32[256, 256]",
     "32768 bytes: f16[128, 128]",
-    "all barriers, and the compiler's scratch",
+    "all barriers, and what aligns them",
     "remedy: use smaller tiles, fewer pipeline stages",
 )
 def too_much_shared_memory(x):

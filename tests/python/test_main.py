@@ -33,6 +33,42 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "library" in capsys.readouterr().out
 
 
+def test_doctor_names_mistyped_variables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALT_SHEDULE", "earliest")
+    monkeypatch.setenv("SMALT_ENABLE", "0")
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "SMALT_SHEDULE is set, and nothing reads it: did you mean SMALT_SCHEDULE?" in out
+    assert "SMALT_ENABLE=0" in out
+
+
+def test_the_documented_variables_are_those_that_are_read() -> None:
+    import re
+
+    root = pathlib.Path(__file__).resolve().parents[2]
+    known = _native.doctor()["variables"]
+    for source in (*(root / "jax_plugin").rglob("*.py"), *(root / "src" / "runtime").glob("*.rs")):
+        for name in re.findall(r"\bSMALT_[A-Z_]*[A-Z]\b", source.read_text()):
+            assert name in known, f"{source}: {name} is not in docs/environment.md"
+
+
+def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "missing.pb"]) == 1
+    error = capsys.readouterr().err
+    assert error == "missing.pb: No such file or directory\n"
+
+
+def test_version() -> None:
+    """The crate's; the package's metadata say the same."""
+    import tomllib
+
+    root = pathlib.Path(__file__).resolve().parents[2]
+    crate = tomllib.loads((root / "Cargo.toml").read_text())["package"]["version"]
+    package = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    assert smalt.__version__ == crate == package
+    assert not hasattr(smalt, "__verson__")
+
+
 def test_compile_prints_a_report(kernel: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compile", str(kernel)]) == 0
     out = capsys.readouterr().out

@@ -29,10 +29,7 @@ UNSUPPORTED = {
     "dot_general",
     "gather_scatter_values",
     "mma_in_registers",
-    "random_bits",
-    "random_keys",
     "sort_and_scan",
-    "unary_transcendental",
 }
 
 

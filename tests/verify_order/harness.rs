@@ -299,7 +299,7 @@ pub fn built(warpgroups: u32, automatic: bool, build: impl FnOnce(&mut Test)) ->
     let mut kernel = t.b.finish();
     facts::run(&mut kernel);
     let assignment = layout::infer::run(&mut kernel).expect("layouts");
-    let mut allocation = allocate::run(&kernel, 2048).expect("an allocation");
+    let mut allocation = allocate::run(&kernel, 2048, &[]).expect("an allocation");
     allocation.reuses |= !same_place.is_empty();
     for (a, b) in same_place {
         allocation.smem[b] = allocation.smem[a];

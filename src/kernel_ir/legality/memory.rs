@@ -90,6 +90,21 @@ pub fn element(dtype: DType) -> Result<()> {
     Ok(())
 }
 
+/// A store of elements narrower than a byte, which share bytes with their neighbours.
+pub fn whole_bytes(ty: &Type) -> Result<()> {
+    let n = num_elements(ty.shape());
+    if (n * u64::from(ty.dtype().bits())).is_multiple_of(8) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!("a store of {n} elements of {}", ty.dtype()))
+        .expected(format!(
+            "a multiple of {}, which fill whole bytes",
+            8 / ty.dtype().bits()
+        ))
+        .got(ty.to_string())
+        .remedy("pad the array, or store it as int8"))
+}
+
 /// An array constant.
 pub fn constant(kernel: &Kernel, c: &Constant, result: Value) -> Result<()> {
     let (n, limit) = (num_elements(kernel.ty(result).shape()), kernel.target.max_constant);

@@ -64,6 +64,9 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             memory::element(dtype(data.results[0]))?;
         }
         OpKind::Store { value, .. } if kernel.ty(*value).is_scalar() => memory::element(dtype(*value))?,
+        OpKind::Store { value, .. } | OpKind::Swap { value, .. } if dtype(*value).bits() < 8 => {
+            memory::whole_bytes(kernel.ty(*value))?;
+        }
         OpKind::CopyGmemToSmem {
             leader_tracked,
             barrier,

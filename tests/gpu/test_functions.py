@@ -1,0 +1,3 @@
+"""Random keys, complex numbers and linear algebra in kernels, on the GPU. The table itself: `python -m tests.functions`."""
+
+from tests.kernels.functions import *  # noqa: F403
