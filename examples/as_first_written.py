@@ -322,7 +322,7 @@ def _dropout(x, key):
     return jnp.where(jax.random.bernoulli(key, 0.8, x.shape), x / 0.8, 0)
 
 
-@example(normal(24, 100), np.array([3, 7], np.uint32), reference=lambda x, key: _dropout(x, jax.random.wrap_key_data(key)), tolerance=1e-7)
+@example(normal(24, 100), np.array([3, 7], np.uint32), reference=lambda x, key: _dropout(x, jax.random.wrap_key_data(key)), tolerance=2e-7)
 def dropout(x, key):
     """JAX's own bits."""
 

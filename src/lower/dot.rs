@@ -217,7 +217,7 @@ impl Product<'_> {
     }
 
     /// Adds the products of the slice that begins at this batch and index of K.
-    fn slice(&self, cx: &mut LowerCx, scratch: V, batch: u64, k: u64, sums: &mut Vec<S>) -> Result<()> {
+    fn slice(&self, cx: &mut LowerCx, scratch: V, batch: u64, k: u64, sums: &mut [S]) -> Result<()> {
         let plan = self.plan;
         let steps = (plan.depth.min(plan.padded_k - k)) / plan.step;
         let [_, tm, tn] = plan.tiling.tiles;
