@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _types, _versions
+from smalt import _attrs, _convolution, _expand, _gather, _types, _versions, _windows
 from smalt._errors import Unsupported
 from smalt._walk import ABSENT, OpParts, Walker
 from smalt._wire import Message, message
@@ -711,3 +711,6 @@ def _is_call(eqn: Any, closed: Any) -> bool:
 def _signature(atom: Any) -> tuple[Any, Any]:
     aval = atom.aval
     return getattr(aval, "shape", None), getattr(aval, "dtype", None)
+
+
+_RULES.update(_gather.RULES | _windows.RULES)

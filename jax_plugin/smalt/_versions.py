@@ -126,6 +126,11 @@ _RENAMED = {
     "mosaic_gpu_reduce_max": "reduce_max",
     "mosaic_gpu_reduce_min": "reduce_min",
     "mosaic_gpu_reduce_prod": "reduce_prod",
+    "scatter-add": "scatter_add",
+    "scatter-sub": "scatter_sub",
+    "scatter-mul": "scatter_mul",
+    "scatter-min": "scatter_min",
+    "scatter-max": "scatter_max",
 }
 
 # Primitives that only call, with the parameter that holds the callee.

@@ -222,6 +222,25 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
                 r.result(OpKind::Broadcast { a, dims }, ty)?
             }
         }
+        "broadcast_to" => {
+            r.arity(1)?;
+            let a = r.value(0)?;
+            r.ignore("shape");
+            let (from, ty) = (r.ty(a).clone(), r.result_type(0)?);
+            let (n, rank) = (from.shape().len(), ty.shape().len());
+            let fits = n <= rank
+                && from.dtype() == ty.dtype()
+                && from
+                    .shape()
+                    .iter()
+                    .zip(&ty.shape()[rank - n..])
+                    .all(|(&m, &n)| m == 1 || m == n);
+            if !fits {
+                return Err(r.damaged("the broadcast").got(format!("{from} to {ty}")));
+            }
+            let out = r.broadcast(a, ty.shape(), (rank - n..rank).map(|d| d as u32).collect())?;
+            r.results(&[out])?
+        }
         "iota" => {
             r.arity(0)?;
             r.ignore("shape");
@@ -761,17 +780,28 @@ fn arg_reduce(r: &mut OpReader<'_>, op: ArgReduceOp) -> Result<()> {
     if shape.remove(*axis as usize) == 0 {
         return Err(r.damaged("the extreme of nothing"));
     }
-    r.result(OpKind::ArgReduce { op, a, axis: *axis }, Type::of(dtype, shape))
+    let to = Type::of(dtype, shape);
+    if !op::is_short_run(from.shape(), *axis as usize) || from.dtype() == DType::Bool {
+        return super::order::arg_reduce(r, op, a, *axis, to);
+    }
+    r.result(OpKind::ArgReduce { op, a, axis: *axis }, to)
 }
 
 fn cumulative(r: &mut OpReader<'_>, op: CumulativeOp) -> Result<()> {
     r.arity(1)?;
-    let a = operand(r, 0, is_number)?;
+    let a = r.value(0)?;
+    let is_bool = r.ty(a).dtype() == DType::Bool;
+    let a = if is_bool { r.converted(a, DType::U32) } else { a };
     let ty = r.ty(a).clone();
     let axis = r.dim("axis", ty.shape().len())?;
     let reverse = r.bool_or("reverse", false)?;
     if op == CumulativeOp::LogSumExp && !ty.dtype().is_float() {
         return Err(r.damaged("an element type that it cannot have").got(ty.to_string()));
     }
-    r.result(OpKind::Cumulative { op, a, axis, reverse }, ty)
+    if ty.shape().contains(&0) {
+        return r.results(&[a]);
+    }
+    let out = r.emit1(OpKind::Cumulative { op, a, axis, reverse }, ty);
+    let out = if is_bool { r.converted(out, DType::Bool) } else { out };
+    r.results(&[out])
 }

@@ -4,7 +4,7 @@ use super::op_reader::OpReader;
 use super::proto;
 use super::remedies::instead_of;
 use super::types::{array_type, shape};
-use super::{arrays, control, memory, products, types};
+use super::{arrays, control, gather, memory, order, products, types};
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::*;
 use cranelift_entity::PrimaryMap;
@@ -442,6 +442,8 @@ impl Importer {
         let mut reader = OpReader::new(self, op, region)?;
         let known = arrays::import(&mut reader)?
             || products::import(&mut reader)?
+            || gather::import(&mut reader)?
+            || order::import(&mut reader)?
             || control::import(&mut reader)?
             || memory::import(&mut reader)?;
         if !known {

@@ -1,5 +1,6 @@
 //! Loads, stores, copies, barriers, semaphores and wgmma.
 use super::decode::newer;
+use super::indexed::indexed;
 use super::op_reader::OpReader;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -14,24 +15,50 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             r.bool_or("optimized", true)?;
             let src = r.data_ref(0)?;
             let ty = type_of(&src)?;
+            if let Some(indexed) = indexed(r, &src)? {
+                let x = indexed.load(r, ty.dtype());
+                return r.results(&[x]).map(|()| true);
+            }
             r.result(OpKind::Load { src }, ty)?
         }
         "store" => {
             r.arity(2)?;
             r.bool_or("optimized", true)?;
             let (dst, value) = destination(r)?;
+            if let Some(indexed) = indexed(r, &dst)? {
+                indexed.store(r, value);
+                return r.results(&[]).map(|()| true);
+            }
             r.effect(OpKind::Store { dst, value })?
         }
         "swap" => {
             r.arity(2)?;
             let (dst, value) = destination(r)?;
             let ty = type_of(&dst)?;
+            if let Some(indexed) = indexed(r, &dst)? {
+                let old = indexed.load(r, ty.dtype());
+                indexed.store(r, value);
+                return r.results(&[old]).map(|()| true);
+            }
             r.result(OpKind::Swap { dst, value }, ty)?
         }
         "addupdate" => {
             r.arity(2)?;
             let (dst, value) = destination(r)?;
             let ty = type_of(&dst)?;
+            if let Some(indexed) = indexed(r, &dst)? {
+                // What an index names twice is updated twice.
+                if !ty.dtype().is_int() || ty.dtype().bits() < 32 {
+                    return Err(Error::unsupported(format!(
+                        "adding {} at arrays of indices of a reference",
+                        ty.dtype()
+                    ))
+                    .expected("integers of 32 or 64 bits, which are added atomically")
+                    .remedy("add to the loaded array (x.at[i].add(y)) and store that, or use plgpu.atomic_add"));
+                }
+                indexed.update(r, AtomicOp::Add, value);
+                return r.results(&[]).map(|()| true);
+            }
             let old = r.emit1(OpKind::Load { src: dst.clone() }, ty.clone());
             let op = if ty.dtype() == DType::Bool {
                 BinaryOp::Or
@@ -48,6 +75,10 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let Some(op) = r.member("atomic", AtomicOp::from_name)? else {
                 return Err(r.damaged("no operation"));
             };
+            if let Some(indexed) = indexed(r, &dst)? {
+                indexed.update(r, op, value);
+                return r.results(&[]).map(|()| true);
+            }
             r.effect(OpKind::AtomicUpdate { op, dst, value })?
         }
         "copy_gmem_to_smem" => copy_gmem_to_smem(r)?,
@@ -294,7 +325,21 @@ fn in_words(r: &OpReader<'_>, u: &RefUse) -> String {
     }
 }
 
+/// Copies and tensor cores see slices.
+fn is_sliced(u: &RefUse) -> Result<()> {
+    let by_arrays =
+        |step: &Step| matches!(step, Step::Index(dims) if dims.iter().any(|d| matches!(d, DimIndex::Gather(_))));
+    if u.steps.iter().any(by_arrays) {
+        return Err(
+            Error::unsupported("arrays as indices of a copy (TMA gather needs sm_100a)")
+                .remedy("copy row by row in a loop"),
+        );
+    }
+    Ok(())
+}
+
 fn in_gmem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
+    is_sliced(u)?;
     if r.importer.kernel.allocs[u.alloc].is_gmem() {
         return Ok(());
     }
@@ -305,6 +350,7 @@ fn in_gmem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
 }
 
 fn in_smem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
+    is_sliced(u)?;
     let data = &r.importer.kernel.allocs[u.alloc];
     if data.is_smem() && u.dtype().is_some() {
         return Ok(());
@@ -418,6 +464,7 @@ fn async_store_smem(r: &mut OpReader<'_>) -> Result<()> {
 
 /// The reference on all devices of the attribute's axes.
 fn multicast(r: &mut OpReader<'_>, u: &mut RefUse) -> Result<()> {
+    is_sliced(u)?;
     let mut axes = vec![];
     for &id in r.axis_ids("collective_axes")? {
         let axis = r.importer.axis(id)?;

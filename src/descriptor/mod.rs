@@ -7,12 +7,16 @@
 //!
 //! Architecture invariant: the protobuf types never leave this room.
 mod arrays;
+mod compose;
 mod control;
 mod debug_table;
 mod decode;
+mod gather;
 mod import;
+mod indexed;
 mod memory;
 mod op_reader;
+mod order;
 mod products;
 mod refs;
 mod remedies;

@@ -233,12 +233,9 @@ impl Importer {
                 Some(Kind::Gather(array)) => {
                     let v = self.value(array, region, loc)?;
                     let ty = self.kernel.ty(v);
-                    if ty.shape().len() != 1 || !ty.dtype().is_int() {
-                        return Err(Error::unsupported("an array index of a reference")
-                            .expected("integers of rank 1")
-                            .got(ty.to_string()));
+                    if ty.is_scalar() || !ty.dtype().is_int() {
+                        return Err(damaged("an array of indices").expected("integers").got(ty.to_string()));
                     }
-                    result.push(ty.shape()[0]);
                     DimIndex::Gather(v)
                 }
                 Some(Kind::Slice(s)) => {
@@ -300,7 +297,10 @@ impl Importer {
             };
             dims.push(dim);
         }
-        u.shape = shape(&result)?;
+        u.shape = match super::indexed::gathered_shape(&self.kernel, &dims)? {
+            Some((_, _, whole)) => whole,
+            None => shape(&result)?,
+        };
         u.steps.push(Step::Index(dims));
         Ok(())
     }

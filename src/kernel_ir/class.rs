@@ -44,6 +44,8 @@ pub enum Pure<'a> {
     },
     /// Goes along one dimension, which every thread has whole runs of.
     Run,
+    /// Passes through scratch: any thread may need what any other has.
+    Exchange,
     /// A matrix product.
     Product {
         acc: Option<Value>,
@@ -183,6 +185,9 @@ macro_rules! pure_ops {
             | OpKind::Reduce { .. }
             | OpKind::ArgReduce { .. }
             | OpKind::Cumulative { .. }
+            | OpKind::Take { .. }
+            | OpKind::Put { .. }
+            | OpKind::Sort { .. }
             | OpKind::MultipleOf { .. }
             | OpKind::LayoutCast { .. }
             | OpKind::Relayout { .. }
@@ -230,6 +235,7 @@ impl OpKind {
             OpKind::Reverse { ref dims, .. } => shape(ShapeOp::Reverse { dims }),
             OpKind::Reduce { a, ref axes, .. } => pure(Pure::Reduce { a, axes }),
             OpKind::ArgReduce { .. } | OpKind::Cumulative { .. } => pure(Pure::Run),
+            OpKind::Take { .. } | OpKind::Put { .. } | OpKind::Sort { .. } => pure(Pure::Exchange),
             OpKind::Dot { acc, a, b, .. } => pure(Pure::Product { acc, a, b }),
             OpKind::LayoutCast { .. } => pure(Pure::LayoutCast),
             OpKind::Relayout { a } => pure(Pure::Relayout { a }),
@@ -239,6 +245,9 @@ impl OpKind {
             | OpKind::Store { .. }
             | OpKind::Swap { .. }
             | OpKind::AtomicUpdate { .. }
+            | OpKind::LoadAt { .. }
+            | OpKind::StoreAt { .. }
+            | OpKind::AtomicUpdateAt { .. }
             | OpKind::CopyGmemToSmem { .. }
             | OpKind::CopySmemToGmem { .. }
             | OpKind::Prefetch { .. }

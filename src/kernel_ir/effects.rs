@@ -46,6 +46,8 @@ impl Access {
 pub enum Actor {
     /// The lanes, each the elements that its layout gives it; a scalar is read by all of them and written by the first.
     Lanes,
+    /// The lanes, each whatever elements its indices say.
+    AnyLanes,
     /// A unit that the lane which issues copies has started.
     Issuer,
     /// A unit that each warp has started for itself.
@@ -159,6 +161,7 @@ fn row(kind: &OpKind) -> Row<'_> {
     let does = |effects| row(effects, Order::None, None);
     let orders = |order| row(smallvec![], order, None);
     let lanes = |view, access| effect(view, Proxy::Generic, access, Actor::Lanes, Completion::Now);
+    let any_lanes = |view, access| effect(view, Proxy::Generic, access, Actor::AnyLanes, Completion::Now);
     let stores = |view, access| does(smallvec![lanes(view, access)]);
     let loads = |view, access| row(smallvec![lanes(view, access)], Order::None, Some(Look::Memory(view)));
     let copy = |view, access, completion| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, completion);
@@ -168,6 +171,13 @@ fn row(kind: &OpKind) -> Row<'_> {
         OpKind::Swap { dst, .. } => loads(dst, Access::Update),
         OpKind::Store { dst, .. } | OpKind::MultimemStore { dst, .. } => stores(dst, Access::Write),
         OpKind::AtomicUpdate { dst, .. } => stores(dst, Access::Update),
+        OpKind::LoadAt { src, .. } => row(
+            smallvec![any_lanes(src, Access::Read)],
+            Order::None,
+            Some(Look::Memory(src)),
+        ),
+        OpKind::StoreAt { dst, .. } => does(smallvec![any_lanes(dst, Access::Write)]),
+        OpKind::AtomicUpdateAt { dst, .. } => does(smallvec![any_lanes(dst, Access::Update)]),
         // Its bytes complete on the barrier; nobody arrives.
         OpKind::AsyncStoreSmem {
             dst, atomic, barrier, ..
@@ -255,10 +265,11 @@ fn row(kind: &OpKind) -> Row<'_> {
 
 /// How an op updates memory atomically, if it does.
 pub fn atomic(kind: &OpKind) -> Option<AtomicOp> {
-    let OpKind::AtomicUpdate { op, .. } = kind else {
-        return None;
-    };
-    Some(*op)
+    if let OpKind::AtomicUpdate { op, .. } | OpKind::AtomicUpdateAt { op, .. } = kind {
+        Some(*op)
+    } else {
+        None
+    }
 }
 
 /// The allocation that owns the bytes: a union for its members.

@@ -294,6 +294,7 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
             | Pure::Shape(_)
             | Pure::Reduce { .. }
             | Pure::Run
+            | Pure::Exchange
             | Pure::Product { .. }
             | Pure::LayoutCast
             | Pure::Relayout { .. },

@@ -115,6 +115,7 @@ impl Narrow<'_> {
                 | Pure::Shape(_)
                 | Pure::Reduce { .. }
                 | Pure::Run
+                | Pure::Exchange
                 | Pure::Product { .. }
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },

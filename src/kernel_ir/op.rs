@@ -137,6 +137,28 @@ pub enum OpKind {
         axis: u32,
         reverse: bool,
     },
+    /// The elements of `a` at these row-major positions (i32, of the result's shape); `fill` where a position is outside.
+    Take {
+        a: Value,
+        at: Value,
+        fill: Value,
+    },
+    /// `a` with each element of `update` put at its row-major position (i32, of `update`'s shape), or combined with what is
+    /// there: one after the other, in row-major order. Positions outside are left out. `distinct`: none comes twice. Narrow
+    /// floats are added and multiplied in f32, and rounded once. bool is a number, 0 or not.
+    Put {
+        op: PutOp,
+        a: Value,
+        at: Value,
+        update: Value,
+        distinct: bool,
+    },
+    /// Arrays of unsigned integers ordered along `axis`: by the first, among equals by the next, among equals of all as they
+    /// came. Results: the ordered arrays, then from where along the axis each element came, i32.
+    Sort {
+        keys: Vec<Value>,
+        axis: u32,
+    },
     /// Returns its operands; no op moves across it.
     OptimizationBarrier {
         values: Vec<Value>,
@@ -181,6 +203,24 @@ pub enum OpKind {
     AtomicUpdate {
         op: AtomicOp,
         dst: RefUse,
+        value: Value,
+    },
+    /// The elements of a view at these indices (i32, of the result's shape), one array for each of its dimensions.
+    LoadAt {
+        src: RefUse,
+        at: Vec<Value>,
+    },
+    /// Stores the elements of `value` at such indices. Which of several for one place stays is not said.
+    StoreAt {
+        dst: RefUse,
+        at: Vec<Value>,
+        value: Value,
+    },
+    /// As [`AtomicUpdate`](OpKind::AtomicUpdate), at such indices.
+    AtomicUpdateAt {
+        op: AtomicOp,
+        dst: RefUse,
+        at: Vec<Value>,
         value: Value,
     },
     /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when
@@ -568,6 +608,16 @@ pub enum AtomicOp {
     Xor,
 }
 
+/// What `put` does with the element that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PutOp {
+    Set,
+    Add,
+    Mul,
+    Max,
+    Min,
+}
+
 /// The reductions of a smem → gmem copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CopyReduction {
@@ -673,6 +723,9 @@ impl OpKind {
                 ..
             } => "argmin",
             OpKind::Cumulative { op, .. } => op.name(),
+            OpKind::Take { .. } => "take",
+            OpKind::Put { op, .. } => op.name(),
+            OpKind::Sort { .. } => "sort",
             OpKind::OptimizationBarrier { .. } => "optimization_barrier",
             OpKind::MultipleOf { .. } => "multiple_of",
             OpKind::LayoutCast { .. } => "layout_cast",
@@ -682,6 +735,9 @@ impl OpKind {
             OpKind::Store { .. } => "store",
             OpKind::Swap { .. } => "swap",
             OpKind::AtomicUpdate { .. } => "atomic_update",
+            OpKind::LoadAt { .. } => "load_at",
+            OpKind::StoreAt { .. } => "store_at",
+            OpKind::AtomicUpdateAt { .. } => "atomic_update_at",
             OpKind::CopyGmemToSmem { .. } => "copy_gmem_to_smem",
             OpKind::CopySmemToGmem { .. } => "copy_smem_to_gmem",
             OpKind::CommitGroup => "commit_group",
@@ -718,6 +774,19 @@ impl OpKind {
             OpKind::PrintLayout { .. } => "print_layout",
         }
     }
+}
+
+/// Runs that one thread has whole, in its registers, and elements of all of its runs.
+const SHORT_RUN: u64 = 32;
+const HELD: u64 = 64;
+
+/// Whether runs along a dimension are gone through in single threads, which then have whole ones: they are short, and the other
+/// dimensions' factors of two are threads enough.
+pub fn is_short_run(shape: &[u64], axis: usize) -> bool {
+    let others = shape.iter().enumerate().filter(|(d, _)| *d != axis);
+    let twos: u32 = others.map(|(_, n)| n.trailing_zeros().min(7)).sum();
+    let held = shape.iter().product::<u64>() >> twos.min(7);
+    shape[axis] <= SHORT_RUN && held <= HELD
 }
 
 macro_rules! names {
@@ -759,6 +828,7 @@ names!(CumulativeOp {
     Sum => "cumsum", Prod => "cumprod", Max => "cummax", Min => "cummin", LogSumExp => "cumlogsumexp",
 });
 names!(AtomicOp { Add => "add", Max => "max", Min => "min", And => "and", Or => "or", Xor => "xor", });
+names!(PutOp { Set => "put", Add => "put_add", Mul => "put_mul", Max => "put_max", Min => "put_min", });
 names!(CopyReduction {
     Add => "add", Min => "min", Max => "max", Inc => "inc", Dec => "dec", And => "and", Or => "or", Xor => "xor",
 });

@@ -276,6 +276,13 @@ impl Printer<'_> {
         }
     }
 
+    /// Arrays of indices.
+    fn positions(&self, f: &mut Formatter<'_>, at: &[Value]) -> fmt::Result {
+        f.write_str(" at(")?;
+        self.values(f, at)?;
+        f.write_char(')')
+    }
+
     fn reference(&self, f: &mut Formatter<'_>, r: &RefUse) -> fmt::Result {
         write!(f, "{}", r.alloc)?;
         for step in &r.steps {
@@ -462,6 +469,7 @@ impl Printer<'_> {
             | OpKind::Relayout { .. }
             | OpKind::DynamicSlice { .. }
             | OpKind::DynamicUpdateSlice { .. }
+            | OpKind::Take { .. }
             | OpKind::OptimizationBarrier { .. }
             | OpKind::AccInit { .. }
             | OpKind::CommitGroup
@@ -540,6 +548,14 @@ impl Printer<'_> {
                 plain(f)?;
                 write!(f, " axis {axis}{}", if *reverse { " reverse" } else { "" })
             }
+            OpKind::Put { distinct, .. } => {
+                plain(f)?;
+                f.write_str(if *distinct { " distinct" } else { "" })
+            }
+            OpKind::Sort { axis, .. } => {
+                plain(f)?;
+                write!(f, " axis {axis}")
+            }
             OpKind::MultipleOf { divisor, .. } => {
                 plain(f)?;
                 write!(f, ", {divisor}")
@@ -562,6 +578,25 @@ impl Printer<'_> {
             OpKind::AtomicUpdate { op, dst, value } => {
                 write!(f, " {} ", op.name())?;
                 self.reference(f, dst)?;
+                f.write_str(" <- ")?;
+                self.value(f, *value)
+            }
+            OpKind::LoadAt { src, at } => {
+                f.write_char(' ')?;
+                self.reference(f, src)?;
+                self.positions(f, at)
+            }
+            OpKind::StoreAt { dst, at, value } => {
+                f.write_char(' ')?;
+                self.reference(f, dst)?;
+                self.positions(f, at)?;
+                f.write_str(" <- ")?;
+                self.value(f, *value)
+            }
+            OpKind::AtomicUpdateAt { op, dst, at, value } => {
+                write!(f, " {} ", op.name())?;
+                self.reference(f, dst)?;
+                self.positions(f, at)?;
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }

@@ -402,6 +402,16 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             format!("{} is not in SMEM", r.alloc)
         })
     };
+    let positions = |at: Value, shape: &[u64]| {
+        let fits = ty(at).dtype() == DType::I32 && ty(at).shape() == shape && !ty(at).is_scalar();
+        want(fits, || format!("positions of type {} for {shape:?}", ty(at)))
+    };
+    let indices = |r: &RefUse, at: &[Value], shape: &[u64]| {
+        want(at.len() == r.shape.len() && !at.is_empty(), || {
+            format!("{} arrays of indices of rank {}", at.len(), r.shape.len())
+        })?;
+        at.iter().try_for_each(|&v| positions(v, shape))
+    };
     let types = |vs: &[Value]| vs.iter().map(|&v| ty(v)).collect::<Vec<_>>();
     // No operand of an op on values is an accumulator.
     if kind.is_pure() {
@@ -602,6 +612,35 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             kept.remove(*axis as usize);
             results_are(results, &[&Type::of(to.dtype(), kept)])
         }
+        OpKind::Take { a, at, fill } => {
+            positions(*at, one(results)?.shape())?;
+            want(*ty(*fill) == Type::Scalar(ty(*a).dtype()), || {
+                "the value's type".to_string()
+            })?;
+            results_are(results, &[&ty(*at).with_dtype(ty(*a).dtype())])
+        }
+        OpKind::Put { a, at, update, .. } => {
+            positions(*at, ty(*update).shape())?;
+            want(
+                ty(*update).dtype() == ty(*a).dtype() && !ty(*a).is_scalar() && !ty(*update).is_scalar(),
+                || format!("{} into {}", ty(*update), ty(*a)),
+            )?;
+            results_are(results, &[ty(*a)])
+        }
+        OpKind::Sort { keys, axis } => {
+            let shape = keys.first().map_or(&[][..], |k| ty(*k).shape());
+            let fits = |k: &Value| {
+                let dtype = ty(*k).dtype();
+                ty(*k).shape() == shape && dtype.is_int() && !dtype.is_signed_int()
+            };
+            want((*axis as usize) < shape.len() && keys.iter().all(fits), || {
+                format!("keys along {axis} of {shape:?}")
+            })?;
+            let from = Type::of(DType::I32, shape);
+            let mut expected = types(keys);
+            expected.push(&from);
+            results_are(results, &expected)
+        }
         OpKind::OptimizationBarrier { values } => results_are(results, &types(values)),
         OpKind::AxisIndex { .. } => results_are(results, &[&Type::Scalar(DType::I32)]),
         OpKind::Load { src } | OpKind::MultimemLoadReduce { src, .. } => results_are(results, &[&data(src)?]),
@@ -609,6 +648,18 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
         | OpKind::AtomicUpdate { dst, value, .. }
         | OpKind::MultimemStore { dst, value } => {
             want(data(dst)? == *ty(*value), || {
+                format!("{} into {}", ty(*value), dst.alloc)
+            })?;
+            results_are(results, &[])
+        }
+        OpKind::LoadAt { src, at } => {
+            let to = one(results)?;
+            indices(src, at, to.shape())?;
+            want(src.dtype() == Some(to.dtype()), || format!("{to} from {}", src.alloc))
+        }
+        OpKind::StoreAt { dst, at, value } | OpKind::AtomicUpdateAt { dst, at, value, .. } => {
+            indices(dst, at, ty(*value).shape())?;
+            want(dst.dtype() == Some(ty(*value).dtype()), || {
                 format!("{} into {}", ty(*value), dst.alloc)
             })?;
             results_are(results, &[])

@@ -128,8 +128,34 @@ macro_rules! visit_parts {
                 value!(a);
                 value!(value);
             }
+            OpKind::Take { a, at, fill } => {
+                value!(a);
+                value!(at);
+                value!(fill);
+            }
+            OpKind::Put {
+                op: _,
+                a,
+                at,
+                update,
+                distinct: _,
+            } => {
+                value!(a);
+                value!(at);
+                value!(update);
+            }
+            OpKind::Sort { keys, axis: _ } => values!(keys),
             OpKind::OptimizationBarrier { values } => values!(values),
             OpKind::Load { src } => reference!(src),
+            OpKind::LoadAt { src, at } => {
+                reference!(src);
+                values!(at);
+            }
+            OpKind::StoreAt { dst, at, value } | OpKind::AtomicUpdateAt { op: _, dst, at, value } => {
+                reference!(dst);
+                values!(at);
+                value!(value);
+            }
             OpKind::Store { dst, value } | OpKind::Swap { dst, value } | OpKind::AtomicUpdate { op: _, dst, value } => {
                 reference!(dst);
                 value!(value);

@@ -19,6 +19,7 @@ pub mod assignment;
 pub mod derivation;
 pub mod digits;
 pub mod dot;
+pub mod exchange;
 pub mod facts;
 pub mod gf2;
 pub mod infer;

@@ -11,7 +11,7 @@ use super::register_layout::RegisterLayout;
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, RefUse, Region, Value};
+use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, RefUse, Region, Value, op};
 use cranelift_entity::SecondaryMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -128,6 +128,24 @@ pub fn stacked(kernel: &Kernel, v: Value) -> Result<(RegisterLayout, RegisterLay
         .reduce(&[0])
         .ok_or_else(|| Error::internal("a leading dimension that is no slot"))?;
     Ok((whole, slice))
+}
+
+/// An array as it is stored in row-major order.
+fn stored(kernel: &Kernel, v: Value) -> Need {
+    Need::Stored {
+        along: kernel.ty(v).shape().len().saturating_sub(1),
+        like: None,
+    }
+}
+
+/// Elements of an array dealt to the threads, one after the other: who must agree on that has no result to agree with.
+fn dealt(kernel: &Kernel, v: Value, why: &'static str) -> Need {
+    let data = &kernel.values[v];
+    Need::Exactly {
+        layout: RegisterLayout::strided(data.ty.shape(), 1, group_of(data.group)),
+        pulls: false,
+        why,
+    }
 }
 
 /// The signature of an op. Errors: shapes that a layout the op asks for does not fit.
@@ -261,6 +279,9 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             sig.results[0] = Gives::Derived;
             sig.derived = Some(Derivation::Reduce { axes: index(&[*axis]) });
         }
+        OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => {
+            sig.operands[0] = stored(kernel, *a);
+        }
         OpKind::Cumulative { axis, .. } => {
             sig.operands[0] = Need::Runs(*axis as usize);
             sig.results[0] = Gives::Derived;
@@ -277,6 +298,28 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             let acc = acc.iter().map(|_| Need::Same(results[0]));
             sig.operands = acc.chain([stored(a), stored(b)]).collect();
             sig.results[0] = Gives::Exactly(tiling.result, "product of arrays");
+        }
+        OpKind::Take { a, .. } => {
+            sig.operands[0] = stored(kernel, *a);
+            sig.operands[1] = Need::Same(results[0]);
+        }
+        OpKind::Put { a, update, .. } => {
+            sig.operands[0] = stored(kernel, *a);
+            sig.operands[1..].fill(dealt(kernel, *update, "one update a thread"));
+        }
+        OpKind::Sort { keys, .. } => {
+            for (need, key) in sig.operands.iter_mut().zip(keys) {
+                *need = stored(kernel, *key);
+            }
+        }
+        OpKind::LoadAt { at, .. } => {
+            // A reference's indices come first.
+            let first = sig.operands.len() - at.len();
+            sig.operands[first..].fill(Need::Same(results[0]));
+        }
+        OpKind::StoreAt { at, value, .. } | OpKind::AtomicUpdateAt { at, value, .. } => {
+            let first = sig.operands.len() - at.len() - 1;
+            sig.operands[first..].fill(dealt(kernel, *value, "one element a thread"));
         }
         OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } | OpKind::Swap { dst, value } => {
             // A reference's indices come first.

@@ -1,6 +1,9 @@
 //! One match over the ops.
 use super::cx::LowerCx;
-use super::{barrier, control, dot, elementwise, ids, memory, misc, reduce, relayout, semaphore, shape, tma, wgmma};
+use super::{
+    barrier, control, dot, elementwise, ids, indexed, memory, misc, put, reduce, relayout, semaphore, shape, sort,
+    take, tma, wgmma,
+};
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
 
@@ -54,6 +57,15 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             reverse,
         } => reduce::lower_cumulative(cx, op, *running, *a, *axis, *reverse),
         OpKind::Dot { acc, a, b, arithmetic } => dot::lower_dot(cx, op, *acc, *a, *b, *arithmetic),
+        OpKind::Take { a, at, fill } => take::lower_take(cx, op, *a, *at, *fill),
+        OpKind::Put {
+            op: put,
+            a,
+            at,
+            update,
+            distinct,
+        } => put::lower_put(cx, op, *put, *a, *at, *update, *distinct),
+        OpKind::Sort { keys, axis } => sort::lower_sort(cx, op, keys, *axis),
         OpKind::OptimizationBarrier { values } => misc::lower_optimization_barrier(cx, op, values),
         OpKind::MultipleOf { a, divisor: _ } => misc::lower_multiple_of(cx, op, *a),
         OpKind::LayoutCast { a, layout: _ } => misc::lower_layout_cast(cx, op, *a),
@@ -64,6 +76,14 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::Store { dst, value } => memory::lower_store(cx, op, dst, *value),
         OpKind::Swap { dst, value } => memory::lower_swap(cx, op, dst, *value),
         OpKind::AtomicUpdate { op: update, dst, value } => memory::lower_atomic_update(cx, op, *update, dst, *value),
+        OpKind::LoadAt { src, at } => indexed::lower_load_at(cx, op, src, at),
+        OpKind::StoreAt { dst, at, value } => indexed::lower_store_at(cx, op, dst, at, *value),
+        OpKind::AtomicUpdateAt {
+            op: update,
+            dst,
+            at,
+            value,
+        } => indexed::lower_atomic_update_at(cx, op, *update, dst, at, *value),
         OpKind::CopyGmemToSmem { .. } => tma::lower_copy_gmem_to_smem(cx, op),
         OpKind::CopySmemToGmem { .. } => tma::lower_copy_smem_to_gmem(cx, op),
         OpKind::CommitGroup => tma::lower_commit_group(cx, op),

@@ -21,13 +21,13 @@ use smallvec::SmallVec;
 /// Which memory a transfer touches, and from where it counts.
 #[derive(Clone, Copy)]
 pub struct Target {
-    space: Space,
+    pub space: Space,
     /// Address of the allocation: 32 bits in shared spaces, else 64.
     origin: S,
     /// Nothing writes it while the kernel runs.
     read_only: bool,
     /// How it is loaded.
-    sem: LoadSem,
+    pub sem: LoadSem,
     /// Which other accesses may touch the same bytes.
     tag: MemTag,
 }
@@ -43,13 +43,21 @@ impl Target {
             tag: MemTag::ANY,
         }
     }
-    fn wide(&self) -> bool {
+    /// How it is loaded where others may store meanwhile.
+    pub fn relaxed(&self) -> LoadSem {
+        match self.space {
+            Space::Shared => LoadSem::RelaxedCta,
+            Space::SharedCluster => LoadSem::RelaxedCluster,
+            Space::Global | Space::Generic => LoadSem::RelaxedGpu,
+        }
+    }
+    pub fn wide(&self) -> bool {
         matches!(self.space, Space::Global | Space::Generic)
     }
 }
 
 /// The memory of a use by the lanes for which `when` is true; others may not know its indices.
-fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
+pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
     let kernel = cx.kernel;
     view::check_indices(cx, r, when)?;
     if kernel.allocs[r.alloc].is_smem() {
@@ -142,7 +150,7 @@ fn scalar_bytes(dtype: DType) -> Result<u32> {
 }
 
 /// One element as [`super::value::Lowered::Scalar`] keeps it.
-fn load_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, uniform: Uniform) -> Result<S> {
+pub fn load_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, uniform: Uniform) -> Result<S> {
     let bytes = scalar_bytes(dtype)?;
     let ty = match (dtype, bytes) {
         (DType::I8, _) => MemType::S8,
@@ -160,7 +168,7 @@ fn load_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, un
     Ok(out)
 }
 
-fn store_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x: S) -> Result<()> {
+pub fn store_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DType, x: S) -> Result<()> {
     let bytes = scalar_bytes(dtype)?;
     let x = match (dtype, bytes) {
         (DType::Bool, _) => cx.b.select(BitType::B32, x, Src::u32(1), Src::u32(0)),
@@ -667,7 +675,7 @@ pub fn emit_store_where(
     Ok(())
 }
 
-fn push_guarded(cx: &mut LowerCx, target: Target, p: Option<S>, inst: Inst<V>) {
+pub fn push_guarded(cx: &mut LowerCx, target: Target, p: Option<S>, inst: Inst<V>) {
     let before = cx.b.set_memory(target.tag);
     match p {
         Some(Src::Reg(p)) => cx.b.inst_if(Some(p), inst),
@@ -847,7 +855,7 @@ fn load_guarded(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, n: 
 }
 
 /// The address of a rank-0 view.
-fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<Addr<V>> {
+pub fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<Addr<V>> {
     let mut at = target.origin;
     for d in &view.dynamic {
         at = add_dynamic(
@@ -909,11 +917,7 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
     let polled = cx.polling.looks[op].is_some();
     if polled {
         // What a loop waits for is looked at anew each time: others write it meanwhile.
-        target.sem = match target.space {
-            Space::Shared => LoadSem::RelaxedCta,
-            Space::SharedCluster => LoadSem::RelaxedCluster,
-            Space::Global | Space::Generic => LoadSem::RelaxedGpu,
-        };
+        target.sem = target.relaxed();
     }
     match cx.ty(result) {
         Type::Scalar(dtype) => {
@@ -981,10 +985,16 @@ pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resul
     Ok(())
 }
 
-pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &RefUse, value: Value) -> Result<()> {
-    let planned = cx.transfer(op)?;
-    let target = locate(cx, dst, Src::Imm(1))?;
-    let dtype = cx.ty(value).dtype();
+/// An atomic update of one element.
+pub fn atomic(
+    cx: &LowerCx,
+    op: Op,
+    update: AtomicOp,
+    dtype: DType,
+    target: Target,
+    addr: Addr<V>,
+    a: S,
+) -> Result<Inst<V>> {
     let ty = match (dtype, update) {
         (DType::F32, AtomicOp::Add) => AtomType::F32,
         (DType::F64, AtomicOp::Add) => AtomType::F64,
@@ -1008,28 +1018,31 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
         AtomicOp::Xor => RedOp::Xor,
     };
     let scope = if target.wide() { Scope::Gpu } else { Scope::Cta };
-    let emit = |cx: &mut LowerCx, addr: Addr<V>, x: S, p: Option<S>| {
-        push_guarded(
-            cx,
-            target,
-            p,
-            Inst::Red {
-                sem: AtomSem::Relaxed,
-                scope,
-                space: target.space,
-                op: red,
-                ty,
-                addr,
-                a: x,
-            },
-        );
+    Ok(Inst::Red {
+        sem: AtomSem::Relaxed,
+        scope,
+        space: target.space,
+        op: red,
+        ty,
+        addr,
+        a,
+    })
+}
+
+pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &RefUse, value: Value) -> Result<()> {
+    let planned = cx.transfer(op)?;
+    let target = locate(cx, dst, Src::Imm(1))?;
+    let dtype = cx.ty(value).dtype();
+    let emit = |cx: &mut LowerCx, addr: Addr<V>, x: S, p: Option<S>| -> Result<()> {
+        let red = atomic(cx, op, update, dtype, target, addr, x)?;
+        push_guarded(cx, target, p, red);
+        Ok(())
     };
     let Some(plan) = &planned.store else {
         let x = cx.scalar(value)?;
         let addr = scalar_address(cx, &planned.view, target)?;
         let leader = cx.leader();
-        emit(cx, addr, x, Some(leader.into()));
-        return Ok(());
+        return emit(cx, addr, x, Some(leader.into()));
     };
     let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
@@ -1045,7 +1058,7 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
                     cx.b.addr(addresses.bases[access.base], (access.offset + i as i64 * size) as i32)
                 }
             };
-            emit(cx, addr, array.regs[slot as usize], p);
+            emit(cx, addr, array.regs[slot as usize], p)?;
         }
     }
     Ok(())

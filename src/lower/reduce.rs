@@ -13,6 +13,7 @@ use super::shape;
 use super::value::{ArrayRegs, Lowered, scalar_class, scalar_constant};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::kernel_ir::op::is_short_run;
 use crate::kernel_ir::{ArgReduceOp, BinaryOp, CompareOp, CumulativeOp, Op, ReduceOp, UnaryOp, Value};
 use crate::layout::register_layout::{LANE_BITS, ReducePlan};
 use crate::layout::{Place, RegisterLayout};
@@ -23,7 +24,7 @@ use crate::ptx::operand::{Class, Src};
 use crate::ptx::ssa;
 
 /// The type that a reduction is computed in.
-fn compute_type(dtype: DType) -> DType {
+pub fn compute_type(dtype: DType) -> DType {
     if dtype.is_float() && dtype.bits() < 32 {
         DType::F32
     } else {
@@ -44,7 +45,7 @@ fn binary_op(op: ReduceOp) -> BinaryOp {
 }
 
 /// One step of a reduction.
-fn combine(cx: &mut LowerCx, op: BinaryOp, dtype: DType, x: S, y: S) -> Result<S> {
+pub fn combine(cx: &mut LowerCx, op: BinaryOp, dtype: DType, x: S, y: S) -> Result<S> {
     if dtype.is_float() {
         let precision = Precision::of(cx);
         float::binary(&mut cx.b, precision, op, dtype, x, y)
@@ -484,6 +485,9 @@ pub fn lower_cumulative(
 ) -> Result<()> {
     let result = cx.result(op);
     let dim = axis as usize;
+    if !is_short_run(cx.ty(a).shape(), dim) && !cx.ty(a).shape().contains(&0) {
+        return super::running::lower_running(cx, op, running, a, axis, reverse);
+    }
     let x = cx.array(a)?;
     let dtype = x.dtype;
     let compute = compute_type(dtype);
@@ -491,23 +495,13 @@ pub fn lower_cumulative(
     for s in cx.elements(&x) {
         elements.push(convert::convert(&mut cx.b, dtype, compute, s)?);
     }
-    let binary = match running {
-        CumulativeOp::Sum => Some(BinaryOp::Add),
-        CumulativeOp::Prod => Some(BinaryOp::Mul),
-        CumulativeOp::Max => Some(BinaryOp::Max),
-        CumulativeOp::Min => Some(BinaryOp::Min),
-        CumulativeOp::LogSumExp => None,
-    };
     for mut run in runs(&x.layout, dim) {
         if reverse {
             run.reverse();
         }
         for pair in run.windows(2) {
             let (before, here) = (elements[pair[0]], elements[pair[1]]);
-            elements[pair[1]] = match binary {
-                Some(binary) => combine(cx, binary, compute, before, here)?,
-                None => log_add_exp(cx, compute, before, here)?,
-            };
+            elements[pair[1]] = step(cx, running, compute, before, here)?;
         }
     }
     let mut out = vec![];
@@ -517,6 +511,18 @@ pub fn lower_cumulative(
     let out = cx.from_elements(dtype, x.layout, &out);
     cx.bind_array(result, out);
     Ok(())
+}
+
+/// One step of a running reduction.
+pub fn step(cx: &mut LowerCx, running: CumulativeOp, compute: DType, before: S, here: S) -> Result<S> {
+    let binary = match running {
+        CumulativeOp::Sum => BinaryOp::Add,
+        CumulativeOp::Prod => BinaryOp::Mul,
+        CumulativeOp::Max => BinaryOp::Max,
+        CumulativeOp::Min => BinaryOp::Min,
+        CumulativeOp::LogSumExp => return log_add_exp(cx, compute, before, here),
+    };
+    combine(cx, binary, compute, before, here)
 }
 
 /// log(eˣ + eʸ) = max + log1p(e^−|x − y|); equal infinities are themselves.

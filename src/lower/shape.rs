@@ -89,7 +89,7 @@ fn to_travel(cx: &mut LowerCx, a: &ArrayRegs) -> ArrayRegs {
     cx.from_elements(dtype, a.layout.clone(), &elements)
 }
 
-fn from_travel(cx: &mut LowerCx, a: ArrayRegs, dtype: DType) -> ArrayRegs {
+pub fn from_travel(cx: &mut LowerCx, a: ArrayRegs, dtype: DType) -> ArrayRegs {
     if dtype == a.dtype {
         return a;
     }
@@ -103,14 +103,14 @@ fn from_travel(cx: &mut LowerCx, a: ArrayRegs, dtype: DType) -> ArrayRegs {
 }
 
 /// Arrays on their way through the group's scratch.
-struct Trip {
+pub struct Trip {
     dtype: DType,
-    target: Target,
+    pub target: Target,
 }
 
 impl Trip {
     /// The plan's scratch; all threads have left it.
-    fn start(cx: &mut LowerCx, dtype: DType) -> Trip {
+    pub fn start(cx: &mut LowerCx, dtype: DType) -> Trip {
         let (base, _) = cx.scratch();
         cx.sync_group();
         Trip {
@@ -118,18 +118,26 @@ impl Trip {
             target: Target::shared(base.into()),
         }
     }
-    fn bits(&self) -> u32 {
+    /// A part of scratch that the threads have met for.
+    pub fn on(dtype: DType, target: Target) -> Trip {
+        Trip { dtype, target }
+    }
+    pub fn bits(&self) -> u32 {
         travel_type(self.dtype).bits()
     }
-    fn store(&self, cx: &mut LowerCx, a: &ArrayRegs, view: &SmemView) -> Result<()> {
+    pub fn store(&self, cx: &mut LowerCx, a: &ArrayRegs, view: &SmemView) -> Result<()> {
         let a = to_travel(cx, a);
         let plan = transfer::plan(&a.layout, view, Memory::Shared, Direction::Store, Options::default())
             .map_err(|e| Error::internal(e.to_string()))?;
         let a = filled(cx, &a, &plan.layout)?;
         memory::emit_store(cx, self.target, &plan, view, &a)
     }
-    fn load(&self, cx: &mut LowerCx, layout: &RegisterLayout, view: &SmemView) -> Result<ArrayRegs> {
+    pub fn load(&self, cx: &mut LowerCx, layout: &RegisterLayout, view: &SmemView) -> Result<ArrayRegs> {
         cx.sync_group();
+        self.load_now(cx, layout, view)
+    }
+    /// What is there for all threads to see.
+    pub fn load_now(&self, cx: &mut LowerCx, layout: &RegisterLayout, view: &SmemView) -> Result<ArrayRegs> {
         let plan = transfer::plan(layout, view, Memory::Shared, Direction::Load, Options::default())
             .map_err(|e| Error::internal(e.to_string()))?;
         let a = memory::emit_load(cx, self.target, &plan, view, travel_type(self.dtype))?;
@@ -138,7 +146,7 @@ impl Trip {
 }
 
 /// A part of what lies in scratch.
-fn part_of(whole: &SmemView, indices: &[Index]) -> Result<SmemView> {
+pub fn part_of(whole: &SmemView, indices: &[Index]) -> Result<SmemView> {
     let part = whole.index_loosely(indices);
     part.map_err(|e| Error::internal(e.to_string()))
 }
@@ -173,7 +181,7 @@ fn bind_reloaded(cx: &mut LowerCx, op: Op, a: &ArrayRegs, strides: &[u64], offse
 }
 
 /// An array without elements, for results of size 0.
-fn bind_if_empty(cx: &mut LowerCx, result: Value) -> Result<bool> {
+pub fn bind_if_empty(cx: &mut LowerCx, result: Value) -> Result<bool> {
     if cx.ty(result).is_scalar() || !cx.ty(result).shape().contains(&0) {
         return Ok(false);
     }

@@ -32,23 +32,51 @@ pub fn dyn_term(cx: &mut LowerCx, term: &DynTerm) -> Result<S> {
     Ok(cx.b.mul(IntType::S32, x, Src::imm32(term.stride as i32)))
 }
 
+/// Where the emulator's message finds what is indexed; none: it has none for it.
+fn indexed(cx: &mut LowerCx, r: &RefUse) -> Result<Option<(Indexed, u32)>> {
+    let kernel = cx.kernel;
+    Ok(match &kernel.allocs[r.alloc].kind {
+        AllocKind::Gmem { .. } | AllocKind::Semaphore { .. } => Some((Indexed::Buffer, cx.buffer_of(r.alloc)?)),
+        AllocKind::Smem { .. } => Some((Indexed::Shared, cx.smem_address(r.alloc)?.1 as u32)),
+        AllocKind::Barrier { .. } => Some((Indexed::Barriers, cx.smem_address(r.alloc)?.1 as u32)),
+        AllocKind::SmemUnion | AllocKind::Tmem { .. } | AllocKind::TmemUnion | AllocKind::Register { .. } => None,
+    })
+}
+
+/// The predicate under which a check is made: none: always; no check at all where it never holds.
+fn guard_of(when: S) -> Option<Option<V>> {
+    match when {
+        Src::Imm(1) => Some(None),
+        Src::Imm(_) => None,
+        Src::Reg(p) => Some(Some(p)),
+    }
+}
+
+/// Says to the emulator that an element's index (i32) is to lie in dimension `dim` of the view, where `when` holds.
+pub fn check_index(cx: &mut LowerCx, r: &RefUse, when: S, i: S, (dim, extent): (usize, u64)) -> Result<()> {
+    let (Some((of, place)), Some(guard)) = (indexed(cx, r)?, guard_of(when)) else {
+        return Ok(());
+    };
+    let check = Inst::CheckIndex {
+        ty: IntType::S32,
+        of,
+        i,
+        size: 1,
+        extent: extent as i64,
+        dim: dim as i64,
+        place: i64::from(place),
+    };
+    cx.b.inst_if(guard, check);
+    Ok(())
+}
+
 /// Says to the emulator what is not known to hold: that every dynamic index of a use lies in its dimension. On a GPU it is nothing.
 /// `when`: only then are the indices meant.
 pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
     let kernel = cx.kernel;
     let data = &kernel.allocs[r.alloc];
-    let (of, place) = match &data.kind {
-        AllocKind::Gmem { .. } | AllocKind::Semaphore { .. } => (Indexed::Buffer, cx.buffer_of(r.alloc)?),
-        AllocKind::Smem { .. } => (Indexed::Shared, cx.smem_address(r.alloc)?.1 as u32),
-        AllocKind::Barrier { .. } => (Indexed::Barriers, cx.smem_address(r.alloc)?.1 as u32),
-        AllocKind::SmemUnion | AllocKind::Tmem { .. } | AllocKind::TmemUnion | AllocKind::Register { .. } => {
-            return Ok(());
-        }
-    };
-    let guard = match when {
-        Src::Imm(1) => None,
-        Src::Imm(_) => return Ok(()),
-        Src::Reg(p) => Some(p),
+    let (Some((of, place)), Some(guard)) = (indexed(cx, r)?, guard_of(when)) else {
+        return Ok(());
     };
     for (n, step) in r.steps.iter().enumerate() {
         let Step::Index(dims) = step else { continue };

@@ -3,7 +3,7 @@
 use super::views;
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
-use crate::kernel_ir::{AccUse, Kernel, MmaOperand, OobMode, Op, OpKind, Place, RefUse, Value};
+use crate::kernel_ir::{AccUse, Kernel, MmaOperand, OobMode, Op, OpKind, Place, RefUse, Value, op};
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{self, CopyError, CopyPlan, OutOfBounds};
 use crate::layout::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
@@ -95,6 +95,9 @@ impl Planner<'_> {
                 self.transfer(op, dst, old, Some(*value))
             }
             OpKind::AtomicUpdate { dst, value, .. } => self.transfer(op, dst, None, Some(*value)),
+            OpKind::LoadAt { src: r, .. } | OpKind::StoreAt { dst: r, .. } | OpKind::AtomicUpdateAt { dst: r, .. } => {
+                self.transfer(op, r, None, None)
+            }
             OpKind::CopyGmemToSmem {
                 src,
                 dst,
@@ -110,6 +113,7 @@ impl Planner<'_> {
             } => self.copy(op, dst, Some(src), OutOfBounds::Zeros, 1, reduction.is_none()),
             OpKind::Prefetch { src, .. } => self.copy(op, src, None, OutOfBounds::Ignored, 1, true),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
+            OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => Ok(()),
             OpKind::ArgReduce { a, .. } | OpKind::Cumulative { a, .. } => {
                 self.held(op, self.assignment.layout(*a)?, kernel.target.max_run_slots)
             }
@@ -141,6 +145,9 @@ impl Planner<'_> {
             | OpKind::Pad { .. }
             | OpKind::Reverse { .. }
             | OpKind::Reduce { .. }
+            | OpKind::Take { .. }
+            | OpKind::Put { .. }
+            | OpKind::Sort { .. }
             | OpKind::OptimizationBarrier { .. }
             | OpKind::MultipleOf { .. }
             | OpKind::LayoutCast { .. }

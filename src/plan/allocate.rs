@@ -174,6 +174,7 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
                 | Pure::Shape(_)
                 | Pure::Reduce { .. }
                 | Pure::Run
+                | Pure::Exchange
                 | Pure::Product { .. }
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },

@@ -163,7 +163,7 @@ impl Pass<'_> {
     fn foot(&mut self, kernel: &Kernel, effect: &effects::Effect<'_>, value: Option<Value>, all: bool) -> Foot {
         let holder = match effect.actor {
             Actor::Issuer => Holder::Issuer,
-            Actor::Warps => Holder::All,
+            Actor::Warps | Actor::AnyLanes => Holder::All,
             Actor::Lanes if all => Holder::All,
             Actor::Lanes if effect.view.shape.is_empty() => Holder::First,
             Actor::Lanes => match value.and_then(|v| self.assignment.values[v].as_ref()) {
@@ -198,7 +198,7 @@ impl Pass<'_> {
             };
             let value = stored.or(data.results.first().copied());
             let by = match effect.actor {
-                Actor::Lanes => By::Lanes,
+                Actor::Lanes | Actor::AnyLanes => By::Lanes,
                 Actor::Issuer => By::Issuer,
                 Actor::Warps => By::Warps,
             };

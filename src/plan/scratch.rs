@@ -12,6 +12,7 @@ use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Value};
 use crate::layout::dot::{self, DotPlan};
+use crate::layout::exchange;
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
@@ -181,6 +182,7 @@ impl Planner<'_> {
                 bytes
             }
             Class::Pure(Pure::Shape(_)) => self.movement(op)?,
+            Class::Pure(Pure::Exchange | Pure::Run) => exchange::bytes(kernel, op),
             Class::Pure(Pure::Reduce { a, axes }) if !is_scalar(a) && !is_empty(a) => {
                 let layout = self.assignment.layout(a)?;
                 let axes: Vec<usize> = axes.iter().map(|d| *d as usize).collect();
@@ -228,7 +230,6 @@ impl Planner<'_> {
                 | Pure::Elementwise(_)
                 | Pure::Bitcast
                 | Pure::Reduce { .. }
-                | Pure::Run
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },
             )

@@ -177,6 +177,25 @@ def gather_scatter_values(x, i):
     return kernel(body, [like((8, 32)), like((64, 32))])(x, i)
 
 
+def _updated(x, i):
+    results = []
+    for function, value in ((np.add, 1), (np.subtract, 2), (np.multiply, 2), (np.minimum, 0), (np.maximum, 0)):
+        out = x.copy()
+        function.at(out, i, np.float32(value))
+        results.append(out)
+    return tuple(results)
+
+
+@case(f32(64), Arg((8,), jnp.int32, values=(3, 1, 60, 7, 22, 5, 3, 63)), reference=_updated)
+def scattered_updates(x, i):
+    def body(x, i, *out):
+        v, at = x[...], i[...]
+        for o, (kind, value) in zip(out, (("add", 1), ("subtract", 2), ("multiply", 2), ("min", 0), ("max", 0))):
+            o[...] = getattr(v.at[at], kind)(value)
+
+    return kernel(body, [like((64,))] * 5)(x, i)
+
+
 @case(
     f32(8, 32),
     reference=lambda x: (np.sort(x, 1), np.cumsum(x, 1), np.maximum.accumulate(x, 0), np.cumprod(x * 0 + 1, 1)),

@@ -187,6 +187,55 @@ fn reductions_and_updates_are_lowered_of_the_types_that_legality_says() {
                 }
             }));
         }
+        let at = Type::of(DType::I32, [128, 8].as_slice());
+        let value = ty(&[128, 8]);
+        for &op in PutOp::ALL {
+            for distinct in [false, true] {
+                let operands = [value.clone(), at.clone(), value.clone()];
+                tally.check(kernel_of(&operands, std::slice::from_ref(&value), |_, v| OpKind::Put {
+                    op,
+                    a: v[0],
+                    at: v[1],
+                    update: v[2],
+                    distinct,
+                }));
+            }
+        }
+        let operands = [value.clone(), at.clone(), Type::Scalar(dtype)];
+        tally.check(kernel_of(&operands, std::slice::from_ref(&value), |_, v| {
+            OpKind::Take {
+                a: v[0],
+                at: v[1],
+                fill: v[2],
+            }
+        }));
+        let both = [at.clone(), at.clone(), value.clone()];
+        tally.check(kernel_of(&both[..2], std::slice::from_ref(&value), |b, v| {
+            let src = b.input(dtype, &[16, 32]);
+            OpKind::LoadAt {
+                src: b.whole(src),
+                at: v.to_vec(),
+            }
+        }));
+        tally.check(kernel_of(&both, &[], |b, v| {
+            let dst = b.output(dtype, &[16, 32]);
+            OpKind::StoreAt {
+                dst: b.whole(dst),
+                at: v[..2].to_vec(),
+                value: v[2],
+            }
+        }));
+        for &op in AtomicOp::ALL {
+            tally.check(kernel_of(&both, &[], |b, v| {
+                let dst = b.output(dtype, &[16, 32]);
+                OpKind::AtomicUpdateAt {
+                    op,
+                    dst: b.whole(dst),
+                    at: v[..2].to_vec(),
+                    value: v[2],
+                }
+            }));
+        }
         for &op in AtomicOp::ALL {
             for shape in SHAPES {
                 tally.check(kernel_of(&[ty(shape)], &[], |b, v| {

@@ -285,10 +285,10 @@ def unsupported_strided_slice(x):
     return kernel(body, like((64,)))(x)
 
 
-@bad(smalt.Unsupported, "arrays as indices of a reference", "remedy: load or store row by row", args=(f32(128), i32(8)))
-def unsupported_gather(x, rows):
+@bad(smalt.Unsupported, "a view of what an array of indices takes", "remedy: index last", args=(f32(128), i32(8)))
+def unsupported_view_of_gather(x, rows):
     def body(x, rows, o):
-        o[...] = x[rows[...]]  # BAD
+        o[...] = x.at[rows[...]].at[pl.ds(0, 8)][...]  # BAD
 
     return kernel(body, like((8,)))(x, rows)
 
@@ -317,7 +317,7 @@ def accumulator_of_odd_shape():
     return kernel(body, like((96, 64)))()
 
 
-@bad(smalt.Unsupported, "cumsum: an array of 4096 elements a thread", "expected: at most 1024", "remedy: work on smaller", args=(f32(4096, 128),))
+@bad(smalt.InvalidKernel, "shared memory", "at most 232448 bytes", "2097184 bytes: cumsum to f32[4096,128]", "remedy: use smaller tiles", args=(f32(4096, 128),))
 def too_long_a_running_sum(x):
     def body(x, o):
         o[...] = lax.cumsum(x[...], axis=0)  # BAD

@@ -27,9 +27,7 @@ UNSUPPORTED = {
     "async_store_to_peer",
     "barrier_test",
     "dot_general",
-    "gather_scatter_values",
     "mma_in_registers",
-    "sort_and_scan",
 }
 
 

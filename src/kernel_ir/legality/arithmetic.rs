@@ -4,7 +4,7 @@
 //! no sign and no zero.
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AtomicOp, BinaryOp, CumulativeOp, OpKind, ReduceOp, UnaryOp};
+use crate::kernel_ir::{AtomicOp, BinaryOp, CumulativeOp, OpKind, PutOp, ReduceOp, UnaryOp};
 
 /// Refuses an op of a type.
 pub fn is_defined(kind: &OpKind, dtype: DType, defined: bool) -> Result<()> {
@@ -73,6 +73,10 @@ pub fn cumulative(op: CumulativeOp, dtype: DType) -> bool {
         CumulativeOp::Sum | CumulativeOp::Prod | CumulativeOp::Max | CumulativeOp::Min => dtype != DType::F8E8M0FNU,
         CumulativeOp::LogSumExp => is_rounded(dtype),
     }
+}
+
+pub fn put(op: PutOp, dtype: DType) -> bool {
+    op == PutOp::Set || dtype != DType::F8E8M0FNU
 }
 
 pub fn atomic(op: AtomicOp, dtype: DType) -> Result<()> {

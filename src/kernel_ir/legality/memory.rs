@@ -65,8 +65,10 @@ fn index(is_copy: bool, index: &DimIndex) -> Result<()> {
             "arrays as indices of a copy (TMA gather needs sm_100a)",
         )
         .remedy("copy row by row in a loop")),
-        DimIndex::Gather(_) => Err(Error::unsupported("arrays as indices of a reference in memory")
-            .remedy("load or store row by row in a loop")),
+        DimIndex::Gather(_) => Err(
+            Error::unsupported("arrays as indices of a reference that is not loaded or stored")
+                .remedy("load or store row by row in a loop"),
+        ),
     }
 }
 

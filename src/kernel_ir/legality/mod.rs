@@ -49,7 +49,12 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
         OpKind::ReducePrecision { a, .. } => of(*a, arithmetic::reduce_precision(dtype(*a)))?,
         OpKind::Reduce { op, a, .. } => of(*a, arithmetic::reduce(*op, dtype(*a)))?,
         OpKind::Cumulative { op, a, .. } => of(*a, arithmetic::cumulative(*op, dtype(*a)))?,
-        OpKind::AtomicUpdate { op, value, .. } => arithmetic::atomic(*op, dtype(*value))?,
+        OpKind::AtomicUpdate { op, value, .. } | OpKind::AtomicUpdateAt { op, value, .. } => {
+            arithmetic::atomic(*op, dtype(*value))?
+        }
+        OpKind::Put { op, a, .. } => of(*a, arithmetic::put(*op, dtype(*a)))?,
+        OpKind::LoadAt { .. } => memory::element(dtype(data.results[0]))?,
+        OpKind::StoreAt { value, .. } => memory::element(dtype(*value))?,
         OpKind::Convert { a } => arithmetic::convert(dtype(*a), dtype(data.results[0]))?,
         OpKind::Iota { .. } => arithmetic::convert(DType::I32, dtype(data.results[0]))?,
         OpKind::Bitcast { a } => arithmetic::bitcast(dtype(*a), dtype(data.results[0]))?,
@@ -102,6 +107,8 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
         | OpKind::Reverse { .. }
         | OpKind::ArgReduce { .. }
         | OpKind::Dot { .. }
+        | OpKind::Take { .. }
+        | OpKind::Sort { .. }
         | OpKind::OptimizationBarrier { .. }
         | OpKind::MultipleOf { .. }
         | OpKind::LayoutCast { .. }

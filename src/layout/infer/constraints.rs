@@ -97,6 +97,7 @@ fn is_cheap(kind: &OpKind) -> bool {
             | Pure::Bitcast
             | Pure::Reduce { .. }
             | Pure::Run
+            | Pure::Exchange
             | Pure::Product { .. }
             | Pure::Relayout { .. },
         )

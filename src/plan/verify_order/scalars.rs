@@ -167,6 +167,7 @@ impl Scalars {
                 | Pure::Shape(_)
                 | Pure::Reduce { .. }
                 | Pure::Run
+                | Pure::Exchange
                 | Pure::Product { .. }
                 | Pure::LayoutCast
                 | Pure::Relayout { .. },

@@ -83,6 +83,7 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
         let source = if let OpKind::Load { src }
+        | OpKind::LoadAt { src, .. }
         | OpKind::CopyGmemToSmem { src, .. }
         | OpKind::CopySmemToGmem { src, .. }
         | OpKind::Prefetch { src, .. }
@@ -388,6 +389,14 @@ impl Walk<'_> {
         }
     }
 
+    /// Any lane touches any element of the view.
+    fn touch_anywhere(&mut self, op: Op, actor: Actor, what: What, r: &RefUse) {
+        if self.is_watched(r) {
+            let foot = self.foot(op, 0, r);
+            self.history.touch(op, actor, what, foot, None);
+        }
+    }
+
     fn op(&mut self, op: Op, actor: Actor) {
         let kernel = self.kernel;
         let data = &kernel.ops[op];
@@ -437,6 +446,20 @@ impl Walk<'_> {
             OpKind::AtomicUpdate { op: update, dst, value } => {
                 self.store(op, actor, What::Atomic(*update), dst, *value)
             }
+            OpKind::LoadAt { src, at: _ } => {
+                if self.is_watched(src) && self.written[src.alloc] {
+                    let foot = self.foot(op, 0, src);
+                    self.history.touch(op, actor, What::Read, foot, None);
+                }
+                self.forget_results(op);
+            }
+            OpKind::StoreAt { dst, at: _, value: _ } => self.touch_anywhere(op, actor, What::Write, dst),
+            OpKind::AtomicUpdateAt {
+                op: update,
+                dst,
+                at: _,
+                value: _,
+            } => self.touch_anywhere(op, actor, What::Atomic(*update), dst),
             OpKind::CopyGmemToSmem {
                 src,
                 dst,

@@ -1,0 +1,171 @@
+//! `ref[idx]` with arrays of indices, as JAX's `NDIndexer` means it: the integer indices have one shape, which stands where they
+//! stand if they are neighbours, else in front; slices keep their dimensions.
+use super::op_reader::OpReader;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::*;
+
+/// A view and the indices into it of each element that an op touches, one array for each of its dimensions.
+pub struct Indexed {
+    pub view: RefUse,
+    pub at: Vec<Value>,
+    pub shape: Shape,
+}
+
+/// The dimensions of what an index step takes, if some of it is by arrays: where the arrays' come, and all.
+pub fn gathered_shape(kernel: &Kernel, dims: &[DimIndex]) -> Result<Option<(usize, Shape, Shape)>> {
+    let mut inner: Option<Shape> = None;
+    for dim in dims {
+        if let DimIndex::Gather(v) = dim {
+            let shape = Shape::from_slice(kernel.ty(*v).shape());
+            if inner.get_or_insert_with(|| shape.clone()) != &shape {
+                return Err(super::decode::damaged("arrays of indices of different shapes"));
+            }
+        }
+    }
+    let Some(inner) = inner else { return Ok(None) };
+    let is_slice = |d: &DimIndex| matches!(d, DimIndex::Slice { .. } | DimIndex::Window { .. });
+    let integers: Vec<usize> = (0..dims.len()).filter(|&d| !is_slice(&dims[d])).collect();
+    let are_neighbours = integers.windows(2).all(|w| w[0] + 1 == w[1]);
+    let first = if are_neighbours { integers[0] } else { 0 };
+    let mut whole = Shape::new();
+    for dim in dims {
+        if let DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } = dim {
+            whole.push(*size);
+        }
+    }
+    for (i, &n) in inner.iter().enumerate() {
+        whole.insert(first + i, n);
+    }
+    Ok(Some((first, inner, super::types::shape(&whole)?)))
+}
+
+/// A use of memory by arrays of indices; none: it has no such index.
+pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
+    let by_arrays = |step: &Step| {
+        let Step::Index(dims) = step else { return false };
+        dims.iter().any(|d| matches!(d, DimIndex::Gather(_)))
+    };
+    if !u.steps.iter().any(by_arrays) {
+        return Ok(None);
+    }
+    let last = u.steps.split_last();
+    let last = last.filter(|(last, before)| by_arrays(last) && !before.iter().any(by_arrays));
+    let Some((Step::Index(dims), before)) = last else {
+        return Err(
+            Error::unsupported("a view of what an array of indices takes of a reference")
+                .remedy("index last: slice, transpose and reshape the reference before, or the loaded array after"),
+        );
+    };
+    let data = &r.importer.kernel.allocs[u.alloc];
+    if !data.is_gmem() && !data.is_smem() {
+        return Err(
+            Error::unsupported("arrays as indices of a reference that is neither in GMEM nor in SMEM")
+                .remedy("keep the array in SMEM, or index the loaded array"),
+        );
+    }
+    if u.steps.iter().any(has_window) {
+        return Err(
+            Error::unsupported("arrays as indices of a block that may reach outside of its array")
+                .remedy("load the block, and index the array"),
+        );
+    }
+    let dims = dims.clone();
+    let Some((first, inner, shape)) = gathered_shape(&r.importer.kernel, &dims)? else {
+        return Err(r.damaged("an index"));
+    };
+    let (elem, extents) =
+        view::apply(data.elem(), &data.shape, before, &r.importer.kernel).map_err(|e| r.damaged(&e))?;
+    let inner_at: Vec<u32> = (first..first + inner.len()).map(|d| d as u32).collect();
+    let mut slice_at = (0..shape.len()).filter(|d| !inner_at.contains(&(*d as u32)));
+    let (mut view_dims, mut view_shape, mut at) = (vec![], Shape::new(), vec![]);
+    for (dim, &extent) in dims.iter().zip(&extents) {
+        match dim {
+            DimIndex::At(i) => view_dims.push(DimIndex::At(*i)),
+            DimIndex::Window { .. } => return Err(r.damaged("an index")),
+            DimIndex::Gather(v) => {
+                let v = narrowed(r, *v, extent);
+                at.push(r.broadcast(v, &shape, inner_at.clone())?);
+                view_dims.push(DimIndex::all(extent));
+                view_shape.push(extent);
+            }
+            DimIndex::Slice { start, size, stride } => {
+                let d = slice_at.next().ok_or_else(|| r.damaged("an index"))?;
+                let i = r.iota(&shape, d)?;
+                match start {
+                    // The view begins there, all else is indices.
+                    Index::Const(c) if *stride != 1 => {
+                        let i = r.binary_int(BinaryOp::Mul, i, *stride as i64);
+                        at.push(r.binary_int(BinaryOp::Add, i, *c));
+                        view_dims.push(DimIndex::all(extent));
+                        view_shape.push(extent);
+                    }
+                    _ => {
+                        at.push(i);
+                        view_dims.push(dim.clone());
+                        view_shape.push(*size);
+                    }
+                }
+            }
+        }
+    }
+    let mut steps = before.to_vec();
+    steps.push(Step::Index(view_dims));
+    let view = RefUse {
+        alloc: u.alloc,
+        steps,
+        place: u.place.clone(),
+        elem,
+        shape: view_shape,
+    };
+    Ok(Some(Indexed { view, at, shape }))
+}
+
+fn has_window(step: &Step) -> bool {
+    let Step::Index(dims) = step else { return false };
+    dims.iter().any(|d| d.window().is_some())
+}
+
+/// Indices as i32, those outside of a dimension still outside.
+fn narrowed(r: &mut OpReader<'_>, v: Value, extent: u64) -> Value {
+    let dtype = r.ty(v).dtype();
+    let mut v = v;
+    if dtype.bits() == 64 || dtype == DType::U32 {
+        v = r.binary_int(BinaryOp::Min, v, extent.min(i32::MAX as u64) as i64);
+        if dtype.is_signed_int() {
+            v = r.binary_int(BinaryOp::Max, v, -1);
+        }
+    }
+    r.converted(v, DType::I32)
+}
+
+impl Indexed {
+    /// The elements.
+    pub fn load(&self, r: &mut OpReader<'_>, dtype: DType) -> Value {
+        let ty = Type::of(dtype, self.shape.clone());
+        if num_elements(&self.shape) == 0 {
+            return r.int_splat(&ty, 0);
+        }
+        let kind = OpKind::LoadAt {
+            src: self.view.clone(),
+            at: self.at.clone(),
+        };
+        r.emit1(kind, ty)
+    }
+
+    /// Stores the elements of `value`, of this shape.
+    pub fn store(self, r: &mut OpReader<'_>, value: Value) {
+        if num_elements(&self.shape) > 0 {
+            let Indexed { view: dst, at, .. } = self;
+            r.emit(OpKind::StoreAt { dst, at, value }, []);
+        }
+    }
+
+    /// Updates elements with those of `value`, of this shape.
+    pub fn update(self, r: &mut OpReader<'_>, op: AtomicOp, value: Value) {
+        if num_elements(&self.shape) > 0 {
+            let Indexed { view: dst, at, .. } = self;
+            r.emit(OpKind::AtomicUpdateAt { op, dst, at, value }, []);
+        }
+    }
+}

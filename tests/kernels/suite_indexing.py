@@ -1,0 +1,118 @@
+"""The tests of arrays of indices and of order, for the machine that there is: the emulator, or a GPU."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import smalt
+from tests.corpus.case import x64
+from tests.kernels.indexing import RefTrial, Trial, bits
+from tests.kernels.suite import ON_GPU, enabled
+
+#: SMALT_INDEXING_N: how many random trials instead.
+TRIALS = int(os.environ.get("SMALT_INDEXING_N", 300 if ON_GPU else 50))
+REFS = 2 * TRIALS
+PART = 10
+
+
+@pytest.mark.parametrize("first", range(0, TRIALS, PART))
+def test_indexing_and_order_equal_jax(first: int) -> None:
+    for seed in range(first, min(first + PART, TRIALS)):
+        trial = Trial.of(seed)
+        with x64(trial.wide), enabled():
+            trial.check(trial.call())
+
+
+@pytest.mark.parametrize("first", range(0, REFS, 3 * PART))
+def test_references_at_arrays_of_indices(first: int) -> None:
+    for seed in range(first, min(first + 3 * PART, REFS)):
+        with enabled():
+            RefTrial.of(seed).check()
+
+
+def _run(function, *args):  # type: ignore[no-untyped-def]
+    """The function in a kernel of one warpgroup."""
+    shapes = jax.tree.leaves(jax.eval_shape(function, *args))
+
+    def body(*refs):  # type: ignore[no-untyped-def]
+        results = jax.tree.leaves(function(*(ref[...] for ref in refs[: len(args)])))
+        for ref, x in zip(refs[len(args) :], results):
+            ref[...] = x
+
+    with enabled():
+        out = plgpu.kernel(body, out_type=[jax.ShapeDtypeStruct(s.shape, s.dtype) for s in shapes])(*args)
+        return [np.asarray(x) for x in out]
+
+
+def _equals_jax(function, *args) -> None:  # type: ignore[no-untyped-def]
+    for got, want in zip(_run(function, *args), jax.tree.leaves(jax.jit(function)(*args)), strict=True):
+        np.testing.assert_array_equal(bits(got), bits(np.asarray(want)))
+
+
+def test_updates_at_one_place_come_one_after_the_other() -> None:
+    """Sums of floats that depend on their order are those of the order of the updates."""
+    rng = np.random.default_rng(0)
+    x, update = rng.standard_normal(7).astype(np.float32), rng.standard_normal(300).astype(np.float32)
+    at = rng.integers(0, 7, 300).astype(np.int32)
+    for kind, ufunc in (("add", np.add), ("multiply", np.multiply)):
+        (got,) = _run(lambda x, i, u: getattr(x.at[i], kind)(u), x, at, update)  # noqa: B023
+        want = x.copy()
+        ufunc.at(want, at, update)
+        assert got.tobytes() == want.tobytes()
+
+
+def test_the_last_update_stays() -> None:
+    at = np.random.default_rng(1).integers(0, 5, 200).astype(np.int32)
+    (got,) = _run(lambda i: jnp.zeros(5, jnp.int32).at[i].set(jnp.arange(200)), at)
+    assert got.tolist() == [int(np.flatnonzero(at == k)[-1]) for k in range(5)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 33, 127, 129, 1000, 4096])
+def test_sorts_of_every_length(n: int) -> None:
+    x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    x[::5] = 0.0
+    x[1::7] = -0.0
+    x[2::11] = np.nan
+    _equals_jax(lambda x: (jnp.sort(x), jnp.argsort(x), lax.top_k(-x, min(n, 9))[1]), np.nan_to_num(x))
+    _equals_jax(lambda x: (jnp.sort(x), jnp.argsort(x)), x)
+
+
+def test_loops_over_batches_stop_one_by_one() -> None:
+    x = np.arange(33, dtype=np.int32)
+    _equals_jax(lambda x: jax.vmap(lambda a: lax.while_loop(lambda c: c < 20, lambda c: c + a + 1, a))(x), x)
+    _equals_jax(lambda x: jax.vmap(lambda a: lax.fori_loop(0, a % 5, lambda i, c: c + i, a))(x), x)
+
+
+def test_what_is_made_of_these() -> None:
+    rng = np.random.default_rng(3)
+    x, i = rng.integers(-9, 9, (12, 12)).astype(np.float32), rng.integers(0, 12, 50).astype(np.int32)
+    _equals_jax(lambda x: (jnp.diagonal(x), x[jnp.tril_indices(12)], jnp.median(x), jnp.unique(x, size=19)), x)
+    _equals_jax(lambda x: lax.associative_scan(lambda a, b: a * 2 + b * 2, jnp.sign(x), axis=1), x)
+    _equals_jax(lambda x: (lax.approx_max_k(x, 4), jnp.percentile(x, 30.0, method="nearest"), jnp.lexsort((x[0], x[1]))), x)
+    _equals_jax(lambda x, i: (jax.nn.one_hot(i, 12), jnp.repeat(x[0], i[:12] % 3, total_repeat_length=20)), x, i)
+    _equals_jax(lambda x: jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (3, 3), (2, 1), "SAME").sum())(x), x)
+
+
+def test_nothing_at_all() -> None:
+    x = np.ones((4, 3), np.float32)
+    (got,) = _run(lambda x: x.at[jnp.zeros((2, 0), jnp.int32)].add(1.0) + 1, x)
+    np.testing.assert_array_equal(got, x + 1)
+    (got,) = _run(lambda x: jnp.sum(x[jnp.zeros((0,), jnp.int32)]) + jnp.zeros(3), x)
+    np.testing.assert_array_equal(got, np.zeros(3))
+
+
+def test_more_than_shared_memory_names_the_op() -> None:
+    with enabled(), pytest.raises(smalt.Error, match="(?s)at most 232448 bytes.*sort to u32.*remedy"):
+        x = jnp.zeros(32768, jnp.float32)
+
+        def body(x, o, p):  # type: ignore[no-untyped-def]
+            o[...], p[...] = lax.sort((x[...], x[...] + 1), num_keys=2)
+
+        plgpu.kernel(body, out_type=[jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2)(x)
