@@ -283,7 +283,9 @@ class Trial:
         return out
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
-        return [np.asarray(x) for x in jax.jit(lambda *a: self._all(list(a)))(*self.inputs())]
+        # XLA on a CPU: on a GPU equal numbers, NaNs among them, come in another order, and so do updates of one place.
+        with jax.default_device(jax.devices("cpu")[0]):
+            return [np.asarray(x) for x in jax.jit(lambda *a: self._all(list(a)))(*self.inputs())]
 
     def call(self) -> list[Array]:
         """The results of the kernel, of each warpgroup."""
