@@ -358,8 +358,12 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
             data.loc
         );
     }
+    // The line of what takes the most: an allocation, or an op.
+    let allocated = rows.first().map_or((0, Loc::CALL_SITE), |row| (row.0, row.2));
+    let asked = asks.first().map(|(_, op)| kernel.ops[*op].loc);
+    let loc = asked.filter(|_| scratch > allocated.0).unwrap_or(allocated.1);
     Error::invalid("shared memory")
-        .at(rows.first().map_or(Loc::CALL_SITE, |row| row.2))
+        .at(loc)
         .expected(format!("at most {} bytes for a block", kernel.target.max_smem_bytes))
         .got(format!("{} bytes:{table}", placer.end + fixed))
         .remedy("use smaller tiles, fewer pipeline stages (max_concurrent_steps), or a RefUnion for buffers that are not alive together")

@@ -25,9 +25,6 @@ SHIPPED = [
 #: Cases that smalt refuses today, with a clear error. FIXME: they shrink; a case that begins to run must leave this list.
 UNSUPPORTED = {
     "async_store_to_peer",
-    "barrier_test",
-    "dot_general",
-    "mma_in_registers",
 }
 
 
