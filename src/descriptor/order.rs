@@ -4,6 +4,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 
+/// Elements of a part of a long row: eight of each lane of a warp.
+const PART: u64 = 256;
+
 /// The signed integer type of a width.
 fn signed(bits: u32) -> Result<DType> {
     match bits {
@@ -218,6 +221,40 @@ fn sort(r: &mut OpReader<'_>) -> Result<()> {
     r.results(&results)
 }
 
+/// The `k` least of unsigned integers along an axis, in order, and from where they came; among equals, as they came.
+///
+/// Long rows are taken apart: what is among the first of all is among the first of its part, and short sorts stay within a warp.
+fn first_of(r: &mut OpReader<'_>, keys: Value, axis: usize, k: u64) -> Result<(Value, Value)> {
+    let shape = r.ty(keys).shape().to_vec();
+    let n = shape[axis];
+    let zeros = vec![0; shape.len()];
+    let mut to = shape.clone();
+    to[axis] = k;
+    let long = n / PART >= 4 && n.is_multiple_of(PART) && 8 * k <= PART;
+    if !long || axis + 1 != shape.len() {
+        let out = sorted(r, vec![keys], axis as u32);
+        return Ok((r.part(out[0], zeros.clone(), &to)?, r.part(out[1], zeros, &to)?));
+    }
+    let mut parts = shape[..axis].to_vec();
+    parts.extend([n / PART, PART]);
+    let within = r.reshaped(keys, &parts)?;
+    let out = sorted(r, vec![within], axis as u32 + 1);
+    parts[axis + 1] = k;
+    let start = vec![0; parts.len()];
+    let (least, from) = (r.part(out[0], start.clone(), &parts)?, r.part(out[1], start, &parts)?);
+    let part = r.iota(&parts, axis)?;
+    let part = r.binary_int(BinaryOp::Mul, part, PART as i64);
+    let from = r.binary(BinaryOp::Add, from, part);
+    let from = r.converted(from, DType::U32);
+    let mut candidates = shape;
+    candidates[axis] = n / PART * k;
+    let (least, from) = (r.reshaped(least, &candidates)?, r.reshaped(from, &candidates)?);
+    // Where they came from is in order among equals, and so a key like any other.
+    let out = sorted(r, vec![least, from], axis as u32);
+    let (least, from) = (r.part(out[0], zeros.clone(), &to)?, r.part(out[1], zeros, &to)?);
+    Ok((least, r.converted(from, DType::I32)))
+}
+
 fn top_k(r: &mut OpReader<'_>) -> Result<()> {
     r.arity(1)?;
     let a = r.value(0)?;
@@ -254,10 +291,8 @@ fn top_k(r: &mut OpReader<'_>) -> Result<()> {
     let Key { key, back } = Key::of(r, key)?;
     // The greatest first; among equals, as they came.
     let down = r.unary(UnaryOp::Not, key);
-    let out = sorted(r, vec![down], axis as u32);
-    let from = r.part(out[1], vec![0; shape.len()], &part)?;
-    let up = r.part(out[0], vec![0; shape.len()], &part)?;
-    let up = r.unary(UnaryOp::Not, up);
+    let (first, from) = first_of(r, down, axis, k)?;
+    let up = r.unary(UnaryOp::Not, first);
     let back = back.ok_or_else(|| r.damaged("keys that are no integers"))?;
     let mut values = Key::element(back, r, up);
     if dtype.is_float() {

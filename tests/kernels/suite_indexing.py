@@ -123,3 +123,14 @@ def test_more_than_shared_memory_names_the_op() -> None:
             o[...], p[...] = lax.sort((x[...], x[...] + 1), num_keys=2)
 
         plgpu.kernel(body, out_type=[jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2)(x)
+
+
+@pytest.mark.parametrize(("shape", "k"), [((4096,), 8), ((3, 2048), 32), ((2, 1280), 5), ((2, 1024), 1), ((1, 1000), 8)])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16])
+def test_top_k_of_long_rows(shape, k, dtype) -> None:  # type: ignore[no-untyped-def]
+    """Rows that are taken apart: equal numbers come as they were, over the parts' borders too."""
+    rng = np.random.default_rng(k)
+    x = (rng.integers(-30, 30, shape) if dtype == np.int32 else rng.standard_normal(shape)).astype(dtype)
+    if dtype != np.int32:
+        x.flat[::97], x.flat[5::89], x.flat[7::83], x.flat[1::50] = np.nan, -0.0, 0.0, 2.5
+    _equals_jax(lambda x: jax.lax.top_k(x, k), x)
