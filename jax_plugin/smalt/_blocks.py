@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ from smalt._errors import InvalidKernel, Unsupported
 BUDGET = 200 << 10
 #: Grids up to this size are looked at point by point, where index maps are not affine.
 MAX_POINTS = 1 << 16
+#: Ways to read dimensions as rows that are tried: blocks may have several of one size.
+MAX_CHOICES = 16
 
 
 class Way(enum.Enum):
@@ -378,33 +381,32 @@ def split_rows(jaxpr: Any, blocks: Sequence[Block], others: int) -> tuple[int, l
     for model in outputs[0].dims[:-1]:
         if model.squeezed or model.is_element or model.size == 1:
             continue
-        dims = list(none)
-        found = [_like(b, model) for b in blocks]
-        for block, at in zip(blocks, found):
-            if at is not None:
-                dims[others + block.number] = sum(not d.squeezed for d in block.dims[:at])
-        if any(b.is_output and at is None for b, at in zip(blocks, found)):
-            continue
-        shapes = [(b.shape, dims[others + b.number]) for b in blocks]
-        n = _rows.parts(shapes)
-        if n == 1 or not _rows.can_split(jaxpr, dims, model.size):
-            continue
-        for block, at in zip(blocks, found):
-            if at is not None:
-                block.dims[at].size //= n
-                block.dims[at].parts = n
-        return n, dims
+        choices = [_like(b, model) for b in blocks]
+        for found in itertools.islice(itertools.product(*choices), MAX_CHOICES):
+            dims = list(none)
+            for block, at in zip(blocks, found):
+                if at is not None:
+                    dims[others + block.number] = sum(not d.squeezed for d in block.dims[:at])
+            apart, products = _rows.can_split(jaxpr, dims, model.size)
+            n = _rows.parts([(b.shape, dims[others + b.number]) for b in blocks], products) if apart else 1
+            if n == 1:
+                continue
+            for block, at in zip(blocks, found):
+                if at is not None:
+                    block.dims[at].size //= n
+                    block.dims[at].parts = n
+            return n, dims
     return 1, none
 
 
-def _like(block: Block, model: Dim) -> int | None:
-    """The dimension of a block that moves as the model does."""
-    same = [
+def _like(block: Block, model: Dim) -> list[int | None]:
+    """The dimensions of a block that move as the model does, that it may be rows of; None: an input that has no rows."""
+    same: list[int | None] = [
         k
         for k, d in enumerate(block.dims)
         if not d.squeezed and not d.is_element and (d.form, d.size, d.scale, d.shift) == (model.form, model.size, model.scale, model.shift)
     ]
-    return same[0] if same else None
+    return same if block.is_output else [*same, None]
 
 
 # ------------------------------------------------------------------------------------------ ways

@@ -21,6 +21,9 @@ from smalt import _versions
 
 #: Elements of a part: 32 a thread. Measured on an H200, (8192, 4096): blocks of this size are the fastest, or within 2 % of them.
 TARGET = 4096
+#: Sums of a product in a part: 64 a thread; and its rows, as the tensor cores take them.
+PRODUCT_TARGET = 8192
+PRODUCT_ROWS = 64
 
 _ELEMENTWISE = frozenset(
     "neg not abs sign exp exp2 log log2 log1p expm1 sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc erf_inv lgamma "
@@ -56,28 +59,29 @@ class Same:
 Value = Any  # Rows, Same, or an array or ref that has no rows
 
 
-def parts(shapes: Sequence[tuple[tuple[int, ...], int | None]]) -> int:
-    """Into how many parts blocks (shape, dimension of the rows or None) are best taken."""
+def parts(shapes: Sequence[tuple[tuple[int, ...], int | None]], products: bool) -> int:
+    """Into how many parts blocks (shape, dimension of the rows or None) are best taken. `products`: of which products are made."""
+    target, unit = (PRODUCT_TARGET, PRODUCT_ROWS) if products else (TARGET, 1)
     rows = {shape[dim] for shape, dim in shapes if dim is not None}
     if len(rows) != 1:
         return 1
     (n,) = rows
     row = max(math.prod(shape) // n for shape, dim in shapes if dim is not None) if n else 0
-    if n <= 1 or row * n <= TARGET:
+    if n <= unit or n % unit or row * n <= target:
         return 1
-    fits = [k for k in range(1, n + 1) if n % k == 0 and (row * k <= TARGET or k == 1)]
-    part = max(fits)
+    part = max(k for k in range(unit, n + 1, unit) if n % k == 0 and (row * k <= target or k == unit))
     shared = sum(math.prod(shape) for shape, dim in shapes if dim is None)
     return n // part if shared <= 2 * row * part else 1  # what all parts load again is not most of it
 
 
-def can_split(jaxpr: Any, dims: Sequence[int | None], rows: int) -> bool:
-    """Whether a body keeps rows apart; `dims`: of each ref the dimension that is rows, by invar."""
+def can_split(jaxpr: Any, dims: Sequence[int | None], rows: int) -> tuple[bool, bool]:
+    """Whether a body keeps rows apart, and makes products of them; `dims`: of each ref the dimension that is rows, by invar."""
+    trial = _Eval(rows, rows, (), dry=True)
     try:
-        _Eval(rows, rows, (), dry=True).body(jaxpr, [_Shape(v.aval) if d is None else Rows(_Shape(v.aval), d) for v, d in zip(jaxpr.invars, dims)])
+        trial.body(jaxpr, [_Shape(v.aval) if d is None else Rows(_Shape(v.aval), d) for v, d in zip(jaxpr.invars, dims)])
     except Mixed:
-        return False
-    return True
+        return False, trial.products
+    return True, trial.products
 
 
 def run(jaxpr: Any, refs: Sequence[Any], dims: Sequence[int | None], rows: int, part: int, indices: Sequence[Any]) -> None:
@@ -104,6 +108,7 @@ class _Eval:
     indices: Sequence[Any]
     dry: bool
     used: frozenset[Any] = frozenset()  # variables of the jaxpr at hand that something uses
+    products: bool = False
 
     def body(self, jaxpr: Any, values: Sequence[Value], consts: Sequence[Any] = ()) -> list[Value]:
         env: dict[Any, Value] = dict(zip(jaxpr.invars, values))
@@ -137,6 +142,8 @@ class _Eval:
                 return self.body(jaxpr, values, consts)
         if name == "broadcast_in_dim":
             return [self.broadcast(eqn, values)]
+        if name == "dot_general" and any(isinstance(v, Rows) for v in values):
+            return [self.product(eqn, values)]
         if name == "iota" and len(values) == 0:
             return [self.iota(eqn)]
         dims = {v.dim for v in values if isinstance(v, Rows)}
@@ -150,6 +157,18 @@ class _Eval:
         if rest or not isinstance(value, Rows):
             raise Mixed(name)
         return [Rows(r, d) for r, d in zip(*self.unary(eqn, value))]
+
+    def product(self, eqn: Any, values: Sequence[Value]) -> Rows:
+        """Rows are free dimensions of one operand, and the other has none."""
+        self.products = True
+        (own, of) = next((i, v) for i, v in enumerate(values) if isinstance(v, Rows))
+        contracted, batch = eqn.params["dimension_numbers"]
+        free = [[d for d in range(len(eqn.invars[i].aval.shape)) if d not in (*contracted[i], *batch[i])] for i in range(2)]
+        if isinstance(values[1 - own], Rows) or of.dim not in free[own]:
+            raise Mixed("dot_general")
+        operands = [v.make(None, 0) if isinstance(v, Same) else v.value if isinstance(v, Rows) else v for v in values]
+        at = len(batch[0]) + (len(free[0]) if own else 0) + free[own].index(of.dim)
+        return Rows(self.bind(eqn, operands)[0], at)
 
     def unary(self, eqn: Any, value: Rows) -> tuple[list[Any], list[int]]:
         """Operations on one array with rows that are no element-wise ones."""

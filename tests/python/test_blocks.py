@@ -197,6 +197,26 @@ def test_rows_that_are_apart_are_taken_in_parts(name: str, n: int) -> None:
     np.testing.assert_allclose(jax.jit(make(False))(*arrays), jax.jit(make(True))(*arrays), rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_are_split_into_rows_of_tensor_cores(turned: bool) -> None:
+    def body(x: Any, w: Any, o: Any) -> None:
+        o[...] = jax.nn.relu((w[...] @ x[...].T).T if turned else x[...] @ w[...]) + 1
+
+    rng = np.random.default_rng(2)
+    x, w = (rng.integers(-3, 3, shape).astype(np.float16) for shape in ((256, 64), (256, 64) if turned else (64, 256)))
+    specs = [pl.BlockSpec((128, 64), lambda i: (i, 0)), pl.BlockSpec(w.shape, lambda i: (0, 0))]
+    out = pl.BlockSpec((128, 256), lambda i: (i, 0))
+
+    def make(interpret: bool) -> Any:
+        shape = jax.ShapeDtypeStruct((256, 256), jnp.float16)
+        return pl.pallas_call(body, out_shape=shape, grid=(2,), in_specs=specs, out_specs=out, interpret=interpret)
+
+    traced = jax.make_jaxpr(make(False))(x, w)
+    (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
+    assert _pallas_call._Call(eqn.params).parts == 2
+    np.testing.assert_array_equal(jax.jit(make(False))(x, w), jax.jit(make(True))(x, w))
+
+
 def across(x: Any, o: Any) -> None:
     o[...] = x[...] - x[...].mean(axis=0, keepdims=True)
 
