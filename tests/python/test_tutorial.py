@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "TUTORIAL.md"
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "TUTORIAL.md"
 
 
 def test_tutorial(tmp_path: pathlib.Path) -> None:
@@ -20,5 +22,7 @@ def test_tutorial(tmp_path: pathlib.Path) -> None:
     assert source.count("assert_") >= 6
     script = tmp_path / "tutorial.py"
     script.write_text(source)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    paths = [str(ROOT / "jax_plugin"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
