@@ -10,19 +10,12 @@ use crate::error::Result;
 use cranelift_entity::SecondaryMap;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let mut uses: SecondaryMap<Value, u32> = SecondaryMap::new();
     let mut is_any = false;
-    kernel.for_each_op(&mut |op| {
-        let kind = &kernel.ops[op].kind;
-        is_any |= matches!(kind, OpKind::Dot { .. });
-        visit::for_each_value(kind, &mut |v| uses[v] += 1);
-    });
+    kernel.for_each_op(&mut |op| is_any |= matches!(kernel.ops[op].kind, OpKind::Dot { .. }));
     if !is_any {
         return Ok(());
     }
-    for region in kernel.regions.values() {
-        region.results.iter().for_each(|v| uses[*v] += 1);
-    }
+    let uses = kernel.use_counts();
     let regions: Vec<Region> = kernel.regions.keys().collect();
     for region in regions {
         fuse(kernel, region, &uses);

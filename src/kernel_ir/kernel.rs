@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::{Loc, Result};
 use crate::target::Target;
 use cranelift_entity::packed_option::PackedOption;
-use cranelift_entity::{EntitySet, PrimaryMap};
+use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
 use smallvec::SmallVec;
 
 /// A kernel: one body that every warpgroup of every block of the grid runs.
@@ -363,6 +363,16 @@ impl Kernel {
             used.insert(v);
         }
         used
+    }
+
+    /// How often ops and regions use each value.
+    pub fn use_counts(&self) -> SecondaryMap<Value, u32> {
+        let mut uses: SecondaryMap<Value, u32> = SecondaryMap::new();
+        self.for_each_op(&mut |op| visit::for_each_value(&self.ops[op].kind, &mut |v| uses[v] += 1));
+        for &v in self.regions.values().flat_map(|region| &region.results) {
+            uses[v] += 1;
+        }
+        uses
     }
 
     /// The sizes of the grid's axes in JAX order.

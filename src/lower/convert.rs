@@ -1,7 +1,8 @@
 //! Conversions between element types, on scalars as [`super::value::Lowered::Scalar`] keeps them.
+use super::cx::LowerCx;
 use super::emit::S;
 use super::integer::{int_type, wrap};
-use super::value::scalar_class;
+use super::value::{ArrayRegs, scalar_class};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ptx::build::Builder;
@@ -39,6 +40,18 @@ pub fn convert(b: &mut Builder, from: DType, to: DType, a: S) -> Result<S> {
         (Kind::Float, Kind::Int) => float_to_int(b, from, to, a),
         (Kind::Float, Kind::Float) => float_to_float(b, from, to, a),
     }
+}
+
+/// An array converted element by element.
+pub fn as_type(cx: &mut LowerCx, x: &ArrayRegs, to: DType) -> Result<ArrayRegs> {
+    if x.dtype == to {
+        return Ok(x.clone());
+    }
+    let mut out = vec![];
+    for s in cx.elements(x) {
+        out.push(convert(&mut cx.b, x.dtype, to, s)?);
+    }
+    Ok(cx.from_elements(to, x.layout.clone(), &out))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -123,7 +123,7 @@ pub fn lower_atomic_update_at(
     let dtype: DType = cx.ty(value).dtype();
     for_each_own(cx, op, dst, at, value, |cx, target, address, x, own| {
         let red = memory::atomic(cx, op, update, dtype, target, address, x)?;
-        memory::push_guarded(cx, target, Some(own), red);
+        memory::push_guarded(cx, target, own, red);
         Ok(())
     })
 }

@@ -1,7 +1,9 @@
 //! Loads and stores of shared and device memory: what [`transfer::plan`] plans, emitted.
 use super::cx::LowerCx;
 use super::emit::{S, V};
+use super::positions;
 use super::relayout::filled;
+use super::shape::dim_index;
 use super::value::{ArrayRegs, Packing, scalar_class};
 use super::view;
 use crate::dtype::DType;
@@ -327,24 +329,21 @@ fn element_term(cx: &mut LowerCx, t: &ElementTerm, indices: &[S]) -> Result<S> {
     Ok(x)
 }
 
-/// The predicate of an access; `None`: always.
-fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra: Option<S>) -> Option<S> {
+/// The predicate of an access.
+fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra: S) -> S {
     let mut all = extra;
     for g in guards {
         let terms = RegisterLayout::axis_terms(&layout.axes()[g.axis]);
         let x = thread_terms(cx, &terms);
         let x = cx.b.add(IntType::U32, x, Src::u32(g.constant as u32));
         let inside = cx.b.setp(Compare::Lt, CompareType::U32, x, Src::u32(g.limit as u32));
-        all = Some(match all {
-            None => inside,
-            Some(p) => cx.b.and(LogicType::Pred, p, inside),
-        });
+        all = cx.b.both(all, inside);
     }
     all
 }
 
 /// A dimension of an array in memory of which a window is taken: dimension `dim` of the window begins at `start`.
-pub struct Window {
+struct Window {
     dim: usize,
     start: S,
     extent: u64,
@@ -370,44 +369,17 @@ fn windows(cx: &mut LowerCx, r: &RefUse) -> Result<Vec<Window>> {
     Ok(out)
 }
 
-/// Whether the element in `slot` is inside of all windows; `None`: there are none.
-fn inside(cx: &mut LowerCx, layout: &RegisterLayout, windows: &[Window], slot: u32) -> Option<S> {
-    let offsets = layout.slot_offset(slot);
-    let mut all: Option<S> = None;
+/// Whether the element in `slot` is inside of all windows.
+fn inside(cx: &mut LowerCx, layout: &RegisterLayout, windows: &[Window], slot: u32) -> S {
+    let mut all = Src::Imm(1);
     for w in windows {
-        let (axis, offset) = layout
-            .axes()
-            .iter()
-            .zip(&offsets)
-            .find(|(a, _)| a.dims().contains(&w.dim))?;
-        let x = thread_terms(cx, &RegisterLayout::axis_terms(axis));
-        let mut x = cx.b.add(IntType::U32, x, Src::u32(*offset as u32));
-        let inner: u64 = layout.shape()[w.dim + 1..axis.dims().end].iter().product();
-        if inner != 1 {
-            x = cx.b.div(IntType::U32, x, Src::u32(inner as u32));
-        }
-        if w.dim != axis.first {
-            x = cx.b.rem(IntType::U32, x, Src::u32(layout.shape()[w.dim] as u32));
-        }
+        let x = dim_index(cx, layout, w.dim, slot);
         // In front of the array is far behind it.
         let x = cx.b.add(IntType::U32, x, w.start);
         let here = cx.b.setp(Compare::Lt, CompareType::U32, x, Src::u32(w.extent as u32));
-        all = Some(match all {
-            None => here,
-            Some(p) => cx.b.and(LogicType::Pred, p, here),
-        });
+        all = cx.b.both(all, here);
     }
     all
-}
-
-/// Where equal elements are in several threads: true in the first of them.
-fn first_replica(cx: &mut LowerCx, plan: &TransferPlan) -> Option<S> {
-    if plan.only_first_replica == 0 {
-        return None;
-    }
-    let thread = cx.thread_in_group();
-    let copy = cx.b.and32(thread.into(), u32::from(plan.only_first_replica));
-    Some(cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0)))
 }
 
 /// Addresses of a plan's accesses.
@@ -600,7 +572,7 @@ pub fn emit_store_where(
     let a = as_stored(cx, a);
     let bits = view.bits;
     let addresses = bases(cx, target, &plan.addressing)?;
-    let first_replica = first_replica(cx, plan);
+    let first_copy = positions::first_copy(cx, plan.only_first_replica);
     let wide = bits == 64;
     let mut pieces = Pieces {
         array: a,
@@ -614,12 +586,11 @@ pub fn emit_store_where(
             AccessKind::Matrix { count, .. } => 4 * count,
             AccessKind::Element => 0,
         };
-        let extra = match (is_stored(cx, access.slots[0]), first_replica) {
-            (Src::Imm(0), _) => continue,
-            (Src::Imm(_), replica) => replica,
-            (stored, None) => Some(stored),
-            (stored, Some(replica)) => Some(cx.b.and(LogicType::Pred, stored, replica)),
-        };
+        let stored = is_stored(cx, access.slots[0]);
+        if stored == Src::Imm(0) {
+            continue;
+        }
+        let extra = cx.b.both(stored, first_copy);
         if bytes == 0 {
             // Element by element.
             let slot = access.slots[0];
@@ -675,12 +646,13 @@ pub fn emit_store_where(
     Ok(())
 }
 
-pub fn push_guarded(cx: &mut LowerCx, target: Target, p: Option<S>, inst: Inst<V>) {
+/// A store or an atomic update of the target's memory where `p` is true.
+pub fn push_guarded(cx: &mut LowerCx, target: Target, p: S, inst: Inst<V>) {
     let before = cx.b.set_memory(target.tag);
     match p {
-        Some(Src::Reg(p)) => cx.b.inst_if(Some(p), inst),
-        Some(Src::Imm(0)) => {}
-        Some(Src::Imm(_)) | None => {
+        Src::Reg(p) => cx.b.inst_if(Some(p), inst),
+        Src::Imm(0) => {}
+        Src::Imm(_) => {
             cx.b.inst(inst);
         }
     }
@@ -688,7 +660,7 @@ pub fn push_guarded(cx: &mut LowerCx, target: Target, p: Option<S>, inst: Inst<V
 }
 
 /// Stores the low `bytes` (1, 2, 4, 8) of a word.
-fn store_word(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, x: S, p: Option<S>) -> Result<()> {
+fn store_word(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, x: S, p: S) -> Result<()> {
     let x = if bytes == 2 && x.reg().is_none_or(|r| cx.b.class(r) == Class::B32) {
         cx.b.cvt_int(CvtType::U16, CvtType::U32, x)
     } else {
@@ -828,7 +800,7 @@ fn assemble_word(cx: &mut LowerCx, dtype: DType, parts: &[Option<(S, usize)>]) -
 }
 
 /// `n` elements of `bytes` each; zero where the guard fails. 1- and 2-byte elements come zero-extended in 32 bits.
-fn load_guarded(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, n: usize, p: Option<S>) -> Result<Vec<S>> {
+fn load_guarded(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, n: usize, p: S) -> Result<Vec<S>> {
     let class = if bytes == 8 { Class::B64 } else { Class::B32 };
     let go = |cx: &mut LowerCx| -> Result<Vec<S>> {
         let loaded = load(cx, target, mem_type(bytes), addr, n);
@@ -844,8 +816,8 @@ fn load_guarded(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, n: 
             .collect())
     };
     match p {
-        None | Some(Src::Imm(1)) => go(cx),
-        Some(p) => {
+        Src::Imm(1) => go(cx),
+        p => {
             let classes = vec![class; n];
             cx.if_else(p, &classes, go, |cx| {
                 Ok((0..n).map(|_| Src::Reg(cx.b.constant(class, 0))).collect())
@@ -968,7 +940,7 @@ pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resu
     let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
     let windows = windows(cx, dst)?;
-    let mut is_stored = |cx: &mut LowerCx, slot| inside(cx, &plan.layout, &windows, slot).unwrap_or(Src::Imm(1));
+    let mut is_stored = |cx: &mut LowerCx, slot| inside(cx, &plan.layout, &windows, slot);
     emit_store_where(cx, target, plan, &planned.view, &array, &mut is_stored)
 }
 
@@ -1033,7 +1005,7 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
     let planned = cx.transfer(op)?;
     let target = locate(cx, dst, Src::Imm(1))?;
     let dtype = cx.ty(value).dtype();
-    let emit = |cx: &mut LowerCx, addr: Addr<V>, x: S, p: Option<S>| -> Result<()> {
+    let emit = |cx: &mut LowerCx, addr: Addr<V>, x: S, p: S| -> Result<()> {
         let red = atomic(cx, op, update, dtype, target, addr, x)?;
         push_guarded(cx, target, p, red);
         Ok(())
@@ -1042,16 +1014,16 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &Ref
         let x = cx.scalar(value)?;
         let addr = scalar_address(cx, &planned.view, target)?;
         let leader = cx.leader();
-        return emit(cx, addr, x, Some(leader.into()));
+        return emit(cx, addr, x, leader.into());
     };
     let array = cx.array(value)?;
     let array = filled(cx, &array, &plan.layout)?;
     let addresses = bases(cx, target, &plan.addressing)?;
-    let first_replica = first_replica(cx, plan);
+    let first_copy = positions::first_copy(cx, plan.only_first_replica);
     let size = i64::from(dtype.bits() / 8);
     for access in &plan.accesses {
         for (i, &slot) in access.slots.iter().enumerate() {
-            let p = guard(cx, &plan.layout, &access.guards, first_replica);
+            let p = guard(cx, &plan.layout, &access.guards, first_copy);
             let addr = match access.kind {
                 AccessKind::Element => element_address(cx, target, plan, &planned.view, slot)?.0,
                 AccessKind::Vector { .. } | AccessKind::Matrix { .. } => {

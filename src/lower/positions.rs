@@ -43,15 +43,17 @@ pub fn inside(cx: &mut LowerCx, layout: &RegisterLayout) -> Vec<S> {
 
 /// Whether a slot holds an element that no thread before has, for each slot: each element has one owner.
 pub fn owned(cx: &mut LowerCx, layout: &RegisterLayout) -> Vec<S> {
-    let copies = u32::from(layout.replicated_bits());
-    let first = match copies {
-        0 => Src::Imm(1),
-        _ => {
-            let thread = cx.thread_in_group();
-            let copy = cx.b.and32(thread.into(), copies);
-            cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0))
-        }
-    };
+    let first = first_copy(cx, layout.replicated_bits());
     let inside = inside(cx, layout);
     inside.into_iter().map(|p| cx.b.both(p, first)).collect()
+}
+
+/// Where equal elements are in threads that differ in `bits`: true in the first of them.
+pub fn first_copy(cx: &mut LowerCx, bits: u8) -> S {
+    if bits == 0 {
+        return Src::Imm(1);
+    }
+    let thread = cx.thread_in_group();
+    let copy = cx.b.and32(thread.into(), u32::from(bits));
+    cx.b.setp(Compare::Eq, CompareType::U32, copy, Src::u32(0))
 }

@@ -1,6 +1,6 @@
 //! Updates of an array at positions that others hold: the array is stored to scratch, updated there in the order that
 //! [`PutPlan`] says, and loaded.
-use super::convert::convert;
+use super::convert::as_type;
 use super::cx::{Carried, LowerCx};
 use super::emit::S;
 use super::memory::{self, Target};
@@ -103,18 +103,6 @@ fn bind_as(cx: &mut LowerCx, result: Value, x: ArrayRegs) -> Result<()> {
     Ok(())
 }
 
-/// The array converted element by element.
-fn as_type(cx: &mut LowerCx, x: &ArrayRegs, to: DType) -> Result<ArrayRegs> {
-    if x.dtype == to {
-        return Ok(x.clone());
-    }
-    let mut out = vec![];
-    for s in cx.elements(x) {
-        out.push(convert(&mut cx.b, x.dtype, to, s)?);
-    }
-    Ok(cx.from_elements(to, x.layout.clone(), &out))
-}
-
 struct Update {
     /// Whether it is the thread's own, and its place inside of the array.
     counts: S,
@@ -182,7 +170,7 @@ impl Putter {
             addr,
             a,
         };
-        memory::push_guarded(cx, self.target, Some(when), red);
+        memory::push_guarded(cx, self.target, when, red);
     }
 
     /// Fills the claims of all places.

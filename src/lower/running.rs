@@ -1,13 +1,12 @@
 //! Running reductions along runs that are too long for one thread: the array is stored to scratch, a unit of threads takes each
 //! run. A thread goes through its own elements, then adds what the lanes, the warps and the chunks before it come to.
-use super::convert::convert;
+use super::convert::as_type;
 use super::cx::{Carried, LowerCx};
 use super::emit::S;
 use super::memory::{self, Target};
 use super::reduce::step;
 use super::shape::Trip;
-use super::value::{ArrayRegs, scalar_class};
-use crate::dtype::DType;
+use super::value::scalar_class;
 use crate::error::Result;
 use crate::kernel_ir::{CumulativeOp, Op, Value};
 use crate::layout::SmemView;
@@ -46,14 +45,6 @@ pub fn lower_running(
     let out = as_type(cx, &out, dtype)?;
     cx.bind_array(result, out);
     Ok(())
-}
-
-fn as_type(cx: &mut LowerCx, x: &ArrayRegs, to: DType) -> Result<ArrayRegs> {
-    let mut out = vec![];
-    for s in cx.elements(x) {
-        out.push(convert(&mut cx.b, x.dtype, to, s)?);
-    }
-    Ok(cx.from_elements(to, x.layout.clone(), &out))
 }
 
 struct Runner {

@@ -233,21 +233,34 @@ pub fn lower_constant(cx: &mut LowerCx, op: Op, constant: &Constant) -> Result<(
 
 /// The index along `dim` of what a thread holds in each slot.
 pub fn dim_indices(cx: &mut LowerCx, layout: &RegisterLayout, dim: usize) -> Vec<S> {
-    let axis = layout.axis_of(dim).clone();
-    let below: u64 = layout.shape()[dim + 1..axis.first + axis.rank].iter().product();
-    let thread = memory::thread_terms(cx, &RegisterLayout::axis_terms(&axis));
+    let thread = thread_along(cx, layout, dim);
     (0..layout.slots())
-        .map(|slot| {
-            let offset = RegisterLayout::axis_offset(&axis, slot);
-            let flat = cx.b.add(IntType::U32, thread, Src::u32(offset as u32));
-            let above = cx.b.div(IntType::U32, flat, Src::u32(below as u32));
-            if dim == axis.first {
-                above
-            } else {
-                cx.b.rem(IntType::U32, above, Src::u32(layout.shape()[dim] as u32))
-            }
-        })
+        .map(|slot| index_of_slot(cx, layout, dim, thread, slot))
         .collect()
+}
+
+/// The index along `dim` of what a thread holds in one slot.
+pub fn dim_index(cx: &mut LowerCx, layout: &RegisterLayout, dim: usize, slot: u32) -> S {
+    let thread = thread_along(cx, layout, dim);
+    index_of_slot(cx, layout, dim, thread, slot)
+}
+
+/// A thread's part of the index along the axis that `dim` is of.
+fn thread_along(cx: &mut LowerCx, layout: &RegisterLayout, dim: usize) -> S {
+    memory::thread_terms(cx, &RegisterLayout::axis_terms(layout.axis_of(dim)))
+}
+
+fn index_of_slot(cx: &mut LowerCx, layout: &RegisterLayout, dim: usize, thread: S, slot: u32) -> S {
+    let axis = layout.axis_of(dim);
+    let below: u64 = layout.shape()[dim + 1..axis.first + axis.rank].iter().product();
+    let offset = RegisterLayout::axis_offset(axis, slot);
+    let flat = cx.b.add(IntType::U32, thread, Src::u32(offset as u32));
+    let above = cx.b.div(IntType::U32, flat, Src::u32(below as u32));
+    if dim == axis.first {
+        above
+    } else {
+        cx.b.rem(IntType::U32, above, Src::u32(layout.shape()[dim] as u32))
+    }
 }
 
 pub fn lower_iota(cx: &mut LowerCx, op: Op, dim: usize) -> Result<()> {

@@ -346,27 +346,37 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
     let mut asks = asks.to_vec();
     asks.sort_by_key(|(bytes, op)| (std::cmp::Reverse(*bytes), *op));
     for (bytes, op) in asks.iter().take(USERS) {
-        let data = &kernel.ops[*op];
-        let result = data
-            .results
-            .first()
-            .map_or(String::new(), |v| format!(" to {}", kernel.ty(*v)));
-        let _ = write!(
-            table,
-            "\n             {bytes} bytes: {}{result} ({})",
-            data.kind.name(),
-            data.loc
-        );
+        let (what, loc) = (user(kernel, *op), kernel.ops[*op].loc);
+        let _ = write!(table, "\n             {bytes} bytes: {what} ({loc})");
     }
     // The line of what takes the most: an allocation, or an op.
     let allocated = rows.first().map_or((0, Loc::CALL_SITE), |row| (row.0, row.2));
     let asked = asks.first().map(|(_, op)| kernel.ops[*op].loc);
     let loc = asked.filter(|_| scratch > allocated.0).unwrap_or(allocated.1);
+    let is_product = asks
+        .first()
+        .is_some_and(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::Dot { .. }));
     Error::invalid("shared memory")
         .at(loc)
         .expected(format!("at most {} bytes for a block", kernel.target.max_smem_bytes))
         .got(format!("{} bytes:{table}", placer.end + fixed))
-        .remedy("use smaller tiles, fewer pipeline stages (max_concurrent_steps), or a RefUnion for buffers that are not alive together")
+        .remedy(if is_product {
+            "multiply smaller blocks, or keep the operands in shared memory and use plgpu.wgmma"
+        } else {
+            "use smaller tiles, fewer pipeline stages (max_concurrent_steps), or a RefUnion for buffers that are not alive together"
+        })
+}
+
+/// What passes through scratch at an op.
+fn user(kernel: &Kernel, op: Op) -> String {
+    let data = &kernel.ops[op];
+    let Some(ty) = data.results.first().map(|v| kernel.ty(*v)) else {
+        return data.kind.name().to_string();
+    };
+    if let OpKind::Dot { .. } = data.kind {
+        return format!("operands of a product of arrays of shape {:?}", ty.shape());
+    }
+    format!("{} to {ty}", data.kind.name())
 }
 
 /// Allocations that the error of too much shared memory names.

@@ -90,7 +90,7 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, 
         match allocate::run(kernel, exchanges.bytes, &exchanges.asks) {
             // What does not depend on the budget does not get smaller.
             Err(_) if refused.as_ref().is_some_and(|(bytes, _)| *bytes <= exchanges.bytes) => {}
-            Err(error) => refused = Some((exchanges.bytes, asks(kernel, &exchanges, error))),
+            Err(error) => refused = Some((exchanges.bytes, error)),
             Ok(done) => {
                 let (meets, leads) = (exchanges.meets.clone(), exchanges.leads.clone());
                 return Ok((exchanges, Allocation { meets, leads, ..done }));
@@ -98,26 +98,6 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, 
         }
     }
     Err(refused.map_or_else(|| Error::internal("no budget"), |(_, error)| error))
-}
-
-/// The error of too much shared memory, which names the product that asks for the most scratch.
-fn asks(kernel: &Kernel, exchanges: &Exchanges, error: Error) -> Error {
-    let largest = exchanges
-        .products
-        .iter()
-        .max_by_key(|(op, plan)| (plan.bytes, std::cmp::Reverse(**op)));
-    let Some((&op, plan)) = largest.filter(|(_, plan)| plan.bytes == u64::from(exchanges.bytes)) else {
-        return error;
-    };
-    let shape = kernel.ty(kernel.ops[op].results[0]).shape();
-    let loc = kernel.ops[op].loc;
-    let bytes = plan.bytes * u64::from(kernel.num_warpgroups);
-    let got = error.got.clone().unwrap_or_default();
-    error
-        .got(format!(
-            "{got}\n    of the scratch, {bytes} bytes for the operands of a product of arrays of shape {shape:?} ({loc})"
-        ))
-        .remedy("multiply smaller blocks, or keep the operands in shared memory and use plgpu.wgmma")
 }
 
 struct Planner<'a> {

@@ -422,15 +422,9 @@ impl Pass<'_> {
 
 /// Removes pure ops whose results nobody uses, as recomputed values leave them behind.
 fn remove_unused(kernel: &mut Kernel, layouts: &Layouts) {
-    let mut uses: SecondaryMap<Value, u32> = SecondaryMap::new();
+    let mut uses = kernel.use_counts();
     let mut order = vec![];
-    kernel.for_each_op(&mut |op| {
-        order.push(op);
-        for_each_value(&kernel.ops[op].kind, &mut |v| uses[v] += 1);
-    });
-    for region in kernel.regions.values() {
-        region.results.iter().for_each(|v| uses[*v] += 1);
-    }
+    kernel.for_each_op(&mut |op| order.push(op));
     let mut gone: EntitySet<Op> = EntitySet::new();
     for &op in order.iter().rev() {
         let data = &kernel.ops[op];
