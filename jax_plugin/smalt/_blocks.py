@@ -168,14 +168,13 @@ class Block:
     dims: list[Dim]
     transforms: tuple[Any, ...]
     in_gmem: bool  # the user wants it there
-    is_read: bool = True
     is_written: bool = False
     overwrites: bool = False  # the body begins with a store to all of it
     partner: int | None = None  # the operand that shares its buffer
     way: Way = Way.VIEW
     resident: bool = False  # outputs: one slot, which stays while the block does
     reload: bool = False  # outputs: the slot starts with what the array has
-    settled: int = 0  # outputs: so many of the sequential axes (from the left) choose the block
+    settled: int = 0  # so many of the sequential axes (from the left) choose the block
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -188,6 +187,22 @@ class Block:
     @property
     def outside(self) -> bool:
         return any(d.outside for d in self.dims)
+
+    @property
+    def axes(self) -> frozenset[int]:
+        """The grid axes that its index map uses."""
+        return frozenset[int]().union(*(d.form.axes for d in self.dims))
+
+    @property
+    def alone(self) -> frozenset[int]:
+        """Axes alone in one dimension's index, times something: other indices, other blocks."""
+        forms = [d.form for d in self.dims]
+        return frozenset(f.factors[0][0] for f in forms if f.is_affine and len(f.factors) == 1)
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether its index map reads memory."""
+        return any(d.form.reads for d in self.dims)
 
     def describe_way(self, steps: int) -> str:
         """How it gets in or out, in words."""
@@ -280,18 +295,14 @@ def parallel_axes(
     for block in blocks:
         if not block.is_output or block.in_gmem and _is_whole(block):
             continue
-        forms = [d.form for d in block.dims]
-        # An axis alone in one dimension's index, times something: other indices, other blocks.
-        alone = {f.factors[0][0] for f in forms if f.is_affine and len(f.factors) == 1}
-        rest = [a for a in range(rank) if a not in alone and grid[a] != 1]
+        rest = [a for a in range(rank) if a not in block.alone and grid[a] != 1]
         known[block.number] = None
         if not rest:
             continue
-        used = frozenset().union(*(f.axes for f in forms)) if forms else frozenset()
         for axis in rest:
-            if axis not in used and not any(f.reads for f in forms):
+            if axis not in block.axes and not block.is_looked_up:
                 again.setdefault(axis, block)
-        at = points(block.mapping.index_map_jaxpr, forms, grid) if static else None
+        at = points(block.mapping.index_map_jaxpr, [d.form for d in block.dims], grid) if static else None
         known[block.number] = at
         if at is None:
             perhaps.update(rest)
@@ -334,7 +345,7 @@ def _varying(at: np.ndarray[Any, Any], grid: Sequence[int]) -> list[int]:
         return []
     _, group = np.unique(at, axis=0, return_inverse=True)
     group = group.reshape(-1)
-    count = int(group.max()) + 1
+    count = int(np.max(group)) + 1
     out = []
     for axis, index in enumerate(np.indices(tuple(grid)).reshape(len(grid), -1)):
         low = np.full(count, np.iinfo(np.int64).max)
@@ -347,19 +358,15 @@ def _varying(at: np.ndarray[Any, Any], grid: Sequence[int]) -> list[int]:
 
 
 def visits(block: Block, at: np.ndarray[Any, Any] | None, grid: Sequence[Any], loops: Sequence[int]) -> tuple[int, bool]:
-    """How many of the sequential axes choose an output's block, and whether a block comes back after another one.
+    """How many of the sequential axes choose a block, and whether an output's block comes back after another one.
 
     `loops`: the sequential axes, outermost first. All of them choose it: no step has the block of the step before.
     """
-    forms = [d.form for d in block.dims]
-    used = frozenset().union(*(f.axes for f in forms)) if forms else frozenset()
-    reads = any(f.reads for f in forms)
-    settled = max((k + 1 for k, axis in enumerate(loops) if axis in used and grid[axis] != 1), default=0)
+    if block.is_looked_up or not block.is_output and (block.is_written or block.partner is not None):
+        return len(loops), block.is_output and bool(loops)
+    settled = max((k + 1 for k, axis in enumerate(loops) if axis in block.axes and grid[axis] != 1), default=0)
     chosen = loops[:settled]
-    if reads:
-        return len(loops), bool(loops)
-    alone = {f.factors[0][0] for f in forms if f.is_affine and len(f.factors) == 1}
-    if all(a in alone or grid[a] == 1 for a in chosen):
+    if not block.is_output or all(a in block.alone or grid[a] == 1 for a in chosen):
         return settled, False
     if at is None:
         return settled, True

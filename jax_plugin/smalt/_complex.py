@@ -208,8 +208,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 #: The same on both parts.
 _BY_PARTS = frozenset({
     "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "concatenate", "copy", "stop_gradient",
-    "optimization_barrier", "stack", "tile", "reduce_sum", "cumsum", "copy_p", "name", "split", "gather", "unstack", "broadcast_to",
-    "scatter", "scatter-add",
+    "optimization_barrier", "stack", "tile", "reduce_sum", "cumsum", "copy_p", "name", "split", "unstack", "broadcast_to", "scatter",
+    "scatter_add", "scatter_sub",
 })  # fmt: skip
 
 
@@ -284,6 +284,11 @@ def _apply(name: str, eqn: Any, values: list[Any], bind: Callable[..., Any]) -> 
         case "dynamic_update_slice":
             z, u, *starts = values
             return C(lax.dynamic_update_slice(z.re, u.re, starts), lax.dynamic_update_slice(z.im, u.im, starts))
+        case "gather":
+            z, indices = values
+            fill = complex(math.nan if params["fill_value"] is None else params["fill_value"])
+            filled = ((z.re, fill.real), (z.im, fill.imag))
+            return C(*(eqn.primitive.bind(x, indices, **{**params, "fill_value": f}) for x, f in filled))
         case "dot_general":
             return _dot(values, params)
         case "empty" | "empty2":

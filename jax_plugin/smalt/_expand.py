@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _complex, _linalg, _special, _types, _versions
+from smalt import _attrs, _complex, _linalg, _special, _types, _versions
 from smalt._errors import Unsupported
+from smalt._walk import OpParts, Walker
 
 Function = Callable[..., Any]
 Rule = Callable[[Any], Function | None]
@@ -32,24 +33,30 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def expansion(name: str, eqn: Any) -> Any | None:
-    """A closed jaxpr of physical operands and results that computes the equation; None: write it as it is."""
+def definition(name: str, eqn: Any) -> Function | None:
+    """A function of physical operands that computes the equation; None: write it as it is."""
     avals = [a.aval for a in (*eqn.invars, *eqn.outvars)]
-    function: Function | None
     if any(_types.is_complex(a) for a in avals):
-        function = _complex.expansion(name, eqn)
-    elif name in _RULES:
-        function = _RULES[name](eqn)
-    elif any(_types.is_key(a) for a in avals):
-        function = _on_keys(name, eqn)
-    elif _versions.has_definition(name):
-        function = _versions.defined_by_jax(eqn)
-    else:
-        return None
-    if function is None:
-        return None
-    wide = name in (*_special.FUNCTIONS, "mulhi") or any(_is_wide(a) for a in avals)
-    return trace(function, [a.aval for a in eqn.invars], [a.aval for a in eqn.outvars], wide)
+        return _complex.expansion(name, eqn)
+    if name in _RULES:
+        return _RULES[name](eqn)
+    if any(_types.is_key(a) for a in avals):
+        return _on_keys(name, eqn)
+    return _versions.defined_by_jax(eqn) if _versions.has_definition(name) else None
+
+
+def call(w: Walker, eqn: Any, function: Function) -> OpParts:
+    """An equation as a call of a function of its physical operands."""
+    name = _versions.primitive_name(eqn)
+    operands, results = [a.aval for a in eqn.invars], [a.aval for a in eqn.outvars]
+    wide = name in (*_special.FUNCTIONS, "mulhi") or any(_is_wide(a) for a in (*operands, *results))
+    body = w.expansion(trace(function, operands, results, wide), eqn.invars)
+    return OpParts(attrs=_attrs.encode({"name": name}), regions=[body], primitive="call")
+
+
+def call_logically(w: Walker, eqn: Any, function: Function) -> OpParts:
+    """The same of a function of the equation's own operands."""
+    return call(w, eqn, logically(function, [a.aval for a in eqn.invars]))
 
 
 def _is_wide(aval: Any) -> bool:
@@ -120,7 +127,7 @@ def batched_while(eqn: Any) -> Function:
 
         return lax.while_loop(lambda xs: jnp.any(holds(xs)), step, tuple(carries))
 
-    return logically(loop, [a.aval for a in eqn.invars])
+    return loop
 
 
 # ------------------------------------------------------------------------------------------ nothing to do
@@ -232,9 +239,7 @@ def _on_keys(name: str, eqn: Any) -> Function:
     n = len(width)
     whole = tuple(0 for _ in width)
     match name:
-        case "reshape":
-            return lambda x: lax.reshape(x, (*out.shape, *width))
-        case "squeeze" | "expand_dims":
+        case "reshape" | "squeeze" | "expand_dims":
             return lambda x: lax.reshape(x, (*out.shape, *width))
         case "broadcast_in_dim":
             dims = (*params["broadcast_dimensions"], *range(out.ndim, out.ndim + n))
@@ -263,8 +268,6 @@ def _on_keys(name: str, eqn: Any) -> Function:
             return lambda x: lax.rev(x, params["dimensions"])
         case "stack":
             return lambda *xs: jnp.stack(xs, params["axis"])
-        case "unstack":
-            return lambda x: [lax.index_in_dim(x, i, params["axis"], keepdims=False) for i in range(len(eqn.outvars))]
         case "select_n":
             return lambda which, *cases: lax.select_n(
                 which if which.ndim == 0 else jnp.broadcast_to(which[(..., *(None,) * n)], cases[0].shape), *cases

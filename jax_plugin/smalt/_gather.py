@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from smalt import _attrs, _windows
+from smalt import _attrs, _expand, _types, _versions, _windows
 from smalt._walk import OpParts, Walker
 
 _GATHER = ("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims", "start_indices_batching_dims")
@@ -27,19 +28,23 @@ def _dimensions(eqn: Any, names: tuple[str, ...]) -> dict[str, Any]:
 def _fill(dtype: Any, value: Any) -> Any:
     """What JAX fills with when nobody says: NaN, the least signed integer, the greatest unsigned one, True."""
     dtype = np.dtype(dtype)
-    if value is not None:
-        return np.asarray(value).astype(dtype)
-    if dtype == np.bool_:
-        return np.asarray(True)
-    if dtype.kind in "iu" or dtype.name.startswith(("int", "uint")):
-        import jax.numpy as jnp
+    if value is None:
+        unsigned = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.unsignedinteger)
+        value = np.nan if jnp.issubdtype(dtype, jnp.floating) else (_windows.greatest if unsigned else _windows.least)(dtype)
+    return np.asarray(value).astype(dtype)
 
-        info = jnp.iinfo(dtype)
-        return np.asarray(info.max if info.min == 0 else info.min).astype(dtype)
-    return np.asarray(np.nan).astype(dtype)
+
+def _of_parts(w: Walker, eqn: Any) -> OpParts | None:
+    """Of complex numbers and keys: the same of what stands for them."""
+    if not any(_types.is_complex(a.aval) or _types.is_key(a.aval) for a in eqn.invars):
+        return None
+    function = _expand.definition(_versions.primitive_name(eqn), eqn)
+    return None if function is None else _expand.call(w, eqn, function)
 
 
 def gather(w: Walker, eqn: Any) -> OpParts:
+    if (parts := _of_parts(w, eqn)) is not None:
+        return parts
     x, _ = eqn.invars
     attrs = {
         **_dimensions(eqn, _GATHER),
@@ -52,7 +57,9 @@ def gather(w: Walker, eqn: Any) -> OpParts:
 
 def scatter(w: Walker, eqn: Any) -> OpParts:
     if _windows.is_applied(eqn):
-        return _windows.expanded(w, eqn, _windows.scatter_apply(eqn.params))
+        return _expand.call_logically(w, eqn, _windows.scatter_apply(eqn.params))
+    if (parts := _of_parts(w, eqn)) is not None:
+        return parts
     attrs = {
         **_dimensions(eqn, _SCATTER),
         "mode": eqn.params["mode"],

@@ -151,18 +151,17 @@ class _Call:
             turns = math.prod(self.grid[a] for a in self.loops)
             self.steps = max(1, min(self.compiler_params.max_concurrent_steps, turns))
         for block in self.blocks:
+            block.settled, returns = _blocks.visits(block, known.get(block.number), self.grid, self.loops)
             if block.is_output:
-                settled, returns = _blocks.visits(block, known.get(block.number), self.grid, self.loops)
-                block.settled = settled
-                block.resident = any(self.grid[a] != 1 for a in self.loops[settled:])
+                block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.partner is not None and not block.overwrites
         _blocks.choose_ways(self.blocks, self.steps, self.is_static)
 
     def _look_at_body(self, aliases: Sequence[tuple[int, int]]) -> None:
-        read, written = _versions.ref_uses(self.jaxpr)
+        written = _versions.written_refs(self.jaxpr)
         for block in self.blocks:
             at = self.indices + block.number
-            block.is_read, block.is_written = at in read, at in written
+            block.is_written = at in written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
@@ -260,7 +259,7 @@ class _Step:
                 refs.append(self.arrays[at].at[_inside(block, starts[at])] if block.dims else self.arrays[at])
             else:
                 refs.append(self.slots[at])
-                if _is_filled(block) and self._settled(block):
+                if _is_filled(block) and block.settled:
                     self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
         own = [i for a, i in enumerate(indices) if a not in call.mapping.vmapped_dims]
         if call.parts == 1:
@@ -269,28 +268,19 @@ class _Step:
             n = next(d for b in call.blocks for d in b.dims if d.parts != 1)
             _rows.run(call.jaxpr, [*self.prefetched, *refs, *self.scratch], call.rows, n.size * n.parts, n.size, own)
         for block in call.blocks:
-            if block.is_output and block.number in self.slots and self._settled(block):
+            if block.is_output and block.number in self.slots and block.settled:
                 self._when(block, loop, False, functools.partial(self._copy_out, block, starts[block.number]))
 
     def around(self, first: bool) -> None:
         """What is done once, before and after all steps: for blocks that are the same ones in all of them."""
         indices = self.call.merge([jnp.int32(0)] * len(self.call.loops))
         for block in self.call.blocks:
-            if block.number not in self.slots or self._settled(block):
+            if block.number not in self.slots or block.settled:
                 continue
             if first and _is_filled(block):
                 self._copy_in(block, self._starts(block, indices))
             if not first and block.is_output:
                 self._copy_out(block, self._starts(block, indices))
-
-    def _settled(self, block: Block) -> int:
-        """How many of the sequential axes choose a block."""
-        if block.is_output:
-            return block.settled
-        axes = frozenset[int]().union(*(d.form.axes for d in block.dims))
-        if any(d.form.reads for d in block.dims) or block.is_written or block.partner is not None:
-            return len(self.call.loops)
-        return max((k + 1 for k, a in enumerate(self.call.loops) if a in axes), default=0)
 
     def _starts(self, block: Block, indices: Sequence[Any]) -> list[Any]:
         found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *self.prefetched])
@@ -299,7 +289,7 @@ class _Step:
     def _when(self, block: Block, loop: Sequence[Any], first: bool, do: Callable[[], None]) -> None:
         """Does it at the first (last) step of a block's visit: where the axes behind those that choose it are at their ends."""
         now = None
-        for axis, i in list(zip(self.call.loops, loop))[self._settled(block) :]:
+        for axis, i in list(zip(self.call.loops, loop))[block.settled :]:
             extent = self.extents[axis]
             if isinstance(extent, int) and extent == 1:
                 continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from smalt import _attrs, _convolution, _expand, _gather, _types, _versions, _windows
@@ -25,9 +24,8 @@ def apply(w: Walker, name: str, eqn: Any) -> OpParts:
         return _call(w, eqn)
     if (rule := _RULES.get(name)) is not None and not (rule in _OF_ARRAYS and any(_types.is_complex(a.aval) for a in eqn.invars)):
         return rule(w, eqn)
-    if (closed := _expand.expansion(name, eqn)) is not None:
-        body = w.expansion(closed, eqn.invars)
-        return OpParts(attrs=_attrs.encode({"name": name}), regions=[body], primitive="call")
+    if (function := _expand.definition(name, eqn)) is not None:
+        return _expand.call(w, eqn, function)
     return _generic(w, eqn)
 
 
@@ -209,8 +207,7 @@ def _while(w: Walker, eqn: Any) -> OpParts:
 
 def _while_of_arrays(w: Walker, eqn: Any) -> OpParts:
     """A loop under `vmap`: each element runs until its own condition is false (as JAX lowers it)."""
-    closed = _expand.trace(_expand.batched_while(eqn), [a.aval for a in eqn.invars], [a.aval for a in eqn.outvars])
-    return OpParts(attrs=_attrs.encode({"name": "while"}), regions=[w.expansion(closed, eqn.invars)], primitive="call")
+    return _expand.call_logically(w, eqn, _expand.batched_while(eqn))
 
 
 @_rule("cond")
@@ -307,10 +304,6 @@ def _inline_mgpu(w: Walker, eqn: Any) -> OpParts:
 # ------------------------------------------------------------------------------------------ memory
 
 
-def _is_complex_ref(ref: Any) -> bool:
-    return getattr(ref.aval.dtype, "kind", "") == "c"
-
-
 def _complex_access(w: Walker, eqn: Any) -> OpParts:
     """A load or store of complex numbers: of the real parts, and of the imaginary ones."""
     ref, *rest = eqn.invars
@@ -339,7 +332,7 @@ def _optimized(eqn: Any) -> bool | None:
 @_rule("load")
 def _load(w: Walker, eqn: Any) -> OpParts:
     ref, *leaves = eqn.invars
-    if _is_complex_ref(ref):
+    if _types.is_complex_ref(ref.aval):
         return _complex_access(w, eqn)
     return OpParts(_refs(w, [ref], [eqn.params["tree"]], leaves), _attrs.encode({"optimized": _optimized(eqn)}))
 
@@ -347,7 +340,7 @@ def _load(w: Walker, eqn: Any) -> OpParts:
 @_rule("store")
 def _store(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
-    if _is_complex_ref(ref):
+    if _types.is_complex_ref(ref.aval):
         return _complex_access(w, eqn)
     operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
     return OpParts(operands, _attrs.encode({"optimized": _optimized(eqn)}))
@@ -356,7 +349,7 @@ def _store(w: Walker, eqn: Any) -> OpParts:
 @_rule("swap")
 def _swap(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
-    if _is_complex_ref(ref):
+    if _types.is_complex_ref(ref.aval):
         return _complex_access(w, eqn)
     operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
     if w.is_used(eqn.outvars[0]):
@@ -660,9 +653,7 @@ def _dot_general(w: Walker, eqn: Any) -> OpParts:
 
 @_rule("conv_general_dilated")
 def _conv_general_dilated(w: Walker, eqn: Any) -> OpParts:
-    convolve = _convolution.convolution(eqn.params, eqn.outvars[0].aval)
-    closed = jax.make_jaxpr(convolve)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in eqn.invars))
-    return OpParts(attrs=_attrs.encode({"name": "conv_general_dilated"}), regions=[w.expansion(closed, eqn.invars)], primitive="call")
+    return _expand.call_logically(w, eqn, _convolution.convolution(eqn.params, eqn.outvars[0].aval))
 
 
 @_rule("pad")

@@ -50,7 +50,16 @@ AxisId = Callable[[Any], int]
 
 def is_complex(aval: Any) -> bool:
     """Whether an array (not a reference) is of complex numbers: two values of a descriptor."""
-    return _is_array(aval) and getattr(aval.dtype, "kind", "") == "c"
+    return _is_array(aval) and _has_parts(aval)
+
+
+def is_complex_ref(aval: Any) -> bool:
+    """Whether a reference is to complex numbers."""
+    return _versions.is_ref_aval(aval) and _has_parts(aval)
+
+
+def _has_parts(aval: Any) -> bool:
+    return getattr(aval.dtype, "kind", "") == "c"
 
 
 def is_key(aval: Any) -> bool:

@@ -632,9 +632,10 @@ def is_gmem_block(block_mapping: Any) -> bool:
     return space is gpu_core.MemorySpace.GMEM
 
 
-def eval_jaxpr(closed: Any, args: Sequence[Any]) -> Any:
-    jaxpr, consts = open_jaxpr(closed)
-    return jax_core.eval_jaxpr(jaxpr, consts, *args)
+def eval_jaxpr(closed: Any, args: Sequence[Any], consts: Sequence[Any] = ()) -> Any:
+    """`consts`: the values of its constvars, where it does not hold them itself."""
+    jaxpr, own = open_jaxpr(closed)
+    return jax_core.eval_jaxpr(jaxpr, consts or own, *args)
 
 
 def run_kernel(
@@ -666,21 +667,17 @@ def array_aval(shape: tuple[int, ...], dtype: Any) -> Any:
     return jax_core.ShapedArray(shape, dtype)
 
 
-def ref_uses(jaxpr: Any) -> tuple[set[int], set[int]]:
-    """Which invars of a jaxpr are refs that it reads, and that it writes."""
-    read, written = set(), set()
+def written_refs(jaxpr: Any) -> set[int]:
+    """Which invars of a jaxpr are refs that it writes."""
+    written = set()
     at = {var: i for i, var in enumerate(jaxpr.invars)}
     for effect in jaxpr.effects:
         if not isinstance(effect, jax_effects.JaxprInputEffect):
             continue
         index = effect.input_index if hasattr(effect, "input_index") else at.get(effect.input)
-        if not isinstance(index, int):
-            continue
-        if not isinstance(effect, state_types.WriteEffect):
-            read.add(index)
-        if not isinstance(effect, state_types.ReadEffect):
+        if isinstance(index, int) and not isinstance(effect, state_types.ReadEffect):
             written.add(index)
-    return read, written
+    return written
 
 
 def begins_with_store(jaxpr: Any, at: int) -> bool:

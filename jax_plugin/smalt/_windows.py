@@ -11,24 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from smalt import _attrs, _versions
+from smalt import _expand, _versions
 from smalt._errors import Unsupported
 from smalt._walk import OpParts, Walker
 
 Function = Callable[..., Any]
-
-
-def expanded(w: Walker, eqn: Any, function: Function) -> OpParts:
-    """An equation as a call of `function`, which takes its operands and returns its results."""
-    operands = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
-    closed = jax.make_jaxpr(function)(*operands)
-    body = w.region(closed, w.bind(closed.jaxpr.invars, eqn.invars))
-    return OpParts(attrs=_attrs.encode({"name": str(eqn.primitive.name)}), regions=[body], primitive="call")
-
-
-def _evaluated(jaxpr: Any, consts: Any = ()) -> Function:
-    opened, own = _versions.open_jaxpr(jaxpr)
-    return lambda *args: jax.core.eval_jaxpr(opened, consts or own, *args)
 
 
 # ------------------------------------------------------------------------------------------ scatters
@@ -45,13 +32,15 @@ def is_applied(eqn: Any) -> bool:
 
 def scatter_apply(params: dict[str, Any]) -> Function:
     """Each element is what the function makes of it as often as an index names it."""
-    update = _evaluated(params["update_jaxpr"], params.get("update_consts", ()))
+
+    def update(x: Any) -> Any:
+        return _versions.eval_jaxpr(params["update_jaxpr"], [x, jnp.zeros((), x.dtype)], params.get("update_consts", ()))[0]
 
     def function(x: Any, indices: Any, updates: Any) -> Any:
         ones = jnp.ones(updates.shape, jnp.int32)
         numbers = {key: params[key] for key in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")}
         counts = lax.scatter_add(jnp.zeros(x.shape, jnp.int32), indices, ones, **numbers)
-        applied = jax.vmap(lambda a: update(a, jnp.zeros((), a.dtype))[0])
+        applied = jax.vmap(update)
 
         def step(carry: Any) -> Any:
             i, x = carry
@@ -87,14 +76,16 @@ def approx_top_k(params: dict[str, Any], shape: tuple[int, ...]) -> Function:
 def reduce(params: dict[str, Any]) -> Function:
     """Any function of two, over some dimensions: halves are combined until one position is left."""
     dimensions = tuple(params["dimensions"])
-    computation = _evaluated(params["jaxpr"])
+
+    def computation(*xs: Any) -> tuple[Any, ...]:
+        return tuple(_versions.eval_jaxpr(params["jaxpr"], xs))
 
     def function(*operands: Any) -> Any:
         arrays, inits = operands[: len(operands) // 2], operands[len(operands) // 2 :]
         kept = tuple(d for d in range(arrays[0].ndim) if d not in dimensions)
         rest = tuple(arrays[0].shape[d] for d in kept)
         flat = [x.transpose(*dimensions, *kept).reshape(-1, math.prod(rest)) for x in arrays]
-        combined = jax.vmap(jax.vmap(lambda *args: tuple(computation(*args))))
+        combined = jax.vmap(jax.vmap(computation))
         over = flat[0].shape[0]
         if over == 0:
             return [jnp.broadcast_to(init, rest) for init in inits]
@@ -146,13 +137,15 @@ def _windows(params: dict[str, Any], x: Any, init: Any, combine: Function) -> An
     return lax.slice(x, (0,) * rank, x.shape, params["window_strides"])
 
 
-def _least(dtype: Any) -> Any:
+def least(dtype: Any) -> Any:
+    """What nothing of the type is less than."""
     if dtype == jnp.bool_:
         return False
     return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min
 
 
-def _greatest(dtype: Any) -> Any:
+def greatest(dtype: Any) -> Any:
+    """What nothing of the type is greater than."""
     if dtype == jnp.bool_:
         return True
     return jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).max
@@ -164,7 +157,9 @@ def reduce_window_of(params: dict[str, Any], combine: Function, neutral: Functio
 
 def reduce_window(params: dict[str, Any]) -> Function:
     """Windows of any function of two, one operand."""
-    computation = _evaluated(params["jaxpr"], params.get("consts", ()))
+
+    def computation(a: Any, b: Any) -> Any:
+        return _versions.eval_jaxpr(params["jaxpr"], [a, b], params.get("consts", ()))[0]
 
     def function(*operands: Any) -> Any:
         if len(operands) != 2:
@@ -172,7 +167,7 @@ def reduce_window(params: dict[str, Any]) -> Function:
         x, init = operands
 
         def combine(a: Any, b: Any) -> Any:
-            flat = jax.vmap(lambda a, b: computation(a, b)[0])(a.reshape(-1), b.reshape(-1))
+            flat = jax.vmap(computation)(a.reshape(-1), b.reshape(-1))
             return flat.reshape(a.shape)
 
         out = _windows(params, x, init, combine)
@@ -187,7 +182,7 @@ def select_and_scatter_add(params: dict[str, Any]) -> Function:
 
     def function(source: Any, operand: Any) -> Any:
         low = comparison in ("ge", "gt")
-        edge = jnp.asarray(_least(operand.dtype) if low else _greatest(operand.dtype), operand.dtype)
+        edge = jnp.asarray(least(operand.dtype) if low else greatest(operand.dtype), operand.dtype)
         padded = lax.pad(operand, edge, [(lo, hi, 0) for lo, hi in params["padding"]])
         number = lax.iota(jnp.int32, math.prod(padded.shape)).reshape(padded.shape)
         windows = itertools.product(*(range(n) for n in params["window_dimensions"]))
@@ -209,7 +204,7 @@ def select_and_scatter_add(params: dict[str, Any]) -> Function:
 
 
 def _rule(make: Callable[[Any], Function]) -> Callable[[Walker, Any], OpParts]:
-    return lambda w, eqn: expanded(w, eqn, make(eqn))
+    return lambda w, eqn: _expand.call_logically(w, eqn, make(eqn))
 
 
 RULES: dict[str, Callable[[Walker, Any], OpParts]] = {
@@ -217,7 +212,7 @@ RULES: dict[str, Callable[[Walker, Any], OpParts]] = {
     "reduce": _rule(lambda eqn: reduce(eqn.params)),
     "reduce_window": _rule(lambda eqn: reduce_window(eqn.params)),
     "reduce_window_sum": _rule(lambda eqn: reduce_window_of(eqn.params, lax.add, lambda dtype: 0)),
-    "reduce_window_max": _rule(lambda eqn: reduce_window_of(eqn.params, lax.max, _least)),
-    "reduce_window_min": _rule(lambda eqn: reduce_window_of(eqn.params, lax.min, _greatest)),
+    "reduce_window_max": _rule(lambda eqn: reduce_window_of(eqn.params, lax.max, least)),
+    "reduce_window_min": _rule(lambda eqn: reduce_window_of(eqn.params, lax.min, greatest)),
     "select_and_scatter_add": _rule(lambda eqn: select_and_scatter_add(eqn.params)),
 }

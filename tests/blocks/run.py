@@ -7,10 +7,12 @@ import warnings
 
 import jax
 import numpy as np
+import pytest
 
 import smalt
 from smalt import _rows
 from tests.blocks.generate import arguments, build, generate
+from tests.blocks.named import CALLS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +20,17 @@ class Result:
     seed: int
     kind: str  # right, wrong, refused, error
     text: str = ""
+
+
+def check_named(name: str) -> None:
+    """A call by name has the interpreter's bits; skips the test where this JAX's interpreter means something else."""
+    named = CALLS[name]
+    if jax.__version_info__ < named.since:
+        pytest.skip("the interpreter of this JAX means something else")
+    with jax.default_device(jax.devices("cpu")[0]):
+        want = np.asarray(jax.jit(named.make({"interpret": True}))(*named.arrays))
+    got = np.asarray(jax.jit(named.make({}))(*named.arrays))
+    assert got.tobytes() == want.tobytes()
 
 
 def run(seed: int) -> Result:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 
-import jax
-import numpy as np
 import pytest
 
 import smalt
 from tests.blocks.named import CALLS
-from tests.blocks.run import run
+from tests.blocks.run import check_named, run
 
 COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "500"))
 
@@ -23,13 +21,7 @@ def enabled():
 
 @pytest.mark.parametrize("name", CALLS)
 def test_named(name: str) -> None:
-    named = CALLS[name]
-    if jax.__version_info__ < named.since:
-        pytest.skip("the interpreter of this JAX means something else")
-    with jax.default_device(jax.devices("cpu")[0]):
-        want = np.asarray(jax.jit(named.make({"interpret": True}))(*named.arrays))
-    got = np.asarray(jax.jit(named.make({}))(*named.arrays))
-    assert got.tobytes() == want.tobytes()
+    check_named(name)
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, 50))

@@ -107,6 +107,19 @@ def test_what_is_made_of_these() -> None:
     _equals_jax(lambda x: jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (3, 3), (2, 1), "SAME").sum())(x), x)
 
 
+def test_complex_numbers_and_keys_at_indices() -> None:
+    """Of their parts: what is outside has a real NaN, or the parts of what was asked for."""
+    rng = np.random.default_rng(4)
+    x = (rng.integers(-9, 9, 17) + 1j * rng.integers(-9, 9, 17)).astype(np.complex64)
+    i = np.int32([1, 20, -2, 5, 5])
+    parts = lambda *xs: [part for x in xs for part in (x.real, x.imag)]  # noqa: E731
+    _equals_jax(lambda x, i: parts(x[i], x.at[i].get(mode="fill"), x.at[i].get(mode="fill", fill_value=3 + 2j)), x, i)
+    _equals_jax(lambda x, i: parts(x.at[i].set(2j), x.at[i].add(2j + x[i]), x.at[i].subtract(1)), x, i)
+    _equals_jax(lambda x, i: parts(x.at[i].apply(lambda v: v * 2j), jnp.convolve(x, x[:3], precision="highest")), x, i)
+    keys = rng.integers(0, 1 << 32, (7, 2), dtype=np.uint32)
+    _equals_jax(lambda keys, i: jax.random.key_data(jax.random.wrap_key_data(keys)[i % 7]), keys, i)
+
+
 def test_nothing_at_all() -> None:
     x = np.ones((4, 3), np.float32)
     (got,) = _run(lambda x: x.at[jnp.zeros((2, 0), jnp.int32)].add(1.0) + 1, x)
