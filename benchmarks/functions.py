@@ -1,14 +1,18 @@
-"""Functions of whole blocks inside of kernels: device time of smalt and of XLA's own for the same, in one process.
+"""Functions of whole blocks inside of kernels: device time of smalt, of XLA's own for the same and of kernels for Triton, in one process.
 
-    PYTHONPATH=jax_plugin:. python benchmarks/functions.py [--select sort,top_k] [--rounds 3] [--json out.json]
+    PYTHONPATH=jax_plugin:. python benchmarks/functions.py [--select sort,top_k] [--rounds 3] [--peers xla] [--json out.json]
 
 N(0,1) data, CUPTI medians of interleaved runs; results are compared with XLA's (random bits: a kernel's stream is another one). The
-kernels are `pl.pallas_call`s as one writes them first: nothing in them is about layouts. The table is last.
+kernels are `pl.pallas_call`s as one writes them first: nothing in them is about layouts. Triton's (`triton_peers.py`) are written for
+speed, and each runs in the best of its configurations; what it cannot do is said in the table. `speed` is the better peer's time over
+smalt's. The table is last.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -21,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import smalt
-from benchmarks.common import describe_machine, geometric_mean, interleaved, median
+from benchmarks.common import describe_machine, device_times, geometric_mean, interleaved, median
 
 Pair = tuple[Callable[..., Any], Callable[..., Any], Sequence[Any]]
 PARAMS = plgpu.CompilerParams()
@@ -53,6 +57,25 @@ def of_rows(f: Callable[..., Any], rows: int, *arrays: Any, out: Any = None) -> 
         compiler_params=PARAMS,
     )
     return lambda *a: call(*a) if len(outs) > 1 else call(*a)[0]
+
+
+def softmax() -> Pair:
+    x = normal(8192, 4096)
+
+    def f(x: Any) -> Any:
+        return jax.nn.softmax(x, axis=-1)
+
+    return of_rows(f, 4, x), f, (x,)
+
+
+def layernorm() -> Pair:
+    x = normal(8192, 4096)
+
+    def f(x: Any) -> Any:
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        return centred * jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+
+    return of_rows(f, 4, x), f, (x,)
 
 
 def rope() -> Pair:
@@ -165,6 +188,8 @@ def product(m: int, n: int, k: int, dtype: Any) -> Callable[[], Pair]:
 
 
 CASES: tuple[Callable[[], Pair], ...] = (
+    softmax,
+    layernorm,
     rope,
     top_k,
     sort,
@@ -175,6 +200,7 @@ CASES: tuple[Callable[[], Pair], ...] = (
     random_bits,
     product(64, 64, 64, jnp.float16),
     product(128, 256, 128, jnp.float16),
+    product(128, 128, 128, jnp.float16),
     product(64, 64, 64, jnp.float32),
     product(128, 128, 128, jnp.float32),
 )
@@ -189,18 +215,69 @@ def error(mine: Any, theirs: Any) -> float:
     return worst
 
 
+@dataclasses.dataclass(frozen=True)
+class Rival:
+    """A kernel for Triton: how it is written, the best configuration, and the candidate to measure."""
+
+    how: str
+    configuration: str
+    candidate: Callable[..., Any]
+    error: float
+
+
+def rival(name: str, arguments: Sequence[Any], expected: Any) -> Rival | str:
+    """The fastest right configuration of a case's kernel for Triton; a text: why there is none."""
+    try:
+        peers = importlib.import_module("benchmarks.triton_peers").PEERS
+        make = peers.get(name.split()[0])
+        if make is None:
+            return "none"
+        peer = make(*arguments)
+    except Exception as e:  # not installed, or not as we know it: the other peer counts alone
+        return brief(e)
+    best: tuple[float, Rival] | None = None
+    says = "no configuration"
+    for variant in peer.variants:
+        try:
+            with smalt.enabled(False):
+                candidate = peer.prepare(variant.call, arguments)
+                off = error(candidate(*arguments), expected)
+                if not off <= TOLERANCE:
+                    says = f"wrong ({variant.name}): {off:.1e}"
+                    continue
+                time = median(device_times(candidate, arguments, 3))
+        except Exception as e:  # a configuration that does not compile or fit
+            says = brief(e)
+            continue
+        if best is None or time < best[0]:
+            best = time, Rival(peer.how, variant.name, candidate, off)
+    return says if best is None else best[1]
+
+
+def brief(e: Exception) -> str:
+    text = str(e).strip() or "no text"
+    return f"{type(e).__name__}: {text.splitlines()[0][:100]}"
+
+
+HEADER = f"{'function':30} {'XLA us':>10} {'Triton us':>10} {'smalt us':>10} {'speed':>7} {'error':>9} {'regs':>9} {'spill':>6}  Triton's kernel"
+#: Of an element, over the largest number: TF32 products differ by this much in the order of their sums.
+TOLERANCE = 2e-3
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--select", default="", help="names, by commas")
+    parser.add_argument("--peers", default="xla,triton", help="xla, or xla,triton")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     print(describe_machine())
-    lines, ratios, wrong = [], [], 0
+    lines, speeds, wrong = [], [], 0
     records = []
     for case in CASES:
-        if options.select and not any(w in case.__name__ for w in options.select.split(",")):
+        name = case.__name__
+        if options.select and not any(w in name for w in options.select.split(",")):
             continue
         mine_of, theirs_of, arguments = case()
         with smalt.enabled(False):
@@ -208,19 +285,35 @@ def main() -> int:
         with smalt.enabled(True):
             reports = smalt.inspect(mine_of, *arguments)
             mine = jax.jit(mine_of).lower(*arguments).compile()
-        off = error(mine(*arguments), theirs(*arguments)) if case is not random_bits else 0.0
-        times = interleaved((theirs, mine), arguments, options.rounds, options.iterations)
-        xla, ours = (median(t) for t in times)
+        expected = theirs(*arguments)
+        off = error(mine(*arguments), expected) if case is not random_bits else 0.0
+        triton = rival(name, arguments, expected) if "triton" in options.peers.split(",") else "not asked for"
+        candidates = [theirs, mine] + ([] if isinstance(triton, str) else [triton.candidate])
+        xla, ours, *others = (median(t) for t in interleaved(candidates, arguments, options.rounds, options.iterations))
         registers = "/".join(str(r.registers) for r in reports)
         spills = sum(r.spill_bytes or 0 for r in reports)
-        wrong += off > 2e-3
-        ratios.append(ours / xla)
-        records.append({"case": case.__name__, "xla_us": xla, "smalt_us": ours, "error": off, "registers": registers, "spill_bytes": spills})
-        lines.append(f"{case.__name__:30} {xla:10.1f} {ours:10.1f} {ours / xla:7.3f} {off:9.1e} {registers:>9} {spills:6}")
+        wrong += off > TOLERANCE
+        speeds.append(min(xla, *others) / ours if others else xla / ours)
+        said = triton if isinstance(triton, str) else f"{triton.how}, {triton.configuration}"
+        records.append(
+            {
+                "case": name,
+                "xla_us": xla,
+                "triton_us": others[0] if others else None,
+                "triton": said,
+                "smalt_us": ours,
+                "speed": speeds[-1],
+                "error": off,
+                "registers": registers,
+                "spill_bytes": spills,
+            }
+        )
+        third = f"{others[0]:10.1f}" if others else f"{'-':>10}"
+        lines.append(f"{name:30} {xla:10.1f} {third} {ours:10.1f} {speeds[-1]:7.3f} {off:9.1e} {registers:>9} {spills:6}  {said}")
         print(lines[-1], flush=True)
-    print(f"\n{'function':30} {'XLA us':>10} {'smalt us':>10} {'ratio':>7} {'error':>9} {'regs':>9} {'spill':>6}")
+    print(f"\n{HEADER}")
     print("\n".join(lines))
-    print(f"geometric mean {geometric_mean(ratios):.3f}")
+    print(f"geometric mean of speeds {geometric_mean(speeds):.3f}; below 0.9: {sum(s < 0.9 for s in speeds)} of {len(speeds)}")
     if options.json:
         options.json.write_text(json.dumps(records))
     return int(wrong > 0)
