@@ -1,11 +1,14 @@
-"""How long kernels take to compile: smalt, stock Mosaic GPU, and JAX's floor, in one process on one GPU.
+"""How long kernels take to compile: smalt, stock Mosaic GPU, and JAX's floor, in one process on one GPU; and in fresh processes.
 
-    PYTHONPATH=jax_plugin:. python benchmarks/compile_time.py [--configs 8] [--json out.json]
+    PYTHONPATH=jax_plugin:. python benchmarks/compile_time.py [--configs 8] [--fresh 3] [--json out.json]
 
 `lower` + `compile` of a jitted kernel, cold, and its first call: smalt's assembler runs beside XLA's compiler and may still run when
 `compile` returns, so that only the time to the first result is fair. Every sample is a kernel that nobody has compiled before, the
 three take turns, and JAX's caches are cleared between samples. The floor is the same program with an empty lowering rule: what JAX and XLA need without
 any backend. smalt's own share is the time of its passes from descriptor to PTX, as its report says it.
+
+`--fresh`: so many processes each of smalt, Mosaic GPU and Pallas:Triton, with every cache off, compile one kernel of 100 element-wise
+operations (blocks of 2048) and run it. JAX, its devices and a trivial program are warm; what a backend loads for its first kernel counts.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.experimental.pallas.triton as plt
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu as hm
 from jax.interpreters import mlir
@@ -116,18 +123,116 @@ def own_share(make: Callable[[], tuple[Callable[..., Any], list[Any]]]) -> float
     return total * 1e-6
 
 
+# ------------------------------------------------------------------------------------------ fresh processes
+
+FRESH = ("smalt", "mosaic", "triton")
+#: Whatever keeps something compiled between processes.
+NO_CACHES = {"JAX_ENABLE_COMPILATION_CACHE": "0", "CUDA_CACHE_DISABLE": "1", "SMALT_CACHE_DIR": ""}
+
+
+def hundred_operations(x: Any) -> Any:
+    y = x
+    for i in range(10):
+        y = y * 0.5 + (0.25 + i)
+        y = jnp.maximum(y, -3.0) - x
+        y = jnp.minimum(y, 4.0) * y
+        y = jnp.tanh(y) + 1.5
+        y = jax.lax.rsqrt(y) * y
+    return y
+
+
+def first_result(who: str) -> dict[str, float]:
+    """In a process of its own: the first kernel that a backend compiles and runs."""
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = hundred_operations(x[...])
+
+    x = jnp.linspace(-3.0, 3.0, 1 << 14, dtype=jnp.float32)
+    spec = pl.BlockSpec((2048,), lambda i: (i,))
+    params = plt.CompilerParams() if who == "triton" else plgpu.CompilerParams()
+    f = pl.pallas_call(body, grid=(8,), in_specs=[spec], out_specs=spec, out_shape=x, compiler_params=params)
+    expected = jax.jit(hundred_operations)(x)
+    jax.block_until_ready(expected)
+    with smalt.enabled(who == "smalt"):
+        traced = jax.jit(f).trace(x)
+        start = time.perf_counter()
+        lowered = traced.lower()
+        lowered_at = time.perf_counter()
+        compiled = lowered.compile()
+        compiled_at = time.perf_counter()
+        got = jax.block_until_ready(compiled(x))
+        end = time.perf_counter()
+    if not jnp.allclose(got, expected, rtol=1e-3, atol=1e-3):
+        raise RuntimeError(f"{who}: a wrong result")
+    return {"lower": lowered_at - start, "compile": compiled_at - lowered_at, "first call": end - compiled_at, "all": end - start}
+
+
+def fresh(samples: int) -> list[dict[str, Any]]:
+    """Medians of each backend's samples; a backend that fails says why."""
+    times: dict[str, list[dict[str, float]]] = {who: [] for who in FRESH}
+    failed: dict[str, str] = {}
+    environment = {k: v for k, v in (os.environ | NO_CACHES).items() if v}
+    for _ in range(samples):
+        for who in FRESH:
+            command = [sys.executable, __file__, "--first-result", who]
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+            if ran.returncode:
+                failed[who] = next((line for line in reversed(ran.stderr.splitlines()) if line.strip()), "no text")[:160]
+            else:
+                times[who].append(json.loads(ran.stdout.splitlines()[-1]))
+    rows: list[dict[str, Any]] = []
+    for who in FRESH:
+        row: dict[str, Any] = {"kernel": "100 operations, fresh process", "who": who, "samples": len(times[who])}
+        if times[who]:
+            row |= {k: statistics.median(s[k] for s in times[who]) for k in times[who][0]}
+        else:
+            row["failed"] = failed.get(who, "no samples")
+        rows.append(row)
+    return rows
+
+
+def print_fresh(rows: list[dict[str, Any]]) -> None:
+    print(f"\n100 operations, fresh process{'':2} {'lower':>8} {'compile':>8} {'first call':>10} {'all':>8}   (ms, medians)")
+    mine = next((row.get("all") for row in rows if row["who"] == "smalt"), None)
+    for row in rows:
+        if "failed" in row:
+            print(f"{row['who']:30} {row['failed']}")
+            continue
+        ratio = f"  smalt/{row['who']} {mine / row['all']:.3f}" if mine and row["who"] != "smalt" else ""
+        t = [row[k] * 1e3 for k in ("lower", "compile", "first call", "all")]
+        print(f"{row['who']:30} {t[0]:8.1f} {t[1]:8.1f} {t[2]:10.1f} {t[3]:8.1f}{ratio}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--configs", type=int, default=8, help="samples of each")
+    parser.add_argument("--configs", type=int, default=8, help="samples of each; 0: none in this process")
+    parser.add_argument("--fresh", type=int, default=3, help="processes of each; 0: none")
+    parser.add_argument("--first-result", choices=FRESH, help=argparse.SUPPRESS)
     parser.add_argument("--json")
     options = parser.parse_args()
+    if options.first_result:
+        print(json.dumps(first_result(options.first_result)))
+        return 0
+    rows = fresh(options.fresh) if options.fresh else []  # first: a process that holds the GPU's memory leaves none
     print(describe_machine(), flush=True)
+    if rows:
+        print_fresh(rows)
+    if options.configs:
+        rows += warm(options.configs)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(rows, file, indent=1)
+    return 0
+
+
+def warm(samples: int) -> list[dict[str, Any]]:
+    """The kernels that take turns in this process."""
     rows: list[dict[str, Any]] = []
     for name, variants in (("add-one", add_ones), ("hopper_matmul", matmuls), ("attention", attentions)):
-        kernels = variants(options.configs + 1)
+        kernels = variants(samples + 1)
         times: dict[str, list[dict[str, float]]] = {who: [] for who in SCOPES}
         shares: list[float] = []
-        for i, who in enumerate(list(SCOPES) * (options.configs + 1)):
+        for i, who in enumerate(list(SCOPES) * (samples + 1)):
             if i >= len(kernels):
                 break
             got = sample(who, kernels[i])
@@ -136,7 +241,7 @@ def main() -> int:
             if who == "smalt":
                 shares.append(own_share(kernels[i]))
         medians = {who: {k: statistics.median(s[k] for s in samples) for k in samples[0]} for who, samples in times.items()}
-        row = {"kernel": name, "samples": {w: len(s) for w, s in times.items()}, "own": statistics.median(shares), **medians}
+        row: dict[str, Any] = {"kernel": name, "samples": {w: len(s) for w, s in times.items()}, "own": statistics.median(shares), **medians}
         row["ratio"] = medians["smalt"]["all"] / medians["mosaic"]["all"]
         rows.append(row)
     print(f"\n{'kernel':14} {'who':7} {'lower':>8} {'compile':>8} {'first call':>10} {'all':>8}   (ms, medians)")
@@ -145,10 +250,7 @@ def main() -> int:
             t = row[who]
             print(f"{row['kernel']:14} {who:7} {t['lower'] * 1e3:8.1f} {t['compile'] * 1e3:8.1f} {t['first call'] * 1e3:10.1f} {t['all'] * 1e3:8.1f}")
         print(f"{row['kernel']:14} smalt/mosaic {row['ratio']:.3f}; descriptor to PTX {row['own'] * 1e3:.2f} ms")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(rows, file, indent=1)
-    return 0
+    return rows
 
 
 if __name__ == "__main__":
