@@ -37,8 +37,13 @@ trait F32Ops {
     fn with_sign_of(&mut self, a: S, sign: S) -> S;
     fn largest(&mut self, a: S, b: S) -> S;
     fn smallest(&mut self, a: S, b: S) -> S;
+    /// Within 2 ulp. (What is correctly rounded calls a function for rare operands, element by element.)
     fn quotient(&mut self, a: S, b: S) -> S;
+    /// Within 1 ulp where nothing leaves the range of normal numbers: the quotient of the reciprocal, corrected by what it leaves.
+    fn ordinary_quotient(&mut self, a: S, b: S) -> S;
+    /// Within 1 ulp.
     fn reciprocal(&mut self, a: S) -> S;
+    /// Within 1 ulp.
     fn root(&mut self, a: S) -> S;
     fn nearest(&mut self, a: S) -> S;
     fn ex2(&mut self, a: S) -> S;
@@ -62,10 +67,10 @@ impl F32Ops for Builder {
         self.fma(F32, a, b, c)
     }
     fn negated(&mut self, a: S) -> S {
-        self.xor(LogicType::B32, a, Src::u32(SIGN))
+        self.fneg(F32, a)
     }
     fn magnitude(&mut self, a: S) -> S {
-        self.and32(a, SIGN - 1)
+        self.fabs(F32, a)
     }
     fn with_sign_of(&mut self, a: S, sign: S) -> S {
         let sign = self.and32(sign, SIGN);
@@ -78,13 +83,26 @@ impl F32Ops for Builder {
         self.fmin_max(MinMax::Min, NanMode::Propagate, F32, a, b)
     }
     fn quotient(&mut self, a: S, b: S) -> S {
-        self.fdiv(WideFloatType::F32, a, b)
+        self.emit(Inst::DivApprox {
+            mode: DivMode::Full,
+            ftz: Ftz::No,
+            d: Value::NEW,
+            a,
+            b,
+        })
+    }
+    fn ordinary_quotient(&mut self, a: S, b: S) -> S {
+        let inverse = self.mufu(Mufu::Rcp, Ftz::Yes, b);
+        let q = self.times(a, inverse);
+        let minus = self.negated(q);
+        let left = self.fused(minus, b, a);
+        self.fused(left, inverse, q)
     }
     fn reciprocal(&mut self, a: S) -> S {
-        self.exact(Exact::Rcp, WideFloatType::F32, a)
+        self.mufu(Mufu::Rcp, Ftz::No, a)
     }
     fn root(&mut self, a: S) -> S {
-        self.exact(Exact::Sqrt, WideFloatType::F32, a)
+        self.mufu(Mufu::Sqrt, Ftz::No, a)
     }
     fn nearest(&mut self, a: S) -> S {
         self.cvt(CvtType::F32, CvtType::F32, CvtRound::Rni, a)
@@ -175,22 +193,42 @@ fn approximate(b: &mut Builder, op: UnaryOp, a: S) -> Option<S> {
 /// log2 e = LOG2_E + LOG2_E_LOW.
 const LOG2_E_LOW: f32 = 1.925_963e-8;
 
-/// eˣ · 2^scale, scale ≤ 0 and small: 2^n · 2^f with n the nearest integer to x log2 e, f from two fused steps. 2^n is exact in
-/// the special-function unit, so that one rounding is left where the result is subnormal.
+/// 1.5 · 2²³ + 127: added to a number it rounds it to the nearest integer n, and leaves n + 127 in the low bits, which as an
+/// exponent are 2ⁿ.
+const ROUNDER: f32 = 12_583_039.0;
+/// The same of numbers twice as large: 1.5 · 2²⁴ + 2 · 127 rounds to the nearest even integer 2m, and leaves m + 127.
+const EVEN_ROUNDER: f32 = 25_166_078.0;
+
+/// `x · factor` as n + f, f in [−½, ½] (even numbers: [−1, 1]): (2ⁿ, or 2ᵐ of n = 2m; f; −n). The power is right for exponents that
+/// f32's normal numbers have.
+fn split_power(b: &mut Builder, x: S, factor: f32, rounder: f32) -> (S, S, S) {
+    let t = b.fused(x, k(factor), k(rounder));
+    let minus_n = b.minus(k(rounder), t);
+    let f = b.fused(x, k(factor), minus_n);
+    let power = b.shl(BitType::B32, t, Src::u32(23));
+    (power, f, minus_n)
+}
+
+/// 2^f for |f| ≤ 1: such small powers are the same with and without subnormal numbers.
+fn ex2_fraction(b: &mut Builder, f: S) -> S {
+    b.mufu(Mufu::Ex2, Ftz::Yes, f)
+}
+
+/// eˣ · 2^scale, scale ≤ 0 and small: 2^f · 2^m · 2^m with 2m the nearest even integer to x log2 e, f from two fused steps. Both powers
+/// are normal numbers, and only the last product rounds, where the result is subnormal.
 fn exp_scaled(b: &mut Builder, x: S, scale: i32) -> S {
     let x = b.largest(x, k(-105.0));
     let x = b.smallest(x, k(90.0));
-    let t = b.times(x, k(LOG2_E));
-    let n = b.nearest(t);
-    // 2^128 does not exist, but e^x below 2^128 with n = 128 does.
-    let n = b.smallest(n, k(127.0));
-    let minus_n = b.negated(n);
-    let f = b.fused(x, k(LOG2_E), minus_n);
+    let (power, f, _) = split_power(b, x, LOG2_E, EVEN_ROUNDER);
     let f = b.fused(x, k(LOG2_E_LOW), f);
-    let fraction = b.ex2(f);
-    let n = if scale == 0 { n } else { b.plus(n, k(scale as f32)) };
-    let power = b.ex2(n);
-    b.times(fraction, power)
+    let fraction = ex2_fraction(b, f);
+    let first = b.times(fraction, power);
+    let second = if scale == 0 {
+        power
+    } else {
+        b.times(power, k(2f32.powi(scale)))
+    };
+    b.times(first, second)
 }
 
 /// ln 2 = LN2_HIGH + LN2_LOW; the high part has few bits, n·LN2_HIGH is exact.
@@ -203,19 +241,15 @@ const EXPM1: [u32; 6] = [0x3f000000, 0x3e2aaaaa, 0x3d2aaa59, 0x3c0888c5, 0x3ab6b
 /// eˣ − 1 = 2^n (expm1(r) + 1) − 1, computed at half its size: n = 128 occurs.
 fn expm1(b: &mut Builder, a: S) -> S {
     let x = b.largest(a, k(-30.0));
-    let x = b.smallest(x, k(90.0));
-    let t = b.times(x, k(LOG2_E));
-    let n = b.nearest(t);
-    // Beyond, the rest grows and the result overflows.
-    let n = b.smallest(n, k(128.0));
-    let minus_n = b.negated(n);
+    // Beyond, n would be 129; the result overflows.
+    let x = b.smallest(x, k(89.0));
+    // Half of 2ⁿ.
+    let (half_power, _, minus_n) = split_power(b, x, LOG2_E, ROUNDER - 1.0);
     let r = b.fused(minus_n, k(LN2_HIGH), x);
     let r = b.fused(minus_n, k(LN2_LOW), r);
     let q = b.polynomial(r, &EXPM1);
     let square = b.times(r, r);
     let p = b.fused(square, q, r);
-    let half_power = b.minus(n, k(1.0));
-    let half_power = b.ex2(half_power);
     let rest = b.minus(half_power, k(0.5));
     let half = b.fused(p, half_power, rest);
     let out = b.plus(half, half);
@@ -225,25 +259,34 @@ fn expm1(b: &mut Builder, a: S) -> S {
     b.choose(tiny, a, out)
 }
 
+/// 1 / (1 + e^−x), by 2^−24 of the sum, whose reciprocal is a normal number wherever the result is none.
 fn logistic(b: &mut Builder, x: S) -> S {
-    let minus = b.negated(x);
-    let e = exp_scaled(b, minus, 0);
-    let sum = b.plus(e, k(1.0));
-    b.reciprocal(sum)
+    let x = b.largest(x, k(-105.0));
+    // Beyond, e^−x adds nothing to 1.
+    let x = b.smallest(x, k(20.0));
+    let (power, f, _) = split_power(b, x, -LOG2_E, ROUNDER - 24.0);
+    let f = b.fused(x, k(-LOG2_E_LOW), f);
+    let fraction = ex2_fraction(b, f);
+    let scale = 2f32.powi(-24);
+    let sum = b.fused(fraction, power, k(scale));
+    let inverse = b.mufu(Mufu::Rcp, Ftz::Yes, sum);
+    b.times(inverse, k(scale))
 }
 
 /// (tanh(x) − x) / x³ in x² for |x| < 0.56, 2^−29.5.
 const TANH: [u32; 5] = [0xbeaaaaa4, 0x3e08864c, 0xbd5c87e0, 0x3cac334d, 0xbbcb1ead];
 
 fn tanh(b: &mut Builder, x: S) -> S {
+    // From 10 on it is 1; no number is smaller than a NaN.
     let magnitude = b.magnitude(x);
-    // 1 − 2 / (e^2|x| + 1)
-    let twice = b.plus(magnitude, magnitude);
-    let e = exp_scaled(b, twice, 0);
-    let sum = b.plus(e, k(1.0));
-    let inverse = b.reciprocal(sum);
+    let magnitude = b.smallest(magnitude, k(10.0));
+    // 1 − 2 / (e^2|x| + 1). What log2 e lacks makes a tenth of an ulp here.
+    let (power, f, _) = split_power(b, magnitude, 2.0 * LOG2_E, ROUNDER);
+    let fraction = ex2_fraction(b, f);
+    let sum = b.fused(fraction, power, k(1.0));
+    let inverse = b.mufu(Mufu::Rcp, Ftz::Yes, sum);
     let large = b.fused(inverse, k(-2.0), k(1.0));
-    let z = b.times(x, x);
+    let z = b.times(magnitude, magnitude);
     let q = b.polynomial(z, &TANH);
     let cube = b.times(z, magnitude);
     let small = b.fused(cube, q, magnitude);
@@ -721,10 +764,10 @@ fn erfc(b: &mut Builder, x: S) -> S {
     let s = b.smallest(s, k(10.1));
     let above = b.plus(s, k(4.0));
     let below = b.minus(s, k(4.0));
-    let t = b.quotient(below, above);
+    let t = b.ordinary_quotient(below, above);
     let p = b.polynomial(t, &ERFCX);
     let denominator = b.fused(s, k(2.0), k(1.0));
-    let p = b.quotient(p, denominator);
+    let p = b.ordinary_quotient(p, denominator);
     // e^−s² with what the square's rounding lost.
     let square = b.times(s, s);
     let minus_square = b.negated(square);
