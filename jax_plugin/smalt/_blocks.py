@@ -24,6 +24,9 @@ from smalt._errors import InvalidKernel, Unsupported
 
 #: Shared memory for blocks: 227 KiB less what barriers, the compiler's scratch and users' own scratch may need.
 BUDGET = 200 << 10
+#: Shared memory of a multiprocessor, and what each block of the grid takes of it for the system.
+MULTIPROCESSOR = 228 << 10
+RESERVED = 1 << 10
 #: Grids up to this size are looked at point by point, where index maps are not affine.
 MAX_POINTS = 1 << 16
 #: Ways to read dimensions as rows that are tried: blocks may have several of one size.
@@ -170,6 +173,7 @@ class Block:
     in_gmem: bool  # the user wants it there
     is_written: bool = False
     overwrites: bool = False  # the body begins with a store to all of it
+    is_stored_once: bool = False  # and does nothing else with it
     partner: int | None = None  # the operand that shares its buffer
     way: Way = Way.VIEW
     resident: bool = False  # outputs: one slot, which stays while the block does
@@ -428,6 +432,19 @@ def choose_ways(blocks: Sequence[Block], steps: int, streams: bool) -> None:
         if big is None:
             return  # the compiler says what there is and what is asked for
         big.way = Way.VIEW
+    if steps == 1:
+        _make_room(blocks)
+
+
+def _make_room(blocks: Sequence[Block]) -> None:
+    """Stores outputs from registers to their arrays, where a multiprocessor then has room for two blocks of the grid: while one computes,
+    the other one loads."""
+    direct = [b for b in blocks if b.is_output and b.way is Way.TMA and b.is_stored_once and _may_be_view(b, blocks)]
+    all_slots = sum(_slots(b, 1) for b in blocks)
+    room = MULTIPROCESSOR // 2 - RESERVED
+    if all_slots - sum(_slots(b, 1) for b in direct) <= room < all_slots:
+        for block in direct:
+            block.way = Way.VIEW
 
 
 def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> Way:

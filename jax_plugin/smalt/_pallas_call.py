@@ -163,6 +163,7 @@ class _Call:
             at = self.indices + block.number
             block.is_written = at in written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
+            block.is_stored_once = _versions.is_stored_once(self.jaxpr, at)
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number

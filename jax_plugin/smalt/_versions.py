@@ -696,6 +696,13 @@ def begins_with_store(jaxpr: Any, at: int) -> bool:
     return False
 
 
+def is_stored_once(jaxpr: Any, at: int) -> bool:
+    """Whether a jaxpr stores to all of the ref in its invar once, and does nothing else with it."""
+    var = jaxpr.invars[at]
+    uses = sum(any(not is_literal(a) and a is var for a in eqn.invars) for eqn in jaxpr.eqns)
+    return uses == 1 and begins_with_store(jaxpr, at)
+
+
 def _is_all(transform: Any) -> bool:
     """Whether a transform is an index of the whole ref."""
     if type(transform).__name__ != "NDIndexer":

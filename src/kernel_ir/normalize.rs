@@ -13,7 +13,6 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("check_inputs", check_inputs::run),
     ("recognize_loops", recognize_loops::run),
     ("fuse_sums", fuse_sums::run),
-    ("slice_products", slice_products::run),
     ("compose_views", compose_views::run),
     ("simplify", simplify::run),
     ("hoist_invariants", hoist_invariants::run),

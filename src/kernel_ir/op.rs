@@ -496,6 +496,8 @@ pub enum UnaryOp {
     RoundAwayFromZero,
     /// Halves to even.
     RoundToEven,
+    /// f32 to the nearest tf32 (10 bits behind the point), halves away from zero.
+    RoundToTf32,
     /// bool: neither inf nor NaN.
     IsFinite,
     Exp,
@@ -807,7 +809,7 @@ macro_rules! names {
 
 names!(UnaryOp {
     Neg => "neg", Not => "not", Abs => "abs", Sign => "sign", Floor => "floor", Ceil => "ceil",
-    RoundAwayFromZero => "round_away", RoundToEven => "round_even", IsFinite => "is_finite", Exp => "exp", Exp2 => "exp2",
+    RoundAwayFromZero => "round_away", RoundToEven => "round_even", RoundToTf32 => "round_tf32", IsFinite => "is_finite", Exp => "exp", Exp2 => "exp2",
     Expm1 => "expm1", Log => "log", Log1p => "log1p", Log2 => "log2", Sqrt => "sqrt", Rsqrt => "rsqrt", Cbrt => "cbrt",
     Sin => "sin", Cos => "cos", Tan => "tan", Asin => "asin", Acos => "acos", Atan => "atan", Sinh => "sinh", Cosh => "cosh",
     Tanh => "tanh", Asinh => "asinh", Acosh => "acosh", Atanh => "atanh", Erf => "erf", Erfc => "erfc", ErfInv => "erf_inv",

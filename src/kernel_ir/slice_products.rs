@@ -2,6 +2,7 @@
 //!
 //! A thread then holds one slice of the operands and not all of them, which would not fit its registers. What lies between a load
 //! and its product only computes or loads, so that the product may load instead.
+use super::loads::{Chain, Loads};
 use super::*;
 use crate::error::Result;
 use cranelift_entity::SecondaryMap;
@@ -28,15 +29,9 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         if kernel.regions[region].group == Group::Warp {
             continue;
         }
-        // Loads of this region behind which nothing was written and nobody was waited for.
-        let mut loads: Vec<Op> = vec![];
+        let mut loads = Loads::default();
         for op in std::mem::take(&mut kernel.regions[region].ops) {
-            let kind = &kernel.ops[op].kind;
-            if let OpKind::Load { .. } = kind {
-                loads.push(op);
-            } else if !kind.is_pure() {
-                loads.clear();
-            }
+            loads.pass(kernel, op);
             slice(kernel, region, op, &loads, &uses);
             kernel.regions[region].ops.push(op);
         }
@@ -44,72 +39,7 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     Ok(())
 }
 
-/// How an operand comes from a load: the ops from the load on, and the load's dimension that is K.
-struct Chain {
-    ops: Vec<Op>,
-    dim: usize,
-}
-
-fn chain(kernel: &Kernel, operand: Value, loads: &[Op], uses: &SecondaryMap<Value, u32>) -> Option<Chain> {
-    let mut dim = kernel.ty(operand).shape().len() - 1;
-    let (mut at, mut ops) = (operand, vec![]);
-    loop {
-        let op = kernel.values[at].def.expand()?;
-        if uses[at] != 1 {
-            return None;
-        }
-        ops.push(op);
-        if let OpKind::Transpose { a, permutation } = &kernel.ops[op].kind {
-            (at, dim) = (*a, permutation[dim] as usize);
-        } else if let OpKind::Convert { a } = kernel.ops[op].kind {
-            at = a;
-        } else if let OpKind::Load { src } = &kernel.ops[op].kind {
-            let data = &kernel.allocs[src.alloc];
-            let is_memory = data.is_smem() || data.is_gmem();
-            let here = is_memory && src.place == Place::Here && loads.contains(&op);
-            ops.reverse();
-            return here.then_some(Chain { ops, dim });
-        } else {
-            return None;
-        }
-    }
-}
-
-impl Chain {
-    /// The operand's part of `size` indices of K from `start` on.
-    fn part(&self, kernel: &mut Kernel, region: Region, start: u64, size: u64) -> Value {
-        let mut made = None;
-        let mut dim = self.dim;
-        for &op in &self.ops {
-            let OpData { mut kind, results, loc } = kernel.ops[op].clone();
-            if let OpKind::Load { src } = &mut kind {
-                let mut dims: Vec<DimIndex> = src.shape.iter().map(|n| DimIndex::all(*n)).collect();
-                dims[dim] = DimIndex::Slice {
-                    start: Index::Const(start as i64),
-                    size,
-                    stride: 1,
-                };
-                src.steps.push(Step::Index(dims));
-                src.shape[dim] = size;
-            } else if let OpKind::Transpose { permutation, .. } = &kind {
-                dim = permutation.iter().position(|p| *p as usize == dim).unwrap_or(dim);
-            }
-            visit::map_values(&mut kind, &mut |v| {
-                if let (Some(part), false) = (made, matches!(kernel.ops[op].kind, OpKind::Load { .. })) {
-                    *v = part;
-                }
-            });
-            let ty = kernel.ty(results[0]);
-            let mut shape = Shape::from_slice(ty.shape());
-            shape[dim] = size;
-            let ty = Type::of(ty.dtype(), shape);
-            made = Some(kernel.append1(region, kind, ty, loc));
-        }
-        made.unwrap_or_else(|| unreachable!("a chain begins with a load"))
-    }
-}
-
-fn slice(kernel: &mut Kernel, region: Region, op: Op, loads: &[Op], uses: &SecondaryMap<Value, u32>) {
+fn slice(kernel: &mut Kernel, region: Region, op: Op, loads: &Loads, uses: &SecondaryMap<Value, u32>) {
     let OpKind::Dot { acc, a, b, arithmetic } = kernel.ops[op].kind else {
         return;
     };
@@ -122,7 +52,7 @@ fn slice(kernel: &mut Kernel, region: Region, op: Op, loads: &[Op], uses: &Secon
     if all <= WHOLE_WORDS || size >= k {
         return;
     }
-    let (Some(left), Some(right)) = (chain(kernel, a, loads, uses), chain(kernel, b, loads, uses)) else {
+    let (Some(left), Some(right)) = (Chain::of(kernel, a, loads, uses), Chain::of(kernel, b, loads, uses)) else {
         return;
     };
     let (ty, loc) = (kernel.ty(kernel.ops[op].results[0]).clone(), kernel.ops[op].loc);

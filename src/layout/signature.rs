@@ -104,6 +104,7 @@ pub fn wgmma_left(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
     let ty = kernel.ty(v);
     let tiled = match ty.dtype().bits() {
         8 => TiledLayout::wgmma_8bit(),
+        32 => TiledLayout::wgmma_left_32bit(),
         _ => TiledLayout::wgmma(),
     };
     let layout = tiled.instantiate(ty.shape());
@@ -111,7 +112,7 @@ pub fn wgmma_left(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
 }
 
 /// The dimension of a view along which memory is contiguous, as far as views without reshapes tell; else the last.
-fn contiguous(kernel: &Kernel, r: &RefUse) -> usize {
+pub fn contiguous(kernel: &Kernel, r: &RefUse) -> usize {
     let rank = kernel.allocs[r.alloc].shape.len();
     let last = match r.kept_dims(rank) {
         Some((dims, true)) => dims.iter().position(|d| d + 1 == rank),

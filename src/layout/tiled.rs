@@ -282,6 +282,15 @@ impl TiledLayout {
             -1,
         )
     }
+    /// Of tf32 left operands (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk8").
+    pub fn wgmma_left_32bit() -> TiledLayout {
+        Self::new(
+            &[&[64, 4], &[16, 4], &[8, 4], &[1]],
+            &[Dim(-7)],
+            &[Dim(-3), Dim(-2)],
+            -1,
+        )
+    }
     pub fn wgmma_8bit() -> TiledLayout {
         Self::new(
             &[&[64, 16], &[16, 16], &[8, 16], &[4]],

@@ -118,6 +118,10 @@ fn unary_f32(b: &mut Builder, precision: Precision, op: UnaryOp, a: S) -> Result
         UnaryOp::Floor => round_f32(b, CvtRound::Rmi, a),
         UnaryOp::Ceil => round_f32(b, CvtRound::Rpi, a),
         UnaryOp::RoundToEven => round_f32(b, CvtRound::Rni, a),
+        UnaryOp::RoundToTf32 => {
+            let a = b.r32(a);
+            b.emit(Inst::CvtTf32 { d: Value::NEW, a })
+        }
         UnaryOp::RoundAwayFromZero => {
             let truncated = round_f32(b, CvtRound::Rzi, a);
             let rest = b.fsub(F32, a, truncated);

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::{AllocKind, DimIndex, Index, Place, RefUse, Step};
 use crate::layout::facts::{DynId, DynTerm};
 use crate::layout::smem_layout::SmemView;
-use crate::plan::views::value_of;
+use crate::layout::views::value_of;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::{Indexed, IntType};
 use crate::ptx::operand::{Class, Src};

@@ -250,7 +250,8 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
                                 neg_b: 1,
                                 trans_b,
                             },
-                            WgmmaTypes::E4M3E4M3
+                            WgmmaTypes::TF32
+                            | WgmmaTypes::E4M3E4M3
                             | WgmmaTypes::E4M3E5M2
                             | WgmmaTypes::E5M2E4M3
                             | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatRs {
@@ -276,9 +277,6 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
                                     scale_d,
                                 }
                             }
-                            WgmmaTypes::TF32 => {
-                                return Err(cx.unexpected(op));
-                            }
                         }
                     }
                 };
@@ -292,7 +290,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
     Ok(())
 }
 
-/// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (WGMMA_8BIT for bytes) they are the
+/// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (its kin for bytes and 32 bits) they are the
 /// words of two neighbouring column tiles.
 fn left_fragment(cx: &mut LowerCx, a: &ArrayRegs, mb: usize, steps: usize, ks: usize) -> Result<Srcs<V>> {
     let words_per_block = a.regs.len() / (cx_rows(a) / 64);

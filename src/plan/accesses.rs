@@ -1,12 +1,12 @@
 //! How ops touch memory: the plan of every load and store, of every copy, of every operand of a wgmma in shared memory, made once on
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
-use super::views;
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
-use crate::kernel_ir::{AccUse, Kernel, MmaOperand, OobMode, Op, OpKind, Place, RefUse, Value, op};
+use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op};
 use crate::layout::smem_layout::SmemView;
-use crate::layout::tma::{self, CopyError, CopyPlan, OutOfBounds};
+use crate::layout::tma::{CopyError, CopyPlan};
 use crate::layout::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
+use crate::layout::views::{self, CopyUse};
 use crate::layout::wgmma::{Operand, OperandError};
 use crate::layout::{Assignment, RegisterLayout, signature};
 use cranelift_entity::EntitySet;
@@ -53,14 +53,6 @@ pub struct Operands {
     pub left: Option<(SmemView, Operand)>,
 }
 
-/// What a copy does with elements outside of its array.
-pub fn out_of_bounds(oob: OobMode) -> OutOfBounds {
-    match oob {
-        OobMode::Zeros => OutOfBounds::Zeros,
-        OobMode::PromiseInBounds | OobMode::Undefined => OutOfBounds::Ignored,
-    }
-}
-
 /// Plans all accesses.
 pub fn run(kernel: &Kernel, assignment: &Assignment) -> Result<Accesses> {
     let mut planner = Planner {
@@ -98,20 +90,7 @@ impl Planner<'_> {
             OpKind::LoadAt { src: r, .. } | OpKind::StoreAt { dst: r, .. } | OpKind::AtomicUpdateAt { dst: r, .. } => {
                 self.transfer(op, r, None, None)
             }
-            OpKind::CopyGmemToSmem {
-                src,
-                dst,
-                collective_axes,
-                oob,
-                ..
-            } => {
-                let parts = collective_axes.iter().map(|a| kernel.axes[*a].size).product();
-                self.copy(op, src, Some(dst), out_of_bounds(*oob), parts, true)
-            }
-            OpKind::CopySmemToGmem {
-                src, dst, reduction, ..
-            } => self.copy(op, dst, Some(src), OutOfBounds::Zeros, 1, reduction.is_none()),
-            OpKind::Prefetch { src, .. } => self.copy(op, src, None, OutOfBounds::Ignored, 1, true),
+            OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. } => self.copy(op),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
             OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => Ok(()),
             OpKind::ArgReduce { a, .. } | OpKind::Cumulative { a, .. } => {
@@ -206,7 +185,7 @@ impl Planner<'_> {
         let kernel = self.kernel;
         let shared = kernel.allocs[r.alloc].is_smem();
         let (view, memory) = match shared {
-            true => (views::smem(kernel, self.assignment, r, true)?, Memory::Shared),
+            true => (views::smem(kernel, &self.assignment.smem, r, true)?, Memory::Shared),
             false => {
                 let align = kernel.target.gmem_alignment;
                 (views::gmem(kernel, r)?, Memory::Global { align })
@@ -256,34 +235,19 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// `smem`: none for a prefetch. `parts`: the blocks that share the copy.
-    fn copy(
-        &mut self,
-        op: Op,
-        gmem: &RefUse,
-        smem: Option<&RefUse>,
-        oob: OutOfBounds,
-        parts: u64,
-        bulk: bool,
-    ) -> Result<()> {
-        if gmem.shape.contains(&0) {
+    fn copy(&mut self, op: Op) -> Result<()> {
+        let kernel = self.kernel;
+        let kind = &kernel.ops[op].kind;
+        let copy = CopyUse::of(kernel, kind).ok_or_else(|| Error::internal(format!("`{}` as a copy", kind.name())))?;
+        let shape = &copy.gmem.shape;
+        if shape.contains(&0) {
             self.out.copies.insert(op, None);
             return Ok(());
         }
-        let kernel = self.kernel;
-        let dtype = gmem.dtype();
-        let bits = dtype
-            .ok_or_else(|| Error::internal("a copy of something that is no data"))?
-            .bits();
-        let smem = match smem {
-            Some(r) => views::smem(kernel, self.assignment, r, false)?,
-            None => SmemView::row_major(&gmem.shape, bits),
-        };
-        let dims = views::gmem_dims(kernel, gmem)?;
-        let name = kernel.ops[op].kind.name();
-        let plan = tma::plan(&dims, &smem, bits, oob, parts, bulk).map_err(|e| copy_error(name, gmem, e))?;
-        let elements: u64 = gmem.shape.iter().product();
-        let bytes = (elements * u64::from(bits) / 8) as u32;
+        let (smem, plan) = copy.plan(kernel, &self.assignment.smem)?;
+        let plan = plan.map_err(|e| copy_error(kind.name(), copy.gmem, e))?;
+        let elements: u64 = shape.iter().product();
+        let bytes = (elements * u64::from(smem.bits) / 8) as u32;
         self.out.copies.insert(op, Some(Copy { smem, plan, bytes }));
         Ok(())
     }
@@ -295,13 +259,13 @@ impl Planner<'_> {
         };
         let integer = kernel.ty(*acc).dtype().is_int();
         // B is K × N: dimension 1 is N.
-        let view = views::smem(kernel, self.assignment, b, false)?;
+        let view = views::smem(kernel, &self.assignment.smem, b, false)?;
         let (n, operand) = Operand::widest(&view, 1, 0, integer).map_err(|e| operand_error("right operand", b, e))?;
         let right = (view, operand);
         let left = match a {
             MmaOperand::Registers(_) => None,
             MmaOperand::Smem(r) => {
-                let view = views::smem(kernel, self.assignment, r, false)?;
+                let view = views::smem(kernel, &self.assignment.smem, r, false)?;
                 let operand = Operand::of(&view, 0, 1, 64).map_err(|e| operand_error("left operand", r, e))?;
                 Some((view, operand))
             }

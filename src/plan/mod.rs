@@ -4,7 +4,7 @@
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
 //! * [`leading_loads`]: loads that one lane makes, and needs to tell nobody of;
 //! * [`scratch`]: what passes through shared memory that no user allocated;
-//! * [`accesses`]: how ops load, store, copy and multiply what is in memory, by their [`views`] of it;
+//! * [`accesses`]: how ops load, store, copy and multiply what is in memory, by their [`views`](crate::layout::views) of it;
 //! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`], which [`bytes`] it touches, and from
 //!   which lanes ([`footprint`]);
 //! * [`verify_order`]: whether they are enough, found by other means.
@@ -20,7 +20,6 @@ pub mod leading_loads;
 pub mod pending;
 pub mod scratch;
 pub mod verify_order;
-pub mod views;
 
 pub use accesses::Accesses;
 pub use allocate::Allocation;

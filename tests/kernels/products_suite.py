@@ -22,6 +22,7 @@ from jax import lax
 import smalt
 from tests.corpus.case import Case, kernel, like, x64
 from tests.kernels.convolutions import Convolution
+from tests.kernels.memory_products import MemoryProduct
 from tests.kernels.products import Product
 from tests.kernels.recipes import CASES
 from tests.kernels.suite import ON_GPU, enabled
@@ -37,6 +38,16 @@ def test_random_products(first: int) -> None:
         with x64(p.x64), enabled():
             inputs = p.data()
             p.check(p.run(inputs), inputs)
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 3, 20))
+def test_random_products_of_memory(first: int) -> None:
+    for seed in range(first, first + 20):
+        p = MemoryProduct.of(seed)
+        inputs = p.data()
+        with enabled():
+            got = p.run(inputs)
+        p.check(got, inputs)
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 10, 10))

@@ -89,10 +89,6 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
         } if leader_tracked.is_some() || !collective_axes.is_empty() => lacks("prefetches shared by blocks")?,
         OpKind::BarrierArrive { barrier, .. } => memory::arrival(kernel, barrier)?,
         OpKind::AccInit { .. } => tensor_core::accumulator(kernel.ty(data.results[0]))?,
-        OpKind::Wgmma {
-            a: MmaOperand::Registers(a),
-            ..
-        } => tensor_core::left_in_registers(dtype(*a))?,
         OpKind::SetMaxRegisters { n, .. } => launch::register_count(kernel, *n)?,
         OpKind::Compare { .. }
         | OpKind::Select { .. }

@@ -47,15 +47,6 @@ pub fn accumulator(acc: &Type) -> Result<()> {
         .remedy("change the tile's shape"))
 }
 
-/// A left operand that is no buffer.
-pub fn left_in_registers(dtype: DType) -> Result<()> {
-    if dtype == DType::F32 {
-        return Err(Error::unsupported("wgmma: tf32 left operands in registers")
-            .remedy("store it to an SMEM buffer first, or convert it to bfloat16"));
-    }
-    Ok(())
-}
-
 /// The k of one wgmma instruction: 32 bytes.
 pub fn wgmma_k(operand: DType) -> u64 {
     u64::from(256 / operand.bits())

@@ -1,4 +1,5 @@
-//! Layout inference: every array and accumulator gets a register layout, every SMEM allocation its transforms.
+//! Layout inference: every array and accumulator gets a register layout, every SMEM allocation its transforms. Before that [`products`]
+//! of what lies in shared memory become `wgmma`.
 //!
 //! **Form.** [`super::signature`] says what every op needs and gives; [`constraints`] reads it: layouts that an op gives (a user's
 //! `layout_cast`, accumulators) or asks for (the left operand of wgmma), `Equal` (element-wise ops, what loops carry, what arms
@@ -15,8 +16,10 @@
 //! A conflict is never an error: [`insert_relayouts`] makes every op's signature true by inserting `relayout` ops.
 mod constraints;
 mod insert_relayouts;
+mod products;
 mod smem;
 pub mod spec;
+mod staged_products;
 
 use super::assignment::{Assignment, Choice, Reason, Subject};
 use super::register_layout::{Group, RegisterLayout};
@@ -29,7 +32,8 @@ use std::collections::BinaryHeap;
 
 /// Chooses all layouts of a normalised kernel, and makes the changes of layout explicit.
 pub fn run(kernel: &mut Kernel) -> Result<Assignment> {
-    let smem = smem::choose_transforms(kernel)?;
+    let wanted = products::run(kernel)?;
+    let smem = smem::choose_transforms(kernel, &wanted)?;
     let constraints = constraints::collect(kernel, &smem)?;
     let mut solver = Solver::new(kernel, &constraints);
     solver.solve();

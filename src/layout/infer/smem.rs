@@ -1,7 +1,9 @@
 //! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
+use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::{Alloc, AllocKind, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms};
 use crate::layout::assignment::{Choice, Reason, Subject};
+use crate::layout::views::Transforms;
 use cranelift_entity::SecondaryMap;
 
 pub(super) struct Smem {
@@ -11,7 +13,7 @@ pub(super) struct Smem {
 
 /// How an op uses an allocation, as far as its transforms are concerned.
 #[derive(Clone)]
-struct Wish {
+pub(super) struct Wish {
     /// The two matrix dimensions of the use, as dimensions of the allocation, minor one last in memory.
     minor: usize,
     second_minor: usize,
@@ -19,7 +21,8 @@ struct Wish {
     loc: Loc,
 }
 
-pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
+/// `wanted`: what others would like, where wgmma has no wish.
+pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<Smem> {
     let mut smem = Smem {
         transforms: SecondaryMap::new(),
         reasons: vec![],
@@ -62,44 +65,48 @@ pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
                 smem.reason(alloc, t, "annotated by the user");
                 t.clone()
             }
-            (None, Some(wish)) => {
-                let shape = &data.shape;
-                let fits = |bytes: u64| {
-                    let elements = bytes * 8 / u64::from(dtype.bits());
-                    shape[wish.minor] % elements == 0 && shape[wish.second_minor] % 8 == 0
-                };
-                let in_place = wish.minor + 1 == shape.len() && wish.second_minor + 2 == shape.len();
-                match [128u64, 64, 32].into_iter().find(|b| in_place && fits(*b)) {
-                    Some(bytes) => {
-                        let t = SmemTransforms {
-                            tiling: [8, bytes * 8 / u64::from(dtype.bits())].as_slice().into(),
-                            swizzle_bytes: bytes as u32,
-                        };
-                        smem.reason(
-                            alloc,
-                            &t,
-                            "the widest swizzle that a wgmma operand of this shape can have",
-                        );
-                        t
-                    }
-                    None => {
-                        return Err(Error::invalid("wgmma operand in SMEM")
-                            .at(wish.loc)
-                            .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
-                            .got(format!("{}{:?}", dtype, shape.as_slice()))
-                            .remedy("pad the buffer, or give its transforms explicitly"));
-                    }
+            (None, Some(wish)) => match widest(&data.shape, *dtype, wish) {
+                Some(t) => {
+                    let why = "the widest swizzle that a wgmma operand of this shape can have";
+                    smem.reason(alloc, &t, why);
+                    t
                 }
-            }
-            (None, None) => {
-                let t = SmemTransforms::default();
-                smem.reason(alloc, &t, "no user needs a tiling");
-                t
-            }
+                None => {
+                    return Err(Error::invalid("wgmma operand in SMEM")
+                        .at(wish.loc)
+                        .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
+                        .got(format!("{}{:?}", dtype, data.shape.as_slice()))
+                        .remedy("pad the buffer, or give its transforms explicitly"));
+                }
+            },
+            (None, None) => match &wanted[alloc] {
+                Some(t) => {
+                    smem.reason(alloc, t, "fragments of a product are read from it");
+                    t.clone()
+                }
+                None => {
+                    let t = SmemTransforms::default();
+                    smem.reason(alloc, &t, "no user needs a tiling");
+                    t
+                }
+            },
         };
         smem.transforms[alloc] = Some(chosen);
     }
     Ok(smem)
+}
+
+/// Tiles of 8 rows of the widest swizzle that divide an allocation of this shape.
+pub(super) fn widest(shape: &[u64], dtype: DType, wish: &Wish) -> Option<SmemTransforms> {
+    let elements = |bytes: u64| bytes * 8 / u64::from(dtype.bits());
+    let is_in_place = wish.minor + 1 == shape.len() && wish.second_minor + 2 == shape.len();
+    let fits =
+        |bytes: &u64| shape[wish.minor].is_multiple_of(elements(*bytes)) && shape[wish.second_minor].is_multiple_of(8);
+    let bytes = [128u64, 64, 32].into_iter().find(|b| is_in_place && fits(b))?;
+    Some(SmemTransforms {
+        tiling: [8, elements(bytes)].as_slice().into(),
+        swizzle_bytes: bytes as u32,
+    })
 }
 
 impl Smem {
@@ -113,7 +120,7 @@ impl Smem {
 }
 
 /// Which dimensions of the allocation the two dimensions of a matrix view are; in memory order.
-fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc) -> Option<Wish> {
+pub(super) fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc) -> Option<Wish> {
     let (dims, _) = r.kept_dims(kernel.allocs[r.alloc].shape.len())?;
     let [a, b] = dims.as_slice() else { return None };
     Some(Wish {

@@ -2,13 +2,15 @@
 //!
 //! Dynamic indices go to the algebra by number: [`DynId`] is the number of the kernel value.
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AllocKind, DimIndex, Index, Kernel, RefUse, Step, Value};
+use crate::kernel_ir::{
+    Alloc, AllocKind, DimIndex, Index, Kernel, OobMode, OpKind, RefUse, SmemTransforms, Step, Value,
+};
+use crate::layout::ViewError;
 use crate::layout::digits::Digit;
 use crate::layout::facts::{DynId, Fact, Start};
 use crate::layout::smem_layout::{self, SmemView, Stride};
-use crate::layout::tma::{self, GmemDim};
-use crate::layout::{Assignment, ViewError};
-use cranelift_entity::EntityRef;
+use crate::layout::tma::{self, CopyError, CopyPlan, GmemDim, OutOfBounds};
+use cranelift_entity::{EntityRef, SecondaryMap};
 use smallvec::SmallVec;
 
 /// The value that a number stands for.
@@ -37,13 +39,16 @@ fn start_of(kernel: &Kernel, index: Index) -> Start {
     }
 }
 
+/// How each SMEM allocation is laid out.
+pub type Transforms = SecondaryMap<Alloc, Option<SmemTransforms>>;
+
 /// The view that a use takes of shared memory. Slices that cut tiles make dimensions loose if `loosely`, else they are errors.
-pub fn smem(kernel: &Kernel, assignment: &Assignment, r: &RefUse, loosely: bool) -> Result<SmemView> {
+pub fn smem(kernel: &Kernel, transforms: &Transforms, r: &RefUse, loosely: bool) -> Result<SmemView> {
     let data = &kernel.allocs[r.alloc];
     let AllocKind::Smem { dtype, .. } = data.kind else {
         return Err(Error::internal(format!("{} is not in shared memory", r.alloc)));
     };
-    let transforms = assignment.smem[r.alloc].clone().unwrap_or_default();
+    let transforms = transforms[r.alloc].clone().unwrap_or_default();
     let view =
         SmemView::new(&data.shape, dtype.bits(), &transforms.tiling, transforms.swizzle_bytes).map_err(view_error)?;
     apply_steps(kernel, view, r, loosely)
@@ -207,4 +212,87 @@ fn reshape(dims: &[GmemDim], shape: &[u64]) -> Result<SmallVec<[GmemDim; 4]>> {
         stride *= extent;
     }
     Ok(out)
+}
+
+/// A bulk or tensor copy, or a prefetch, as it is planned.
+pub struct CopyUse<'a> {
+    pub gmem: &'a RefUse,
+    /// Absent: a prefetch.
+    pub smem: Option<&'a RefUse>,
+    out_of_bounds: OutOfBounds,
+    /// The blocks that share it.
+    parts: u64,
+    /// It may be one run of bytes.
+    bulk: bool,
+}
+
+/// What a copy does with elements outside of its array.
+pub fn out_of_bounds(oob: OobMode) -> OutOfBounds {
+    match oob {
+        OobMode::Zeros => OutOfBounds::Zeros,
+        OobMode::PromiseInBounds | OobMode::Undefined => OutOfBounds::Ignored,
+    }
+}
+
+impl<'a> CopyUse<'a> {
+    /// Of an op that is one.
+    pub fn of(kernel: &Kernel, kind: &'a OpKind) -> Option<CopyUse<'a>> {
+        if let OpKind::CopyGmemToSmem {
+            src,
+            dst,
+            collective_axes,
+            oob,
+            ..
+        } = kind
+        {
+            return Some(CopyUse {
+                gmem: src,
+                smem: Some(dst),
+                out_of_bounds: out_of_bounds(*oob),
+                parts: collective_axes.iter().map(|a| kernel.axes[*a].size).product(),
+                bulk: true,
+            });
+        }
+        if let OpKind::CopySmemToGmem {
+            src, dst, reduction, ..
+        } = kind
+        {
+            return Some(CopyUse {
+                gmem: dst,
+                smem: Some(src),
+                out_of_bounds: OutOfBounds::Zeros,
+                parts: 1,
+                bulk: reduction.is_none(),
+            });
+        }
+        if let OpKind::Prefetch { src, .. } = kind {
+            return Some(CopyUse {
+                gmem: src,
+                smem: None,
+                out_of_bounds: OutOfBounds::Ignored,
+                parts: 1,
+                bulk: true,
+            });
+        }
+        None
+    }
+
+    /// Its side in shared memory, and how it is done, if it can be.
+    pub fn plan(
+        &self,
+        kernel: &Kernel,
+        transforms: &Transforms,
+    ) -> Result<(SmemView, std::result::Result<CopyPlan, CopyError>)> {
+        let dtype = self.gmem.dtype();
+        let bits = dtype
+            .ok_or_else(|| Error::internal("a copy of something that is no data"))?
+            .bits();
+        let smem = match self.smem {
+            Some(r) => self::smem(kernel, transforms, r, false)?,
+            None => SmemView::row_major(&self.gmem.shape, bits),
+        };
+        let dims = gmem_dims(kernel, self.gmem)?;
+        let plan = tma::plan(&dims, &smem, bits, self.out_of_bounds, self.parts, self.bulk);
+        Ok((smem, plan))
+    }
 }

@@ -1,0 +1,124 @@
+//! Values that are in memory still: loads behind which nothing was stored there, and nobody told that it may be.
+use super::*;
+use cranelift_entity::SecondaryMap;
+
+/// The loads of shared and device memory in a region whose elements are where they were, up to the op at hand.
+///
+/// Who else would overwrite them must first hear that they were read. Waiting tells nobody anything.
+#[derive(Default)]
+pub struct Loads(Vec<Op>);
+
+impl Loads {
+    /// Goes past an op.
+    pub fn pass(&mut self, kernel: &Kernel, op: Op) {
+        let kind = &kernel.ops[op].kind;
+        if let OpKind::Load { src } = kind {
+            let data = &kernel.allocs[src.alloc];
+            if src.place == Place::Here && (data.is_smem() || data.is_gmem()) {
+                self.0.push(op);
+            }
+        } else if let OpKind::Store { dst, .. } = kind {
+            self.0.retain(|load| is_apart(kernel, dst, *load));
+        } else if !tells_nobody(kind) {
+            self.0.clear();
+        }
+    }
+
+    pub fn holds(&self, load: Op) -> bool {
+        self.0.contains(&load)
+    }
+}
+
+/// Whether an op neither writes to memory nor tells anybody anything.
+pub fn tells_nobody(kind: &OpKind) -> bool {
+    kind.is_pure() || matches!(kind, OpKind::Load { .. } | OpKind::BarrierWait { .. })
+}
+
+fn is_apart(kernel: &Kernel, dst: &RefUse, load: Op) -> bool {
+    let OpKind::Load { src } = &kernel.ops[load].kind else {
+        return false;
+    };
+    let union = |r: &RefUse| kernel.allocs[r.alloc].within.map(|w| w.union);
+    dst.place == Place::Here && dst.alloc != src.alloc && (union(dst).is_none() || union(dst) != union(src))
+}
+
+/// How a value comes from a load: the ops from the load on, and the load's dimension that is the value's last one.
+pub struct Chain {
+    ops: Vec<Op>,
+    dim: usize,
+}
+
+impl Chain {
+    /// Of a value whose only use is at hand: converted and transposed, and nothing else.
+    pub fn of(kernel: &Kernel, value: Value, loads: &Loads, uses: &SecondaryMap<Value, u32>) -> Option<Chain> {
+        let mut dim = kernel.ty(value).shape().len() - 1;
+        let (mut at, mut ops) = (value, vec![]);
+        loop {
+            let op = kernel.values[at].def.expand()?;
+            if uses[at] != 1 {
+                return None;
+            }
+            ops.push(op);
+            if let OpKind::Transpose { a, permutation } = &kernel.ops[op].kind {
+                (at, dim) = (*a, permutation[dim] as usize);
+            } else if let OpKind::Convert { a } = kernel.ops[op].kind {
+                at = a;
+            } else if let OpKind::Load { .. } = kernel.ops[op].kind {
+                ops.reverse();
+                return loads.holds(op).then_some(Chain { ops, dim });
+            } else {
+                return None;
+            }
+        }
+    }
+
+    /// From the load on.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// The load's dimension that is the value's last one.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// What is loaded.
+    pub fn source<'a>(&self, kernel: &'a Kernel) -> &'a RefUse {
+        match &kernel.ops[self.ops[0]].kind {
+            OpKind::Load { src } => src,
+            _ => unreachable!("a chain begins with a load"),
+        }
+    }
+
+    /// The value's part of `size` indices of its last dimension from `start` on, loaded at the end of `region`.
+    pub fn part(&self, kernel: &mut Kernel, region: Region, start: u64, size: u64) -> Value {
+        let mut made = None;
+        let mut dim = self.dim;
+        for &op in &self.ops {
+            let OpData { mut kind, results, loc } = kernel.ops[op].clone();
+            if let OpKind::Load { src } = &mut kind {
+                let mut dims: Vec<DimIndex> = src.shape.iter().map(|n| DimIndex::all(*n)).collect();
+                dims[dim] = DimIndex::Slice {
+                    start: Index::Const(start as i64),
+                    size,
+                    stride: 1,
+                };
+                src.steps.push(Step::Index(dims));
+                src.shape[dim] = size;
+            } else if let OpKind::Transpose { permutation, .. } = &kind {
+                dim = permutation.iter().position(|p| *p as usize == dim).unwrap_or(dim);
+            }
+            visit::map_values(&mut kind, &mut |v| {
+                if let (Some(part), false) = (made, matches!(kernel.ops[op].kind, OpKind::Load { .. })) {
+                    *v = part;
+                }
+            });
+            let ty = kernel.ty(results[0]);
+            let mut shape = Shape::from_slice(ty.shape());
+            shape[dim] = size;
+            let ty = Type::of(ty.dtype(), shape);
+            made = Some(kernel.append1(region, kind, ty, loc));
+        }
+        made.unwrap_or_else(|| unreachable!("a chain begins with a load"))
+    }
+}
