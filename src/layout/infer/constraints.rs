@@ -12,6 +12,9 @@ use crate::layout::tiled::TiledLayout;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use smallvec::SmallVec;
 
+/// Elements of an array that every thread has as a whole: to take keys of random numbers apart costs nothing then.
+const EVERYWHERE: u64 = 4;
+
 /// A soft constraint between two values.
 pub(super) enum Constraint {
     Equal(Value, Value),
@@ -59,6 +62,10 @@ impl Constraints {
         }
         let data = &kernel.values[value];
         let (shape, bits, group) = (data.ty.shape(), data.ty.dtype().bits(), group_of(data.group));
+        if num_elements(shape) <= EVERYWHERE {
+            let layout = RegisterLayout::replicated(shape, group);
+            return (layout, "so small that every thread has all of it");
+        }
         let strided = RegisterLayout::strided_default(shape, bits, group);
         let torn = (0..strided.rank()).any(|d| strided.straddles(d));
         if torn && self.separable.contains(value) {
