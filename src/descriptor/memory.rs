@@ -492,13 +492,20 @@ fn i32_scalar(r: &mut OpReader<'_>, i: usize) -> Result<Value> {
     Ok(r.importer.as_i32(v, r.region, r.loc))
 }
 
-/// Operand i as the whole of an accumulator.
-fn accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
+/// Operand i as an accumulator or a part of one.
+fn part_of_accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
     let u = r.data_ref(i)?;
     let data = &r.importer.kernel.allocs[u.alloc];
     if !matches!(data.kind, AllocKind::Register { accumulator: true, .. }) {
         return Err(r.damaged(&format!("operand {i} is no accumulator")));
     }
+    Ok(u)
+}
+
+/// Operand i as the whole of an accumulator.
+fn accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
+    let u = part_of_accumulator(r, i)?;
+    let data = &r.importer.kernel.allocs[u.alloc];
     // A view that takes everything is none.
     let whole = u.shape == data.shape
         && u.steps.iter().all(|s| match s {
@@ -518,7 +525,7 @@ fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
         return Err(Error::invalid("`wgmma` inside of a warp region")
             .remedy("all four warps of a warpgroup issue a wgmma together: move it out of the warp region"));
     }
-    let acc = accumulator(r, 0)?;
+    let acc = part_of_accumulator(r, 0)?;
     let (a, ta) = if r.is_ref(1) {
         let u = r.data_ref(1)?;
         in_smem(r, &u)?;

@@ -44,6 +44,7 @@ pub mod polling;
 pub mod print;
 pub mod promote_registers;
 pub mod recognize_loops;
+pub mod register_parts;
 pub mod rewrite;
 pub mod simplify;
 pub mod slice_products;

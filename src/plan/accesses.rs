@@ -290,10 +290,10 @@ impl Planner<'_> {
 
     fn operands(&mut self, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
         let kernel = self.kernel;
-        let AccUse::Value(acc) = acc else {
+        let Some(acc) = acc.value() else {
             return Err(Error::internal("wgmma on an accumulator that is still a reference"));
         };
-        let integer = kernel.ty(*acc).dtype().is_int();
+        let integer = kernel.ty(acc).dtype().is_int();
         // B is K × N: dimension 1 is N.
         let view = views::smem(kernel, self.assignment, b, false)?;
         let (n, operand) = Operand::widest(&view, 1, 0, integer).map_err(|e| operand_error("right operand", b, e))?;

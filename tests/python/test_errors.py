@@ -612,10 +612,27 @@ def negative_threads(x):
     return kernel(body, like((128,)), num_threads=-1, thread_name="wg")(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "`multiple_of`", "expected: one positive number", "got: [-4]", "remedy: name the step")
+@bad(smalt.InvalidKernel, "`multiple_of`", "expected: positive numbers", "got: [8, -4]", "remedy: name the steps")
 def negative_multiple(x):
     def body(x, o):
-        o[...] = x[...] * pl.multiple_of(lax.axis_index("i"), -4)  # BAD
+        o[...] = x[...] * pl.multiple_of(lax.axis_index("i"), (8, -4))  # BAD
+
+    return kernel(body, like((128,)), grid=(3,), grid_names=("i",))(x)
+
+
+@bad(smalt.InvalidKernel, "multiple_of", "expected: whole numbers", "got: (8, 2.0)", "remedy: name the steps")
+def fractional_multiple(x):
+    def body(x, o):
+        o[...] = x[...] * pl.multiple_of(lax.axis_index("i"), (8, 2.0))  # BAD
+
+    return kernel(body, like((128,)), grid=(3,), grid_names=("i",))(x)
+
+
+@bad(RunTimeError, "a hint that is not true", "expected: a multiple of 24", "got: 12", "remedy: say what is true")
+def untrue_multiple(x):
+    def body(x, o):
+        i = pl.multiple_of(lax.axis_index("i") * 12, (8, 6))  # BAD
+        o[...] = x[...] * i
 
     return kernel(body, like((128,)), grid=(3,), grid_names=("i",))(x)
 
@@ -669,8 +686,82 @@ def wgmma_of_odd_depth():
     return multiply(64, 64, 24, F16, transforms=())
 
 
+def product_into(part: Callable[[Any, Any], Any]) -> Any:
+    """One wgmma that is added to a part of an accumulator."""
+
+    def body(o, a, b):
+        def compute(acc):
+            i = lax.axis_index("i")
+            plgpu.wgmma(part(acc, i), a, b)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((128, 128), F32))
+
+    buffer = SMEM((64, 64), F16, transforms=tiled(F16))
+    return kernel(body, like((128, 128)), buffer, buffer, grid=(2,), grid_names=("i",))()
+
+
+def in_product_into(fn: Callable[..., Any]) -> Callable[..., Any]:
+    lines, first = inspect.getsourcelines(product_into)
+    at = first + next(i for i, text in enumerate(lines) if "plgpu.wgmma" in text)
+    TABLE[fn.__name__] = dataclasses.replace(TABLE[fn.__name__], line=at)
+    return fn
+
+
+@in_product_into
+@bad(smalt.InvalidKernel, "a part of its accumulator", "columns from a multiple of 8", "got: acc[0:64, 4:68]", "remedy: let the part", args=())
+def part_off_the_tiles():
+    return product_into(lambda acc, i: acc.at[pl.ds(0, 64), pl.ds(4, 64)])
+
+
+@in_product_into
+@bad(smalt.InvalidKernel, "a part of its accumulator", "starts are known", "got: a computed start in dimension 1", "remedy: go over", args=())
+def part_from_a_computed_column():
+    return product_into(lambda acc, i: acc.at[pl.ds(64, 64), pl.ds(i * 64, 64)])
+
+
+@in_product_into
+@bad(smalt.InvalidKernel, "a part of its accumulator", "expected: slices", "got: a step of 2 in dimension 1", "remedy:", args=())
+def part_with_a_step():
+    return product_into(lambda acc, i: acc.at[pl.ds(0, 64), pl.ds(0, 64, 2)])
+
+
+@bad(smalt.Unsupported, "a store with a step to a reference to registers", "got: a step in dimension 0", "remedy: load the whole")
+def registers_with_a_step(x):
+    def body(x, o):
+        def program(ref):
+            ref[pl.ds(0, 64, 2)] = ref[pl.ds(64, 64)]  # BAD
+
+        o[...] = pl.run_state(program)(x[...])
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "arrays as indices of a reference", "remedy: keep the array in SMEM", args=(f32(128), i32(16)))
+def registers_at_an_array_of_indices(x, at):
+    def body(x, at, o):
+        def program(ref):
+            ref[pl.ds(0, 16)] = ref[at[...]]  # BAD
+
+        o[...] = pl.run_state(program)(x[...])
+
+    return kernel(body, like((128,)))(x, at)
+
+
+@bad(smalt.InvalidKernel, "wgmma left operand in SMEM", "got: a view of shape [64, 64] of [4096]", "remedy: give the buffer", args=())
+def wgmma_of_a_flat_buffer():
+    def body(o, a, b):
+        def compute(acc):
+            plgpu.wgmma(acc, a.reshape(64, 64), b)  # BAD
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), F32))
+
+    return kernel(body, like((64, 64)), SMEM((4096,), F16), SMEM((64, 64), F16))()
+
+
 @in_multiply
-@bad(smalt.InvalidKernel, "wgmma operand in SMEM", "multiples of 8 rows", "got: f16[64, 24]", "remedy: pad the buffer", args=())
+@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "got: f16[64, 24]", "remedy: pad the buffer", args=())
 def wgmma_of_odd_width():
     return multiply(64, 24, 64, F16, transforms=())
 
@@ -725,18 +816,6 @@ def wgmma_of_half_a_tile():
 
     buffers = [SMEM((m, 64), F16, transforms=tiled(F16)) for m in (128, 64)]
     return kernel(body, like((64, 64)), *buffers)()
-
-
-@bad(smalt.Unsupported, "a part of an accumulator", "remedy: use the whole accumulator", args=())
-def wgmma_into_a_part():
-    def body(o, a):
-        def compute(acc):
-            plgpu.wgmma(acc.at[pl.ds(0, 64), pl.ds(0, 32)], a, a.at[:, pl.ds(0, 32)])  # BAD
-            return acc[...]
-
-        o[...] = pl.run_scoped(compute, ACC((64, 64), F32))
-
-    return kernel(body, like((64, 64)), SMEM((64, 64), F16, transforms=tiled(F16)))()
 
 
 @bad(smalt.InvalidKernel, "an accumulator shared by several threads", "remedy: give each warpgroup its own accumulator", args=())

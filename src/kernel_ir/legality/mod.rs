@@ -3,6 +3,7 @@
 //! * [`arithmetic`]: which op there is of which element type;
 //! * [`tensor_core`]: wgmma and accumulators;
 //! * [`memory`]: references, copies, barriers and semaphores;
+//! * [`registers`]: views of references to registers;
 //! * [`launch`]: threads, clusters, grids, registers.
 //!
 //! [`run`] reports at the user's line, when a kernel is normalised: what nobody needs is gone by then, and what is left will be
@@ -10,6 +11,7 @@
 pub mod arithmetic;
 pub mod launch;
 pub mod memory;
+pub mod registers;
 pub mod tensor_core;
 
 use super::*;
