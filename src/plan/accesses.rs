@@ -330,9 +330,6 @@ fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
         }
         CopyError::MinorStride => "transpose the array outside of the kernel, or load it with ref[...]".into(),
         CopyError::Dimensions { .. } => "copy in a loop over the outer dimensions".into(),
-        CopyError::Parts { .. } => {
-            "let the outer dimension be a multiple of the number of blocks that share the copy".into()
-        }
         CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
         CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
     };

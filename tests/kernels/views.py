@@ -404,8 +404,62 @@ class Hints:
         np.testing.assert_array_equal(got, wanted, err_msg=f"seed {self.seed}: {steps} {size}")
 
 
+# ------------------------------------------------------------------------------------------ copies shared by a cluster
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """Copies that blocks of a cluster share, along some of its axes, of boxes that divide by their number or do not."""
+
+    seed: int
+
+    @classmethod
+    def of(cls, seed: int) -> Shared:
+        return cls(seed)
+
+    def check(self) -> None:
+        rng = np.random.default_rng([self.seed, 6])
+        cluster = [(2,), (3,), (4,), (5,), (2, 2), (3, 2), (2, 4), (8,)][int(rng.integers(8))]
+        names = ("a", "b")[: len(cluster)]
+        axes = names if len(names) == 1 or rng.integers(2) else str(rng.choice(names))
+        dtype = [np.float32, np.int8, jnp.bfloat16][int(rng.integers(3))]
+        size = np.dtype(dtype).itemsize
+        # Rows of 16 bytes and more; tiled or not; from a row that a block may choose where the box is its own.
+        if tile := bool(rng.integers(2)):
+            swizzle = int(rng.choice([128, 64, 32]))
+            rows, columns = 8 * int(rng.integers(1, 6)), swizzle // size * int(rng.integers(1, 4))
+        else:
+            rows, columns = int(rng.integers(1, 20)), 16 // size * int(rng.integers(1, 20))
+        shape = (rows, columns)
+        if not tile and rng.integers(3) == 0:
+            shape = (rows * columns * size // 16 * (16 // size),)
+        rounds, blocks = int(rng.integers(1, 3)) if len(cluster) == 1 else 1, int(np.prod(cluster))
+        x = rng.integers(-100, 100, (rounds, *shape)).astype(dtype)
+
+        def body(x: Any, o: Any, buf: Any, bar: Any, *everyone: Any) -> None:
+            block = lax.axis_index(names[0])
+            for name, n in zip(names[1:], cluster[1:]):
+                block = block * n + lax.axis_index(name)
+
+            def step(i: Any, _: Any) -> None:
+                plgpu.copy_gmem_to_smem(x.at[i], buf, bar, collective_axes=axes)
+                plgpu.barrier_wait(bar)
+                o[block, i] = buf[...]
+                # Nobody's buffer is filled again before everybody has read.
+                for barrier in everyone:
+                    plgpu.barrier_arrive(barrier)
+                    plgpu.barrier_wait(barrier)
+
+            lax.fori_loop(0, rounds, step, None)
+
+        transforms = {"transforms": tiled(dtype, swizzle)} if tile else {}
+        scratch = [SMEM(shape, dtype, **transforms), Barrier(), *([plgpu.ClusterBarrier(collective_axes=names)] if rounds > 1 else [])]
+        got = np.asarray(kernel(body, like((blocks, rounds, *shape), dtype), *scratch, cluster=cluster, cluster_names=names)(x))
+        np.testing.assert_array_equal(got, np.stack([x] * blocks), err_msg=f"seed {self.seed}: {shape} {np.dtype(dtype)} {cluster} {axes}")
+
+
 #: Parts of the suite, with the number of seeds that tests of one Python version run.
-KINDS: dict[str, tuple[Any, int]] = {"parts": (Parts, 30), "registers": (Registers, 60), "operands": (Operands, 40), "hints": (Hints, 20)}
+KINDS: dict[str, tuple[Any, int]] = {"parts": (Parts, 30), "registers": (Registers, 60), "operands": (Operands, 40), "hints": (Hints, 20), "shared": (Shared, 40)}
 
 
 def run(kind: str, seed: int) -> None:
