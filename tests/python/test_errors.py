@@ -1039,7 +1039,7 @@ def foreign_mesh(x):
     return pl.kernel(lambda x, o: pltpu.sync_copy(x, o), out_type=like((128,)), mesh=mesh)(x)  # BAD
 
 
-@bad(smalt.Unsupported, "not supported yet: pallas_call: a parallel grid axis of a traced size", 'remedy: dimension_semantics "sequential"')
+@bad(smalt.InvalidKernel, "blocks of a parallel grid axis", "for an axis of a traced size", 'remedy: dimension_semantics "sequential"')
 def traced_grid(x):
     def body(x, o):
         o[...] = x[...]
@@ -1047,6 +1047,24 @@ def traced_grid(x):
     size = jnp.sum(x).astype(jnp.int32)
     params = plgpu.CompilerParams(dimension_semantics=["parallel"])
     return pl.pallas_call(body, out_shape=like((128,)), grid=(size,), compiler_params=params)(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "pl.BoundedSlice(16) (of args[0])", "expected: slices of at most 16", "got: a slice of 17", "remedy: a larger bound")
+def slice_over_its_bound(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    specs = {"in_specs": [pl.BlockSpec((pl.BoundedSlice(16),), lambda i: (pl.ds(i * 16, 17),))], "out_specs": pl.BlockSpec((16,), lambda i: (i,))}
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(7,), **specs)(x)  # BAD
+
+
+@bad(smalt.Unsupported, "a block dimension pl.Indirect (of args[0])", "remedy: take the whole dimension")
+def indirect_block(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    specs = {"in_specs": [pl.BlockSpec((pl.Indirect(16),), lambda i: (i,))], "out_specs": pl.BlockSpec((16,), lambda i: (i,))}
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(8,), **specs)(x)  # BAD
 
 
 @bad(
@@ -1074,15 +1092,6 @@ def four_bits_outside(x):
     spec = pl.BlockSpec((5, 30), lambda i: (i, 0))
     out = jax.ShapeDtypeStruct((16, 30), jnp.int4)
     return pl.pallas_call(body, out_shape=out, grid=(4,), out_specs=spec)(x)  # BAD
-
-
-@bad(smalt.Unsupported, "pallas_call: a block dimension pl.BoundedSlice", "remedy: take the whole dimension")
-def bounded_slices(x):
-    def body(x, o):
-        o[...] = x[...]
-
-    spec = pl.BlockSpec((pl.BoundedSlice(32),), lambda i: (pl.ds(32 * i, 32),))
-    return pl.pallas_call(body, out_shape=like((128,)), grid=(4,), in_specs=[spec], out_specs=pl.BlockSpec((32,), lambda i: (i,)))(x)  # BAD
 
 
 @bad(smalt.InvalidKernel, "dimension_semantics", "expected: one for each of 1 grid axes", "got: 2", "remedy: name each axis")
