@@ -57,6 +57,7 @@ pub mod types;
 pub mod verify;
 pub mod view;
 pub mod visit;
+pub mod words;
 
 pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};
 pub use entities::{Alloc, Axis, Op, Region, Value};

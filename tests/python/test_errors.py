@@ -462,7 +462,7 @@ def impossible_strided_layout(x):
 @bad(
     smalt.InvalidKernel,
     "copy_gmem_to_smem",
-    "got: shape [8, 64]: the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
+    "got: f16[8, 64] of argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
     "remedy: copy to whole slots",
     "pl.multiple_of",
     args=(f16(128, 64),),
@@ -612,6 +612,83 @@ def negative_threads(x):
     return kernel(body, like((128,)), num_threads=-1, thread_name="wg")(x)  # BAD
 
 
+@bad(smalt.InvalidKernel, "`barrier_wait` of something else", "expected: a barrier", "got: a scratch buffer (f32[64] in SMEM, op1", "remedy: look at")
+def wait_for_a_buffer(x):
+    def body(x, o, buf, bar):
+        plgpu.barrier_wait(buf)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), SMEM((64,), F32), Barrier())(x)
+
+
+@bad(smalt.InvalidKernel, "`copy_gmem_to_smem` of something else", "expected: a barrier", "got: a scratch buffer (f32[128] in SMEM", "remedy: look at")
+def copy_with_a_buffer_for_a_barrier(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, buf)  # BAD
+        o[...] = buf[...]
+
+    return kernel(body, like((128,)), SMEM((128,), F32), Barrier())(x)
+
+
+@bad(smalt.InvalidKernel, "an index outside of its reference, dimension 0", "within 0..4", "got: 7 of a scratch buffer (4 barriers in SMEM", "remedy: index")
+def barrier_that_is_not_there(x):
+    def body(x, o, bars):
+        plgpu.barrier_wait(bars.at[7])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), Barrier(num_barriers=4))(x)
+
+
+@bad(smalt.Unsupported, "a slice with a step of dynamic start, of dimension 0 of argument 0", "remedy: take all of them")
+def step_from_a_computed_start(x):
+    def body(x, o):
+        o[pl.ds(0, 8)] = x[pl.ds(lax.axis_index("i"), 8, 2)]  # BAD
+
+    return kernel(body, like((128,)), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(smalt.Unsupported, "strided slices of a scratch buffer (f32[128] in SMEM", "remedy: take all of them")
+def step_in_shared_memory(x):
+    def body(x, o, buf):
+        o[pl.ds(0, 8)] = buf[pl.ds(0, 8, 2)]  # BAD
+
+    return kernel(body, like((128,)), SMEM((128,), F32))(x)
+
+
+@bad(smalt.Unsupported, "a bitcast of a reference between widths", "got: a scratch buffer (f32[64, 64] in SMEM", "as f16", "remedy: load it")
+def bitcast_between_widths(x):
+    def body(x, o, buf):
+        o[...] = buf.bitcast(F16)[0].astype(F32)[0:1] * x[...]  # BAD
+
+    return kernel(body, like((128,)), SMEM((64, 64), F32))(x)
+
+
+@bad(smalt.InvalidKernel, "the axis 'c'", "expected: an axis of the kernel", "the axes are: i", "remedy: name it")
+def peer_without_a_cluster(x):
+    def body(x, o, buf):
+        o[...] = plgpu.cluster_ref(buf, {"c": 1})[...]  # BAD
+
+    return kernel(body, like((128,)), SMEM((128,), F32), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(smalt.Unsupported, "semaphore_signal` to a core", "remedy: a GPU has no cores")
+def signal_to_a_core(x):
+    def body(x, o, sem):
+        pl.semaphore_signal(sem, 1, core_index=0)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), plgpu.SemaphoreType.REGULAR)(x)
+
+
+@bad(smalt.InvalidKernel, "the cluster's size", "got: [32]", "remedy: use a smaller cluster", args=())
+def cluster_called_outside_of_jit():
+    def body(x, o):
+        o[...] = x[...]
+
+    with jax.disable_jit(False), jax.ensure_compile_time_eval():
+        return kernel(body, like((128,)), cluster=(32,), cluster_names=("c",))(np.zeros(128, np.float32))  # BAD
+
+
 @bad(smalt.InvalidKernel, "`multiple_of`", "expected: positive numbers", "got: [8, -4]", "remedy: name the steps")
 def negative_multiple(x):
     def body(x, o):
@@ -748,7 +825,7 @@ def registers_at_an_array_of_indices(x, at):
     return kernel(body, like((128,)))(x, at)
 
 
-@bad(smalt.InvalidKernel, "wgmma left operand in SMEM", "got: a view of shape [64, 64] of [4096]", "remedy: give the buffer", args=())
+@bad(smalt.InvalidKernel, "wgmma left operand in SMEM", "got: f16[64, 64] of a scratch buffer (f16[4096] in SMEM", "remedy: give the buffer", args=())
 def wgmma_of_a_flat_buffer():
     def body(o, a, b):
         def compute(acc):
@@ -761,7 +838,7 @@ def wgmma_of_a_flat_buffer():
 
 
 @in_multiply
-@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "got: f16[64, 24]", "remedy: pad the buffer", args=())
+@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "got: a scratch buffer (f16[64, 24] in SMEM", "remedy: pad the buffer", args=())
 def wgmma_of_odd_width():
     return multiply(64, 24, 64, F16, transforms=())
 
@@ -783,7 +860,7 @@ def wgmma_with_a_transposed_operand():
     smalt.InvalidKernel,
     "`wgmma`",
     "expected: a reference to SMEM",
-    "got: f16[64, 64] in GMEM",
+    "got: argument 0 of the kernel (f16[64, 64] in GMEM)",
     "remedy: copy it to an SMEM scratch buffer",
     args=(f16(64, 64),),
 )
@@ -1145,6 +1222,8 @@ def test_one_clear_error(name: str) -> None:
         row.run()
     text = str(caught.value)
     assert "smalt: " in text
+    if isinstance(caught.value, smalt.Unsupported | smalt.InvalidKernel):
+        assert caught.value.remedy and caught.value.where, text
     in_order(row.words, text)
     places = [line for line in text.split("\n") if line.startswith(("  at ", "  in ", "  called from "))]
     places = [line for line in places if os.path.dirname(jax.__file__) not in line]  # helpers of JAX's own

@@ -546,7 +546,7 @@ def test_unknown_axis_names_the_user_s_line():
 
     with pytest.raises(smalt.InvalidKernel) as e:
         serialize(call)
-    assert "axis_index: axis 'nowhere' is not an axis of the kernel" in str(e.value)
+    assert "axis_index: the axis 'nowhere'" in str(e.value) and "remedy: name it" in str(e.value)
     assert f"{__file__}:" in str(e.value)
 
 

@@ -1,6 +1,6 @@
 //! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
 use crate::error::{Error, Loc, Result};
-use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step};
+use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step, words};
 use crate::layout::assignment::{Choice, Reason, Subject};
 use cranelift_entity::SecondaryMap;
 
@@ -45,11 +45,10 @@ pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
                     None if is_annotated => {}
                     None => {
                         failure.get_or_insert_with(|| {
-                            let data = &kernel.allocs[r.alloc];
                             Error::invalid(format!("wgmma {which} operand in SMEM"))
                                 .at(kernel.ops[op].loc)
                                 .expected("a 2-D view whose rows and columns are those of the allocation's last two dimensions")
-                                .got(format!("a view of shape {:?} of {:?}", r.shape.as_slice(), data.shape.as_slice()))
+                                .got(words::of_use(kernel, r))
                                 .remedy("give the buffer the matrix's dimensions as its last two, or give its transforms explicitly")
                         });
                     }
@@ -93,7 +92,7 @@ pub(super) fn choose_transforms(kernel: &Kernel) -> Result<Smem> {
                         return Err(Error::invalid(format!("wgmma {} operand in SMEM", wish.which))
                             .at(wish.loc)
                             .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
-                            .got(format!("{}{:?}", dtype, shape.as_slice()))
+                            .got(words::of_alloc(kernel, alloc))
                             .remedy("pad the buffer, or give its transforms explicitly"));
                     }
                 }
