@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -117,8 +117,13 @@ def forms_of(closed: Any, arguments: Sequence[Form]) -> list[Form]:
     return [read(a) for a in jaxpr.outvars]
 
 
-def points(closed: Any, forms: Sequence[Form], grid: Sequence[int]) -> np.ndarray[Any, Any] | None:
-    """The block's indices at every point of the grid, (points, dimensions); None where that is too much, or in memory."""
+def points(
+    closed: Any, forms: Sequence[Form], grid: Sequence[int], order: Callable[[Sequence[Any]], list[Any]] = list
+) -> np.ndarray[Any, Any] | None:
+    """What a map gives at every point of the grid, (points, forms); None where that is too much, or in memory.
+
+    `order`: the jaxpr's results in the order of `forms`.
+    """
     total = math.prod(grid)
     if total > MAX_POINTS or any(f.reads for f in forms):
         return None
@@ -129,7 +134,7 @@ def points(closed: Any, forms: Sequence[Form], grid: Sequence[int]) -> np.ndarra
     with jax.ensure_compile_time_eval():
 
         def one(*indices: Any) -> list[Any]:
-            return list(_versions.eval_jaxpr(closed, indices))
+            return order(_versions.eval_jaxpr(closed, indices))
 
         columns = jax.jit(jax.vmap(one))(*[np.asarray(row, np.int32) for row in at])
         return np.stack([np.broadcast_to(np.asarray(c, np.int64), (total,)) for c in columns], 1)
@@ -149,6 +154,7 @@ class Dim:
     shift: int  # added to it
     form: Form
     is_element: bool
+    length: Form | None = None  # pl.BoundedSlice: how many positions, `size` at most, are the block's
     outside: bool = False  # a block may reach outside of the array
     parts: int = 1  # the rows that are asked for are taken in so many parts of `size`
 
@@ -193,20 +199,36 @@ class Block:
         return any(d.outside for d in self.dims)
 
     @property
+    def forms(self) -> list[Form]:
+        """What the index map computes: where blocks begin, then how long bounded ones are."""
+        return [*(d.form for d in self.dims), *(d.length for d in self.dims if d.length is not None)]
+
+    def results(self, flat: Sequence[Any]) -> list[Any]:
+        """The index map's results in the order of `forms`."""
+        starts, lengths = _results(self.mapping, flat)
+        return [*starts, *(n for n in lengths if n is not None)]
+
+    @property
     def axes(self) -> frozenset[int]:
         """The grid axes that its index map uses."""
-        return frozenset[int]().union(*(d.form.axes for d in self.dims))
+        return frozenset[int]().union(*(f.axes for f in self.forms))
 
     @property
     def alone(self) -> frozenset[int]:
         """Axes alone in one dimension's index, times something: other indices, other blocks."""
-        forms = [d.form for d in self.dims]
-        return frozenset(f.factors[0][0] for f in forms if f.is_affine and len(f.factors) == 1)
+        out = set()
+        for d in self.dims:
+            if d.form.is_affine and len(d.form.factors) == 1:
+                ((axis, factor),) = d.form.factors
+                # Slices of a known length that do not overlap.
+                if d.length is None or d.length.is_affine and not d.length.factors and abs(factor) >= d.length.constant:
+                    out.add(axis)
+        return frozenset(out)
 
     @property
     def is_looked_up(self) -> bool:
         """Whether its index map reads memory."""
-        return any(d.form.reads for d in self.dims)
+        return any(f.reads for f in self.forms)
 
     def describe_way(self, steps: int) -> str:
         """How it gets in or out, in words."""
@@ -222,19 +244,49 @@ class Block:
         return f"{self.name} {self.way.value}"
 
 
+def _results(mapping: Any, flat: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Of each dimension where the block begins, and how long it is (None: as long as it says), from what the index map's jaxpr gives."""
+    bounded = [type(d).__name__ == "BoundedSlice" for d in mapping.block_shape]
+    if not any(bounded):
+        return list(flat), [None] * len(flat)
+    tree = mapping.index_map_out_tree
+    if tree.num_leaves != len(flat):
+        raise Unsupported(
+            f"not supported yet: pallas_call: a block dimension pl.BoundedSlice (of {mapping.origin}) under vmap"
+            "\n  remedy: make the batch a grid axis, or loop over it"
+        )
+    found = tree.unflatten(list(flat))
+    starts = [i.start if b else i for i, b in zip(found, bounded)]
+    return starts, [i.size if b else None for i, b in zip(found, bounded)]
+
+
 def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) -> Block:
     name = str(mapping.origin) or (f"output {number}" if is_output else f"input {number}")
     shape = tuple(mapping.array_aval.shape)
     dtype = mapping.array_aval.dtype
-    forms = forms_of(mapping.index_map_jaxpr, [Form(factors=((a, 1),)) for a in range(len(grid))])
+    forms, lengths = _results(mapping, forms_of(mapping.index_map_jaxpr, [Form(factors=((a, 1),)) for a in range(len(grid))]))
     dims = []
-    for extent, dim, form in zip(shape, mapping.block_shape, forms):
+    for extent, dim, form, length in zip(shape, mapping.block_shape, forms, lengths):
         kind = type(dim).__name__
-        if kind in ("BoundedSlice", "Indirect"):
+        if kind == "Indirect":
+            # JAX's index maps return scalars only: there is no array of indices to take.
             raise Unsupported(
                 f"not supported yet: pallas_call: a block dimension pl.{kind} (of {name})"
-                "\n  remedy: take the whole dimension (memory_space=plgpu.GMEM) and index it in the kernel"
+                "\n  remedy: take the whole dimension (memory_space=plgpu.GMEM) and index it in the kernel: ref[indices]"
             )
+        form = Form(form) if isinstance(form, int) else form
+        if length is not None:
+            length = Form(length) if isinstance(length, int) else length
+            if length.is_affine and not length.factors and not 0 <= length.constant <= dim.block_size:
+                raise InvalidKernel(
+                    f"pallas_call: a block dimension pl.BoundedSlice({dim.block_size}) (of {name})"
+                    f"\n  expected: slices of at most {dim.block_size}"
+                    f"\n  got: a slice of {length.constant}"
+                    "\n  remedy: a larger bound, or shorter slices"
+                )
+            # Loads and stores move it, those that are there.
+            dims.append(Dim(extent, int(dim.block_size), False, 1, 0, form, True, length, outside=True))
+            continue
         squeezed = kind == "Squeezed"
         size = 1 if squeezed else int(dim.block_size)
         low = int(dim.padding[0]) if kind == "Element" else 0
@@ -306,30 +358,27 @@ def parallel_axes(
         for axis in rest:
             if axis not in block.axes and not block.is_looked_up:
                 again.setdefault(axis, block)
-        at = points(block.mapping.index_map_jaxpr, [d.form for d in block.dims], grid) if static else None
+        at = points(block.mapping.index_map_jaxpr, block.forms, grid, block.results) if static else None
         known[block.number] = at
         if at is None:
             perhaps.update(rest)
         else:
             for axis in _varying(at, grid):
                 again.setdefault(axis, block)
+            # Other slices may have positions in common.
+            perhaps.update(a for d in block.dims if d.length is not None for a in (d.form.axes | d.length.axes) - alone)
     parallel = []
     for axis in range(rank):
         wish = asked.get(axis)
-        if wish == "parallel" and not isinstance(grid[axis], int):
-            raise Unsupported(
-                "not supported yet: pallas_call: a parallel grid axis of a traced size"
-                f'\n  remedy: dimension_semantics "sequential" for axis {own.index(axis)}, or a size that is known'
-            )
         if wish == "parallel" and axis in again and axis not in mapping.vmapped_dims:
             raise InvalidKernel(
                 f"blocks of a parallel grid axis that write the same block of {again[axis].name}"
                 f"\n  expected: an index map that depends on grid axis {own.index(axis)}, or an axis that runs sequentially"
-                f'\n  got: dimension_semantics "parallel" for an axis of {grid[axis]} steps that share blocks of the output'
+                f'\n  got: dimension_semantics "parallel" for an axis of {_steps(grid[axis])} that share blocks of the output'
                 f'\n  remedy: dimension_semantics "sequential" for axis {own.index(axis)} (or none: it is chosen then)'
             )
         if not isinstance(grid[axis], int):
-            parallel.append(False)
+            parallel.append(False)  # a launch has a size that is known: steps that may run at once run one after the other
         elif wish is not None:
             parallel.append(wish == "parallel")
         elif axis in mapping.vmapped_dims:
@@ -337,6 +386,10 @@ def parallel_axes(
         else:
             parallel.append(axis not in again and axis not in perhaps and not conflicts)
     return parallel, known
+
+
+def _steps(size: Any) -> str:
+    return f"{size} steps" if isinstance(size, int) else "a traced size"
 
 
 def _is_whole(block: Block) -> bool:
@@ -472,8 +525,8 @@ def _may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
 
 
 def _same_blocks(a: Block, b: Block) -> bool:
-    same = [(x.form, x.size, x.scale, x.shift) == (y.form, y.size, y.scale, y.shift) for x, y in zip(a.dims, b.dims)]
-    return all(same) and all(d.form.is_affine for d in a.dims)
+    same = [(x.form, x.length, x.size, x.scale, x.shift) == (y.form, y.length, y.size, y.scale, y.shift) for x, y in zip(a.dims, b.dims)]
+    return all(same) and all(f.is_affine for f in a.forms)
 
 
 def _is_for_tma(block: Block, steps: int) -> bool:

@@ -284,8 +284,10 @@ class _Step:
                 self._copy_out(block, self._starts(block, indices))
 
     def _starts(self, block: Block, indices: Sequence[Any]) -> list[Any]:
-        found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *self.prefetched])
-        return [dim.start(jnp.asarray(i, jnp.int32), self.call.part()) for dim, i in zip(block.dims, found)]
+        """Where a block begins, then how long its bounded dimensions are."""
+        found = block.results(_versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *self.prefetched]))
+        starts = [dim.start(jnp.asarray(i, jnp.int32), self.call.part()) for dim, i in zip(block.dims, found)]
+        return [*starts, *(jnp.asarray(n, jnp.int32) for n in found[len(starts) :])]
 
     def _when(self, block: Block, loop: Sequence[Any], first: bool, do: Callable[[], None]) -> None:
         """Does it at the first (last) step of a block's visit: where the axes behind those that choose it are at their ends."""
@@ -364,18 +366,29 @@ def _copy_out(array: Any, slot: Any, block: Block, starts: Sequence[Any]) -> Non
     def move(at: Sequence[Any], sizes: Sequence[int | None], here: tuple[Any, ...]) -> None:
         _store(array, block, at, sizes, slot[here])
 
-    _in_chunks(block, starts, move)
+    _in_chunks(block, starts, move, bounded=True)
 
 
-def _in_chunks(block: Block, starts: Sequence[Any], move: Callable[[Sequence[Any], Sequence[int | None], tuple[Any, ...]], None]) -> None:
-    """Calls `move` with parts of a block: starts in the array, sizes (None: one index), and the index in the slot."""
+def _in_chunks(
+    block: Block,
+    starts: Sequence[Any],
+    move: Callable[[Sequence[Any], Sequence[int | None], tuple[Any, ...]], None],
+    bounded: bool = False,
+) -> None:
+    """Calls `move` with parts of a block: starts in the array, sizes (None: one index), and the index in the slot.
+
+    `bounded`: bounded dimensions go position by position, as far as they are the block's.
+    """
     if 0 in block.shape:
         return
     dims = block.dims
+    starts, given = starts[: len(dims)], iter(starts[len(dims) :])
+    lengths = [jnp.minimum(next(given), d.size) if bounded and d.length is not None else None for d in dims]
     inner = [math.prod([d.size for d in dims[k:]]) for k in range(len(dims) + 1)]
 
     def go(k: int, at: list[Any], sizes: list[int | None], here: list[Any]) -> None:
-        if inner[k] <= CHUNK or k == len(dims):
+        is_bounded = any(n is not None for n in lengths[k:])
+        if (inner[k] <= CHUNK and not is_bounded) or k == len(dims):
             rest = dims[k:]
             kept = [slice(None)] * sum(not d.squeezed for d in rest)
             move([*at, *starts[k:]], [*sizes, *[None if d.squeezed else d.size for d in rest]], (*here, *kept))
@@ -383,7 +396,9 @@ def _in_chunks(block: Block, starts: Sequence[Any], move: Callable[[Sequence[Any
         dim = dims[k]
         if dim.squeezed:
             go(k + 1, [*at, starts[k]], [*sizes, None], here)
-        elif inner[k + 1] <= CHUNK:
+        elif lengths[k] is not None:
+            _nest([lengths[k]], lambda i: go(k + 1, [*at, starts[k] + i], [*sizes, None], [*here, i]))
+        elif inner[k + 1] <= CHUNK and not is_bounded:
             n = CHUNK // inner[k + 1]
             rest = dims[k + 1 :]
             kept = [slice(None)] * sum(not d.squeezed for d in rest)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smalt import _attrs, _convolution, _expand, _gather, _types, _versions, _windows
-from smalt._errors import Unsupported
+from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, OpParts, Walker
 from smalt._wire import Message, message
 
@@ -231,8 +231,10 @@ def _axis_index(w: Walker, eqn: Any) -> OpParts:
 @_rule("multiple_of")
 def _multiple_of(w: Walker, eqn: Any) -> OpParts:
     values = eqn.params["values"]
-    values = values if isinstance(values, (tuple, list)) else (values,)
-    return OpParts(w.operands(eqn.invars), _attrs.encode({"values": tuple(values)}))
+    values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
+    if any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) for n in values):
+        raise InvalidKernel(f"a hint that is no number\n  expected: whole numbers\n  got: {values}\n  remedy: name the steps of the index")
+    return OpParts([w.operand(eqn.invars[0])], _attrs.encode({"values": values}))
 
 
 @_rule("layout_cast")

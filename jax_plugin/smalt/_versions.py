@@ -338,8 +338,27 @@ def frames(traceback: Any) -> Iterator[tuple[str, str, int, int]]:
             yield _position(code, lasti)
 
 
+class _Stack:
+    """The user's frames on the Python stack, as a traceback."""
+
+    #: Those that a report shows.
+    _LIMIT = 8
+
+    def __init__(self, frame: Any) -> None:
+        self._found: list[tuple[Any, int]] = []
+        while frame is not None and len(self._found) < self._LIMIT:
+            if _is_reported(frame.f_code.co_filename):
+                self._found.append((frame.f_code, frame.f_lasti))
+                if frame.f_code.co_name == "<module>":
+                    break
+            frame = frame.f_back
+
+    def raw_frames(self) -> tuple[list[Any], list[int]]:
+        return [code for code, _ in self._found], [at for _, at in self._found]
+
+
 def lowering_tracebacks() -> list[Any]:
-    """Tracebacks of the equations that are being lowered, innermost first.
+    """Tracebacks of the equations that are being lowered, innermost first; outside of any function that is traced, the caller's.
 
     JAX cuts an equation's traceback at the jaxpr that holds it, and tells a lowering rule nothing of the equations around
     it; they are on the Python stack. Only reports depend on it.
@@ -353,6 +372,8 @@ def lowering_tracebacks() -> list[Any]:
             if traceback is not None:
                 out.append(traceback)
         frame = frame.f_back  # type: ignore[assignment]
+    if not any(True for traceback in out for _ in frames(traceback)):
+        out.append(_Stack(sys._getframe(1)))
     return out
 
 

@@ -84,7 +84,10 @@ class Walker:
             return self._axes[name]
         except KeyError:
             known = ", ".join(str(n) for n in self._axes if isinstance(n, str)) or "none"
-            raise InvalidKernel(f"axis {name!r} is not an axis of the kernel or the device mesh (axes: {known})") from None
+            raise InvalidKernel(
+                f"the axis {name!r}\n  expected: an axis of the kernel or of the device mesh\n  got: {name!r}, where the axes are: {known}"
+                "\n  remedy: name it in grid_names, cluster_names or thread_name of the kernel"
+            ) from None
 
     def axes(self, names: Any) -> Axes | None:
         """Axis names (one, several, nested; None or empty: none) as an attribute's value."""

@@ -334,20 +334,24 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
         }
         "multiple_of" => {
             r.arity(1)?;
-            let a = operand(r, 0, int)?;
-            let values = r.ints("values")?.to_vec();
+            let a = r.value(0)?;
+            let values = r.ints("values")?;
+            if values.iter().any(|&n| n <= 0) {
+                return Err(Error::invalid("`multiple_of`")
+                    .expected("positive numbers, of each of which x is a multiple")
+                    .got(format!("{values:?}"))
+                    .remedy("name the steps of the index"));
+            }
             let ty = r.ty(a).clone();
-            match values.as_slice() {
-                [n] if *n > 0 => {
-                    let n = *n as u64;
-                    r.result(OpKind::MultipleOf { a, divisor: n }, ty)?
+            if ty.is_acc() {
+                return Err(r.damaged("an accumulator"));
+            }
+            match common_multiple(values) {
+                // What is known is known of scalars.
+                divisor if divisor > 1 && ty.is_scalar() && int(ty.dtype()) => {
+                    r.result(OpKind::MultipleOf { a, divisor }, ty)?
                 }
-                _ => {
-                    return Err(Error::invalid("`multiple_of`")
-                        .expected("one positive number")
-                        .got(format!("{values:?}"))
-                        .remedy("name the step of the index; one number for each index"));
-                }
+                _ => r.results(&[a])?,
             }
         }
         "layout_cast" => {
@@ -384,6 +388,17 @@ fn identity(r: &mut OpReader<'_>) -> Result<()> {
     r.arity(1)?;
     let a = r.value(0)?;
     r.results(&[a])
+}
+
+/// What is a multiple of each of these positive numbers is one of this: their least common multiple, or as much of it as fits.
+fn common_multiple(values: &[i64]) -> u64 {
+    values.iter().fold(1, |all: i64, &n| {
+        let (mut a, mut b) = (all, n);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        (all / a).checked_mul(n).unwrap_or(all.max(n))
+    }) as u64
 }
 
 fn unary(r: &mut OpReader<'_>, op: UnaryOp, ok: fn(DType) -> bool) -> Result<()> {

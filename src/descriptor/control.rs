@@ -94,7 +94,10 @@ fn allocation_steps(list: &proto::TransformList, physical: &[u64]) -> Result<Opt
                 untiled(physical, &t.tiling)?;
                 transforms.tiling = t.tiling.iter().copied().collect();
             }
-            _ => return Err(Error::unsupported("this transform of a scratch allocation")),
+            _ => {
+                return Err(Error::unsupported("this transform of a scratch allocation")
+                    .remedy("use plgpu.TilingTransform and plgpu.SwizzleTransform"));
+            }
         }
     }
     Ok(if list.transforms.is_empty() {
@@ -109,7 +112,8 @@ fn collective(r: &OpReader<'_>, ids: &[u32]) -> Result<bool> {
     match ids {
         [] => Ok(r.importer.kernel.num_warpgroups == 1),
         [id] if Some(r.importer.axis(*id)?) == r.importer.kernel.thread_axis => Ok(true),
-        _ => Err(Error::unsupported("`run_scoped` over axes other than the thread axis")),
+        _ => Err(Error::unsupported("`run_scoped` over axes other than the thread axis")
+            .remedy("name the thread axis alone in collective_axes")),
     }
 }
 
@@ -311,7 +315,8 @@ fn get_global(r: &mut OpReader<'_>) -> Result<()> {
         .importer
         .alloc_data(t, GmemOrigin::Scratch { global: true }, true, r.loc)?;
     if !matches!(data.kind, AllocKind::Semaphore { .. }) {
-        return Err(Error::unsupported("global memory other than semaphores"));
+        return Err(Error::unsupported("global memory other than semaphores")
+            .remedy("pass an array as an argument or an output of the kernel"));
     }
     let [result] = r.op.results.as_slice() else {
         return Err(r.damaged("one result is due"));
@@ -350,7 +355,8 @@ fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
         return Err(r.damaged("one axis is due"));
     };
     if r.int_or("size", 4)? != 4 {
-        return Err(Error::unsupported("warp regions of a size other than 4"));
+        return Err(Error::unsupported("warp regions of a size other than 4")
+            .remedy("a warpgroup has four warps: plgpu.WarpMesh"));
     }
     if r.group() == Group::Warp {
         return Err(Error::unsupported("a warp region inside of a warp region")

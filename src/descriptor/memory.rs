@@ -182,7 +182,8 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
                 semaphore.place = Place::Peer { device };
             }
             if !r.is_absent(3)? {
-                return Err(Error::unsupported("`semaphore_signal` to a core of a device"));
+                return Err(Error::unsupported("`semaphore_signal` to a core of a device")
+                    .remedy("a GPU has no cores that a signal could name: leave out core_index"));
             }
             r.ignore("device_id_type");
             let scope = scope(r)?;
@@ -199,7 +200,10 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let decrement = r.scalar(2, "bool", |d| d == DType::Bool)?;
             let decrement = match r.importer.kernel.facts(decrement).as_constant() {
                 Some(x) => x != 0,
-                None => return Err(Error::unsupported("`semaphore_wait` with a dynamic `decrement`")),
+                None => {
+                    return Err(Error::unsupported("`semaphore_wait` with a dynamic `decrement`")
+                        .remedy("pass decrement=True or False"));
+                }
             };
             let scope = scope(r)?;
             r.effect(OpKind::SemaphoreWait {
@@ -309,22 +313,6 @@ fn destination(r: &mut OpReader<'_>) -> Result<(RefUse, Value)> {
     Ok((dst, value))
 }
 
-/// The reference's memory and type, for messages.
-fn in_words(r: &OpReader<'_>, u: &RefUse) -> String {
-    let space = match &r.importer.kernel.allocs[u.alloc].kind {
-        AllocKind::Gmem { .. } => "GMEM",
-        AllocKind::Smem { .. } | AllocKind::SmemUnion => "SMEM",
-        AllocKind::Tmem { .. } | AllocKind::TmemUnion => "TMEM",
-        AllocKind::Register { .. } => "registers",
-        AllocKind::Barrier { .. } => "barriers",
-        AllocKind::Semaphore { .. } => "semaphores",
-    };
-    match u.dtype() {
-        Some(dtype) => format!("{dtype}{:?} in {space}", u.shape.as_slice()),
-        None => space.into(),
-    }
-}
-
 /// Copies and tensor cores see slices.
 fn is_sliced(u: &RefUse) -> Result<()> {
     let by_arrays =
@@ -345,19 +333,19 @@ fn in_gmem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
     }
     Err(Error::invalid(format!("`{}`", r.op.primitive))
         .expected("a reference to GMEM on that side")
-        .got(in_words(r, u))
+        .got(words::of_use(&r.importer.kernel, u))
         .remedy("shared memory is on one side of a copy only: go through registers (dst[...] = src[...])"))
 }
 
-fn in_smem(r: &OpReader<'_>, u: &RefUse) -> Result<()> {
+fn in_smem(r: &OpReader<'_>, u: &RefUse, which: &str) -> Result<()> {
     is_sliced(u)?;
     let data = &r.importer.kernel.allocs[u.alloc];
     if data.is_smem() && u.dtype().is_some() {
         return Ok(());
     }
     Err(Error::invalid(format!("`{}`", r.op.primitive))
-        .expected("a reference to SMEM (plgpu.SMEM) as this operand")
-        .got(in_words(r, u))
+        .expected(format!("a reference to SMEM (plgpu.SMEM) as its {which}"))
+        .got(words::of_use(&r.importer.kernel, u))
         .remedy("copy it to an SMEM scratch buffer first (plgpu.copy_gmem_to_smem)"))
 }
 
@@ -388,7 +376,7 @@ fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
     r.arity(4)?;
     let (src, dst) = (r.data_ref(0)?, r.data_ref(1)?);
     in_gmem(r, &src)?;
-    in_smem(r, &dst)?;
+    in_smem(r, &dst, "destination")?;
     let barrier = if r.is_absent(2)? { None } else { Some(r.barrier(2)?) };
     let predicate = r.predicate(3)?;
     let collective_axes = r.cluster_axes("collective_axes")?;
@@ -417,7 +405,7 @@ fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
 fn copy_smem_to_gmem(r: &mut OpReader<'_>) -> Result<()> {
     r.arity(3)?;
     let (src, dst) = (r.data_ref(0)?, r.data_ref(1)?);
-    in_smem(r, &src)?;
+    in_smem(r, &src, "source")?;
     in_gmem(r, &dst)?;
     same_type(r, &src, &dst)?;
     let predicate = r.predicate(2)?;
@@ -436,7 +424,7 @@ fn async_store_smem(r: &mut OpReader<'_>) -> Result<()> {
     r.arity(4)?;
     let value = r.value(0)?;
     let (mut dst, mut barrier) = (r.data_ref(1)?, r.barrier(2)?);
-    in_smem(r, &dst)?;
+    in_smem(r, &dst, "destination")?;
     fits(r, &dst, value)?;
     let index = r.scalar(3, "an integer scalar", DType::is_int)?;
     let axes = r.cluster_axes("cluster_axis")?;
@@ -492,13 +480,20 @@ fn i32_scalar(r: &mut OpReader<'_>, i: usize) -> Result<Value> {
     Ok(r.importer.as_i32(v, r.region, r.loc))
 }
 
-/// Operand i as the whole of an accumulator.
-fn accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
+/// Operand i as an accumulator or a part of one.
+fn part_of_accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
     let u = r.data_ref(i)?;
     let data = &r.importer.kernel.allocs[u.alloc];
     if !matches!(data.kind, AllocKind::Register { accumulator: true, .. }) {
         return Err(r.damaged(&format!("operand {i} is no accumulator")));
     }
+    Ok(u)
+}
+
+/// Operand i as the whole of an accumulator.
+fn accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
+    let u = part_of_accumulator(r, i)?;
+    let data = &r.importer.kernel.allocs[u.alloc];
     // A view that takes everything is none.
     let whole = u.shape == data.shape
         && u.steps.iter().all(|s| match s {
@@ -518,10 +513,10 @@ fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
         return Err(Error::invalid("`wgmma` inside of a warp region")
             .remedy("all four warps of a warpgroup issue a wgmma together: move it out of the warp region"));
     }
-    let acc = accumulator(r, 0)?;
+    let acc = part_of_accumulator(r, 0)?;
     let (a, ta) = if r.is_ref(1) {
         let u = r.data_ref(1)?;
-        in_smem(r, &u)?;
+        in_smem(r, &u, "left operand")?;
         let ty = type_of(&u)?;
         (MmaOperand::Smem(u), ty)
     } else {
@@ -529,7 +524,7 @@ fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
         (MmaOperand::Registers(v), r.ty(v).clone())
     };
     let b = r.data_ref(2)?;
-    in_smem(r, &b)?;
+    in_smem(r, &b, "right operand")?;
     let (tc, tb) = (type_of(&acc)?, type_of(&b)?);
     legality::tensor_core::wgmma(&tc, &ta, &tb)?;
     r.effect(OpKind::Wgmma {

@@ -284,10 +284,7 @@ impl<'a> OpReader<'a> {
         let r = self.reference(i)?;
         match r.elem {
             Elem::Data(_) => Ok(r),
-            Elem::Barrier | Elem::Semaphore => Err(self
-                .damaged(&format!("operand {i}"))
-                .expected("a reference to data")
-                .got(r.elem.to_string())),
+            Elem::Barrier | Elem::Semaphore => Err(self.other_reference(&r, "a reference to data")),
         }
     }
 
@@ -314,10 +311,7 @@ impl<'a> OpReader<'a> {
 
     fn only(&self, r: RefUse, elem: Elem) -> Result<RefUse> {
         if r.elem != elem {
-            return Err(self
-                .damaged("a reference to something else")
-                .expected(format!("a {elem}"))
-                .got(format!("a reference to {}", r.elem)));
+            return Err(self.other_reference(&r, &format!("a {elem}")));
         }
         if num_elements(&r.shape) != 1 {
             return Err(Error::invalid(format!("`{}` on several {elem}s", self.op.primitive))
@@ -326,6 +320,14 @@ impl<'a> OpReader<'a> {
                 .remedy("index the array: ref.at[i]"));
         }
         Ok(r)
+    }
+
+    /// A reference to something else than the op takes: JAX does not look at all of them.
+    fn other_reference(&self, r: &RefUse, expected: &str) -> Error {
+        Error::invalid(format!("`{}` of something else than {expected}", self.op.primitive))
+            .expected(expected)
+            .got(words::of_use(&self.importer.kernel, r))
+            .remedy("look at the order of the kernel's references: arguments, outputs, scratch_types")
     }
 
     /// Operand i as a list of operands.

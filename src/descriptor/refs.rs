@@ -55,13 +55,16 @@ impl Importer {
                 };
                 let mut new = u.shape.clone();
                 if from.bits() != to.bits() {
-                    let bits = new.last().copied().unwrap_or(1) * u64::from(from.bits());
-                    match new.last_mut() {
-                        Some(last) if bits % u64::from(to.bits()) == 0 => *last = bits / u64::from(to.bits()),
+                    // JAX counts other elements in the dimension before the last.
+                    let rows = new.len().checked_sub(2).map(|d| &mut new[d]);
+                    let fits = |n: u64| (n * u64::from(from.bits())).is_multiple_of(u64::from(to.bits()));
+                    match rows {
+                        Some(rows) if fits(*rows) => *rows = *rows * u64::from(from.bits()) / u64::from(to.bits()),
                         _ => {
                             return Err(Error::invalid(format!("a bitcast of a reference from {from} to {to}"))
-                                .expected("a minor dimension of a whole number of elements")
-                                .got(format!("shape {:?}", u.shape.as_slice())));
+                                .expected("a whole number of elements in the dimension before the last")
+                                .got(words::of_use(&self.kernel, u))
+                                .remedy("load it, and bitcast the array (jax.lax.bitcast_convert_type)"));
                         }
                     }
                 }
@@ -89,7 +92,10 @@ impl Importer {
                 new.extend([*m, n / columns]);
                 (Step::ExpandLeadingBatch(batch), shape(&new)?)
             }
-            Kind::Im2col(_) => return Err(Error::unsupported("im2col references")),
+            Kind::Im2col(_) => {
+                return Err(Error::unsupported("im2col references")
+                    .remedy("go over the window in a loop, a copy for each of its places"));
+            }
             Kind::Peer(p) => {
                 let device = p.device.as_ref().ok_or_else(|| damaged("a peer without a device"))?;
                 match proto::DeviceIdType::try_from(p.r#type) {
@@ -211,13 +217,15 @@ impl Importer {
                 .got(format!("{:?}", index.shape)));
         }
         let checked = !self.kernel.allocs[u.alloc].is_gmem();
+        let whose = words::of_alloc(&self.kernel, u.alloc);
         let mut dims = vec![];
         let mut result = Shape::new();
         for (d, (dim, &extent)) in index.dims.iter().zip(&u.shape).enumerate() {
             let outside = |what: String| {
                 Error::invalid(format!("an index outside of its reference, dimension {d}"))
                     .expected(format!("within 0..{extent}"))
-                    .got(what)
+                    .got(format!("{what} of {whose}"))
+                    .remedy("index what the reference has")
             };
             let dim = match &dim.kind {
                 None => return Err(newer("an index of a dimension")),
@@ -243,7 +251,12 @@ impl Importer {
                     let size = match &s.size {
                         None => 0,
                         Some(Size::StaticSize(n)) => *n,
-                        Some(Size::DynamicSize(_)) => return Err(Error::unsupported("slices of dynamic size")),
+                        Some(Size::DynamicSize(_)) => {
+                            return Err(Error::unsupported(format!(
+                                "a slice of dynamic size, of dimension {d} of {whose}"
+                            ))
+                            .remedy("take the largest size, and choose with jnp.where what counts"));
+                        }
                     };
                     if s.stride == 0 || s.stride > i64::MAX as u64 {
                         return Err(damaged(format!("a slice of stride {}", s.stride)));
@@ -285,7 +298,10 @@ impl Importer {
                             return Err(outside(format!("{x} + {size} positions at stride {}", s.stride)));
                         }
                     } else if s.stride != 1 {
-                        return Err(Error::unsupported("strided slices of dynamic start"));
+                        return Err(Error::unsupported(format!(
+                            "a slice with a step of dynamic start, of dimension {d} of {whose}"
+                        ))
+                        .remedy("take all of them and slice the array, or go in a loop"));
                     }
                     result.push(size);
                     DimIndex::Slice {
@@ -412,9 +428,10 @@ impl Importer {
 
 fn set_place(u: &mut RefUse, place: Place) -> Result<()> {
     if u.place != Place::Here {
-        return Err(Error::unsupported(
-            "a reference in two places (peer, multicast, cluster) at once",
-        ));
+        return Err(
+            Error::unsupported("a reference in two places (peer, multicast, cluster) at once")
+                .remedy("name one place for a reference"),
+        );
     }
     u.place = place;
     Ok(())

@@ -11,7 +11,7 @@ use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::modifier::{Indexed, IntType};
 
-/// One check: of the index on, `size` positions lie in a dimension of `extent`.
+/// One check: of the index on, `size` positions lie in a dimension of `extent`; of a hint, that the index is a multiple of `size`.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexCheck {
     pub ty: IntType,
@@ -36,12 +36,23 @@ impl<H: Hooks> Body<H> for CheckIndex {
                 IntType::U16 | IntType::U32 => i128::from(w.read::<u32>(u.a)[lane]),
                 IntType::S16 | IntType::S32 => i128::from(w.read::<u32>(u.a)[lane] as i32),
             };
-            if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
+            if check.of == Indexed::Hint {
+                if index % i128::from(check.size) != 0 {
+                    return m.fail(untrue(check.size, index));
+                }
+            } else if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
                 return m.fail(outside(&m.options.names, &check, index));
             }
         }
         Flow::Next
     }
+}
+
+fn untrue(divisor: i64, got: i128) -> Error {
+    Error::new(Fault::Execution, "a hint that is not true (pl.multiple_of)")
+        .expected(format!("a multiple of {divisor}"))
+        .got(got.to_string())
+        .remedy("say what is true: what follows is compiled for it")
 }
 
 fn outside(names: &Names, check: &IndexCheck, index: i128) -> Error {
@@ -62,6 +73,7 @@ fn outside(names: &Names, check: &IndexCheck, index: i128) -> Error {
             "barriers {}, which",
             names.place(u32::try_from(place).unwrap_or(u32::MAX))
         ),
+        Indexed::Hint => return untrue(size, index),
     };
     let (expected, got) = if size == 1 {
         (

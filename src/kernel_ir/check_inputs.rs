@@ -14,20 +14,12 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     });
     match wrong {
         None => Ok(()),
-        Some((alloc, loc, name)) => {
-            let index = match kernel.allocs[alloc].kind {
-                AllocKind::Gmem {
-                    origin: GmemOrigin::Param(i),
-                    ..
-                } => i,
-                _ => 0,
-            };
-            Err(
-                Error::invalid(format!("`{name}` to argument {index} of the kernel, which is an input"))
-                    .at(loc)
-                    .expected("a write to an output or to a mutable reference (jax.new_ref)")
-                    .remedy("make the argument a mutable reference, or write to an output"),
-            )
-        }
+        Some((alloc, loc, name)) => Err(Error::invalid(format!(
+            "`{name}` to {}, which is an input",
+            words::of_alloc(kernel, alloc)
+        ))
+        .at(loc)
+        .expected("a write to an output or to a mutable reference (jax.new_ref)")
+        .remedy("make the argument a mutable reference, or write to an output")),
     }
 }

@@ -254,7 +254,10 @@ impl ComposeViews<'_> {
                 &all
             }
             [Step::Index(dims)] => dims,
-            _ => return Err(Error::unsupported("this view of barriers or semaphores")),
+            _ => {
+                return Err(Error::unsupported("a view of barriers or semaphores that is no index")
+                    .remedy("index the array: ref.at[i]"));
+            }
         };
         let mut index = Index::Const(0);
         let mut size = 1;
@@ -271,11 +274,15 @@ impl ComposeViews<'_> {
                     *start
                 }
                 DimIndex::Slice { .. } | DimIndex::Window { .. } | DimIndex::Gather(_) => {
-                    return Err(Error::unsupported("this slice of barriers or semaphores"));
+                    return Err(
+                        Error::unsupported("this slice of barriers or semaphores").remedy("index the array: ref.at[i]")
+                    );
                 }
             };
             if size > 1 && !matches!(dim, DimIndex::Slice { .. }) {
-                return Err(Error::unsupported("this slice of barriers or semaphores"));
+                return Err(
+                    Error::unsupported("this slice of barriers or semaphores").remedy("index the array: ref.at[i]")
+                );
             }
             index = self.add(index, start, region, loc);
         }

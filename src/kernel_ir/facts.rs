@@ -330,7 +330,8 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
             let d = if a.divisor == 0 {
                 0
             } else {
-                (a.divisor / gcd(a.divisor, divisor)).saturating_mul(divisor)
+                let rest = a.divisor / gcd(a.divisor, divisor);
+                rest.checked_mul(divisor).unwrap_or(a.divisor.max(divisor))
             };
             Facts { divisor: d, ..a }
         }

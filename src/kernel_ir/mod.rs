@@ -45,6 +45,7 @@ pub mod polling;
 pub mod print;
 pub mod promote_registers;
 pub mod recognize_loops;
+pub mod register_parts;
 pub mod rewrite;
 pub mod simplify;
 pub mod slice_products;
@@ -57,6 +58,7 @@ pub mod types;
 pub mod verify;
 pub mod view;
 pub mod visit;
+pub mod words;
 
 pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};
 pub use entities::{Alloc, Axis, Op, Region, Value};

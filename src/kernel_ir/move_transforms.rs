@@ -106,7 +106,9 @@ impl MoveTransforms<'_> {
                 }
                 Step::Untile(tiling) if transforms.tiling.is_empty() => transforms.tiling = tiling.clone(),
                 Step::ExtractAlias { .. } | Step::Unswizzle(_) | Step::Untile(_) => {
-                    return Err(Error::unsupported("allocation transforms in this order on a reference"));
+                    return Err(Error::unsupported("allocation transforms in this order on a reference")
+                        .expected("an alias, then a swizzle, then a tiling")
+                        .remedy("give the buffer its transforms where it is allocated"));
                 }
                 Step::Index(_)
                 | Step::Transpose(_)
@@ -121,9 +123,10 @@ impl MoveTransforms<'_> {
             .iter()
             .any(|s| matches!(s, Step::ExtractAlias { .. } | Step::Unswizzle(_) | Step::Untile(_)))
         {
-            return Err(Error::unsupported(
-                "an allocation transform after a user's transform of a reference",
-            ));
+            return Err(
+                Error::unsupported("an allocation transform after a user's transform of a reference")
+                    .remedy("give the buffer its transforms where it is allocated"),
+            );
         }
         r.steps.drain(..n);
         match member {

@@ -448,6 +448,22 @@ pub enum Constant {
 pub enum AccUse {
     Ref(RefUse),
     Value(Value),
+    /// Whole tiles of a value, from row and column `at` on: what a `Wgmma` adds to. It takes and gives all of it.
+    Part {
+        acc: Value,
+        at: [u64; 2],
+        shape: [u64; 2],
+    },
+}
+
+impl AccUse {
+    /// The value that it is (of); none while it is a reference.
+    pub fn value(&self) -> Option<Value> {
+        match self {
+            AccUse::Ref(_) => None,
+            AccUse::Value(acc) | AccUse::Part { acc, .. } => Some(*acc),
+        }
+    }
 }
 
 /// How a product of arrays is computed.

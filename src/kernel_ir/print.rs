@@ -853,6 +853,10 @@ impl Printer<'_> {
         match acc {
             AccUse::Ref(r) => self.reference(f, r),
             AccUse::Value(v) => self.value(f, *v),
+            AccUse::Part { acc, at, shape } => {
+                self.value(f, *acc)?;
+                write!(f, "[{}:+{}, {}:+{}]", at[0], shape[0], at[1], shape[1])
+            }
         }
     }
 }

@@ -71,41 +71,114 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
 struct Flight {
     /// Groups at most; [`MANY`]: any number.
     groups: u32,
-    /// Accumulators with a group that may be unfinished, and how many groups at least were issued after it.
-    pending: Vec<(Alloc, u32)>,
+    /// Accumulators with a group that may be unfinished, of what tiles, and how many groups at least were issued after it.
+    pending: Vec<(Alloc, Tiles, u32)>,
+}
+
+/// The tiles of an accumulator that a wgmma adds to.
+///
+/// Instructions on registers of one in flight must be on the same ones in the same order (PTX ISA, `wgmma.mma_async`, "accumulator
+/// registers … of the same shape"). Those on the same tiles are, where the right operand does not say how wide an instruction is.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Tiles {
+    at: [u64; 2],
+    shape: [u64; 2],
+    /// The right operand's view without its starts, where widths may depend on it.
+    right: Option<Vec<u64>>,
+}
+
+/// The widest instruction.
+const MAX_WIDTH: u64 = 256;
+
+impl Tiles {
+    fn of(kernel: &Kernel, acc: &RefUse, b: &RefUse) -> Tiles {
+        // What is no part is an error where the op is promoted.
+        let (at, shape) = legality::tensor_core::part_of_accumulator(kernel, acc).unwrap_or(([0, 0], [u64::MAX; 2]));
+        let is_plain = b.kept_dims(kernel.allocs[b.alloc].shape.len()).is_some();
+        let right = (shape[1] > MAX_WIDTH || !is_plain).then(|| Tiles::view(b));
+        Tiles { at, shape, right }
+    }
+
+    /// What may be anything of an accumulator.
+    fn any() -> Tiles {
+        let (at, shape, right) = ([0, 0], [u64::MAX; 2], Some(vec![]));
+        Tiles { at, shape, right }
+    }
+
+    fn view(b: &RefUse) -> Vec<u64> {
+        let mut out = vec![u64::from(b.alloc.as_u32())];
+        for step in &b.steps {
+            match step {
+                Step::Index(dims) => out.extend(dims.iter().map(|d| match d {
+                    DimIndex::At(_) | DimIndex::Gather(_) => 0,
+                    DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => *size,
+                })),
+                Step::Transpose(p) => out.extend(p.iter().map(|d| u64::from(*d))),
+                Step::Reshape(shape) | Step::Bitcast { shape, .. } | Step::ExpandLeadingBatch(shape) => {
+                    out.extend(shape.iter());
+                }
+                Step::Im2Col { .. } | Step::ExtractAlias { .. } | Step::Unswizzle(_) | Step::Untile(_) => {}
+            }
+            out.push(u64::MAX);
+        }
+        out
+    }
+
+    /// Whether a group on these tiles must wait for one on those.
+    fn waits_for(&self, other: &Tiles) -> bool {
+        let overlap = (0..2).all(|d| {
+            self.at[d] < other.at[d].saturating_add(other.shape[d])
+                && other.at[d] < self.at[d].saturating_add(self.shape[d])
+        });
+        overlap && (self != other || *self == Tiles::any())
+    }
 }
 
 impl Flight {
     fn join(mut self, other: &Flight) -> Flight {
         self.groups = self.groups.max(other.groups);
-        for &(alloc, younger) in &other.pending {
-            match self.pending.iter_mut().find(|(a, _)| *a == alloc) {
-                Some((_, y)) => *y = (*y).min(younger),
-                None => self.pending.push((alloc, younger)),
+        for (alloc, tiles, younger) in &other.pending {
+            match self.pending.iter_mut().find(|(a, t, _)| a == alloc && t == tiles) {
+                Some((.., y)) => *y = (*y).min(*younger),
+                None => self.pending.push((*alloc, tiles.clone(), *younger)),
             }
         }
         self.pending.sort_unstable();
         self
     }
 
-    fn issue(&mut self, acc: Alloc) {
+    fn issue(&mut self, acc: Alloc, tiles: Tiles) {
         self.groups = (self.groups + 1).min(MANY);
-        for (_, younger) in &mut self.pending {
+        for (.., younger) in &mut self.pending {
             *younger = (*younger + 1).min(MANY);
         }
-        self.pending.retain(|&(a, _)| a != acc);
-        self.pending.push((acc, 0));
+        self.pending.retain(|(a, t, _)| *a != acc || *t != tiles);
+        self.pending.push((acc, tiles, 0));
         self.pending.sort_unstable();
     }
 
     /// At most `n` groups are left running.
     fn wait(&mut self, n: u32) {
         self.groups = self.groups.min(n);
-        self.pending.retain(|&(_, younger)| younger < n);
+        self.pending.retain(|(.., younger)| *younger < n);
     }
 
+    /// How many groups may be left running so that none of this accumulator is.
     fn younger(&self, acc: Alloc) -> Option<u32> {
-        self.pending.iter().find(|(a, _)| *a == acc).map(|&(_, y)| y)
+        let of_acc = self.pending.iter().filter(|(a, ..)| *a == acc);
+        of_acc.map(|(.., younger)| *younger).min()
+    }
+
+    /// The same for those that one on these tiles must not be issued beside.
+    fn before(&self, acc: Alloc, tiles: &Tiles) -> Option<u32> {
+        let others = self.pending.iter().filter(|(a, t, _)| *a == acc && tiles.waits_for(t));
+        others.map(|(.., younger)| *younger).min()
+    }
+
+    fn accumulators(&self) -> Vec<Alloc> {
+        let mut all: Vec<Alloc> = self.pending.iter().map(|(a, ..)| *a).collect();
+        all.dedup();
+        all
     }
 }
 
@@ -131,7 +204,12 @@ impl Flights<'_> {
             let mut before = None;
             if let OpKind::AccRead { acc: AccUse::Ref(r) } | OpKind::Store { dst: r, .. } = kind {
                 before = state.younger(r.alloc);
-            } else if !matches!(kind, OpKind::Wgmma { .. }) {
+            } else if let OpKind::Wgmma {
+                acc: AccUse::Ref(r), b, ..
+            } = kind
+            {
+                before = state.before(r.alloc, &Tiles::of(self.kernel, r, b));
+            } else {
                 visit::for_each_ref(kind, &mut |r| before = before.or(state.younger(r.alloc).map(|_| 0)));
             }
             if let Some(n) = before {
@@ -145,11 +223,11 @@ impl Flights<'_> {
             }
             let kind = &self.kernel.ops[op].kind;
             if let OpKind::Wgmma {
-                acc: AccUse::Ref(r), ..
+                acc: AccUse::Ref(r), b, ..
             } = kind
             {
                 let older = state.groups > 0;
-                state.issue(r.alloc);
+                state.issue(r.alloc, Tiles::of(self.kernel, r, b));
                 if older && !self.waits_soon(&ops[i + 1..]) {
                     if commit {
                         placed.push(self.new_wait(1, &state, region, loc));
@@ -158,7 +236,7 @@ impl Flights<'_> {
                 }
             } else if let OpKind::WgmmaWait { n, .. } = kind {
                 if commit {
-                    self.waits.insert(op, state.pending.iter().map(|&(a, _)| a).collect());
+                    self.waits.insert(op, state.accumulators());
                 }
                 state.wait(*n);
             }
@@ -191,7 +269,7 @@ impl Flights<'_> {
         loop {
             if self.budget == 0 {
                 entry.groups = MANY;
-                entry.pending = self.scopes.iter().map(|&a| (a, 0)).collect();
+                entry.pending = self.scopes.iter().map(|&a| (a, Tiles::any(), 0)).collect();
                 entry.pending.sort_unstable();
                 break;
             }
@@ -271,7 +349,7 @@ impl Flights<'_> {
         let op = self
             .kernel
             .new_op(OpKind::WgmmaWait { n, accs: vec![] }, [], group, loc);
-        self.waits.insert(op, state.pending.iter().map(|&(a, _)| a).collect());
+        self.waits.insert(op, state.accumulators());
         op
     }
 }
@@ -311,12 +389,16 @@ impl Promote<'_> {
         }
     }
 
-    /// A use of registers must be of the whole.
-    fn whole(&self, r: &RefUse) -> Result<()> {
-        if r.steps.is_empty() && r.place == Place::Here {
-            return Ok(());
-        }
-        Err(Error::unsupported("a part of a reference to registers").remedy("load the whole and slice the array"))
+    /// The elements of an accumulator, by an op of their own.
+    fn read(&mut self, region: Region, alloc: Alloc, loc: Loc) -> Value {
+        let data = &self.kernel.allocs[alloc];
+        let dtype = data.elem().dtype().unwrap_or(crate::dtype::DType::F32);
+        let array = Type::of(dtype, data.shape.clone());
+        let acc = AccUse::Value(self.get(alloc));
+        let types = [array, self.ty(alloc)];
+        let results = self.kernel.append(region, OpKind::AccRead { acc }, types, loc);
+        self.current.insert(alloc, results[1]);
+        results[0]
     }
 
     /// Gives `op` one more result, the variable's next value.
@@ -338,7 +420,13 @@ impl Promote<'_> {
             b,
         } = kind
         {
-            let acc = AccUse::Value(self.get(r.alloc));
+            let (at, shape) = legality::tensor_core::part_of_accumulator(self.kernel, &r)?;
+            let acc = self.get(r.alloc);
+            let acc = if self.kernel.allocs[r.alloc].shape.as_slice() == shape {
+                AccUse::Value(acc)
+            } else {
+                AccUse::Part { acc, at, shape }
+            };
             self.kernel.ops[op].kind = OpKind::Wgmma { acc, a, b };
             self.next(op, r.alloc);
         } else if let OpKind::WgmmaWait { n, .. } = kind {
@@ -358,19 +446,32 @@ impl Promote<'_> {
         } else if let OpKind::Load { src } = &kind
             && let Some((alloc, accumulator)) = self.register(src)
         {
-            self.whole(src)?;
+            let (src, loc) = (src.clone(), self.kernel.ops[op].loc);
+            let result = self.kernel.ops[op].results[0];
             let v = self.get(alloc);
-            if !accumulator {
-                let result = self.kernel.ops[op].results[0];
-                self.subst.replace(result, v);
+            if accumulator && src.steps.is_empty() {
+                self.kernel.ops[op].kind = OpKind::AccRead { acc: AccUse::Value(v) };
+                self.next(op, alloc);
+            } else {
+                legality::registers::part(self.kernel, &src)?;
+                let whole = if accumulator { self.read(region, alloc, loc) } else { v };
+                let part = register_parts::load(self.kernel, region, whole, &src.steps, loc)?;
+                self.subst.replace(result, part);
                 return Ok(());
             }
-            self.kernel.ops[op].kind = OpKind::AccRead { acc: AccUse::Value(v) };
-            self.next(op, alloc);
         } else if let OpKind::Store { ref dst, value } = kind
             && let Some((alloc, accumulator)) = self.register(dst)
         {
-            self.whole(dst)?;
+            let (dst, loc) = (dst.clone(), self.kernel.ops[op].loc);
+            let mut value = value;
+            if !dst.steps.is_empty() {
+                legality::registers::stored_part(self.kernel, &dst)?;
+                let whole = match accumulator {
+                    true => self.read(region, alloc, loc),
+                    false => self.get(alloc),
+                };
+                value = register_parts::store(self.kernel, region, whole, &dst.steps, value, loc)?;
+            }
             if !accumulator {
                 self.current.insert(alloc, value);
                 return Ok(());
@@ -380,13 +481,16 @@ impl Promote<'_> {
         } else if let OpKind::Swap { ref dst, value } = kind
             && let Some((alloc, accumulator)) = self.register(dst)
         {
-            self.whole(dst)?;
+            let (dst, loc) = (dst.clone(), self.kernel.ops[op].loc);
             if accumulator {
-                return Err(Error::unsupported("`swap` of an accumulator"));
+                return Err(Error::unsupported("`swap` of an accumulator").remedy("read it first, then store to it"));
             }
-            let (old, result) = (self.get(alloc), self.kernel.ops[op].results[0]);
+            legality::registers::stored_part(self.kernel, &dst)?;
+            let (whole, result) = (self.get(alloc), self.kernel.ops[op].results[0]);
+            let old = register_parts::load(self.kernel, region, whole, &dst.steps, loc)?;
+            let new = register_parts::store(self.kernel, region, whole, &dst.steps, value, loc)?;
             self.subst.replace(result, old);
-            self.current.insert(alloc, value);
+            self.current.insert(alloc, new);
             return Ok(());
         } else {
             self.regions(op)?;
@@ -394,7 +498,8 @@ impl Promote<'_> {
             visit::for_each_ref(&self.kernel.ops[op].kind, &mut |r| stray |= self.register(r).is_some());
             if stray {
                 let name = self.kernel.ops[op].kind.name();
-                return Err(Error::unsupported(format!("`{name}` of a reference to registers")));
+                return Err(Error::unsupported(format!("`{name}` of a reference to registers"))
+                    .remedy("load the whole (ref[...]), compute with the array, and store the whole"));
             }
         }
         self.kernel.regions[region].ops.push(op);

@@ -807,9 +807,9 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             let (tc, tb) = (acc_type(kernel, acc)?, data(b)?);
             let legal = legality::tensor_core::wgmma(&tc, &ta, &tb);
             want(legal.is_ok(), || format!("{tc} += {ta} @ {tb}"))?;
-            match acc {
-                AccUse::Ref(_) => results_are(results, &[]),
-                AccUse::Value(_) => results_are(results, &[&tc]),
+            match acc.value() {
+                None => results_are(results, &[]),
+                Some(v) => results_are(results, &[ty(v)]),
             }
         }
         OpKind::WgmmaWait { accs, .. } => {
@@ -824,6 +824,7 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             match acc {
                 AccUse::Ref(_) => results_are(results, &[&array]),
                 AccUse::Value(_) => results_are(results, &[&array, &tc]),
+                AccUse::Part { .. } => Err((Rule::Type, "a part is not read".to_string())),
             }
         }
         OpKind::Dot { acc, a, b, arithmetic } => {
@@ -951,6 +952,15 @@ fn acc_type(kernel: &Kernel, acc: &AccUse) -> Result<Type, (Rule, String)> {
         },
         AccUse::Value(v) if kernel.ty(*v).is_acc() => Ok(kernel.ty(*v).clone()),
         AccUse::Value(v) => Err((Rule::Type, format!("{v} is of type {}", kernel.ty(*v)))),
+        AccUse::Part { acc, at, shape } => match kernel.ty(*acc) {
+            Type::Acc { dtype, shape: whole } if legality::tensor_core::is_of_tiles(whole, at, shape) => {
+                Ok(Type::Acc {
+                    dtype: *dtype,
+                    shape: shape.as_slice().into(),
+                })
+            }
+            ty => Err((Rule::Type, format!("{shape:?} at {at:?} of {acc} of type {ty}"))),
+        },
     }
 }
 

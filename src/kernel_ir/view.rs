@@ -38,7 +38,7 @@ pub enum Step {
     Transpose(Vec<u32>),
     /// The row-major elements in another shape.
     Reshape(Shape),
-    /// The bits as another element type of equal width (JAX: the minor dim scales when widths differ).
+    /// The bits as another element type of equal width (JAX: the dimension before the last scales when widths differ).
     Bitcast { dtype: DType, shape: Shape },
     /// GMEM `(N, *spatial, C)` seen as `(N·Πout, *window, C)`.
     Im2Col {

@@ -55,7 +55,7 @@ macro_rules! visit_parts {
             ($e:expr) => {
                 match $e {
                     AccUse::Ref(r) => reference!(r),
-                    AccUse::Value(v) => value!(v),
+                    AccUse::Value(v) | AccUse::Part { acc: v, .. } => value!(v),
                 }
             };
         }

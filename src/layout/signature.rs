@@ -344,7 +344,7 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         }
         OpKind::Wgmma { acc, a, .. } => {
             // No result and no operand here while the accumulator is a reference.
-            if let (AccUse::Value(_), Some(&result)) = (acc, results.first()) {
+            if let (Some(_), Some(&result)) = (acc.value(), results.first()) {
                 sig.operands[0] = Need::Same(result);
                 sig.results[0] = accumulator(result)?;
                 if let MmaOperand::Registers(v) = a {

@@ -88,6 +88,24 @@ pub struct TensorPlan {
     pub pieces: Vec<Piece>,
     /// Bytes that one piece moves.
     pub piece_bytes: u32,
+    pub sharing: Sharing,
+}
+
+/// Which pieces of a shared copy are whose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// Those of part `p` are at positions `p·n/parts …` of the list: part 0's, moved by `p` times a constant step.
+    Equal,
+    /// Piece `i` is part `i mod parts`'s.
+    InTurns,
+}
+
+/// What is cut so that CTAs can share a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cut {
+    None,
+    /// Into equal parts, or at least into as many pieces.
+    Into(u64),
 }
 
 /// One instruction's part.
@@ -130,8 +148,6 @@ pub enum CopyError {
     SwizzleWidth { swizzle: u32, bytes: u64 },
     #[error("the copy needs {needed} dimensions; tensor maps have 5")]
     Dimensions { needed: usize },
-    #[error("no outer dimension of the box is divisible by the {parts} CTAs that share the copy")]
-    Parts { parts: u64 },
     #[error("the copy falls into {pieces} boxes; more than {limit} are not worth it")]
     Pieces { pieces: u64, limit: u64 },
     #[error("the SMEM view starts at an offset only known to be a multiple of {bytes} bytes; the copy needs {needed}")]
@@ -171,14 +187,29 @@ struct BoxDigit {
     steps: Option<(usize, u64)>,
 }
 
-/// Plans a copy of `bits`-wide elements. `parts` CTAs each do one part of it for all (1: no sharing). The pieces of
-/// part `p` are those at positions `p·n/parts …` of the list: part 0's, moved by `p` times a constant step.
+/// Plans a copy of `bits`-wide elements. `parts` CTAs each do one part of it for all (1: no sharing); where it has no such parts,
+/// they take turns with its pieces, of which there may be fewer than CTAs.
 pub fn plan(
     gmem: &[GmemDim],
     smem: &SmemView,
     bits: u32,
     out_of_bounds: OutOfBounds,
     parts: u64,
+    allow_bulk: bool,
+) -> Result<CopyPlan, CopyError> {
+    if parts == 1 {
+        return plan_parts(gmem, smem, bits, out_of_bounds, Cut::None, allow_bulk);
+    }
+    plan_parts(gmem, smem, bits, out_of_bounds, Cut::Into(parts), false)
+        .or_else(|_| plan_parts(gmem, smem, bits, out_of_bounds, Cut::None, allow_bulk))
+}
+
+fn plan_parts(
+    gmem: &[GmemDim],
+    smem: &SmemView,
+    bits: u32,
+    out_of_bounds: OutOfBounds,
+    parts: Cut,
     allow_bulk: bool,
 ) -> Result<CopyPlan, CopyError> {
     let kept: SmallVec<[usize; 6]> = (0..gmem.len()).filter(|d| !gmem[*d].dropped).collect();
@@ -194,7 +225,6 @@ pub fn plan(
     }
     let in_bounds = gmem.iter().all(GmemDim::in_bounds);
     if allow_bulk
-        && parts == 1
         && smem.swizzle.is_none()
         && (out_of_bounds == OutOfBounds::Ignored || in_bounds)
         && let Some(bulk) = plan_bulk(gmem, &kept, smem, bits)
@@ -345,7 +375,7 @@ fn plan_tensor(
     bits: u32,
     modes: &[Mode],
     merge_single: bool,
-    parts: u64,
+    cut: Cut,
 ) -> Result<TensorPlan, CopyError> {
     let swizzle = if smem.swizzle.is_none() {
         0
@@ -524,7 +554,11 @@ fn plan_tensor(
     }
     // A shared copy is cut along one digit, so that the parts are equal up to a step; outside of it, nothing is dense.
     let count = |boxes: &[u64]| digits.iter().zip(boxes).map(|(d, b)| d.size / b).product::<u64>();
-    let mut shared = 0;
+    let mut shared = None;
+    let parts = match cut {
+        Cut::None => 1,
+        Cut::Into(parts) => parts,
+    };
     if parts > 1 {
         let mut best: Option<(u64, usize, Vec<u64>)> = None;
         for k in (1..boxes.len()).rev() {
@@ -542,7 +576,10 @@ fn plan_tensor(
                 best = Some((pieces, k, cut));
             }
         }
-        (_, shared, boxes) = best.ok_or(CopyError::Parts { parts })?;
+        match best {
+            Some((_, k, cut)) => (shared, boxes) = (Some(k), cut),
+            None => boxes = in_pieces(&digits, boxes, parts),
+        }
     }
     let pieces = count(&boxes);
     if pieces > MAX_PIECES.max(parts) {
@@ -561,6 +598,10 @@ fn plan_tensor(
         coords: ArrayVec::new(),
         pieces: vec![],
         piece_bytes: 0,
+        sharing: match shared {
+            Some(_) => Sharing::Equal,
+            None => Sharing::InTurns,
+        },
     };
     let map: Vec<(&BoxDigit, u64)> = digits
         .iter()
@@ -623,11 +664,11 @@ fn plan_tensor(
         }
         Ok(())
     };
-    let own = |n: usize| digits[n].size / boxes[n] / if n == shared { parts } else { 1 };
+    let own = |n: usize| digits[n].size / boxes[n] / if shared == Some(n) { parts } else { 1 };
     for n in 0..digits.len() {
         repeat(n, own(n), 1)?;
     }
-    if parts > 1 {
+    if let Some(shared) = shared {
         repeat(shared, parts, own(shared))?;
     }
     // Destinations: 128 bytes, and whole groups of 8 rows of a swizzle, whose pattern is anchored there.
@@ -644,6 +685,27 @@ fn plan_tensor(
     }
     plan.piece_bytes = (boxes.iter().product::<u64>() * u64::from(element_bytes)) as u32;
     Ok(plan)
+}
+
+/// Boxes of at least `parts` pieces, if cutting one dimension makes so many and not many more; else as they are.
+fn in_pieces(digits: &[BoxDigit], boxes: Vec<u64>, parts: u64) -> Vec<u64> {
+    let count = |boxes: &[u64]| digits.iter().zip(boxes).map(|(d, b)| d.size / b).product::<u64>();
+    if count(&boxes) >= parts {
+        return boxes;
+    }
+    let mut best: Option<(u64, Vec<u64>)> = None;
+    for k in 1..boxes.len() {
+        for side in (1..boxes[k]).filter(|side| boxes[k].is_multiple_of(*side)) {
+            let mut cut = boxes.clone();
+            cut[k] = side;
+            cut[k + 1..].fill(1);
+            let pieces = count(&cut);
+            if (parts..=4 * parts).contains(&pieces) && best.as_ref().is_none_or(|b| pieces < b.0) {
+                best = Some((pieces, cut));
+            }
+        }
+    }
+    best.map_or(boxes, |(_, cut)| cut)
 }
 
 /// The largest divisor of `n` up to 256 that is a multiple of `unit`; 0 if there is none.

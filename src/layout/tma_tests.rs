@@ -105,7 +105,7 @@ fn tensor(plan: CopyPlan) -> TensorPlan {
 #[test]
 fn random_copies() {
     let mut rng = Rng::new(31);
-    let (mut tensors, mut bulks, mut pieces, mut shared, mut outside) = (0, 0, 0, 0, 0);
+    let (mut tensors, mut bulks, mut pieces, mut shared, mut turns, mut outside) = (0, 0, 0, 0, 0, 0);
     let mut errors: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..8000 {
         let bits = rng.pick(&[4u32, 8, 16, 16, 32, 64]);
@@ -197,7 +197,7 @@ fn random_copies() {
         } else {
             OutOfBounds::Zeros
         };
-        let parts = rng.pick(&[1, 1, 2, 4]);
+        let parts = rng.pick(&[1, 1, 2, 3, 4]);
         match plan(&gmem, &smem, bits, oob, parts, rng.below(2) == 0) {
             Ok(plan) => {
                 check(&gmem, &smem, bits, &values, &plan);
@@ -206,9 +206,11 @@ fn random_copies() {
                     CopyPlan::Tensor(t) => {
                         tensors += 1;
                         let n = t.pieces.len() / parts as usize;
-                        assert_eq!(t.pieces.len(), n * parts as usize);
+                        let equal = parts > 1 && t.sharing == Sharing::Equal;
+                        assert!(!equal || t.pieces.len() == n * parts as usize);
+                        turns += u32::from(parts > 1 && !equal);
                         // A part is part 0, moved.
-                        for (k, p) in t.pieces.iter().enumerate() {
+                        for (k, p) in t.pieces.iter().enumerate().filter(|_| equal) {
                             let (part, like, step) = ((k / n) as u32, &t.pieces[k % n], &t.pieces[n % t.pieces.len()]);
                             assert_eq!(p.smem, like.smem + part * step.smem);
                             let moved = |i: usize| like.coords[i] + part * step.coords[i];
@@ -232,9 +234,9 @@ fn random_copies() {
         }
     }
     eprintln!(
-        "{tensors} tensor ({pieces} in pieces, {shared} shared, {outside} over an end), {bulks} bulk; {errors:?}"
+        "{tensors} tensor ({pieces} in pieces, {shared} shared, {turns} in turns, {outside} over an end), {bulks} bulk; {errors:?}"
     );
-    assert!(tensors > 800 && bulks > 30 && pieces > 100 && shared > 200 && outside > 200);
+    assert!(tensors > 800 && bulks > 30 && pieces > 100 && shared > 200 && turns > 50 && outside > 200);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Dynamic indices go to the algebra by number: [`DynId`] is the number of the kernel value.
 use crate::error::{Error, Result};
 use crate::kernel_ir::{
-    Alloc, AllocKind, DimIndex, Index, Kernel, OobMode, OpKind, RefUse, SmemTransforms, Step, Value,
+    Alloc, AllocKind, DimIndex, Index, Kernel, OobMode, OpKind, RefUse, SmemTransforms, Step, Value, words,
 };
 use crate::layout::ViewError;
 use crate::layout::digits::Digit;
@@ -49,8 +49,8 @@ pub fn smem(kernel: &Kernel, transforms: &Transforms, r: &RefUse, loosely: bool)
         return Err(Error::internal(format!("{} is not in shared memory", r.alloc)));
     };
     let transforms = transforms[r.alloc].clone().unwrap_or_default();
-    let view =
-        SmemView::new(&data.shape, dtype.bits(), &transforms.tiling, transforms.swizzle_bytes).map_err(view_error)?;
+    let view = SmemView::new(&data.shape, dtype.bits(), &transforms.tiling, transforms.swizzle_bytes)
+        .map_err(|e| view_error(kernel, r, e))?;
     apply_steps(kernel, view, r, loosely)
 }
 
@@ -83,10 +83,10 @@ fn widened(mut whole: SmemView, dims: &[DimIndex]) -> SmemView {
     whole
 }
 
-fn view_error(e: ViewError) -> Error {
+fn view_error(kernel: &Kernel, r: &RefUse, e: ViewError) -> Error {
     Error::invalid("view of a reference")
         .expected("slices of whole tiles of the buffer's transforms")
-        .got(e.to_string())
+        .got(format!("{}: {e}", words::of_use(kernel, r)))
         .remedy("start slices at multiples of the tile, state what is known with pl.multiple_of, or choose other transforms")
 }
 
@@ -115,13 +115,13 @@ fn apply_steps(kernel: &Kernel, mut view: SmemView, r: &RefUse, loosely: bool) -
                     true => view.index_loosely(&indices),
                     false => view.index(&indices),
                 };
-                view.map_err(view_error)?
+                view.map_err(|e| view_error(kernel, r, e))?
             }
             Step::Transpose(perm) => {
                 let perm: SmallVec<[usize; 4]> = perm.iter().map(|p| *p as usize).collect();
                 view.transpose(&perm)
             }
-            Step::Reshape(shape) => view.reshape(shape).map_err(view_error)?,
+            Step::Reshape(shape) => view.reshape(shape).map_err(|e| view_error(kernel, r, e))?,
             Step::Bitcast { dtype, shape } if dtype.bits() == view.bits && *shape == view.shape() => view,
             Step::Bitcast { .. }
             | Step::Im2Col { .. }

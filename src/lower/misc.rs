@@ -38,9 +38,22 @@ pub fn lower_layout_cast(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     Ok(())
 }
 
-pub fn lower_multiple_of(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
+/// The operand; the emulator looks whether it is what the user says it is.
+pub fn lower_multiple_of(cx: &mut LowerCx, op: Op, a: Value, divisor: u64) -> Result<()> {
     let x = cx.get(a)?.clone();
     cx.bind(cx.result(op), x);
+    if !cx.kernel.facts(a).is_multiple_of(divisor) {
+        let (ty, i) = super::view::index_of(cx, a)?;
+        cx.b.inst(Inst::CheckIndex {
+            ty,
+            of: Indexed::Hint,
+            i,
+            size: divisor as i64,
+            extent: 0,
+            dim: 0,
+            place: 0,
+        });
+    }
     Ok(())
 }
 

@@ -9,14 +9,14 @@ use super::{barrier, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
-use crate::layout::tma::{Affine, BulkPlan, CopyPlan, OutOfBounds, Piece, TensorPlan};
+use crate::layout::tma::{self, Affine, BulkPlan, CopyPlan, OutOfBounds, Piece, TensorPlan};
 use crate::layout::views::out_of_bounds;
 use crate::plan::FeedingPart;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use crate::ptx::legal::MAX_PENDING_BULK_GROUPS;
 use crate::ptx::modifier::*;
-use crate::ptx::operand::{Addr, Src, Srcs};
+use crate::ptx::operand::{Addr, Class, Src, Srcs};
 use crate::ptx::ssa::Value as PtxValue;
 
 fn element_of(dtype: DType) -> TensorMapElement {
@@ -203,7 +203,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         None => None,
     };
     check_copied(cx, src, dst, oob, predicate)?;
-    let copies: Vec<Inst<V>> = match planned {
+    let copies: Vec<Guarded> = match planned {
         Some((smem, plan)) => load_instructions(cx, src, smem, plan, bar_addr, sharing.as_ref())?,
         None => vec![],
     };
@@ -218,8 +218,8 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         cx.b.inst(Inst::MbarrierArriveExpectTx { addr: bar_addr, bytes });
     };
     let issue = |cx: &mut LowerCx| {
-        for inst in copies {
-            cx.b.inst(inst);
+        for (when, inst) in copies {
+            cx.b.inst_if(when, inst);
         }
         Ok(())
     };
@@ -242,6 +242,9 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     }
 }
 
+/// An instruction, and when it is executed; none: always.
+type Guarded = (Option<V>, Inst<V>);
+
 fn load_instructions(
     cx: &mut LowerCx,
     src: &RefUse,
@@ -249,31 +252,78 @@ fn load_instructions(
     plan: &CopyPlan,
     bar: Addr<V>,
     sharing: Option<&Sharing>,
-) -> Result<Vec<Inst<V>>> {
+) -> Result<Vec<Guarded>> {
+    let mask = match sharing {
+        Some(sharing) => {
+            let mask = cx.b.cvt_int(CvtType::U16, CvtType::U32, sharing.mask);
+            Some(cx.b.r16(mask))
+        }
+        None => None,
+    };
+    // Where CTAs take turns: whether this one's number is `i` modulo theirs.
+    let turn = |cx: &mut LowerCx, i: usize| {
+        sharing.map(|s| {
+            let number = Src::u32((i % s.parts) as u32);
+            let turn = cx.b.setp(Compare::Eq, CompareType::U32, s.part, number);
+            cx.b.value(turn, Class::Pred)
+        })
+    };
     match plan {
         CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
             let from = gmem_address(cx, src, gmem)?;
             let dst = cx.b.addr(smem, 0);
-            Ok(vec![Inst::BulkLoad {
-                dst,
-                src: from,
-                bytes: Src::u32(*bytes),
-                bar,
+            let bytes = Src::u32(*bytes);
+            Ok(vec![match mask {
+                None => (
+                    None,
+                    Inst::BulkLoad {
+                        dst,
+                        src: from,
+                        bytes,
+                        bar,
+                    },
+                ),
+                Some(mask) => (
+                    turn(cx, 0),
+                    Inst::BulkLoadMulticast {
+                        dst,
+                        src: from,
+                        bytes,
+                        bar,
+                        mask,
+                    },
+                ),
             }])
         }
         CopyPlan::Tensor(plan) => {
             let (map, coords) = tensor(cx, src, plan)?;
-            let Some(sharing) = sharing else {
+            let (Some(sharing), Some(mask)) = (sharing, mask) else {
                 return Ok(plan
                     .pieces
                     .iter()
                     .map(|piece| {
                         let coords = piece_coords(cx, &coords, piece);
                         let dst = cx.b.addr(smem, piece.smem as i32);
-                        Inst::TensorLoad { dst, map, coords, bar }
+                        (None, Inst::TensorLoad { dst, map, coords, bar })
                     })
                     .collect());
             };
+            let multicast = |cx: &mut LowerCx, coords: &[S], smem: S, piece: &Piece| {
+                let coords = piece_coords(cx, coords, piece);
+                let dst = cx.b.addr(smem, piece.smem as i32);
+                Inst::TensorLoadMulticast {
+                    dst,
+                    map,
+                    coords,
+                    bar,
+                    mask,
+                }
+            };
+            if plan.sharing == tma::Sharing::InTurns {
+                return Ok((plan.pieces.iter().enumerate())
+                    .map(|(i, piece)| (turn(cx, i), multicast(cx, &coords, smem, piece)))
+                    .collect());
+            }
             // Part p has the pieces p·n/parts …; they differ from part 0's by a constant step along one dimension.
             let per_part = plan.pieces.len() / sharing.parts;
             let (first, second) = (&plan.pieces[0], &plan.pieces[per_part]);
@@ -284,21 +334,9 @@ fn load_instructions(
             }
             let smem =
                 cx.b.mad(IntType::U32, sharing.part, Src::u32(second.smem - first.smem), smem);
-            let mask = cx.b.cvt_int(CvtType::U16, CvtType::U32, sharing.mask);
-            let mask = cx.b.r16(mask);
             Ok(plan.pieces[..per_part]
                 .iter()
-                .map(|piece| {
-                    let coords = piece_coords(cx, &shifted, piece);
-                    let dst = cx.b.addr(smem, piece.smem as i32);
-                    Inst::TensorLoadMulticast {
-                        dst,
-                        map,
-                        coords,
-                        bar,
-                        mask,
-                    }
-                })
+                .map(|piece| (None, multicast(cx, &shifted, smem, piece)))
                 .collect())
         }
     }

@@ -3,7 +3,7 @@ use super::cx::LowerCx;
 use super::emit::{S, V};
 use super::value::scalar_class;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AllocKind, DimIndex, Index, Place, RefUse, Step};
+use crate::kernel_ir::{AllocKind, DimIndex, Index, Place, RefUse, Step, Value};
 use crate::layout::facts::{DynId, DynTerm};
 use crate::layout::smem_layout::SmemView;
 use crate::layout::views::value_of;
@@ -70,6 +70,22 @@ pub fn check_index(cx: &mut LowerCx, r: &RefUse, when: S, i: S, (dim, extent): (
     Ok(())
 }
 
+/// An integer scalar as what [`Inst::CheckIndex`] looks at.
+pub fn index_of(cx: &mut LowerCx, v: Value) -> Result<(IntType, S)> {
+    let dtype = cx.kernel.ty(v).dtype();
+    let ty = match (scalar_class(dtype), dtype.is_signed_int()) {
+        (Class::B64, true) => IntType::S64,
+        (Class::B64, false) => IntType::U64,
+        (Class::Pred | Class::B16 | Class::B32, true) => IntType::S32,
+        (Class::Pred | Class::B16 | Class::B32, false) => IntType::U32,
+    };
+    let i = match ty {
+        IntType::S64 | IntType::U64 => cx.scalar(v)?,
+        _ => cx.index32(v)?,
+    };
+    Ok((ty, i))
+}
+
 /// Says to the emulator what is not known to hold: that every dynamic index of a use lies in its dimension. On a GPU it is nothing.
 /// `when`: only then are the indices meant.
 pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
@@ -102,17 +118,7 @@ pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
             if facts.lo >= 0 && facts.hi.saturating_add(size) <= extent {
                 continue;
             }
-            let dtype = kernel.ty(v).dtype();
-            let ty = match (scalar_class(dtype), dtype.is_signed_int()) {
-                (Class::B64, true) => IntType::S64,
-                (Class::B64, false) => IntType::U64,
-                (Class::Pred | Class::B16 | Class::B32, true) => IntType::S32,
-                (Class::Pred | Class::B16 | Class::B32, false) => IntType::U32,
-            };
-            let i = match ty {
-                IntType::S64 | IntType::U64 => cx.scalar(v)?,
-                _ => cx.index32(v)?,
-            };
+            let (ty, i) = index_of(cx, v)?;
             let check = Inst::CheckIndex {
                 ty,
                 of,

@@ -113,16 +113,20 @@ impl Left<'_> {
 }
 
 pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
-    let AccUse::Value(acc_value) = acc else {
+    let Some(acc_value) = acc.value() else {
         return Err(Error::internal("wgmma on an accumulator that is still a reference"));
     };
     let result = cx.result(op);
-    let acc_ty = cx.ty(*acc_value).clone();
-    let acc = cx.acc(*acc_value)?;
-    let [m, n] = acc_ty.shape() else {
+    let acc_ty = cx.ty(acc_value).clone();
+    let &[rows, columns] = acc_ty.shape() else {
         return Err(Error::internal("an accumulator that is no matrix"));
     };
-    let (m, n) = (*m, *n);
+    // What of it the product is added to.
+    let ([first_row, first_column], [m, n]) = match acc {
+        AccUse::Part { at, shape, .. } => (*at, *shape),
+        AccUse::Ref(_) | AccUse::Value(_) => ([0, 0], [rows, columns]),
+    };
+    let acc = cx.acc(acc_value)?;
     let b_dtype = b
         .dtype()
         .ok_or_else(|| Error::internal("wgmma on something that is no data"))?;
@@ -162,8 +166,9 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
         }
     };
     let scale_d = cx.b.value(Src::Imm(1), Class::Pred);
-    // Fragments of an instruction: n/2 registers of 32 bits, n/4 of packed f16.
-    let per_block = (inst_n * 64 / 128 * u64::from(acc.dtype.bits()) / 32) as usize;
+    // Fragments of n columns: n/2 registers of 32 bits, n/4 of packed f16.
+    let fragment = |n: u64| (n * 64 / 128 * u64::from(acc.dtype.bits()) / 32) as usize;
+    let per_block = fragment(inst_n);
     let n_blocks = (n / inst_n) as usize;
     let mut regs = acc.regs.clone();
     // Everything that fills the registers comes before the fence: constants, which are made anew where they are read, too.
@@ -178,7 +183,8 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
     left.rename(cx, &constants, &regs.split_off(acc.regs.len()));
     for mb in 0..(m / 64) as usize {
         for nb in 0..n_blocks {
-            let first = (mb * n_blocks + nb) * per_block;
+            let row = (first_row / 64) as usize + mb;
+            let first = row * fragment(columns) + fragment(first_column) + nb * per_block;
             for ks in 0..k / k_step {
                 let fragment = regs[first..first + per_block].to_vec();
                 let acc = Tied {

@@ -2,7 +2,7 @@
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
-use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op};
+use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{CopyError, CopyPlan};
 use crate::layout::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
@@ -195,8 +195,9 @@ impl Planner<'_> {
         let near = shared && r.place == Place::Here;
         let singly = r.has_windows();
         let refused = |e: TransferError| {
-            let (name, shape) = (kernel.ops[op].kind.name(), r.shape.as_slice());
-            Error::unsupported(format!("{name} of {shape:?}: {e}"))
+            let name = kernel.ops[op].kind.name();
+            Error::unsupported(format!("{name} of {}: {e}", words::of_use(kernel, r)))
+                .remedy("take whole tiles of the buffer, or give it no transforms")
         };
         let mut load = None;
         if let Some(v) = array(loaded) {
@@ -245,7 +246,7 @@ impl Planner<'_> {
             return Ok(());
         }
         let (smem, plan) = copy.plan(kernel, &self.assignment.smem)?;
-        let plan = plan.map_err(|e| copy_error(kind.name(), copy.gmem, e))?;
+        let plan = plan.map_err(|e| copy_error(kernel, kind.name(), copy.gmem, e))?;
         let elements: u64 = shape.iter().product();
         let bytes = (elements * u64::from(smem.bits) / 8) as u32;
         self.out.copies.insert(op, Some(Copy { smem, plan, bytes }));
@@ -254,19 +255,20 @@ impl Planner<'_> {
 
     fn operands(&mut self, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
         let kernel = self.kernel;
-        let AccUse::Value(acc) = acc else {
+        let Some(acc) = acc.value() else {
             return Err(Error::internal("wgmma on an accumulator that is still a reference"));
         };
-        let integer = kernel.ty(*acc).dtype().is_int();
+        let integer = kernel.ty(acc).dtype().is_int();
         // B is K × N: dimension 1 is N.
         let view = views::smem(kernel, &self.assignment.smem, b, false)?;
-        let (n, operand) = Operand::widest(&view, 1, 0, integer).map_err(|e| operand_error("right operand", b, e))?;
+        let (n, operand) =
+            Operand::widest(&view, 1, 0, integer).map_err(|e| operand_error(kernel, "right operand", b, e))?;
         let right = (view, operand);
         let left = match a {
             MmaOperand::Registers(_) => None,
             MmaOperand::Smem(r) => {
                 let view = views::smem(kernel, &self.assignment.smem, r, false)?;
-                let operand = Operand::of(&view, 0, 1, 64).map_err(|e| operand_error("left operand", r, e))?;
+                let operand = Operand::of(&view, 0, 1, 64).map_err(|e| operand_error(kernel, "left operand", r, e))?;
                 Some((view, operand))
             }
         };
@@ -275,7 +277,7 @@ impl Planner<'_> {
     }
 }
 
-fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
+fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
     let remedy = match &e {
         CopyError::Start { needed, .. } => {
             format!("start the slice at a multiple of {needed} and say so with pl.multiple_of, or use a smaller tile")
@@ -294,24 +296,20 @@ fn copy_error(op: &str, gmem: &RefUse, e: CopyError) -> Error {
         }
         CopyError::MinorStride => "transpose the array outside of the kernel, or load it with ref[...]".into(),
         CopyError::Dimensions { .. } => "copy in a loop over the outer dimensions".into(),
-        CopyError::Parts { .. } => {
-            "let the outer dimension be a multiple of the number of blocks that share the copy".into()
-        }
         CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
         CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
     };
     Error::invalid(op)
         .expected("a slice that the copy engine can move")
-        .got(format!("shape {:?}: {e}", gmem.shape.as_slice()))
+        .got(format!("{}: {e}", words::of_use(kernel, gmem)))
         .remedy(remedy)
 }
 
-fn operand_error(which: &str, r: &RefUse, e: OperandError) -> Error {
-    let dtype = r.dtype().map_or(String::new(), |d| d.to_string());
+fn operand_error(kernel: &Kernel, which: &str, r: &RefUse, e: OperandError) -> Error {
     let bytes = 128;
     let elements = r.dtype().map_or(0, |d| bytes * 8 / d.bits());
     Error::invalid(format!("wgmma {which}"))
         .expected(format!("an SMEM tile of 8 rows × the swizzle's width, e.g. tiling [8, {elements}] with a {bytes}-byte swizzle"))
-        .got(format!("{dtype}{:?}: {e}", r.shape.as_slice()))
+        .got(format!("{}: {e}", words::of_use(kernel, r)))
         .remedy("give the buffer plgpu.TilingTransform((8, swizzle elements)) and plgpu.SwizzleTransform, and slice whole tiles")
 }

@@ -82,7 +82,10 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             ensure(imm(id).is_none_or(|id| id < 16), "a barrier from 0 to 15")?;
             ensure(imm(threads).is_none_or(|n| n > 0 && n % 32 == 0), "whole warps")
         }
-        Inst::CheckIndex { ty, .. } => ensure(ty.bits() != 16, "a 32- or 64-bit type"),
+        Inst::CheckIndex { ty, of, size, .. } => {
+            ensure(ty.bits() != 16, "a 32- or 64-bit type")?;
+            ensure(*of != Indexed::Hint || *size > 0, "a positive number")
+        }
         Inst::MbarrierTest { parity, .. }
         | Inst::MbarrierWait { parity, .. }
         | Inst::MbarrierWaitTimeout { parity, .. } => ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1"),

@@ -7,6 +7,7 @@ import os
 import pytest
 
 import smalt
+from tests.blocks.bounded import Bounded
 from tests.blocks.named import CALLS
 from tests.blocks.run import check_named, run
 
@@ -29,3 +30,9 @@ def test_random(first: int) -> None:
     for seed in range(first, min(first + 50, COUNT)):
         result = run(seed)
         assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 2, 50))
+def test_bounded_slices(first: int) -> None:
+    for seed in range(first, min(first + 50, COUNT // 2)):
+        Bounded(seed).check()

@@ -15,6 +15,7 @@ import pytest
 
 import smalt
 from smalt import _blocks, _pallas_call
+from tests.blocks.bounded import Bounded
 from tests.blocks.named import CALLS
 from tests.blocks.run import check_named, run
 
@@ -38,6 +39,23 @@ def test_random(first: int) -> None:
     for seed in range(first, first + 10):
         result = run(seed)
         assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
+def test_bounded_slices(first: int) -> None:
+    for seed in range(first, first + 5):
+        Bounded(seed).check()
+
+
+def test_a_parallel_axis_of_a_traced_size() -> None:
+    """Its steps run one after the other."""
+    x = np.arange(128 * 8, dtype=np.float32).reshape(128, 8)
+    spec = pl.BlockSpec((16, 8), lambda i: (i, 0))
+    params = plgpu.CompilerParams(dimension_semantics=["parallel"])
+    make = lambda n: pl.pallas_call(  # noqa: E731
+        add, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), grid=(n,), in_specs=[spec], out_specs=spec, compiler_params=params
+    )
+    np.testing.assert_array_equal(jax.jit(lambda n: make(n)(x))(8), x + 1)
 
 
 def decided(body: Any, arrays: Any, **call: Any) -> _pallas_call._Call:

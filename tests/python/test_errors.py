@@ -462,7 +462,7 @@ def impossible_strided_layout(x):
 @bad(
     smalt.InvalidKernel,
     "copy_gmem_to_smem",
-    "got: shape [8, 64]: the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
+    "got: f16[8, 64] of argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
     "remedy: copy to whole slots",
     "pl.multiple_of",
     args=(f16(128, 64),),
@@ -612,10 +612,104 @@ def negative_threads(x):
     return kernel(body, like((128,)), num_threads=-1, thread_name="wg")(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "`multiple_of`", "expected: one positive number", "got: [-4]", "remedy: name the step")
+@bad(smalt.InvalidKernel, "`barrier_wait` of something else", "expected: a barrier", "got: a scratch buffer (f32[64] in SMEM, op1", "remedy: look at")
+def wait_for_a_buffer(x):
+    def body(x, o, buf, bar):
+        plgpu.barrier_wait(buf)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), SMEM((64,), F32), Barrier())(x)
+
+
+@bad(smalt.InvalidKernel, "`copy_gmem_to_smem` of something else", "expected: a barrier", "got: a scratch buffer (f32[128] in SMEM", "remedy: look at")
+def copy_with_a_buffer_for_a_barrier(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, buf)  # BAD
+        o[...] = buf[...]
+
+    return kernel(body, like((128,)), SMEM((128,), F32), Barrier())(x)
+
+
+@bad(smalt.InvalidKernel, "an index outside of its reference, dimension 0", "within 0..4", "got: 7 of a scratch buffer (4 barriers in SMEM", "remedy: index")
+def barrier_that_is_not_there(x):
+    def body(x, o, bars):
+        plgpu.barrier_wait(bars.at[7])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), Barrier(num_barriers=4))(x)
+
+
+@bad(smalt.Unsupported, "a slice with a step of dynamic start, of dimension 0 of argument 0", "remedy: take all of them")
+def step_from_a_computed_start(x):
+    def body(x, o):
+        o[pl.ds(0, 8)] = x[pl.ds(lax.axis_index("i"), 8, 2)]  # BAD
+
+    return kernel(body, like((128,)), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(smalt.Unsupported, "strided slices of a scratch buffer (f32[128] in SMEM", "remedy: take all of them")
+def step_in_shared_memory(x):
+    def body(x, o, buf):
+        o[pl.ds(0, 8)] = buf[pl.ds(0, 8, 2)]  # BAD
+
+    return kernel(body, like((128,)), SMEM((128,), F32))(x)
+
+
+@bad(smalt.Unsupported, "a bitcast of a reference between widths", "got: a scratch buffer (f32[64, 64] in SMEM", "as f16", "remedy: load it")
+def bitcast_between_widths(x):
+    def body(x, o, buf):
+        o[...] = buf.bitcast(F16)[0].astype(F32)[0:1] * x[...]  # BAD
+
+    return kernel(body, like((128,)), SMEM((64, 64), F32))(x)
+
+
+@bad(smalt.InvalidKernel, "the axis 'c'", "expected: an axis of the kernel", "the axes are: i", "remedy: name it")
+def peer_without_a_cluster(x):
+    def body(x, o, buf):
+        o[...] = plgpu.cluster_ref(buf, {"c": 1})[...]  # BAD
+
+    return kernel(body, like((128,)), SMEM((128,), F32), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(smalt.Unsupported, "semaphore_signal` to a core", "remedy: a GPU has no cores")
+def signal_to_a_core(x):
+    def body(x, o, sem):
+        pl.semaphore_signal(sem, 1, core_index=0)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), plgpu.SemaphoreType.REGULAR)(x)
+
+
+@bad(smalt.InvalidKernel, "the cluster's size", "got: [32]", "remedy: use a smaller cluster", args=())
+def cluster_called_outside_of_jit():
+    def body(x, o):
+        o[...] = x[...]
+
+    with jax.disable_jit(False), jax.ensure_compile_time_eval():
+        return kernel(body, like((128,)), cluster=(32,), cluster_names=("c",))(np.zeros(128, np.float32))  # BAD
+
+
+@bad(smalt.InvalidKernel, "`multiple_of`", "expected: positive numbers", "got: [8, -4]", "remedy: name the steps")
 def negative_multiple(x):
     def body(x, o):
-        o[...] = x[...] * pl.multiple_of(lax.axis_index("i"), -4)  # BAD
+        o[...] = x[...] * pl.multiple_of(lax.axis_index("i"), (8, -4))  # BAD
+
+    return kernel(body, like((128,)), grid=(3,), grid_names=("i",))(x)
+
+
+@bad(smalt.InvalidKernel, "multiple_of", "expected: whole numbers", "got: (8, 2.0)", "remedy: name the steps")
+def fractional_multiple(x):
+    def body(x, o):
+        o[...] = x[...] * pl.multiple_of(lax.axis_index("i"), (8, 2.0))  # BAD
+
+    return kernel(body, like((128,)), grid=(3,), grid_names=("i",))(x)
+
+
+@bad(RunTimeError, "a hint that is not true", "expected: a multiple of 24", "got: 12", "remedy: say what is true")
+def untrue_multiple(x):
+    def body(x, o):
+        i = pl.multiple_of(lax.axis_index("i") * 12, (8, 6))  # BAD
+        o[...] = x[...] * i
 
     return kernel(body, like((128,)), grid=(3,), grid_names=("i",))(x)
 
@@ -669,8 +763,82 @@ def wgmma_of_odd_depth():
     return multiply(64, 64, 24, F16, transforms=())
 
 
+def product_into(part: Callable[[Any, Any], Any]) -> Any:
+    """One wgmma that is added to a part of an accumulator."""
+
+    def body(o, a, b):
+        def compute(acc):
+            i = lax.axis_index("i")
+            plgpu.wgmma(part(acc, i), a, b)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((128, 128), F32))
+
+    buffer = SMEM((64, 64), F16, transforms=tiled(F16))
+    return kernel(body, like((128, 128)), buffer, buffer, grid=(2,), grid_names=("i",))()
+
+
+def in_product_into(fn: Callable[..., Any]) -> Callable[..., Any]:
+    lines, first = inspect.getsourcelines(product_into)
+    at = first + next(i for i, text in enumerate(lines) if "plgpu.wgmma" in text)
+    TABLE[fn.__name__] = dataclasses.replace(TABLE[fn.__name__], line=at)
+    return fn
+
+
+@in_product_into
+@bad(smalt.InvalidKernel, "a part of its accumulator", "columns from a multiple of 8", "got: acc[0:64, 4:68]", "remedy: let the part", args=())
+def part_off_the_tiles():
+    return product_into(lambda acc, i: acc.at[pl.ds(0, 64), pl.ds(4, 64)])
+
+
+@in_product_into
+@bad(smalt.InvalidKernel, "a part of its accumulator", "starts are known", "got: a computed start in dimension 1", "remedy: go over", args=())
+def part_from_a_computed_column():
+    return product_into(lambda acc, i: acc.at[pl.ds(64, 64), pl.ds(i * 64, 64)])
+
+
+@in_product_into
+@bad(smalt.InvalidKernel, "a part of its accumulator", "expected: slices", "got: a step of 2 in dimension 1", "remedy:", args=())
+def part_with_a_step():
+    return product_into(lambda acc, i: acc.at[pl.ds(0, 64), pl.ds(0, 64, 2)])
+
+
+@bad(smalt.Unsupported, "a store with a step to a reference to registers", "got: a step in dimension 0", "remedy: load the whole")
+def registers_with_a_step(x):
+    def body(x, o):
+        def program(ref):
+            ref[pl.ds(0, 64, 2)] = ref[pl.ds(64, 64)]  # BAD
+
+        o[...] = pl.run_state(program)(x[...])
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "arrays as indices of a reference", "remedy: keep the array in SMEM", args=(f32(128), i32(16)))
+def registers_at_an_array_of_indices(x, at):
+    def body(x, at, o):
+        def program(ref):
+            ref[pl.ds(0, 16)] = ref[at[...]]  # BAD
+
+        o[...] = pl.run_state(program)(x[...])
+
+    return kernel(body, like((128,)))(x, at)
+
+
+@bad(smalt.InvalidKernel, "wgmma left operand in SMEM", "got: f16[64, 64] of a scratch buffer (f16[4096] in SMEM", "remedy: give the buffer", args=())
+def wgmma_of_a_flat_buffer():
+    def body(o, a, b):
+        def compute(acc):
+            plgpu.wgmma(acc, a.reshape(64, 64), b)  # BAD
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), F32))
+
+    return kernel(body, like((64, 64)), SMEM((4096,), F16), SMEM((64, 64), F16))()
+
+
 @in_multiply
-@bad(smalt.InvalidKernel, "wgmma operand in SMEM", "multiples of 8 rows", "got: f16[64, 24]", "remedy: pad the buffer", args=())
+@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "got: a scratch buffer (f16[64, 24] in SMEM", "remedy: pad the buffer", args=())
 def wgmma_of_odd_width():
     return multiply(64, 24, 64, F16, transforms=())
 
@@ -692,7 +860,7 @@ def wgmma_with_a_transposed_operand():
     smalt.InvalidKernel,
     "`wgmma`",
     "expected: a reference to SMEM",
-    "got: f16[64, 64] in GMEM",
+    "got: argument 0 of the kernel (f16[64, 64] in GMEM)",
     "remedy: copy it to an SMEM scratch buffer",
     args=(f16(64, 64),),
 )
@@ -725,18 +893,6 @@ def wgmma_of_half_a_tile():
 
     buffers = [SMEM((m, 64), F16, transforms=tiled(F16)) for m in (128, 64)]
     return kernel(body, like((64, 64)), *buffers)()
-
-
-@bad(smalt.Unsupported, "a part of an accumulator", "remedy: use the whole accumulator", args=())
-def wgmma_into_a_part():
-    def body(o, a):
-        def compute(acc):
-            plgpu.wgmma(acc.at[pl.ds(0, 64), pl.ds(0, 32)], a, a.at[:, pl.ds(0, 32)])  # BAD
-            return acc[...]
-
-        o[...] = pl.run_scoped(compute, ACC((64, 64), F32))
-
-    return kernel(body, like((64, 64)), SMEM((64, 64), F16, transforms=tiled(F16)))()
 
 
 @bad(smalt.InvalidKernel, "an accumulator shared by several threads", "remedy: give each warpgroup its own accumulator", args=())
@@ -960,7 +1116,7 @@ def foreign_mesh(x):
     return pl.kernel(lambda x, o: pltpu.sync_copy(x, o), out_type=like((128,)), mesh=mesh)(x)  # BAD
 
 
-@bad(smalt.Unsupported, "not supported yet: pallas_call: a parallel grid axis of a traced size", 'remedy: dimension_semantics "sequential"')
+@bad(smalt.InvalidKernel, "blocks of a parallel grid axis", "for an axis of a traced size", 'remedy: dimension_semantics "sequential"')
 def traced_grid(x):
     def body(x, o):
         o[...] = x[...]
@@ -968,6 +1124,24 @@ def traced_grid(x):
     size = jnp.sum(x).astype(jnp.int32)
     params = plgpu.CompilerParams(dimension_semantics=["parallel"])
     return pl.pallas_call(body, out_shape=like((128,)), grid=(size,), compiler_params=params)(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "pl.BoundedSlice(16) (of args[0])", "expected: slices of at most 16", "got: a slice of 17", "remedy: a larger bound")
+def slice_over_its_bound(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    specs = {"in_specs": [pl.BlockSpec((pl.BoundedSlice(16),), lambda i: (pl.ds(i * 16, 17),))], "out_specs": pl.BlockSpec((16,), lambda i: (i,))}
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(7,), **specs)(x)  # BAD
+
+
+@bad(smalt.Unsupported, "a block dimension pl.Indirect (of args[0])", "remedy: take the whole dimension")
+def indirect_block(x):
+    def body(x, o):
+        o[...] = x[...]
+
+    specs = {"in_specs": [pl.BlockSpec((pl.Indirect(16),), lambda i: (i,))], "out_specs": pl.BlockSpec((16,), lambda i: (i,))}
+    return pl.pallas_call(body, out_shape=like((128,)), grid=(8,), **specs)(x)  # BAD
 
 
 @bad(
@@ -995,15 +1169,6 @@ def four_bits_outside(x):
     spec = pl.BlockSpec((5, 30), lambda i: (i, 0))
     out = jax.ShapeDtypeStruct((16, 30), jnp.int4)
     return pl.pallas_call(body, out_shape=out, grid=(4,), out_specs=spec)(x)  # BAD
-
-
-@bad(smalt.Unsupported, "pallas_call: a block dimension pl.BoundedSlice", "remedy: take the whole dimension")
-def bounded_slices(x):
-    def body(x, o):
-        o[...] = x[...]
-
-    spec = pl.BlockSpec((pl.BoundedSlice(32),), lambda i: (pl.ds(32 * i, 32),))
-    return pl.pallas_call(body, out_shape=like((128,)), grid=(4,), in_specs=[spec], out_specs=pl.BlockSpec((32,), lambda i: (i,)))(x)  # BAD
 
 
 @bad(smalt.InvalidKernel, "dimension_semantics", "expected: one for each of 1 grid axes", "got: 2", "remedy: name each axis")
@@ -1057,6 +1222,8 @@ def test_one_clear_error(name: str) -> None:
         row.run()
     text = str(caught.value)
     assert "smalt: " in text
+    if isinstance(caught.value, smalt.Unsupported | smalt.InvalidKernel):
+        assert caught.value.remedy and caught.value.where, text
     in_order(row.words, text)
     places = [line for line in text.split("\n") if line.startswith(("  at ", "  in ", "  called from "))]
     places = [line for line in places if os.path.dirname(jax.__file__) not in line]  # helpers of JAX's own

@@ -8,8 +8,11 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
     let data = &kernel.allocs[r.alloc];
     let near = matches!(r.place, Place::Here | Place::Cluster { .. });
     let elsewhere = |what: &str| {
-        Err(Error::unsupported(format!("{what} of another device"))
-            .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"))
+        Err(Error::unsupported(format!(
+            "{what} of another device: {}",
+            words::of_alloc(kernel, r.alloc)
+        ))
+        .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"))
     };
     match data.kind {
         AllocKind::Gmem { .. } if r.place != Place::Here => elsewhere("device memory")?,
@@ -35,14 +38,19 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
     for step in &r.steps {
         match step {
             Step::Index(dims) => {
-                dims.iter().try_for_each(|d| index(is_copy, d))?;
+                let whose = || words::of_alloc(kernel, r.alloc);
+                dims.iter().try_for_each(|d| index(is_copy, d, &whose))?;
                 window(kind, data, r)?;
             }
             Step::Bitcast { dtype, .. } if bits != Some(dtype.bits()) => {
                 return Err(Error::unsupported("a bitcast of a reference between widths")
+                    .got(format!("{} as {dtype}", words::of_alloc(kernel, r.alloc)))
                     .remedy("load it, and bitcast the array (jax.lax.bitcast_convert_type)"));
             }
-            Step::Im2Col { .. } => return Err(Error::unsupported("im2col copies")),
+            Step::Im2Col { .. } => {
+                return Err(Error::unsupported("im2col copies")
+                    .remedy("go over the window in a loop, a copy for each of its places"));
+            }
             Step::Bitcast { .. }
             | Step::Transpose(_)
             | Step::Reshape(_)
@@ -55,12 +63,11 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
     Ok(())
 }
 
-fn index(is_copy: bool, index: &DimIndex) -> Result<()> {
+fn index(is_copy: bool, index: &DimIndex, whose: &dyn Fn() -> String) -> Result<()> {
     match index {
         DimIndex::At(_) | DimIndex::Slice { stride: 1, .. } | DimIndex::Window { .. } => Ok(()),
-        DimIndex::Slice { .. } => {
-            Err(Error::unsupported("strided slices").remedy("take all of them and slice the array, or go in a loop"))
-        }
+        DimIndex::Slice { .. } => Err(Error::unsupported(format!("strided slices of {}", whose()))
+            .remedy("take all of them and slice the array, or go in a loop")),
         DimIndex::Gather(_) if is_copy => Err(Error::unsupported(
             "arrays as indices of a copy (TMA gather needs sm_100a)",
         )
@@ -128,15 +135,22 @@ pub fn arrival(kernel: &Kernel, barrier: &RefUse) -> Result<()> {
     else {
         return Ok(());
     };
-    let lacks = |what: &str| Err(Error::unsupported(what));
+    let lacks = |what: &str, remedy: &str| Err(Error::unsupported(what).remedy(remedy));
     if *orders_tensor_core {
-        return lacks("barrier_arrive: barriers that order the tensor core of sm_100a");
+        return lacks(
+            "barrier_arrive: barriers that order the tensor core of sm_100a",
+            "leave out orders_tensor_core: wgmma_wait orders the tensor cores of sm_90a",
+        );
     }
     match cluster {
-        Some(c) if c.leader_tracked => lacks("leader-tracked cluster barriers"),
-        Some(c) if kernel.cluster_size() > 1 && c.collective_axes.iter().any(|axes| axes.len() != 1) => {
-            lacks("cluster barriers over groups of axes")
-        }
+        Some(c) if c.leader_tracked => lacks(
+            "leader-tracked cluster barriers",
+            "use a cluster barrier of all its blocks",
+        ),
+        Some(c) if kernel.cluster_size() > 1 && c.collective_axes.iter().any(|axes| axes.len() != 1) => lacks(
+            "cluster barriers over groups of axes",
+            "use one cluster axis, or a barrier for each axis, one after the other",
+        ),
         Some(_) | None => Ok(()),
     }
 }

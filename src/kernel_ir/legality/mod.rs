@@ -3,6 +3,7 @@
 //! * [`arithmetic`]: which op there is of which element type;
 //! * [`tensor_core`]: wgmma and accumulators;
 //! * [`memory`]: references, copies, barriers and semaphores;
+//! * [`registers`]: views of references to registers;
 //! * [`launch`]: threads, clusters, grids, registers.
 //!
 //! [`run`] reports at the user's line, when a kernel is normalised: what nobody needs is gone by then, and what is left will be
@@ -10,6 +11,7 @@
 pub mod arithmetic;
 pub mod launch;
 pub mod memory;
+pub mod registers;
 pub mod tensor_core;
 
 use super::*;
@@ -35,11 +37,17 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
     let dtype = |v: Value| kernel.ty(v).dtype();
     let of = |v: Value, defined: bool| arithmetic::is_defined(kind, dtype(v), defined);
     // What does not depend on the types.
-    let lacks = |what: &str| Err(Error::unsupported(format!("{}: {what}", kind.name())));
+    let lacks = |what: &str, remedy: &str| Err(Error::unsupported(format!("{}: {what}", kind.name())).remedy(remedy));
     match kind {
-        OpKind::MultimemStore { .. } | OpKind::MultimemLoadReduce { .. } => lacks("multicast addresses over devices")?,
-        OpKind::AsyncStoreSmem { .. } => lacks("stores into another block")?,
-        OpKind::DebugPrint { .. } => lacks("printing from a kernel")?,
+        OpKind::MultimemStore { .. } | OpKind::MultimemLoadReduce { .. } => lacks(
+            "multicast addresses over devices",
+            "exchange data between devices outside of the kernel (jax.lax collectives)",
+        )?,
+        OpKind::AsyncStoreSmem { .. } => lacks(
+            "stores into another block",
+            "let the block read it: plgpu.cluster_ref(ref, ...)[...] after a cluster barrier",
+        )?,
+        OpKind::DebugPrint { .. } => lacks("printing from a kernel", "store what you want to see to an output")?,
         OpKind::PrintLayout { .. } => return Ok(()),
         OpKind::Constant(c) => memory::constant(kernel, c, data.results[0])?,
         OpKind::Unary { op, a } => of(*a, arithmetic::unary(*op, dtype(*a)))?,
@@ -77,16 +85,28 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             barrier,
             ..
         } => match (leader_tracked, barrier) {
-            (Some(_), _) => lacks("leader-tracked copies")?,
-            (None, None) => lacks("copies without a barrier (sm_80 groups)")?,
+            (Some(_), _) => lacks(
+                "leader-tracked copies",
+                "copy with collective_axes, or each block its part",
+            )?,
+            (None, None) => lacks(
+                "copies without a barrier (sm_80 groups)",
+                "pass a barrier (plgpu.Barrier), and wait for it",
+            )?,
             (None, Some(_)) => {}
         },
-        OpKind::WaitGmemToSmem { .. } => lacks("copies without a barrier (sm_80 groups)")?,
+        OpKind::WaitGmemToSmem { .. } => lacks(
+            "copies without a barrier (sm_80 groups)",
+            "pass a barrier (plgpu.Barrier), and wait for it",
+        )?,
         OpKind::Prefetch {
             collective_axes,
             leader_tracked,
             ..
-        } if leader_tracked.is_some() || !collective_axes.is_empty() => lacks("prefetches shared by blocks")?,
+        } if leader_tracked.is_some() || !collective_axes.is_empty() => lacks(
+            "prefetches shared by blocks",
+            "let each block prefetch its part, without collective_axes",
+        )?,
         OpKind::BarrierArrive { barrier, .. } => memory::arrival(kernel, barrier)?,
         OpKind::AccInit { .. } => tensor_core::accumulator(kernel.ty(data.results[0]))?,
         OpKind::SetMaxRegisters { n, .. } => launch::register_count(kernel, *n)?,

@@ -1,7 +1,7 @@
 //! wgmma and accumulators.
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::Type;
+use crate::kernel_ir::{DimIndex, Index, Kernel, RefUse, Step, Type};
 
 /// `acc[m,n] += a[m,k] @ b[k,n]` by wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
 pub fn wgmma(acc: &Type, a: &Type, b: &Type) -> Result<()> {
@@ -36,6 +36,67 @@ pub fn wgmma(acc: &Type, a: &Type, b: &Type) -> Result<()> {
     Ok(())
 }
 
+/// Whether rows and columns from `at` on are whole tiles of 64 × 8, which have registers of their own.
+pub fn is_of_tiles(whole: &[u64], at: &[u64; 2], part: &[u64; 2]) -> bool {
+    let tile = [64, 8];
+    whole.len() == 2 && (0..2).all(|d| at[d] % tile[d] == 0 && part[d] % tile[d] == 0 && at[d] + part[d] <= whole[d])
+}
+
+/// Where a view of an accumulator begins that a wgmma adds to, and how large it is.
+pub fn part_of_accumulator(kernel: &Kernel, view: &RefUse) -> Result<([u64; 2], [u64; 2])> {
+    let wrong = || Error::invalid("`wgmma`: a part of its accumulator");
+    let (mut at, mut shape) = ([0, 0], [0, 0]);
+    let whole = &kernel.allocs[view.alloc].shape;
+    shape.copy_from_slice(whole.get(..2).unwrap_or(&[0, 0]));
+    for step in &view.steps {
+        let Step::Index(slices) = step else {
+            return Err(wrong()
+                .expected("slices of its rows and columns")
+                .got("another view of the accumulator")
+                .remedy("index it with slices only: acc.at[rows, columns]"));
+        };
+        for (d, dim) in slices.iter().enumerate() {
+            let wrong = |got: String| {
+                wrong()
+                    .expected("slices without a step, whose starts are known when the kernel is compiled: registers have no addresses")
+                    .got(format!("{got} in dimension {d} of acc{:?}", whole.as_slice()))
+                    .remedy("go over the parts in a Python loop (for j in range(n)), or let each have its own accumulator")
+            };
+            let (start, size) = match dim {
+                DimIndex::Slice { stride, size, .. } if *stride != 1 && *size > 1 => {
+                    return Err(wrong(format!("a step of {stride}")));
+                }
+                DimIndex::Slice { start, size, .. } => (*start, *size),
+                DimIndex::At(_) | DimIndex::Window { .. } | DimIndex::Gather(_) => {
+                    return Err(wrong("an index".into()));
+                }
+            };
+            let start = match start {
+                Index::Const(x) => Some(x),
+                Index::Value(v) => kernel.facts(v).as_constant(),
+            };
+            let start = start.ok_or_else(|| wrong("a computed start".into()))?;
+            at[d] += start.max(0) as u64;
+            shape[d] = size;
+        }
+    }
+    if !is_of_tiles(whole, &at, &shape) {
+        return Err(wrong()
+            .expected(
+                "rows from a multiple of 64 on and columns from a multiple of 8 on: whole tiles of the tensor cores",
+            )
+            .got(format!(
+                "acc[{}:{}, {}:{}]",
+                at[0],
+                at[0] + shape[0],
+                at[1],
+                at[1] + shape[1]
+            ))
+            .remedy("let the part begin and end at the tiles' borders"));
+    }
+    Ok((at, shape))
+}
+
 /// An accumulator is in the registers of whole instructions.
 pub fn accumulator(acc: &Type) -> Result<()> {
     if matches!(acc.shape(), &[m, n] if m % 64 == 0 && n % 8 == 0) {
@@ -55,6 +116,14 @@ pub fn wgmma_k(operand: DType) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_whole_tiles() {
+        let of = |at, part| is_of_tiles(&[128, 40], &at, &part);
+        assert!(of([0, 0], [128, 40]) && of([64, 8], [64, 32]) && of([64, 32], [64, 8]));
+        assert!(!of([32, 0], [64, 8]) && !of([0, 4], [64, 8]) && !of([0, 0], [32, 8]) && !of([0, 0], [64, 12]));
+        assert!(!of([64, 0], [128, 8]) && !of([0, 16], [64, 32]));
+    }
 
     #[test]
     fn a_wgmma_is_legal_or_says_what_is_not() {

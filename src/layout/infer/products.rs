@@ -181,7 +181,7 @@ fn wishes(kernel: &Kernel, found: &Candidates) -> SecondaryMap<Alloc, Option<Wis
     for (op, c) in found {
         for r in c.a.iter().chain([&c.b]) {
             if out[r.alloc].is_none() {
-                out[r.alloc] = smem::matrix_dims(kernel, r, kernel.ops[*op].loc);
+                out[r.alloc] = smem::matrix_dims(kernel, r, kernel.ops[*op].loc, "");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
 use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
-use crate::kernel_ir::{Alloc, AllocKind, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms};
+use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step, words};
 use crate::layout::assignment::{Choice, Reason, Subject};
 use crate::layout::views::Transforms;
 use cranelift_entity::SecondaryMap;
@@ -17,8 +17,9 @@ pub(super) struct Wish {
     /// The two matrix dimensions of the use, as dimensions of the allocation, minor one last in memory.
     minor: usize,
     second_minor: usize,
-    /// The op that wishes.
+    /// The op that wishes, and which operand it is.
     loc: Loc,
+    which: &'static str,
 }
 
 /// `wanted`: what others would like, where wgmma has no wish.
@@ -35,18 +36,23 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
                 MmaOperand::Smem(a) => vec![a, b],
                 MmaOperand::Registers(_) => vec![b],
             };
-            for r in operands {
-                match matrix_dims(kernel, r, kernel.ops[op].loc) {
+            for (r, which) in operands.into_iter().rev().zip(["right", "left"]) {
+                let is_annotated = matches!(
+                    kernel.allocs[r.alloc].kind,
+                    AllocKind::Smem { transforms: Some(_), .. }
+                );
+                match matrix_dims(kernel, r, kernel.ops[op].loc, which) {
                     Some(wish) => {
                         wishes[r.alloc].get_or_insert(wish);
                     }
+                    None if is_annotated => {}
                     None => {
                         failure.get_or_insert_with(|| {
-                            Error::invalid("wgmma operand in SMEM")
+                            Error::invalid(format!("wgmma {which} operand in SMEM"))
                                 .at(kernel.ops[op].loc)
-                                .expected("a 2-D view: slices, integer indices and transposes of the allocation")
-                                .got(format!("a view of shape {:?}", r.shape))
-                                .remedy("index the leading dimensions before the wgmma")
+                                .expected("a 2-D view whose rows and columns are those of the allocation's last two dimensions")
+                                .got(words::of_use(kernel, r))
+                                .remedy("give the buffer the matrix's dimensions as its last two, or give its transforms explicitly")
                         });
                     }
                 }
@@ -72,10 +78,10 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
                     t
                 }
                 None => {
-                    return Err(Error::invalid("wgmma operand in SMEM")
+                    return Err(Error::invalid(format!("wgmma {} operand in SMEM", wish.which))
                         .at(wish.loc)
                         .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
-                        .got(format!("{}{:?}", dtype, data.shape.as_slice()))
+                        .got(words::of_alloc(kernel, alloc))
                         .remedy("pad the buffer, or give its transforms explicitly"));
                 }
             },
@@ -119,15 +125,69 @@ impl Smem {
     }
 }
 
-/// Which dimensions of the allocation the two dimensions of a matrix view are; in memory order.
-pub(super) fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc) -> Option<Wish> {
-    let (dims, _) = r.kept_dims(kernel.allocs[r.alloc].shape.len())?;
-    let [a, b] = dims.as_slice() else { return None };
+/// Which dimensions of the allocation the two dimensions of a matrix view go along, in memory order.
+pub(super) fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc, which: &'static str) -> Option<Wish> {
+    let mut shape = kernel.allocs[r.alloc].shape.clone();
+    // Of each dimension of the view, the allocation's dimension of which neighbours in it are neighbours.
+    let mut dims: Vec<Option<usize>> = (0..shape.len()).map(Some).collect();
+    for step in &r.steps {
+        match step {
+            Step::Index(indices) => {
+                let mut kept = indices.iter().map(|i| !matches!(i, DimIndex::At(_)));
+                dims.retain(|_| kept.next().unwrap_or(true));
+                shape = indices.iter().filter_map(extent).collect();
+            }
+            Step::Transpose(perm) => {
+                dims = perm.iter().map(|p| dims[*p as usize]).collect();
+                shape = perm.iter().map(|p| shape[*p as usize]).collect();
+            }
+            Step::Reshape(to) => {
+                dims = reshaped(&dims, &shape, to);
+                shape = to.clone();
+            }
+            Step::Bitcast { .. }
+            | Step::Im2Col { .. }
+            | Step::ExpandLeadingBatch(_)
+            | Step::ExtractAlias { .. }
+            | Step::Unswizzle(_)
+            | Step::Untile(_) => return None,
+        }
+    }
+    let &[Some(a), Some(b)] = dims.as_slice() else {
+        return None;
+    };
     Some(Wish {
-        minor: *a.max(b),
-        second_minor: *a.min(b),
+        minor: a.max(b),
+        second_minor: a.min(b),
         loc,
+        which,
     })
+}
+
+/// How many positions an index takes; none: it drops the dimension.
+fn extent(index: &DimIndex) -> Option<u64> {
+    match index {
+        DimIndex::At(_) => None,
+        DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => Some(*size),
+        DimIndex::Gather(_) => Some(1),
+    }
+}
+
+/// The dimensions after a reshape: one that begins where one of them began goes along it.
+fn reshaped(dims: &[Option<usize>], from: &[u64], to: &[u64]) -> Vec<Option<usize>> {
+    // Elements from one index to the next, row-major.
+    let strides = |shape: &[u64]| -> Vec<u64> {
+        let mut strides: Vec<u64> = (shape.iter().rev())
+            .scan(1, |stride: &mut u64, n| Some(std::mem::replace(stride, *stride * n)))
+            .collect();
+        strides.reverse();
+        strides
+    };
+    let (old, new) = (strides(from), strides(to));
+    let same = |d: usize| (0..from.len()).find(|&o| from[o] > 1 && old[o] == new[d]);
+    (0..to.len())
+        .map(|d| same(d).filter(|_| to[d] > 1).and_then(|o| dims[o]))
+        .collect()
 }
 
 /// The transforms and the last step's orientation that a register transfer sees: `Some(transposed)` where the last two

@@ -184,7 +184,7 @@ impl Product {
         if wanted[source.alloc].is_some() {
             return;
         }
-        let wish = smem::matrix_dims(kernel, source, Loc::CALL_SITE);
+        let wish = smem::matrix_dims(kernel, source, Loc::CALL_SITE, "");
         let Some(transforms) = wish.and_then(|wish| smem::widest(&data.shape, dtype, &wish)) else {
             return;
         };
