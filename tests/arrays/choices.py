@@ -62,6 +62,8 @@ def binary(g: Builder) -> None:
         op = g.rng.choice(("add", "subtract", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "remainder"))
     if op in ("max", "min") and y.shape != x.shape:
         op = "maximum"
+    if op in ("floor_divide", "remainder"):
+        y = g.emit("nonzero_of", y)  # XLA takes x / x for 1
     if op in ("max", "min"):
         g.add(g.emit("binary", x, y, bound=max(a, b), op=op + "imum"))
         return

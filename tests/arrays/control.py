@@ -101,7 +101,7 @@ def while_(g: Builder) -> None:
 def scan(g: Builder) -> None:
     _deep(g)
     carried, rng = _carried(g), g.rng
-    n = rng.randint(1, 6)
+    n = rng.randint(2, 6)
     xs = []
     for _ in range(rng.randint(0, 2)):
         v = g.whole(lambda v: v.dtype not in ("complex64", "int4"))
@@ -254,7 +254,7 @@ def filled_by_rows(g: Builder) -> None:
     rng = g.rng
     row = g.whole(lambda v: len(v.shape) < 4 and v.dtype not in ("int4", "complex64") and size(v.shape) <= 300)
     row = g.within(row, 8) if is_float(row.dtype) else row
-    n = rng.randint(1, 5)
+    n = rng.randint(2, 5)
     ref = new_scratch(g, (n, *row.shape), row.dtype)
     i = g.val((), "int32", n)
     known = len(g.pool)

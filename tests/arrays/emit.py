@@ -102,7 +102,8 @@ class Body:
         if s.named["dynamic"]:
             n, *args = args
         more = {"unroll": True} if s.named["unroll"] else {}
-        return lax.fori_loop(0, n, lambda i, c: self.block(s.blocks[0], [i, *c], values), tuple(args), **more)
+        # JAX takes no counter of an unrolled loop as an index of a reference.
+        return lax.fori_loop(0, n, lambda i, c: self.block(s.blocks[0], [jnp.asarray(i, jnp.int32), *c], values), tuple(args), **more)
 
     def do_while(self, s: Step, args: list[Array], values: dict[int, Array]) -> Any:
         limit, *carried = args

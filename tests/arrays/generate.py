@@ -65,7 +65,7 @@ def _form(rng: random.Random) -> Form:
 
 def _input(g: Builder, form: Form, dtype: str) -> None:
     rng = g.rng
-    shape = g.odd_shape()
+    shape = g.odd_shape(rank=rng.randint(1, 3) if dtype == "int4" else None)
     state, domain, bound = "whole", "full", None
     if is_float(dtype):
         if dtype in FLOATS and rng.random() < 0.25:
@@ -77,7 +77,7 @@ def _input(g: Builder, form: Form, dtype: str) -> None:
         domain, bound = "whole 8", 8
     ref = Ref(f"in{len(g.inputs)}", shape, dtype, domain)
     g.inputs.append(ref)
-    v = load(g, ref, bound, state, whole=rng.random() < 0.7)
+    v = load(g, ref, bound, state, whole=dtype == "int4" or rng.random() < 0.7)
     if dtype in ODD:
         v = g.emit("convert", v, bound=8, small=8, dtype=rng.choice(("float32", "bfloat16") if dtype != "int4" else ("int32", "int8")))
     g.add(v)

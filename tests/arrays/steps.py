@@ -53,6 +53,11 @@ def convert(x: Array, *, dtype: str) -> Array:
 
 
 @step
+def nonzero_of(x: Array) -> Array:
+    return x | x.dtype.type(1)
+
+
+@step
 def index_of(x: Array, *, n: int) -> Array:
     """An index in [0, n) out of any integers."""
     return (x.astype(jnp.int32) & 0x7FFF) % n
