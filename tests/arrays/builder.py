@@ -27,6 +27,13 @@ FLOATS = ("float32", "float16", "bfloat16")
 INTS = ("int8", "int16", "int32", "uint8", "uint32")
 WIDE = ("int64", "float64")
 ODD = ("float8_e4m3fn", "float8_e5m2", "int4")
+SIZES = (
+    [],
+    [1, 7, 31, 33, 64, 100, 127, 129, 128, 255, 300, 513],
+    [1, 2, 3, 5, 8, 13, 16, 17, 24, 31, 32, 33, 40],
+    [1, 2, 3, 4, 5, 7, 8, 9, 12],
+    [1, 2, 3, 4, 5, 6],
+)
 STATES = ("whole", "bits", "near", "end")
 RANGE = {"int4": 7, "int8": 127, "uint8": 255, "int16": 32767, "uint16": 65535}
 MOST_RANK = 4
@@ -70,6 +77,7 @@ class Builder:
         self.inputs: list[Ref] = []
         self.scratch: list[Ref] = []
         self.depth = 0
+        self.taken: set[int] = set()
         self._ids = 0
 
     # ------------------------------------------------------------------------------------------ steps
@@ -80,13 +88,13 @@ class Builder:
             bound = 1
         return Val(self._ids, tuple(shape), dtype, bound, state)
 
-    def emit(self, kind: str, *args: Val, bound: float | None = None, state: str | None = None, small: float | None = None, **params: Any) -> Val:
+    def emit(self, kind: str, /, *args: Val, bound: float | None = None, state: str | None = None, small: float | None = None, **params: Any) -> Val:
         """A step of one result. `bound` is of floats, `small` of integers (None: the type's range)."""
         (out,) = self.emit_many(kind, *args, bound=bound, state=state, small=small, **params)
         return out
 
     def emit_many(
-        self, kind: str, *args: Val, bound: float | None = None, state: str | None = None, small: float | None = None, **params: Any
+        self, kind: str, /, *args: Val, bound: float | None = None, state: str | None = None, small: float | None = None, **params: Any
     ) -> list[Val]:
         named = tuple(params.items())
         avals = tuple((a.shape, a.dtype) for a in args)
@@ -115,6 +123,7 @@ class Builder:
             for v in vals:
                 self.tolerance[v.id] = max(worst)
         self.steps.append(Step(kind, tuple(a.id for a in args), named, tuple(vals)))
+        self.taken.update(a.id for a in args)
         return vals
 
     def add(self, *vals: Val) -> None:
@@ -138,6 +147,8 @@ class Builder:
         found = [v for v in self.pool if fits(v)]
         if not found:
             raise Skip("none fits")
+        if self.rng.random() < 0.6:
+            found = [v for v in found if v.id not in self.taken] or found
         return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))]
 
     def whole(self, fits: Callable[[Val], bool] = lambda v: True) -> Val:
@@ -285,7 +296,9 @@ class Builder:
         rng, most = self.rng, most or self.most
         rank = rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4)) if rank is None else rank
         while True:
-            sizes = {0: [], 1: [1, 7, 31, 33, 64, 100, 127, 129, 128, 255, 300, 513], 2: [1, 2, 3, 5, 8, 13, 16, 17, 24, 31, 32, 33, 40], 3: [1, 2, 3, 4, 5, 7, 8, 9, 12], 4: [1, 2, 3, 4, 5, 6]}[rank]
+            sizes = SIZES[rank]
+            if most > 2500 and rank in (1, 2):
+                sizes = [*sizes, 1000, 4096] if rank == 1 else [*sizes, 64, 100]
             shape = tuple(rng.choice((rng.choice(sizes), rng.randint(1, max(sizes)))) for _ in range(rank))
             if size(shape) <= most:
                 return shape

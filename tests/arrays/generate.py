@@ -6,7 +6,7 @@ import dataclasses
 import random
 from typing import Any
 
-from tests.arrays import choices_order  # noqa: F401: registers its choices
+from tests.arrays import choices_more, choices_order  # noqa: F401: they register their choices
 from tests.arrays.builder import FLOATS, INTS, LIMITS, ODD, WIDE, Builder, Skip, is_float, size
 from tests.arrays.control import load, random_step, store
 from tests.arrays.program import Form, Program, Ref, Shape, Step, Val, live, used
@@ -35,7 +35,7 @@ def _generate(seed: int, rng: random.Random) -> Program:
 
 def _build(seed: int, rng: random.Random, x64: bool) -> Program:
     form = _form(rng)
-    g = Builder(rng, x64, rng.choice((200, 600, 1200, 2500)))
+    g = Builder(rng, x64, rng.choice((200, 600, 1200, 2500, 2500, 8000)))
     if form.kind == "call" or form.lead:
         for axis, n in enumerate(form.grid if form.kind == "call" else form.lead):
             if rng.random() < 0.5:
@@ -50,7 +50,7 @@ def _build(seed: int, rng: random.Random, x64: bool) -> Program:
         if rng.random() < 0.06:
             dtype = rng.choice((*ODD, "complex64"))
         _input(g, form, dtype)
-    for _ in range(rng.randint(3, 12)):
+    for _ in range(rng.choice((rng.randint(3, 12), rng.randint(3, 12), rng.randint(12, 20)))):
         random_step(g)
     return _finish(seed, g, form, x64)
 

@@ -513,3 +513,34 @@ def vmapped(x: Array, y: Array, *, op: str) -> Array:
             return jax.vmap(lambda r, i: jnp.searchsorted(jnp.sort(r), i))(x, y)
         case _:
             return jax.vmap(lambda r, i: lax.dynamic_slice(r, (i[0],), (2,)))(x, y)
+
+
+# ------------------------------------------------------------------------------------------ functions of functions
+
+
+@step
+def batched(*xs: Array, kind: str, inner: Any, axes: Any, out: int) -> Any:
+    """Another step under vmap."""
+    return jax.vmap(lambda *ys: STEPS[kind](*ys, **dict(inner)), in_axes=axes, out_axes=out)(*xs)
+
+
+@step
+def jitted(*xs: Array, kind: str, inner: Any, how: str) -> Any:
+    """Another step in a function of its own."""
+
+    def f(*ys: Array) -> Any:
+        return STEPS[kind](*ys, **dict(inner))
+
+    wrapped: Any = jax.jit(f) if how == "jit" else jax.checkpoint(f)
+    return wrapped(*xs)
+
+
+@step
+def grad(x: Array, *others: Array, kind: str, inner: Any) -> Array:
+    """The gradient of half the squared norm of what another step makes of x."""
+
+    def f(x: Array) -> Array:
+        y = STEPS[kind](x, *others, **dict(inner))
+        return jnp.sum(jnp.square(y)) * 0.5
+
+    return jax.grad(f)(x)
