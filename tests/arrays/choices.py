@@ -369,6 +369,8 @@ def sliced(g: Builder) -> None:
 def set_slice(g: Builder) -> None:
     x = g.whole(lambda v: len(v.shape) > 0 and v.dtype not in ("int4", "complex64"))
     at = static_index(g.rng, x.shape)
+    if all(a[0] == "all" for a in at):
+        raise Skip("JAX captures an array of no indices")
     part = g.emit("slice", x, **kept(x), at=at)
     y = g.like(x, part.shape)
     op = g.rng.choice(("set", "set", "max", "min") if x.dtype == "bool" else ("set", "set", "add", "max", "min"))
