@@ -54,10 +54,11 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
             .any(|d| matches!(d, DimIndex::Slice { stride, .. } if *stride != 1))
     };
     let is_sliced = !u.steps.iter().any(by_arrays);
-    if is_sliced && !u.steps.last().is_some_and(by_stride) {
+    let (steps, part) = part_of(&u.steps);
+    if is_sliced && !steps.last().is_some_and(by_stride) {
         return Ok(None);
     }
-    let last = u.steps.split_last();
+    let last = steps.split_last();
     let last = last.filter(|(last, before)| (is_sliced || by_arrays(last)) && !before.iter().any(by_arrays));
     let Some((Step::Index(dims), before)) = last else {
         return Err(
@@ -66,7 +67,7 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
         );
     };
     let data = &r.importer.kernel.allocs[u.alloc];
-    if is_sliced && !data.is_gmem() && !data.is_smem() || is_sliced && u.steps.iter().any(has_window) {
+    if is_sliced && (!data.is_gmem() && !data.is_smem() || u.steps.iter().any(has_window)) {
         return Ok(None);
     }
     if !data.is_gmem() && !data.is_smem() {
@@ -121,6 +122,7 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
             }
         }
     }
+    view_dims.extend(part);
     let mut steps = before.to_vec();
     steps.push(Step::Index(view_dims));
     let view = RefUse {
@@ -136,6 +138,31 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
         shape,
         is_sliced,
     }))
+}
+
+/// The steps less one that takes but a position of their last dimension: the real or imaginary parts of complex numbers.
+fn part_of(steps: &[Step]) -> (Vec<Step>, Option<DimIndex>) {
+    let is_whole = |d: &DimIndex| {
+        matches!(
+            d,
+            DimIndex::Slice {
+                start: Index::Const(0),
+                stride: 1,
+                ..
+            }
+        )
+    };
+    if let [before @ .., Step::Index(first), Step::Index(second)] = steps
+        && let [rest @ .., last] = first.as_slice()
+        && let [whole @ .., part @ DimIndex::At(_)] = second.as_slice()
+        && is_whole(last)
+        && whole.iter().all(is_whole)
+    {
+        let mut steps = before.to_vec();
+        steps.push(Step::Index(rest.to_vec()));
+        return (steps, Some(part.clone()));
+    }
+    (steps.to_vec(), None)
 }
 
 fn has_window(step: &Step) -> bool {

@@ -179,14 +179,14 @@ def near_reduce(g: Builder) -> None:
     x = g.within(g.whole(lambda v: v.dtype in FLOATS and len(v.shape) > 0), 64)
     op = g.rng.choice(("mean", "var", "std", "logsumexp"))
     out = g.emit("near_reduce", x, state="end", op=op, axis=g.axis(x), keepdims=g.rng.random() < 0.4)
-    near(g, out, "norm", 4 * ulps(x.dtype))
+    near(g, out, f"norm:{x.bound:.0f}", 4 * ulps(x.dtype))
 
 
 @choice(1.2)
 def near_along(g: Builder) -> None:
     x = g.within(g.whole(lambda v: v.dtype in FLOATS and len(v.shape) > 0), 64)
     op = g.rng.choice(("softmax", "log_softmax", "layernorm", "cumlogsumexp"))
-    near(g, g.emit("near_along", x, state="end", op=op, axis=g.axis(x)), "norm", 4 * ulps(x.dtype))
+    near(g, g.emit("near_along", x, state="end", op=op, axis=g.axis(x)), f"norm:{x.bound:.0f}", 4 * ulps(x.dtype))
 
 
 # ------------------------------------------------------------------------------------------ reductions and runs

@@ -118,7 +118,7 @@ class Program:
     outputs: tuple[Ref, ...]
     steps: tuple[Step, ...]
     x64: bool = False
-    tolerances: tuple[tuple[str, str, float], ...] = ()  # of outputs that are near: name, "each" or "norm", ulps
+    tolerances: tuple[tuple[str, str, float], ...] = ()  # of outputs that are near: name, "each", or "norm" and the least norm, ulps
 
     def but(self, **changes: Any) -> Program:
         return dataclasses.replace(self, **changes)

@@ -94,3 +94,58 @@ def blocks_of_complex_numbers(x):
 
     spec = pl.BlockSpec((2, 10), lambda i: (i, 0))
     return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32), grid=(3,), in_specs=[spec], out_specs=spec)(x)
+
+
+# ------------------------------------------------------------------------------------------ scans over odd slices
+
+
+def _scanned(x: Array) -> Any:
+    rows = np.cumsum(x[::-1].astype(np.int32), axis=0, dtype=np.int32)[::-1]
+    return rows[0], rows, x[:, ::-1]
+
+
+@regression(_scanned, numbers(6, 612, dtype=np.int16))
+def a_scan_of_slices_with_few_twos(x):
+    """Each thread would hold whole quarters of them, were they not dealt with padding."""
+
+    def body(x, last, sums, flipped):
+        def step(total, row):
+            total = total + row.astype(jnp.int32)
+            return total, (total, jnp.flip(row))
+
+        last[...], (sums[...], flipped[...]) = jax.lax.scan(step, jnp.zeros(x.shape[1:], jnp.int32), x[...], reverse=True)
+
+    outs = [jax.ShapeDtypeStruct(x.shape[1:], jnp.int32), jax.ShapeDtypeStruct(x.shape, jnp.int32), like(x)]
+    return plgpu.kernel(body, out_type=outs)(x)
+
+
+# ------------------------------------------------------------------------------------------ strides from anywhere, and of complex numbers
+
+
+@regression(lambda x: x, numbers(3, 24, 5, dtype=np.int32))
+def rows_that_warpgroups_take_in_turn(x):
+    """What lies between is another one's."""
+
+    def body(x, o):
+        wg = jax.lax.axis_index("wg")
+        every = pl.ds(wg, 8, 3)
+        o[1, every] = x[1, every]
+        for k in (0, 2):
+            o[k, pl.ds(wg * 8, 8)] = x[k, pl.ds(wg * 8, 8)]
+
+    return plgpu.kernel(body, out_type=like(x), num_threads=3, thread_name="wg")(x)
+
+
+def _parts(x: Array, i: Array) -> Any:
+    return x.real[:, ::3], x.imag[i, 1:]
+
+
+@regression(_parts, (numbers(4, 10) - 1j * numbers(4, 10)).astype(np.complex64), np.array([3, 0, 3], np.int32))
+def strides_and_indices_of_complex_numbers(x, i):
+    def body(x, i, real, imag):
+        real[...] = x[:, ::3].real
+        imag[...] = x[i[...], 1:].imag
+
+    outs = [jax.ShapeDtypeStruct((4, 4), jnp.float32), jax.ShapeDtypeStruct((3, 9), jnp.float32)]
+    return plgpu.kernel(body, out_type=outs)(x, i)
+

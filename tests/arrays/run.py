@@ -171,6 +171,7 @@ def same(a: Array, b: Array, mode: str, ulps: float) -> Array:
             return equal
         eps, tiny = float(jax.numpy.finfo(a.dtype).eps), float(jax.numpy.finfo(a.dtype).smallest_normal)
         scale = np.abs(y)
-        if mode == "norm":
-            scale = np.full_like(scale, np.max(np.where(np.isfinite(scale), scale, 0)))
+        norm, _, least = mode.partition(":")
+        if norm == "norm":
+            scale = np.full_like(scale, max(float(least or 0), np.max(np.where(np.isfinite(scale), scale, 0))))
         return equal | (np.abs(x - y) <= ulps * eps * np.maximum(scale, tiny))
