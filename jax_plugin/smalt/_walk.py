@@ -219,9 +219,9 @@ class Walker:
     def view(self, atom: Any, transforms: Sequence[Any], strip: int) -> Binding:
         """A ref seen through transforms, as what a variable stands for whose uses start with `strip` of their own."""
         base = self.binding(atom)
-        prefix = (*base.prefix, *(self.transform(t) for t in transforms[base.strip :]))
+        prefix = (*base.prefix, *(self.transform(t, base.parts) for t in transforms[base.strip :]))
         operand = message("Operand", ref=message("RefUse", value=base.value, transforms=prefix))
-        return Binding(operand, base.value, True, prefix, strip)
+        return Binding(operand, base.value, True, prefix, strip, parts=base.parts)
 
     def window(self, atom: Any, starts: Sequence[Any], sizes: Sequence[int | None]) -> Message:
         """An operand: part of a ref that may reach outside of it; a size of None is one index."""

@@ -1,5 +1,5 @@
 //! `ref[idx]` with arrays of indices, as JAX's `NDIndexer` means it: the integer indices have one shape, which stands where they
-//! stand if they are neighbours, else in front; slices keep their dimensions.
+//! stand if they are neighbours, else in front; slices keep their dimensions. A slice with a stride is an array of indices, too.
 use super::op_reader::OpReader;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -10,6 +10,8 @@ pub struct Indexed {
     pub view: RefUse,
     pub at: Vec<Value>,
     pub shape: Shape,
+    /// Whether no element is named twice: there are slices only.
+    pub is_sliced: bool,
 }
 
 /// The dimensions of what an index step takes, if some of it is by arrays: where the arrays' come, and all.
@@ -46,11 +48,18 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
         let Step::Index(dims) = step else { return false };
         dims.iter().any(|d| matches!(d, DimIndex::Gather(_)))
     };
-    if !u.steps.iter().any(by_arrays) {
+    let by_stride = |step: &Step| {
+        let Step::Index(dims) = step else { return false };
+        dims.iter()
+            .any(|d| matches!(d, DimIndex::Slice { stride, .. } if *stride != 1))
+    };
+    let is_sliced = !u.steps.iter().any(by_arrays);
+    let (steps, part) = part_of(&u.steps);
+    if is_sliced && !steps.last().is_some_and(by_stride) {
         return Ok(None);
     }
-    let last = u.steps.split_last();
-    let last = last.filter(|(last, before)| by_arrays(last) && !before.iter().any(by_arrays));
+    let last = steps.split_last();
+    let last = last.filter(|(last, before)| (is_sliced || by_arrays(last)) && !before.iter().any(by_arrays));
     let Some((Step::Index(dims), before)) = last else {
         return Err(
             Error::unsupported("a view of what an array of indices takes of a reference")
@@ -58,6 +67,9 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
         );
     };
     let data = &r.importer.kernel.allocs[u.alloc];
+    if is_sliced && (!data.is_gmem() && !data.is_smem() || u.steps.iter().any(has_window)) {
+        return Ok(None);
+    }
     if !data.is_gmem() && !data.is_smem() {
         return Err(
             Error::unsupported("arrays as indices of a reference that is neither in GMEM nor in SMEM")
@@ -71,8 +83,9 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
         );
     }
     let dims = dims.clone();
-    let Some((first, inner, shape)) = gathered_shape(&r.importer.kernel, &dims)? else {
-        return Err(r.damaged("an index"));
+    let (first, inner, shape) = match gathered_shape(&r.importer.kernel, &dims)? {
+        Some(found) => found,
+        None => (0, Shape::new(), u.shape.clone()),
     };
     let (elem, extents) =
         view::apply(data.elem(), &data.shape, before, &r.importer.kernel).map_err(|e| r.damaged(&e))?;
@@ -109,6 +122,7 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
             }
         }
     }
+    view_dims.extend(part);
     let mut steps = before.to_vec();
     steps.push(Step::Index(view_dims));
     let view = RefUse {
@@ -118,7 +132,37 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
         elem,
         shape: view_shape,
     };
-    Ok(Some(Indexed { view, at, shape }))
+    Ok(Some(Indexed {
+        view,
+        at,
+        shape,
+        is_sliced,
+    }))
+}
+
+/// The steps less one that takes but a position of their last dimension: the real or imaginary parts of complex numbers.
+fn part_of(steps: &[Step]) -> (Vec<Step>, Option<DimIndex>) {
+    let is_whole = |d: &DimIndex| {
+        matches!(
+            d,
+            DimIndex::Slice {
+                start: Index::Const(0),
+                stride: 1,
+                ..
+            }
+        )
+    };
+    if let [before @ .., Step::Index(first), Step::Index(second)] = steps
+        && let [rest @ .., last] = first.as_slice()
+        && let [whole @ .., part @ DimIndex::At(_)] = second.as_slice()
+        && is_whole(last)
+        && whole.iter().all(is_whole)
+    {
+        let mut steps = before.to_vec();
+        steps.push(Step::Index(rest.to_vec()));
+        return (steps, Some(part.clone()));
+    }
+    (steps.to_vec(), None)
 }
 
 fn has_window(step: &Step) -> bool {

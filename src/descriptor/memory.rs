@@ -6,6 +6,16 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 
+/// What `+` is of a type.
+fn sum(dtype: DType, a: Value, b: Value) -> OpKind {
+    let op = if dtype == DType::Bool {
+        BinaryOp::Or
+    } else {
+        BinaryOp::Add
+    };
+    OpKind::Binary { op, a, b }
+}
+
 /// Imports the op if it is one of these; false if it is not.
 pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
     match r.op.primitive.as_str() {
@@ -47,6 +57,12 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let (dst, value) = destination(r)?;
             let ty = type_of(&dst)?;
             if let Some(indexed) = indexed(r, &dst)? {
+                if indexed.is_sliced {
+                    let old = indexed.load(r, ty.dtype());
+                    let value = r.emit1(sum(ty.dtype(), old, value), ty);
+                    indexed.store(r, value);
+                    return r.results(&[]).map(|()| true);
+                }
                 // What an index names twice is updated twice.
                 if !ty.dtype().is_int() || ty.dtype().bits() < 32 {
                     return Err(Error::unsupported(format!(
@@ -60,12 +76,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
                 return r.results(&[]).map(|()| true);
             }
             let old = r.emit1(OpKind::Load { src: dst.clone() }, ty.clone());
-            let op = if ty.dtype() == DType::Bool {
-                BinaryOp::Or
-            } else {
-                BinaryOp::Add
-            };
-            let value = r.emit1(OpKind::Binary { op, a: old, b: value }, ty);
+            let value = r.emit1(sum(ty.dtype(), old, value), ty);
             r.effect(OpKind::Store { dst, value })?
         }
         "atomic_store" => {

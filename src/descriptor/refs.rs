@@ -220,6 +220,8 @@ impl Importer {
         let whose = words::of_alloc(&self.kernel, u.alloc);
         let mut dims = vec![];
         let mut result = Shape::new();
+        // What a slice with a stride and a dynamic start lies in is taken first.
+        let mut hulls: Vec<DimIndex> = u.shape.iter().map(|&n| DimIndex::all(n)).collect();
         for (d, (dim, &extent)) in index.dims.iter().zip(&u.shape).enumerate() {
             let outside = |what: String| {
                 Error::invalid(format!("an index outside of its reference, dimension {d}"))
@@ -276,7 +278,7 @@ impl Importer {
                         dims.push(DimIndex::Window { start, size });
                         continue;
                     }
-                    let start = match &s.start {
+                    let mut start = match &s.start {
                         None => Index::Const(0),
                         Some(Start::StaticStart(x)) => {
                             Index::Const(i64::try_from(*x).map_err(|_| outside(x.to_string()))?)
@@ -298,10 +300,17 @@ impl Importer {
                             return Err(outside(format!("{x} + {size} positions at stride {}", s.stride)));
                         }
                     } else if s.stride != 1 {
-                        return Err(Error::unsupported(format!(
-                            "a slice with a step of dynamic start, of dimension {d} of {whose}"
-                        ))
-                        .remedy("take all of them and slice the array, or go in a loop"));
+                        let between = size.saturating_sub(1).checked_mul(s.stride);
+                        let hull = between.map(|n| n.saturating_add(size.min(1))).filter(|&n| n <= extent);
+                        let Some(hull) = hull else {
+                            return Err(outside(format!("{size} positions at stride {}", s.stride)));
+                        };
+                        hulls[d] = DimIndex::Slice {
+                            start,
+                            size: hull,
+                            stride: 1,
+                        };
+                        start = Index::Const(0);
                     }
                     result.push(size);
                     DimIndex::Slice {
@@ -313,10 +322,14 @@ impl Importer {
             };
             dims.push(dim);
         }
+        let extents = std::mem::take(&mut u.shape);
         u.shape = match super::indexed::gathered_shape(&self.kernel, &dims)? {
             Some((_, _, whole)) => whole,
             None => shape(&result)?,
         };
+        if hulls.iter().zip(&extents).any(|(hull, &n)| !hull.is_all(n)) {
+            u.steps.push(Step::Index(hulls));
+        }
         u.steps.push(Step::Index(dims));
         Ok(())
     }

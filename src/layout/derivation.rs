@@ -211,6 +211,35 @@ pub fn with_dim_in_slots(shape: &[u64], dim: Option<usize>, group: Group) -> Reg
     RegisterLayout::from_axes(shape, group, axes)
 }
 
+/// Whole runs along the leading dimension, and its slices dealt to the threads: padded, where their sizes have too few twos.
+pub fn with_slices_dealt(shape: &[u64], group: Group) -> RegisterLayout {
+    let whole = with_dim_in_slots(shape, Some(0), group);
+    let Some((&n, rest)) = shape.split_first() else {
+        return whole;
+    };
+    let size: u64 = rest.iter().product();
+    let rounds = size.div_ceil(u64::from(group.threads()));
+    if u64::from(whole.slots()) <= n * rounds {
+        return whole;
+    }
+    let lead = Axis {
+        first: 0,
+        rank: 1,
+        size: n,
+        chain: smallvec![Digit::new(n, Place::Slot(1))],
+    };
+    let slice = Axis {
+        first: 1,
+        rank: rest.len(),
+        size,
+        chain: smallvec![
+            Digit::new(u64::from(group.threads()), Place::Thread(0)),
+            Digit::new(rounds, Place::Slot(n as u32))
+        ],
+    };
+    RegisterLayout::from_axes(shape, group, [lead, slice])
+}
+
 /// The same array with constant digits spread over slots.
 pub fn materialized(layout: &RegisterLayout) -> RegisterLayout {
     let mut stride = layout.slots();

@@ -4,7 +4,9 @@
 //! [`OpKind::Relayout`]s, [`super::verify_layouts`] checks that it is, and lowering takes every operand as it lies.
 //!
 //! A *splat* ([`RegisterLayout::is_splat`]) is a scalar in an array's clothes: it fills whatever layout is needed of it.
-use super::derivation::{Derivation, has_runs, has_whole_bytes, is_constant_along, storable, with_dim_in_slots};
+use super::derivation::{
+    Derivation, has_runs, has_whole_bytes, is_constant_along, storable, with_dim_in_slots, with_slices_dealt,
+};
 use super::dot;
 use super::infer::{group_of, spec};
 use super::register_layout::RegisterLayout;
@@ -124,7 +126,7 @@ pub fn contiguous(kernel: &Kernel, r: &RefUse) -> usize {
 /// An array that a loop takes apart or puts together along its leading dimension, and one of its slices.
 pub fn stacked(kernel: &Kernel, v: Value) -> Result<(RegisterLayout, RegisterLayout)> {
     let data = &kernel.values[v];
-    let whole = with_dim_in_slots(data.ty.shape(), Some(0), group_of(data.group));
+    let whole = with_slices_dealt(data.ty.shape(), group_of(data.group));
     let slice = whole
         .reduce(&[0])
         .ok_or_else(|| Error::internal("a leading dimension that is no slot"))?;

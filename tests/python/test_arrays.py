@@ -1,0 +1,45 @@
+"""Random programs over arrays, and those by name, in the emulator; and that the comparison is worth something."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from tests.arrays.generate import generate
+from tests.arrays.run import arrays, check, compare, reference
+from tests.arrays.suite import *  # noqa: F403
+from tests.arrays.suite import judge
+
+#: Each JAX version has others.
+COUNT = 60
+FIRST = {(0, 10): 10_000, (0, 11): 20_000}.get(jax.__version_info__[:2], 30_000)
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, 20))
+def test_random_programs(first: int) -> None:
+    judge([check(generate(seed)) for seed in range(first, first + 20)])
+
+
+def test_programs_are_what_their_seed_says() -> None:
+    assert all(generate(seed) == generate(seed) for seed in range(5))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 4])
+def test_a_wrong_element_shows(seed: int) -> None:
+    """In every output, wherever it is."""
+    p = generate(seed)
+    wanted = reference(p, arrays(p))
+    rng = np.random.default_rng(seed)
+    assert compare(p, wanted, wanted) == ""
+    for i, x in enumerate(wanted):
+        for _ in range(5):
+            wrong = x.copy().reshape(-1)
+            at = int(rng.integers(0, x.size))
+            value = wrong[at]
+            if x.dtype == np.bool_:
+                wrong[at] = not value
+            else:
+                wrong[at] = value + value.dtype.type(1) if np.isfinite(np.float64(value)) else 0
+            got = [*wanted[:i], wrong.reshape(x.shape), *wanted[i + 1 :]]
+            assert f"{p.outputs[i].name} " in compare(p, got, wanted)
