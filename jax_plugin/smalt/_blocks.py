@@ -366,7 +366,7 @@ def parallel_axes(
             for axis in _varying(at, grid):
                 again.setdefault(axis, block)
             # Other slices may have positions in common.
-            perhaps.update(a for d in block.dims if d.length is not None for a in (d.form.axes | d.length.axes) - alone)
+            perhaps.update(a for d in block.dims if d.length is not None for a in (d.form.axes | d.length.axes) - block.alone)
     parallel = []
     for axis in range(rank):
         wish = asked.get(axis)
