@@ -46,13 +46,9 @@ fn parameter(kernel: &Kernel, origin: GmemOrigin) -> Option<String> {
     let GmemOrigin::Param(i) = origin else { return None };
     let i = i as usize;
     let is_output = |p: &ParamData| matches!(p.role, ParamRole::Output { .. });
-    let same = kernel
-        .params
-        .iter()
-        .take(i)
-        .filter(|p| is_output(p) == is_output(&kernel.params[i]))
-        .count();
-    Some(match is_output(kernel.params.get(i)?) {
+    let own = is_output(kernel.params.get(i)?);
+    let same = kernel.params.iter().take(i).filter(|p| is_output(p) == own).count();
+    Some(match own {
         true => format!("output {same} of the kernel"),
         false => format!("argument {same} of the kernel"),
     })

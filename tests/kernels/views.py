@@ -386,7 +386,8 @@ class Hints:
         unit = int(np.lcm.reduce((16, *steps)))
         size, rounds = unit * int(rng.integers(1, 3)), int(rng.integers(1, 4))
         x = rng.integers(-1000, 1000, (rounds + 4) * size).astype(np.int32)
-        first = np.array([unit * int(rng.integers(3))], [np.int32, np.uint32, np.int16, np.uint8][int(rng.integers(4))] if unit < 100 else np.int32)
+        kind = [np.int32, np.uint32, np.int16, np.uint8][int(rng.integers(4))]
+        first = np.array([unit * int(rng.integers(3))], kind if unit < 100 else np.int32)
 
         def body(x_ref: Any, first_ref: Any, o: Any, buf: Any, bar: Any) -> None:
             def step(i: Any, at: Any) -> Any:
@@ -459,7 +460,13 @@ class Shared:
 
 
 #: Parts of the suite, with the number of seeds that tests of one Python version run.
-KINDS: dict[str, tuple[Any, int]] = {"parts": (Parts, 30), "registers": (Registers, 60), "operands": (Operands, 40), "hints": (Hints, 20), "shared": (Shared, 40)}
+KINDS: dict[str, tuple[Any, int]] = {
+    "parts": (Parts, 30),
+    "registers": (Registers, 60),
+    "operands": (Operands, 40),
+    "hints": (Hints, 20),
+    "shared": (Shared, 40),
+}
 
 
 def run(kind: str, seed: int) -> None:

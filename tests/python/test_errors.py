@@ -277,14 +277,6 @@ def unsupported_print(x):
     return kernel(body, like((128,)))(x)
 
 
-@bad(smalt.Unsupported, "strided slices", "remedy: take all of them and slice the array")
-def unsupported_strided_slice(x):
-    def body(x, o):
-        o[...] = x[pl.ds(0, 64, stride=2)]  # BAD
-
-    return kernel(body, like((64,)))(x)
-
-
 @bad(smalt.Unsupported, "a view of what an array of indices takes", "remedy: index last", args=(f32(128), i32(8)))
 def unsupported_view_of_gather(x, rows):
     def body(x, rows, o):
@@ -637,22 +629,6 @@ def barrier_that_is_not_there(x):
         o[...] = x[...]
 
     return kernel(body, like((128,)), Barrier(num_barriers=4))(x)
-
-
-@bad(smalt.Unsupported, "a slice with a step of dynamic start, of dimension 0 of argument 0", "remedy: take all of them")
-def step_from_a_computed_start(x):
-    def body(x, o):
-        o[pl.ds(0, 8)] = x[pl.ds(lax.axis_index("i"), 8, 2)]  # BAD
-
-    return kernel(body, like((128,)), grid=(2,), grid_names=("i",))(x)
-
-
-@bad(smalt.Unsupported, "strided slices of a scratch buffer (f32[128] in SMEM", "remedy: take all of them")
-def step_in_shared_memory(x):
-    def body(x, o, buf):
-        o[pl.ds(0, 8)] = buf[pl.ds(0, 8, 2)]  # BAD
-
-    return kernel(body, like((128,)), SMEM((128,), F32))(x)
 
 
 @bad(smalt.Unsupported, "a bitcast of a reference between widths", "got: a scratch buffer (f32[64, 64] in SMEM", "as f16", "remedy: load it")

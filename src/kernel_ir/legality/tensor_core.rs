@@ -39,7 +39,8 @@ pub fn wgmma(acc: &Type, a: &Type, b: &Type) -> Result<()> {
 /// Whether rows and columns from `at` on are whole tiles of 64 × 8, which have registers of their own.
 pub fn is_of_tiles(whole: &[u64], at: &[u64; 2], part: &[u64; 2]) -> bool {
     let tile = [64, 8];
-    whole.len() == 2 && (0..2).all(|d| at[d] % tile[d] == 0 && part[d] % tile[d] == 0 && at[d] + part[d] <= whole[d])
+    whole.len() == 2
+        && (0..2).all(|d| at[d] % tile[d] == 0 && part[d] % tile[d] == 0 && at[d].saturating_add(part[d]) <= whole[d])
 }
 
 /// Where a view of an accumulator begins that a wgmma adds to, and how large it is.
@@ -76,7 +77,7 @@ pub fn part_of_accumulator(kernel: &Kernel, view: &RefUse) -> Result<([u64; 2], 
                 Index::Value(v) => kernel.facts(v).as_constant(),
             };
             let start = start.ok_or_else(|| wrong("a computed start".into()))?;
-            at[d] += start.max(0) as u64;
+            at[d] = u64::saturating_add(at[d], start.max(0) as u64);
             shape[d] = size;
         }
     }
@@ -88,9 +89,9 @@ pub fn part_of_accumulator(kernel: &Kernel, view: &RefUse) -> Result<([u64; 2], 
             .got(format!(
                 "acc[{}:{}, {}:{}]",
                 at[0],
-                at[0] + shape[0],
+                at[0].saturating_add(shape[0]),
                 at[1],
-                at[1] + shape[1]
+                at[1].saturating_add(shape[1])
             ))
             .remedy("let the part begin and end at the tiles' borders"));
     }
