@@ -251,14 +251,19 @@ pub struct RunningPlan {
     pub bytes: u64,
 }
 
+/// What elements of this type are, while they are added up.
+pub fn running_element(dtype: DType) -> DType {
+    match dtype {
+        d if d.bits() >= 32 => d,
+        d if d.is_float() => DType::F32,
+        d if d.is_signed_int() => DType::I32,
+        _ => DType::U32,
+    }
+}
+
 impl RunningPlan {
     pub fn of(dtype: DType, shape: &[u64], axis: usize, group: u64) -> RunningPlan {
-        let element = match dtype {
-            d if d.bits() >= 32 => d,
-            d if d.is_float() => DType::F32,
-            d if d.is_signed_int() => DType::I32,
-            _ => DType::U32,
-        };
+        let element = running_element(dtype);
         let totals = bytes_of(element, num_elements(shape)).next_multiple_of(8);
         RunningPlan {
             runs: Runs::of(shape, axis, 8, group),

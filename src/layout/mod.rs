@@ -7,7 +7,7 @@
 //! * [`gf2`]: the matrix form of the power-of-two cases;
 //! * [`transfer`]: plans for moving arrays between registers and memory, with [`address`]es split into bases and
 //!   immediates; [`relayout`]: from any register layout to any other; [`tma`]: bulk copies; [`wgmma`]: matrix descriptors;
-//!   [`dot`]: products of arrays; [`views`]: references as planners see them;
+//!   [`dot`]: products of arrays; [`scan`]: running reductions; [`views`]: references as planners see them;
 //! * [`signature`]: what layout every op needs of its operands and gives to its results, which [`infer`] makes true and
 //!   [`verify_layouts`] checks; [`derivation`] and [`movement`]: how results follow from operands;
 //! * [`facts`]: what planners may assume of values known only at run time.
@@ -26,6 +26,7 @@ pub mod infer;
 pub mod movement;
 pub mod register_layout;
 pub mod relayout;
+pub mod scan;
 pub mod signature;
 pub mod smem_layout;
 pub mod tiled;

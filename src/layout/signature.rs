@@ -284,6 +284,8 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         }
         OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => {
             sig.operands[0] = stored(kernel, *a);
+            sig.results[0] = Gives::Derived;
+            sig.derived = Some(Derivation::Same);
         }
         OpKind::Cumulative { axis, .. } => {
             sig.operands[0] = Need::Runs(*axis as usize);

@@ -28,6 +28,7 @@ pub mod put;
 pub mod reduce;
 pub mod relayout;
 pub mod running;
+mod running_registers;
 pub mod scan;
 pub mod semaphore;
 pub mod shape;

@@ -1,16 +1,19 @@
-//! Running reductions along runs that are too long for one thread: the array is stored to scratch, a unit of threads takes each
+//! Running reductions along runs that are too long for one thread. Where the array can it stays in registers
+//! ([`running_registers`](super::running_registers)); else it is stored to scratch, a unit of threads takes each
 //! run. A thread goes through its own elements, then adds what the lanes, the warps and the chunks before it come to.
 use super::convert::as_type;
 use super::cx::{Carried, LowerCx};
 use super::emit::S;
 use super::memory::{self, Target};
 use super::reduce::step;
+use super::running_registers::Scan;
 use super::shape::Trip;
 use super::value::scalar_class;
 use crate::error::Result;
 use crate::kernel_ir::{CumulativeOp, Op, Value};
 use crate::layout::SmemView;
 use crate::layout::exchange::{RunningPlan, Runs};
+use crate::layout::scan::ScanPlan;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
 use crate::ptx::ssa::Uniform;
@@ -29,6 +32,20 @@ pub fn lower_running(
     let plan = RunningPlan::of(dtype, &shape, axis as usize, group);
     let x = cx.array(a)?;
     let x = as_type(cx, &x, plan.element)?;
+    if let Some(scan) = ScanPlan::of(&x.layout, axis as usize, plan.element) {
+        let elements = cx.elements(&x);
+        let scan = Scan {
+            plan: &scan,
+            running,
+            reverse,
+            element: plan.element,
+        };
+        let sums = scan.run(cx, elements)?;
+        let out = cx.from_elements(plan.element, x.layout, &sums);
+        let out = as_type(cx, &out, dtype)?;
+        cx.bind_array(result, out);
+        return Ok(());
+    }
     let trip = Trip::start(cx, plan.element);
     let view = SmemView::row_major(&shape, plan.element.bits());
     trip.store(cx, &x, &view)?;

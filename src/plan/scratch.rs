@@ -8,6 +8,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::class::{Class, Pure};
 use crate::kernel_ir::effects::{self, Look};
+use crate::kernel_ir::op::is_short_run;
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Value};
@@ -15,6 +16,7 @@ use crate::layout::dot::{self, DotPlan};
 use crate::layout::exchange;
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
+use crate::layout::scan::ScanPlan;
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
@@ -162,7 +164,10 @@ impl Planner<'_> {
                 bytes
             }
             Class::Pure(Pure::Shape(_)) => self.movement(op)?,
-            Class::Pure(Pure::Exchange | Pure::Run) => exchange::bytes(kernel, op),
+            Class::Pure(Pure::Exchange | Pure::Run) => match self.scan(op)? {
+                Some(scan) => scan.bytes,
+                None => exchange::bytes(kernel, op),
+            },
             Class::Pure(Pure::Reduce { a, axes }) if !is_scalar(a) && !is_empty(a) => {
                 let layout = self.assignment.layout(a)?;
                 let axes: Vec<usize> = axes.iter().map(|d| *d as usize).collect();
@@ -218,6 +223,19 @@ impl Planner<'_> {
             | Class::Control(_)
             | Class::Aside => 0,
         })
+    }
+
+    /// How a running reduction is done in registers, where it is one and can be.
+    fn scan(&self, op: Op) -> Result<Option<ScanPlan>> {
+        let OpKind::Cumulative { a, axis, .. } = self.kernel.ops[op].kind else {
+            return Ok(None);
+        };
+        let ty = self.kernel.ty(a);
+        if ty.shape().contains(&0) || is_short_run(ty.shape(), axis as usize) {
+            return Ok(None);
+        }
+        let element = exchange::running_element(ty.dtype());
+        Ok(ScanPlan::of(self.assignment.layout(a)?, axis as usize, element))
     }
 
     fn movement(&mut self, op: Op) -> Result<u64> {

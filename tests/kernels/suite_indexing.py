@@ -147,3 +147,36 @@ def test_top_k_of_long_rows(shape, k, dtype) -> None:  # type: ignore[no-untyped
     if dtype != np.int32:
         x.flat[::97], x.flat[5::89], x.flat[7::83], x.flat[1::50] = np.nan, -0.0, 0.0, 2.5
     _equals_jax(lambda x: jax.lax.top_k(x, k), x)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_running_reductions_of_arrays_in_registers(seed: int) -> None:
+    """Powers of two divide evenly among slots, lanes and warps."""
+    rng = np.random.default_rng(seed)
+    while True:
+        shape = tuple(int(n) for n in rng.choice((1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096), int(rng.integers(1, 4))))
+        if 64 <= np.prod(shape) <= 16384:
+            break
+    axis, reverse = int(rng.integers(len(shape))), bool(rng.integers(2))
+    dtype = (np.int32, np.float32, np.int8, np.float16, np.uint32)[seed % 5]
+    running = (lax.cumsum, lax.cummax, lax.cummin, lax.cumlogsumexp)[int(rng.integers(4 if dtype == np.float32 else 3))]
+    x = rng.integers(0, 3, shape).astype(dtype)
+    if running is lax.cumsum and np.dtype(dtype).itemsize < 4:
+        x = (rng.random(shape) < 0.01).astype(dtype)  # sums that the type has
+    got = _run(lambda x: running(x, axis=axis, reverse=reverse), x)[0]
+    with jax.default_device(jax.devices("cpu")[0]):
+        expected = np.asarray(running(x, axis=axis, reverse=reverse))
+    if running is lax.cumlogsumexp:
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert got.tobytes() == expected.tobytes()
+
+
+def test_running_sums_of_a_row_pass_nothing_but_totals_through_scratch() -> None:
+    def body(x_ref, o_ref):  # type: ignore[no-untyped-def]
+        o_ref[...] = lax.cumsum(x_ref[...], axis=1)
+
+    x = np.ones((1, 4096), np.int32)
+    with enabled():
+        (report,) = smalt.inspect(plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype)), x)
+    assert sum(row.bytes for row in report.shared_memory) <= 1024
