@@ -231,6 +231,15 @@ def _iota_2x32(eqn: Any) -> Function:
     return iota
 
 
+@_rule("reshape")
+def _reshape(eqn: Any) -> Function | None:
+    """With its dimensions in another order first, as `vmap` of a reshape writes it."""
+    order = eqn.params.get("dimensions")
+    if _types.is_key(eqn.invars[0].aval):
+        return _on_keys("reshape", eqn)
+    return None if order is None else lambda x, *_: lax.reshape(lax.transpose(x, order), eqn.outvars[0].aval.shape)
+
+
 def _on_keys(name: str, eqn: Any) -> Function:
     """Array operations on whole keys: the same on their data, whose last dimension stays."""
     params = eqn.params
@@ -239,7 +248,10 @@ def _on_keys(name: str, eqn: Any) -> Function:
     n = len(width)
     whole = tuple(0 for _ in width)
     match name:
-        case "reshape" | "squeeze" | "expand_dims":
+        case "reshape":
+            order = (*(params.get("dimensions") or range(rank)), *range(rank, rank + n))
+            return lambda x: lax.reshape(lax.transpose(x, order), (*out.shape, *width))
+        case "squeeze" | "expand_dims":
             return lambda x: lax.reshape(x, (*out.shape, *width))
         case "broadcast_in_dim":
             dims = (*params["broadcast_dimensions"], *range(out.ndim, out.ndim + n))

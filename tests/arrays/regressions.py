@@ -149,3 +149,14 @@ def strides_and_indices_of_complex_numbers(x, i):
     outs = [jax.ShapeDtypeStruct((4, 4), jnp.float32), jax.ShapeDtypeStruct((3, 9), jnp.float32)]
     return plgpu.kernel(body, out_type=outs)(x, i)
 
+
+
+# ------------------------------------------------------------------------------------------ what vmap writes
+
+
+@regression(lambda x: x.transpose(2, 0, 1).reshape(5, -1), numbers(3, 4, 5))
+def a_reshape_with_an_order(x):
+    def body(x, o):
+        o[...] = jax.lax.reshape(x[...], (5, 12), dimensions=(2, 0, 1))
+
+    return plgpu.kernel(body, out_type=like(x, 5, 12))(x)

@@ -12,7 +12,7 @@ from tests.arrays.suite import *  # noqa: F403
 from tests.arrays.suite import judge
 
 #: Each JAX version has others.
-COUNT = 60
+COUNT = 40
 FIRST = {(0, 10): 10_000, (0, 11): 20_000}.get(jax.__version_info__[:2], 30_000)
 
 

@@ -277,6 +277,18 @@ def unsupported_print(x):
     return kernel(body, like((128,)))(x)
 
 
+@bad(smalt.Unsupported, "strided slices", "remedy: take all of them and slice the array")
+def unsupported_strided_slice(x):
+    """A copy of them: loads and stores go element by element."""
+
+    def body(x, o, s, bar):
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(0, 64, stride=2)], s, bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = s[...]
+
+    return kernel(body, like((64,)), plgpu.SMEM((64,), jnp.float32), plgpu.Barrier())(x)
+
+
 @bad(smalt.Unsupported, "a view of what an array of indices takes", "remedy: index last", args=(f32(128), i32(8)))
 def unsupported_view_of_gather(x, rows):
     def body(x, rows, o):
