@@ -84,10 +84,10 @@ impl Chain {
 
     /// What is loaded.
     pub fn source<'a>(&self, kernel: &'a Kernel) -> &'a RefUse {
-        match &kernel.ops[self.ops[0]].kind {
-            OpKind::Load { src } => src,
-            _ => unreachable!("a chain begins with a load"),
-        }
+        let OpKind::Load { src } = &kernel.ops[self.ops[0]].kind else {
+            unreachable!("a chain begins with a load");
+        };
+        src
     }
 
     /// The value's part of `size` indices of its last dimension from `start` on, loaded at the end of `region`.

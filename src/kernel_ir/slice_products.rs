@@ -78,15 +78,31 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    fn kernel(k: u64, is_stored_between: bool) -> Kernel {
+    /// What happens between the loads and the product.
+    #[derive(PartialEq)]
+    enum Between {
+        Nothing,
+        StoreElsewhere,
+        StoreThere,
+        Barrier,
+    }
+
+    fn kernel(k: u64, between: Between) -> Kernel {
         let mut b = KernelBuilder::new();
-        let x = b.input(DType::F16, &[64, k]);
+        let x = b.output(DType::F16, &[64, k]);
         let y = b.input(DType::F16, &[k, 64]);
         let other = b.output(DType::F16, &[64, k]);
+        let stored = if between == Between::StoreThere { x } else { other };
         let (x, y) = (b.load(b.whole(x)), b.load(b.whole(y)));
-        if is_stored_between {
-            let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F16, &[64, k]);
-            b.store(b.whole(other), zero);
+        match between {
+            Between::Nothing => {}
+            Between::StoreElsewhere | Between::StoreThere => {
+                let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F16, &[64, k]);
+                b.store(b.whole(stored), zero);
+            }
+            Between::Barrier => {
+                b.op(OpKind::CommitSmem, &[]);
+            }
         }
         let transpose = OpKind::Transpose {
             a: y,
@@ -119,14 +135,18 @@ mod tests {
         out
     }
 
+    const PARTS: [u64; 8] = [128, 128, 128, 128, 128, 128, 128, 104];
+
     #[test]
     fn large_operands_are_loaded_in_slices() {
-        assert_eq!(slices(&kernel(128, false)), [128]);
-        assert_eq!(slices(&kernel(1000, false)), [128, 128, 128, 128, 128, 128, 128, 104]);
+        assert_eq!(slices(&kernel(128, Between::Nothing)), [128]);
+        assert_eq!(slices(&kernel(1000, Between::Nothing)), PARTS);
     }
 
     #[test]
     fn nothing_is_loaded_behind_a_store_that_may_touch_it() {
-        assert_eq!(slices(&kernel(1000, true)), [1000]);
+        assert_eq!(slices(&kernel(1000, Between::StoreElsewhere)), PARTS);
+        assert_eq!(slices(&kernel(1000, Between::StoreThere)), [1000]);
+        assert_eq!(slices(&kernel(1000, Between::Barrier)), [1000]);
     }
 }

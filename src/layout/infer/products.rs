@@ -105,10 +105,10 @@ fn operand(kernel: &Kernel, v: Value, loads: &Loads) -> Option<RefUse> {
     if let OpKind::Transpose { a, permutation } = &kernel.ops[op].kind {
         return Some(transposed(operand(kernel, *a, loads)?, permutation));
     }
-    match &kernel.ops[op].kind {
-        OpKind::Load { src } if loads.holds(op) && kernel.allocs[src.alloc].is_smem() => Some(src.clone()),
-        _ => None,
-    }
+    let OpKind::Load { src } = &kernel.ops[op].kind else {
+        return None;
+    };
+    (loads.holds(op) && kernel.allocs[src.alloc].is_smem()).then(|| src.clone())
 }
 
 /// Another order of a view's dimensions.
