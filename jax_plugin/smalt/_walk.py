@@ -233,6 +233,13 @@ class Walker:
                 part = message("Slice", dynamic_start=self.operand(start), static_size=size, stride=1, window=True)
                 dims.append(message("DimIndex", slice=part))
         binding = self.binding(atom)
+        if binding.parts is not None:
+            what = "complex numbers" if binding.parts[0] == "complex" else "keys"
+            raise Unsupported(
+                f"not supported yet: blocks of {what} that reach outside of their array\n"
+                f"  got: {what} of shape {list(atom.aval.shape)}\n"
+                "  remedy: choose blocks that divide the array, or pad it"
+            )
         index = message("Index", shape=list(atom.aval.shape), dims=dims, int_indexer_shape=[])
         chain = [*binding.prefix, message("Transform", index=index)]
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))

@@ -277,6 +277,17 @@ def unsupported_print(x):
     return kernel(body, like((128,)))(x)
 
 
+@bad(
+    smalt.Unsupported, "blocks of complex numbers that reach outside", "remedy: choose blocks that divide", args=(Arg((2, 9), jnp.complex64),)
+)
+def unsupported_complex_block_outside(x):
+    def body(x, o):
+        o[...] = x[...].real
+
+    spec = pl.BlockSpec((2, 6), lambda i: (0, i))
+    return pl.pallas_call(body, out_shape=like((2, 9)), grid=(2,), in_specs=[spec], out_specs=spec)(x)  # BAD
+
+
 @bad(smalt.Unsupported, "strided slices", "remedy: take all of them and slice the array")
 def unsupported_strided_slice(x):
     """A copy of them: loads and stores go element by element."""
