@@ -7,7 +7,7 @@
 //!
 //! **Memory** has to lie as the tensor core wants it. An allocation without transforms of the user's gets the widest swizzle, if all of
 //! its uses allow that: copies still have plans, and views are views. Products for which that fails stay what they are.
-use super::smem::{self, Wish};
+use super::smem::{self, Side, Wish};
 use super::staged_products;
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
@@ -16,7 +16,6 @@ use crate::kernel_ir::loads::{Loads, tells_nobody};
 use crate::kernel_ir::*;
 use crate::layout::tma::CopyPlan;
 use crate::layout::views::{self, CopyUse, Transforms};
-use crate::layout::wgmma::Operand;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use rustc_hash::FxHashMap;
 
@@ -156,19 +155,13 @@ fn settle(kernel: &Kernel, found: &mut Candidates) {
                 }
             });
         });
-        let is_left = |r: &RefUse| {
-            let view = views::smem(kernel, &transforms, r, false).ok();
-            !refused.contains(r.alloc) && view.is_some_and(|view| Operand::of(&view, 0, 1, 64).is_ok())
-        };
-        let is_right = |r: &RefUse, is_integer: bool| {
-            let view = views::smem(kernel, &transforms, r, false).ok();
-            !refused.contains(r.alloc) && view.is_some_and(|view| Operand::widest(&view, 1, 0, is_integer).is_ok())
-        };
+        let is_operand =
+            |r: &RefUse, side| !refused.contains(r.alloc) && smem::is_operand(kernel, &transforms, r, side);
         let before = found.len() + found.values().filter(|c| c.a.is_some()).count();
         found.retain(|op, c| {
-            c.a.take_if(|a| !is_left(a));
+            c.a.take_if(|a| !is_operand(a, Side::Left));
             let is_integer = kernel.ty(kernel.ops[*op].results[0]).dtype().is_int();
-            is_right(&c.b, is_integer)
+            is_operand(&c.b, Side::Right { is_integer })
         });
         if found.len() + found.values().filter(|c| c.a.is_some()).count() == before {
             return;

@@ -3,7 +3,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step, words};
 use crate::layout::assignment::{Choice, Reason, Subject};
-use crate::layout::views::Transforms;
+use crate::layout::views::{self, Transforms};
+use crate::layout::wgmma::Operand;
 use cranelift_entity::SecondaryMap;
 
 pub(super) struct Smem {
@@ -29,9 +30,11 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
         reasons: vec![],
     };
     let mut wishes: SecondaryMap<Alloc, Option<Wish>> = SecondaryMap::new();
+    let mut operands_of: SecondaryMap<Alloc, Vec<(RefUse, Side)>> = SecondaryMap::new();
     let mut failure = None;
     kernel.for_each_op(&mut |op| {
-        if let OpKind::Wgmma { a, b, .. } = &kernel.ops[op].kind {
+        if let OpKind::Wgmma { acc, a, b } = &kernel.ops[op].kind {
+            let is_integer = acc.value().is_some_and(|v| kernel.ty(v).dtype().is_int());
             let operands = match a {
                 MmaOperand::Smem(a) => vec![a, b],
                 MmaOperand::Registers(_) => vec![b],
@@ -41,6 +44,11 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
                     kernel.allocs[r.alloc].kind,
                     AllocKind::Smem { transforms: Some(_), .. }
                 );
+                let side = match which {
+                    "left" => Side::Left,
+                    _ => Side::Right { is_integer },
+                };
+                operands_of[r.alloc].push((r.clone(), side));
                 match matrix_dims(kernel, r, kernel.ops[op].loc, which) {
                     Some(wish) => {
                         wishes[r.alloc].get_or_insert(wish);
@@ -71,20 +79,22 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
                 smem.reason(alloc, t, "annotated by the user");
                 t.clone()
             }
-            (None, Some(wish)) => match widest(&data.shape, *dtype, wish) {
-                Some(t) => {
-                    let why = "the widest swizzle that a wgmma operand of this shape can have";
-                    smem.reason(alloc, &t, why);
-                    t
+            (None, Some(wish)) => {
+                match common(kernel, alloc, &swizzles(&data.shape, *dtype, wish), &operands_of[alloc]) {
+                    Some(t) => {
+                        let why = "the widest swizzle that wgmma's operands in it can have";
+                        smem.reason(alloc, &t, why);
+                        t
+                    }
+                    None => {
+                        return Err(Error::invalid(format!("wgmma {} operand in SMEM", wish.which))
+                            .at(wish.loc)
+                            .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
+                            .got(words::of_alloc(kernel, alloc))
+                            .remedy("pad the buffer, or give its transforms explicitly"));
+                    }
                 }
-                None => {
-                    return Err(Error::invalid(format!("wgmma {} operand in SMEM", wish.which))
-                        .at(wish.loc)
-                        .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
-                        .got(words::of_alloc(kernel, alloc))
-                        .remedy("pad the buffer, or give its transforms explicitly"));
-                }
-            },
+            }
             (None, None) => match &wanted[alloc] {
                 Some(t) => {
                     smem.reason(alloc, t, "fragments of a product are read from it");
@@ -102,17 +112,58 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
     Ok(smem)
 }
 
-/// Tiles of 8 rows of the widest swizzle that divide an allocation of this shape.
-pub(super) fn widest(shape: &[u64], dtype: DType, wish: &Wish) -> Option<SmemTransforms> {
+/// Tiles of 8 rows of swizzles that divide an allocation of this shape, the widest first.
+fn swizzles(shape: &[u64], dtype: DType, wish: &Wish) -> Vec<SmemTransforms> {
     let elements = |bytes: u64| bytes * 8 / u64::from(dtype.bits());
     let is_in_place = wish.minor + 1 == shape.len() && wish.second_minor + 2 == shape.len();
     let fits =
         |bytes: &u64| shape[wish.minor].is_multiple_of(elements(*bytes)) && shape[wish.second_minor].is_multiple_of(8);
-    let bytes = [128u64, 64, 32].into_iter().find(|b| is_in_place && fits(b))?;
-    Some(SmemTransforms {
+    let all = [128u64, 64, 32].into_iter().filter(|b| is_in_place && fits(b));
+    all.map(|bytes| SmemTransforms {
         tiling: [8, elements(bytes)].as_slice().into(),
         swizzle_bytes: bytes as u32,
     })
+    .collect()
+}
+
+/// The widest of them.
+pub(super) fn widest(shape: &[u64], dtype: DType, wish: &Wish) -> Option<SmemTransforms> {
+    swizzles(shape, dtype, wish).into_iter().next()
+}
+
+/// The first that all operands can be read by; else the first, for the error that it gives.
+fn common(
+    kernel: &Kernel,
+    alloc: Alloc,
+    candidates: &[SmemTransforms],
+    operands: &[(RefUse, Side)],
+) -> Option<SmemTransforms> {
+    let all = |t: &&SmemTransforms| {
+        let mut transforms = Transforms::new();
+        transforms[alloc] = Some((*t).clone());
+        operands
+            .iter()
+            .all(|(r, side)| is_operand(kernel, &transforms, r, *side))
+    };
+    candidates.iter().find(all).or(candidates.first()).cloned()
+}
+
+/// Which operand of a wgmma.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Left,
+    Right { is_integer: bool },
+}
+
+/// Whether memory that is laid out so can be an operand.
+pub(super) fn is_operand(kernel: &Kernel, transforms: &Transforms, r: &RefUse, side: Side) -> bool {
+    let Ok(view) = views::smem(kernel, transforms, r, false) else {
+        return false;
+    };
+    match side {
+        Side::Left => Operand::of(&view, 0, 1, 64).is_ok(),
+        Side::Right { is_integer } => Operand::widest(&view, 1, 0, is_integer).is_ok(),
+    }
 }
 
 impl Smem {
