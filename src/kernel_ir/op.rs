@@ -512,7 +512,7 @@ pub enum UnaryOp {
     RoundAwayFromZero,
     /// Halves to even.
     RoundToEven,
-    /// f32 to the nearest tf32 (10 bits behind the point), halves away from zero.
+    /// To the nearest tf32 (10 bits behind the point), halves away from zero; narrower floats are what they were.
     RoundToTf32,
     /// bool: neither inf nor NaN.
     IsFinite,

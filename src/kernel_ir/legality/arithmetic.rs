@@ -33,7 +33,7 @@ pub fn unary(op: UnaryOp, dtype: DType) -> bool {
         Sign => dtype.is_int() || dtype == DType::F64 || is_rounded(dtype),
         Floor | Ceil | RoundAwayFromZero | RoundToEven | Sqrt | Rsqrt => dtype == DType::F64 || is_rounded(dtype),
         IsFinite => dtype.is_float(),
-        RoundToTf32 => dtype == DType::F32,
+        RoundToTf32 => is_rounded(dtype),
         Lgamma => false,
         Exp | Exp2 | Expm1 | Log | Log1p | Log2 | Cbrt | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Tanh
         | Asinh | Acosh | Atanh | Erf | Erfc | ErfInv | Logistic => is_rounded(dtype),
