@@ -131,15 +131,16 @@ def cumsum_rows() -> Pair:
 
 
 def prefix_sum() -> Pair:
-    """2²⁴ elements: scans of parts, a scan of their sums, and the sums added."""
+    """2²⁴ elements: sums of parts, a scan of the sums, and scans of the parts that begin there."""
     x = jax.random.randint(jax.random.key(0), (1 << 24,), -9, 9, jnp.int32)
     parts = x.reshape(4096, 4096)
-    local = of_rows(lambda x: (jnp.cumsum(x, axis=1), x.sum(axis=1, keepdims=True)), 4, parts)
-    add = of_rows(lambda x, before: x + before, 4, parts, parts[:, :1])
+    sums = of_rows(lambda x: x.sum(axis=1, keepdims=True), 4, parts)
+    before = of_rows(lambda s: jnp.cumsum(s, axis=1) - s, 1, parts[:1])
+    scans = of_rows(lambda x, before: jnp.cumsum(x, axis=1) + before, 4, parts, parts[:, :1])
 
     def mine(x: Any) -> Any:
-        scans, sums = local(x.reshape(4096, 4096))
-        return add(scans, jnp.cumsum(sums, axis=0) - sums).reshape(-1)
+        x = x.reshape(4096, 4096)
+        return scans(x, before(sums(x).reshape(1, -1)).reshape(-1, 1)).reshape(-1)
 
     return mine, jnp.cumsum, (x,)
 

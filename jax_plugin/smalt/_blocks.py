@@ -442,7 +442,7 @@ def split_rows(jaxpr: Any, blocks: Sequence[Block], others: int) -> tuple[int, l
     outputs = [b for b in blocks if b.is_output]
     if not outputs or any(b.transforms for b in blocks):
         return 1, none
-    for model in outputs[0].dims[:-1]:
+    for model in outputs[0].dims:
         if model.squeezed or model.is_element or model.size == 1:
             continue
         choices = [_like(b, model) for b in blocks]
@@ -451,8 +451,8 @@ def split_rows(jaxpr: Any, blocks: Sequence[Block], others: int) -> tuple[int, l
             for block, at in zip(blocks, found):
                 if at is not None:
                     dims[others + block.number] = sum(not d.squeezed for d in block.dims[:at])
-            apart, products = _rows.can_split(jaxpr, dims, model.size)
-            n = _rows.parts([(b.shape, dims[others + b.number]) for b in blocks], products) if apart else 1
+            body = _rows.look_at(jaxpr, dims, model.size)
+            n = 1 if body is None else _rows.parts([(b.shape, dims[others + b.number]) for b in blocks], body)
             if n == 1:
                 continue
             for block, at in zip(blocks, found):

@@ -25,6 +25,8 @@ pub enum Derivation {
     Slice {
         starts: SmallVec<[u64; 4]>,
     },
+    /// Arrays of one shape, one behind the other along some dimension; the operand is one of them.
+    Concat,
     /// Each element becomes `n` narrower ones along a new minor dimension.
     Split {
         n: u32,
@@ -52,6 +54,7 @@ impl Derivation {
             Derivation::Slice { starts } => {
                 return from.slice(starts, to_shape).map(|(layout, map)| (layout, Some(map)));
             }
+            Derivation::Concat => repeated(from, to_shape),
             Derivation::Split { n } => Some(with_minor_slots(from, *n)),
             Derivation::Join { n } => {
                 let wide = from.rank().checked_sub(1).and_then(|minor| from.reduce(&[minor]));
@@ -95,7 +98,13 @@ impl Derivation {
                 to.transpose(&inverse)
             }
             Derivation::Reshape => to.reshape(from_shape),
-            Derivation::Slice { .. } => named_for_shape(to, from_shape),
+            Derivation::Slice { starts } => {
+                let aligned = || starts.iter().zip(to.shape()).all(|(s, n)| *n > 0 && s % n == 0);
+                named_for_shape(to, from_shape).or_else(|| repeated(to, from_shape).filter(|_| aligned()))
+            }
+            Derivation::Concat => to
+                .slice(&SmallVec::<[u64; 4]>::from_elem(0, to.rank()), from_shape)
+                .map(|(part, _)| part),
             Derivation::Split { n } => Derivation::Join { n: *n }.forward(to, from_shape),
             Derivation::Join { n } => Some(with_minor_slots(to, *n)),
         }
@@ -106,6 +115,34 @@ impl Derivation {
 fn named_for_shape(layout: &RegisterLayout, shape: &[u64]) -> Option<RegisterLayout> {
     let name = TiledLayout::name_of(layout)?;
     TiledLayout::by_name(name)?.instantiate(shape).ok()
+}
+
+/// Elements along the minor dimension, at least, of what is repeated along it: memory is read in whole sectors.
+const RUN: u64 = 32;
+
+/// The layout of an array of which that with `layout` is one of equal parts: the parts are one behind the other in slots. None where
+/// dimensions would not divide, where threads hold what others hold, and where lanes would be far apart in memory.
+pub fn repeated(layout: &RegisterLayout, shape: &[u64]) -> Option<RegisterLayout> {
+    if layout.rank() != shape.len() || layout.replication() > 1 || layout.is_padded() || layout.is_constant_somewhere()
+    {
+        return None;
+    }
+    let mut slots = layout.slots();
+    let mut axes: Vec<Axis> = layout.axes().to_vec();
+    for (d, (&n, &own)) in shape.iter().zip(layout.shape()).enumerate() {
+        if n == own {
+            continue;
+        }
+        let axis = axes.iter_mut().find(|a| a.first == d && a.rank == 1)?;
+        if own == 0 || n % own != 0 || d + 1 == shape.len() && own < RUN {
+            return None;
+        }
+        let times = n / own;
+        axis.chain.push(Digit::new(times, Place::Slot(slots)));
+        axis.size = n;
+        slots = slots.checked_mul(u32::try_from(times).ok()?)?;
+    }
+    Some(RegisterLayout::from_axes(shape, layout.group(), axes))
 }
 
 /// Every dimension has its own digits: vectors and lanes along the minor dimension as far as it goes, then along the next.

@@ -29,6 +29,8 @@ pub enum Need {
     Same(Value),
     /// Nothing, but an op whose operand has the layout of this value does less.
     Likes(Value),
+    /// The same of the layout that one of several equal parts of this value has.
+    LikesPartOf(Value),
     /// This layout. `pulls`: who makes the operand had better make it so.
     Exactly {
         layout: RegisterLayout,
@@ -268,7 +270,13 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             sig.moves = true;
             sig.operands[0] = Need::Likes(results[0]);
         }
-        OpKind::Concat { .. } => (sig.moves, sig.separable, sig.makes_separable) = (true, true, true),
+        OpKind::Concat { parts, .. } => {
+            (sig.moves, sig.separable, sig.makes_separable) = (true, true, true);
+            let shape = kernel.ty(parts[0]).shape();
+            if parts.iter().all(|p| kernel.ty(*p).shape() == shape) {
+                sig.operands.fill(Need::LikesPartOf(results[0]));
+            }
+        }
         OpKind::Pad { .. } => (sig.moves, sig.separable) = (true, true),
         OpKind::Reduce { a, axes, .. } => {
             (sig.separable, sig.makes_separable) = (true, true);
@@ -541,7 +549,7 @@ impl Need {
         let own = layouts[v].as_ref()?;
         let fills = own.is_splat() && !ty.is_acc();
         match self {
-            Need::Any | Need::Likes(_) | Need::Derives => None,
+            Need::Any | Need::Likes(_) | Need::LikesPartOf(_) | Need::Derives => None,
             Need::Same(other) => layouts[*other].clone().filter(|l| l != own && !fills),
             Need::Exactly { layout, .. } => (layout != own && !fills).then(|| layout.clone()),
             Need::Runs(dim) => (!has_runs(own, *dim)).then(|| with_dim_in_slots(own.shape(), Some(*dim), own.group())),

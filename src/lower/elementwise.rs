@@ -3,7 +3,7 @@ use super::cx::LowerCx;
 use super::emit::S;
 use super::float::{self, Precision};
 use super::value::{ArrayRegs, Packing, scalar_class};
-use super::{convert, integer};
+use super::{convert, integer, math};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel_ir::{BinaryOp, CompareOp, Op, UnaryOp, Value};
@@ -106,6 +106,9 @@ pub fn lower_unary(cx: &mut LowerCx, op: Op, unary: UnaryOp, a: Value) -> Result
                 }
             });
         }
+        if is_array(cx, op) && dtype != DType::F64 && math::is_of_angles(precision, unary) {
+            return lower_angles(cx, op, unary, a);
+        }
         return map(cx, op, &[a], |b, x| float::unary(b, precision, unary, dtype, x[0]));
     }
     if is_array(cx, op) && unary == UnaryOp::Not && dtype != DType::Bool {
@@ -117,6 +120,32 @@ pub fn lower_unary(cx: &mut LowerCx, op: Op, unary: UnaryOp, a: Value) -> Result
         return map_registers(cx, op, &[a], |b, x| b.not(ty, x[0]));
     }
     map(cx, op, &[a], |b, x| integer::unary(b, unary, dtype, x[0]))
+}
+
+/// Functions of angles, of several elements at a time.
+fn lower_angles(cx: &mut LowerCx, op: Op, unary: UnaryOp, a: Value) -> Result<()> {
+    let result = cx.result(op);
+    let dtype = cx.ty(result).dtype();
+    let layout = cx.layout_of(result)?;
+    let x = cx.array_in(a, &layout)?;
+    let mut out = vec![];
+    for some in cx.elements(&x).chunks(math::ANGLES) {
+        let wide = some.iter().map(|&x| match dtype {
+            DType::F32 => Ok(x),
+            _ => convert::to_f32(&mut cx.b, dtype, x),
+        });
+        let wide = wide.collect::<Result<Vec<S>>>()?;
+        for angle in math::angles(&mut cx.b, &wide)? {
+            let y = math::of_angle(&mut cx.b, unary, angle)?;
+            out.push(match dtype {
+                DType::F32 => y,
+                _ => convert::from_f32(&mut cx.b, dtype, y)?,
+            });
+        }
+    }
+    let out = cx.from_elements(dtype, layout, &out);
+    cx.bind_array(result, out);
+    Ok(())
 }
 
 pub fn lower_binary(cx: &mut LowerCx, op: Op, binary: BinaryOp, x: Value, y: Value) -> Result<()> {
@@ -154,7 +183,11 @@ pub fn lower_binary(cx: &mut LowerCx, op: Op, binary: BinaryOp, x: Value, y: Val
         };
         return map_registers(cx, op, &[x, y], |b, r| b.logic(logic, ty, r[0], r[1]));
     }
-    map(cx, op, &[x, y], |b, r| integer::binary(b, binary, dtype, r[0], r[1]))
+    let adds = binary == BinaryOp::Add && matches!(dtype.bits(), 32 | 64) && is_array(cx, op);
+    map(cx, op, &[x, y], |b, r| match adds {
+        true => Ok(b.add_element(integer::int_type(dtype), r[0], r[1])),
+        false => integer::binary(b, binary, dtype, r[0], r[1]),
+    })
 }
 
 fn packed_binary(b: &mut Builder, op: BinaryOp, ty: FloatType, x: S, y: S) -> S {

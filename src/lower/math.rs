@@ -140,11 +140,9 @@ pub fn unary(b: &mut Builder, precision: Precision, op: UnaryOp, a: S) -> Result
         UnaryOp::Log2 => log2(b, a),
         UnaryOp::Log1p => log1p(b, a),
         UnaryOp::Cbrt => cbrt(b, a),
-        UnaryOp::Sin => sin_cos(b, a)?.0,
-        UnaryOp::Cos => sin_cos(b, a)?.1,
-        UnaryOp::Tan => {
-            let (sin, cos) = sin_cos(b, a)?;
-            b.quotient(sin, cos)
+        UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tan => {
+            let angle = angles(b, &[a])?[0];
+            of_angle(b, op, angle)?
         }
         UnaryOp::Asin => asin(b, a),
         UnaryOp::Acos => acos(b, a),
@@ -492,60 +490,116 @@ const TWO_OVER_PI: [u32; 7] = [
     0xfe51_63ab,
 ];
 
-/// Up to here three parts of π/2 are enough (the quadrant has 17 bits).
+/// π/2 in three parts, each rounded down to 24 bits: n times the first is taken off exactly.
+const QUARTER_TURN: [f32; 3] = [
+    f32::from_bits(0x3fc9_0fda),
+    f32::from_bits(0x33a2_2168),
+    f32::from_bits(0x27c2_34c4),
+];
+/// Up to here they are enough (the quadrant has 17 bits).
 const CODY_WAITE_LIMIT: f32 = 105_615.0;
+/// 1.5 · 2²³: added to a number it rounds it to the nearest integer, which it leaves in the low bits.
+const INTEGER_ROUNDER: f32 = 12_582_912.0;
+
+/// Angles that are reduced together: one branch for all of them.
+pub const ANGLES: usize = 8;
+
+/// An angle as a rest in [−π/4, π/4] and a number of quarter turns, of which the low two bits count.
+#[derive(Clone, Copy)]
+pub struct Angle {
+    rest: S,
+    quadrant: S,
+}
+
+/// The functions of angles, of which elements are best taken several at a time.
+pub fn is_of_angles(precision: Precision, op: UnaryOp) -> bool {
+    let exact = precision.functions != Functions::Approximate;
+    op == UnaryOp::Tan || exact && matches!(op, UnaryOp::Sin | UnaryOp::Cos)
+}
+
+/// A function of angles.
+pub fn of_angle(b: &mut Builder, op: UnaryOp, angle: Angle) -> Result<S> {
+    Ok(match op {
+        UnaryOp::Sin => sin_cos(b, angle).0,
+        UnaryOp::Cos => sin_cos(b, angle).1,
+        UnaryOp::Tan => {
+            let (sin, cos) = sin_cos(b, angle);
+            b.quotient(sin, cos)
+        }
+        _ => return Err(undefined(op.name(), DType::F32)),
+    })
+}
+
+/// Angles reduced: the usual ones at once; where one of them is large, or no number, that one the long way.
+pub fn angles(b: &mut Builder, xs: &[S]) -> Result<Vec<Angle>> {
+    let mut near = vec![];
+    let mut largest = None;
+    for &x in xs {
+        let sum = b.fused(x, k(std::f32::consts::FRAC_2_PI), k(INTEGER_ROUNDER));
+        let n = b.minus(sum, k(INTEGER_ROUNDER));
+        let mut rest = x;
+        // Every part is positive, and so is n = 0: −0 stays what it is.
+        for part in QUARTER_TURN {
+            rest = b.fused(n, k(-part), rest);
+        }
+        near.push(Angle { rest, quadrant: sum });
+        let magnitude = b.magnitude(x);
+        largest = Some(largest.map_or(magnitude, |l| b.largest(l, magnitude)));
+    }
+    // Not where one is NaN.
+    let largest = largest.unwrap_or(k(0.0));
+    let all_near = b.setp(Compare::Le, CompareType::F32, largest, k(CODY_WAITE_LIMIT));
+    let words = |b: &mut Builder, angles: &[Angle]| -> Result<Vec<S>> {
+        let words = angles.iter().flat_map(|a| [a.rest, a.quadrant]);
+        Ok(words.map(|w| b.r32(w).into()).collect())
+    };
+    let out = b.if_else(
+        all_near,
+        |b| words(b, &near),
+        |b| {
+            let mut out = vec![];
+            for (&x, near) in xs.iter().zip(&near) {
+                let magnitude = b.magnitude(x);
+                let is_near = b.setp(Compare::Le, CompareType::F32, magnitude, k(CODY_WAITE_LIMIT));
+                let (rest, quadrant) = reduce_far(b, x);
+                out.push(Angle {
+                    rest: b.choose(is_near, near.rest, rest),
+                    quadrant: b.choose(is_near, near.quadrant, quadrant),
+                });
+            }
+            words(b, &out)
+        },
+    )?;
+    Ok(out
+        .chunks(2)
+        .map(|w| Angle {
+            rest: w[0],
+            quadrant: w[1],
+        })
+        .collect())
+}
 
 /// sin x and cos x.
-fn sin_cos(b: &mut Builder, x: S) -> Result<(S, S)> {
-    let magnitude = b.magnitude(x);
-    // π/2 in three parts of 24 bits.
-    let n = b.times(x, k(std::f32::consts::FRAC_2_PI));
-    let quadrant = b.cvt(CvtType::S32, CvtType::F32, CvtRound::Rni, n);
-    let n = b.cvt(CvtType::F32, CvtType::S32, CvtRound::Rn, quadrant);
-    let r = b.fused(n, k(-FRAC_PI_2), x);
-    let r = b.fused(n, k(-PI_2_LOW), r);
-    let r = b.fused(n, k(-PI_2_LOWEST), r);
-    // Not less, NaN included: the long way.
-    let near = b.setp(Compare::Le, CompareType::F32, magnitude, k(CODY_WAITE_LIMIT));
-    let (r, quadrant) = {
-        let far = b.not_pred(near);
-        let out = b.if_else(
-            far,
-            |b| -> Result<Vec<S>> {
-                let (r, q) = reduce_far(b, x);
-                let (r, q) = (b.r32(r), b.r32(q));
-                Ok(vec![r.into(), q.into()])
-            },
-            |b| {
-                let (r, q) = (b.r32(r), b.r32(quadrant));
-                Ok(vec![r.into(), q.into()])
-            },
-        )?;
-        (out[0], out[1])
-    };
+fn sin_cos(b: &mut Builder, Angle { rest: r, quadrant }: Angle) -> (S, S) {
     let z = b.times(r, r);
     let q = b.polynomial(z, &SIN);
-    let cube = b.times(z, r);
-    let sin_r = b.fused(cube, q, r);
+    // +0 at 0, so that the sum keeps the sign of −0.
+    let t = b.fused(z, q, k(0.0));
+    let sin_r = b.fused(r, t, r);
     let q = b.polynomial(z, &COS);
     let u = b.fused(q, z, k(-0.5));
     let cos_r = b.fused(u, z, k(1.0));
     let odd = b.and32(quadrant, 1);
     let odd = b.setp(Compare::Ne, CompareType::U32, odd, Src::u32(0));
-    let flip = b.and32(quadrant, 2);
-    let flip = b.shl(BitType::B32, flip, Src::u32(30));
     let sin = b.choose(odd, cos_r, sin_r);
-    let sin = b.xor(LogicType::B32, sin, flip);
+    let flip = b.shl(BitType::B32, quadrant, Src::u32(30));
+    let sin = b.with_sign_of(sin, flip);
     // cos x = sin(x + π/2)
-    let next = b.add(IntType::U32, quadrant, Src::u32(1));
-    let flip = b.and32(next, 2);
-    let flip = b.shl(BitType::B32, flip, Src::u32(30));
     let cos = b.choose(odd, sin_r, cos_r);
-    let cos = b.xor(LogicType::B32, cos, flip);
-    // The fused steps lose the sign of −0.
-    let zero = b.setp(Compare::Eq, CompareType::F32, x, k(0.0));
-    let sin = b.choose(zero, x, sin);
-    Ok((sin, cos))
+    let next = b.add(IntType::U32, quadrant, Src::u32(1));
+    let flip = b.shl(BitType::B32, next, Src::u32(30));
+    let cos = b.with_sign_of(cos, flip);
+    (sin, cos)
 }
 
 /// x − q π/2 and q mod 4, by multiplying x with the 96 bits of 2/π that matter (Payne and Hanek). NaN for infinities and NaN.
@@ -638,9 +692,8 @@ fn atan_unit(b: &mut Builder, t: S) -> S {
     b.fused(cube, q, t)
 }
 
-/// π/2 = FRAC_PI_2 + PI_2_LOW + PI_2_LOWEST.
+/// π/2 = FRAC_PI_2 + PI_2_LOW.
 const PI_2_LOW: f32 = -4.371_139e-8;
-const PI_2_LOWEST: f32 = -1.715_12e-15;
 
 fn atan(b: &mut Builder, x: S) -> S {
     let s = b.magnitude(x);

@@ -1,7 +1,7 @@
 //! The builder that lowering writes `ptx::Ssa` with.
 //!
 //! Helpers take and return [`Operand`]s, so that constants stay constants: every pure instruction is simplified
-//! ([`super::simplify`]) and looked up among the equal ones that dominate it before it becomes an op. Control flow is
+//! ([`super::simplify`]) and looked up among the equal ones that dominate it before it becomes an op; so are conditionals that only compute. Control flow is
 //! opened and closed explicitly (`open_if` … `close_if`), with closures on top where that reads better.
 //!
 //! ```
@@ -17,6 +17,7 @@
 //! let ssa = b.finish();
 //! assert!(ssa.body.is_some());
 //! ```
+use super::equal_conditionals::Computation;
 use super::evaluate::{ConstantFunctions, NoFunctions};
 use super::inst::{Effects, Inst, RegMap};
 use super::modifier::*;
@@ -93,6 +94,8 @@ struct Scope {
     region: Region,
     /// Equal-instruction table entries to restore when the region closes.
     undo: Vec<(u64, Option<Value>)>,
+    /// How many conditionals were known where the region opens.
+    conditionals: usize,
 }
 
 /// Writes `ptx::Ssa`.
@@ -104,6 +107,8 @@ pub struct Builder {
     scopes: Vec<Scope>,
     /// Hash of a pure instruction → the first value that it defines.
     known: FxHashMap<u64, Value>,
+    /// Conditionals that only compute, and their results.
+    conditionals: Vec<(Computation, Vec<Value>)>,
     loc: Loc,
     memory: MemTag,
     guard: Option<(Value, Negated)>,
@@ -193,8 +198,10 @@ impl Builder {
                 open: Open::Body,
                 region: body,
                 undo: vec![],
+                conditionals: 0,
             }],
             known: FxHashMap::default(),
+            conditionals: vec![],
             loc: Loc::CALL_SITE,
             memory: MemTag::ANY,
             guard: None,
@@ -435,6 +442,29 @@ impl Builder {
 
     // ------------------------------------------------------------ integers
 
+    /// `a + b`, elements of an array: a term of `a` that is equal in all threads is added to `b` first, once for all elements.
+    /// (Addresses are added up another way: their constants last.)
+    pub fn add_element(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
+        let (a, b) = (a.into(), b.into());
+        let equal = |x: Operand| self.uniform(x) == Uniform::Cta;
+        if let (Src::Reg(sum), true) = (a, equal(b))
+            && let Some(&Inst::AddInt {
+                ty: inner,
+                a: own,
+                b: common,
+                ..
+            }) = self.definition(sum)
+            && inner == ty
+        {
+            let (own, common) = if equal(own) { (common, own) } else { (own, common) };
+            // A constant is each element's own, where they are counted.
+            if !equal(own) && equal(common) && matches!(common, Src::Reg(_)) {
+                let common = self.add(ty, common, b);
+                return self.add(ty, own, common);
+            }
+        }
+        self.add(ty, a, b)
+    }
     pub fn add(&mut self, ty: IntType, a: impl Into<Operand>, b: impl Into<Operand>) -> Operand {
         let (a, b) = (a.into(), b.into());
         self.emit(Inst::AddInt {
@@ -831,6 +861,7 @@ impl Builder {
             open,
             region,
             undo: vec![],
+            conditionals: self.conditionals.len(),
         });
     }
     /// Closes the innermost region; its results are put into registers of `classes`.
@@ -847,6 +878,7 @@ impl Builder {
             .collect();
         let scope = self.scopes.pop().expect("a region is open");
         self.ssa.regions[scope.region].results = values;
+        self.conditionals.truncate(scope.conditionals);
         for (hash, old) in scope.undo.into_iter().rev() {
             match old {
                 Some(v) => self.known.insert(hash, v),
@@ -920,6 +952,15 @@ impl Builder {
         else {
             unreachable!("looked at above")
         };
+        let computation = match classes[..] {
+            [] => None,
+            _ => Computation::of(&self.ssa, cond, [then, otherwise]),
+        };
+        if let Some(new) = &computation
+            && let Some((_, results)) = self.conditionals.iter().find(|(old, _)| old.equals(new))
+        {
+            return results.clone();
+        }
         let results: Vec<Value> = (0..classes.len())
             .map(|i| {
                 let (a, b) = (
@@ -932,6 +973,9 @@ impl Builder {
                 v
             })
             .collect();
+        if let Some(computation) = computation {
+            self.conditionals.push((computation, results.clone()));
+        }
         self.push_op(
             OpKind::If {
                 cond,

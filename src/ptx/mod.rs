@@ -8,6 +8,7 @@ pub mod asynchronous;
 pub mod build;
 pub mod contract;
 pub mod eliminate_dead_code;
+mod equal_conditionals;
 pub mod evaluate;
 pub mod flat;
 pub mod flow;

@@ -40,17 +40,17 @@ def run(seed: int) -> Result:
     cpu = jax.devices("cpu")[0]
     with jax.default_device(cpu):
         want = np.asarray(jax.jit(make(True))(*jax.device_put(arrays, cpu)))
-    target = _rows.TARGET
+    target, minor = _rows.TARGET, _rows.MINOR
     try:
         if seed % 2:  # blocks of these sizes are hardly worth splitting
-            _rows.TARGET = 24
+            _rows.TARGET, _rows.MINOR = 24, 8
         got = np.asarray(jax.jit(make(False))(*arrays))
     except smalt.Unsupported as e:
         return Result(seed, "refused", str(e))
     except Exception as e:
         return Result(seed, "error", f"{type(e).__name__}: {e}\n{call.describe()}")
     finally:
-        _rows.TARGET = target
+        _rows.TARGET, _rows.MINOR = target, minor
     if got.dtype == want.dtype and got.shape == want.shape and got.tobytes() == want.tobytes():
         return Result(seed, "right")
     return Result(seed, "wrong", f"{int((got != want).sum())} of {got.size} elements\n{call.describe()}")

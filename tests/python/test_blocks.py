@@ -271,7 +271,36 @@ def test_rows_that_are_mixed_are_not_split(body: Any) -> None:
     make = of_rows(body, x)
     traced = jax.make_jaxpr(make(False))(x)
     (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
-    assert _pallas_call._Call(eqn.params).parts == 1
+    call = _pallas_call._Call(eqn.params)
+    assert all(b.dims[0].parts == 1 for b in call.blocks)
+    # Columns may be apart all the same.
+    assert call.parts == (4 if body in (across, one_row, first_rows, numbered) else 1)
+    np.testing.assert_allclose(jax.jit(make(False))(x), jax.jit(make(True))(x), rtol=2e-6, atol=1e-6)
+
+
+def dear(x: Any, o: Any) -> None:
+    y = x[...]
+    for _ in range(8):
+        y = jnp.tanh(y) + jnp.exp(-y * y) * jnp.sin(y)
+    o[...] = y
+
+
+def cheap(x: Any, o: Any) -> None:
+    o[...] = x[...] * 2 + 1
+
+
+@pytest.mark.parametrize("body,n,parts", [(dear, 2048, 8), (cheap, 2048, 1), (cheap, 16384, 4), (dear, 1000, 1), (dear, 768, 3)])
+def test_long_blocks_are_taken_in_parts_by_their_work(body: Any, n: int, parts: int) -> None:
+    x = np.random.default_rng(n).normal(size=3 * n).astype(np.float32)
+
+    def make(interpret: bool) -> Any:
+        spec = pl.BlockSpec((n,), lambda i: (i,))
+        shape = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+        return pl.pallas_call(body, out_shape=shape, grid=(3,), in_specs=[spec], out_specs=spec, interpret=interpret)
+
+    (eqn,) = (e for e in jax.make_jaxpr(make(False))(x).jaxpr.eqns if e.primitive.name == "pallas_call")
+    assert _pallas_call._Call(eqn.params).parts == parts
+    np.testing.assert_allclose(jax.jit(make(False))(x), jax.jit(make(True))(x), rtol=2e-5, atol=1e-5)
 
 
 def test_what_all_parts_would_load_again_is_little() -> None:

@@ -5,7 +5,8 @@ use crate::error::Result;
 use crate::kernel_ir::class::{Function, Pure, ShapeOp};
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::*;
-use crate::layout::derivation::{Derivation, blocked};
+use crate::layout::derivation::{Derivation, blocked, repeated};
+use crate::layout::facts::gcd;
 use crate::layout::register_layout::RegisterLayout;
 use crate::layout::signature::{self, Gives, Need, Signature};
 use crate::layout::tiled::TiledLayout;
@@ -50,6 +51,9 @@ pub(super) struct Constraints {
     /// Arrays and accumulators in program order.
     pub order: Vec<Value>,
     preferred: SecondaryMap<Value, Option<(RegisterLayout, &'static str)>>,
+    /// Values of which slices are taken, or that are put together: along each dimension the largest number of which all borders are
+    /// multiples.
+    cuts: SecondaryMap<Value, Option<SmallVec<[u64; 4]>>>,
     /// Values some shape op of which needs each dimension to have digits of its own.
     separable: EntitySet<Value>,
 }
@@ -65,6 +69,15 @@ impl Constraints {
         if num_elements(shape) <= EVERYWHERE {
             let layout = RegisterLayout::replicated(shape, group);
             return (layout, "so small that every thread has all of it");
+        }
+        if let Some(part) = &self.cuts[value]
+            && part.as_slice() != shape
+        {
+            let of_parts = RegisterLayout::strided_default(part, bits, group);
+            let torn = (0..of_parts.rank()).any(|d| of_parts.straddles(d));
+            if !torn && let Some(layout) = repeated(&of_parts, shape) {
+                return (layout, "its parts are in registers of their own");
+            }
         }
         let strided = RegisterLayout::strided_default(shape, bits, group);
         let torn = (0..strided.rank()).any(|d| strided.straddles(d));
@@ -124,6 +137,7 @@ pub(super) fn collect(kernel: &Kernel, smem: &Smem) -> Result<Constraints> {
             recomputed: EntitySet::new(),
             order: vec![],
             preferred: SecondaryMap::new(),
+            cuts: SecondaryMap::new(),
             separable: EntitySet::new(),
         },
         ops: SecondaryMap::new(),
@@ -197,6 +211,17 @@ impl Collector<'_> {
         {
             self.prefer(*value, dst);
         }
+        if let OpKind::Slice { a, starts, strides } = &kernel.ops[op].kind
+            && strides.iter().all(|s| *s == 1)
+        {
+            self.cut(*a, starts);
+            self.cut(*a, kernel.ty(results[0]).shape());
+        }
+        if let OpKind::Concat { parts, .. } = &kernel.ops[op].kind {
+            for v in parts {
+                self.cut(results[0], kernel.ty(*v).shape());
+            }
+        }
         let arrays = |values: &[Value]| {
             let arrays = values.iter().copied().filter(|v| !kernel.ty(*v).is_scalar());
             arrays.collect::<SmallVec<[Value; 4]>>()
@@ -227,7 +252,7 @@ impl Collector<'_> {
         }
         for (v, need) in operands.iter().zip(&sig.operands) {
             if matches!(need, Need::Derives) {
-                self.derives(&sig, *v, results[0], depth);
+                self.derives(sig.derived.as_ref(), *v, results[0], depth);
             }
             self.need(*v, need, depth);
         }
@@ -237,6 +262,15 @@ impl Collector<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Notes borders of parts of a value.
+    fn cut(&mut self, v: Value, borders: &[u64]) {
+        let shape = self.kernel.ty(v).shape();
+        let cuts = self.out.cuts[v].get_or_insert_with(|| shape.into());
+        for (cut, &border) in cuts.iter_mut().zip(borders) {
+            *cut = gcd(*cut, border);
+        }
     }
 
     fn result(&mut self, sig: &Signature, operands: &[Value], result: Value, gives: &Gives) {
@@ -284,6 +318,7 @@ impl Collector<'_> {
             Need::Same(other) | Need::Likes(other) | Need::Stored { like: Some(other), .. } => {
                 self.equal(v, *other, depth)
             }
+            Need::LikesPartOf(whole) => self.derives(Some(&Derivation::Concat), v, *whole, depth),
             Need::Exactly {
                 layout,
                 pulls: true,
@@ -301,9 +336,9 @@ impl Collector<'_> {
         }
     }
 
-    fn derives(&mut self, sig: &Signature, from: Value, to: Value, depth: u32) {
+    fn derives(&mut self, how: Option<&Derivation>, from: Value, to: Value, depth: u32) {
         let free = |v| !self.distributed(v) || self.out.splats.contains(v);
-        if let (Some(how), false) = (&sig.derived, free(from) || free(to)) {
+        if let (Some(how), false) = (how, free(from) || free(to)) {
             let how = how.clone();
             let cost = self.cost(from, depth);
             self.out.list.push((Constraint::Derived { from, to, how }, cost));
