@@ -1202,6 +1202,75 @@ mod tests {
         assert_ne!(b.mul(IntType::U32, tid, 20), inner);
     }
 
+    /// A conditional that computes `tid * factor` in an arm, or else `other`.
+    fn conditional(b: &mut Builder, p: Operand, factor: u32, other: u32) -> Vec<Operand> {
+        let tid = b.tid();
+        let out: Infallible<Vec<Operand>> = b.if_else(
+            p,
+            |b| {
+                let x = b.mul(IntType::U32, tid, factor);
+                Ok(vec![b.xor(LogicType::B32, x, 5)])
+            },
+            |_| Ok(vec![Src::u32(other)]),
+        );
+        out.unwrap_or_else(|e| match e {})
+    }
+
+    #[test]
+    fn equal_conditionals_are_one_where_the_first_dominates() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let p = b.setp(Compare::Lt, CompareType::U32, tid, 7);
+        let q = b.setp(Compare::Lt, CompareType::U32, tid, 8);
+        let first = conditional(&mut b, p, 12, 1);
+        assert_eq!(conditional(&mut b, p, 12, 1), first);
+        for (p, factor, other) in [(q, 12, 1), (p, 20, 1), (p, 12, 2)] {
+            assert_ne!(conditional(&mut b, p, factor, other), first);
+        }
+        b.open_if(q);
+        assert_eq!(conditional(&mut b, p, 12, 1), first);
+        let inner = conditional(&mut b, p, 36, 1);
+        b.close_if(&[]);
+        assert_ne!(conditional(&mut b, p, 36, 1), inner);
+    }
+
+    #[test]
+    fn conditionals_that_act_are_not_merged() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let p = b.setp(Compare::Lt, CompareType::U32, tid, 7);
+        let base = b.smem_base();
+        let mut results = vec![];
+        for _ in 0..2 {
+            let at = b.addr(base, 0);
+            let out: Infallible<Vec<Operand>> = b.if_else(
+                p,
+                |b| {
+                    b.store(Space::Shared, MemType::B32, at, &[tid.into()]);
+                    Ok(vec![tid.into()])
+                },
+                |_| Ok(vec![Src::u32(1)]),
+            );
+            results.push(out);
+        }
+        assert_ne!(results[0], results[1]);
+    }
+
+    #[test]
+    fn what_is_equal_in_all_threads_is_added_up_first() {
+        let mut b = Builder::new();
+        let tid: Operand = b.tid().into();
+        let common: Operand = b.special(SpecialReg32::CtaidX).into();
+        let sum = b.add(IntType::U32, tid, common);
+        let all = b.add_element(IntType::U32, sum, 3);
+        let both = b.add(IntType::U32, common, 3);
+        assert_eq!(all, b.add(IntType::U32, tid, both));
+        // A count's constant belongs to its element.
+        let count = b.add(IntType::U32, tid, 8);
+        let next = b.add_element(IntType::U32, count, common);
+        assert_eq!(next, b.add(IntType::U32, count, common));
+    }
+
     #[test]
     fn the_prologue_uses_nothing_of_the_body() {
         let mut b = Builder::new();

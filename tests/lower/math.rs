@@ -186,6 +186,9 @@ fn trigonometric_functions() {
     check(UnaryOp::Sin, (-20.0, 20.0), 2.0, f64::sin);
     check(UnaryOp::Cos, (-20.0, 20.0), 2.0, f64::cos);
     check(UnaryOp::Tan, (-20.0, 20.0), 4.0, f64::tan);
+    // Where the long way begins, and quarters of turns there.
+    check(UnaryOp::Sin, (100_000.0, 110_000.0), 2.0, f64::sin);
+    check(UnaryOp::Cos, (-110_000.0, -100_000.0), 2.0, f64::cos);
     check(UnaryOp::Asin, (-1.0, 1.0), 3.0, f64::asin);
     check(UnaryOp::Acos, (-1.0, 1.0), 3.0, f64::acos);
     check(UnaryOp::Atan, (-5.0, 5.0), 3.0, f64::atan);

@@ -20,6 +20,7 @@ from tests.functions import support
 from tests.functions.judge import judge
 from tests.functions.reasons import REASONS
 from tests.functions.table import CASES
+from tests.kernels.angles import *  # noqa: F403
 
 #: One case in so many, drawn by name.
 EVERY = 1 if os.environ.get("SMALT_FUNCTIONS") == "all" else 60

@@ -263,6 +263,52 @@ def test_a_mask_needs_no_conversion() -> None:
     np.testing.assert_array_equal(got, np.stack([np.tril(X)] * 2))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16])
+def test_whole_parts_stay_in_registers(dim: int, parts: int, dtype: Any) -> None:
+    x = RNG.integers(-8, 8, (32, 512)).astype(dtype)
+    scale = RNG.integers(-8, 8, tuple(n // parts if d == dim else n for d, n in enumerate(x.shape))).astype(dtype)
+    n = x.shape[dim] // parts
+
+    def turned(x: Any, scale: Any) -> Any:
+        pieces = [lax.slice_in_dim(x, k * n, (k + 1) * n, axis=dim) for k in range(parts)]
+        return jnp.concatenate([a * scale - b for a, b in zip(pieces, [*pieces[1:], pieces[0]])], axis=dim)
+
+    def body(x: Any, scale: Any, o: Any) -> None:
+        o[...] = turned(x[...], scale[...])
+
+    with smalt.enabled(True):
+        (report,) = smalt.inspect(kernel(body, like(x.shape, dtype)), x, scale)
+    assert not [place for place in report.shared_memory if "scratch" in place.what]
+    np.testing.assert_array_equal(run(body, like(x.shape, dtype), x, scale), turned(x, scale))
+
+
+@pytest.mark.parametrize("sizes", [(8, 24), (16, 16), (5, 27), (1, 31), (12, 12, 8)])
+def test_parts_of_any_size(sizes: tuple[int, ...]) -> None:
+    """Of the middle dimension, in a kernel that also reduces them."""
+    x = RNG.integers(-8, 8, (6, sum(sizes), 40)).astype(np.float32)
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+
+    def swapped(x: Any) -> Any:
+        pieces = [lax.slice_in_dim(x, s, s + n, axis=1) for s, n in zip(starts, sizes)]
+        return jnp.concatenate([p - p.sum(axis=1, keepdims=True) for p in reversed(pieces)], axis=1)
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = swapped(x[...])
+
+    np.testing.assert_array_equal(run(body, like(x.shape), x), swapped(x))
+
+
+def test_parts_that_are_constant() -> None:
+    def body(x: Any, o: Any) -> None:
+        o[...] = jnp.concatenate([jnp.zeros((16, 128)), jnp.ones((16, 128)), x[...]], axis=1)
+
+    x = RNG.standard_normal((16, 128)).astype(np.float32)
+    want = np.concatenate([np.zeros((16, 128)), np.ones((16, 128)), x], axis=1).astype(np.float32)
+    np.testing.assert_array_equal(run(body, like((16, 384)), x), want)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("memory", ["plain", "tiled", "transposed", "swapped"])
 def test_store_and_load(memory: str, layout: Any) -> None:
