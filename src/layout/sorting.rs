@@ -1,0 +1,289 @@
+//! How sorts go about it: what is compared, which threads take a run, and where its elements are meanwhile.
+//!
+//! A run that fits stays in registers. Its threads have any of its elements each when they begin ([`Lying::from`]: as memory is best
+//! read) and consecutive ones when they are done ([`Lying::to`]). Where all threads of a unit are in one warp nothing passes
+//! through shared memory. What is longer, or too much for registers, is sorted in scratch.
+//!
+//! Where only a few of the first are wanted every thread keeps as many of its own, in order; then threads put theirs together.
+use super::digits::{Chain, Digit};
+use super::exchange::Runs;
+use super::infer::group_of;
+use super::register_layout::{Axis, Group, Place, RegisterLayout};
+use crate::dtype::DType;
+use crate::kernel_ir::{Kernel, Op, OpKind, num_elements};
+use smallvec::smallvec;
+
+/// Words of elements that a thread sorts in registers, at most.
+const MOST_WORDS: u64 = 64;
+/// Elements of a run in a thread, at most: a network of more is long code.
+const MOST_ELEMENTS: u64 = 32;
+/// Words that a thread keeps, at most, where a few of the first are wanted.
+const MOST_KEPT: u64 = 64;
+
+/// A word of what is sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// A key by itself, u32 or u64.
+    Key { key: usize, dtype: DType },
+    /// A key of so few bits that the index fits below it.
+    KeyAndIndex { key: usize, dtype: DType, index_bits: u32 },
+    /// From where the element came, u32.
+    Index,
+}
+
+impl Part {
+    pub fn dtype(&self) -> DType {
+        match *self {
+            Part::Key { dtype, .. } | Part::KeyAndIndex { dtype, .. } => dtype,
+            Part::Index => DType::U32,
+        }
+    }
+}
+
+/// The parts of an element, the most significant first.
+fn parts(keys: &[DType], length: u64, indexed: bool) -> Vec<Part> {
+    let wide = |bits: u32| if bits > 32 { DType::U64 } else { DType::U32 };
+    let index_bits = length.next_power_of_two().trailing_zeros().max(1);
+    let mut parts = vec![];
+    for (key, dtype) in keys.iter().enumerate() {
+        let is_last = key + 1 == keys.len();
+        let both = dtype.bits() + index_bits;
+        parts.push(if indexed && is_last && both <= 64 {
+            Part::KeyAndIndex {
+                key,
+                dtype: wide(both),
+                // Words of their own, where there are two: nothing is shifted.
+                index_bits: if both > 32 && dtype.bits() <= 32 {
+                    32
+                } else {
+                    index_bits
+                },
+            }
+        } else {
+            Part::Key {
+                key,
+                dtype: wide(dtype.bits()),
+            }
+        });
+    }
+    if indexed && !parts.iter().any(|p| matches!(p, Part::KeyAndIndex { .. })) {
+        parts.push(Part::Index);
+    }
+    parts
+}
+
+fn words(parts: &[Part]) -> u64 {
+    parts.iter().map(|p| u64::from(p.dtype().bits() / 32)).sum()
+}
+
+/// Where elements are that are sorted in registers. In both layouts slots of one run follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lying {
+    pub from: RegisterLayout,
+    pub to: RegisterLayout,
+    pub axis: usize,
+    /// Runs of a thread, one after the other.
+    pub rounds: u64,
+    /// Whether memory had better be read as `from` lies.
+    pub pulls: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A bitonic network in registers.
+    Registers(Lying),
+    /// The first `kept` elements, a power of two, of each thread, then of all of them, which all have them.
+    Kept { lying: Lying, kept: u64 },
+    /// A bitonic network over runs in scratch, chunk by chunk.
+    Scratch,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SortPlan {
+    pub way: Way,
+    pub runs: Runs,
+    /// What is compared, and where its elements lie in scratch.
+    pub parts: Vec<(Part, u64)>,
+    /// Where warps exchange elements.
+    pub exchange: u64,
+    pub bytes: u64,
+}
+
+/// What is sorted.
+#[derive(Clone, Copy, Debug)]
+pub struct Sorted<'a> {
+    pub keys: &'a [DType],
+    pub shape: &'a [u64],
+    pub axis: usize,
+    /// Whether elements tell from where they came, which equal keys are ordered by.
+    pub indexed: bool,
+    /// How many are wanted.
+    pub first: u64,
+    pub group: Group,
+}
+
+impl SortPlan {
+    /// Of a [`OpKind::Sort`] with elements.
+    pub fn of_op(kernel: &Kernel, op: Op) -> Option<SortPlan> {
+        let OpKind::Sort {
+            keys,
+            axis,
+            indexed,
+            first,
+        } = &kernel.ops[op].kind
+        else {
+            return None;
+        };
+        let dtypes: Vec<DType> = keys.iter().map(|k| kernel.ty(*k).dtype()).collect();
+        let data = &kernel.values[keys[0]];
+        let shape = data.ty.shape();
+        let sorted = Sorted {
+            keys: &dtypes,
+            shape,
+            axis: *axis as usize,
+            indexed: *indexed,
+            first: *first,
+            group: group_of(data.group),
+        };
+        (!shape.contains(&0)).then(|| SortPlan::of(&sorted))
+    }
+
+    pub fn of(sorted: &Sorted<'_>) -> SortPlan {
+        let Sorted { shape, axis, first, .. } = *sorted;
+        let length = shape[axis];
+        let group = u64::from(sorted.group.threads());
+        let parts = parts(sorted.keys, length, sorted.indexed);
+        let words = words(&parts);
+        let kept = first.next_power_of_two();
+        let few = 2 * kept <= length && kept * words <= MOST_KEPT;
+        let most = match few {
+            true => u64::MAX,
+            false => (MOST_WORDS / words).clamp(2, MOST_ELEMENTS),
+        };
+        let most = if most == u64::MAX { most } else { 1 << most.ilog2() };
+        let runs = runs(shape, axis, if few { kept } else { 8 }, most, group);
+        let way = if few {
+            let each = length.div_ceil(runs.threads);
+            let lying = Lying::of(sorted, &runs, each, Some(kept));
+            Way::Kept { lying, kept }
+        } else if runs.chunk() >= length {
+            let lying = Lying::of(sorted, &runs, runs.each, None);
+            match lying.rounds * runs.each * words <= MOST_WORDS {
+                true => Way::Registers(lying),
+                false => Way::Scratch,
+            }
+        } else {
+            Way::Scratch
+        };
+        let mut at = 0;
+        let mut placed = vec![];
+        for part in parts {
+            placed.push((part, at));
+            if way == Way::Scratch {
+                at += (num_elements(shape) * u64::from(part.dtype().bits() / 8)).next_multiple_of(8);
+            }
+        }
+        let exchanged = match &way {
+            _ if runs.threads <= 32 => 0,
+            // Of each warp.
+            Way::Kept { kept, .. } => group / 32 * kept * 8 * placed.len() as u64,
+            Way::Registers(_) | Way::Scratch => group * runs.each * 4 * words,
+        };
+        SortPlan {
+            way,
+            runs,
+            parts: placed,
+            exchange: at,
+            bytes: at + exchanged,
+        }
+    }
+}
+
+/// Units as small as keeps all of them busy, threads with `least` elements or more and `most` or fewer.
+fn runs(shape: &[u64], axis: usize, least: u64, most: u64, group: u64) -> Runs {
+    let length = shape[axis];
+    let count = num_elements(shape) / length;
+    let padded = length.next_power_of_two();
+    let busy = (group >> count.ilog2().min(group.ilog2())).max(1);
+    let threads = busy
+        .min((padded / least.min(most)).max(1))
+        .max((padded / most.min(padded)).min(group));
+    Runs {
+        length,
+        stride: shape[axis + 1..].iter().product(),
+        count,
+        threads,
+        each: (padded / threads).min(most),
+        units: group / threads,
+    }
+}
+
+impl Lying {
+    /// `each`: elements of a run in a thread. `kept`: how many of the whole run each has in the end; else there are as many, and others.
+    fn of(sorted: &Sorted<'_>, runs: &Runs, each: u64, kept: Option<u64>) -> Lying {
+        let Sorted { shape, axis, .. } = *sorted;
+        let bytes = u64::from(sorted.keys[0].bits().max(8) / 8);
+        let length = shape[axis];
+        // Vectors of 16 bytes where runs are made of them.
+        let most = (16 / bytes).min(1 << length.trailing_zeros());
+        let vec = 1 << most.ilog2().min(each.ilog2());
+        let each = each.next_multiple_of(vec);
+        let threads = Digit::new(runs.threads, Place::Thread(0));
+        let own: Chain<Place> = smallvec![
+            Digit::new(vec, Place::Slot(1)),
+            threads,
+            Digit::new(each / vec, Place::Slot(vec as u32))
+        ];
+        let from = Lying::around(sorted, shape, runs, own, each);
+        let mut to_shape = shape.to_vec();
+        to_shape[axis] = sorted.first.min(length);
+        let left = kept.unwrap_or(each);
+        let mut own: Chain<Place> = smallvec![Digit::new(left, Place::Slot(1))];
+        if kept.is_none() {
+            own.push(threads);
+        }
+        let to = Lying::around(sorted, &to_shape, runs, own, left);
+        Lying {
+            axis,
+            rounds: u64::from(from.slots()) / each,
+            from,
+            to,
+            pulls: axis + 1 == shape.len() && runs.threads * vec * bytes >= 128,
+        }
+    }
+
+    /// The layout in which a run has this chain, `each` slots, and runs are dealt to units: near ones to near units.
+    fn around(sorted: &Sorted<'_>, shape: &[u64], runs: &Runs, own: Chain<Place>, each: u64) -> RegisterLayout {
+        let axis = sorted.axis;
+        let mut axes = vec![Axis {
+            first: axis,
+            rank: 1,
+            size: shape[axis],
+            chain: own,
+        }];
+        let mut bit = runs.threads.trailing_zeros() as u8;
+        let mut stride = each;
+        for dims in [axis + 1..shape.len(), 0..axis] {
+            if dims.is_empty() {
+                continue;
+            }
+            let size: u64 = shape[dims.clone()].iter().product();
+            let bits = sorted.group.thread_bits() - bit;
+            let units = bits.min(size.next_power_of_two().trailing_zeros() as u8);
+            let rounds = size.div_ceil(1 << units);
+            let chain = smallvec![
+                Digit::new(1 << units, Place::Thread(bit)),
+                Digit::new(rounds, Place::Slot(stride as u32))
+            ];
+            bit += units;
+            stride *= rounds;
+            axes.push(Axis {
+                first: dims.start,
+                rank: dims.len(),
+                size,
+                chain,
+            });
+        }
+        RegisterLayout::from_axes(shape, sorted.group, axes)
+    }
+}
