@@ -248,23 +248,24 @@ fn sorted_floats(r: &mut OpReader<'_>, x: Value, axis: usize) -> Result<Value> {
     let (dtype, length) = (r.ty(x).dtype(), r.ty(x).shape()[axis]);
     let wide = if dtype.bits() < 16 { DType::F32 } else { dtype };
     let number = r.converted(x, wide);
-    let Key { key, .. } = Key::of(r, x)?;
-    let out = sorted(r, vec![key], axis as u32, false, length)[0];
-    let order = r.bits_as(out, signed(wide.bits())?);
-    let order = r.binary_int(BinaryOp::Xor, order, !greatest(wide.bits()));
-    let plain = key_from_order(r, order, wide, true)?;
-    let plain = r.converted(plain, dtype);
-    let is_nan = r.compare(CompareOp::Ne, number, number);
-    let bits = r.bits_as(number, signed(wide.bits())?);
-    let is_special = r.compare_int(CompareOp::Eq, bits, !greatest(wide.bits()));
-    let is_special = r.binary(BinaryOp::Or, is_special, is_nan);
+    let key = order_of(r, number, true)?;
+    let key = from_zero(r, key);
+    // The keys of -0 and of NaNs have all bits but the first.
+    let sign = !greatest(wide.bits());
+    let bits = r.binary_int(BinaryOp::Or, key, sign);
     let kind = OpKind::Reduce {
-        op: ReduceOp::Or,
-        a: is_special,
+        op: ReduceOp::Max,
+        a: bits,
         axes: (0..r.ty(x).shape().len() as u32).collect(),
         parallel: None,
     };
-    let selector = r.emit1(kind, Type::Scalar(DType::Bool));
+    let most = r.emit1(kind, Type::Scalar(unsigned(wide.bits())));
+    let selector = r.compare_int(CompareOp::Eq, most, -1);
+    let out = sorted(r, vec![key], axis as u32, false, length)[0];
+    let order = r.bits_as(out, signed(wide.bits())?);
+    let order = r.binary_int(BinaryOp::Xor, order, sign);
+    let plain = key_from_order(r, order, wide, true)?;
+    let plain = r.converted(plain, dtype);
     let group = r.group();
     let arms = [(); 2].map(|()| r.importer.kernel.new_region(group));
     let outside = std::mem::replace(&mut r.region, arms[1]);
