@@ -88,12 +88,51 @@ pub struct Lying {
     pub pulls: bool,
 }
 
+/// How a few of the first are kept. Where the threads of a run are a part of a warp each of them ends with all; else each warp of
+/// a run ends with the lists of all, merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// How many are wanted.
+    pub first: u64,
+    /// How many are kept: a power of two.
+    pub size: u64,
+    /// The warps of a run.
+    pub lists: u64,
+    /// In the end: elements of a lane, and lanes with other elements.
+    pub each: u64,
+    pub lanes: u64,
+    /// Bytes of a warp in scratch.
+    pub area: u64,
+}
+
+impl Kept {
+    fn of(first: u64, threads: u64, parts: u64) -> Kept {
+        let size = first.next_power_of_two();
+        let (lists, each, lanes, area) = match threads < 32 {
+            true => (1, size, 1, 0),
+            false => {
+                let lists = threads / 32;
+                let each = (size * lists / 32).max(1);
+                (lists, each, size * lists / each, size.max(32) * 8 * parts)
+            }
+        };
+        Kept {
+            first,
+            size,
+            lists,
+            each,
+            lanes,
+            area,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// A bitonic network in registers.
     Registers(Lying),
-    /// The first `kept` elements, a power of two, of each thread, then of all of them, which all have them.
-    Kept { lying: Lying, kept: u64 },
+    /// The first few of each warp, then of all warps.
+    Kept { lying: Lying, kept: Kept },
     /// A bitonic network over runs in scratch, chunk by chunk.
     Scratch,
 }
@@ -164,7 +203,8 @@ impl SortPlan {
         let runs = runs(shape, axis, if few { kept } else { 8 }, most, group);
         let way = if few {
             let each = length.div_ceil(runs.threads);
-            let lying = Lying::of(sorted, &runs, each, Some(kept));
+            let kept = Kept::of(first, runs.threads, parts.len() as u64);
+            let lying = Lying::of(sorted, &runs, each, Some(&kept));
             Way::Kept { lying, kept }
         } else if runs.chunk() >= length {
             let lying = Lying::of(sorted, &runs, runs.each, None);
@@ -184,9 +224,8 @@ impl SortPlan {
             }
         }
         let exchanged = match &way {
+            Way::Kept { kept, .. } => group / 32 * kept.area,
             _ if runs.threads <= 32 => 0,
-            // Of each warp.
-            Way::Kept { kept, .. } => group / 32 * kept * 8 * placed.len() as u64,
             Way::Registers(_) | Way::Scratch => group * runs.each * 4 * words,
         };
         SortPlan {
@@ -219,8 +258,8 @@ fn runs(shape: &[u64], axis: usize, least: u64, most: u64, group: u64) -> Runs {
 }
 
 impl Lying {
-    /// `each`: elements of a run in a thread. `kept`: how many of the whole run each has in the end; else there are as many, and others.
-    fn of(sorted: &Sorted<'_>, runs: &Runs, each: u64, kept: Option<u64>) -> Lying {
+    /// `each`: elements of a run in a thread. `kept`: what is left of the whole run in the end.
+    fn of(sorted: &Sorted<'_>, runs: &Runs, each: u64, kept: Option<&Kept>) -> Lying {
         let Sorted { shape, axis, .. } = *sorted;
         let bytes = u64::from(sorted.keys[0].bits().max(8) / 8);
         let length = shape[axis];
@@ -237,11 +276,8 @@ impl Lying {
         let from = Lying::around(sorted, shape, runs, own, each);
         let mut to_shape = shape.to_vec();
         to_shape[axis] = sorted.first.min(length);
-        let left = kept.unwrap_or(each);
-        let mut own: Chain<Place> = smallvec![Digit::new(left, Place::Slot(1))];
-        if kept.is_none() {
-            own.push(threads);
-        }
+        let (left, lanes) = kept.map_or((each, runs.threads), |kept| (kept.each, kept.lanes));
+        let own: Chain<Place> = smallvec![Digit::new(left, Place::Slot(1)), Digit::new(lanes, Place::Thread(0))];
         let to = Lying::around(sorted, &to_shape, runs, own, left);
         Lying {
             axis,

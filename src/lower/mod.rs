@@ -34,6 +34,7 @@ pub mod scan;
 pub mod semaphore;
 pub mod shape;
 pub mod sort;
+mod sort_first;
 mod sort_registers;
 pub mod take;
 pub mod tma;

@@ -40,7 +40,12 @@ impl Network {
     /// Orders elements that are anywhere: those of a thread are consecutive then.
     pub fn sort(&self, cx: &mut LowerCx, elements: &mut [Element]) -> Result<()> {
         self.sort_own(cx, elements);
-        let mut size = 2 * self.each;
+        self.merge(cx, elements, self.each)
+    }
+
+    /// Orders what is in order in lists that are so long, at least a thread's elements.
+    pub fn merge(&self, cx: &mut LowerCx, elements: &mut [Element], list: u64) -> Result<()> {
+        let mut size = 2 * list;
         while size <= self.threads * self.each {
             self.compare(cx, elements, size - 1)?;
             self.halve(cx, elements, size / 4)?;

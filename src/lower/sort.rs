@@ -7,8 +7,8 @@ use super::emit::{S, V};
 use super::memory::{self, Target};
 use super::network::{Element, Network};
 use super::shape::{Trip, bind_if_empty, dim_indices, part_of};
-use super::sort_registers;
 use super::value::{ArrayRegs, scalar_class};
+use super::{sort_first, sort_registers};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Op, Value};
@@ -92,8 +92,8 @@ fn in_registers(
             x.push(word);
         }
     }
-    let elements = match plan.way {
-        Way::Kept { kept, .. } => sort_registers::first(cx, network, lying, kept, elements)?,
+    let elements = match &plan.way {
+        Way::Kept { kept, .. } => sort_first::first(cx, network, lying, kept, elements)?,
         Way::Registers(_) | Way::Scratch => sort_registers::whole(cx, network, lying, elements)?,
     };
     let of = |(part, dtype): (usize, &DType)| {
