@@ -14,7 +14,7 @@ use crate::kernel_ir::Group;
 use crate::layout::register_layout::LANE_BITS;
 use crate::layout::sorting::{Kept, Lying};
 use crate::ptx::modifier::*;
-use crate::ptx::operand::Src;
+use crate::ptx::operand::{Class, Src};
 
 const LANES: u64 = 1 << LANE_BITS;
 /// Where so many lanes have one each that is kept, few others are kept beside them: less than a warp's lanes, mostly.
@@ -164,13 +164,10 @@ impl First<'_> {
         let mut leasts = [vec![least[0]]];
         self.of_warp(vec![DType::U32]).sort(cx, &mut leasts)?;
         let last = cx.b.shfl_idx(leasts[0][0], Src::u32(self.kept.first as u32 - 1));
-        let stays: Vec<S> = words
-            .iter()
-            .map(|&x| cx.b.setp(Compare::Le, CompareType::U32, x, last))
-            .collect();
         let mut total: S = Src::u32(0);
-        for &p in &stays {
-            let one = cx.b.pick(crate::ptx::operand::Class::B32, p, Src::u32(1), Src::u32(0));
+        for &x in &words {
+            let stays = cx.b.setp(Compare::Le, CompareType::U32, x, last);
+            let one = cx.b.pick(Class::B32, stays, Src::u32(1), Src::u32(0));
             total = cx.b.add(IntType::U32, total, one);
         }
         // How many stay in all lanes, and in those before.
@@ -179,7 +176,7 @@ impl First<'_> {
             let other = cx.b.shfl_xor(total, 1 << bit);
             let side = cx.b.and32(self.lane, 1 << bit);
             let is_high = cx.b.setp(Compare::Ne, CompareType::U32, side, Src::u32(0));
-            let counted = cx.b.pick(crate::ptx::operand::Class::B32, is_high, other, Src::u32(0));
+            let counted = cx.b.pick(Class::B32, is_high, other, Src::u32(0));
             before = cx.b.add(IntType::U32, before, counted);
             total = cx.b.add(IntType::U32, total, other);
         }
@@ -190,10 +187,12 @@ impl First<'_> {
             &[],
             |cx| {
                 let mut at = cx.b.mad(IntType::U32, before, Src::u32(self.size()), self.own);
-                for (x, &p) in run.iter().zip(&stays) {
-                    cx.if_then(p, |cx| self.store(cx, at, 0, x))?;
-                    let step =
-                        cx.b.pick(crate::ptx::operand::Class::B32, p, Src::u32(self.size()), Src::u32(0));
+                // Asked again, of what ptxas does not know to be the same: it would keep a predicate for each element.
+                let last = cx.b.shfl_idx(last, Src::u32(0));
+                for (x, &word) in run.iter().zip(&words) {
+                    let stays = cx.b.setp(Compare::Le, CompareType::U32, word, last);
+                    cx.if_then(stays, |cx| self.store(cx, at, 0, x))?;
+                    let step = cx.b.pick(Class::B32, stays, Src::u32(self.size()), Src::u32(0));
                     at = cx.b.add(IntType::U32, at, step);
                 }
                 cx.sync(Group::Warp);
