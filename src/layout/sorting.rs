@@ -323,3 +323,107 @@ impl Lying {
         RegisterLayout::from_axes(shape, sorted.group, axes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(keys: &[DType], shape: &[u64], axis: usize, indexed: bool, first: u64) -> SortPlan {
+        SortPlan::of(&Sorted {
+            keys,
+            shape,
+            axis,
+            indexed,
+            first,
+            group: Group::Warpgroup,
+        })
+    }
+
+    fn whole(keys: &[DType], shape: &[u64], axis: usize, indexed: bool) -> SortPlan {
+        plan(keys, shape, axis, indexed, shape[axis])
+    }
+
+    #[test]
+    fn as_many_rows_as_warps_stay_in_their_registers() {
+        let plan = whole(&[DType::U32], &[4, 1024], 1, false);
+        let Way::Registers(lying) = &plan.way else {
+            panic!("{plan:?}")
+        };
+        assert_eq!((plan.runs.threads, plan.runs.each, plan.bytes), (32, 32, 0));
+        assert!(lying.pulls);
+        assert_eq!(lying.from.element(33, 5).unwrap().as_slice(), [1, 133]);
+        assert_eq!(lying.to.element(33, 5).unwrap().as_slice(), [1, 37]);
+    }
+
+    #[test]
+    fn one_row_is_of_all_warps() {
+        let plan = whole(&[DType::U32], &[1024], 0, true);
+        assert!(matches!(plan.way, Way::Registers(_)));
+        // Keys and indices of eight elements a thread pass between warps.
+        assert_eq!((plan.runs.threads, plan.runs.each, plan.bytes), (128, 8, 128 * 8 * 8));
+        assert_eq!(plan.parts[0].0.dtype(), DType::U64);
+    }
+
+    #[test]
+    fn what_is_too_much_for_registers_lies_in_scratch() {
+        for shape in [[1, 16384], [64, 1024]] {
+            let plan = whole(&[DType::U32], &shape, 1, false);
+            assert_eq!(plan.way, Way::Scratch);
+            assert!(plan.bytes >= 4 * shape[0] * shape[1]);
+        }
+    }
+
+    #[test]
+    fn a_few_of_a_long_row() {
+        let plan = plan(&[DType::U32], &[1, 4096], 1, true, 8);
+        let Way::Kept { lying, kept } = &plan.way else {
+            panic!("{plan:?}")
+        };
+        // Four warps leave eight each; a lane has one of all of them in the end.
+        assert_eq!((kept.size, kept.lists, kept.each, kept.lanes), (8, 4, 1, 32));
+        assert_eq!(plan.bytes, 4 * 32 * 8);
+        assert_eq!(lying.from.slots(), 32);
+        assert_eq!(lying.to.element(7, 0).unwrap().as_slice(), [0, 7]);
+        assert_eq!(lying.to.element(8, 0), None);
+    }
+
+    /// Whatever the shape is: layouts have every element of each run in its threads, and no slot of one run in another's.
+    #[test]
+    fn layouts_hold_whole_runs() {
+        let sizes = [1u64, 2, 3, 7, 8, 33, 100];
+        for shape in sizes.into_iter().flat_map(|a| sizes.map(|b| [a, b, 5])) {
+            for axis in (0..3).filter(|axis| shape[*axis] > 1) {
+                for first in [shape[axis], 1.max(shape[axis] / 4)] {
+                    let plan = plan(&[DType::U16], &shape, axis, false, first);
+                    let (Way::Registers(lying) | Way::Kept { lying, .. }) = &plan.way else {
+                        continue;
+                    };
+                    check(&plan, lying, axis);
+                }
+            }
+        }
+    }
+
+    fn check(plan: &SortPlan, lying: &Lying, axis: usize) {
+        for layout in [&lying.from, &lying.to] {
+            let each = u64::from(layout.slots()) / lying.rounds;
+            let mut unit_of = std::collections::BTreeMap::new();
+            let mut elements = std::collections::BTreeSet::new();
+            for thread in 0..128 {
+                for slot in 0..layout.slots() {
+                    let Some(index) = layout.element(thread, slot) else {
+                        continue;
+                    };
+                    elements.insert(index.to_vec());
+                    let mut run = index.to_vec();
+                    run.remove(axis);
+                    let copies = u32::from(layout.replicated_bits()) & !(plan.runs.threads as u32 - 1);
+                    let unit = (thread & !copies) / plan.runs.threads as u32;
+                    let place = (unit, u64::from(slot) / each);
+                    assert_eq!(*unit_of.entry(run).or_insert(place), place, "{layout}");
+                }
+            }
+            assert_eq!(elements.len() as u64, num_elements(layout.shape()), "{layout}");
+        }
+    }
+}
