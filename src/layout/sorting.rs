@@ -17,6 +17,10 @@ use smallvec::smallvec;
 const MOST_WORDS: u64 = 64;
 /// Elements of a run in a thread, at most: a network of more is long code.
 const MOST_ELEMENTS: u64 = 32;
+/// The same at a time, where runs lie in scratch: beside them is a place for what threads have.
+const MOST_TURNED: u64 = 32;
+/// Elements of a run in a thread, at least, where it has so many.
+const LEAST_ELEMENTS: u64 = 8;
 /// Words that a thread keeps, at most, where a few of the first are wanted.
 const MOST_KEPT: u64 = 64;
 
@@ -143,7 +147,7 @@ pub struct SortPlan {
     pub runs: Runs,
     /// What is compared, and where its elements lie in scratch.
     pub parts: Vec<(Part, u64)>,
-    /// Where warps exchange elements.
+    /// Where threads exchange elements.
     pub exchange: u64,
     pub bytes: u64,
 }
@@ -197,23 +201,24 @@ impl SortPlan {
         let few = 2 * kept <= length && kept * words <= MOST_KEPT;
         let most = match few {
             true => u64::MAX,
-            false => (MOST_WORDS / words).clamp(2, MOST_ELEMENTS),
+            false => 1 << (MOST_WORDS / words).clamp(2, MOST_ELEMENTS).ilog2(),
         };
-        let most = if most == u64::MAX { most } else { 1 << most.ilog2() };
-        let runs = runs(shape, axis, if few { kept } else { 8 }, most, group);
+        let mut runs = runs(shape, axis, if few { kept } else { LEAST_ELEMENTS }, most, group);
         let way = if few {
             let each = length.div_ceil(runs.threads);
             let kept = Kept::of(first, runs.threads, parts.len() as u64);
             let lying = Lying::of(sorted, &runs, each, Some(&kept));
             Way::Kept { lying, kept }
-        } else if runs.chunk() >= length {
-            let lying = Lying::of(sorted, &runs, runs.each, None);
-            match lying.rounds * runs.each * words <= MOST_WORDS {
-                true => Way::Registers(lying),
-                false => Way::Scratch,
-            }
         } else {
-            Way::Scratch
+            let lying = (runs.chunk() >= length).then(|| Lying::of(sorted, &runs, runs.each, None));
+            match lying.filter(|lying| lying.rounds * runs.each * words <= MOST_WORDS) {
+                Some(lying) => Way::Registers(lying),
+                None => {
+                    let most = 1 << (MOST_TURNED / words).clamp(2, MOST_ELEMENTS).ilog2();
+                    runs = self::runs(shape, axis, LEAST_ELEMENTS, most, group);
+                    Way::Scratch
+                }
+            }
         };
         let mut at = 0;
         let mut placed = vec![];
@@ -225,7 +230,7 @@ impl SortPlan {
         }
         let exchanged = match &way {
             Way::Kept { kept, .. } => group / 32 * kept.area,
-            _ if runs.threads <= 32 => 0,
+            Way::Registers(_) if runs.threads <= 32 => 0,
             Way::Registers(_) | Way::Scratch => group * runs.each * 4 * words,
         };
         SortPlan {

@@ -11,7 +11,7 @@ use super::value::{ArrayRegs, scalar_class};
 use super::{sort_first, sort_registers};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{Op, Value};
+use crate::kernel_ir::{Group, Op, Value};
 use crate::layout::derivation::materialized;
 use crate::layout::exchange::Runs;
 use crate::layout::sorting::{Lying, Part, SortPlan, Way};
@@ -206,6 +206,13 @@ struct Place {
     works: S,
 }
 
+/// Which elements of a chunk a thread has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Dealt,
+    Consecutive,
+}
+
 impl Sorter {
     fn sort(&self, cx: &mut LowerCx) -> Result<()> {
         if self.runs.length == 1 {
@@ -215,7 +222,7 @@ impl Sorter {
             let place = self.place(cx, round);
             counted(cx, self.runs.chunks(), |cx, chunk| {
                 let start = cx.b.mul(IntType::U32, chunk, Src::u32(self.runs.chunk() as u32));
-                let mut elements = self.load(cx, &place, start, true)?;
+                let mut elements = self.load(cx, &place, start)?;
                 self.network.sort(cx, &mut elements)?;
                 self.store(cx, &place, start, &elements)
             })?;
@@ -274,19 +281,12 @@ impl Sorter {
         Ok(())
     }
 
-    /// A thread's elements of the chunk that begins at `start`; `dealt`: any will do, as memory is best read.
-    fn load(&self, cx: &mut LowerCx, place: &Place, start: S, dealt: bool) -> Result<Vec<Element>> {
+    /// A thread's elements of the chunk that begins at `start`, dealt: as memory is best read.
+    fn load(&self, cx: &mut LowerCx, place: &Place, start: S) -> Result<Vec<Element>> {
         let classes: Vec<Class> = self.network.dtypes.iter().map(|d| scalar_class(*d)).collect();
         let mut out = vec![];
         for e in 0..self.runs.each {
-            let i = match dealt {
-                true => cx.b.add(
-                    IntType::U32,
-                    self.network.thread,
-                    Src::u32((e * self.runs.threads) as u32),
-                ),
-                false => self.own(cx, e),
-            };
+            let i = self.number(cx, e, Order::Dealt);
             let i = cx.b.add(IntType::U32, start, i);
             let exists = self.exists(cx, place, i);
             out.push(cx.if_else(
@@ -299,26 +299,73 @@ impl Sorter {
         Ok(out)
     }
 
+    /// Consecutive elements of each thread.
     fn store(&self, cx: &mut LowerCx, place: &Place, start: S, elements: &[Element]) -> Result<()> {
-        // Every lane of the unit has read.
-        cx.sync_group();
+        // Every lane of the unit has read, and meets the others there.
+        let elements = self.turned(cx, elements, Order::Consecutive, Order::Dealt)?;
         for (e, x) in elements.iter().enumerate() {
-            let i = self.own(cx, e as u64);
+            let i = self.number(cx, e as u64, Order::Dealt);
             let i = cx.b.add(IntType::U32, start, i);
             let exists = self.exists(cx, place, i);
             cx.if_then(exists, |cx| self.store_element(cx, place, i, x))?;
         }
+        self.meet(cx);
         Ok(())
     }
 
+    /// The threads of a unit meet.
+    fn meet(&self, cx: &mut LowerCx) {
+        cx.sync(if self.runs.threads <= 32 { Group::Warp } else { cx.group });
+    }
+
+    /// The elements in the other order. They pass through a swizzled place where neither has bank conflicts.
+    fn turned(&self, cx: &mut LowerCx, elements: &[Element], from: Order, to: Order) -> Result<Vec<Element>> {
+        let (base, _) = cx.scratch();
+        let thread: S = cx.thread_in_group().into();
+        let unit = cx.b.and32(thread, !(self.runs.threads as u32 - 1));
+        let unit = cx.b.mul(IntType::U32, unit, Src::u32(self.runs.each as u32));
+        let mut at = self.network.exchange;
+        let mut offsets = vec![];
+        for d in &self.network.dtypes {
+            offsets.push(at);
+            at += (u64::from(d.bits() / 8 * cx.layout_group().threads()) * self.runs.each) as i32;
+        }
+        let address = |cx: &mut LowerCx, part: usize, e: usize, order: Order| {
+            let bytes = self.network.dtypes[part].bits() / 8;
+            let number = self.number(cx, e as u64, order);
+            let number = cx.b.add(IntType::U32, unit, number);
+            // Rows of 128 bytes, each in an order of its own.
+            let row = cx.b.shr(ShiftType::U32, number, Src::u32((128 / bytes).ilog2()));
+            let row = cx.b.and32(row, 128 / bytes - 1);
+            let number = cx.b.xor(LogicType::B32, number, row);
+            let at = cx.b.mad(IntType::U32, number, Src::u32(bytes), base);
+            cx.b.addr(at, offsets[part])
+        };
+        self.meet(cx);
+        for (e, x) in elements.iter().enumerate() {
+            for (part, &dtype) in self.network.dtypes.iter().enumerate() {
+                let address = address(cx, part, e, from);
+                memory::store_element(cx, self.target, address, dtype, x[part])?;
+            }
+        }
+        self.meet(cx);
+        let mut out = vec![vec![]; elements.len()];
+        for (e, x) in out.iter_mut().enumerate() {
+            for (part, &dtype) in self.network.dtypes.iter().enumerate() {
+                let address = address(cx, part, e, to);
+                x.push(memory::load_element(cx, self.target, address, dtype)?);
+            }
+        }
+        Ok(out)
+    }
+
     /// The number of a thread's element in its chunk.
-    fn own(&self, cx: &mut LowerCx, e: u64) -> S {
-        cx.b.mad(
-            IntType::U32,
-            self.network.thread,
-            Src::u32(self.runs.each as u32),
-            Src::u32(e as u32),
-        )
+    fn number(&self, cx: &mut LowerCx, e: u64, order: Order) -> S {
+        let (thread, e, each) = (self.network.thread, e as u32, self.runs.each as u32);
+        match order {
+            Order::Dealt => cx.b.add(IntType::U32, thread, Src::u32(e * self.runs.threads as u32)),
+            Order::Consecutive => cx.b.mad(IntType::U32, thread, Src::u32(each), Src::u32(e)),
+        }
     }
 
     // ------------------------------------------------------------ runs of several chunks
@@ -355,7 +402,8 @@ impl Sorter {
             )?;
             counted(cx, self.runs.chunks(), |cx, number| {
                 let start = cx.b.mul(IntType::U32, number, Src::u32(chunk as u32));
-                let mut elements = self.load(cx, place, start, false)?;
+                let elements = self.load(cx, place, start)?;
+                let mut elements = self.turned(cx, &elements, Order::Dealt, Order::Consecutive)?;
                 self.network.halve(cx, &mut elements, chunk / 2)?;
                 self.store(cx, place, start, &elements)
             })?;
