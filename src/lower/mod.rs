@@ -36,6 +36,7 @@ pub mod shape;
 pub mod sort;
 mod sort_first;
 mod sort_registers;
+mod sort_scratch;
 pub mod take;
 pub mod tma;
 pub mod value;

@@ -227,7 +227,8 @@ def test_zeros_and_nans_keep_their_bits_and_their_order(dtype, shape, axis) -> N
     words = np.uint32 if dtype == np.float32 else np.uint16
     x = rng.integers(-3, 4, shape).astype(dtype)
     infinity = np.array(np.inf, dtype).view(words)
-    nans = (infinity + rng.integers(1, 200, shape).astype(words)) | (rng.integers(0, 2, shape).astype(words) << words(8 * words().itemsize - 1))
+    signs = rng.integers(0, 2, shape).astype(words) << words(8 * words().itemsize - 1)
+    nans = (infinity + rng.integers(1, 200, shape).astype(words)) | signs
     for share, special in ((0.1, np.zeros(shape, words)), (0.1, np.array(-0.0, dtype).view(words)), (0.1, nans)):
         x = np.where(rng.random(shape) < share, special, x.view(words)).view(dtype)
     with np.errstate(invalid="ignore"):
