@@ -4,9 +4,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 
-/// Elements of a part of a long row: eight of each lane of a warp.
-const PART: u64 = 256;
-
 /// The signed integer type of a width.
 fn signed(bits: u32) -> Result<DType> {
     match bits {
@@ -159,25 +156,41 @@ fn from_zero(r: &mut OpReader<'_>, x: Value) -> Value {
     r.bits_as(x, unsigned(dtype.bits()))
 }
 
-/// Sorts keys; the sorted ones, and from where along the axis each element came.
-fn sorted(r: &mut OpReader<'_>, keys: Vec<Value>, axis: u32) -> Vec<Value> {
-    let mut types: Vec<Type> = keys.iter().map(|&k| r.ty(k).clone()).collect();
-    types.push(types[0].with_dtype(DType::I32));
-    r.emit(OpKind::Sort { keys, axis }, types).to_vec()
+/// The `first` of ordered keys, and, where `indexed`, from where along the axis each element came.
+fn sorted(r: &mut OpReader<'_>, keys: Vec<Value>, axis: u32, indexed: bool, first: u64) -> Vec<Value> {
+    let dtypes: Vec<DType> = keys.iter().map(|&k| r.ty(k).dtype()).collect();
+    let mut to = Shape::from_slice(r.ty(keys[0]).shape());
+    to[axis as usize] = first;
+    let types = dtypes.into_iter().chain(indexed.then_some(DType::I32));
+    let types: Vec<Type> = types.map(|dtype| Type::of(dtype, to.clone())).collect();
+    let kind = OpKind::Sort {
+        keys,
+        axis,
+        indexed,
+        first,
+    };
+    r.emit(kind, types).to_vec()
 }
 
-/// The elements of `a` at these indices along an axis, and at the own ones along the others.
-fn taken(r: &mut OpReader<'_>, a: Value, from: Value, axis: usize) -> Result<Value> {
-    let (whole, to) = (r.ty(a).clone(), r.ty(from).clone());
-    let strides = super::compose::strides_of(whole.shape());
-    let mut at = r.binary_int(BinaryOp::Mul, from, strides[axis]);
+/// The row-major positions in an array of this shape at these indices along an axis, and at the own ones along the others.
+fn positions(r: &mut OpReader<'_>, along: Value, shape: &[u64], axis: usize) -> Result<Value> {
+    let strides = super::compose::strides_of(shape);
+    let to = r.ty(along).clone();
+    let mut at = r.binary_int(BinaryOp::Mul, along, strides[axis]);
     for (d, &stride) in strides.iter().enumerate() {
-        if d != axis && whole.shape()[d] > 1 {
+        if d != axis && shape[d] > 1 {
             let i = r.iota(to.shape(), d)?;
             let i = r.binary_int(BinaryOp::Mul, i, stride);
             at = r.binary(BinaryOp::Add, at, i);
         }
     }
+    Ok(at)
+}
+
+/// The elements of `a` at these indices along an axis, and at the own ones along the others.
+fn taken(r: &mut OpReader<'_>, a: Value, from: Value, axis: usize) -> Result<Value> {
+    let (whole, to) = (r.ty(a).clone(), r.ty(from).clone());
+    let at = positions(r, from, whole.shape(), axis)?;
     let fill = r.splat(&Type::Scalar(whole.dtype()), 0);
     Ok(r.emit1(OpKind::Take { a, at, fill }, to.with_dtype(whole.dtype())))
 }
@@ -201,12 +214,20 @@ fn sort(r: &mut OpReader<'_>) -> Result<()> {
     if num_elements(&shape) == 0 || shape[axis as usize] == 1 {
         return r.results(&operands);
     }
+    let length = shape[axis as usize];
+    if let [x] = operands[..]
+        && r.ty(x).dtype().is_float()
+    {
+        let out = sorted_floats(r, x, axis as usize)?;
+        return r.results(&[out]);
+    }
     let mut keys = vec![];
     for &v in &operands[..num_keys] {
         keys.push(Key::of(r, v)?);
     }
-    let out = sorted(r, keys.iter().map(|k| k.key).collect(), axis);
-    let from = out[num_keys];
+    let tells_all = |i: usize| keys.get(i).is_some_and(|k| k.back.is_some());
+    let indexed = !(0..operands.len()).all(tells_all);
+    let out = sorted(r, keys.iter().map(|k| k.key).collect(), axis, indexed, length);
     let mut results = vec![];
     for (i, &v) in operands.iter().enumerate() {
         let dtype = r.ty(v).dtype();
@@ -214,45 +235,107 @@ fn sort(r: &mut OpReader<'_>) -> Result<()> {
         results.push(match keys.get(i).and_then(|k| k.back) {
             Some(back) => Key::element(back, r, out[i]),
             // An index along the axis: `argsort`.
-            None if matches!(def, Some(OpKind::Iota { dim }) if *dim == axis) => r.converted(from, dtype),
-            None => taken(r, v, from, axis as usize)?,
+            None if matches!(def, Some(OpKind::Iota { dim }) if *dim == axis) => r.converted(out[num_keys], dtype),
+            None => taken(r, v, out[num_keys], axis as usize)?,
         });
     }
     r.results(&results)
 }
 
-/// The `k` least of unsigned integers along an axis, in order, and from where they came; among equals, as they came.
-///
-/// Long rows are taken apart: what is among the first of all is among the first of its part, and short sorts stay within a warp.
-fn first_of(r: &mut OpReader<'_>, keys: Value, axis: usize, k: u64) -> Result<(Value, Value)> {
-    let shape = r.ty(keys).shape().to_vec();
-    let n = shape[axis];
-    let zeros = vec![0; shape.len()];
-    let mut to = shape.clone();
-    to[axis] = k;
-    let long = n / PART >= 4 && n.is_multiple_of(PART) && 8 * k <= PART;
-    if !long || axis + 1 != shape.len() {
-        let out = sorted(r, vec![keys], axis as u32);
-        return Ok((r.part(out[0], zeros.clone(), &to)?, r.part(out[1], zeros, &to)?));
+/// Floats in order. A key tells all of a float but the sign of a zero and the bits of a NaN: those that are among the elements, which
+/// is looked for, are put in their places as they came.
+fn sorted_floats(r: &mut OpReader<'_>, x: Value, axis: usize) -> Result<Value> {
+    let (dtype, length) = (r.ty(x).dtype(), r.ty(x).shape()[axis]);
+    let wide = if dtype.bits() < 16 { DType::F32 } else { dtype };
+    let number = r.converted(x, wide);
+    let key = order_of(r, number, true)?;
+    let key = from_zero(r, key);
+    // The keys of -0 and of NaNs have all bits but the first.
+    let sign = !greatest(wide.bits());
+    let bits = r.binary_int(BinaryOp::Or, key, sign);
+    let kind = OpKind::Reduce {
+        op: ReduceOp::Max,
+        a: bits,
+        axes: (0..r.ty(x).shape().len() as u32).collect(),
+        parallel: None,
+    };
+    let most = r.emit1(kind, Type::Scalar(unsigned(wide.bits())));
+    let selector = r.compare_int(CompareOp::Eq, most, -1);
+    let out = sorted(r, vec![key], axis as u32, false, length)[0];
+    let order = r.bits_as(out, signed(wide.bits())?);
+    let order = r.binary_int(BinaryOp::Xor, order, sign);
+    let plain = key_from_order(r, order, wide, true)?;
+    let plain = r.converted(plain, dtype);
+    let group = r.group();
+    let arms = [(); 2].map(|()| r.importer.kernel.new_region(group));
+    let outside = std::mem::replace(&mut r.region, arms[1]);
+    let mended = with_special(r, number, x, plain, axis);
+    r.region = outside;
+    for (arm, result) in arms.into_iter().zip([plain, mended?]) {
+        r.importer.kernel.regions[arm].results = vec![result];
     }
-    let mut parts = shape[..axis].to_vec();
-    parts.extend([n / PART, PART]);
-    let within = r.reshaped(keys, &parts)?;
-    let out = sorted(r, vec![within], axis as u32 + 1);
-    parts[axis + 1] = k;
-    let start = vec![0; parts.len()];
-    let (least, from) = (r.part(out[0], start.clone(), &parts)?, r.part(out[1], start, &parts)?);
-    let part = r.iota(&parts, axis)?;
-    let part = r.binary_int(BinaryOp::Mul, part, PART as i64);
-    let from = r.binary(BinaryOp::Add, from, part);
-    let from = r.converted(from, DType::U32);
-    let mut candidates = shape;
-    candidates[axis] = n / PART * k;
-    let (least, from) = (r.reshaped(least, &candidates)?, r.reshaped(from, &candidates)?);
-    // Where they came from is in order among equals, and so a key like any other.
-    let out = sorted(r, vec![least, from], axis as u32);
-    let (least, from) = (r.part(out[0], zeros.clone(), &to)?, r.part(out[1], zeros, &to)?);
-    Ok((least, r.converted(from, DType::I32)))
+    let ty = r.ty(x).clone();
+    let arms = arms.to_vec();
+    Ok(r.emit1(OpKind::Switch { selector, arms }, ty))
+}
+
+/// `plain`, ordered floats, with the zeros and the NaNs among `x` in their places, as they came. `number`: `x` in a type to compare.
+fn with_special(r: &mut OpReader<'_>, number: Value, x: Value, plain: Value, axis: usize) -> Result<Value> {
+    let shape = r.ty(x).shape().to_vec();
+    // Two counts in one integer.
+    let (dtype, half) = if shape[axis] < 1 << 15 {
+        (DType::I32, 16)
+    } else {
+        (DType::I64, 32)
+    };
+    let counts = r.ty(x).with_dtype(dtype);
+    let zero = r.splat(&r.ty(number).clone(), 0);
+    let is_zero = r.compare(CompareOp::Eq, number, zero);
+    let is_nan = r.compare(CompareOp::Ne, number, number);
+    let is_less = r.compare(CompareOp::Lt, number, zero);
+    let [none, low, high, both] = [0, 1, 1 << half, (1 << half) + 1].map(|n| r.int_splat(&counts, n));
+    let own = r.choose(is_nan, high, none);
+    let own = r.choose(is_zero, low, own);
+    let kind = OpKind::Cumulative {
+        op: CumulativeOp::Sum,
+        a: own,
+        axis: axis as u32,
+        reverse: false,
+    };
+    let ranks = r.emit1(kind, counts.clone());
+    // What is less than zero is before zeros, what is a number is before NaNs.
+    let before = r.choose(is_nan, none, high);
+    let before = r.choose(is_less, both, before);
+    let mut kept = Shape::from_slice(&shape);
+    kept.remove(axis);
+    let kind = OpKind::Reduce {
+        op: ReduceOp::Sum,
+        a: before,
+        axes: vec![axis as u32],
+        parallel: None,
+    };
+    let before = r.emit1(kind, Type::of(dtype, kept));
+    let dims = (0..shape.len() as u32).filter(|d| *d as usize != axis).collect();
+    let before = r.broadcast(before, &shape, dims)?;
+    let places = r.binary(BinaryOp::Add, ranks, before);
+    let of_zeros = r.binary_int(BinaryOp::And, places, (1 << half) - 1);
+    let of_nans = r.binary_int(BinaryOp::ShiftRightArithmetic, places, half);
+    let place = r.choose(is_nan, of_nans, of_zeros);
+    let place = r.binary_int(BinaryOp::Sub, place, 1);
+    let place = r.converted(place, DType::I32);
+    let at = positions(r, place, &shape, axis)?;
+    let outside = r.int_splat(&r.ty(at).clone(), -1);
+    let is_special = r.binary(BinaryOp::Or, is_zero, is_nan);
+    let at = r.choose(is_special, at, outside);
+    let kind = OpKind::Put {
+        op: PutOp::Set,
+        a: plain,
+        at,
+        update: x,
+        distinct: true,
+    };
+    let ty = r.ty(x).clone();
+    Ok(r.emit1(kind, ty))
 }
 
 fn top_k(r: &mut OpReader<'_>) -> Result<()> {
@@ -291,8 +374,8 @@ fn top_k(r: &mut OpReader<'_>) -> Result<()> {
     let Key { key, back } = Key::of(r, key)?;
     // The greatest first; among equals, as they came.
     let down = r.unary(UnaryOp::Not, key);
-    let (first, from) = first_of(r, down, axis, k)?;
-    let up = r.unary(UnaryOp::Not, first);
+    let first = sorted(r, vec![down], axis as u32, true, k);
+    let up = r.unary(UnaryOp::Not, first[0]);
     let back = back.ok_or_else(|| r.damaged("keys that are no integers"))?;
     let mut values = Key::element(back, r, up);
     if dtype.is_float() {
@@ -300,7 +383,7 @@ fn top_k(r: &mut OpReader<'_>) -> Result<()> {
         values = r.bits_as(values, wide);
         values = r.converted(values, dtype);
     }
-    r.results(&[values, from])
+    r.results(&[values, first[1]])
 }
 
 /// The first index of the extreme element along a dimension, NaN being one: of what equals the extreme, the least index.

@@ -154,10 +154,13 @@ pub enum OpKind {
         distinct: bool,
     },
     /// Arrays of unsigned integers ordered along `axis`: by the first, among equals by the next, among equals of all as they
-    /// came. Results: the ordered arrays, then from where along the axis each element came, i32.
+    /// came. Results: the `first` elements of the ordered arrays, then, where `indexed`, from where along the axis each of them
+    /// came, i32.
     Sort {
         keys: Vec<Value>,
         axis: u32,
+        indexed: bool,
+        first: u64,
     },
     /// Returns its operands; no op moves across it.
     OptimizationBarrier {

@@ -552,9 +552,15 @@ impl Printer<'_> {
                 plain(f)?;
                 f.write_str(if *distinct { " distinct" } else { "" })
             }
-            OpKind::Sort { axis, .. } => {
+            OpKind::Sort {
+                axis, indexed, first, ..
+            } => {
                 plain(f)?;
-                write!(f, " axis {axis}")
+                write!(
+                    f,
+                    " axis {axis} first {first}{}",
+                    if *indexed { " indexed" } else { "" }
+                )
             }
             OpKind::MultipleOf { divisor, .. } => {
                 plain(f)?;

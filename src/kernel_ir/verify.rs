@@ -627,7 +627,12 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             )?;
             results_are(results, &[ty(*a)])
         }
-        OpKind::Sort { keys, axis } => {
+        OpKind::Sort {
+            keys,
+            axis,
+            indexed,
+            first,
+        } => {
             let shape = keys.first().map_or(&[][..], |k| ty(*k).shape());
             let fits = |k: &Value| {
                 let dtype = ty(*k).dtype();
@@ -636,10 +641,18 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             want((*axis as usize) < shape.len() && keys.iter().all(fits), || {
                 format!("keys along {axis} of {shape:?}")
             })?;
-            let from = Type::of(DType::I32, shape);
-            let mut expected = types(keys);
-            expected.push(&from);
-            results_are(results, &expected)
+            let axis = *axis as usize;
+            want((1..=shape[axis].max(1)).contains(first), || {
+                format!("the first {first} along {axis} of {shape:?}")
+            })?;
+            let mut to = Shape::from_slice(shape);
+            to[axis] = to[axis].min(*first);
+            let dtypes = keys.iter().map(|k| ty(*k).dtype());
+            let expected: Vec<Type> = dtypes
+                .chain(indexed.then_some(DType::I32))
+                .map(|dtype| Type::of(dtype, to.clone()))
+                .collect();
+            results_are(results, &expected.iter().collect::<Vec<_>>())
         }
         OpKind::OptimizationBarrier { values } => results_are(results, &types(values)),
         OpKind::AxisIndex { .. } => results_are(results, &[&Type::Scalar(DType::I32)]),

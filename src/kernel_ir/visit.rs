@@ -144,7 +144,12 @@ macro_rules! visit_parts {
                 value!(at);
                 value!(update);
             }
-            OpKind::Sort { keys, axis: _ } => values!(keys),
+            OpKind::Sort {
+                keys,
+                axis: _,
+                indexed: _,
+                first: _,
+            } => values!(keys),
             OpKind::OptimizationBarrier { values } => values!(values),
             OpKind::Load { src } => reference!(src),
             OpKind::LoadAt { src, at } => {

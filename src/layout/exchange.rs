@@ -1,5 +1,6 @@
 //! Ops for which any thread may need what any other has: what they keep in scratch, and how they go about it.
 use super::movement::travel_type;
+use super::sorting::SortPlan;
 use crate::dtype::DType;
 use crate::kernel_ir::op::is_short_run;
 use crate::kernel_ir::{Kernel, Op, OpKind, PutOp, Value, num_elements};
@@ -29,13 +30,10 @@ pub fn bytes(kernel: &Kernel, op: Op) -> u64 {
     {
         return PutPlan::of(*op, kernel.ty(*a).dtype(), elements(*a), *distinct).bytes;
     }
-    if let OpKind::Sort { keys, axis } = kind
+    if let OpKind::Sort { keys, .. } = kind
         && elements(keys[0]) > 0
     {
-        let dtypes: Vec<DType> = keys.iter().map(|k| kernel.ty(*k).dtype()).collect();
-        // Whether somebody asks for the index is seen by lowering.
-        let plan = |indexed| SortPlan::of(&dtypes, kernel.ty(keys[0]).shape(), *axis as usize, indexed, THREADS);
-        return plan(true).bytes.max(plan(false).bytes);
+        return SortPlan::of_op(kernel, op).map_or(0, |plan| plan.bytes);
     }
     if let OpKind::Cumulative { a, axis, .. } = kind
         && elements(*a) > 0
@@ -153,90 +151,6 @@ impl Runs {
     /// How often all units take a run each.
     pub fn rounds(&self) -> u64 {
         self.count.div_ceil(self.units)
-    }
-}
-
-/// A word of what is sorted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
-    /// A key by itself, u32 or u64.
-    Key { key: usize, dtype: DType },
-    /// A key of so few bits that the index fits below it.
-    KeyAndIndex { key: usize, dtype: DType, index_bits: u32 },
-    /// From where the element came, u32.
-    Index,
-}
-
-impl Part {
-    pub fn dtype(&self) -> DType {
-        match *self {
-            Part::Key { dtype, .. } | Part::KeyAndIndex { dtype, .. } => dtype,
-            Part::Index => DType::U32,
-        }
-    }
-}
-
-/// How `sort` goes about it: a bitonic network over runs, of which some comparisons are made in threads, some between lanes, some
-/// through scratch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SortPlan {
-    pub runs: Runs,
-    /// What is compared, the most significant first, and where its elements lie in scratch.
-    pub parts: Vec<(Part, u64)>,
-    /// Where warps exchange elements.
-    pub exchange: u64,
-    pub bytes: u64,
-}
-
-impl SortPlan {
-    /// `keys`: the keys' types. `indexed`: whether elements tell from where they came, which equal keys are ordered by. `group`: threads.
-    pub fn of(keys: &[DType], shape: &[u64], axis: usize, indexed: bool, group: u64) -> SortPlan {
-        let wide = |bits: u32| if bits > 32 { DType::U64 } else { DType::U32 };
-        let index_bits = shape[axis].next_power_of_two().trailing_zeros().max(1);
-        let mut parts: Vec<Part> = vec![];
-        for (key, dtype) in keys.iter().enumerate() {
-            let is_last = key + 1 == keys.len();
-            parts.push(if indexed && is_last && dtype.bits() + index_bits <= 64 {
-                Part::KeyAndIndex {
-                    key,
-                    dtype: wide(dtype.bits() + index_bits),
-                    index_bits,
-                }
-            } else {
-                Part::Key {
-                    key,
-                    dtype: wide(dtype.bits()),
-                }
-            });
-        }
-        if indexed && !parts.iter().any(|p| matches!(p, Part::KeyAndIndex { .. })) {
-            parts.push(Part::Index);
-        }
-        let words: u32 = parts.iter().map(|p| p.dtype().bits() / 32).sum();
-        let each = match words {
-            0..=2 => 16,
-            3..=4 => 8,
-            5..=8 => 4,
-            _ => 2,
-        };
-        let runs = Runs::of(shape, axis, each, group);
-        let mut at = 0;
-        let mut placed = vec![];
-        for part in parts {
-            placed.push((part, at));
-            at += (num_elements(shape) * u64::from(part.dtype().bits() / 8)).next_multiple_of(8);
-        }
-        let exchanged = if runs.threads > 32 {
-            group * runs.each * 4 * u64::from(words)
-        } else {
-            0
-        };
-        SortPlan {
-            runs,
-            parts: placed,
-            exchange: at,
-            bytes: at + exchanged,
-        }
     }
 }
 

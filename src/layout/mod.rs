@@ -29,6 +29,7 @@ pub mod relayout;
 pub mod scan;
 pub mod signature;
 pub mod smem_layout;
+pub mod sorting;
 pub mod tiled;
 pub mod tma;
 pub mod transfer;

@@ -10,6 +10,7 @@ use super::derivation::{
 use super::dot;
 use super::infer::{group_of, spec};
 use super::register_layout::RegisterLayout;
+use super::sorting::{SortPlan, Way};
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
@@ -321,8 +322,18 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             sig.operands[1..].fill(dealt(kernel, *update, "one update a thread"));
         }
         OpKind::Sort { keys, .. } => {
-            for (need, key) in sig.operands.iter_mut().zip(keys) {
-                *need = stored(kernel, *key);
+            let lying = SortPlan::of_op(kernel, op).map(|plan| plan.way);
+            if let Some(Way::Registers(lying) | Way::Kept { lying, .. }) = lying {
+                sig.operands.fill(Need::Exactly {
+                    layout: lying.from,
+                    pulls: lying.pulls,
+                    why: "runs that are sorted in registers",
+                });
+                sig.results.fill(Gives::Made(lying.to));
+            } else {
+                for (need, key) in sig.operands.iter_mut().zip(keys) {
+                    *need = stored(kernel, *key);
+                }
             }
         }
         OpKind::LoadAt { at, .. } => {

@@ -25,6 +25,19 @@ fn specs() -> Vec<LayoutSpec> {
     named.chain(strided).collect()
 }
 
+fn sorted(b: &mut KernelBuilder, a: Value, axis: u32, first: u64) -> Value {
+    let key = b.op1(OpKind::Bitcast { a }, DType::U16, &SHAPE);
+    let mut shape = SHAPE;
+    shape[axis as usize] = first;
+    let kind = OpKind::Sort {
+        keys: vec![key],
+        axis,
+        indexed: false,
+        first,
+    };
+    b.op1(kind, DType::U16, &shape)
+}
+
 type Make = fn(&mut KernelBuilder, Value, Value) -> Value;
 
 fn array(b: &mut KernelBuilder, kind: OpKind, shape: &[u64]) -> Value {
@@ -72,7 +85,7 @@ fn multiplied(b: &mut KernelBuilder, x: Value, _: Value) -> Value {
     b.op(kind, &[Type::of(DType::F32, SHAPE.as_slice()), ty])[0]
 }
 
-const OPS: [(&str, Make); 13] = [
+const OPS: [(&str, Make); 15] = [
     ("add", |b, a, c| {
         let kind = OpKind::Binary {
             op: BinaryOp::Add,
@@ -142,6 +155,8 @@ const OPS: [(&str, Make); 13] = [
     ("bitcast", |b, a, _| {
         b.op1(OpKind::Bitcast { a }, DType::U8, &[128, 64, 2])
     }),
+    ("sort", |b, a, _| sorted(b, a, 0, SHAPE[0])),
+    ("first of a sort", |b, a, _| sorted(b, a, 1, 5)),
     ("loop", looped),
     ("wgmma", multiplied),
 ];

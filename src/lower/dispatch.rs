@@ -65,7 +65,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             update,
             distinct,
         } => put::lower_put(cx, op, *put, *a, *at, *update, *distinct),
-        OpKind::Sort { keys, axis } => sort::lower_sort(cx, op, keys, *axis),
+        OpKind::Sort { keys, axis, .. } => sort::lower_sort(cx, op, keys, *axis),
         OpKind::OptimizationBarrier { values } => misc::lower_optimization_barrier(cx, op, values),
         OpKind::MultipleOf { a, divisor } => misc::lower_multiple_of(cx, op, *a, *divisor),
         OpKind::LayoutCast { a, layout: _ } => misc::lower_layout_cast(cx, op, *a),

@@ -13,7 +13,7 @@ from jax import lax
 
 import smalt
 from tests.corpus.case import x64
-from tests.kernels.indexing import RefTrial, Trial, bits
+from tests.kernels.indexing import EIGHTH, RefTrial, Trial, any_dtype, bits, numbers
 from tests.kernels.suite import ON_GPU, enabled
 
 #: SMALT_INDEXING_N: how many random trials instead.
@@ -141,7 +141,7 @@ def test_more_than_shared_memory_names_the_op() -> None:
 @pytest.mark.parametrize(("shape", "k"), [((4096,), 8), ((3, 2048), 32), ((2, 1280), 5), ((2, 1024), 1), ((1, 1000), 8)])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16])
 def test_top_k_of_long_rows(shape, k, dtype) -> None:  # type: ignore[no-untyped-def]
-    """Rows that are taken apart: equal numbers come as they were, over the parts' borders too."""
+    """Equal numbers come as they were, from whatever thread."""
     rng = np.random.default_rng(k)
     x = (rng.integers(-30, 30, shape) if dtype == np.int32 else rng.standard_normal(shape)).astype(dtype)
     if dtype != np.int32:
@@ -180,3 +180,79 @@ def test_running_sums_of_a_row_pass_nothing_but_totals_through_scratch() -> None
     with enabled():
         (report,) = smalt.inspect(plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype)), x)
     assert sum(row.bytes for row in report.shared_memory) <= 1024
+
+
+#: SMALT_SORTS_N: how many random sorts instead.
+SORTS = int(os.environ.get("SMALT_SORTS_N", 300 if ON_GPU else 100))
+
+
+def _shape_of_runs(rng: np.random.Generator) -> tuple[int, ...]:
+    """Runs that fit into registers of threads, of lanes, of warps, and such as do not; many and few of them."""
+    sizes = (1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 64, 100, 128, 256, 500, 1000, 1024, 2048, 4096)
+    while True:
+        shape = tuple(int(n) for n in rng.choice(sizes, int(rng.integers(1, 4))))
+        if 8 <= np.prod(shape) <= 9000:
+            return shape
+
+
+@pytest.mark.parametrize("first", range(0, SORTS, 5))
+def test_sorts_of_runs_in_registers_and_in_scratch(first: int) -> None:
+    for seed in range(first, min(first + 5, SORTS)):
+        rng = np.random.default_rng([seed, 5])
+        shape = _shape_of_runs(rng)
+        axis = int(rng.integers(len(shape)))
+        dtype = any_dtype(rng, wide=False)
+        if rng.integers(0, 2):
+            x = numbers(rng, shape, dtype, special=True)
+        else:
+            x = (rng.standard_normal(shape) * 50).astype(np.int32 if np.dtype(dtype).kind in "iu" else np.float32).astype(dtype)
+        kind = int(rng.integers(0, 5))
+        if kind == 4 or dtype == np.bool_ or dtype in EIGHTH:
+            y = numbers(rng, shape, np.int16)
+            _equals_jax(lambda x, y: lax.sort((x, y), dimension=axis, num_keys=2), x, y)  # noqa: B023
+        elif kind == 0:
+            _equals_jax(lambda x: jnp.sort(x, axis=axis), x)  # noqa: B023
+        elif kind == 1:
+            _equals_jax(lambda x: jnp.argsort(x, axis=axis), x)  # noqa: B023
+        else:
+            k = int(rng.integers(1, 1 + min(shape[-1], 40 if kind == 2 else 8)))
+            _equals_jax(lambda x: lax.top_k(x, k), x)  # noqa: B023
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("shape", "axis"), [((4, 256), 1), ((1000,), 0), ((33, 8), 0), ((3, 4096), 1)])
+def test_zeros_and_nans_keep_their_bits_and_their_order(dtype, shape, axis) -> None:  # type: ignore[no-untyped-def]
+    """Zeros are equal, and so are NaNs, whatever their bits are: they come as they were."""
+    rng = np.random.default_rng(9)
+    words = np.uint32 if dtype == np.float32 else np.uint16
+    x = rng.integers(-3, 4, shape).astype(dtype)
+    infinity = np.array(np.inf, dtype).view(words)
+    signs = rng.integers(0, 2, shape).astype(words) << words(8 * words().itemsize - 1)
+    nans = (infinity + rng.integers(1, 200, shape).astype(words)) | signs
+    for share, special in ((0.1, np.zeros(shape, words)), (0.1, np.array(-0.0, dtype).view(words)), (0.1, nans)):
+        x = np.where(rng.random(shape) < share, special, x.view(words)).view(dtype)
+    with np.errstate(invalid="ignore"):
+        order = np.argsort(np.where(np.isnan(x), np.inf, x + dtype(0)), axis=axis, kind="stable")
+    (got,) = _run(lambda x: jnp.sort(x, axis=axis), x)
+    want = np.take_along_axis(x.view(words), order, axis)
+    np.testing.assert_array_equal(got.view(words), want)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "most"),
+    [
+        (lambda x: jnp.sort(x, axis=1), (4, 1024), 4 * 4096),
+        (lambda x: lax.top_k(x, 8)[0], (1, 4096), 1024),
+    ],
+)
+def test_sorts_in_registers_take_no_scratch_of_their_own(function, shape, most) -> None:  # type: ignore[no-untyped-def]
+    """A change of layout, and what warps tell each other."""
+    x = np.ones(shape, np.float32)
+    to = jax.eval_shape(function, x)
+
+    def body(x_ref, o_ref):  # type: ignore[no-untyped-def]
+        o_ref[...] = function(x_ref[...])
+
+    with enabled():
+        (report,) = smalt.inspect(plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(to.shape, to.dtype)), x)
+    assert sum(row.bytes for row in report.shared_memory) <= most
