@@ -31,6 +31,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "smalt_version": (ctypes.c_char_p, ()),
     "smalt_free": (None, (_Bytes,)),
     "smalt_set_packages": (_Bytes, _Input),
+    "smalt_look_for_assembler": (None, ()),
     "smalt_compile": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Handle))),
     "smalt_show": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Bytes))),
     "smalt_from_ptx": (_Bytes, (*_Input, ctypes.POINTER(_Handle))),
@@ -238,6 +239,11 @@ def from_ptx(
     handle = _Handle()
     _check(lib, lib.smalt_from_ptx(text, len(text), ctypes.byref(handle)))
     return Artifact(lib, handle)
+
+
+def look_for_assembler() -> None:
+    """On another thread: a kernel for a GPU will soon be compiled."""
+    library().smalt_look_for_assembler()
 
 
 def doctor() -> dict[str, Any]:

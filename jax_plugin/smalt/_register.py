@@ -41,6 +41,7 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     if not (wanted and _versions.is_gpu_kernel(params)):
         return _versions.stock_rule()(ctx, *args, **params)  # type: ignore[no-any-return]
     _check_params("plgpu.kernel", params["compiler_params"])
+    _prepare(ctx)
     call = _versions.kernel_call(len(args), params)
     devices = _versions.device_mesh(ctx.module_context.axis_context)
     start = time.perf_counter()
@@ -77,6 +78,8 @@ def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
     if not _takes_pallas_call(ctx, params):
         return _versions.stock_pallas_call_rule()(ctx, *args, **params)
 
+    _prepare(ctx)
+
     def traced(*arrays: Any) -> list[Any]:
         results, _LOCAL.blocks = _pallas_call.kernel(arrays, params)
         return results
@@ -89,6 +92,15 @@ def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
         raise
     finally:
         _LOCAL.blocks = ()
+
+
+def _prepare(ctx: Any) -> None:
+    """What a kernel for a GPU will need is looked for while it is traced."""
+    if "cuda" in _versions.platforms(ctx) and not _capturing():
+        with contextlib.suppress(ImportError):  # not built: said when the kernel is compiled
+            from smalt import _native
+
+            _native.look_for_assembler()
 
 
 def _where() -> str:

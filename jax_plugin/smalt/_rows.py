@@ -45,6 +45,8 @@ _INSTRUCTIONS = {
     **dict.fromkeys("pow lgamma digamma".split(), 60),
 }
 _REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split())
+#: And what says along which dimension; without: the last.
+_ORDERS = {"sort": "dimension", "top_k": "axis"}
 _ALONG_AXIS = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
 
 
@@ -183,6 +185,8 @@ class _Eval:
             return self.elementwise(eqn, values)
         if not dims:
             return self.bind(eqn, [v.make(None, 0) if isinstance(v, Same) else v for v in values])
+        if name in _ORDERS:
+            return self.order(eqn, values)
         (value, *rest) = values
         if rest or not isinstance(value, Rows):
             raise Mixed(name)
@@ -199,6 +203,14 @@ class _Eval:
         operands = [v.make(None, 0) if isinstance(v, Same) else v.value if isinstance(v, Rows) else v for v in values]
         at = len(batch[0]) + (len(free[0]) if own else 0) + free[own].index(of.dim)
         return Rows(self.bind(eqn, operands)[0], at)
+
+    def order(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
+        """Sorts along another dimension, of several operands."""
+        dim = next(v.dim for v in values if isinstance(v, Rows))
+        axis = eqn.params.get(_ORDERS[eqn.primitive.name], -1) % len(eqn.invars[0].aval.shape)
+        if axis == dim:
+            raise Mixed(eqn.primitive.name)
+        return [Rows(r, dim) for r in self.bind(eqn, [self.fit(v, dim) for v in values])]
 
     def unary(self, eqn: Any, value: Rows) -> tuple[list[Any], list[int]]:
         """Operations on one array with rows that are no element-wise ones."""

@@ -129,6 +129,12 @@ pub unsafe extern "C" fn smalt_set_packages(json: *const u8, len: usize) -> Byte
     })
 }
 
+/// Starts to look for an assembler, on another thread: a kernel for a GPU will soon be compiled.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_look_for_assembler() {
+    runtime::look_for_assembler();
+}
+
 /// Compiles a descriptor (from the cache, if it was compiled before). `options` is JSON: `{"target": "sm_90a"}`.
 ///
 /// # Safety

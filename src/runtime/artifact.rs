@@ -41,7 +41,7 @@ pub struct Artifact {
 }
 
 /// Threads for assemblers, one for each core. Without them, whoever needs a cubin assembles it.
-fn assemblers() -> Option<&'static rayon::ThreadPool> {
+pub(super) fn assemblers() -> Option<&'static rayon::ThreadPool> {
     static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
     let new = || {
         let named = rayon::ThreadPoolBuilder::new().thread_name(|i| format!("smalt-assemble-{i}"));

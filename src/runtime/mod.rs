@@ -40,7 +40,7 @@ pub use crate::ptx::launch::LaunchSpec;
 
 use crate::assemble::{Assembler, Config};
 use crate::error::{Error, Fault};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, RwLock};
 
 /// A target's compute capability: `sm_90a` → (9, 0).
 pub fn capability(target: &str) -> Result<(u32, u32), Error> {
@@ -62,6 +62,8 @@ pub fn target_of((major, minor): (u32, u32)) -> String {
 /// Where Python packages lie, told by the Python side: pip puts assemblers there.
 static PACKAGES: RwLock<Vec<std::path::PathBuf>> = RwLock::new(Vec::new());
 static ASSEMBLER: OnceLock<Arc<Assembler>> = OnceLock::new();
+/// Held by who looks for it: programs are asked for their version once.
+static LOOKING: Mutex<()> = Mutex::new(());
 
 /// To be called before anything is assembled; later calls have no effect on an assembler already chosen.
 pub fn set_packages(packages: Vec<std::path::PathBuf>) {
@@ -70,6 +72,10 @@ pub fn set_packages(packages: Vec<std::path::PathBuf>) {
 
 /// The assembler of this process. A failure to find it is not remembered: it may be of the moment.
 pub fn assembler() -> Result<Arc<Assembler>, Error> {
+    if let Some(found) = ASSEMBLER.get() {
+        return Ok(found.clone());
+    }
+    let _looking = LOOKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(found) = ASSEMBLER.get() {
         return Ok(found.clone());
     }
@@ -84,6 +90,16 @@ pub fn assembler() -> Result<Arc<Assembler>, Error> {
     };
     let found = Arc::new(Assembler::find(&config)?);
     Ok(ASSEMBLER.get_or_init(|| found).clone())
+}
+
+/// Finds it on another thread, while the first kernel is being traced. Errors show when a cubin is needed.
+pub fn look_for_assembler() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        if let Some(pool) = artifact::assemblers() {
+            pool.spawn(|| drop(assembler()));
+        }
+    });
 }
 
 #[cfg(test)]

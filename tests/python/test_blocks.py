@@ -193,7 +193,14 @@ def conditional(x: Any, o: Any) -> None:
         o[...] = x[...]
 
 
-APART = {"softmax": (softmax, 0), "scaled": (scaled, 2), "masked": (masked, 0), "running": (running, 0), "conditional": (conditional, 0)}
+def ordered(x: Any, o: Any) -> None:
+    v = x[...]
+    key, place = jax.lax.sort((jnp.abs(v), jax.lax.broadcasted_iota(jnp.int32, v.shape, 1)), dimension=1, num_keys=1)
+    best, where = jax.lax.top_k(v, 8)
+    o[...] = key + place.astype(jnp.float32) + (best + where.astype(jnp.float32)).sum(axis=1, keepdims=True)
+
+
+APART = {"softmax": (softmax, 0), "scaled": (scaled, 2), "masked": (masked, 0), "running": (running, 0), "conditional": (conditional, 0), "ordered": (ordered, 0)}
 
 
 @pytest.mark.parametrize("name", APART)
