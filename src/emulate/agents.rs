@@ -2,7 +2,7 @@
 use super::bulk::{BulkStore, Destination};
 use super::clock::View;
 use super::global::param_at;
-use super::hooks::{Access, Hooks, Landing, Mode, Proxy, Range, Sync, Verdict};
+use super::hooks::{Access, Changes, Hooks, Landing, Mode, Proxy, Range, Sync, Verdict, changes_all};
 use super::machine::Machine;
 use super::options::AgentOrder;
 use super::shared::{CtaSlot, SMEM_BASE};
@@ -137,7 +137,8 @@ impl<H: Hooks> Machine<'_, H> {
             Source::Linear { address } => {
                 data.clear();
                 data.resize(load.bytes as usize, 0);
-                self.tell_global(w, load.pc, &load.view, *address, load.bytes, Mode::Read)?;
+                self.tell_of_others(w, load.pc, *address, load.bytes)?;
+                self.tell_global(w, load.pc, &load.view, *address, load.bytes, Mode::Read, &changes_all)?;
                 tma::read_global(self.memory, *address, data, check)?;
             }
             Source::Shared { slot, offset } => {
@@ -151,7 +152,7 @@ impl<H: Hooks> Machine<'_, H> {
                     return Err(execution("a bulk tensor copy without a tensor map"));
                 };
                 swizzle = map.swizzle;
-                self.tell_box(w, load.pc, &load.view, map, coords, Mode::Read)?;
+                self.tell_box(w, load.pc, &load.view, map, coords, Mode::Read, None)?;
                 tma::fetch(map, coords, self.memory, check, data)?;
             }
             Source::Value { data: value } => {
@@ -191,12 +192,24 @@ impl<H: Hooks> Machine<'_, H> {
                 bytes,
                 proxy: Proxy::Async,
                 mode: Mode::Read,
+                loc: self.program.origins[pc as usize].loc,
+                changes: &changes_all,
             },
         );
         self.judge_at(w, pc, verdict)
     }
 
-    fn tell_global(&mut self, w: &Warp, pc: u32, view: &View, address: u64, bytes: u32, mode: Mode) -> Verdict {
+    #[expect(clippy::too_many_arguments, reason = "an access has many")]
+    fn tell_global(
+        &mut self,
+        w: &Warp,
+        pc: u32,
+        view: &View,
+        address: u64,
+        bytes: u32,
+        mode: Mode,
+        changes: &Changes<'_>,
+    ) -> Verdict {
         let verdict = self.hooks.async_memory(
             w,
             view,
@@ -205,18 +218,50 @@ impl<H: Hooks> Machine<'_, H> {
                 bytes,
                 proxy: Proxy::Async,
                 mode,
+                loc: self.program.origins[pc as usize].loc,
+                changes,
             },
         );
         self.judge_at(w, pc, verdict)
     }
 
-    /// The same for the part of a box that lies inside its tensor.
-    fn tell_box(&mut self, w: &Warp, pc: u32, view: &View, map: &TensorMapSpec, coords: &[i32], mode: Mode) -> Verdict {
+    /// Whether a bulk load reads what another cluster wrote.
+    fn tell_of_others(&mut self, w: &Warp, pc: u32, address: u64, bytes: u32) -> Verdict {
+        let author = self.author(w.cta, || self.program.origins[pc as usize].loc);
+        let other = author.and_then(|by| self.memory.written_by_other(by, address, bytes.into()));
+        match other {
+            None => Ok(()),
+            Some(other) => {
+                let error = self.foreign("a bulk load of", other, self.memory.describe(address));
+                self.judge_at(w, pc, Err(error))
+            }
+        }
+    }
+
+    /// The same for the part of a box that lies inside its tensor; of a store, `data` is the dense box.
+    fn tell_box(
+        &mut self,
+        w: &Warp,
+        pc: u32,
+        view: &View,
+        map: &TensorMapSpec,
+        coords: &[i32],
+        mode: Mode,
+        data: Option<&[u8]>,
+    ) -> Verdict {
         if !H::LISTENS {
             return Ok(());
         }
-        for (address, bytes) in tma::runs(map, coords) {
-            self.tell_global(w, pc, view, address, bytes, mode)?;
+        let memory = self.memory;
+        for (address, bytes, start) in tma::runs(map, coords) {
+            if mode == Mode::Read {
+                self.tell_of_others(w, pc, address, bytes)?;
+            }
+            let new = data.map(|data| &data[start as usize..(start + bytes) as usize]);
+            self.tell_global(w, pc, view, address, bytes, mode, &|_, line| match new {
+                Some(new) => memory.differences(address, new, line),
+                None => changes_all(CtaSlot(0), line),
+            })?;
         }
         Ok(())
     }
@@ -289,20 +334,35 @@ impl<H: Hooks> Machine<'_, H> {
     pub fn write_store(&mut self, w: &Warp, store: &BulkStore) -> Result<(), Box<Error>> {
         let Some(data) = &store.data else { return Ok(()) };
         self.memory_changed = true;
+        let loc = self.program.origins[store.pc as usize].loc;
+        let mut by = tma::Signed {
+            author: self.author(w.cta, || loc),
+            overwritten: None,
+        };
         let result = match &store.destination {
-            Destination::Linear { address } => self
-                .tell_global(w, store.pc, &store.view, *address, store.bytes, Mode::Write)
-                .and_then(|()| tma::write_global(self.memory, *address, data)),
+            Destination::Linear { address } => {
+                let memory = self.memory;
+                let changes = |_: CtaSlot, line: u64| memory.differences(*address, data, line);
+                self.tell_global(w, store.pc, &store.view, *address, store.bytes, Mode::Write, &changes)
+                    .and_then(|()| tma::write_global(self.memory, *address, data, &mut by))
+            }
             Destination::Tensor { param, coords, reduce } => {
                 let map = self.map_of(*param).clone();
                 // A reduction is one of many, in any order.
                 let told = match reduce {
-                    None => self.tell_box(w, store.pc, &store.view, &map, coords, Mode::Write),
+                    None => self.tell_box(w, store.pc, &store.view, &map, coords, Mode::Write, Some(data)),
                     Some(_) => Ok(()),
                 };
-                told.and_then(|()| tma::store(&map, coords, self.memory, *reduce, data))
+                told.and_then(|()| tma::store(&map, coords, self.memory, *reduce, data, &mut by))
             }
         };
+        let result = result.and_then(|()| match by.overwritten {
+            None => Ok(()),
+            Some((address, other)) => {
+                let error = self.foreign("a bulk store of another value to", other, self.memory.describe(address));
+                self.judge_at(w, store.pc, Err(error))
+            }
+        });
         result.map_err(|e| self.at_issue(e, self.warp_id(w), store.pc))
     }
 

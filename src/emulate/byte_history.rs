@@ -1,8 +1,8 @@
 //! What the checker remembers byte by byte: a CTA's accesses to global memory, its bulk stores' among them, and those to lines of its
 //! shared memory that somebody accesses in less than 4 bytes.
 //!
-//! Lines of 128 bytes that somebody has touched; of each and of each warp the last epoch and the bytes touched then. Other CTAs'
-//! accesses are not here: what orders them is not followed.
+//! Lines of 128 bytes that somebody has touched; of each and of each warp the last epoch and the bytes touched then, and where.
+use crate::error::Loc;
 use rustc_hash::FxHashMap;
 
 /// Bytes of a line.
@@ -12,7 +12,20 @@ pub type Mask = u128;
 #[derive(Clone, Copy, Default)]
 pub struct Entry {
     epoch: u32,
+    /// The last instruction that did.
+    loc: Loc,
+    /// An atomic was among them.
+    atomic: bool,
     mask: Mask,
+}
+
+/// A touch of a line.
+#[derive(Clone, Copy)]
+pub struct Touch {
+    pub epoch: u32,
+    pub loc: Loc,
+    pub atomic: bool,
+    pub mask: Mask,
 }
 
 impl Entry {
@@ -22,11 +35,26 @@ impl Entry {
         if self.epoch > seen { self.mask & mask } else { 0 }
     }
 
-    fn touch(&mut self, epoch: u32, mask: Mask) {
-        let old = if self.epoch == epoch { self.mask } else { 0 };
+    pub fn loc(&self) -> Loc {
+        self.loc
+    }
+
+    pub fn is_atomic(&self) -> bool {
+        self.atomic
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, touch: Touch) {
+        let (mask, atomic) = if self.epoch == touch.epoch {
+            (self.mask, self.atomic)
+        } else {
+            (0, false)
+        };
         *self = Entry {
-            epoch,
-            mask: old | mask,
+            epoch: touch.epoch,
+            loc: touch.loc,
+            atomic: atomic | touch.atomic,
+            mask: mask | touch.mask,
         };
     }
 }
@@ -75,6 +103,11 @@ impl ByteHistory {
         self.last.1
     }
 
+    /// The number of a line that somebody has touched.
+    pub fn peek(&self, address: u64) -> Option<usize> {
+        self.numbers.get(&address).copied()
+    }
+
     fn find(&mut self, address: u64) -> usize {
         let next = self.readers.len();
         let number = *self.numbers.entry(address).or_insert(next);
@@ -98,12 +131,12 @@ impl ByteHistory {
         let entries = if writes { &self.writes } else { &self.reads };
         &entries[line * self.warps + warp]
     }
-    pub fn note_read(&mut self, line: usize, warp: usize, epoch: u32, mask: Mask) {
-        self.reads[line * self.warps + warp].touch(epoch, mask);
+    pub fn note_read(&mut self, line: usize, warp: usize, touch: Touch) {
+        self.reads[line * self.warps + warp].touch(touch);
         self.readers[line] |= 1 << warp;
     }
-    pub fn note_write(&mut self, line: usize, warp: usize, epoch: u32, mask: Mask) {
-        self.writes[line * self.warps + warp].touch(epoch, mask);
+    pub fn note_write(&mut self, line: usize, warp: usize, touch: Touch) {
+        self.writes[line * self.warps + warp].touch(touch);
         self.writers[line] |= 1 << warp;
     }
 }
@@ -133,14 +166,24 @@ mod tests {
     fn an_entry_forgets_older_epochs() {
         let mut history = ByteHistory::new(4);
         let line = history.line(7);
-        history.note_write(line, 2, 3, 0b01);
-        history.note_write(line, 2, 3, 0b10);
+        let touch = |epoch, mask| Touch {
+            epoch,
+            loc: Loc(epoch),
+            atomic: epoch == 3,
+            mask,
+        };
+        history.note_write(line, 2, touch(3, 0b01));
+        history.note_write(line, 2, touch(3, 0b10));
+        assert!(history.entry(line, 2, true).is_atomic());
         assert_eq!(history.entry(line, 2, true).unseen(!0, 2), 0b11);
         assert_eq!(history.entry(line, 2, true).unseen(!0, 3), 0);
-        history.note_write(line, 2, 4, 0b100);
+        history.note_write(line, 2, touch(4, 0b100));
         assert_eq!(history.entry(line, 2, true).unseen(!0, 3), 0b100);
+        assert_eq!(history.entry(line, 2, true).loc(), Loc(4));
+        assert!(!history.entry(line, 2, true).is_atomic());
         assert_eq!((history.writers(line), history.readers(line)), (0b100, 0));
         assert_eq!(history.line(7), line);
+        assert_eq!((history.peek(7), history.peek(8)), (Some(line), None));
         history.clear();
         assert_eq!(history.line(9), 0);
     }

@@ -10,26 +10,29 @@
 //!   would wait for the phase after it);
 //! * an mbarrier: initialised before it is used, with `fence.mbarrier_init` before peers and the async proxy use it;
 //! * a CTA's shared memory: outlives its peers' accesses;
-//! * ordinary loads and stores, to shared memory and to global memory: something orders a warp's load after another warp's store,
-//!   a store after a load, and a store after another one of its warpgroup. (Warpgroups that store the same thing to one place are
-//!   left alone.)
+//! * ordinary loads and stores, to shared memory (a peer's, too) and to global memory: something orders a warp's load after another warp's
+//!   store, a store after a load, and a store after one of another value. (Stores of the same bytes to one place are left alone: what memory
+//!   holds just before decides.) Atomics count as both, but do not race with each other.
+//!
+//! Lanes of one store are held against each other where stores are (`mem.rs`), clusters that nothing orders in `grid.rs`.
 //!
 //! A finding changes nothing: what happens is noted all the same, so that a run may go on after it ([`Check::Warn`](super::options::Check::Warn)).
 //!
 //! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
-//! loads write per 16 bytes; of global memory, bytes. So whatever is reported is wrong, and not everything wrong is reported: lanes of a
-//! warp are one, a release counts at every scope, and of global memory CTAs are not held against each other.
-use super::byte_history::{self, ByteHistory, Mask};
+//! loads write per 16 bytes; of global memory, and of what peers do, bytes. So whatever is reported is wrong, and not everything wrong is
+//! reported: a warp is one, and a release counts at every scope.
+use super::byte_history::{self, ByteHistory, Mask, Touch};
 use super::clock::{Clock, View};
 use super::global;
 use super::history::{
-    Barrier, Handover, History, IN_FLIGHT, REMEMBERED, bytes_of, granules, is_dense, lines_of, touch,
+    Barrier, Handover, History, IN_FLIGHT, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense, lines_of,
+    touch,
 };
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
-use crate::error::{Error, Fault};
+use crate::error::{Error, Fault, Loc};
 use crate::ptx::modifier::{LoadSem, ProxyFence, StoreSem};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,6 +48,10 @@ pub struct Causality {
     fenced: Vec<bool>,
     histories: Vec<History>,
     globals: Vec<ByteHistory>,
+    /// Lanes of the last access may have bytes in common.
+    meet: bool,
+    /// The number of the last access to shared memory.
+    store: u32,
     /// Per cluster: its barrier, and what goes through global memory.
     clusters: Vec<(Handover, Clock)>,
 }
@@ -133,23 +140,15 @@ impl Causality {
 
     /// An ordinary access and an earlier one of another warp.
     #[cold]
-    fn race(
-        &self,
-        verb: &str,
-        memory: &str,
-        wrote: bool,
-        slot: CtaSlot,
-        component: usize,
-        place: String,
-    ) -> Box<Error> {
-        let (did, it) = match wrote {
+    fn race(&self, verb: &str, memory: &str, slot: CtaSlot, other: Other, place: String) -> Box<Error> {
+        let (did, it) = match other.wrote {
             true => ("wrote", "store"),
             false => ("read (itself, or by what it issued)", "load"),
         };
-        let who = self.name(component, slot);
+        let who = self.name(other.component, slot);
         Box::new(
             execution(format!("{verb} {memory} memory that another warp {did}, and nothing orders the two"))
-                .expected(format!("a barrier between the {it} by {who} and this"))
+                .expected(format!("a barrier between the {it} by {who} (at {}) and this", other.loc))
                 .got(place)
                 .remedy("arrive at a barrier after the one, and wait for it before the other (`barrier_arrive`, `barrier_wait`)"),
         )
@@ -157,15 +156,14 @@ impl Causality {
 
     /// An access by the lanes of a warp to shared memory.
     #[inline(always)]
-    fn shared_lanes(
-        &mut self,
-        w: &Warp,
-        addresses: &[u32; 32],
-        offset: i32,
-        mask: u32,
-        bytes: u32,
-        mode: Mode,
-    ) -> Verdict {
+    fn shared_lanes(&mut self, w: &Warp, addresses: &[u32; 32], offset: i32, mask: u32, access: Access<'_>) -> Verdict {
+        let Access {
+            bytes,
+            mode,
+            loc,
+            changes,
+            ..
+        } = access;
         let (reads, writes) = match mode {
             // A poll races with nothing.
             Mode::Load(sem) if sem != LoadSem::Weak => (false, false),
@@ -173,6 +171,8 @@ impl Causality {
             Mode::Store(_) | Mode::Write => (false, true),
             Mode::Atomic(..) => (true, true),
         };
+        // Of the others' accesses those that are atomic race with ordinary ones only.
+        let atomic = is_atomic(mode);
         let own_rank = w.cta.0 % self.shape.cluster_size + 1;
         let id = self.id(w);
         if writes && Rc::strong_count(&self.clocks[id]) > 1 {
@@ -188,8 +188,16 @@ impl Causality {
         let first = self.first_component(w.cta);
         let history = &mut self.histories[w.cta.0 as usize];
         let mut conflict = None;
+        self.store = self.store.wrapping_add(1);
+        let (number, mut again) = (self.store, false);
         // `exact`: the bytes, of less than a granule each.
         let mut note = |line: usize, mask: u32, exact: Mask| {
+            if writes {
+                let (last, granules) = history.stores[line];
+                let before = if last == number { granules } else { 0 };
+                again |= before & mask != 0;
+                history.stores[line] = (number, before | mask);
+            }
             if bytes < 4 && !history.narrow[line] {
                 history.make_narrow(line, warps);
             }
@@ -201,52 +209,92 @@ impl Causality {
                 let mut look = |theirs: u32, wrote: bool| {
                     for other in lanes(theirs & !(1 << column)) {
                         let entry = history.bytes.entry(here, other, wrote);
-                        if entry.unseen(exact, clock.seen()[first + other]) != 0 {
-                            conflict = Some((line, mask, Some((other, wrote))));
+                        let hit = entry.unseen(exact, clock.seen()[first + other]);
+                        if hit == 0 || atomic && entry.is_atomic() {
+                            continue;
+                        }
+                        let values = wrote && writes && !atomic;
+                        if !values || hit & changes(w.cta, line as u64) != 0 {
+                            conflict = Some((line, granules_of(hit), Some((first + other, wrote, entry.loc()))));
                         }
                     }
                 };
-                if reads && !writes {
+                if reads || writes {
                     look(history.bytes.writers(here), true);
                 }
-                if writes && !reads {
-                    look(history.bytes.writers(here) & warpgroup_of(column), true);
+                if writes {
                     look(history.bytes.readers(here), false);
                 }
-                if reads {
-                    history.bytes.note_read(here, column, epoch, exact);
-                }
-                if writes {
-                    history.bytes.note_write(here, column, epoch, exact);
-                }
-            } else if reads != writes {
-                // An ordinary load looks at stores, an ordinary store at loads, and at stores of its warpgroup.
-                let mut look = |theirs: u32, entries: &[u64], wrote: bool| {
-                    for other in lanes(theirs & !(1 << column)) {
-                        let entry = entries[line * warps + other];
-                        if entry as u32 & mask != 0 && (entry >> 32) as u32 > clock.seen()[first + other] {
-                            conflict = Some((line, entry as u32 & mask, Some((other, wrote))));
-                        }
-                    }
+                let touch = Touch {
+                    epoch,
+                    loc,
+                    atomic,
+                    mask: exact,
                 };
                 if reads {
-                    look(history.writers[line], &history.writes, true);
-                } else {
-                    look(history.writers[line] & warpgroup_of(column), &history.writes, true);
-                    look(history.readers[line], &history.reads, false);
+                    history.bytes.note_read(here, column, touch);
+                }
+                if writes {
+                    history.bytes.note_write(here, column, touch);
+                }
+            } else if reads || writes {
+                // A load looks at stores; a store at loads, and at stores of something else.
+                let known = if atomic { history.atomics[line] } else { 0 } | 1 << column;
+                for other in lanes(history.writers[line] & !known) {
+                    let entry = history.writes[line * warps + other];
+                    let hit = entry as u32 & mask;
+                    if hit == 0 || (entry >> 32) as u32 <= clock.seen()[first + other] {
+                        continue;
+                    }
+                    let values = writes && !atomic;
+                    if !values || bytes_of(hit) & changes(w.cta, line as u64) != 0 {
+                        let loc = history.written_at[line * warps + other];
+                        conflict = Some((line, hit, Some((first + other, true, loc))));
+                    }
+                }
+                if writes {
+                    for other in lanes(history.readers[line] & !known) {
+                        let entry = history.reads[line * warps + other];
+                        let hit = entry as u32 & mask;
+                        if hit != 0 && (entry >> 32) as u32 > clock.seen()[first + other] {
+                            let loc = history.read_at[line * warps + other];
+                            conflict = Some((line, hit, Some((first + other, false, loc))));
+                        }
+                    }
+                }
+            }
+            if !history.visited.is_empty() && (reads || writes) {
+                let mask = if bytes < 4 { exact } else { bytes_of(mask) };
+                let touch = Touch {
+                    epoch,
+                    loc,
+                    atomic,
+                    mask,
+                };
+                let changes = || changes(w.cta, line as u64);
+                if let Some((hit, visit)) =
+                    history.visit_unseen(line, first + column, writes, touch, clock.seen(), &changes)
+                {
+                    conflict = Some((line, granules_of(hit), Some((visit.by, visit.wrote, visit.touch.loc))));
                 }
             }
             if reads {
                 touch(&mut history.reads[line * warps + column], epoch, mask);
+                history.read_at[line * warps + column] = loc;
                 history.readers[line] |= 1 << column;
             }
             if writes {
                 touch(&mut history.writes[line * warps + column], epoch, mask);
+                history.written_at[line * warps + column] = loc;
                 history.writers[line] |= 1 << column;
+            }
+            if atomic {
+                history.atomics[line] |= 1 << column;
             }
         };
         let (mut line, mut touched, mut exact) = (usize::MAX, 0, 0);
         let mut peers = 0u32;
+        let mut meet = false;
         let start = addresses[0].wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
         let dense =
             mask == u32::MAX && start.wrapping_add(32 * bytes) <= size && start < size && is_dense(addresses, bytes);
@@ -271,26 +319,32 @@ impl Causality {
                 }
                 (line, touched, exact) = (here, 0, 0);
             }
-            touched |= granules(at, bytes);
+            let more = granules(at, bytes);
             if bytes < 4 {
-                exact |= ((1 << bytes) - 1) << (at & 127);
+                let more = ((1 << bytes) - 1) << (at & 127);
+                meet |= exact & more != 0;
+                exact |= more;
+            } else {
+                meet |= touched & more != 0;
             }
+            touched |= more;
         }
         if touched != 0 {
             note(line, touched, exact);
         }
+        self.meet = meet || again || peers & peers.wrapping_sub(1) != 0;
         let peer = match peers {
             0 => Ok(()),
-            _ => self.peer_lanes(w, addresses, offset, peers, bytes, mode),
+            _ => self.peer_lanes(w, addresses, offset, peers, access),
         };
         match conflict {
             None => peer,
             Some((line, mask, None)) => Err(self.unseen(verb(mode), w.cta, line, mask, seen)),
-            Some((line, mask, Some((other, wrote)))) => {
+            Some((line, mask, Some((component, wrote, loc)))) => {
                 let from = 128 * line + 4 * mask.trailing_zeros() as usize;
                 let to = 128 * line + 128 - 4 * mask.leading_zeros() as usize;
                 let place = format!("shared bytes {from}..{to}");
-                Err(self.race(verb(mode), "shared", wrote, w.cta, first + other, place))
+                Err(self.race(verb(mode), "shared", w.cta, Other { component, wrote, loc }, place))
             }
         }
     }
@@ -301,46 +355,69 @@ impl Causality {
         w: &Warp,
         view: &Clock,
         lines_: impl Iterator<Item = (u64, Mask)>,
-        mode: Mode,
+        access: Access<'_>,
     ) -> Verdict {
-        let (reads, writes, looks) = match mode {
-            Mode::Load(LoadSem::Weak) | Mode::Read => (true, false, true),
-            Mode::Store(StoreSem::Weak) | Mode::Write => (false, true, true),
-            // Polls and flags race with nothing. What an atomic did, others may not read without being told.
-            Mode::Load(_) | Mode::Store(_) => (false, false, false),
-            Mode::Atomic(..) => (false, true, false),
+        let mode = access.mode;
+        let (reads, writes) = match mode {
+            Mode::Load(LoadSem::Weak) | Mode::Read => (true, false),
+            // A poll races with nothing.
+            Mode::Load(_) => return Ok(()),
+            Mode::Store(_) | Mode::Write | Mode::Atomic(..) => (false, true),
         };
-        let (first, column) = (self.first_component(w.cta), w.index as usize);
+        // What an atomic or a flag did, others may not touch without being told; nor it what they did.
+        let atomic = is_atomic(mode);
+        let (own, column) = (w.cta.0 as usize, w.index as usize);
         let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
-        let history = &mut self.globals[w.cta.0 as usize];
+        let size = self.shape.cluster_size as usize;
+        let ctas = own / size * size..own / size * size + size;
         let mut conflict = None;
         for (address, mask) in lines_ {
-            let line = history.line(address);
-            let mut look = |theirs: u32, wrote: bool| {
-                for other in lanes(theirs & !(1 << column)) {
-                    let entry = history.entry(line, other, wrote);
-                    let unseen = entry.unseen(mask, view.seen()[first + other]);
-                    if unseen != 0 {
-                        conflict = Some((address, unseen, other, wrote));
+            for cta in ctas.clone() {
+                let history = &mut self.globals[cta];
+                let (line, own_column) = if cta == own {
+                    (history.line(address), 1 << column)
+                } else {
+                    let Some(line) = history.peek(address) else { continue };
+                    (line, 0)
+                };
+                let first = (cta % size) * self.shape.warps_per_cta as usize;
+                let mut look = |theirs: u32, wrote: bool| {
+                    for other in lanes(theirs & !own_column) {
+                        let entry = history.entry(line, other, wrote);
+                        let hit = entry.unseen(mask, view.seen()[first + other]);
+                        if hit == 0 || atomic && entry.is_atomic() {
+                            continue;
+                        }
+                        let values = wrote && writes && !atomic;
+                        if !values || hit & (access.changes)(w.cta, address) != 0 {
+                            let (component, loc) = (first + other, entry.loc());
+                            conflict = Some((address, hit, Other { component, wrote, loc }));
+                        }
                     }
-                }
-            };
-            if looks && reads {
+                };
                 look(history.writers(line), true);
-            }
-            if looks && writes {
-                look(history.writers(line) & warpgroup_of(column), true);
-                look(history.readers(line), false);
-            }
-            // What a bulk load has read is over for whoever waits for it, not for its issuer.
-            if reads && mode != Mode::Read {
-                history.note_read(line, column, epoch, mask);
-            }
-            if writes {
-                history.note_write(line, column, epoch, mask);
+                if writes {
+                    look(history.readers(line), false);
+                }
+                if cta != own {
+                    continue;
+                }
+                let touch = Touch {
+                    epoch,
+                    loc: access.loc,
+                    atomic,
+                    mask,
+                };
+                // What a bulk load has read is over for whoever waits for it, not for its issuer.
+                if reads && mode != Mode::Read {
+                    history.note_read(line, column, touch);
+                }
+                if writes {
+                    history.note_write(line, column, touch);
+                }
             }
         }
-        let Some((line, mask, other, wrote)) = conflict else {
+        let Some((line, mask, other)) = conflict else {
             return Ok(());
         };
         let address = 128 * line + u64::from(mask.trailing_zeros());
@@ -352,19 +429,12 @@ impl Causality {
         };
         let (buffer, offset) = global::split(address);
         let place = format!("{bytes} bytes from byte {offset} of {} on", self.names.buffer(buffer));
-        Err(self.race(what, "global", wrote, w.cta, first + other, place))
+        Err(self.race(what, "global", w.cta, other, place))
     }
 
     /// An access by the lanes of a warp to global memory.
-    fn global_lanes(
-        &mut self,
-        w: &Warp,
-        addresses: &[u64; 32],
-        offset: i32,
-        mask: u32,
-        bytes: u32,
-        mode: Mode,
-    ) -> Verdict {
+    fn global_lanes(&mut self, w: &Warp, addresses: &[u64; 32], offset: i32, mask: u32, access: Access<'_>) -> Verdict {
+        let bytes = access.bytes;
         let id = self.id(w);
         if Rc::strong_count(&self.clocks[id]) > 1 {
             // What the warp has issued has not seen what it does now.
@@ -374,39 +444,46 @@ impl Causality {
         let at = |i: usize| addresses[i].wrapping_add_signed(offset.into());
         let dense =
             mask == u32::MAX && (1..32).all(|i| addresses[i] == addresses[0].wrapping_add(i as u64 * u64::from(bytes)));
+        self.meet = false;
         if dense {
-            return self.global_lines(w, &clock, byte_history::lines_of(at(0), 32 * u64::from(bytes)), mode);
+            return self.global_lines(w, &clock, byte_history::lines_of(at(0), 32 * u64::from(bytes)), access);
         }
         // Neighbours in a line together.
         let mut touched: [(u64, Mask); 32] = [(0, 0); 32];
-        let mut count = 0;
+        let (mut count, mut next) = (0, 0);
         for i in lanes(mask) {
             for (line, mask) in byte_history::lines_of(at(i), bytes.into()) {
                 match touched[..count].last_mut() {
-                    Some(last) if last.0 == line => last.1 |= mask,
+                    Some(last) if last.0 == line => {
+                        self.meet |= last.1 & mask != 0;
+                        last.1 |= mask;
+                    }
                     _ if count < 32 => {
                         touched[count] = (line, mask);
                         count += 1;
+                        self.meet |= line < next;
+                        next = line + 1;
                     }
                     _ => {}
                 }
             }
         }
-        self.global_lines(w, &clock, touched[..count].iter().copied(), mode)
+        self.global_lines(w, &clock, touched[..count].iter().copied(), access)
     }
 
     /// The same for lanes whose addresses are in peers.
     #[cold]
-    fn peer_lanes(
-        &mut self,
-        w: &Warp,
-        addresses: &[u32; 32],
-        offset: i32,
-        mask: u32,
-        bytes: u32,
-        mode: Mode,
-    ) -> Verdict {
-        let id = self.id(w);
+    fn peer_lanes(&mut self, w: &Warp, addresses: &[u32; 32], offset: i32, mask: u32, access: Access<'_>) -> Verdict {
+        let Access { bytes, mode, .. } = access;
+        let (reads, writes) = match mode {
+            // A poll races with nothing.
+            Mode::Load(sem) => (sem == LoadSem::Weak, false),
+            Mode::Read => (true, false),
+            Mode::Store(_) | Mode::Write => (false, true),
+            Mode::Atomic(..) => (true, true),
+        };
+        let (id, own) = (self.id(w), self.component(w));
+        let clock = Rc::clone(&self.clocks[id]);
         let mut verdict = Ok(());
         for i in lanes(mask) {
             let address = addresses[i].wrapping_add(offset as u32);
@@ -422,6 +499,42 @@ impl Causality {
                 verdict = Err(self.unseen(verb(mode), slot, line, mask, seen));
             }
             self.visit(w, slot);
+            if !reads && !writes {
+                continue;
+            }
+            let touch = Touch {
+                epoch: clock.seen()[own],
+                loc: access.loc,
+                atomic: is_atomic(mode),
+                mask: (Mask::MAX >> (128 - bytes)) << (at & 127),
+            };
+            let changes = || (access.changes)(slot, line as u64);
+            let history = &self.histories[slot.0 as usize];
+            let other = history
+                .visit_unseen(line, own, writes, touch, clock.seen(), &changes)
+                .or_else(|| {
+                    history.own_unseen(line, self.first_component(slot), writes, touch, clock.seen(), &changes)
+                });
+            if let Some((hit, visit)) = other
+                && verdict.is_ok()
+            {
+                let from = 128 * line + hit.trailing_zeros() as usize;
+                let to = 128 * line + 128 - hit.leading_zeros() as usize;
+                let place = format!("shared bytes {from}..{to} of the cluster's CTA {rank}");
+                let Visit {
+                    by: component,
+                    wrote,
+                    touch,
+                } = visit;
+                let loc = touch.loc;
+                verdict = Err(self.race(verb(mode), "shared", w.cta, Other { component, wrote, loc }, place));
+            }
+            let history = &mut self.histories[slot.0 as usize];
+            for wrote in [false, true] {
+                if if wrote { writes } else { reads } {
+                    history.note_visit(line, Visit { by: own, wrote, touch });
+                }
+            }
         }
         verdict
     }
@@ -442,6 +555,7 @@ impl Causality {
         view: &Clock,
         slot: CtaSlot,
         lines: impl Iterator<Item = (usize, u32)>,
+        loc: Loc,
     ) -> Verdict {
         let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
         let seen = view.seen()[self.loads_of(slot)];
@@ -461,10 +575,17 @@ impl Causality {
             }
             if own {
                 touch(&mut history.reads[line * warps + index], epoch, mask);
+                history.read_at[line * warps + index] = loc;
                 history.readers[line] |= 1 << index;
                 if history.narrow[line] {
                     let here = history.bytes.line(line as u64);
-                    history.bytes.note_read(here, index, epoch, bytes_of(mask));
+                    let touch = Touch {
+                        epoch,
+                        loc,
+                        atomic: false,
+                        mask: bytes_of(mask),
+                    };
+                    history.bytes.note_read(here, index, touch);
                 }
             }
         }
@@ -598,9 +719,21 @@ impl Causality {
     }
 }
 
-/// The warps of a warp's warpgroup.
-fn warpgroup_of(warp: usize) -> u32 {
-    0xf << (warp & !3)
+/// The other side of a race: who, and where.
+#[derive(Clone, Copy)]
+struct Other {
+    component: usize,
+    wrote: bool,
+    loc: Loc,
+}
+
+/// Whether an access races with ordinary ones only.
+fn is_atomic(mode: Mode) -> bool {
+    match mode {
+        Mode::Atomic(..) => true,
+        Mode::Store(sem) => sem != StoreSem::Weak,
+        Mode::Load(_) | Mode::Read | Mode::Write => false,
+    }
 }
 
 fn verb(mode: Mode) -> &'static str {
@@ -629,6 +762,8 @@ impl Hooks for Causality {
             globals: (0..ctas)
                 .map(|_| ByteHistory::new(shape.warps_per_cta as usize))
                 .collect(),
+            meet: false,
+            store: 0,
             clusters: (0..shape.clusters)
                 .map(|_| (Handover::new(width), Clock::new(width)))
                 .collect(),
@@ -652,6 +787,8 @@ impl Hooks for Causality {
             history.barriers.clear();
             history.named = Default::default();
             history.narrow.fill(false);
+            history.atomics.fill(0);
+            history.visited.clear();
             history.bytes.clear();
             history.flying.clear();
             history.recent.clear();
@@ -692,7 +829,7 @@ impl Hooks for Causality {
                 addresses,
                 offset,
                 mask,
-            } => self.shared_lanes(w, addresses, offset, mask, access.bytes, access.mode),
+            } => self.shared_lanes(w, addresses, offset, mask, access),
             Range::GlobalLanes {
                 addresses,
                 offset,
@@ -701,10 +838,15 @@ impl Hooks for Causality {
                 if let Mode::Atomic(..) = access.mode {
                     self.through_global(w);
                 }
-                self.global_lanes(w, addresses, offset, mask, access.bytes, access.mode)
+                self.global_lanes(w, addresses, offset, mask, access)
             }
             Range::Shared { .. } | Range::Lines { .. } | Range::Global { .. } => Ok(()),
         }
+    }
+
+    #[inline(always)]
+    fn lanes_may_meet(&self) -> bool {
+        self.meet
     }
 
     fn async_memory(&mut self, w: &Warp, view: &View, access: Access<'_>) -> Verdict {
@@ -712,13 +854,15 @@ impl Hooks for Causality {
         match access.range {
             Range::Global { address } => {
                 let lines = byte_history::lines_of(address, access.bytes.into());
-                self.global_lines(w, view, lines, access.mode)
+                self.global_lines(w, view, lines, access)
             }
             _ if access.mode != Mode::Read => Ok(()),
-            Range::Shared { slot, offset } => self.async_read(w, view, slot, lines_of(offset, access.bytes)),
+            Range::Shared { slot, offset } => {
+                self.async_read(w, view, slot, lines_of(offset, access.bytes), access.loc)
+            }
             Range::Lines { slot, lines } => {
                 let lines = lines.iter().map(|(line, mask)| (*line as usize, *mask));
-                self.async_read(w, view, slot, lines)
+                self.async_read(w, view, slot, lines, access.loc)
             }
             Range::SharedLanes { .. } | Range::GlobalLanes { .. } => Ok(()),
         }
@@ -731,7 +875,8 @@ impl Hooks for Causality {
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
             // Whoever touches the line later comes after this load, and so after those.
             if mask == u32::MAX {
-                (history.readers[line], history.writers[line]) = (0, 0);
+                (history.readers[line], history.writers[line], history.atomics[line]) = (0, 0, 0);
+                history.visited.remove(&line);
             }
             history.land(line, mask, IN_FLIGHT);
         }

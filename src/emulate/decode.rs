@@ -1352,6 +1352,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             run,
             Operands {
                 a,
+                c: u16::from(*sem != StoreSem::Weak),
                 imm: addr.offset,
                 aux,
                 ..Operands::NONE

@@ -2,7 +2,10 @@
 //!
 //! Buffer i starts at `(i + 1) << 40`, whatever its host address: runs are deterministic, neighbours are a terabyte apart,
 //! and an address names its buffer. Pointers taken by `param_addr` (tensor maps) have their own range.
+use super::byte_history::{self, Mask};
+use super::grid::{Author, SharedLines, Written};
 use super::options::Names;
+use super::overwrite;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -49,12 +52,15 @@ struct Mapped {
     len: u64,
     /// Per 4-byte granule, which bytes have been written; none: all.
     written: Option<Box<[AtomicU8]>>,
+    /// Which cluster wrote what, where that is watched.
+    authors: Option<Written>,
 }
 
 /// The buffers of one launch.
 pub struct GlobalMemory {
     buffers: Vec<Mapped>,
     names: Arc<Names>,
+    shared: SharedLines,
 }
 
 // SAFETY: the pointers are to buffers that whoever called `new` lends for the launch. CTAs access them from several threads
@@ -64,13 +70,13 @@ unsafe impl Send for GlobalMemory {}
 unsafe impl Sync for GlobalMemory {}
 
 impl GlobalMemory {
-    /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation if `track` says so. `names` is for
-    /// messages.
+    /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation if `track` says so, and which
+    /// cluster wrote what if `apart` does. `names` is for messages.
     ///
     /// # Safety
     /// Each `ptr` must be valid for reads and writes of `len` bytes for the life of the result, and nothing else may access
     /// them meanwhile. Buffers may be the same (aliased results), not partly overlapping.
-    pub unsafe fn new(buffers: &[HostBuffer], track: bool, names: Arc<Names>) -> GlobalMemory {
+    pub unsafe fn new(buffers: &[HostBuffer], track: bool, apart: bool, names: Arc<Names>) -> GlobalMemory {
         let buffers = buffers
             .iter()
             .map(|b| {
@@ -84,10 +90,15 @@ impl GlobalMemory {
                     ptr: b.ptr,
                     len: b.len as u64,
                     written,
+                    authors: apart.then(|| Written::new(b.len)),
                 }
             })
             .collect();
-        GlobalMemory { buffers, names }
+        GlobalMemory {
+            buffers,
+            names,
+            shared: SharedLines::default(),
+        }
     }
 
     /// The address of a buffer.
@@ -142,6 +153,101 @@ impl GlobalMemory {
         }
     }
 
+    /// Writes bytes inside a buffer. `by`: whose store it is, where that is watched; another cluster that wrote something else there.
+    #[inline(always)]
+    pub fn store(&self, by: Option<Author>, address: u64, data: &[u8]) -> Option<Author> {
+        let (index, offset) = split(address);
+        let buffer = &self.buffers[index];
+        let write = |from: usize, to: usize| {
+            // SAFETY: the caller has seen `resolve` succeed for the range.
+            unsafe {
+                let at = buffer.ptr.add(offset as usize + from);
+                std::ptr::copy_nonoverlapping(data[from..to].as_ptr(), at, to - from);
+            }
+        };
+        let (Some(by), Some(authors)) = (by, &buffer.authors) else {
+            write(0, data.len());
+            self.mark_written(address, data.len() as u64);
+            return None;
+        };
+        let mut found = None;
+        let mut from = 0;
+        while from < data.len() {
+            let at = address + from as u64;
+            let bytes = (data.len() - from).min(128 - (at & 127) as usize);
+            let (to, line) = (from + bytes, at >> 7);
+            let mask = Mask::MAX >> (128 - bytes) << (at & 127);
+            let other = authors.store(
+                &self.shared,
+                (line, (offset + from as u64) >> 7),
+                by,
+                mask,
+                || self.differences(address, data, line),
+                || {
+                    write(from, to);
+                    if let Some(written) = &buffer.written {
+                        mark_held(written, offset + from as u64, bytes as u64);
+                    }
+                },
+            );
+            found = found.or(other);
+            from = to;
+        }
+        found
+    }
+
+    /// Another cluster that wrote some of these bytes.
+    #[inline(always)]
+    pub fn written_by_other(&self, by: Author, address: u64, bytes: u64) -> Option<Author> {
+        let (index, offset) = split(address);
+        let buffer = self.buffers.get(index)?;
+        let authors = buffer.authors.as_ref().filter(|authors| authors.any())?;
+        if offset + bytes > buffer.len {
+            return None;
+        }
+        byte_history::lines_of(address, bytes).find_map(|(line, mask)| {
+            authors.other(
+                &self.shared,
+                (line, (offset & !127) / 128 + line - (address >> 7)),
+                by,
+                mask,
+            )
+        })
+    }
+
+    /// Whether clusters' stores are watched.
+    pub fn is_watched(&self) -> bool {
+        self.buffers.iter().any(|b| b.authors.is_some())
+    }
+
+    /// Whether clusters' stores are watched, and some were made to the buffer of an address.
+    #[inline(always)]
+    pub fn has_stores(&self, address: u64) -> bool {
+        let buffer = self.buffers.get(split(address).0);
+        buffer.is_some_and(|b| b.authors.as_ref().is_some_and(Written::any))
+    }
+
+    /// Which bytes of a line (`line` · 128 on) differ from `new`, which is for `address`.
+    pub fn differences(&self, address: u64, new: &[u8], line: u64) -> Mask {
+        let from = address.max(line << 7);
+        let to = (address + new.len() as u64).min((line + 1) << 7);
+        let differ = |at: u64| {
+            let new = &new[(at - address) as usize..];
+            overwrite::differences(at, &self.peek(at, 1)[..1], &new[..1])
+        };
+        (from..to).map(differ).fold(0, |all, one| all | one)
+    }
+
+    /// At most 16 bytes at an address; nothing's where no buffer is.
+    pub fn peek(&self, address: u64, bytes: u64) -> [u8; 16] {
+        let mut out = [0; 16];
+        if let Some(at) = self.resolve(address, bytes) {
+            // SAFETY: `resolve` checked that the range is inside a buffer lent for the launch.
+            unsafe { std::ptr::copy_nonoverlapping(at, out.as_mut_ptr(), bytes as usize) };
+        }
+        out
+    }
+
     /// What is at an address, in words.
     pub fn describe(&self, address: u64) -> String {
         let (index, offset) = split(address);
@@ -177,6 +283,22 @@ pub fn split(address: u64) -> (usize, u64) {
         (address >> BUFFER_SHIFT).wrapping_sub(1) as usize,
         address & ((1 << BUFFER_SHIFT) - 1),
     )
+}
+
+/// Marks bytes of a line that this thread alone writes.
+#[inline(always)]
+fn mark_held(written: &[AtomicU8], offset: u64, bytes: u64) {
+    if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
+        for granule in &written[(offset / 4) as usize..((offset + bytes) / 4) as usize] {
+            granule.store(0xf, Ordering::Relaxed);
+        }
+        return;
+    }
+    for_granules(offset, bytes, |granule, mask| {
+        let old = written[granule].load(Ordering::Relaxed);
+        written[granule].store(old | mask, Ordering::Relaxed);
+        true
+    });
 }
 
 /// Calls `f(granule, byte mask)` over the 4-byte granules of a range until it says false; whether it never did.

@@ -2,9 +2,10 @@
 //!
 //! Memory is in lines of 128 bytes, 32 granules of 4 bytes each; a line's granules are a mask. An entry says when a warp last
 //! touched a line, and which of its granules then: the epoch above, the mask below.
-use super::byte_history::{ByteHistory, Mask};
+use super::byte_history::{ByteHistory, Mask, Touch};
 use super::clock::Clock;
 use super::hooks::{Landing, Shape};
+use crate::error::Loc;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -55,6 +56,15 @@ impl Barrier {
     }
 }
 
+/// A peer's access to a line.
+#[derive(Clone, Copy)]
+pub struct Visit {
+    /// The warp's component, and its epoch.
+    pub by: usize,
+    pub wrote: bool,
+    pub touch: Touch,
+}
+
 /// What is remembered of a CTA.
 pub struct History {
     /// Per 16-byte chunk: the number of the bulk load of this CTA that wrote it, counted as they land.
@@ -68,6 +78,13 @@ pub struct History {
     /// Per line and warp: the last epoch (high half) and granules.
     pub reads: Vec<u64>,
     pub writes: Vec<u64>,
+    /// The same: the last instruction.
+    pub read_at: Vec<Loc>,
+    pub written_at: Vec<Loc>,
+    /// Per line: the last store that touched it with gaps between its lanes, by number, and its granules.
+    pub stores: Vec<(u32, u32)>,
+    /// Per line: warps that accessed it atomically.
+    pub atomics: Vec<u32>,
     /// Lines with accesses of less than a granule: of these, ordinary accesses are in `bytes`, too.
     pub narrow: Vec<bool>,
     pub bytes: ByteHistory,
@@ -78,6 +95,8 @@ pub struct History {
     pub recent: VecDeque<(u32, Landing)>,
     /// Per warp of the cluster: the epoch of its last access from another CTA.
     pub visits: Vec<u32>,
+    /// Per line: its peers' accesses.
+    pub visited: FxHashMap<usize, Vec<Visit>>,
     /// What its warps that have ended have seen.
     pub ended: Clock,
 }
@@ -103,9 +122,17 @@ pub fn bytes_of(granules: u32) -> Mask {
     (0..32).filter(|i| granules >> i & 1 == 1).map(|i| 0xf << (4 * i)).sum()
 }
 
+/// The granules that bytes are in.
+pub fn granules_of(bytes: Mask) -> u32 {
+    (0..32).filter(|i| bytes >> (4 * i) & 0xf != 0).map(|i| 1 << i).sum()
+}
+
 /// Whether the lanes' accesses follow one another.
 #[inline(always)]
 pub fn is_dense(addresses: &[u32; 32], bytes: u32) -> bool {
+    if addresses[31] != addresses[0].wrapping_add(31 * bytes) {
+        return false;
+    }
     let mut differs = 0;
     for (i, address) in addresses.iter().enumerate() {
         differs |= address ^ addresses[0].wrapping_add(i as u32 * bytes);
@@ -135,14 +162,121 @@ impl History {
             writers: vec![0; lines],
             reads: vec![0; lines * warps],
             writes: vec![0; lines * warps],
+            read_at: vec![Loc::CALL_SITE; lines * warps],
+            written_at: vec![Loc::CALL_SITE; lines * warps],
+            stores: vec![(0, 0); lines],
+            atomics: vec![0; lines],
             narrow: vec![false; lines],
             bytes: ByteHistory::new(warps),
             barriers: FxHashMap::default(),
             named: Default::default(),
             flying: vec![],
             recent: VecDeque::new(),
+            visited: FxHashMap::default(),
             visits: vec![0; (shape.cluster_size * shape.warps_per_cta) as usize],
             ended: Clock::new(width),
+        }
+    }
+
+    /// Peers' accesses to bytes of a line that race with an access of a warp (`by`) that has seen `seen`.
+    #[cold]
+    pub fn visit_unseen(
+        &self,
+        line: usize,
+        by: usize,
+        writes: bool,
+        touch: Touch,
+        seen: &[u32],
+        changes: &dyn Fn() -> Mask,
+    ) -> Option<(Mask, Visit)> {
+        let visits = self.visited.get(&line)?;
+        visits.iter().find_map(|visit| {
+            let hit = visit.touch.mask & touch.mask;
+            let races = visit.by != by && (writes || visit.wrote) && !(touch.atomic && visit.touch.atomic);
+            if hit == 0 || !races || visit.touch.epoch <= seen[visit.by] {
+                return None;
+            }
+            let values = writes && visit.wrote && !touch.atomic;
+            (!values || hit & changes() != 0).then_some((hit, *visit))
+        })
+    }
+
+    /// The same of what its own warps did, the first of which is component `first`.
+    #[cold]
+    pub fn own_unseen(
+        &self,
+        line: usize,
+        first: usize,
+        writes: bool,
+        touch: Touch,
+        seen: &[u32],
+        changes: &dyn Fn() -> Mask,
+    ) -> Option<(Mask, Visit)> {
+        let warps = self.warps();
+        let narrow = self.narrow[line].then(|| self.bytes.peek(line as u64)).flatten();
+        let sides = [
+            (true, self.writers[line]),
+            (false, if writes { self.readers[line] } else { 0 }),
+        ];
+        for (wrote, theirs) in sides {
+            for warp in (0..warps).filter(|warp| theirs >> warp & 1 == 1) {
+                let at = line * warps + warp;
+                let (entry, loc) = if wrote {
+                    (self.writes[at], self.written_at[at])
+                } else {
+                    (self.reads[at], self.read_at[at])
+                };
+                let hit = match narrow {
+                    Some(here) => self
+                        .bytes
+                        .entry(here, warp, wrote)
+                        .unseen(touch.mask, seen[first + warp]),
+                    None if (entry >> 32) as u32 > seen[first + warp] => bytes_of(entry as u32) & touch.mask,
+                    None => 0,
+                };
+                let atomic = self.atomics[line] >> warp & 1 == 1;
+                if hit == 0 || touch.atomic && atomic {
+                    continue;
+                }
+                let values = wrote && writes && !touch.atomic;
+                if !values || hit & changes() != 0 {
+                    let touch = Touch {
+                        epoch: 0,
+                        loc,
+                        atomic,
+                        mask: hit,
+                    };
+                    return Some((
+                        hit,
+                        Visit {
+                            by: first + warp,
+                            wrote,
+                            touch,
+                        },
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Warps of the CTA.
+    fn warps(&self) -> usize {
+        self.reads.len() / self.readers.len().max(1)
+    }
+
+    /// A peer's warp touches bytes of a line.
+    #[cold]
+    pub fn note_visit(&mut self, line: usize, visit: Visit) {
+        let visits = self.visited.entry(line).or_default();
+        match visits.iter_mut().find(|v| (v.by, v.wrote) == (visit.by, visit.wrote)) {
+            Some(old) if old.touch.epoch == visit.touch.epoch => {
+                old.touch.mask |= visit.touch.mask;
+                old.touch.atomic |= visit.touch.atomic;
+                old.touch.loc = visit.touch.loc;
+            }
+            Some(old) => *old = visit,
+            None => visits.push(visit),
         }
     }
 
@@ -152,14 +286,20 @@ impl History {
         self.narrow[line] = true;
         let here = self.bytes.line(line as u64);
         for warp in 0..warps {
-            let (read, write) = (self.reads[line * warps + warp], self.writes[line * warps + warp]);
+            let at = line * warps + warp;
+            let touch = |entry: u64, loc| Touch {
+                epoch: (entry >> 32) as u32,
+                loc,
+                atomic: self.atomics[line] >> warp & 1 == 1,
+                mask: bytes_of(entry as u32),
+            };
             if self.readers[line] >> warp & 1 == 1 {
-                self.bytes
-                    .note_read(here, warp, (read >> 32) as u32, bytes_of(read as u32));
+                let touch = touch(self.reads[at], self.read_at[at]);
+                self.bytes.note_read(here, warp, touch);
             }
             if self.writers[line] >> warp & 1 == 1 {
-                self.bytes
-                    .note_write(here, warp, (write >> 32) as u32, bytes_of(write as u32));
+                let touch = touch(self.writes[at], self.written_at[at]);
+                self.bytes.note_write(here, warp, touch);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The three interfaces through which a checker sees a run: memory, asynchronous use of registers, synchronisation.
 //!
 //! Instruction methods call only these; [`NoCheck`] compiles to nothing. [`super::causality`] is the checker that runs.
+use super::byte_history::Mask;
 use super::clock::View;
 use super::options::Names;
 use super::shared::CtaSlot;
@@ -70,12 +71,25 @@ pub enum Range<'a> {
 }
 
 /// An access to memory: `bytes` at every address (of lines: no more than what they say).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Access<'a> {
     pub range: Range<'a>,
     pub bytes: u32,
     pub proxy: Proxy,
     pub mode: Mode,
+    /// The instruction's.
+    pub loc: Loc,
+    /// Of a write that has yet to happen.
+    pub changes: &'a Changes<'a>,
+}
+
+/// Which bytes of a line of 128 hold something else than what is about to be written there: of a CTA's shared memory by offset / 128,
+/// of global memory (whichever CTA) by address / 128. Asked only where somebody else wrote.
+pub type Changes<'a> = dyn Fn(CtaSlot, u64) -> Mask + 'a;
+
+/// Of what is no write, and of writes of which nobody knows.
+pub fn changes_all(_: CtaSlot, _: u64) -> Mask {
+    Mask::MAX
 }
 
 /// Registers that an asynchronous operation uses.
@@ -197,6 +211,11 @@ pub trait Hooks: 'static {
     #[inline(always)]
     fn memory(&mut self, _w: &Warp, _access: Access<'_>) -> Verdict {
         Ok(())
+    }
+    /// Whether lanes of the last access of [`Hooks::memory`] may have bytes in common. Right where it says no.
+    #[inline(always)]
+    fn lanes_may_meet(&self) -> bool {
+        false
     }
     /// The async proxy accesses memory for the warp that issued an operation.
     #[inline(always)]

@@ -27,8 +27,13 @@ pub unsafe fn run<H: Hooks>(
     watch: &dyn Watch,
 ) -> Result<Report> {
     let resident = residency::run(program, options)?;
+    let launch = &program.launch;
+    let grid: [u64; 3] = std::array::from_fn(|i| u64::from(launch.grid[i] / launch.cluster[i]));
+    let total = grid.iter().product::<u64>();
+    // Nothing orders what clusters do that cannot tell each other.
+    let apart = H::LISTENS && !program.communicates && total > 1;
     // SAFETY: the caller's promise.
-    let memory = unsafe { GlobalMemory::new(buffers, options.check_undefined, options.names.clone()) };
+    let memory = unsafe { GlobalMemory::new(buffers, options.check_undefined, apart, options.names.clone()) };
     for param in &program.launch.params {
         let buffer = match param {
             EntryParam::Pointer { buffer } => *buffer,
@@ -43,9 +48,6 @@ pub unsafe fn run<H: Hooks>(
             tma::check_map(map, len)?;
         }
     }
-    let launch = &program.launch;
-    let grid: [u64; 3] = std::array::from_fn(|i| u64::from(launch.grid[i] / launch.cluster[i]));
-    let total = grid.iter().product::<u64>();
     let size = u64::from(launch.cluster.iter().product::<u32>());
     let next = AtomicU64::new(0);
     let take = || {

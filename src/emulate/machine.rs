@@ -5,11 +5,13 @@
 use super::agents::Agents;
 use super::barrier::{ClusterBarrier, Mbarrier, Misuse, Named};
 use super::global::GlobalMemory;
+use super::grid::Author;
 use super::hooks::{Hooks, Shape, Sync, Verdict};
 use super::options::{Check, Options, Position, Watch};
+use super::overwrite;
 use super::program::Program;
 use super::rng::Rng;
-use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE, Shared};
+use super::shared::{CtaSlot, SMEM_BASE, Shared};
 use super::uop::Flow;
 use super::warp::{Wait, Warp};
 use super::wgmma::TensorUnit;
@@ -27,6 +29,8 @@ pub struct Cta {
     pub id: [u32; 3],
     /// Its cluster's position in the machine.
     pub cluster: u32,
+    /// Its cluster's number in the grid.
+    pub number: u32,
     pub rank: u32,
     /// Its position in its cluster.
     pub rank_id: [u32; 3],
@@ -80,6 +84,10 @@ pub struct Machine<'a, H: Hooks> {
     /// The clock when `watch` was last asked, and turns since then.
     asked: u64,
     turns: u32,
+    /// Clusters are held against each other in global memory.
+    apart: bool,
+    /// What the store that runs overwrote of another cluster's.
+    pub overwritten: Option<(u64, Author)>,
     /// Warps whose waits are bounded, and the clock at which those run out.
     bounded: Vec<(u32, u64)>,
 }
@@ -110,6 +118,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             ctas.push(Cta {
                 id: [0; 3],
                 cluster: slot / size,
+                number: 0,
                 rank: slot % size,
                 rank_id: [0; 3],
                 smem: Shared::new(launch.smem_bytes),
@@ -155,6 +164,8 @@ impl<'a, H: Hooks> Machine<'a, H> {
             told: FxHashSet::default(),
             asked: 0,
             turns: 0,
+            apart: memory.is_watched(),
+            overwritten: None,
             bounded: vec![],
         }
     }
@@ -321,6 +332,8 @@ impl<'a, H: Hooks> Machine<'a, H> {
         for rank in 0..size {
             let slot = cluster as u32 * size + rank;
             let cta = &mut self.ctas[slot as usize];
+            let [nx, ny] = [0, 1].map(|i| launch.grid[i] / shape[i]);
+            cta.number = id[0] + nx * (id[1] + ny * id[2]);
             cta.rank_id = [rank % shape[0], rank / shape[0] % shape[1], rank / shape[0] / shape[1]];
             cta.id = [0, 1, 2].map(|i| id[i] * shape[i] + cta.rank_id[i]);
             cta.smem.reset();
@@ -408,14 +421,48 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// The CTA and offset that a shared-window address of a CTA stands for.
     #[inline(always)]
     pub fn locate_shared(&self, from: CtaSlot, address: u32) -> Option<(CtaSlot, u32)> {
-        let rank = address >> RANK_SHIFT;
-        let offset = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
-        if rank == 0 {
-            return Some((from, offset));
-        }
-        let here = &self.ctas[from.0 as usize];
-        let size = self.program.launch.cluster.iter().product::<u32>();
-        (rank <= size).then(|| (CtaSlot(from.0 - here.rank + rank - 1), offset))
+        overwrite::locate(&self.ctas, self.program.cluster_size(), from, address)
+    }
+
+    /// Whose access it is, where clusters are held against each other.
+    #[inline(always)]
+    pub fn author(&self, slot: CtaSlot, loc: impl FnOnce() -> Loc) -> Option<Author> {
+        (H::LISTENS && self.apart).then(|| Author {
+            cluster: self.cta(slot).number,
+            loc: loc(),
+        })
+    }
+
+    /// An access to what another cluster wrote.
+    #[cold]
+    pub fn foreign(&self, verb: &str, other: Author, place: String) -> Box<Error> {
+        let launch = &self.program.launch;
+        let [nx, ny] = [0, 1].map(|i| launch.grid[i] / launch.cluster[i]);
+        let id = [other.cluster % nx, other.cluster / nx % ny, other.cluster / nx / ny];
+        let [x, y, z] = [0, 1, 2].map(|i| id[i] * launch.cluster[i]);
+        let who = match self.program.cluster_size() {
+            1 => format!("CTA ({x}, {y}, {z})"),
+            _ => format!("the cluster from CTA ({x}, {y}, {z}) on"),
+        };
+        let error = Error::new(
+            Fault::Execution,
+            format!(
+                "{verb} global memory that {who} wrote (at {}), and nothing orders the two",
+                other.loc
+            ),
+        );
+        Box::new(
+            error
+                .expected("CTAs of one launch to access different places, or to store the same value")
+                .got(place)
+                .remedy("let the axes of the grid choose different places, make an axis sequential, or combine with atomics (`plgpu.atomic_add`)"),
+        )
+    }
+
+    /// The op that the warp is at, where a checker listens.
+    #[inline(always)]
+    pub fn here(&self) -> Loc {
+        self.program.origins[self.at as usize].loc
     }
 
     /// The barrier at a shared-window address, or what is wrong.

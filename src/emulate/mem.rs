@@ -1,11 +1,12 @@
 //! Loads, stores and atomics of warps.
 use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
+use super::overwrite::{self, Values, no_values};
 use super::row::Lane;
-use super::shared::{CtaSlot, SMEM_BASE};
+use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
-use crate::error::{Error, Fault};
+use crate::error::{Error, Fault, Loc};
 use crate::ptx::modifier::{AtomOp, AtomSem, AtomType, LoadSem, Scope, StoreSem};
 use std::marker::PhantomData;
 
@@ -30,7 +31,21 @@ pub trait Space: 'static {
         offset: i32,
         bytes: u32,
         mode: Mode,
+        values: &Values<'_>,
     ) -> Verdict;
+    /// As `dense`, for what is to be written.
+    fn run<const B: usize, H: Hooks>(
+        m: &Machine<'_, H>,
+        w: &Warp,
+        addresses: &[<Self::Address as Lane>::Raw; 32],
+        offset: i32,
+    ) -> Option<u64>;
+    /// Writes all lanes' bytes where `run` said.
+    fn write_run<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, start: u64, data: &[u8]);
+    /// Whether these bytes are at an address.
+    fn holds<H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64, data: &[u8]) -> bool;
+    /// Where that is, in words.
+    fn describe<H: Hooks>(m: &Machine<'_, H>, address: u64) -> String;
     /// The address of the first lane of a dense access, and where its bytes are, if lane i's `B` bytes follow lane i − 1's
     /// and all may be read.
     fn dense<const B: usize, H: Hooks>(
@@ -79,17 +94,18 @@ impl Space for Global {
     #[inline(always)]
     fn write<const B: usize, H: Hooks>(
         m: &mut Machine<'_, H>,
-        _: &Warp,
+        w: &Warp,
         address: u64,
         data: [u8; B],
     ) -> Result<(), Denied> {
         if !address.is_multiple_of(B as u64) {
             return Err(Denied::Misaligned);
         }
-        let at = m.memory.resolve(address, B as u64).ok_or(Denied::OutOfBounds)?;
-        // SAFETY: as in `read`.
-        unsafe { at.cast::<[u8; B]>().write_unaligned(data) };
-        m.memory.mark_written(address, B as u64);
+        m.memory.resolve(address, B as u64).ok_or(Denied::OutOfBounds)?;
+        let author = m.author(w.cta, || m.here());
+        if let Some(other) = m.memory.store(author, address, &data) {
+            m.overwritten.get_or_insert((address, other));
+        }
         m.memory_changed = true;
         Ok(())
     }
@@ -102,11 +118,24 @@ impl Space for Global {
         offset: i32,
         bytes: u32,
         mode: Mode,
+        values: &Values<'_>,
     ) -> Verdict {
         let range = Range::GlobalLanes {
             addresses,
             offset,
             mask: w.exec,
+        };
+        let (loc, memory) = (if H::LISTENS { m.here() } else { Loc::CALL_SITE }, m.memory);
+        let changes = |_: CtaSlot, line: u64| {
+            let mut changed = 0;
+            for i in lanes(w.exec) {
+                let at = Self::offset(addresses[i], offset);
+                if at >> 7 == line {
+                    let old = memory.peek(at, u64::from(bytes));
+                    changed |= overwrite::differences(at, &old[..bytes as usize], &values(i));
+                }
+            }
+            changed
         };
         let verdict = m.hooks.memory(
             w,
@@ -115,9 +144,47 @@ impl Space for Global {
                 bytes,
                 proxy: Proxy::Generic,
                 mode,
+                loc,
+                changes: &changes,
             },
         );
-        m.judge(w, verdict)
+        m.judge(w, verdict)?;
+        if H::LISTENS && matches!(mode, Mode::Load(_)) {
+            return tell_of_others(m, w, addresses, offset, bytes);
+        }
+        Ok(())
+    }
+
+    fn holds<H: Hooks>(m: &Machine<'_, H>, _: &Warp, address: u64, data: &[u8]) -> bool {
+        m.memory.peek(address, data.len() as u64)[..data.len()] == *data
+    }
+
+    fn describe<H: Hooks>(m: &Machine<'_, H>, address: u64) -> String {
+        m.memory.describe(address)
+    }
+
+    #[inline(always)]
+    fn run<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, addresses: &[u64; 32], offset: i32) -> Option<u64> {
+        let first = addresses[0];
+        if w.exec != !0 || addresses[31] != first.wrapping_add((31 * B) as u64) {
+            return None;
+        }
+        let mut differs = 0;
+        for (i, address) in addresses.iter().enumerate() {
+            differs |= address ^ first.wrapping_add((i * B) as u64);
+        }
+        let start = Self::offset(first, offset);
+        let inside = || m.memory.resolve(start, (32 * B) as u64).is_some();
+        (differs == 0 && start.is_multiple_of(B as u64) && inside()).then_some(start)
+    }
+
+    #[inline(always)]
+    fn write_run<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, start: u64, data: &[u8]) {
+        let author = m.author(w.cta, || m.here());
+        if let Some(other) = m.memory.store(author, start, data) {
+            m.overwritten.get_or_insert((start, other));
+        }
+        m.memory_changed = true;
     }
 
     #[inline(always)]
@@ -127,21 +194,8 @@ impl Space for Global {
         addresses: &[u64; 32],
         offset: i32,
     ) -> Option<u64> {
-        if w.exec != !0 {
-            return None;
-        }
-        let first = addresses[0];
-        let mut differs = 0;
-        for (i, address) in addresses.iter().enumerate() {
-            differs |= address ^ first.wrapping_add((i * B) as u64);
-        }
-        let start = Self::offset(first, offset);
-        let all = (32 * B) as u64;
-        let good = differs == 0
-            && start.is_multiple_of(B as u64)
-            && m.memory.resolve(start, all).is_some()
-            && (!m.options.check_undefined || m.memory.is_written(start, all));
-        good.then_some(start)
+        let start = Self::run::<B, H>(m, w, addresses, offset)?;
+        (!m.options.check_undefined || m.memory.is_written(start, (32 * B) as u64)).then_some(start)
     }
 }
 
@@ -206,22 +260,19 @@ impl Space for SharedCta {
         offset: i32,
         bytes: u32,
         mode: Mode,
+        values: &Values<'_>,
     ) -> Verdict {
-        let range = Range::SharedLanes {
-            addresses,
-            offset,
-            mask: w.exec,
-        };
-        let verdict = m.hooks.memory(
-            w,
-            Access {
-                range,
-                bytes,
-                proxy: Proxy::Generic,
-                mode,
-            },
-        );
-        m.judge(w, verdict)
+        tell_shared(m, w, addresses, offset, w.exec, bytes, mode, values)
+    }
+
+    fn holds<H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64, data: &[u8]) -> bool {
+        let (slot, offset) = m.locate_shared(w.cta, address as u32).expect("just stored there");
+        m.ctas[slot.0 as usize].smem.get(offset, data.len() as u32) == data
+    }
+
+    fn describe<H: Hooks>(m: &Machine<'_, H>, address: u64) -> String {
+        let offset = (address as u32 & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+        m.options.names.place(offset)
     }
 
     #[inline(always)]
@@ -231,10 +282,25 @@ impl Space for SharedCta {
         addresses: &[u32; 32],
         offset: i32,
     ) -> Option<u64> {
-        if w.exec != !0 {
+        let start = Self::run::<B, H>(m, w, addresses, offset)?;
+        let smem = &m.ctas[w.cta.0 as usize].smem;
+        let defined = || smem.is_defined(start as u32 - SMEM_BASE, (32 * B) as u32);
+        (!m.options.check_undefined || defined()).then_some(start)
+    }
+
+    #[inline(always)]
+    fn write_run<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, start: u64, data: &[u8]) {
+        let smem = &mut m.ctas[w.cta.0 as usize].smem;
+        smem.get_mut(start as u32 - SMEM_BASE, data.len() as u32)
+            .copy_from_slice(data);
+    }
+
+    #[inline(always)]
+    fn run<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, addresses: &[u32; 32], offset: i32) -> Option<u64> {
+        let first = addresses[0];
+        if w.exec != !0 || addresses[31] != first.wrapping_add((31 * B) as u32) {
             return None;
         }
-        let first = addresses[0];
         let mut differs = 0;
         for (i, address) in addresses.iter().enumerate() {
             differs |= address ^ first.wrapping_add((i * B) as u32);
@@ -242,11 +308,7 @@ impl Space for SharedCta {
         let start = first.wrapping_add(offset as u32);
         let at = start.wrapping_sub(SMEM_BASE);
         let smem = &m.ctas[w.cta.0 as usize].smem;
-        let all = (32 * B) as u32;
-        let good = differs == 0
-            && start.is_multiple_of(B as u32)
-            && smem.contains(at, all)
-            && (!m.options.check_undefined || smem.is_defined(at, all));
+        let good = differs == 0 && start.is_multiple_of(B as u32) && smem.contains(at, (32 * B) as u32);
         good.then_some(u64::from(start))
     }
 }
@@ -345,7 +407,7 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
         let base = *w.read::<S::Address>(u.a);
         let offset = u.imm;
         let sem = if w.ordered { LoadSem::RelaxedSys } else { LoadSem::Weak };
-        if let Err(error) = S::tell(m, w, &base, offset, B as u32, Mode::Load(sem)) {
+        if let Err(error) = S::tell(m, w, &base, offset, B as u32, Mode::Load(sem), &no_values) {
             return m.fail(*error);
         }
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
@@ -391,7 +453,7 @@ fn dense_bytes<'m, S: Space, const B: usize, H: Hooks>(m: &'m Machine<'_, H>, w:
     }
 }
 
-/// Stores, like [`Load`]; `aux` lists the sources.
+/// Stores, like [`Load`]; `aux` lists the sources, `c` 1: others may poll it.
 pub struct Store<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Store<S, E, N, B> {
@@ -403,20 +465,102 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
         for a in lists {
             m.hooks.reads(w, *a);
         }
-        if let Err(error) = S::tell(m, w, &base, u.imm, B as u32, Mode::Store(StoreSem::Weak)) {
-            return m.fail(*error);
-        }
-        for i in lanes(w.exec) {
-            let address = S::offset(S::Address::from_raw(base[i]), u.imm);
+        let value = |w: &Warp, i: usize| {
             let mut bytes = [0; B];
             for (j, a) in lists.iter().enumerate() {
                 E::put(w.read::<E::Lane>(*a)[i], &mut bytes[j * E::BYTES..]);
             }
-            if let Err(why) = S::write::<B, H>(m, w, address, bytes) {
-                return denied(m, w, why, "store", S::NAME, i, address, B);
+            bytes
+        };
+        let wide = |i: usize| {
+            let mut bytes = [0; 16];
+            bytes[..B].copy_from_slice(&value(w, i));
+            bytes
+        };
+        let sem = if u.c != 0 { StoreSem::RelaxedSys } else { StoreSem::Weak };
+        if let Err(error) = S::tell(m, w, &base, u.imm, B as u32, Mode::Store(sem), &wide) {
+            return m.fail(*error);
+        }
+        if let Some(start) = S::run::<B, H>(m, w, &base, u.imm) {
+            let data: [[u8; B]; 32] = std::array::from_fn(|i| value(w, i));
+            S::write_run(m, w, start, data.as_flattened());
+        } else {
+            for i in lanes(w.exec) {
+                let address = S::offset(S::Address::from_raw(base[i]), u.imm);
+                if let Err(why) = S::write::<B, H>(m, w, address, value(w, i)) {
+                    return denied(m, w, why, "store", S::NAME, i, address, B);
+                }
+            }
+        }
+        if H::LISTENS
+            && let Err(error) = tell_of_overwritten(m, w)
+        {
+            return m.fail(*error);
+        }
+        if H::LISTENS && m.hooks.lanes_may_meet() {
+            let address = |i: usize| S::offset(S::Address::from_raw(base[i]), u.imm);
+            if let Err(error) = collisions::<S, B, H>(m, w, w.exec, &address, &|i| value(w, i)) {
+                return m.fail(*error);
             }
         }
         Flow::Next
+    }
+}
+
+/// Whether a load reads what another cluster wrote.
+#[inline(always)]
+fn tell_of_others<H: Hooks>(
+    m: &mut Machine<'_, H>,
+    w: &Warp,
+    addresses: &[u64; 32],
+    offset: i32,
+    bytes: u32,
+) -> Verdict {
+    // Lanes load from one buffer, and most loads are of what nobody stores to.
+    let first = addresses[w.exec.trailing_zeros() as usize & 31];
+    if !m.memory.has_stores(first) {
+        return Ok(());
+    }
+    let Some(author) = m.author(w.cta, || m.here()) else {
+        return Ok(());
+    };
+    for i in lanes(w.exec) {
+        let address = Global::offset(addresses[i], offset);
+        if let Some(other) = m.memory.written_by_other(author, address, bytes.into()) {
+            let error = m.foreign("a load of", other, m.memory.describe(address));
+            return m.judge(w, Err(error));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a store has overwritten what another cluster wrote.
+#[inline(always)]
+fn tell_of_overwritten<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp) -> Verdict {
+    match m.overwritten.take() {
+        None => Ok(()),
+        Some((address, other)) => {
+            let error = m.foreign("a store of another value to", other, m.memory.describe(address));
+            m.judge(w, Err(error))
+        }
+    }
+}
+
+/// What a store just wrote is there, unless another lane's was something else.
+#[inline(never)]
+fn collisions<S: Space, const B: usize, H: Hooks>(
+    m: &mut Machine<'_, H>,
+    w: &Warp,
+    mask: u32,
+    address: &dyn Fn(usize) -> u64,
+    value: &dyn Fn(usize) -> [u8; B],
+) -> Verdict {
+    match lanes(mask).find(|i| !S::holds(m, w, address(*i), &value(*i))) {
+        None => Ok(()),
+        Some(i) => {
+            let place = S::describe(m, address(i));
+            m.judge(w, Err(overwrite::collision(S::NAME, i, place)))
+        }
     }
 }
 
@@ -543,7 +687,7 @@ where
         let ty = AtomType::ALL[usize::from(u.c & 0xff)];
         let op = AtomOp::ALL.get(usize::from(u.c >> 8)).copied();
         let mode = Mode::Atomic(AtomSem::Relaxed, Scope::Sys);
-        if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode) {
+        if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode, &no_values) {
             return m.fail(*error);
         }
         for i in lanes(w.exec) {
@@ -584,29 +728,52 @@ where
     }
 }
 
-/// Tells the checker of rows of matrices: 16 bytes at the address of every lane of a mask.
-fn tell_rows<H: Hooks>(
+/// Tells the checker of an access to shared memory by the lanes of a mask; of `stmatrix` and `ldmatrix`, 16 bytes at the address of each.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "an access has many")]
+fn tell_shared<H: Hooks>(
     m: &mut Machine<'_, H>,
     w: &Warp,
     addresses: &[u32; 32],
     offset: i32,
     mask: u32,
+    bytes: u32,
     mode: Mode,
+    values: &Values<'_>,
 ) -> Verdict {
     let range = Range::SharedLanes {
         addresses,
         offset,
         mask,
     };
-    let verdict = m.hooks.memory(
-        w,
-        Access {
-            range,
-            bytes: 16,
-            proxy: Proxy::Generic,
-            mode,
-        },
+    let (loc, size) = (
+        if H::LISTENS { m.here() } else { Loc::CALL_SITE },
+        m.program.cluster_size(),
     );
+    let Machine { hooks, ctas, .. } = &mut *m;
+    let changes = |slot: CtaSlot, line: u64| {
+        let mut changed = 0;
+        for i in lanes(mask) {
+            let Some((owner, at)) = overwrite::locate(ctas, size, w.cta, addresses[i].wrapping_add(offset as u32))
+            else {
+                continue;
+            };
+            let smem = &ctas[owner.0 as usize].smem;
+            if owner == slot && u64::from(at >> 7) == line && smem.contains(at, bytes) {
+                changed |= overwrite::differences(at.into(), smem.get(at, bytes), &values(i));
+            }
+        }
+        changed
+    };
+    let access = Access {
+        range,
+        bytes,
+        proxy: Proxy::Generic,
+        mode,
+        loc,
+        changes: &changes,
+    };
+    let verdict = hooks.memory(w, access);
     m.judge(w, verdict)
 }
 
@@ -619,7 +786,7 @@ impl<H: Hooks> Body<H> for Ldmatrix {
         let count = usize::from(u.b);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
         let rows = u32::MAX >> (32 - 8 * count as u32);
-        if let Err(error) = tell_rows(m, w, &base, u.imm, rows, Mode::Load(LoadSem::Weak)) {
+        if let Err(error) = tell_shared(m, w, &base, u.imm, rows, 16, Mode::Load(LoadSem::Weak), &no_values) {
             return m.fail(*error);
         }
         for (j, d) in lists.iter().enumerate() {
@@ -661,24 +828,33 @@ impl<H: Hooks> Body<H> for Stmatrix {
         let count = usize::from(u.b);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
         let rows = u32::MAX >> (32 - 8 * count as u32);
-        if let Err(error) = tell_rows(m, w, &base, u.imm, rows, Mode::Store(StoreSem::Weak)) {
+        let transposed = u.c != 0;
+        // The row that the lane's address is for.
+        let row = |w: &Warp, lane: usize| {
+            let (values, r) = (w.read::<u32>(lists[lane / 8]), lane % 8);
+            let mut bytes = [0; 16];
+            for c in 0..8 {
+                // Element (r, c) comes from lane 4·row + column / 2 of the fragment.
+                let (fr, fc) = if transposed { (c, r) } else { (r, c) };
+                let word = values[fr * 4 + fc / 2] >> (16 * (fc % 2));
+                bytes[2 * c..2 * c + 2].copy_from_slice(&(word as u16).to_le_bytes());
+            }
+            bytes
+        };
+        let mode = Mode::Store(StoreSem::Weak);
+        if let Err(error) = tell_shared(m, w, &base, u.imm, rows, 16, mode, &|lane| row(w, lane)) {
             return m.fail(*error);
         }
-        for (j, a) in lists.iter().enumerate() {
-            let values = *w.read::<u32>(*a);
-            for r in 0..8 {
-                let mut bytes = [0; 16];
-                for c in 0..8 {
-                    // Element (r, c) comes from lane 4·row + column / 2 of the fragment.
-                    let (fr, fc) = if u.c != 0 { (c, r) } else { (r, c) };
-                    let word = values[fr * 4 + fc / 2] >> (16 * (fc % 2));
-                    bytes[2 * c..2 * c + 2].copy_from_slice(&(word as u16).to_le_bytes());
-                }
-                let lane = j * 8 + r;
-                let address = SharedCta::offset(base[lane], u.imm);
-                if let Err(why) = SharedCta::write::<16, H>(m, w, address, bytes) {
-                    return denied(m, w, why, "stmatrix", SharedCta::NAME, lane, address, 16);
-                }
+        let address = |lane: usize| SharedCta::offset(base[lane], u.imm);
+        for lane in lanes(rows) {
+            if let Err(why) = SharedCta::write::<16, H>(m, w, address(lane), row(w, lane)) {
+                return denied(m, w, why, "stmatrix", SharedCta::NAME, lane, address(lane), 16);
+            }
+        }
+        if H::LISTENS && m.hooks.lanes_may_meet() {
+            let verdict = collisions::<SharedCta, 16, H>(m, w, rows, &address, &|lane| row(w, lane));
+            if let Err(error) = verdict {
+                return m.fail(*error);
             }
         }
         Flow::Next

@@ -5,7 +5,7 @@
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
 //!   them asynchronously, at a time that [`options`] chooses.
 //! * [`hooks`] is where a checker listens; [`causality`] is the one that does, if any, with the vector clocks of [`clock`]
-//!   and the memory of [`history`].
+//!   and the memory of [`history`] and [`byte_history`]. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
 //! * `arith` has the arithmetic, bit for bit.
 //!
 //! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
@@ -22,6 +22,7 @@ mod diagnose;
 mod float_environment;
 mod floats;
 mod global;
+mod grid;
 mod history;
 pub mod hooks;
 mod index;
@@ -30,6 +31,7 @@ mod machine;
 mod mem;
 mod ops;
 mod options;
+mod overwrite;
 mod program;
 mod registers;
 mod residency;

@@ -71,6 +71,13 @@ impl<H: Hooks> Program<H> {
         super::decode::run(flat, tier)
     }
 
+    /// CTAs of a cluster.
+    #[inline(always)]
+    pub(super) fn cluster_size(&self) -> u32 {
+        let [x, y, z] = self.launch.cluster;
+        x * y * z
+    }
+
     /// What the launch needs besides the code.
     pub fn launch(&self) -> &LaunchSpec {
         &self.launch

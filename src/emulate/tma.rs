@@ -1,5 +1,6 @@
 //! Boxes of tensor maps, between global memory and the dense (unswizzled) box.
 use super::global::GlobalMemory;
+use super::grid::Author;
 use super::mem::combine;
 use super::shared::{SMEM_BASE, Shared};
 use crate::error::{Error, Fault};
@@ -114,11 +115,12 @@ fn outside(memory: &GlobalMemory, address: u64) -> Box<Error> {
     Box::new(Error::new(Fault::Execution, "a bulk copy outside of its buffer").got(memory.describe(address)))
 }
 
-/// The runs of bytes of a box that lie inside the tensor: address and length.
-pub fn runs(map: &TensorMapSpec, coords: &[i32]) -> Vec<(u64, u32)> {
+/// The runs of bytes of a box that lie inside the tensor: address, length, and place in the dense box.
+pub fn runs(map: &TensorMapSpec, coords: &[i32]) -> Vec<(u64, u32, u32)> {
+    let inner = map.box_dims[0] * map.element.bytes();
     let mut runs = vec![];
-    let collected = for_runs(map, coords, |_, run| {
-        runs.extend(run.map(|run| (run.address, run.inside)));
+    let collected = for_runs(map, coords, |row, run| {
+        runs.extend(run.map(|run| (run.address, run.inside, row * inner + run.before)));
         Ok(())
     });
     debug_assert!(collected.is_ok());
@@ -150,6 +152,7 @@ pub fn store(
     memory: &GlobalMemory,
     reduce: Option<TensorRed>,
     data: &[u8],
+    by: &mut Signed,
 ) -> Result<(), Box<Error>> {
     let inner = map.box_dims[0] * map.element.bytes();
     for_runs(map, coords, |row, run| {
@@ -157,7 +160,7 @@ pub fn store(
         let start = (row * inner + run.before) as usize;
         let data = &data[start..start + run.inside as usize];
         let Some(op) = reduce else {
-            return write_global(memory, run.address, data);
+            return write_global(memory, run.address, data, by);
         };
         let Some((op, ty)) = reduction(op, map.element) else {
             return Err(Box::new(Error::internal(format!(
@@ -172,7 +175,7 @@ pub fn store(
             let result = combine(op, ty, word(old), word(new), true);
             old.copy_from_slice(&result.to_le_bytes()[..size]);
         }
-        write_global(memory, run.address, &merged)
+        write_global(memory, run.address, &merged, by)
     })
 }
 
@@ -226,14 +229,20 @@ pub fn read_global(memory: &GlobalMemory, address: u64, out: &mut [u8], check: b
     Ok(())
 }
 
-pub fn write_global(memory: &GlobalMemory, address: u64, data: &[u8]) -> Result<(), Box<Error>> {
-    let to = memory
+pub fn write_global(memory: &GlobalMemory, address: u64, data: &[u8], by: &mut Signed) -> Result<(), Box<Error>> {
+    memory
         .resolve(address, data.len() as u64)
         .ok_or_else(|| outside(memory, address))?;
-    // SAFETY: as in `read_global`.
-    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
-    memory.mark_written(address, data.len() as u64);
+    if let Some(other) = memory.store(by.author, address, data) {
+        by.overwritten.get_or_insert((address, other));
+    }
     Ok(())
+}
+
+/// Whose store it is, where that is watched, and what it overwrote of another's.
+pub struct Signed {
+    pub author: Option<Author>,
+    pub overwritten: Option<(u64, Author)>,
 }
 
 /// Address bits that a swizzle XORs into bits 4 to 6: those from bit 7 on (PTX ISA 5.5.7; CUTLASS `Swizzle<b, 4, 3>`).

@@ -10,7 +10,7 @@ use super::arith::tensor_core_fast::{
     Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments, gather_b_fragments,
 };
 use super::clock::View;
-use super::hooks::{Access, Hooks, Mode, Ownership, Proxy, Range, Sync};
+use super::hooks::{Access, Hooks, Mode, Ownership, Proxy, Range, Sync, changes_all};
 use super::machine::Machine;
 use super::options::AgentOrder;
 use super::row::Row;
@@ -240,6 +240,8 @@ impl<H: Hooks> Machine<'_, H> {
                 bytes: 128,
                 proxy: Proxy::Async,
                 mode: Mode::Read,
+                loc: self.program.origins[pc as usize].loc,
+                changes: &changes_all,
             },
         );
         self.judge_at(w, pc, verdict)

@@ -210,11 +210,35 @@ def _kernel(p: Program, outs: list[Any]) -> Callable[..., Any]:
 
     def body(*refs: Any) -> None:
         ids = [lax.axis_index(n) for n in (*names, *(("wg",) if own else ()))]
-        Body(p, _views(p, refs, ids), ids).run()
+        if form.handed:
+            _hand_on(p, refs, ids)
+        else:
+            Body(p, _views(p, refs, ids), ids).run()
 
+    if form.handed:
+        through = [plgpu.SMEM((*own, *r.shape), jnp.dtype(r.dtype)) for r in p.outputs]
+        barriers = plgpu.Barrier(num_barriers=form.warpgroups)
+        own_scratch = [_scratch(r, own if r.space == "smem" else form.lead) for r in p.scratch]
+        kernel = plgpu.kernel(body, out_type=outs, scratch_types=[*own_scratch, *through, barriers], grid=form.grid, grid_names=names, **threads)
+        return lambda *xs: kernel(*xs)
     scratch = [_scratch(r, own if r.space == "smem" else form.lead) for r in p.scratch]
     kernel = plgpu.kernel(body, out_type=outs, scratch_types=scratch, grid=form.grid, grid_names=names, **threads)
     return lambda *xs: kernel(*xs)
+
+
+def _hand_on(p: Program, refs: Sequence[Any], ids: Sequence[Any]) -> None:
+    """Runs the steps with outputs in shared memory, and stores the outputs of the warpgroup before."""
+    count = len(p.outputs)
+    refs, through, barriers = refs[: -count - 1], refs[-count - 1 : -1], refs[-1]
+    wg, n = ids[-1], p.form.warpgroups
+    before = lax.rem(wg + (n - 1), jnp.int32(n))
+    views = _views(p, refs, ids)
+    Body(p, {**views, **{r.name: ref.at[wg] for r, ref in zip(p.outputs, through)}}, ids).run()
+    plgpu.barrier_arrive(barriers.at[wg])
+    plgpu.barrier_wait(barriers.at[before])
+    there = _views(p, refs, [*ids[:-1], before])
+    for r, ref in zip(p.outputs, through):
+        there[r.name][...] = ref.at[before][...]
 
 
 def _interpreted(p: Program, outs: list[Any]) -> Callable[..., Any]:

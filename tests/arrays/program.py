@@ -95,13 +95,17 @@ class Ref:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """`kernel`: a `plgpu.kernel` of `grid` blocks and warpgroups; `call`: a `pl.pallas_call` over `grid`."""
+    """`kernel`: a `plgpu.kernel` of `grid` blocks and warpgroups; `call`: a `pl.pallas_call` over `grid`.
+
+    `handed`: a warpgroup's results are stored by the next one (`handed.py`).
+    """
 
     kind: str
     grid: Shape = ()
     warpgroups: int = 1
     semantics: tuple[str, ...] | None = None
     slots: int = 1
+    handed: bool = False
 
     @property
     def lead(self) -> Shape:

@@ -16,6 +16,7 @@ import numpy as np
 import smalt
 from tests.arrays.emit import function, input_shapes
 from tests.arrays.generate import generate
+from tests.arrays.handed import handed
 from tests.arrays.program import Program, Ref, walk
 from tests.functions import case
 from tests.functions.judge import x64
@@ -26,13 +27,20 @@ Array = Any
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """kind: right, wrong, refused (what smalt says it lacks), error (anything else of smalt's), invalid (JAX itself refuses it)."""
+    """kind: right, wrong, race (the emulator's checker says so), refused (what smalt says it lacks), error (anything else of smalt's),
+    invalid (JAX itself refuses it). `second`: right, but only as JAX has it without XLA's simplifier.
+    """
 
     seed: int
     kind: str
     text: str = ""
     seconds: float = 0.0
     digests: tuple[str, ...] = ()
+    second: bool = False
+
+
+#: What the checker says of accesses that nothing orders.
+RACES = ("nothing orders", "different values for one place", "shared memory that a bulk load")
 
 
 def settings(p: Program) -> Any:
@@ -95,9 +103,16 @@ def outcome(p: Program, given: list[Array]) -> list[Array]:
         return [np.asarray(x) for x in jax.jit(function(p))(*given)]
 
 
-def run(seed: int, judged: bool = True) -> Result:
+def run(seed: int, judged: bool = True, hands_on: bool = False) -> Result:
+    """`hands_on`: by several warpgroups that hand on their results; a program that cannot be is "passed over"."""
     try:
-        return check(generate(seed), judged)
+        p = generate(seed)
+        if hands_on:
+            made = handed(p)
+            if made is None:
+                return Result(seed, "passed over")
+            p = made
+        return check(p, judged)
     finally:
         jax.clear_caches()
 
@@ -118,16 +133,18 @@ def check(p: Program, judged: bool = True) -> Result:
     except smalt.Unsupported as e:
         return Result(p.seed, "refused", str(e), time.perf_counter() - start)
     except (smalt.Error, jax.errors.JaxRuntimeError) as e:
-        return Result(p.seed, "error", f"{type(e).__name__}: {e}", time.perf_counter() - start)
+        kind = "race" if any(race in str(e) for race in RACES) else "error"
+        return Result(p.seed, kind, f"{type(e).__name__}: {e}", time.perf_counter() - start)
     except Exception as e:
         kind = "invalid" if not _of_smalt(e) else "error"
         return Result(p.seed, kind, f"{type(e).__name__}: {e}", time.perf_counter() - start)
     seconds = time.perf_counter() - start
     wrong = compare(p, got, wanted) if judged else ""
+    second = bool(wrong)
     if wrong:
         # XLA on a CPU gets some slices of slices wrong where it simplifies or fuses them: clamped starts, updates of what is read.
         wrong = compare(p, got, reference(p, given, fused=False))
-    return Result(p.seed, "wrong" if wrong else "right", wrong, seconds, tuple(digest(x) for x in got))
+    return Result(p.seed, "wrong" if wrong else "right", wrong, seconds, tuple(digest(x) for x in got), second and not wrong)
 
 
 def _of_smalt(e: BaseException) -> bool:

@@ -23,7 +23,7 @@ def test_regression(name: str) -> None:
 
 def judge(results: list[Result]) -> None:
     """None wrong, at most one in fifty refused."""
-    bad = [f"{r.seed}: {r.kind}: {r.text}" for r in results if r.kind in ("wrong", "error", "hangs")]
+    bad = [f"{r.seed}: {r.kind}: {r.text}" for r in results if r.kind in ("wrong", "race", "error", "hangs")]
     assert not bad, "\n".join(bad)
     refused = [f"{r.seed}: {r.text}" for r in results if r.kind == "refused"]
     assert len(refused) <= max(1, len(results) // 50), "\n".join(refused)

@@ -527,7 +527,7 @@ def cluster_exchange(x, flaw=None):
 
 
 CLUSTER_EXCHANGE = subject(f32(2, 128), reference=lambda x: x[::-1])(cluster_exchange)
-flawed(cluster_exchange, CLUSTER_EXCHANGE, "no barrier before the read", shows=None)
+flawed(cluster_exchange, CLUSTER_EXCHANGE, "no barrier before the read", shows=(RACE_OF_STORE, "of the cluster's CTA 1"), line="buf[...] = x[i]")
 flawed(cluster_exchange, CLUSTER_EXCHANGE, "no barrier at the end", shows=("shared memory of a CTA that has ended",), line="cluster_ref")
 
 
@@ -670,7 +670,7 @@ def shifted(x, flaw=None):
     def before_a_copy(x, o, buf, narrow):
         buf[...] = x[...]
         plgpu.commit_smem()
-        o[1] = x[...]
+        o[1] = -x[...]
         plgpu.copy_smem_to_gmem(buf, o.at[1])
         plgpu.wait_smem_to_gmem(0)
 
@@ -688,3 +688,140 @@ flawed(shifted, SHIFTED, "twice", shows=("a store to shared", OVERWRITES), line=
 flawed(shifted, SHIFTED, "twice_on_the_device", shows=("a store to global", OVERWRITES), line="o[1] = x[...]")
 flawed(shifted, SHIFTED, "in_bytes", shows=("a store to shared", READ), line="narrow[...] = x[...].astype(jnp.int8)")
 flawed(shifted, SHIFTED, "before_a_copy", shows=("a bulk store to global", OVERWRITES), line="plgpu.copy_smem_to_gmem(buf, o.at[1])")
+
+
+# ------------------------------------------------------------------------------------------ who writes one place
+
+
+def written_in_turn(x, flaw=None):
+    """Two warpgroups store to one buffer, and to one row of the output, one after the other."""
+
+    def body(x, o, buf, narrow, done):
+        first = lax.axis_index("wg") == 0
+
+        @pl.when(first)
+        def _():
+            buf[...] = x[...]
+            narrow[...] = x[...].astype(jnp.int8)
+            o[0] = x[...]
+            plgpu.barrier_arrive(done)
+
+        @pl.when(~first)
+        def _():
+            if flaw is None:
+                plgpu.barrier_wait(done)
+            if flaw != "one row":
+                if flaw != "bytes":
+                    buf[...] = x[...] + 1
+                narrow[...] = (x[...] + 2).astype(jnp.int8)
+            o[0] = x[...] * 2
+            if flaw is not None:
+                plgpu.barrier_wait(done)
+            o[1] = buf[...] + narrow[...].astype(jnp.float32)
+
+    params = {} if flaw is None else {"params": MANUAL}
+    scratch = (SMEM((128,), jnp.float32), SMEM((128,), jnp.int8), Barrier())
+    return kernel(body, like((2, 128)), *scratch, num_threads=2, thread_name="wg", **params)(x)
+
+
+WRITTEN_IN_TURN = subject(
+    f32(128), reference=lambda x: np.stack([x * 2, x + 1 + (x + np.float32(2)).astype(np.int8).astype(np.float32)])
+)(written_in_turn)
+flawed(written_in_turn, WRITTEN_IN_TURN, "one buffer", shows=("a store to shared", OVERWRITES, "the store by warp"), line="buf[...] = x[...]")
+flawed(written_in_turn, WRITTEN_IN_TURN, "bytes", shows=("a store to shared", OVERWRITES), line="narrow[...] = x[...].astype")
+flawed(written_in_turn, WRITTEN_IN_TURN, "one row", shows=("a store to global", OVERWRITES), line="o[0] = x[...]")
+
+
+@subject(f32(128), reference=lambda x: np.stack([x, x + 1]))
+def written_alike(x):
+    """Warpgroups and blocks that store the same values to one place race with nobody."""
+
+    def body(x, o, buf):
+        buf[...] = x[...] + 1
+        o[0] = x[...]
+        o[1] = x[...] + 1
+
+    return kernel(body, like((2, 128)), SMEM((128,), jnp.float32), grid=(3,), grid_names=("block",), num_threads=2, thread_name="wg")(x)
+
+
+def copied_in_turn(x, flaw=None):
+    """Two warpgroups' bulk stores to one row."""
+
+    def body(x, o, buf, done):
+        wg = lax.axis_index("wg")
+        buf[wg] = x[...] + wg.astype(jnp.float32)
+        plgpu.commit_smem()
+
+        @pl.when(wg == 0)
+        def _():
+            plgpu.copy_smem_to_gmem(buf.at[0], o)
+            plgpu.wait_smem_to_gmem(0)
+            plgpu.barrier_arrive(done)
+
+        @pl.when(wg == 1)
+        def _():
+            if flaw is None:
+                plgpu.barrier_wait(done)
+            plgpu.copy_smem_to_gmem(buf.at[1], o)
+            plgpu.wait_smem_to_gmem(0)
+
+    return kernel(body, like((128,)), SMEM((2, 128), jnp.float32), Barrier(), num_threads=2, thread_name="wg")(x)
+
+
+COPIED_IN_TURN = subject(f32(128), reference=lambda x: x + 1)(copied_in_turn)
+flawed(copied_in_turn, COPIED_IN_TURN, "no order", shows=("a bulk store to global", OVERWRITES), line="plgpu.copy_smem_to_gmem(buf.at[")
+
+
+def rows_of_blocks(x, flaw=None):
+    """Each block has its row."""
+
+    def body(x, o, buf):
+        block = lax.axis_index("block")
+        row = 0 if flaw in ("one row", "one row, copied") else block
+        if flaw == "one row, copied":
+            buf[...] = x[block]
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(buf, o.at[row])
+            plgpu.wait_smem_to_gmem(0)
+        else:
+            o[row] = x[block]
+        if flaw == "a neighbour's row":
+            o[row] = o[lax.max(block - 1, 0)] + 1
+
+    return kernel(body, like((3, 128)), SMEM((128,), jnp.float32), grid=(3,), grid_names=("block",))(x)
+
+
+ROWS_OF_BLOCKS = subject(f32(3, 128), reference=lambda x: x)(rows_of_blocks)
+ANOTHER_BLOCK = "global memory that CTA (0, 0, 0) wrote"
+flawed(rows_of_blocks, ROWS_OF_BLOCKS, "one row", shows=("a store of another value to " + ANOTHER_BLOCK,), line="o[row] = x[block]")
+flawed(rows_of_blocks, ROWS_OF_BLOCKS, "one row, copied", shows=("a bulk store of another value to " + ANOTHER_BLOCK,), line="plgpu.copy_smem_to_gmem(buf, o.at[row])")
+flawed(rows_of_blocks, ROWS_OF_BLOCKS, "a neighbour's row", shows=("a load of " + ANOTHER_BLOCK,), line="o[row] = o[lax.max(block - 1, 0)] + 1")
+
+
+def rows_of_a_cluster(x, flaw=None):
+    """Each block of a cluster has its row."""
+
+    def body(x, o):
+        block = lax.axis_index("block")
+        o[0 if flaw else block] = x[block]
+
+    return kernel(body, like((2, 128)), cluster=(2,), cluster_names=("block",))(x)
+
+
+ROWS_OF_A_CLUSTER = subject(f32(2, 128), reference=lambda x: x)(rows_of_a_cluster)
+flawed(rows_of_a_cluster, ROWS_OF_A_CLUSTER, "one row", shows=("a store to global", OVERWRITES, "of the cluster's CTA 0"), line="x[block]")
+
+
+def pairs_of_lanes(x, flaw=None):
+    """Lanes that store to one place: the same value, or not."""
+
+    def body(x, o):
+        half = jnp.arange(128, dtype=jnp.int32) // 2
+        o[half] = x[...] if flaw else x[half]
+        o[half + 64] = x[half + 64]
+
+    return kernel(body, like((128,)))(x)
+
+
+PAIRS_OF_LANES = subject(f32(128), reference=lambda x: x)(pairs_of_lanes)
+flawed(pairs_of_lanes, PAIRS_OF_LANES, "other values", shows=("two lanes of one store have different values for one place in global memory",), line="o[half] =")

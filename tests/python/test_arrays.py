@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.arrays.generate import generate
+from tests.arrays.handed import handed
 from tests.arrays.run import arrays, check, compare, reference
 from tests.arrays.suite import *  # noqa: F403
 from tests.arrays.suite import judge
@@ -26,6 +27,13 @@ FIRST = {(0, 10): 10_000, (0, 11): 20_000}.get(jax.__version_info__[:2], 30_000)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, 20))
 def test_random_programs(first: int) -> None:
     judge([check(generate(seed)) for seed in range(first, first + 20)])
+
+
+def test_programs_that_hand_on_results() -> None:
+    """By 2 and 3 warpgroups, through shared memory and barriers."""
+    made = [p for p in map(handed, map(generate, range(FIRST + 1000, FIRST + 1016))) if p is not None]
+    assert len(made) >= 4 and {p.form.warpgroups for p in made} == {2, 3}
+    judge([check(p) for p in made])
 
 
 def test_programs_are_what_their_seed_says() -> None:

@@ -1,0 +1,57 @@
+//! What stores change: unordered stores of one value to one place are no race, others are.
+use super::byte_history::Mask;
+use super::machine::Cta;
+use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
+use crate::error::{Error, Fault};
+
+/// The bytes that a store has for a lane; those beyond its width are not looked at.
+pub type Values<'a> = dyn Fn(usize) -> [u8; 16] + 'a;
+
+/// Of loads.
+pub fn no_values(_: usize) -> [u8; 16] {
+    [0; 16]
+}
+
+/// The CTA and offset that a shared-window address of a CTA stands for, in clusters of `size` CTAs.
+#[inline(always)]
+pub fn locate(ctas: &[Cta], size: u32, from: CtaSlot, address: u32) -> Option<(CtaSlot, u32)> {
+    let rank = address >> RANK_SHIFT;
+    let offset = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+    if rank == 0 {
+        return Some((from, offset));
+    }
+    let here = ctas[from.0 as usize].rank;
+    (rank <= size).then(|| (CtaSlot(from.0 - here + rank - 1), offset))
+}
+
+/// Where `new` differs from `old`, which lies at `at`: bytes of the line of 128 that holds it.
+pub fn differences(at: u64, old: &[u8], new: &[u8]) -> Mask {
+    let differs = |(i, (old, new)): (usize, (&u8, &u8))| Mask::from(old != new) << i;
+    let differ: Mask = old.iter().zip(new).enumerate().map(differs).sum();
+    differ << (at & 127)
+}
+
+/// Two lanes of one store have different values for one place.
+#[cold]
+pub fn collision(space: &str, lane: usize, place: String) -> Box<Error> {
+    Box::new(
+        Error::new(
+            Fault::Execution,
+            format!("two lanes of one store have different values for one place in {space} memory"),
+        )
+        .expected("lanes that store to one place to store the same value: which of others stays is not defined")
+        .got(format!("lane {lane} and another, {place}"))
+        .remedy("let each element be stored once: where indices are equal (`ref[idx] = x`), values have to be, too"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_bytes_of_the_line() {
+        assert_eq!(differences(130, &[1, 2, 3], &[1, 0, 4]), 0b110 << 2);
+        assert_eq!(differences(127, &[1], &[1]), 0);
+    }
+}
