@@ -294,7 +294,7 @@ def test_the_machine_goes_on_after_any_finding(name: str, capfd: pytest.CaptureF
                 assert not findings(capfd.readouterr().err)
 
 
-# What only the checker says (src/emulate/causality.rs).
+# What only the checker says (src/emulate/causality.rs, overwrite.rs).
 CHECKERS_WORDS = (
     "nothing orders",
     "that a bulk load in flight writes",
@@ -302,6 +302,7 @@ CHECKERS_WORDS = (
     "that the generic proxy wrote",
     "that is still read",
     "which may not see that it was initialised",
+    "two lanes of one store have different values",
 )
 
 
