@@ -28,6 +28,21 @@ pub struct Touch {
     pub mask: Mask,
 }
 
+/// What an access does, where another is held against it.
+#[derive(Clone, Copy)]
+pub struct Side {
+    pub writes: bool,
+    pub atomic: bool,
+}
+
+/// Whether two unordered accesses with these bytes in common race, of which one writes: not if both are atomic; a store and a later one
+/// only where that changes something.
+#[inline(always)]
+pub fn races(hit: Mask, theirs: Side, mine: Side, changes: impl FnOnce() -> Mask) -> bool {
+    let by_value = theirs.writes && mine.writes && !mine.atomic;
+    hit != 0 && !(theirs.atomic && mine.atomic) && (!by_value || hit & changes() != 0)
+}
+
 impl Entry {
     /// Which of these bytes it touched after the epoch `seen`.
     #[inline(always)]

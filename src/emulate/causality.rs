@@ -21,7 +21,7 @@
 //! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
 //! loads write per 16 bytes; of global memory, and of what peers do, bytes. So whatever is reported is wrong, and not everything wrong is
 //! reported: a warp is one, and a release counts at every scope.
-use super::byte_history::{self, ByteHistory, Mask, Touch};
+use super::byte_history::{self, ByteHistory, Mask, Side, Touch, races};
 use super::clock::{Clock, View};
 use super::global;
 use super::history::{
@@ -173,6 +173,7 @@ impl Causality {
         };
         // Of the others' accesses those that are atomic race with ordinary ones only.
         let atomic = is_atomic(mode);
+        let mine = Side { writes, atomic };
         let own_rank = w.cta.0 % self.shape.cluster_size + 1;
         let id = self.id(w);
         if writes && Rc::strong_count(&self.clocks[id]) > 1 {
@@ -210,11 +211,11 @@ impl Causality {
                     for other in lanes(theirs & !(1 << column)) {
                         let entry = history.bytes.entry(here, other, wrote);
                         let hit = entry.unseen(exact, clock.seen()[first + other]);
-                        if hit == 0 || atomic && entry.is_atomic() {
-                            continue;
-                        }
-                        let values = wrote && writes && !atomic;
-                        if !values || hit & changes(w.cta, line as u64) != 0 {
+                        let theirs = Side {
+                            writes: wrote,
+                            atomic: entry.is_atomic(),
+                        };
+                        if races(hit, theirs, mine, || changes(w.cta, line as u64)) {
                             conflict = Some((line, granules_of(hit), Some((first + other, wrote, entry.loc()))));
                         }
                     }
@@ -246,8 +247,7 @@ impl Causality {
                     if hit == 0 || (entry >> 32) as u32 <= clock.seen()[first + other] {
                         continue;
                     }
-                    let values = writes && !atomic;
-                    if !values || bytes_of(hit) & changes(w.cta, line as u64) != 0 {
+                    if races(bytes_of(hit), ORDINARY_STORE, mine, || changes(w.cta, line as u64)) {
                         let loc = history.written_at[line * warps + other];
                         conflict = Some((line, hit, Some((first + other, true, loc))));
                     }
@@ -366,6 +366,7 @@ impl Causality {
         };
         // What an atomic or a flag did, others may not touch without being told; nor it what they did.
         let atomic = is_atomic(mode);
+        let mine = Side { writes, atomic };
         let (own, column) = (w.cta.0 as usize, w.index as usize);
         let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
         let size = self.shape.cluster_size as usize;
@@ -385,11 +386,11 @@ impl Causality {
                     for other in lanes(theirs & !own_column) {
                         let entry = history.entry(line, other, wrote);
                         let hit = entry.unseen(mask, view.seen()[first + other]);
-                        if hit == 0 || atomic && entry.is_atomic() {
-                            continue;
-                        }
-                        let values = wrote && writes && !atomic;
-                        if !values || hit & (access.changes)(w.cta, address) != 0 {
+                        let theirs = Side {
+                            writes: wrote,
+                            atomic: entry.is_atomic(),
+                        };
+                        if races(hit, theirs, mine, || (access.changes)(w.cta, address)) {
                             let (component, loc) = (first + other, entry.loc());
                             conflict = Some((address, hit, Other { component, wrote, loc }));
                         }
@@ -726,6 +727,11 @@ struct Other {
     wrote: bool,
     loc: Loc,
 }
+
+const ORDINARY_STORE: Side = Side {
+    writes: true,
+    atomic: false,
+};
 
 /// Whether an access races with ordinary ones only.
 fn is_atomic(mode: Mode) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! Memory is in lines of 128 bytes, 32 granules of 4 bytes each; a line's granules are a mask. An entry says when a warp last
 //! touched a line, and which of its granules then: the epoch above, the mask below.
-use super::byte_history::{ByteHistory, Mask, Touch};
+use super::byte_history::{ByteHistory, Mask, Side, Touch, races};
 use super::clock::Clock;
 use super::hooks::{Landing, Shape};
 use crate::error::Loc;
@@ -190,14 +190,20 @@ impl History {
         changes: &dyn Fn() -> Mask,
     ) -> Option<(Mask, Visit)> {
         let visits = self.visited.get(&line)?;
+        let mine = Side {
+            writes,
+            atomic: touch.atomic,
+        };
         visits.iter().find_map(|visit| {
             let hit = visit.touch.mask & touch.mask;
-            let races = visit.by != by && (writes || visit.wrote) && !(touch.atomic && visit.touch.atomic);
-            if hit == 0 || !races || visit.touch.epoch <= seen[visit.by] {
+            if visit.by == by || !(writes || visit.wrote) || visit.touch.epoch <= seen[visit.by] {
                 return None;
             }
-            let values = writes && visit.wrote && !touch.atomic;
-            (!values || hit & changes() != 0).then_some((hit, *visit))
+            let theirs = Side {
+                writes: visit.wrote,
+                atomic: visit.touch.atomic,
+            };
+            races(hit, theirs, mine, changes).then_some((hit, *visit))
         })
     }
 
@@ -213,6 +219,10 @@ impl History {
         changes: &dyn Fn() -> Mask,
     ) -> Option<(Mask, Visit)> {
         let warps = self.warps();
+        let mine = Side {
+            writes,
+            atomic: touch.atomic,
+        };
         let narrow = self.narrow[line].then(|| self.bytes.peek(line as u64)).flatten();
         let sides = [
             (true, self.writers[line]),
@@ -235,11 +245,8 @@ impl History {
                     None => 0,
                 };
                 let atomic = self.atomics[line] >> warp & 1 == 1;
-                if hit == 0 || touch.atomic && atomic {
-                    continue;
-                }
-                let values = wrote && writes && !touch.atomic;
-                if !values || hit & changes() != 0 {
+                let theirs = Side { writes: wrote, atomic };
+                if races(hit, theirs, mine, changes) {
                     let touch = Touch {
                         epoch: 0,
                         loc,

@@ -12,9 +12,11 @@ use std::marker::PhantomData;
 
 /// A state space: how an address finds its bytes.
 pub trait Space: 'static {
-    type Address: Lane + Into<u64>;
+    type Address: Lane<Raw = Self::Address> + Into<u64> + Copy + Eq;
     const NAME: &'static str;
     fn offset(base: Self::Address, offset: i32) -> u64;
+    /// The address so many bytes on.
+    fn after(base: Self::Address, bytes: usize) -> Self::Address;
     /// The bytes at an address, or why not.
     fn read<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64) -> Result<[u8; B], Denied>;
     fn write<const B: usize, H: Hooks>(
@@ -33,27 +35,47 @@ pub trait Space: 'static {
         mode: Mode,
         values: &Values<'_>,
     ) -> Verdict;
-    /// As `dense`, for what is to be written.
+    /// Whether all of this is memory of the space, of the warp's own CTA.
+    fn is_inside<H: Hooks>(m: &Machine<'_, H>, w: &Warp, start: u64, bytes: usize) -> bool;
+    /// Whether all of this, which is, may be read.
+    fn is_defined<H: Hooks>(m: &Machine<'_, H>, w: &Warp, start: u64, bytes: usize) -> bool;
+    /// Where the bytes of all lanes begin, if lane i's `B` bytes follow lane i − 1's and all are memory.
+    #[inline(always)]
     fn run<const B: usize, H: Hooks>(
         m: &Machine<'_, H>,
         w: &Warp,
-        addresses: &[<Self::Address as Lane>::Raw; 32],
+        addresses: &[Self::Address; 32],
         offset: i32,
-    ) -> Option<u64>;
+    ) -> Option<u64> {
+        let first = addresses[0];
+        if w.exec != !0 || addresses[31] != Self::after(first, 31 * B) {
+            return None;
+        }
+        let mut differs = false;
+        for (i, address) in addresses.iter().enumerate() {
+            differs |= *address != Self::after(first, i * B);
+        }
+        let start = Self::offset(first, offset);
+        let good = !differs && start.is_multiple_of(B as u64) && Self::is_inside(m, w, start, 32 * B);
+        good.then_some(start)
+    }
     /// Writes all lanes' bytes where `run` said.
     fn write_run<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, start: u64, data: &[u8]);
     /// Whether these bytes are at an address.
     fn holds<H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64, data: &[u8]) -> bool;
     /// Where that is, in words.
     fn describe<H: Hooks>(m: &Machine<'_, H>, address: u64) -> String;
-    /// The address of the first lane of a dense access, and where its bytes are, if lane i's `B` bytes follow lane i − 1's
-    /// and all may be read.
+    /// As `run`, if all may be read.
+    #[inline(always)]
     fn dense<const B: usize, H: Hooks>(
         m: &Machine<'_, H>,
         w: &Warp,
-        addresses: &[<Self::Address as Lane>::Raw; 32],
+        addresses: &[Self::Address; 32],
         offset: i32,
-    ) -> Option<u64>;
+    ) -> Option<u64> {
+        let start = Self::run::<B, H>(m, w, addresses, offset)?;
+        (!m.options.check_undefined || Self::is_defined(m, w, start, 32 * B)).then_some(start)
+    }
 }
 
 /// Why an access did not happen.
@@ -76,6 +98,21 @@ impl Space for Global {
     #[inline(always)]
     fn offset(base: u64, offset: i32) -> u64 {
         base.wrapping_add(offset as i64 as u64)
+    }
+
+    #[inline(always)]
+    fn after(base: u64, bytes: usize) -> u64 {
+        base.wrapping_add(bytes as u64)
+    }
+
+    #[inline(always)]
+    fn is_inside<H: Hooks>(m: &Machine<'_, H>, _: &Warp, start: u64, bytes: usize) -> bool {
+        m.memory.resolve(start, bytes as u64).is_some()
+    }
+
+    #[inline(always)]
+    fn is_defined<H: Hooks>(m: &Machine<'_, H>, _: &Warp, start: u64, bytes: usize) -> bool {
+        m.memory.is_written(start, bytes as u64)
     }
 
     #[inline(always)]
@@ -164,38 +201,12 @@ impl Space for Global {
     }
 
     #[inline(always)]
-    fn run<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, addresses: &[u64; 32], offset: i32) -> Option<u64> {
-        let first = addresses[0];
-        if w.exec != !0 || addresses[31] != first.wrapping_add((31 * B) as u64) {
-            return None;
-        }
-        let mut differs = 0;
-        for (i, address) in addresses.iter().enumerate() {
-            differs |= address ^ first.wrapping_add((i * B) as u64);
-        }
-        let start = Self::offset(first, offset);
-        let inside = || m.memory.resolve(start, (32 * B) as u64).is_some();
-        (differs == 0 && start.is_multiple_of(B as u64) && inside()).then_some(start)
-    }
-
-    #[inline(always)]
     fn write_run<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, start: u64, data: &[u8]) {
         let author = m.author(w.cta, || m.here());
         if let Some(other) = m.memory.store(author, start, data) {
             m.overwritten.get_or_insert((start, other));
         }
         m.memory_changed = true;
-    }
-
-    #[inline(always)]
-    fn dense<const B: usize, H: Hooks>(
-        m: &Machine<'_, H>,
-        w: &Warp,
-        addresses: &[u64; 32],
-        offset: i32,
-    ) -> Option<u64> {
-        let start = Self::run::<B, H>(m, w, addresses, offset)?;
-        (!m.options.check_undefined || m.memory.is_written(start, (32 * B) as u64)).then_some(start)
     }
 }
 
@@ -225,6 +236,23 @@ impl Space for SharedCta {
     #[inline(always)]
     fn offset(base: u32, offset: i32) -> u64 {
         u64::from(base.wrapping_add(offset as u32))
+    }
+
+    #[inline(always)]
+    fn after(base: u32, bytes: usize) -> u32 {
+        base.wrapping_add(bytes as u32)
+    }
+
+    #[inline(always)]
+    fn is_inside<H: Hooks>(m: &Machine<'_, H>, w: &Warp, start: u64, bytes: usize) -> bool {
+        let smem = &m.ctas[w.cta.0 as usize].smem;
+        smem.contains((start as u32).wrapping_sub(SMEM_BASE), bytes as u32)
+    }
+
+    #[inline(always)]
+    fn is_defined<H: Hooks>(m: &Machine<'_, H>, w: &Warp, start: u64, bytes: usize) -> bool {
+        let smem = &m.ctas[w.cta.0 as usize].smem;
+        smem.is_defined(start as u32 - SMEM_BASE, bytes as u32)
     }
 
     #[inline(always)]
@@ -276,40 +304,10 @@ impl Space for SharedCta {
     }
 
     #[inline(always)]
-    fn dense<const B: usize, H: Hooks>(
-        m: &Machine<'_, H>,
-        w: &Warp,
-        addresses: &[u32; 32],
-        offset: i32,
-    ) -> Option<u64> {
-        let start = Self::run::<B, H>(m, w, addresses, offset)?;
-        let smem = &m.ctas[w.cta.0 as usize].smem;
-        let defined = || smem.is_defined(start as u32 - SMEM_BASE, (32 * B) as u32);
-        (!m.options.check_undefined || defined()).then_some(start)
-    }
-
-    #[inline(always)]
     fn write_run<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp, start: u64, data: &[u8]) {
         let smem = &mut m.ctas[w.cta.0 as usize].smem;
         smem.get_mut(start as u32 - SMEM_BASE, data.len() as u32)
             .copy_from_slice(data);
-    }
-
-    #[inline(always)]
-    fn run<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, addresses: &[u32; 32], offset: i32) -> Option<u64> {
-        let first = addresses[0];
-        if w.exec != !0 || addresses[31] != first.wrapping_add((31 * B) as u32) {
-            return None;
-        }
-        let mut differs = 0;
-        for (i, address) in addresses.iter().enumerate() {
-            differs |= address ^ first.wrapping_add((i * B) as u32);
-        }
-        let start = first.wrapping_add(offset as u32);
-        let at = start.wrapping_sub(SMEM_BASE);
-        let smem = &m.ctas[w.cta.0 as usize].smem;
-        let good = differs == 0 && start.is_multiple_of(B as u32) && smem.contains(at, (32 * B) as u32);
-        good.then_some(u64::from(start))
     }
 }
 
