@@ -39,9 +39,9 @@ _ELEMENTWISE = frozenset(
 )
 #: Instructions of an element, where they are more than one or two.
 _INSTRUCTIONS = {
-    **dict.fromkeys("exp logistic sqrt div integer_pow erfc log2 exp2".split(), 10),
+    **dict.fromkeys("exp logistic sqrt div integer_pow log2 exp2".split(), 10),
     **dict.fromkeys("tanh log sin cos rem cbrt expm1 asin acos".split(), 20),
-    **dict.fromkeys("erf log1p tan atan sinh cosh atan2 asinh acosh atanh erf_inv".split(), 30),
+    **dict.fromkeys("erf erfc log1p tan atan sinh cosh atan2 asinh acosh atanh erf_inv".split(), 30),
     **dict.fromkeys("pow lgamma digamma".split(), 60),
 }
 _REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split())
