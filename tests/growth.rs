@@ -28,6 +28,7 @@ fn shell() -> Shell {
             params: vec![],
             scratch: vec![],
             uses_programmatic_launch: false,
+            mesh: None,
         },
         target: "sm_90a".into(),
         min_ctas_per_sm: None,

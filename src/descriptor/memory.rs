@@ -1,6 +1,7 @@
 //! Loads, stores, copies, barriers, semaphores and wgmma.
 use super::decode::newer;
 use super::indexed::indexed;
+use super::multicast;
 use super::op_reader::OpReader;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -136,14 +137,14 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             r.arity(2)?;
             let value = r.value(0)?;
             let mut dst = r.data_ref(1)?;
-            multicast(r, &mut dst)?;
+            on_all(r, &mut dst)?;
             fits(r, &dst, value)?;
-            r.effect(OpKind::MultimemStore { dst, value })?
+            r.effect(OpKind::Store { dst, value })?
         }
         "multimem_load_reduce" => {
             r.arity(1)?;
             let mut src = r.data_ref(0)?;
-            multicast(r, &mut src)?;
+            on_all(r, &mut src)?;
             let op = match r.text("reduction_op")? {
                 "add" => ReduceOp::Sum,
                 "max" => ReduceOp::Max,
@@ -153,8 +154,8 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
                 "xor" => ReduceOp::Xor,
                 other => return Err(newer(format!("`multimem_load_reduce` with {other:?}"))),
             };
-            let ty = type_of(&src)?;
-            r.result(OpKind::MultimemLoadReduce { op, src }, ty)?
+            let value = multicast::reduce(r, op, &src)?;
+            r.results(&[value])?
         }
 
         "barrier_arrive" => {
@@ -190,7 +191,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let mut semaphore = r.semaphore(0)?;
             let value = i32_scalar(r, 1)?;
             if let Some(device) = r.device(2)? {
-                semaphore.place = Place::Peer { device };
+                semaphore.place = r.importer.peer(device);
             }
             if !r.is_absent(3)? {
                 return Err(Error::unsupported("`semaphore_signal` to a core of a device")
@@ -242,7 +243,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
                 }
                 let value = r.importer.as_i32(value, r.region, r.loc);
                 if let Some(device) = r.device_of(device)? {
-                    semaphore.place = Place::Peer { device };
+                    semaphore.place = r.importer.peer(device);
                 }
                 signals.push((semaphore, value));
             }
@@ -254,7 +255,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
         "semaphore_signal_multicast" => {
             r.arity(2)?;
             let mut semaphore = r.semaphore(0)?;
-            multicast(r, &mut semaphore)?;
+            on_all(r, &mut semaphore)?;
             let value = i32_scalar(r, 1)?;
             r.effect(OpKind::SemaphoreSignal {
                 semaphore,
@@ -462,7 +463,7 @@ fn async_store_smem(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 /// The reference on all devices of the attribute's axes.
-fn multicast(r: &mut OpReader<'_>, u: &mut RefUse) -> Result<()> {
+fn on_all(r: &mut OpReader<'_>, u: &mut RefUse) -> Result<()> {
     is_sliced(u)?;
     let mut axes = vec![];
     for &id in r.axis_ids("collective_axes")? {

@@ -15,6 +15,7 @@ mod gather;
 mod import;
 mod indexed;
 mod memory;
+mod multicast;
 mod op_reader;
 mod order;
 mod products;

@@ -407,7 +407,9 @@ impl<'a> OpReader<'a> {
     /// Appends an op; the descriptor's op has no results.
     pub fn effect(&mut self, kind: OpKind) -> Result<()> {
         self.results(&[])?;
-        self.emit(kind, []);
+        for kind in super::multicast::expand(self, kind) {
+            self.emit(kind, []);
+        }
         Ok(())
     }
 

@@ -104,7 +104,7 @@ impl Importer {
                     Err(_) => return Err(newer("a device id's type")),
                 }
                 let device = self.device_id(device, region, loc)?;
-                return set_place(u, Place::Peer { device });
+                return set_place(u, self.peer(device));
             }
             Kind::Multicast(m) => {
                 let axes = m.axes.iter().map(|&id| self.axis(id)).collect::<Result<Vec<_>>>()?;
@@ -414,7 +414,16 @@ impl Importer {
         }
     }
 
-    fn linear_device(&mut self, coordinates: &[Value], region: Region, loc: Loc) -> Value {
+    /// Another device; the only one there is, is this one.
+    pub fn peer(&self, device: Value) -> Place {
+        match self.kernel.devices() {
+            1 => Place::Here,
+            _ => Place::Peer { device },
+        }
+    }
+
+    /// The logical id of the device with these coordinates, one for each axis of the mesh.
+    pub fn linear_device(&mut self, coordinates: &[Value], region: Region, loc: Loc) -> Value {
         let mut linear = self.kernel.append_int(region, DType::I32, 0, loc);
         for (&c, axis) in coordinates.iter().zip(self.kernel.device_mesh.clone()) {
             let size = self.kernel.axes[axis].size as i64;
@@ -425,7 +434,8 @@ impl Importer {
         linear
     }
 
-    fn i32_op(&mut self, op: BinaryOp, a: Value, b: Value, region: Region, loc: Loc) -> Value {
+    /// An operation of two i32.
+    pub fn i32_op(&mut self, op: BinaryOp, a: Value, b: Value, region: Region, loc: Loc) -> Value {
         self.kernel
             .append1(region, OpKind::Binary { op, a, b }, Type::Scalar(DType::I32), loc)
     }

@@ -1,4 +1,5 @@
 //! Moves, branches, guards, exchanges within a warp.
+use super::global::GlobalMemory;
 use super::hooks::{Hooks, Sync};
 use super::machine::Machine;
 use super::row::Lane;
@@ -175,6 +176,18 @@ impl<H: Hooks> Body<H> for Clock64 {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         w.write::<u64>(u.d, [m.clock; 32]);
+        Flow::Next
+    }
+}
+
+/// The address of buffer `imm` of the CTA's device.
+pub struct LoadPointer;
+impl<H: Hooks> Body<H> for LoadPointer {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let address = GlobalMemory::address(m.buffer_of(w.cta, u.imm as u32));
+        w.write::<u64>(u.d, [address; 32]);
+        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }

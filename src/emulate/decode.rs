@@ -3,7 +3,7 @@ use super::agents::{Bulk, BulkCommit, BulkKind, BulkOp, BulkWait};
 use super::arith::tensor_core::{Accumulator, Element as MmaElement, MmaKind as TensorKind};
 use super::control::*;
 use super::floats::*;
-use super::global::{GlobalMemory, param_address};
+use super::global::param_address;
 use super::hooks::Hooks;
 use super::index::{CheckIndex, IndexCheck};
 use super::mem::{
@@ -804,11 +804,16 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let Some(EntryParam::Pointer { buffer }) = self.flat.launch.params.get(p.0 as usize) else {
             return self.no(format!("ld.param of parameter {}, which is no pointer", p.0));
         };
-        let address = Src::Imm(GlobalMemory::address(*buffer));
-        match ty {
-            WordType::B32 => self.op1::<Copy<u32>>(d, &address, 0),
-            WordType::B64 => self.op1::<Copy<u64>>(d, &address, 0),
+        if *ty == WordType::B32 {
+            return self.no("ld.param of half a pointer");
         }
+        let d = self.reg(d);
+        self.emit::<LoadPointer>(Operands {
+            d,
+            imm: *buffer as i32,
+            ..Operands::NONE
+        });
+        Ok(())
     }
     fn param_addr(&mut self, d: &Reg, p: &ParamRef) -> Result<()> {
         self.op1::<Copy<u64>>(d, &Src::Imm(param_address(p.0)), 0)
@@ -1678,6 +1683,10 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.timeouts.push(ns.unsigned_abs());
         self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
         Ok(())
+    }
+    fn wait_equal(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
+        self.communicates = true;
+        self.mbarrier::<WaitForWord>(addr, value, 2)
     }
     fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;

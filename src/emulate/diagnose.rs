@@ -142,10 +142,14 @@ fn wait_name<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> String {
         }
         Wait::Named { id, .. } => format!("wait at barrier {id}"),
         Wait::Cluster { .. } => "wait at the cluster barrier".into(),
-        Wait::Global { address, value } => {
-            let (buffer, offset) = ((address >> 40).wrapping_sub(1), address & ((1 << 40) - 1));
-            let buffer = names.buffer(buffer as usize);
-            format!("wait for the word at byte {offset} of {buffer} to be at least {value}")
+        Wait::Global {
+            address,
+            value,
+            exactly,
+        } => {
+            let word = m.memory.describe_word(address);
+            let how = if exactly { "" } else { "at least " };
+            format!("wait for {word} to be {how}{value}")
         }
         Wait::Registers { wanted } => format!("wait for {wanted} registers per thread"),
         Wait::Poll => "poll".into(),

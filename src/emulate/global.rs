@@ -248,6 +248,17 @@ impl GlobalMemory {
         out
     }
 
+    /// A word of four bytes, and what it holds, in words.
+    pub fn describe_word(&self, address: u64) -> String {
+        let (index, offset) = split(address);
+        let [a, b, c, d, ..] = self.peek(address, 4);
+        let held = u32::from_le_bytes([a, b, c, d]);
+        format!(
+            "the word at byte {offset} of {}, which is {held},",
+            self.names.buffer(index)
+        )
+    }
+
     /// What is at an address, in words.
     pub fn describe(&self, address: u64) -> String {
         let (index, offset) = split(address);

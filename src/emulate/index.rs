@@ -73,6 +73,12 @@ fn outside(names: &Names, check: &IndexCheck, index: i128) -> Error {
             "barriers {}, which",
             names.place(u32::try_from(place).unwrap_or(u32::MAX))
         ),
+        Indexed::Devices => {
+            return Error::new(Fault::Execution, "a device that is not there")
+                .expected(format!("a logical id from 0 to {}", extent - 1))
+                .got(index.to_string())
+                .remedy("count around the mesh (`(i + 1) % lax.axis_size(axis)`)");
+        }
         Indexed::Hint => return untrue(size, index),
     };
     let (expected, got) = if size == 1 {

@@ -8,7 +8,8 @@ use super::program::Program;
 use super::{residency, tma};
 use crate::error::{Error, Result};
 use crate::ptx::launch::EntryParam;
-use std::sync::Mutex;
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Executes the kernel.
@@ -26,58 +27,99 @@ pub unsafe fn run<H: Hooks>(
     options: &Options,
     watch: &dyn Watch,
 ) -> Result<Report> {
+    // SAFETY: the caller's promise.
+    unsafe { run_on(program, &[buffers], options, watch) }
+}
+
+/// Executes the kernel on several devices at once, each with buffers of its own: as [`run`], and all their memory is one address
+/// space. Kernels that do not communicate are to be run one by one.
+///
+/// # Safety
+/// As for [`run`], of every device's buffers.
+pub unsafe fn run_on<H: Hooks>(
+    program: &Program<H>,
+    devices: &[&[HostBuffer]],
+    options: &Options,
+    watch: &dyn Watch,
+) -> Result<Report> {
     let resident = residency::run(program, options)?;
+    let per_device = devices.first().map_or(0, |buffers| buffers.len());
+    let alike = devices.iter().all(|buffers| buffers.len() == per_device);
+    let count = devices.len() as u64;
+    if !alike || count == 0 || count > 1 && !program.communicates {
+        return Err(Error::internal(format!("a launch on {count} devices")));
+    }
+    let mut options = Cow::Borrowed(options);
+    if count > 1 {
+        let own = options.to_mut();
+        Arc::make_mut(&mut own.names).per_device = per_device;
+    }
+    let options = &*options;
     let launch = &program.launch;
     let grid: [u64; 3] = std::array::from_fn(|i| u64::from(launch.grid[i] / launch.cluster[i]));
     let total = grid.iter().product::<u64>();
     // Nothing orders what clusters do that cannot tell each other.
     let apart = H::LISTENS && !program.communicates && total > 1;
     // SAFETY: the caller's promise.
-    let memory = unsafe { GlobalMemory::new(buffers, options.check_undefined, apart, options.names.clone()) };
+    let memory = unsafe {
+        GlobalMemory::new(
+            &devices.concat(),
+            options.check_undefined,
+            apart,
+            options.names.clone(),
+        )
+    };
     for param in &program.launch.params {
         let buffer = match param {
             EntryParam::Pointer { buffer } => *buffer,
             EntryParam::TensorMap(map) => map.buffer,
         };
-        let Some(len) = memory.size(buffer) else {
+        // Buffers of one number are alike on all devices.
+        let Some(len) = memory.size(buffer).filter(|_| (buffer as usize) < per_device) else {
             return Err(Error::internal("the launch")
                 .expected(format!("buffer {buffer}"))
-                .got(format!("{} buffers", buffers.len())));
+                .got(format!("{per_device} buffers")));
         };
         if let EntryParam::TensorMap(map) = param {
             tma::check_map(map, len)?;
         }
     }
     let size = u64::from(launch.cluster.iter().product::<u32>());
-    let next = AtomicU64::new(0);
-    let take = || {
-        let i = next.fetch_add(1, Ordering::Relaxed);
-        (i < total).then(|| {
-            [
-                (i % grid[0]) as u32,
-                (i / grid[0] % grid[1]) as u32,
-                (i / grid[0] / grid[1]) as u32,
-            ]
-        })
+    let position = |i: u64| {
+        [
+            (i % grid[0]) as u32,
+            (i / grid[0] % grid[1]) as u32,
+            (i / grid[0] / grid[1]) as u32,
+        ]
     };
     let mut report = Report {
         steps: 0,
-        ctas: total * size,
-        resident_ctas: u64::from(resident).min(total) * size,
+        ctas: total * size * count,
+        resident_ctas: u64::from(resident).min(total) * size * count,
     };
     if program.communicates {
         let _mode = IeeeMode::enter();
         let clusters = u64::from(resident).min(total) as u32;
-        let mut machine = Machine::new(program, &memory, options, watch, clusters);
-        machine.run(&mut || take())?;
+        let mut machine = Machine::new(program, &memory, options, watch, clusters, count as u32);
+        let mut started = vec![0; devices.len()];
+        machine.run(&mut |device| {
+            let next = &mut started[device as usize];
+            let i = std::mem::replace(next, *next + 1);
+            (i < total).then(|| position(i))
+        })?;
         report.steps = machine.clock;
         return Ok(report);
     }
+    let next = AtomicU64::new(0);
+    let take = || {
+        let i = next.fetch_add(1, Ordering::Relaxed);
+        (i < total).then(|| position(i))
+    };
     let threads = (options.threads.max(1) as u64).min(total);
     let worker = || {
         let _mode = IeeeMode::enter();
-        let mut machine = Machine::new(program, &memory, options, watch, 1);
-        let result = machine.run(&mut || take());
+        let mut machine = Machine::new(program, &memory, options, watch, 1, 1);
+        let result = machine.run(&mut |_| take());
         (machine.clock, result)
     };
     if threads == 1 {

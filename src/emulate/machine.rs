@@ -29,6 +29,8 @@ pub struct Cta {
     pub id: [u32; 3],
     /// Its cluster's position in the machine.
     pub cluster: u32,
+    /// The device that it is on.
+    pub device: u32,
     /// Its cluster's number in the grid.
     pub number: u32,
     pub rank: u32,
@@ -101,14 +103,16 @@ enum Stop {
 }
 
 impl<'a, H: Hooks> Machine<'a, H> {
-    /// A machine with room for `clusters` clusters.
+    /// A machine of `devices` devices with room for `per_device` clusters each.
     pub fn new(
         program: &'a Program<H>,
         memory: &'a GlobalMemory,
         options: &'a Options,
         watch: &'a dyn Watch,
-        clusters: u32,
+        per_device: u32,
+        devices: u32,
     ) -> Self {
+        let clusters = per_device * devices;
         let launch = &program.launch;
         let size = launch.cluster.iter().product::<u32>();
         let warps_per_cta = launch.block.div_ceil(32);
@@ -118,6 +122,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             ctas.push(Cta {
                 id: [0; 3],
                 cluster: slot / size,
+                device: slot / size / per_device,
                 number: 0,
                 rank: slot % size,
                 rank_id: [0; 3],
@@ -170,15 +175,14 @@ impl<'a, H: Hooks> Machine<'a, H> {
         }
     }
 
-    /// Runs clusters from `source` (positions along the grid of clusters, x first) until there are none.
-    pub fn run(&mut self, source: &mut dyn FnMut() -> Option<[u32; 3]>) -> Result<(), Error> {
+    /// Runs clusters from `source` (of a device; positions along the grid of clusters, x first) until there are none.
+    pub fn run(&mut self, source: &mut dyn FnMut(u32) -> Option<[u32; 3]>) -> Result<(), Error> {
         let mut live = 0;
         for slot in 0..self.clusters.len() {
-            match source() {
-                Some(id) => self.start_cluster(slot, id),
-                None => break,
+            if let Some(id) = source(self.device_of(slot)) {
+                self.start_cluster(slot, id);
+                live += 1;
             }
-            live += 1;
         }
         while live > 0 {
             let Some(id) = self.next_ready()? else {
@@ -212,7 +216,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 Stop::Ended => {
                     if self.end_warp(id)? {
                         let cluster = self.ctas[slot.0 as usize].cluster as usize;
-                        match source() {
+                        match source(self.device_of(cluster)) {
                             Some(id) => self.start_cluster(cluster, id),
                             None => live -= 1,
                         }
@@ -221,6 +225,17 @@ impl<'a, H: Hooks> Machine<'a, H> {
             }
         }
         Ok(())
+    }
+
+    /// The device of a resident cluster.
+    fn device_of(&self, cluster: usize) -> u32 {
+        self.ctas[cluster * self.program.cluster_size() as usize].device
+    }
+
+    /// A buffer of the device that a CTA is on, by its number in the launch.
+    #[inline(always)]
+    pub fn buffer_of(&self, slot: CtaSlot, buffer: u32) -> u32 {
+        self.cta(slot).device * self.options.names.per_device as u32 + buffer
     }
 
     fn next_ready(&mut self) -> Result<Option<u32>, Error> {
@@ -408,7 +423,10 @@ impl<'a, H: Hooks> Machine<'a, H> {
 
     pub fn cta_name(&self, slot: CtaSlot) -> String {
         let [x, y, z] = self.cta(slot).id;
-        format!("CTA ({x}, {y}, {z})")
+        match self.options.names.per_device {
+            0 => format!("CTA ({x}, {y}, {z})"),
+            _ => format!("CTA ({x}, {y}, {z}) of device {}", self.cta(slot).device),
+        }
     }
 
     /// Stops the run.

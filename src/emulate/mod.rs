@@ -48,7 +48,7 @@ mod wgmma;
 
 pub use causality::Causality;
 pub use global::{Contents, HostBuffer};
-pub use launch::run;
+pub use launch::{run, run_on};
 pub use options::{AgentOrder, Check, Names, Options, Position, Report, Unwatched, Watch};
 pub use program::Program;
 pub use shared::CtaSlot;

@@ -34,13 +34,23 @@ pub enum Check {
 pub struct Names {
     /// By number, e.g. `input f32[64]`.
     pub buffers: Vec<String>,
+    /// Of a launch on several devices: how many buffers each has; device d's come behind those of the devices before.
+    pub per_device: usize,
     /// What lies in a CTA's shared memory and may be barriers: first byte, bytes, name.
     pub smem: Vec<(u32, u64, String)>,
 }
 
 impl Names {
-    /// `buffer 3 (input f32[64])`.
+    /// `buffer 3 (input f32[64])`, `buffer 3 (input f32[64]) of device 1`.
     pub fn buffer(&self, index: usize) -> String {
+        if self.per_device > 0 {
+            let (device, own) = (index / self.per_device, index % self.per_device);
+            return format!("{} of device {device}", self.own_buffer(own));
+        }
+        self.own_buffer(index)
+    }
+
+    fn own_buffer(&self, index: usize) -> String {
         match self.buffers.get(index) {
             Some(name) => format!("buffer {index} ({name})"),
             None => format!("buffer {index}"),

@@ -429,7 +429,7 @@ impl<H: Hooks> Body<H> for MbarrierWait {
     }
 }
 
-/// Waits until the word at `a` + `imm` is at least `b`; `c` 1: and subtracts it. `w.lanes_done` remembers whose turn is over.
+/// Waits until the word at `a` + `imm` is at least `b`; `c` 1: and subtracts it; `c` 2: until it equals `b`. `w.lanes_done` remembers whose turn is over.
 pub struct WaitForWord;
 impl<H: Hooks> Body<H> for WaitForWord {
     #[inline(never)]
@@ -439,10 +439,10 @@ impl<H: Hooks> Body<H> for WaitForWord {
             let value = w.read::<u32>(u.b)[i];
             let mut attempt = || -> Result<bool, Denied> {
                 let word = u32::from_le_bytes(Global::read::<4, H>(m, w, address)?);
-                if word < value {
+                if if u.c == 2 { word != value } else { word < value } {
                     return Ok(false);
                 }
-                if u.c != 0 {
+                if u.c == 1 {
                     Global::write::<4, H>(m, w, address, (word - value).to_le_bytes())?;
                 }
                 Ok(true)
@@ -450,7 +450,12 @@ impl<H: Hooks> Body<H> for WaitForWord {
             match attempt() {
                 Ok(true) => w.lanes_done |= 1 << i,
                 Ok(false) => {
-                    w.wait = Wait::Global { address, value };
+                    let exactly = u.c == 2;
+                    w.wait = Wait::Global {
+                        address,
+                        value,
+                        exactly,
+                    };
                     m.memory_waiters.push(m.warp_id(w));
                     return Flow::Block;
                 }

@@ -33,10 +33,11 @@ pub enum Wait {
     Cluster {
         generation: u64,
     },
-    /// A word of global memory to reach a value.
+    /// A word of global memory to reach a value, or to have it.
     Global {
         address: u64,
         value: u32,
+        exactly: bool,
     },
     Registers {
         wanted: u32,

@@ -251,9 +251,7 @@ impl OpKind {
             | OpKind::CopyGmemToSmem { .. }
             | OpKind::CopySmemToGmem { .. }
             | OpKind::Prefetch { .. }
-            | OpKind::AsyncStoreSmem { .. }
-            | OpKind::MultimemStore { .. }
-            | OpKind::MultimemLoadReduce { .. } => Memory,
+            | OpKind::AsyncStoreSmem { .. } => Memory,
             OpKind::CommitGroup
             | OpKind::WaitSmemToGmem { .. }
             | OpKind::WaitGmemToSmem { .. }

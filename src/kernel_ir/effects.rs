@@ -167,9 +167,9 @@ fn row(kind: &OpKind) -> Row<'_> {
     let copy = |view, access, completion| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, completion);
     let mma = |view| effect(view, Proxy::TensorCore, Access::Read, Actor::Warps, Completion::Wgmma);
     match kind {
-        OpKind::Load { src } | OpKind::MultimemLoadReduce { src, .. } => loads(src, Access::Read),
+        OpKind::Load { src } => loads(src, Access::Read),
         OpKind::Swap { dst, .. } => loads(dst, Access::Update),
-        OpKind::Store { dst, .. } | OpKind::MultimemStore { dst, .. } => stores(dst, Access::Write),
+        OpKind::Store { dst, .. } => stores(dst, Access::Write),
         OpKind::AtomicUpdate { dst, .. } => stores(dst, Access::Update),
         OpKind::LoadAt { src, .. } => row(
             smallvec![any_lanes(src, Access::Read)],

@@ -237,6 +237,20 @@ impl Kernel {
         }
     }
 
+    /// How many devices run the kernel together.
+    pub fn devices(&self) -> u32 {
+        self.device_mesh.iter().map(|a| self.axes[*a].size).product::<u64>() as u32
+    }
+
+    /// Whether it names memory of other devices.
+    pub fn talks(&self) -> bool {
+        let mut talks = false;
+        self.for_each_op(&mut |op| {
+            visit::for_each_ref(&self.ops[op].kind, &mut |r| talks |= matches!(r.place, Place::Peer { .. }));
+        });
+        talks
+    }
+
     /// Takes an op without results out of whatever region it is in.
     pub fn remove(&mut self, op: Op) {
         for region in self.regions.values_mut() {

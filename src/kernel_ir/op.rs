@@ -322,15 +322,6 @@ pub enum OpKind {
     SemaphoreRead {
         semaphore: RefUse,
     },
-    /// Stores to / reduces over all devices of the reference's multicast address.
-    MultimemStore {
-        dst: RefUse,
-        value: Value,
-    },
-    MultimemLoadReduce {
-        op: ReduceOp,
-        src: RefUse,
-    },
 
     // ------------------------------------------------------------ tensor cores
     /// A fresh accumulator: zero, or an array's elements.
@@ -776,8 +767,6 @@ impl OpKind {
             OpKind::SemaphoreSignalParallel { .. } => "semaphore_signal_parallel",
             OpKind::SemaphoreWait { .. } => "semaphore_wait",
             OpKind::SemaphoreRead { .. } => "semaphore_read",
-            OpKind::MultimemStore { .. } => "multimem_store",
-            OpKind::MultimemLoadReduce { .. } => "multimem_load_reduce",
             OpKind::AccInit { .. } => "acc_init",
             OpKind::Wgmma { .. } => "wgmma",
             OpKind::WgmmaWait { .. } => "wgmma_wait",

@@ -739,16 +739,6 @@ impl Printer<'_> {
                 f.write_char(' ')?;
                 self.reference(f, semaphore)
             }
-            OpKind::MultimemStore { dst, value } => {
-                f.write_char(' ')?;
-                self.reference(f, dst)?;
-                f.write_str(" <- ")?;
-                self.value(f, *value)
-            }
-            OpKind::MultimemLoadReduce { op, src } => {
-                write!(f, " {} ", op.name())?;
-                self.reference(f, src)
-            }
             OpKind::Wgmma { acc, a, b } => {
                 f.write_char(' ')?;
                 self.acc(f, acc)?;

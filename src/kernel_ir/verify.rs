@@ -656,10 +656,8 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
         }
         OpKind::OptimizationBarrier { values } => results_are(results, &types(values)),
         OpKind::AxisIndex { .. } => results_are(results, &[&Type::Scalar(DType::I32)]),
-        OpKind::Load { src } | OpKind::MultimemLoadReduce { src, .. } => results_are(results, &[&data(src)?]),
-        OpKind::Store { dst, value }
-        | OpKind::AtomicUpdate { dst, value, .. }
-        | OpKind::MultimemStore { dst, value } => {
+        OpKind::Load { src } => results_are(results, &[&data(src)?]),
+        OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } => {
             want(data(dst)? == *ty(*value), || {
                 format!("{} into {}", ty(*value), dst.alloc)
             })?;

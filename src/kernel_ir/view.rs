@@ -25,7 +25,8 @@ pub enum Place {
     Cluster { axes: Vec<Axis>, indices: Vec<Value> },
     /// The same GMEM parameter on another device. `device`: logical id, i32.
     Peer { device: Value },
-    /// The same GMEM parameter on all devices of these mesh axes, by a multicast address.
+    /// Of an imported op only: the same GMEM parameter on all devices of these mesh axes. Ops that may name it become one op for each
+    /// device.
     Multicast { axes: Vec<Axis> },
 }
 

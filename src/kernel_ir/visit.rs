@@ -246,11 +246,6 @@ macro_rules! visit_parts {
                 }
             }
             OpKind::SemaphoreRead { semaphore } => reference!(semaphore),
-            OpKind::MultimemStore { dst, value } => {
-                reference!(dst);
-                value!(value);
-            }
-            OpKind::MultimemLoadReduce { op: _, src } => reference!(src),
             OpKind::AccInit { init } => option!(init),
             OpKind::Wgmma { acc, a, b } => {
                 acc!(acc);

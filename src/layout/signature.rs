@@ -485,8 +485,6 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         | OpKind::SemaphoreSignalParallel { .. }
         | OpKind::SemaphoreWait { .. }
         | OpKind::SemaphoreRead { .. }
-        | OpKind::MultimemStore { .. }
-        | OpKind::MultimemLoadReduce { .. }
         | OpKind::SetMaxRegisters { .. }
         | OpKind::Delay { .. }
         | OpKind::GridDependency { .. }

@@ -1,5 +1,6 @@
 //! What lowering shares: the program under construction, lowered values, cached ids and pointers.
 use super::emit::{ALL_LANES, S, V};
+use super::exchange::Mesh;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use super::{dispatch, relayout};
 use crate::error::{Error, Result};
@@ -11,7 +12,7 @@ use crate::plan::accesses::{Copy, Operands, Transfer};
 use crate::plan::{Accesses, Allocation, Exchanges, FeedingPart};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
-use crate::ptx::launch::{EntryParam, Scratch, TensorMapSpec};
+use crate::ptx::launch::{EntryParam, MeshUse, Scratch, TensorMapSpec};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, ParamRef, Src};
 use crate::ptx::ssa::{Ssa, Uniform};
@@ -41,6 +42,8 @@ pub struct LowerCx<'a> {
     /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
     pub feeding: Option<FeedingPart>,
     pub entry: Entry,
+    /// The other devices.
+    pub mesh: Mesh,
     /// Whether the kernel loads, also in bulk, what other blocks of a cluster may have stored: device memory that it writes, too,
     /// or their shared memory.
     pub reads_peers_writes: bool,
@@ -87,6 +90,7 @@ impl<'a> LowerCx<'a> {
             group: kernel.regions[kernel.body].group,
             feeding: None,
             entry: Entry::default(),
+            mesh: Mesh::default(),
             reads_peers_writes: reads_peers_writes(kernel),
             is_compute_bound: ir::intensity::tensor_cores_limit(kernel),
             polling: ir::polling::find(kernel),
@@ -612,9 +616,9 @@ impl<'a> LowerCx<'a> {
         self.entry.tensor_maps.iter().map(|t| t.1).collect()
     }
 
-    /// The finished program and its parameters.
-    pub fn finish(self) -> (Ssa, Entry) {
-        (self.b.finish(), self.entry)
+    /// The finished program, its parameters, and what it needs of its devices.
+    pub fn finish(self) -> (Ssa, Entry, Option<MeshUse>) {
+        (self.b.finish(), self.entry, self.mesh.launch)
     }
 
     /// An op that should not have come here: an earlier pass refuses it, or plans it.

@@ -130,8 +130,6 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::PrintLayout { .. } => Ok(()),
         OpKind::WaitGmemToSmem { .. }
         | OpKind::AsyncStoreSmem { .. }
-        | OpKind::MultimemStore { .. }
-        | OpKind::MultimemLoadReduce { .. }
         | OpKind::DebugPrint { .. } => Err(cx.unexpected(op)),
     }
 }

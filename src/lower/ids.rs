@@ -1,7 +1,7 @@
 //! Indices on the grid, the cluster, the block's warpgroups, a warp region.
 use super::cx::LowerCx;
 use super::emit::S;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel_ir::{Axis, AxisKind, Kernel, Op};
 use crate::ptx::modifier::IntType;
 use crate::ptx::modifier::SpecialReg32::*;
@@ -73,8 +73,14 @@ pub fn axis_index(cx: &mut LowerCx, axis: Axis) -> Result<S> {
         }
         AxisKind::Thread => cx.warpgroup(),
         AxisKind::Warp => cx.b.warp_in_warpgroup().into(),
-        AxisKind::DeviceMesh(_) => {
-            return Err(Error::internal("axis_index of a device mesh axis"));
+        AxisKind::DeviceMesh(position) => {
+            let below = kernel.device_mesh[position as usize + 1..].iter().map(|a| kernel.axes[*a].size);
+            let at = super::exchange::position(cx)?;
+            let at = cx.b.div(IntType::U32, at, Src::Imm(below.product()));
+            match position {
+                0 => at,
+                _ => cx.b.rem(IntType::U32, at, Src::Imm(data.size)),
+            }
         }
     })
 }

@@ -1,12 +1,12 @@
 //! The whole kernel: prologue, body, launch.
 use super::cx::{Entry, LowerCx};
 use super::ids::{GridMap, cluster_zyx};
-use super::{barrier, memory};
+use super::{barrier, exchange, memory};
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, ParamBinding};
 use crate::layout::Assignment;
 use crate::plan::{Accesses, Allocation, Exchanges};
-use crate::ptx::launch::LaunchSpec;
+use crate::ptx::launch::{LaunchSpec, MeshUse};
 use crate::ptx::ssa::Ssa;
 
 /// Lowers a normalised kernel whose layouts, allocations and accesses are decided.
@@ -20,11 +20,14 @@ pub fn run(
     accesses: &Accesses,
 ) -> Result<(Ssa, LaunchSpec)> {
     let mut cx = LowerCx::new(kernel, assignment, plan, exchanges, accesses);
+    let buffers = (kernel.params.len() + cx.entry.scratch.len()) as u32;
+    cx.mesh.launch = exchange::mesh_use(&cx, buffers)?;
     bind_parameters(&mut cx)?;
+    exchange::prologue(&mut cx)?;
     barrier::prologue(&mut cx)?;
     cx.lower_ops(kernel.body)?;
-    let (ssa, entry) = cx.finish();
-    Ok((ssa, launch_spec(kernel, plan, entry)))
+    let (ssa, entry, mesh) = cx.finish();
+    Ok((ssa, launch_spec(kernel, plan, entry, mesh)))
 }
 
 /// All pointers become entry parameters in the order of their buffers; scalar parameters are loaded.
@@ -43,7 +46,7 @@ fn bind_parameters(cx: &mut LowerCx) -> Result<()> {
     Ok(())
 }
 
-fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry) -> LaunchSpec {
+fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Option<MeshUse>) -> LaunchSpec {
     let [cz, cy, cx] = cluster_zyx(kernel);
     let [x, y, z] = GridMap::of(kernel).clusters();
     LaunchSpec {
@@ -55,6 +58,7 @@ fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry) -> LaunchSpec {
         params: entry.params,
         scratch: entry.scratch,
         uses_programmatic_launch: entry.uses_programmatic_launch,
+        mesh,
     }
 }
 

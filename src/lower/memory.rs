@@ -5,7 +5,7 @@ use super::positions;
 use super::relayout::filled;
 use super::shape::dim_index;
 use super::value::{ArrayRegs, Packing, scalar_class};
-use super::view;
+use super::{exchange, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{AtomicOp, DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
@@ -79,11 +79,12 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
         });
     }
     let buffer = cx.buffer_of(r.alloc)?;
-    let origin = cx.buffer_pointer(buffer).into();
+    let origin = exchange::buffer_start(cx, r)?;
     Ok(Target {
         space: Space::Global,
         origin,
-        read_only: kernel.is_input(r.alloc),
+        // A peer's input is not written either, but was perhaps not yet there when this kernel began.
+        read_only: kernel.is_input(r.alloc) && r.place == Place::Here,
         sem: LoadSem::Weak,
         tag: MemTag::buffer(buffer),
     })

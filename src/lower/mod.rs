@@ -15,6 +15,7 @@ pub mod dispatch;
 pub mod dot;
 pub mod elementwise;
 pub mod emit;
+pub mod exchange;
 pub mod float;
 pub mod ids;
 pub mod indexed;

@@ -7,7 +7,7 @@
 //! after what all of its warps did to the semaphore: the reading lane's own warp may be ahead of them.
 use super::cx::LowerCx;
 use super::emit::S;
-use super::memory;
+use super::{exchange, memory};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{AllocKind, GmemOrigin, Group, Index, MemoryScope, Op, RefUse, Value};
 use crate::ptx::inst::Inst;
@@ -31,8 +31,7 @@ fn address(cx: &mut LowerCx, r: &RefUse) -> Result<Addr<ssa::Value>> {
         return Err(Error::internal(format!("{} is no semaphore", r.alloc)).at(cx.b.loc()));
     };
     super::view::check_indices(cx, r, Src::Imm(1))?;
-    let buffer = cx.buffer_of(r.alloc)?;
-    let mut base: S = cx.buffer_pointer(buffer).into();
+    let mut base: S = exchange::buffer_start(cx, r)?;
     let count: u64 = data.shape.iter().product();
     if let GmemOrigin::Scratch { global: false } = origin {
         // Each block, and each warpgroup where they don't share, has its own.

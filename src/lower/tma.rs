@@ -5,7 +5,7 @@
 //! in the one that issued.
 use super::cx::LowerCx;
 use super::emit::{S, V};
-use super::{barrier, view};
+use super::{barrier, exchange, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
@@ -75,8 +75,7 @@ fn affine32(cx: &mut LowerCx, a: &Affine) -> Result<S> {
 
 /// The global address that a bulk copy starts at.
 fn gmem_address(cx: &mut LowerCx, gmem: &RefUse, a: &Affine) -> Result<Addr<V>> {
-    let buffer = cx.buffer_of(gmem.alloc)?;
-    let mut at: S = cx.buffer_pointer(buffer).into();
+    let mut at: S = exchange::buffer_start(cx, gmem)?;
     for t in &a.terms {
         let unscaled = crate::layout::facts::DynTerm { stride: 1, ..*t };
         let x = view::dyn_term(cx, &unscaled)?;

@@ -146,8 +146,6 @@ impl Planner<'_> {
             | OpKind::SemaphoreSignalParallel { .. }
             | OpKind::SemaphoreWait { .. }
             | OpKind::SemaphoreRead { .. }
-            | OpKind::MultimemStore { .. }
-            | OpKind::MultimemLoadReduce { .. }
             | OpKind::AccInit { .. }
             | OpKind::WgmmaWait { .. }
             | OpKind::AccRead { .. }

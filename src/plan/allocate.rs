@@ -27,6 +27,8 @@ pub struct Allocation {
     pub arrivals: SecondaryMap<Alloc, u32>,
     /// Compiler scratch: warpgroup `w` has `[start + w·bytes, start + (w + 1)·bytes)`, each of its warps a quarter.
     pub scratch: ScratchArea,
+    /// Eight bytes for what a block knows of the other devices.
+    pub exchange: Option<u32>,
     /// All of it.
     pub smem_bytes: u32,
     /// Whether scopes take over the memory of others.
@@ -58,7 +60,8 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
         .filter(|a| a.is_barrier())
         .map(|a| a.shape.iter().product::<u64>() * 8)
         .sum();
-    let fixed = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + 128;
+    let exchange = if kernel.talks() { 8 } else { 0 };
+    let fixed = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + exchange + 128;
     let taint = thread_dependent(kernel);
     let mut separate = Placer::new(kernel, &taint, false);
     separate.region(kernel.body, 0, false)?;
@@ -90,6 +93,10 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
             out.smem[alloc] = Some(next);
             next += data.shape.iter().product::<u64>() as u32 * 8;
         }
+    }
+    if kernel.talks() {
+        out.exchange = Some(next);
+        next += 8;
     }
     out.smem_bytes = next;
     choose_multiplicities(kernel, &mut out);

@@ -209,6 +209,7 @@ mod tests {
                 params: vec![],
                 scratch: vec![],
                 uses_programmatic_launch: false,
+                mesh: None,
             },
             target: "sm_90a".into(),
             registers: [1, 0, 0, 0],

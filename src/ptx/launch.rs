@@ -24,6 +24,70 @@ pub struct LaunchSpec {
     pub scratch: Vec<Scratch>,
     /// The kernel executes `griddepcontrol.wait`.
     pub uses_programmatic_launch: bool,
+    /// The devices that run the kernel together, where it asks which one it is on, or talks to the others.
+    #[serde(default)]
+    pub mesh: Option<MeshUse>,
+}
+
+/// What a kernel of several devices needs besides the call's arrays. Its buffers come behind the scratch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MeshUse {
+    /// How many run it.
+    pub devices: u32,
+    /// The buffer with the executing device's position among them: one `u32`.
+    pub position: u32,
+    pub exchange: Option<Exchange>,
+}
+
+/// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.
+///
+/// Each device has such a block of its own, which lives as long as the call site. Words of 64 bits: a counter of tickets, the
+/// epoch of the tensor maps, the addresses of all devices' blocks (in any order); from [`Exchange::messages`] on the
+/// messages, by parity of the epoch and by the position of who sent them: the addresses of its buffers, and the epoch;
+/// from [`Exchange::maps`] on tensor maps over each device's buffers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Its number as a buffer.
+    pub buffer: u32,
+    pub devices: u32,
+    /// The buffers whose addresses are told.
+    pub told: Vec<u32>,
+    /// How many tensor maps there are over a buffer of each device.
+    #[serde(default)]
+    pub map_count: u32,
+}
+
+impl Exchange {
+    /// Offset of the counter of tickets.
+    pub const TICKETS: u64 = 0;
+    /// Offset of the epoch for which the tensor maps are.
+    pub const MAPS_EPOCH: u64 = 8;
+    /// Offset of the addresses of the devices' blocks.
+    pub const BLOCKS: u64 = 16;
+
+    /// Offset of the messages of even epochs.
+    pub fn messages(&self) -> u64 {
+        (Exchange::BLOCKS + 8 * u64::from(self.devices)).next_multiple_of(128)
+    }
+    /// Bytes of one message.
+    pub fn message_bytes(&self) -> u64 {
+        8 * (self.told.len() as u64 + 1)
+    }
+    /// Offset of the epoch in a message.
+    pub fn epoch(&self) -> u64 {
+        8 * self.told.len() as u64
+    }
+    /// Bytes of the messages of one parity.
+    pub fn parity_bytes(&self) -> u64 {
+        (self.message_bytes() * u64::from(self.devices)).next_multiple_of(128)
+    }
+    /// Offset of the tensor maps, by map and device.
+    pub fn maps(&self) -> u64 {
+        self.messages() + 2 * self.parity_bytes()
+    }
+    pub fn bytes(&self) -> u64 {
+        self.maps() + 128 * u64::from(self.map_count) * u64::from(self.devices)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

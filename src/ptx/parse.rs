@@ -317,6 +317,7 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
                 .collect::<Result<_, _>>()?,
             scratch: vec![],
             uses_programmatic_launch: false,
+            mesh: None,
         },
     };
     if launch.entry != entry

@@ -310,6 +310,9 @@ mbarrier_wait_timeout MbarrierWaitTimeout { modifier acquire: Acquire; addr addr
 /// Waits until the word at `addr` is at least `value` (unsigned): relaxed polls, then one acquire fence of the same scope.
 wait_at_least WaitAtLeast { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\n\tsetp.ge.u32 P, V, {value};\n\t@!P bra W;\n\tfence.acq_rel{scope};\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
+/// Waits until the word at `addr` is `value`: polls that acquire.
+wait_equal WaitEqual { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\nW:\n\tld.acquire{scope}.global.b32 V, {addr};\n\tsetp.ne.u32 P, V, {value};\n\t@P bra W;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
 /// Waits until the word at `addr` is at least `value` and subtracts it, atomically: relaxed polls, then one acquire fence.
 wait_and_subtract WaitAndSubtract { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\tld.relaxed{scope}.global.b32 V, {addr};\nW:\n\tsetp.ge.u32 P, V, {value};\n\t@P bra C;\n\tld.relaxed{scope}.global.b32 V, {addr};\n\tbra W;\nC:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.relaxed{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra W;\n\tfence.acq_rel{scope};\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];

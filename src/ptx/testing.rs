@@ -57,6 +57,7 @@ impl Matmul {
                 ],
                 scratch: vec![],
                 uses_programmatic_launch: false,
+                mesh: None,
             },
             target: "sm_90a".into(),
             min_ctas_per_sm: Some(1),

@@ -139,6 +139,7 @@ impl Artifact {
             format!("{role} {}", spec.text)
         };
         let names = || emulate::Names {
+            per_device: 0,
             buffers: self.compiled.buffers.iter().map(buffer).collect(),
             smem: self
                 .compiled
@@ -446,6 +447,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
                 params,
                 scratch: Vec::new(),
                 uses_programmatic_launch: false,
+                mesh: None,
             },
             buffers: roles.map(buffer).to_vec(),
             layouts: Vec::new(),

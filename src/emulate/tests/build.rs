@@ -36,6 +36,7 @@ impl Kernel {
                     params: vec![],
                     scratch: vec![],
                     uses_programmatic_launch: false,
+                    mesh: None,
                 },
                 target: "sm_90a".into(),
                 registers: [0; 4],

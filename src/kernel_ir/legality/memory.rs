@@ -14,9 +14,15 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
         ))
         .remedy("exchange data between devices outside of the kernel (jax.lax collectives)"))
     };
+    if let Place::Multicast { .. } = r.place {
+        return Err(Error::unsupported(format!("{} of a multicast reference", kind.name()))
+            .expected("a store, an atomic update, a copy from shared memory, a signal, or plgpu.multimem_load_reduce")
+            .remedy("go over the devices in a loop, with plgpu.remote_ref"));
+    }
+    if let Place::Peer { device } = r.place {
+        peer(kernel, device)?;
+    }
     match data.kind {
-        AllocKind::Gmem { .. } if r.place != Place::Here => elsewhere("device memory")?,
-        AllocKind::Semaphore { .. } if r.place != Place::Here => elsewhere("semaphores")?,
         AllocKind::Smem { .. } | AllocKind::SmemUnion if !near => elsewhere("shared memory")?,
         AllocKind::Barrier { .. } if !near => elsewhere("barriers")?,
         AllocKind::Tmem { .. } | AllocKind::TmemUnion => {
@@ -61,6 +67,18 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A device that a reference names.
+fn peer(kernel: &Kernel, device: Value) -> Result<()> {
+    let devices = i64::from(kernel.devices());
+    match kernel.facts(device).as_constant() {
+        Some(id) if !(0..devices).contains(&id) => Err(Error::invalid("a device that is not there")
+            .expected(format!("a logical id from 0 to {}", devices - 1))
+            .got(id.to_string())
+            .remedy("count around the mesh (`(i + 1) % lax.axis_size(axis)`)")),
+        _ => Ok(()),
+    }
 }
 
 fn index(is_copy: bool, index: &DimIndex, whose: &dyn Fn() -> String) -> Result<()> {

@@ -39,10 +39,6 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
     // What does not depend on the types.
     let lacks = |what: &str, remedy: &str| Err(Error::unsupported(format!("{}: {what}", kind.name())).remedy(remedy));
     match kind {
-        OpKind::MultimemStore { .. } | OpKind::MultimemLoadReduce { .. } => lacks(
-            "multicast addresses over devices",
-            "exchange data between devices outside of the kernel (jax.lax collectives)",
-        )?,
         OpKind::AsyncStoreSmem { .. } => lacks(
             "stores into another block",
             "let the block read it: plgpu.cluster_ref(ref, ...)[...] after a cluster barrier",
@@ -66,13 +62,6 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
         OpKind::Convert { a } => arithmetic::convert(dtype(*a), dtype(data.results[0]))?,
         OpKind::Iota { .. } => arithmetic::convert(DType::I32, dtype(data.results[0]))?,
         OpKind::Bitcast { a } => arithmetic::bitcast(dtype(*a), dtype(data.results[0]))?,
-        OpKind::AxisIndex { axis } => {
-            let axis = &kernel.axes[*axis];
-            if matches!(axis.kind, AxisKind::DeviceMesh(_)) && axis.size > 1 {
-                return Err(Error::unsupported("axis_index of a device mesh axis")
-                    .remedy("pass the index as an argument of the kernel (jax.lax.axis_index outside of it)"));
-            }
-        }
         OpKind::Load { .. } | OpKind::Swap { .. } if kernel.ty(data.results[0]).is_scalar() => {
             memory::element(dtype(data.results[0]))?;
         }
@@ -110,7 +99,8 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
         OpKind::BarrierArrive { barrier, .. } => memory::arrival(kernel, barrier)?,
         OpKind::AccInit { .. } => tensor_core::accumulator(kernel.ty(data.results[0]))?,
         OpKind::SetMaxRegisters { n, .. } => launch::register_count(kernel, *n)?,
-        OpKind::Compare { .. }
+        OpKind::AxisIndex { .. }
+        | OpKind::Compare { .. }
         | OpKind::Select { .. }
         | OpKind::Broadcast { .. }
         | OpKind::Reshape { .. }

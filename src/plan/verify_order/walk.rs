@@ -86,8 +86,7 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
         | OpKind::LoadAt { src, .. }
         | OpKind::CopyGmemToSmem { src, .. }
         | OpKind::CopySmemToGmem { src, .. }
-        | OpKind::Prefetch { src, .. }
-        | OpKind::MultimemLoadReduce { src, .. } = kind
+        | OpKind::Prefetch { src, .. } = kind
         {
             Some(src)
         } else {
@@ -423,17 +422,6 @@ impl Walk<'_> {
                 self.forget_results(op);
             }
             OpKind::Store { dst, value } => self.store(op, actor, What::Write, dst, *value),
-            // All devices' copies of an array, this one's among them.
-            OpKind::MultimemStore { dst, value } => {
-                let foot = self.foot(op, 0, dst);
-                let value = Some(*value).filter(|v| !self.is_scalar(*v));
-                self.history.touch(op, actor, What::Write, foot, value);
-            }
-            OpKind::MultimemLoadReduce { op: _, src } => {
-                let foot = self.foot(op, 0, src);
-                self.history.touch(op, actor, What::Read, foot, Some(data.results[0]));
-                self.forget_results(op);
-            }
             OpKind::Swap { dst, value } => {
                 if self.used[data.results[0]] {
                     self.load(op, actor, dst, data.results[0]);
