@@ -85,7 +85,7 @@ def standalone(f: Callable[..., Any], args: Sequence[Any]) -> tuple[_native.Arti
     ((_, descriptor, debug),) = smalt.descriptor(f, *args)
     artifact = _native.compile(descriptor, debug, "sm_90a")
     outs = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(jax.eval_shape(f, *args))]
-    scratch = [np.zeros(n, np.uint8) for n in artifact.scratch_bytes]
+    scratch = [np.zeros(n, np.uint8) for n in artifact.extra_operands.scratch]
     return artifact, [np.array(a) for a in args] + outs + scratch
 
 

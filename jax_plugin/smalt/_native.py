@@ -10,7 +10,7 @@ import pathlib
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from smalt import _errors
 
@@ -135,6 +135,15 @@ def _parsed(what: str, text: bytes) -> Any:
         raise _errors.Internal(f"smalt: internal error of smalt (please report it): {what} of the library is no JSON: {e}") from e
 
 
+class ExtraOperands(NamedTuple):
+    """What a kernel's launch needs besides its operands."""
+
+    #: Sizes of zeroed scratch buffers, in bytes.
+    scratch: Sequence[int]
+    #: Whether the device's position in its mesh follows, a `u32[]`.
+    position: bool
+
+
 class Artifact:
     """A compiled kernel. Alive as long as this object; executables hold their own reference."""
 
@@ -151,9 +160,10 @@ class Artifact:
         return report
 
     @property
-    def scratch_bytes(self) -> list[int]:
-        """Sizes of the zeroed scratch buffers that the caller passes after the operands."""
-        return [scratch["bytes"] for scratch in self.report()["launch"]["scratch"]]
+    def extra_operands(self) -> ExtraOperands:
+        """What the caller passes after the kernel's own operands."""
+        launch = self.report()["launch"]
+        return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], launch["mesh"] is not None)
 
     @property
     def ptx(self) -> str:

@@ -7,13 +7,16 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from smalt import _config, _debug, _emulate, _pallas_call, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, InvalidKernel
+
+if TYPE_CHECKING:  # the library may not be built
+    from smalt import _native
 
 TARGET_NAME = "smalt_kernel"
 _TARGETS = (TARGET_NAME, "smalt_kernel_uncaptured")
@@ -51,17 +54,19 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     kernel = dataclasses.replace(kernel, target=target, seconds=time.perf_counter() - start, blocks=blocks)
     if (captured := getattr(_LOCAL, "captured", None)) is not None:
         captured.append(kernel)
-        scratch: Sequence[int] = ()
+        extra = None
     else:
-        scratch = _compile(kernel, target, _versions.platforms(ctx))
+        extra = _compile(kernel, target, _versions.platforms(ctx))
     operands = list(zip(args, ctx.avals_in))
     results = list(ctx.avals_out)
     aliases = dict(call.aliases)
-    for size in scratch:
+    for size in extra.scratch if extra else ():
         aliases[len(operands)] = len(results)
         value, aval = _versions.zeros(ctx, size)
         operands.append((value, aval))
         results.append(aval)
+    if extra and extra.position:
+        operands.append(_versions.device_position(ctx))
     attributes = {
         "descriptor": kernel.descriptor,
         "debug": kernel.debug,
@@ -144,8 +149,8 @@ def _check_params(what: str, compiler_params: Any) -> None:
     )
 
 
-def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequence[int]:
-    """Compiles for real; returns the sizes of the scratch buffers in bytes."""
+def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> _native.ExtraOperands:
+    """Compiles for real; returns what the launch needs besides the kernel's operands."""
     try:
         from smalt import _ffi, _native
 
@@ -161,7 +166,7 @@ def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> Sequenc
         raise Internal(f"smalt: internal error of smalt (please report it): {str(e).removeprefix('smalt: ')}") from e
     if "cuda" in platforms:
         artifact.assemble_in_background()  # while XLA compiles the rest of the program
-    return artifact.scratch_bytes
+    return artifact.extra_operands
 
 
 def choose_target(compiler_params: Any, ctx: Any = None) -> str:

@@ -589,6 +589,11 @@ def zeros(ctx: Any, size: int) -> tuple[Any, Any]:
     return _mlir.full_like_aval(ctx, 0, aval), aval
 
 
+def device_position(ctx: Any) -> tuple[Any, Any]:
+    """The executing device's position in the mesh that the lowering runs under, a `u32[]`: (value, aval)."""
+    return _mlir.hlo.partition_id(), jax_core.ShapedArray((), np.dtype(np.uint32))
+
+
 def has_effects(call: KernelCall) -> bool:
     """Whether a kernel does something that XLA must keep although nobody uses its results."""
     local = (jax_effects.JaxprInputEffect, jax_core.NamedAxisEffect)

@@ -15,6 +15,8 @@ pub const SUCCESS: Code = 0;
 pub const ERROR_INVALID_IMAGE: Code = 200;
 pub const ERROR_NO_BINARY_FOR_GPU: Code = 209;
 pub const ERROR_INVALID_PTX: Code = 218;
+pub const ERROR_PEER_ACCESS_UNSUPPORTED: Code = 217;
+pub const ERROR_PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 pub const ERROR_UNSUPPORTED_PTX_VERSION: Code = 222;
 
 macro_rules! entry_points {
@@ -56,6 +58,7 @@ entry_points! {
     ctx_push_current = "cuCtxPushCurrent_v2": fn(sys::CUcontext);
     ctx_pop_current = "cuCtxPopCurrent_v2": fn(*mut sys::CUcontext);
     ctx_get_device = "cuCtxGetDevice": fn(*mut sys::CUdevice);
+    ctx_enable_peer_access = "cuCtxEnablePeerAccess": fn(sys::CUcontext, c_uint);
     ctx_synchronize = "cuCtxSynchronize": fn();
     thread_exchange_capture_mode = "cuThreadExchangeStreamCaptureMode": fn(*mut c_uint);
     module_load_data_ex = "cuModuleLoadDataEx":

@@ -256,7 +256,7 @@ fn buffer_address(addresses: &[u64], buffer: u32) -> Result<&u64, Error> {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        retire::retire(self.context, self.module);
+        retire::retire(self.context, retire::Thing::Module(self.module));
     }
 }
 

@@ -11,12 +11,14 @@
 mod device;
 mod driver;
 mod kernel;
+mod memory;
 mod per_device;
 mod plan;
 mod retire;
 pub mod standalone;
 
 pub use device::{DeviceInfo, devices, driver_version};
+pub use memory::{DeviceMemory, reach};
 pub use kernel::{Image, JitLog, Loaded, Resources};
 pub use per_device::PerDevice;
 pub use plan::{MAX_TENSOR_RANK, Param, Plan, TensorMap};

@@ -10,9 +10,17 @@ use std::sync::Mutex;
 /// Modules that may wait before a load clears them away.
 const PATIENCE: usize = 256;
 
+/// What is done with later.
+#[derive(Clone, Copy)]
+pub enum Thing {
+    Module(sys::CUmodule),
+    /// Device memory, by its address.
+    Memory(u64),
+}
+
 struct Retired {
     context: sys::CUcontext,
-    module: sys::CUmodule,
+    thing: Thing,
 }
 
 // SAFETY: driver handles may be used from any thread.
@@ -20,9 +28,9 @@ unsafe impl Send for Retired {}
 
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 
-pub fn retire(context: sys::CUcontext, module: sys::CUmodule) {
+pub fn retire(context: sys::CUcontext, thing: Thing) {
     let mut retired = RETIRED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    retired.push(Retired { context, module });
+    retired.push(Retired { context, thing });
 }
 
 /// Called before every load, with no lock held. Unloads what has gathered for the current context, if that is much.
@@ -59,9 +67,14 @@ fn unload(driver: &Driver, modules: &[Retired]) -> bool {
         return false;
     }
     for retired in modules {
-        // SAFETY: nothing is queued on it, its owner is gone, and it is unloaded only once. A failure would mean that
-        // the context is gone, and the module with it.
-        unsafe { (driver.module_unload)(retired.module) };
+        // SAFETY: nothing is queued on it, its owner is gone, and it is unloaded (freed) only once. A failure would mean that
+        // the context is gone, and what was in it.
+        unsafe {
+            match retired.thing {
+                Thing::Module(module) => (driver.module_unload)(module),
+                Thing::Memory(address) => (driver.mem_free)(address),
+            }
+        };
     }
     true
 }

@@ -33,6 +33,11 @@ const PARAM_BASE: u64 = 0xfffe_0000_0000_0000;
 /// What undefined memory holds: a NaN of every float type, −1 of every integer type.
 pub const POISON_BYTE: u8 = 0xff;
 
+/// The address of a buffer, by its number.
+pub const fn buffer_address(buffer: u32) -> u64 {
+    GlobalMemory::address(buffer)
+}
+
 /// The address of an entry parameter.
 pub const fn param_address(index: u32) -> u64 {
     PARAM_BASE + (index as u64) * 256

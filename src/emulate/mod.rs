@@ -47,7 +47,7 @@ mod warp;
 mod wgmma;
 
 pub use causality::Causality;
-pub use global::{Contents, HostBuffer};
+pub use global::{Contents, HostBuffer, buffer_address};
 pub use launch::{run, run_on};
 pub use options::{AgentOrder, Check, Names, Options, Position, Report, Unwatched, Watch};
 pub use program::Program;

@@ -85,6 +85,14 @@ impl Exchange {
     pub fn maps(&self) -> u64 {
         self.messages() + 2 * self.parity_bytes()
     }
+    /// The words of a block before the first launch; `starts`: where all devices' blocks begin.
+    pub fn block(&self, starts: &[u64]) -> Vec<u64> {
+        let mut words = vec![0; self.bytes().div_ceil(8) as usize];
+        let at = (Exchange::BLOCKS / 8) as usize;
+        words[at..at + starts.len()].copy_from_slice(starts);
+        words
+    }
+    /// Bytes of a block.
     pub fn bytes(&self) -> u64 {
         self.maps() + 128 * u64::from(self.map_count) * u64::from(self.devices)
     }

@@ -135,12 +135,15 @@ impl Artifact {
                 BufferRole::Output => "output",
                 BufferRole::Mutable => "mutable",
                 BufferRole::Scratch => "scratch",
+                BufferRole::Position => "position",
             };
             format!("{role} {}", spec.text)
         };
+        let exchange = self.compiled.launch.mesh.iter().filter_map(|mesh| mesh.exchange.as_ref());
+        let exchange = exchange.map(|_| "exchange of addresses".to_owned());
         let names = || emulate::Names {
             per_device: 0,
-            buffers: self.compiled.buffers.iter().map(buffer).collect(),
+            buffers: self.compiled.buffers.iter().map(buffer).chain(exchange).collect(),
             smem: self
                 .compiled
                 .smem

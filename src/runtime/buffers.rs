@@ -27,6 +27,8 @@ pub enum BufferRole {
     Mutable,
     /// Zeroed before the launch.
     Scratch,
+    /// The executing device's position in its mesh, a `u32`.
+    Position,
 }
 
 /// The buffers in the launch's numbering: operands, results, scratch.
@@ -59,6 +61,12 @@ pub fn of_kernel(kernel: &Kernel, launch: &LaunchSpec) -> Result<Vec<BufferSpec>
         role: BufferRole::Scratch,
         bytes: scratch.bytes,
         text: format!("u8[{}]", scratch.bytes),
+        alias_of: None,
+    }));
+    buffers.extend(launch.mesh.iter().map(|mesh| BufferSpec {
+        role: BufferRole::Position,
+        bytes: 4,
+        text: format!("u32[] (position among {} devices)", mesh.devices),
         alias_of: None,
     }));
     Ok(buffers)

@@ -1,8 +1,11 @@
 //! A kernel at one place of one program: what the FFI handlers hold.
 use super::env::Checking;
 use super::host::{self, HostBuffer};
+use super::meeting::Meeting;
+use super::peers::Peers;
 use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
 use crate::error::{Error, Fault};
+use crate::ptx::launch::Exchange;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -33,6 +36,9 @@ pub struct CallSite {
     order: Vec<Place>,
     operands: usize,
     results: usize,
+    /// Where the devices of a kernel that talks meet, emulated ones and GPUs.
+    meeting: Meeting,
+    peers: Peers,
 }
 
 /// A place in the call frame.
@@ -99,6 +105,8 @@ impl CallSite {
             locations,
             artifact,
             check,
+            meeting: Meeting::default(),
+            peers: Peers::default(),
         })
     }
 
@@ -116,7 +124,16 @@ impl CallSite {
 
     /// Loads the kernel on the device whose context is current; an atomic load when it is there.
     pub fn initialize_cuda(&self, device: i32) -> Result<(), Error> {
-        self.artifact.loaded(device).map(drop)
+        self.artifact.loaded(device)?;
+        match self.exchange() {
+            None => Ok(()),
+            Some(exchange) => self.peers.introduce(&self.artifact.compiled.name, exchange, device),
+        }
+    }
+
+    /// What the kernel needs to talk to other devices, if it does.
+    fn exchange(&self) -> Option<&Exchange> {
+        self.artifact.launch().mesh.as_ref()?.exchange.as_ref()
     }
 
     /// Queues the kernel. `buffers` are the call's operands (`operands` of them), then its results.
@@ -136,6 +153,9 @@ impl CallSite {
             has_its_size,
             |buffer| addresses.push(buffer.address as u64),
         )?;
+        if self.exchange().is_some() {
+            addresses.push(self.peers.block(device)?);
+        }
         loaded.launch(stream, &addresses)
     }
 
@@ -156,6 +176,9 @@ impl CallSite {
             |_, _, _| Ok(()),
             |address| ordered.push(address as u64),
         )?;
+        if self.exchange().is_some() {
+            ordered.push(self.peers.block(device)?);
+        }
         loaded.launch(stream, &ordered)
     }
 
@@ -167,7 +190,7 @@ impl CallSite {
     pub unsafe fn execute_host(
         &self,
         _device: i32,
-        _run_id: i64,
+        run_id: i64,
         operands: usize,
         buffers: &[BufferView],
     ) -> Result<(), Error> {
@@ -184,6 +207,11 @@ impl CallSite {
                 })
             },
         )?;
+        if self.exchange().is_some() {
+            let (artifact, locations, meeting) = (&self.artifact, &self.locations, &self.meeting);
+            // SAFETY: as our caller promises.
+            return unsafe { host::run_together(artifact, locations, self.check, meeting, run_id, &host) };
+        }
         // SAFETY: as our caller promises.
         unsafe { host::run(&self.artifact, &self.locations, self.check, &host) }.map(drop)
     }

@@ -1,6 +1,7 @@
 //! The CPU's side of a launch.
 use super::buffers::BufferRole;
 use super::env::{Checking, Env};
+use super::meeting::{Meeting, Running};
 use super::supervise::Supervision;
 use super::{Artifact, Locations};
 use crate::cuda;
@@ -35,6 +36,41 @@ pub unsafe fn run(
     unsafe { run_with(artifact, locations, buffers, options(env), check.unwrap_or(env.check)) }
 }
 
+/// Runs one device's part of a kernel that talks to other devices: all of them, once all have come to execution `run_id`.
+///
+/// # Safety
+/// As for [`run_with`].
+pub unsafe fn run_together(
+    artifact: &Artifact,
+    locations: &Locations,
+    check: Option<Checking>,
+    meeting: &Meeting,
+    run_id: i64,
+    buffers: &[HostBuffer],
+) -> Result<(), Error> {
+    let env = super::env::get()?;
+    let mesh = artifact.launch().mesh.as_ref();
+    let (Some(mesh), Some(exchange)) = (mesh, mesh.and_then(|mesh| mesh.exchange.as_ref())) else {
+        return Err(Error::internal("a kernel that does not talk, run together"));
+    };
+    let position = buffers[mesh.position as usize];
+    // SAFETY: as our caller promises; `check_sizes` or the call site has seen that it has four bytes.
+    let position = unsafe { position.address.cast::<u32>().read_unaligned() };
+    let all = |devices: &[Vec<HostBuffer>]| {
+        let per_device = buffers.len() as u32 + 1;
+        let start = |device| emulate::buffer_address(device * per_device + exchange.buffer);
+        meeting.with_blocks(exchange, start, |blocks| {
+            let with_block = |(own, block): (&Vec<HostBuffer>, &HostBuffer)| [own.as_slice(), &[*block]].concat();
+            let devices = devices.iter().zip(blocks).map(with_block).collect::<Vec<_>>();
+            let devices = devices.iter().map(Vec::as_slice).collect::<Vec<_>>();
+            // SAFETY: as our callers promise, each of whom waits for this run.
+            unsafe { run_devices(artifact, locations, &devices, options(env), check.unwrap_or(env.check)) }.map(drop)
+        })
+    };
+    let who = (position as usize, mesh.devices as usize);
+    meeting.come(&artifact.compiled.name, run_id, who, buffers.to_vec(), all)
+}
+
 /// Runs a kernel in the emulator.
 ///
 /// # Safety
@@ -51,20 +87,41 @@ unsafe fn run_with(
     if let Some(host) = artifact.compiled.host {
         return host(buffers).map(|()| emulate::Report::default());
     }
-    let buffers: Vec<emulate::HostBuffer> = buffers
-        .iter()
-        .zip(&artifact.compiled.buffers)
-        .map(|(buffer, spec)| emulate::HostBuffer {
+    let talks = artifact.launch().mesh.as_ref().is_some_and(|mesh| mesh.exchange.is_some());
+    if talks {
+        return Err(Error::unsupported("a kernel that talks to other devices, run by itself")
+            .remedy("run the program under jax.shard_map on a mesh of several devices"));
+    }
+    // SAFETY: as our caller promises.
+    unsafe { run_devices(artifact, locations, &[buffers], options, check) }
+}
+
+/// Runs a kernel in the emulator on several devices, each with buffers of its own; behind the call's, its exchange block.
+///
+/// # Safety
+/// As for [`run_with`], of every device's buffers.
+unsafe fn run_devices(
+    artifact: &Artifact,
+    locations: &Locations,
+    devices: &[&[HostBuffer]],
+    options: emulate::Options,
+    check: Checking,
+) -> Result<emulate::Report, Error> {
+    let _running = Running::start();
+    let contents = |index: usize| match artifact.compiled.buffers.get(index) {
+        Some(spec) if spec.role == BufferRole::Output && spec.alias_of.is_none() => emulate::Contents::Undefined,
+        Some(_) | None => emulate::Contents::Defined,
+    };
+    let lent = |buffers: &&[HostBuffer]| {
+        let lend = |(index, buffer): (usize, &HostBuffer)| emulate::HostBuffer {
             ptr: buffer.address,
             len: buffer.bytes as usize,
-            contents: match spec.role {
-                BufferRole::Output if spec.alias_of.is_none() => emulate::Contents::Undefined,
-                BufferRole::Input | BufferRole::Output | BufferRole::Mutable | BufferRole::Scratch => {
-                    emulate::Contents::Defined
-                }
-            },
-        })
-        .collect();
+            contents: contents(index),
+        };
+        buffers.iter().enumerate().map(lend).collect::<Vec<_>>()
+    };
+    let lent = devices.iter().map(lent).collect::<Vec<_>>();
+    let lent = lent.iter().map(Vec::as_slice).collect::<Vec<_>>();
     let policy = match check {
         Checking::Error | Checking::Off => emulate::Check::Error,
         Checking::Warn => emulate::Check::Warn,
@@ -78,11 +135,11 @@ unsafe fn run_with(
     match check {
         Checking::Error | Checking::Warn => {
             // SAFETY: as our caller promises.
-            unsafe { emulate::run(artifact.emulated()?, &buffers, &options, &watch) }
+            unsafe { emulate::run_on(artifact.emulated()?, &lent, &options, &watch) }
         }
         Checking::Off => {
             // SAFETY: as our caller promises.
-            unsafe { emulate::run(artifact.emulated_unchecked()?, &buffers, &options, &watch) }
+            unsafe { emulate::run_on(artifact.emulated_unchecked()?, &lent, &options, &watch) }
         }
     }
 }

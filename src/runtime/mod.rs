@@ -17,6 +17,8 @@ pub mod env;
 mod handler_calls;
 mod host;
 mod interrupt;
+mod meeting;
+mod peers;
 mod locations;
 mod panics;
 pub mod pipeline;

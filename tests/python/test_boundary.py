@@ -187,7 +187,7 @@ def test_errors_of_lowering_have_the_same_fields() -> None:
     [
         ("compile", lambda make: make()),
         ("report", lambda make: make().report()),
-        ("report", lambda make: make().scratch_bytes),
+        ("report", lambda make: make().extra_operands),
         ("ptx", lambda make: make().ptx),
         ("assemble", lambda make: make().assemble()),
         ("run", lambda make: make().run([np.zeros(1024, np.float32), np.zeros(1024, np.float32)])),

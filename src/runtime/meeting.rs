@@ -1,0 +1,170 @@
+//! Emulated devices meet: one of them runs the launch of all.
+//!
+//! XLA:CPU calls the handlers of a program's devices on threads of their own. Those of a kernel that talks wait here for each other;
+//! who comes last runs all devices in one machine of the emulator, and tells the others what came of it.
+use super::host::HostBuffer;
+use super::interrupt::Interrupts;
+use crate::error::{Error, Fault};
+use crate::ptx::launch::Exchange;
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a device waits for another while nothing runs in any emulator.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it looks whether it is to go on waiting.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs of the emulator that are under way in this process.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+
+/// Counts as a run of the emulator while it lives: those who wait for it are patient.
+pub struct Running(());
+
+impl Running {
+    pub fn start() -> Running {
+        RUNNING.fetch_add(1, Ordering::Relaxed);
+        Running(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The buffers of one device; those of the call, in the launch's numbering.
+type Buffers = Vec<HostBuffer>;
+
+/// The devices that have come to one execution.
+struct Launch {
+    devices: Mutex<Gathered>,
+    changed: Condvar,
+}
+
+struct Gathered {
+    buffers: Vec<Option<Buffers>>,
+    outcome: Option<Result<(), Error>>,
+}
+
+/// Where the devices of a call site meet.
+#[derive(Default)]
+pub struct Meeting {
+    launches: Mutex<FxHashMap<i64, Arc<Launch>>>,
+    /// Each device's exchange block: they live as long as the call site.
+    blocks: Mutex<Vec<Vec<u64>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Meeting {
+    /// Device `position` has come to execution `run` with its buffers. `all`: runs every device's part.
+    pub fn come(
+        &self,
+        name: &str,
+        run: i64,
+        (position, devices): (usize, usize),
+        buffers: Buffers,
+        all: impl FnOnce(&[Buffers]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if position >= devices {
+            return Err(Error::internal(format!("`{name}` on device {position} of a mesh of {devices}")));
+        }
+        let launch = {
+            let mut launches = lock(&self.launches);
+            let new = || {
+                Arc::new(Launch {
+                    devices: Mutex::new(Gathered {
+                        buffers: vec![None; devices],
+                        outcome: None,
+                    }),
+                    changed: Condvar::new(),
+                })
+            };
+            launches.entry(run).or_insert_with(new).clone()
+        };
+        let mut gathered = lock(&launch.devices);
+        if gathered.buffers[position].replace(buffers).is_some() {
+            return Err(Error::internal(format!("device {position} is twice in one execution of `{name}`")));
+        }
+        if gathered.buffers.iter().all(Option::is_some) {
+            // The same execution may come here again, in a loop: that is another meeting.
+            lock(&self.launches).remove(&run);
+            let buffers = gathered.buffers.iter_mut().filter_map(Option::take).collect::<Vec<_>>();
+            drop(gathered);
+            let outcome = all(&buffers);
+            lock(&launch.devices).outcome = Some(outcome.clone());
+            launch.changed.notify_all();
+            return outcome;
+        }
+        let interrupts = Interrupts::watch();
+        let mut idle = Instant::now();
+        loop {
+            if let Some(outcome) = &gathered.outcome {
+                return outcome.clone();
+            }
+            (gathered, _) = launch
+                .changed
+                .wait_timeout(gathered, LOOK)
+                .unwrap_or_else(PoisonError::into_inner);
+            if RUNNING.load(Ordering::Relaxed) > 0 {
+                idle = Instant::now();
+            }
+            // Once all have come, it is the run itself that looks.
+            let all = gathered.buffers.iter().all(Option::is_none);
+            if gathered.outcome.is_none() && !all && (interrupts.happened() || idle.elapsed() > PATIENCE) {
+                let missing = missing(name, &gathered.buffers, interrupts.happened());
+                gathered.outcome = Some(Err(missing));
+                lock(&self.launches).remove(&run);
+                launch.changed.notify_all();
+            }
+        }
+    }
+
+    /// `f` with each device's exchange block, which keeps what the launches before left in it. `start`: the block's first word in
+    /// emulated memory, by device.
+    pub fn with_blocks<T>(
+        &self,
+        exchange: &Exchange,
+        start: impl Fn(u32) -> u64,
+        f: impl FnOnce(&[HostBuffer]) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut blocks = lock(&self.blocks);
+        if blocks.is_empty() {
+            let starts = (0..exchange.devices).map(start).collect::<Vec<_>>();
+            *blocks = (0..exchange.devices).map(|_| exchange.block(&starts)).collect();
+        }
+        let lent = blocks.iter_mut().map(|block| HostBuffer {
+            address: block.as_mut_ptr().cast(),
+            bytes: 8 * block.len() as u64,
+        });
+        let lent = lent.collect::<Vec<_>>();
+        let result = f(&lent);
+        if result.is_err() {
+            // The tickets of a launch that did not end are not all taken.
+            blocks.clear();
+        }
+        result
+    }
+}
+
+fn missing(name: &str, buffers: &[Option<Buffers>], interrupted: bool) -> Error {
+    let absent = (0..buffers.len()).filter(|i| buffers[*i].is_none());
+    let absent = absent.map(|i| i.to_string()).collect::<Vec<_>>().join(", ");
+    let devices = buffers.len();
+    let fault = if interrupted { Fault::Interrupted } else { Fault::Timeout };
+    Error::new(
+        fault,
+        format!("devices of the mesh have not come to the launch of `{name}`, which talks to them"),
+    )
+    .expected(format!("all {devices} devices to run the same program"))
+    .got(format!("waited for device {absent} of {devices}"))
+    .remedy(format!(
+        "set PJRT_NPROC={} before JAX starts, so that every emulated device has a thread; let every device of the mesh run the program",
+        2 * devices
+    ))
+}
