@@ -68,8 +68,9 @@ fn execution(what: impl Into<String>) -> Box<Error> {
 }
 
 impl<H: Hooks> Machine<'_, H> {
-    /// The tensor map at a generic address.
-    pub fn tensor_map(&self, address: u64) -> Result<u32, Box<Error>> {
+    /// The tensor map at a generic address, among those of all devices: as a CTA sees it.
+    pub fn tensor_map(&self, slot: CtaSlot, address: u64) -> Result<u32, Box<Error>> {
+        let params = self.program.launch.params.len() as u32;
         param_at(address)
             .filter(|p| {
                 matches!(
@@ -77,13 +78,14 @@ impl<H: Hooks> Machine<'_, H> {
                     Some(EntryParam::TensorMap(_))
                 )
             })
+            .map(|p| self.cta(slot).device * params + p)
             .ok_or_else(|| execution("a bulk tensor copy").expect("the address of a tensor map", address))
     }
 
     fn map_of(&self, param: u32) -> &TensorMapSpec {
-        match &self.program.launch.params[param as usize] {
-            EntryParam::TensorMap(map) => map,
-            EntryParam::Pointer { .. } => unreachable!("`tensor_map` checked it"),
+        match &self.maps[param as usize] {
+            Some(map) => map,
+            None => unreachable!("`tensor_map` checked it"),
         }
     }
 
@@ -148,12 +150,10 @@ impl<H: Hooks> Machine<'_, H> {
                 data.extend_from_slice(self.cta(*slot).smem.get(*offset, load.bytes));
             }
             Source::Tensor { param, coords } => {
-                let EntryParam::TensorMap(map) = &self.program.launch.params[*param as usize] else {
-                    return Err(execution("a bulk tensor copy without a tensor map"));
-                };
+                let map = self.map_of(*param).clone();
                 swizzle = map.swizzle;
-                self.tell_box(w, load.pc, &load.view, map, coords, Mode::Read, None)?;
-                tma::fetch(map, coords, self.memory, check, data)?;
+                self.tell_box(w, load.pc, &load.view, &map, coords, Mode::Read, None)?;
+                tma::fetch(&map, coords, self.memory, check, data)?;
             }
             Source::Value { data: value } => {
                 data.clear();
@@ -571,7 +571,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
     // What the copy touches of shared memory: a swizzle moves chunks within their lines.
     let mut extent = None;
     let (bytes, alignment) = if is_tensor {
-        param = m.tensor_map(w.read::<u64>(op.map)[lane])?;
+        param = m.tensor_map(w.cta, w.read::<u64>(op.map)[lane])?;
         let map = m.map_of(param);
         if map.dims.len() != op.coords.len() {
             let mut error = execution("a bulk tensor copy");

@@ -38,6 +38,9 @@ fn element_of(dtype: DType) -> TensorMapElement {
 fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<(V, Vec<S>)> {
     let dtype = gmem.dtype();
     let dtype = dtype.ok_or_else(|| Error::internal("a copy of something that is no data"))?;
+    if gmem.place != Place::Here {
+        return Err(Error::internal("a tensor copy with another device's memory").at(cx.b.loc()));
+    }
     let buffer = cx.buffer_of(gmem.alloc)?;
     let map = cx.tensor_map(TensorMapSpec {
         buffer,
