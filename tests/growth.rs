@@ -27,6 +27,7 @@ fn shell() -> Shell {
             smem_bytes: 1 << 16,
             params: vec![],
             scratch: vec![],
+            map_templates: vec![],
             uses_programmatic_launch: false,
             mesh: None,
         },

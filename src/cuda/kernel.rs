@@ -288,6 +288,14 @@ fn misaligned(spec: &TensorMap, address: u64) -> Error {
         .remedy("pass an array of its own (XLA aligns those), not a view of another library's memory")
 }
 
+/// The 128 bytes of a tensor map over a placeholder address: what goes to a multiple of 128 in device memory for a kernel that sets the
+/// address itself.
+pub fn encode_map(map: &TensorMap) -> Result<[u8; 128], Error> {
+    let map = encode(driver()?, map)?;
+    // SAFETY: opaque words of the size that the type says.
+    Ok(unsafe { std::mem::transmute::<sys::CUtensorMap, [u8; 128]>(map) })
+}
+
 fn encode(driver: &Driver, spec: &TensorMap) -> Result<sys::CUtensorMap, Error> {
     let rank = spec.dims.len();
     let mut map = MaybeUninit::uninit();

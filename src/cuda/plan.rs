@@ -15,6 +15,9 @@ pub struct Plan {
     /// Dynamic shared memory in bytes.
     pub smem_bytes: u32,
     pub params: Vec<Param>,
+    /// Tensor maps that go to device memory ([`super::encode_map`]), and whose addresses the kernel sets: `buffer` and `byte_offset`
+    /// mean nothing.
+    pub map_templates: Vec<TensorMap>,
     /// The kernel waits for its predecessor itself (`griddepcontrol.wait`), so that it may start early.
     pub programmatic_launch: bool,
 }

@@ -1,17 +1,17 @@
 //! The asynchronous agents: bulk copies, and when they act.
 use super::bulk::{BulkStore, Destination};
 use super::clock::View;
-use super::global::param_at;
 use super::hooks::{Access, Changes, Hooks, Landing, Mode, Proxy, Range, Sync, Verdict, changes_all};
 use super::machine::Machine;
 use super::options::AgentOrder;
 use super::shared::{CtaSlot, SMEM_BASE};
 use super::sync::noted;
-use super::tma;
+use super::tensor_maps::TensorMap;
+use super::tma::{self, Placed};
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
-use crate::ptx::launch::{EntryParam, TensorMapSpec, TensorMapSwizzle};
+use crate::ptx::launch::TensorMapSwizzle;
 use crate::ptx::modifier::TensorRed;
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub enum Source {
         offset: u32,
     },
     Tensor {
-        param: u32,
+        map: TensorMap,
         coords: [i32; 5],
     },
     /// `st.async`: the bytes themselves.
@@ -68,27 +68,6 @@ fn execution(what: impl Into<String>) -> Box<Error> {
 }
 
 impl<H: Hooks> Machine<'_, H> {
-    /// The tensor map at a generic address, among those of all devices: as a CTA sees it.
-    pub fn tensor_map(&self, slot: CtaSlot, address: u64) -> Result<u32, Box<Error>> {
-        let params = self.program.launch.params.len() as u32;
-        param_at(address)
-            .filter(|p| {
-                matches!(
-                    self.program.launch.params.get(*p as usize),
-                    Some(EntryParam::TensorMap(_))
-                )
-            })
-            .map(|p| self.cta(slot).device * params + p)
-            .ok_or_else(|| execution("a bulk tensor copy").expect("the address of a tensor map", address))
-    }
-
-    fn map_of(&self, param: u32) -> &TensorMapSpec {
-        match &self.maps[param as usize] {
-            Some(map) => map,
-            None => unreachable!("`tensor_map` checked it"),
-        }
-    }
-
     /// Issues a load.
     fn issue_load(&mut self, w: &mut Warp, load: BulkLoad) -> Result<(), Box<Error>> {
         for target in &load.targets {
@@ -110,8 +89,8 @@ impl<H: Hooks> Machine<'_, H> {
     }
 
     fn landing(&self, load: &BulkLoad, target: Target) -> Landing {
-        let swizzle = match load.source {
-            Source::Tensor { param, .. } => self.map_of(param).swizzle,
+        let swizzle = match &load.source {
+            Source::Tensor { map, .. } => self.placed(map).spec.swizzle,
             Source::Linear { .. } | Source::Shared { .. } | Source::Value { .. } => TensorMapSwizzle::None,
         };
         let (offset, bytes) = tma::footprint(target.offset, load.bytes, swizzle);
@@ -149,11 +128,11 @@ impl<H: Hooks> Machine<'_, H> {
                 data.clear();
                 data.extend_from_slice(self.cta(*slot).smem.get(*offset, load.bytes));
             }
-            Source::Tensor { param, coords } => {
-                let map = self.map_of(*param).clone();
-                swizzle = map.swizzle;
-                self.tell_box(w, load.pc, &load.view, &map, coords, Mode::Read, None)?;
-                tma::fetch(&map, coords, self.memory, check, data)?;
+            Source::Tensor { map, coords } => {
+                let map = self.placed(map);
+                swizzle = map.spec.swizzle;
+                self.tell_box(w, load.pc, &load.view, map, coords, Mode::Read, None)?;
+                tma::fetch(map, coords, self.memory, check, data)?;
             }
             Source::Value { data: value } => {
                 data.clear();
@@ -226,7 +205,7 @@ impl<H: Hooks> Machine<'_, H> {
     }
 
     /// Whether a bulk load reads what another cluster wrote.
-    fn tell_of_others(&mut self, w: &Warp, pc: u32, address: u64, bytes: u32) -> Verdict {
+    pub fn tell_of_others(&mut self, w: &Warp, pc: u32, address: u64, bytes: u32) -> Verdict {
         let author = self.author(w.cta, || self.program.origins[pc as usize].loc);
         let other = author.and_then(|by| self.memory.written_by_other(by, address, bytes.into()));
         match other {
@@ -244,7 +223,7 @@ impl<H: Hooks> Machine<'_, H> {
         w: &Warp,
         pc: u32,
         view: &View,
-        map: &TensorMapSpec,
+        map: Placed<'_>,
         coords: &[i32],
         mode: Mode,
         data: Option<&[u8]>,
@@ -315,9 +294,9 @@ impl<H: Hooks> Machine<'_, H> {
         if store.data.is_some() {
             return Ok(());
         }
-        let swizzle = match store.destination {
+        let swizzle = match &store.destination {
             Destination::Linear { .. } => TensorMapSwizzle::None,
-            Destination::Tensor { param, .. } => self.map_of(param).swizzle,
+            Destination::Tensor { map, .. } => self.placed(map).spec.swizzle,
         };
         let warp = self.warp_id(w);
         let (first, bytes) = tma::footprint(store.source, store.bytes, swizzle);
@@ -346,14 +325,14 @@ impl<H: Hooks> Machine<'_, H> {
                 self.tell_global(w, store.pc, &store.view, *address, store.bytes, Mode::Write, &changes)
                     .and_then(|()| tma::write_global(self.memory, *address, data, &mut by))
             }
-            Destination::Tensor { param, coords, reduce } => {
-                let map = self.map_of(*param).clone();
+            Destination::Tensor { map, coords, reduce } => {
+                let map = self.placed(map);
                 // A reduction is one of many, in any order.
                 let told = match reduce {
-                    None => self.tell_box(w, store.pc, &store.view, &map, coords, Mode::Write, Some(data)),
+                    None => self.tell_box(w, store.pc, &store.view, map, coords, Mode::Write, Some(data)),
                     Some(_) => Ok(()),
                 };
-                told.and_then(|()| tma::store(&map, coords, self.memory, *reduce, data, &mut by))
+                told.and_then(|()| tma::store(map, coords, self.memory, *reduce, data, &mut by))
             }
         };
         let result = result.and_then(|()| match by.overwritten {
@@ -493,17 +472,6 @@ impl<H: Hooks> Machine<'_, H> {
     }
 }
 
-trait Expect {
-    fn expect(self, expected: &str, address: u64) -> Self;
-}
-impl Expect for Box<Error> {
-    fn expect(mut self, expected: &str, address: u64) -> Box<Error> {
-        self.expected = Some(expected.into());
-        self.got = Some(format!("0x{address:x}"));
-        self
-    }
-}
-
 /// A bulk copy's operands, as a side table holds them.
 #[derive(Clone, Debug)]
 pub struct BulkOp {
@@ -567,12 +535,13 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
         op.kind,
         BulkKind::TensorLoad | BulkKind::TensorStore | BulkKind::TensorPrefetch
     );
-    let mut param = 0;
+    let mut tensor_map = None;
     // What the copy touches of shared memory: a swizzle moves chunks within their lines.
     let mut extent = None;
     let (bytes, alignment) = if is_tensor {
-        param = m.tensor_map(w.cta, w.read::<u64>(op.map)[lane])?;
-        let map = m.map_of(param);
+        let named = m.tensor_map(w, pc, w.read::<u64>(op.map)[lane])?;
+        tensor_map = Some(named);
+        let map = m.placed(&named).spec;
         if map.dims.len() != op.coords.len() {
             let mut error = execution("a bulk tensor copy");
             error.expected = Some(format!(
@@ -622,14 +591,13 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
             if slot != w.cta {
                 return Err(execution("a bulk store from the shared memory of another CTA"));
             }
-            let destination = if is_tensor {
-                Destination::Tensor {
-                    param,
+            let destination = match tensor_map {
+                Some(map) => Destination::Tensor {
+                    map,
                     coords,
                     reduce: op.reduce,
-                }
-            } else {
-                Destination::Linear { address: linear(m, w)? }
+                },
+                None => Destination::Linear { address: linear(m, w)? },
             };
             let view = m.hooks.view(w);
             m.issue_store(
@@ -655,13 +623,13 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     "a bulk copy whose barrier is not in the CTA of its destination",
                 ));
             }
-            let source = match op.kind {
-                BulkKind::TensorLoad => Source::Tensor { param, coords },
-                BulkKind::Copy => {
+            let source = match (op.kind, tensor_map) {
+                (_, Some(map)) => Source::Tensor { map, coords },
+                (BulkKind::Copy, None) => {
                     let (slot, offset) = m.bulk_shared(w, shared32(w, op.other), bytes, 16)?;
                     Source::Shared { slot, offset }
                 }
-                BulkKind::StoreAsync => {
+                (BulkKind::StoreAsync, None) => {
                     let mut data = [0; 16];
                     let size = op.value_bytes as usize;
                     for (to, r) in data.chunks_exact_mut(size).zip(&op.values) {
@@ -674,7 +642,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     }
                     Source::Value { data }
                 }
-                _ => Source::Linear { address: linear(m, w)? },
+                (_, None) => Source::Linear { address: linear(m, w)? },
             };
             let targets = match op.mask {
                 None => vec![Target { slot, offset, barrier }],

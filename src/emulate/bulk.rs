@@ -1,5 +1,6 @@
 //! Bulk stores in flight: per-thread groups of a warp.
 use super::clock::View;
+use super::tensor_maps::TensorMap;
 use crate::ptx::modifier::TensorRed;
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ pub enum Destination {
         address: u64,
     },
     Tensor {
-        param: u32,
+        map: TensorMap,
         coords: [i32; 5],
         reduce: Option<TensorRed>,
     },

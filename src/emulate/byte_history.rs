@@ -50,6 +50,10 @@ impl Entry {
         if self.epoch > seen { self.mask & mask } else { 0 }
     }
 
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     pub fn loc(&self) -> Loc {
         self.loc
     }

@@ -9,6 +9,7 @@
 //! * an mbarrier's phase: does not complete before everybody who waits for the one before is known to have done so (a warp that is late
 //!   would wait for the phase after it);
 //! * an mbarrier: initialised before it is used, with `fence.mbarrier_init` before peers and the async proxy use it;
+//! * a tensor map in global memory: released by who changed it, and acquired by who uses it (`map_order.rs`);
 //! * a CTA's shared memory: outlives its peers' accesses;
 //! * ordinary loads and stores, to shared memory (a peer's, too) and to global memory: something orders a warp's load after another warp's
 //!   store, a store after a load, and a store after one of another value. (Stores of the same bytes to one place are left alone: what memory
@@ -29,6 +30,7 @@ use super::history::{
     touch,
 };
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
+use super::map_order::{Author, MapOrder};
 use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
@@ -39,15 +41,16 @@ use std::sync::Arc;
 
 /// The checker.
 pub struct Causality {
-    shape: Shape,
+    pub(super) shape: Shape,
     names: Arc<Names>,
     /// Warps of a cluster.
-    warps: usize,
-    clocks: Vec<Rc<Clock>>,
+    pub(super) warps: usize,
+    pub(super) clocks: Vec<Rc<Clock>>,
     /// Per warp: it has executed a fence that a relaxed arrival at the cluster's barrier may publish with.
     fenced: Vec<bool>,
     histories: Vec<History>,
-    globals: Vec<ByteHistory>,
+    pub(super) globals: Vec<ByteHistory>,
+    pub(super) maps: MapOrder,
     /// Lanes of the last access may have bytes in common.
     meet: bool,
     /// The number of the last access to shared memory.
@@ -61,12 +64,12 @@ fn execution(what: impl Into<String>) -> Error {
 }
 
 impl Causality {
-    fn id(&self, w: &Warp) -> usize {
+    pub(super) fn id(&self, w: &Warp) -> usize {
         (w.cta.0 * self.shape.warps_per_cta + w.index) as usize
     }
 
     /// The component of a warp.
-    fn component(&self, w: &Warp) -> usize {
+    pub(super) fn component(&self, w: &Warp) -> usize {
         self.first_component(w.cta) + w.index as usize
     }
 
@@ -100,7 +103,7 @@ impl Causality {
     }
 
     /// `warp 3`, and whose if it is another CTA's.
-    fn name(&self, component: usize, seen_from: CtaSlot) -> String {
+    pub(super) fn name(&self, component: usize, seen_from: CtaSlot) -> String {
         let per = self.shape.warps_per_cta as usize;
         let (rank, index) = (component / per, component % per);
         if rank == (seen_from.0 % self.shape.cluster_size) as usize {
@@ -416,6 +419,16 @@ impl Causality {
                 if writes {
                     history.note_write(line, column, touch);
                 }
+            }
+            if writes && !self.maps.is_empty() {
+                let author = Author {
+                    warp: own * self.shape.warps_per_cta as usize + column,
+                    epoch,
+                    loc: access.loc,
+                };
+                let any = matches!(mode, Mode::Atomic(..));
+                let changes = || any || (access.changes)(w.cta, address) & mask != 0;
+                self.maps.written(address, author, changes);
             }
         }
         let Some((line, mask, other)) = conflict else {
@@ -768,6 +781,7 @@ impl Hooks for Causality {
             globals: (0..ctas)
                 .map(|_| ByteHistory::new(shape.warps_per_cta as usize))
                 .collect(),
+            maps: MapOrder::default(),
             meet: false,
             store: 0,
             clusters: (0..shape.clusters)
@@ -781,6 +795,7 @@ impl Hooks for Causality {
         let first = cluster as usize * self.warps;
         let mut epochs: Vec<u32> = (0..self.warps).map(|i| self.clocks[first + i].seen()[i]).collect();
         let slots = cluster as usize * size..(cluster as usize + 1) * size;
+        self.maps.forget(&(first..first + self.warps));
         epochs.extend(self.histories[slots.clone()].iter().map(|h| h.landings));
         for i in 0..self.warps {
             let clock = Rc::make_mut(&mut self.clocks[first + i]);
@@ -872,6 +887,18 @@ impl Hooks for Causality {
             }
             Range::SharedLanes { .. } | Range::GlobalLanes { .. } => Ok(()),
         }
+    }
+
+    fn map_named(&mut self, w: &Warp, address: u64) {
+        self.name_map(w, address >> 7);
+    }
+
+    fn map_used(&mut self, w: &Warp, address: u64) -> Verdict {
+        self.use_map(w, address >> 7)
+    }
+
+    fn map_is_own(&self, w: &Warp, address: u64) -> bool {
+        self.has_written_map(w, address >> 7)
     }
 
     fn load_issued(&mut self, w: &Warp, view: &View, landing: Landing) -> Verdict {
@@ -1001,6 +1028,11 @@ impl Hooks for Causality {
                 }
                 ProxyFence::AsyncGlobal | ProxyFence::Alias => {}
             },
+            Sync::MapRelease { scope } => {
+                self.clock(w).release_maps(scope);
+                self.tick(w);
+            }
+            Sync::MapAcquire { address, scope } => self.acquire_map(w, address >> 7, scope),
             Sync::CompleteTx { .. }
             | Sync::WarpBarrier { .. }
             | Sync::WgmmaFence

@@ -1,7 +1,8 @@
 //! Vector clocks of a cluster.
 //!
 //! A clock has a component per warp of the cluster, then one per CTA for the bulk loads that land there. A warp's own
-//! component counts its releases and fences: what it does between two of them has one epoch.
+//! component counts its releases and fences: what it does between two of them has one epoch. Tensor maps have fences of their own.
+use crate::ptx::modifier::{Modifier, Scope};
 use std::rc::Rc;
 
 /// What somebody has seen: of every component the last epoch whose effects happened before; and up to which epoch they are
@@ -10,6 +11,8 @@ use std::rc::Rc;
 pub struct Clock {
     /// `seen`, then `fenced`.
     epochs: Box<[u32]>,
+    /// What was released to the copies' reads of tensor maps: `seen` at each scope. Few kernels ever do.
+    released: Option<Box<[u32]>>,
 }
 
 /// What an asynchronous operation inherits from its issuer; `None` where nobody checks.
@@ -20,6 +23,7 @@ impl Clock {
     pub fn new(width: usize) -> Clock {
         Clock {
             epochs: vec![0; 2 * width].into_boxed_slice(),
+            released: None,
         }
     }
 
@@ -46,6 +50,28 @@ impl Clock {
         for (mine, theirs) in self.epochs.iter_mut().zip(&other.epochs) {
             *mine = (*mine).max(*theirs);
         }
+        if let Some(theirs) = &other.released {
+            let width = self.width();
+            for (mine, theirs) in released_of(&mut self.released, width).iter_mut().zip(theirs) {
+                *mine = (*mine).max(*theirs);
+            }
+        }
+    }
+
+    /// A release fence of tensor maps: what has been seen may be acquired, in this scope and in narrower ones.
+    pub fn release_maps(&mut self, scope: Scope) {
+        let width = self.width();
+        let released = released_of(&mut self.released, width);
+        for at in released.chunks_exact_mut(width).take(scope as usize + 1) {
+            // What was released has been seen.
+            at.copy_from_slice(&self.epochs[..width]);
+        }
+    }
+
+    /// Up to which epoch a component is known to have been released for users of tensor maps in a scope.
+    pub fn released(&self, component: usize, scope: Scope) -> u32 {
+        let at = scope as usize * self.width() + component;
+        self.released.as_ref().map_or(0, |released| released[at])
     }
 
     /// The next epoch of a component that is its owner.
@@ -65,11 +91,17 @@ impl Clock {
         let width = self.width();
         self.epochs[..width].copy_from_slice(epochs);
         self.epochs[width..].copy_from_slice(epochs);
+        self.released = None;
     }
 
     pub fn clear(&mut self) {
         self.epochs.fill(0);
+        self.released = None;
     }
+}
+
+fn released_of(released: &mut Option<Box<[u32]>>, width: usize) -> &mut [u32] {
+    released.get_or_insert_with(|| vec![0; Scope::ALL.len() * width].into())
 }
 
 #[cfg(test)]

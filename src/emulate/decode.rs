@@ -16,6 +16,7 @@ use super::registers::Allocation;
 use super::row::{Lane, Raw, Row};
 use super::shared::SMEM_BASE;
 use super::sync::*;
+use super::tensor_maps::{FenceMapAcquire, FenceMapRelease, LoadMapParameter, ReplaceMapAddress};
 use super::uop::{Body, Each, Each2, Each3, EachTest, Flow, Op1, Op2, Op3, OpFn, Test, Tier, Uop, pick};
 use super::warp::CONSTANT;
 use super::wgmma::{AOperand, MatMul, Mma, MmaOp, Wgmma, WgmmaCommit, WgmmaFence, WgmmaWait};
@@ -811,6 +812,18 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.emit::<LoadPointer>(Operands {
             d,
             imm: *buffer as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn ld_param_map(&mut self, d: &Reg, p: &ParamRef, offset: &i64) -> Result<()> {
+        let Some(EntryParam::TensorMap(_)) = self.flat.launch.params.get(p.0 as usize) else {
+            return self.no(format!("bytes of parameter {}, which is no tensor map", p.0));
+        };
+        self.emit::<LoadMapParameter>(Operands {
+            d: self.reg(d),
+            imm: *offset as i32,
+            aux: p.0,
             ..Operands::NONE
         });
         Ok(())
@@ -1620,6 +1633,22 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         });
         Ok(())
     }
+    fn fence_map_release(&mut self, scope: &Scope) -> Result<()> {
+        self.emit::<FenceMapRelease>(Operands {
+            imm: *scope as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn fence_map_acquire(&mut self, scope: &Scope, addr: &Addr<Reg>) -> Result<()> {
+        self.emit::<FenceMapAcquire>(Operands {
+            a: self.reg(&addr.base),
+            c: *scope as u16,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
     fn fence_mbarrier_init(&mut self) -> Result<()> {
         self.emit::<FenceMbarrierInit>(Operands::NONE);
         Ok(())
@@ -1823,6 +1852,16 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn prefetch_tensormap(&mut self, _map: &Reg) -> Result<()> {
         self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn replace_map_address(&mut self, addr: &Addr<Reg>, new: &Src<Reg>) -> Result<()> {
+        let b = self.src::<u64>(new);
+        self.emit::<ReplaceMapAddress>(Operands {
+            a: self.reg(&addr.base),
+            b,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
         Ok(())
     }
     fn bulk_commit(&mut self) -> Result<()> {

@@ -160,6 +160,14 @@ pub enum Sync {
     },
     FenceMbarrierInit,
     FenceProxy(ProxyFence),
+    MapRelease {
+        scope: Scope,
+    },
+    /// Of the tensor map at an address of global memory.
+    MapAcquire {
+        address: u64,
+        scope: Scope,
+    },
     WgmmaFence,
     WgmmaCommit,
     WgmmaWaited {
@@ -221,6 +229,19 @@ pub trait Hooks: 'static {
     #[inline(always)]
     fn async_memory(&mut self, _w: &Warp, _view: &View, _access: Access<'_>) -> Verdict {
         Ok(())
+    }
+    /// There is a tensor map at this address of global memory.
+    #[inline(always)]
+    fn map_named(&mut self, _w: &Warp, _address: u64) {}
+    /// A copy of the warp is about to use it.
+    #[inline(always)]
+    fn map_used(&mut self, _w: &Warp, _address: u64) -> Verdict {
+        Ok(())
+    }
+    /// Whether the warp's cluster has written what it holds now: maybe not alone.
+    #[inline(always)]
+    fn map_is_own(&self, _w: &Warp, _address: u64) -> bool {
+        false
     }
     /// A bulk load has been issued.
     #[inline(always)]

@@ -84,6 +84,9 @@ pub unsafe fn run_on<H: Hooks>(
             tma::check_map(map, len)?;
         }
     }
+    for (k, map) in launch.map_templates.iter().enumerate() {
+        tma::check_shape(map, &|| format!("template {k} of a tensor map"))?;
+    }
     let size = u64::from(launch.cluster.iter().product::<u32>());
     let position = |i: u64| {
         [

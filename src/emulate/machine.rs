@@ -16,7 +16,6 @@ use super::uop::Flow;
 use super::warp::{Wait, Warp};
 use super::wgmma::TensorUnit;
 use crate::error::{Error, Fault, Loc};
-use crate::ptx::launch::{EntryParam, TensorMapSpec};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
@@ -74,8 +73,6 @@ pub struct Machine<'a, H: Hooks> {
     pub fault: Option<Box<Error>>,
     pub hooks: H,
     pub agents: Agents,
-    /// The tensor maps among the entry's parameters, by device.
-    pub maps: Vec<Option<TensorMapSpec>>,
     pub tensor_core: TensorUnit,
     pub rng: Rng,
     /// Micro-ops executed: the clock.
@@ -116,16 +113,6 @@ impl<'a, H: Hooks> Machine<'a, H> {
         devices: u32,
     ) -> Self {
         let clusters = per_device * devices;
-        let buffers = options.names.per_device as u32;
-        let map_on = |device: u32, param: &EntryParam| match param {
-            EntryParam::Pointer { .. } => None,
-            EntryParam::TensorMap(map) => Some(TensorMapSpec {
-                buffer: device * buffers + map.buffer,
-                ..map.clone()
-            }),
-        };
-        let maps = (0..devices).flat_map(|device| program.launch.params.iter().map(move |p| map_on(device, p)));
-        let maps = maps.collect();
         let launch = &program.launch;
         let size = launch.cluster.iter().product::<u32>();
         let warps_per_cta = launch.block.div_ceil(32);
@@ -174,7 +161,6 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 options.names.clone(),
             ),
             agents: Agents::default(),
-            maps,
             tensor_core: TensorUnit::default(),
             rng: Rng::new(options.seed),
             clock: 0,

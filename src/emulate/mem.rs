@@ -534,7 +534,7 @@ fn tell_of_others<H: Hooks>(
 
 /// Whether a store has overwritten what another cluster wrote.
 #[inline(always)]
-fn tell_of_overwritten<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp) -> Verdict {
+pub fn tell_of_overwritten<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp) -> Verdict {
     match m.overwritten.take() {
         None => Ok(()),
         Some((address, other)) => {

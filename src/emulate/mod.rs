@@ -3,9 +3,10 @@
 //! * [`decode`] turns instructions into micro-ops ([`uop`]) over rows of 32 lanes ([`row`]); [`registers`] places registers.
 //! * [`machine`] schedules warps ([`warp`]); [`barrier`], [`sync`] hold what they wait on; [`diagnose`] says why all wait.
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
-//!   them asynchronously, at a time that [`options`] chooses.
+//!   them asynchronously, at a time that [`options`] chooses. [`tensor_maps`] finds tensor maps, in memory as [`map_bytes`] has them.
 //! * [`hooks`] is where a checker listens; [`causality`] is the one that does, if any, with the vector clocks of [`clock`]
-//!   and the memory of [`history`] and [`byte_history`]. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
+//!   and the memory of [`history`], [`byte_history`] and [`map_order`]. [`overwrite`] says what stores change, [`grid`] which cluster
+//!   wrote what.
 //! * `arith` has the arithmetic, bit for bit.
 //!
 //! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
@@ -28,6 +29,8 @@ pub mod hooks;
 mod index;
 mod launch;
 mod machine;
+mod map_bytes;
+mod map_order;
 mod mem;
 mod ops;
 mod options;
@@ -39,6 +42,7 @@ mod rng;
 mod row;
 mod shared;
 mod sync;
+mod tensor_maps;
 #[cfg(test)]
 mod tests;
 mod tma;
@@ -49,6 +53,7 @@ mod wgmma;
 pub use causality::Causality;
 pub use global::{Contents, HostBuffer, buffer_address};
 pub use launch::{run, run_on};
+pub use map_bytes::encode_map_template;
 pub use options::{AgentOrder, Check, Names, Options, Position, Report, Unwatched, Watch};
 pub use program::Program;
 pub use shared::CtaSlot;

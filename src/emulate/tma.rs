@@ -15,13 +15,46 @@ pub fn box_bytes(map: &TensorMapSpec) -> u32 {
     map.box_dims.iter().product::<u32>() * map.element.bytes()
 }
 
-/// What `cuTensorMapEncodeTiled` demands.
+/// Bytes of a box's inner dimension.
+fn inner_bytes(map: &TensorMapSpec) -> u32 {
+    map.box_dims[0] * map.element.bytes()
+}
+
+/// A tensor map, and the address of its tensor.
+#[derive(Clone, Copy)]
+pub struct Placed<'a> {
+    pub spec: &'a TensorMapSpec,
+    pub base: u64,
+}
+
+/// Bytes from the tensor's address to its end.
+pub fn extent(map: &TensorMapSpec) -> u64 {
+    let steps = map.dims[1..].iter().zip(&map.strides);
+    let last = steps.fold(0u64, |sum, (d, s)| sum.saturating_add((d - 1).saturating_mul(*s)));
+    last.saturating_add(map.dims[0].saturating_mul(map.element.bytes().into()))
+}
+
+/// What `cuTensorMapEncodeTiled` demands of a map over a buffer.
 pub fn check_map(map: &TensorMapSpec, buffer_bytes: u64) -> Result<(), Error> {
-    let bad = |expected: &str, got: String| {
-        Err(Error::internal(format!("tensor map of buffer {}", map.buffer))
-            .expected(expected)
-            .got(got))
-    };
+    let what = || format!("tensor map of buffer {}", map.buffer);
+    check_shape(map, &what)?;
+    if !map.byte_offset.is_multiple_of(16) {
+        return Err(Error::internal(what())
+            .expected("an address aligned to 16 bytes")
+            .got(format!("offset {}", map.byte_offset)));
+    }
+    let end = map.byte_offset.saturating_add(extent(map));
+    if end > buffer_bytes {
+        return Err(Error::internal(what())
+            .expected("a tensor inside of its buffer")
+            .got(format!("it ends at byte {end} of {buffer_bytes}")));
+    }
+    Ok(())
+}
+
+/// What it demands wherever the tensor is.
+pub fn check_shape(map: &TensorMapSpec, what: &dyn Fn() -> String) -> Result<(), Error> {
+    let bad = |expected: &str, got: String| Err(Error::internal(what()).expected(expected).got(got));
     let rank = map.dims.len();
     if rank == 0 || map.box_dims.len() != rank || map.strides.len() + 1 != rank {
         return bad(
@@ -48,17 +81,6 @@ pub fn check_map(map: &TensorMapSpec, buffer_bytes: u64) -> Result<(), Error> {
     if map.dims.iter().any(|d| *d == 0 || *d > 1 << 32) {
         return bad("dimensions of 1 to 2^32", format!("{:?}", map.dims));
     }
-    if !map.byte_offset.is_multiple_of(16) {
-        return bad("an address aligned to 16 bytes", format!("offset {}", map.byte_offset));
-    }
-    let last: u64 = map.dims[1..].iter().zip(&map.strides).map(|(d, s)| (d - 1) * s).sum();
-    let end = map.byte_offset + last + map.dims[0] * u64::from(map.element.bytes());
-    if end > buffer_bytes {
-        return bad(
-            "a tensor inside of its buffer",
-            format!("it ends at byte {end} of {buffer_bytes}"),
-        );
-    }
     Ok(())
 }
 
@@ -73,13 +95,12 @@ struct Run {
 
 /// Calls `f(row, run)` for every inner run of the box; rows lie behind one another in the dense box.
 fn for_runs(
-    map: &TensorMapSpec,
+    Placed { spec: map, base }: Placed<'_>,
     coords: &[i32],
     mut f: impl FnMut(u32, Option<Run>) -> Result<(), Box<Error>>,
 ) -> Result<(), Box<Error>> {
     let rank = map.dims.len();
     let element = u64::from(map.element.bytes());
-    let base = GlobalMemory::address(map.buffer) + map.byte_offset;
     // The inner run, clipped.
     let (start, width) = (i64::from(coords[0]), i64::from(map.box_dims[0]));
     let first = start.clamp(0, map.dims[0] as i64);
@@ -116,8 +137,8 @@ fn outside(memory: &GlobalMemory, address: u64) -> Box<Error> {
 }
 
 /// The runs of bytes of a box that lie inside the tensor: address, length, and place in the dense box.
-pub fn runs(map: &TensorMapSpec, coords: &[i32]) -> Vec<(u64, u32, u32)> {
-    let inner = map.box_dims[0] * map.element.bytes();
+pub fn runs(map: Placed<'_>, coords: &[i32]) -> Vec<(u64, u32, u32)> {
+    let inner = inner_bytes(map.spec);
     let mut runs = vec![];
     let collected = for_runs(map, coords, |row, run| {
         runs.extend(run.map(|run| (run.address, run.inside, row * inner + run.before)));
@@ -129,15 +150,15 @@ pub fn runs(map: &TensorMapSpec, coords: &[i32]) -> Vec<(u64, u32, u32)> {
 
 /// Reads a box; what lies outside of the tensor is zero.
 pub fn fetch(
-    map: &TensorMapSpec,
+    map: Placed<'_>,
     coords: &[i32],
     memory: &GlobalMemory,
     check: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), Box<Error>> {
-    let inner = map.box_dims[0] * map.element.bytes();
+    let inner = inner_bytes(map.spec);
     out.clear();
-    out.resize(box_bytes(map) as usize, 0);
+    out.resize(box_bytes(map.spec) as usize, 0);
     for_runs(map, coords, |row, run| {
         let Some(run) = run else { return Ok(()) };
         let start = (row * inner + run.before) as usize;
@@ -147,14 +168,14 @@ pub fn fetch(
 
 /// Writes or reduces a dense box into the tensor; what lies outside is dropped.
 pub fn store(
-    map: &TensorMapSpec,
+    map: Placed<'_>,
     coords: &[i32],
     memory: &GlobalMemory,
     reduce: Option<TensorRed>,
     data: &[u8],
     by: &mut Signed,
 ) -> Result<(), Box<Error>> {
-    let inner = map.box_dims[0] * map.element.bytes();
+    let (inner, element) = (inner_bytes(map.spec), map.spec.element);
     for_runs(map, coords, |row, run| {
         let Some(run) = run else { return Ok(()) };
         let start = (row * inner + run.before) as usize;
@@ -162,15 +183,14 @@ pub fn store(
         let Some(op) = reduce else {
             return write_global(memory, run.address, data, by);
         };
-        let Some((op, ty)) = reduction(op, map.element) else {
+        let Some((op, ty)) = reduction(op, element) else {
             return Err(Box::new(Error::internal(format!(
-                "bulk reduction {op:?} of {:?}",
-                map.element
+                "bulk reduction {op:?} of {element:?}"
             ))));
         };
         let mut merged = vec![0; data.len()];
         read_global(memory, run.address, &mut merged, false)?;
-        let size = map.element.bytes() as usize;
+        let size = element.bytes() as usize;
         for (old, new) in merged.chunks_exact_mut(size).zip(data.chunks_exact(size)) {
             let result = combine(op, ty, word(old), word(new), true);
             old.copy_from_slice(&result.to_le_bytes()[..size]);

@@ -57,6 +57,7 @@ fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Option<Me
         smem_bytes: plan.smem_bytes,
         params: entry.params,
         scratch: entry.scratch,
+        map_templates: vec![],
         uses_programmatic_launch: entry.uses_programmatic_launch,
         mesh,
     }

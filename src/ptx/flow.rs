@@ -208,6 +208,7 @@ mod tests {
                 smem_bytes: 0,
                 params: vec![],
                 scratch: vec![],
+                map_templates: vec![],
                 uses_programmatic_launch: false,
                 mesh: None,
             },

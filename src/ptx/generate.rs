@@ -27,6 +27,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "mask" => vec![0xffff_ffff],
         "lut" => vec![0x96, 0xe8],
         "ns" => vec![1_000_000],
+        "offset" => vec![0, 120],
         "size" | "extent" | "dim" | "place" => vec![0, 70_000],
         "neg_a" | "neg_b" => vec![1, -1],
         "trans_a" | "trans_b" => vec![0, 1],

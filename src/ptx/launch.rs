@@ -22,6 +22,9 @@ pub struct LaunchSpec {
     pub params: Vec<EntryParam>,
     /// GMEM scratch that the caller allocates and zeroes before every launch.
     pub scratch: Vec<Scratch>,
+    /// Tensor maps that the caller writes to memory, and whose addresses the kernel sets: `buffer` and `byte_offset` mean nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub map_templates: Vec<TensorMapSpec>,
     /// The kernel executes `griddepcontrol.wait`.
     pub uses_programmatic_launch: bool,
     /// The devices that run the kernel together, where it asks which one it is on, or talks to the others.

@@ -48,6 +48,10 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         } => cvt(*rnd, *ftz, *sat, *to, *from),
         Inst::CvtPair { rnd, .. } => ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero"),
         Inst::Setp { cmp, ftz, ty, .. } => setp(*cmp, *ftz, *ty),
+        Inst::LdParamMap { offset, .. } => ensure(
+            (0..128).contains(offset) && offset % 8 == 0,
+            "a multiple of 8 below the 128 bytes of a tensor map",
+        ),
         Inst::Ld { ty, d, .. } | Inst::LdNc { ty, d, .. } => vector(d.len(), *ty),
         Inst::St { ty, a, .. } => vector(a.len(), *ty),
         Inst::StAsync { ty, a, .. } => {

@@ -316,6 +316,7 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
                 })
                 .collect::<Result<_, _>>()?,
             scratch: vec![],
+            map_templates: vec![],
             uses_programmatic_launch: false,
             mesh: None,
         },

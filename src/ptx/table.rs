@@ -61,6 +61,9 @@ unpack_b64 UnpackB64 { defs d: [Slot::B32]; reg a: [Slot::B64] }
 /// A value of the entry's parameter.
 ld_param LdParam { modifier ty: WordType; def d: [ty.slot()]; param p: _ }
     "ld.param.{ty} {d}, [{p}]", requires [base()], effects [PURE];
+/// Eight bytes of a tensor map that is a parameter, from byte `offset` on: for a copy of it in memory.
+ld_param_map LdParamMap { def d: [Slot::B64]; param p: _; number offset: _ }
+    "ld.param.b64 {d}, [{p}+{offset}]", requires [base()], effects [PURE];
 /// The generic address of a parameter, for tensor maps passed by value.
 param_addr ParamAddr { def d: [Slot::B64]; param p: _ }
     "{{ .reg .b64 T; mov.b64 T, {p}; cvta.param.u64 {d}, T; }}", requires [base()], effects [PURE];
@@ -273,6 +276,12 @@ fence Fence { modifier sem: FenceSem; modifier scope: Scope }
     "fence{sem}{scope}", requires [fence_requires(*sem)], effects [Effects::SYNC];
 fence_proxy FenceProxy { modifier proxy: ProxyFence }
     "fence.proxy.{proxy}", requires [proxy_fence_requires(*proxy)], effects [Effects::SYNC];
+/// What the generic proxy wrote of tensor maps may be acquired.
+fence_map_release FenceMapRelease { modifier scope: Scope }
+    "fence.proxy.tensormap::generic.release{scope}", requires [isa(83)], effects [Effects::SYNC];
+/// The copies that follow read the tensor map at `addr` as it was released.
+fence_map_acquire FenceMapAcquire { modifier scope: Scope; addr addr: [Slot::B64] }
+    "fence.proxy.tensormap::generic.acquire{scope} {addr}, 128", requires [isa(83)], effects [Effects::SYNC];
 fence_mbarrier_init FenceMbarrierInit { }
     "fence.mbarrier_init.release.cluster", requires [base()], effects [Effects::SYNC];
 grid_dep GridDep { modifier action: GridDep }
@@ -333,7 +342,8 @@ bulk_copy_cluster BulkCopyCluster { addr dst: [Slot::B32]; addr src: [Slot::B32]
     "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD];
 bulk_prefetch BulkPrefetch { addr src: [Slot::B64]; src bytes: [Slot::B32] }
     "cp.async.bulk.prefetch.L2.global {src}, {bytes}", requires [base()], effects [Effects::SYNC];
-/// A box of a tensor map, GMEM → SMEM. `map` is the tensor map's generic address; coordinates are elements, minor first.
+/// A box of a tensor map, GMEM → SMEM. `map` is the tensor map's generic address, a parameter's or one in global memory;
+/// coordinates are elements, minor first.
 tensor_load TensorLoad { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32] }
     "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes {dst}, [{map}, {coords}], {bar}", requires [base()], effects [Effects::BULK_LOAD];
 tensor_load_multicast TensorLoadMulticast { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
@@ -347,6 +357,9 @@ tensor_prefetch TensorPrefetch { reg map: [Slot::B64]; srcs coords: [Slot::B32] 
 /// Brings a tensor map into the descriptor cache.
 prefetch_tensormap PrefetchTensormap { reg map: [Slot::B64] }
     "prefetch.tensormap [{map}]", requires [base()], effects [Effects::SYNC];
+/// Sets the address of the tensor that a tensor map in global memory is over. A weak access to all of the map's 128 bytes.
+replace_map_address ReplaceMapAddress { addr addr: [Slot::B64]; src new: [Slot::B64] }
+    "tensormap.replace.tile.global_address.global.b1024.b64 {addr}, {new}", requires [isa(83)], effects [Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 bulk_commit BulkCommit { }
     "cp.async.bulk.commit_group", requires [base()], effects [Effects::SYNC];
 /// Waits until at most `n` bulk groups of the executing thread are pending.

@@ -56,6 +56,7 @@ impl Matmul {
                     EntryParam::Pointer { buffer: 2 },
                 ],
                 scratch: vec![],
+                map_templates: vec![],
                 uses_programmatic_launch: false,
                 mesh: None,
             },

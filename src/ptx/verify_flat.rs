@@ -172,6 +172,13 @@ impl Verifier<'_> {
                 Some(EntryParam::Pointer { .. }) => found.push(("param", "the address of a pointer".into())),
                 None => found.push(("param", format!("no parameter {}", p.0))),
             },
+            Inst::LdParamMap { p, .. } => match self.flat.launch.params.get(p.0 as usize) {
+                Some(EntryParam::TensorMap(_)) => {}
+                Some(EntryParam::Pointer { .. }) => {
+                    found.push(("param", "bytes of a pointer, as of a tensor map".into()))
+                }
+                None => found.push(("param", format!("no parameter {}", p.0))),
+            },
             _ => {}
         }
         for (rule, message) in found {

@@ -7,7 +7,7 @@ use crate::cuda;
 use crate::emulate::{self, Program, hooks::NoCheck};
 use crate::error::{Error, Fault, Loc};
 use crate::ptx;
-use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSwizzle};
+use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use serde::Serialize;
 use serde_json::json;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -375,33 +375,34 @@ fn occupancy(launch: &LaunchSpec, registers: Option<u32>) -> serde_json::Value {
 
 /// The launch in the driver's terms. Numbers are those of cuda.h.
 pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
+    let map = |spec: &TensorMapSpec| cuda::TensorMap {
+        buffer: spec.buffer,
+        byte_offset: spec.byte_offset,
+        data_type: match spec.element {
+            TensorMapElement::U8 => 0,
+            TensorMapElement::U16 => 1,
+            TensorMapElement::U32 => 2,
+            TensorMapElement::I32 => 3,
+            TensorMapElement::U64 => 4,
+            TensorMapElement::I64 => 5,
+            TensorMapElement::F16 => 6,
+            TensorMapElement::F32 => 7,
+            TensorMapElement::F64 => 8,
+            TensorMapElement::BF16 => 9,
+        },
+        dims: spec.dims.clone(),
+        strides: spec.strides.clone(),
+        box_dims: spec.box_dims.clone(),
+        swizzle: match spec.swizzle {
+            TensorMapSwizzle::None => 0,
+            TensorMapSwizzle::B32 => 1,
+            TensorMapSwizzle::B64 => 2,
+            TensorMapSwizzle::B128 => 3,
+        },
+    };
     let param = |param: &EntryParam| match param {
         EntryParam::Pointer { buffer } => cuda::Param::Pointer { buffer: *buffer },
-        EntryParam::TensorMap(spec) => cuda::Param::TensorMap(cuda::TensorMap {
-            buffer: spec.buffer,
-            byte_offset: spec.byte_offset,
-            data_type: match spec.element {
-                TensorMapElement::U8 => 0,
-                TensorMapElement::U16 => 1,
-                TensorMapElement::U32 => 2,
-                TensorMapElement::I32 => 3,
-                TensorMapElement::U64 => 4,
-                TensorMapElement::I64 => 5,
-                TensorMapElement::F16 => 6,
-                TensorMapElement::F32 => 7,
-                TensorMapElement::F64 => 8,
-                TensorMapElement::BF16 => 9,
-            },
-            dims: spec.dims.clone(),
-            strides: spec.strides.clone(),
-            box_dims: spec.box_dims.clone(),
-            swizzle: match spec.swizzle {
-                TensorMapSwizzle::None => 0,
-                TensorMapSwizzle::B32 => 1,
-                TensorMapSwizzle::B64 => 2,
-                TensorMapSwizzle::B128 => 3,
-            },
-        }),
+        EntryParam::TensorMap(spec) => cuda::Param::TensorMap(map(spec)),
     };
     cuda::Plan {
         entry: launch.entry.clone(),
@@ -410,6 +411,7 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
         block: launch.block,
         smem_bytes: launch.smem_bytes,
         params: launch.params.iter().map(param).collect(),
+        map_templates: launch.map_templates.iter().map(map).collect(),
         programmatic_launch: launch.uses_programmatic_launch,
     }
 }
@@ -418,7 +420,6 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
 #[cfg(feature = "test-handlers")]
 pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> {
     use super::host::HostBuffer;
-    use crate::ptx::launch::TensorMapSpec;
     fn run_add_one(buffers: &[HostBuffer]) -> Result<(), Error> {
         for i in 0..buffers[0].bytes as usize / 4 {
             // SAFETY: the call site has checked both buffers' sizes.
@@ -449,6 +450,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
                 smem_bytes,
                 params,
                 scratch: Vec::new(),
+                map_templates: vec![],
                 uses_programmatic_launch: false,
                 mesh: None,
             },

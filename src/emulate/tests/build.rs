@@ -35,6 +35,7 @@ impl Kernel {
                     smem_bytes: 0,
                     params: vec![],
                     scratch: vec![],
+                    map_templates: vec![],
                     uses_programmatic_launch: false,
                     mesh: None,
                 },

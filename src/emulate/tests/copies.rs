@@ -7,7 +7,7 @@ use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Src};
 use smallvec::smallvec;
 
-fn map(
+pub fn map(
     buffer: u32,
     element: TensorMapElement,
     dims: &[u64],
@@ -46,7 +46,7 @@ fn one_thread(smem: u32, barrier: i32, f: impl FnOnce(&mut Kernel, Reg)) -> Kern
 }
 
 /// Copies shared memory `0..bytes` to buffer `buffer`, word by word.
-fn dump(k: &mut Kernel, base: Reg, buffer: u32, bytes: u32) {
+pub fn dump(k: &mut Kernel, base: Reg, buffer: u32, bytes: u32) {
     let out = k.pointer(buffer);
     let lane = k.special(SpecialReg32::Laneid);
     for start in (0..bytes).step_by(128) {
@@ -632,6 +632,16 @@ fn illegal_copies() {
         k.push(Inst::TensorLoad {
             dst: Addr::new(base),
             map: input,
+            coords: smallvec![imm(0)],
+            bar: Addr::at(base, 512),
+        });
+    });
+    assert!(error.what.contains("global memory that holds no tensor map"), "{error}");
+    let error = broken(|k, base, _| {
+        let nowhere = k.mov64(1 << 60);
+        k.push(Inst::TensorLoad {
+            dst: Addr::new(base),
+            map: nowhere,
             coords: smallvec![imm(0)],
             bar: Addr::at(base, 512),
         });

@@ -2,6 +2,7 @@
 mod build;
 mod control;
 mod copies;
+mod maps;
 mod memory;
 mod scalar;
 mod synchronise;

@@ -24,6 +24,7 @@ pub(in crate::ptx) fn shell() -> Shell {
             smem_bytes: 0,
             params: vec![],
             scratch: vec![],
+            map_templates: vec![],
             uses_programmatic_launch: false,
             mesh: None,
         },
