@@ -1713,9 +1713,17 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
         Ok(())
     }
-    fn wait_equal(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
+    fn wait_tagged(&mut self, _scope: &Scope, d: &Reg, addr: &Addr<Reg>, tag: &Src<Reg>) -> Result<()> {
         self.communicates = true;
-        self.mbarrier::<WaitForWord>(addr, value, 2)
+        let (d, a, b) = (self.reg(d), self.src::<u64>(&Src::Reg(addr.base)), self.src::<u32>(tag));
+        self.emit::<WaitForTag>(Operands {
+            d,
+            a,
+            b,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
+        Ok(())
     }
     fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;

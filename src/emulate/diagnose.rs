@@ -142,14 +142,11 @@ fn wait_name<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> String {
         }
         Wait::Named { id, .. } => format!("wait at barrier {id}"),
         Wait::Cluster { .. } => "wait at the cluster barrier".into(),
-        Wait::Global {
-            address,
-            value,
-            exactly,
-        } => {
-            let word = m.memory.describe_word(address);
-            let how = if exactly { "" } else { "at least " };
-            format!("wait for {word} to be {how}{value}")
+        Wait::Global { address, value } => {
+            format!("wait for {} to be at least {value}", m.memory.describe_word(address))
+        }
+        Wait::Tag { address, tag } => {
+            format!("wait for {} to have the tag {tag}", m.memory.describe_word(address))
         }
         Wait::Registers { wanted } => format!("wait for {wanted} registers per thread"),
         Wait::Poll => "poll".into(),

@@ -429,7 +429,33 @@ impl<H: Hooks> Body<H> for MbarrierWait {
     }
 }
 
-/// Waits until the word at `a` + `imm` is at least `b`; `c` 1: and subtracts it; `c` 2: until it equals `b`. `w.lanes_done` remembers whose turn is over.
+/// Waits until the low 16 bits of the word of 64 bits at `a` + `imm` are `b`; `d` is the word.
+pub struct WaitForTag;
+impl<H: Hooks> Body<H> for WaitForTag {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        for i in lanes(w.exec & !w.lanes_done) {
+            let address = w.read::<u64>(u.a)[i].wrapping_add(u.imm as i64 as u64);
+            let tag = w.read::<u32>(u.b)[i];
+            let word = match Global::read::<8, H>(m, w, address) {
+                Ok(bytes) => u64::from_le_bytes(bytes),
+                Err(why) => return denied(m, w, why, "wait", "global", i, address, 8),
+            };
+            if word & 0xffff != u64::from(tag) {
+                w.wait = Wait::Tag { address, tag };
+                m.memory_waiters.push(m.warp_id(w));
+                return Flow::Block;
+            }
+            w.lanes_done |= 1 << i;
+            w.set_lane::<u64>(u.d, i, word);
+        }
+        w.lanes_done = 0;
+        m.hooks.writes(w, u.d);
+        noted(w, m, Sync::Ordered)
+    }
+}
+
+/// Waits until the word at `a` + `imm` is at least `b`; `c` 1: and subtracts it. `w.lanes_done` remembers whose turn is over.
 pub struct WaitForWord;
 impl<H: Hooks> Body<H> for WaitForWord {
     #[inline(never)]
@@ -439,10 +465,10 @@ impl<H: Hooks> Body<H> for WaitForWord {
             let value = w.read::<u32>(u.b)[i];
             let mut attempt = || -> Result<bool, Denied> {
                 let word = u32::from_le_bytes(Global::read::<4, H>(m, w, address)?);
-                if if u.c == 2 { word != value } else { word < value } {
+                if word < value {
                     return Ok(false);
                 }
-                if u.c == 1 {
+                if u.c != 0 {
                     Global::write::<4, H>(m, w, address, (word - value).to_le_bytes())?;
                 }
                 Ok(true)
@@ -450,12 +476,7 @@ impl<H: Hooks> Body<H> for WaitForWord {
             match attempt() {
                 Ok(true) => w.lanes_done |= 1 << i,
                 Ok(false) => {
-                    let exactly = u.c == 2;
-                    w.wait = Wait::Global {
-                        address,
-                        value,
-                        exactly,
-                    };
+                    w.wait = Wait::Global { address, value };
                     m.memory_waiters.push(m.warp_id(w));
                     return Flow::Block;
                 }

@@ -33,11 +33,15 @@ pub enum Wait {
     Cluster {
         generation: u64,
     },
-    /// A word of global memory to reach a value, or to have it.
+    /// A word of global memory to reach a value.
     Global {
         address: u64,
         value: u32,
-        exactly: bool,
+    },
+    /// A word of 64 bits to have a tag in its low 16.
+    Tag {
+        address: u64,
+        tag: u32,
     },
     Registers {
         wanted: u32,

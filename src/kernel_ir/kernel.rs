@@ -244,11 +244,20 @@ impl Kernel {
 
     /// Whether it names memory of other devices.
     pub fn talks(&self) -> bool {
-        let mut talks = false;
+        !self.shared_with_peers().is_empty()
+    }
+
+    /// What other devices have of their own, and the kernel names there.
+    pub fn shared_with_peers(&self) -> Vec<Alloc> {
+        let mut shared = vec![];
         self.for_each_op(&mut |op| {
-            visit::for_each_ref(&self.ops[op].kind, &mut |r| talks |= matches!(r.place, Place::Peer { .. }));
+            visit::for_each_ref(&self.ops[op].kind, &mut |r| {
+                if matches!(r.place, Place::Peer { .. }) && !shared.contains(&r.alloc) {
+                    shared.push(r.alloc);
+                }
+            });
         });
-        talks
+        shared
     }
 
     /// Takes an op without results out of whatever region it is in.

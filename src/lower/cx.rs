@@ -2,7 +2,7 @@
 use super::emit::{ALL_LANES, S, V};
 use super::exchange::Mesh;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
-use super::{dispatch, relayout};
+use super::{dispatch, exchange, relayout, semaphore};
 use crate::error::{Error, Result};
 use crate::kernel_ir as ir;
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
@@ -12,7 +12,7 @@ use crate::plan::accesses::{Copy, Operands, Transfer};
 use crate::plan::{Accesses, Allocation, Exchanges, FeedingPart};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
-use crate::ptx::launch::{EntryParam, MeshUse, Scratch, TensorMapSpec};
+use crate::ptx::launch::{EntryParam, Scratch, TensorMapSpec};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, ParamRef, Src};
 use crate::ptx::ssa::{Ssa, Uniform};
@@ -517,6 +517,9 @@ impl<'a> LowerCx<'a> {
         };
         match origin {
             GmemOrigin::Param(p) => Ok(self.buffer_of_param(p as usize)),
+            GmemOrigin::Scratch { .. } if self.mesh.semaphores.iter().any(|(a, _)| *a == alloc) => {
+                Ok((self.kernel.params.len() + self.entry.scratch.len()) as u32 + 1)
+            }
             GmemOrigin::Scratch { .. } => Ok(self
                 .entry
                 .scratch_buffers
@@ -548,19 +551,30 @@ impl<'a> LowerCx<'a> {
         number as u32
     }
 
+    /// Blocks of the grid.
+    pub fn blocks(&self) -> u64 {
+        self.kernel.grid_sizes().iter().product::<u64>() * self.kernel.cluster_size()
+    }
+
     fn number_scratch(&mut self) {
         let kernel = self.kernel;
-        let blocks: u64 = kernel.grid_sizes().iter().product::<u64>() * kernel.cluster_size();
+        let blocks = self.blocks();
+        let all = kernel.allocs.keys().map(|alloc| semaphore::scratch_bytes(kernel, alloc, blocks));
+        let talks = exchange::keeps_semaphores(kernel, all.sum());
+        let mut kept = 0;
         for (alloc, data) in &kernel.allocs {
             let elements = ir::types::num_elements(&data.shape);
             let bytes = match data.kind {
                 AllocKind::Semaphore {
-                    origin: GmemOrigin::Scratch { global },
+                    origin: GmemOrigin::Scratch { .. },
                 } => {
-                    let copies = if global { 1 } else { blocks };
-                    let shared = data.collective || global;
-                    let per_block = if shared { 1 } else { u64::from(kernel.num_warpgroups) };
-                    4 * elements * copies * per_block
+                    let bytes = semaphore::scratch_bytes(kernel, alloc, blocks);
+                    if talks {
+                        self.mesh.semaphores.push((alloc, kept));
+                        kept += bytes;
+                        continue;
+                    }
+                    bytes
                 }
                 // Its owners are a dimension of it.
                 AllocKind::Gmem {
@@ -617,8 +631,8 @@ impl<'a> LowerCx<'a> {
     }
 
     /// The finished program, its parameters, and what it needs of its devices.
-    pub fn finish(self) -> (Ssa, Entry, Option<MeshUse>) {
-        (self.b.finish(), self.entry, self.mesh.launch)
+    pub fn finish(self) -> (Ssa, Entry, Mesh) {
+        (self.b.finish(), self.entry, self.mesh)
     }
 
     /// An op that should not have come here: an earlier pass refuses it, or plans it.

@@ -3,73 +3,111 @@
 //! A kernel that names memory of other devices begins with an exchange through the block of device memory that
 //! [`Exchange`] describes. Every block of the grid takes a ticket; tickets count launches, so that a launch knows its *epoch*
 //! whoever started it, a replayed graph as well. The block with a launch's first ticket, whichever it is, stores this device's
-//! addresses and the epoch in every device's memory and releases them; every block waits until the messages of all
+//! addresses in every device's memory, each word with the epoch below; every block waits until the words of all
 //! devices are there. So a kernel knows that its peers have begun, what XLA did before on their streams included, and where
 //! their buffers are in this execution. Two messages by parity of the epoch are enough: who writes those of epoch e + 2 has seen
 //! all of epoch e + 1, which nobody sends who still reads those of epoch e.
+//!
+//! The first block also sets the addresses in tensor maps over peers' buffers, if they have moved since the last launch, and
+//! zeroes the semaphores of the next one: those of this epoch are zero since the last, whose signals are all over.
 use super::cx::LowerCx;
-use super::emit::{S, V};
-use super::memory;
+use super::emit::{ALL_LANES, S, V};
+use super::{memory, semaphore, tma};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AxisKind, OpKind, Place, RefUse, Value, visit};
+use crate::kernel_ir::{Alloc, AxisKind, Group, Kernel, OpKind, Place, RefUse, Value, visit};
+use crate::layout::tma::CopyPlan;
 use crate::ptx::inst::Inst;
-use crate::ptx::launch::{Exchange, MeshUse};
+use crate::ptx::launch::{Exchange, MeshUse, TensorMapSpec};
 use crate::ptx::modifier::*;
-use crate::ptx::operand::{Addr, Class, Src};
-use crate::ptx::ssa::{MemTag, Uniform, Value as PtxValue};
+use crate::ptx::operand::{Addr, Class, Src, Srcs};
+use crate::ptx::ssa::{Uniform, Value as PtxValue};
+
+/// Semaphores of more bytes are zeroed by XLA.
+const MOST_SEMAPHORES: u64 = 1 << 16;
 
 /// What a kernel of several devices knows of them.
 #[derive(Default)]
 pub struct Mesh {
     pub launch: Option<MeshUse>,
+    /// Tensor maps over buffers of all devices; `buffer` is one that is told.
+    pub maps: Vec<TensorMapSpec>,
+    /// Semaphores in the exchange's block, and their offsets there.
+    pub semaphores: Vec<(Alloc, u64)>,
     /// The executing device's position.
     position: Option<S>,
-    /// This epoch's messages.
-    messages: Option<V>,
+    /// Where the table of addresses is in shared memory, by device and buffer; and this device's own semaphores.
+    table: Option<(V, i32)>,
+    own_semaphores: Option<V>,
 }
 
-/// What the kernel needs to know of its devices; `buffers`: the number of those that the call has.
-pub fn mesh_use(cx: &LowerCx, buffers: u32) -> Result<Option<MeshUse>> {
+/// Whether a kernel zeroes its scratch of semaphores itself, `bytes` in all.
+pub fn keeps_semaphores(kernel: &Kernel, bytes: u64) -> bool {
+    bytes <= MOST_SEMAPHORES && kernel.talks()
+}
+
+/// What the kernel needs to know of its devices.
+pub fn find_use(cx: &mut LowerCx) -> Result<()> {
     let kernel = cx.kernel;
     let devices = kernel.devices();
+    let buffers = (kernel.params.len() + cx.entry.scratch.len()) as u32;
     let mut told: Vec<u32> = vec![];
-    let mut failed = None;
+    let mut maps: Vec<TensorMapSpec> = vec![];
     let mut asks = false;
-    kernel.for_each_op(&mut |op| {
+    kernel.try_for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
         if let OpKind::AxisIndex { axis } = kind {
             let axis = &kernel.axes[*axis];
             asks |= matches!(axis.kind, AxisKind::DeviceMesh(_)) && axis.size > 1;
         }
+        let mut of_peers = vec![];
         visit::for_each_ref(kind, &mut |r| {
             if matches!(r.place, Place::Peer { .. }) {
-                match cx.buffer_of(r.alloc) {
-                    Ok(buffer) if !told.contains(&buffer) => told.push(buffer),
-                    Ok(_) => {}
-                    Err(e) => failed = Some(e),
-                }
+                of_peers.push(r.clone());
             }
         });
-    });
-    if let Some(error) = failed {
-        return Err(error);
-    }
+        for r in &of_peers {
+            let buffer = cx.buffer_of(r.alloc)?;
+            if !told.contains(&buffer) {
+                told.push(buffer);
+            }
+            if let Some(copy) = cx.accesses.copies.get(&op).and_then(Option::as_ref)
+                && let CopyPlan::Tensor(plan) = &copy.plan
+            {
+                let map = tma::map_spec(cx, r, plan)?;
+                if !maps.contains(&map) {
+                    maps.push(map);
+                }
+            }
+        }
+        Ok::<(), Error>(())
+    })?;
     if told.is_empty() && !asks {
-        return Ok(None);
+        return Ok(());
+    }
+    if !cx.mesh.semaphores.is_empty() && !told.contains(&(buffers + 1)) {
+        // Every device looks there where its own are.
+        told.push(buffers + 1);
     }
     told.sort_unstable();
-    let exchange = (!told.is_empty()).then_some(Exchange {
+    let blocks = cx.blocks();
+    let ends = cx.mesh.semaphores.iter();
+    let ends = ends.map(|(alloc, at)| at + semaphore::scratch_bytes(kernel, *alloc, blocks));
+    let semaphore_bytes: u64 = ends.max().unwrap_or(0);
+    let exchange = kernel.talks().then(|| Exchange {
         buffer: buffers + 1,
         devices,
         told,
-        map_count: 0,
+        map_count: maps.len() as u32,
+        semaphore_bytes: semaphore_bytes.next_multiple_of(16),
     });
-    Ok(Some(MeshUse {
+    cx.mesh.maps = maps;
+    cx.mesh.launch = Some(MeshUse {
         devices,
         position: buffers,
         exchange,
-    }))
+    });
+    Ok(())
 }
 
 /// The executing device's position in the mesh, u32.
@@ -92,108 +130,241 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
     let place = cx
         .plan
         .exchange
-        .ok_or_else(|| Error::internal("an exchange without its word of shared memory"))?;
-    let base = cx.b.smem_base();
-    let word = Addr::at(base, place as i32);
+        .ok_or_else(|| Error::internal("an exchange without a table in shared memory"))?;
+    let table = (cx.b.smem_base(), place as i32);
+    cx.mesh.table = Some(table);
+    let block = cx.buffer_pointer(exchange.buffer);
     let warp = cx.b.warp();
     let first = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
-    cx.if_then(first, |cx| {
-        let messages = tell(cx, &exchange, position)?;
-        let lane = cx.b.lane();
-        let leads = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
-        let leads = cx.b.pred(leads);
-        cx.b.inst_if(
-            Some(leads),
-            Inst::St {
-                sem: StoreSem::Weak,
-                space: Space::Shared,
-                ty: MemType::B64,
-                addr: word,
-                a: [messages].into_iter().collect(),
-            },
-        );
-        Ok(())
-    })?;
-    cx.sync(crate::kernel_ir::Group::Block);
-    let messages = cx.b.load(Space::Shared, MemType::B64, word, 1)[0];
-    cx.b.claim_uniform(messages, Uniform::Cta);
-    cx.mesh.messages = Some(messages);
+    cx.if_then(first, |cx| tell(cx, &exchange, block, position))?;
+    cx.sync(Group::Block);
+    for map in 0..exchange.map_count {
+        for device in 0..exchange.devices {
+            let addr = cx.b.addr(block, exchange.map(map, device) as i32);
+            cx.b.inst(Inst::FenceMapAcquire { scope: Scope::Gpu, addr });
+        }
+    }
+    if exchange.semaphore_bytes > 0 {
+        let own = told_address(cx, &exchange, position, exchange.buffer)?;
+        cx.mesh.own_semaphores = Some(own);
+    }
     Ok(())
 }
 
-/// One warp of each block: tells, if this is the first block of the launch, and waits for everybody's message. Where this
-/// epoch's messages are.
-fn tell(cx: &mut LowerCx, exchange: &Exchange, position: S) -> Result<S> {
-    let block = cx.buffer_pointer(exchange.buffer);
+/// One warp of each block: tells, if this is the first block of the launch, waits for everybody's message, and leaves what it says in
+/// shared memory.
+fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<()> {
     let lane = cx.b.lane();
+    let groups = exchange.devices.div_ceil(32);
+    // What a device of each lane is called, and where its block is: asked for before the ticket, which takes as long.
+    let mut theirs = vec![];
+    for group in 0..groups {
+        let device = cx.b.add(IntType::U32, lane, Src::u32(32 * group));
+        let there = cx.b.min(IntType::U32, device, Src::u32(exchange.devices - 1));
+        let at = behind(cx, block.into(), there, 8, Exchange::BLOCKS);
+        theirs.push((device, load64(cx, at)));
+    }
     let (epoch, is_first) = take_ticket(cx, block, lane)?;
-    // Behind the block's address: this epoch's messages.
+    let tag = cx.b.and32(epoch, 0xffff);
     let parity = cx.b.and32(epoch, 1);
-    let own = cx.b.mad(IntType::U32, parity, Src::u32(exchange.parity_bytes() as u32), Src::u32(exchange.messages() as u32));
-    let own = cx.b.widen(own, false);
+    // Of this epoch's messages, from a block's start.
+    let (messages, each) = (exchange.messages() as u32, exchange.parity_bytes() as u32);
+    let own = cx.b.mad(IntType::U32, parity, Src::u32(each), Src::u32(messages));
     let addresses = exchange
         .told
         .iter()
         .map(|buffer| cx.buffer_pointer(*buffer))
         .collect::<Vec<_>>();
     cx.if_then(is_first, |cx| {
-        for_each_device(cx, exchange.devices, lane, |cx, device| {
-            let at = cx.b.mad(IntType::U32, device, Src::u32(8), Src::u32(Exchange::BLOCKS as u32));
-            let at = cx.b.widen(at, false);
-            let at = cx.b.add(IntType::U64, block, at);
-            let at = cx.b.addr(at, 0);
-            let theirs = load64(cx, at);
-            let theirs = cx.b.add(IntType::U64, theirs, own);
-            let message = cx.b.mul(IntType::U32, position, Src::u32(exchange.message_bytes() as u32));
-            let message = cx.b.widen(message, false);
-            let message = cx.b.add(IntType::U64, theirs, message);
-            for (i, address) in addresses.iter().enumerate() {
-                let addr = cx.b.addr(message, 8 * i as i32);
-                cx.b.inst(Inst::St {
-                    sem: StoreSem::Weak,
-                    space: Space::Global,
-                    ty: MemType::B64,
-                    addr,
-                    a: [Src::Reg(*address)].into_iter().collect(),
-                });
+        cx.b.inst(Inst::Fence {
+            sem: FenceSem::AcqRel,
+            scope: Scope::Sys,
+        });
+        let message = cx.b.mad(IntType::U32, position, Src::u32(exchange.message_bytes() as u32), own);
+        let message = cx.b.widen(message, false);
+        let tag = cx.b.widen(tag, false);
+        let words = addresses.iter().map(|address| {
+            let shifted = cx.b.shl(BitType::B64, *address, Src::u32(12));
+            cx.b.add(IntType::U64, shifted, tag)
+        });
+        let words = words.collect::<Vec<_>>();
+        for (device, start) in &theirs {
+            let there = cx.b.add(IntType::U64, *start, message);
+            where_device(cx, exchange, *device, |cx| {
+                for (i, word) in words.iter().enumerate() {
+                    let addr = cx.b.addr(there, 8 * i as i32);
+                    store64(cx, StoreSem::RelaxedSys, Space::Global, addr, *word);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })?;
+    let own = cx.b.widen(own, false);
+    let here = cx.b.add(IntType::U64, block, own);
+    let (base, place) = cx.mesh.table.ok_or_else(|| Error::internal("no table"))?;
+    let sems = cx.b.mad(
+        IntType::U32,
+        parity,
+        Src::u32(exchange.semaphore_bytes as u32),
+        Src::u32(exchange.semaphores() as u32),
+    );
+    let sems = cx.b.widen(sems, false);
+    let each = exchange.message_bytes() as u32;
+    for (device, _) in &theirs {
+        where_device(cx, exchange, *device, |cx| {
+            let message = behind(cx, here, *device, each, 0);
+            let slot = cx.b.mad(IntType::U32, *device, Src::u32(each), base);
+            for (i, buffer) in exchange.told.iter().enumerate() {
+                let word = cx.b.inst(Inst::WaitTagged {
+                    scope: Scope::Sys,
+                    d: PtxValue::NEW,
+                    addr: Addr::at(message.base, message.offset + 8 * i as i32),
+                    tag,
+                })[0];
+                let mut address = address_of(cx, word.into());
+                if *buffer == exchange.buffer {
+                    address = cx.b.add(IntType::U64, address, sems);
+                }
+                let addr = cx.b.addr(slot, place + 8 * i as i32);
+                store64(cx, StoreSem::Weak, Space::Shared, addr, address);
             }
-            let addr = cx.b.addr(message, exchange.epoch() as i32);
-            cx.b.inst(Inst::St {
-                sem: StoreSem::ReleaseSys,
-                space: Space::Global,
-                ty: MemType::B32,
-                addr,
-                a: [epoch].into_iter().collect(),
-            });
+            Ok(())
+        })?;
+    }
+    // What one lane has acquired, the warp's others have; and they see the table.
+    cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+    if exchange.map_count > 0 {
+        set_maps(cx, exchange, block, (&theirs, here), (epoch, parity), is_first)?;
+    }
+    if exchange.semaphore_bytes > 0 {
+        cx.if_then(is_first, |cx| {
+            let next = cx.b.xor(LogicType::B32, parity, Src::u32(1));
+            zero_semaphores(cx, exchange, block, lane, next)
+        })?;
+    }
+    Ok(())
+}
+
+/// Tensor maps over the devices' buffers get their addresses from the first block; the others wait for that where an address is not
+/// the last epoch's.
+fn set_maps(
+    cx: &mut LowerCx,
+    exchange: &Exchange,
+    block: V,
+    (devices, here): (&[(S, S)], S),
+    (epoch, parity): (S, S),
+    is_first: S,
+) -> Result<()> {
+    let maps = cx.mesh.maps.clone();
+    let each = exchange.message_bytes() as u32;
+    // The other parity's messages, which say where buffers were: a word that is not of the last epoch says that time has gone on.
+    let other = cx.b.xor(LogicType::B32, parity, Src::u32(1));
+    let (messages, bytes) = (exchange.messages() as u32, exchange.parity_bytes() as u32);
+    let other = cx.b.mad(IntType::U32, other, Src::u32(bytes), Src::u32(messages));
+    let other = cx.b.widen(other, false);
+    let before = cx.b.add(IntType::U64, block, other);
+    let mut moved: S = Src::Imm(0);
+    for (device, _) in devices {
+        let there = cx.b.min(IntType::U32, *device, Src::u32(exchange.devices - 1));
+        for map in &maps {
+            let i = told_index(exchange, map.buffer)?;
+            let now = behind(cx, here, there, each, 8 * i as u64);
+            let then = behind(cx, before, there, each, 8 * i as u64);
+            let now = load64(cx, now);
+            let then = load_relaxed64(cx, then);
+            // Equal addresses, and tags that follow each other.
+            let difference = cx.b.sub(IntType::U64, now, then);
+            let low = cx.b.and(LogicType::B64, now, Src::Imm(0xffff));
+            let wraps = cx.b.setp(Compare::Eq, CompareType::U64, low, Src::Imm(0));
+            let expected = cx.b.select(BitType::B64, wraps, Src::Imm(0xffff_ffff_ffff_0001), Src::Imm(1));
+            let differs = cx.b.setp(Compare::Ne, CompareType::U64, difference, expected);
+            moved = cx.b.either(moved, differs);
+        }
+    }
+    let moved = cx.b.pred(moved);
+    let moved = cx.b.inst(Inst::Vote {
+        mode: VoteMode::Any,
+        d: PtxValue::NEW,
+        a: moved,
+        mask: i64::from(u32::MAX),
+    })[0];
+    let at = cx.b.addr(block, Exchange::MAPS_EPOCH as i32);
+    let tag = cx.b.and32(epoch, 0xffff);
+    cx.if_then(is_first, |cx| {
+        cx.if_then(moved.into(), |cx| {
+            for (device, _) in devices {
+                where_device(cx, exchange, *device, |cx| {
+                    for (k, map) in (0..).zip(&maps) {
+                        let start = told_address(cx, exchange, *device, map.buffer)?;
+                        let start = cx.b.add(IntType::U64, start, Src::Imm(map.byte_offset));
+                        let addr = behind(cx, block.into(), *device, 128, exchange.map(k, 0));
+                        cx.b.inst(Inst::ReplaceMapAddress { addr, new: start });
+                    }
+                    Ok(())
+                })?;
+            }
+            cx.b.inst(Inst::FenceMapRelease { scope: Scope::Gpu });
+            Ok(())
+        })?;
+        cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+        let lane = cx.b.lane();
+        let leads = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
+        cx.if_then(leads, |cx| {
+            let tag = cx.b.widen(tag, false);
+            store64(cx, StoreSem::ReleaseGpu, Space::Global, at, tag);
             Ok(())
         })
     })?;
-    let messages = cx.b.add(IntType::U64, block, own);
-    for_each_device(cx, exchange.devices, lane, |cx, device| {
-        let at = cx.b.mul(IntType::U32, device, Src::u32(exchange.message_bytes() as u32));
-        let at = cx.b.widen(at, false);
-        let at = cx.b.add(IntType::U64, messages, at);
-        let addr = cx.b.addr(at, exchange.epoch() as i32);
-        cx.b.inst(Inst::WaitEqual {
-            scope: Scope::Sys,
-            addr,
-            value: epoch,
+    cx.if_then(moved.into(), |cx| {
+        cx.b.inst(Inst::WaitTagged {
+            scope: Scope::Gpu,
+            d: PtxValue::NEW,
+            addr: at,
+            tag,
         });
         Ok(())
-    })?;
-    // What one lane has acquired, the warp's others have.
-    cx.b.inst(Inst::BarWarp {
-        mask: super::emit::ALL_LANES,
-    });
-    Ok(messages)
+    })
+}
+
+/// By one warp.
+fn zero_semaphores(cx: &mut LowerCx, exchange: &Exchange, block: V, lane: V, parity: S) -> Result<()> {
+    let bytes = exchange.semaphore_bytes as u32;
+    let from = cx.b.mad(IntType::U32, parity, Src::u32(bytes), Src::u32(exchange.semaphores() as u32));
+    let from = cx.b.widen(from, false);
+    let start = cx.b.add(IntType::U64, block, from);
+    let first = cx.b.mul(IntType::U32, lane, Src::u32(16));
+    let carried = [super::cx::Carried {
+        init: first,
+        class: Class::B32,
+        uniform: Uniform::Thread,
+    }];
+    cx.while_loop(
+        &carried,
+        |cx, at| Ok(cx.b.setp(Compare::Lt, CompareType::U32, at[0], Src::u32(bytes))),
+        |cx, at| {
+            let offset = cx.b.widen(at[0], false);
+            let to = cx.b.add(IntType::U64, start, offset);
+            let addr = cx.b.addr(to, 0);
+            let a: Srcs<V> = [Src::u32(0); 4].into_iter().collect();
+            cx.b.inst(Inst::St {
+                sem: StoreSem::Weak,
+                space: Space::Global,
+                ty: MemType::B32,
+                addr,
+                a,
+            });
+            Ok(vec![cx.b.add(IntType::U32, at[0], Src::u32(32 * 16))])
+        },
+    )?;
+    Ok(())
 }
 
 /// The launch's epoch (its low 32 bits, from 1 on), and whether this block is the first of it: uniform over the warp.
 ///
 /// Tickets of a launch are rounded up to a power of two, by whoever takes the last: no division.
 fn take_ticket(cx: &mut LowerCx, block: V, lane: V) -> Result<(S, S)> {
-    let kernel = cx.kernel;
-    let blocks = kernel.grid_sizes().iter().product::<u64>() * kernel.cluster_size();
+    let blocks = cx.blocks();
     let rounded = blocks.next_power_of_two();
     let leads = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
     let addr = cx.b.addr(block, Exchange::TICKETS as i32);
@@ -237,51 +408,111 @@ fn take_ticket(cx: &mut LowerCx, block: V, lane: V) -> Result<(S, S)> {
     Ok((epoch, is_first))
 }
 
-/// `f` for each device, in lanes.
-fn for_each_device(
+/// `f` in the lanes whose `device` there is.
+fn where_device(
     cx: &mut LowerCx,
-    devices: u32,
-    lane: V,
-    mut f: impl FnMut(&mut LowerCx, S) -> Result<()>,
+    exchange: &Exchange,
+    device: S,
+    f: impl FnOnce(&mut LowerCx) -> Result<()>,
 ) -> Result<()> {
-    for from in (0..devices).step_by(32) {
-        let device = cx.b.add(IntType::U32, lane, Src::u32(from));
-        let is_one = cx.b.setp(Compare::Lt, CompareType::U32, device, Src::u32(devices));
-        cx.if_then(is_one, |cx| f(cx, device))?;
-    }
-    Ok(())
+    let is_one = cx.b.setp(Compare::Lt, CompareType::U32, device, Src::u32(exchange.devices));
+    cx.if_then(is_one, f)
+}
+
+/// `base + offset + index · each`.
+fn behind(cx: &mut LowerCx, base: S, index: S, each: u32, offset: u64) -> Addr<V> {
+    let at = cx.b.emit(Inst::MadWide {
+        ty: WideType::U32,
+        d: PtxValue::NEW,
+        a: index,
+        b: Src::u32(each),
+        c: base,
+    });
+    cx.b.addr(at, offset as i32)
+}
+
+/// The address in a message's word.
+fn address_of(cx: &mut LowerCx, word: S) -> S {
+    let shifted = cx.b.shr(ShiftType::U64, word, Src::u32(12));
+    cx.b.and(LogicType::B64, shifted, Src::Imm(!0xf))
 }
 
 fn load64(cx: &mut LowerCx, addr: Addr<V>) -> S {
     cx.b.load(Space::Global, MemType::B64, addr, 1)[0].into()
 }
 
+fn load_relaxed64(cx: &mut LowerCx, addr: Addr<V>) -> S {
+    let inst = Inst::Ld {
+        sem: LoadSem::RelaxedSys,
+        space: Space::Global,
+        ty: MemType::B64,
+        d: [PtxValue::NEW].into_iter().collect(),
+        addr,
+    };
+    cx.b.inst(inst)[0].into()
+}
+
+fn store64(cx: &mut LowerCx, sem: StoreSem, space: Space, addr: Addr<V>, a: S) {
+    cx.b.inst(Inst::St {
+        sem,
+        space,
+        ty: MemType::B64,
+        addr,
+        a: [a].into_iter().collect(),
+    });
+}
+
+fn told_index(exchange: &Exchange, buffer: u32) -> Result<usize> {
+    let place = exchange.told.iter().position(|b| *b == buffer);
+    place.ok_or_else(|| Error::internal("a peer's buffer that nobody tells of"))
+}
+
+/// A device's address of a buffer, from the table.
+fn told_address(cx: &mut LowerCx, exchange: &Exchange, device: S, buffer: u32) -> Result<V> {
+    let (base, place) = cx.mesh.table.ok_or_else(|| Error::internal("no table of addresses"))?;
+    let i = told_index(exchange, buffer)?;
+    let slot = cx.b.mad(IntType::U32, device, Src::u32(exchange.message_bytes() as u32), base);
+    let addr = cx.b.addr(slot, place + 8 * i as i32);
+    Ok(cx.b.load(Space::Shared, MemType::B64, addr, 1)[0])
+}
+
+fn the_exchange(cx: &LowerCx) -> Result<Exchange> {
+    let exchange = cx.mesh.launch.as_ref().and_then(|mesh| mesh.exchange.clone());
+    exchange.ok_or_else(|| Error::internal("a peer's memory without an exchange").at(cx.b.loc()))
+}
+
 /// Where a reference to device memory begins: this device's buffer, or a peer's.
 pub fn buffer_start(cx: &mut LowerCx, r: &RefUse) -> Result<S> {
     let buffer = cx.buffer_of(r.alloc)?;
-    let Place::Peer { device } = r.place else {
-        return Ok(cx.buffer_pointer(buffer).into());
+    let within = cx.mesh.semaphores.iter().find(|(alloc, _)| *alloc == r.alloc);
+    let within = within.map(|(_, offset)| *offset);
+    let start: S = match r.place {
+        Place::Peer { device } => {
+            let device = checked_device(cx, device)?;
+            let exchange = the_exchange(cx)?;
+            told_address(cx, &exchange, device, buffer)?.into()
+        }
+        Place::Here | Place::Cluster { .. } | Place::Multicast { .. } => match (within, cx.mesh.own_semaphores) {
+            (Some(_), Some(own)) => own.into(),
+            _ => cx.buffer_pointer(buffer).into(),
+        },
     };
+    Ok(match within {
+        None => start,
+        Some(offset) => cx.b.add(IntType::U64, start, Src::Imm(offset)),
+    })
+}
+
+/// A peer's tensor map, in the exchange's block.
+pub fn tensor_map(cx: &mut LowerCx, device: Value, spec: &TensorMapSpec) -> Result<V> {
     let device = checked_device(cx, device)?;
-    let exchange = cx.mesh.launch.as_ref().and_then(|mesh| mesh.exchange.as_ref());
-    let (Some(exchange), Some(messages)) = (exchange, cx.mesh.messages) else {
-        return Err(Error::internal("a peer's buffer without an exchange").at(cx.b.loc()));
-    };
-    let place = exchange.told.iter().position(|b| *b == buffer);
-    let place = place.ok_or_else(|| Error::internal("a peer's buffer that nobody tells of").at(cx.b.loc()))?;
-    let bytes = exchange.message_bytes() as u32;
-    let at = cx.b.emit(Inst::MadWide {
-        ty: WideType::U32,
-        d: PtxValue::NEW,
-        a: device,
-        b: Src::u32(bytes),
-        c: messages.into(),
-    });
-    let addr = cx.b.addr(at, 8 * place as i32);
-    let before = cx.b.set_memory(MemTag::ANY);
-    let start = load64(cx, addr);
-    cx.b.set_memory(before);
-    Ok(start)
+    let exchange = the_exchange(cx)?;
+    let map = cx.mesh.maps.iter().position(|map| map == spec);
+    let map = map.ok_or_else(|| Error::internal("a tensor map that was not planned").at(cx.b.loc()))?;
+    let block = cx.buffer_pointer(exchange.buffer);
+    let at = behind(cx, block.into(), device, 128, 0);
+    let at = cx.b.add(IntType::U64, at.base, Src::Imm(exchange.map(map as u32, 0)));
+    Ok(cx.b.r64(at))
 }
 
 /// A device's logical id, u32; what is not known to be one is checked by the emulator.

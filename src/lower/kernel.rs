@@ -1,12 +1,13 @@
 //! The whole kernel: prologue, body, launch.
 use super::cx::{Entry, LowerCx};
+use super::exchange::Mesh;
 use super::ids::{GridMap, cluster_zyx};
 use super::{barrier, exchange, memory};
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, ParamBinding};
 use crate::layout::Assignment;
 use crate::plan::{Accesses, Allocation, Exchanges};
-use crate::ptx::launch::{LaunchSpec, MeshUse};
+use crate::ptx::launch::LaunchSpec;
 use crate::ptx::ssa::Ssa;
 
 /// Lowers a normalised kernel whose layouts, allocations and accesses are decided.
@@ -20,8 +21,7 @@ pub fn run(
     accesses: &Accesses,
 ) -> Result<(Ssa, LaunchSpec)> {
     let mut cx = LowerCx::new(kernel, assignment, plan, exchanges, accesses);
-    let buffers = (kernel.params.len() + cx.entry.scratch.len()) as u32;
-    cx.mesh.launch = exchange::mesh_use(&cx, buffers)?;
+    exchange::find_use(&mut cx)?;
     bind_parameters(&mut cx)?;
     exchange::prologue(&mut cx)?;
     barrier::prologue(&mut cx)?;
@@ -46,7 +46,7 @@ fn bind_parameters(cx: &mut LowerCx) -> Result<()> {
     Ok(())
 }
 
-fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Option<MeshUse>) -> LaunchSpec {
+fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Mesh) -> LaunchSpec {
     let [cz, cy, cx] = cluster_zyx(kernel);
     let [x, y, z] = GridMap::of(kernel).clusters();
     LaunchSpec {
@@ -57,9 +57,9 @@ fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Option<Me
         smem_bytes: plan.smem_bytes,
         params: entry.params,
         scratch: entry.scratch,
-        map_templates: vec![],
+        map_templates: mesh.maps,
         uses_programmatic_launch: entry.uses_programmatic_launch,
-        mesh,
+        mesh: mesh.launch,
     }
 }
 

@@ -9,7 +9,7 @@ use super::cx::LowerCx;
 use super::emit::S;
 use super::{exchange, memory};
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AllocKind, GmemOrigin, Group, Index, MemoryScope, Op, RefUse, Value};
+use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Index, MemoryScope, Op, RefUse, Value};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
@@ -21,6 +21,21 @@ fn scope_of(scope: MemoryScope) -> Scope {
         MemoryScope::Gpu => Scope::Gpu,
         MemoryScope::Sys => Scope::Sys,
     }
+}
+
+/// Bytes of an allocation that is scratch of semaphores, over all blocks; of others 0.
+pub fn scratch_bytes(kernel: &Kernel, alloc: Alloc, blocks: u64) -> u64 {
+    let data = &kernel.allocs[alloc];
+    let AllocKind::Semaphore {
+        origin: GmemOrigin::Scratch { global },
+    } = data.kind
+    else {
+        return 0;
+    };
+    let copies = if global { 1 } else { blocks };
+    let shared = data.collective || global;
+    let per_block = if shared { 1 } else { u64::from(kernel.num_warpgroups) };
+    4 * data.shape.iter().product::<u64>() * copies * per_block
 }
 
 /// The counter's address.

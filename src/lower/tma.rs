@@ -36,14 +36,21 @@ fn element_of(dtype: DType) -> TensorMapElement {
 
 /// The tensor map of a copy, and the coordinates of its first box.
 fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<(V, Vec<S>)> {
+    let spec = map_spec(cx, gmem, plan)?;
+    let map = match gmem.place {
+        Place::Peer { device } => exchange::tensor_map(cx, device, &spec)?,
+        Place::Here | Place::Cluster { .. } | Place::Multicast { .. } => cx.tensor_map(spec),
+    };
+    let coords = plan.coords.iter().map(|c| affine32(cx, c)).collect::<Result<_>>()?;
+    Ok((map, coords))
+}
+
+/// What the tensor map of a copy is over.
+pub fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<TensorMapSpec> {
     let dtype = gmem.dtype();
     let dtype = dtype.ok_or_else(|| Error::internal("a copy of something that is no data"))?;
-    if gmem.place != Place::Here {
-        return Err(Error::internal("a tensor copy with another device's memory").at(cx.b.loc()));
-    }
-    let buffer = cx.buffer_of(gmem.alloc)?;
-    let map = cx.tensor_map(TensorMapSpec {
-        buffer,
+    Ok(TensorMapSpec {
+        buffer: cx.buffer_of(gmem.alloc)?,
         byte_offset: plan.base,
         element: element_of(dtype),
         dims: plan.dims.clone(),
@@ -55,9 +62,7 @@ fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<(V, Vec<
             32 => TensorMapSwizzle::B32,
             _ => TensorMapSwizzle::None,
         },
-    });
-    let coords = plan.coords.iter().map(|c| affine32(cx, c)).collect::<Result<_>>()?;
-    Ok((map, coords))
+    })
 }
 
 /// A coordinate or offset, in 32 bits.

@@ -27,7 +27,8 @@ pub struct Allocation {
     pub arrivals: SecondaryMap<Alloc, u32>,
     /// Compiler scratch: warpgroup `w` has `[start + w·bytes, start + (w + 1)·bytes)`, each of its warps a quarter.
     pub scratch: ScratchArea,
-    /// Eight bytes for what a block knows of the other devices.
+    /// A table of addresses on the other devices: eight bytes for each device and each allocation that it has of its own, and as many
+    /// for the semaphores.
     pub exchange: Option<u32>,
     /// All of it.
     pub smem_bytes: u32,
@@ -60,7 +61,10 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
         .filter(|a| a.is_barrier())
         .map(|a| a.shape.iter().product::<u64>() * 8)
         .sum();
-    let exchange = if kernel.talks() { 8 } else { 0 };
+    let exchange = match kernel.shared_with_peers().len() as u64 {
+        0 => 0,
+        shared => 8 * u64::from(kernel.devices()) * (shared + 1),
+    };
     let fixed = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + exchange + 128;
     let taint = thread_dependent(kernel);
     let mut separate = Placer::new(kernel, &taint, false);
@@ -94,9 +98,9 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
             next += data.shape.iter().product::<u64>() as u32 * 8;
         }
     }
-    if kernel.talks() {
+    if exchange > 0 {
         out.exchange = Some(next);
-        next += 8;
+        next += exchange as u32;
     }
     out.smem_bytes = next;
     choose_multiplicities(kernel, &mut out);

@@ -44,20 +44,22 @@ pub struct MeshUse {
 
 /// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.
 ///
-/// Each device has such a block of its own, which lives as long as the call site. Words of 64 bits: a counter of tickets, the
-/// epoch of the tensor maps, the addresses of all devices' blocks (in any order); from [`Exchange::messages`] on the
-/// messages, by parity of the epoch and by the position of who sent them: the addresses of its buffers, and the epoch;
-/// from [`Exchange::maps`] on tensor maps over each device's buffers.
+/// Each device has such a block of its own, which lives as long as the call site. Words of 64 bits: a counter of tickets; the
+/// epoch for which the tensor maps are; the addresses of all devices' blocks (in any order). From [`Exchange::messages`] on the
+/// messages, by parity of the epoch and by the position of who sent them: the addresses of its buffers, each with the epoch's low 16
+/// bits below. From [`Exchange::maps`] on the launch's `map_templates`, one for each device; from [`Exchange::semaphores`] on
+/// semaphores, by parity of the epoch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Exchange {
     /// Its number as a buffer.
     pub buffer: u32,
     pub devices: u32,
-    /// The buffers whose addresses are told.
+    /// The buffers whose addresses are told; this one among them where peers' semaphores are in it.
     pub told: Vec<u32>,
     /// How many tensor maps there are over a buffer of each device.
-    #[serde(default)]
     pub map_count: u32,
+    /// Bytes of semaphores, a multiple of 16.
+    pub semaphore_bytes: u64,
 }
 
 impl Exchange {
@@ -74,10 +76,6 @@ impl Exchange {
     }
     /// Bytes of one message.
     pub fn message_bytes(&self) -> u64 {
-        8 * (self.told.len() as u64 + 1)
-    }
-    /// Offset of the epoch in a message.
-    pub fn epoch(&self) -> u64 {
         8 * self.told.len() as u64
     }
     /// Bytes of the messages of one parity.
@@ -88,16 +86,32 @@ impl Exchange {
     pub fn maps(&self) -> u64 {
         self.messages() + 2 * self.parity_bytes()
     }
-    /// The words of a block before the first launch; `starts`: where all devices' blocks begin.
-    pub fn block(&self, starts: &[u64]) -> Vec<u64> {
-        let mut words = vec![0; self.bytes().div_ceil(8) as usize];
-        let at = (Exchange::BLOCKS / 8) as usize;
-        words[at..at + starts.len()].copy_from_slice(starts);
-        words
+    /// Offset of one of them.
+    pub fn map(&self, map: u32, device: u32) -> u64 {
+        self.maps() + 128 * (u64::from(map) * u64::from(self.devices) + u64::from(device))
+    }
+    /// Offset of the semaphores of even epochs.
+    pub fn semaphores(&self) -> u64 {
+        self.map(self.map_count, 0)
     }
     /// Bytes of a block.
     pub fn bytes(&self) -> u64 {
-        self.maps() + 128 * u64::from(self.map_count) * u64::from(self.devices)
+        self.semaphores() + 2 * self.semaphore_bytes
+    }
+    /// The words of a block before the first launch. `starts`: where all devices' blocks begin; `maps`: the tensor maps' bytes.
+    pub fn block(&self, starts: &[u64], maps: &[[u8; 128]]) -> Vec<u64> {
+        let mut words = vec![0; self.bytes().div_ceil(8) as usize];
+        let at = (Exchange::BLOCKS / 8) as usize;
+        words[at..at + starts.len()].copy_from_slice(starts);
+        for (map, bytes) in (0..).zip(maps) {
+            for device in 0..self.devices {
+                let at = (self.map(map, device) / 8) as usize;
+                for (word, bytes) in words[at..at + 16].iter_mut().zip(bytes.as_chunks::<8>().0) {
+                    *word = u64::from_le_bytes(*bytes);
+                }
+            }
+        }
+        words
     }
 }
 

@@ -320,9 +320,9 @@ mbarrier_wait_timeout MbarrierWaitTimeout { modifier acquire: Acquire; addr addr
 /// for the thread's own stores, too.
 wait_at_least WaitAtLeast { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\nW:\n\tld.acquire{scope}.global.b32 V, {addr};\n\tsetp.lt.u32 P, V, {value};\n\t@P bra W;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
-/// Waits until the word at `addr` is `value`: polls that acquire.
-wait_equal WaitEqual { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
-    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\nW:\n\tld.acquire{scope}.global.b32 V, {addr};\n\tsetp.ne.u32 P, V, {value};\n\t@P bra W;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
+/// Waits until the low 16 bits of the 64-bit word at `addr` are `tag`: polls that acquire. `d` is the word.
+wait_tagged WaitTagged { modifier scope: Scope; def d: [Slot::B64]; addr addr: [Slot::B64]; src tag: [Slot::B32] }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\nW:\n\tld.acquire{scope}.global.b64 {d}, {addr};\n\tcvt.u32.u64 V, {d};\n\tand.b32 V, V, 65535;\n\tsetp.ne.u32 P, V, {tag};\n\t@P bra W;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
 /// Waits until the word at `addr` is at least `value` and subtracts it, atomically: relaxed polls, then an exchange that acquires.
 wait_and_subtract WaitAndSubtract { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\tld.relaxed{scope}.global.b32 V, {addr};\nW:\n\tsetp.ge.u32 P, V, {value};\n\t@P bra C;\n\tld.relaxed{scope}.global.b32 V, {addr};\n\tbra W;\nC:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.acquire{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra W;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];

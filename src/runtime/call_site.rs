@@ -127,7 +127,12 @@ impl CallSite {
         self.artifact.loaded(device)?;
         match self.exchange() {
             None => Ok(()),
-            Some(exchange) => self.peers.introduce(&self.artifact.compiled.name, exchange, device),
+            Some(_) if self.peers.are_known() => Ok(()),
+            Some(exchange) => {
+                let plan = super::artifact::plan(self.artifact.launch());
+                let name = &self.artifact.compiled.name;
+                self.peers.introduce(name, exchange, &plan.map_templates, device)
+            },
         }
     }
 

@@ -4,6 +4,7 @@
 //! who comes last runs all devices in one machine of the emulator, and tells the others what came of it.
 use super::host::HostBuffer;
 use super::interrupt::Interrupts;
+use crate::emulate;
 use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
 use rustc_hash::FxHashMap;
@@ -136,7 +137,8 @@ impl Meeting {
         let mut blocks = lock(&self.blocks);
         if blocks.is_empty() {
             let starts = (0..exchange.devices).map(start).collect::<Vec<_>>();
-            *blocks = (0..exchange.devices).map(|_| exchange.block(&starts)).collect();
+            let maps = (0..exchange.map_count).map(emulate::encode_map_template).collect::<Vec<_>>();
+            *blocks = (0..exchange.devices).map(|_| exchange.block(&starts, &maps)).collect();
         }
         let lent = blocks.iter_mut().map(|block| HostBuffer {
             address: block.as_mut_ptr().cast(),

@@ -21,11 +21,19 @@ pub struct Peers {
 }
 
 impl Peers {
+    /// Whether all have come.
+    pub fn are_known(&self) -> bool {
+        self.known.get().is_some()
+    }
+
     /// Device `device`, whose context is current, is to launch the kernel: waits for the mesh's others, the first time.
-    pub fn introduce(&self, name: &str, exchange: &Exchange, device: i32) -> Result<(), Error> {
-        if self.known.get().is_some() {
-            return Ok(());
-        }
+    pub fn introduce(
+        &self,
+        name: &str,
+        exchange: &Exchange,
+        templates: &[cuda::TensorMap],
+        device: i32,
+    ) -> Result<(), Error> {
         let here = cuda::devices()?.len();
         if here < exchange.devices as usize {
             return Err(Error::unsupported(format!(
@@ -41,7 +49,8 @@ impl Peers {
         }
         if come.len() == exchange.devices as usize {
             let starts = come.iter().map(|(_, memory)| memory.address()).collect::<Vec<_>>();
-            let words = exchange.block(&starts);
+            let maps = templates.iter().map(cuda::encode_map).collect::<Result<Vec<_>, _>>()?;
+            let words = exchange.block(&starts, &maps);
             come.iter().try_for_each(|(_, memory)| memory.write(&words))?;
             let known = come.iter().map(|(ordinal, memory)| (*ordinal, memory.address()));
             // Nobody else sets it: the list is locked.
