@@ -410,23 +410,6 @@ def semaphore_as_argument(n: int) -> Program:
 
 
 @subject()
-def barrier_semaphores(n: int) -> Program:
-    """`SemaphoreType.BARRIER` counts as the regular kind."""
-
-    def local(x):
-        def body(x, o, sem):
-            to = right(n)
-            plgpu.remote_ref(o, to)[...] = x[...]
-            pl.semaphore_signal(sem, 1, device_id=to)
-            pl.semaphore_wait(sem, 1)
-
-        return kernel(body, like((1, 128)), plgpu.SemaphoreType.BARRIER)(x)
-
-    x = data((n, 128))
-    return Program(over(local, line(n)), [x], [np.roll(x, 1, 0)])
-
-
-@subject()
 def many_blocks_many_rounds(n: int) -> Program:
     """Each block has rounds of its own with its peer block."""
     blocks, rounds = 8, 4

@@ -1,8 +1,7 @@
-"""Running kernels in this process, which has the devices, one after the other."""
+"""Running a kernel in this process, which has the devices."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,17 +10,12 @@ import smalt
 from tests.multi_gpu.suite import SUBJECTS, Subject, digest, load_all
 
 
+load_all()
+
+
 def names(devices: int, only: Sequence[str]) -> list[str]:
     """The kernels that are for this number of devices."""
-    load_all()
     return [s.name for s in SUBJECTS.values() if s.devices(devices) and (not only or any(o in s.name for o in only))]
-
-
-def run(devices: int, chosen: Sequence[str], trace: bool) -> int:
-    load_all()
-    for name in chosen:
-        print(json.dumps(one(SUBJECTS[name], devices, trace)), flush=True)
-    return 0
 
 
 def one(subject: Subject, devices: int, trace: bool = False) -> dict[str, Any]:
