@@ -86,6 +86,7 @@ class Subject:
         devices: The numbers of devices it is for.
         x64: Runs with 64-bit types enabled.
         lacks: What this version of JAX lacks for it; empty: nothing.
+        machine: The GPU that CPU devices stand for, where the kernel asks JAX for one (`smalt.emulated`).
     """
 
     name: str
@@ -93,10 +94,13 @@ class Subject:
     devices: Callable[[int], bool]
     x64: bool = False
     lacks: str = ""
+    machine: str = ""
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        with x64(self.x64), smalt.enabled(True, pallas_call=True), warnings.catch_warnings():
+        emulated = self.machine and jax.default_backend() == "cpu"
+        machine = smalt.emulated(self.machine) if emulated else smalt.enabled(True, pallas_call=True)
+        with x64(self.x64), machine, warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*(device_id_type|DeviceIdType).*")
             yield
 
@@ -108,7 +112,8 @@ def subject(
     *variants: Any,
     devices: Callable[[int], bool] = lambda n: n > 1,
     x64: bool = False,
-    lacks: str | bool = "",
+    lacks: str = "",
+    machine: str = "",
 ) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
     """Registers a function of the number of devices, or one for each variant, which it takes besides (dtypes, names, numbers)."""
 
@@ -122,7 +127,7 @@ def subject(
                 wide = wide or not {"float64", "int64", "uint64"}.isdisjoint(str(label).split())
                 name, of = f"{make.__name__}[{label}]", _with(make, variant)
             assert name not in SUBJECTS, name
-            SUBJECTS[name] = Subject(name, of, devices, wide, str(lacks or ""))
+            SUBJECTS[name] = Subject(name, of, devices, wide, lacks, machine)
         return make
 
     return register
@@ -138,6 +143,7 @@ def load_all() -> dict[str, Subject]:
     import tests.multi_gpu.programs  # noqa: F401
     import tests.multi_gpu.remote  # noqa: F401
     import tests.multi_gpu.semaphores  # noqa: F401
+    import tests.multi_gpu.shipped  # noqa: F401
 
     return SUBJECTS
 
