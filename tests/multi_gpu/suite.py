@@ -139,6 +139,7 @@ def _with(make: Callable[..., Program], variant: Any) -> Callable[[int], Program
 
 def load_all() -> dict[str, Subject]:
     import tests.multi_gpu.collectives  # noqa: F401
+    import tests.multi_gpu.edges  # noqa: F401
     import tests.multi_gpu.multicast  # noqa: F401
     import tests.multi_gpu.programs  # noqa: F401
     import tests.multi_gpu.remote  # noqa: F401
