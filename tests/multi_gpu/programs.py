@@ -304,11 +304,11 @@ def sharded_arguments(n: int) -> Program:
         f = jax.jit(over(lambda x, w: shift(n, x) * w, mesh, (P("x"), P())))
         split = jax.device_put(x, jax.sharding.NamedSharding(mesh, P("x")))
         columns = jax.device_put(x, jax.sharding.NamedSharding(mesh, P(None, "x")))
-        w = np.arange(128, dtype=np.float32)
+        w = np.arange(120 * n, dtype=np.float32)
         return f(split, w), f(columns, jax.device_put(w, jax.sharding.NamedSharding(mesh, P())))
 
-    x = data((n, 128))
-    out = shifted(x) * np.arange(128, dtype=np.float32)
+    x = data((n, 120 * n))
+    out = shifted(x) * np.arange(120 * n, dtype=np.float32)
     return Program(fn, [x], [out, out], jit=False)
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.multi_gpu.supervise import Result, line, supervise
+from tests.multi_gpu.supervise import Result, environment, line, supervise
 
+ROOT = pathlib.Path(__file__).parents[2]
 GOOD = {"right", "skipped"}
 
 
@@ -50,3 +56,30 @@ def test_mistakes_are_found() -> None:
     assert sum(r["status"] != "right" for r in twins()) >= 20
     missed = [line(r) for r in twins() if r["status"] not in ("found", "right")]
     assert not missed, "\n".join(missed)
+
+
+def _runs(*command: str) -> str:
+    paths = [str(ROOT / "jax_plugin"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    env = {**environment(4), "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["halo_exchange", "all_to_all_moe", "ring_all_gather_matmul"])
+def test_example(name: str) -> None:
+    assert "on 4 ×" in _runs("-m", f"examples.{name}")
+
+
+def test_page(tmp_path: pathlib.Path) -> None:
+    """`docs/MULTI_GPU.md` runs as it stands, block after block."""
+    text = (ROOT / "docs" / "MULTI_GPU.md").read_text()
+    source, at = "", 1
+    for block in re.finditer(r"```python\n(.*?)```", text, re.S):
+        start = text[: block.start(1)].count("\n") + 1
+        source += "\n" * (start - at) + block.group(1)  # lines are the page's
+        at = start + block.group(1).count("\n")
+    assert source.count("assert") >= 4
+    script = tmp_path / "page.py"
+    script.write_text(source)
+    _runs(str(script))
