@@ -142,6 +142,7 @@ def load_all() -> dict[str, Subject]:
     import tests.multi_gpu.edges  # noqa: F401
     import tests.multi_gpu.multicast  # noqa: F401
     import tests.multi_gpu.programs  # noqa: F401
+    import tests.multi_gpu.random_programs  # noqa: F401
     import tests.multi_gpu.remote  # noqa: F401
     import tests.multi_gpu.semaphores  # noqa: F401
     import tests.multi_gpu.shipped  # noqa: F401
