@@ -160,6 +160,34 @@ def independent_kernels(n: int) -> Program:
 
 
 @subject()
+def many_independent_kernels(n: int) -> Program:
+    """More of them than there are threads for: XLA may begin all of them at once."""
+
+    def local(x):
+        return sum(shift(n, x * (i + 1), 1 + i % (n - 1), 1.0) for i in range(24))
+
+    x = data((n, 512), low=-8, high=8)
+    out = sum(np.roll(x * np.float32(i + 1), 1 + i % (n - 1), 0) for i in range(24))
+    return Program(over(local, line(n)), [x], [np.asarray(out, np.float32)])
+
+
+@subject()
+def a_device_with_much_else_to_do(n: int) -> Program:
+    """XLA's own work of a different length before each kernel: who comes first differs from kernel to kernel."""
+
+    def local(x):
+        def busy(x, i):
+            return lax.fori_loop(0, lax.rem(lax.axis_index("x") + i, n) * 300, lambda _, y: jnp.sin(y) * 1.0, x) * 0
+
+        for i in range(6):
+            x = shift(n, x + busy(x, i), factor=1.0) + 1
+        return x
+
+    x = data((n, 128), low=-8, high=8)
+    return Program(over(local, line(n)), [x], [np.roll(x, 6, 0) + np.float32(6)])
+
+
+@subject()
 def one_call_site_twice(n: int) -> Program:
     """The same kernel with the same shapes, twice at once and twice in a row."""
 
