@@ -99,7 +99,8 @@ def matmul(a: jax.Array, b: jax.Array, *, devices: int) -> jax.Array:
         plgpu.Barrier(num_barriers=2),
         plgpu.Barrier(),
     ]
-    return plgpu.kernel(body, out_type=out, scratch_types=scratch, grid=(blocks,), grid_names=("block",))(a, b)[0]  # type: ignore[no-any-return]
+    call = plgpu.kernel(body, out_type=out, scratch_types=scratch, grid=(blocks,), grid_names=("block",))
+    return call(a, b)[0]  # type: ignore[no-any-return]
 
 
 def main() -> int:

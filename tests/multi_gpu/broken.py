@@ -67,7 +67,7 @@ class Broken:
 WORDS = {
     "race": "nothing orders the two|is not waited for|not been waited for|in flight",
     "deadlock": "deadlock|took longer|waits for ever",
-    "left": "ended|ends|nobody waited|left",
+    "left": "ended|ends|at the end",
     "invalid": "device id|mesh|position|input",
 }
 RIGHT: dict[str, Callable[..., Program]] = {}

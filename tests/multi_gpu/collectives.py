@@ -11,7 +11,8 @@ import numpy as np
 from jax import lax
 
 from tests.multi_gpu.suite import (
-    REGULAR, SMEM, Barrier, P, Program, data, everyone, grid, handshake, i32, kernel, like, line, me, over, right, signal_all, subject, tiled,
+    REGULAR, SMEM, Barrier, P, Program, data, everyone, grid, handshake, i32, kernel, like, line, me, over, right, signal_all, subject,
+    tiled,
 )  # fmt: skip
 
 

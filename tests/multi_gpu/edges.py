@@ -13,7 +13,8 @@ from jax import lax
 import smalt
 from tests.multi_gpu.programs import shift, shifted
 from tests.multi_gpu.suite import (
-    PARAMS, REGULAR, SMEM, Barrier, P, Program, data, everyone, handshake, i32, kernel, like, line, me, over, right, subject, tiled, transpose,
+    PARAMS, REGULAR, SMEM, Barrier, P, Program, data, everyone, handshake, i32, kernel, like, line, me, over, right, subject, tiled,
+    transpose,
 )  # fmt: skip
 
 

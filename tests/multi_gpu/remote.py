@@ -325,10 +325,8 @@ def columns_of_a_peer(n: int) -> Program:
 # ------------------------------------------------------------------------------------------ device ids and meshes
 
 
-def _pushed(name: str, n: int, shape: tuple[int, ...], names: tuple[str, ...], device: Any, where: Any, devices: Any = None) -> Program:
+def _pushed(n: int, shape: tuple[int, ...], names: tuple[str, ...], device: Any, where: Any, devices: Any = None) -> Program:
     """Everybody stores to `device(kernel's indices)` and signals it so; `where` is its position by NumPy."""
-    del name
-
     def local(x):
         def body(x, o, sem):
             index = [lax.axis_index(axis) for axis in names]
@@ -362,7 +360,7 @@ def mesh_of_two_axes(n: int, kind: str) -> Program:
         "dict of two": (lambda a, b: ({"b": lax.rem(b + 1, i32(m)), "a": 1 - a}, {}), lambda a, b: (1 - a, (b + 1) % m)),
         "dict of other": (lambda a, b: ({"b": lax.rem(b + i32(m - 1), i32(m))}, {}), lambda a, b: (a, (b + m - 1) % m)),
     }
-    return _pushed(kind, n, (2, m), ("a", "b"), *cases[kind])
+    return _pushed(n, (2, m), ("a", "b"), *cases[kind])
 
 
 @subject(devices=_even, lacks="" if IS_012 else "device ids of joint axes")
@@ -373,41 +371,43 @@ def mesh_of_joint_axes(n: int) -> Program:
     def device(a, b):
         return {("a", "b"): lax.rem(a * m + b + 1, i32(n))}, {}
 
-    return _pushed("", n, (2, m), ("a", "b"), device, lambda a, b: np.unravel_index((a * m + b + 1) % n, (2, m)))
+    return _pushed(n, (2, m), ("a", "b"), device, lambda a, b: np.unravel_index((a * m + b + 1) % n, (2, m)))
 
 
 @subject(devices=lambda n: n % 8 == 0)
 def mesh_of_three_axes(n: int) -> Program:
-    return _pushed(
-        "", n, (2, 2, n // 4), ("a", "b", "c"), lambda a, b, c: ((1 - a, b, i32(n // 4 - 1) - c), {}), lambda a, b, c: (1 - a, b, n // 4 - 1 - c)
-    )
+    last = n // 4 - 1
+
+    def device(a, b, c):
+        return (1 - a, b, i32(last) - c), {}
+
+    return _pushed(n, (2, 2, n // 4), ("a", "b", "c"), device, lambda a, b, c: (1 - a, b, last - c))
 
 
 @subject()
 def mesh_with_axes_of_one(n: int) -> Program:
     return _pushed(
-        "", n, (1, n, 1), ("a", "b", "c"), lambda a, b, c: ((a, lax.rem(b + 1, i32(n)), c), {}), lambda a, b, c: (a, (b + 1) % n, c)
+        n, (1, n, 1), ("a", "b", "c"), lambda a, b, c: ((a, lax.rem(b + 1, i32(n)), c), {}), lambda a, b, c: (a, (b + 1) % n, c)
     )
 
 
 @subject()
 def mesh_in_another_order(n: int) -> Program:
     """Devices in reverse: a device id is a position in the mesh, not a device's number."""
-    return _pushed("", n, (n,), ("x",), lambda x: (lax.rem(x + 1, i32(n)), {}), lambda x: ((x + 1) % n,), jax.devices()[:n][::-1])
+    return _pushed(n, (n,), ("x",), lambda x: (lax.rem(x + 1, i32(n)), {}), lambda x: ((x + 1) % n,), jax.devices()[:n][::-1])
 
 
 @subject(devices=lambda n: n % 4 == 0)
 def mesh_shuffled_in_two_axes(n: int) -> Program:
     devices = [jax.devices()[i] for i in np.random.default_rng(1).permutation(n)]
-    return _pushed("", n, (n // 2, 2), ("a", "b"), lambda a, b: ({"b": 1 - b}, {}), lambda a, b: (a, 1 - b), devices)
+    return _pushed(n, (n // 2, 2), ("a", "b"), lambda a, b: ({"b": 1 - b}, {}), lambda a, b: (a, 1 - b), devices)
 
 
 @subject(devices=lambda n: n > 2)
 def mesh_over_some_devices(n: int) -> Program:
     """The last n/2 devices; the others have no part."""
     m = n // 2
-    program = _pushed("", m, (m,), ("x",), lambda x: (lax.rem(x + 1, i32(m)), {}), lambda x: ((x + 1) % m,), jax.devices()[n - m : n])
-    return program
+    return _pushed(m, (m,), ("x",), lambda x: (lax.rem(x + 1, i32(m)), {}), lambda x: ((x + 1) % m,), jax.devices()[n - m : n])
 
 
 @subject(devices=_even)
@@ -641,7 +641,7 @@ def copy_of_a_transposed_peer(n: int, dtype: Any) -> Program:
     return Program(over(local, line(n)), [x], [np.roll(x, -1, 0).swapaxes(1, 2)])
 
 
-@subject(*(f"{op} {dtype}" for op, dtype in (("add", "float32"), ("add", "int32"), ("add", "bfloat16"), ("max", "int32"), ("min", "uint32"), ("or", "int32"))))
+@subject("add float32", "add int32", "add bfloat16", "add float16", "max int32", "min uint32", "or int32", "max bfloat16", "min float16")
 def reducing_copies(n: int, what: str) -> Program:
     """Bulk stores that add (and so on) to what is there; everybody to device 0 and to the device to the right."""
     op, dtype = what.split()

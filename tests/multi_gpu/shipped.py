@@ -116,7 +116,11 @@ def _collective_matmul(n: int, what: str) -> Program:
     f = functools.partial(collective_matmul_mgpu.all_gather_lhs_matmul, axis_name="x", config=tuning, dtype=dtype)
     a, b = data((256 * n, 128), dtype, low=-3, high=4), data((128, 256 * n), dtype, low=-3, high=4)
     specs, out = (P("x", None), P(None, "x")), P(None, "x")
-    expected = _by_xla(lambda a, b: (lax.all_gather(a, "x", axis=0, tiled=True).astype(jnp.float32) @ b.astype(jnp.float32)).astype(dtype), line(n), specs, out, a, b)  # fmt: skip
+
+    def reference(a, b):
+        return (lax.all_gather(a, "x", axis=0, tiled=True).astype(jnp.float32) @ b.astype(jnp.float32)).astype(dtype)
+
+    expected = _by_xla(reference, line(n), specs, out, a, b)
     return Program(over(f, line(n), specs, out), [a, b], [expected])
 
 

@@ -56,7 +56,8 @@ def supervise(
 
 def line(result: Result) -> str:
     text = result.get("text", "").strip().replace("\n", "\n    ")
-    return f"{result['status']:8} {result['name']:44} {result['seconds']:6.2f} s  {result.get('digest', '')}" + (f"\n    {text}" if text else "")
+    told = f"{result['status']:8} {result['name']:44} {result['seconds']:6.2f} s  {result.get('digest', '')}"
+    return told + (f"\n    {text}" if text else "")
 
 
 def _process(command: Sequence[str], names: Sequence[str], env: dict[str, str], limit: float) -> Iterator[Result]:
