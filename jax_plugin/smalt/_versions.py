@@ -208,10 +208,11 @@ def is_dropped(var: Any) -> bool:
 
 
 def view_shape(aval: Any, transforms: Sequence[Any]) -> tuple[int, ...]:
-    """The shape of a ref seen through index transforms."""
+    """The shape of a ref seen through index transforms, on whatever device it lies."""
     shape = tuple(aval.shape)
     for t in transforms:
-        shape = tuple(t.get_indexer_shape())
+        if type(t).__name__ != "PeerMemRef":
+            shape = tuple(t.get_indexer_shape())
     return shape
 
 

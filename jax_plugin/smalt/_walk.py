@@ -274,7 +274,7 @@ class Walker:
     def transform(self, t: Any, parts: tuple[str, int] | None = None) -> Message:
         """`parts` as in `Binding`: a view of complex numbers or keys keeps the dimension of their parts."""
         name = type(t).__name__
-        if parts is not None and name != "NDIndexer":
+        if parts is not None and name not in ("NDIndexer", "PeerMemRef"):
             raise Unsupported(f"not supported yet: {name} of a reference to {'complex numbers' if parts[0] == 'complex' else 'keys'}")
         match name:
             case "NDIndexer":

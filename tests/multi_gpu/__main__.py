@@ -1,0 +1,39 @@
+"""`python -m tests.multi_gpu --devices N`: every communicating kernel on N devices, emulated or real."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from tests.multi_gpu.supervise import LIMIT, supervise
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.multi_gpu", description=__doc__)
+    parser.add_argument("--devices", type=int, default=4)
+    parser.add_argument("--only", action="append", default=[], help="kernels whose name contains this")
+    parser.add_argument("--json", metavar="PATH", help="what became of each, with a hash of its results")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for a kernel; after that it hangs")
+    parser.add_argument("--trace", action="store_true", help="trace and serialise only")
+    parser.add_argument("--list", action="store_true", help="names, and nothing else")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.list or args.work:
+        from tests.multi_gpu import work
+
+        if args.list:
+            print("\n".join(work.names(args.devices, args.only)))
+            return 0
+        for name in sys.stdin.read().split("\n"):
+            print(json.dumps(work.one(work.SUBJECTS[name], args.devices, args.trace)), flush=True)
+        return 0
+    results = supervise("tests.multi_gpu", args.devices, args.only, args.limit, ["--trace"] if args.trace else [], print)
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump(results, f, indent=1)
+    return 0 if {r["status"] for r in results} <= {"right", "skipped"} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

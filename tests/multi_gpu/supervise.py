@@ -1,0 +1,96 @@
+"""Kernels run in a process of their own: it has N devices from the start, and where it hangs or dies another one goes on behind."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+#: Seconds for one kernel, compiled and run.
+LIMIT = 300.0
+
+Result = dict[str, Any]
+
+
+def environment(devices: int) -> dict[str, str]:
+    """N emulated devices where JAX runs on the CPU. Its thread pool must have room for all of them (JAX 0.10 and 0.11 hang otherwise)."""
+    env = dict(os.environ)
+    flags = [f for f in env.get("XLA_FLAGS", "").split() if "xla_force_host_platform_device_count" not in f]
+    env["XLA_FLAGS"] = " ".join([*flags, f"--xla_force_host_platform_device_count={devices}"])
+    env["PJRT_NPROC"] = str(max(2 * devices, 4))
+    env.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return env
+
+
+def supervise(
+    module: str,
+    devices: int,
+    only: Sequence[str] = (),
+    limit: float = LIMIT,
+    more: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Result]:
+    """What becomes of each kernel of a module that knows `--devices`, `--only`, `--list` and `--work` (names on stdin, JSON lines out)."""
+    command = [sys.executable, "-m", module, "--devices", str(devices), *(f"--only={o}" for o in only)]
+    listed = subprocess.run([*command, "--list"], env=environment(devices), capture_output=True, text=True)
+    if listed.returncode:
+        raise RuntimeError(listed.stderr)
+    left = listed.stdout.split("\n")[:-1]
+    results: list[Result] = []
+    while left:
+        for result in _process([*command, "--work", *more], left, environment(devices), limit):
+            results.append(result)
+            left = left[1:]
+            tell(line(result))
+    counts = collections.Counter(r["status"] for r in results)
+    tell(f"{devices} devices: {len(results)} kernels: " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
+    return results
+
+
+def line(result: Result) -> str:
+    text = result.get("text", "").strip().replace("\n", "\n    ")
+    told = f"{result['status']:8} {result['name']:44} {result['seconds']:6.2f} s  {result.get('digest', '')}"
+    return told + (f"\n    {text}" if text else "")
+
+
+def _process(command: Sequence[str], names: Sequence[str], env: dict[str, str], limit: float) -> Iterator[Result]:
+    """What one process says of these kernels, up to the one at which it hangs or dies."""
+    worker = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert worker.stdin is not None
+    worker.stdin.write("\n".join(names))
+    worker.stdin.close()
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(worker, said), daemon=True).start()
+    try:
+        for name in names:
+            begun = time.monotonic()
+            try:
+                result = said.get(timeout=limit)
+            except queue.Empty:
+                yield {"name": name, "status": "hangs", "text": f"no result within {limit:g} s", "seconds": limit}
+                return
+            if not result:
+                seconds = round(time.monotonic() - begun, 3)
+                yield {"name": name, "status": "dies", "text": f"its process ended with {worker.wait()}", "seconds": seconds}
+                return
+            yield json.loads(result)
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def _listen(worker: subprocess.Popen[str], said: queue.SimpleQueue[str]) -> None:
+    """Hands on the results, a line each; an empty one at the end."""
+    assert worker.stdout is not None
+    with worker.stdout:
+        for text in worker.stdout:
+            if text.startswith('{"name"'):
+                said.put(text)
+    said.put("")

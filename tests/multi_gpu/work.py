@@ -1,0 +1,43 @@
+"""Running a kernel in this process, which has the devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import smalt
+from tests.multi_gpu.suite import SUBJECTS, Subject, digest, load_all
+
+
+load_all()
+
+
+def names(devices: int, only: Sequence[str]) -> list[str]:
+    """The kernels that are for this number of devices."""
+    return [s.name for s in SUBJECTS.values() if s.devices(devices) and (not only or any(o in s.name for o in only))]
+
+
+def one(subject: Subject, devices: int, trace: bool = False) -> dict[str, Any]:
+    """What becomes of one kernel: right, wrong, refused (smalt does not have it), error, or skipped (JAX does not have it)."""
+    start = time.perf_counter()
+
+    def result(status: str, text: str = "", **more: Any) -> dict[str, Any]:
+        return {"name": subject.name, "status": status, "text": text, "seconds": round(time.perf_counter() - start, 3), **more}
+
+    if subject.lacks:
+        return result("skipped", f"this version of JAX lacks {subject.lacks}")
+    try:
+        with subject.scope():
+            program = subject.make(devices)
+            if trace:
+                if not program.jit:
+                    return result("skipped", "it compiles and runs by itself")
+                kernels = smalt.descriptor(program.fn, *program.inputs)
+                return result("right", digest="", kernels=len(kernels))
+            got = program.run()
+        fault = program.fault(got)
+        return result("wrong" if fault else "right", fault or "", digest=digest(got))
+    except Exception as e:  # noqa: BLE001  (it is told)
+        kind = getattr(e, "fault", type(e).__name__)
+        return result("refused" if kind == "Unsupported" else "error", f"{type(e).__name__}: {e}"[:4000])

@@ -1,0 +1,85 @@
+"""Communicating kernels on emulated devices: right on 2, 4 and 8, the same bits under other schedules; mistakes are found."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.multi_gpu.supervise import Result, environment, line, supervise
+
+ROOT = pathlib.Path(__file__).parents[2]
+GOOD = {"right", "skipped"}
+
+
+@functools.cache
+def results(devices: int, schedule: str = "") -> dict[str, Result]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        patch.delenv("SMALT_SCHEDULE", raising=False)
+        patch.delenv("SMALT_SEED", raising=False)
+        if schedule:
+            patch.setenv(*(("SMALT_SEED", schedule) if schedule.isdigit() else ("SMALT_SCHEDULE", schedule)))
+        return {r["name"]: r for r in supervise("tests.multi_gpu", devices, limit=200)}
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_right_on(devices: int) -> None:
+    found = results(devices)
+    assert len(found) >= 200
+    assert sum(r["status"] == "skipped" for r in found.values()) < 10
+    wrong = [line(r) for r in found.values() if r["status"] not in GOOD]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("schedule", ["earliest", "1"])
+def test_schedules_change_nothing(schedule: str) -> None:
+    first, again = results(4), results(4, schedule)
+    differ = [line(r) for name, r in again.items() if (r["status"], r.get("digest")) != (first[name]["status"], first[name].get("digest"))]
+    assert not differ, "\n".join(differ)
+
+
+@functools.cache
+def twins() -> list[Result]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        return supervise("tests.multi_gpu.broken", 4, limit=120)
+
+
+def test_mistakes_are_found() -> None:
+    """Each of them, at a line that has to do with it; and nothing is found in the right twins."""
+    assert sum(r["status"] != "right" for r in twins()) >= 20
+    missed = [line(r) for r in twins() if r["status"] not in ("found", "right")]
+    assert not missed, "\n".join(missed)
+
+
+def _runs(*command: str) -> str:
+    paths = [str(ROOT / "jax_plugin"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    env = {**environment(4), "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["halo_exchange", "all_to_all_moe", "ring_all_gather_matmul"])
+def test_example(name: str) -> None:
+    assert "on 4 ×" in _runs("-m", f"examples.{name}")
+
+
+def test_page(tmp_path: pathlib.Path) -> None:
+    """`docs/MULTI_GPU.md` runs as it stands, block after block."""
+    text = (ROOT / "docs" / "MULTI_GPU.md").read_text()
+    source, at = "", 1
+    for block in re.finditer(r"```python\n(.*?)```", text, re.S):
+        start = text[: block.start(1)].count("\n") + 1
+        source += "\n" * (start - at) + block.group(1)  # lines are the page's
+        at = start + block.group(1).count("\n")
+    assert source.count("assert") >= 3
+    script = tmp_path / "page.py"
+    script.write_text(source)
+    _runs(str(script))
