@@ -5,7 +5,7 @@
 `launch`: what a kernel costs that begins with the exchange of addresses, over the same one without, back to back in one program.
 `matmul`: JAX's `all_gather_lhs_matmul`. `gather`: JAX's `all_gather` and copies by TMA, against `jax.lax.all_gather`.
 
-Wall times of whole programs that repeat what is measured, medians of many runs in turn, N(0,1) inputs. The table is last.
+Wall times of whole programs that do what is measured several times, on other inputs each, medians of many runs in turn, N(0,1) inputs. The table is last.
 """
 
 from __future__ import annotations
@@ -43,20 +43,22 @@ def sharded(f: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..
     return jax.shard_map(f, mesh=the_mesh(), in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def normal(shape: Sequence[int], spec: Any, dtype: Any) -> jax.Array:
-    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+def normal(shape: Sequence[int], spec: Any, dtype: Any, seed: int = 0) -> jax.Array:
+    x = np.random.default_rng(seed).standard_normal(shape, np.float32)
     return jax.device_put(jnp.asarray(x, dtype), NamedSharding(the_mesh(), spec))
 
 
-def repeated(f: Callable[..., Any], times: int) -> Callable[..., Any]:
-    """A program that calls `f` so many times, each call behind the one before."""
+def in_turn(f: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """A program that calls `f` on each of so many first arguments (then the others), each call behind the one before."""
 
-    def run(x: Any, *others: Any) -> Any:
-        for _ in range(times):
-            # No call is another's, and none is in vain.
-            y, x = lax.optimization_barrier((f(x, *others), x))
-            x = lax.optimization_barrier((x, jax.tree.leaves(y)[0].ravel()[0]))[0]
-        return y
+    def run(*args: Any) -> Any:
+        firsts, others = list(args[:count]), args[count:]
+        results = []
+        for i in range(count):
+            results.append(f(firsts[i], *others))
+            if i + 1 < count:
+                firsts[i + 1], results[i] = lax.optimization_barrier((firsts[i + 1], results[i]))
+        return results
 
     return run
 
@@ -146,13 +148,15 @@ def matmuls() -> Iterator[Row]:
     m_shard, k, n_shard = 1024, 4096, 4096
     minor = hopper_matmul_mgpu.MatmulDimension
     for dtype in (jnp.float16, jnp.bfloat16):
-        a = normal((n * m_shard, k), P("x", None), dtype)
+        count = 10
+        a = [normal((n * m_shard, k), P("x", None), dtype, seed) for seed in range(count)]
         b = normal((k, n * n_shard), P(None, "x"), dtype)
+        specs = ((P("x", None),) * count + (P(None, "x"),), P(None, "x"))
 
         def through_xla(x: Any, y: Any) -> Any:
             return lax.all_gather(x, "x", axis=0, tiled=True) @ y
 
-        reference = by_stock(sharded(repeated(through_xla, 10), (P("x", None), P(None, "x")), P(None, "x")), [a, b])
+        reference = by_stock(sharded(in_turn(through_xla, count), *specs), [*a, b])
         for tile_m, tile_n, width, wg in [(128, 128, 8, minor.M), (128, 128, 16, minor.M), (128, 128, 8, minor.N)]:
             config = hopper_matmul_mgpu.TuningConfig(
                 tile_m=tile_m,
@@ -164,10 +168,10 @@ def matmuls() -> Iterator[Row]:
                 wg_dimension=wg,
             )
             kernel = functools.partial(collective_matmul_mgpu.all_gather_lhs_matmul, axis_name="x", config=config, dtype=dtype)
-            f = sharded(repeated(kernel, 10), (P("x", None), P(None, "x")), P(None, "x"))
-            ours, stock = by_smalt(f, [a, b]), by_stock(f, [a, b])
-            same = bool((np.asarray(ours(a, b)) == np.asarray(stock(a, b))).all())
-            mine, theirs, xla = wall([ours, stock, reference], [a, b], 10)
+            f = sharded(in_turn(kernel, count), *specs)
+            ours, stock = by_smalt(f, [*a, b]), by_stock(f, [*a, b])
+            same = all(bool((x == y).all()) for x, y in zip(ours(*a, b), stock(*a, b)))
+            mine, theirs, xla = wall([ours, stock, reference], [*a, b], count)
             name = f"matmul {jnp.dtype(dtype).name} {tile_m}x{tile_n} width {width} wg {wg.name}"
             yield name, {"smalt us": mine, "stock us": theirs, "ratio": mine / theirs, "XLA us": xla, "same bits": same}
 
@@ -225,18 +229,18 @@ def gathers() -> Iterator[Row]:
     n = len(jax.devices())
     for mib in (1, 4, 16, 64, 256):
         rows = mib * 2**20 // 2 // 4096 // n
-        x = normal((rows * n, 4096), P("x", None), jnp.bfloat16)
+        count = max(3, min(20, 256 // mib))
+        xs = [normal((rows * n, 4096), P("x", None), jnp.bfloat16, seed) for seed in range(count)]
         candidates: dict[str, Callable[..., Any]] = {
             "shipped": lambda x: all_gather_mgpu.all_gather(x, axis_name="x", num_blocks=64, tile_size=8192),
             "bulk copies": gather_by_tma,
         }
-        times = max(1, min(20, 256 // mib))
-        programs = {"NCCL": by_stock(sharded(repeated(lambda x: lax.all_gather(x, "x", tiled=True), times), P("x"), P()), [x])}
+        programs = {"NCCL": by_stock(sharded(in_turn(lambda x: lax.all_gather(x, "x", tiled=True), count), P("x"), P()), xs)}
         for name, f in candidates.items():
-            programs[name] = by_smalt(sharded(repeated(f, times), P("x"), P()), [x])
-            if not (np.asarray(programs[name](x)) == np.asarray(x)).all():
+            programs[name] = by_smalt(sharded(in_turn(f, count), P("x"), P()), xs)
+            if not all(bool((np.asarray(y) == np.asarray(x)).all()) for x, y in zip(xs, programs[name](*xs))):
                 raise RuntimeError(f"{name} of {mib} MiB is wrong")
-        took = dict(zip(programs, wall(list(programs.values()), [x], times)))
+        took = dict(zip(programs, wall(list(programs.values()), xs, count)))
         received = mib * 2**20 * (n - 1) / n
         rates = {f"{name} GB/s": received / us / 1e3 for name, us in took.items()}
         yield f"all-gather {mib} MiB", {**{f"{name} us": us for name, us in took.items()}, **rates}

@@ -23,10 +23,14 @@ def install() -> None:
 
 def _find(text: str) -> tuple[type[Exception], Mapping[str, Any]] | None:
     """The class for an error of XLA's, and its attributes; None for those that are not ours."""
-    if "smalt: " not in text or not _native.is_loaded():
+    if not ("smalt: " in text or "CUDA_ERROR" in text) or not _native.is_loaded():
         return None
     report = _native.reported(text)
-    return None if report is None else (_class(report["fault"]), {"report": report})
+    if report is None:
+        return None
+    # What a kernel said before it ended on a GPU is not in the driver's text.
+    words = str(_errors.of_report(report)) if report.get("last_words") else ""
+    return _class(report["fault"]), {"report": report, "last_words": words}
 
 
 @functools.cache
@@ -34,8 +38,13 @@ def _class(fault: str) -> type[Exception]:
     own = _errors.CLASSES.get(fault, _errors.CompileError)
     # JAX's class first: its `__init__` and `__str__` are the ones that know what C++ passes.
     bases = (_versions.RuntimeError_, own)
-    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "__reduce__": _reduce}
+    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "__reduce__": _reduce, "__str__": _text}
     return type(own.__name__, bases, body)
+
+
+def _text(error: Any) -> str:
+    own = str(super(type(error), error).__str__())
+    return f"{error.last_words}\n  the driver: {own}" if error.last_words else own
 
 
 def _reduce(error: _errors.Error) -> Any:

@@ -76,6 +76,7 @@ entry_points! {
            c_uint, c_uint, c_uint, c_uint);
     tensor_map_replace_address = "cuTensorMapReplaceAddress": fn(*mut sys::CUtensorMap, *mut c_void);
     mem_alloc = "cuMemAlloc_v2": fn(*mut u64, usize);
+    mem_host_alloc = "cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint);
     mem_free = "cuMemFree_v2": fn(u64);
     memcpy_htod = "cuMemcpyHtoD_v2": fn(u64, *const c_void, usize);
     memcpy_dtoh = "cuMemcpyDtoH_v2": fn(*mut c_void, u64, usize);

@@ -3,6 +3,7 @@ use super::driver::{ERROR_PEER_ACCESS_ALREADY_ENABLED, ERROR_PEER_ACCESS_UNSUPPO
 use super::retire;
 use crate::error::{Error, Fault};
 use cudarc::driver::sys;
+use std::sync::atomic::AtomicU64;
 
 /// An allocation in the context that was current when it was made.
 pub struct DeviceMemory {
@@ -77,5 +78,23 @@ pub fn reach(other: &DeviceMemory) -> Result<(), Error> {
         .expected("GPUs connected by NVLink, or by PCIe with peer access")
         .remedy("`nvidia-smi topo -p2p r` shows which can; make the mesh of those")),
         code => driver.check("cuCtxEnablePeerAccess", code),
+    }
+}
+
+/// Words of pinned host memory, zero, which kernels of every context may write at their host addresses. They are never freed.
+pub fn host_words(count: usize) -> Result<&'static [AtomicU64], Error> {
+    const PORTABLE_AND_MAPPED: u32 = 0x3; // CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+    let driver = driver()?;
+    let mut address = std::ptr::null_mut();
+    let bytes = count * size_of::<AtomicU64>();
+    // SAFETY: stores the address on success.
+    let code = uncaptured(driver, || unsafe {
+        (driver.mem_host_alloc)(&mut address, bytes, PORTABLE_AND_MAPPED)
+    });
+    driver.check("cuMemHostAlloc", code)?;
+    // SAFETY: as many bytes as were allocated, page-aligned, for ever; all zeros is a valid word.
+    unsafe {
+        std::ptr::write_bytes(address.cast::<u8>(), 0, bytes);
+        Ok(std::slice::from_raw_parts(address.cast::<AtomicU64>(), count))
     }
 }

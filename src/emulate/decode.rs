@@ -480,6 +480,19 @@ impl<'a, H: Hooks> Decoder<'a, H> {
         Ok(())
     }
 
+    /// The wait just emitted may last so long: the run ends if it lasts longer, so that it is always over in time.
+    fn bounded(&mut self, ok: &Reg, ns: i64) -> Result<()> {
+        self.timeouts.push(ns.unsigned_abs());
+        self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
+        let d = self.reg(ok);
+        self.emit::<SetPredicate>(Operands {
+            d,
+            imm: -1,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+
     fn bulk(&mut self, op: BulkOp) -> Result<()> {
         let o = Operands {
             imm: self.code.len() as i32,
@@ -1724,6 +1737,40 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             ..Operands::NONE
         });
         Ok(())
+    }
+    fn wait_tagged_for(
+        &mut self,
+        scope: &Scope,
+        ok: &Reg,
+        d: &Reg,
+        addr: &Addr<Reg>,
+        tag: &Src<Reg>,
+        ns: &i64,
+    ) -> Result<()> {
+        self.wait_tagged(scope, d, addr, tag)?;
+        self.bounded(ok, *ns)
+    }
+    fn wait_at_least_for(
+        &mut self,
+        scope: &Scope,
+        ok: &Reg,
+        addr: &Addr<Reg>,
+        value: &Src<Reg>,
+        ns: &i64,
+    ) -> Result<()> {
+        self.wait_at_least(scope, addr, value)?;
+        self.bounded(ok, *ns)
+    }
+    fn wait_and_subtract_for(
+        &mut self,
+        scope: &Scope,
+        ok: &Reg,
+        addr: &Addr<Reg>,
+        value: &Src<Reg>,
+        ns: &i64,
+    ) -> Result<()> {
+        self.wait_and_subtract(scope, addr, value)?;
+        self.bounded(ok, *ns)
     }
     fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;

@@ -98,14 +98,11 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
     error
 }
 
-/// A wait on an mbarrier has outlasted `wait_timeout_ns`, while other warps run.
+/// A wait has outlasted `wait_timeout_ns`, while other warps run.
 pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
     let w = m.warps[warp as usize]
         .as_ref()
         .expect("a warp that waits is in its place");
-    let Wait::Mbarrier { slot, offset, .. } = w.wait else {
-        return Error::internal("a bounded wait for something else than an mbarrier");
-    };
     let error = Error::new(
         Fault::Timeout,
         format!(
@@ -114,7 +111,17 @@ pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
             w.index
         ),
     );
-    let error = match m.cta(slot).barriers.get(&offset) {
+    let barrier = match w.wait {
+        Wait::Mbarrier { slot, offset, .. } => m.cta(slot).barriers.get(&offset),
+        Wait::No
+        | Wait::Named { .. }
+        | Wait::Cluster { .. }
+        | Wait::Global { .. }
+        | Wait::Tag { .. }
+        | Wait::Registers { .. }
+        | Wait::Poll => None,
+    };
+    let error = match barrier {
         Some(barrier) => error.got(format!(
             "{}; {} of {} arrivals and {} bytes are still to come",
             wait_name(m, w.wait),
@@ -125,8 +132,8 @@ pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
         None => error.got(wait_name(m, w.wait)),
     };
     error
-        .expected("the phase to complete in time (an instruction of each warp counts as a nanosecond)")
-        .remedy("look for the arrival or the copy that is missing, or for a loop that keeps another warp from it")
+        .expected("what it waits for to happen in time (an instruction of each warp counts as a nanosecond)")
+        .remedy("look for the arrival, the copy or the signal that is missing, or for a loop that keeps another warp from it")
         .at(m.program.origins[w.pc as usize].loc)
 }
 

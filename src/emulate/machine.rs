@@ -90,8 +90,8 @@ pub struct Machine<'a, H: Hooks> {
     apart: bool,
     /// What the store that runs overwrote of another cluster's.
     pub overwritten: Option<(u64, Author)>,
-    /// Warps whose waits are bounded, and the clock at which those run out.
-    bounded: Vec<(u32, u64)>,
+    /// Warps whose waits are bounded, which of them it is, and the clock at which that runs out.
+    bounded: Vec<(u32, u32, u64)>,
 }
 
 /// Why a warp stopped.
@@ -620,20 +620,30 @@ impl<'a, H: Hooks> Machine<'a, H> {
         let waits = |warps: &[Option<Box<Warp>>], id: u32| {
             warps[id as usize]
                 .as_ref()
-                .is_some_and(|w| matches!(w.wait, Wait::Mbarrier { .. }))
+                .is_some_and(|w| matches!(w.wait, Wait::Mbarrier { .. } | Wait::Global { .. } | Wait::Tag { .. }))
         };
-        self.bounded.retain(|(id, _)| waits(&self.warps, *id));
-        match self.bounded.iter().find(|(_, limit)| self.clock > *limit) {
-            Some((id, _)) => Err(super::diagnose::overdue(self, *id)),
+        self.bounded.retain(|(id, _, _)| waits(&self.warps, *id));
+        match self.bounded.iter().find(|(_, _, limit)| self.clock > *limit) {
+            Some((id, _, _)) => Err(super::diagnose::overdue(self, *id)),
             None => Ok(()),
         }
     }
 
-    /// The warp's wait on an mbarrier may last `nanos`. An instruction of every warp counts as one: they run side by side.
-    pub fn bound_wait(&mut self, warp: u32, nanos: u64) {
-        self.bounded.retain(|(id, _)| *id != warp);
+    /// The warp's wait number `wait` may last `nanos`, from its first look on. An instruction of every warp counts as one: they run side by side.
+    pub fn bound_wait(&mut self, warp: u32, wait: u32, nanos: u64) {
+        if self.bounded.iter().any(|(id, at, _)| (*id, *at) == (warp, wait)) {
+            return;
+        }
         let limit = self.clock.saturating_add(nanos.saturating_mul(self.warps.len() as u64));
-        self.bounded.push((warp, limit));
+        self.bounded.push((warp, wait, limit));
+    }
+
+    /// The warp's wait at the micro-op, which may be bounded, is over.
+    pub fn wait_is_over(&mut self, w: &Warp, limit: u32) {
+        if limit != 0 {
+            let warp = self.warp_id(w);
+            self.bounded.retain(|(id, _, _)| *id != warp);
+        }
     }
 }
 

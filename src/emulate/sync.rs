@@ -414,7 +414,7 @@ impl<H: Hooks> Body<H> for MbarrierWait {
                         barrier.waiters.push(me);
                     }
                     if let Some(limit) = m.program.timeouts.get((u.aux as usize).wrapping_sub(1)) {
-                        m.bound_wait(me, *limit);
+                        m.bound_wait(me, u.aux, *limit);
                     }
                     w.wait = wait;
                     return Flow::Block;
@@ -422,11 +422,23 @@ impl<H: Hooks> Body<H> for MbarrierWait {
                 Err(error) => return m.fail(*error),
             }
         }
+        m.wait_is_over(w, u.aux);
         match note_waited(w, m, u, ask, Scope::ALL[usize::from(u.c)], true) {
             Ok(()) => Flow::Next,
             Err(error) => m.fail(*error),
         }
     }
+}
+
+/// The warp waits for a word of global memory; `aux`: the position of its limit, from 1; 0: none.
+fn wait_for_memory<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>, wait: Wait) -> Flow {
+    let me = m.warp_id(w);
+    if let Some(limit) = m.program.timeouts.get((u.aux as usize).wrapping_sub(1)) {
+        m.bound_wait(me, u.aux, *limit);
+    }
+    w.wait = wait;
+    m.memory_waiters.push(me);
+    Flow::Block
 }
 
 /// Waits until the low 16 bits of the word of 64 bits at `a` + `imm` are `b`; `d` is the word.
@@ -442,14 +454,13 @@ impl<H: Hooks> Body<H> for WaitForTag {
                 Err(why) => return denied(m, w, why, "wait", "global", i, address, 8),
             };
             if word & 0xffff != u64::from(tag) {
-                w.wait = Wait::Tag { address, tag };
-                m.memory_waiters.push(m.warp_id(w));
-                return Flow::Block;
+                return wait_for_memory(w, m, u, Wait::Tag { address, tag });
             }
             w.lanes_done |= 1 << i;
             w.set_lane::<u64>(u.d, i, word);
         }
         w.lanes_done = 0;
+        m.wait_is_over(w, u.aux);
         m.hooks.writes(w, u.d);
         noted(w, m, Sync::Ordered)
     }
@@ -476,14 +487,13 @@ impl<H: Hooks> Body<H> for WaitForWord {
             match attempt() {
                 Ok(true) => w.lanes_done |= 1 << i,
                 Ok(false) => {
-                    w.wait = Wait::Global { address, value };
-                    m.memory_waiters.push(m.warp_id(w));
-                    return Flow::Block;
+                    return wait_for_memory(w, m, u, Wait::Global { address, value });
                 }
                 Err(why) => return denied(m, w, why, "wait", "global", i, address, 4),
             }
         }
         w.lanes_done = 0;
+        m.wait_is_over(w, u.aux);
         noted(w, m, Sync::Ordered)
     }
 }

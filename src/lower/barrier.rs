@@ -201,7 +201,6 @@ fn parity(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> 
 pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
     let (parity, _, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
-    let timeout = cx.kernel.compiler_params.wait_timeout_ns;
     let from_peers = cx.kernel.cluster_size() > 1
         && matches!(
             cx.kernel.allocs[barrier.alloc].kind,
@@ -214,12 +213,12 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
     } else {
         Acquire::Cta
     };
-    let inst = if timeout != 0 {
+    let inst = if let Some(ns) = cx.wait_limit() {
         Inst::MbarrierWaitTimeout {
             acquire,
             addr,
             parity,
-            ns: timeout.min(i64::MAX as u64) as i64,
+            ns,
         }
     } else {
         Inst::MbarrierWait {

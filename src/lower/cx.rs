@@ -551,6 +551,12 @@ impl<'a> LowerCx<'a> {
         number as u32
     }
 
+    /// How long a wait may last, in nanoseconds; none: for ever.
+    pub fn wait_limit(&self) -> Option<i64> {
+        let limit = self.kernel.compiler_params.wait_timeout_ns;
+        (limit != 0).then(|| limit.min(i64::MAX as u64) as i64)
+    }
+
     /// Blocks of the grid.
     pub fn blocks(&self) -> u64 {
         self.kernel.grid_sizes().iter().product::<u64>() * self.kernel.cluster_size()

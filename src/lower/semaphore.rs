@@ -11,6 +11,7 @@ use super::{exchange, memory};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Index, MemoryScope, Op, RefUse, Value};
 use crate::ptx::inst::Inst;
+use crate::ptx::launch::LastWords;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
 use crate::ptx::ssa;
@@ -117,11 +118,43 @@ pub fn lower_wait(
     cx.if_then(leader.into(), |cx| {
         let addr = address(cx, semaphore)?;
         let value = cx.index32(value)?;
-        cx.b.inst(match decrement {
-            true => Inst::WaitAndSubtract { scope, addr, value },
-            false => Inst::WaitAtLeast { scope, addr, value },
-        });
-        Ok(())
+        let Some(ns) = cx.wait_limit() else {
+            cx.b.inst(match decrement {
+                true => Inst::WaitAndSubtract { scope, addr, value },
+                false => Inst::WaitAtLeast { scope, addr, value },
+            });
+            return Ok(());
+        };
+        let ok = ssa::Value::NEW;
+        let ok = cx.b.inst(match decrement {
+            true => Inst::WaitAndSubtractFor {
+                scope,
+                ok,
+                addr,
+                value,
+                ns,
+            },
+            false => Inst::WaitAtLeastFor {
+                scope,
+                ok,
+                addr,
+                value,
+                ns,
+            },
+        })[0];
+        match exchange::block(cx) {
+            Some(block) => {
+                let value = cx.b.and32(value, !LastWords::DEVICE);
+                exchange::give_up_unless(cx, ok, block, value)
+            }
+            None => {
+                let late = cx.b.not_pred(ok.into());
+                cx.if_then(late, |cx| {
+                    cx.b.inst(Inst::Trap {});
+                    Ok(())
+                })
+            }
+        }
     })?;
     cx.sync_group();
     Ok(())

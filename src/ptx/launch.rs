@@ -45,7 +45,7 @@ pub struct MeshUse {
 /// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.
 ///
 /// Each device has such a block of its own, which lives as long as the call site. Words of 64 bits: a counter of tickets; the
-/// epoch for which the tensor maps are; the addresses of all devices' blocks (in any order). From [`Exchange::messages`] on the
+/// epoch for which the tensor maps are; where last words go; the addresses of all devices' blocks (in any order). From [`Exchange::messages`] on the
 /// messages, by parity of the epoch and by the position of who sent them: the addresses of its buffers, each with the epoch's low 16
 /// bits below. From [`Exchange::maps`] on the launch's `map_templates`, one for each device; from [`Exchange::semaphores`] on
 /// semaphores, by parity of the epoch.
@@ -67,8 +67,10 @@ impl Exchange {
     pub const TICKETS: u64 = 0;
     /// Offset of the epoch for which the tensor maps are.
     pub const MAPS_EPOCH: u64 = 8;
+    /// Offset of the address of a word that the host reads when the kernel has given up ([`LastWords`]); 0: nobody does.
+    pub const LAST_WORDS: u64 = 16;
     /// Offset of the addresses of the devices' blocks.
-    pub const BLOCKS: u64 = 16;
+    pub const BLOCKS: u64 = 24;
 
     /// Offset of the messages of even epochs.
     pub fn messages(&self) -> u64 {
@@ -98,9 +100,11 @@ impl Exchange {
     pub fn bytes(&self) -> u64 {
         self.semaphores() + 2 * self.semaphore_bytes
     }
-    /// The words of a block before the first launch. `starts`: where all devices' blocks begin; `maps`: the tensor maps' bytes.
-    pub fn block(&self, starts: &[u64], maps: &[[u8; 128]]) -> Vec<u64> {
+    /// The words of a block before the first launch. `starts`: where all devices' blocks begin; `maps`: the tensor maps' bytes;
+    /// `last_words`: where those go.
+    pub fn block(&self, starts: &[u64], maps: &[[u8; 128]], last_words: u64) -> Vec<u64> {
         let mut words = vec![0; self.bytes().div_ceil(8) as usize];
+        words[(Exchange::LAST_WORDS / 8) as usize] = last_words;
         let at = (Exchange::BLOCKS / 8) as usize;
         words[at..at + starts.len()].copy_from_slice(starts);
         for (map, bytes) in (0..).zip(maps) {
@@ -112,6 +116,30 @@ impl Exchange {
             }
         }
         words
+    }
+}
+
+/// What a kernel that waited for too long leaves for the host: the op's number above, this below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LastWords {
+    /// A device did not come to the launch.
+    NoDevice(u32),
+    /// A semaphore did not reach a value.
+    Semaphore { op: u32, value: u32 },
+}
+
+impl LastWords {
+    /// With the number of a device, in the lower half: it did not come.
+    pub const DEVICE: u32 = 1 << 31;
+
+    /// None: nothing was said.
+    pub fn of(word: u64) -> Option<LastWords> {
+        let (op, detail) = ((word >> 32) as u32, word as u32);
+        match detail & LastWords::DEVICE {
+            _ if word == 0 => None,
+            0 => Some(LastWords::Semaphore { op, value: detail }),
+            _ => Some(LastWords::NoDevice(detail & !LastWords::DEVICE)),
+        }
     }
 }
 

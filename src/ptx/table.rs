@@ -316,6 +316,9 @@ mbarrier_wait MbarrierWait { modifier acquire: Acquire; modifier suspend: Suspen
 /// The same, giving up after `ns` nanoseconds: traps.
 mbarrier_wait_timeout MbarrierWaitTimeout { modifier acquire: Acquire; addr addr: [Slot::B32]; src parity: [Slot::B32]; number ns: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity};\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+/// The same, giving up after `ns` nanoseconds: whether it was there in time.
+wait_tagged_for WaitTaggedFor { modifier scope: Scope; def ok: [Slot::PRED]; def d: [Slot::B64]; addr addr: [Slot::B64]; src tag: [Slot::B32]; number ns: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.acquire{scope}.global.b64 {d}, {addr};\n\tcvt.u32.u64 V, {d};\n\tand.b32 V, V, 65535;\n\tsetp.eq.u32 {ok}, V, {tag};\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
 /// Waits until the word at `addr` is at least `value` (unsigned): polls that acquire. A fence behind relaxed ones takes longer: it waits
 /// for the thread's own stores, too.
 wait_at_least WaitAtLeast { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
@@ -326,6 +329,11 @@ wait_tagged WaitTagged { modifier scope: Scope; def d: [Slot::B64]; addr addr: [
 /// Waits until the word at `addr` is at least `value` and subtracts it, atomically: relaxed polls, then an exchange that acquires.
 wait_and_subtract WaitAndSubtract { modifier scope: Scope; addr addr: [Slot::B64]; src value: [Slot::B32] }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\tld.relaxed{scope}.global.b32 V, {addr};\nW:\n\tsetp.ge.u32 P, V, {value};\n\t@P bra C;\n\tld.relaxed{scope}.global.b32 V, {addr};\n\tbra W;\nC:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.acquire{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra W;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
+/// The same, giving up after `ns` nanoseconds: whether it was so in time.
+wait_at_least_for WaitAtLeastFor { modifier scope: Scope; def ok: [Slot::PRED]; addr addr: [Slot::B64]; src value: [Slot::B32]; number ns: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.acquire{scope}.global.b32 V, {addr};\n\tsetp.ge.u32 {ok}, V, {value};\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
+wait_and_subtract_for WaitAndSubtractFor { modifier scope: Scope; def ok: [Slot::PRED]; addr addr: [Slot::B64]; src value: [Slot::B32]; number ns: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\nC:\n\tsetp.ge.u32 {ok}, V, {value};\n\t@{ok} bra S;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\tbra D;\nS:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.acquire{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra C;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.

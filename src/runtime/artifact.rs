@@ -91,6 +91,7 @@ impl Artifact {
             barriers: Vec::new(),
             out_of_order: Vec::new(),
             notes: Vec::new(),
+            wait_timeout_ns: 0,
             host: None,
         };
         let options = CompileOptions::for_target(target);
@@ -140,7 +141,7 @@ impl Artifact {
             format!("{role} {}", spec.text)
         };
         let exchange = self.compiled.launch.mesh.iter().filter_map(|mesh| mesh.exchange.as_ref());
-        let exchange = exchange.map(|_| "exchange of addresses".to_owned());
+        let exchange = exchange.map(|_| "semaphores, and what devices tell each other".to_owned());
         let names = || emulate::Names {
             per_device: 0,
             buffers: self.compiled.buffers.iter().map(buffer).chain(exchange).collect(),
@@ -460,6 +461,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             barriers: Vec::new(),
             out_of_order: Vec::new(),
             notes: Vec::new(),
+            wait_timeout_ns: 0,
             host: Some(host),
         }
     };

@@ -131,7 +131,12 @@ impl CallSite {
             Some(exchange) => {
                 let plan = super::artifact::plan(self.artifact.launch());
                 let name = &self.artifact.compiled.name;
-                self.peers.introduce(name, exchange, &plan.map_templates, device)
+                self.peers.introduce(
+                    (name, &self.locations),
+                    (exchange, self.artifact.compiled.wait_timeout_ns != 0),
+                    &plan.map_templates,
+                    device,
+                )
             },
         }
     }

@@ -68,7 +68,8 @@ pub unsafe fn run_together(
         })
     };
     let who = (position as usize, mesh.devices as usize);
-    meeting.come(&artifact.compiled.name, run_id, who, buffers.to_vec(), all)
+    let compiled = &artifact.compiled;
+    meeting.come((&compiled.name, compiled.wait_timeout_ns), run_id, who, buffers.to_vec(), all)
 }
 
 /// Runs a kernel in the emulator.

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a device waits for another while nothing runs in any emulator.
+/// How long a device waits for another while nothing runs in any emulator; for a kernel whose waits have a limit, at least.
 const PATIENCE: Duration = Duration::from_secs(60);
+const LEAST_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it looks whether it is to go on waiting.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -63,10 +64,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Meeting {
-    /// Device `position` has come to execution `run` with its buffers. `all`: runs every device's part.
+    /// Device `position` has come to execution `run` with its buffers. `limit`: nanoseconds that waits may last, 0: for ever; `all`:
+    /// runs every device's part.
     pub fn come(
         &self,
-        name: &str,
+        (name, limit): (&str, u64),
         run: i64,
         (position, devices): (usize, usize),
         buffers: Buffers,
@@ -102,6 +104,10 @@ impl Meeting {
             launch.changed.notify_all();
             return outcome;
         }
+        let patience = match limit {
+            0 => PATIENCE,
+            limit => Duration::from_nanos(limit).clamp(LEAST_PATIENCE, PATIENCE),
+        };
         let interrupts = Interrupts::watch();
         let mut idle = Instant::now();
         loop {
@@ -117,7 +123,7 @@ impl Meeting {
             }
             // Once all have come, it is the run itself that looks.
             let all = gathered.buffers.iter().all(Option::is_none);
-            if gathered.outcome.is_none() && !all && (interrupts.happened() || idle.elapsed() > PATIENCE) {
+            if gathered.outcome.is_none() && !all && (interrupts.happened() || idle.elapsed() > patience) {
                 let missing = missing(name, &gathered.buffers, interrupts.happened());
                 gathered.outcome = Some(Err(missing));
                 lock(&self.launches).remove(&run);
@@ -138,7 +144,7 @@ impl Meeting {
         if blocks.is_empty() {
             let starts = (0..exchange.devices).map(start).collect::<Vec<_>>();
             let maps = (0..exchange.map_count).map(emulate::encode_map_template).collect::<Vec<_>>();
-            *blocks = (0..exchange.devices).map(|_| exchange.block(&starts, &maps)).collect();
+            *blocks = (0..exchange.devices).map(|_| exchange.block(&starts, &maps, 0)).collect();
         }
         let lent = blocks.iter_mut().map(|block| HostBuffer {
             address: block.as_mut_ptr().cast(),

@@ -19,6 +19,7 @@ mod host;
 mod interrupt;
 mod meeting;
 mod peers;
+mod last_words;
 mod locations;
 mod panics;
 pub mod pipeline;

@@ -1,4 +1,5 @@
 //! The GPUs of a call site get to know each other, once: each has an exchange block, and all know where.
+use super::{Locations, last_words};
 use crate::cuda::{self, DeviceMemory};
 use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
@@ -29,8 +30,8 @@ impl Peers {
     /// Device `device`, whose context is current, is to launch the kernel: waits for the mesh's others, the first time.
     pub fn introduce(
         &self,
-        name: &str,
-        exchange: &Exchange,
+        (name, locations): (&str, &Locations),
+        (exchange, waits_are_bounded): (&Exchange, bool),
         templates: &[cuda::TensorMap],
         device: i32,
     ) -> Result<(), Error> {
@@ -50,8 +51,14 @@ impl Peers {
         if come.len() == exchange.devices as usize {
             let starts = come.iter().map(|(_, memory)| memory.address()).collect::<Vec<_>>();
             let maps = templates.iter().map(cuda::encode_map).collect::<Result<Vec<_>, _>>()?;
-            let words = exchange.block(&starts, &maps);
-            come.iter().try_for_each(|(_, memory)| memory.write(&words))?;
+            for (ordinal, memory) in come.iter() {
+                let devices = exchange.devices;
+                let last_words = match waits_are_bounded {
+                    true => last_words::listen(name, *ordinal, devices, locations)?,
+                    false => 0,
+                };
+                memory.write(&exchange.block(&starts, &maps, last_words))?;
+            }
             let known = come.iter().map(|(ordinal, memory)| (*ordinal, memory.address()));
             // Nobody else sets it: the list is locked.
             let _ = self.known.set(known.collect());

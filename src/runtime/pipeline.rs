@@ -68,6 +68,8 @@ pub struct Compiled {
     pub out_of_order: Vec<String>,
     /// What passes say of loops that look as if they could do something about them, and leave as they are.
     pub notes: Vec<Note>,
+    /// How long waits may last (`CompilerParams.wait_timeout_ns`); 0: for ever.
+    pub wait_timeout_ns: u64,
     /// A test's stand-in for the emulator.
     pub host: Option<fn(&[HostBuffer]) -> Result<(), Error>>,
 }
@@ -265,6 +267,7 @@ pub fn compile(
         smem: smem_places(&kernel, &allocation),
         barriers,
         out_of_order,
+        wait_timeout_ns: kernel.compiler_params.wait_timeout_ns,
         notes: kernel.notes,
         host: None,
     })

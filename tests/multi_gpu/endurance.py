@@ -1,0 +1,180 @@
+"""What only shows in the long run: `python -m tests.multi_gpu.endurance [--rounds N] [--part NAME]`, on GPUs or emulated devices.
+
+`many`: exchanges in a loop, a million if asked for, whose sum is known. `replays`: graphs that are replayed with other buffers. `late`: a
+device that starts a second after its peers. `absent` and `unsignalled`: a device that never launches the kernel, or never signals; the error
+names it (on a GPU each in a process of its own, which cannot use the GPU afterwards).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import smalt
+from tests.multi_gpu.suite import kernel
+
+SHAPE = (128,)
+
+
+def mesh() -> Any:
+    return jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+
+
+def sharded(f: Any) -> Any:
+    return jax.shard_map(f, mesh=mesh(), in_specs=P("x"), out_specs=P("x"), check_vma=False)
+
+
+def rows() -> Any:
+    n = len(jax.devices())
+    x = jnp.arange(n * SHAPE[0], dtype=jnp.int32)
+    return jax.device_put(x, jax.sharding.NamedSharding(mesh(), P("x")))
+
+
+def next_one(x: Any, **params: Any) -> Any:
+    """The neighbour's row, plus one."""
+
+    def body(x: Any, o: Any, done: Any) -> None:
+        there = lax.rem(lax.axis_index("x") + 1, lax.axis_size("x"))
+        plgpu.remote_ref(o, there)[...] = x[...] + 1
+        pl.semaphore_signal(done, 1, device_id=there)
+        pl.semaphore_wait(done)
+
+    out = jax.ShapeDtypeStruct(SHAPE, jnp.int32)
+    return kernel(body, out, plgpu.SemaphoreType.REGULAR, **params)(x)
+
+
+def many(rounds: int) -> str:
+    n, x = len(jax.devices()), rows()
+    per = min(rounds, 1000)
+    program = jax.jit(sharded(lambda x: lax.fori_loop(0, per, lambda _, x: next_one(x), x)))
+    start = time.perf_counter()
+    for _ in range(rounds // per):
+        x = program(x)
+    x = np.asarray(x)
+    seconds = time.perf_counter() - start
+    done = rounds // per * per
+    expected = np.roll(np.asarray(rows()).reshape(n, -1), done % n, axis=0).reshape(-1) + done
+    np.testing.assert_array_equal(x, expected)
+    return f"{done} exchanges, {seconds / done * 1e6:.1f} us each"
+
+
+def replays(rounds: int) -> str:
+    """Chains of kernels, which XLA records and replays, on buffers that move: others come and go between."""
+    n = len(jax.devices())
+    program = jax.jit(sharded(lambda x: next_one(next_one(next_one(next_one(x) * 2) - 3))))
+    random = np.random.default_rng(0)
+    kept: list[Any] = []
+    places: set[int] = set()
+    for _ in range(rounds):
+        x = random.integers(-1000, 1000, (n * SHAPE[0],), dtype=np.int32)
+        placed = jax.device_put(x, jax.sharding.NamedSharding(mesh(), P("x")))
+        y = program(placed)
+        kept.append((placed, y, jnp.zeros((int(random.integers(1, 100_000)),))))
+        if len(kept) > 20:
+            del kept[int(random.integers(len(kept)))]
+        places.add(placed.addressable_shards[0].data.unsafe_buffer_pointer())
+        expected = np.roll(x.reshape(n, -1), 4, axis=0).reshape(-1)
+        np.testing.assert_array_equal(np.asarray(y), (expected + 1) * 2 + 1 - 3 + 2)
+    return f"{rounds} runs of 4 kernels, inputs at {len(places)} addresses"
+
+
+def late(rounds: int) -> str:
+    """Device 1 is busy before its kernel; everybody waits for it."""
+    n, x = len(jax.devices()), rows()
+
+    def busy(x: Any) -> Any:
+        a = jnp.ones((64, 64), jnp.float32) + x[0].astype(jnp.float32) * 0
+        a = lax.fori_loop(0, rounds, lambda _, a: a @ a * (1 / 64), a)
+        return x + (a[0, 0] * 0).astype(jnp.int32)
+
+    def program(x: Any) -> Any:
+        x = lax.cond(lax.axis_index("x") == 1, busy, lambda x: x, x)
+        return next_one(x)
+
+    run = jax.jit(sharded(program))
+    jax.block_until_ready(run(x))
+    start = time.perf_counter()
+    y = np.asarray(run(x))
+    seconds = time.perf_counter() - start
+    np.testing.assert_array_equal(y, np.roll(np.asarray(x).reshape(n, -1), 1, axis=0).reshape(-1) + 1)
+    return f"one device came {seconds:.2f} s late"
+
+
+def told(program: Any, *parts: str) -> str:
+    """The error of a program that cannot end; `parts`: what it has to say."""
+    try:
+        jax.block_until_ready(jax.jit(sharded(program))(rows()))
+    except smalt.Error as e:
+        text = str(e)
+        missing = [part for part in parts if part not in text]
+        if missing:
+            raise AssertionError(f"the error lacks {missing}: {text}") from e
+        return text.split("\n")[0]
+    raise AssertionError("no error")
+
+
+def absent(_: int) -> str:
+    params = smalt.CompilerParams(wait_timeout_ns=500_000_000)
+
+    def program(x: Any) -> Any:
+        return lax.cond(lax.axis_index("x") != 1, lambda x: next_one(x, params=params), lambda x: x, x)
+
+    return told(program, "device 1 of", "did not come" if jax.default_backend() == "gpu" else "have not come")
+
+
+def unsignalled(_: int) -> str:
+    params = smalt.CompilerParams(wait_timeout_ns=500_000_000)
+
+    def body(x: Any, o: Any, done: Any) -> None:
+        me, n = lax.axis_index("x"), lax.axis_size("x")
+        o[...] = x[...]
+
+        @pl.when(me != 0)
+        def _() -> None:
+            pl.semaphore_signal(done, 1, device_id=lax.rem(me + 1, n))
+
+        pl.semaphore_wait(done)  # device 1 is signalled by nobody
+
+    out = jax.ShapeDtypeStruct(SHAPE, jnp.int32)
+    call = kernel(body, out, plgpu.SemaphoreType.REGULAR, params=params)
+    return told(call, "endurance.py:" if jax.default_backend() == "gpu" else "wait", "semaphore")
+
+
+PARTS = {"many": many, "replays": replays, "late": late, "absent": absent, "unsignalled": unsignalled}
+#: Those that leave a GPU's context unusable.
+FATAL = ("absent", "unsignalled")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.multi_gpu.endurance", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--part", action="append", choices=PARTS)
+    args = parser.parse_args()
+    failed = 0
+    parts = args.part or list(PARTS)
+    for name in parts:
+        if name in FATAL and len(parts) > 1:
+            command = [sys.executable, "-m", "tests.multi_gpu.endurance", "--part", name]
+            done = subprocess.run(command, env=os.environ, timeout=300, text=True, capture_output=True, check=False)
+            print((done.stdout or done.stderr).strip().split("\n")[-1] if done.returncode == 0 else done.stdout + done.stderr, flush=True)
+            failed += done.returncode != 0
+            continue
+        with smalt.enabled(True):
+            print(f"{name}: {PARTS[name](args.rounds)}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
