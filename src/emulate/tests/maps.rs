@@ -672,3 +672,135 @@ fn lanes_set_maps_of_their_own() {
         "the same value",
     );
 }
+
+/// The first block sets the map and raises a flag, the second one waits for it; what is left out is wrong.
+#[test]
+fn a_flag_in_global_memory_hands_a_map_on() {
+    let flagged = |released: Option<Scope>, acquired: Option<Scope>| {
+        let (mut k, base) = kernel();
+        k = k.grid([2, 1, 1], [1, 1, 1]);
+        let (maps, there, out) = (k.pointer(MAPS), k.pointer(THERE), k.pointer(OUT));
+        let cta = k.special(SpecialReg32::CtaidX);
+        let tid = k.tid();
+        let p = k.compare(Compare::Eq, tid.into(), imm(0));
+        let first = k.compare(Compare::Eq, cta.into(), imm(0));
+        k.branch(first, false, 1, 2, None);
+        k.when(p, false, |k| {
+            replace(k, Addr::new(maps), there);
+            if let Some(scope) = released {
+                release(k, scope);
+            }
+            k.push(Inst::Red {
+                sem: AtomSem::Release,
+                scope: Scope::Gpu,
+                space: Space::Global,
+                op: RedOp::Add,
+                ty: AtomType::U32,
+                addr: Addr::at(out, 1020),
+                a: imm(1),
+            });
+        });
+        k.block(crate::ptx::flat::Terminator::Return);
+        k.push(Inst::WaitAtLeast {
+            scope: Scope::Gpu,
+            addr: Addr::at(out, 1020),
+            value: imm(1),
+        });
+        if let Some(scope) = acquired {
+            k.when(p, false, |k| acquire(k, Addr::new(maps), scope));
+        }
+        load(&mut k, p, base, maps, 4);
+        k.wait(base, BARRIER, imm(0));
+        dump(&mut k, base, OUT, BOX);
+        k
+    };
+    for scope in [Scope::Gpu, Scope::Sys] {
+        everywhere(&flagged(Some(scope), Some(scope)), |before, after| {
+            assert_eq!(after[OUT as usize][..512], before[THERE as usize][512..]);
+        });
+    }
+    let another = "the change by a warp of another cluster";
+    let (gpu, cluster) = (Some(Scope::Gpu), Some(Scope::Cluster));
+    expects(
+        &nowhere(&flagged(None, gpu)),
+        UNACQUIRED,
+        &format!("release after {another}"),
+    );
+    expects(
+        &nowhere(&flagged(gpu, None)),
+        UNACQUIRED,
+        &format!("acquire of the map after {another}"),
+    );
+    expects(&nowhere(&flagged(cluster, gpu)), UNACQUIRED, "release.gpu");
+    expects(&nowhere(&flagged(gpu, cluster)), UNACQUIRED, "acquire.gpu");
+}
+
+/// A block uses what another one may have set: nothing orders the two.
+#[test]
+fn a_block_does_not_use_what_another_one_sets() {
+    let (mut k, base) = kernel();
+    k = k.grid([2, 1, 1], [1, 1, 1]);
+    let (maps, there) = (k.pointer(MAPS), k.pointer(THERE));
+    let cta = k.special(SpecialReg32::CtaidX);
+    let first = k.compare(Compare::Eq, cta.into(), imm(0));
+    let p = k.first_thread();
+    k.branch(first, false, 1, 2, None);
+    k.when(p, false, |k| {
+        replace(k, Addr::new(maps), there);
+        release(k, Scope::Gpu);
+    });
+    k.jump();
+    k.when(p, false, |k| acquire(k, Addr::new(maps), Scope::Gpu));
+    load(&mut k, p, base, maps, 4);
+    k.wait(base, BARRIER, imm(0));
+    let error = k.error(&mut buffers());
+    expects(&error, "a bulk load of global memory that CTA (0, 0, 0) wrote", "");
+}
+
+/// The other copies that take a map.
+#[test]
+fn multicast_and_prefetch_take_maps_in_memory() {
+    let others = |fences: bool, prefetch: bool| {
+        let (mut k, base) = kernel();
+        let (maps, there) = (k.pointer(MAPS), k.pointer(THERE));
+        let mask = k.h();
+        k.push(Inst::Mov {
+            ty: BitType::B16,
+            d: mask,
+            a: Src::Imm(1),
+        });
+        let p = k.first_thread();
+        k.when(p, false, |k| {
+            replace(k, Addr::new(maps), there);
+            if fences {
+                release(k, Scope::Cta);
+                acquire(k, Addr::new(maps), Scope::Cta);
+            }
+            let coords = smallvec![imm(0), imm(3)];
+            if prefetch {
+                k.push(Inst::TensorPrefetch { map: maps, coords });
+                return;
+            }
+            k.expect(base, BARRIER, BOX);
+            k.push(Inst::TensorLoadMulticast {
+                dst: Addr::new(base),
+                map: maps,
+                coords,
+                bar: Addr::at(base, BARRIER),
+                mask,
+            });
+        });
+        if !prefetch {
+            k.wait(base, BARRIER, imm(0));
+            dump(&mut k, base, OUT, BOX);
+        }
+        k
+    };
+    everywhere(&others(true, false), |before, after| {
+        assert_eq!(after[OUT as usize][..512], before[THERE as usize][384..896]);
+    });
+    everywhere(&others(true, true), |_, _| {});
+    for prefetch in [false, true] {
+        expects(&nowhere(&others(false, prefetch)), UNACQUIRED, "acquire of the map");
+    }
+}
