@@ -549,9 +549,9 @@ mod plans {
         };
         let text = json!({"entry": "k", "grid": [1, 1, 1], "cluster": [1, 1, 1], "block": 32, "smem_bytes": 0,
                           "params": [], "scratch": [], "uses_programmatic_launch": false});
-        let mut launch: LaunchSpec = serde_json::from_value(text.clone()).unwrap();
+        let mut launch: LaunchSpec = serde_json::from_value(text).unwrap();
         assert!(launch.map_templates.is_empty());
-        assert_eq!(serde_json::to_value(&launch).unwrap(), text);
+        assert!(serde_json::to_value(&launch).unwrap().get("map_templates").is_none());
         launch.map_templates = vec![map.clone(), map];
         launch.map_templates[1].box_dims[1] = 8;
         let back: LaunchSpec = serde_json::from_str(&serde_json::to_string(&launch).unwrap()).unwrap();

@@ -804,3 +804,147 @@ fn multicast_and_prefetch_take_maps_in_memory() {
         expects(&nowhere(&others(false, prefetch)), UNACQUIRED, "acquire of the map");
     }
 }
+
+/// Buffer 4 of a device says: what address goes into the map, where the map is, where the flag is; and who sets it.
+fn on_two_devices(k: &Kernel, says: [[u64; 4]; 2], options: &Options) -> Result<[Vec<Vec<u8>>; 2], Error> {
+    let mut data = says.map(|words| {
+        let said = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        [buffers().to_vec(), vec![said]].concat()
+    });
+    data[1][THERE as usize] = random_bytes(1024, 3);
+    let lent: Vec<Vec<_>> = data
+        .iter_mut()
+        .map(|device| {
+            let lend = |b: &mut Vec<u8>| crate::emulate::HostBuffer {
+                ptr: b.as_mut_ptr(),
+                len: b.len(),
+                contents: crate::emulate::Contents::Defined,
+            };
+            device.iter_mut().map(lend).collect()
+        })
+        .collect();
+    let lent: Vec<&[_]> = lent.iter().map(Vec::as_slice).collect();
+    let program = k.decode()?;
+    // SAFETY: the buffers are ours, exclusively, and outlive the call.
+    unsafe { crate::emulate::run_on(&program, &lent, options, &crate::emulate::Unwatched) }?;
+    Ok(data)
+}
+
+/// The address of a device's buffer.
+fn address(device: u64, buffer: u32) -> u64 {
+    (device * 5 + u64::from(buffer) + 1) << 40
+}
+
+/// What buffer 4 says, in the order of its words.
+fn said(k: &mut Kernel) -> [Reg; 4] {
+    let says = k.pointer(4);
+    [0, 8, 16, 24].map(|offset| {
+        let d = k.rd();
+        k.push(Inst::Ld {
+            sem: LoadSem::Weak,
+            space: Space::Global,
+            ty: MemType::B64,
+            d: smallvec![d],
+            addr: Addr::at(says, offset),
+        });
+        d
+    })
+}
+
+fn raise(k: &mut Kernel, flag: Reg) {
+    k.push(Inst::Red {
+        sem: AtomSem::Release,
+        scope: Scope::Sys,
+        space: Space::Global,
+        op: RedOp::Add,
+        ty: AtomType::U32,
+        addr: Addr::new(flag),
+        a: imm(1),
+    });
+}
+
+/// Each device sets its own map to its peer's buffer, and reads that.
+#[test]
+fn a_map_is_set_to_a_peers_buffer() {
+    let (mut k, base) = kernel();
+    let [new, map, flag, _] = said(&mut k);
+    let p = k.first_thread();
+    k.when(p, false, |k| {
+        raise(k, flag);
+        replace(k, Addr::new(map), new);
+        release(k, Scope::Cta);
+        acquire(k, Addr::new(map), Scope::Cta);
+    });
+    load(&mut k, p, base, map, 4);
+    k.wait(base, BARRIER, imm(0));
+    dump(&mut k, base, OUT, BOX);
+    let says = |device: u64, offset: u64| {
+        let peer = 1 - device;
+        [
+            address(peer, THERE) + offset,
+            address(device, MAPS),
+            address(peer, OUT) + 1020,
+            0,
+        ]
+    };
+    for options in every_order() {
+        let after = on_two_devices(&k, [says(0, 0), says(1, 0)], &options).unwrap_or_else(|e| panic!("{e}"));
+        for device in [0, 1] {
+            let there = &after[1 - device][THERE as usize];
+            assert_eq!(after[device][OUT as usize][..512], there[512..]);
+        }
+    }
+    let error = on_two_devices(&k, [says(0, 0), says(1, 512)], &options()).unwrap_err();
+    expects(&error, "does not fit where its address says", "1024 bytes");
+    let got = error.got.as_deref().unwrap_or_default();
+    assert!(
+        got.contains("byte 512 of buffer 2") && got.contains("device 0"),
+        "{error}"
+    );
+}
+
+/// One device sets a map of its own, the other one reads through that.
+#[test]
+fn a_map_for_another_device_is_released_to_the_system() {
+    let handed = |released: Scope, acquired: Scope| {
+        let (mut k, base) = kernel();
+        let [new, map, flag, reads] = said(&mut k);
+        let p = k.first_thread();
+        let sets = k.p();
+        k.push(Inst::Setp {
+            cmp: Compare::Eq,
+            ftz: Ftz::No,
+            ty: CompareType::U64,
+            d: sets,
+            a: reads.into(),
+            b: Src::Imm(0),
+        });
+        k.branch(sets, false, 1, 2, None);
+        k.when(p, false, |k| {
+            replace(k, Addr::new(map), new);
+            release(k, released);
+            raise(k, flag);
+        });
+        k.block(crate::ptx::flat::Terminator::Return);
+        k.push(Inst::WaitAtLeast {
+            scope: Scope::Sys,
+            addr: Addr::new(flag),
+            value: imm(1),
+        });
+        k.when(p, false, |k| acquire(k, Addr::new(map), acquired));
+        load(&mut k, p, base, map, 0);
+        k.wait(base, BARRIER, imm(0));
+        dump(&mut k, base, OUT, BOX);
+        k
+    };
+    let says = |reads: u64| [address(0, THERE), address(0, MAPS), address(1, OUT) + 1020, reads];
+    let run = |k: &Kernel, options: &Options| on_two_devices(k, [says(0), says(1)], options);
+    for options in every_order() {
+        let after = run(&handed(Scope::Sys, Scope::Sys), &options).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(after[1][OUT as usize][..512], after[0][THERE as usize][..512]);
+    }
+    let error = run(&handed(Scope::Gpu, Scope::Sys), &options()).unwrap_err();
+    expects(&error, UNACQUIRED, "release.sys");
+    let error = run(&handed(Scope::Sys, Scope::Gpu), &options()).unwrap_err();
+    expects(&error, UNACQUIRED, "acquire.sys");
+}
