@@ -132,4 +132,28 @@ mod tests {
         barrier.clear();
         assert_eq!(barrier, Clock::new(2));
     }
+
+    #[test]
+    fn a_release_of_maps_is_handed_on_in_its_scope() {
+        let (mut writer, mut user) = (Clock::new(2), Clock::new(2));
+        writer.tick(0);
+        let change = writer.seen()[0];
+        user.join(&writer);
+        assert_eq!(user.released(0, Scope::Cta), 0);
+        writer.release_maps(Scope::Cluster);
+        writer.tick(0);
+        assert!(user.released(0, Scope::Cta) < change);
+        user.join(&writer);
+        assert!(
+            [Scope::Cta, Scope::Cluster]
+                .iter()
+                .all(|s| user.released(0, *s) == change)
+        );
+        assert_eq!((user.released(0, Scope::Gpu), user.released(0, Scope::Sys)), (0, 0));
+        assert!(user.released(0, Scope::Cta) < writer.seen()[0]);
+        writer.release_maps(Scope::Sys);
+        assert_eq!(writer.released(0, Scope::Sys), writer.seen()[0]);
+        user.clear();
+        assert_eq!(user, Clock::new(2));
+    }
 }

@@ -16,7 +16,9 @@ pub type Verdict = Result<(), Box<Error>>;
 /// What a checker knows of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Resident clusters, and CTAs of each.
+    /// Devices that run side by side.
+    pub devices: u32,
+    /// Resident clusters of all of them, device by device, and CTAs of each.
     pub clusters: u32,
     pub cluster_size: u32,
     pub warps_per_cta: u32,

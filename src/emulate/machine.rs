@@ -153,6 +153,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             fault: None,
             hooks: H::new(
                 Shape {
+                    devices,
                     clusters,
                     cluster_size: size,
                     warps_per_cta,

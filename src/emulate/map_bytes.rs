@@ -1,12 +1,12 @@
 //! What 128 bytes of a tensor map hold here: not what a GPU's hold, but as opaque to a kernel, and the address where a GPU has it.
 //!
-//! Bytes 0..8: the tensor's address. 8..16: a magic word. 16..20: which map it is. The rest is poison.
-use super::global::POISON_BYTE;
-
+//! Bytes 0..8: the tensor's address. 8..16: a magic word. 16..20: which map it is. The rest says only that it is there.
 /// Bytes of a tensor map, and what its address is a multiple of.
 pub const MAP_BYTES: usize = 128;
 /// "smaltmap", as it stands in memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"smaltmap");
+/// Where the rest begins.
+const FILLED: usize = 20;
 /// Of the numbers that name parameters.
 const PARAMETER: u32 = 1 << 31;
 
@@ -19,13 +19,18 @@ pub enum MapName {
     Parameter(u32),
 }
 
+/// What a byte of the rest is: a copy of the first bytes is no map, on no machine.
+const fn filler(i: usize) -> u8 {
+    0x80 ^ i as u8
+}
+
 /// The bytes of a map over the tensor at an address.
 pub fn encode(map: MapName, address: u64) -> [u8; MAP_BYTES] {
     let number = match map {
         MapName::Template(k) => k,
         MapName::Parameter(p) => p | PARAMETER,
     };
-    let mut bytes = [POISON_BYTE; MAP_BYTES];
+    let mut bytes: [u8; MAP_BYTES] = std::array::from_fn(filler);
     bytes[..8].copy_from_slice(&address.to_le_bytes());
     bytes[8..16].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[16..20].copy_from_slice(&number.to_le_bytes());
@@ -39,7 +44,7 @@ pub fn decode(bytes: &[u8; MAP_BYTES]) -> Option<(MapName, u64)> {
         word.copy_from_slice(&bytes[at..at + 8]);
         u64::from_le_bytes(word)
     };
-    if word(8) != MAGIC {
+    if word(8) != MAGIC || (FILLED..MAP_BYTES).any(|i| bytes[i] != filler(i)) {
         return None;
     }
     let number = word(16) as u32;
@@ -73,10 +78,10 @@ mod tests {
     }
 
     #[test]
-    fn another_magic_is_no_map() {
+    fn other_bytes_are_no_map() {
         assert_eq!(decode(&[0; MAP_BYTES]), None);
-        assert_eq!(decode(&[POISON_BYTE; MAP_BYTES]), None);
-        for byte in 8..16 {
+        assert_eq!(decode(&[0xff; MAP_BYTES]), None);
+        for byte in (8..16).chain(20..MAP_BYTES) {
             let mut bytes = encode_map_template(0);
             bytes[byte] ^= 1;
             assert_eq!(decode(&bytes), None);

@@ -83,6 +83,10 @@ impl Causality {
         warp / self.shape.warps_per_cta as usize
     }
 
+    fn device_of(&self, warp: usize) -> usize {
+        warp / self.warps / (self.shape.clusters / self.shape.devices) as usize
+    }
+
     fn cluster_warps(&self, warp: usize) -> Range<usize> {
         let first = warp / self.warps * self.warps;
         first..first + self.warps
@@ -122,8 +126,10 @@ impl Causality {
             Scope::Cta
         } else if author.warp / self.warps == user / self.warps {
             Scope::Cluster
-        } else {
+        } else if self.device_of(author.warp) == self.device_of(user) {
             Scope::Gpu
+        } else {
+            Scope::Sys
         };
         let component = author.warp % self.warps;
         let knows = |warp: usize, scope| self.clocks[warp].released(component, scope) >= author.epoch;

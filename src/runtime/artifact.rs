@@ -533,3 +533,38 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
         _ => Err(Error::unsupported(format!("the test kernel `{name}`")).at(crate::error::Loc(1))),
     })
 }
+
+#[cfg(test)]
+mod plans {
+    use super::*;
+
+    #[test]
+    fn a_plan_has_the_launchs_templates() {
+        let map = TensorMapSpec {
+            buffer: 0,
+            byte_offset: 0,
+            element: TensorMapElement::BF16,
+            dims: [64, 8].into_iter().collect(),
+            strides: [128].into_iter().collect(),
+            box_dims: [64, 4].into_iter().collect(),
+            swizzle: TensorMapSwizzle::B128,
+        };
+        let text = json!({"entry": "k", "grid": [1, 1, 1], "cluster": [1, 1, 1], "block": 32, "smem_bytes": 0,
+                          "params": [], "scratch": [], "uses_programmatic_launch": false});
+        let mut launch: LaunchSpec = serde_json::from_value(text).unwrap();
+        assert!(launch.map_templates.is_empty());
+        assert!(serde_json::to_value(&launch).unwrap().get("map_templates").is_none());
+        launch.map_templates = vec![map.clone(), map];
+        launch.map_templates[1].box_dims[1] = 8;
+        let back: LaunchSpec = serde_json::from_str(&serde_json::to_string(&launch).unwrap()).unwrap();
+        assert_eq!(back, launch);
+        let plan = plan(&launch);
+        assert!(plan.params.is_empty());
+        let boxes: Vec<_> = plan
+            .map_templates
+            .iter()
+            .map(|m| (m.box_dims.to_vec(), m.swizzle, m.data_type))
+            .collect();
+        assert_eq!(boxes, [(vec![64, 4], 3, 9), (vec![64, 8], 3, 9)]);
+    }
+}

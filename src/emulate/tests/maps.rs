@@ -672,3 +672,279 @@ fn lanes_set_maps_of_their_own() {
         "the same value",
     );
 }
+
+/// The first block sets the map and raises a flag, the second one waits for it; what is left out is wrong.
+#[test]
+fn a_flag_in_global_memory_hands_a_map_on() {
+    let flagged = |released: Option<Scope>, acquired: Option<Scope>| {
+        let (mut k, base) = kernel();
+        k = k.grid([2, 1, 1], [1, 1, 1]);
+        let (maps, there, out) = (k.pointer(MAPS), k.pointer(THERE), k.pointer(OUT));
+        let cta = k.special(SpecialReg32::CtaidX);
+        let tid = k.tid();
+        let p = k.compare(Compare::Eq, tid.into(), imm(0));
+        let first = k.compare(Compare::Eq, cta.into(), imm(0));
+        k.branch(first, false, 1, 2, None);
+        k.when(p, false, |k| {
+            replace(k, Addr::new(maps), there);
+            if let Some(scope) = released {
+                release(k, scope);
+            }
+            k.push(Inst::Red {
+                sem: AtomSem::Release,
+                scope: Scope::Gpu,
+                space: Space::Global,
+                op: RedOp::Add,
+                ty: AtomType::U32,
+                addr: Addr::at(out, 1020),
+                a: imm(1),
+            });
+        });
+        k.block(crate::ptx::flat::Terminator::Return);
+        k.push(Inst::WaitAtLeast {
+            scope: Scope::Gpu,
+            addr: Addr::at(out, 1020),
+            value: imm(1),
+        });
+        if let Some(scope) = acquired {
+            k.when(p, false, |k| acquire(k, Addr::new(maps), scope));
+        }
+        load(&mut k, p, base, maps, 4);
+        k.wait(base, BARRIER, imm(0));
+        dump(&mut k, base, OUT, BOX);
+        k
+    };
+    for scope in [Scope::Gpu, Scope::Sys] {
+        everywhere(&flagged(Some(scope), Some(scope)), |before, after| {
+            assert_eq!(after[OUT as usize][..512], before[THERE as usize][512..]);
+        });
+    }
+    let another = "the change by a warp of another cluster";
+    let (gpu, cluster) = (Some(Scope::Gpu), Some(Scope::Cluster));
+    expects(
+        &nowhere(&flagged(None, gpu)),
+        UNACQUIRED,
+        &format!("release after {another}"),
+    );
+    expects(
+        &nowhere(&flagged(gpu, None)),
+        UNACQUIRED,
+        &format!("acquire of the map after {another}"),
+    );
+    expects(&nowhere(&flagged(cluster, gpu)), UNACQUIRED, "release.gpu");
+    expects(&nowhere(&flagged(gpu, cluster)), UNACQUIRED, "acquire.gpu");
+}
+
+/// A block uses what another one may have set: nothing orders the two.
+#[test]
+fn a_block_does_not_use_what_another_one_sets() {
+    let (mut k, base) = kernel();
+    k = k.grid([2, 1, 1], [1, 1, 1]);
+    let (maps, there) = (k.pointer(MAPS), k.pointer(THERE));
+    let cta = k.special(SpecialReg32::CtaidX);
+    let first = k.compare(Compare::Eq, cta.into(), imm(0));
+    let p = k.first_thread();
+    k.branch(first, false, 1, 2, None);
+    k.when(p, false, |k| {
+        replace(k, Addr::new(maps), there);
+        release(k, Scope::Gpu);
+    });
+    k.jump();
+    k.when(p, false, |k| acquire(k, Addr::new(maps), Scope::Gpu));
+    load(&mut k, p, base, maps, 4);
+    k.wait(base, BARRIER, imm(0));
+    let error = k.error(&mut buffers());
+    expects(&error, "a bulk load of global memory that CTA (0, 0, 0) wrote", "");
+}
+
+/// The other copies that take a map.
+#[test]
+fn multicast_and_prefetch_take_maps_in_memory() {
+    let others = |fences: bool, prefetch: bool| {
+        let (mut k, base) = kernel();
+        let (maps, there) = (k.pointer(MAPS), k.pointer(THERE));
+        let mask = k.h();
+        k.push(Inst::Mov {
+            ty: BitType::B16,
+            d: mask,
+            a: Src::Imm(1),
+        });
+        let p = k.first_thread();
+        k.when(p, false, |k| {
+            replace(k, Addr::new(maps), there);
+            if fences {
+                release(k, Scope::Cta);
+                acquire(k, Addr::new(maps), Scope::Cta);
+            }
+            let coords = smallvec![imm(0), imm(3)];
+            if prefetch {
+                k.push(Inst::TensorPrefetch { map: maps, coords });
+                return;
+            }
+            k.expect(base, BARRIER, BOX);
+            k.push(Inst::TensorLoadMulticast {
+                dst: Addr::new(base),
+                map: maps,
+                coords,
+                bar: Addr::at(base, BARRIER),
+                mask,
+            });
+        });
+        if !prefetch {
+            k.wait(base, BARRIER, imm(0));
+            dump(&mut k, base, OUT, BOX);
+        }
+        k
+    };
+    everywhere(&others(true, false), |before, after| {
+        assert_eq!(after[OUT as usize][..512], before[THERE as usize][384..896]);
+    });
+    everywhere(&others(true, true), |_, _| {});
+    for prefetch in [false, true] {
+        expects(&nowhere(&others(false, prefetch)), UNACQUIRED, "acquire of the map");
+    }
+}
+
+/// Buffer 4 of a device says: what address goes into the map, where the map is, where the flag is; and who sets it.
+fn on_two_devices(k: &Kernel, says: [[u64; 4]; 2], options: &Options) -> Result<[Vec<Vec<u8>>; 2], Error> {
+    let mut data = says.map(|words| {
+        let said = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        [buffers().to_vec(), vec![said]].concat()
+    });
+    data[1][THERE as usize] = random_bytes(1024, 3);
+    let lent: Vec<Vec<_>> = data
+        .iter_mut()
+        .map(|device| {
+            let lend = |b: &mut Vec<u8>| crate::emulate::HostBuffer {
+                ptr: b.as_mut_ptr(),
+                len: b.len(),
+                contents: crate::emulate::Contents::Defined,
+            };
+            device.iter_mut().map(lend).collect()
+        })
+        .collect();
+    let lent: Vec<&[_]> = lent.iter().map(Vec::as_slice).collect();
+    let program = k.decode()?;
+    // SAFETY: the buffers are ours, exclusively, and outlive the call.
+    unsafe { crate::emulate::run_on(&program, &lent, options, &crate::emulate::Unwatched) }?;
+    Ok(data)
+}
+
+/// The address of a device's buffer.
+fn address(device: u64, buffer: u32) -> u64 {
+    (device * 5 + u64::from(buffer) + 1) << 40
+}
+
+/// What buffer 4 says, in the order of its words.
+fn said(k: &mut Kernel) -> [Reg; 4] {
+    let says = k.pointer(4);
+    [0, 8, 16, 24].map(|offset| {
+        let d = k.rd();
+        k.push(Inst::Ld {
+            sem: LoadSem::Weak,
+            space: Space::Global,
+            ty: MemType::B64,
+            d: smallvec![d],
+            addr: Addr::at(says, offset),
+        });
+        d
+    })
+}
+
+fn raise(k: &mut Kernel, flag: Reg) {
+    k.push(Inst::Red {
+        sem: AtomSem::Release,
+        scope: Scope::Sys,
+        space: Space::Global,
+        op: RedOp::Add,
+        ty: AtomType::U32,
+        addr: Addr::new(flag),
+        a: imm(1),
+    });
+}
+
+/// Each device sets its own map to its peer's buffer, and reads that.
+#[test]
+fn a_map_is_set_to_a_peers_buffer() {
+    let (mut k, base) = kernel();
+    let [new, map, flag, _] = said(&mut k);
+    let p = k.first_thread();
+    k.when(p, false, |k| {
+        raise(k, flag);
+        replace(k, Addr::new(map), new);
+        release(k, Scope::Cta);
+        acquire(k, Addr::new(map), Scope::Cta);
+    });
+    load(&mut k, p, base, map, 4);
+    k.wait(base, BARRIER, imm(0));
+    dump(&mut k, base, OUT, BOX);
+    let says = |device: u64, offset: u64| {
+        let peer = 1 - device;
+        [
+            address(peer, THERE) + offset,
+            address(device, MAPS),
+            address(peer, OUT) + 1020,
+            0,
+        ]
+    };
+    for options in every_order() {
+        let after = on_two_devices(&k, [says(0, 0), says(1, 0)], &options).unwrap_or_else(|e| panic!("{e}"));
+        for device in [0, 1] {
+            let there = &after[1 - device][THERE as usize];
+            assert_eq!(after[device][OUT as usize][..512], there[512..]);
+        }
+    }
+    let error = on_two_devices(&k, [says(0, 0), says(1, 512)], &options()).unwrap_err();
+    expects(&error, "does not fit where its address says", "1024 bytes");
+    let got = error.got.as_deref().unwrap_or_default();
+    assert!(
+        got.contains("byte 512 of buffer 2") && got.contains("device 0"),
+        "{error}"
+    );
+}
+
+/// One device sets a map of its own, the other one reads through that.
+#[test]
+fn a_map_for_another_device_is_released_to_the_system() {
+    let handed = |released: Scope, acquired: Scope| {
+        let (mut k, base) = kernel();
+        let [new, map, flag, reads] = said(&mut k);
+        let p = k.first_thread();
+        let sets = k.p();
+        k.push(Inst::Setp {
+            cmp: Compare::Eq,
+            ftz: Ftz::No,
+            ty: CompareType::U64,
+            d: sets,
+            a: reads.into(),
+            b: Src::Imm(0),
+        });
+        k.branch(sets, false, 1, 2, None);
+        k.when(p, false, |k| {
+            replace(k, Addr::new(map), new);
+            release(k, released);
+            raise(k, flag);
+        });
+        k.block(crate::ptx::flat::Terminator::Return);
+        k.push(Inst::WaitAtLeast {
+            scope: Scope::Sys,
+            addr: Addr::new(flag),
+            value: imm(1),
+        });
+        k.when(p, false, |k| acquire(k, Addr::new(map), acquired));
+        load(&mut k, p, base, map, 0);
+        k.wait(base, BARRIER, imm(0));
+        dump(&mut k, base, OUT, BOX);
+        k
+    };
+    let says = |reads: u64| [address(0, THERE), address(0, MAPS), address(1, OUT) + 1020, reads];
+    let run = |k: &Kernel, options: &Options| on_two_devices(k, [says(0), says(1)], options);
+    for options in every_order() {
+        let after = run(&handed(Scope::Sys, Scope::Sys), &options).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(after[1][OUT as usize][..512], after[0][THERE as usize][..512]);
+    }
+    let error = run(&handed(Scope::Gpu, Scope::Sys), &options()).unwrap_err();
+    expects(&error, UNACQUIRED, "release.sys");
+    let error = run(&handed(Scope::Sys, Scope::Gpu), &options()).unwrap_err();
+    expects(&error, UNACQUIRED, "acquire.sys");
+}
