@@ -163,7 +163,7 @@ class Artifact:
     def extra_operands(self) -> ExtraOperands:
         """What the caller passes after the kernel's own operands."""
         launch = self.report()["launch"]
-        return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], launch["mesh"] is not None)
+        return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], "mesh" in launch)
 
     @property
     def ptx(self) -> str:

@@ -24,7 +24,9 @@ impl DeviceMemory {
         // SAFETY: stores the current context, null if there is none.
         driver.check("cuCtxGetCurrent", unsafe { (driver.ctx_get_current)(&mut context) })?;
         if context.is_null() {
-            return Err(Error::internal("no CUDA context is current where memory is to be allocated"));
+            return Err(Error::internal(
+                "no CUDA context is current where memory is to be allocated",
+            ));
         }
         let mut address = 0;
         // SAFETY: stores the address on success.

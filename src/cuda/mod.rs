@@ -18,7 +18,7 @@ mod retire;
 pub mod standalone;
 
 pub use device::{DeviceInfo, devices, driver_version};
-pub use memory::{DeviceMemory, host_words, reach};
 pub use kernel::{Image, JitLog, Loaded, Resources, encode_map};
+pub use memory::{DeviceMemory, host_words, reach};
 pub use per_device::PerDevice;
 pub use plan::{MAX_TENSOR_RANK, Param, Plan, TensorMap};

@@ -40,48 +40,61 @@ pub fn members(importer: &mut Importer, u: &RefUse, region: Region, loc: Loc) ->
     offsets.into_iter().map(member).collect()
 }
 
-/// An op without results as ops without multicast references.
+/// An op without results as ops without multicast references, where that is possible.
 pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Vec<OpKind> {
     let mut of = |u: &RefUse| members(r.importer, u, r.region, r.loc);
     let is_multicast = |u: &RefUse| matches!(u.place, Place::Multicast { .. });
-    match kind {
-        OpKind::Store { dst, value } if is_multicast(&dst) => {
-            let one = |dst| OpKind::Store { dst, value };
-            of(&dst).into_iter().map(one).collect()
-        }
-        OpKind::AtomicUpdate { op, dst, value } if is_multicast(&dst) => {
-            let one = |dst| OpKind::AtomicUpdate { op, dst, value };
-            of(&dst).into_iter().map(one).collect()
-        }
-        OpKind::CopySmemToGmem {
-            src,
-            dst,
-            reduction,
-            commit_group,
-            predicate,
-        } if is_multicast(&dst) => {
-            let all = of(&dst);
-            let last = all.len() - 1;
-            // One group, as it would be with one copy.
-            let one = |(i, dst)| OpKind::CopySmemToGmem {
-                src: src.clone(),
-                dst,
-                reduction,
-                commit_group: commit_group && i == last,
-                predicate,
-            };
-            all.into_iter().enumerate().map(one).collect()
-        }
-        OpKind::SemaphoreSignal {
-            semaphore,
-            value,
-            scope,
-        } if is_multicast(&semaphore) => {
-            let signals = of(&semaphore).into_iter().map(|semaphore| (semaphore, value)).collect();
-            vec![OpKind::SemaphoreSignalParallel { signals, scope }]
-        }
-        kind => vec![kind],
+    if let OpKind::Store { dst, value } = &kind
+        && is_multicast(dst)
+    {
+        let one = |dst| OpKind::Store { dst, value: *value };
+        return of(dst).into_iter().map(one).collect();
     }
+    if let OpKind::AtomicUpdate { op, dst, value } = &kind
+        && is_multicast(dst)
+    {
+        let one = |dst| OpKind::AtomicUpdate {
+            op: *op,
+            dst,
+            value: *value,
+        };
+        return of(dst).into_iter().map(one).collect();
+    }
+    if let OpKind::CopySmemToGmem {
+        src,
+        dst,
+        reduction,
+        commit_group,
+        predicate,
+    } = &kind
+        && is_multicast(dst)
+    {
+        let all = of(dst);
+        let last = all.len() - 1;
+        // One group, as it would be with one copy.
+        let one = |(i, dst)| OpKind::CopySmemToGmem {
+            src: src.clone(),
+            dst,
+            reduction: *reduction,
+            commit_group: *commit_group && i == last,
+            predicate: *predicate,
+        };
+        return all.into_iter().enumerate().map(one).collect();
+    }
+    if let OpKind::SemaphoreSignal {
+        semaphore,
+        value,
+        scope,
+    } = &kind
+        && is_multicast(semaphore)
+    {
+        let signals = of(semaphore).into_iter().map(|semaphore| (semaphore, *value));
+        return vec![OpKind::SemaphoreSignalParallel {
+            signals: signals.collect(),
+            scope: *scope,
+        }];
+    }
+    vec![kind]
 }
 
 /// The reduction of an array over the devices of a multicast reference, as a value.
@@ -122,5 +135,9 @@ pub fn reduce(r: &mut OpReader<'_>, op: ReduceOp, src: &RefUse) -> Result<Value>
         });
     }
     let sum = sum.ok_or_else(|| Error::internal("a reduction over no devices").at(r.loc))?;
-    Ok(if narrow { r.emit1(OpKind::Convert { a: sum }, ty) } else { sum })
+    Ok(if narrow {
+        r.emit1(OpKind::Convert { a: sum }, ty)
+    } else {
+        sum
+    })
 }

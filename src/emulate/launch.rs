@@ -9,8 +9,8 @@ use super::{residency, tma};
 use crate::error::{Error, Result};
 use crate::ptx::launch::EntryParam;
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Executes the kernel.
 ///
@@ -61,14 +61,7 @@ pub unsafe fn run_on<H: Hooks>(
     // Nothing orders what clusters do that cannot tell each other.
     let apart = H::LISTENS && !program.communicates && total > 1;
     // SAFETY: the caller's promise.
-    let memory = unsafe {
-        GlobalMemory::new(
-            &devices.concat(),
-            options.check_undefined,
-            apart,
-            options.names.clone(),
-        )
-    };
+    let memory = unsafe { GlobalMemory::new(&devices.concat(), options.check_undefined, apart, options.names.clone()) };
     for param in &program.launch.params {
         let buffer = match param {
             EntryParam::Pointer { buffer } => *buffer,

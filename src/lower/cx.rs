@@ -565,7 +565,10 @@ impl<'a> LowerCx<'a> {
     fn number_scratch(&mut self) {
         let kernel = self.kernel;
         let blocks = self.blocks();
-        let all = kernel.allocs.keys().map(|alloc| semaphore::scratch_bytes(kernel, alloc, blocks));
+        let all = kernel
+            .allocs
+            .keys()
+            .map(|alloc| semaphore::scratch_bytes(kernel, alloc, blocks));
         let talks = exchange::keeps_semaphores(kernel, all.sum());
         let mut kept = 0;
         for (alloc, data) in &kernel.allocs {

@@ -128,8 +128,8 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::Delay { nanos } => misc::lower_delay(cx, *nanos),
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
         OpKind::PrintLayout { .. } => Ok(()),
-        OpKind::WaitGmemToSmem { .. }
-        | OpKind::AsyncStoreSmem { .. }
-        | OpKind::DebugPrint { .. } => Err(cx.unexpected(op)),
+        OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } | OpKind::DebugPrint { .. } => {
+            Err(cx.unexpected(op))
+        }
     }
 }

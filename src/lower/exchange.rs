@@ -141,7 +141,10 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
     for map in 0..exchange.map_count {
         for device in 0..exchange.devices {
             let addr = cx.b.addr(block, exchange.map(map, device) as i32);
-            cx.b.inst(Inst::FenceMapAcquire { scope: Scope::Gpu, addr });
+            cx.b.inst(Inst::FenceMapAcquire {
+                scope: Scope::Gpu,
+                addr,
+            });
         }
     }
     if exchange.semaphore_bytes > 0 {
@@ -180,7 +183,8 @@ fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<
             sem: FenceSem::AcqRel,
             scope: Scope::Sys,
         });
-        let message = cx.b.mad(IntType::U32, position, Src::u32(exchange.message_bytes() as u32), own);
+        let message =
+            cx.b.mad(IntType::U32, position, Src::u32(exchange.message_bytes() as u32), own);
         let message = cx.b.widen(message, false);
         let tag = cx.b.widen(tag, false);
         let words = addresses.iter().map(|address| {
@@ -322,7 +326,8 @@ fn set_maps(
             let difference = cx.b.sub(IntType::U64, now, then);
             let low = cx.b.and(LogicType::B64, now, Src::Imm(0xffff));
             let wraps = cx.b.setp(Compare::Eq, CompareType::U64, low, Src::Imm(0));
-            let expected = cx.b.select(BitType::B64, wraps, Src::Imm(0xffff_ffff_ffff_0001), Src::Imm(1));
+            let expected =
+                cx.b.select(BitType::B64, wraps, Src::Imm(0xffff_ffff_ffff_0001), Src::Imm(1));
             let differs = cx.b.setp(Compare::Ne, CompareType::U64, difference, expected);
             moved = cx.b.either(moved, differs);
         }
@@ -375,7 +380,12 @@ fn set_maps(
 /// By one warp.
 fn zero_semaphores(cx: &mut LowerCx, exchange: &Exchange, block: V, lane: V, parity: S) -> Result<()> {
     let bytes = exchange.semaphore_bytes as u32;
-    let from = cx.b.mad(IntType::U32, parity, Src::u32(bytes), Src::u32(exchange.semaphores() as u32));
+    let from = cx.b.mad(
+        IntType::U32,
+        parity,
+        Src::u32(bytes),
+        Src::u32(exchange.semaphores() as u32),
+    );
     let from = cx.b.widen(from, false);
     let start = cx.b.add(IntType::U64, block, from);
     let first = cx.b.mul(IntType::U32, lane, Src::u32(16));
@@ -460,7 +470,8 @@ fn where_device(
     device: S,
     f: impl FnOnce(&mut LowerCx) -> Result<()>,
 ) -> Result<()> {
-    let is_one = cx.b.setp(Compare::Lt, CompareType::U32, device, Src::u32(exchange.devices));
+    let is_one =
+        cx.b.setp(Compare::Lt, CompareType::U32, device, Src::u32(exchange.devices));
     cx.if_then(is_one, f)
 }
 
@@ -516,7 +527,8 @@ fn told_index(exchange: &Exchange, buffer: u32) -> Result<usize> {
 fn told_address(cx: &mut LowerCx, exchange: &Exchange, device: S, buffer: u32) -> Result<V> {
     let (base, place) = cx.mesh.table.ok_or_else(|| Error::internal("no table of addresses"))?;
     let i = told_index(exchange, buffer)?;
-    let slot = cx.b.mad(IntType::U32, device, Src::u32(exchange.message_bytes() as u32), base);
+    let slot =
+        cx.b.mad(IntType::U32, device, Src::u32(exchange.message_bytes() as u32), base);
     let addr = cx.b.addr(slot, place + 8 * i as i32);
     Ok(cx.b.load(Space::Shared, MemType::B64, addr, 1)[0])
 }

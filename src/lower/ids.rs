@@ -74,7 +74,9 @@ pub fn axis_index(cx: &mut LowerCx, axis: Axis) -> Result<S> {
         AxisKind::Thread => cx.warpgroup(),
         AxisKind::Warp => cx.b.warp_in_warpgroup().into(),
         AxisKind::DeviceMesh(position) => {
-            let below = kernel.device_mesh[position as usize + 1..].iter().map(|a| kernel.axes[*a].size);
+            let below = kernel.device_mesh[position as usize + 1..]
+                .iter()
+                .map(|a| kernel.axes[*a].size);
             let at = super::exchange::position(cx)?;
             let at = cx.b.div(IntType::U32, at, Src::Imm(below.product()));
             match position {

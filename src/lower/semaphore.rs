@@ -9,7 +9,7 @@ use super::cx::LowerCx;
 use super::emit::S;
 use super::{exchange, memory};
 use crate::error::{Error, Result};
-use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Index, MemoryScope, Op, RefUse, Value};
+use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Index, Kernel, MemoryScope, Op, RefUse, Value};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::LastWords;
 use crate::ptx::modifier::*;

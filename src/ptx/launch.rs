@@ -28,7 +28,7 @@ pub struct LaunchSpec {
     /// The kernel executes `griddepcontrol.wait`.
     pub uses_programmatic_launch: bool,
     /// The devices that run the kernel together, where it asks which one it is on, or talks to the others.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<MeshUse>,
 }
 

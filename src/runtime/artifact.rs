@@ -140,7 +140,12 @@ impl Artifact {
             };
             format!("{role} {}", spec.text)
         };
-        let exchange = self.compiled.launch.mesh.iter().filter_map(|mesh| mesh.exchange.as_ref());
+        let exchange = self
+            .compiled
+            .launch
+            .mesh
+            .iter()
+            .filter_map(|mesh| mesh.exchange.as_ref());
         let exchange = exchange.map(|_| "semaphores, and what devices tell each other".to_owned());
         let names = || emulate::Names {
             per_device: 0,

@@ -137,7 +137,7 @@ impl CallSite {
                     &plan.map_templates,
                     device,
                 )
-            },
+            }
         }
     }
 

@@ -69,7 +69,13 @@ pub unsafe fn run_together(
     };
     let who = (position as usize, mesh.devices as usize);
     let compiled = &artifact.compiled;
-    meeting.come((&compiled.name, compiled.wait_timeout_ns), run_id, who, buffers.to_vec(), all)
+    meeting.come(
+        (&compiled.name, compiled.wait_timeout_ns),
+        run_id,
+        who,
+        buffers.to_vec(),
+        all,
+    )
 }
 
 /// Runs a kernel in the emulator.
@@ -88,10 +94,16 @@ unsafe fn run_with(
     if let Some(host) = artifact.compiled.host {
         return host(buffers).map(|()| emulate::Report::default());
     }
-    let talks = artifact.launch().mesh.as_ref().is_some_and(|mesh| mesh.exchange.is_some());
+    let talks = artifact
+        .launch()
+        .mesh
+        .as_ref()
+        .is_some_and(|mesh| mesh.exchange.is_some());
     if talks {
-        return Err(Error::unsupported("a kernel that talks to other devices, run by itself")
-            .remedy("run the program under jax.shard_map on a mesh of several devices"));
+        return Err(
+            Error::unsupported("a kernel that talks to other devices, run by itself")
+                .remedy("run the program under jax.shard_map on a mesh of several devices"),
+        );
     }
     // SAFETY: as our caller promises.
     unsafe { run_devices(artifact, locations, &[buffers], options, check) }

@@ -75,7 +75,9 @@ impl Meeting {
         all: impl FnOnce(&[Buffers]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if position >= devices {
-            return Err(Error::internal(format!("`{name}` on device {position} of a mesh of {devices}")));
+            return Err(Error::internal(format!(
+                "`{name}` on device {position} of a mesh of {devices}"
+            )));
         }
         let launch = {
             let mut launches = lock(&self.launches);
@@ -92,7 +94,9 @@ impl Meeting {
         };
         let mut gathered = lock(&launch.devices);
         if gathered.buffers[position].replace(buffers).is_some() {
-            return Err(Error::internal(format!("device {position} is twice in one execution of `{name}`")));
+            return Err(Error::internal(format!(
+                "device {position} is twice in one execution of `{name}`"
+            )));
         }
         if gathered.buffers.iter().all(Option::is_some) {
             // The same execution may come here again, in a loop: that is another meeting.
@@ -143,8 +147,12 @@ impl Meeting {
         let mut blocks = lock(&self.blocks);
         if blocks.is_empty() {
             let starts = (0..exchange.devices).map(start).collect::<Vec<_>>();
-            let maps = (0..exchange.map_count).map(emulate::encode_map_template).collect::<Vec<_>>();
-            *blocks = (0..exchange.devices).map(|_| exchange.block(&starts, &maps, 0)).collect();
+            let maps = (0..exchange.map_count)
+                .map(emulate::encode_map_template)
+                .collect::<Vec<_>>();
+            *blocks = (0..exchange.devices)
+                .map(|_| exchange.block(&starts, &maps, 0))
+                .collect();
         }
         let lent = blocks.iter_mut().map(|block| HostBuffer {
             address: block.as_mut_ptr().cast(),
@@ -164,7 +172,11 @@ fn missing(name: &str, buffers: &[Option<Buffers>], interrupted: bool) -> Error 
     let absent = (0..buffers.len()).filter(|i| buffers[*i].is_none());
     let absent = absent.map(|i| i.to_string()).collect::<Vec<_>>().join(", ");
     let devices = buffers.len();
-    let fault = if interrupted { Fault::Interrupted } else { Fault::Timeout };
+    let fault = if interrupted {
+        Fault::Interrupted
+    } else {
+        Fault::Timeout
+    };
     Error::new(
         fault,
         format!("devices of the mesh have not come to the launch of `{name}`, which talks to them"),

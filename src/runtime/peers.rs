@@ -96,6 +96,10 @@ fn missing(name: &str, exchange: &Exchange, come: &[(i32, DeviceMemory)]) -> Err
         format!("devices of the mesh have not come to the first launch of `{name}`, which talks to them"),
     )
     .expected(format!("{} devices to run the same program", exchange.devices))
-    .got(format!("waited {} s; only device {} came", PATIENCE.as_secs(), ordinals.join(", ")))
+    .got(format!(
+        "waited {} s; only device {} came",
+        PATIENCE.as_secs(),
+        ordinals.join(", ")
+    ))
     .remedy("let every device of the mesh run the program; look for an error on another device")
 }

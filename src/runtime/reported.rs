@@ -27,7 +27,9 @@ pub fn remember_reported(message: &str, error: &Error, locations: &Locations) {
 pub fn find_reported(text: &str) -> Option<Value> {
     let kept = KEPT_ERRORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let found = kept.iter().rev().find(|(message, _)| text.contains(message.as_str()));
-    found.map(|(_, error)| error.clone()).or_else(|| super::last_words::heard(text))
+    found
+        .map(|(_, error)| error.clone())
+        .or_else(|| super::last_words::heard(text))
 }
 
 #[cfg(test)]
