@@ -92,7 +92,10 @@ impl Clock {
     /// What a clock of a cluster knows of all of them.
     pub fn known(&self, cluster: u32) -> Known {
         let mut known = self.far.known.clone();
-        known.see(cluster, &self.epochs);
+        match &self.released {
+            None => known.see(cluster, &self.epochs),
+            Some(released) => known.see(cluster, &[&*self.epochs, released].concat()),
+        }
         known
     }
 
@@ -104,8 +107,16 @@ impl Clock {
 
     /// Of what others know what they know of this clock's own cluster.
     pub fn learn_own(&mut self, known: &Known, cluster: u32) {
-        for (mine, theirs) in self.epochs.iter_mut().zip(known.of(cluster).unwrap_or(&[])) {
+        let Some(theirs) = known.of(cluster) else { return };
+        let (epochs, released) = theirs.split_at(self.epochs.len());
+        for (mine, theirs) in self.epochs.iter_mut().zip(epochs) {
             *mine = (*mine).max(*theirs);
+        }
+        if !released.is_empty() {
+            let width = self.width();
+            for (mine, theirs) in released_of(&mut self.released, width).iter_mut().zip(released) {
+                *mine = (*mine).max(*theirs);
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-/// Epochs of one cluster, as its clocks have them.
+/// Epochs of one cluster, as its clocks have them: what has been seen, fenced, and perhaps released for tensor maps.
 type Epochs = Rc<[u32]>;
 
 /// Epochs of clusters, by their numbers.
@@ -19,8 +19,8 @@ fn compare(a: &Epochs, b: &Epochs) -> Option<Ordering> {
         return Some(Ordering::Equal);
     }
     let mut all = Ordering::Equal;
-    for (a, b) in a.iter().zip(b.iter()) {
-        match (a.cmp(b), all) {
+    for i in 0..a.len().max(b.len()) {
+        match (epoch(a, i).cmp(&epoch(b, i)), all) {
             (Ordering::Equal, _) => {}
             (one, Ordering::Equal) => all = one,
             (one, all) if one == all => {}
@@ -30,11 +30,20 @@ fn compare(a: &Epochs, b: &Epochs) -> Option<Ordering> {
     Some(all)
 }
 
+/// Nothing is known of what is not there.
+fn epoch(epochs: &[u32], i: usize) -> u32 {
+    epochs.get(i).copied().unwrap_or(0)
+}
+
+fn either(a: &[u32], b: &[u32]) -> Epochs {
+    (0..a.len().max(b.len())).map(|i| epoch(a, i).max(epoch(b, i))).collect()
+}
+
 fn latest(a: &Epochs, b: &Epochs) -> Epochs {
     match compare(a, b) {
         Some(Ordering::Less) => b.clone(),
         Some(Ordering::Equal | Ordering::Greater) => a.clone(),
-        None => a.iter().zip(b.iter()).map(|(a, b)| *a.max(b)).collect(),
+        None => either(a, b),
     }
 }
 
@@ -66,8 +75,8 @@ impl Known {
             Err(at) => list.insert(at, (cluster, epochs.into())),
             Ok(at) => {
                 let old = &mut list[at].1;
-                if old.iter().zip(epochs).any(|(old, new)| new > old) {
-                    *old = old.iter().zip(epochs).map(|(old, new)| *old.max(new)).collect();
+                if (0..epochs.len()).any(|i| epochs[i] > epoch(old, i)) {
+                    *old = either(old, epochs);
                 }
             }
         }
