@@ -36,7 +36,9 @@ fn epoch(epochs: &[u32], i: usize) -> u32 {
 }
 
 fn either(a: &[u32], b: &[u32]) -> Epochs {
-    (0..a.len().max(b.len())).map(|i| epoch(a, i).max(epoch(b, i))).collect()
+    (0..a.len().max(b.len()))
+        .map(|i| epoch(a, i).max(epoch(b, i)))
+        .collect()
 }
 
 fn latest(a: &Epochs, b: &Epochs) -> Epochs {
