@@ -27,7 +27,6 @@ pub struct Shape {
     pub smem_bytes: u32,
     /// Clusters may tell each other through global memory: all that may are in the machine.
     pub communicates: bool,
-    pub devices: u32,
 }
 
 /// Who acts on memory.

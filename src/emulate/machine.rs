@@ -160,7 +160,6 @@ impl<'a, H: Hooks> Machine<'a, H> {
                     warps_per_cta,
                     smem_bytes: launch.smem_bytes,
                     communicates: program.communicates,
-                    devices,
                 },
                 options.names.clone(),
             ),
