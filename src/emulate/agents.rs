@@ -119,7 +119,8 @@ impl<H: Hooks> Machine<'_, H> {
                 data.clear();
                 data.resize(load.bytes as usize, 0);
                 self.tell_of_others(w, load.pc, *address, load.bytes)?;
-                self.tell_global(w, load.pc, &load.view, *address, load.bytes, Mode::Read, &changes_all)?;
+                let bytes = load.bytes;
+                self.tell_global(w, load.pc, &load.view, *address, bytes, (Mode::Read, 0), &changes_all)?;
                 tma::read_global(self.memory, *address, data, check)?;
             }
             Source::Shared { slot, offset } => {
@@ -131,7 +132,7 @@ impl<H: Hooks> Machine<'_, H> {
             Source::Tensor { map, coords } => {
                 let map = self.placed(map);
                 swizzle = map.spec.swizzle;
-                self.tell_box(w, load.pc, &load.view, map, coords, Mode::Read, None)?;
+                self.tell_box(w, load.pc, &load.view, map, coords, (Mode::Read, 0), None)?;
                 tma::fetch(map, coords, self.memory, check, data)?;
             }
             Source::Value { data: value } => {
@@ -139,6 +140,7 @@ impl<H: Hooks> Machine<'_, H> {
                 data.extend_from_slice(&value[..load.bytes as usize]);
             }
         }
+        let read = !matches!(load.source, Source::Shared { .. } | Source::Value { .. });
         for target in &load.targets {
             if self.cta(target.slot).live_warps == 0
                 && self.clusters[self.cta(target.slot).cluster as usize].live_ctas == 0
@@ -159,6 +161,9 @@ impl<H: Hooks> Machine<'_, H> {
             let verdict = self.complete_tx(target.slot, target.barrier, u64::from(load.bytes))?;
             self.judge_at(w, load.pc, verdict)?;
         }
+        if read {
+            self.hooks.load_done(w);
+        }
         Ok(())
     }
 
@@ -173,11 +178,13 @@ impl<H: Hooks> Machine<'_, H> {
                 mode: Mode::Read,
                 loc: self.program.origins[pc as usize].loc,
                 changes: &changes_all,
+                number: 0,
             },
         );
         self.judge_at(w, pc, verdict)
     }
 
+    /// `number`: of a bulk store.
     #[expect(clippy::too_many_arguments, reason = "an access has many")]
     fn tell_global(
         &mut self,
@@ -186,7 +193,7 @@ impl<H: Hooks> Machine<'_, H> {
         view: &View,
         address: u64,
         bytes: u32,
-        mode: Mode,
+        (mode, number): (Mode, u64),
         changes: &Changes<'_>,
     ) -> Verdict {
         let verdict = self.hooks.async_memory(
@@ -199,6 +206,7 @@ impl<H: Hooks> Machine<'_, H> {
                 mode,
                 loc: self.program.origins[pc as usize].loc,
                 changes,
+                number,
             },
         );
         self.judge_at(w, pc, verdict)
@@ -225,7 +233,7 @@ impl<H: Hooks> Machine<'_, H> {
         view: &View,
         map: Placed<'_>,
         coords: &[i32],
-        mode: Mode,
+        (mode, number): (Mode, u64),
         data: Option<&[u8]>,
     ) -> Verdict {
         if !H::LISTENS {
@@ -237,7 +245,7 @@ impl<H: Hooks> Machine<'_, H> {
                 self.tell_of_others(w, pc, address, bytes)?;
             }
             let new = data.map(|data| &data[start as usize..(start + bytes) as usize]);
-            self.tell_global(w, pc, view, address, bytes, mode, &|_, line| match new {
+            self.tell_global(w, pc, view, address, bytes, (mode, number), &|_, line| match new {
                 Some(new) => memory.differences(address, new, line),
                 None => changes_all(CtaSlot(0), line),
             })?;
@@ -283,10 +291,19 @@ impl<H: Hooks> Machine<'_, H> {
             self.read_store(w, &mut store)?;
         }
         if writes {
-            return self.write_store(w, &store);
+            self.write_store(w, &store)?;
+            self.note_performed(w, &store);
+            return Ok(());
         }
         w.bulk.stores.push_back(store);
         Ok(())
+    }
+
+    /// Remembers a store that has been performed until it is waited for, where the checker asks.
+    pub fn note_performed(&self, w: &mut Warp, store: &BulkStore) {
+        if H::LISTENS && self.program.communicates {
+            w.bulk.note_performed(store);
+        }
     }
 
     /// A store reads shared memory, unless it has.
@@ -322,16 +339,18 @@ impl<H: Hooks> Machine<'_, H> {
             Destination::Linear { address } => {
                 let memory = self.memory;
                 let changes = |_: CtaSlot, line: u64| memory.differences(*address, data, line);
-                self.tell_global(w, store.pc, &store.view, *address, store.bytes, Mode::Write, &changes)
+                let mode = (Mode::Write, store.number);
+                self.tell_global(w, store.pc, &store.view, *address, store.bytes, mode, &changes)
                     .and_then(|()| tma::write_global(self.memory, *address, data, &mut by))
             }
             Destination::Tensor { map, coords, reduce } => {
                 let map = self.placed(map);
-                // A reduction is one of many, in any order.
-                let told = match reduce {
-                    None => self.tell_box(w, store.pc, &store.view, map, coords, Mode::Write, Some(data)),
-                    Some(_) => Ok(()),
+                let mode = match reduce {
+                    None => Mode::Write,
+                    Some(_) => Mode::Reduce,
                 };
+                let mode = (mode, store.number);
+                let told = self.tell_box(w, store.pc, &store.view, map, coords, mode, Some(data));
                 told.and_then(|()| tma::store(map, coords, self.memory, *reduce, data, &mut by))
             }
         };
@@ -390,6 +409,7 @@ impl<H: Hooks> Machine<'_, H> {
                 let result = self
                     .read_store(&w, &mut store)
                     .and_then(|()| self.write_store(&w, &store));
+                self.note_performed(&mut w, &store);
                 self.warps[id] = Some(w);
                 result.map_err(|e| *e)?;
                 return Ok(true);
@@ -599,7 +619,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                 },
                 None => Destination::Linear { address: linear(m, w)? },
             };
-            let view = m.hooks.view(w);
+            let (view, number) = (m.hooks.view(w), w.bulk.issue());
             m.issue_store(
                 w,
                 BulkStore {
@@ -611,6 +631,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     data: None,
                     group: None,
                     view,
+                    number,
                 },
             )
         }
@@ -722,8 +743,15 @@ impl<H: Hooks> Body<H> for BulkWait {
                     if reads_only {
                         w.bulk.stores.insert(i, store);
                         i += 1;
+                    } else {
+                        m.note_performed(w, &store);
                     }
                 }
+            }
+        }
+        if H::LISTENS && !reads_only {
+            for number in w.bulk.take_performed(w.exec, pending) {
+                m.hooks.store_waited(w, number);
             }
         }
         noted(

@@ -161,7 +161,7 @@ impl ByteHistory {
 }
 
 /// The lines of a range, by address / 128, and which bytes of each.
-pub fn lines_of(address: u64, bytes: u64) -> impl Iterator<Item = (u64, Mask)> {
+pub fn lines_of(address: u64, bytes: u64) -> impl Iterator<Item = (u64, Mask)> + Clone {
     let end = address + bytes;
     (address >> 7..end.div_ceil(128)).map(move |line| {
         let (first, last) = (address.max(line << 7) & 127, (end - 1).min((line << 7) + 127) & 127);

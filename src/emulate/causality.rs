@@ -24,6 +24,7 @@
 //! reported: a warp is one, and a release counts at every scope.
 use super::byte_history::{self, ByteHistory, Mask, Side, Touch, races};
 use super::clock::{Clock, View};
+use super::communication::{Communication, Who};
 use super::global;
 use super::history::{
     Barrier, Handover, History, IN_FLIGHT, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense, lines_of,
@@ -35,7 +36,7 @@ use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault, Loc};
-use crate::ptx::modifier::{LoadSem, ProxyFence, StoreSem};
+use crate::ptx::modifier::{AtomSem, LoadSem, ProxyFence, Scope, StoreSem};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -55,8 +56,10 @@ pub struct Causality {
     meet: bool,
     /// The number of the last access to shared memory.
     store: u32,
-    /// Per cluster: its barrier, and what goes through global memory.
+    /// Per cluster: its barrier, and what goes through words of shared memory that are polled.
     clusters: Vec<(Handover, Clock)>,
+    /// Across clusters, where they communicate.
+    across: Option<Box<Communication>>,
 }
 
 fn execution(what: impl Into<String>) -> Error {
@@ -172,7 +175,7 @@ impl Causality {
             Mode::Load(sem) if sem != LoadSem::Weak => (false, false),
             Mode::Load(_) | Mode::Read => (true, false),
             Mode::Store(_) | Mode::Write => (false, true),
-            Mode::Atomic(..) => (true, true),
+            Mode::Atomic(..) | Mode::Reduce => (true, true),
         };
         // Of the others' accesses those that are atomic race with ordinary ones only.
         let atomic = is_atomic(mode);
@@ -357,21 +360,28 @@ impl Causality {
         &mut self,
         w: &Warp,
         view: &Clock,
-        lines_: impl Iterator<Item = (u64, Mask)>,
+        lines_: impl Iterator<Item = (u64, Mask)> + Clone,
         access: Access<'_>,
     ) -> Verdict {
         let mode = access.mode;
+        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
+        let mut verdict = Ok(());
+        if self.across.is_some() {
+            let who = self.who(w);
+            if let Some(across) = &mut self.across {
+                verdict = across.access(who, view, epoch, lines_.clone(), &access);
+            }
+        }
         let (reads, writes) = match mode {
             Mode::Load(LoadSem::Weak) | Mode::Read => (true, false),
-            // A poll races with nothing.
-            Mode::Load(_) => return Ok(()),
+            // A poll races with nothing; a reduction is one of many, in any order.
+            Mode::Load(_) | Mode::Reduce => return verdict,
             Mode::Store(_) | Mode::Write | Mode::Atomic(..) => (false, true),
         };
         // What an atomic or a flag did, others may not touch without being told; nor it what they did.
         let atomic = is_atomic(mode);
         let mine = Side { writes, atomic };
         let (own, column) = (w.cta.0 as usize, w.index as usize);
-        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
         let size = self.shape.cluster_size as usize;
         let ctas = own / size * size..own / size * size + size;
         let mut conflict = None;
@@ -432,7 +442,7 @@ impl Causality {
             }
         }
         let Some((line, mask, other)) = conflict else {
-            return Ok(());
+            return verdict;
         };
         let address = 128 * line + u64::from(mask.trailing_zeros());
         let bytes = 128 - mask.leading_zeros() - mask.trailing_zeros();
@@ -494,7 +504,7 @@ impl Causality {
             Mode::Load(sem) => (sem == LoadSem::Weak, false),
             Mode::Read => (true, false),
             Mode::Store(_) | Mode::Write => (false, true),
-            Mode::Atomic(..) => (true, true),
+            Mode::Atomic(..) | Mode::Reduce => (true, true),
         };
         let (id, own) = (self.id(w), self.component(w));
         let clock = Rc::clone(&self.clocks[id]);
@@ -722,14 +732,42 @@ impl Causality {
         Ok(())
     }
 
-    /// What goes through global memory synchronises at every scope.
-    fn through_global(&mut self, w: &Warp) {
+    /// What goes through words of shared memory that are polled synchronises at every scope.
+    fn through_shared(&mut self, w: &Warp) {
         let (id, cluster) = (self.id(w), self.cluster_of(w.cta));
         let shared = &mut self.clusters[cluster].1;
         let clock = Rc::make_mut(&mut self.clocks[id]);
         clock.join(shared);
         shared.join(clock);
         self.tick(w);
+    }
+
+    /// The warp across clusters, where they communicate.
+    fn who(&self, w: &Warp) -> Who {
+        let across = self.across.as_ref().expect("asked where clusters communicate");
+        across.who(w.cta, self.component(w), self.id(w))
+    }
+
+    /// An access by the lanes of a warp, which has been noted, to words by which clusters tell each other.
+    fn at_words(&mut self, w: &Warp, addresses: &[u64; 32], offset: i32, mask: u32, access: Access<'_>) {
+        match access.mode {
+            Mode::Load(LoadSem::Weak) | Mode::Store(StoreSem::Weak) | Mode::Read | Mode::Write | Mode::Reduce => return,
+            Mode::Load(_) | Mode::Store(_) | Mode::Atomic(..) => {}
+        }
+        let (who, id) = (self.who(w), self.id(w));
+        let Some(across) = &mut self.across else { return };
+        let clock = Rc::make_mut(&mut self.clocks[id]);
+        let (mut told, mut last) = (false, None);
+        for i in lanes(mask) {
+            let address = addresses[i].wrapping_add_signed(offset.into());
+            if last != Some(address) {
+                last = Some(address);
+                told |= across.at_word(who, clock, (address, access.bytes.into()), access.mode, access.loc);
+            }
+        }
+        if told {
+            self.tick(w);
+        }
     }
 }
 
@@ -751,6 +789,7 @@ fn is_atomic(mode: Mode) -> bool {
     match mode {
         Mode::Atomic(..) => true,
         Mode::Store(sem) => sem != StoreSem::Weak,
+        Mode::Reduce => true,
         Mode::Load(_) | Mode::Read | Mode::Write => false,
     }
 }
@@ -759,7 +798,7 @@ fn verb(mode: Mode) -> &'static str {
     match mode {
         Mode::Load(_) | Mode::Read => "a load of",
         Mode::Store(_) | Mode::Write => "a store to",
-        Mode::Atomic(..) => "an atomic on",
+        Mode::Atomic(..) | Mode::Reduce => "an atomic on",
     }
 }
 
@@ -771,7 +810,9 @@ impl Hooks for Causality {
         let width = warps + shape.cluster_size as usize;
         let all = shape.clusters as usize * warps;
         let ctas = shape.clusters * shape.cluster_size;
+        let across = || Box::new(Communication::new(shape, names.clone()));
         Causality {
+            across: shape.communicates.then(across),
             shape,
             names,
             warps,
@@ -790,7 +831,10 @@ impl Hooks for Causality {
         }
     }
 
-    fn cluster_starts(&mut self, cluster: u32) {
+    fn cluster_starts(&mut self, cluster: u32, device: u32, id: [u32; 3]) {
+        if let Some(across) = &mut self.across {
+            across.cluster_starts(cluster as usize, device, id);
+        }
         let (size, width) = (self.shape.cluster_size as usize, self.width());
         let first = cluster as usize * self.warps;
         let mut epochs: Vec<u32> = (0..self.warps).map(|i| self.clocks[first + i].seen()[i]).collect();
@@ -822,6 +866,24 @@ impl Hooks for Causality {
     fn warp_ends(&mut self, w: &Warp) {
         let clock = Rc::clone(&self.clocks[self.id(w)]);
         self.histories[w.cta.0 as usize].ended.join(&clock);
+        if self.across.is_some() {
+            let who = self.who(w);
+            if let Some(across) = &mut self.across {
+                across.warp_ends(who, &clock);
+            }
+        }
+    }
+
+    fn device_ends(&mut self, device: u32) -> Verdict {
+        self.across.as_mut().map_or(Ok(()), |across| across.device_ends(device))
+    }
+
+    fn last_signal(&self, address: u64) -> Option<String> {
+        self.across.as_ref().map(|across| across.last_signal(address))
+    }
+
+    fn leftovers(&self, word: &dyn Fn(u64) -> u32) -> Vec<Error> {
+        self.across.as_ref().map_or(vec![], |across| across.leftovers(word))
     }
 
     fn cta_ends(&mut self, slot: CtaSlot) -> Verdict {
@@ -856,10 +918,11 @@ impl Hooks for Causality {
                 offset,
                 mask,
             } => {
-                if let Mode::Atomic(..) = access.mode {
-                    self.through_global(w);
+                let verdict = self.global_lanes(w, addresses, offset, mask, access);
+                if self.across.is_some() {
+                    self.at_words(w, addresses, offset, mask, access);
                 }
-                self.global_lanes(w, addresses, offset, mask, access)
+                verdict
             }
             Range::Shared { .. } | Range::Lines { .. } | Range::Global { .. } => Ok(()),
         }
@@ -932,8 +995,33 @@ impl Hooks for Causality {
             history.recent.pop_front();
         }
         history.recent.push_back((number, landing));
+        if let Some(across) = &mut self.across {
+            across.load_landed(component, number);
+        }
         if let Some(barrier) = history.barriers.get_mut(&landing.barrier) {
             barrier.phases.arriving.see(component, number);
+        }
+    }
+
+    fn load_done(&mut self, w: &Warp) {
+        if self.across.is_some() {
+            let who = self.who(w);
+            if let Some(across) = &mut self.across {
+                across.load_done(who);
+            }
+        }
+    }
+
+    fn store_waited(&mut self, w: &Warp, number: u64) {
+        let id = self.id(w);
+        if Rc::strong_count(&self.clocks[id]) > 1 {
+            // What the warp has issued has not seen that it is over.
+            self.tick(w);
+        }
+        let epoch = self.clocks[id].seen()[self.component(w)];
+        let who = self.who(w);
+        if let Some(across) = &mut self.across {
+            across.store_waited(who, number, epoch);
         }
     }
 
@@ -1005,11 +1093,55 @@ impl Hooks for Causality {
                 let cluster = self.cluster_of(w.cta);
                 Rc::make_mut(&mut self.clocks[id]).join(&self.clusters[cluster].0.passed);
             }
-            Sync::Fence { .. } => {
+            Sync::Fence { sem, scope } => {
                 self.fenced[id] = true;
-                self.through_global(w);
+                if self.across.is_none() {
+                    self.through_shared(w);
+                    return Ok(());
+                }
+                let (who, cluster) = (self.who(w), self.cluster_of(w.cta));
+                let clock = Rc::make_mut(&mut self.clocks[id]);
+                if let Some(across) = &mut self.across {
+                    across.fence(who, clock, sem, scope);
+                }
+                // Who then polls a word of shared memory knows.
+                self.clusters[cluster].1.join(clock);
+                self.tick(w);
             }
-            Sync::Ordered => self.through_global(w),
+            Sync::Ordered => self.through_shared(w),
+            Sync::WordAdded { address, old, amount } => {
+                if let Some(across) = &mut self.across {
+                    across.added(address, old, amount);
+                }
+            }
+            Sync::TagWaited { address, scope, loc } => {
+                let (who, lines) = (self.who(w), byte_history::lines_of(address, 8));
+                let sem = match scope {
+                    Scope::Cta => LoadSem::AcquireCta,
+                    Scope::Cluster => LoadSem::AcquireCluster,
+                    Scope::Gpu => LoadSem::AcquireGpu,
+                    Scope::Sys => LoadSem::AcquireSys,
+                };
+                let (mode, view) = (Mode::Load(sem), Rc::clone(&self.clocks[id]));
+                verdict = self.global_lines(w, &view, lines, Access::of_word(address, mode, loc));
+                drop(view);
+                let clock = Rc::make_mut(&mut self.clocks[id]);
+                if let Some(across) = &mut self.across {
+                    across.at_word(who, clock, (address, 8), mode, loc);
+                }
+            }
+            Sync::WordWaited { address, wait, loc } => {
+                let who = self.who(w);
+                if wait.takes {
+                    let mode = Mode::Atomic(AtomSem::Relaxed, wait.scope);
+                    let (view, lines) = (Rc::clone(&self.clocks[id]), byte_history::lines_of(address, 4));
+                    verdict = self.global_lines(w, &view, lines, Access::of_word(address, mode, loc));
+                }
+                let clock = Rc::make_mut(&mut self.clocks[id]);
+                if let Some(across) = &mut self.across {
+                    across.waited(who, clock, address, wait, loc);
+                }
+            }
             Sync::FenceMbarrierInit => {
                 self.fenced[id] = true;
                 let by = self.component(w);

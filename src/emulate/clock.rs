@@ -1,7 +1,8 @@
-//! Vector clocks of a cluster.
+//! Vector clocks of a cluster, and what they know of others.
 //!
 //! A clock has a component per warp of the cluster, then one per CTA for the bulk loads that land there. A warp's own
 //! component counts its releases and fences: what it does between two of them has one epoch. Tensor maps have fences of their own.
+use super::known::{Far, Known};
 use crate::ptx::modifier::{Modifier, Scope};
 use std::rc::Rc;
 
@@ -13,6 +14,8 @@ pub struct Clock {
     epochs: Box<[u32]>,
     /// What was released to the copies' reads of tensor maps: `seen` at each scope. Few kernels ever do.
     released: Option<Box<[u32]>>,
+    /// Of other clusters.
+    far: Far,
 }
 
 /// What an asynchronous operation inherits from its issuer; `None` where nobody checks.
@@ -24,6 +27,7 @@ impl Clock {
         Clock {
             epochs: vec![0; 2 * width].into_boxed_slice(),
             released: None,
+            far: Far::default(),
         }
     }
 
@@ -56,6 +60,9 @@ impl Clock {
                 *mine = (*mine).max(*theirs);
             }
         }
+        if !other.far.is_empty() {
+            self.far.join(&other.far);
+        }
     }
 
     /// A release fence of tensor maps: what has been seen may be acquired, in this scope and in narrower ones.
@@ -72,6 +79,45 @@ impl Clock {
     pub fn released(&self, component: usize, scope: Scope) -> u32 {
         let at = scope as usize * self.width() + component;
         self.released.as_ref().map_or(0, |released| released[at])
+    }
+
+    /// What is known of other clusters, and may be after a fence.
+    pub fn far(&self) -> &Far {
+        &self.far
+    }
+    pub fn far_mut(&mut self) -> &mut Far {
+        &mut self.far
+    }
+
+    /// What a clock of a cluster knows of all of them.
+    pub fn known(&self, cluster: u32) -> Known {
+        let mut known = self.far.known.clone();
+        match &self.released {
+            None => known.see(cluster, &self.epochs),
+            Some(released) => known.see(cluster, &[&*self.epochs, released].concat()),
+        }
+        known
+    }
+
+    /// Learns what others know, this clock's own cluster included.
+    pub fn learn(&mut self, known: &Known, cluster: u32) {
+        self.learn_own(known, cluster);
+        self.far.known.join(known);
+    }
+
+    /// Of what others know what they know of this clock's own cluster.
+    pub fn learn_own(&mut self, known: &Known, cluster: u32) {
+        let Some(theirs) = known.of(cluster) else { return };
+        let (epochs, released) = theirs.split_at(self.epochs.len());
+        for (mine, theirs) in self.epochs.iter_mut().zip(epochs) {
+            *mine = (*mine).max(*theirs);
+        }
+        if !released.is_empty() {
+            let width = self.width();
+            for (mine, theirs) in released_of(&mut self.released, width).iter_mut().zip(released) {
+                *mine = (*mine).max(*theirs);
+            }
+        }
     }
 
     /// The next epoch of a component that is its owner.
@@ -92,11 +138,13 @@ impl Clock {
         self.epochs[..width].copy_from_slice(epochs);
         self.epochs[width..].copy_from_slice(epochs);
         self.released = None;
+        self.far = Far::default();
     }
 
     pub fn clear(&mut self) {
         self.epochs.fill(0);
         self.released = None;
+        self.far = Far::default();
     }
 }
 

@@ -1353,6 +1353,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             run,
             Operands {
                 a,
+                c: *sem as u16,
                 imm: addr.offset,
                 aux,
                 ..Operands::NONE
@@ -1374,7 +1375,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let Some(run) = run else {
             return self.no(format!("st.v{}.{}", a.len(), ty.text()));
         };
-        if *sem != StoreSem::Weak {
+        if *sem != StoreSem::Weak && shared {
             self.emit::<BeforeOrdered>(Operands::NONE);
         }
         let sources = self.sources(a, *ty);
@@ -1383,7 +1384,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             run,
             Operands {
                 a,
-                c: u16::from(*sem != StoreSem::Weak),
+                c: *sem as u16,
                 imm: addr.offset,
                 aux,
                 ..Operands::NONE
@@ -1393,8 +1394,8 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn atom(
         &mut self,
-        _sem: &AtomSem,
-        _scope: &Scope,
+        sem: &AtomSem,
+        scope: &Scope,
         space: &Space_,
         op: &AtomOp,
         ty: &AtomType,
@@ -1403,12 +1404,12 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         a: &Src<Reg>,
     ) -> Result<()> {
         let d = self.reg(d);
-        self.atomic(*space, Some(*op), *ty, d, addr, a, None)
+        self.atomic((*sem, *scope), *space, Some(*op), *ty, d, addr, a, None)
     }
     fn atom_cas(
         &mut self,
-        _sem: &AtomSem,
-        _scope: &Scope,
+        sem: &AtomSem,
+        scope: &Scope,
         space: &Space_,
         ty: &WordType,
         d: &Reg,
@@ -1421,12 +1422,12 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             WordType::B32 => AtomType::B32,
             WordType::B64 => AtomType::B64,
         };
-        self.atomic(*space, None, ty, d, addr, a, Some(b))
+        self.atomic((*sem, *scope), *space, None, ty, d, addr, a, Some(b))
     }
     fn red(
         &mut self,
-        _sem: &AtomSem,
-        _scope: &Scope,
+        sem: &AtomSem,
+        scope: &Scope,
         space: &Space_,
         op: &RedOp,
         ty: &AtomType,
@@ -1443,7 +1444,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             RedOp::Inc => AtomOp::Inc,
             RedOp::Dec => AtomOp::Dec,
         };
-        self.atomic(*space, Some(op), *ty, NO_RESULT, addr, a, None)
+        self.atomic((*sem, *scope), *space, Some(op), *ty, NO_RESULT, addr, a, None)
     }
     fn ldmatrix(&mut self, trans: &MatrixTrans, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
         let registers = d.iter().map(|r| self.reg(r)).collect();
@@ -1726,13 +1727,14 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
         Ok(())
     }
-    fn wait_tagged(&mut self, _scope: &Scope, d: &Reg, addr: &Addr<Reg>, tag: &Src<Reg>) -> Result<()> {
+    fn wait_tagged(&mut self, scope: &Scope, d: &Reg, addr: &Addr<Reg>, tag: &Src<Reg>) -> Result<()> {
         self.communicates = true;
         let (d, a, b) = (self.reg(d), self.src::<u64>(&Src::Reg(addr.base)), self.src::<u32>(tag));
         self.emit::<WaitForTag>(Operands {
             d,
             a,
             b,
+            c: *scope as u16,
             imm: addr.offset,
             ..Operands::NONE
         });
@@ -1772,13 +1774,13 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.wait_and_subtract(scope, addr, value)?;
         self.bounded(ok, *ns)
     }
-    fn wait_at_least(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
+    fn wait_at_least(&mut self, scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;
-        self.mbarrier::<WaitForWord>(addr, value, 0)
+        self.wait_for_word(*scope, addr, value, 0)
     }
-    fn wait_and_subtract(&mut self, _scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
+    fn wait_and_subtract(&mut self, scope: &Scope, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
         self.communicates = true;
-        self.mbarrier::<WaitForWord>(addr, value, 1)
+        self.wait_for_word(*scope, addr, value, 1)
     }
 
     // ------------------------------------------------------------------------------------------- bulk copies
@@ -2112,9 +2114,14 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
 }
 
 impl<H: Hooks> Decoder<'_, H> {
+    fn wait_for_word(&mut self, scope: Scope, addr: &Addr<Reg>, value: &Src<Reg>, takes: u16) -> Result<()> {
+        self.mbarrier::<WaitForWord>(addr, value, takes | (scope as u16) << 1)
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn atomic(
         &mut self,
+        (sem, scope): (AtomSem, Scope),
         space: Space_,
         op: Option<AtomOp>,
         ty: AtomType,
@@ -2138,7 +2145,7 @@ impl<H: Hooks> Decoder<'_, H> {
             b: value,
             c: atom_code(op, ty),
             imm: addr.offset,
-            aux: u32::from(replacement),
+            aux: u32::from(replacement) | (scope as u32) << 16 | (sem as u32) << 24,
         };
         match (bytes, shared) {
             (2, true) => self.emit::<Atomic<SharedCta, Word16>>(o),

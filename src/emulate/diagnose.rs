@@ -150,7 +150,12 @@ fn wait_name<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> String {
         Wait::Named { id, .. } => format!("wait at barrier {id}"),
         Wait::Cluster { .. } => "wait at the cluster barrier".into(),
         Wait::Global { address, value } => {
-            format!("wait for {} to be at least {value}", m.memory.describe_word(address))
+            let word = m.memory.describe_word(address);
+            let signalled = m
+                .hooks
+                .last_signal(address)
+                .map_or(String::new(), |by| format!("; {by}"));
+            format!("wait for {word} to be at least {value}{signalled}")
         }
         Wait::Tag { address, tag } => {
             format!("wait for {} to have the tag {tag}", m.memory.describe_word(address))

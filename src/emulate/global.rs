@@ -253,11 +253,16 @@ impl GlobalMemory {
         out
     }
 
+    /// What a word of four bytes holds.
+    pub fn word(&self, address: u64) -> u32 {
+        let [a, b, c, d, ..] = self.peek(address, 4);
+        u32::from_le_bytes([a, b, c, d])
+    }
+
     /// A word of four bytes, and what it holds, in words.
     pub fn describe_word(&self, address: u64) -> String {
         let (index, offset) = split(address);
-        let [a, b, c, d, ..] = self.peek(address, 4);
-        let held = u32::from_le_bytes([a, b, c, d]);
+        let held = self.word(address);
         format!(
             "the word at byte {offset} of {}, which is {held},",
             self.names.buffer(index)

@@ -21,8 +21,12 @@ pub struct Shape {
     /// Resident clusters of all of them, device by device, and CTAs of each.
     pub clusters: u32,
     pub cluster_size: u32,
+    /// A cluster's extents.
+    pub cluster: [u32; 3],
     pub warps_per_cta: u32,
     pub smem_bytes: u32,
+    /// Clusters may tell each other through global memory: all that may are in the machine.
+    pub communicates: bool,
 }
 
 /// Who acts on memory.
@@ -41,6 +45,7 @@ pub enum Mode {
     /// By the async proxy.
     Read,
     Write,
+    Reduce,
 }
 
 /// Addresses of an access.
@@ -83,6 +88,23 @@ pub struct Access<'a> {
     pub loc: Loc,
     /// Of a write that has yet to happen.
     pub changes: &'a Changes<'a>,
+    /// Of a bulk store: which of its warp's.
+    pub number: u64,
+}
+
+impl Access<'_> {
+    /// To a word of four bytes of global memory.
+    pub fn of_word(address: u64, mode: Mode, loc: Loc) -> Access<'static> {
+        Access {
+            range: Range::Global { address },
+            bytes: 4,
+            proxy: Proxy::Generic,
+            mode,
+            loc,
+            changes: &changes_all,
+            number: 0,
+        }
+    }
 }
 
 /// Which bytes of a line of 128 hold something else than what is about to be written there: of a CTA's shared memory by offset / 128,
@@ -180,8 +202,36 @@ pub enum Sync {
         pending: u32,
         reads_only: bool,
     },
-    /// An access that others' accesses are ordered by: a poll is over, a store that may be polled is about to happen.
+    /// An access to shared memory that others' accesses are ordered by: a poll is over, a store that may be polled is about to happen.
     Ordered,
+    /// A lane has waited for a word of global memory.
+    WordWaited {
+        address: u64,
+        wait: WordWait,
+        loc: Loc,
+    },
+    /// A lane has waited for the tag in a word of 8 bytes of global memory.
+    TagWaited {
+        address: u64,
+        scope: Scope,
+        loc: Loc,
+    },
+    /// A lane's atomic has added to a word of global memory that held `old`; `None`: it has done something else.
+    WordAdded {
+        address: u64,
+        old: u32,
+        amount: Option<u32>,
+    },
+}
+
+/// A wait for a word to be at least `value` that is over: it held `held`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WordWait {
+    pub scope: Scope,
+    /// And `value` has been subtracted.
+    pub takes: bool,
+    pub held: u32,
+    pub value: u32,
 }
 
 /// A bulk load at one of its destinations.
@@ -203,8 +253,9 @@ pub trait Hooks: 'static {
     const LISTENS: bool;
     /// `names` is for messages.
     fn new(shape: Shape, names: Arc<Names>) -> Self;
+    /// A cluster begins at a place in the machine; `id` is its position along the grid of clusters.
     #[inline(always)]
-    fn cluster_starts(&mut self, _cluster: u32) {}
+    fn cluster_starts(&mut self, _cluster: u32, _device: u32, _id: [u32; 3]) {}
     #[inline(always)]
     fn warp_ends(&mut self, _w: &Warp) {}
     /// Its last warp has ended, and nothing of it is in flight.
@@ -253,6 +304,12 @@ pub trait Hooks: 'static {
     /// It has written a destination, and is about to complete on the barrier.
     #[inline(always)]
     fn load_landed(&mut self, _landing: Landing) {}
+    /// It has written all its destinations.
+    #[inline(always)]
+    fn load_done(&mut self, _w: &Warp) {}
+    /// The warp has waited in full for one of its bulk stores, by number.
+    #[inline(always)]
+    fn store_waited(&mut self, _w: &Warp, _number: u64) {}
     /// A register operand is about to be read.
     #[inline(always)]
     fn reads(&mut self, _w: &Warp, _operand: u16) {}
@@ -271,6 +328,19 @@ pub trait Hooks: 'static {
     #[inline(always)]
     fn phase_completes(&mut self, _slot: CtaSlot, _offset: u32) -> Verdict {
         Ok(())
+    }
+    /// The last cluster of a device has ended.
+    #[inline(always)]
+    fn device_ends(&mut self, _device: u32) -> Verdict {
+        Ok(())
+    }
+    /// Who last signalled a word of global memory, in words.
+    fn last_signal(&self, _address: u64) -> Option<String> {
+        None
+    }
+    /// Semaphores that are left with a count that nobody waited for; `word`: what a word of global memory holds.
+    fn leftovers(&self, _word: &dyn Fn(u64) -> u32) -> Vec<Error> {
+        vec![]
     }
     /// The cluster's barrier has.
     #[inline(always)]

@@ -156,8 +156,10 @@ impl<'a, H: Hooks> Machine<'a, H> {
                     devices,
                     clusters,
                     cluster_size: size,
+                    cluster: launch.cluster,
                     warps_per_cta,
                     smem_bytes: launch.smem_bytes,
+                    communicates: program.communicates,
                 },
                 options.names.clone(),
             ),
@@ -219,13 +221,33 @@ impl<'a, H: Hooks> Machine<'a, H> {
                         let cluster = self.ctas[slot.0 as usize].cluster as usize;
                         match source(self.device_of(cluster)) {
                             Some(id) => self.start_cluster(cluster, id),
-                            None => live -= 1,
+                            None => {
+                                live -= 1;
+                                self.end_device(cluster)?;
+                            }
                         }
                     }
                 }
             }
         }
+        if H::LISTENS && self.options.check == Check::Warn {
+            let memory = self.memory;
+            for error in self.hooks.leftovers(&|address| memory.word(address)) {
+                self.watch.finding(error);
+            }
+        }
         Ok(())
+    }
+
+    /// No cluster takes the place of one that has ended, perhaps its device's last.
+    fn end_device(&mut self, cluster: usize) -> Result<(), Error> {
+        let device = self.device_of(cluster);
+        let runs = |(at, it): (usize, &Cluster)| it.live_ctas > 0 && self.device_of(at) == device;
+        if self.clusters.iter().enumerate().any(runs) {
+            return Ok(());
+        }
+        let verdict = self.hooks.device_ends(device);
+        self.finding(verdict, |_, error| error).map_err(|error| *error)
     }
 
     /// The device of a resident cluster.
@@ -343,7 +365,8 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 ..Default::default()
             },
         };
-        self.hooks.cluster_starts(cluster as u32);
+        let device = self.device_of(cluster);
+        self.hooks.cluster_starts(cluster as u32, device, id);
         let (held, free) = super::residency::initial_registers(self.program);
         for rank in 0..size {
             let slot = cluster as u32 * size + rank;

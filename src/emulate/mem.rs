@@ -7,7 +7,7 @@ use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault, Loc};
-use crate::ptx::modifier::{AtomOp, AtomSem, AtomType, LoadSem, Scope, StoreSem};
+use crate::ptx::modifier::{AtomOp, AtomSem, AtomType, LoadSem, Modifier, Scope, StoreSem};
 use std::marker::PhantomData;
 
 /// A state space: how an address finds its bytes.
@@ -183,6 +183,7 @@ impl Space for Global {
                 mode,
                 loc,
                 changes: &changes,
+                number: 0,
             },
         );
         m.judge(w, verdict)?;
@@ -404,8 +405,7 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
         m.hooks.reads(w, u.a);
         let base = *w.read::<S::Address>(u.a);
         let offset = u.imm;
-        let sem = if w.ordered { LoadSem::RelaxedSys } else { LoadSem::Weak };
-        if let Err(error) = S::tell(m, w, &base, offset, B as u32, Mode::Load(sem), &no_values) {
+        if let Err(error) = S::tell(m, w, &base, offset, B as u32, Mode::Load(w.ordered), &no_values) {
             return m.fail(*error);
         }
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
@@ -451,7 +451,7 @@ fn dense_bytes<'m, S: Space, const B: usize, H: Hooks>(m: &'m Machine<'_, H>, w:
     }
 }
 
-/// Stores, like [`Load`]; `aux` lists the sources, `c` 1: others may poll it.
+/// Stores, like [`Load`]; `aux` lists the sources, `c` is the semantics' position.
 pub struct Store<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Store<S, E, N, B> {
@@ -475,7 +475,7 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
             bytes[..B].copy_from_slice(&value(w, i));
             bytes
         };
-        let sem = if u.c != 0 { StoreSem::RelaxedSys } else { StoreSem::Weak };
+        let sem = StoreSem::ALL.get(usize::from(u.c)).copied().unwrap_or(StoreSem::Weak);
         if let Err(error) = S::tell(m, w, &base, u.imm, B as u32, Mode::Store(sem), &wide) {
             return m.fail(*error);
         }
@@ -562,15 +562,16 @@ fn collisions<S: Space, const B: usize, H: Hooks>(
     }
 }
 
-/// A load that others' writes may change at any time: the others go first after it.
+/// A load that others' writes may change at any time: the others go first after it. `c` is the semantics' position.
 pub struct Polling<L>(PhantomData<L>);
-impl<L: Body<H>, H: Hooks> Body<H> for Polling<L> {
+impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Polling<Load<S, E, N, B>> {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        w.ordered = true;
-        let flow = L::run(w, m, u);
-        w.ordered = false;
+        w.ordered = LoadSem::ALL[usize::from(u.c)];
+        let flow = Load::<S, E, N, B>::run(w, m, u);
+        w.ordered = LoadSem::Weak;
         match flow {
+            Flow::Next if S::NAME == Global::NAME => Flow::Yield,
             Flow::Next => match m.note(w, Sync::Ordered) {
                 Ok(()) => Flow::Yield,
                 Err(error) => m.fail(*error),
@@ -580,7 +581,7 @@ impl<L: Body<H>, H: Hooks> Body<H> for Polling<L> {
     }
 }
 
-/// Before a store that others may poll.
+/// Before a store to shared memory that others may poll.
 pub struct BeforeOrdered;
 impl<H: Hooks> Body<H> for BeforeOrdered {
     #[inline(always)]
@@ -661,7 +662,7 @@ pub const fn atom_bytes(ty: AtomType) -> u32 {
 pub const ATOM_CAS: u16 = 0xff;
 
 /// Atomics: lanes act one after the other, lowest first. `d` is the old value (`NO_RESULT`: none), `a` the base, `b` the
-/// operand, `c` the operation (high byte) and type, `aux` the compared value of `cas`.
+/// operand, `c` the operation (high byte) and type, `aux` the replacement of `cas` (low half), the scope and the semantics.
 pub struct Atomic<S, E>(PhantomData<(S, E)>);
 pub const NO_RESULT: u16 = 0xffff;
 
@@ -679,12 +680,14 @@ where
 {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        use crate::ptx::modifier::Modifier;
         let base = *w.read::<S::Address>(u.a);
         let operand = *w.read::<E::Lane>(u.b);
         let ty = AtomType::ALL[usize::from(u.c & 0xff)];
         let op = AtomOp::ALL.get(usize::from(u.c >> 8)).copied();
-        let mode = Mode::Atomic(AtomSem::Relaxed, Scope::Sys);
+        let mode = Mode::Atomic(
+            AtomSem::ALL[(u.aux >> 24) as usize],
+            Scope::ALL[(u.aux >> 16 & 0xff) as usize],
+        );
         if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode, &no_values) {
             return m.fail(*error);
         }
@@ -711,7 +714,23 @@ where
                 }
                 Ok(old)
             };
-            match rmw() {
+            let result = rmw();
+            if H::LISTENS
+                && S::NAME == Global::NAME
+                && E::BYTES == 4
+                && let Ok(old) = result
+            {
+                let adds = op == Some(AtomOp::Add) && matches!(ty, AtomType::U32 | AtomType::S32 | AtomType::B32);
+                let event = Sync::WordAdded {
+                    address,
+                    old: old as u32,
+                    amount: adds.then(|| operand[i].into() as u32),
+                };
+                if let Err(error) = m.note(w, event) {
+                    return m.fail(*error);
+                }
+            }
+            match result {
                 Ok(old) if u.d != NO_RESULT => {
                     if let Ok(raw) = <E::Lane as Lane>::Raw::try_from(old) {
                         w.set_lane::<E::Lane>(u.d, i, raw);
@@ -770,6 +789,7 @@ fn tell_shared<H: Hooks>(
         mode,
         loc,
         changes: &changes,
+        number: 0,
     };
     let verdict = hooks.memory(w, access);
     m.judge(w, verdict)

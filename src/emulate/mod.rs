@@ -5,8 +5,8 @@
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
 //!   them asynchronously, at a time that [`options`] chooses. [`tensor_maps`] finds tensor maps, in memory as [`map_bytes`] has them.
 //! * [`hooks`] is where a checker listens; [`causality`] is the one that does, if any, with the vector clocks of [`clock`]
-//!   and the memory of [`history`], [`byte_history`] and [`map_order`]. [`overwrite`] says what stores change, [`grid`] which cluster
-//!   wrote what.
+//!   and the memory of [`history`], [`byte_history`] and [`map_order`]; [`communication`] is its part across clusters, with [`known`],
+//!   [`words`] and [`far_history`]. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
 //! * `arith` has the arithmetic, bit for bit.
 //!
 //! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
@@ -17,9 +17,11 @@ mod bulk;
 mod byte_history;
 mod causality;
 pub mod clock;
+mod communication;
 mod control;
 mod decode;
 mod diagnose;
+mod far_history;
 mod float_environment;
 mod floats;
 mod global;
@@ -27,6 +29,7 @@ mod grid;
 mod history;
 pub mod hooks;
 mod index;
+pub mod known;
 mod launch;
 mod machine;
 mod map_bytes;
@@ -49,6 +52,7 @@ mod tma;
 mod uop;
 mod warp;
 mod wgmma;
+mod words;
 
 pub use causality::Causality;
 pub use global::{Contents, HostBuffer, buffer_address};

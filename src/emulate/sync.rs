@@ -1,6 +1,6 @@
 //! Barriers, fences and waits.
 use super::barrier::Mbarrier;
-use super::hooks::{Hooks, Sync, Verdict};
+use super::hooks::{Hooks, Sync, Verdict, WordWait};
 use super::machine::Machine;
 use super::mem::{Denied, Global, Space, denied};
 use super::uop::{Body, Flow, Uop};
@@ -441,7 +441,7 @@ fn wait_for_memory<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>, w
     Flow::Block
 }
 
-/// Waits until the low 16 bits of the word of 64 bits at `a` + `imm` are `b`; `d` is the word.
+/// Waits until the low 16 bits of the word of 64 bits at `a` + `imm` are `b`; `d` is the word, `c` the scope's position.
 pub struct WaitForTag;
 impl<H: Hooks> Body<H> for WaitForTag {
     #[inline(never)]
@@ -458,15 +458,22 @@ impl<H: Hooks> Body<H> for WaitForTag {
             }
             w.lanes_done |= 1 << i;
             w.set_lane::<u64>(u.d, i, word);
+            if H::LISTENS {
+                let (scope, loc) = (Scope::ALL[usize::from(u.c)], m.here());
+                if let Err(error) = m.note(w, Sync::TagWaited { address, scope, loc }) {
+                    return m.fail(*error);
+                }
+            }
         }
         w.lanes_done = 0;
         m.wait_is_over(w, u.aux);
         m.hooks.writes(w, u.d);
-        noted(w, m, Sync::Ordered)
+        Flow::Next
     }
 }
 
-/// Waits until the word at `a` + `imm` is at least `b`; `c` 1: and subtracts it. `w.lanes_done` remembers whose turn is over.
+/// Waits until the word at `a` + `imm` is at least `b`; `c`: 1, and subtracts it, and twice the scope's position. `w.lanes_done`
+/// remembers whose turn is over.
 pub struct WaitForWord;
 impl<H: Hooks> Body<H> for WaitForWord {
     #[inline(never)]
@@ -474,18 +481,37 @@ impl<H: Hooks> Body<H> for WaitForWord {
         for i in lanes(w.exec & !w.lanes_done) {
             let address = w.read::<u64>(u.a)[i].wrapping_add(u.imm as i64 as u64);
             let value = w.read::<u32>(u.b)[i];
+            let mut held = 0;
             let mut attempt = || -> Result<bool, Denied> {
                 let word = u32::from_le_bytes(Global::read::<4, H>(m, w, address)?);
+                held = word;
                 if word < value {
                     return Ok(false);
                 }
-                if u.c != 0 {
+                if u.c & 1 != 0 {
                     Global::write::<4, H>(m, w, address, (word - value).to_le_bytes())?;
                 }
                 Ok(true)
             };
             match attempt() {
-                Ok(true) => w.lanes_done |= 1 << i,
+                Ok(true) => {
+                    w.lanes_done |= 1 << i;
+                    if H::LISTENS {
+                        let event = Sync::WordWaited {
+                            address,
+                            wait: WordWait {
+                                scope: Scope::ALL[usize::from(u.c >> 1)],
+                                takes: u.c & 1 != 0,
+                                held,
+                                value,
+                            },
+                            loc: m.here(),
+                        };
+                        if let Err(error) = m.note(w, event) {
+                            return m.fail(*error);
+                        }
+                    }
+                }
                 Ok(false) => {
                     return wait_for_memory(w, m, u, Wait::Global { address, value });
                 }
@@ -494,7 +520,7 @@ impl<H: Hooks> Body<H> for WaitForWord {
         }
         w.lanes_done = 0;
         m.wait_is_over(w, u.aux);
-        noted(w, m, Sync::Ordered)
+        Flow::Next
     }
 }
 

@@ -182,6 +182,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             mode: Mode::Store(StoreSem::Weak),
             loc,
             changes: &changes,
+            number: 0,
         };
         let verdict = self.hooks.memory(w, access);
         self.judge(w, verdict)

@@ -2,6 +2,7 @@
 use super::program::Program;
 use super::row::{Lane, Raw, Row};
 use super::shared::CtaSlot;
+use crate::ptx::modifier::LoadSem;
 
 /// Where lanes that parted meet again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +79,8 @@ pub struct Warp {
     pub cluster_ticket: Option<u64>,
     /// Lanes whose part of a blocked instruction is done.
     pub lanes_done: u32,
-    /// The load that runs is one that others' stores may change at any time.
-    pub ordered: bool,
+    /// Of the load that runs: others' stores may change what it reads at any time, unless weak.
+    pub ordered: LoadSem,
     pub bulk: super::bulk::BulkGroups,
     pub tensor: super::wgmma::Pipeline,
     /// Instructions executed.
@@ -110,7 +111,7 @@ impl Warp {
             named_ticket: None,
             cluster_ticket: None,
             lanes_done: 0,
-            ordered: false,
+            ordered: LoadSem::Weak,
             bulk: Default::default(),
             tensor: Default::default(),
             steps: 0,

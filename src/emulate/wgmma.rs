@@ -242,6 +242,7 @@ impl<H: Hooks> Machine<'_, H> {
                 mode: Mode::Read,
                 loc: self.program.origins[pc as usize].loc,
                 changes: &changes_all,
+                number: 0,
             },
         );
         self.judge_at(w, pc, verdict)

@@ -286,7 +286,7 @@ fn acquire_after_poll(cx: &mut LowerCx, op: Op) {
         None | Some(Reach::Barrier) => return,
         Some(Reach::Block) => Scope::Cta,
         Some(Reach::Cluster) => Scope::Cluster,
-        Some(Reach::Device) => Scope::Gpu,
+        Some(Reach::Device) => super::memory::device_scope(cx),
     };
     cx.b.inst(Inst::Fence {
         sem: FenceSem::AcqRel,

@@ -62,7 +62,7 @@ pub fn lower_load_at(cx: &mut LowerCx, op: Op, src: &RefUse, at: &[Value]) -> Re
     let layout = cx.layout_of(result)?;
     let mut target = memory::locate(cx, src, Src::Imm(1))?;
     if cx.polling.looks[op].is_some() {
-        target.sem = target.relaxed();
+        target.sem = target.relaxed(cx);
     }
     let inside = positions::inside(cx, &layout);
     let addresses = addresses(cx, op, (src, target), at, &layout, &inside)?;

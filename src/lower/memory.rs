@@ -46,16 +46,25 @@ impl Target {
         }
     }
     /// How it is loaded where others may store meanwhile.
-    pub fn relaxed(&self) -> LoadSem {
+    pub fn relaxed(&self, cx: &LowerCx) -> LoadSem {
         match self.space {
             Space::Shared => LoadSem::RelaxedCta,
             Space::SharedCluster => LoadSem::RelaxedCluster,
-            Space::Global | Space::Generic => LoadSem::RelaxedGpu,
+            Space::Global | Space::Generic => match device_scope(cx) {
+                Scope::Sys => LoadSem::RelaxedSys,
+                Scope::Cta | Scope::Cluster | Scope::Gpu => LoadSem::RelaxedGpu,
+            },
         }
     }
     pub fn wide(&self) -> bool {
         matches!(self.space, Space::Global | Space::Generic)
     }
+}
+
+/// Of those who may access a device's memory meanwhile: its blocks, or other devices' as well.
+pub fn device_scope(cx: &LowerCx) -> Scope {
+    let exchange = cx.mesh.launch.as_ref().and_then(|mesh| mesh.exchange.as_ref());
+    if exchange.is_some() { Scope::Sys } else { Scope::Gpu }
 }
 
 /// The memory of a use by the lanes for which `when` is true; others may not know its indices.
@@ -890,7 +899,7 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
     let polled = cx.polling.looks[op].is_some();
     if polled {
         // What a loop waits for is looked at anew each time: others write it meanwhile.
-        target.sem = target.relaxed();
+        target.sem = target.relaxed(cx);
     }
     match cx.ty(result) {
         Type::Scalar(dtype) => {
@@ -990,7 +999,7 @@ pub fn atomic(
         AtomicOp::Or => RedOp::Or,
         AtomicOp::Xor => RedOp::Xor,
     };
-    let scope = if target.wide() { Scope::Gpu } else { Scope::Cta };
+    let scope = if target.wide() { device_scope(cx) } else { Scope::Cta };
     Ok(Inst::Red {
         sem: AtomSem::Relaxed,
         scope,

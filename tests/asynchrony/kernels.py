@@ -629,7 +629,13 @@ def semaphore_chain(flaw=None):
 
 
 SEMAPHORE_CHAIN = subject(reference=lambda: np.array([40, 13, 4, 1], np.int32))(semaphore_chain)
-flawed(semaphore_chain, SEMAPHORE_CHAIN, "no semaphore_wait", shows=None)
+flawed(
+    semaphore_chain,
+    SEMAPHORE_CHAIN,
+    "no semaphore_wait",
+    shows=("a store to global memory that warp 0 of CTA (0, 0, 0) read, and nothing orders the two", "a signal after that load"),
+    line="o[i] = o[i + 1]",
+)
 flawed(semaphore_chain, SEMAPHORE_CHAIN, "one block does not signal", shows=("deadlock", "to be at least"), line="pl.semaphore_wait")
 
 

@@ -178,6 +178,7 @@ def broken(name: str, of: Subject, *change: Any, shows: tuple[str, ...] | None, 
 
 
 def load_all() -> tuple[dict[str, Subject], dict[str, Broken]]:
+    import tests.asynchrony.blocks  # noqa: F401
     import tests.asynchrony.kernels  # noqa: F401
     import tests.asynchrony.ptx  # noqa: F401
     import tests.asynchrony.waits  # noqa: F401

@@ -242,7 +242,13 @@ def polled_semaphore(x, flaw=None):
 
 
 POLLED_SEMAPHORE = subject(f32(128), reference=lambda x: (x * 2 + 1, x * 2))(polled_semaphore)
-broken("polled_semaphore: does not ask", POLLED_SEMAPHORE, lambda x: polled_semaphore(x, "does not ask"), shows=None)
+broken(
+    "polled_semaphore: does not ask",
+    POLLED_SEMAPHORE,
+    lambda x: polled_semaphore(x, "does not ask"),
+    shows=("global memory that warp 0 of CTA (0, 0, 0) read, and nothing orders the two",),
+    line="made[...] = x[...] * 2",
+)
 
 
 @subject(f32(128), reference=lambda x: (x + 7, np.int32([7] * 8)))

@@ -1,5 +1,6 @@
 //! Tests of the emulator on kernels made by hand.
 mod build;
+mod communicate;
 mod control;
 mod copies;
 mod maps;

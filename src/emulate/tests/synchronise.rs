@@ -578,7 +578,7 @@ fn a_grid_that_needs_more_residency_than_there_is_deadlocks() {
             .got
             .as_deref()
             .unwrap_or("")
-            .contains("byte 0 of buffer 0, which is 0, to be at least 2"),
+            .contains("byte 0 of buffer 0, which is 0, to be at least 2; nobody has signalled it"),
         "{error}"
     );
     let enough = crate::emulate::Options {

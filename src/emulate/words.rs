@@ -1,0 +1,517 @@
+//! Words of global memory by which clusters tell each other: what whoever reads one learns.
+//!
+//! A release on a word leaves there what the releasing warp knows. Atomics add to what is there, as they extend a release's sequence (PTX ISA,
+//! "Release and Acquire Patterns"); a store takes the place of what was there. An acquire learns of those releases whose scope
+//! includes it, and which its own includes. The scopes of a CTA and of a cluster count as one.
+//!
+//! Who waits for a semaphore to be at least `n` learns less: of the signals that it would have waited for under every schedule. The wait may end
+//! without a signal if those that do not come after that one, less what others then have taken, are `n` already. So a wait for too
+//! small a count, or an extra signal, shows even where all signals have come when somebody looks.
+use super::byte_history::{Mask, lines_of};
+use super::known::Known;
+use crate::error::Loc;
+use crate::ptx::modifier::Scope;
+use rustc_hash::FxHashMap;
+
+/// A warp of a launch: its cluster's number, and its component in the cluster's clocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Agent {
+    pub cluster: u32,
+    pub component: usize,
+}
+
+/// Who may hear of a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Audience {
+    Cluster(u32),
+    /// The device of whoever released.
+    Device(u32),
+    /// All; and the device of whoever released.
+    All(u32),
+}
+
+fn audience(scope: Scope, cluster: u32, device: u32) -> Audience {
+    match scope {
+        Scope::Cta | Scope::Cluster => Audience::Cluster(cluster),
+        Scope::Gpu => Audience::Device(device),
+        Scope::Sys => Audience::All(device),
+    }
+}
+
+/// Whether a scope includes an audience: at all, and beyond the cluster.
+fn hears(to: Audience, scope: Scope, cluster: u32, device: u32) -> (bool, bool) {
+    match to {
+        Audience::Cluster(of) => (of == cluster, true),
+        Audience::Device(of) | Audience::All(of) if of == device => (true, matches!(scope, Scope::Gpu | Scope::Sys)),
+        Audience::All(_) => (scope == Scope::Sys, true),
+        Audience::Device(_) => (false, false),
+    }
+}
+
+/// A release.
+struct Signal {
+    by: Agent,
+    epoch: u32,
+    /// What it added to the word.
+    adds: u64,
+    to: Audience,
+    known: Known,
+    /// What came before it, whether its warp may know of that or not.
+    after: Known,
+}
+
+/// A wait that took from the word.
+struct Take {
+    by: Agent,
+    epoch: u32,
+    amount: u64,
+}
+
+/// Signals, and waits, of a word that are remembered one by one.
+const WINDOW: usize = 32;
+
+#[derive(Default)]
+pub struct Word {
+    /// What the signals told that are not remembered one by one.
+    told: Vec<(Audience, Known)>,
+    /// The others, oldest first, while the word is a counter: only added to, and taken from by waits.
+    signals: Vec<Signal>,
+    takes: Vec<Take>,
+    /// What the word held before those.
+    base: u64,
+    /// What it holds, as long as it is a counter.
+    count: Option<u64>,
+    is_other: bool,
+    /// The last that told something, and where.
+    pub signal: Option<(Agent, Loc)>,
+    /// The last wait that is over.
+    pub wait: Option<(Agent, Loc)>,
+    /// There were waits that took from it what they waited for, other looks at it.
+    pub taken: bool,
+    pub looked_at: bool,
+}
+
+impl Word {
+    fn keep(&mut self, to: Audience, known: &Known) {
+        match self.told.iter_mut().find(|(audience, _)| *audience == to) {
+            Some((_, told)) => told.join(known),
+            None => self.told.push((to, known.clone())),
+        }
+    }
+
+    /// It is no counter: its signals are one.
+    fn forget_counts(&mut self) {
+        (self.is_other, self.count) = (true, None);
+        self.takes.clear();
+        for signal in std::mem::take(&mut self.signals) {
+            self.keep(signal.to, &signal.known);
+        }
+    }
+
+    /// The oldest signal is one without which nothing goes on.
+    fn forget_oldest(&mut self) {
+        let oldest = self.signals.remove(0);
+        self.base += oldest.adds;
+        self.keep(oldest.to, &oldest.known);
+    }
+
+    /// Whether the word holds what its signals and waits say.
+    fn holds(&mut self, value: u32) -> bool {
+        let count = *self.count.get_or_insert(value.into());
+        if count == u64::from(value) && !self.is_other {
+            return true;
+        }
+        self.forget_counts();
+        false
+    }
+
+    /// Of the signals that are remembered, those without which a wait for `value` might have ended, to one who has seen `seen`.
+    fn avoidable(&self, value: u32, seen: &dyn Fn(Agent, u32) -> bool) -> Vec<bool> {
+        let least = self.signals.iter().map(|s| s.adds).min().unwrap_or(0);
+        if self.count.is_none_or(|count| count < u64::from(value) + least) {
+            return vec![false; self.signals.len()];
+        }
+        let follows = |t: &Signal, agent: Agent, epoch| t.after.has_seen(agent.cluster, agent.component, epoch);
+        let is_avoidable = |s: &Signal| {
+            if seen(s.by, s.epoch) {
+                return false;
+            }
+            let others = || self.signals.iter().filter(|t| !follows(t, s.by, s.epoch));
+            let taken = self
+                .takes
+                .iter()
+                .filter(|take| seen(take.by, take.epoch) || others().any(|t| follows(t, take.by, take.epoch)));
+            let sum = self.base + others().map(|t| t.adds).sum::<u64>();
+            sum >= u64::from(value) + taken.map(|take| take.amount).sum::<u64>()
+        };
+        self.signals.iter().map(is_avoidable).collect()
+    }
+}
+
+/// Words that somebody released on or waited for.
+#[derive(Default)]
+pub struct Words {
+    /// By address / 128, then by place in the line, in words of 4 bytes.
+    lines: FxHashMap<u64, Vec<(u32, Word)>>,
+}
+
+/// The words of 4 bytes of an access.
+fn words_of(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    (address >> 2..(address + bytes).div_ceil(4)).map(|word| word << 2)
+}
+
+impl Words {
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub fn get(&self, address: u64) -> Option<&Word> {
+        let words = self.lines.get(&(address >> 7))?;
+        let place = (address & 127) as u32 >> 2;
+        words.iter().find(|(at, _)| *at == place).map(|(_, word)| word)
+    }
+
+    pub fn at(&mut self, address: u64) -> &mut Word {
+        let words = self.lines.entry(address >> 7).or_default();
+        let place = (address & 127) as u32 >> 2;
+        let at = words.iter().position(|(at, _)| *at == place).unwrap_or(words.len());
+        if at == words.len() {
+            words.push((place, Word::default()));
+        }
+        &mut words[at].1
+    }
+
+    /// All of them, by address.
+    pub fn all(&self) -> Vec<(u64, &Word)> {
+        let words = |(line, words): (&u64, &'_ Vec<(u32, Word)>)| -> Vec<u64> {
+            words
+                .iter()
+                .map(|(place, _)| (line << 7) + 4 * u64::from(*place))
+                .collect()
+        };
+        let mut all: Vec<u64> = self.lines.iter().flat_map(words).collect();
+        all.sort_unstable();
+        all.into_iter()
+            .filter_map(|address| self.get(address).map(|word| (address, word)))
+            .collect()
+    }
+
+    /// Bytes of a line hold what a store left there: nobody learns of older releases.
+    pub fn overwrite(&mut self, line: u64, mask: Mask) {
+        if let Some(words) = self.lines.get_mut(&line) {
+            for (place, word) in words {
+                if mask >> (4 * *place) & 0xf != 0 {
+                    *word = Word {
+                        signal: word.signal,
+                        wait: word.wait,
+                        taken: word.taken,
+                        looked_at: word.looked_at,
+                        ..Word::default()
+                    };
+                }
+            }
+        }
+    }
+
+    /// The same of all bytes of an access.
+    pub fn overwrite_at(&mut self, address: u64, bytes: u64) {
+        for (line, mask) in lines_of(address, bytes) {
+            self.overwrite(line, mask);
+        }
+    }
+
+    /// Leaves what is known at a place. `after`: what came before, besides.
+    pub fn tell(&mut self, (address, bytes): (u64, u64), scope: Scope, by: Teller<'_>, known: &Known) {
+        let to = audience(scope, by.agent.cluster, by.device);
+        for at in words_of(address, bytes) {
+            let word = self.at(at);
+            word.signal = Some((by.agent, by.loc));
+            if !by.counts {
+                word.keep(to, known);
+                continue;
+            }
+            if word.is_other || bytes != 4 {
+                word.forget_counts();
+                word.keep(to, known);
+                continue;
+            }
+            let own = known.of(by.agent.cluster).map(|epochs| epochs[by.agent.component]);
+            let mut after = known.clone();
+            after.join(by.polled);
+            // How much it adds is told next.
+            word.signals.push(Signal {
+                by: by.agent,
+                epoch: own.unwrap_or(0),
+                adds: 0,
+                to,
+                known: known.clone(),
+                after,
+            });
+        }
+    }
+
+    /// An atomic that has told something adds to a word that holds `old`; or does something else.
+    pub fn added(&mut self, address: u64, old: u32, amount: Option<u32>) {
+        let Some(word) = self.known_at(address) else { return };
+        let amount = amount.filter(|amount| *amount <= i32::MAX as u32);
+        if word.signals.len() == 1 && word.count.is_none() {
+            word.base = old.into();
+        }
+        let (true, Some(amount)) = (word.holds(old), amount) else {
+            word.forget_counts();
+            return;
+        };
+        word.count = Some(u64::from(old) + u64::from(amount));
+        match word.signals.last_mut() {
+            Some(signal) if signal.adds == 0 && amount > 0 => signal.adds = amount.into(),
+            _ => word.forget_counts(),
+        }
+        if word.signals.len() > WINDOW {
+            word.forget_oldest();
+        }
+    }
+
+    fn known_at(&mut self, address: u64) -> Option<&mut Word> {
+        let words = self.lines.get_mut(&(address >> 7))?;
+        let place = (address & 127) as u32 >> 2;
+        words.iter_mut().find(|(at, _)| *at == place).map(|(_, word)| word)
+    }
+
+    /// What a warp of a cluster learns there in a scope.
+    pub fn heard(&self, (address, bytes): (u64, u64), scope: Scope, cluster: u32, device: u32) -> Known {
+        let mut heard = Known::default();
+        if self.is_empty() {
+            return heard;
+        }
+        for word in words_of(address, bytes).filter_map(|at| self.get(at)) {
+            let signals = word.signals.iter().map(|signal| (signal.to, &signal.known));
+            for (to, told) in word.told.iter().map(|(to, told)| (*to, told)).chain(signals) {
+                hear(&mut heard, to, told, scope, cluster, device);
+            }
+        }
+        heard
+    }
+
+    /// What a warp of a cluster learns in a scope that has waited for a word, which held `held`, to be at least `value`.
+    pub fn heard_by_wait(
+        &mut self,
+        address: u64,
+        (held, value): (u32, u32),
+        scope: Scope,
+        (cluster, device): (u32, u32),
+        seen: &dyn Fn(Agent, u32) -> bool,
+    ) -> Known {
+        let word = self.at(address);
+        if word.signals.is_empty() || !word.holds(held) {
+            return self.heard((address, 4), scope, cluster, device);
+        }
+        let mut heard = Known::default();
+        for (to, told) in &word.told {
+            hear(&mut heard, *to, told, scope, cluster, device);
+        }
+        for (signal, avoidable) in word.signals.iter().zip(word.avoidable(value, seen)) {
+            if !avoidable {
+                hear(&mut heard, signal.to, &signal.known, scope, cluster, device);
+            }
+        }
+        heard
+    }
+
+    /// A wait takes from a word what it waited for.
+    pub fn take(&mut self, address: u64, (held, value): (u32, u32), by: Agent, epoch: u32) {
+        let word = self.at(address);
+        if word.signals.is_empty() && word.count.is_none() {
+            word.base = held.into();
+        }
+        if !word.holds(held) {
+            return;
+        }
+        word.count = Some(u64::from(held) - u64::from(value));
+        let amount = value.into();
+        word.takes.push(Take { by, epoch, amount });
+        if word.takes.len() > WINDOW {
+            let oldest = word.takes.remove(0).amount;
+            while word.base < oldest && !word.signals.is_empty() {
+                word.forget_oldest();
+            }
+            word.base = word.base.saturating_sub(oldest);
+        }
+    }
+}
+
+/// Who leaves something at a word, and what it has polled without a fence.
+#[derive(Clone, Copy)]
+pub struct Teller<'a> {
+    pub agent: Agent,
+    pub device: u32,
+    pub loc: Loc,
+    pub polled: &'a Known,
+    /// It is what the access tells, and nothing besides that.
+    pub counts: bool,
+}
+
+fn hear(heard: &mut Known, to: Audience, told: &Known, scope: Scope, cluster: u32, device: u32) {
+    match hears(to, scope, cluster, device) {
+        (false, _) => {}
+        (true, true) => heard.join(told),
+        // In a scope that ends with the cluster: of the cluster.
+        (true, false) => {
+            if let Some(own) = told.of(cluster) {
+                heard.see(cluster, own);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(cluster: u32) -> Agent {
+        Agent { cluster, component: 0 }
+    }
+
+    fn known(of: &[(u32, u32)]) -> Known {
+        let mut known = Known::default();
+        of.iter().for_each(|(cluster, epoch)| known.see(*cluster, &[*epoch]));
+        known
+    }
+
+    fn tell(words: &mut Words, place: (u64, u64), scope: Scope, cluster: u32, known: &Known) {
+        let by = Teller {
+            agent: agent(cluster),
+            device: 0,
+            loc: Loc(cluster),
+            polled: &Known::default(),
+            counts: true,
+        };
+        words.tell(place, scope, by, known);
+    }
+
+    /// Clusters 0 and 1 on device 0, 2 on device 1.
+    #[test]
+    fn scopes_must_include_each_other() {
+        let hears = |tells: Scope, asks: Scope, cluster: u32, device: u32| {
+            let mut words = Words::default();
+            tell(&mut words, (256, 4), tells, 0, &known(&[(0, 7)]));
+            let heard = words.heard((256, 4), asks, cluster, device);
+            assert!(words.heard((260, 4), asks, cluster, device).is_empty());
+            !heard.is_empty()
+        };
+        use Scope::*;
+        for (tells, asks) in [(Cta, Sys), (Cluster, Gpu), (Gpu, Cluster), (Sys, Cta)] {
+            assert!(hears(tells, asks, 0, 0), "{tells:?}, {asks:?}");
+            assert!(!hears(tells, asks, 1, 0), "{tells:?}, {asks:?}");
+        }
+        for (tells, asks) in [(Gpu, Gpu), (Gpu, Sys), (Sys, Gpu), (Sys, Sys)] {
+            assert!(hears(tells, asks, 1, 0), "{tells:?}, {asks:?}");
+            let both = tells == Sys && asks == Sys;
+            assert_eq!(hears(tells, asks, 2, 1), both, "{tells:?}, {asks:?}");
+        }
+    }
+
+    #[test]
+    fn atomics_add_and_stores_replace() {
+        let mut words = Words::default();
+        tell(&mut words, (8, 8), Scope::Gpu, 0, &known(&[(0, 7)]));
+        tell(&mut words, (12, 4), Scope::Gpu, 1, &known(&[(1, 7)]));
+        let heard = words.heard((12, 4), Scope::Gpu, 5, 0);
+        assert!(heard.has_seen(0, 0, 7) && heard.has_seen(1, 0, 7));
+        assert!(words.heard((8, 4), Scope::Gpu, 5, 0).of(1).is_none());
+        assert_eq!(words.get(12).unwrap().signal, Some((agent(1), Loc(1))));
+        words.overwrite_at(14, 1);
+        assert!(words.heard((12, 4), Scope::Gpu, 5, 0).is_empty());
+        assert!(!words.heard((8, 4), Scope::Gpu, 5, 0).is_empty());
+        assert_eq!(words.all().iter().map(|(at, _)| *at).collect::<Vec<_>>(), [8, 12]);
+    }
+
+    /// A counter at 0: its value, and whoever tells and waits.
+    struct Counter(Words, u32);
+
+    impl Counter {
+        fn signal(&mut self, cluster: u32, amount: u32, of: &[(u32, u32)]) {
+            tell(&mut self.0, (0, 4), Scope::Gpu, cluster, &known(of));
+            self.0.added(0, self.1, Some(amount));
+            self.1 += amount;
+        }
+        /// The clusters of which a wait learns that knows nothing yet.
+        fn learns(&mut self, value: u32) -> Vec<u32> {
+            let nobody = |_: Agent, _: u32| false;
+            let heard = self.0.heard_by_wait(0, (self.1, value), Scope::Gpu, (9, 0), &nobody);
+            (0..9).filter(|cluster| heard.of(*cluster).is_some()).collect()
+        }
+        fn take(&mut self, value: u32) {
+            self.0.take(0, (self.1, value), agent(9), 1);
+            self.1 -= value;
+        }
+    }
+
+    #[test]
+    fn a_wait_learns_of_the_signals_that_it_needs() {
+        let mut two = Counter(Words::default(), 0);
+        two.signal(0, 1, &[(0, 1)]);
+        assert_eq!(two.learns(1), [0]);
+        two.signal(1, 1, &[(1, 1)]);
+        assert_eq!(two.learns(2), [0, 1]);
+        // Either will do.
+        assert!(two.learns(1).is_empty());
+        // Whoever signals after 0 and 1 vouches for both.
+        two.signal(2, 1, &[(0, 1), (1, 1), (2, 1)]);
+        assert_eq!(two.learns(2), [0, 1]);
+        assert_eq!(two.learns(3), [0, 1, 2]);
+
+        let mut one = Counter(Words::default(), 0);
+        one.signal(0, 1, &[(0, 1)]);
+        one.signal(0, 1, &[(0, 2)]);
+        // The first of two of one warp comes first.
+        let nobody = |_: Agent, _: u32| false;
+        let heard = one.0.heard_by_wait(0, (2, 1), Scope::Gpu, (9, 0), &nobody);
+        assert!(heard.has_seen(0, 0, 1) && !heard.has_seen(0, 0, 2));
+    }
+
+    #[test]
+    fn what_has_been_taken_is_gone() {
+        let mut counter = Counter(Words::default(), 0);
+        counter.signal(0, 1, &[(0, 1)]);
+        counter.take(1);
+        let own = |agent: Agent, epoch: u32| agent.cluster == 9 || agent.cluster == 0 && epoch == 1;
+        counter.signal(1, 2, &[(1, 1)]);
+        let heard = counter.0.heard_by_wait(0, (2, 2), Scope::Gpu, (9, 0), &own);
+        assert!(heard.of(1).is_some());
+        // One more than there should be: 1 might not have been needed.
+        counter.signal(2, 2, &[(2, 1)]);
+        let heard = counter.0.heard_by_wait(0, (4, 2), Scope::Gpu, (9, 0), &own);
+        assert!(heard.of(1).is_none() && heard.of(2).is_none());
+    }
+
+    #[test]
+    fn what_is_no_counter_tells_all() {
+        let mut words = Counter(Words::default(), 0);
+        words.signal(0, 1, &[(0, 1)]);
+        words.signal(1, 1, &[(1, 1)]);
+        // Somebody has stored meanwhile.
+        words.1 = 7;
+        assert_eq!(words.learns(1), [0, 1]);
+        words.signal(2, 1, &[(2, 1)]);
+        assert_eq!(words.learns(1), [0, 1, 2]);
+        let mut other = Counter(Words::default(), 0);
+        tell(&mut other.0, (0, 4), Scope::Gpu, 0, &known(&[(0, 1)]));
+        other.0.added(0, 0, None);
+        other.signal(1, 1, &[(1, 1)]);
+        assert_eq!(other.learns(1), [0, 1]);
+    }
+
+    #[test]
+    fn old_signals_count_as_needed() {
+        let mut counter = Counter(Words::default(), 0);
+        for cluster in 0..8 {
+            counter.signal(cluster, 1, &[(cluster, 1)]);
+        }
+        for epoch in 1..2 * WINDOW as u32 {
+            counter.signal(8, 1, &[(8, epoch)]);
+            counter.take(1);
+        }
+        assert_eq!(counter.learns(8), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(counter.0.get(0).unwrap().signals.len() <= WINDOW);
+    }
+}
