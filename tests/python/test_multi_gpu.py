@@ -9,8 +9,13 @@ import re
 import subprocess
 import sys
 
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
 import pytest
 
+import smalt
+from tests.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
 from tests.multi_gpu.supervise import Result, environment, line, supervise
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -83,3 +88,50 @@ def test_page(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(source)
     _runs(str(script))
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+ROWS = jax.ShapeDtypeStruct((4, 128), "float32")
+MESH = ("a", "b")
+
+
+def _talks(device, **kwargs):
+    """A kernel that signals and stores to `device`."""
+
+    def body(x, o, sem):
+        plgpu.remote_ref(o, device, **kwargs)[...] = x[...]
+        pl.semaphore_signal(sem, 1, device_id=device, **kwargs)
+        pl.semaphore_wait(sem, 1)
+
+    return lambda x: kernel(body, like(x.shape), REGULAR, grid=(1,), grid_names=("block",))(x)
+
+
+REFUSED = {
+    "no mesh": (_talks(0), False, ("a device id in a kernel that runs on one device", "jax.shard_map")),
+    "one number for two axes": (_talks(0), True, ("a device id of 1 number", "one number for each axis of the device mesh: 'a', 'b'", "got: 1")),
+    "three for two": (_talks((0, 1, 0)), True, ("a device id of 3 numbers", "got: 3")),
+    "two for a position": (_talks((0, 1), **logical()), True, ("a device id of 2 numbers", "one number, the position in the mesh")),
+    "an axis of the grid": (_talks({"block": 0}), True, ("axes of the device mesh: 'a', 'b'", "got: 'block'")),
+    "axes and a position": (_talks({"a": 0}, **logical()), True, ("a device id by axes", "leave out device_id_type")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*device_id_type:DeprecationWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_device_ids_that_mean_nothing(name: str) -> None:
+    local, on_mesh, words = REFUSED[name]
+    fn = over(local, grid((2, 2), MESH)) if on_mesh else local
+    with pytest.raises(smalt.InvalidKernel) as caught:
+        smalt.descriptor(fn, ROWS)
+    for word in (*words, "remedy:", "test_multi_gpu.py:"):
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_axes_left_to_xla() -> None:
+    """Partitions have no numbers there."""
+    spec = jax.sharding.PartitionSpec("b")
+    mesh = grid((2, 2), MESH)
+    fn = jax.shard_map(_talks({"b": 0}), mesh=mesh, in_specs=spec, out_specs=spec, axis_names={"b"}, check_vma=False)
+    with smalt.enabled(True), pytest.raises(smalt.Unsupported, match="'a' left to XLA"):
+        jax.jit(fn).lower(ROWS)
