@@ -109,7 +109,7 @@ def _talks(device, **kwargs):
 
 REFUSED = {
     "no mesh": (_talks(0), False, ("a device id in a kernel that runs on one device", "jax.shard_map")),
-    "one number for two axes": (_talks(0), True, ("a device id of 1 number", "one number for each axis of the device mesh: 'a', 'b'", "got: 1")),
+    "one number for two axes": (_talks(0), True, ("a device id of 1 number", "for each axis of the device mesh: 'a', 'b'", "got: 1")),
     "three for two": (_talks((0, 1, 0)), True, ("a device id of 3 numbers", "got: 3")),
     "two for a position": (_talks((0, 1), **logical()), True, ("a device id of 2 numbers", "one number, the position in the mesh")),
     "an axis of the grid": (_talks({"block": 0}), True, ("axes of the device mesh: 'a', 'b'", "got: 'block'")),
