@@ -42,9 +42,9 @@ def test_right_on(devices: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("schedule", ["earliest", "1"])
-def test_schedules_change_nothing(schedule: str) -> None:
-    first, again = results(4), results(4, schedule)
+@pytest.mark.parametrize(("devices", "schedule"), [(2, "earliest"), (4, "1")])
+def test_schedules_change_nothing(devices: int, schedule: str) -> None:
+    first, again = results(devices), results(devices, schedule)
     differ = [line(r) for name, r in again.items() if (r["status"], r.get("digest")) != (first[name]["status"], first[name].get("digest"))]
     assert not differ, "\n".join(differ)
 
