@@ -230,11 +230,11 @@ def _meet(c: Conversation, sems: Any, wg: Any, number: Any) -> None:
         case _:
             for peer in peers:
                 for t in threads:
-                    pl.semaphore_signal(sems.at[t, 0, me()], 1, device_id=peer)
+                    pl.semaphore_signal(sems.at[t, 0, me() * c.threads + wg], 1, device_id=peer)
 
-            @pl.loop(i32(0), i32(c.devices))
-            def _(sender: Any) -> None:
-                pl.semaphore_wait(mine.at[0, sender], (number + 1) * c.threads, decrement=False)
+            @pl.loop(i32(0), i32(c.devices * c.threads))
+            def _(sender: Any) -> None:  # One for each warpgroup: of two that share one, a fast one might count for both.
+                pl.semaphore_wait(mine.at[0, sender], number + 1, decrement=False)
 
             return
     pl.semaphore_wait(mine.at[parity, 0], c.devices * c.threads)
@@ -271,7 +271,7 @@ def program(c: Conversation) -> Program:
                     _meet(c, sems, wg, time * len(c.phases) + (number + 1))
 
         scratch = [place for t in kinds for place in (SMEM((c.threads, *TILE), t), SMEM((c.threads, *TILE), t, transforms=tiled(t, 64)))]
-        sems = REGULAR((c.threads, 2, c.devices))
+        sems = REGULAR((c.threads, 2, c.devices * c.threads))
         call = kernel(
             body, shapes, *scratch, Barrier(num_barriers=c.threads), sems, grid=(c.blocks,), grid_names=("b",),
             num_threads=c.threads, thread_name="wg",
