@@ -16,10 +16,9 @@ import pytest
 
 import smalt
 from tests.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
-from tests.multi_gpu.supervise import Result, environment, line, supervise
+from tests.multi_gpu.supervise import Result, as_it_must_be, environment, line, supervise
 
 ROOT = pathlib.Path(__file__).parents[2]
-GOOD = {"right", "skipped"}
 
 
 @functools.cache
@@ -38,7 +37,7 @@ def test_right_on(devices: int) -> None:
     found = results(devices)
     assert len(found) >= 200
     assert sum(r["status"] == "skipped" for r in found.values()) < 10
-    wrong = [line(r) for r in found.values() if r["status"] not in GOOD]
+    wrong = [line(r) for r in found.values() if not as_it_must_be(r)]
     assert not wrong, "\n".join(wrong)
 
 
