@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from smalt import _native
-from tests.multi_gpu.supervise import as_it_must_be, line, supervise
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.multi_gpu.supervise import as_it_must_be, environment, line, supervise
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +32,7 @@ def test_gpus_and_emulated_devices_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", ["halo_exchange", "all_to_all_moe", "ring_all_gather_matmul"])
 def test_example(name: str) -> None:
-    paths = [str(ROOT / "jax_plugin"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    env = environment(2)
     env.pop("JAX_PLATFORMS", None)
     done = subprocess.run([sys.executable, "-m", f"examples.{name}"], env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

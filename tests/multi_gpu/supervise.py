@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import pathlib
 import queue
 import subprocess
 import sys
@@ -20,6 +21,7 @@ LIMIT = 300.0
 REFUSED = {"atomics[add float16]", "atomics[add bfloat16]"}
 
 Result = dict[str, Any]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def environment(devices: int) -> dict[str, str]:
@@ -29,6 +31,8 @@ def environment(devices: int) -> dict[str, str]:
     env["XLA_FLAGS"] = " ".join([*flags, f"--xla_force_host_platform_device_count={devices}"])
     env["PJRT_NPROC"] = str(max(2 * devices, 4))
     env.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    paths = [str(ROOT / "jax_plugin"), str(ROOT), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return env
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
 import re
 import subprocess
@@ -16,9 +15,7 @@ import pytest
 
 import smalt
 from tests.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
-from tests.multi_gpu.supervise import Result, as_it_must_be, environment, line, supervise
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.multi_gpu.supervise import ROOT, Result, as_it_must_be, environment, line, supervise
 
 
 @functools.cache
@@ -71,12 +68,11 @@ def test_what_is_left_out_is_found() -> None:
     assert len(examined) >= 5
     missed = [line(r) for r in examined if r.get("found") != r.get("of", -1)]
     assert not missed, "\n".join(missed)
-    assert sum(r["of"] for r in examined) > 40
+    assert sum(r["of"] for r in examined) > 25
 
 
 def _runs(*command: str) -> str:
-    paths = [str(ROOT / "jax_plugin"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    env = {**environment(4), "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    env = {**environment(4), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
