@@ -43,7 +43,7 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
     cluster = _axes(w, mesh.cluster_names, mesh.cluster)
     thread_axis = 0 if mesh.thread_name is None else w.intern_axis(mesh.thread_name)
     devices = [
-        message("MeshAxis", id=w.intern_axis(name), name=_axis_text(name), size=size) for name, size in device_mesh
+        message("MeshAxis", id=w.intern_mesh_axis(name), name=_axis_text(name), size=size) for name, size in device_mesh
     ]
     if (mesh.num_threads or 1) < 0:
         raise InvalidKernel(

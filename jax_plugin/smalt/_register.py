@@ -13,7 +13,7 @@ import jax
 
 from smalt import _config, _debug, _emulate, _pallas_call, _versions
 from smalt._descriptor import Kernel, serialize
-from smalt._errors import CompileError, Error, Internal, InvalidKernel
+from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
 if TYPE_CHECKING:  # the library may not be built
     from smalt import _native
@@ -66,6 +66,7 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
         operands.append((value, aval))
         results.append(aval)
     if extra and extra.position:
+        _check_manual(ctx)
         operands.append(_versions.device_position(ctx))
     attributes = {
         "descriptor": kernel.descriptor,
@@ -147,6 +148,17 @@ def _check_params(what: str, compiler_params: Any) -> None:
         f"\n  got: {kind.__module__}.{kind.__qualname__}"
         f"\n  remedy: pass smalt.CompilerParams(), or leave smalt disabled for this call{_where()}"
     )
+
+
+def _check_manual(ctx: Any) -> None:
+    """XLA numbers the devices of programs whose every axis is manual; in others a partition has no position."""
+    left = _versions.automatic_axes(ctx.module_context.axis_context)
+    if left:
+        raise Unsupported(
+            "smalt: not supported yet: a kernel that talks to other devices, or asks for its own, where XLA splits axes of the mesh"
+            f"\n  expected: jax.shard_map over all axes of the mesh\n  got: {', '.join(repr(a) for a in left)} left to XLA"
+            f"\n  remedy: leave out shard_map's axis_names; specs need not mention every axis{_where()}"
+        )
 
 
 def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> _native.ExtraOperands:

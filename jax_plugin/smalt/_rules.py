@@ -458,14 +458,14 @@ def _async_store_smem(w: Walker, eqn: Any) -> OpParts:
 def _multimem_store(w: Walker, eqn: Any) -> OpParts:
     value, ref, *leaves = eqn.invars
     operands = [w.operand(value), *_refs(w, [ref], [eqn.params["transforms_tree"]], leaves)]
-    return OpParts(operands, _attrs.encode({"collective_axes": w.axes(eqn.params["collective_axes"])}))
+    return OpParts(operands, _attrs.encode({"collective_axes": w.mesh_axes_of(eqn.params["collective_axes"])}))
 
 
 @_rule("multimem_load_reduce")
 def _multimem_load_reduce(w: Walker, eqn: Any) -> OpParts:
     ref, *leaves = eqn.invars
     attrs = {
-        "collective_axes": w.axes(eqn.params["collective_axes"]),
+        "collective_axes": w.mesh_axes_of(eqn.params["collective_axes"]),
         "reduction_op": _text(eqn.params["reduction_op"]),
     }
     return OpParts(_refs(w, [ref], [eqn.params["tree"]], leaves), _attrs.encode(attrs))
@@ -488,8 +488,8 @@ def _barrier(w: Walker, eqn: Any) -> OpParts:
     return OpParts(_refs(w, [barrier], [eqn.params["transforms_treedef"]], leaves))
 
 
-def _device(w: Walker, device_id: Any) -> Message:
-    return ABSENT if device_id is None else message("Operand", device=w.device_id(device_id))
+def _device(w: Walker, device_id: Any, kind: str = "MESH") -> Message:
+    return ABSENT if device_id is None else message("Operand", device=w.device_id(device_id, kind))
 
 
 def _dynamic(w: Walker, x: Any) -> Message:
@@ -499,7 +499,8 @@ def _dynamic(w: Walker, x: Any) -> Message:
 @_rule("semaphore_signal")
 def _semaphore_signal(w: Walker, eqn: Any) -> OpParts:
     ref, transforms, value, device_id, core_index = w.leaves(eqn.params["args_tree"], eqn.invars)
-    operands = [w.ref(ref.atom, transforms), w.dynamic(value), _device(w, device_id), _dynamic(w, core_index)]
+    device = _device(w, device_id, eqn.params["device_id_type"].name)
+    operands = [w.ref(ref.atom, transforms), w.dynamic(value), device, _dynamic(w, core_index)]
     attrs = {
         "device_id_type": None if device_id is None else _text(eqn.params["device_id_type"]),
         "memory_scope": _unless(eqn.params.get("memory_scope", "sys"), "sys"),
@@ -534,7 +535,7 @@ def _semaphore_signal_parallel(w: Walker, eqn: Any) -> OpParts:
 @_rule("semaphore_signal_multicast")
 def _semaphore_signal_multicast(w: Walker, eqn: Any) -> OpParts:
     ref, transforms, value = w.leaves(eqn.params["args_tree"], eqn.invars)
-    axes = w.axes(eqn.params["collective_axes"])
+    axes = w.mesh_axes_of(eqn.params["collective_axes"])
     return OpParts([w.ref(ref.atom, transforms), w.dynamic(value)], _attrs.encode({"collective_axes": axes}))
 
 

@@ -389,6 +389,12 @@ def device_mesh(axis_context: Any) -> list[tuple[Any, int]]:
     return list(mesh.shape.items())
 
 
+def automatic_axes(axis_context: Any) -> list[Any]:
+    """Axes of the device mesh (of more than one device) that a lowering leaves to XLA's partitioner."""
+    manual = getattr(axis_context, "manual_axes", None) or frozenset(name for name, _ in device_mesh(axis_context))
+    return [name for name, size in device_mesh(axis_context) if size > 1 and name not in manual]
+
+
 def abstract_device() -> Any | None:
     """The device of the abstract mesh in scope, which stands for a GPU that is not there."""
     mesh = mesh_lib.get_abstract_mesh()

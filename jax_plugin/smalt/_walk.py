@@ -72,12 +72,30 @@ class Walker:
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
+        self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
         self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
 
     # ---------------------------------------------------------------- axes
 
     def intern_axis(self, name: Any) -> int:
         return self._axes.setdefault(name, len(self._axes) + 1)
+
+    def intern_mesh_axis(self, name: Any) -> int:
+        """An axis of the device mesh: axes of the kernel, which come first, hide it where they have its name."""
+        key = ("device mesh", name) if name in self._axes else name
+        return self.mesh_axes.setdefault(name, self.intern_axis(key))
+
+    def mesh_axis_ids(self, names: Any) -> list[int]:
+        """Axes of the device mesh by name (one, several, nested)."""
+        flat = _types.flat_axes(names)
+        others = ", ".join(repr(name) for name in flat if name not in self.mesh_axes)
+        if others:
+            known = ", ".join(repr(name) for name in self.mesh_axes) or "none: call the kernel under jax.shard_map"
+            raise InvalidKernel(
+                f"axes along which there are other devices\n  expected: axes of the device mesh: {known}\n  got: {others}"
+                "\n  remedy: grid, cluster and thread axes are not among them"
+            )
+        return [self.mesh_axes[name] for name in flat]
 
     def axis_id(self, name: Any) -> int:
         try:
@@ -93,6 +111,10 @@ class Walker:
         """Axis names (one, several, nested; None or empty: none) as an attribute's value."""
         ids = tuple(self.axis_id(n) for n in _types.flat_axes(names))
         return Axes(ids) if ids else None
+
+    def mesh_axes_of(self, names: Any) -> Axes:
+        """Axes of the device mesh as an attribute's value."""
+        return Axes(tuple(self.mesh_axis_ids(names)))
 
     # ---------------------------------------------------------------- values
 
@@ -202,19 +224,42 @@ class Walker:
             case _:
                 raise Unsupported(f"{type(x).__name__} is not an operand")
 
-    def device_id(self, x: Any) -> Message:
-        """The PyTree of a device id as a DeviceId."""
+    def device_id(self, x: Any, kind: str) -> Message:
+        """The PyTree of a device id as a DeviceId; `kind` as JAX's `DeviceIdType` has it: MESH or LOGICAL."""
+        self._check_device_id(x, kind)
         match x:
             case tuple() | list():
                 return message("DeviceId", mesh=message("DeviceIdList", ids=[self.dynamic(i) for i in x]))
             case dict():
                 entries = [
-                    message("DeviceIdEntry", axes=[self.axis_id(n) for n in _types.flat_axes(axes)], id=self.dynamic(i))
+                    message("DeviceIdEntry", axes=self.mesh_axis_ids(axes), id=self.dynamic(i))
                     for axes, i in x.items()
                 ]
                 return message("DeviceId", axes=message("DeviceIdDict", entries=sorted(entries)))
             case _:
                 return message("DeviceId", logical=self.dynamic(x))
+
+    def _check_device_id(self, x: Any, kind: str) -> None:
+        names = ", ".join(repr(name) for name in self.mesh_axes)
+        if not self.mesh_axes:
+            raise InvalidKernel(
+                "a device id in a kernel that runs on one device\n  expected: a device mesh around the kernel"
+                "\n  remedy: call the kernel under jax.shard_map over a mesh of the devices"
+            )
+        if isinstance(x, dict):
+            if kind != "MESH":
+                raise InvalidKernel(
+                    f"a device id by axes\n  expected: device_id_type MESH\n  got: {kind}\n  remedy: leave out device_id_type"
+                )
+            return
+        given = len(x) if isinstance(x, tuple | list) else 1
+        wanted = 1 if kind == "LOGICAL" else len(self.mesh_axes)
+        if given != wanted:
+            raise InvalidKernel(
+                f"a device id of {given} number{'s' if given > 1 else ''}\n  expected: "
+                + ("one number, the position in the mesh" if kind == "LOGICAL" else f"one number for each axis of the device mesh: {names}")
+                + f"\n  got: {given}\n  remedy: pass all coordinates, or only those that differ by name: {{axis: index}}"
+            )
 
     def view(self, atom: Any, transforms: Sequence[Any], strip: int) -> Binding:
         """A ref seen through transforms, as what a variable stands for whose uses start with `strip` of their own."""
@@ -304,10 +349,9 @@ class Walker:
                 field, body = "expand_leading_batch", message("ExpandLeadingBatch", shape=list(t.batch_shape))
             case "PeerMemRef":
                 kind = t.device_id_type.name.upper()
-                field, body = "peer", message("Peer", type=kind, device=self.device_id(t.device_id))
+                field, body = "peer", message("Peer", type=kind, device=self.device_id(t.device_id, kind))
             case "MulticastRef":
-                ids = [self.axis_id(n) for n in _types.flat_axes(t.collective_axes)]
-                field, body = "multicast", message("Multicast", axes=ids)
+                field, body = "multicast", message("Multicast", axes=self.mesh_axis_ids(t.collective_axes))
             case "ClusterRefTransform":
                 dims = [self.axis_id(n) for n in _types.flat_axes(t.dims)]
                 field, body = "cluster", message("Cluster", axes=dims, indices=[self.dynamic(i) for i in t.idxs])

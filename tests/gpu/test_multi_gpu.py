@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from smalt import _native
-from tests.multi_gpu.supervise import line, supervise
+from tests.multi_gpu.supervise import as_it_must_be, environment, line, supervise
 
 
-def test_two_gpus_and_two_emulated_devices_agree() -> None:
+@pytest.fixture(autouse=True)
+def two_gpus() -> None:
     devices = _native.doctor()["devices"]
     assert isinstance(devices, list)
     if len(devices) < 2:
         pytest.skip(f"needs two GPUs; here: {len(devices)}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("JAX_PLATFORMS", raising=False)
-        real = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
-        patch.setenv("JAX_PLATFORMS", "cpu")
-        emulated = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
-    wrong = [line(r) for r in real.values() if r["status"] not in ("right", "skipped")]
+
+
+def test_gpus_and_emulated_devices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    real = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    emulated = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
+    wrong = [line(r) for r in real.values() if not as_it_must_be(r)]
     assert not wrong, "\n".join(wrong)
     differ = [line(r) for name, r in real.items() if r.get("digest") != emulated[name].get("digest")]
     assert not differ, "\n".join(differ)
+
+
+@pytest.mark.parametrize("name", ["halo_exchange", "all_to_all_moe", "ring_all_gather_matmul"])
+def test_example(name: str) -> None:
+    env = environment(2)
+    env.pop("JAX_PLATFORMS", None)
+    done = subprocess.run([sys.executable, "-m", f"examples.{name}"], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)

@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 
 from tests.multi_gpu.suite import (
-    REGULAR, SMEM, Barrier, Program, Subject, data, everyone, handshake, i32, kernel, like, line, me, over, right, signal_all,
+    REGULAR, SMEM, Barrier, Program, Subject, data, everyone, handshake, i32, kernel, like, line, me, over, right, signal_all, tiled,
 )  # fmt: skip
 from tests.multi_gpu.supervise import LIMIT, supervise
 from tests.multi_gpu.work import one
@@ -439,6 +439,133 @@ def blocks(n: int, flaw: str | None = None) -> Program:
 
 
 broken(blocks, "the first block signals for all", "race", "part", "parts")
+
+
+# ------------------------------------------------------------------------------------------ rings, ghosts, multicast
+
+
+@right_one
+def ring(n: int, flaw: str | None = None) -> Program:
+    """An all-gather: every step hands on what came in the step before."""
+
+    def local(x):
+        def body(x, o, sems):
+            to = right(n)
+            o[0, me()] = x[0]
+            for step in range(n - 1):
+                row = lax.rem(me() + i32(n - step), i32(n))
+                plgpu.remote_ref(o, to)[0, row] = o[0, row]  # hand on
+                pl.semaphore_signal(sems.at[step], 1, device_id=to)
+                if flaw != "waits at the end only":
+                    pl.semaphore_wait(sems.at[step], 1)
+            if flaw == "waits at the end only":
+                for step in range(n - 1):
+                    pl.semaphore_wait(sems.at[step], 1)
+
+        return kernel(body, like((1, n, 128)), REGULAR((n - 1,)))(x)
+
+    x = data((n, 128))
+    return Program(over(local, line(n)), [x], [np.stack([x] * n)])
+
+
+broken(ring, "waits at the end only", "race", "hand on")
+
+
+@right_one
+def ghosts(n: int, flaw: str | None = None) -> Program:
+    """A stencil's borders go to the right, into one of two ghost cells."""
+    steps = 4
+
+    def local(x):
+        def body(x, o, cells, sems):
+            o[...] = x[...]
+            for t in range(steps):
+                slot = 0 if flaw == "one set of ghosts" else t % 2
+                plgpu.remote_ref(cells, right(n))[slot] = o[0]  # border
+                plgpu.remote_ref(cells, right(n, n - 1))[2 + slot] = o[0]  # border
+                pl.semaphore_signal(sems.at[t % 2], 1, device_id=right(n))
+                pl.semaphore_signal(sems.at[2 + t % 2], 1, device_id=right(n, n - 1))
+                pl.semaphore_wait(sems.at[t % 2], 1)
+                if flaw != "waits for one side only":
+                    pl.semaphore_wait(sems.at[2 + t % 2], 1)
+                o[0] = cells[slot] * 0.5 + cells[2 + slot] * 0.25  # ghost
+                if flaw == "waits for one side only":
+                    pl.semaphore_wait(sems.at[2 + t % 2], 1)
+
+        return kernel(body, [like((1, 128)), like((4, 128))], REGULAR((4,)))(x)[0]
+
+    x = data((n, 128))
+    now = x
+    for _ in range(steps):
+        now = np.roll(now, 1, 0) * np.float32(0.5) + np.roll(now, -1, 0) * np.float32(0.25)
+    return Program(over(local, line(n)), [x], [now])
+
+
+broken(ghosts, "one set of ghosts", "race", "border", "ghost")
+broken(ghosts, "waits for one side only", "race", "border", "ghost")
+
+
+@right_one
+def multicast(n: int, flaw: str | None = None) -> Program:
+    """Everybody stores to all and adds up what all have stored."""
+
+    def local(x):
+        def body(x, o, inbox, sems):
+            v = plgpu.layout_cast(x[0], plgpu.Layout.WG_STRIDED((128,), vec_size=1))
+            plgpu.multimem_store(v, inbox.at[me()], collective_axes="x")  # store to all
+            if flaw != "no wait for the others":
+                plgpu.semaphore_signal_multicast(sems.at[0], 1, collective_axes="x")
+                pl.semaphore_wait(sems.at[0], n)
+            total = inbox[0]  # read all
+            for peer in range(1, n):
+                total += inbox[peer]  # read all
+            o[0] = total
+            if flaw == "no wait for the others":
+                everyone(sems.at[1], n)
+
+        return kernel(body, [like((1, 128)), like((n, 128))], REGULAR((2,)))(x)[0]
+
+    x = data((n, 128))
+    total = x[0]
+    for part in x[1:]:
+        total = total + part
+    return Program(over(local, line(n)), [x], [np.stack([total] * n)])
+
+
+broken(multicast, "no wait for the others", "race", "store to all", "read all")
+
+
+@right_one
+def tiles(n: int, flaw: str | None = None) -> Program:
+    """A tile goes to the right by TMA, comes from there by TMA."""
+
+    def local(x):
+        def body(x, o, inbox, buf, bar, sem):
+            to = right(n)
+            plgpu.copy_gmem_to_smem(x.at[0], buf, bar)
+            plgpu.barrier_wait(bar)
+            plgpu.copy_smem_to_gmem(buf, plgpu.remote_ref(inbox, to).at[pl.ds(0, 16), pl.ds(32, 32)])  # tile out
+            if flaw != "signals before the tile is there":
+                plgpu.wait_smem_to_gmem(0)
+            pl.semaphore_signal(sem, 1, device_id=to)
+            plgpu.wait_smem_to_gmem(0)
+            if flaw != "fetches before it waits":
+                pl.semaphore_wait(sem, 1)
+            plgpu.copy_gmem_to_smem(inbox.at[pl.ds(0, 16), pl.ds(32, 32)], buf, bar)  # tile in
+            plgpu.barrier_wait(bar)
+            o[0] = buf[...] + 1
+            if flaw == "fetches before it waits":
+                pl.semaphore_wait(sem, 1)
+
+        scratch = (SMEM((16, 32), jnp.float32, transforms=tiled(jnp.float32)), Barrier(), REGULAR)
+        return kernel(body, [like((1, 16, 32)), like((16, 64))], *scratch)(x)[0]
+
+    x = data((n, 16, 32))
+    return Program(over(local, line(n)), [x], [np.roll(x, 1, 0) + 1])
+
+
+broken(tiles, "signals before the tile is there", "race", "tile out", "tile in")
+broken(tiles, "fetches before it waits", "race", "tile out", "tile in")
 
 
 # ------------------------------------------------------------------------------------------ running them

@@ -355,3 +355,24 @@ def batched_twice(n: int) -> Program:
     x, w = data((2, 3, n, 64)), data((2, 64))
     program = over(local, line(n), (P(None, None, "x"), P()), P(None, None, "x"))
     return Program(program, [x, w], [np.roll(x * w[:, None, None], 1, 2)])
+
+
+@subject()
+def an_axis_of_the_grid_with_the_name_of_the_meshs(n: int) -> Program:
+    """In the kernel the name is the grid's; in device ids and multicasts it is the mesh's."""
+
+    def local(x):
+        number = me()
+
+        def body(x, o, sem):
+            b = lax.axis_index("x")
+            to = {"x": lax.rem(number + i32(1), i32(n))}
+            plgpu.remote_ref(o, to)[0, b] = x[0, b] * 2
+            pl.semaphore_signal(sem, 1, device_id=to)
+            plgpu.semaphore_signal_multicast(sem, 1, collective_axes="x")
+            pl.semaphore_wait(sem, n + 1)
+
+        return kernel(body, like((1, 3, 128)), REGULAR, grid=(3,), grid_names=("x",))(x)
+
+    x = data((n, 3, 128))
+    return Program(over(local, line(n)), [x], [np.roll(x * 2, 1, 0)])

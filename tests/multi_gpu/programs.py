@@ -306,6 +306,19 @@ def on_one_two_and_all_devices(n: int) -> Program:
 
 
 @subject()
+def on_one_device_that_is_not_the_first(n: int) -> Program:
+    """A mesh of one: every peer is the device itself."""
+
+    def fn(x):
+        mesh = line(1, [jax.devices()[n - 1]])
+        y = jax.device_put(x, jax.sharding.NamedSharding(mesh, P("x")))
+        return jax.jit(over(lambda x: total(1, shift(1, x)), mesh))(y)
+
+    x = data((n, 128))
+    return Program(fn, [x], [x * 2], jit=False)
+
+
+@subject()
 def calls_in_a_row(n: int) -> Program:
     """Twenty executions, dispatched without waiting; two programs in turn."""
 

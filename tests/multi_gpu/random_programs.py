@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from tests.multi_gpu.suite import (
-    REGULAR, SMEM, Barrier, P, Program, Subject, data, everyone, i32, kernel, like, line, me, over, subject, tiled,
+    REGULAR, SMEM, Barrier, P, Program, Subject, data, i32, kernel, like, line, me, over, subject, tiled,
 )  # fmt: skip
 
 #: Every transfer moves tiles of this shape.
@@ -76,8 +77,17 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
+    """Phases of transfers, `times` times over; the warpgroups of a block share out the transfers of a phase.
+
+    Attributes:
+        barrier: How the devices meet: signals in a loop, in parallel, by multicast, or a semaphore for each sender that only rises.
+    """
+
     devices: int
     blocks: int
+    threads: int
+    times: int
+    barrier: str
     dtypes: tuple[str, ...]
     tiles: int
     table: np.ndarray[Any, Any]
@@ -87,7 +97,8 @@ class Conversation:
 def generate(seed: int, n: int) -> Conversation:
     rng = np.random.default_rng([seed, n])
     pick = lambda options: options[int(rng.integers(len(options)))]  # noqa: E731
-    blocks = int(pick((1, 1, 2, 3)))
+    blocks, threads, times = int(pick((1, 1, 2, 3))), int(pick((1, 1, 2))), int(pick((1, 1, 3)))
+    barrier = str(pick(("loop", "parallel", "multicast", "rising")))
     dtypes = tuple(pick(DTYPES) for _ in range(int(rng.integers(1, 4))))
     tiles = n + 4
     table = np.stack([rng.permutation(n) for _ in range(2)]).astype(np.int32)
@@ -117,14 +128,14 @@ def generate(seed: int, n: int) -> Conversation:
             read.add((a, source))
             steps.append(Step(kind, a, b, source, target, pick(list(MAPS)), peer(), peer()))
         phases.append(tuple(steps))
-    return Conversation(n, blocks, dtypes, tiles, table, tuple(phases))
+    return Conversation(n, blocks, threads, times, barrier, dtypes, tiles, table, tuple(phases))
 
 
 def reference(c: Conversation, xs: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """Buffers are [device, block, tile, …]."""
     now = [x.copy() for x in xs]
     with np.errstate(over="ignore"):
-        for phase in c.phases:
+        for phase in c.phases * c.times:
             old = [x.copy() for x in now]
             for s in phase:
                 f, to, of = MAPS[s.map], s.to.of(c.devices, c.table), s.of.of(c.devices, c.table)
@@ -201,6 +212,34 @@ def _step(c: Conversation, s: Step, bufs: list[Any], table: Any, smem: dict[Any,
             target[...] = plgpu.layout_cast(v, plgpu.Layout.WG_STRIDED(TILE, vec_size=1))
 
 
+def _meet(c: Conversation, sems: Any, wg: Any, number: Any) -> None:
+    """No warpgroup of any device goes on before all are here; the rounds are counted from 0."""
+    mine, parity, threads = sems.at[wg], lax.rem(number, i32(2)), range(c.threads)
+    peers = [i32(peer) for peer in range(c.devices)]
+    match c.barrier:
+        case "loop":
+            for peer in peers:
+                for t in threads:
+                    pl.semaphore_signal(sems.at[t, parity, 0], 1, device_id=peer)
+        case "parallel":
+            signals = [plgpu.SemaphoreSignal(sems.at[t, parity, 0], device_id=peer) for peer in peers for t in threads]
+            plgpu.semaphore_signal_parallel(*signals)
+        case "multicast":
+            for t in threads:
+                plgpu.semaphore_signal_multicast(sems.at[t, parity, 0], 1, collective_axes="x")
+        case _:
+            for peer in peers:
+                for t in threads:
+                    pl.semaphore_signal(sems.at[t, 0, me() * c.threads + wg], 1, device_id=peer)
+
+            @pl.loop(i32(0), i32(c.devices * c.threads))
+            def _(sender: Any) -> None:  # One for each warpgroup: of two that share one, a fast one might count for both.
+                pl.semaphore_wait(mine.at[0, sender], number + 1, decrement=False)
+
+            return
+    pl.semaphore_wait(mine.at[parity, 0], c.devices * c.threads)
+
+
 def program(c: Conversation) -> Program:
     shapes = [like((1, c.blocks, c.tiles, *TILE), t) for t in c.dtypes]
     kinds = sorted(set(c.dtypes))
@@ -210,24 +249,39 @@ def program(c: Conversation) -> Program:
             count = len(c.dtypes)
             table, ins, bufs = refs[0], refs[1 : 1 + count], list(refs[1 + count : 1 + 2 * count])
             *places, bar, sems = refs[1 + 2 * count :]
-            smem = {t: places[2 * i : 2 * i + 2] for i, t in enumerate(kinds)}
-            block = lax.axis_index("b")
-            for x, o in zip(ins, bufs):
-                o[0, block] = x[0, block]
-            everyone(sems.at[0], c.devices)
-            for number, phase in enumerate(c.phases):
-                for s in phase:
-                    _step(c, s, bufs, table, smem, bar, block)
-                everyone(sems.at[(number + 1) % 2], c.devices)
+            block, wg = lax.axis_index("b"), lax.axis_index("wg")
+            smem = {t: [place.at[wg] for place in places[2 * i : 2 * i + 2]] for i, t in enumerate(kinds)}
 
-        scratch = [place for t in kinds for place in (SMEM(TILE, t), SMEM(TILE, t, transforms=tiled(t, 64)))]
-        return kernel(body, shapes, *scratch, Barrier(), REGULAR((2,)), grid=(c.blocks,), grid_names=("b",))(table, *xs)
+            def share(number: int, do: Callable[[], None]) -> None:
+                pl.when(wg == number % c.threads)(do)
+
+            for i, (x, o) in enumerate(zip(ins, bufs)):
+
+                def begin(x: Any = x, o: Any = o) -> None:
+                    o[0, block] = x[0, block]
+
+                share(i, begin)
+            _meet(c, sems, wg, i32(0))
+
+            @pl.loop(i32(0), i32(c.times))
+            def _(time: Any) -> None:
+                for number, phase in enumerate(c.phases):
+                    for i, s in enumerate(phase):
+                        share(i, lambda s=s: _step(c, s, bufs, table, smem, bar.at[wg], block))
+                    _meet(c, sems, wg, time * len(c.phases) + (number + 1))
+
+        scratch = [place for t in kinds for place in (SMEM((c.threads, *TILE), t), SMEM((c.threads, *TILE), t, transforms=tiled(t, 64)))]
+        sems = REGULAR((c.threads, 2, c.devices * c.threads))
+        call = kernel(
+            body, shapes, *scratch, Barrier(num_barriers=c.threads), sems, grid=(c.blocks,), grid_names=("b",),
+            num_threads=c.threads, thread_name="wg",
+        )  # fmt: skip
+        return call(table, *xs)
 
     xs = [data((c.devices, c.blocks, c.tiles, *TILE), t, seed=str(i), low=0, high=7) for i, t in enumerate(c.dtypes)]
     return Program(over(local, line(c.devices), (P(), *[P("x")] * len(xs))), [c.table, *xs], reference(c, xs))
 
 
-@subject(*range(40))
 def random_program(n: int, seed: int) -> Program:
     return program(generate(seed, n))
 
@@ -246,7 +300,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.show is not None:
         c = generate(args.show, args.devices)
-        print(f"{c.blocks} blocks, {', '.join(c.dtypes)}, table {c.table.tolist()}")
+        print(f"{c.blocks} blocks of {c.threads} warpgroups, {c.times} times, barrier {c.barrier}, table {c.table.tolist()}")
+        print(f"buffers of {', '.join(c.dtypes)}")
         for phase in c.phases:
             print("\n".join(f"  {s}" for s in phase), "\n  barrier")
         return 0
@@ -270,4 +325,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from tests.multi_gpu import random_programs  # This module under the name by which the suite knows it.
+
+    sys.exit(random_programs.main())
+
+subject(*range(40))(random_program)

@@ -108,6 +108,11 @@ MATMULS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+#: A device goes on when the devices to its right have signalled as often as they have blocks. A block may signal twice there before
+#: another has signalled at all: from three devices on that is a race, and the checker says so where a run comes near it.
+RACY = dict(check="warn")
+
+
 def _collective_matmul(n: int, what: str) -> Program:
     """Small integers, whose products and sums are exact. The kernel wants all of JAX's devices."""
     dtype, config = MATMULS[what]
@@ -128,11 +133,11 @@ def _all_devices(n: int) -> bool:
     return n > 1 and n == jax.device_count()
 
 
-@subject(*MATMULS, machine=SMALL, devices=_all_devices)
+@subject(*MATMULS, machine=SMALL, devices=_all_devices, **RACY)
 def shipped_collective_matmul(n: int, what: str) -> Program:
     return _collective_matmul(n, what)
 
 
-@subject(machine="H200", devices=_all_devices)
+@subject(machine="H200", devices=_all_devices, **RACY)
 def shipped_collective_matmul_on_132_SMs(n: int) -> Program:
     return _collective_matmul(n, "float16")

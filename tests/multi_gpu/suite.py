@@ -87,6 +87,7 @@ class Subject:
         x64: Runs with 64-bit types enabled.
         lacks: What this version of JAX lacks for it; empty: nothing.
         machine: The GPU that CPU devices stand for, where the kernel asks JAX for one (`smalt.emulated`).
+        check: What becomes of the emulator's findings, where that is not an error (`smalt.emulated`).
     """
 
     name: str
@@ -95,11 +96,12 @@ class Subject:
     x64: bool = False
     lacks: str = ""
     machine: str = ""
+    check: str | None = None
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         emulated = self.machine and jax.default_backend() == "cpu"
-        machine = smalt.emulated(self.machine) if emulated else smalt.enabled(True, pallas_call=True)
+        machine = smalt.emulated(self.machine, check=self.check) if emulated else smalt.enabled(True, pallas_call=True)
         with x64(self.x64), machine, warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*(device_id_type|DeviceIdType).*")
             yield
@@ -114,6 +116,7 @@ def subject(
     x64: bool = False,
     lacks: str = "",
     machine: str = "",
+    check: str | None = None,
 ) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
     """Registers a function of the number of devices, or one for each variant, which it takes besides (dtypes, names, numbers)."""
 
@@ -127,7 +130,7 @@ def subject(
                 wide = wide or not {"float64", "int64", "uint64"}.isdisjoint(str(label).split())
                 name, of = f"{make.__name__}[{label}]", _with(make, variant)
             assert name not in SUBJECTS, name
-            SUBJECTS[name] = Subject(name, of, devices, wide, lacks, machine)
+            SUBJECTS[name] = Subject(name, of, devices, wide, lacks, machine, check)
         return make
 
     return register

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
 import re
 import subprocess
 import sys
 
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
 import pytest
 
-from tests.multi_gpu.supervise import Result, environment, line, supervise
-
-ROOT = pathlib.Path(__file__).parents[2]
-GOOD = {"right", "skipped"}
+import smalt
+from tests.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
+from tests.multi_gpu.supervise import ROOT, Result, as_it_must_be, environment, line, supervise
 
 
 @functools.cache
@@ -33,13 +34,13 @@ def test_right_on(devices: int) -> None:
     found = results(devices)
     assert len(found) >= 200
     assert sum(r["status"] == "skipped" for r in found.values()) < 10
-    wrong = [line(r) for r in found.values() if r["status"] not in GOOD]
+    wrong = [line(r) for r in found.values() if not as_it_must_be(r)]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("schedule", ["earliest", "1"])
-def test_schedules_change_nothing(schedule: str) -> None:
-    first, again = results(4), results(4, schedule)
+@pytest.mark.parametrize(("devices", "schedule"), [(2, "earliest"), (4, "1")])
+def test_schedules_change_nothing(devices: int, schedule: str) -> None:
+    first, again = results(devices), results(devices, schedule)
     differ = [line(r) for name, r in again.items() if (r["status"], r.get("digest")) != (first[name]["status"], first[name].get("digest"))]
     assert not differ, "\n".join(differ)
 
@@ -58,9 +59,20 @@ def test_mistakes_are_found() -> None:
     assert not missed, "\n".join(missed)
 
 
+def test_what_is_left_out_is_found() -> None:
+    """Every signal and every wait of some kernels, one by one."""
+    only = ["ring_reduce_scatter", "producer_and_consumer", "halo_exchange", "all_reduce_in_two_shots", "one_warpgroup_sends"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        examined = supervise("tests.multi_gpu.omissions", 4, only)
+    assert len(examined) >= 5
+    missed = [line(r) for r in examined if r.get("found") != r.get("of", -1)]
+    assert not missed, "\n".join(missed)
+    assert sum(r["of"] for r in examined) > 25
+
+
 def _runs(*command: str) -> str:
-    paths = [str(ROOT / "jax_plugin"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    env = {**environment(4), "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    env = {**environment(4), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -83,3 +95,50 @@ def test_page(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(source)
     _runs(str(script))
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+ROWS = jax.ShapeDtypeStruct((4, 128), "float32")
+MESH = ("a", "b")
+
+
+def _talks(device, **kwargs):
+    """A kernel that signals and stores to `device`."""
+
+    def body(x, o, sem):
+        plgpu.remote_ref(o, device, **kwargs)[...] = x[...]
+        pl.semaphore_signal(sem, 1, device_id=device, **kwargs)
+        pl.semaphore_wait(sem, 1)
+
+    return lambda x: kernel(body, like(x.shape), REGULAR, grid=(1,), grid_names=("block",))(x)
+
+
+REFUSED = {
+    "no mesh": (_talks(0), False, ("a device id in a kernel that runs on one device", "jax.shard_map")),
+    "one number for two axes": (_talks(0), True, ("a device id of 1 number", "for each axis of the device mesh: 'a', 'b'", "got: 1")),
+    "three for two": (_talks((0, 1, 0)), True, ("a device id of 3 numbers", "got: 3")),
+    "two for a position": (_talks((0, 1), **logical()), True, ("a device id of 2 numbers", "one number, the position in the mesh")),
+    "an axis of the grid": (_talks({"block": 0}), True, ("axes of the device mesh: 'a', 'b'", "got: 'block'")),
+    "axes and a position": (_talks({"a": 0}, **logical()), True, ("a device id by axes", "leave out device_id_type")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*device_id_type:DeprecationWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_device_ids_that_mean_nothing(name: str) -> None:
+    local, on_mesh, words = REFUSED[name]
+    fn = over(local, grid((2, 2), MESH)) if on_mesh else local
+    with pytest.raises(smalt.InvalidKernel) as caught:
+        smalt.descriptor(fn, ROWS)
+    for word in (*words, "remedy:", "test_multi_gpu.py:"):
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_axes_left_to_xla() -> None:
+    """Partitions have no numbers there."""
+    spec = jax.sharding.PartitionSpec("b")
+    mesh = grid((2, 2), MESH)
+    fn = jax.shard_map(_talks({"b": 0}), mesh=mesh, in_specs=spec, out_specs=spec, axis_names={"b"}, check_vma=False)
+    with smalt.enabled(True), pytest.raises(smalt.Unsupported, match="'a' left to XLA"):
+        jax.jit(fn).lower(ROWS)
