@@ -851,32 +851,43 @@ fn said(k: &mut Kernel) -> [Reg; 4] {
     })
 }
 
-fn raise(k: &mut Kernel, flag: Reg) {
+fn raise(k: &mut Kernel, flag: Addr<Reg>) {
     k.push(Inst::Red {
         sem: AtomSem::Release,
         scope: Scope::Sys,
         space: Space::Global,
         op: RedOp::Add,
         ty: AtomType::U32,
-        addr: Addr::new(flag),
+        addr: flag,
         a: imm(1),
     });
 }
 
-/// Each device sets its own map to its peer's buffer, and reads that.
+fn await_flag(k: &mut Kernel, flag: Addr<Reg>) {
+    k.push(Inst::WaitAtLeast {
+        scope: Scope::Sys,
+        addr: flag,
+        value: imm(1),
+    });
+}
+
+/// Each device sets its own map to its peer's buffer, reads that, and says so.
 #[test]
 fn a_map_is_set_to_a_peers_buffer() {
     let (mut k, base) = kernel();
-    let [new, map, flag, _] = said(&mut k);
+    let [new, map, theirs, own] = said(&mut k);
     let p = k.first_thread();
     k.when(p, false, |k| {
-        raise(k, flag);
         replace(k, Addr::new(map), new);
         release(k, Scope::Cta);
         acquire(k, Addr::new(map), Scope::Cta);
     });
     load(&mut k, p, base, map, 4);
     k.wait(base, BARRIER, imm(0));
+    k.when(p, false, |k| {
+        raise(k, Addr::new(theirs));
+        await_flag(k, Addr::new(own));
+    });
     dump(&mut k, base, OUT, BOX);
     let says = |device: u64, offset: u64| {
         let peer = 1 - device;
@@ -884,7 +895,7 @@ fn a_map_is_set_to_a_peers_buffer() {
             address(peer, THERE) + offset,
             address(device, MAPS),
             address(peer, OUT) + 1020,
-            0,
+            address(device, OUT) + 1020,
         ]
     };
     for options in every_order() {
@@ -923,17 +934,16 @@ fn a_map_for_another_device_is_released_to_the_system() {
         k.when(p, false, |k| {
             replace(k, Addr::new(map), new);
             release(k, released);
-            raise(k, flag);
+            raise(k, Addr::new(flag));
+            // Its memory is read until the reader says so.
+            await_flag(k, Addr::at(flag, -4));
         });
         k.block(crate::ptx::flat::Terminator::Return);
-        k.push(Inst::WaitAtLeast {
-            scope: Scope::Sys,
-            addr: Addr::new(flag),
-            value: imm(1),
-        });
+        await_flag(&mut k, Addr::new(flag));
         k.when(p, false, |k| acquire(k, Addr::new(map), acquired));
         load(&mut k, p, base, map, 0);
         k.wait(base, BARRIER, imm(0));
+        k.when(p, false, |k| raise(k, Addr::at(flag, -4)));
         dump(&mut k, base, OUT, BOX);
         k
     };
