@@ -38,8 +38,8 @@ def matmul(a: jax.Array, b: jax.Array, *, devices: int) -> jax.Array:
     """
     (m, k), n = a.shape, b.shape[1]
     tiles, blocks = m // TILE_M, n // TILE_N
-    if m % TILE_M or n % TILE_N or k % 64 or k > 512:
-        raise ValueError(f"matmul: expected m % {TILE_M} == n % {TILE_N} == k % 64 == 0 and k <= 512, got m {m}, n {n}, k {k}")
+    if m % TILE_M or n % TILE_N or k % 64 or k > 384:
+        raise ValueError(f"matmul: expected m % {TILE_M} == n % {TILE_N} == k % 64 == 0 and k <= 384, got m {m}, n {n}, k {k}")
 
     def body(a: Any, b: Any, o: Any, inbox: Any, a_smem: Any, b_smem: Any, o_smem: Any, loaded: Any, b_loaded: Any) -> None:
         arrived = pl.get_global(plgpu.SemaphoreType.REGULAR((devices,)))
@@ -107,7 +107,7 @@ def main() -> int:
     smalt.enable()
     devices = jax.devices()
     mesh = jax.sharding.Mesh(np.array(devices), ("x",))
-    m, k, n = (2048, 512, 4096) if jax.default_backend() == "gpu" else (128, 128, 256)
+    m, k, n = (2048, 384, 4096) if jax.default_backend() == "gpu" else (128, 128, 256)
     keys = jax.random.split(jax.random.key(0))
     a = jax.random.normal(keys[0], (m * len(devices), k), jnp.bfloat16)
     b = jax.random.normal(keys[1], (k, n * len(devices)), jnp.bfloat16)

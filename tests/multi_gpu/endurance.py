@@ -149,7 +149,7 @@ def unsignalled(_: int) -> str:
 
     out = jax.ShapeDtypeStruct(SHAPE, jnp.int32)
     call = kernel(body, out, plgpu.SemaphoreType.REGULAR, params=params)
-    return told(call, "endurance.py:" if jax.default_backend() == "gpu" else "wait", "semaphore")
+    return told(call, "endurance.py:", "semaphore" if jax.default_backend() == "gpu" else "deadlock")
 
 
 PARTS = {"many": many, "replays": replays, "late": late, "absent": absent, "unsignalled": unsignalled}
