@@ -826,20 +826,21 @@ fn views_that_nothing_lowers_are_refused() {
         ),
         (
             |r| r.place = Place::Multicast { axes: vec![] },
-            "device memory of another device",
+            "load of a multicast reference",
         ),
         (
             |r| {
                 r.place = Place::Peer {
-                    device: Value::from_u32(0),
+                    device: Value::from_u32(1),
                 }
             },
-            "jax.lax collectives",
+            "a device that is not there",
         ),
     ];
     for (change, expected) in views {
         let mut b = Build::new(1);
         b.i(0);
+        b.i(7);
         let gmem = b.param(ParamRole::Input, DType::I32, &[64]);
         let mut src = b.whole(gmem);
         change(&mut src);

@@ -148,6 +148,9 @@ impl Importer {
         if devices.is_none_or(|n| n >= 1 << 31) {
             return Err(damaged("a device mesh of too many devices"));
         }
+        if d.device_mesh.iter().any(|axis| axis.size == 0) {
+            return Err(damaged("a device mesh of no devices"));
+        }
         Ok(importer)
     }
 

@@ -8,11 +8,22 @@ use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::*;
 
+/// Devices of a multicast reference: what is done to them is written out.
+const MOST_MEMBERS: usize = 256;
+
 /// A use of a multicast reference as uses of each device's array, by position.
-pub fn members(importer: &mut Importer, u: &RefUse, region: Region, loc: Loc) -> Vec<RefUse> {
+pub fn members(importer: &mut Importer, u: &RefUse, region: Region, loc: Loc) -> Result<Vec<RefUse>> {
     let Place::Multicast { axes } = &u.place else {
-        return vec![u.clone()];
+        return Ok(vec![u.clone()]);
     };
+    let size = |axis: &Axis| importer.kernel.axes[*axis].size;
+    let count = axes.iter().map(size).fold(1u64, u64::saturating_mul);
+    if count > MOST_MEMBERS as u64 {
+        return Err(Error::unsupported("a multicast reference to so many devices")
+            .expected(format!("at most {MOST_MEMBERS}"))
+            .got(count.to_string())
+            .remedy("go over the devices in a loop, with plgpu.remote_ref"));
+    }
     let mesh = importer.kernel.device_mesh.clone();
     // The device with this one's coordinates on the other axes, and 0 on these; and how far the others are from it.
     let mut coordinates = vec![];
@@ -37,18 +48,18 @@ pub fn members(importer: &mut Importer, u: &RefUse, region: Region, loc: Loc) ->
         let place = importer.peer(device);
         RefUse { place, ..u.clone() }
     };
-    offsets.into_iter().map(member).collect()
+    Ok(offsets.into_iter().map(member).collect())
 }
 
 /// An op without results as ops without multicast references, where that is possible.
-pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Vec<OpKind> {
+pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Result<Vec<OpKind>> {
     let mut of = |u: &RefUse| members(r.importer, u, r.region, r.loc);
     let is_multicast = |u: &RefUse| matches!(u.place, Place::Multicast { .. });
     if let OpKind::Store { dst, value } = &kind
         && is_multicast(dst)
     {
         let one = |dst| OpKind::Store { dst, value: *value };
-        return of(dst).into_iter().map(one).collect();
+        return Ok(of(dst)?.into_iter().map(one).collect());
     }
     if let OpKind::AtomicUpdate { op, dst, value } = &kind
         && is_multicast(dst)
@@ -58,7 +69,7 @@ pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Vec<OpKind> {
             dst,
             value: *value,
         };
-        return of(dst).into_iter().map(one).collect();
+        return Ok(of(dst)?.into_iter().map(one).collect());
     }
     if let OpKind::CopySmemToGmem {
         src,
@@ -69,7 +80,7 @@ pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Vec<OpKind> {
     } = &kind
         && is_multicast(dst)
     {
-        let all = of(dst);
+        let all = of(dst)?;
         let last = all.len() - 1;
         // One group, as it would be with one copy.
         let one = |(i, dst)| OpKind::CopySmemToGmem {
@@ -79,7 +90,7 @@ pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Vec<OpKind> {
             commit_group: *commit_group && i == last,
             predicate: *predicate,
         };
-        return all.into_iter().enumerate().map(one).collect();
+        return Ok(all.into_iter().enumerate().map(one).collect());
     }
     if let OpKind::SemaphoreSignal {
         semaphore,
@@ -88,13 +99,13 @@ pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Vec<OpKind> {
     } = &kind
         && is_multicast(semaphore)
     {
-        let signals = of(semaphore).into_iter().map(|semaphore| (semaphore, *value));
-        return vec![OpKind::SemaphoreSignalParallel {
+        let signals = of(semaphore)?.into_iter().map(|semaphore| (semaphore, *value));
+        return Ok(vec![OpKind::SemaphoreSignalParallel {
             signals: signals.collect(),
             scope: *scope,
-        }];
+        }]);
     }
-    vec![kind]
+    Ok(vec![kind])
 }
 
 /// The reduction of an array over the devices of a multicast reference, as a value.
@@ -117,7 +128,7 @@ pub fn reduce(r: &mut OpReader<'_>, op: ReduceOp, src: &RefUse) -> Result<Value>
     let narrow = binary == BinaryOp::Add && dtype.is_float() && dtype.bits() < 32;
     let wide = ty.with_dtype(if narrow { DType::F32 } else { dtype });
     let mut sum = None;
-    for src in members(r.importer, src, r.region, r.loc) {
+    for src in members(r.importer, src, r.region, r.loc)? {
         let mut x = r.emit1(OpKind::Load { src }, ty.clone());
         if narrow {
             x = r.emit1(OpKind::Convert { a: x }, wide.clone());

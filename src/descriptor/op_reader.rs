@@ -407,7 +407,7 @@ impl<'a> OpReader<'a> {
     /// Appends an op; the descriptor's op has no results.
     pub fn effect(&mut self, kind: OpKind) -> Result<()> {
         self.results(&[])?;
-        for kind in super::multicast::expand(self, kind) {
+        for kind in super::multicast::expand(self, kind)? {
             self.emit(kind, []);
         }
         Ok(())

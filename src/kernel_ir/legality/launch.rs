@@ -66,3 +66,18 @@ pub fn register_count(kernel: &Kernel, n: u32) -> Result<()> {
         .got(n.to_string())
         .remedy("take 24 or 40 for a warpgroup that only issues copies, 232 or 240 for two that compute"))
 }
+
+/// Devices that a kernel can talk to: every block asks for each of them, and has a table of them in shared memory.
+const MOST_PEERS: u32 = 1024;
+
+/// How many devices a kernel talks to.
+pub fn peers(kernel: &Kernel) -> Result<()> {
+    if kernel.devices() <= MOST_PEERS || !kernel.talks() {
+        return Ok(());
+    }
+    Err(Error::unsupported("a kernel that talks to so many devices")
+        .at(Loc::CALL_SITE)
+        .expected(format!("a mesh of at most {MOST_PEERS}"))
+        .got(kernel.devices().to_string())
+        .remedy("make the mesh of the devices that reach each other's memory, and use XLA's collectives beyond"))
+}

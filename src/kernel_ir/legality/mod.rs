@@ -27,7 +27,8 @@ pub fn run(kernel: &Kernel) -> Result<()> {
     for param in scalars {
         memory::element(param.ty.dtype()).map_err(|e| e.at(Loc::CALL_SITE))?;
     }
-    kernel.try_for_each_op(&mut |id| op(kernel, id))
+    kernel.try_for_each_op(&mut |id| op(kernel, id))?;
+    launch::peers(kernel)
 }
 
 /// Whether an op of a normalised kernel can be compiled.
