@@ -191,16 +191,16 @@ def unsupported_gather_copy(x):
     return kernel(body, like((128,)), SMEM((128,), jnp.int32), SMEM((128,), F32), Barrier())(x)
 
 
-@bad(smalt.Unsupported, "device memory of another device", "remedy: exchange data between devices outside", args=(f32(2, 64),))
-def unsupported_remote_reference(x):
+@bad(smalt.InvalidKernel, "a device id in a kernel that runs on one device", "remedy: call the kernel under jax.shard_map", args=(f32(2, 64),))
+def remote_reference_without_a_mesh(x):
     def body(x, o):
         o[...] = plgpu.remote_ref(x, 1)[...]  # BAD
 
     return kernel(body, like((2, 64)))(x)
 
 
-@bad(smalt.Unsupported, "semaphores of another device", "remedy: exchange data between devices outside")
-def unsupported_remote_semaphore(x):
+@bad(smalt.InvalidKernel, "a device id in a kernel that runs on one device", "remedy: call the kernel under jax.shard_map")
+def remote_semaphore_without_a_mesh(x):
     def body(x, o, sem):
         pl.semaphore_signal(sem, 1, device_id=0)  # BAD
         o[...] = x[...]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import smalt
 from jax import lax
-from smalt import _config, _register
+from smalt import _config, _native, _register
 from tests.corpus.case import kernel, like
 from tests.corpus.decode import decode, show
 
@@ -44,7 +44,7 @@ def compiled(monkeypatch):
 
     def fake(kernel, target, platforms):
         out.append((kernel, target, platforms))
-        return out.scratch
+        return _native.ExtraOperands(out.scratch, False)
 
     monkeypatch.setattr(_register, "_compile", fake)
     return out
