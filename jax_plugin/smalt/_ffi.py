@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import jax.ffi
 
-from smalt import _native
+from smalt import _directory, _native
 
 TARGET_NAME = "smalt_kernel"
 # The same kernel, never recorded into a CUDA graph.
@@ -47,6 +47,7 @@ def register(platforms: Iterable[str] = ("cpu", "cuda")) -> None:
             for target, stages in _HANDLERS[name.lower()].items():
                 bundle = {stage: jax.ffi.pycapsule(_as_pointer(number)) for stage, number in stages.items()}
                 jax.ffi.register_ffi_target(target, bundle, platform=name, api_version=1)
+            _native.set_directory(_directory.answer)
             _registered.add(name)
 
 

@@ -23,6 +23,7 @@ class _Bytes(ctypes.Structure):
 
 
 _Handle = ctypes.c_void_p
+_Ask = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _Input = (ctypes.c_char_p, ctypes.c_size_t)  # bytes and their length
 
 # name -> (result, arguments)
@@ -32,6 +33,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "smalt_free": (None, (_Bytes,)),
     "smalt_set_packages": (_Bytes, _Input),
     "smalt_look_for_assembler": (None, ()),
+    "smalt_set_directory": (None, (_Ask,)),
+    "smalt_directory_answer": (None, (ctypes.c_void_p, *_Input)),
     "smalt_compile": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Handle))),
     "smalt_show": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Bytes))),
     "smalt_from_ptx": (_Bytes, (*_Input, ctypes.POINTER(_Handle))),
@@ -254,6 +257,24 @@ def from_ptx(
 def look_for_assembler() -> None:
     """On another thread: a kernel for a GPU will soon be compiled."""
     library().smalt_look_for_assembler()
+
+
+@functools.cache
+def set_directory(answer: Callable[[dict[str, Any]], Any]) -> object:
+    """Has `answer` asked about the job of several processes, from any thread; the result must live as long as the process."""
+    lib = library()
+
+    def ask(request: int, length: int, sink: int) -> None:
+        try:
+            reply = {"answer": answer(json.loads(ctypes.string_at(request, length)))}
+        except Exception as e:  # the library tells it to whoever runs the kernel
+            reply = {"error": f"{type(e).__name__}: {e}"}
+        text = json.dumps(reply).encode()
+        lib.smalt_directory_answer(sink, text, len(text))
+
+    callback = _Ask(ask)
+    lib.smalt_set_directory(callback)
+    return callback
 
 
 def doctor() -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
         "debug": kernel.debug,
         "hash": kernel.hash,
         "target": target,
-        "flags": _emulate.flags(),
+        "flags": _emulate.flags() | _versions.mesh_number(ctx.module_context.axis_context) << 8,
     }
     effects = _versions.has_effects(call)
     out = _versions.custom_call(ctx, TARGET_NAME, operands, results, attributes, aliases, effects)

@@ -13,6 +13,7 @@ import functools
 import importlib
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax._src import core as jax_core
+from jax._src import distributed as _distributed
 from jax._src import effects as jax_effects
 from jax._src import mesh as mesh_lib
 from jax._src import source_info_util
@@ -594,6 +596,20 @@ def zeros(ctx: Any, size: int) -> tuple[Any, Any]:
     """A zero-filled `u8[size]`: (value, aval)."""
     aval = jax_core.ShapedArray((size,), np.dtype(np.uint8))
     return _mlir.full_like_aval(ctx, 0, aval), aval
+
+
+def coordination_service() -> Any | None:
+    """The client of the job's coordination service; None in a program of one process."""
+    return _distributed.global_state.client
+
+
+def mesh_number(axis_context: Any) -> int:
+    """A number for the devices of the mesh that a lowering runs under, if they are of several processes; else, or if they are not known, 0."""
+    mesh = getattr(axis_context, "mesh", None)
+    devices = [] if mesh is None or isinstance(mesh, mesh_lib.AbstractMesh) else [d for d in mesh.devices.flat]
+    if len({d.process_index for d in devices}) <= 1:
+        return 0
+    return 1 + zlib.crc32(repr([d.id for d in devices]).encode())
 
 
 def device_position(ctx: Any) -> tuple[Any, Any]:

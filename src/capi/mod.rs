@@ -129,6 +129,25 @@ pub unsafe extern "C" fn smalt_set_packages(json: *const u8, len: usize) -> Byte
     })
 }
 
+/// Whom to ask about the job of several processes that this process is part of: `ask` gets a request in JSON, and answers by calling
+/// [`smalt_directory_answer`] with `sink` before it returns. See src/runtime/directory.rs.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_set_directory(ask: extern "C" fn(request: *const u8, len: usize, sink: *mut Vec<u8>)) {
+    runtime::directory::set(Arc::new(move |request: &str| {
+        let mut answer = Vec::new();
+        ask(request.as_ptr(), request.len(), &mut answer);
+        answer
+    }));
+}
+
+/// # Safety
+/// `sink` is that of a request under way; `json` points to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_directory_answer(sink: *mut Vec<u8>, json: *const u8, len: usize) {
+    // SAFETY: as our caller promises.
+    unsafe { (*sink).extend_from_slice(slice(json, len)) };
+}
+
 /// Starts to look for an assembler, on another thread: a kernel for a GPU will soon be compiled.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_look_for_assembler() {

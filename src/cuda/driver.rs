@@ -78,8 +78,23 @@ entry_points! {
     mem_alloc = "cuMemAlloc_v2": fn(*mut u64, usize);
     mem_host_alloc = "cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint);
     mem_free = "cuMemFree_v2": fn(u64);
+    mem_get_address_range = "cuMemGetAddressRange_v2": fn(*mut u64, *mut usize, u64);
+    mem_get_allocation_granularity = "cuMemGetAllocationGranularity":
+        fn(*mut usize, *const sys::CUmemAllocationProp, c_uint);
+    mem_create = "cuMemCreate": fn(*mut u64, usize, *const sys::CUmemAllocationProp, u64);
+    mem_release = "cuMemRelease": fn(u64);
+    mem_address_reserve = "cuMemAddressReserve": fn(*mut u64, usize, usize, u64, u64);
+    mem_address_free = "cuMemAddressFree": fn(u64, usize);
+    mem_map = "cuMemMap": fn(u64, usize, usize, u64, u64);
+    mem_unmap = "cuMemUnmap": fn(u64, usize);
+    mem_set_access = "cuMemSetAccess": fn(u64, usize, *const sys::CUmemAccessDesc, usize);
+    mem_retain_allocation_handle = "cuMemRetainAllocationHandle": fn(*mut u64, *mut c_void);
+    mem_export = "cuMemExportToShareableHandle": fn(*mut c_void, u64, c_uint, u64);
+    mem_import = "cuMemImportFromShareableHandle": fn(*mut u64, *mut c_void, c_uint);
+    pointer_get_attribute = "cuPointerGetAttribute": fn(*mut c_void, c_uint, u64);
     memcpy_htod = "cuMemcpyHtoD_v2": fn(u64, *const c_void, usize);
     memcpy_dtoh = "cuMemcpyDtoH_v2": fn(*mut c_void, u64, usize);
+    stream_synchronize = "cuStreamSynchronize": fn(sys::CUstream);
     event_create = "cuEventCreate": fn(*mut sys::CUevent, c_uint);
     event_record = "cuEventRecord": fn(sys::CUevent, sys::CUstream);
     event_synchronize = "cuEventSynchronize": fn(sys::CUevent);

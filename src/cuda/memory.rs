@@ -1,6 +1,6 @@
 //! Device memory that lives as long as its owner, and who may reach it.
 use super::driver::{ERROR_PEER_ACCESS_ALREADY_ENABLED, ERROR_PEER_ACCESS_UNSUPPORTED, SUCCESS, driver, uncaptured};
-use super::retire;
+use super::{retire, shared};
 use crate::error::{Error, Fault};
 use cudarc::driver::sys;
 use std::sync::atomic::AtomicU64;
@@ -9,6 +9,8 @@ use std::sync::atomic::AtomicU64;
 pub struct DeviceMemory {
     context: sys::CUcontext,
     address: u64,
+    /// How it goes back.
+    thing: retire::Thing,
 }
 
 // SAFETY: a driver handle and an address, both of which any thread may use.
@@ -20,53 +22,81 @@ impl DeviceMemory {
     /// `bytes` bytes of device memory in the current context; what they hold is whatever was there.
     pub fn new(bytes: u64) -> Result<DeviceMemory, Error> {
         let driver = driver()?;
-        let mut context = std::ptr::null_mut();
-        // SAFETY: stores the current context, null if there is none.
-        driver.check("cuCtxGetCurrent", unsafe { (driver.ctx_get_current)(&mut context) })?;
-        if context.is_null() {
-            return Err(Error::internal(
-                "no CUDA context is current where memory is to be allocated",
-            ));
-        }
+        let context = current_context()?;
         let mut address = 0;
         // SAFETY: stores the address on success.
         let code = uncaptured(driver, || unsafe { (driver.mem_alloc)(&mut address, bytes as usize) });
         driver.check("cuMemAlloc", code)?;
-        Ok(DeviceMemory { context, address })
+        let thing = retire::Thing::Memory(address);
+        Ok(DeviceMemory {
+            context,
+            address,
+            thing,
+        })
+    }
+
+    /// As [`DeviceMemory::new`], where other processes can map it; the current device has [joined](shared::join).
+    pub fn shareable(bytes: u64) -> Result<DeviceMemory, Error> {
+        let context = current_context()?;
+        let address = shared::allocate(bytes)?;
+        let thing = retire::Thing::Shared(address, bytes);
+        Ok(DeviceMemory {
+            context,
+            address,
+            thing,
+        })
     }
 
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Copies words to its start and waits for that; its own context need not be current.
-    pub fn write(&self, words: &[u64]) -> Result<(), Error> {
+    /// Copies words to byte `at` and waits for that; its own context need not be current.
+    pub fn write(&self, at: u64, words: &[u64]) -> Result<(), Error> {
+        if words.is_empty() {
+            return Ok(());
+        }
         let driver = driver()?;
         // SAFETY: the context lives as long as XLA's client.
         driver.check("cuCtxPushCurrent", unsafe { (driver.ctx_push_current)(self.context) })?;
+        // The copy may return when the words are on their way; its stream, which waits for none of XLA's, then has more to do.
         // SAFETY: the caller allocated at least that much, and the words outlive the call.
         let code = uncaptured(driver, || unsafe {
-            (driver.memcpy_htod)(self.address, words.as_ptr().cast(), size_of_val(words))
+            match (driver.memcpy_htod)(self.address + at, words.as_ptr().cast(), size_of_val(words)) {
+                SUCCESS => (driver.stream_synchronize)(std::ptr::null_mut()),
+                code => code,
+            }
         });
         let mut popped = std::ptr::null_mut();
         // SAFETY: pops what was pushed above.
         unsafe { (driver.ctx_pop_current)(&mut popped) };
-        driver.check("cuMemcpyHtoD", code)
+        driver.check("copying to device memory", code)
     }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        retire::retire(self.context, retire::Thing::Memory(self.address));
+        retire::retire(self.context, self.thing);
     }
 }
 
-/// Lets kernels of the current context reach what `other` holds. XLA has mostly done so.
-pub fn reach(other: &DeviceMemory) -> Result<(), Error> {
+fn current_context() -> Result<sys::CUcontext, Error> {
     let driver = driver()?;
     let mut context = std::ptr::null_mut();
     // SAFETY: stores the current context, null if there is none.
     driver.check("cuCtxGetCurrent", unsafe { (driver.ctx_get_current)(&mut context) })?;
+    match context.is_null() {
+        true => Err(Error::internal(
+            "no CUDA context is current where memory is to be allocated",
+        )),
+        false => Ok(context),
+    }
+}
+
+/// Lets kernels of the current context reach what `other`'s context holds. XLA has mostly done so.
+pub fn reach(other: &DeviceMemory) -> Result<(), Error> {
+    let driver = driver()?;
+    let context = current_context()?;
     if context == other.context {
         return Ok(());
     }

@@ -7,6 +7,7 @@
 //!   encoded tensor maps, sets their addresses and calls `cuLaunchKernelEx`: no allocation of device memory, no lock.
 //! * [`PerDevice`]: where a kernel keeps what is loaded.
 //! * `retire`: modules are unloaded late, at a point where nothing can be queued on them.
+//! * [`shared`]: memory that processes of one host share.
 //! * [`standalone`]: a kernel on host data, with no JAX around.
 mod device;
 mod driver;
@@ -15,6 +16,7 @@ mod memory;
 mod per_device;
 mod plan;
 mod retire;
+pub mod shared;
 pub mod standalone;
 
 pub use device::{DeviceInfo, devices, driver_version};

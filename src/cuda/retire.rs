@@ -4,6 +4,7 @@
 //! name its function. So dropping only retires the module; when enough have gathered, the next load synchronises the
 //! context once and unloads them: memory stays bounded and no launch ever waits.
 use super::driver::{Driver, SUCCESS, driver, uncaptured};
+use super::shared;
 use cudarc::driver::sys;
 use std::sync::Mutex;
 
@@ -16,6 +17,8 @@ pub enum Thing {
     Module(sys::CUmodule),
     /// Device memory, by its address.
     Memory(u64),
+    /// Memory that processes share, by its address and size.
+    Shared(u64, u64),
 }
 
 struct Retired {
@@ -67,14 +70,19 @@ fn unload(driver: &Driver, modules: &[Retired]) -> bool {
         return false;
     }
     for retired in modules {
-        // SAFETY: nothing is queued on it, its owner is gone, and it is unloaded (freed) only once. A failure would mean that
-        // the context is gone, and what was in it.
-        unsafe {
-            match retired.thing {
-                Thing::Module(module) => (driver.module_unload)(module),
-                Thing::Memory(address) => (driver.mem_free)(address),
-            }
-        };
+        // Nothing is queued on it, its owner is gone, and it is unloaded (freed) only once. A failure would mean that the context is
+        // gone, and what was in it.
+        match retired.thing {
+            // SAFETY: as said.
+            Thing::Module(module) => unsafe {
+                (driver.module_unload)(module);
+            },
+            // SAFETY: as said.
+            Thing::Memory(address) => unsafe {
+                (driver.mem_free)(address);
+            },
+            Thing::Shared(address, bytes) => shared::free(address, bytes),
+        }
     }
     true
 }

@@ -180,12 +180,12 @@ impl<H: Hooks> Body<H> for Clock64 {
     }
 }
 
-/// The address of buffer `imm` of the CTA's device.
+/// The address of byte `aux` of buffer `imm` of the CTA's device.
 pub struct LoadPointer;
 impl<H: Hooks> Body<H> for LoadPointer {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        let address = GlobalMemory::address(m.buffer_of(w.cta, u.imm as u32));
+        let address = GlobalMemory::address(m.buffer_of(w.cta, u.imm as u32)) + u64::from(u.aux);
         w.write::<u64>(u.d, [address; 32]);
         m.hooks.writes(w, u.d);
         Flow::Next

@@ -815,8 +815,14 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         Ok(())
     }
     fn ld_param(&mut self, ty: &WordType, d: &Reg, p: &ParamRef) -> Result<()> {
-        let Some(EntryParam::Pointer { buffer }) = self.flat.launch.params.get(p.0 as usize) else {
-            return self.no(format!("ld.param of parameter {}, which is no pointer", p.0));
+        let launch = &self.flat.launch;
+        let (buffer, offset) = match (launch.params.get(p.0 as usize), launch.exchange()) {
+            (Some(EntryParam::Pointer { buffer }), _) => (*buffer, 0),
+            // The devices are one process's.
+            (Some(EntryParam::Row { .. }), Some(exchange)) => (exchange.buffer, exchange.zero_row()),
+            (Some(EntryParam::Row { .. } | EntryParam::TensorMap(_)) | None, _) => {
+                return self.no(format!("ld.param of parameter {}, which is no pointer", p.0));
+            }
         };
         if *ty == WordType::B32 {
             return self.no("ld.param of half a pointer");
@@ -824,7 +830,8 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let d = self.reg(d);
         self.emit::<LoadPointer>(Operands {
             d,
-            imm: *buffer as i32,
+            imm: buffer as i32,
+            aux: offset as u32,
             ..Operands::NONE
         });
         Ok(())

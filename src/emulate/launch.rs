@@ -66,6 +66,10 @@ pub unsafe fn run_on<H: Hooks>(
         let buffer = match param {
             EntryParam::Pointer { buffer } => *buffer,
             EntryParam::TensorMap(map) => map.buffer,
+            EntryParam::Row { .. } => match launch.exchange() {
+                Some(exchange) => exchange.buffer,
+                None => return Err(Error::internal("a launch with rows for devices that it has not")),
+            },
         };
         // Buffers of one number are alike on all devices.
         let Some(len) = memory.size(buffer).filter(|_| (buffer as usize) < per_device) else {

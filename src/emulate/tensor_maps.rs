@@ -35,7 +35,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             MapName::Template(k) => launch.map_templates.get(k as usize),
             MapName::Parameter(p) => match launch.params.get(p as usize) {
                 Some(EntryParam::TensorMap(spec)) => Some(spec),
-                Some(EntryParam::Pointer { .. }) | None => None,
+                Some(EntryParam::Pointer { .. } | EntryParam::Row { .. }) | None => None,
             },
         }
     }

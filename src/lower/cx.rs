@@ -622,6 +622,13 @@ impl<'a> LowerCx<'a> {
         v
     }
 
+    /// The address of a row that says what each device adds to a told buffer's address.
+    pub fn row_pointer(&mut self, told: u32) -> V {
+        let p = ParamRef(self.entry.params.len() as u32);
+        self.entry.params.push(EntryParam::Row { told });
+        self.b.param(p)
+    }
+
     /// The generic address of a tensor map that is passed by value; equal specifications share one parameter.
     pub fn tensor_map(&mut self, spec: TensorMapSpec) -> V {
         if let Some((_, v)) = self.entry.tensor_maps.iter().find(|(s, _)| *s == spec) {

@@ -8,6 +8,9 @@
 //! their buffers are in this execution. Two messages by parity of the epoch are enough: who writes those of epoch e + 2 has seen
 //! all of epoch e + 1, which nobody sends who still reads those of epoch e.
 //!
+//! Addresses are told as the device that reads them has them: where it is in another process, which mapped the buffer elsewhere, the host
+//! says by a row of differences for each buffer.
+//!
 //! The first block also sets the addresses in tensor maps over peers' buffers, if they have moved since the last launch, and
 //! zeroes the semaphores of the next one: those of this epoch are zero since the last, whose signals are all over.
 use super::cx::LowerCx;
@@ -167,6 +170,18 @@ fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<
         let at = behind(cx, block.into(), there, 8, Exchange::BLOCKS);
         theirs.push((device, load64(cx, at)));
     }
+    // Where other processes have mapped this device's buffers, by the same devices.
+    let mut elsewhere = vec![];
+    for told in 0..exchange.told.len() as u32 {
+        let row = cx.row_pointer(told);
+        let mut deltas = vec![];
+        for (device, _) in &theirs {
+            let there = cx.b.min(IntType::U32, *device, Src::u32(exchange.devices - 1));
+            let at = behind(cx, row.into(), there, 8, 0);
+            deltas.push(load64(cx, at));
+        }
+        elsewhere.push(deltas);
+    }
     let (epoch, is_first) = take_ticket(cx, block, lane)?;
     let tag = cx.b.and32(epoch, 0xffff);
     let parity = cx.b.and32(epoch, 1);
@@ -187,17 +202,15 @@ fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<
             cx.b.mad(IntType::U32, position, Src::u32(exchange.message_bytes() as u32), own);
         let message = cx.b.widen(message, false);
         let tag = cx.b.widen(tag, false);
-        let words = addresses.iter().map(|address| {
-            let shifted = cx.b.shl(BitType::B64, *address, Src::u32(12));
-            cx.b.add(IntType::U64, shifted, tag)
-        });
-        let words = words.collect::<Vec<_>>();
-        for (device, start) in &theirs {
+        for (group, (device, start)) in theirs.iter().enumerate() {
             let there = cx.b.add(IntType::U64, *start, message);
             where_device(cx, exchange, *device, |cx| {
-                for (i, word) in words.iter().enumerate() {
+                for (i, (address, deltas)) in addresses.iter().zip(&elsewhere).enumerate() {
+                    let address = cx.b.add(IntType::U64, *address, deltas[group]);
+                    let shifted = cx.b.shl(BitType::B64, address, Src::u32(12));
+                    let word = cx.b.add(IntType::U64, shifted, tag);
                     let addr = cx.b.addr(there, 8 * i as i32);
-                    store64(cx, StoreSem::RelaxedSys, Space::Global, addr, *word);
+                    store64(cx, StoreSem::RelaxedSys, Space::Global, addr, word);
                 }
                 Ok(())
             })?;

@@ -32,6 +32,13 @@ pub struct LaunchSpec {
     pub mesh: Option<MeshUse>,
 }
 
+impl LaunchSpec {
+    /// What the kernel needs to talk to other devices, if it does.
+    pub fn exchange(&self) -> Option<&Exchange> {
+        self.mesh.as_ref()?.exchange.as_ref()
+    }
+}
+
 /// What a kernel of several devices needs besides the call's arrays. Its buffers come behind the scratch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MeshUse {
@@ -45,7 +52,8 @@ pub struct MeshUse {
 /// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.
 ///
 /// Each device has such a block of its own, which lives as long as the call site. Words of 64 bits: a counter of tickets; the
-/// epoch for which the tensor maps are; where last words go; the addresses of all devices' blocks (in any order). From [`Exchange::messages`] on the
+/// epoch for which the tensor maps are; where last words go; the addresses of all devices' blocks (in any order), and as many zeros: a row
+/// of [`EntryParam::Row`] for devices of one process. From [`Exchange::messages`] on the
 /// messages, by parity of the epoch and by the position of who sent them: the addresses of its buffers, each with the epoch's low 16
 /// bits below. From [`Exchange::maps`] on the launch's `map_templates`, one for each device; from [`Exchange::semaphores`] on
 /// semaphores, by parity of the epoch.
@@ -72,9 +80,13 @@ impl Exchange {
     /// Offset of the addresses of the devices' blocks.
     pub const BLOCKS: u64 = 24;
 
+    /// Offset of a row of zeros.
+    pub fn zero_row(&self) -> u64 {
+        Exchange::BLOCKS + 8 * u64::from(self.devices)
+    }
     /// Offset of the messages of even epochs.
     pub fn messages(&self) -> u64 {
-        (Exchange::BLOCKS + 8 * u64::from(self.devices)).next_multiple_of(128)
+        (self.zero_row() + 8 * u64::from(self.devices)).next_multiple_of(128)
     }
     /// Bytes of one message.
     pub fn message_bytes(&self) -> u64 {
@@ -99,6 +111,13 @@ impl Exchange {
     /// Bytes of a block.
     pub fn bytes(&self) -> u64 {
         self.semaphores() + 2 * self.semaphore_bytes
+    }
+    /// What a block has before the first launch in the parts that only its device writes, by offset; peers may have written the others, which
+    /// are zero at first.
+    pub fn own_parts(&self, starts: &[u64], maps: &[[u8; 128]], last_words: u64) -> [(u64, Vec<u64>); 2] {
+        let words = self.block(starts, maps, last_words);
+        let part = |from: u64, to: u64| (from, words[(from / 8) as usize..(to / 8) as usize].to_vec());
+        [part(0, self.messages()), part(self.maps(), self.semaphores())]
     }
     /// The words of a block before the first launch. `starts`: where all devices' blocks begin; `maps`: the tensor maps' bytes;
     /// `last_words`: where those go.
@@ -155,6 +174,9 @@ pub enum EntryParam {
     Pointer { buffer: u32 },
     /// A tensor map over a buffer: 128 bytes by value, 64-byte aligned.
     TensorMap(TensorMapSpec),
+    /// The address of a row of 64-bit words, one for each device in the order of the exchange block's list: what that device adds to the address
+    /// of `told` buffer number `told` ([`Exchange::told`]). Not zero where another process has mapped the buffer elsewhere.
+    Row { told: u32 },
 }
 
 /// `cuTensorMapEncodeTiled`'s arguments. Dimension 0 is the minor one; element strides are 1, no interleave.
@@ -216,6 +238,48 @@ impl TensorMapSwizzle {
             TensorMapSwizzle::B32 => 32,
             TensorMapSwizzle::B64 => 64,
             TensorMapSwizzle::B128 => 128,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer writes messages and signals as soon as it knows a block: what a device then writes itself must leave them alone.
+    #[test]
+    fn own_parts_of_an_exchange_block_and_what_peers_write_are_apart() {
+        for (devices, told, map_count, semaphore_bytes) in [(2, 1, 0, 16), (3, 2, 1, 0), (40, 5, 3, 1024)] {
+            let exchange = Exchange {
+                buffer: 9,
+                devices,
+                told: (0..told).collect(),
+                map_count,
+                semaphore_bytes,
+            };
+            let starts = (0..u64::from(devices)).map(|i| 0x1000 * (i + 1)).collect::<Vec<_>>();
+            let maps = vec![[7; 128]; map_count as usize];
+            let whole = exchange.block(&starts, &maps, 5);
+            let mut block = vec![0; whole.len()];
+            let by_peers = 0xdead;
+            let both = exchange.messages()..exchange.messages() + 2 * exchange.parity_bytes();
+            let semaphores = exchange.semaphores()..exchange.bytes();
+            for at in both.step_by(8).chain(semaphores.clone().step_by(8)) {
+                block[(at / 8) as usize] = by_peers;
+            }
+            for (at, words) in exchange.own_parts(&starts, &maps, 5) {
+                let at = (at / 8) as usize;
+                block[at..at + words.len()].copy_from_slice(&words);
+            }
+            for (i, (is, was)) in block.iter().zip(&whole).enumerate() {
+                let at = 8 * i as u64;
+                let of_peers = (exchange.messages()..exchange.maps()).contains(&at) || semaphores.contains(&at);
+                assert_eq!(*is, if of_peers { by_peers } else { *was }, "byte {at} of {exchange:?}");
+            }
+            assert_eq!(exchange.zero_row() % 8, 0);
+            let row = (exchange.zero_row() / 8) as usize;
+            assert!(whole[row..row + devices as usize].iter().all(|word| *word == 0));
+            assert!(exchange.zero_row() + 8 * u64::from(devices) <= exchange.messages());
         }
     }
 }

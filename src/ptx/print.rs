@@ -228,7 +228,7 @@ pub fn isa_version(flat: &Flat) -> u16 {
         .params
         .iter()
         .map(|p| match p {
-            EntryParam::Pointer { .. } => 8,
+            EntryParam::Pointer { .. } | EntryParam::Row { .. } => 8,
             EntryParam::TensorMap(_) => 128,
         })
         .sum();
@@ -277,7 +277,7 @@ pub fn print_with_lines(flat: &Flat, lines: &SourceLines) -> String {
         let name = param_name(ParamRef(i as u32));
         let comma = if i + 1 < flat.launch.params.len() { "," } else { "" };
         let _ = match param {
-            EntryParam::Pointer { .. } => writeln!(out, "\t.param .b64 {name}{comma}"),
+            EntryParam::Pointer { .. } | EntryParam::Row { .. } => writeln!(out, "\t.param .b64 {name}{comma}"),
             EntryParam::TensorMap(_) => writeln!(out, "\t.param .align 64 .b8 {name}[128]{comma}"),
         };
     }

@@ -163,18 +163,20 @@ impl Verifier<'_> {
         }
         match &fi.inst {
             Inst::LdParam { p, .. } => match self.flat.launch.params.get(p.0 as usize) {
-                Some(EntryParam::Pointer { .. }) => {}
+                Some(EntryParam::Pointer { .. } | EntryParam::Row { .. }) => {}
                 Some(EntryParam::TensorMap(_)) => found.push(("param", "the value of a tensor map".into())),
                 None => found.push(("param", format!("no parameter {}", p.0))),
             },
             Inst::ParamAddr { p, .. } => match self.flat.launch.params.get(p.0 as usize) {
                 Some(EntryParam::TensorMap(_)) => {}
-                Some(EntryParam::Pointer { .. }) => found.push(("param", "the address of a pointer".into())),
+                Some(EntryParam::Pointer { .. } | EntryParam::Row { .. }) => {
+                    found.push(("param", "the address of a pointer".into()))
+                }
                 None => found.push(("param", format!("no parameter {}", p.0))),
             },
             Inst::LdParamMap { p, .. } => match self.flat.launch.params.get(p.0 as usize) {
                 Some(EntryParam::TensorMap(_)) => {}
-                Some(EntryParam::Pointer { .. }) => {
+                Some(EntryParam::Pointer { .. } | EntryParam::Row { .. }) => {
                     found.push(("param", "bytes of a pointer, as of a tensor map".into()))
                 }
                 None => found.push(("param", format!("no parameter {}", p.0))),

@@ -141,12 +141,9 @@ impl Artifact {
             format!("{role} {}", spec.text)
         };
         let exchange = self
-            .compiled
-            .launch
-            .mesh
-            .iter()
-            .filter_map(|mesh| mesh.exchange.as_ref());
-        let exchange = exchange.map(|_| "semaphores, and what devices tell each other".to_owned());
+            .launch()
+            .exchange()
+            .map(|_| "semaphores, and what devices tell each other".to_owned());
         let names = || emulate::Names {
             per_device: 0,
             buffers: self.compiled.buffers.iter().map(buffer).chain(exchange).collect(),
@@ -409,6 +406,10 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
     let param = |param: &EntryParam| match param {
         EntryParam::Pointer { buffer } => cuda::Param::Pointer { buffer: *buffer },
         EntryParam::TensorMap(spec) => cuda::Param::TensorMap(map(spec)),
+        // A call site gives them behind the exchange's block, the last buffer.
+        EntryParam::Row { told } => cuda::Param::Pointer {
+            buffer: launch.exchange().map_or(0, |exchange| exchange.buffer + 1) + told,
+        },
     };
     cuda::Plan {
         entry: launch.entry.clone(),

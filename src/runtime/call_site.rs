@@ -2,7 +2,7 @@
 use super::env::Checking;
 use super::host::{self, HostBuffer};
 use super::meeting::Meeting;
-use super::peers::Peers;
+use super::peers::{Peers, Site};
 use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
 use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
@@ -24,13 +24,18 @@ pub struct CallSiteAttributes<'a> {
     /// SHA-256 of the descriptor, in hex.
     pub hash: &'a str,
     pub target: &'a str,
-    /// What becomes of what the emulator's checker finds: 0: as `SMALT_CHECK` says, 1: an error, 2: a warning, 3: no check.
+    /// Lowest byte: what becomes of what the emulator's checker finds: 0: as `SMALT_CHECK` says, 1: an error, 2: a warning, 3: no check.
+    /// Above: a number for the mesh's devices where they are of several processes, else 0.
     pub flags: i64,
 }
 
 pub struct CallSite {
     artifact: Arc<Artifact>,
     locations: Locations,
+    /// The descriptor's.
+    hash: String,
+    /// A number for the mesh's devices, where they are of several processes.
+    mesh: u64,
     check: Option<Checking>,
     /// Where the launch's buffers lie among operands and results of the custom call.
     order: Vec<Place>,
@@ -65,12 +70,13 @@ impl CallSite {
             Error::new(Fault::InvalidDescriptor, what)
                 .remedy("the program was made by a newer version of smalt, or its file is damaged: lower it again")
         };
-        let check = match attributes.flags {
+        let (mesh, check) = (attributes.flags as u64 >> 8, attributes.flags & 0xff);
+        let check = match check {
             0 => None,
             1 => Some(Checking::Error),
             2 => Some(Checking::Warn),
             3 => Some(Checking::Off),
-            flags => return Err(newer(format!("the custom call's flags {flags:#x}"))),
+            check => return Err(newer(format!("the custom call's check {check:#x}"))),
         };
         let hash = cache::hash(attributes.descriptor);
         if hash != attributes.hash {
@@ -104,6 +110,8 @@ impl CallSite {
             results: results + scratch,
             locations,
             artifact,
+            hash,
+            mesh,
             check,
             meeting: Meeting::default(),
             peers: Peers::default(),
@@ -131,19 +139,34 @@ impl CallSite {
             Some(exchange) => {
                 let plan = super::artifact::plan(self.artifact.launch());
                 let name = &self.artifact.compiled.name;
-                self.peers.introduce(
-                    (name, &self.locations),
-                    (exchange, self.artifact.compiled.wait_timeout_ns != 0),
-                    &plan.map_templates,
-                    device,
-                )
+                let site = Site {
+                    name,
+                    locations: &self.locations,
+                    hash: &self.hash,
+                    mesh: self.mesh,
+                    exchange,
+                    waits_are_bounded: self.artifact.compiled.wait_timeout_ns != 0,
+                    templates: &plan.map_templates,
+                };
+                self.peers.introduce(&site, device)
             }
         }
     }
 
-    /// What the kernel needs to talk to other devices, if it does.
     fn exchange(&self) -> Option<&Exchange> {
-        self.artifact.launch().mesh.as_ref()?.exchange.as_ref()
+        self.artifact.launch().exchange()
+    }
+
+    /// Bytes of the launch's buffers.
+    fn sizes(&self, exchange: &Exchange) -> impl Fn(u32) -> u64 {
+        let own = exchange.bytes();
+        move |buffer| {
+            self.artifact
+                .compiled
+                .buffers
+                .get(buffer as usize)
+                .map_or(own, |spec| spec.bytes)
+        }
     }
 
     /// Queues the kernel. `buffers` are the call's operands (`operands` of them), then its results.
@@ -163,8 +186,9 @@ impl CallSite {
             has_its_size,
             |buffer| addresses.push(buffer.address as u64),
         )?;
-        if self.exchange().is_some() {
-            addresses.push(self.peers.block(device)?);
+        if let Some(exchange) = self.exchange() {
+            self.peers
+                .extend(exchange, self.sizes(exchange), device, &mut addresses)?;
         }
         loaded.launch(stream, &addresses)
     }
@@ -186,8 +210,9 @@ impl CallSite {
             |_, _, _| Ok(()),
             |address| ordered.push(address as u64),
         )?;
-        if self.exchange().is_some() {
-            ordered.push(self.peers.block(device)?);
+        if let Some(exchange) = self.exchange() {
+            self.peers
+                .extend(exchange, self.sizes(exchange), device, &mut ordered)?;
         }
         loaded.launch(stream, &ordered)
     }
@@ -218,6 +243,9 @@ impl CallSite {
             },
         )?;
         if self.exchange().is_some() {
+            if self.mesh != 0 {
+                return Err(self.emulated_processes());
+            }
             let (artifact, locations, meeting) = (&self.artifact, &self.locations, &self.meeting);
             // SAFETY: as our caller promises.
             return unsafe { host::run_together(artifact, locations, self.check, meeting, run_id, &host) };
@@ -249,6 +277,14 @@ impl CallSite {
             take(buffer);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn emulated_processes(&self) -> Error {
+        let name = &self.artifact.compiled.name;
+        Error::unsupported(format!("`{name}` talks to emulated devices of other processes"))
+            .expected("a mesh of emulated devices of one process")
+            .remedy("give one process all devices: XLA_FLAGS=--xla_force_host_platform_device_count=N")
     }
 
     #[cold]

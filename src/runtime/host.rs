@@ -49,8 +49,8 @@ pub unsafe fn run_together(
     buffers: &[HostBuffer],
 ) -> Result<(), Error> {
     let env = super::env::get()?;
-    let mesh = artifact.launch().mesh.as_ref();
-    let (Some(mesh), Some(exchange)) = (mesh, mesh.and_then(|mesh| mesh.exchange.as_ref())) else {
+    let launch = artifact.launch();
+    let (Some(mesh), Some(exchange)) = (&launch.mesh, launch.exchange()) else {
         return Err(Error::internal("a kernel that does not talk, run together"));
     };
     let position = buffers[mesh.position as usize];
@@ -93,17 +93,6 @@ unsafe fn run_with(
     #[cfg(feature = "test-handlers")]
     if let Some(host) = artifact.compiled.host {
         return host(buffers).map(|()| emulate::Report::default());
-    }
-    let talks = artifact
-        .launch()
-        .mesh
-        .as_ref()
-        .is_some_and(|mesh| mesh.exchange.is_some());
-    if talks {
-        return Err(
-            Error::unsupported("a kernel that talks to other devices, run by itself")
-                .remedy("run the program under jax.shard_map on a mesh of several devices"),
-        );
     }
     // SAFETY: as our caller promises.
     unsafe { run_devices(artifact, locations, &[buffers], options, check) }
@@ -305,7 +294,14 @@ fn standalone(artifact: &Artifact) -> Result<(cuda::Plan, cuda::Image<'_>), Erro
     Ok((super::artifact::plan(artifact.launch()), image))
 }
 
+/// Checks what a run of one kernel by itself is given, in the emulator or on a GPU.
 fn check_sizes(artifact: &Artifact, buffers: &[HostBuffer]) -> Result<(), Error> {
+    if artifact.launch().exchange().is_some() {
+        return Err(
+            Error::unsupported("a kernel that talks to other devices, run by itself")
+                .remedy("run the program under jax.shard_map on a mesh of several devices"),
+        );
+    }
     let specs = &artifact.compiled.buffers;
     if buffers.len() != specs.len() {
         return Err(Error::invalid("a run with the wrong number of buffers")

@@ -1,24 +1,99 @@
 //! The GPUs of a call site get to know each other, once: each has an exchange block, and all know where.
-use super::{Locations, last_words};
+//!
+//! The devices of one process meet in memory. Where a mesh spans processes of a host, each device announces itself in the
+//! [`directory`], and the processes map each other's memory ([`neighbours`]): the blocks at the first launch, other
+//! buffers when a launch first names them.
+use super::{Locations, directory, last_words, neighbours};
 use crate::cuda::{self, DeviceMemory};
 use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a device waits for the others before the first launch: they may be compiling.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How often it looks who has announced itself.
+const LOOK: Duration = Duration::from_millis(10);
+/// Rows of one allocation.
+const ROWS: u64 = 32;
+
+/// A call site, as far as its devices need to know it.
+pub struct Site<'a> {
+    pub name: &'a str,
+    pub locations: &'a Locations,
+    /// The descriptor's.
+    pub hash: &'a str,
+    /// Says which devices the mesh has, where these are several processes'; else 0.
+    pub mesh: u64,
+    pub exchange: &'a Exchange,
+    pub waits_are_bounded: bool,
+    pub templates: &'a [cuda::TensorMap],
+}
 
 /// The exchange blocks of a call site's devices.
 #[derive(Default)]
 pub struct Peers {
-    /// By device ordinal.
-    come: Mutex<Vec<(i32, DeviceMemory)>>,
+    come: Mutex<Come>,
     changed: Condvar,
-    /// Ordinals and addresses, once all are there and each has all addresses.
-    known: OnceLock<Vec<(i32, u64)>>,
-    failed: AtomicBool,
+    /// Once all are there and each has all addresses.
+    known: OnceLock<Known>,
+}
+
+#[derive(Default)]
+struct Come {
+    /// This process's, by device ordinal.
+    devices: Vec<(i32, DeviceMemory)>,
+    /// How the call site is called in the directory, where its devices are several processes'; none: not decided yet.
+    key: Option<Option<String>>,
+}
+
+struct Known {
+    devices: Vec<Device>,
+    /// All devices of the call site, in the order of the blocks' lists: the process of each, none for this one.
+    processes: Vec<Option<String>>,
+}
+
+/// One of this process's devices.
+struct Device {
+    ordinal: i32,
+    /// Its exchange block.
+    block: u64,
+    /// Where others have mapped its memory; none: they are all of this process.
+    rows: Option<Mutex<Rows>>,
+}
+
+/// Rows of [`crate::ptx::launch::EntryParam::Row`], one for each allocation that a launch has named.
+#[derive(Default)]
+struct Rows {
+    rows: Vec<Row>,
+    memory: Vec<DeviceMemory>,
+}
+
+struct Row {
+    range: Range<u64>,
+    identity: u64,
+    address: u64,
+}
+
+/// What a device says of itself in the directory.
+#[derive(Serialize, Deserialize)]
+struct Announcement {
+    process: u32,
+    device: i32,
+    host: String,
+    socket: String,
+    /// Where its exchange block is, in its process.
+    block: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Peers {
@@ -28,78 +103,306 @@ impl Peers {
     }
 
     /// Device `device`, whose context is current, is to launch the kernel: waits for the mesh's others, the first time.
-    pub fn introduce(
-        &self,
-        (name, locations): (&str, &Locations),
-        (exchange, waits_are_bounded): (&Exchange, bool),
-        templates: &[cuda::TensorMap],
-        device: i32,
-    ) -> Result<(), Error> {
-        let here = cuda::devices()?.len();
-        if here < exchange.devices as usize {
-            return Err(Error::unsupported(format!(
-                "`{name}` talks to {} devices from a process that has {here}",
-                exchange.devices
-            ))
-            .remedy("run all devices of the mesh in one process"));
+    pub fn introduce(&self, site: &Site<'_>, device: i32) -> Result<(), Error> {
+        let mut come = lock(&self.come);
+        let key = match &come.key {
+            Some(key) => key.clone(),
+            None => come.key.insert(directory_key(site)?).clone(),
+        };
+        if key.is_some() {
+            cuda::shared::join()?;
         }
-        let mut come = self.come.lock().unwrap_or_else(PoisonError::into_inner);
-        if !come.iter().any(|(ordinal, _)| *ordinal == device) {
-            let memory = DeviceMemory::new(exchange.bytes())?;
-            come.push((device, memory));
+        if !come.devices.iter().any(|(ordinal, _)| *ordinal == device) {
+            let bytes = site.exchange.bytes();
+            let memory = match key {
+                None => DeviceMemory::new(bytes)?,
+                Some(_) => DeviceMemory::shareable(bytes)?,
+            };
+            // Before anybody knows of it: another device's message may come at any time from then on.
+            memory.write(0, &vec![0; bytes.div_ceil(8) as usize])?;
+            come.devices.push((device, memory));
         }
-        if come.len() == exchange.devices as usize {
-            let starts = come.iter().map(|(_, memory)| memory.address()).collect::<Vec<_>>();
-            let maps = templates.iter().map(cuda::encode_map).collect::<Result<Vec<_>, _>>()?;
-            for (ordinal, memory) in come.iter() {
-                let devices = exchange.devices;
-                let last_words = match waits_are_bounded {
-                    true => last_words::listen(name, *ordinal, devices, locations)?,
-                    false => 0,
-                };
-                memory.write(&exchange.block(&starts, &maps, last_words))?;
-            }
-            let known = come.iter().map(|(ordinal, memory)| (*ordinal, memory.address()));
-            // Nobody else sets it: the list is locked.
-            let _ = self.known.set(known.collect());
-            self.changed.notify_all();
+        match key {
+            None => self.meet(site, come)?,
+            Some(key) => self.meet_processes(site, device, &key, come)?,
+        }
+        let come = lock(&self.come);
+        come.devices.iter().try_for_each(|(_, memory)| cuda::reach(memory))
+    }
+
+    /// All devices are this process's.
+    fn meet(&self, site: &Site<'_>, mut come: MutexGuard<'_, Come>) -> Result<(), Error> {
+        if come.devices.len() == site.exchange.devices as usize {
+            let starts = come.devices.iter().map(|(_, memory)| memory.address());
+            self.write_blocks(site, &come, &starts.collect::<Vec<_>>())?;
+            let known = come.devices.iter().map(|(ordinal, memory)| Device {
+                ordinal: *ordinal,
+                block: memory.address(),
+                rows: None,
+            });
+            self.publish(known.collect(), vec![]);
         }
         let start = Instant::now();
         while self.known.get().is_none() {
             let left = PATIENCE.checked_sub(start.elapsed());
-            let Some(left) = left.filter(|_| !self.failed.load(Ordering::Relaxed)) else {
-                self.failed.store(true, Ordering::Relaxed);
-                self.changed.notify_all();
-                return Err(missing(name, exchange, &come));
+            let Some(left) = left else {
+                let came = come.devices.iter().map(|(ordinal, _)| ordinal.to_string());
+                return Err(missing(
+                    site,
+                    &format!("device {}", came.collect::<Vec<_>>().join(", ")),
+                ));
             };
-            (come, _) = self
-                .changed
-                .wait_timeout(come, left)
-                .unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(come, left);
+            (come, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        come.iter().try_for_each(|(_, memory)| cuda::reach(memory))
+        Ok(())
     }
 
-    /// The device's exchange block.
-    pub fn block(&self, device: i32) -> Result<u64, Error> {
-        let known = self.known.get().map_or(&[][..], Vec::as_slice);
-        let own = known.iter().find(|(ordinal, _)| *ordinal == device);
-        own.map(|(_, address)| *address)
-            .ok_or_else(|| Error::internal("a launch on a device that was not initialised"))
+    /// The devices are several processes'; `key` is the call site's in the directory.
+    fn meet_processes(&self, site: &Site<'_>, device: i32, key: &str, come: MutexGuard<'_, Come>) -> Result<(), Error> {
+        let job = directory::job()?.ok_or_else(|| Error::internal("processes without a job"))?;
+        let here = neighbours::here()?;
+        let host = neighbours::host()?;
+        let own = come.devices.iter().find(|(ordinal, _)| *ordinal == device);
+        let own = own.ok_or_else(|| Error::internal("a device without a block"))?;
+        let announcement = Announcement {
+            process: job.process,
+            device,
+            host: host.clone(),
+            socket: here.name().to_owned(),
+            block: own.1.address(),
+        };
+        drop(come);
+        directory::put(&format!("{key}/{}.{device}", job.process), &json!(announcement))?;
+        let start = Instant::now();
+        let all = loop {
+            let all = decode(directory::list(&format!("{key}/"))?)?;
+            if all.len() >= site.exchange.devices as usize {
+                break all;
+            }
+            if start.elapsed() > PATIENCE {
+                let came = all
+                    .values()
+                    .map(|one| format!("{} of process {}", one.device, one.process));
+                return Err(missing(
+                    site,
+                    &format!("device {}", came.collect::<Vec<_>>().join(", ")),
+                ));
+            }
+            std::thread::sleep(LOOK);
+        };
+        if let Some(far) = all.values().find(|one| one.host != host) {
+            return Err(across_hosts(site, &job, far));
+        }
+        let come = lock(&self.come);
+        if self.known.get().is_some() {
+            return Ok(());
+        }
+        let is_own = |one: &Announcement| one.socket == here.name();
+        // Ours go to them, and then theirs have come to us, or are on their way.
+        let processes = all.values().map(|one| (!is_own(one)).then(|| one.socket.clone()));
+        let processes = processes.collect::<Vec<_>>();
+        let mut devices = vec![];
+        for (ordinal, memory) in &come.devices {
+            let device = Device {
+                ordinal: *ordinal,
+                block: memory.address(),
+                rows: Some(Mutex::default()),
+            };
+            device.row(&processes, memory.address(), site.exchange.bytes())?;
+            devices.push(device);
+        }
+        let mut starts = vec![];
+        for one in all.values() {
+            let start = match is_own(one) {
+                true => Some(one.block),
+                false => here.find(&one.socket, one.block, PATIENCE),
+            };
+            let came = || format!("no memory of process {} of the job", one.process);
+            starts.push(start.ok_or_else(|| missing(site, &came()))?);
+        }
+        self.write_blocks(site, &come, &starts)?;
+        self.publish(devices, processes);
+        Ok(())
+    }
+
+    /// Fills the blocks of this process's devices; `starts`: where all devices' are.
+    fn write_blocks(&self, site: &Site<'_>, come: &Come, starts: &[u64]) -> Result<(), Error> {
+        let exchange = site.exchange;
+        let maps = site
+            .templates
+            .iter()
+            .map(cuda::encode_map)
+            .collect::<Result<Vec<_>, _>>()?;
+        for (ordinal, memory) in &come.devices {
+            let last_words = match site.waits_are_bounded {
+                true => last_words::listen(site.name, *ordinal, exchange.devices, site.locations)?,
+                false => 0,
+            };
+            for (at, words) in exchange.own_parts(starts, &maps, last_words) {
+                memory.write(at, &words)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The caller holds the lock.
+    fn publish(&self, devices: Vec<Device>, processes: Vec<Option<String>>) {
+        let _ = self.known.set(Known { devices, processes });
+        self.changed.notify_all();
+    }
+
+    /// What a launch on `device` has behind the call's buffers, whose addresses and sizes these are: its exchange block, and the rows of
+    /// those that are told.
+    pub fn extend(
+        &self,
+        exchange: &Exchange,
+        sizes: impl Fn(u32) -> u64,
+        device: i32,
+        addresses: &mut SmallVec<[u64; 64]>,
+    ) -> Result<(), Error> {
+        let unknown = || Error::internal("a launch on a device that was not initialised");
+        let known = self.known.get().ok_or_else(unknown)?;
+        let device = known
+            .devices
+            .iter()
+            .find(|one| one.ordinal == device)
+            .ok_or_else(unknown)?;
+        addresses.push(device.block);
+        for told in &exchange.told {
+            let row = match device.rows {
+                None => device.block + exchange.zero_row(),
+                Some(_) => device.row(&known.processes, addresses[*told as usize], sizes(*told))?,
+            };
+            addresses.push(row);
+        }
+        Ok(())
     }
 }
 
-fn missing(name: &str, exchange: &Exchange, come: &[(i32, DeviceMemory)]) -> Error {
-    let ordinals = come.iter().map(|(ordinal, _)| ordinal.to_string()).collect::<Vec<_>>();
+impl Device {
+    /// The row of the allocation around an address of this device; `processes`: of whom it says something. Its context is current.
+    fn row(&self, processes: &[Option<String>], address: u64, bytes: u64) -> Result<u64, Error> {
+        let rows = self
+            .rows
+            .as_ref()
+            .ok_or_else(|| Error::internal("rows in one process"))?;
+        let mut rows = lock(rows);
+        let identity = cuda::shared::identity(address)?;
+        let end = address + bytes;
+        let holds = |range: &Range<u64>| range.start <= address && end <= range.end;
+        let known = rows
+            .rows
+            .iter()
+            .find(|row| row.identity == identity && holds(&row.range));
+        if let Some(row) = known {
+            return Ok(row.address);
+        }
+        let here = neighbours::here()?;
+        let mut there: FxHashMap<&str, u64> = FxHashMap::default();
+        let mut range = None;
+        for process in processes.iter().flatten().collect::<BTreeSet<_>>() {
+            let (around, start) = here.offer(process, address)?;
+            there.insert(process, start.wrapping_sub(around.start));
+            range = Some(around);
+        }
+        let range = range.ok_or_else(|| Error::internal("a mesh of several processes, and no other process"))?;
+        if !holds(&range) {
+            return Err(in_pieces(bytes));
+        }
+        let words = processes.iter().map(|process| match process {
+            None => 0,
+            Some(process) => there[process.as_str()],
+        });
+        let words = words.collect::<Vec<_>>();
+        let bytes = size_of_val(words.as_slice()) as u64;
+        let at = rows.rows.len() as u64 % ROWS;
+        if at == 0 {
+            rows.memory.push(DeviceMemory::new(ROWS * bytes)?);
+        }
+        let memory = rows
+            .memory
+            .last()
+            .ok_or_else(|| Error::internal("rows without memory"))?;
+        memory.write(at * bytes, &words)?;
+        let row = memory.address() + at * bytes;
+        rows.rows.push(Row {
+            range,
+            identity,
+            address: row,
+        });
+        Ok(row)
+    }
+}
+
+/// How a call site is called in the directory; none: its devices are all this process's.
+///
+/// The processes of a mesh run its programs in the same order, so that the same descriptor's call sites have the same numbers.
+fn directory_key(site: &Site<'_>) -> Result<Option<String>, Error> {
+    static SITES: Mutex<BTreeMap<(u64, String), u32>> = Mutex::new(BTreeMap::new());
+    let devices = site.exchange.devices;
+    let job = directory::job()?.filter(|job| job.processes > 1);
+    let is_spanning = match &job {
+        Some(job) => site.mesh != 0 || devices > job.local_devices,
+        None => false,
+    };
+    if !is_spanning {
+        let here = cuda::devices()?.len();
+        if here < devices as usize {
+            return Err(Error::unsupported(format!(
+                "`{}` talks to {devices} devices from a process that has {here}",
+                site.name
+            ))
+            .remedy(
+                "run all devices of the mesh in one process, or in a job of several: jax.distributed.initialize()",
+            ));
+        }
+        return Ok(None);
+    }
+    let mut sites = lock(&SITES);
+    let number = sites.entry((site.mesh, site.hash.to_owned())).or_default();
+    *number += 1;
+    Ok(Some(format!("smalt/{:x}/{}/{number}", site.mesh, site.hash)))
+}
+
+/// By the keys in the directory, which all processes have in the same order.
+fn decode(entries: BTreeMap<String, String>) -> Result<BTreeMap<String, Announcement>, Error> {
+    let decode = |(key, text): (String, String)| {
+        let one = serde_json::from_str(&text).map_err(|error| {
+            Error::internal(format!("what a device says of itself: {error}"))
+                .remedy("all processes of a job must run the same version of smalt")
+        })?;
+        Ok((key, one))
+    };
+    entries.into_iter().map(decode).collect()
+}
+
+fn missing(site: &Site<'_>, came: &str) -> Error {
     Error::new(
         Fault::Timeout,
-        format!("devices of the mesh have not come to the first launch of `{name}`, which talks to them"),
+        format!(
+            "devices of the mesh have not come to the first launch of `{}`, which talks to them",
+            site.name
+        ),
     )
-    .expected(format!("{} devices to run the same program", exchange.devices))
-    .got(format!(
-        "waited {} s; only device {} came",
-        PATIENCE.as_secs(),
-        ordinals.join(", ")
-    ))
+    .expected(format!("{} devices to run the same program", site.exchange.devices))
+    .got(format!("waited {} s; only {came} came", PATIENCE.as_secs()))
     .remedy("let every device of the mesh run the program; look for an error on another device")
+}
+
+fn in_pieces(bytes: u64) -> Error {
+    Error::unsupported("a buffer that other processes reach, in several pieces of device memory")
+        .expected("each of XLA's arrays in one allocation of its pool")
+        .got(format!("{bytes} bytes that do not lie in one"))
+        .remedy("let XLA take its pool at once: leave XLA_PYTHON_CLIENT_PREALLOCATE as it is")
+}
+
+fn across_hosts(site: &Site<'_>, job: &directory::Job, far: &Announcement) -> Error {
+    Error::unsupported(format!("`{}` talks to devices of another host", site.name))
+        .expected("a mesh whose devices are of one host: kernels reach each other's memory by NVLink")
+        .got(format!(
+            "process {} and process {} are on different hosts",
+            job.process, far.process
+        ))
+        .remedy("make the axis that the kernel talks over lie within a host, and use XLA's collectives between hosts")
 }

@@ -30,6 +30,36 @@ def test_gpus_and_emulated_devices_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not differ, "\n".join(differ)
 
 
+def several_processes(one_gpu: bool) -> None:
+    more = ["--one-gpu"] if one_gpu else []
+    single = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
+    several = {r["name"]: r for r in supervise("tests.multi_gpu", 2, more=more, processes=2)}
+    wrong = [line(r) for r in several.values() if not as_it_must_be(r)]
+    assert not wrong, "\n".join(wrong)
+    differ = [line(r) for name, r in several.items() if r["status"] == "right" and r["digest"] != single[name]["digest"]]
+    assert not differ, "\n".join(differ)
+    assert sum(r["status"] == "right" for r in several.values()) > 300
+
+
+def test_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    several_processes(one_gpu=False)
+
+
+def test_two_processes_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    several_processes(one_gpu=True)
+
+
+@pytest.mark.parametrize("part", ["many", "replays", "late", "absent", "unsignalled"])
+def test_long_run_of_two_processes(part: str) -> None:
+    command = [sys.executable, "-m", "tests.multi_gpu.endurance", "--processes", "2", "--rounds", "20000" if part == "many" else "200"]
+    env = environment(2)
+    env.pop("JAX_PLATFORMS", None)
+    done = subprocess.run([*command, "--part", part], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("name", ["halo_exchange", "all_to_all_moe", "ring_all_gather_matmul"])
 def test_example(name: str) -> None:
     env = environment(2)

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from tests.multi_gpu.processes import add_arguments, join
 from tests.multi_gpu.supervise import LIMIT, as_it_must_be, supervise
 
 
@@ -17,8 +18,11 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for a kernel; after that it hangs")
     parser.add_argument("--trace", action="store_true", help="trace and serialise only")
     parser.add_argument("--list", action="store_true", help="names, and nothing else")
+    add_arguments(parser)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.work and args.processes > 1:
+        join(args)
     if args.list or args.work:
         from tests.multi_gpu import work
 
@@ -28,7 +32,8 @@ def main() -> int:
         for name in sys.stdin.read().split("\n"):
             print(json.dumps(work.one(work.SUBJECTS[name], args.devices, args.trace)), flush=True)
         return 0
-    results = supervise("tests.multi_gpu", args.devices, args.only, args.limit, ["--trace"] if args.trace else [], print)
+    more = [*(["--trace"] if args.trace else []), *(["--one-gpu"] if args.one_gpu else [])]
+    results = supervise("tests.multi_gpu", args.devices, args.only, args.limit, more, print, args.processes)
     if args.json:
         with open(args.json, "w") as f:
             json.dump(results, f, indent=1)

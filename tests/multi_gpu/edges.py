@@ -13,8 +13,8 @@ from jax import lax
 import smalt
 from tests.multi_gpu.programs import shift, shifted
 from tests.multi_gpu.suite import (
-    PARAMS, REGULAR, SMEM, Barrier, P, Program, data, everyone, handshake, i32, kernel, like, line, me, over, right, subject, tiled,
-    transpose,
+    PARAMS, REGULAR, SMEM, Barrier, P, Program, data, everyone, fetch, handshake, i32, kernel, like, line, me, over, place, right,
+    subject, tiled, transpose,
 )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def skew(n: int) -> Program:
     return Program(over(local, line(n)), [x], [now])
 
 
-@subject(devices=lambda n: n >= 4 and n % 2 == 0)
+@subject(devices=lambda n: n >= 4 and n % 2 == 0, leaves_out=True)
 def two_programs_on_two_halves(n: int) -> Program:
     """Two meshes that share no device, busy at the same time."""
     m = n // 2
@@ -211,10 +211,10 @@ def two_programs_on_two_halves(n: int) -> Program:
     def fn(x):
         halves = [line(m, jax.devices()[:m]), line(m, jax.devices()[m:n])]
         fs = [jax.jit(over(lambda x, f=float(2 + i): shift(m, x, factor=f), mesh)) for i, mesh in enumerate(halves)]
-        out = [jax.device_put(x[i * m : i * m + m], jax.sharding.NamedSharding(mesh, P("x"))) for i, mesh in enumerate(halves)]
+        out = [place(x[i * m : i * m + m], mesh, P("x")) for i, mesh in enumerate(halves)]
         for _ in range(4):
             out = [f(o) for f, o in zip(fs, out)]
-        return [np.asarray(o) for o in out]
+        return [fetch(o) for o in out]
 
     x = data((n, 128))
     expected = []

@@ -1,4 +1,5 @@
-"""What only shows in the long run: `python -m tests.multi_gpu.endurance [--rounds N] [--part NAME]`, on GPUs or emulated devices.
+"""What only shows in the long run: `python -m tests.multi_gpu.endurance [--rounds N] [--part NAME]`, on GPUs or emulated devices; with
+`--processes N` on the GPUs of N processes.
 
 `many`: exchanges in a loop, a million if asked for, whose sum is known. `replays`: graphs that are replayed with other buffers. `late`: a
 device that starts a second after its peers. `absent` and `unsignalled`: a device that never launches the kernel, or never signals; the error
@@ -23,6 +24,8 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import smalt
+from tests.multi_gpu import processes
+from tests.multi_gpu.processes import fetch, place
 from tests.multi_gpu.suite import kernel
 
 SHAPE = (128,)
@@ -38,8 +41,7 @@ def sharded(f: Any) -> Any:
 
 def rows() -> Any:
     n = len(jax.devices())
-    x = jnp.arange(n * SHAPE[0], dtype=jnp.int32)
-    return jax.device_put(x, jax.sharding.NamedSharding(mesh(), P("x")))
+    return place(np.arange(n * SHAPE[0], dtype=np.int32), mesh(), P("x"))
 
 
 def next_one(x: Any, **params: Any) -> Any:
@@ -62,10 +64,10 @@ def many(rounds: int) -> str:
     start = time.perf_counter()
     for _ in range(rounds // per):
         x = program(x)
-    x = np.asarray(x)
+    x = fetch(x)
     seconds = time.perf_counter() - start
     done = rounds // per * per
-    expected = np.roll(np.asarray(rows()).reshape(n, -1), done % n, axis=0).reshape(-1) + done
+    expected = np.roll(fetch(rows()).reshape(n, -1), done % n, axis=0).reshape(-1) + done
     np.testing.assert_array_equal(x, expected)
     return f"{done} exchanges, {seconds / done * 1e6:.1f} us each"
 
@@ -79,14 +81,14 @@ def replays(rounds: int) -> str:
     places: set[int] = set()
     for _ in range(rounds):
         x = random.integers(-1000, 1000, (n * SHAPE[0],), dtype=np.int32)
-        placed = jax.device_put(x, jax.sharding.NamedSharding(mesh(), P("x")))
+        placed = place(x, mesh(), P("x"))
         y = program(placed)
         kept.append((placed, y, jnp.zeros((int(random.integers(1, 100_000)),))))
         if len(kept) > 20:
             del kept[int(random.integers(len(kept)))]
         places.add(placed.addressable_shards[0].data.unsafe_buffer_pointer())
         expected = np.roll(x.reshape(n, -1), 4, axis=0).reshape(-1)
-        np.testing.assert_array_equal(np.asarray(y), (expected + 1) * 2 + 1 - 3 + 2)
+        np.testing.assert_array_equal(fetch(y), (expected + 1) * 2 + 1 - 3 + 2)
     return f"{rounds} runs of 4 kernels, inputs at {len(places)} addresses"
 
 
@@ -106,16 +108,20 @@ def late(rounds: int) -> str:
     run = jax.jit(sharded(program))
     jax.block_until_ready(run(x))
     start = time.perf_counter()
-    y = np.asarray(run(x))
+    y = jax.block_until_ready(run(x))
     seconds = time.perf_counter() - start
-    np.testing.assert_array_equal(y, np.roll(np.asarray(x).reshape(n, -1), 1, axis=0).reshape(-1) + 1)
+    np.testing.assert_array_equal(fetch(y), np.roll(fetch(x).reshape(n, -1), 1, axis=0).reshape(-1) + 1)
     return f"one device came {seconds:.2f} s late"
 
 
-def told(program: Any, *parts: str) -> str:
-    """The error of a program that cannot end; `parts`: what it has to say."""
+def told(program: Any, waits: int, *parts: str) -> str:
+    """The error of a program in which device `waits` (or more) does not end; `parts`: what it has to say."""
+    run, x = jax.jit(sharded(program)), rows()
+    if all(d.id != jax.devices()[waits].id for d in jax.local_devices()):
+        jax.block_until_ready(run(x))
+        return "another process waits"
     try:
-        jax.block_until_ready(jax.jit(sharded(program))(rows()))
+        jax.block_until_ready(run(x))
     except smalt.Error as e:
         text = str(e)
         missing = [part for part in parts if part not in text]
@@ -131,7 +137,7 @@ def absent(_: int) -> str:
     def program(x: Any) -> Any:
         return lax.cond(lax.axis_index("x") != 1, lambda x: next_one(x, params=params), lambda x: x, x)
 
-    return told(program, "device 1 of", "did not come" if jax.default_backend() == "gpu" else "have not come")
+    return told(program, 0, "device 1 of", "did not come" if jax.default_backend() == "gpu" else "have not come")
 
 
 def unsignalled(_: int) -> str:
@@ -149,7 +155,7 @@ def unsignalled(_: int) -> str:
 
     out = jax.ShapeDtypeStruct(SHAPE, jnp.int32)
     call = kernel(body, out, plgpu.SemaphoreType.REGULAR, params=params)
-    return told(call, "endurance.py:", "semaphore" if jax.default_backend() == "gpu" else "deadlock")
+    return told(call, 1, "endurance.py:", "semaphore" if jax.default_backend() == "gpu" else "deadlock")
 
 
 PARTS = {"many": many, "replays": replays, "late": late, "absent": absent, "unsignalled": unsignalled}
@@ -161,7 +167,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.multi_gpu.endurance", description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--part", action="append", choices=PARTS)
+    processes.add_arguments(parser)
     args = parser.parse_args()
+    if args.processes > 1 and not args.port:
+        own = [sys.executable, "-m", "tests.multi_gpu.endurance", "--rounds", str(args.rounds)]
+        outputs = [processes.together([*own, "--part", part], args.processes, args.one_gpu) for part in args.part or PARTS]
+        print("\n".join(text for _, text in outputs))
+        return sum(code != 0 for code, _ in outputs)
+    if args.processes > 1:
+        processes.join(args)
     failed = 0
     parts = args.part or list(PARTS)
     for name in parts:
@@ -177,4 +191,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    processes.run(main)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from tests.multi_gpu.suite import (
-    REGULAR, P, Program, data, everyone, grid, handshake, i32, kernel, like, line, me, over, right, subject,
+    REGULAR, P, Program, data, everyone, fetch, grid, handshake, i32, kernel, like, line, me, over, place, right, subject,
 )  # fmt: skip
 
 ON_012 = hasattr(plgpu, "barrier_arrive_and_wait")
@@ -100,7 +100,7 @@ def in_fori_loop(n: int) -> Program:
     return Program(over(local, line(n), (P("x"), P())), [x, np.array([6], np.int32)], [out])
 
 
-@subject()
+@subject(collectives=True)
 def until_converged(n: int) -> Program:
     """A while loop whose condition is XLA's `psum` of what kernels made."""
 
@@ -198,7 +198,7 @@ def one_call_site_twice(n: int) -> Program:
     return Program(over(local, line(n)), [x, y], [shifted(x) + shifted(y), shifted(shifted(x))])
 
 
-@subject()
+@subject(collectives=True)
 def among_collectives(n: int) -> Program:
     """XLA's psum, all_gather, ppermute and psum_scatter between kernels."""
 
@@ -215,7 +215,7 @@ def among_collectives(n: int) -> Program:
     return Program(over(local, line(n)), [x], [summed(w), y * n])
 
 
-@subject()
+@subject(collectives=True)
 def agrees_with_all_gather(n: int) -> Program:
     """The kernel's gather and XLA's, in one program; zero is their difference."""
 
@@ -239,7 +239,7 @@ def donated_arguments(n: int) -> Program:
     def fn(x):
         mesh = line(n)
         f = jax.jit(over(lambda x: shift(n, x) + 1, mesh), donate_argnums=0)
-        y = jax.device_put(x, jax.sharding.NamedSharding(mesh, P("x")))
+        y = place(x, mesh, P("x"))
         for _ in range(5):
             y = f(y)
         return y
@@ -283,13 +283,13 @@ def exported(n: int) -> Program:
         f = jax.jit(over(functools.partial(shift, n), mesh), in_shardings=sharding, out_shardings=sharding)
         export = jax.export.export(f)(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding))
         again = jax.export.deserialize(export.serialize())
-        return jax.jit(again.call)(jax.device_put(x, sharding))
+        return jax.jit(again.call)(place(x, mesh, P("x")))
 
     x = data((n, 128))
     return Program(fn, [x], [shifted(x)], jit=False)
 
 
-@subject()
+@subject(leaves_out=True)
 def on_one_two_and_all_devices(n: int) -> Program:
     """One program text on meshes of several sizes, one after the other, and again."""
     sizes = sorted({1, 2, n})
@@ -299,19 +299,19 @@ def on_one_two_and_all_devices(n: int) -> Program:
         for _ in range(2):
             for size in sizes:
                 out.append(jax.jit(over(functools.partial(shift, size), line(size)))(x[:size]))
-        return [np.asarray(o) for o in out]
+        return [fetch(o) for o in out]
 
     x = data((n, 128))
     return Program(fn, [x], [shifted(x[:size]) for size in sizes] * 2, jit=False)
 
 
-@subject()
+@subject(leaves_out=True)
 def on_one_device_that_is_not_the_first(n: int) -> Program:
     """A mesh of one: every peer is the device itself."""
 
     def fn(x):
         mesh = line(1, [jax.devices()[n - 1]])
-        y = jax.device_put(x, jax.sharding.NamedSharding(mesh, P("x")))
+        y = place(x, mesh, P("x"))
         return jax.jit(over(lambda x: total(1, shift(1, x)), mesh))(y)
 
     x = data((n, 128))
@@ -336,17 +336,17 @@ def calls_in_a_row(n: int) -> Program:
     return Program(fn, [x], [out], jit=False)
 
 
-@subject()
+@subject(collectives=True)
 def sharded_arguments(n: int) -> Program:
     """Arguments that lie on the devices already, or elsewhere, or whole on each."""
 
     def fn(x):
         mesh = line(n)
         f = jax.jit(over(lambda x, w: shift(n, x) * w, mesh, (P("x"), P())))
-        split = jax.device_put(x, jax.sharding.NamedSharding(mesh, P("x")))
-        columns = jax.device_put(x, jax.sharding.NamedSharding(mesh, P(None, "x")))
+        split = place(x, mesh, P("x"))
+        columns = place(x, mesh, P(None, "x"))
         w = np.arange(120 * n, dtype=np.float32)
-        return f(split, w), f(columns, jax.device_put(w, jax.sharding.NamedSharding(mesh, P())))
+        return f(split, w), f(columns, place(w, mesh, P()))
 
     x = data((n, 120 * n))
     out = shifted(x) * np.arange(120 * n, dtype=np.float32)
@@ -471,9 +471,9 @@ def explicit_axes(n: int) -> Program:
     def fn(x):
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:n]), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
         with jax.set_mesh(mesh):
-            y = jax.device_put(x, jax.sharding.NamedSharding(mesh, P("x")))
+            y = place(x, mesh, P("x"))
             f = jax.jit(jax.shard_map(functools.partial(shift, n), in_specs=P("x"), out_specs=P("x"), check_vma=False))
-            return np.asarray(f(y))
+            return fetch(f(y))
 
     x = data((n, 128))
     return Program(fn, [x], [shifted(x)], jit=False)

@@ -403,7 +403,7 @@ def mesh_shuffled_in_two_axes(n: int) -> Program:
     return _pushed(n, (n // 2, 2), ("a", "b"), lambda a, b: ({"b": 1 - b}, {}), lambda a, b: (a, 1 - b), devices)
 
 
-@subject(devices=lambda n: n > 2)
+@subject(devices=lambda n: n > 2, leaves_out=True)
 def mesh_over_some_devices(n: int) -> Program:
     """The last n/2 devices; the others have no part."""
     m = n // 2

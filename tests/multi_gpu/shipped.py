@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental.pallas.ops.gpu import all_gather_mgpu, collective_matmul_mgpu, hopper_matmul_mgpu, reduce_scatter_mgpu
 
 from smalt import _emulate
-from tests.multi_gpu.suite import P, Program, data, grid, line, over, subject
+from tests.multi_gpu.suite import P, Program, data, fetch, grid, line, over, subject
 
 M, N = hopper_matmul_mgpu.MatmulDimension.M, hopper_matmul_mgpu.MatmulDimension.N
 
@@ -24,7 +24,7 @@ _emulate.DEVICES.setdefault(SMALL, dataclasses.replace(_emulate.DEVICES["H200"],
 
 
 def _by_xla(f: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any, *args: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(jax.jit(over(f, mesh, in_specs, out_specs))(*args))
+    return fetch(jax.jit(over(f, mesh, in_specs, out_specs))(*args))
 
 
 # ------------------------------------------------------------------------------------------ all_gather
@@ -41,7 +41,7 @@ GATHERS: dict[str, tuple[Any, int, dict[str, Any]]] = {
 }
 
 
-@subject(*GATHERS, machine=SMALL)
+@subject(*GATHERS, machine=SMALL, collectives=True)
 def shipped_all_gather(n: int, what: str) -> Program:
     dtype, dimension, config = GATHERS[what]
     spec = P("x", None) if dimension == 0 else P(None, "x")
@@ -51,7 +51,7 @@ def shipped_all_gather(n: int, what: str) -> Program:
     return Program(over(f, line(n), spec, P("x", None)), [x], [np.concatenate([expected] * n)])
 
 
-@subject("both", "b", machine=SMALL, devices=lambda n: n > 2 and n % 2 == 0)
+@subject("both", "b", machine=SMALL, devices=lambda n: n > 2 and n % 2 == 0, collectives=True)
 def shipped_all_gather_of_two_axes(n: int, axes: str) -> Program:
     """Over both axes of a mesh, or over one, which JAX's backend cannot."""
     mesh = grid((2, n // 2), ("a", "b"))
@@ -81,7 +81,7 @@ REDUCTIONS: dict[str, tuple[Any, int | None, str, dict[str, Any]]] = {
 BY_NUMPY = {"add": np.add, "max": np.maximum, "min": np.minimum, "xor": np.bitwise_xor, "or": np.bitwise_or}
 
 
-@subject(*REDUCTIONS, machine=SMALL, devices=lambda n: n in (2, 4, 8))
+@subject(*REDUCTIONS, machine=SMALL, devices=lambda n: n in (2, 4, 8), collectives=True)
 def shipped_reduce_scatter(n: int, what: str) -> Program:
     """Small integers: every order of a sum gives the same."""
     dtype, dimension, op, config = REDUCTIONS[what]
@@ -133,11 +133,11 @@ def _all_devices(n: int) -> bool:
     return n > 1 and n == jax.device_count()
 
 
-@subject(*MATMULS, machine=SMALL, devices=_all_devices, **RACY)
+@subject(*MATMULS, machine=SMALL, devices=_all_devices, **RACY, collectives=True)
 def shipped_collective_matmul(n: int, what: str) -> Program:
     return _collective_matmul(n, what)
 
 
-@subject(machine="H200", devices=_all_devices, **RACY)
+@subject(machine="H200", devices=_all_devices, **RACY, collectives=True)
 def shipped_collective_matmul_on_132_SMs(n: int) -> Program:
     return _collective_matmul(n, "float16")

@@ -19,6 +19,7 @@ from jax import lax
 
 import smalt
 from tests.corpus.case import _bits, _first, _nan, like, x64
+from tests.multi_gpu.processes import fetch, place
 
 P = jax.sharding.PartitionSpec
 Array = np.ndarray[Any, Any]
@@ -46,7 +47,7 @@ class Program:
 
     def run(self) -> list[Array]:
         fn = jax.jit(self.fn) if self.jit else self.fn
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(fn(*self.inputs)))]
+        return [fetch(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(fn(*self.inputs)))]
 
     def fault(self, got: Sequence[Array]) -> str | None:
         """What is wrong about results; None if nothing is."""
@@ -88,6 +89,8 @@ class Subject:
         lacks: What this version of JAX lacks for it; empty: nothing.
         machine: The GPU that CPU devices stand for, where the kernel asks JAX for one (`smalt.emulated`).
         check: What becomes of the emulator's findings, where that is not an error (`smalt.emulated`).
+        leaves_out: Some mesh leaves devices out: JAX wants every process to have devices in each of its programs.
+        collectives: XLA's own collectives are in the program, or make its expected results: processes with one GPU have none.
     """
 
     name: str
@@ -97,6 +100,8 @@ class Subject:
     lacks: str = ""
     machine: str = ""
     check: str | None = None
+    leaves_out: bool = False
+    collectives: bool = False
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -117,6 +122,8 @@ def subject(
     lacks: str = "",
     machine: str = "",
     check: str | None = None,
+    leaves_out: bool = False,
+    collectives: bool = False,
 ) -> Callable[[Callable[..., Program]], Callable[..., Program]]:
     """Registers a function of the number of devices, or one for each variant, which it takes besides (dtypes, names, numbers)."""
 
@@ -130,7 +137,7 @@ def subject(
                 wide = wide or not {"float64", "int64", "uint64"}.isdisjoint(str(label).split())
                 name, of = f"{make.__name__}[{label}]", _with(make, variant)
             assert name not in SUBJECTS, name
-            SUBJECTS[name] = Subject(name, of, devices, wide, lacks, machine, check)
+            SUBJECTS[name] = Subject(name, of, devices, wide, lacks, machine, check, leaves_out, collectives)
         return make
 
     return register
@@ -260,6 +267,6 @@ def transpose(ref: Any, permutation: tuple[int, ...]) -> Any:
 
 __all__ = [
     "Barrier", "FLOATS", "NARROW", "P", "PARAMS", "Program", "REGULAR", "SMEM", "SUBJECTS", "Subject", "WIDE", "data", "digest",
-    "everyone", "grid", "handshake", "i32", "kernel", "like", "line", "load_all", "logical", "me", "over", "right", "signal_all",
+    "everyone", "fetch", "grid", "handshake", "i32", "kernel", "like", "line", "load_all", "logical", "me", "over", "place", "right", "signal_all",
     "subject", "tiled", "transpose",
 ]  # fmt: skip

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import json
 import os
 import pathlib
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from tests.multi_gpu.processes import free_port
 
 #: Seconds for one kernel, compiled and run.
 LIMIT = 300.0
@@ -43,6 +47,7 @@ def supervise(
     limit: float = LIMIT,
     more: Sequence[str] = (),
     tell: Callable[[str], None] = lambda text: None,
+    processes: int = 1,
 ) -> list[Result]:
     """What becomes of each kernel of a module that knows `--devices`, `--only`, `--list` and `--work` (names on stdin, JSON lines out)."""
     command = [sys.executable, "-m", module, "--devices", str(devices), *(f"--only={o}" for o in only)]
@@ -52,7 +57,7 @@ def supervise(
     left = listed.stdout.split("\n")[:-1]
     results: list[Result] = []
     while left:
-        for result in _process([*command, "--work", *more], left, environment(devices), limit):
+        for result in _processes([*command, "--work", *more], left, environment(devices if processes == 1 else 1), limit, processes):
             results.append(result)
             left = left[1:]
             tell(line(result))
@@ -70,6 +75,34 @@ def line(result: Result) -> str:
     text = result.get("text", "").strip().replace("\n", "\n    ")
     told = f"{result['status']:8} {result['name']:44} {result['seconds']:6.2f} s  {result.get('digest', '')}"
     return told + (f"\n    {text}" if text else "")
+
+
+def _processes(command: Sequence[str], names: Sequence[str], env: dict[str, str], limit: float, count: int) -> Iterator[Result]:
+    """What processes that share the devices say of these kernels, up to the first of which they do not say the same."""
+    if count == 1:
+        yield from _process(command, names, env, limit)
+        return
+    with tempfile.TemporaryDirectory() as share:
+        common = [*command, "--processes", str(count), "--port", str(free_port()), "--share", share, "--process"]
+        several = [_process([*common, str(i)], names, env, limit) for i in range(count)]
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            try:
+                while True:
+                    results = [r for r in pool.map(lambda one: next(one, None), several) if r is not None]
+                    if len(results) < count:
+                        return
+                    ill = [r for r in results if r["status"] != results[0]["status"] or r.get("digest") != results[0].get("digest")]
+                    if not ill:
+                        yield results[0]
+                        if results[0]["status"] not in ("right", "skipped", "refused"):
+                            return  # they may have come to different points
+                        continue
+                    texts = (f"process {i}: {r['status']} {r.get('digest', '')} {r.get('text', '')}" for i, r in enumerate(results))
+                    yield {**results[0], "status": "wrong", "text": "\n".join(texts)}
+                    return
+            finally:
+                for one in several:
+                    one.close()
 
 
 def _process(command: Sequence[str], names: Sequence[str], env: dict[str, str], limit: float) -> Iterator[Result]:

@@ -6,7 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 import smalt
+from tests.multi_gpu import processes
 from tests.multi_gpu.suite import SUBJECTS, Subject, digest, load_all
 
 
@@ -27,6 +30,10 @@ def one(subject: Subject, devices: int, trace: bool = False) -> dict[str, Any]:
 
     if subject.lacks:
         return result("skipped", f"this version of JAX lacks {subject.lacks}")
+    if subject.leaves_out and jax.process_count() > 1:
+        return result("skipped", "JAX wants every process to have devices in each program")
+    if subject.collectives and processes.on_one_gpu():
+        return result("skipped", "NCCL takes no GPU twice, and XLA's collectives are NCCL's")
     try:
         with subject.scope():
             program = subject.make(devices)

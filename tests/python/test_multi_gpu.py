@@ -87,6 +87,15 @@ def test_what_is_left_out_is_found() -> None:
     assert sum(r["of"] for r in examined) > 25
 
 
+def test_emulated_devices_of_other_processes_are_refused() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        found = supervise("tests.multi_gpu", 2, ["dissemination_barrier"], limit=100, processes=2)
+    assert [r["status"] for r in found] == ["refused"], found
+    for words in ("talks to emulated devices of other processes", "--xla_force_host_platform_device_count=N", "collectives.py:"):
+        assert words in found[0]["text"], found[0]["text"]
+
+
 def _runs(*command: str) -> str:
     env = {**environment(4), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)

@@ -1,0 +1,371 @@
+//! Other processes of this host: they map our device memory, and we theirs.
+//!
+//! A thread of each process listens on a socket. Who wants a neighbour to reach some memory sends the allocation's descriptor, and is
+//! told where the neighbour has mapped it. Nobody waits for what the neighbour's Python, or its GPU, does at the time.
+use crate::cuda;
+use crate::error::{Error, Fault};
+use rustc_hash::FxHashMap;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a neighbour may take for one answer: it maps memory, which takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How memory of another process is mapped.
+pub trait Mapper: Send + Sync + 'static {
+    /// The address here of an allocation of `bytes` bytes.
+    fn import(&self, descriptor: &OwnedFd, bytes: u64) -> Result<u64, Error>;
+    /// A number that the allocation around an address has alone.
+    fn identity(&self, address: u64) -> Result<u64, Error>;
+    /// The allocation around an address, and a descriptor to map it by.
+    fn export(&self, address: u64) -> Result<(Range<u64>, OwnedFd), Error>;
+}
+
+/// GPUs' memory.
+struct Gpus;
+
+impl Mapper for Gpus {
+    fn import(&self, descriptor: &OwnedFd, bytes: u64) -> Result<u64, Error> {
+        cuda::shared::import(descriptor, bytes)
+    }
+    fn identity(&self, address: u64) -> Result<u64, Error> {
+        cuda::shared::identity(address)
+    }
+    fn export(&self, address: u64) -> Result<(Range<u64>, OwnedFd), Error> {
+        cuda::shared::export(address)
+    }
+}
+
+/// What comes with a descriptor: an allocation of the process that listens at `from`.
+#[derive(Serialize, Deserialize)]
+struct Offer {
+    from: String,
+    start: u64,
+    bytes: u64,
+}
+
+#[derive(Deserialize)]
+enum Answer {
+    #[serde(rename = "address")]
+    Address(u64),
+    #[serde(rename = "error")]
+    Error(String),
+}
+
+/// This process among its neighbours.
+pub struct Neighbours {
+    /// The name of its socket.
+    name: String,
+    mapper: Box<dyn Mapper>,
+    /// What others have mapped, by who: an allocation's identity, where it is here, and where it begins there.
+    exports: Mutex<FxHashMap<String, Vec<(u64, Range<u64>, u64)>>>,
+    /// What is mapped here, by its owner: where it is there and here.
+    imports: Mutex<FxHashMap<String, Vec<(Range<u64>, u64)>>>,
+    changed: Condvar,
+}
+
+/// This process; it listens from the first call on.
+pub fn here() -> Result<&'static Arc<Neighbours>, Error> {
+    static HERE: OnceLock<Result<Arc<Neighbours>, Error>> = OnceLock::new();
+    let here = HERE.get_or_init(|| Neighbours::listen(Box::new(Gpus)));
+    here.as_ref().map_err(Clone::clone)
+}
+
+/// What all processes of a running kernel have in common, and no others.
+pub fn host() -> Result<String, Error> {
+    let id = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(id).map_err(|error| trouble(&format!("reading {id}"), &error))?;
+    Ok(text.trim().to_owned())
+}
+
+impl Neighbours {
+    fn listen(mapper: Box<dyn Mapper>) -> Result<Arc<Neighbours>, Error> {
+        let random = || RandomState::new().hash_one(std::process::id());
+        let name = format!("smalt-{}-{:016x}{:016x}", std::process::id(), random(), random());
+        let listener = SocketAddr::from_abstract_name(&name).and_then(|address| UnixListener::bind_addr(&address));
+        let listener = listener.map_err(|error| trouble("opening a socket for other processes", &error))?;
+        let neighbours = Arc::new(Neighbours {
+            name,
+            mapper,
+            exports: Mutex::default(),
+            imports: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let own = neighbours.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                // Whoever asked sees that there is no answer.
+                let _ = stream.and_then(|stream| own.serve(stream));
+            }
+        };
+        let thread = std::thread::Builder::new().name("smalt-neighbours".into()).spawn(serve);
+        thread.map_err(|error| trouble("starting a thread", &error))?;
+        Ok(neighbours)
+    }
+
+    /// Where others reach this process.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lets the process at `peer` map the allocation around `address`; where that allocation is here, and where it begins there.
+    pub fn offer(&self, peer: &str, address: u64) -> Result<(Range<u64>, u64), Error> {
+        let identity = self.mapper.identity(address)?;
+        // Held until the answer: nothing is mapped twice.
+        let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_peer = exports.entry(peer.to_owned()).or_default();
+        if let Some((_, range, there)) = of_peer
+            .iter()
+            .find(|(id, range, _)| *id == identity && range.contains(&address))
+        {
+            return Ok((range.clone(), *there));
+        }
+        let (range, descriptor) = self.mapper.export(address)?;
+        let offer = json!(Offer {
+            from: self.name.clone(),
+            start: range.start,
+            bytes: range.end - range.start,
+        });
+        let answer = send(peer, &offer.to_string(), &descriptor)
+            .map_err(|error| trouble("asking another process to map device memory", &error))?;
+        match serde_json::from_slice(&answer) {
+            Ok(Answer::Address(there)) => {
+                of_peer.push((identity, range.clone(), there));
+                Ok((range, there))
+            }
+            Ok(Answer::Error(text)) => Err(Error::new(
+                Fault::Environment,
+                "another process of the mesh could not map this one's memory",
+            )
+            .got(text)),
+            Err(_) => Err(Error::new(
+                Fault::Environment,
+                "another process of the mesh did not answer: it may have ended",
+            )
+            .remedy("look at its output; all processes run the same version of smalt")),
+        }
+    }
+
+    /// Where byte `address` of the process at `peer` is here, once that process has offered it; none: not within `patience`.
+    pub fn find(&self, peer: &str, address: u64, patience: Duration) -> Option<u64> {
+        let start = Instant::now();
+        let mut imports = self.imports();
+        loop {
+            let of_peer = imports.get(peer).map_or(&[][..], Vec::as_slice);
+            // The latest counts: addresses may be used again.
+            let found = of_peer.iter().rev().find(|(range, _)| range.contains(&address));
+            if let Some((range, here)) = found {
+                return Some(here + (address - range.start));
+            }
+            let left = patience.checked_sub(start.elapsed())?;
+            let waited = self.changed.wait_timeout(imports, left);
+            (imports, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn imports(&self) -> MutexGuard<'_, FxHashMap<String, Vec<(Range<u64>, u64)>>> {
+        self.imports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        // Abstract names are open to every user of the host.
+        if sockopt::socket_peercred(&stream)?.uid != rustix::process::geteuid() {
+            return Ok(());
+        }
+        let (text, descriptor) = receive(&mut stream)?;
+        let answer = match (serde_json::from_slice::<Offer>(&text), descriptor) {
+            (Ok(offer), Some(descriptor)) => match self.mapper.import(&descriptor, offer.bytes) {
+                Ok(here) => {
+                    let there = offer.start..offer.start + offer.bytes;
+                    self.imports().entry(offer.from).or_default().push((there, here));
+                    self.changed.notify_all();
+                    json!({ "address": here })
+                }
+                Err(error) => json!({ "error": error.to_string() }),
+            },
+            (offer, _) => json!({ "error": format!("not an offer of memory: {:?}", offer.err()) }),
+        };
+        stream.write_all(answer.to_string().as_bytes())
+    }
+}
+
+/// Sends a text with a descriptor; the answer.
+fn send(peer: &str, text: &str, descriptor: &OwnedFd) -> std::io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(peer)?)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let sent = sendmsg(
+        &stream,
+        &[IoSlice::new(text.as_bytes())],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    stream.write_all(&text.as_bytes()[sent..])?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = vec![];
+    stream.read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// A text until its end, and the descriptor that came with its beginning.
+fn receive(stream: &mut UnixStream) -> std::io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut text = vec![0; 1 << 12];
+    let received = recvmsg(
+        &*stream,
+        &mut [IoSliceMut::new(&mut text)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    text.truncate(received.bytes);
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    stream.take(1 << 16).read_to_end(&mut text)?;
+    Ok((text, descriptor))
+}
+
+fn trouble(doing: &str, error: &std::io::Error) -> Error {
+    Error::new(Fault::Environment, format!("{doing}: {error}"))
+        .remedy("processes of a mesh share a host, its network namespace and a user")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Seek, SeekFrom};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const BYTES: u64 = 0x1000;
+
+    /// Memory whose descriptors are files with the allocation's own address in them.
+    #[derive(Default)]
+    struct Files {
+        identity: AtomicU64,
+        /// Of the imports: how many, and what was in the files.
+        seen: Mutex<Vec<u64>>,
+        full: bool,
+    }
+
+    impl Mapper for Arc<Files> {
+        fn import(&self, descriptor: &OwnedFd, bytes: u64) -> Result<u64, Error> {
+            if self.full {
+                return Err(Error::new(Fault::Environment, "no more room"));
+            }
+            assert_eq!(bytes, BYTES);
+            let mut file = std::fs::File::from(descriptor.try_clone().unwrap());
+            let mut word = [0; 8];
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.read_exact(&mut word).unwrap();
+            let mut seen = self.seen.lock().unwrap();
+            seen.push(u64::from_le_bytes(word));
+            Ok(seen.len() as u64 * 0x10_0000)
+        }
+        fn identity(&self, address: u64) -> Result<u64, Error> {
+            Ok(address / BYTES + 1000 * self.identity.load(Ordering::Relaxed))
+        }
+        fn export(&self, address: u64) -> Result<(Range<u64>, OwnedFd), Error> {
+            let start = address / BYTES * BYTES;
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&start.to_le_bytes()).unwrap();
+            Ok((start..start + BYTES, file.into()))
+        }
+    }
+
+    fn process(full: bool) -> (Arc<Files>, Arc<Neighbours>) {
+        let files = Arc::new(Files {
+            full,
+            ..Files::default()
+        });
+        let neighbours = Neighbours::listen(Box::new(files.clone())).unwrap();
+        (files, neighbours)
+    }
+
+    const SOON: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn an_allocation_is_mapped_once_and_found_at_every_byte() {
+        let ((_, a), (files, b)) = (process(false), process(false));
+        assert_eq!(b.find(a.name(), 0x5010, SOON), None);
+        assert_eq!(a.offer(b.name(), 0x5010), Ok((0x5000..0x6000, 0x10_0000)));
+        assert_eq!(a.offer(b.name(), 0x5ff8), Ok((0x5000..0x6000, 0x10_0000)));
+        assert_eq!(*files.seen.lock().unwrap(), [0x5000]);
+        assert_eq!(b.find(a.name(), 0x5ff8, SOON), Some(0x10_0ff8));
+        assert_eq!(b.find(a.name(), 0x6000, SOON), None);
+        assert_eq!(b.find(b.name(), 0x5010, SOON), None, "another process's address");
+        assert_eq!(a.offer(b.name(), 0x6000), Ok((0x6000..0x7000, 0x20_0000)));
+    }
+
+    #[test]
+    fn memory_that_is_used_again_is_mapped_again() {
+        let ((own, a), (_, b)) = (process(false), process(false));
+        a.offer(b.name(), 0x5000).unwrap();
+        own.identity.store(1, Ordering::Relaxed);
+        assert_eq!(a.offer(b.name(), 0x5008), Ok((0x5000..0x6000, 0x20_0000)));
+        assert_eq!(b.find(a.name(), 0x5008, SOON), Some(0x20_0008));
+    }
+
+    #[test]
+    fn processes_offer_to_each_other_at_the_same_time() {
+        let ((_, a), (_, b)) = (process(false), process(false));
+        std::thread::scope(|scope| {
+            for i in 0..8 {
+                let (a, b) = (&a, &b);
+                let (from, to) = if i % 2 == 0 { (a, b) } else { (b, a) };
+                scope.spawn(move || {
+                    for page in 0..32 {
+                        let address = (page + 1) * BYTES + i * 8;
+                        let (range, there) = from.offer(to.name(), address).unwrap();
+                        let found = to.find(from.name(), address, PATIENCE);
+                        assert_eq!(found, Some(there + (address - range.start)));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_goes_wrong_is_said_and_harms_nobody() {
+        let ((_, a), (_, full), (_, b)) = (process(false), process(true), process(false));
+        let error = a.offer(full.name(), 0x5000).unwrap_err().to_string();
+        assert!(
+            error.contains("could not map") && error.contains("no more room"),
+            "{error}"
+        );
+        let error = a.offer("smalt-nobody", 0x5000).unwrap_err().to_string();
+        assert!(error.contains("share a host"), "{error}");
+        // Neither a text that is no offer, nor none, nor an offer without a descriptor.
+        for text in ["", "{", r#"{"from": "x", "start": 0, "bytes": 4096}"#] {
+            let address = SocketAddr::from_abstract_name(b.name()).unwrap();
+            let mut stream = UnixStream::connect_addr(&address).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.contains("error"), "{answer}");
+        }
+        assert!(a.offer(b.name(), 0x5000).is_ok());
+    }
+}
