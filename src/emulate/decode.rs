@@ -7,8 +7,8 @@ use super::global::param_address;
 use super::hooks::Hooks;
 use super::index::{CheckIndex, IndexCheck};
 use super::mem::{
-    Atomic, BeforeOrdered, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store,
-    Word16, Word32, Word64, atom_bytes, atom_code,
+    Atomic, AtomicVector, BeforeOrdered, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space,
+    Stmatrix, Store, Word16, Word32, Word64, atom_bytes, atom_code,
 };
 use super::ops::*;
 use super::program::{Branch as BranchTargets, Origin, Program};
@@ -26,11 +26,11 @@ use crate::ptx::inst::Visitor;
 use crate::ptx::launch::EntryParam;
 use crate::ptx::modifier::{
     AccType, Acquire, AtomOp, AtomSem, AtomType, BitType, ClusterArriveSem, Compare, CompareType, CvtRound, CvtType,
-    DivMode, Exact, FenceSem, FloatType, Ftz, GridDep, Indexed, IntType, LoadSem, Logic, LogicType, MatrixTrans,
-    MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode, ProxyFence, RedOp, ReduxOp,
-    RegCount, Release, Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode,
-    SpecialReg32, SpecialReg64, StoreSem, Suspend, TensorRed, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType,
-    WordType,
+    DivMode, Exact, FenceSem, FloatType, Ftz, GridDep, HalfRedOp, HalfType, Indexed, IntType, LoadSem, Logic,
+    LogicType, MatrixTrans, MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode,
+    ProxyFence, RedOp, ReduxOp, RegCount, Release, Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection,
+    ShiftType, ShuffleMode, SpecialReg32, SpecialReg64, StoreSem, Suspend, TensorRed, Unary16, VoteMode, WgmmaTypes,
+    WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
 use crate::ptx::{Flat, verify_flat};
@@ -1418,7 +1418,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         sem: &AtomSem,
         scope: &Scope,
         space: &Space_,
-        ty: &WordType,
+        ty: &BitType,
         d: &Reg,
         addr: &Addr<Reg>,
         a: &Src<Reg>,
@@ -1426,8 +1426,10 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     ) -> Result<()> {
         let d = self.reg(d);
         let ty = match ty {
-            WordType::B32 => AtomType::B32,
-            WordType::B64 => AtomType::B64,
+            // Bits are compared; no type of an operation is 16 bits without a format.
+            BitType::B16 => AtomType::F16,
+            BitType::B32 => AtomType::B32,
+            BitType::B64 => AtomType::B64,
         };
         self.atomic((*sem, *scope), *space, None, ty, d, addr, a, Some(b))
     }
@@ -1452,6 +1454,46 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             RedOp::Dec => AtomOp::Dec,
         };
         self.atomic((*sem, *scope), *space, Some(op), *ty, NO_RESULT, addr, a, None)
+    }
+    fn red_vector(
+        &mut self,
+        sem: &AtomSem,
+        scope: &Scope,
+        op: &HalfRedOp,
+        ty: &HalfType,
+        addr: &Addr<Reg>,
+        a: &Srcs<Reg>,
+    ) -> Result<()> {
+        self.communicates = true;
+        let op = match op {
+            HalfRedOp::Add => AtomOp::Add,
+            HalfRedOp::Min => AtomOp::Min,
+            HalfRedOp::Max => AtomOp::Max,
+        };
+        let (ty, source) = match ty {
+            HalfType::F16 => (AtomType::F16, MemType::B16),
+            HalfType::BF16 => (AtomType::BF16, MemType::B16),
+            HalfType::F16x2 => (AtomType::F16x2, MemType::B32),
+            HalfType::BF16x2 => (AtomType::BF16x2, MemType::B32),
+        };
+        let sources = self.sources(a, source);
+        let (list, base) = (self.list(sources), self.reg(&addr.base));
+        let o = Operands {
+            a: base,
+            b: (*scope as u16) << 8 | *sem as u16,
+            c: atom_code(Some(op), ty),
+            imm: addr.offset,
+            aux: list,
+            ..Operands::NONE
+        };
+        match (source, a.len()) {
+            (MemType::B16, 2) => self.emit::<AtomicVector<Word16, 2, 4>>(o),
+            (MemType::B16, 4) => self.emit::<AtomicVector<Word16, 4, 8>>(o),
+            (MemType::B32, 2) => self.emit::<AtomicVector<Word32, 2, 8>>(o),
+            (MemType::B32, 4) => self.emit::<AtomicVector<Word32, 4, 16>>(o),
+            (_, n) => return self.no(format!("red.v{n}.{}", ty.text())),
+        }
+        Ok(())
     }
     fn ldmatrix(&mut self, trans: &MatrixTrans, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
         let registers = d.iter().map(|r| self.reg(r)).collect();
@@ -2141,6 +2183,7 @@ impl<H: Hooks> Decoder<'_, H> {
         self.communicates |= !shared;
         let bytes = atom_bytes(ty);
         let mut operand = |s: &Src<Reg>| match bytes {
+            2 => self.src16(s),
             8 => self.src::<u64>(s),
             _ => self.src::<u32>(s),
         };

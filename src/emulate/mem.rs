@@ -717,16 +717,11 @@ where
             let result = rmw();
             if H::LISTENS
                 && S::NAME == Global::NAME
-                && E::BYTES == 4
                 && let Ok(old) = result
             {
                 let adds = op == Some(AtomOp::Add) && matches!(ty, AtomType::U32 | AtomType::S32 | AtomType::B32);
-                let event = Sync::WordAdded {
-                    address,
-                    old: old as u32,
-                    amount: adds.then(|| operand[i].into() as u32),
-                };
-                if let Err(error) = m.note(w, event) {
+                let amount = adds.then(|| operand[i].into() as u32);
+                if let Err(error) = tell_of_words(m, w, address, E::BYTES, (old as u32, amount)) {
                     return m.fail(*error);
                 }
             }
@@ -741,6 +736,67 @@ where
             }
         }
         // What others wait for may have happened: they go first after an atomic with a result.
+        Flow::Next
+    }
+}
+
+/// Tells the checker what an atomic of a lane has done to words of global memory, if only to a part of one: the first held `old`, to which
+/// it has added `amount`; `None`: it has done something else.
+fn tell_of_words<H: Hooks>(
+    m: &mut Machine<'_, H>,
+    w: &Warp,
+    address: u64,
+    bytes: usize,
+    (old, amount): (u32, Option<u32>),
+) -> Verdict {
+    for at in (address & !3..address + bytes as u64).step_by(4) {
+        let event = Sync::WordAdded {
+            address: at,
+            old,
+            amount,
+        };
+        m.note(w, event)?;
+    }
+    Ok(())
+}
+
+/// Reductions of `N` operands of `B` bytes in all, adjacent in global memory: as [`Atomic`]; `b` is the scope (high byte) and the
+/// semantics, `aux` the list of operands.
+pub struct AtomicVector<E, const N: usize, const B: usize>(PhantomData<E>);
+
+impl<E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for AtomicVector<E, N, B>
+where
+    E::Lane: Lane<Raw = u32>,
+{
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let base = *w.read::<u64>(u.a);
+        let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
+        let ty = AtomType::ALL[usize::from(u.c & 0xff)];
+        let op = AtomOp::ALL[usize::from(u.c >> 8)];
+        let mode = Mode::Atomic(AtomSem::ALL[usize::from(u.b & 0xff)], Scope::ALL[usize::from(u.b >> 8)]);
+        if let Err(error) = Global::tell(m, w, &base, u.imm, B as u32, mode, &no_values) {
+            return m.fail(*error);
+        }
+        for i in lanes(w.exec) {
+            let address = Global::offset(base[i], u.imm);
+            let mut rmw = || -> Result<(), Denied> {
+                let mut bytes = Global::read::<B, H>(m, w, address)?;
+                for (a, bytes) in lists.iter().zip(bytes.chunks_exact_mut(E::BYTES)) {
+                    let (old, a) = (E::get(bytes), w.read::<E::Lane>(*a)[i]);
+                    E::put(combine(op, ty, old.into(), a.into(), true) as u32, bytes);
+                }
+                Global::write::<B, H>(m, w, address, bytes)
+            };
+            if let Err(why) = rmw() {
+                return denied(m, w, why, "atomic", Global::NAME, i, address, B);
+            }
+            if H::LISTENS
+                && let Err(error) = tell_of_words(m, w, address, B, (0, None))
+            {
+                return m.fail(*error);
+            }
+        }
         Flow::Next
     }
 }

@@ -1,8 +1,8 @@
 //! One match over the ops.
 use super::cx::LowerCx;
 use super::{
-    barrier, control, dot, elementwise, ids, indexed, memory, misc, put, reduce, relayout, semaphore, shape, sort,
-    take, tma, wgmma,
+    atomic, barrier, control, dot, elementwise, ids, indexed, memory, misc, put, reduce, relayout, semaphore, shape,
+    sort, take, tma, wgmma,
 };
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
@@ -75,7 +75,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::Load { src } => memory::lower_load(cx, op, src),
         OpKind::Store { dst, value } => memory::lower_store(cx, op, dst, *value),
         OpKind::Swap { dst, value } => memory::lower_swap(cx, op, dst, *value),
-        OpKind::AtomicUpdate { op: update, dst, value } => memory::lower_atomic_update(cx, op, *update, dst, *value),
+        OpKind::AtomicUpdate { op: update, dst, value } => atomic::lower_atomic_update(cx, op, *update, dst, *value),
         OpKind::LoadAt { src, at } => indexed::lower_load_at(cx, op, src, at),
         OpKind::StoreAt { dst, at, value } => indexed::lower_store_at(cx, op, dst, at, *value),
         OpKind::AtomicUpdateAt {

@@ -1,4 +1,5 @@
 //! Loads, stores and atomic updates of memory at indices that arrays hold: element by element.
+use super::atomic;
 use super::cx::LowerCx;
 use super::emit::{S, V};
 use super::memory::{self, Target};
@@ -122,8 +123,6 @@ pub fn lower_atomic_update_at(
 ) -> Result<()> {
     let dtype: DType = cx.ty(value).dtype();
     for_each_own(cx, op, dst, at, value, |cx, target, address, x, own| {
-        let red = memory::atomic(cx, op, update, dtype, target, address, x)?;
-        memory::push_guarded(cx, target, own, red);
-        Ok(())
+        atomic::update(cx, op, update, dtype, target, address, x, own)
     })
 }

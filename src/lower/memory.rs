@@ -8,7 +8,7 @@ use super::value::{ArrayRegs, Packing, scalar_class};
 use super::{exchange, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AtomicOp, DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
+use crate::kernel_ir::{DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
@@ -110,7 +110,7 @@ fn smem_tag(cx: &LowerCx, r: &RefUse) -> MemTag {
 }
 
 /// A load or store of the target's memory.
-fn touch(cx: &mut LowerCx, target: Target, inst: Inst<V>) -> SmallVec<[V; 4]> {
+pub fn touch(cx: &mut LowerCx, target: Target, inst: Inst<V>) -> SmallVec<[V; 4]> {
     let before = cx.b.set_memory(target.tag);
     let defs = cx.b.inst(inst);
     cx.b.set_memory(before);
@@ -126,7 +126,7 @@ fn mem_type(bytes: u32) -> MemType {
     }
 }
 
-fn load(cx: &mut LowerCx, target: Target, ty: MemType, addr: Addr<V>, n: usize) -> SmallVec<[V; 4]> {
+pub fn load(cx: &mut LowerCx, target: Target, ty: MemType, addr: Addr<V>, n: usize) -> SmallVec<[V; 4]> {
     let d = std::iter::repeat_n(PtxValue::NEW, n).collect();
     let inst = if target.read_only {
         Inst::LdNc { ty, d, addr }
@@ -340,7 +340,7 @@ fn element_term(cx: &mut LowerCx, t: &ElementTerm, indices: &[S]) -> Result<S> {
 }
 
 /// The predicate of an access.
-fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra: S) -> S {
+pub fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra: S) -> S {
     let mut all = extra;
     for g in guards {
         let terms = RegisterLayout::axis_terms(&layout.axes()[g.axis]);
@@ -393,11 +393,11 @@ fn inside(cx: &mut LowerCx, layout: &RegisterLayout, windows: &[Window], slot: u
 }
 
 /// Addresses of a plan's accesses.
-struct Addresses {
-    bases: Vec<S>,
+pub struct Addresses {
+    pub bases: Vec<S>,
 }
 
-fn bases(cx: &mut LowerCx, target: Target, addressing: &Addressing) -> Result<Addresses> {
+pub fn bases(cx: &mut LowerCx, target: Target, addressing: &Addressing) -> Result<Addresses> {
     let Addressing::Affine(plan) = addressing else {
         return Ok(Addresses { bases: vec![] });
     };
@@ -428,7 +428,7 @@ fn bases(cx: &mut LowerCx, target: Target, addressing: &Addressing) -> Result<Ad
 }
 
 /// Address of the element in `slot`, and the bit in its byte.
-fn element_address(
+pub fn element_address(
     cx: &mut LowerCx,
     target: Target,
     plan: &TransferPlan,
@@ -521,14 +521,24 @@ fn stored_type(dtype: DType) -> DType {
 }
 
 /// Words of an array, or single elements where slots are taken out of order.
-struct Pieces {
+pub struct Pieces {
     array: ArrayRegs,
     elements: Option<Vec<S>>,
 }
 
 impl Pieces {
+    pub fn new(array: ArrayRegs) -> Pieces {
+        Pieces { array, elements: None }
+    }
+
+    /// Every slot's element.
+    pub fn elements(&mut self, cx: &mut LowerCx) -> &[S] {
+        let array = &self.array;
+        self.elements.get_or_insert_with(|| cx.elements(array))
+    }
+
     /// The 32-bit (64-bit types: 64-bit) word that holds these slots in order.
-    fn word(&mut self, cx: &mut LowerCx, slots: &[u32]) -> S {
+    pub fn word(&mut self, cx: &mut LowerCx, slots: &[u32]) -> S {
         let per = match Packing::of(self.array.dtype) {
             Packing::Words(n) => n,
             Packing::Wide | Packing::Predicates => 1,
@@ -538,11 +548,10 @@ impl Pieces {
         if whole {
             return self.array.regs[(first / per) as usize];
         }
-        let array = &self.array;
-        let elements = self.elements.get_or_insert_with(|| cx.elements(array));
+        let elements = self.elements(cx);
         let picked: Vec<S> = slots.iter().map(|s| elements[*s as usize]).collect();
-        let layout = RegisterLayout::replicated(&[picked.len() as u64], array.layout.group());
-        cx.from_elements(array.dtype, layout, &picked).regs[0]
+        let layout = RegisterLayout::replicated(&[picked.len() as u64], self.array.layout.group());
+        cx.from_elements(self.array.dtype, layout, &picked).regs[0]
     }
 }
 
@@ -584,10 +593,7 @@ pub fn emit_store_where(
     let addresses = bases(cx, target, &plan.addressing)?;
     let first_copy = positions::first_copy(cx, plan.only_first_replica);
     let wide = bits == 64;
-    let mut pieces = Pieces {
-        array: a,
-        elements: None,
-    };
+    let mut pieces = Pieces::new(a);
     for access in &plan.accesses {
         let variants = 1 << plan.stagger.len();
         let (word_bytes, per_word) = if wide { (8, 1) } else { (4, (32 / bits).max(1) as usize) };
@@ -964,84 +970,5 @@ pub fn lower_swap(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resul
     cx.sync_group();
     lower_store(cx, op, dst, value)?;
     cx.bind(result, old);
-    Ok(())
-}
-
-/// An atomic update of one element.
-pub fn atomic(
-    cx: &LowerCx,
-    op: Op,
-    update: AtomicOp,
-    dtype: DType,
-    target: Target,
-    addr: Addr<V>,
-    a: S,
-) -> Result<Inst<V>> {
-    let ty = match (dtype, update) {
-        (DType::F32, AtomicOp::Add) => AtomType::F32,
-        (DType::F64, AtomicOp::Add) => AtomType::F64,
-        (DType::I32, AtomicOp::Add) | (DType::U32, _) => AtomType::U32,
-        (DType::I32, _) => AtomType::S32,
-        (DType::I64, AtomicOp::Add) | (DType::U64, _) => AtomType::U64,
-        (DType::I64, _) => AtomType::S64,
-        _ => return Err(cx.unexpected(op)),
-    };
-    let ty = match (update, ty) {
-        (AtomicOp::And | AtomicOp::Or | AtomicOp::Xor, AtomType::U32 | AtomType::S32) => AtomType::B32,
-        (AtomicOp::And | AtomicOp::Or | AtomicOp::Xor, AtomType::U64 | AtomType::S64) => AtomType::B64,
-        (_, ty) => ty,
-    };
-    let red = match update {
-        AtomicOp::Add => RedOp::Add,
-        AtomicOp::Max => RedOp::Max,
-        AtomicOp::Min => RedOp::Min,
-        AtomicOp::And => RedOp::And,
-        AtomicOp::Or => RedOp::Or,
-        AtomicOp::Xor => RedOp::Xor,
-    };
-    let scope = if target.wide() { device_scope(cx) } else { Scope::Cta };
-    Ok(Inst::Red {
-        sem: AtomSem::Relaxed,
-        scope,
-        space: target.space,
-        op: red,
-        ty,
-        addr,
-        a,
-    })
-}
-
-pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, update: AtomicOp, dst: &RefUse, value: Value) -> Result<()> {
-    let planned = cx.transfer(op)?;
-    let target = locate(cx, dst, Src::Imm(1))?;
-    let dtype = cx.ty(value).dtype();
-    let emit = |cx: &mut LowerCx, addr: Addr<V>, x: S, p: S| -> Result<()> {
-        let red = atomic(cx, op, update, dtype, target, addr, x)?;
-        push_guarded(cx, target, p, red);
-        Ok(())
-    };
-    let Some(plan) = &planned.store else {
-        let x = cx.scalar(value)?;
-        let addr = scalar_address(cx, &planned.view, target)?;
-        let leader = cx.leader();
-        return emit(cx, addr, x, leader.into());
-    };
-    let array = cx.array(value)?;
-    let array = filled(cx, &array, &plan.layout)?;
-    let addresses = bases(cx, target, &plan.addressing)?;
-    let first_copy = positions::first_copy(cx, plan.only_first_replica);
-    let size = i64::from(dtype.bits() / 8);
-    for access in &plan.accesses {
-        for (i, &slot) in access.slots.iter().enumerate() {
-            let p = guard(cx, &plan.layout, &access.guards, first_copy);
-            let addr = match access.kind {
-                AccessKind::Element => element_address(cx, target, plan, &planned.view, slot)?.0,
-                AccessKind::Vector { .. } | AccessKind::Matrix { .. } => {
-                    cx.b.addr(addresses.bases[access.base], (access.offset + i as i64 * size) as i32)
-                }
-            };
-            emit(cx, addr, array.regs[slot as usize], p)?;
-        }
-    }
     Ok(())
 }

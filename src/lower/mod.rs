@@ -7,6 +7,7 @@
 //! Lowering emits plans and decides nothing: what cannot be compiled is refused before, by types and views in `kernel_ir/legality`, by
 //! layouts in `plan/`. An error here is a defect of the compiler. The program is written for one thread: every value
 //! is the thread's own, and what a group agrees on (scalars, predicates of branches) is computed alike in all its threads.
+pub mod atomic;
 pub mod barrier;
 pub mod control;
 pub mod convert;

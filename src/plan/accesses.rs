@@ -213,7 +213,7 @@ impl Planner<'_> {
         if let Some(v) = array(stored) {
             let layout = self.assignment.layout(v)?;
             let plan = if let OpKind::AtomicUpdate { .. } = kernel.ops[op].kind {
-                // Element by element.
+                // Reductions of single elements, or of neighbours in one lane.
                 let options = Options {
                     matrix: false,
                     stagger: false,

@@ -48,6 +48,7 @@ fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, 
     match (row, field) {
         ("PackB32" | "UnpackB32" | "PackB64" | "UnpackB64", _) => vec![2],
         ("Ld" | "LdNc" | "St" | "StAsync" | "Ldmatrix" | "Stmatrix", _) => vec![1, 2, 4],
+        ("RedVector", _) => vec![1, 2, 4],
         (_, "coords") => vec![1, 2, 3, 4, 5],
         ("WgmmaWait", _) => vec![0, 1, 8],
         ("WgmmaFence", _) => vec![1, 8],

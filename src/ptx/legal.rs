@@ -7,6 +7,8 @@ use super::operand::*;
 
 /// What `cp.async.bulk.wait_group` can leave pending: the SASS field has six bits (ptxas 13.0 prints larger numbers as 63).
 pub const MAX_PENDING_BULK_GROUPS: i64 = 63;
+/// Bytes of one `cp.async.bulk`, where they are an immediate (ptxas 13.0).
+pub const MAX_BULK_BYTES: u32 = 0xf_fff0;
 /// PTX ISA, `wgmma.wait_group`: N is 0 to 7.
 pub const MAX_PENDING_WGMMA_GROUPS: i64 = 7;
 
@@ -76,6 +78,13 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             };
             ensure(atom(op, *ty), "a type that the operation has")
         }
+        Inst::RedVector { sem, a, .. } => {
+            ensure(
+                matches!(sem, AtomSem::Relaxed | AtomSem::Release),
+                "relaxed or release semantics: nothing is read",
+            )?;
+            ensure(matches!(a.len(), 2 | 4), "2 or 4 registers")
+        }
         Inst::Ldmatrix { d, .. } => ensure(matches!(d.len(), 1 | 2 | 4), "1, 2 or 4 matrices"),
         Inst::Stmatrix { a, .. } => ensure(matches!(a.len(), 1 | 2 | 4), "1, 2 or 4 matrices"),
         Inst::SetMaxReg { n, .. } => ensure(
@@ -97,7 +106,10 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         | Inst::BulkLoadMulticast { bytes, .. }
         | Inst::BulkStore { bytes, .. }
         | Inst::BulkCopyCluster { bytes, .. }
-        | Inst::BulkPrefetch { bytes, .. } => ensure(imm(bytes).is_none_or(|n| n % 16 == 0), "a multiple of 16 bytes"),
+        | Inst::BulkPrefetch { bytes, .. } => ensure(
+            imm(bytes).is_none_or(|n| n % 16 == 0 && n <= MAX_BULK_BYTES.into()),
+            "a multiple of 16 bytes, 1048560 at most",
+        ),
         Inst::TensorLoad { coords, .. }
         | Inst::TensorLoadMulticast { coords, .. }
         | Inst::TensorStore { coords, .. }

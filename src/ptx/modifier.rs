@@ -137,6 +137,8 @@ modifiers! {
     FenceSem { AcqRel = ".acq_rel", Sc = ".sc", Acquire = ".acquire", Release = ".release" }
     Scope { Cta = ".cta", Cluster = ".cluster", Gpu = ".gpu", Sys = ".sys" }
     AtomOp { Add = "add", Min = "min", Max = "max", And = "and", Or = "or", Xor = "xor", Exch = "exch", Inc = "inc", Dec = "dec" }
+    /// Reductions of vectors of 16-bit floats.
+    HalfRedOp { Add = "add", Min = "min", Max = "max" }
     RedOp { Add = "add", Min = "min", Max = "max", And = "and", Or = "or", Xor = "xor", Inc = "inc", Dec = "dec" }
     ShuffleMode { Idx = "idx", Up = "up", Down = "down", Bfly = "bfly" }
     VoteMode { All = "all", Any = "any", Uni = "uni" }

@@ -222,11 +222,15 @@ st St { modifier sem: StoreSem; modifier space: Space; modifier ty: MemType; add
 atom Atom { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: AtomOp; modifier ty: AtomType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
     "atom{sem}{scope}{space}.{op}.{ty} {d}, {addr}, {a}", requires [base()], effects [atom_effects(*space)];
 /// Compare and swap.
-atom_cas AtomCas { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier ty: WordType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()]; src b: [ty.slot()] }
+atom_cas AtomCas { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier ty: BitType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()]; src b: [ty.slot()] }
     "atom{sem}{scope}{space}.cas.{ty} {d}, {addr}, {a}, {b}", requires [base()], effects [atom_effects(*space)];
 /// Reduction in memory: an atomic with no result.
 red Red { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: RedOp; modifier ty: AtomType; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
     "red{sem}{scope}{space}.{op}.{ty} {addr}, {a}", requires [base()], effects [atom_effects(*space)];
+/// Reduction of adjacent 16-bit floats in global memory, each atomic by itself; the address is aligned to all of them. Minima and
+/// maxima of 16-bit floats have this form only.
+red_vector RedVector { modifier sem: AtomSem; modifier scope: Scope; modifier op: HalfRedOp; modifier ty: HalfType; addr addr: [Slot::B64]; srcs a: [ty.slot()] }
+    "red{sem}{scope}.global.{op}.noftz{#a}.{ty} {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
 /// Four 8×8 matrices of 16-bit elements from shared memory (1, 2 or 4 by the length of `d`).
 ldmatrix Ldmatrix { modifier trans: MatrixTrans; defs d: [Slot::B32]; addr addr: [Slot::B32] }
     "ldmatrix.sync.aligned.m8n8.x{$d}{trans}.shared.b16 {d}, {addr}", requires [base()], effects [Effects::READ_SHARED | Effects::CONVERGENT];

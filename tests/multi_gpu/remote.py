@@ -456,7 +456,7 @@ ATOMICS: dict[str, tuple[Any, Any]] = {
 
 @subject(
     *(f"{op} {dtype}" for op in ("add", "max", "min", "and", "or", "xor") for dtype in ("int32", "uint32")),
-    "add float32", "add float16", "add bfloat16",
+    "add float32", *(f"{op} {dtype}" for op in ("add", "max", "min") for dtype in ("float16", "bfloat16")),
 )  # fmt: skip
 def atomics(n: int, what: str) -> Program:
     """Everybody adds to everybody, who has put its own there before. Small integers: the order does not show."""

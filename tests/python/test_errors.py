@@ -268,6 +268,22 @@ def unsupported_conversion(x):
     return kernel(body, like((128,)))(x)
 
 
+@bad(smalt.Unsupported, "atomic_update: max of f32", "remedy: update int32", "maximum or minimum of float16")
+def unsupported_atomic_maximum(x):
+    def body(x, o):
+        plgpu.atomic_max(o, x[...])  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "atomic_update: add of i16", args=(Arg((128,), jnp.int16),))
+def unsupported_atomic_of_a_type(x):
+    def body(x, o):
+        plgpu.atomic_add(o, x[...])  # BAD
+
+    return kernel(body, like((128,), jnp.int16))(x)
+
+
 @bad(smalt.Unsupported, "debug_print: printing from a kernel")
 def unsupported_print(x):
     def body(x, o):

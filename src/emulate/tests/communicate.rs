@@ -662,6 +662,45 @@ fn stores_of_one_value_and_atomics_do_not_race() {
     broken(&kernel(1, true, Scope::Cta), &["an atomic on global memory", NOTHING]);
 }
 
+/// CTA 0 adds to two 16-bit floats of each word, CTA 1 does so, too, or stores the word.
+#[test]
+fn vectors_are_atomic_to_each_other_only() {
+    let kernel = |stores: bool, scope: Scope| {
+        let mut k = Kernel::new(32).grid([2, 1, 1], [1; 3]);
+        let data = k.pointer(0);
+        let at = own(&mut k, data);
+        let one = k.h();
+        k.push(Inst::Mov {
+            ty: BitType::B16,
+            d: one,
+            a: imm(0x3f80),
+        });
+        let add = |k: &mut Kernel| {
+            k.push(Inst::RedVector {
+                sem: AtomSem::Relaxed,
+                scope,
+                op: HalfRedOp::Add,
+                ty: HalfType::BF16,
+                addr: Addr::new(at),
+                a: smallvec![one.into(), one.into()],
+            });
+        };
+        let first = is_cta_0(&mut k);
+        either(&mut k, first, add, |k| {
+            if stores {
+                let tid = k.tid();
+                k.store(at, tid);
+            } else {
+                add(k);
+            }
+        });
+        k
+    };
+    right(&kernel(false, Scope::Gpu));
+    broken(&kernel(true, Scope::Gpu), &[NOTHING]);
+    broken(&kernel(false, Scope::Cta), &["an atomic on global memory", NOTHING]);
+}
+
 /// Larger grids than the machine holds: a cluster is not the one whose place it takes.
 #[test]
 fn a_cluster_that_takes_a_place_is_another() {

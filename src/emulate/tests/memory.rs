@@ -326,6 +326,38 @@ fn atomics() {
 }
 
 #[test]
+fn vectors_are_aligned_to_all_their_elements() {
+    let kernel = |offset: i32| {
+        let mut k = Kernel::new(32);
+        let place = k.pointer(0);
+        let pair = k.r();
+        k.push(Inst::Mov {
+            ty: BitType::B32,
+            d: pair,
+            a: imm(0x3c00_c000),
+        });
+        k.push(Inst::RedVector {
+            sem: AtomSem::Relaxed,
+            scope: Scope::Gpu,
+            op: HalfRedOp::Add,
+            ty: HalfType::F16x2,
+            addr: Addr::at(place, offset),
+            a: smallvec![pair.into(), pair.into()],
+        });
+        k
+    };
+    let mut buffers = [vec![0; 16]];
+    kernel(8).run(&mut buffers);
+    // 32 times 1 and -2.
+    assert_eq!(words_of(&buffers[0]), [0, 0, 0x5000_d400, 0x5000_d400]);
+    let error = kernel(4).error(&mut [vec![0; 16]]);
+    assert!(
+        error.what.contains("atomic of 8 global bytes by lane 0: misaligned"),
+        "{error}"
+    );
+}
+
+#[test]
 fn compare_and_swap() {
     let mut k = Kernel::new(32);
     let tid = k.tid();
@@ -336,7 +368,7 @@ fn compare_and_swap() {
         sem: AtomSem::AcqRel,
         scope: Scope::Sys,
         space: Space::Global,
-        ty: WordType::B32,
+        ty: BitType::B32,
         d,
         addr: Addr::new(word),
         a: tid.into(),

@@ -83,13 +83,14 @@ pub fn put(op: PutOp, dtype: DType) -> bool {
 pub fn atomic(op: AtomicOp, dtype: DType) -> Result<()> {
     let defined = match dtype {
         DType::F32 | DType::F64 => op == AtomicOp::Add,
+        DType::F16 | DType::BF16 => matches!(op, AtomicOp::Add | AtomicOp::Max | AtomicOp::Min),
         _ => dtype.is_int() && dtype.bits() >= 32,
     };
     if defined {
         return Ok(());
     }
     Err(Error::unsupported(format!("atomic_update: {} of {dtype}", op.name()))
-        .remedy("update int32, uint32, int64 or uint64; or add float32 or float64"))
+        .remedy("update int32, uint32, int64 or uint64; add float32 or float64; or add, maximum or minimum of float16 or bfloat16"))
 }
 
 pub fn convert(from: DType, to: DType) -> Result<()> {
