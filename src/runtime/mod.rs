@@ -22,10 +22,14 @@ mod last_words;
 mod locations;
 mod meeting;
 mod neighbours;
+#[cfg(not(target_os = "linux"))]
+mod no_sockets;
 mod panics;
 mod peers;
 pub mod pipeline;
 mod reported;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod supervise;
 mod unit_functions;
 

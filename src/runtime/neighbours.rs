@@ -2,23 +2,20 @@
 //!
 //! A thread of each process listens on a socket. Who wants a neighbour to reach some memory sends the allocation's descriptor, and is
 //! told where the neighbour has mapped it. Nobody waits for what the neighbour's Python, or its GPU, does at the time.
+#[cfg(not(target_os = "linux"))]
+use super::no_sockets as sockets;
+#[cfg(target_os = "linux")]
+use super::sockets;
 use crate::cuda;
 use crate::error::{Error, Fault};
 use rustc_hash::FxHashMap;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg, sockopt,
-};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::net::Shutdown;
+use std::io::Write;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -96,7 +93,7 @@ impl Neighbours {
     fn listen(mapper: Box<dyn Mapper>) -> Result<Arc<Neighbours>, Error> {
         let random = || RandomState::new().hash_one(std::process::id());
         let name = format!("smalt-{}-{:016x}{:016x}", std::process::id(), random(), random());
-        let listener = SocketAddr::from_abstract_name(&name).and_then(|address| UnixListener::bind_addr(&address));
+        let listener = sockets::listen(&name);
         let listener = listener.map_err(|error| trouble("opening a socket for other processes", &error))?;
         let neighbours = Arc::new(Neighbours {
             name,
@@ -140,7 +137,7 @@ impl Neighbours {
             start: range.start,
             bytes: range.end - range.start,
         });
-        let answer = send(peer, &offer.to_string(), &descriptor)
+        let answer = sockets::ask(peer, &offer.to_string(), &descriptor, PATIENCE)
             .map_err(|error| trouble("asking another process to map device memory", &error))?;
         match serde_json::from_slice(&answer) {
             Ok(Answer::Address(there)) => {
@@ -184,11 +181,10 @@ impl Neighbours {
     fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        // Abstract names are open to every user of the host.
-        if sockopt::socket_peercred(&stream)?.uid != rustix::process::geteuid() {
+        if !sockets::is_of_our_user(&stream)? {
             return Ok(());
         }
-        let (text, descriptor) = receive(&mut stream)?;
+        let (text, descriptor) = sockets::receive(&mut stream)?;
         let answer = match (serde_json::from_slice::<Offer>(&text), descriptor) {
             (Ok(offer), Some(descriptor)) => match self.mapper.import(&descriptor, offer.bytes) {
                 Ok(here) => {
@@ -205,57 +201,16 @@ impl Neighbours {
     }
 }
 
-/// Sends a text with a descriptor; the answer.
-fn send(peer: &str, text: &str, descriptor: &OwnedFd) -> std::io::Result<Vec<u8>> {
-    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(peer)?)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let sent = sendmsg(
-        &stream,
-        &[IoSlice::new(text.as_bytes())],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )?;
-    stream.write_all(&text.as_bytes()[sent..])?;
-    stream.shutdown(Shutdown::Write)?;
-    let mut answer = vec![];
-    stream.read_to_end(&mut answer)?;
-    Ok(answer)
-}
-
-/// A text until its end, and the descriptor that came with its beginning.
-fn receive(stream: &mut UnixStream) -> std::io::Result<(Vec<u8>, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut text = vec![0; 1 << 12];
-    let received = recvmsg(
-        &*stream,
-        &mut [IoSliceMut::new(&mut text)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    text.truncate(received.bytes);
-    let descriptor = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    stream.take(1 << 16).read_to_end(&mut text)?;
-    Ok((text, descriptor))
-}
-
 fn trouble(doing: &str, error: &std::io::Error) -> Error {
     Error::new(Fault::Environment, format!("{doing}: {error}"))
         .remedy("processes of a mesh share a host, its network namespace and a user")
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use std::io::{Seek, SeekFrom};
+    use std::io::{Read, Seek, SeekFrom};
+    use std::net::Shutdown;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     const BYTES: u64 = 0x1000;
@@ -358,8 +313,7 @@ mod tests {
         assert!(error.contains("share a host"), "{error}");
         // Neither a text that is no offer, nor none, nor an offer without a descriptor.
         for text in ["", "{", r#"{"from": "x", "start": 0, "bytes": 4096}"#] {
-            let address = SocketAddr::from_abstract_name(b.name()).unwrap();
-            let mut stream = UnixStream::connect_addr(&address).unwrap();
+            let mut stream = sockets::connect(b.name()).unwrap();
             stream.write_all(text.as_bytes()).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             let mut answer = String::new();

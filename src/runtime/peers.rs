@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// How long a device waits for the others before the first launch: they may be compiling.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Where they are of several processes, which may have more to do before; and after what time that is said on stderr.
+const PATIENCE_FOR_PROCESSES: Duration = Duration::from_secs(600);
+const NOTICE: Duration = Duration::from_secs(60);
 /// How often it looks who has announced itself.
 const LOOK: Duration = Duration::from_millis(10);
 /// Rows of one allocation.
@@ -82,7 +85,7 @@ struct Row {
 }
 
 /// What a device says of itself in the directory.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Announcement {
     process: u32,
     device: i32,
@@ -147,10 +150,8 @@ impl Peers {
             let left = PATIENCE.checked_sub(start.elapsed());
             let Some(left) = left else {
                 let came = come.devices.iter().map(|(ordinal, _)| ordinal.to_string());
-                return Err(missing(
-                    site,
-                    &format!("device {}", came.collect::<Vec<_>>().join(", ")),
-                ));
+                let came = format!("device {}", came.collect::<Vec<_>>().join(", "));
+                return Err(missing(site, PATIENCE, &came));
             };
             let waited = self.changed.wait_timeout(come, left);
             (come, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -175,19 +176,28 @@ impl Peers {
         drop(come);
         directory::put(&format!("{key}/{}.{device}", job.process), &json!(announcement))?;
         let start = Instant::now();
+        let mut said = false;
         let all = loop {
             let all = decode(directory::list(&format!("{key}/"))?)?;
             if all.len() >= site.exchange.devices as usize {
                 break all;
             }
-            if start.elapsed() > PATIENCE {
+            let came = || {
                 let came = all
                     .values()
                     .map(|one| format!("{} of process {}", one.device, one.process));
-                return Err(missing(
-                    site,
-                    &format!("device {}", came.collect::<Vec<_>>().join(", ")),
-                ));
+                format!("device {}", came.collect::<Vec<_>>().join(", "))
+            };
+            if start.elapsed() > PATIENCE_FOR_PROCESSES {
+                return Err(missing(site, PATIENCE_FOR_PROCESSES, &came()));
+            }
+            if start.elapsed() > NOTICE && !said {
+                said = true;
+                let (name, devices) = (site.name, site.exchange.devices);
+                eprintln!(
+                    "smalt: `{name}` waits for the {devices} devices of its mesh; only {} came",
+                    came()
+                );
             }
             std::thread::sleep(LOOK);
         };
@@ -219,7 +229,7 @@ impl Peers {
                 false => here.find(&one.socket, one.block, PATIENCE),
             };
             let came = || format!("no memory of process {} of the job", one.process);
-            starts.push(start.ok_or_else(|| missing(site, &came()))?);
+            starts.push(start.ok_or_else(|| missing(site, PATIENCE, &came()))?);
         }
         self.write_blocks(site, &come, &starts)?;
         self.publish(devices, processes);
@@ -377,7 +387,7 @@ fn decode(entries: BTreeMap<String, String>) -> Result<BTreeMap<String, Announce
     entries.into_iter().map(decode).collect()
 }
 
-fn missing(site: &Site<'_>, came: &str) -> Error {
+fn missing(site: &Site<'_>, waited: Duration, came: &str) -> Error {
     Error::new(
         Fault::Timeout,
         format!(
@@ -386,7 +396,7 @@ fn missing(site: &Site<'_>, came: &str) -> Error {
         ),
     )
     .expected(format!("{} devices to run the same program", site.exchange.devices))
-    .got(format!("waited {} s; only {came} came", PATIENCE.as_secs()))
+    .got(format!("waited {} s; only {came} came", waited.as_secs()))
     .remedy("let every device of the mesh run the program; look for an error on another device")
 }
 
@@ -405,4 +415,56 @@ fn across_hosts(site: &Site<'_>, job: &directory::Job, far: &Announcement) -> Er
             job.process, far.process
         ))
         .remedy("make the axis that the kernel talks over lie within a host, and use XLA's collectives between hosts")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_devices_apart_is_said() {
+        let exchange = Exchange {
+            buffer: 2,
+            devices: 4,
+            told: vec![0],
+            map_count: 0,
+            semaphore_bytes: 16,
+        };
+        let site = Site {
+            name: "ring",
+            locations: &Locations::default(),
+            hash: "0",
+            mesh: 1,
+            exchange: &exchange,
+            waits_are_bounded: false,
+            templates: &[],
+        };
+        let job = directory::Job {
+            process: 1,
+            processes: 2,
+            local_devices: 2,
+        };
+        let far = |process: u32, host: &str| {
+            let value = json!({ "process": process, "device": 0, "host": host, "socket": "s", "block": 4096 });
+            (format!("k/{process}.0"), value.to_string())
+        };
+        let all = decode([far(0, "a"), far(1, "b")].into()).unwrap();
+        let text = across_hosts(&site, &job, &all["k/0.0"]).to_string();
+        for words in [
+            "`ring` talks to devices of another host",
+            "process 1 and process 0",
+            "XLA's collectives",
+        ] {
+            assert!(text.contains(words), "{text}");
+        }
+        let other = [("k/0.0".to_owned(), r#"{"process": 0}"#.to_owned())];
+        let error = decode(other.into()).unwrap_err().to_string();
+        assert!(error.contains("same version of smalt"), "{error}");
+        let text = missing(&site, PATIENCE, "device 0 of process 0").to_string();
+        assert!(
+            text.contains("4 devices") && text.contains("only device 0 of process 0 came"),
+            "{text}"
+        );
+        assert!(in_pieces(1 << 30).to_string().contains("XLA_PYTHON_CLIENT_PREALLOCATE"));
+    }
 }

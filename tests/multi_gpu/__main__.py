@@ -32,7 +32,7 @@ def main() -> int:
         for name in sys.stdin.read().split("\n"):
             print(json.dumps(work.one(work.SUBJECTS[name], args.devices, args.trace)), flush=True)
         return 0
-    more = [*(["--trace"] if args.trace else []), *(["--one-gpu"] if args.one_gpu else [])]
+    more = [*(["--trace"] if args.trace else []), *(["--share-gpus"] if args.share_gpus else [])]
     results = supervise("tests.multi_gpu", args.devices, args.only, args.limit, more, print, args.processes)
     if args.json:
         with open(args.json, "w") as f:

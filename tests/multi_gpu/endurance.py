@@ -171,7 +171,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.processes > 1 and not args.port:
         own = [sys.executable, "-m", "tests.multi_gpu.endurance", "--rounds", str(args.rounds)]
-        outputs = [processes.together([*own, "--part", part], args.processes, args.one_gpu) for part in args.part or PARTS]
+        outputs = [processes.together([*own, "--part", part], args.processes, args.share_gpus) for part in args.part or PARTS]
         print("\n".join(text for _, text in outputs))
         return sum(code != 0 for code, _ in outputs)
     if args.processes > 1:

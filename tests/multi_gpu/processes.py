@@ -1,4 +1,4 @@
-"""The devices of the suite as several processes', each with a GPU (or all with one): arrays whose parts lie in different processes."""
+"""The devices of the suite as several processes', each with GPUs of its own (or all with the same): arrays whose parts lie in different processes."""
 
 from __future__ import annotations
 
@@ -24,29 +24,31 @@ PATIENCE = 60.0
 
 _SHARE: list[pathlib.Path] = []
 _FETCHED = [0]
-_ON_ONE_GPU = [False]
+_SHARE_GPUS = [False]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of a command that can be several processes. Who starts them gives each its `--process`."""
-    parser.add_argument("--processes", type=int, default=1, help="as many processes as devices, each with a GPU")
-    parser.add_argument("--one-gpu", action="store_true", help="all of them with the same GPU")
+    parser.add_argument("--processes", type=int, default=1, help="that many processes, each with its part of the GPUs")
+    parser.add_argument("--share-gpus", action="store_true", help="all of them with the same GPUs")
     parser.add_argument("--process", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--share", help=argparse.SUPPRESS)
 
 
 def join(args: argparse.Namespace) -> None:
-    """Makes this process one of `args.processes`. Where they share a GPU, its memory too: JAX must not take all of it."""
-    gpu = 0 if args.one_gpu else args.process
-    jax.distributed.initialize(f"localhost:{args.port}", args.processes, args.process, local_device_ids=[gpu])
+    """Makes this process one of `args.processes`. Where they share GPUs, JAX must not take all memory (`supervise.environment`)."""
+    each = getattr(args, "devices", args.processes) // args.processes
+    first = 0 if args.share_gpus else args.process * each
+    gpus = list(range(first, first + each))
+    jax.distributed.initialize(f"localhost:{args.port}", args.processes, args.process, local_device_ids=gpus)
     _SHARE.append(pathlib.Path(args.share))
-    _ON_ONE_GPU[0] = args.one_gpu
+    _SHARE_GPUS[0] = args.share_gpus
 
 
-def on_one_gpu() -> bool:
-    """Whether this is one of several processes that share a GPU."""
-    return _ON_ONE_GPU[0]
+def share_gpus() -> bool:
+    """Whether this is one of several processes with the same GPUs."""
+    return _SHARE_GPUS[0]
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -76,10 +78,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def together(command: Sequence[str], count: int, one_gpu: bool = False, limit: float = 300.0) -> tuple[int, str]:
+def together(command: Sequence[str], count: int, share_gpus: bool = False, limit: float = 300.0) -> tuple[int, str]:
     """Runs `count` processes of a command that takes `add_arguments`: the first exit code that is not 0, and what they all said."""
     with tempfile.TemporaryDirectory() as share:
-        common = [*command, "--processes", str(count), "--port", str(free_port()), "--share", share, *(["--one-gpu"] if one_gpu else [])]
+        common = [*command, "--processes", str(count), "--port", str(free_port()), "--share", share, *(["--share-gpus"] if share_gpus else [])]
         several = [
             subprocess.Popen([*common, "--process", str(i)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1)
             for i in range(count)

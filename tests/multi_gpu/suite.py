@@ -90,7 +90,7 @@ class Subject:
         machine: The GPU that CPU devices stand for, where the kernel asks JAX for one (`smalt.emulated`).
         check: What becomes of the emulator's findings, where that is not an error (`smalt.emulated`).
         leaves_out: Some mesh leaves devices out: JAX wants every process to have devices in each of its programs.
-        collectives: XLA's own collectives are in the program, or make its expected results: processes with one GPU have none.
+        collectives: XLA's own collectives are in the program, or make its expected results: processes with the same GPUs have none.
     """
 
     name: str

@@ -57,7 +57,7 @@ def supervise(
     left = listed.stdout.split("\n")[:-1]
     results: list[Result] = []
     while left:
-        for result in _processes([*command, "--work", *more], left, environment(devices if processes == 1 else 1), limit, processes):
+        for result in _processes([*command, "--work", *more], left, environment(devices // processes), limit, processes):
             results.append(result)
             left = left[1:]
             tell(line(result))

@@ -32,7 +32,7 @@ def one(subject: Subject, devices: int, trace: bool = False) -> dict[str, Any]:
         return result("skipped", f"this version of JAX lacks {subject.lacks}")
     if subject.leaves_out and jax.process_count() > 1:
         return result("skipped", "JAX wants every process to have devices in each program")
-    if subject.collectives and processes.on_one_gpu():
+    if subject.collectives and processes.share_gpus():
         return result("skipped", "NCCL takes no GPU twice, and XLA's collectives are NCCL's")
     try:
         with subject.scope():

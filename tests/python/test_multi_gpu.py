@@ -7,13 +7,16 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import numpy as np
 import pytest
 
 import smalt
+from smalt import _directory, _versions
 from tests.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
 from tests.multi_gpu.supervise import ROOT, Result, as_it_must_be, environment, line, supervise
 
@@ -85,6 +88,37 @@ def test_what_is_left_out_is_found() -> None:
     missed = [line(r) for r in examined if r.get("found") != r.get("of", -1)]
     assert not missed, "\n".join(missed)
     assert sum(r["of"] for r in examined) > 25
+
+
+def test_meshes_of_several_processes_have_numbers() -> None:
+    def number(*devices: tuple[int, int]) -> int:
+        listed = [types.SimpleNamespace(id=i, process_index=process) for i, process in devices]
+        mesh = types.SimpleNamespace(devices=np.array(listed, object))
+        return _versions.mesh_number(types.SimpleNamespace(mesh=mesh))
+
+    assert number((0, 0), (1, 0)) == 0
+    assert number((4, 1), (5, 1)) == 0
+    spanning = {number((0, 0), (1, 1)), number((1, 1), (0, 0)), number((0, 0), (2, 1)), number((0, 0), (1, 1), (2, 1))}
+    assert len(spanning) == 4 and 0 not in spanning and max(spanning) < 1 << 55
+    assert _versions.mesh_number(types.SimpleNamespace()) == 0
+    assert _versions.mesh_number(types.SimpleNamespace(mesh=jax.sharding.AbstractMesh((2,), ("x",)))) == 0
+
+
+def test_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Store(dict[str, str]):
+        def key_value_set(self, key: str, value: str, allow_overwrite: bool) -> None:
+            assert allow_overwrite
+            self[key] = value
+
+        def key_value_dir_get(self, prefix: str) -> list[tuple[str, str]]:
+            return [(k, v) for k, v in self.items() if k.startswith(prefix)]
+
+    with pytest.raises(RuntimeError, match="no coordination service"):
+        _directory.answer({"list": "a/"})
+    store = Store({"b/1": "z"})
+    monkeypatch.setattr(_versions, "coordination_service", lambda: store)
+    assert _directory.answer({"put": {"key": "a/0", "value": "x"}}) is None
+    assert _directory.answer({"list": "a/"}) == {"a/0": "x"}
 
 
 def test_emulated_devices_of_other_processes_are_refused() -> None:
