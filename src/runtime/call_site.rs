@@ -76,7 +76,7 @@ impl CallSite {
             1 => Some(Checking::Error),
             2 => Some(Checking::Warn),
             3 => Some(Checking::Off),
-            check => return Err(newer(format!("the custom call's check {check:#x}"))),
+            _ => return Err(newer(format!("the custom call's flags {:#x}", attributes.flags))),
         };
         let hash = cache::hash(attributes.descriptor);
         if hash != attributes.hash {
