@@ -1,5 +1,5 @@
 //! What the machine has.
-use super::driver::{Driver, driver};
+use super::driver::{Driver, current_device, driver};
 use crate::error::Error;
 use serde::Serialize;
 use std::ffi::{c_char, c_int, c_uint};
@@ -55,10 +55,7 @@ impl DeviceInfo {
     /// The GPU whose context is current on this thread.
     pub fn current() -> Result<DeviceInfo, Error> {
         let driver = driver()?;
-        let mut device = 0;
-        // SAFETY: stores the device of the current context.
-        driver.check("cuCtxGetDevice", unsafe { (driver.ctx_get_device)(&mut device) })?;
-        DeviceInfo::of(driver, device)
+        DeviceInfo::of(driver, current_device(driver)?)
     }
 }
 

@@ -168,3 +168,22 @@ pub fn uncaptured<T>(driver: &Driver, body: impl FnOnce() -> T) -> T {
     }
     result
 }
+
+/// The current context. `what`: what needs one.
+pub fn current_context(driver: &Driver, what: &str) -> Result<sys::CUcontext, Error> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: stores the current context, null if there is none.
+    driver.check("cuCtxGetCurrent", unsafe { (driver.ctx_get_current)(&mut context) })?;
+    match context.is_null() {
+        true => Err(Error::internal(format!("no CUDA context is current where {what}"))),
+        false => Ok(context),
+    }
+}
+
+/// The device of the current context.
+pub fn current_device(driver: &Driver) -> Result<sys::CUdevice, Error> {
+    let mut device = 0;
+    // SAFETY: stores the device of the current context.
+    driver.check("cuCtxGetDevice", unsafe { (driver.ctx_get_device)(&mut device) })?;
+    Ok(device)
+}

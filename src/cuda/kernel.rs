@@ -1,7 +1,7 @@
 //! A kernel on a device: loading and launching.
 use super::driver::{
     Code, Driver, ERROR_INVALID_IMAGE, ERROR_INVALID_PTX, ERROR_NO_BINARY_FOR_GPU, ERROR_UNSUPPORTED_PTX_VERSION,
-    SUCCESS, driver, uncaptured,
+    SUCCESS, current_context, driver, uncaptured,
 };
 use super::plan::{Param, Plan, TensorMap};
 use super::{DeviceInfo, retire};
@@ -91,14 +91,7 @@ impl Loaded {
     pub fn load(plan: Plan, image: Image<'_>) -> Result<Loaded, Error> {
         plan.check()?;
         let driver = driver()?;
-        let mut context = ptr::null_mut();
-        // SAFETY: stores the current context, null if there is none.
-        driver.check("cuCtxGetCurrent", unsafe { (driver.ctx_get_current)(&mut context) })?;
-        if context.is_null() {
-            return Err(Error::internal(
-                "no CUDA context is current where a kernel is to be loaded",
-            ));
-        }
+        let context = current_context(driver, "a kernel is to be loaded")?;
         let device = DeviceInfo::current()?;
         if plan.smem_bytes > device.smem_per_block {
             return Err(Error::invalid("the kernel's shared memory does not fit")

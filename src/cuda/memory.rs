@@ -1,5 +1,7 @@
 //! Device memory that lives as long as its owner, and who may reach it.
-use super::driver::{ERROR_PEER_ACCESS_ALREADY_ENABLED, ERROR_PEER_ACCESS_UNSUPPORTED, SUCCESS, driver, uncaptured};
+use super::driver::{
+    ERROR_PEER_ACCESS_ALREADY_ENABLED, ERROR_PEER_ACCESS_UNSUPPORTED, SUCCESS, current_context, driver, uncaptured,
+};
 use super::{retire, shared};
 use crate::error::{Error, Fault};
 use cudarc::driver::sys;
@@ -22,7 +24,7 @@ impl DeviceMemory {
     /// `bytes` bytes of device memory in the current context; what they hold is whatever was there.
     pub fn new(bytes: u64) -> Result<DeviceMemory, Error> {
         let driver = driver()?;
-        let context = current_context()?;
+        let context = current_context(driver, "memory is to be allocated")?;
         let mut address = 0;
         // SAFETY: stores the address on success.
         let code = uncaptured(driver, || unsafe { (driver.mem_alloc)(&mut address, bytes as usize) });
@@ -37,7 +39,7 @@ impl DeviceMemory {
 
     /// As [`DeviceMemory::new`], where other processes can map it; the current device has [joined](shared::join).
     pub fn shareable(bytes: u64) -> Result<DeviceMemory, Error> {
-        let context = current_context()?;
+        let context = current_context(driver()?, "memory is to be allocated")?;
         let address = shared::allocate(bytes)?;
         let thing = retire::Thing::Shared(address, bytes);
         Ok(DeviceMemory {
@@ -80,37 +82,29 @@ impl Drop for DeviceMemory {
     }
 }
 
-fn current_context() -> Result<sys::CUcontext, Error> {
-    let driver = driver()?;
-    let mut context = std::ptr::null_mut();
-    // SAFETY: stores the current context, null if there is none.
-    driver.check("cuCtxGetCurrent", unsafe { (driver.ctx_get_current)(&mut context) })?;
-    match context.is_null() {
-        true => Err(Error::internal(
-            "no CUDA context is current where memory is to be allocated",
-        )),
-        false => Ok(context),
-    }
-}
-
 /// Lets kernels of the current context reach what `other`'s context holds. XLA has mostly done so.
 pub fn reach(other: &DeviceMemory) -> Result<(), Error> {
     let driver = driver()?;
-    let context = current_context()?;
+    let context = current_context(driver, "memory is to be reached")?;
     if context == other.context {
         return Ok(());
     }
     // SAFETY: both contexts are alive; the flags must be 0.
     match uncaptured(driver, || unsafe { (driver.ctx_enable_peer_access)(other.context, 0) }) {
         SUCCESS | ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-        ERROR_PEER_ACCESS_UNSUPPORTED => Err(Error::new(
-            Fault::Environment,
-            "the devices of a mesh cannot reach each other's memory",
-        )
-        .expected("GPUs connected by NVLink, or by PCIe with peer access")
-        .remedy("`nvidia-smi topo -p2p r` shows which can; make the mesh of those")),
+        ERROR_PEER_ACCESS_UNSUPPORTED => Err(out_of_reach()),
         code => driver.check("cuCtxEnablePeerAccess", code),
     }
+}
+
+/// Devices that are not connected.
+pub fn out_of_reach() -> Error {
+    Error::new(
+        Fault::Environment,
+        "the devices of a mesh cannot reach each other's memory",
+    )
+    .expected("GPUs connected by NVLink, or by PCIe with peer access")
+    .remedy("`nvidia-smi topo -p2p r` shows which can; make the mesh of those")
 }
 
 /// Words of pinned host memory, zero, which kernels of every context may write at their host addresses. They are never freed.

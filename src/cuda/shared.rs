@@ -2,7 +2,8 @@
 //!
 //! XLA's pools are such allocations already. What smalt shares itself lies in chunks that live as long as the process. Nothing here
 //! waits for a kernel: mapping memory while one runs takes some 2 ms (H200, driver 580).
-use super::driver::{Driver, driver, uncaptured};
+use super::driver::{Driver, SUCCESS, current_device, driver, uncaptured};
+use super::memory::out_of_reach;
 use crate::error::{Error, Fault};
 use cudarc::driver::sys;
 use std::ffi::{c_int, c_uint, c_void};
@@ -94,7 +95,7 @@ pub fn export(address: u64) -> Result<(Range<u64>, OwnedFd), Error> {
     let mut handle = 0;
     // SAFETY: asks about an address; stores the handle on success.
     let code = unsafe { (driver.mem_retain_allocation_handle)(&mut handle, address as *mut c_void) };
-    if code != super::driver::SUCCESS {
+    if code != SUCCESS {
         return Err(
             Error::new(Fault::Environment, "device memory that other processes cannot map")
                 .expected("XLA's own allocator, whose memory has handles")
@@ -102,7 +103,7 @@ pub fn export(address: u64) -> Result<(Range<u64>, OwnedFd), Error> {
                 .remedy("unset XLA_PYTHON_CLIENT_ALLOCATOR, or let one process run all devices of the mesh"),
         );
     }
-    let range = extent(address);
+    let range = extent(driver, address);
     let mut descriptor: c_int = -1;
     // SAFETY: the handle is valid; a descriptor is stored on success.
     let code = unsafe { (driver.mem_export)((&raw mut descriptor).cast(), handle, HANDLE_TYPE.0, 0) };
@@ -115,8 +116,7 @@ pub fn export(address: u64) -> Result<(Range<u64>, OwnedFd), Error> {
 }
 
 /// Where the allocation lies of which `address` is part.
-pub fn extent(address: u64) -> Result<Range<u64>, Error> {
-    let driver = driver()?;
+fn extent(driver: &Driver, address: u64) -> Result<Range<u64>, Error> {
     let (mut start, mut bytes) = (0, 0);
     // SAFETY: asks about an address.
     let code = unsafe { (driver.mem_get_address_range)(&mut start, &mut bytes, address) };
@@ -155,13 +155,6 @@ pub fn import(descriptor: &OwnedFd, bytes: u64) -> Result<u64, Error> {
     }
     mapped.ranges.push(range.clone());
     Ok(range.start)
-}
-
-fn current_device(driver: &Driver) -> Result<c_int, Error> {
-    let mut device = 0;
-    // SAFETY: stores the device of the current context.
-    driver.check("cuCtxGetDevice", unsafe { (driver.ctx_get_device)(&mut device) })?;
-    Ok(device)
 }
 
 fn new_chunk(driver: &Driver, device: c_int, bytes: u64) -> Result<Range<u64>, Error> {
@@ -228,15 +221,8 @@ fn allow(driver: &Driver, range: &Range<u64>, devices: &[c_int]) -> Result<(), E
     let code = uncaptured(driver, || unsafe {
         (driver.mem_set_access)(range.start, bytes, access.as_ptr(), access.len())
     });
-    driver.check("cuMemSetAccess", code).map_err(|error| {
-        Error::new(
-            Fault::Environment,
-            "the devices of a mesh cannot reach each other's memory",
-        )
-        .expected("GPUs connected by NVLink, or by PCIe with peer access")
-        .got(error.what)
-        .remedy("`nvidia-smi topo -p2p r` shows which can; make the mesh of those")
-    })
+    let failed = |error: Error| out_of_reach().got(error.what);
+    driver.check("cuMemSetAccess", code).map_err(failed)
 }
 
 fn location(device: c_int) -> sys::CUmemLocation {

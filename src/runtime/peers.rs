@@ -52,8 +52,8 @@ pub struct Peers {
 struct Come {
     /// This process's, by device ordinal.
     devices: Vec<(i32, DeviceMemory)>,
-    /// How the call site is called in the directory, where its devices are several processes'; none: not decided yet.
-    key: Option<Option<String>>,
+    /// How the call site is called in the directory, and the job, where its devices are several processes'; none: not decided yet.
+    key: Option<Option<(String, directory::Job)>>,
 }
 
 struct Known {
@@ -127,7 +127,7 @@ impl Peers {
         }
         match key {
             None => self.meet(site, come)?,
-            Some(key) => self.meet_processes(site, device, &key, come)?,
+            Some((key, job)) => self.meet_processes(site, device, (&key, job), come)?,
         }
         let come = lock(&self.come);
         come.devices.iter().try_for_each(|(_, memory)| cuda::reach(memory))
@@ -159,9 +159,14 @@ impl Peers {
         Ok(())
     }
 
-    /// The devices are several processes'; `key` is the call site's in the directory.
-    fn meet_processes(&self, site: &Site<'_>, device: i32, key: &str, come: MutexGuard<'_, Come>) -> Result<(), Error> {
-        let job = directory::job()?.ok_or_else(|| Error::internal("processes without a job"))?;
+    /// The devices are several processes'; `key` is the call site's in the job's directory.
+    fn meet_processes(
+        &self,
+        site: &Site<'_>,
+        device: i32,
+        (key, job): (&str, directory::Job),
+        come: MutexGuard<'_, Come>,
+    ) -> Result<(), Error> {
         let here = neighbours::here()?;
         let host = neighbours::host()?;
         let own = come.devices.iter().find(|(ordinal, _)| *ordinal == device);
@@ -345,18 +350,14 @@ impl Device {
     }
 }
 
-/// How a call site is called in the directory; none: its devices are all this process's.
+/// How a call site is called in the job's directory; none: its devices are all this process's.
 ///
 /// The processes of a mesh run its programs in the same order, so that the same descriptor's call sites have the same numbers.
-fn directory_key(site: &Site<'_>) -> Result<Option<String>, Error> {
+fn directory_key(site: &Site<'_>) -> Result<Option<(String, directory::Job)>, Error> {
     static SITES: Mutex<BTreeMap<(u64, String), u32>> = Mutex::new(BTreeMap::new());
     let devices = site.exchange.devices;
-    let job = directory::job()?.filter(|job| job.processes > 1);
-    let is_spanning = match &job {
-        Some(job) => site.mesh != 0 || devices > job.local_devices,
-        None => false,
-    };
-    if !is_spanning {
+    let is_spanning = |job: &directory::Job| job.processes > 1 && (site.mesh != 0 || devices > job.local_devices);
+    let Some(job) = directory::job()?.filter(is_spanning) else {
         let here = cuda::devices()?.len();
         if here < devices as usize {
             return Err(Error::unsupported(format!(
@@ -368,11 +369,12 @@ fn directory_key(site: &Site<'_>) -> Result<Option<String>, Error> {
             ));
         }
         return Ok(None);
-    }
+    };
     let mut sites = lock(&SITES);
     let number = sites.entry((site.mesh, site.hash.to_owned())).or_default();
     *number += 1;
-    Ok(Some(format!("smalt/{:x}/{}/{number}", site.mesh, site.hash)))
+    let key = format!("smalt/{:x}/{}/{number}", site.mesh, site.hash);
+    Ok(Some((key, job)))
 }
 
 /// By the keys in the directory, which all processes have in the same order.

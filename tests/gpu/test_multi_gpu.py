@@ -53,7 +53,7 @@ def test_two_processes_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_processes_with_two_devices_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four devices, two on each GPU; some kernels."""
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    only = ["ring", "device_ids", "random[1", "tma_to", "mesh_of"]
+    only = ["ring", "device_ids", "random[1", "tma_to", "mesh_of", "barrier", "atomics[add"]
     found = supervise("tests.multi_gpu", 4, only, more=["--share-gpus"], processes=2)
     assert len(found) > 20
     wrong = [line(r) for r in found if not as_it_must_be(r)]
