@@ -2,8 +2,8 @@
 //!
 //! ptxas hoists too, but the emulator runs what is written. A budget keeps registers: every value moved may stay live
 //! over the whole loop.
-use super::inst::RegMap;
-use super::operand::Slot;
+use super::inst::{Inst, RegMap};
+use super::operand::{Slot, Src};
 use super::ssa::*;
 use cranelift_entity::SecondaryMap;
 
@@ -125,14 +125,53 @@ fn movable(op: &Op, at: u32, known: &Known) -> bool {
     outside && operands > 0
 }
 
+/// Costs no more than keeping it: a sum with a constant, which mostly is a part of an address. Where the other term is equal in
+/// all threads a register for it costs more than the sum, too: what is added up with it leaves the uniform datapath.
+fn is_cheap(inst: &Inst<Value>) -> bool {
+    matches!(inst, Inst::AddInt { b: Src::Imm(_), .. })
+}
+
+/// Which instructions may leave the loop, and not for themselves alone if they are cheap: of each region, by their position.
+fn leaving(ssa: &Ssa, regions: [Region; 2], at: u32, known: &mut Known) -> [Vec<bool>; 2] {
+    let mut leaving = regions.map(|r| vec![false; ssa.regions[r].ops.len()]);
+    let mut inside: Vec<(Value, u32)> = vec![];
+    for (r, leaving) in regions.iter().zip(&mut leaving) {
+        for (op, leaves) in ssa.regions[*r].ops.iter().zip(leaving) {
+            if movable(op, at, known)
+                && let OpKind::Inst { inst, .. } = &op.kind
+            {
+                *leaves = true;
+                inst.for_each_def(|d, _| inside.push((d, std::mem::replace(&mut known.depth[d], at))));
+            }
+        }
+    }
+    // What moves for another's sake is used further down.
+    let mut used: SecondaryMap<Value, bool> = SecondaryMap::new();
+    for (r, leaving) in regions.iter().zip(&mut leaving).rev() {
+        for (op, leaves) in ssa.regions[*r].ops.iter().zip(leaving).rev() {
+            let OpKind::Inst { inst, .. } = &op.kind else { continue };
+            let mut wanted = !is_cheap(inst);
+            inst.for_each_def(|d, _| wanted |= used[d]);
+            *leaves &= wanted;
+            if *leaves {
+                inst.for_each_use(|v, _| used[v] = true);
+            }
+        }
+    }
+    inside.into_iter().for_each(|(d, depth)| known.depth[d] = depth);
+    leaving
+}
+
 /// Moves what may leave the loop in `regions` to `out`.
 fn leave(ssa: &mut Ssa, regions: [Region; 2], at: u32, known: &mut Known, out: &mut Vec<Op>) {
     let mut budget = BUDGET;
-    for r in regions {
+    let leaving = leaving(ssa, regions, at, known);
+    for (r, leaving) in regions.into_iter().zip(leaving) {
         let ops = std::mem::take(&mut ssa.regions[r].ops);
         let (mut moved, mut kept): (Vec<Op>, Vec<Op>) = (vec![], Vec::with_capacity(ops.len()));
-        for mut op in ops {
-            if budget == 0 || !movable(&op, at, known) {
+        for (mut op, leaves) in ops.into_iter().zip(leaving) {
+            // Where the budget ended before an operand.
+            if !leaves || budget == 0 || !movable(&op, at, known) {
                 kept.push(op);
                 continue;
             }

@@ -1,7 +1,9 @@
 //! Rebuilds the kernel through the builder, which folds constants and merges equal instructions where one dominates
 //! the other; on the way, values that a loop carries unchanged become the values they started as, conditionals on
-//! constants become their arm, and small arms that only compute become selections.
+//! constants become their arm, small arms that only compute become selections, and divisions by constants
+//! multiplications.
 use super::build::{Builder, Operand};
+use super::divide;
 use super::evaluate::ConstantFunctions;
 use super::inst::{Inst, RegMap};
 use super::modifier::{BitType, Compare, CompareType};
@@ -134,7 +136,10 @@ impl Merger<'_> {
         let mut old_defs: smallvec::SmallVec<[Value; 4]> = smallvec::smallvec![];
         inst.for_each_def(|d, _| old_defs.push(d));
         if let ([d], true) = (&old_defs[..], inst.is_speculatable()) {
-            self.map[*d] = Some(self.b.emit(renamed));
+            self.map[*d] = Some(match divide::expand(&mut self.b, &renamed) {
+                Some(result) => result,
+                None => self.b.emit(renamed),
+            });
             return;
         }
         let new_defs = match guard {

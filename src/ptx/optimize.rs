@@ -179,6 +179,55 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_with_a_constant_leaves_the_loop_only_for_what_needs_it() {
+        let looped = |needed: bool| {
+            let mut b = Builder::new();
+            let (tid, zero) = (b.tid(), b.constant(Class::B32, 0));
+            let params = b.open_loop(&[zero]);
+            let p = b.setp(Compare::Lt, CompareType::U32, params[0], 4);
+            let carried = b.open_body(p, &params);
+            let mut at = b.add(IntType::U32, tid, 65536);
+            if needed {
+                at = b.mul(IntType::U32, at, 12);
+            }
+            let at = b.add(IntType::U32, at, carried[0]);
+            let at = b.value(at, Class::B32);
+            store(&mut b, at, carried[0]);
+            let next = b.add(IntType::U32, carried[0], 1);
+            b.close_loop(&[next]);
+            optimized(b.finish(), true)
+        };
+        assert_eq!(
+            looped(false),
+            "MovSpecial32 Mov while Setp do AddInt AddInt St AddInt end"
+        );
+        assert_eq!(
+            looped(true),
+            "MovSpecial32 AddInt MulLo Mov while Setp do AddInt St AddInt end"
+        );
+    }
+
+    #[test]
+    fn divisions_by_constants_are_products() {
+        let mut b = Builder::new();
+        let tid = b.tid();
+        let x = load(&mut b, tid, 0);
+        for c in [6u32, 64, 7] {
+            let (q, r) = (b.div(IntType::S32, x, c), b.rem(IntType::S32, x, c));
+            store(&mut b, tid, q);
+            store(&mut b, tid, r);
+        }
+        // What is known of the dividend makes it one word's product.
+        let slot = b.rem(IntType::U32, tid, 6);
+        store(&mut b, tid, slot);
+        assert_eq!(
+            optimized(b.finish(), true),
+            "MovSpecial32 Ld MulHi Shr AddInt MulLo AddInt St St Shr Shr AddInt Shr Logic SubInt St St \
+             MulHi AddInt Shr AddInt MulLo AddInt St St MulLo Shr MulLo AddInt St"
+        );
+    }
+
+    #[test]
     fn a_counters_range_is_used() {
         let mut b = Builder::new();
         let tid = b.tid();
