@@ -2,6 +2,8 @@
 //!
 //! A `while` that polls ([`polling`]) is a wait, and stays with all that its condition needs. A loop that only computes goes:
 //! a `for` ends, and whether any other `while` does depends on nobody else.
+//!
+//! Commits of groups that are empty go where no wait counts groups, and waits for stores of a kernel that starts none.
 use super::class::Control;
 use super::polling::{self, Polling};
 use super::rewrite::regions_of;
@@ -17,6 +19,7 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         work: vec![],
         params: SecondaryMap::new(),
         polling: polling::find(kernel),
+        stores: Stores::of(kernel),
     };
     pass.find_params(pass.kernel.body, None);
     pass.roots(pass.kernel.body);
@@ -24,6 +27,41 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     let Liveness { live, kept, .. } = pass;
     sweep(kernel, kernel.body, &live, &kept);
     Ok(())
+}
+
+/// What a kernel does with asynchronous stores.
+#[derive(Default)]
+struct Stores {
+    starts: bool,
+    /// Some store's group is ended by a commit of its own.
+    starts_uncommitted: bool,
+    /// Some wait leaves groups pending: even empty ones count.
+    counts_groups: bool,
+}
+
+impl Stores {
+    fn of(kernel: &Kernel) -> Stores {
+        let mut found = Stores::default();
+        kernel.for_each_op(&mut |op| {
+            if let OpKind::CopySmemToGmem { commit_group, .. } = &kernel.ops[op].kind {
+                found.starts = true;
+                found.starts_uncommitted |= !commit_group;
+            }
+            if let OpKind::WaitSmemToGmem { n, .. } = &kernel.ops[op].kind {
+                found.counts_groups |= *n > 0;
+            }
+        });
+        found
+    }
+
+    /// Whether an op ends an empty group that nobody counts, or waits for nothing.
+    fn is_idle(&self, kind: &OpKind) -> bool {
+        let (commits, waits) = (
+            matches!(kind, OpKind::CommitGroup),
+            matches!(kind, OpKind::WaitSmemToGmem { .. }),
+        );
+        commits && !self.starts_uncommitted && !self.counts_groups || (commits || waits) && !self.starts
+    }
 }
 
 /// Where a region's parameter gets its value from.
@@ -41,6 +79,7 @@ struct Liveness<'a> {
     work: Vec<Value>,
     params: SecondaryMap<Value, ParamOf>,
     polling: Polling,
+    stores: Stores,
 }
 
 /// Whether an op without regions can go when its results are unused.
@@ -82,7 +121,8 @@ impl Liveness<'_> {
         for &op in &self.kernel.regions[region].ops {
             let kind = &self.kernel.ops[op].kind;
             let inner = regions_of(self.kernel, op);
-            let mut keep = inner.is_empty() && !is_removable(kind) || self.polling.loops.contains(op);
+            let idle = is_removable(kind) || self.stores.is_idle(kind);
+            let mut keep = inner.is_empty() && !idle || self.polling.loops.contains(op);
             for region in inner {
                 keep |= self.roots(region);
             }
