@@ -356,7 +356,7 @@ fn feeds_enough(kernel: &Kernel, found: &Drain) -> bool {
         if let OpKind::Wgmma { b, .. } = &kernel.ops[op].kind
             && found.filled.iter().any(|(buffer, _)| *buffer == b.alloc)
         {
-            enough &= intensity::is_compute_bound(kernel, op, false);
+            enough &= intensity::is_compute_bound(kernel, op);
         }
     });
     enough

@@ -229,7 +229,7 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
     for &op in &kernel.regions[body].ops {
         let kind = &kernel.ops[op].kind;
         if let OpKind::Wgmma { .. } = kind {
-            if !intensity::is_compute_bound(kernel, op, false) {
+            if !intensity::is_compute_bound(kernel, op) {
                 return Err("loads limit the kernel, not the tensor cores");
             }
             multiplied += 1;

@@ -223,11 +223,7 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
     } else {
         Inst::MbarrierWait {
             acquire,
-            suspend: if cx.is_compute_bound {
-                Suspend::Short
-            } else {
-                Suspend::Long
-            },
+            suspend: if cx.waits_poll { Suspend::Short } else { Suspend::Long },
             addr,
             parity,
         }

@@ -47,9 +47,8 @@ pub struct LowerCx<'a> {
     /// Whether the kernel loads, also in bulk, what other blocks of a cluster may have stored: device memory that it writes, too,
     /// or their shared memory.
     pub reads_peers_writes: bool,
-    /// Whether tensor cores limit the kernel. Then a warp that wakes up late from a wait costs time; where loads limit, warps that
-    /// look all the time make the blocks' requests drift apart, and less of them hits the L2 cache.
-    pub is_compute_bound: bool,
+    /// Whether waits look all the time ([`ir::intensity::waits_poll`]).
+    pub waits_poll: bool,
     /// Values that some op or region uses.
     pub used: EntitySet<ir::Value>,
     /// Loops that wait for others, and what they look at.
@@ -92,7 +91,7 @@ impl<'a> LowerCx<'a> {
             entry: Entry::default(),
             mesh: Mesh::default(),
             reads_peers_writes: reads_peers_writes(kernel),
-            is_compute_bound: ir::intensity::tensor_cores_limit(kernel),
+            waits_poll: ir::intensity::waits_poll(kernel),
             polling: ir::polling::find(kernel),
             used: kernel.used_values(),
             extra: vec![],
