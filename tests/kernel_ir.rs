@@ -510,20 +510,20 @@ fn barrier_phases_flow_through_scopes_loops_and_arms() {
         vec![]
     });
     expect![[r#"
-          %v10: u32 = for %v2: i32 in 0..5 (%v5: u32 = 0:u32) {
-            %v9: u32 = scope alloc1 {
-              %v6: u32 = barrier_wait alloc1[0]: barrier phases %v5
-              %v3: bool = load alloc0[0]: bool
-              %v8: u32 = switch %v3 case 0 {
-                yield %v6
-              } case 1 {
-                %v7: u32 = barrier_wait alloc1[1]: barrier phases %v6
-                yield %v7
-              }
-              yield %v8
+        %v3: bool = load alloc0[0]: bool
+        %v10: u32 = for %v2: i32 in 0..5 (%v5: u32 = 0:u32) {
+          %v9: u32 = scope alloc1 {
+            %v6: u32 = barrier_wait alloc1[0]: barrier phases %v5
+            %v8: u32 = switch %v3 case 0 {
+              yield %v6
+            } case 1 {
+              %v7: u32 = barrier_wait alloc1[1]: barrier phases %v6
+              yield %v7
             }
-            yield %v9
+            yield %v8
           }
+          yield %v9
+        }
     "#]]
     .assert_eq(&b.normalize());
 }
@@ -764,6 +764,124 @@ fn dead_carries_loads_and_loops_go() {
     let (lo, hi) = (b.i(0), b.i(16));
     b.for_loop((lo, hi), &[x], |b, _, c| vec![b.bin(BinaryOp::Add, c[0], c[0])]);
     assert_eq!(b.normalize(), "");
+}
+
+/// A loop that needs sums of an input's first `n` elements (`sizes`) in each round; `f` may do something before and in it.
+fn loop_over_sizes(
+    role: ParamRole,
+    n: i64,
+    f: impl FnOnce(&mut Build, Alloc),
+    inside: impl FnOnce(&mut Build, Alloc, Value),
+) -> (usize, usize) {
+    let mut b = Build::new(1);
+    let sizes = b.param(role, DType::I32, &[256]);
+    f(&mut b, sizes);
+    let rounds = (b.i(0), b.i(16));
+    b.for_loop(rounds, &[], |b, i, _| {
+        let mut sum = b.i(0);
+        for at in 0..n {
+            let src = b.element(sizes, Index::Const(at));
+            let size = b.one(OpKind::Load { src }, i32s());
+            sum = b.bin(BinaryOp::Add, sum, size);
+            let (three, later) = (b.i(3), b.i(at));
+            let scaled = b.bin(BinaryOp::Mul, sum, three);
+            let here = b.bin(BinaryOp::Add, scaled, later);
+            let mine = b.bin(BinaryOp::Mul, here, i);
+            b.keep(mine);
+        }
+        inside(b, sizes, i);
+        vec![]
+    });
+    b.normalize();
+    let body = b.k.regions[b.k.body].ops.clone();
+    let inner = body.iter().find_map(|op| match &b.k.ops[*op].kind {
+        OpKind::For { body, .. } => Some(*body),
+        _ => None,
+    });
+    let mut inside = 0;
+    b.k.for_each_op_in(inner.unwrap(), &mut |op| {
+        inside += usize::from(matches!(b.k.ops[op].kind, OpKind::Load { .. }));
+    });
+    (count(&b.k, "load"), inside)
+}
+
+#[test]
+fn loads_of_inputs_leave_loops() {
+    let nothing = |_: &mut Build, _: Alloc| {};
+    let none = |_: &mut Build, _: Alloc, _: Value| {};
+    assert_eq!(loop_over_sizes(ParamRole::Input, 5, nothing, none), (5, 0));
+    // What somebody may write is read when it is asked for.
+    let output = ParamRole::Output { alias_of: None };
+    assert_eq!(loop_over_sizes(output, 5, nothing, none), (5, 5));
+    let (_, inside) = loop_over_sizes(
+        ParamRole::Input,
+        5,
+        |b, _| {
+            let action = GridDependencyAction::Wait;
+            b.op(OpKind::GridDependency { action }, &[]);
+        },
+        none,
+    );
+    assert_eq!(inside, 5, "the kernel before this one may still write");
+    // A place that changes, or may lie outside, where the loop need not get.
+    let dynamic = |b: &mut Build, sizes: Alloc, i: Value| {
+        let src = b.element(sizes, Index::Value(i));
+        let size = b.one(OpKind::Load { src }, i32s());
+        b.keep(size);
+    };
+    assert_eq!(loop_over_sizes(ParamRole::Input, 5, nothing, dynamic), (6, 1));
+}
+
+#[test]
+fn no_more_is_kept_for_a_loop_than_there_are_registers() {
+    let nothing = |_: &mut Build, _: Alloc| {};
+    let none = |_: &mut Build, _: Alloc, _: Value| {};
+    // The sums cross the border: one each, and so many are left.
+    assert_eq!(loop_over_sizes(ParamRole::Input, 96, nothing, none), (96, 0));
+    let (all, inside) = loop_over_sizes(ParamRole::Input, 200, nothing, none);
+    assert_eq!((all, inside), (200, 200 - 96));
+    // Warpgroups that give their registers away keep nothing.
+    let gives = |b: &mut Build, _: Alloc| {
+        let (n, action) = (40, RegisterAction::Decrease);
+        b.op(OpKind::SetMaxRegisters { n, action }, &[]);
+    };
+    assert_eq!(loop_over_sizes(ParamRole::Input, 5, gives, none), (5, 5));
+}
+
+/// What is left of commits and waits beside stores that end their group themselves or do not (none: there are no stores).
+fn commits_and_waits(stores: Option<bool>, pending: u32) -> (usize, usize) {
+    let mut b = Build::new(1);
+    let (out, tile) = (
+        b.param(ParamRole::Output { alias_of: None }, DType::F32, &[64]),
+        b.smem(DType::F32, &[64]),
+    );
+    b.scope(&[tile], |b| {
+        if let Some(commit_group) = stores {
+            let kind = OpKind::CopySmemToGmem {
+                src: b.whole(tile),
+                dst: b.whole(out),
+                reduction: None,
+                commit_group,
+                predicate: None,
+            };
+            b.op(kind, &[]);
+        }
+        b.op(OpKind::CommitGroup, &[]);
+        let (n, scope) = (pending, WaitScope::Complete);
+        b.op(OpKind::WaitSmemToGmem { n, scope }, &[]);
+    });
+    b.normalize();
+    (count(&b.k, "commit_group"), count(&b.k, "wait_smem_to_gmem"))
+}
+
+#[test]
+fn groups_that_are_empty_and_waits_for_nothing_go() {
+    assert_eq!(commits_and_waits(None, 0), (0, 0));
+    assert_eq!(commits_and_waits(None, 1), (0, 0));
+    assert_eq!(commits_and_waits(Some(true), 0), (0, 1));
+    // An empty group is one of those that may be pending.
+    assert_eq!(commits_and_waits(Some(true), 1), (1, 1));
+    assert_eq!(commits_and_waits(Some(false), 0), (1, 1));
 }
 
 #[test]
@@ -1471,62 +1589,129 @@ fn an_epilogue_that_somebody_could_see_stays() {
     }
 }
 
-/// Whether tensor cores limit a block that multiplies `rows` by `columns` of a ring's slots; `shared`: the operands that a cluster
-/// of two blocks loads together.
-fn tensor_cores_limit(rows: u64, columns: u64, shared: [bool; 2]) -> bool {
-    let mut b = Build::new(1);
-    let axis = b.k.axes.push(AxisData {
-        name: "c".to_string(),
-        size: 2,
-        kind: AxisKind::Cluster(0),
-    });
-    b.k.cluster.push(axis);
-    let shapes = [[rows, 64], [64, columns]];
-    let (slots, full, acc) = (
-        shapes.map(|[m, n]| b.smem(DType::F16, &[4, m, n])),
-        b.barriers(4),
-        b.accumulator(64, columns),
-    );
-    let first = |b: &Build, alloc: Alloc, [m, n]: [u64; 2]| RefUse {
-        steps: vec![Step::Index(vec![
-            DimIndex::At(Index::Const(0)),
-            DimIndex::all(m),
-            DimIndex::all(n),
-        ])],
-        shape: Shape::from_slice(&[m, n]),
-        ..b.whole(alloc)
-    };
-    for i in 0..2 {
-        let src = b.param(ParamRole::Input, DType::F16, &shapes[i]);
-        let kind = OpKind::CopyGmemToSmem {
-            src: b.whole(src),
-            dst: first(&b, slots[i], shapes[i]),
-            barrier: Some(b.element(full, Index::Const(0))),
-            collective_axes: if shared[i] { vec![axis] } else { vec![] },
-            leader_tracked: None,
-            oob: OobMode::Zeros,
-            predicate: None,
-        };
-        b.op(kind, &[]);
+/// A block that multiplies slots of `rows` by `columns`, 64 rows a warpgroup.
+#[derive(Clone, Copy)]
+struct Tile {
+    rows: u64,
+    columns: u64,
+    /// Operands that a cluster of two blocks loads together.
+    shared: [bool; 2],
+    /// The left operand is loaded once, before the loop.
+    left_stays: bool,
+    /// A warpgroup of its own loads, and not those that multiply.
+    producer: bool,
+}
+
+impl Tile {
+    const fn new(rows: u64, columns: u64) -> Tile {
+        Tile {
+            rows,
+            columns,
+            shared: [false; 2],
+            left_stays: false,
+            producer: true,
+        }
     }
-    let kind = OpKind::Wgmma {
-        acc: AccUse::Ref(b.whole(acc)),
-        a: MmaOperand::Smem(first(&b, slots[0], [64, 64])),
-        b: first(&b, slots[1], shapes[1]),
-    };
-    b.op(kind, &[]);
-    intensity::tensor_cores_limit(&b.k)
+
+    fn waits_poll(self) -> bool {
+        let multiply = self.rows / 64;
+        let mut b = Build::new(multiply as u32 + u32::from(self.producer));
+        let axis = b.k.axes.push(AxisData {
+            name: "c".to_string(),
+            size: 2,
+            kind: AxisKind::Cluster(0),
+        });
+        b.k.cluster.push(axis);
+        let shapes = [[self.rows, 64], [64, self.columns]];
+        let (slots, full, acc) = (
+            shapes.map(|[m, n]| b.smem(DType::F16, &[4, m, n])),
+            b.barriers(4),
+            b.accumulator(64, self.columns),
+        );
+        let first = |b: &Build, alloc: Alloc, [m, n]: [u64; 2]| RefUse {
+            steps: vec![Step::Index(vec![
+                DimIndex::At(Index::Const(0)),
+                DimIndex::all(m),
+                DimIndex::all(n),
+            ])],
+            shape: Shape::from_slice(&[m, n]),
+            ..b.whole(alloc)
+        };
+        let sources = [0, 1].map(|i| b.param(ParamRole::Input, DType::F16, &shapes[i]));
+        let copy = |b: &mut Build, i: usize| {
+            let kind = OpKind::CopyGmemToSmem {
+                src: b.whole(sources[i]),
+                dst: first(b, slots[i], shapes[i]),
+                barrier: Some(b.element(full, Index::Const(0))),
+                collective_axes: if self.shared[i] { vec![axis] } else { vec![] },
+                leader_tracked: None,
+                oob: OobMode::Zeros,
+                predicate: None,
+            };
+            b.op(kind, &[]);
+        };
+        let load = |b: &mut Build| {
+            if self.left_stays {
+                copy(b, 0);
+            }
+            let (zero, n) = (b.i(0), b.i(9));
+            b.for_loop((zero, n), &[], |b, _, _| {
+                if !self.left_stays {
+                    copy(b, 0);
+                }
+                copy(b, 1);
+                vec![]
+            });
+        };
+        let compute = |b: &mut Build| {
+            let (zero, n) = (b.i(0), b.i(9));
+            b.for_loop((zero, n), &[], |b, _, _| {
+                let kind = OpKind::Wgmma {
+                    acc: AccUse::Ref(b.whole(acc)),
+                    a: MmaOperand::Smem(first(b, slots[0], [64, 64])),
+                    b: first(b, slots[1], shapes[1]),
+                };
+                b.op(kind, &[]);
+                vec![]
+            });
+        };
+        let thread = b.k.thread_axis;
+        if self.producer {
+            let me = b.one(OpKind::AxisIndex { axis: thread.unwrap() }, i32s());
+            let last = b.i(multiply as i64);
+            let loads = b.cmp(CompareOp::Ge, me, last);
+            b.when(loads, load, compute);
+        } else {
+            load(&mut b);
+            compute(&mut b);
+        }
+        intensity::waits_poll(&b.k)
+    }
 }
 
 #[test]
-fn loads_limit_small_tiles_unless_a_cluster_shares_the_large_operand() {
-    assert!(tensor_cores_limit(128, 128, [false, false]));
-    assert!(tensor_cores_limit(256, 128, [false, false]));
-    assert!(!tensor_cores_limit(256, 64, [false, false]));
-    assert!(!tensor_cores_limit(256, 64, [false, true]), "the small one");
-    assert!(tensor_cores_limit(256, 64, [true, false]), "the large one");
-    assert!(
-        !intensity::tensor_cores_limit(&Build::new(1).k),
-        "nothing is multiplied"
-    );
+fn waits_poll_unless_producers_cannot_keep_up() {
+    let tile = Tile::new;
+    assert!(tile(128, 128).waits_poll());
+    assert!(tile(256, 128).waits_poll());
+    assert!(!tile(256, 64).waits_poll());
+    let shared = |left, right| Tile {
+        shared: [left, right],
+        ..tile(256, 64)
+    };
+    assert!(!shared(false, true).waits_poll(), "the small one");
+    assert!(shared(true, false).waits_poll(), "the large one");
+    // One that is loaded once costs nothing in a round.
+    let stays = |rows, columns| Tile {
+        left_stays: true,
+        ..tile(rows, columns)
+    };
+    assert!(stays(128, 64).waits_poll() && !tile(128, 64).waits_poll());
+    // Who multiplies what it loads cannot run ahead.
+    let alone = Tile {
+        producer: false,
+        ..tile(64, 64)
+    };
+    assert!(alone.waits_poll() && !tile(64, 64).waits_poll());
+    assert!(!intensity::waits_poll(&Build::new(1).k), "nothing is multiplied");
 }

@@ -32,6 +32,7 @@ pub mod entities;
 pub mod executor;
 pub mod facts;
 pub mod fuse_sums;
+pub mod hoist_inputs;
 pub mod hoist_invariants;
 pub mod intensity;
 pub mod kernel;

@@ -23,6 +23,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("narrow_integers", narrow_integers::run),
     ("simplify", simplify::run),
     ("hoist_invariants", hoist_invariants::run),
+    ("hoist_inputs", hoist_inputs::run),
     ("eliminate_dead_code", eliminate_dead_code::run),
     ("defer_drains", defer_drains::run),
     ("defer_epilogue", defer_epilogue::run),

@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
@@ -17,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import smalt
+from benchmarks import shipped
 from smalt import __main__ as cli
 from smalt import _native
 from examples.matmul import matmul as annotated_matmul
@@ -171,6 +174,42 @@ def test_the_matmuls_of_the_tuning_space_neither_spill_nor_serialise(tile: tuple
     with smalt.emulated("H100"):
         (report,) = smalt.inspect(lambda a, b: hopper_matmul.matmul(a, b, None, config), a, b)
     assert not report.warnings and not report.spill_bytes
+
+
+def shipped_kernels() -> Iterator[Any]:
+    """Those of the benchmark that another length of the sequence does not make the same."""
+    for kernel in shipped.kernels():
+        spills = kernel.name == "mixed 256x128"
+        marks = [pytest.mark.xfail(strict=True, reason="tile and converted operand do not fit into 232 registers")] if spills else []
+        if "S16384" not in kernel.name:
+            yield pytest.param(kernel, id=kernel.name, marks=marks)
+
+
+@pytest.mark.parametrize("kernel", shipped_kernels())
+def test_the_other_shipped_kernels_neither_spill_nor_serialise(kernel: shipped.Kernel) -> None:
+    """Nor do they divide by constants; and their waits poll."""
+    with smalt.emulated("H200"):
+        reports = smalt.inspect(kernel.fn, *jax.eval_shape(kernel.args))
+    assert len(reports) == (3 if "backward" in kernel.name else 1)
+    for report in reports:
+        assert not report.warnings and not report.spill_bytes
+        assert not re.findall(r"(?:div|rem)\.[su]\d+ .*, \d+;", report.ptx)
+        waits = re.findall(r"mbarrier\.try_wait.*;", report.ptx)
+        assert waits and all(wait.count(",") == 2 for wait in waits)
+
+
+def test_groups_of_copies_are_ended_without_a_branch() -> None:
+    def body(x, o, tile):
+        tile[...] = x[...]
+        plgpu.commit_smem()
+        for half in range(2):
+            part = pl.ds(64 * half, 64)
+            plgpu.copy_smem_to_gmem(tile.at[part], o.at[part], commit_group=False)
+        plgpu.commit_smem_to_gmem_group()
+        plgpu.wait_smem_to_gmem(0)
+
+    (report,) = smalt.inspect(kernel(body, like((128,)), plgpu.SMEM((128,), jnp.float32)), X, assemble=False)
+    assert re.findall(r".*cp\.async\.bulk\.commit_group;", report.ptx) == ["\tcp.async.bulk.commit_group;"]
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
