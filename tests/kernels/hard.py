@@ -20,6 +20,7 @@
 | ±0, NaN, inf through max, min, sign, round | `float_specials_f16`, `…_bf16`, `…_f32`, `…_f64`, corpus `max_min_special` |
 | casts of every pair of types | `casts_from_…` |
 | // and % by 0, -1, INT_MIN; shifts by the width, beyond it, by -1 | `int_specials_i8` … `u64`, corpus `binary_int`, `python_division`, `shifts` |
+| // and % by constants, which are products | `divided_by_constants_i8` … `u64`, `counters_divided_in_loops` |
 | x64 mode | corpus `loops_in_x64`, `wide_types`; a quarter of the random programs |
 | bool and int4 through SMEM | corpus `narrow_types_through_smem`, `narrow_types_stored_to_smem` |
 | 8 warpgroups, 9 refused | corpus `eight_warpgroups`, `eight_warpgroups_work`, `test_nine_warpgroups_are_refused` |
@@ -431,6 +432,76 @@ for _dtype in INTS:
         ((lambda x, y: x // y, _floor_divide), (lambda x, y: x % y, _remainder)),
     )
     hard(*_pairs(_dtype), name=f"int_specials_{_short(_dtype)}", reference=_reference, x64=_dtype.itemsize == 8)(_fn)
+
+#: Powers of two and their neighbours, divisors whose reciprocals have a word and a bit, common ones, large ones.
+_DIVISORS = (1, 2, 3, 5, 6, 7, 9, 10, 12, 24, 28, 60, 64, 100, 127, 132, 255, 542, 641, 1000, 69376, 1 << 31, (1 << 31) - 1, (1 << 31) + 1, 6_700_417, 10**9 + 7)
+
+
+def _divided(dtype: np.dtype[Any]) -> tuple[Any, Any, Arg]:
+    """Quotients and remainders by constants, of any dividends and of some that are known to be small."""
+    info = np.iinfo(dtype)
+    divisors = [d for d in (*_DIVISORS, info.max, info.max - 1) if d <= info.max]
+    if info.min < 0:
+        divisors += [-d for d in divisors] + [info.min, info.min + 1]
+    near = [dtype.type(d * k + e) for d in divisors for k in (1, 2, 3) for e in (-1, 0, 1) if info.min <= d * k + e <= info.max]
+    rng = np.random.default_rng(dtype.itemsize)
+    values = np.concatenate([specials(dtype), near, data(rng, (256,), dtype)]).astype(dtype)
+    small = (0, 15, 127)
+
+    def rows(x: Any, divide: Any, rest: Any) -> list[Any]:
+        out = []
+        for dividends in (x, *(x & dtype.type(mask) for mask in small)):
+            for d in divisors:
+                out += [divide(dividends, dtype.type(d)), rest(dividends, dtype.type(d))]
+        return out
+
+    def fn(x):
+        def body(x, o):
+            values = x[...]
+            full = lambda f: lambda a, d: f(a, jnp.full_like(a, d))
+            for i, row in enumerate(rows(values, full(lax.div), full(lax.rem))):
+                o[i] = row
+
+        n = 2 * len(divisors) * (1 + len(small))
+        return kernel(body, like((n, *x.shape), dtype), params=NUMPY)(x)
+
+    def reference(x):
+        apply = lambda name: lambda a, d: semantics.apply(name, a, np.full_like(a, d))
+        with np.errstate(all="ignore"):
+            return np.stack(rows(x, apply("div"), apply("rem")))
+
+    return fn, reference, Arg(values.shape, dtype, values=tuple(values))
+
+
+for _dtype in INTS:
+    _fn, _reference, _values = _divided(_dtype)
+    hard(_values, name=f"divided_by_constants_{_short(_dtype)}", reference=_reference, x64=_dtype.itemsize == 8)(_fn)
+
+
+def _wrapping(n):
+    i = np.arange(n[0], dtype=np.int32)
+    tile = (i * 132 + 5) % 69376 % 542 // 2
+    parts = (i % 3 + 1, i % 6 * 10, (i + 5) % 6 * 100, i // 7, i % 128, tile, (i - 9) // 4, np.fmod(i - 9, 5))
+    return np.array([part.sum(dtype=np.int32) for part in parts], np.int32)
+
+
+@hard(Arg((1,), jnp.int32, values=(200,)), reference=_wrapping)
+def counters_divided_in_loops(n):
+    """Slots of rings, tiles of grids: what divides counters whose range is known, or begins below zero."""
+
+    def body(n, o):
+        def step(i, totals):
+            j = i * 132 + 5
+            parts = (
+                i % 3 + 1, i % 6 * 10, (i + 5) % 6 * 100, i // 7, i % 128, j % 69376 % 542 // 2, (i - 9) // 4, lax.rem(i - 9, 5),
+            )  # fmt: skip
+            return tuple(total + part for total, part in zip(totals, parts))
+
+        for at, total in enumerate(lax.fori_loop(0, n[0], step, (jnp.int32(0),) * 8)):
+            o[at] = total
+
+    return kernel(body, like((8,), jnp.int32))(n)
+
 
 _CASTS = (BOOL, INT4, UINT4, *INTS, *FP8, F16, BF16, F32, F64)
 
