@@ -1,9 +1,11 @@
-"""The kernels that JAX ships for Hopper beside its matmul, unmodified: device time of smalt and of stock Mosaic GPU in one process.
+"""The kernels that JAX ships for Hopper, unmodified: device time of smalt and of stock Mosaic GPU in one process.
 
-    PYTHONPATH=jax_plugin:. python benchmarks/shipped.py [--only attention] [--json out.json]
+    PYTHONPATH=jax_plugin:. python benchmarks/shipped.py [--full] [--only attention] [--json out.json] [--svg out.svg]
 
 N(0,1) inputs, CUPTI medians of interleaved runs; `bits`: whether both give the same, else the largest difference over the largest
-number. The table is last. A kernel that one of them refuses is told with its reason.
+number. The tables are last: every kernel, then worst and geometric mean of each family. A kernel that one of them refuses is told
+with its reason. `--full` adds lengths, heads, groups and blocks; the matmul's tuning space has a benchmark of its own
+(`hopper_matmul.py`), here are shapes that it was not tuned on. The mixed matmul takes no 4-bit operands (its own check).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.gpu import (
     attention_mgpu,
+    hopper_matmul_mgpu,
     hopper_mixed_type_matmul_mgpu,
     ragged_dot_mgpu,
     transposed_ragged_dot_mgpu,
@@ -31,6 +34,7 @@ from benchmarks.common import describe_machine, geometric_mean, interleaved, med
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
+    family: str
     name: str
     fn: Callable[..., Any]
     args: Callable[[], tuple[Any, ...]]
@@ -41,7 +45,9 @@ def normal(*shapes: tuple[int, ...], dtype: Any = jnp.float16) -> tuple[Any, ...
     return tuple(jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes))
 
 
-def attention(kind: str, length: int, dim: int, block_kv: int, **options: Any) -> Kernel:
+def attention(
+    kind: str, length: int, dim: int, block_kv: int, heads: int = 16, kv_heads: int | None = None, **options: Any
+) -> Kernel:
     config = attention_mgpu.TuningConfig(block_q=64, block_kv=block_kv, max_concurrent_steps=2, **options)
     forward = attention_mgpu.attention_with_pipeline_emitter if kind == "emitter" else attention_mgpu.attention
 
@@ -50,11 +56,38 @@ def attention(kind: str, length: int, dim: int, block_kv: int, **options: Any) -
             return forward(q, k, v, config)
         return jax.vjp(lambda *qkv: forward(*qkv, config), q, k, v)[1](q)
 
-    shape = (1, length, 16, dim)
-    return Kernel(f"attention {kind} S{length} D{dim} kv {block_kv}", fn, lambda: normal(shape, shape, shape))
+    q_shape, kv_shape = (1, length, heads, dim), (1, length, kv_heads or heads, dim)
+    name = f"attention {kind} S{length} D{dim} kv {block_kv}"
+    if (heads, kv_heads) != (16, None):
+        name += f" H{heads}" + (f"/{kv_heads}" if kv_heads else "")
+    if wgs := options.get("compute_wgs_bwd"):
+        name += f" wgs {wgs}"
+    family = {"emitter": "emitter", "backward": "attention backward"}.get(kind, "attention forward")
+    return Kernel(family, name, fn, lambda: normal(q_shape, kv_shape, kv_shape))
 
 
-def ragged(tile: tuple[int, int, int], steps: int, transposed: bool) -> Kernel:
+def backward(length: int, dim: int, wgs: int = 1, block: int = 64) -> Kernel:
+    blocks = dict(block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block)
+    more = {"compute_wgs_bwd": wgs} if wgs > 1 else {}
+    return attention("backward", length, dim, 64, **blocks, **more)
+
+
+def group_sizes(kind: str, groups: int, m: int) -> np.ndarray[Any, Any]:
+    """How rows are cut: at random places; most groups empty; most groups of one to three rows; all alike."""
+    rng = np.random.default_rng(0)
+    if kind == "even":
+        return np.full(groups, m // groups, np.int32)
+    if kind == "random":
+        cuts = np.sort(rng.integers(0, m, groups - 1))
+        return np.diff(np.concatenate([[0], cuts, [m]])).astype(np.int32)
+    sizes = np.zeros(groups, np.int32) if kind == "empty" else rng.integers(1, 4, groups).astype(np.int32)
+    sizes[groups // 2] += m - sizes.sum()
+    return sizes
+
+
+def ragged(
+    tile: tuple[int, int, int], steps: int, transposed: bool, sizes: str = "random", rhs_transposed: bool = False
+) -> Kernel:
     groups, m, k, n = 16, 16384, 2048, 16384
     bm, bn, bk = tile
     blocks = dict(block_m=bm, block_n=bn, block_k=bk, max_concurrent_steps=steps, grid_block_n=2)
@@ -62,22 +95,24 @@ def ragged(tile: tuple[int, int, int], steps: int, transposed: bool) -> Kernel:
     def fn(a: Any, b: Any, sizes: Any) -> Any:
         if transposed:
             return transposed_ragged_dot_mgpu.transposed_ragged_dot(a, b, group_sizes=sizes, **blocks)
-        return ragged_dot_mgpu.ragged_dot(a, b, group_sizes=sizes, **blocks)
+        return ragged_dot_mgpu.ragged_dot(a, b, group_sizes=sizes, transpose_rhs=rhs_transposed, **blocks)
 
     def args() -> tuple[Any, ...]:
-        cuts = np.sort(np.random.default_rng(0).integers(0, m, groups - 1))
-        sizes = jnp.asarray(np.diff(np.concatenate([[0], cuts, [m]])), jnp.int32)
-        shapes = ((m, k), (m, 4096)) if transposed else ((m, k), (groups, k, n))
-        return (*normal(*shapes), sizes)
+        rhs = (groups, n, k) if rhs_transposed else (groups, k, n)
+        shapes = ((m, k), (m, 4096)) if transposed else ((m, k), rhs)
+        return (*normal(*shapes), jnp.asarray(group_sizes(sizes, groups, m)))
 
-    kind = "transposed ragged" if transposed else "ragged"
-    return Kernel(f"{kind} {bm}x{bn}x{bk} s{steps}", fn, args)
+    family = "transposed ragged" if transposed else "ragged"
+    name = f"{family} {bm}x{bn}x{bk} s{steps}" + (" rhs^T" if rhs_transposed else "")
+    return Kernel(family, name + ("" if sizes == "random" else f" {sizes}"), fn, args)
 
 
-def mixed(tile: tuple[int, int]) -> Kernel:
+def mixed(tile: tuple[int, int], wg: str) -> Kernel:
+    """`tile` is a warpgroup's; the two of a block lie side by side along `wg`."""
     config = hopper_mixed_type_matmul_mgpu.TuningConfig(
-        tile_m=tile[0], tile_n=tile[1], tile_k=64, max_concurrent_steps=4, grid_tile_width=8
-    )
+        tile_m=tile[0], tile_n=tile[1], tile_k=64, max_concurrent_steps=4, grid_tile_width=8,
+        wg_dimension=hopper_mixed_type_matmul_mgpu.MatmulDimension[wg],
+    )  # fmt: skip
 
     def fn(a: Any, b: Any) -> Any:
         return hopper_mixed_type_matmul_mgpu.mixed_matmul_kernel(a, b, out_dtype=jnp.bfloat16, config=config)
@@ -86,10 +121,22 @@ def mixed(tile: tuple[int, int]) -> Kernel:
         (b,) = normal((8192, 4096), dtype=jnp.bfloat16)
         return jax.random.randint(jax.random.key(1), (4096, 8192), -128, 128, jnp.int8), b
 
-    return Kernel(f"mixed {tile[0]}x{tile[1]}", fn, args)
+    return Kernel("mixed", f"mixed {tile[0]}x{tile[1]} along {wg}", fn, args)
 
 
-def kernels() -> Iterator[Kernel]:
+def matmul(m: int, n: int, k: int, tile: tuple[int, int], wg: str) -> Kernel:
+    config = hopper_matmul_mgpu.TuningConfig(
+        tile_m=tile[0], tile_n=tile[1], tile_k=64, max_concurrent_steps=4, epi_tile_n=64, epi_tile_m=64, grid_tile_width=8,
+        wg_dimension=hopper_matmul_mgpu.MatmulDimension[wg],
+    )  # fmt: skip
+
+    def fn(a: Any, b: Any) -> Any:
+        return hopper_matmul_mgpu.matmul(a, b, None, config)
+
+    return Kernel("matmul", f"matmul {m}x{n}x{k} {tile[0]}x{tile[1]} along {wg}", fn, lambda: normal((m, k), (k, n)))
+
+
+def kernels(full: bool = False) -> Iterator[Kernel]:
     for dim, block_kv in ((64, 256), (64, 128), (64, 64), (128, 128), (128, 64), (256, 64)):
         yield attention("forward", 4096, dim, block_kv)
     for dim, block_kv in ((64, 256), (64, 128), (64, 64), (128, 128), (128, 64)):
@@ -98,14 +145,61 @@ def kernels() -> Iterator[Kernel]:
         yield attention("forward", 16384, 128, block_kv)
         yield attention("emitter", 4096, 128, block_kv)
     for dim in (64, 128):
-        blocks = dict(block_q_dkv=64, block_kv_dkv=64, block_q_dq=64, block_kv_dq=64)
-        yield attention("backward", 4096, dim, 64, **blocks)
+        yield backward(4096, dim)
     for tile, steps in (((128, 128, 64), 4), ((64, 128, 64), 4), ((64, 64, 64), 6)):
         yield ragged(tile, steps, False)
     for tile, steps in (((128, 128, 64), 4), ((128, 128, 64), 2), ((64, 128, 64), 4), ((128, 128, 128), 2)):
         yield ragged(tile, steps, True)
-    for pair in ((128, 128), (256, 128), (64, 128)):
-        yield mixed(pair)
+    for pair, wg in (((128, 128), "N"), ((64, 128), "N"), ((128, 128), "M"), ((64, 128), "M")):
+        yield mixed(pair, wg)
+    if not full:
+        return
+    for length, heads, kv_heads in ((1024, 1, None), (1024, 16, None), (4096, 1, None), (4096, 16, 4), (4096, 16, 1), (32768, 4, None)):
+        for dim, block_kv in ((64, 128), (128, 128)):
+            yield attention("forward", length, dim, block_kv, heads, kv_heads)
+            yield attention("causal", length, dim, block_kv, heads, kv_heads, causal=True)
+    yield attention("causal", 4096, 256, 64, causal=True)
+    for length in (1024, 16384):
+        yield attention("emitter", length, 128, 128)
+    for length, dim, wgs in ((4096, 64, 2), (4096, 128, 2), (4096, 256, 1), (1024, 64, 1), (16384, 128, 1)):
+        yield backward(length, dim, wgs)
+    for tile, steps in (((128, 128, 64), 4), ((64, 128, 64), 4), ((64, 64, 64), 6)):
+        yield ragged(tile, steps, False, rhs_transposed=True)
+    for sizes in ("even", "empty", "tiny"):
+        yield ragged((128, 128, 64), 4, False, sizes)
+        yield ragged((64, 64, 64), 6, False, sizes)
+        yield ragged((128, 128, 64), 4, True, sizes)
+    for m, n, k in ((16384, 256, 4096), (256, 16384, 4096), (4096, 4096, 512), (2048, 2048, 16384), (8192, 1024, 1024)):
+        for pair, wg in (((128, 128), "N"), ((128, 128), "M"), ((128, 64), "N")):
+            yield matmul(m, n, k, pair, wg)
+
+
+def plot(rows: list[dict[str, Any]]) -> str:
+    """Ratios as bars around 1, one kernel a line, families together."""
+    rows = [row for row in rows if "ratio" in row]
+    low, high = 0.6, max(1.1, *(row["ratio"] for row in rows))
+    left, width, line = 330, 760, 16
+
+    def x(ratio: float) -> float:
+        return left + (width - left - 60) * (ratio - low) / (high - low)
+
+    height = line * len(rows) + 50
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for tick in np.arange(low, high, 0.1):
+        out.append(f'<path d="M{x(tick):.0f} 10V{height - 30}" stroke="#ddd"/>')
+        out.append(f'<text x="{x(tick):.0f}" y="{height - 14}" text-anchor="middle">{tick:.1f}</text>')
+    out.append(f'<text x="{left}" y="{height - 2}">time of smalt / time of stock Mosaic GPU</text>')
+    for i, row in enumerate(rows):
+        y, ratio = 14 + line * i, row["ratio"]
+        start, end = sorted((x(1.0), x(ratio)))
+        colour = "#2e8b57" if ratio <= 1 else "#c0392b"
+        out.append(f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="{line - 4}" fill="{colour}"/>')
+        out.append(f'<text x="{left - 6}" y="{y + 10}" text-anchor="end">{row["kernel"]}</text>')
+        out.append(f'<text x="{width - 50}" y="{y + 10}">{ratio:.3f}</text>')
+    return "\n".join([*out, "</svg>", ""])
 
 
 def difference(ours: Any, stock: Any) -> float:
@@ -120,16 +214,18 @@ def difference(ours: Any, stock: Any) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="kernels with this in their name")
+    parser.add_argument("--full", action="store_true", help="more lengths, heads, groups, blocks and shapes")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--svg", type=pathlib.Path)
     options = parser.parse_args()
     print(describe_machine(), flush=True)
     rows: list[dict[str, Any]] = []
-    for kernel in kernels():
+    for kernel in kernels(options.full):
         if options.only not in kernel.name:
             continue
-        row: dict[str, Any] = {"kernel": kernel.name}
+        row: dict[str, Any] = {"family": kernel.family, "kernel": kernel.name}
         try:
             args = kernel.args()
             programs = []
@@ -150,11 +246,16 @@ def main() -> None:
         else:
             bits = "equal" if row["difference"] == 0 else f"{row['difference']:.1e}"
             print(f"{row['kernel']:44} {row['stock us']:9.1f} {row['smalt us']:9.1f} {row['ratio']:7.4f}  {bits}")
-    ratios = [row["ratio"] for row in rows if "ratio" in row]
-    if ratios:
-        print(f"{len(ratios)} kernels, geometric mean {geometric_mean(ratios):.4f}, worst {max(ratios):.4f}")
+    print(f"\n{'family':44} {'kernels':>9} {'worst':>9} {'mean':>7}")
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    for family in [*families, "all"]:
+        ratios = [row["ratio"] for row in rows if "ratio" in row and family in ("all", row["family"])]
+        if ratios:
+            print(f"{family:44} {len(ratios):9} {max(ratios):9.4f} {geometric_mean(ratios):7.4f}")
     if options.json:
         options.json.write_text(json.dumps(rows))
+    if options.svg:
+        options.svg.write_text(plot(rows))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
@@ -176,16 +174,11 @@ def test_the_matmuls_of_the_tuning_space_neither_spill_nor_serialise(tile: tuple
     assert not report.warnings and not report.spill_bytes
 
 
-def shipped_kernels() -> Iterator[Any]:
-    """Those of the benchmark that another length of the sequence does not make the same."""
-    for kernel in shipped.kernels():
-        spills = kernel.name == "mixed 256x128"
-        marks = [pytest.mark.xfail(strict=True, reason="tile and converted operand do not fit into 232 registers")] if spills else []
-        if "S16384" not in kernel.name:
-            yield pytest.param(kernel, id=kernel.name, marks=marks)
+#: The benchmark's, but for those that another length of the sequence makes the same.
+SHIPPED = [pytest.param(kernel, id=kernel.name) for kernel in shipped.kernels() if "S16384" not in kernel.name]
 
 
-@pytest.mark.parametrize("kernel", shipped_kernels())
+@pytest.mark.parametrize("kernel", SHIPPED)
 def test_the_other_shipped_kernels_neither_spill_nor_serialise(kernel: shipped.Kernel) -> None:
     """Nor do they divide by constants; and their waits poll."""
     with smalt.emulated("H200"):
