@@ -11,6 +11,7 @@ pub mod atomic;
 pub mod barrier;
 pub mod control;
 pub mod convert;
+mod convert_words;
 pub mod cx;
 pub mod dispatch;
 pub mod dot;
