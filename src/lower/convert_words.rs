@@ -211,10 +211,11 @@ fn nibbles_to_f32(b: &mut Builder, x: &ArrayRegs) -> Vec<S> {
 fn integers_to_halves(b: &mut Builder, x: &ArrayRegs, to: DType) -> Vec<S> {
     match (x.dtype, to) {
         (DType::I4 | DType::U4, _) => nibbles_to_halves(b, x, to),
-        (DType::I8, DType::BF16) => pairs_of_bytes(b, x, 0x43, |b, pair| {
-            // 128 and the low seven bits, less 128 or 256 by the sign.
-            let low = b.and32(pair, 0xff7f_ff7f);
-            let high = b.and32(pair, 0xff80_ff80);
+        (DType::I8, DType::BF16) => pairs_of_bytes(b, x, 0, |b, pair| {
+            // 128 and the low seven bits, less 128 or 256 by the sign. The exponent comes with the masks: `prmt` takes no second
+            // constant but from a register, and ptxas 13.0 copies that one again for nearly each.
+            let low = and_xor(b, pair, 0x007f_007f, 0x4300_4300);
+            let high = and_xor(b, pair, 0x0080_0080, 0x4300_4300);
             b.fsub(FloatType::BF16x2, low, high)
         }),
         (_, DType::BF16) => pairs_of_bytes(b, x, 0x43, |b, pair| {

@@ -136,3 +136,126 @@ fn permutation(bytes: &[Byte; 4]) -> Option<Inst<Value>> {
         c: Src::u32(selector),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ptx::evaluate::{ConstantFunctions, NoFunctions, evaluate};
+    use cranelift_entity::EntityRef;
+    use rustc_hash::FxHashMap;
+
+    /// Definitions of values; what is not defined is a number.
+    struct Program(FxHashMap<Value, Inst<Value>>);
+
+    impl Facts for Program {
+        fn constant(&self, _: Value) -> Option<u64> {
+            None
+        }
+        fn definition(&self, v: Value) -> Option<&Inst<Value>> {
+            self.0.get(&v)
+        }
+        fn bound(&self, _: Value) -> u64 {
+            u64::MAX
+        }
+        fn functions(&self) -> &dyn ConstantFunctions {
+            &NoFunctions
+        }
+    }
+
+    impl Program {
+        fn value(&self, v: Value) -> Option<u64> {
+            match self.0.get(&v) {
+                Some(inst) => evaluate(inst, |v| self.value(v), &NoFunctions),
+                None => Some((v.index() as u64 + 1) * 0x93a7_c0e5 & 0xffff_ffff),
+            }
+        }
+        fn operand(&self, s: Src<Value>) -> Option<u64> {
+            match s {
+                Src::Imm(bits) => Some(bits),
+                Src::Reg(v) => self.value(v),
+            }
+        }
+    }
+
+    fn prmt(a: Src<Value>, b: Src<Value>, selector: u32) -> Inst<Value> {
+        Inst::Prmt {
+            mode: PrmtMode::Bytes,
+            d: Value::NEW,
+            a,
+            b,
+            c: Src::u32(selector),
+        }
+    }
+
+    fn value(i: usize) -> Src<Value> {
+        Src::Reg(Value::new(i))
+    }
+
+    /// The simplest form, which has the same value as all on the way.
+    fn simplest(program: &Program, mut inst: Inst<Value>) -> Inst<Value> {
+        let want = evaluate(&inst, |v| program.value(v), &NoFunctions).unwrap();
+        for _ in 0..8 {
+            let Inst::Prmt {
+                a, b, c: Src::Imm(c), ..
+            } = &inst
+            else {
+                panic!("{inst:?}")
+            };
+            match simplify([*a, *b], *c as u32, program) {
+                Simplified::Inst(better) => inst = better,
+                Simplified::Operand(s) => {
+                    assert_eq!(program.operand(s), Some(want), "{inst:?}");
+                    return inst;
+                }
+                Simplified::Same => return inst,
+            }
+            let got = evaluate(&inst, |v| program.value(v), &NoFunctions);
+            assert_eq!(got, Some(want), "{inst:?}");
+        }
+        panic!("it never ends: {inst:?}")
+    }
+
+    #[test]
+    fn values_stay() {
+        let mut state = 1u64;
+        let mut next = |n: u64| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) % n
+        };
+        for _ in 0..20_000 {
+            let mut program = Program(FxHashMap::default());
+            for i in 3..6 {
+                let mut word = || match next(4) {
+                    0 => Src::u32(next(1 << 32) as u32),
+                    _ => value(next(i) as usize),
+                };
+                let (a, b) = (word(), word());
+                let selector = next(0x10000) as u32;
+                program.0.insert(Value::new(i as usize), prmt(a, b, selector));
+            }
+            let inst = prmt(value(5), value(next(6) as usize), next(0x10000) as u32);
+            simplest(&program, inst);
+        }
+    }
+
+    #[test]
+    fn halves_are_taken_where_they_come_from() {
+        let mut program = Program(FxHashMap::default());
+        program.0.insert(Value::new(2), prmt(value(0), value(1), 0x5410));
+        for (selector, from, direct) in [(0x4140, 0, 0x7150), (0x4342, 1, 0x7150)] {
+            let inst = simplest(&program, prmt(value(2), Src::u32(0x43), selector));
+            assert_eq!(inst, prmt(value(from), Src::u32(0x4300_4300), direct));
+        }
+        // Bytes of both and a constant are three words.
+        let inst = prmt(value(2), Src::u32(0x43), 0x4240);
+        assert_eq!(simplest(&program, inst.clone()), inst);
+        // All bytes where they were.
+        program.0.insert(Value::new(3), prmt(value(0), value(1), 0x0123));
+        assert!(matches!(
+            simplify([value(3), value(3)], 0x0123, &program),
+            Simplified::Inst(_)
+        ));
+    }
+}
