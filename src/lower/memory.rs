@@ -1,6 +1,7 @@
 //! Loads and stores of shared and device memory: what [`transfer::plan`] plans, emitted.
 use super::cx::LowerCx;
 use super::emit::{S, V};
+use super::pieces::{Pieces, assemble_word};
 use super::positions;
 use super::relayout::filled;
 use super::shape::dim_index;
@@ -520,46 +521,6 @@ fn stored_type(dtype: DType) -> DType {
     }
 }
 
-/// Words of an array, or single elements where slots are taken out of order.
-pub struct Pieces {
-    array: ArrayRegs,
-    elements: Option<Vec<S>>,
-}
-
-impl Pieces {
-    pub fn new(array: ArrayRegs) -> Pieces {
-        Pieces { array, elements: None }
-    }
-
-    /// Every slot's element.
-    pub fn elements(&mut self, cx: &mut LowerCx) -> &[S] {
-        let array = &self.array;
-        self.elements.get_or_insert_with(|| cx.elements(array))
-    }
-
-    /// The 32-bit (64-bit types: 64-bit) word that holds these slots in order.
-    pub fn word(&mut self, cx: &mut LowerCx, slots: &[u32]) -> S {
-        let per = match Packing::of(self.array.dtype) {
-            Packing::Words(n) => n,
-            Packing::Wide | Packing::Predicates => 1,
-        };
-        let first = slots[0];
-        let whole = first % per == 0 && slots.iter().enumerate().all(|(i, s)| *s == first + i as u32);
-        if whole {
-            return self.array.regs[(first / per) as usize];
-        }
-        if per > 1 && slots.len() > 1 {
-            let at = |s: &u32| Some((self.array.regs[(s / per) as usize], (s % per) as usize));
-            let parts: Vec<_> = slots.iter().map(at).collect();
-            return assemble_word(cx, self.array.dtype, &parts);
-        }
-        let elements = self.elements(cx);
-        let picked: Vec<S> = slots.iter().map(|s| elements[*s as usize]).collect();
-        let layout = RegisterLayout::replicated(&[picked.len() as u64], self.array.layout.group());
-        cx.from_elements(self.array.dtype, layout, &picked).regs[0]
-    }
-}
-
 /// `choices[variant]`, the variant being given by lane bits.
 fn by_variant(cx: &mut LowerCx, stagger: &[u8], class: BitType, choices: &[S]) -> S {
     let Some((&bit, rest)) = stagger.split_last() else {
@@ -792,103 +753,6 @@ fn load_inside(
         regs,
     };
     Ok(as_loaded(cx, dtype, a))
-}
-
-/// One packed word out of (word, position) for each of its slots; slots that nothing fills are padding.
-fn assemble_word(cx: &mut LowerCx, dtype: DType, parts: &[Option<(S, usize)>]) -> S {
-    let Some(first) = parts.iter().flatten().next() else {
-        return Src::Imm(0);
-    };
-    let together = parts
-        .iter()
-        .enumerate()
-        .all(|(i, p)| p.is_none_or(|(word, at)| word == first.0 && at == i));
-    if together {
-        return first.0;
-    }
-    let bits = dtype.bits();
-    if let Some(bytes) = bytes_of(bits, parts) {
-        return assemble_bytes(cx, &bytes);
-    }
-    let mut word: S = Src::u32(0);
-    for (i, part) in parts.iter().enumerate() {
-        let Some((from, at)) = part else { continue };
-        let x = cx.b.field(*from, *at as u32 * bits, bits, false);
-        word = if i == 0 {
-            x
-        } else {
-            cx.b.insert_field(x, word, i as u32 * bits, bits)
-        };
-    }
-    word
-}
-
-/// The same of bytes; none: elements of a byte do not come from one byte.
-fn bytes_of(bits: u32, parts: &[Option<(S, usize)>]) -> Option<Vec<Option<(S, u32)>>> {
-    if bits >= 8 {
-        let per = bits / 8;
-        let of = |(word, at): (S, usize), i| (word, at as u32 * per + i);
-        return Some(
-            parts
-                .iter()
-                .flat_map(|p| (0..per).map(move |i| p.map(|p| of(p, i))))
-                .collect(),
-        );
-    }
-    let per = (8 / bits) as usize;
-    let together = |group: &[Option<(S, usize)>]| {
-        let Some((i, (word, at))) = group.iter().enumerate().find_map(|(i, p)| p.map(|p| (i, p))) else {
-            return Some(None);
-        };
-        let start = at.checked_sub(i).filter(|start| start % per == 0)?;
-        let is_next = |(i, p): (usize, &Option<(S, usize)>)| p.is_none_or(|p| p == (word, start + i));
-        group
-            .iter()
-            .enumerate()
-            .all(is_next)
-            .then_some(Some((word, (start / per) as u32)))
-    };
-    parts.chunks(per).map(together).collect()
-}
-
-/// A word out of bytes of words, two words at a time.
-fn assemble_bytes(cx: &mut LowerCx, bytes: &[Option<(S, u32)>]) -> S {
-    let mut bytes = bytes.to_vec();
-    loop {
-        let mut words: Vec<S> = vec![];
-        for (word, _) in bytes.iter().flatten() {
-            if !words.contains(word) {
-                words.push(*word);
-            }
-        }
-        for pair in words.chunks(2) {
-            let (a, b) = (pair[0], *pair.last().unwrap_or(&pair[0]));
-            // A third word alone waits for the other two.
-            if a == b && words.len() > 1 {
-                continue;
-            }
-            let mut selector = 0;
-            for (i, byte) in bytes.iter().enumerate() {
-                let from = match byte {
-                    Some((word, at)) if *word == a => *at,
-                    Some((word, at)) if *word == b => 4 + at,
-                    Some(_) | None => i as u32,
-                };
-                selector |= from << (4 * i);
-            }
-            let joined = cx.b.prmt(a, b, selector);
-            if words.len() <= 2 {
-                return joined;
-            }
-            for (i, byte) in bytes.iter_mut().enumerate() {
-                if let Some((word, at)) = byte
-                    && (*word == a || *word == b)
-                {
-                    (*word, *at) = (joined, i as u32);
-                }
-            }
-        }
-    }
 }
 
 /// `n` elements of `bytes` each; zero where the guard fails. 1- and 2-byte elements come zero-extended in 32 bits.
