@@ -2,7 +2,8 @@
 //! and swap where PTX has no such reduction.
 use super::cx::{Carried, LowerCx};
 use super::emit::{S, V};
-use super::memory::{self, Pieces, Target, push_guarded};
+use super::memory::{self, Target, push_guarded};
+use super::pieces::Pieces;
 use super::positions;
 use super::relayout::filled;
 use crate::dtype::DType;

@@ -1,4 +1,5 @@
 //! Conversions between element types, on scalars as [`super::value::Lowered::Scalar`] keeps them.
+use super::convert_words;
 use super::cx::LowerCx;
 use super::emit::S;
 use super::integer::{int_type, wrap};
@@ -42,10 +43,13 @@ pub fn convert(b: &mut Builder, from: DType, to: DType, a: S) -> Result<S> {
     }
 }
 
-/// An array converted element by element.
+/// An array converted.
 pub fn as_type(cx: &mut LowerCx, x: &ArrayRegs, to: DType) -> Result<ArrayRegs> {
     if x.dtype == to {
         return Ok(x.clone());
+    }
+    if let Some(out) = convert_words::run(cx, x, to) {
+        return Ok(out);
     }
     let mut out = vec![];
     for s in cx.elements(x) {

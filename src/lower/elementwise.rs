@@ -7,12 +7,9 @@ use super::{convert, integer, math};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel_ir::{BinaryOp, CompareOp, Op, UnaryOp, Value};
-use crate::layout::RegisterLayout;
 use crate::ptx::build::Builder;
-use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src};
-use crate::ptx::ssa;
 
 /// Binds the result of an op that computes each element from the operands' elements.
 fn map(cx: &mut LowerCx, op: Op, operands: &[Value], f: impl Fn(&mut Builder, &[S]) -> Result<S>) -> Result<()> {
@@ -268,110 +265,12 @@ pub fn lower_convert(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     let (from, to) = (cx.ty(a).dtype(), cx.ty(cx.result(op)).dtype());
     if is_array(cx, op) {
         let layout = cx.layout_of(cx.result(op))?;
-        if let Some(regs) = convert_words(cx, a, from, to, &layout)? {
-            let dtype = to;
-            cx.bind_array(cx.result(op), ArrayRegs { dtype, layout, regs });
-            return Ok(());
-        }
+        let x = cx.array_in(a, &layout)?;
+        let out = convert::as_type(cx, &x, to)?;
+        cx.bind_array(cx.result(op), out);
+        return Ok(());
     }
     map(cx, op, &[a], |b, r| convert::convert(b, from, to, r[0]))
-}
-
-/// Conversions with a form for pairs: the result's registers.
-fn convert_words(
-    cx: &mut LowerCx,
-    a: Value,
-    from: DType,
-    to: DType,
-    layout: &RegisterLayout,
-) -> Result<Option<Vec<S>>> {
-    let slots = layout.slots() as usize;
-    let d = ssa::Value::NEW;
-    Ok(Some(match (from, to) {
-        (DType::F32, DType::F16 | DType::BF16) => {
-            let to_pair = if to == DType::F16 {
-                Pair16::F16x2
-            } else {
-                Pair16::BF16x2
-            };
-            let x = cx.array_in(a, layout)?;
-            x.regs
-                .chunks(2)
-                .map(|pair| {
-                    let high = pair.get(1).copied().unwrap_or(Src::Imm(0));
-                    cx.b.emit(Inst::CvtPair {
-                        rnd: Round::Rn,
-                        relu: Relu::No,
-                        to: to_pair,
-                        d,
-                        a: high,
-                        b: pair[0],
-                    })
-                })
-                .collect()
-        }
-        (DType::BF16, DType::F32) => {
-            let x = cx.array_in(a, layout)?;
-            let mut regs = Vec::with_capacity(slots);
-            for word in x.regs {
-                regs.push(cx.b.shl(BitType::B32, word, Src::u32(16)));
-                if regs.len() < slots {
-                    regs.push(cx.b.and32(word, 0xffff_0000));
-                }
-            }
-            regs
-        }
-        (DType::F32, DType::F8E4M3FN | DType::F8E5M2) => {
-            let x = cx.array_in(a, layout)?;
-            x.regs
-                .chunks(4)
-                .map(|c| {
-                    let at = |i: usize| c.get(i).copied().unwrap_or(Src::Imm(0));
-                    let low = convert::fp8_pair(&mut cx.b, to, at(0), at(1));
-                    if c.len() <= 2 {
-                        return low;
-                    }
-                    let high = convert::fp8_pair(&mut cx.b, to, at(2), at(3));
-                    cx.b.prmt(low, high, 0x5410)
-                })
-                .collect()
-        }
-        (DType::F8E4M3FN | DType::F8E5M2, DType::F16 | DType::F32) => {
-            let pair = if from == DType::F8E5M2 {
-                Pair8::E5M2x2
-            } else {
-                Pair8::E4M3x2
-            };
-            let x = cx.array_in(a, layout)?;
-            let mut words = vec![];
-            for word in x.regs {
-                for half in cx.b.unpack16(word) {
-                    if words.len() * 2 < slots {
-                        let half = cx.b.r16(half);
-                        words.push(cx.b.emit(Inst::CvtF16x2Pair8 {
-                            relu: Relu::No,
-                            from: pair,
-                            d,
-                            a: half,
-                        }));
-                    }
-                }
-            }
-            if to == DType::F16 {
-                return Ok(Some(words));
-            }
-            let halves = ArrayRegs {
-                dtype: DType::F16,
-                layout: layout.clone(),
-                regs: words,
-            };
-            let elements = cx.elements(&halves).into_iter();
-            elements
-                .map(|h| cx.b.cvt(CvtType::F32, CvtType::F16, CvtRound::None, h))
-                .collect()
-        }
-        _ => return Ok(None),
-    }))
 }
 
 pub fn lower_bitcast(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {

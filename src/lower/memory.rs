@@ -1,6 +1,7 @@
 //! Loads and stores of shared and device memory: what [`transfer::plan`] plans, emitted.
 use super::cx::LowerCx;
 use super::emit::{S, V};
+use super::pieces::{Pieces, assemble_word};
 use super::positions;
 use super::relayout::filled;
 use super::shape::dim_index;
@@ -520,41 +521,6 @@ fn stored_type(dtype: DType) -> DType {
     }
 }
 
-/// Words of an array, or single elements where slots are taken out of order.
-pub struct Pieces {
-    array: ArrayRegs,
-    elements: Option<Vec<S>>,
-}
-
-impl Pieces {
-    pub fn new(array: ArrayRegs) -> Pieces {
-        Pieces { array, elements: None }
-    }
-
-    /// Every slot's element.
-    pub fn elements(&mut self, cx: &mut LowerCx) -> &[S] {
-        let array = &self.array;
-        self.elements.get_or_insert_with(|| cx.elements(array))
-    }
-
-    /// The 32-bit (64-bit types: 64-bit) word that holds these slots in order.
-    pub fn word(&mut self, cx: &mut LowerCx, slots: &[u32]) -> S {
-        let per = match Packing::of(self.array.dtype) {
-            Packing::Words(n) => n,
-            Packing::Wide | Packing::Predicates => 1,
-        };
-        let first = slots[0];
-        let whole = first % per == 0 && slots.iter().enumerate().all(|(i, s)| *s == first + i as u32);
-        if whole {
-            return self.array.regs[(first / per) as usize];
-        }
-        let elements = self.elements(cx);
-        let picked: Vec<S> = slots.iter().map(|s| elements[*s as usize]).collect();
-        let layout = RegisterLayout::replicated(&[picked.len() as u64], self.array.layout.group());
-        cx.from_elements(self.array.dtype, layout, &picked).regs[0]
-    }
-}
-
 /// `choices[variant]`, the variant being given by lane bits.
 fn by_variant(cx: &mut LowerCx, stagger: &[u8], class: BitType, choices: &[S]) -> S {
     let Some((&bit, rest)) = stagger.split_last() else {
@@ -787,32 +753,6 @@ fn load_inside(
         regs,
     };
     Ok(as_loaded(cx, dtype, a))
-}
-
-/// One packed word out of (loaded word, position) for each of its slots; slots that nothing loads are padding.
-fn assemble_word(cx: &mut LowerCx, dtype: DType, parts: &[Option<(S, usize)>]) -> S {
-    let Some(first) = parts.iter().flatten().next() else {
-        return Src::Imm(0);
-    };
-    let together = parts
-        .iter()
-        .enumerate()
-        .all(|(i, p)| p.is_none_or(|(word, at)| word == first.0 && at == i));
-    if together {
-        return first.0;
-    }
-    let bits = dtype.bits();
-    let mut word: S = Src::u32(0);
-    for (i, part) in parts.iter().enumerate() {
-        let Some((from, at)) = part else { continue };
-        let x = cx.b.field(*from, *at as u32 * bits, bits, false);
-        word = if i == 0 {
-            x
-        } else {
-            cx.b.insert_field(x, word, i as u32 * bits, bits)
-        };
-    }
-    word
 }
 
 /// `n` elements of `bytes` each; zero where the guard fails. 1- and 2-byte elements come zero-extended in 32 bits.

@@ -27,6 +27,7 @@ pub mod operand;
 pub mod optimize;
 pub mod out_of_ssa;
 pub mod parse;
+mod permute;
 pub mod print;
 mod print_ssa;
 pub mod settle_operands;

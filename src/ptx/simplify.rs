@@ -5,6 +5,7 @@ use super::evaluate::{ConstantFunctions, evaluate};
 use super::inst::Inst;
 use super::modifier::*;
 use super::operand::*;
+use super::permute;
 use super::ssa::Value;
 
 /// What the instructions around one know about its operands.
@@ -231,6 +232,13 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
             Some(Inst::Not { a, .. }) => Operand(*a),
             _ => Same,
         },
+        Inst::Prmt {
+            mode: PrmtMode::Bytes,
+            a,
+            b,
+            c: Src::Imm(selector),
+            ..
+        } => permute::simplify([*a, *b], *selector as u32, facts),
         Inst::Shl { ty, a, b, .. } => {
             let bits = u64::from(ty.slot().class.bits());
             let Some(by) = constant(facts, *b, Class::B32) else {

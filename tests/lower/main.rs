@@ -3,3 +3,4 @@ mod harness;
 mod legality;
 mod loops;
 mod math;
+mod words;

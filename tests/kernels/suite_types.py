@@ -1,0 +1,195 @@
+"""The tests of conversions of element types, for the machine that there is: the emulator, or a GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.experimental.pallas.ops.gpu import hopper_mixed_type_matmul_mgpu as mixed
+
+import smalt
+from smalt import _native
+from tests.corpus.case import kernel, like
+from tests.kernels import semantics
+from tests.kernels.suite import enabled
+
+SMALL = ("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
+WIDE = ("float32", "float16", "bfloat16")
+#: Narrow types to floats; then what has packed forms to other narrow types.
+PAIRS = [(a, b) for a in SMALL for b in WIDE if a != b]
+PAIRS += [("bool", b) for b in ("int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "float8_e4m3fn", "float8_e5m2")]
+PAIRS += [(a, b) for a in ("int8", "uint8", "float16", "bfloat16") for b in ("float8_e4m3fn", "float8_e5m2")]
+#: How the elements of a thread lie: in a row, in pairs, in fours, in eights, one by one.
+LAYOUTS: dict[str, Any] = {
+    "any": None,
+    "pairs": plgpu.Layout.WGMMA,
+    "fours": plgpu.Layout.WGMMA_UPCAST_2X,
+    "eights": plgpu.Layout.WGMMA_UPCAST_4X,
+    "columns": plgpu.Layout.WGMMA_TRANSPOSED,
+}
+
+
+def bits(name: str) -> int:
+    return {"bool": 1, "int4": 4, "uint4": 4}.get(name) or 8 * jnp.dtype(name).itemsize
+
+
+def codes(name: str, shape: tuple[int, ...], begin: int = 0) -> np.ndarray[Any, Any]:
+    """All codes of a type of at most 16 bits, begun one later each time."""
+    n, i = 1 << bits(name), np.arange(np.prod(shape)) + begin
+    code = ((i + i // n) % n).reshape(shape)
+    dtype = np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
+    if name in ("bool", "int4", "uint4"):
+        return (code - 16 * (code >= 8) if name == "int4" else code).astype(dtype)
+    return code.astype(f"u{dtype.itemsize}").view(dtype)
+
+
+def converted(x: Any, to: str, layout: Any) -> Any:
+    def body(x: Any, o: Any) -> None:
+        value = x[...]
+        if layout is not None:
+            value = plgpu.layout_cast(value, layout)
+        o[...] = value.astype(to)
+
+    return kernel(body, like(x.shape, jnp.dtype(to)))(x)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda name: name)
+def test_every_code(source: str, target: str, layout: str) -> None:
+    """Bit for bit; of NaN, that it is one."""
+    shape = (64, 64)
+    count = 1 << bits(source)
+    given = [codes(source, shape, begin) for begin in range(0, count, 4096)]
+    f = jax.jit(lambda x: converted(x, target, LAYOUTS[layout]))
+    with enabled():
+        results = [np.asarray(f(x)) for x in given]
+    for x, got in zip(given, results, strict=True):
+        with np.errstate(over="ignore", invalid="ignore"):
+            want = semantics.convert(x, got.dtype)
+        nan = semantics.is_nan(want)
+        np.testing.assert_array_equal(semantics.is_nan(got), nan)
+        np.testing.assert_array_equal(np.where(nan, 0, semantics.bits(got)), np.where(nan, 0, semantics.bits(want)))
+
+
+# ------------------------------------------------------------------------------------------ instructions
+
+#: Instructions that compute, for each eight elements, of conversions of whole words.
+COST = {
+    ("int8", "bfloat16"): 16,
+    ("uint8", "bfloat16"): 16,
+    ("int8", "float16"): 10,
+    ("uint8", "float16"): 8,
+    ("int8", "float32"): 18,
+    ("uint8", "float32"): 16,
+    ("int4", "bfloat16"): 13,
+    ("uint4", "bfloat16"): 13,
+    ("int4", "float16"): 13,
+    ("uint4", "float16"): 13,
+    ("int4", "float32"): 17,
+    ("uint4", "float32"): 17,
+    ("int16", "float32"): 20,
+    ("uint16", "float32"): 16,
+    ("int16", "bfloat16"): 24,
+    ("uint16", "float16"): 20,
+}
+
+
+def _ops(ptx: str) -> list[str]:
+    """The instructions that compute, without those of addresses."""
+    return re.findall(r"^\t(prmt|lop3|sub\.\S*[fb]f?(?:16x2|32)|fma|cvt|bfe|bfi|shr|shl|and|or|xor|selp)\b", ptx, re.M)
+
+
+def described(f: Any, *args: Any) -> tuple[bytes, bytes]:
+    with smalt.emulated("H100"):
+        ((_, descriptor, debug),) = smalt.descriptor(f, *args)
+    return descriptor, debug
+
+
+@pytest.mark.parametrize(("source", "target"), COST, ids=lambda name: name)
+def test_instructions(source: str, target: str) -> None:
+    """What more elements cost more: none goes through the conversion unit."""
+    counts = []
+    for columns in (64, 128):
+        x = like((64, columns), jnp.dtype(source))
+        ptx = _native.compile(*described(lambda x: converted(x, target, plgpu.Layout.WG_STRIDED(x.shape, 8)), x), "sm_90a").ptx
+        assert not re.search(r"cvt\S*\.[su](8|16|32)\b", ptx.replace("cvt.u64.u32", "")), ptx
+        counts.append(len(_ops(ptx)))
+    # 32 elements a thread are four times eight.
+    assert counts[1] - counts[0] == 4 * COST[source, target]
+
+
+@pytest.mark.parametrize("layout", ["any", "pairs"])
+def test_ones_of_predicates(layout: str) -> None:
+    """A selection for an element and one instruction that joins two: not a selection, a conversion and a packing."""
+    counts = []
+    for columns in (64, 128):
+        x = like((64, columns), jnp.bool_)
+        ptx = _native.compile(*described(lambda x: converted(x, "float16", LAYOUTS[layout]), x), "sm_90a").ptx
+        assert "cvt.rn.f16" not in ptx
+        counts.append(ptx.count("selp") + ptx.count("or.b32"))
+    assert counts[1] - counts[0] == 32 * 3 // 2
+
+
+# ------------------------------------------------------------------------------------------ the kernel that JAX ships
+
+M, N = mixed.MatmulDimension.M, mixed.MatmulDimension.N
+
+
+@pytest.mark.parametrize(("tile_m", "dimension"), [(64, M), (128, M), (128, N), (256, N)])
+def test_mixed_matmul_converts_pairs(tile_m: int, dimension: Any) -> None:
+    """Of each pair loaded: one permutation, two selections of bits, a subtraction; no bytes are put together."""
+    config = mixed.TuningConfig(tile_m, 128 if tile_m < 256 else 64, 64, 4, wg_dimension=dimension)
+
+    def f(a: Any, b: Any) -> Any:
+        return mixed.mixed_matmul_kernel(a, b, out_dtype=jnp.bfloat16, config=config)
+
+    ptx = _native.compile(*described(f, like((1024, 1024), jnp.int8), like((1024, 1024), jnp.bfloat16)), "sm_90a").ptx
+    pairs = tile_m * 64 // 128 // 2
+    assert not re.search(r"cvt\S*\.s8|bfi|bfe", ptx)
+    assert ptx.count("ld.shared.b16") == ptx.count("prmt.b32") == ptx.count("sub.rn.bf16x2") == pairs
+    assert ptx.count("lop3.b32") == 2 * pairs
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_mixed_matmul(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(-128, 128, (256, 256), np.int8)
+    b = rng.integers(-8, 9, (256, 128)).astype(dtype)
+    config = mixed.TuningConfig(64, 64, 64, 2)
+    with enabled():
+        got = np.asarray(mixed.mixed_matmul_kernel(a, b, out_dtype=jnp.float32, config=config))
+    # Sums of integers below 2^24 are exact in every order.
+    np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize("source", ["int4", "uint4", "int8", "uint8", "float8_e4m3fn"])
+def test_narrow_operand_of_wgmma(source: str) -> None:
+    """A product whose left operand is loaded narrow, and converted in registers."""
+    rng = np.random.default_rng(1)
+    a = codes(source, (64, 64))
+    a = np.where(semantics.is_nan(a), np.zeros_like(a), a)
+    b = rng.integers(-8, 9, (64, 64)).astype(jnp.bfloat16)
+
+    def body(a: Any, b: Any, o: Any, a_smem: Any, b_smem: Any, barrier: Any) -> None:
+        a_smem[...] = a[...]
+        plgpu.copy_gmem_to_smem(b, b_smem, barrier)
+        plgpu.barrier_wait(barrier)
+
+        def scope(acc: Any) -> Any:
+            x = plgpu.layout_cast(a_smem[...], plgpu.Layout.WGMMA)
+            plgpu.wgmma(acc, x.astype(jnp.bfloat16), b_smem)
+            return acc[...]
+
+        o[...] = plgpu.layout_cast(jax.experimental.pallas.run_scoped(scope, plgpu.ACC((64, 64))), plgpu.Layout.WGMMA)
+
+    transforms = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+    scratch = [plgpu.SMEM((64, 64), jnp.dtype(source)), plgpu.SMEM((64, 64), jnp.bfloat16, transforms=transforms), plgpu.Barrier()]
+    with enabled():
+        got = np.asarray(kernel(body, like((64, 64)), *scratch)(a, b))
+    np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32))
