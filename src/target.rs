@@ -91,6 +91,8 @@ impl Target {
             // Chosen: what is left of the 255 is for addresses. 64 × 256 elements of a tile in f32 (128 registers) and in bf16
             // (64) fit.
             max_deferred_registers: 200,
+            // ptxas 13.0, attention's backward kernels with tiles of 64 to 192 and one to three computing warpgroups: of those for
+            // which 24 registers are left, none spills and none is serialised; of those with 8, most are.
             overlap_reserve: 24,
             // Chosen: 255 are in registers, the others spill. ptxas takes minutes over a few thousand, and the kernel then waits
             // for its spills.

@@ -41,7 +41,10 @@ use crate::error::Result;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Orders of one run that are tried.
-const MAX_TRIES: u32 = 256;
+const MAX_TRIES: usize = 256;
+
+/// wgmmas that another passes at most: with so many ahead of it the tensor cores are busy anyway.
+const MAX_PASSED: usize = 4;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     let multiplies = |op: &OpData| matches!(op.kind, OpKind::Wgmma { .. });
@@ -179,14 +182,19 @@ fn straight(kernel: &mut Kernel, at: Region, range: std::ops::Range<usize>, arou
     for &op in kernel.regions[at].ops[range.end..].iter().rev() {
         go_before(kernel, op, &mut used);
     }
-    let search = Search {
-        kernel,
-        run: &run,
-        alive: &around.alive,
-        behind: &used,
-    };
-    let Some(best) = search.improve(around.registers) else {
-        return ops.len();
+    let limit = around.registers.saturating_sub(kernel.target.overlap_reserve);
+    let best = match Search::new(kernel, &run, &around.alive, &used).improve(limit.into()) {
+        Found::Better(best) => best,
+        Found::Crowded => {
+            let (loc, pass) = (kernel.ops[run.ops[0]].loc, "overlap_products");
+            kernel.notes.push(Note {
+                loc,
+                pass,
+                text: CROWDED,
+            });
+            return ops.len();
+        }
+        Found::Nothing => return ops.len(),
     };
     let group = kernel.regions[at].group;
     let (new, renamed) = run.write(kernel, &best.order, &best.waits, group);
@@ -216,48 +224,88 @@ struct Plan {
     words: u64,
 }
 
+/// What a search came to.
+enum Found {
+    Better(Plan),
+    /// What would be better does not fit into registers.
+    Crowded,
+    Nothing,
+}
+
+const CROWDED: &str = "products that could run beside what is computed do not fit into registers with it";
+
 struct Search<'a> {
     kernel: &'a Kernel,
     run: &'a Run,
-    /// From outside, all along.
-    alive: &'a FxHashSet<Value>,
-    /// Used behind the run.
-    behind: &'a FxHashSet<Value>,
+    /// What each op uses and makes, by who holds it.
+    touched: FxHashMap<Op, [Vec<Value>; 2]>,
+    /// Holders of what is alive from outside, all along, and of what is used behind the run.
+    alive: FxHashSet<Value>,
+    behind: FxHashSet<Value>,
+}
+
+impl<'a> Search<'a> {
+    fn new(kernel: &'a Kernel, run: &'a Run, alive: &FxHashSet<Value>, behind: &FxHashSet<Value>) -> Search<'a> {
+        let mut search = Search {
+            kernel,
+            run,
+            touched: FxHashMap::default(),
+            alive: FxHashSet::default(),
+            behind: FxHashSet::default(),
+        };
+        search.alive = alive.iter().map(|v| search.holder(*v)).collect();
+        search.behind = behind.iter().map(|v| search.holder(*v)).collect();
+        for &op in &run.ops {
+            let used = uses(kernel, op).into_iter().map(|v| search.holder(v)).collect();
+            let made = kernel.ops[op].results.iter().map(|v| search.holder(*v)).collect();
+            search.touched.insert(op, [used, made]);
+        }
+        search
+    }
 }
 
 impl Search<'_> {
-    /// A better order, if there is one.
-    fn improve(&self, registers: u32) -> Option<Plan> {
+    /// A better order, if there is one that fits into this many words.
+    fn improve(&self, limit: u64) -> Found {
         let old = self.measure(self.run.ops.clone(), self.run.waits.clone());
-        let limit = u64::from(registers.saturating_sub(self.kernel.target.overlap_reserve)).max(old.words);
-        let mut tries = MAX_TRIES;
         let mut best = self.plan(self.reads_late(&old.order));
         if best.words > limit {
             best = self.plan(old.order.clone());
         }
+        let (mut tries, mut is_crowded) = (MAX_TRIES, false);
         loop {
-            let tried = self.steps(&best.order).take(tries as usize);
-            let mut count = 0;
-            let better = tried
-                .inspect(|_| count += 1)
-                .map(|order| self.plan(order))
-                .find(|plan| plan.beside > best.beside && plan.words <= limit);
-            tries -= count;
-            match better {
-                Some(plan) => best = plan,
-                None => break,
+            let mut better = None;
+            for order in self.steps(&best.order).take(tries) {
+                tries -= 1;
+                let plan = self.plan(order);
+                if plan.beside > best.beside {
+                    if plan.words <= limit {
+                        better = Some(plan);
+                        break;
+                    }
+                    is_crowded = true;
+                }
             }
+            let Some(plan) = better else { break };
+            best = plan;
         }
-        let fewer = best.beside == old.beside && best.waits.len() < old.waits.len();
-        (best.beside > old.beside || fewer).then_some(best)
+        let is_better = best.beside > old.beside || best.beside == old.beside && best.waits.len() < old.waits.len();
+        match is_better {
+            true if best.words <= limit => Found::Better(best),
+            true => Found::Crowded,
+            false if is_crowded => Found::Crowded,
+            false => Found::Nothing,
+        }
     }
 
     /// Orders that are one step away: wgmmas that move up, the farthest first, then arrivals, then loads.
     fn steps<'a>(&'a self, order: &'a [Op]) -> impl Iterator<Item = Vec<Op>> + 'a {
-        let groups = move || (0..order.len()).filter(|i| self.run.is_group(order[*i]));
-        let wgmmas =
-            groups().flat_map(move |to| groups().take_while(move |from| *from < to).map(move |from| (from, to)));
-        let wgmmas = wgmmas.filter_map(|(from, to)| self.wgmma_up(order, from, to));
+        let groups: Vec<usize> = (0..order.len()).filter(|i| self.run.is_group(order[*i])).collect();
+        let pairs = (0..groups.len()).flat_map(|to| (to.saturating_sub(MAX_PASSED)..to).map(move |from| (from, to)));
+        let pairs: Vec<(usize, usize)> = pairs.map(|(from, to)| (groups[from], groups[to])).collect();
+        let wgmmas = pairs
+            .into_iter()
+            .filter_map(|(from, to)| self.wgmma_up(order, from, to));
         let arrivals = (0..order.len()).filter_map(|i| self.arrival_down(order, i));
         let loads = (0..order.len()).filter_map(|i| self.load_up(order, i));
         wgmmas.chain(arrivals).chain(loads)
@@ -279,11 +327,10 @@ impl Search<'_> {
         let (mut out, mut held): (Vec<Op>, Vec<Op>) = (Vec::with_capacity(order.len()), vec![]);
         for &op in order {
             if !held.is_empty() {
-                let used = uses(self.kernel, op);
-                let used: FxHashSet<Value> = used.iter().map(|v| self.run.first(*v).unwrap_or(*v)).collect();
+                let [used, _] = &self.touched[&op];
                 held.retain(|read| {
                     let results = &self.kernel.ops[*read].results;
-                    let is_used = results.iter().any(|v| used.contains(&self.run.first(*v).unwrap_or(*v)));
+                    let is_used = results.iter().any(|v| used.contains(&self.holder(*v)));
                     if is_used {
                         out.push(*read);
                     }
@@ -304,11 +351,8 @@ impl Search<'_> {
     fn wgmma_up(&self, order: &[Op], from: usize, to: usize) -> Option<Vec<Op>> {
         let wgmma = order[to];
         let between = &order[from + 1..to];
-        let passed = between
-            .iter()
-            .filter(|op| self.run.is_group(**op))
-            .chain([&order[from]]);
-        if !passed.clone().all(|op| self.run.may_swap(*op, wgmma)) {
+        let mut passed = between.iter().filter(|op| self.run.is_group(**op));
+        if !passed.all(|op| self.run.may_swap(*op, wgmma)) {
             return None;
         }
         let needed = self.needed(between, wgmma, &|kind| {
@@ -497,27 +541,23 @@ impl Search<'_> {
 
     /// The most words a thread that are alive behind an op.
     fn alive(&self, order: &[Op], running: &[std::ops::Range<usize>]) -> u64 {
-        let outside: FxHashSet<Value> = self.alive.iter().map(|v| self.holder(*v)).collect();
         // Where each value is made (none: before the run), and behind which op it is needed no more.
         let mut spans: FxHashMap<Value, (usize, usize)> = FxHashMap::default();
         let mut operands = vec![];
         for (i, &op) in order.iter().enumerate() {
-            for v in uses(self.kernel, op) {
-                let span = spans.entry(self.holder(v)).or_insert((0, 0));
-                span.1 = span.1.max(i);
+            let [used, made] = &self.touched[&op];
+            for v in used {
+                spans.entry(*v).or_insert((0, 0)).1 = i;
             }
-            for &v in &self.kernel.ops[op].results {
-                let span = spans.entry(self.holder(v)).or_insert((i, i));
-                span.1 = span.1.max(i);
+            for v in made {
+                spans.entry(*v).or_insert((i, i)).1 = i;
             }
-            if self.run.is_group(op) {
-                if let OpKind::Wgmma {
-                    a: MmaOperand::Registers(a),
-                    ..
-                } = self.kind(op)
-                {
-                    operands.push((self.holder(*a), i, running[i].end - 1));
-                }
+            if let OpKind::Wgmma {
+                a: MmaOperand::Registers(a),
+                ..
+            } = self.kind(op)
+            {
+                operands.push((self.holder(*a), i, running[i].end - 1));
             }
         }
         // A running wgmma reads its left operand.
@@ -528,18 +568,17 @@ impl Search<'_> {
                 span.1 = span.1.max(end);
             }
         }
-        for &v in self.behind {
-            let span = spans.entry(self.holder(v)).or_insert((0, 0));
-            span.1 = order.len();
+        for v in &self.behind {
+            spans.entry(*v).or_insert((0, 0)).1 = order.len();
         }
         let mut changes = vec![0i64; order.len() + 2];
         for (v, (from, to)) in spans {
-            if !outside.contains(&v) {
+            if !self.alive.contains(&v) {
                 changes[from] += self.words(v) as i64;
                 changes[to] -= self.words(v) as i64;
             }
         }
-        let mut now = outside.iter().map(|v| self.words(*v) as i64).sum::<i64>();
+        let mut now = self.alive.iter().map(|v| self.words(*v) as i64).sum::<i64>();
         let mut most = now;
         for change in changes {
             now += change;
