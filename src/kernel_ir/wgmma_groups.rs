@@ -96,9 +96,7 @@ impl Run {
             }
             if let OpKind::WgmmaWait { n, .. } = kind {
                 if done < 0 {
-                    let own: FxHashSet<Value> = issued.iter().map(|g| run.accumulator(kernel, *g)).collect();
-                    let older = taken.iter().filter(|v| !own.contains(v));
-                    run.running.extend(older);
+                    run.running.extend(taken.iter().filter(|v| !run.begun.contains(v)));
                 }
                 done = done.max(issued.len() as i64 - i64::from(*n));
                 let at = run.ops.len();
@@ -181,7 +179,9 @@ impl Run {
         let needs = order.iter().map(|op| &self.needs[op]).chain([&self.end]);
         for (at, need) in needs.enumerate() {
             let own = need.own.iter().map(|g| number[*g] as i64 + 1).max();
-            let done = own.unwrap_or(NONE).max(need.before);
+            // Where nothing may be running at the beginning, nothing of before is waited for.
+            let before = if self.running.is_empty() { NONE } else { need.before };
+            let done = own.unwrap_or(NONE).max(before);
             if done > known {
                 waits.push(Wait { at, done });
                 known = done;
@@ -226,9 +226,6 @@ impl Run {
                 of.sort_unstable();
                 of.dedup();
                 known = done;
-                if of.is_empty() {
-                    continue;
-                }
                 let near = order.get(at).or(order.last());
                 let loc = near.map_or(crate::error::Loc::CALL_SITE, |op| kernel.ops[*op].loc);
                 let n = u32::try_from(issued.len() as i64 - done).unwrap_or(0);
