@@ -1538,12 +1538,13 @@ struct Products {
     b: Alloc,
     c: Alloc,
     d: Alloc,
+    e: Alloc,
     /// A row.
     row: Alloc,
     /// Others wait for these.
     free: Alloc,
     full: Alloc,
-    acc: [Alloc; 3],
+    acc: [Alloc; 4],
 }
 
 /// What a kernel does in order: barriers, products, waits, loads, stores, `exp2` and `add` of arrays.
@@ -1587,12 +1588,13 @@ fn with_products(columns: u64, f: impl FnOnce(&mut Build, &Products)) -> Build {
         b: x,
         c: y,
         d: z,
+        e: w,
         row: b.smem(DType::F32, &[64]),
         free: b.barriers(3),
         full: b.barriers(1),
         acc: std::array::from_fn(|_| b.accumulator(64, columns)),
     };
-    b.scope(&[p.a, p.b, p.c, p.d, w, p.row, p.free, p.full], |b| {
+    b.scope(&[p.a, p.b, p.c, p.d, p.e, p.row, p.free, p.full], |b| {
         b.wait(p.full, 0);
         b.scope(&p.acc, |b| f(b, &p));
     });
@@ -1783,20 +1785,22 @@ fn what_does_not_fit_into_registers_stays_as_it_is() {
     assert!(text.contains("wgmma alloc0, wgmma alloc1"), "{text}");
 }
 
-/// Two products, arrivals for what they read, `between`, computing, a third product, and perhaps a last arrival.
-fn three_products(last: bool, between: impl FnOnce(&mut Build, &Products)) -> String {
+/// Three products, arrivals for what they read, `between` these, computing, a fourth product, and perhaps a last arrival.
+fn four_products(last: bool, between: impl FnOnce(&mut Build, &Products)) -> String {
     let b = with_products(64, |b, p| {
         b.wgmma(p.acc[0], p.a, p.b);
+        b.wgmma(p.acc[3], p.a, p.e);
         let x = b.deref(p.acc[0]);
         let e = b.exp2(x);
         let a = MmaOperand::Registers(b.f16(e));
         let (acc, right) = (AccUse::Ref(b.whole(p.acc[1])), b.whole(p.c));
         b.op(OpKind::Wgmma { acc, a, b: right }, &[]);
         let y = b.deref(p.acc[1]);
+        let w = b.deref(p.acc[3]);
         b.arrive(p.free, 0);
         between(b, p);
         b.arrive(p.free, 1);
-        let f = b.exp2(e);
+        let f = b.bin(BinaryOp::Add, e, w);
         let a = MmaOperand::Registers(b.f16(f));
         let (acc, right) = (AccUse::Ref(b.whole(p.acc[2])), b.whole(p.d));
         b.op(OpKind::Wgmma { acc, a, b: right }, &[]);
@@ -1812,28 +1816,59 @@ fn three_products(last: bool, between: impl FnOnce(&mut Build, &Products)) -> St
 
 #[test]
 fn arrivals_wait_behind_the_next_product_in_their_order() {
-    let first = "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, wgmma alloc1, ";
-    let text = three_products(true, |_, _| ());
-    let expected = "exp2, wgmma alloc2, wait 1 of 2, arrive 0, arrive 1, wait 0 of 1, arrive 2, add";
+    let first = "barrier_wait, wgmma alloc0, wgmma alloc3, wait 1 of 2, exp2, wgmma alloc1, ";
+    let text = four_products(true, |_, _| ());
+    let expected = "wait 1 of 2, add, wgmma alloc2, wait 1 of 2, arrive 0, arrive 1, wait 0 of 1, arrive 2, add";
     assert_eq!(text, format!("{first}{expected}"));
     // Nothing would be released later than they are.
-    let early = "wait 0 of 1, arrive 0, arrive 1, exp2, wgmma alloc2, wait 0 of 1, ";
-    assert_eq!(three_products(false, |_, _| ()), format!("{first}{early}add"));
+    let early = "wait 0 of 2, arrive 0, arrive 1, add, wgmma alloc2, wait 0 of 1, ";
+    assert_eq!(four_products(false, |_, _| ()), format!("{first}{early}add"));
     // Somebody may have to see the first arrival for this wait to end.
-    let text = three_products(true, |b, p| b.wait(p.full, 0));
-    assert!(
-        text.starts_with(&format!("{first}wait 0 of 1, arrive 0, barrier_wait, ")),
-        "{text}"
-    );
-    // A store that the arrival allows, or not: it is not moved past.
-    let text = three_products(true, |b, p| {
-        let value = b.load_whole(p.row, DType::F32);
-        let value = b.exp2(value);
+    let text = four_products(true, |b, p| b.wait(p.full, 0));
+    let expected = "wait 0 of 2, arrive 0, barrier_wait, arrive 1, ";
+    assert!(text.starts_with(&format!("{first}{expected}")), "{text}");
+    // Nor does it move past a store.
+    let text = four_products(true, |b, p| {
+        let value = b.one(OpKind::Constant(Constant::Splat(0)), array(DType::F32, &[64]));
         let dst = b.whole(p.row);
         b.op(OpKind::Store { dst, value }, &[]);
     });
-    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
-    assert!(at("arrive 0") < at("store alloc5"), "{text}");
+    let expected = "wait 0 of 2, arrive 0, store alloc5, arrive 1, ";
+    assert!(text.starts_with(&format!("{first}{expected}")), "{text}");
+}
+
+#[test]
+fn what_a_product_takes_is_computed_beside_the_one_before() {
+    let product = |arrives: [bool; 2]| {
+        let b = with_products(64, |b, p| {
+            b.wgmma(p.acc[0], p.a, p.b);
+            let x = b.deref(p.acc[0]);
+            let e = b.exp2(x);
+            if arrives[0] {
+                b.arrive(p.free, 0);
+            }
+            let row = b.one(OpKind::Iota { dim: 0 }, array(DType::F32, &[64, 64]));
+            let f = b.exp2(row);
+            let a = MmaOperand::Registers(b.f16(f));
+            let (acc, right) = (AccUse::Ref(b.whole(p.acc[1])), b.whole(p.c));
+            b.op(OpKind::Wgmma { acc, a, b: right }, &[]);
+            let y = b.deref(p.acc[1]);
+            if arrives[1] {
+                b.arrive(p.free, 1);
+            }
+            let sum = b.bin(BinaryOp::Add, e, y);
+            b.keep(sum);
+        });
+        b.done().0
+    };
+    let expected = "barrier_wait, wgmma alloc0, exp2, wgmma alloc1, wait 1 of 2, exp2, wait 0 of 1, add";
+    assert_eq!(product([false, false]), expected);
+    let expected =
+        "barrier_wait, wgmma alloc0, exp2, wgmma alloc1, wait 1 of 2, exp2, arrive 0, wait 0 of 1, arrive 1, add";
+    assert_eq!(product([true, true]), expected);
+    // The arrival would be late, and nothing comes after it.
+    let expected = "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, arrive 0, exp2, wgmma alloc1, wait 0 of 1, add";
+    assert_eq!(product([true, false]), expected);
 }
 
 #[test]

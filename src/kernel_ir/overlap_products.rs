@@ -18,8 +18,8 @@
 //!
 //! * **A read** of an accumulator moves down to what takes the elements, or the accumulator. It does nothing; the accumulator
 //!   is not touched in between.
-//! * **A wgmma** moves up to directly behind an older one, if the accumulator is another. With it move the pure ops and the start
-//!   of its accumulator that it needs, and nothing else may it need from in between. In between nothing writes memory that it
+//! * **A wgmma** moves up behind an older one. With it move the pure ops that it needs, and to before the older one the start of
+//!   its accumulator; nothing else may it need from in between. In between nothing writes memory that it
 //!   reads, and nothing *acquires*: no wait for a barrier, no fence, no commit, nothing with regions. Arrivals and ends of groups of
 //!   copies may be there: they tell others what came before them, and the wgmma is read by nobody's order but its own wait's. No
 //!   wait behind the run may count groups that changed places: those between are all done at its end.
@@ -315,6 +315,10 @@ impl Search<'_> {
         &self.kernel.ops[op].kind
     }
 
+    fn is_arrival(&self, op: Op) -> bool {
+        matches!(self.kind(op), OpKind::BarrierArrive { .. })
+    }
+
     fn plan(&self, order: Vec<Op>) -> Plan {
         let waits = self.run.place_waits(&order);
         self.measure(order, waits)
@@ -347,7 +351,7 @@ impl Search<'_> {
         out
     }
 
-    /// The wgmma at `to` directly behind the one at `from`, and what it needs from in between before that.
+    /// The wgmma at `to` behind the one at `from`, with what it needs from in between.
     fn wgmma_up(&self, order: &[Op], from: usize, to: usize) -> Option<Vec<Op>> {
         let wgmma = order[to];
         let between = &order[from + 1..to];
@@ -355,16 +359,31 @@ impl Search<'_> {
         if !passed.all(|op| self.run.may_swap(*op, wgmma)) {
             return None;
         }
-        let needed = self.needed(between, wgmma, &|kind| {
-            kind.is_pure() || matches!(kind, OpKind::AccInit { .. })
-        })?;
+        let is_start = |op: &&Op| matches!(self.kind(**op), OpKind::AccInit { .. });
+        let movable = |kind: &OpKind| kind.is_pure() || matches!(kind, OpKind::AccInit { .. });
+        let needed = self.needed(between, wgmma, &movable)?;
         let stays = |op: &&Op| !needed.contains(*op);
         if !between.iter().filter(stays).all(|op| self.lets_pass(*op, wgmma)) {
             return None;
         }
+        // Computing what the wgmma takes makes arrivals late.
+        let computes = needed.iter().any(|op| self.work(*op) > 0);
+        let mut late = between.iter().filter(stays);
+        if computes && late.any(|op| self.is_arrival(*op)) && !order[to..].iter().any(|op| self.is_arrival(*op)) {
+            return None;
+        }
+        // The assembler lets nobody write an accumulator's registers while a wgmma runs; the rest is computed beside it.
+        let mut first: Vec<Op> = vec![];
+        for &start in needed.iter().filter(is_start) {
+            first.extend(self.needed(&needed, start, &movable)?);
+            first.push(start);
+        }
+        let is_first = |op: &&Op| first.contains(*op);
         let mut out = order[..from].to_vec();
-        out.extend(&needed);
-        out.extend([order[from], wgmma]);
+        out.extend(needed.iter().filter(is_first));
+        out.push(order[from]);
+        out.extend(needed.iter().filter(|op| !is_first(op)));
+        out.push(wgmma);
         out.extend(between.iter().filter(stays));
         out.extend(&order[to + 1..]);
         Some(out)
@@ -415,7 +434,7 @@ impl Search<'_> {
 
     /// The arrival at `from`, and those that follow it, behind the next wgmma.
     fn arrival_down(&self, order: &[Op], from: usize) -> Option<Vec<Op>> {
-        let is_arrival = |op: &Op| matches!(self.kind(*op), OpKind::BarrierArrive { .. });
+        let is_arrival = |op: &Op| self.is_arrival(*op);
         if !is_arrival(&order[from]) {
             return None;
         }
@@ -481,20 +500,10 @@ impl Search<'_> {
 
     fn measure(&self, order: Vec<Op>, waits: Vec<Wait>) -> Plan {
         let running = self.run.running(&order, &waits);
-        let work = |op: &Op| {
-            let kind = self.kind(*op);
-            let counts = match kind.class() {
-                Class::Pure(pure) => matches!(pure, Pure::Elementwise(_) | Pure::Reduce { .. } | Pure::Run),
-                Class::Memory => true,
-                Class::Pinned | Class::Synchronisation | Class::Accumulator | Class::Control(_) | Class::Aside => false,
-            };
-            let results = self.kernel.ops[*op].results.iter().filter(|_| counts);
-            results.map(|v| self.words(*v)).sum::<u64>()
-        };
         let beside = order
             .iter()
             .zip(&running)
-            .map(|(op, groups)| work(op) * groups.len() as u64)
+            .map(|(op, groups)| self.work(*op) * groups.len() as u64)
             .sum();
         let words = self.alive(&order, &running);
         Plan {
@@ -503,6 +512,17 @@ impl Search<'_> {
             beside,
             words,
         }
+    }
+
+    /// Words a thread that an op computes or loads.
+    fn work(&self, op: Op) -> u64 {
+        let counts = match self.kind(op).class() {
+            Class::Pure(pure) => matches!(pure, Pure::Elementwise(_) | Pure::Reduce { .. } | Pure::Run),
+            Class::Memory => true,
+            Class::Pinned | Class::Synchronisation | Class::Accumulator | Class::Control(_) | Class::Aside => false,
+        };
+        let results = self.kernel.ops[op].results.iter().filter(|_| counts);
+        results.map(|v| self.words(*v)).sum()
     }
 
     /// The value whose registers `v` has.
