@@ -18,21 +18,23 @@
 //!
 //! * **A read** of an accumulator moves down to what takes the elements, or the accumulator. It does nothing; the accumulator
 //!   is not touched in between.
-//! * **A wgmma** moves up behind an older one. With it move the pure ops that it needs, and to before the older one the start of
-//!   its accumulator; nothing else may it need from in between. In between nothing writes memory that it
-//!   reads, and nothing *acquires*: no wait for a barrier, no fence, no commit, nothing with regions. Arrivals and ends of groups of
-//!   copies may be there: they tell others what came before them, and the wgmma is read by nobody's order but its own wait's. No
-//!   wait behind the run may count groups that changed places: those between are all done at its end.
+//! * **A wgmma** moves up behind an older one, over four at most. With it move the pure ops that it needs, and to before the older
+//!   one the start of its accumulator; nothing else may it need from in between. In between nothing writes memory that it reads,
+//!   and nothing *acquires*: no wait for a barrier, no fence, no commit, nothing with regions. Arrivals and ends of groups of copies
+//!   may be there: they tell others what came before them, and nobody goes by when a wgmma begins. No count behind the run may go
+//!   by the order of those that change places: they are all done at its end.
 //! * **An arrival** that waits for a product moves down behind the next wgmma, with the arrivals in between, so that they keep
-//!   their order. Who arrives late only makes others wait, and it is not waiting for them meanwhile: in between are only pure ops,
-//!   ops on accumulators and loads. A later arrival of the run must follow, so that what is released as a whole is not released
-//!   later than before.
+//!   their order. Who arrives late makes others wait, and waits for nobody meanwhile: in between are only pure ops, ops on
+//!   accumulators and loads. What is computed in between makes it late, so a later arrival of the run must follow: of what the
+//!   run releases, the last is not released later.
 //! * **A load** from shared memory moves up over the wait in front of it (the assembler's loads do not cross one), with the
 //!   scalars that it needs, under a wgmma's conditions.
 //! * **Waits** stand where what is done is needed first, and leave running what is not needed.
 //!
 //! A step is taken if more is computed beside running products than before, and if what is alive at once fits into the
-//! registers of the thread, or does not grow. Sums keep their order: of each accumulator the wgmmas stay as they are.
+//! registers of the thread ([`Target::overlap_reserve`](crate::target::Target::overlap_reserve)). A run that does not fit as it is
+//! stays as it is: the assembler spills there, and more so with products in flight. Sums keep their order: of each accumulator
+//! the wgmmas stay as they are.
 use super::class::{Class, Control, Pure};
 use super::rewrite::{Substitution, regions_of};
 use super::wgmma_groups::{Run, Wait, reads, tells_nobody};
@@ -471,7 +473,7 @@ impl Search<'_> {
             return None;
         }
         let is_read = |op: &Op| matches!(self.kind(*op), OpKind::AccRead { .. });
-        let to = order[..from].iter().rposition(|op| is_read(op))?;
+        let to = order[..from].iter().rposition(is_read)?;
         let between = &order[to..from];
         let scalar = |op: &Op| {
             self.kernel.ops[*op]
