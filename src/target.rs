@@ -38,6 +38,8 @@ pub struct Target {
     pub min_macs_per_element: u64,
     /// 32-bit registers of a thread that an accumulator and the tile before it may need together.
     pub max_deferred_registers: u64,
+    /// 32-bit registers of a thread that products which run together leave to addresses and temporaries.
+    pub overlap_reserve: u32,
     /// 32-bit words of a thread that may be alive at one point.
     pub max_live_words: u32,
     /// Bytes for each warpgroup that changes of layout and reductions may ask for, the best first: with less they take more passes.
@@ -90,6 +92,9 @@ impl Target {
             // Chosen: what is left of the 255 is for addresses. 64 × 256 elements of a tile in f32 (128 registers) and in bf16
             // (64) fit.
             max_deferred_registers: 200,
+            // ptxas 13.0, attention's backward kernels with tiles of 64 to 192 and one to three computing warpgroups: of those for
+            // which 24 registers are left, none spills and none is serialised; of those with 8, most are.
+            overlap_reserve: 24,
             // Chosen: 255 are in registers, the others spill. ptxas takes minutes over a few thousand, and the kernel then waits
             // for its spills.
             max_live_words: 4096,

@@ -1715,3 +1715,448 @@ fn waits_poll_unless_producers_cannot_keep_up() {
     assert!(alone.waits_poll() && !tile(64, 64).waits_poll());
     assert!(!intensity::waits_poll(&Build::new(1).k), "nothing is multiplied");
 }
+
+/// Shared memory, barriers and accumulators of a kernel with several products.
+struct Products {
+    /// Operands of 64 × 64.
+    a: Alloc,
+    b: Alloc,
+    c: Alloc,
+    d: Alloc,
+    e: Alloc,
+    /// A row.
+    row: Alloc,
+    /// Others wait for these.
+    free: Alloc,
+    full: Alloc,
+    acc: [Alloc; 4],
+}
+
+/// What a kernel does in order: barriers, products, waits, loads, stores, `exp2` and `add` of arrays.
+fn happens(k: &Kernel) -> String {
+    let mut out = vec![];
+    k.for_each_op(&mut |op| {
+        let kind = &k.ops[op].kind;
+        out.push(match kind {
+            OpKind::Wgmma { b, .. } => format!("wgmma {}", b.alloc),
+            OpKind::WgmmaWait { n, accs } => format!("wait {n} of {}", accs.len()),
+            OpKind::Load { src } => format!("load {}", src.alloc),
+            OpKind::Store { dst, .. } => format!("store {}", dst.alloc),
+            OpKind::BarrierArrive { barrier, .. } => format!("arrive {}", barrier.single_index().map_or(9, number)),
+            OpKind::Unary { op: UnaryOp::Exp2, .. } => "exp2".to_string(),
+            OpKind::Binary { a, .. } if !k.ty(*a).is_scalar() => "add".to_string(),
+            OpKind::BarrierWait { .. }
+            | OpKind::CommitSmem
+            | OpKind::Sync { .. }
+            | OpKind::Fence { .. }
+            | OpKind::OptimizationBarrier { .. }
+            | OpKind::Switch { .. } => kind.name().to_string(),
+            _ => return,
+        });
+    });
+    out.join(", ")
+}
+
+fn number(index: Index) -> i64 {
+    match index {
+        Index::Const(i) => i,
+        Index::Value(_) => -1,
+    }
+}
+
+/// A kernel that waits for its operands and does `f`.
+fn with_products(columns: u64, f: impl FnOnce(&mut Build, &Products)) -> Build {
+    let mut b = Build::new(2);
+    let [x, y, z, w] = std::array::from_fn(|_| b.smem(DType::F16, &[64, columns]));
+    let p = Products {
+        a: b.smem(DType::F16, &[64, 64]),
+        b: x,
+        c: y,
+        d: z,
+        e: w,
+        row: b.smem(DType::F32, &[64]),
+        free: b.barriers(3),
+        full: b.barriers(1),
+        acc: std::array::from_fn(|_| b.accumulator(64, columns)),
+    };
+    b.scope(&[p.a, p.b, p.c, p.d, p.e, p.row, p.free, p.full], |b| {
+        b.wait(p.full, 0);
+        b.scope(&p.acc, |b| f(b, &p));
+    });
+    b
+}
+
+impl Build {
+    fn exp2(&mut self, a: Value) -> Value {
+        let ty = self.k.ty(a).clone();
+        self.one(OpKind::Unary { op: UnaryOp::Exp2, a }, ty)
+    }
+
+    fn arrive(&mut self, barriers: Alloc, i: i64) {
+        let (barrier, predicate) = (self.element(barriers, Index::Const(i)), None);
+        self.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+    }
+
+    fn load_whole(&mut self, alloc: Alloc, dtype: DType) -> Value {
+        let src = self.whole(alloc);
+        let ty = array(dtype, &self.k.allocs[alloc].shape.clone());
+        self.one(OpKind::Load { src }, ty)
+    }
+
+    fn f16(&mut self, a: Value) -> Value {
+        let ty = self.k.ty(a).with_dtype(DType::F16);
+        self.one(OpKind::Convert { a }, ty)
+    }
+
+    fn done(mut self) -> (String, Kernel) {
+        self.normalize();
+        (happens(&self.k), self.k)
+    }
+}
+
+/// Two products of which the second needs nothing of the first, and `between` them.
+fn two_products(columns: u64, between: impl FnOnce(&mut Build, &Products, Value)) -> (String, Kernel) {
+    let b = with_products(columns, |b, p| {
+        b.wgmma(p.acc[0], p.a, p.b);
+        let x = b.deref(p.acc[0]);
+        let e = b.exp2(x);
+        between(b, p, e);
+        b.wgmma(p.acc[1], p.a, p.c);
+        let y = b.deref(p.acc[1]);
+        let sum = b.bin(BinaryOp::Add, e, y);
+        b.keep(sum);
+    });
+    b.done()
+}
+
+#[test]
+fn a_product_runs_beside_what_is_computed_of_another() {
+    let (text, k) = two_products(64, |_, _, _| ());
+    let expected = "barrier_wait, wgmma alloc0, wgmma alloc1, wait 1 of 2, exp2, wait 0 of 1, add";
+    assert_eq!(text, expected);
+    assert!(k.notes.iter().all(|note| note.pass != "overlap_products"));
+}
+
+#[test]
+fn what_tells_others_or_reads_lets_a_product_pass() {
+    // Whoever hears of the arrival may go by the first product being done: it is.
+    let (text, _) = two_products(64, |b, p, _| b.arrive(p.free, 0));
+    let expected = "barrier_wait, wgmma alloc0, wgmma alloc1, wait 1 of 2, exp2, arrive 0, wait 0 of 1, add";
+    assert_eq!(text, expected);
+    // The second product does not read what is stored.
+    let (text, _) = two_products(64, |b, p, e| {
+        let (dst, value) = (b.whole(p.d), b.f16(e));
+        b.op(OpKind::Store { dst, value }, &[]);
+    });
+    let expected = "barrier_wait, wgmma alloc0, wgmma alloc1, wait 1 of 2, exp2, store alloc2, wait 0 of 1, add";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_product_stays_behind_what_it_may_need() {
+    let stays = |what: &str, between: &dyn Fn(&mut Build, &Products, Value)| {
+        let (text, _) = two_products(64, |b, p, e| between(b, p, e));
+        let first = "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, ";
+        let rest = text.strip_prefix(first).unwrap_or_else(|| panic!("{what}: {text}"));
+        assert!(
+            rest.contains(what) && rest.ends_with("wgmma alloc1, wait 0 of 1, add"),
+            "{what}: {text}"
+        );
+    };
+    stays("store alloc1", &|b, p, e| {
+        let (dst, value) = (b.whole(p.c), b.f16(e));
+        b.op(OpKind::Store { dst, value }, &[]);
+    });
+    stays("barrier_wait", &|b, p, _| b.wait(p.full, 0));
+    stays("commit_smem", &|b, _, _| b.op(OpKind::CommitSmem, &[]).clear());
+    stays("sync", &|b, _, _| {
+        b.op(
+            OpKind::Sync {
+                group: Group::Warpgroup,
+            },
+            &[],
+        )
+        .clear()
+    });
+    stays("fence", &|b, _, _| {
+        let kind = FenceKind::ProxyAsyncGenericAcquire;
+        b.op(OpKind::Fence { kind }, &[]);
+    });
+    stays("optimization_barrier", &|b, _, e| {
+        let ty = b.k.ty(e).clone();
+        let v = b.one(OpKind::OptimizationBarrier { values: vec![e] }, ty);
+        b.keep(v);
+    });
+    stays("switch", &|b, p, _| {
+        let src = b.element(p.row, Index::Const(0));
+        let x = b.one(OpKind::Load { src }, Type::Scalar(DType::F32));
+        let yes = b.cmp(CompareOp::Lt, x, x);
+        b.when(yes, |b| b.wait(p.full, 0), |_| ());
+    });
+}
+
+#[test]
+fn a_union_is_one_memory() {
+    let b = with_products(64, |b, p| {
+        let union = b.alloc(AllocKind::SmemUnion, &[16384]);
+        for (member, offset) in [(p.c, 0), (p.d, 0)] {
+            b.k.allocs[member].within = Some(Within {
+                union,
+                offset,
+                group: 0,
+            });
+        }
+        b.wgmma(p.acc[0], p.a, p.b);
+        let x = b.deref(p.acc[0]);
+        let e = b.exp2(x);
+        let (dst, value) = (b.whole(p.d), b.f16(e));
+        b.op(OpKind::Store { dst, value }, &[]);
+        b.wgmma(p.acc[1], p.a, p.c);
+        let y = b.deref(p.acc[1]);
+        b.keep(y);
+    });
+    let mut k = b.k;
+    for (_, pass) in normalize::PASSES {
+        if let Err(e) = pass(&mut k) {
+            panic!("{e}");
+        }
+    }
+    let expected = "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, store alloc2, wgmma alloc1, wait 0 of 1";
+    assert_eq!(happens(&k), expected);
+}
+
+#[test]
+fn a_product_of_what_another_gave_stays_behind_it() {
+    let product = |acc: usize| {
+        let b = with_products(64, |b, p| {
+            b.wgmma(p.acc[0], p.a, p.b);
+            let x = b.deref(p.acc[0]);
+            let e = b.exp2(x);
+            let kind = OpKind::Wgmma {
+                acc: AccUse::Ref(b.whole(p.acc[acc])),
+                // The same accumulator, or elements that were made of it.
+                a: match acc {
+                    0 => MmaOperand::Smem(b.whole(p.a)),
+                    _ => MmaOperand::Registers(b.f16(e)),
+                },
+                b: b.whole(p.c),
+            };
+            b.op(kind, &[]);
+            let y = b.deref(p.acc[acc]);
+            let sum = b.bin(BinaryOp::Add, e, y);
+            b.keep(sum);
+        });
+        b.done().0
+    };
+    let expected = "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, wgmma alloc1, wait 0 of 1, add";
+    assert_eq!(product(1), expected);
+    assert_eq!(product(0), expected);
+}
+
+#[test]
+fn what_does_not_fit_into_registers_stays_as_it_is() {
+    // 128 registers each, of 255.
+    let (text, k) = two_products(256, |_, _, _| ());
+    assert_eq!(
+        text,
+        "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, wgmma alloc1, wait 0 of 1, add"
+    );
+    assert!(
+        k.notes.iter().any(|note| note.pass == "overlap_products"),
+        "{:?}",
+        k.notes
+    );
+    let (text, _) = two_products(192, |_, _, _| ());
+    assert!(text.contains("wgmma alloc0, wgmma alloc1"), "{text}");
+}
+
+/// Three products, arrivals for what they read, `between` these, computing, a fourth product, and perhaps a last arrival.
+fn four_products(last: bool, between: impl FnOnce(&mut Build, &Products)) -> String {
+    let b = with_products(64, |b, p| {
+        b.wgmma(p.acc[0], p.a, p.b);
+        b.wgmma(p.acc[3], p.a, p.e);
+        let x = b.deref(p.acc[0]);
+        let e = b.exp2(x);
+        let a = MmaOperand::Registers(b.f16(e));
+        let (acc, right) = (AccUse::Ref(b.whole(p.acc[1])), b.whole(p.c));
+        b.op(OpKind::Wgmma { acc, a, b: right }, &[]);
+        let y = b.deref(p.acc[1]);
+        let w = b.deref(p.acc[3]);
+        b.arrive(p.free, 0);
+        between(b, p);
+        b.arrive(p.free, 1);
+        let f = b.bin(BinaryOp::Add, e, w);
+        let a = MmaOperand::Registers(b.f16(f));
+        let (acc, right) = (AccUse::Ref(b.whole(p.acc[2])), b.whole(p.d));
+        b.op(OpKind::Wgmma { acc, a, b: right }, &[]);
+        let z = b.deref(p.acc[2]);
+        if last {
+            b.arrive(p.free, 2);
+        }
+        let sum = b.bin(BinaryOp::Add, y, z);
+        b.keep(sum);
+    });
+    b.done().0
+}
+
+#[test]
+fn arrivals_wait_behind_the_next_product_in_their_order() {
+    let first = "barrier_wait, wgmma alloc0, wgmma alloc3, wait 1 of 2, exp2, wgmma alloc1, ";
+    let text = four_products(true, |_, _| ());
+    let expected = "wait 1 of 2, add, wgmma alloc2, wait 1 of 2, arrive 0, arrive 1, wait 0 of 1, arrive 2, add";
+    assert_eq!(text, format!("{first}{expected}"));
+    // Nothing would be released later than they are.
+    let early = "wait 0 of 2, arrive 0, arrive 1, add, wgmma alloc2, wait 0 of 1, ";
+    assert_eq!(four_products(false, |_, _| ()), format!("{first}{early}add"));
+    // Somebody may have to see the first arrival for this wait to end.
+    let text = four_products(true, |b, p| b.wait(p.full, 0));
+    let expected = "wait 0 of 2, arrive 0, barrier_wait, arrive 1, ";
+    assert!(text.starts_with(&format!("{first}{expected}")), "{text}");
+    // Nor does it move past a store.
+    let text = four_products(true, |b, p| {
+        let value = b.one(OpKind::Constant(Constant::Splat(0)), array(DType::F32, &[64]));
+        let dst = b.whole(p.row);
+        b.op(OpKind::Store { dst, value }, &[]);
+    });
+    let expected = "wait 0 of 2, arrive 0, store alloc5, arrive 1, ";
+    assert!(text.starts_with(&format!("{first}{expected}")), "{text}");
+}
+
+#[test]
+fn what_a_product_takes_is_computed_beside_the_one_before() {
+    let product = |arrives: [bool; 2]| {
+        let b = with_products(64, |b, p| {
+            b.wgmma(p.acc[0], p.a, p.b);
+            let x = b.deref(p.acc[0]);
+            let e = b.exp2(x);
+            if arrives[0] {
+                b.arrive(p.free, 0);
+            }
+            let row = b.one(OpKind::Iota { dim: 0 }, array(DType::F32, &[64, 64]));
+            let f = b.exp2(row);
+            let a = MmaOperand::Registers(b.f16(f));
+            let (acc, right) = (AccUse::Ref(b.whole(p.acc[1])), b.whole(p.c));
+            b.op(OpKind::Wgmma { acc, a, b: right }, &[]);
+            let y = b.deref(p.acc[1]);
+            if arrives[1] {
+                b.arrive(p.free, 1);
+            }
+            let sum = b.bin(BinaryOp::Add, e, y);
+            b.keep(sum);
+        });
+        b.done().0
+    };
+    let expected = "barrier_wait, wgmma alloc0, exp2, wgmma alloc1, wait 1 of 2, exp2, wait 0 of 1, add";
+    assert_eq!(product([false, false]), expected);
+    let expected =
+        "barrier_wait, wgmma alloc0, exp2, wgmma alloc1, wait 1 of 2, exp2, arrive 0, wait 0 of 1, arrive 1, add";
+    assert_eq!(product([true, true]), expected);
+    // The arrival would be late, and nothing comes after it.
+    let expected = "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, arrive 0, exp2, wgmma alloc1, wait 0 of 1, add";
+    assert_eq!(product([true, false]), expected);
+}
+
+#[test]
+fn a_load_moves_over_a_wait() {
+    let load = |before: &dyn Fn(&mut Build, &Products)| {
+        let b = with_products(64, |b, p| {
+            b.wgmma(p.acc[0], p.a, p.b);
+            let x = b.deref(p.acc[0]);
+            let e = b.exp2(x);
+            before(b, p);
+            let row = b.load_whole(p.row, DType::F32);
+            let a = b.one(
+                OpKind::Broadcast { a: row, dims: vec![1] },
+                array(DType::F32, &[64, 64]),
+            );
+            let sum = b.bin(BinaryOp::Add, e, a);
+            b.keep(sum);
+        });
+        b.done().0
+    };
+    assert_eq!(
+        load(&|_, _| ()),
+        "barrier_wait, wgmma alloc0, load alloc5, wait 0 of 1, exp2, add"
+    );
+    let stored = load(&|b, p| {
+        let ty = array(DType::F32, &[64]);
+        let value = b.one(OpKind::Constant(Constant::Splat(0)), ty);
+        let dst = b.whole(p.row);
+        b.op(OpKind::Store { dst, value }, &[]);
+    });
+    assert_eq!(
+        stored,
+        "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, store alloc5, load alloc5, add"
+    );
+    let waited = load(&|b, p| b.wait(p.full, 0));
+    assert_eq!(
+        waited,
+        "barrier_wait, wgmma alloc0, wait 0 of 1, exp2, barrier_wait, load alloc5, add"
+    );
+}
+
+#[test]
+fn a_store_waits_for_the_product_that_reads_what_is_there() {
+    let store = |to: fn(&Products) -> Alloc| {
+        let b = with_products(64, |b, p| {
+            let row = b.load_whole(p.c, DType::F16);
+            b.wgmma(p.acc[0], p.a, p.b);
+            let x = b.deref(p.acc[0]);
+            let dst = b.whole(to(p));
+            b.op(OpKind::Store { dst, value: row }, &[]);
+            let ty = array(DType::F32, &[64, 64]);
+            let row = b.one(OpKind::Convert { a: row }, ty);
+            let f = b.exp2(row);
+            let sum = b.bin(BinaryOp::Add, x, f);
+            b.keep(sum);
+        });
+        b.done().0
+    };
+    let expected = "barrier_wait, load alloc1, wgmma alloc0, wait 0 of 1, store alloc0, exp2, add";
+    assert_eq!(store(|p| p.b), expected);
+    let expected = "barrier_wait, load alloc1, wgmma alloc0, store alloc2, exp2, wait 0 of 1, add";
+    assert_eq!(store(|p| p.d), expected);
+}
+
+/// A loop whose last product runs on into the next round.
+#[test]
+fn counts_go_on_over_the_end_of_a_round() {
+    let product = |is_settled: bool| {
+        let b = with_products(64, |b, p| {
+            let (lo, hi) = (b.i(0), b.i(8));
+            b.for_loop((lo, hi), &[], |b, _, _| {
+                let own = [b.accumulator(64, 64), b.accumulator(64, 64)];
+                b.scope(&own, |b| {
+                    b.wgmma(own[0], p.a, p.c);
+                    let x = b.deref(own[0]);
+                    let e = b.exp2(x);
+                    let a = MmaOperand::Registers(b.f16(e));
+                    let (acc, right) = (AccUse::Ref(b.whole(own[1])), b.whole(p.d));
+                    b.op(OpKind::Wgmma { acc, a, b: right }, &[]);
+                    b.wgmma(p.acc[0], p.a, p.b);
+                    let y = match is_settled {
+                        true => b.deref(own[1]),
+                        false => {
+                            b.op(OpKind::WgmmaWait { n: 1, accs: vec![] }, &[]);
+                            let acc = AccUse::Ref(b.whole(own[1]));
+                            b.one(OpKind::AccRead { acc }, array(DType::F32, &[64, 64]))
+                        }
+                    };
+                    b.keep(y);
+                });
+                vec![]
+            });
+            let y = b.deref(p.acc[0]);
+            b.keep(y);
+        });
+        b.done().0
+    };
+    // What comes behind the loop counts on the product into the first accumulator being the youngest.
+    let running = product(false);
+    assert!(
+        running.contains("exp2, wgmma alloc2, wgmma alloc0, wait 1 of "),
+        "{running}"
+    );
+    let settled = product(true);
+    assert!(settled.contains("wgmma alloc1, wgmma alloc0, wait 1 of "), "{settled}");
+}

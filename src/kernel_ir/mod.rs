@@ -42,6 +42,7 @@ pub mod move_transforms;
 pub mod narrow_integers;
 pub mod normalize;
 pub mod op;
+pub mod overlap_products;
 pub mod polling;
 pub mod print;
 pub mod promote_registers;
@@ -59,6 +60,7 @@ pub mod types;
 pub mod verify;
 pub mod view;
 pub mod visit;
+pub mod wgmma_groups;
 pub mod words;
 
 pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};
