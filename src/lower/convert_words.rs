@@ -70,12 +70,12 @@ fn to_f32(cx: &mut LowerCx, x: &ArrayRegs) -> Option<Vec<S>> {
         DType::I8 | DType::U8 => {
             // Signed: with the sign bit inverted a number is 128 larger, and never negative.
             let (words, bias) = unsigned(&mut cx.b, x, 0x8080_8080, 128.0);
-            let selector = |i| 0x7440 | i;
+            let selector = |i| 0x3004 + i;
             below_exponent(&mut cx.b, &words, selector, bias)
         }
         DType::I16 | DType::U16 => {
             let (words, bias) = unsigned(&mut cx.b, x, 0x8000_8000, 32768.0);
-            let selector = |i| 0x7410 + 0x22 * i;
+            let selector = |i| 0x3054 + 0x22 * i;
             below_exponent(&mut cx.b, &words, selector, bias)
         }
         DType::BF16 => places(x, 1)
@@ -182,7 +182,7 @@ fn unsigned(b: &mut Builder, x: &ArrayRegs, signs: u32, bias: f32) -> (ArrayRegs
 fn below_exponent(b: &mut Builder, x: &ArrayRegs, selector: impl Fn(u32) -> u32, bias: f32) -> Vec<S> {
     places(x, 1)
         .map(|(word, i)| {
-            let placed = b.prmt(word, Src::u32(ONES_F32), selector(i));
+            let placed = b.prmt(Src::u32(ONES_F32), word, selector(i));
             b.fsub(FloatType::F32, placed, Src::f32(f32::from_bits(ONES_F32) + bias))
         })
         .collect()
@@ -212,8 +212,7 @@ fn integers_to_halves(b: &mut Builder, x: &ArrayRegs, to: DType) -> Vec<S> {
     match (x.dtype, to) {
         (DType::I4 | DType::U4, _) => nibbles_to_halves(b, x, to),
         (DType::I8, DType::BF16) => pairs_of_bytes(b, x, 0, |b, pair| {
-            // 128 and the low seven bits, less 128 or 256 by the sign. The exponent comes with the masks: `prmt` takes no second
-            // constant but from a register, and ptxas 13.0 copies that one again for nearly each.
+            // 128 and the low seven bits, less 128 or 256 by the sign.
             let low = and_xor(b, pair, 0x007f_007f, 0x4300_4300);
             let high = and_xor(b, pair, 0x0080_0080, 0x4300_4300);
             b.fsub(FloatType::BF16x2, low, high)
@@ -239,7 +238,7 @@ fn integers_to_halves(b: &mut Builder, x: &ArrayRegs, to: DType) -> Vec<S> {
 fn pairs_of_bytes(b: &mut Builder, x: &ArrayRegs, exponent: u32, f: impl Fn(&mut Builder, S) -> S) -> Vec<S> {
     places(x, 2)
         .map(|(word, i)| {
-            let pair = b.prmt(word, Src::u32(exponent), 0x4140 + 0x0202 * (i / 2));
+            let pair = b.prmt(Src::u32(exponent), word, 0x0504 + 0x0202 * (i / 2));
             f(b, pair)
         })
         .collect()
