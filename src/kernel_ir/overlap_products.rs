@@ -31,7 +31,8 @@
 //!   scalars that it needs, under a wgmma's conditions.
 //! * **Waits** stand where what is done is needed first, and leave running what is not needed.
 //!
-//! A step is taken if more is computed beside running products than before, and if what is alive at once fits into the
+//! A step is taken if more is computed beside running products than before, for ops that take it before the wait (what is taken
+//! later, the assembler moves behind the wait, and between the instructions of a product that stands there), and if what is alive at once fits into the
 //! registers of the thread ([`Target::overlap_reserve`](crate::target::Target::overlap_reserve)). A run that does not fit as it is
 //! stays as it is: the assembler spills there, and more so with products in flight. Sums keep their order: of each accumulator
 //! the wgmmas stay as they are.
@@ -220,7 +221,7 @@ fn straight(kernel: &mut Kernel, at: Region, range: std::ops::Range<usize>, arou
 struct Plan {
     order: Vec<Op>,
     waits: Vec<Wait>,
-    /// Words a thread that ops compute while groups run, once for each group.
+    /// Words a thread that ops compute, load and store while groups run.
     beside: u64,
     /// Words a thread that are alive at once.
     words: u64,
@@ -502,11 +503,7 @@ impl Search<'_> {
 
     fn measure(&self, order: Vec<Op>, waits: Vec<Wait>) -> Plan {
         let running = self.run.running(&order, &waits);
-        let beside = order
-            .iter()
-            .zip(&running)
-            .map(|(op, groups)| self.work(*op) * groups.len() as u64)
-            .sum();
+        let beside = self.beside(&order, &running);
         let words = self.alive(&order, &running);
         Plan {
             order,
@@ -516,15 +513,48 @@ impl Search<'_> {
         }
     }
 
-    /// Words a thread that an op computes or loads.
+    /// Words a thread that ops compute, load and store while groups run, once for each group. What is computed counts where an op
+    /// that stays in its place takes it before the group is waited for: else the assembler may do it behind the wait, and does.
+    fn beside(&self, order: &[Op], running: &[std::ops::Range<usize>]) -> u64 {
+        // The first op that stays and takes an op's results, in however many steps.
+        let mut takers: FxHashMap<Value, usize> = FxHashMap::default();
+        let mut sum = 0;
+        for (i, &op) in order.iter().enumerate().rev() {
+            let kind = self.kind(op);
+            let [used, made] = &self.touched[&op];
+            let taker = match kind.is_pure() || matches!(kind, OpKind::AccInit { .. }) {
+                true => made.iter().filter_map(|v| takers.get(v)).min().copied(),
+                false => Some(i),
+            };
+            let Some(taker) = taker else { continue };
+            for v in used {
+                let first = takers.entry(*v).or_insert(taker);
+                *first = taker.min(*first);
+            }
+            let start = running[i].start.max(running[taker].start);
+            sum += self.work(op) * running[i].end.saturating_sub(start) as u64;
+        }
+        sum
+    }
+
+    /// Words a thread that an op computes, loads or stores.
     fn work(&self, op: Op) -> u64 {
-        let counts = match self.kind(op).class() {
-            Class::Pure(pure) => matches!(pure, Pure::Elementwise(_) | Pure::Reduce { .. } | Pure::Run),
-            Class::Memory => true,
-            Class::Pinned | Class::Synchronisation | Class::Accumulator | Class::Control(_) | Class::Aside => false,
+        let (takes, gives) = match self.kind(op).class() {
+            Class::Pure(Pure::Elementwise(_) | Pure::Reduce { .. } | Pure::Run) => (false, true),
+            Class::Memory => (true, true),
+            Class::Pure(_)
+            | Class::Pinned
+            | Class::Synchronisation
+            | Class::Accumulator
+            | Class::Control(_)
+            | Class::Aside => (false, false),
         };
-        let results = self.kernel.ops[op].results.iter().filter(|_| counts);
-        results.map(|v| self.words(*v)).sum()
+        let [used, made] = &self.touched[&op];
+        let of = |values: &[Value], counts: bool| match counts {
+            true => values.iter().map(|v| self.words(*v)).sum::<u64>(),
+            false => 0,
+        };
+        of(used, takes) + of(made, gives)
     }
 
     /// The value whose registers `v` has.
