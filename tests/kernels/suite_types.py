@@ -72,8 +72,8 @@ def test_every_code(source: str, target: str, layout: str) -> None:
     for x, got in zip(given, results, strict=True):
         with np.errstate(over="ignore", invalid="ignore"):
             want = semantics.convert(x, got.dtype)
-        nan = semantics.is_nan(want)
-        np.testing.assert_array_equal(semantics.is_nan(got), nan)
+            nan = semantics.is_nan(want)
+            np.testing.assert_array_equal(semantics.is_nan(got), nan)
         np.testing.assert_array_equal(np.where(nan, 0, semantics.bits(got)), np.where(nan, 0, semantics.bits(want)))
 
 
