@@ -4,16 +4,19 @@
 
 Three families of kernels: a chain of element-wise operations, a sequence of loops and branches, a sequence of asynchronous copies and
 their waits. From 10 to 10,000 operations each: smalt's own time from descriptor to PTX (best of three, a new kernel each time), and
-with --ptxas the assembler's. Prints the table with microseconds per operation and the growth exponent, least squares over the larger half.
+with --ptxas the assembler's (the cache of cubins on disk is off). Prints the table with microseconds per operation and the growth exponent, least squares over the larger half.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+os.environ["SMALT_CACHE_DIR"] = ""  # Before smalt is loaded: it reads its variables once.
 
 import jax
 import jax.experimental.pallas as pl

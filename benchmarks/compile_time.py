@@ -7,6 +7,8 @@
 three take turns, and JAX's caches are cleared between samples. The floor is the same program with an empty lowering rule: what JAX and XLA need without
 any backend. smalt's own share is the time of its passes from descriptor to PTX, as its report says it.
 
+smalt's cache of cubins on disk is off: every kernel is assembled.
+
 `--fresh`: so many processes each of smalt, Mosaic GPU and Pallas:Triton, with every cache off, compile one kernel of 100 element-wise
 operations (blocks of 2048) and run it. JAX, its devices and a trivial program are warm; what a backend loads for its first kernel counts.
 """
@@ -23,6 +25,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+os.environ["SMALT_CACHE_DIR"] = ""  # Before smalt is loaded: it reads its variables once.
 
 import jax
 import jax.experimental.pallas as pl
@@ -171,7 +175,7 @@ def fresh(samples: int) -> list[dict[str, Any]]:
     """Medians of each backend's samples; a backend that fails says why."""
     times: dict[str, list[dict[str, float]]] = {who: [] for who in FRESH}
     failed: dict[str, str] = {}
-    environment = {k: v for k, v in (os.environ | NO_CACHES).items() if v}
+    environment = os.environ | NO_CACHES
     for _ in range(samples):
         for who in FRESH:
             command = [sys.executable, __file__, "--first-result", who]

@@ -94,12 +94,25 @@ def _examine() -> Iterator[tuple[bool | None, str, str]]:
         yield ("cuda" in driver or None), "assembler", says
     else:
         yield True, "assembler", f"{assembler['name']} at {assembler['path']}"
+    if "error" not in facts["environment"]:
+        yield _examine_cache(facts["cache"])
     yield from _examine_xla()
     environment = facts["environment"]
     if "error" in environment:
         yield False, "environment", environment["error"]
     else:
         yield from _examine_environment(facts["variables"])
+
+
+def _examine_cache(cache: dict[str, Any] | None) -> tuple[bool | None, str, str]:
+    if cache is None:
+        why = "SMALT_CACHE_DIR is empty" if "SMALT_CACHE_DIR" in os.environ else "no home folder"
+        return None, "cubin cache", f"off ({why}): every process assembles its kernels"
+    mib, limit = cache["bytes"] / 2**20, cache["limit_bytes"] / 2**20
+    says = f"{cache['entries']} cubins, {mib:.1f} of at most {limit:.0f} MiB in {cache['folder']}"
+    if cache["unwritable"]:
+        return None, "cubin cache", f"{says}, which cannot be written: {cache['unwritable']}"
+    return True, "cubin cache", says
 
 
 def _examine_environment(known: list[str]) -> Iterator[tuple[bool | None, str, str]]:

@@ -1,5 +1,5 @@
 //! Which assembler there is.
-use super::cache::Cache;
+use super::cache::{Cache, Place};
 use super::nvjitlink::NvJitLink;
 use super::ptxas::Ptxas;
 use super::{Output, Request};
@@ -34,7 +34,7 @@ impl Choice {
 }
 
 /// Where to look.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Config {
     pub choice: Choice,
     /// A `ptxas` to use before any other.
@@ -46,7 +46,7 @@ pub struct Config {
     /// The folders of `PATH`.
     pub path: Vec<PathBuf>,
     /// Where cubins are kept between processes; none: nowhere.
-    pub cache: Option<PathBuf>,
+    pub cache: Option<Place>,
 }
 
 /// An assembler that was found and answered with its version.
@@ -96,10 +96,19 @@ impl Assembler {
         }
     }
 
-    pub(super) fn run(&self, request: &Request<'_>) -> Result<Option<Output>, Error> {
+    /// What tells its cubins from another's; none: it makes none.
+    pub(super) fn identity(&self) -> Option<&str> {
         match &self.kind {
-            Kind::NvJitLink(library) => library.run(request).map(Some),
-            Kind::Ptxas(program) => program.run(request).map(Some),
+            Kind::NvJitLink(library) => Some(library.identity()),
+            Kind::Ptxas(program) => Some(program.identity()),
+            Kind::Driver => None,
+        }
+    }
+
+    pub(super) fn run(&self, request: &Request<'_>, options: &[String]) -> Result<Option<Output>, Error> {
+        match &self.kind {
+            Kind::NvJitLink(library) => library.run(request, options).map(Some),
+            Kind::Ptxas(program) => program.run(request, options).map(Some),
             Kind::Driver => Ok(None),
         }
     }

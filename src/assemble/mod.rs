@@ -12,6 +12,7 @@ mod log;
 mod nvjitlink;
 mod ptxas;
 
+pub use cache::{Place, State};
 pub use find::{Assembler, Choice, Config};
 pub use log::{Log, Warning, op_at_line};
 
@@ -27,6 +28,17 @@ pub struct Request<'a> {
     pub target: &'a str,
     /// Keep `.loc` lines in the cubin, for profilers.
     pub line_info: bool,
+}
+
+impl Request<'_> {
+    /// What ptxas and nvJitLink are both told; all that a cubin depends on beside the PTX and who assembles it.
+    fn options(&self) -> Vec<String> {
+        let mut options = vec![format!("-arch={}", self.target), "-O3".into()];
+        if self.line_info {
+            options.push("-lineinfo".into());
+        }
+        options
+    }
 }
 
 /// A cubin and how it came about.
@@ -51,7 +63,11 @@ impl Assembler {
     /// Assembles, through the disk cache if one is configured. `Ok(None)`: there is no assembler on this machine.
     pub fn assemble(&self, request: Request<'_>) -> Result<Option<Assembled>, Error> {
         let start = Instant::now();
-        let key = cache::Key::new(&self.name(), &request);
+        let Some(identity) = self.identity() else {
+            return Ok(None);
+        };
+        let options = request.options();
+        let key = cache::Key::new(identity, &options, request.ptx);
         if let Some(output) = self.cache.as_ref().and_then(|cache| cache.get(&key)) {
             return Ok(Some(Assembled {
                 log: Log::parse(&output.log, request.ptx),
@@ -60,7 +76,7 @@ impl Assembler {
                 micros: start.elapsed().as_micros() as u64,
             }));
         }
-        let Some(output) = self.run(&request)? else {
+        let Some(output) = self.run(&request, &options)? else {
             return Ok(None);
         };
         if let Some(cache) = &self.cache {
@@ -72,5 +88,20 @@ impl Assembler {
             assembler: self.name(),
             micros: start.elapsed().as_micros() as u64,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_assemblers_are_told_says_target_and_lines() {
+        let options = |target, line_info| {
+            let ptx = "";
+            Request { ptx, target, line_info }.options()
+        };
+        assert_eq!(options("sm_90a", true), ["-arch=sm_90a", "-O3", "-lineinfo"]);
+        assert_eq!(options("sm_100a", false), ["-arch=sm_100a", "-O3"]);
     }
 }

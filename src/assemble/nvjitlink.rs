@@ -16,6 +16,7 @@ const INPUT_PTX: c_int = 2;
 pub struct NvJitLink {
     path: PathBuf,
     version: (c_uint, c_uint),
+    identity: String,
     create: unsafe extern "C" fn(*mut Handle, c_uint, *const *const c_char) -> c_int,
     destroy: unsafe extern "C" fn(*mut Handle) -> c_int,
     add_data: unsafe extern "C" fn(Handle, c_int, *const c_void, usize, *const c_char) -> c_int,
@@ -46,6 +47,7 @@ impl NvJitLink {
             Some(NvJitLink {
                 path: path.to_owned(),
                 version,
+                identity: identity(path, version),
                 create: symbol!("nvJitLinkCreate"),
                 destroy: symbol!("nvJitLinkDestroy"),
                 add_data: symbol!("nvJitLinkAddData"),
@@ -69,12 +71,13 @@ impl NvJitLink {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
-    pub fn run(&self, request: &Request<'_>) -> Result<Output, Error> {
-        let mut options = vec![format!("-arch={}", request.target), "-O3".into(), "-verbose".into()];
-        if request.line_info {
-            options.push("-lineinfo".into());
-        }
-        let options = options.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>();
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    pub fn run(&self, request: &Request<'_>, options: &[String]) -> Result<Output, Error> {
+        let options = options.iter().map(String::as_str).chain(["-verbose"]).map(CString::new);
+        let options = options.collect::<Result<Vec<_>, _>>();
         let options = options.map_err(|_| Error::internal("a target with a NUL in its name"))?;
         let pointers = options.iter().map(|option| option.as_ptr()).collect::<Vec<_>>();
         let mut handle = ptr::null_mut();
@@ -110,6 +113,14 @@ impl NvJitLink {
         let name = format!("nvJitLink {} (code {code})", self.version());
         super::log::failure(&name, &log, request)
     }
+}
+
+/// Its version has no patch level: the file tells builds apart.
+fn identity(path: &Path, (major, minor): (c_uint, c_uint)) -> String {
+    let about = std::fs::metadata(path).ok();
+    let modified = about.as_ref().and_then(|about| about.modified().ok());
+    let bytes = about.map_or(0, |about| about.len());
+    format!("nvJitLink {major}.{minor}, {bytes} bytes of {modified:?}")
 }
 
 struct Link<'a> {

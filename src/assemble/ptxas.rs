@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 pub struct Ptxas {
     path: PathBuf,
     version: String,
+    identity: String,
 }
 
 impl Ptxas {
@@ -20,6 +21,7 @@ impl Ptxas {
         Some(Ptxas {
             path: path.to_owned(),
             version,
+            identity: text.into_owned(),
         })
     }
 
@@ -31,18 +33,25 @@ impl Ptxas {
         &self.version
     }
 
-    pub fn run(&self, request: &Request<'_>) -> Result<Output, Error> {
+    /// All that it says of itself: two builds have one version.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    pub fn run(&self, request: &Request<'_>, options: &[String]) -> Result<Output, Error> {
         let folder = tempfile::tempdir().map_err(|error| self.cannot("make a temporary folder", &error))?;
         let (ptx, cubin) = (folder.path().join("kernel.ptx"), folder.path().join("kernel.cubin"));
         std::fs::File::create(&ptx)
             .and_then(|mut file| file.write_all(request.ptx.as_bytes()))
             .map_err(|error| self.cannot("write the PTX", &error))?;
         let mut command = Command::new(&self.path);
-        command.arg(format!("-arch={}", request.target)).arg("-O3").arg("-v");
-        if request.line_info {
-            command.arg("-lineinfo");
-        }
-        command.arg("-o").arg(&cubin).arg(&ptx).stdin(Stdio::null());
+        command
+            .args(options)
+            .arg("-v")
+            .arg("-o")
+            .arg(&cubin)
+            .arg(&ptx)
+            .stdin(Stdio::null());
         let output = command.output().map_err(|error| self.cannot("start", &error))?;
         let log = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {

@@ -1,9 +1,10 @@
 //! What works on this machine, as data; `python -m smalt doctor` says it in words.
 use super::{assembler, env};
+use crate::assemble::Place;
 use crate::cuda;
 use serde_json::{Value, json};
 
-/// Driver, devices, assembler, settings.
+/// Driver, devices, assembler, the cubin cache, settings.
 pub fn doctor() -> Value {
     let result = |result: Result<Value, crate::error::Error>| match result {
         Ok(value) => value,
@@ -17,11 +18,12 @@ pub fn doctor() -> Value {
         "driver": result(driver),
         "devices": result(cuda::devices().map(|devices| json!(devices))),
         "assembler": result(assembler),
+        // Null where nothing is kept.
+        "cache": result(env::get().map(|env| json!(env.cache.as_ref().map(Place::state)))),
         "variables": env::documented(),
         "environment": result(env::get().map(|env| json!({
             "dump": env.dump.iter().map(|dump| format!("{dump:?}").to_lowercase()).collect::<Vec<_>>(),
             "dump_dir": env.dump_dir,
-            "cache_dir": env.cache_dir,
             "line_info": env.line_info,
             "racecheck": env.racecheck,
             "schedule": env.schedule,

@@ -1,7 +1,8 @@
 //! Environment variables: every one that the library reads is read here, once. `docs/environment.md` has the table.
 //! None changes generated code silently: `SMALT_LINEINFO` and `SMALT_RACECHECK` enter the artifact's key.
-use crate::assemble::Choice;
+use crate::assemble::{Choice, Place};
 use crate::error::{Error, Fault};
+use etcetera::{BaseStrategy, choose_base_strategy};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -68,6 +69,9 @@ impl Checking {
     ];
 }
 
+/// What the cubin cache holds unless `SMALT_CACHE_LIMIT` says otherwise; a cubin has some 10 to 100 KiB.
+const CACHE_LIMIT: u64 = 1 << 30;
+
 /// The settings of this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Env {
@@ -79,8 +83,8 @@ pub struct Env {
     pub assembler: Choice,
     /// `SMALT_PTXAS`
     pub ptxas: Option<PathBuf>,
-    /// `SMALT_CACHE_DIR`
-    pub cache_dir: Option<PathBuf>,
+    /// `SMALT_CACHE_DIR` and `SMALT_CACHE_LIMIT`: where cubins are kept between processes; none: nowhere.
+    pub cache: Option<Place>,
     /// `SMALT_LINEINFO`
     pub line_info: bool,
     /// `SMALT_RACECHECK`
@@ -101,13 +105,34 @@ pub struct Env {
 /// The process's settings, or what is wrong with them.
 pub fn get() -> Result<&'static Env, Error> {
     static ENV: OnceLock<Result<Env, Error>> = OnceLock::new();
-    ENV.get_or_init(|| Env::read(|name| std::env::var_os(name).filter(|value| !value.is_empty())))
+    ENV.get_or_init(|| Env::read(|name| std::env::var_os(name), user_caches()))
         .as_ref()
         .map_err(Clone::clone)
 }
 
+/// Where this user's caches lie: `$XDG_CACHE_HOME`, or `~/.cache`; on Windows `%LOCALAPPDATA%`. None without a home.
+fn user_caches() -> Option<PathBuf> {
+    let folder = choose_base_strategy().ok()?.cache_dir();
+    // An empty HOME makes it one of the current folder.
+    folder.is_absolute().then_some(folder)
+}
+
+/// Bytes of `512M`, `2G`, …
+fn size(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let n = digits.parse::<u64>().ok().filter(|&n| n > 0)?;
+    n.checked_mul(1 << shift)
+}
+
 impl Env {
-    fn read(var: impl Fn(&str) -> Option<OsString>) -> Result<Env, Error> {
+    /// `raw`: variables as they are; one that is empty counts as unset, but for `SMALT_CACHE_DIR`.
+    fn read(raw: impl Fn(&str) -> Option<OsString>, user_caches: Option<PathBuf>) -> Result<Env, Error> {
+        let var = |name: &str| raw(name).filter(|value| !value.is_empty());
         let text = |name: &str| match var(name).map(OsString::into_string) {
             None => Ok(None),
             Some(Ok(text)) => Ok(Some(text)),
@@ -116,7 +141,6 @@ impl Env {
         let mut env = Env {
             dump_dir: var("SMALT_DUMP_DIR").map_or_else(|| "smalt_dump".into(), PathBuf::from),
             ptxas: var("SMALT_PTXAS").map(PathBuf::from),
-            cache_dir: var("SMALT_CACHE_DIR").map(PathBuf::from),
             cuda_home: var("CUDA_HOME").or_else(|| var("CUDA_PATH")).map(PathBuf::from),
             path: var("PATH")
                 .map(|path| std::env::split_paths(&path).collect())
@@ -163,6 +187,18 @@ impl Env {
                 ));
             }
         }
+        let limit_bytes = match text("SMALT_CACHE_LIMIT")? {
+            None => CACHE_LIMIT,
+            Some(limit) => {
+                let expected = "a size in bytes, or with K, M or G: 512M (SMALT_CACHE_DIR= keeps nothing)";
+                size(&limit).ok_or_else(|| wrong("SMALT_CACHE_LIMIT", expected, &limit))?
+            }
+        };
+        let folder = match raw("SMALT_CACHE_DIR") {
+            None => user_caches.map(|caches| caches.join("smalt")),
+            Some(folder) => Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty()),
+        };
+        env.cache = folder.map(|folder| Place { folder, limit_bytes });
         if let Some(name) = text("SMALT_CHECK")? {
             let found = Checking::ALL.iter().find(|(known, _)| *known == name);
             env.check = found
@@ -196,12 +232,11 @@ mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Env, Error> {
-        Env::read(|name| {
-            pairs
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| value.into())
-        })
+        let var = |name: &str| {
+            let found = pairs.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| value.into())
+        };
+        Env::read(var, Some("/home/me/.cache".into()))
     }
 
     #[test]
@@ -209,7 +244,7 @@ mod tests {
         let names = documented();
         let source = include_str!("env.rs");
         let mut read = 0;
-        for call in ["var(\"SMALT_", "text(\"SMALT_", "switch(\"SMALT_"] {
+        for call in ["var(\"SMALT_", "raw(\"SMALT_", "text(\"SMALT_", "switch(\"SMALT_"] {
             for rest in source.split(call).skip(1) {
                 let name = format!("SMALT_{}", rest.split('"').next().unwrap());
                 assert!(names.contains(&name.as_str()), "{name} is not in docs/environment.md");
@@ -223,11 +258,37 @@ mod tests {
     #[test]
     fn defaults() {
         let env = read(&[]).unwrap();
-        assert_eq!(
-            (env.dump.len(), env.assembler, env.line_info, env.cache_dir),
-            (0, Choice::Auto, false, None)
-        );
+        assert_eq!((env.dump.len(), env.assembler, env.line_info), (0, Choice::Auto, false));
         assert_eq!(env.dump_dir, PathBuf::from("smalt_dump"));
+    }
+
+    #[test]
+    fn where_cubins_are_kept() {
+        let place = |pairs: &[(&str, &str)]| read(pairs).unwrap().cache;
+        let at = |folder: &str, limit_bytes| {
+            let folder = folder.into();
+            Some(Place { folder, limit_bytes })
+        };
+        assert_eq!(place(&[]), at("/home/me/.cache/smalt", 1 << 30));
+        assert_eq!(place(&[("SMALT_CACHE_DIR", "")]), None);
+        assert_eq!(
+            place(&[("SMALT_CACHE_DIR", "/a"), ("SMALT_CACHE_LIMIT", "3M")]),
+            at("/a", 3 << 20)
+        );
+        assert_eq!(
+            place(&[("SMALT_CACHE_DIR", "/a"), ("SMALT_CACHE_LIMIT", "4096")]),
+            at("/a", 4096)
+        );
+        assert_eq!(Env::read(|_| None, None).unwrap().cache, None, "nobody has a home");
+    }
+
+    #[test]
+    fn what_is_empty_is_unset() {
+        let env = read(&[("SMALT_DUMP_DIR", ""), ("SMALT_PTXAS", ""), ("SMALT_LINEINFO", "")]).unwrap();
+        assert_eq!(
+            (env.dump_dir, env.ptxas, env.line_info),
+            ("smalt_dump".into(), None, false)
+        );
     }
 
     #[test]
@@ -257,6 +318,9 @@ mod tests {
             ("SMALT_LINEINFO", "yes"),
             ("SMALT_RACECHECK", "on"),
             ("SMALT_SEED", "-1"),
+            ("SMALT_CACHE_LIMIT", "0"),
+            ("SMALT_CACHE_LIMIT", "1.5G"),
+            ("SMALT_CACHE_LIMIT", "99999999999G"),
             ("SMALT_CHECK", "never"),
             ("SMALT_TIMEOUT", "0"),
             ("SMALT_TIMEOUT", "-3"),

@@ -95,7 +95,7 @@ pub fn assembler() -> Result<Arc<Assembler>, Error> {
         packages: PACKAGES.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone(),
         cuda_home: env.cuda_home.clone(),
         path: env.path.clone(),
-        cache: env.cache_dir.clone(),
+        cache: env.cache.clone(),
     };
     let found = Arc::new(Assembler::find(&config)?);
     Ok(ASSEMBLER.get_or_init(|| found).clone())

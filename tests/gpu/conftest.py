@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import pytest
+
+# Not the user's: what a test keeps on disk, it keeps in a folder of its own.
+os.environ["SMALT_CACHE_DIR"] = ""
 
 HERE = pathlib.Path(__file__).parent
 

@@ -1403,6 +1403,7 @@ SETTINGS: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     "SMALT_LINEINFO": ({"SMALT_LINEINFO": "yes"}, "sm_90a", ("SMALT_LINEINFO", "expected: 0 or 1", "got: yes")),
     "SMALT_SEED": ({"SMALT_SEED": "-1"}, "sm_90a", ("SMALT_SEED", "expected: a number below 2^64", "got: -1")),
     "SMALT_SCHEDULE": ({"SMALT_SCHEDULE": "random"}, "sm_90a", ("SMALT_SCHEDULE", "expected: latest, earliest or seeded", "got: random")),
+    "SMALT_CACHE_LIMIT": ({"SMALT_CACHE_LIMIT": "lots"}, "sm_90a", ("SMALT_CACHE_LIMIT", "expected: a size in bytes", "got: lots")),
     "SMALT_PTXAS": ({"SMALT_PTXAS": "/nowhere/ptxas"}, "sm_90a", ("ptxas was asked for and is not there", "remedy")),
     "SMALT_LIBRARY": ({"SMALT_LIBRARY": "/nowhere/libsmalt.so"}, "sm_90a", ("ImportError", "native library", "/nowhere/libsmalt.so")),
     "no ptxas": ({"SMALT_ASSEMBLER": "ptxas", "PATH": "/nowhere", "CUDA_HOME": "/nowhere"}, "sm_90a", ("ptxas", "remedy", "pip install")),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -31,6 +34,24 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["library"]["ok"] and lines["XLA FFI"]["ok"]
     assert cli.main(["doctor"]) == 0
     assert "library" in capsys.readouterr().out
+
+
+def test_doctor_says_where_cubins_are_kept(tmp_path: pathlib.Path) -> None:
+    def says(folder: pathlib.Path | str) -> str:
+        env = dict(os.environ, SMALT_CACHE_DIR=str(folder), SMALT_CACHE_LIMIT="3M", JAX_PLATFORMS="cpu")
+        env |= {"SMALT_LIBRARY": str(_native.library_path()), "PYTHONPATH": str(pathlib.Path(smalt.__file__).parents[1])}
+        done = subprocess.run([sys.executable, "-m", "smalt", "doctor"], env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (line,) = (line for line in done.stdout.splitlines() if "cubin cache" in line)
+        return line
+
+    folder, file = tmp_path / "cache", tmp_path / "file"
+    folder.mkdir()
+    (folder / ("0" * 64 + ".cubin")).write_bytes(bytes(1 << 20))
+    file.touch()
+    assert says(folder).startswith("ok") and f"1 cubins, 1.0 of at most 3 MiB in {folder}" in says(folder)
+    assert says(file).startswith("-") and "cannot be written" in says(file)
+    assert says("").startswith("-") and "off (SMALT_CACHE_DIR is empty)" in says("")
 
 
 def test_doctor_names_mistyped_variables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
