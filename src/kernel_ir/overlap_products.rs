@@ -32,8 +32,8 @@
 //! * **Waits** stand where what is done is needed first, and leave running what is not needed.
 //!
 //! A step is taken if more is computed beside running products than before, for ops that take it before the wait (what is taken
-//! later, the assembler moves behind the wait, and between the instructions of a product that stands there), and if what is alive at once fits into the
-//! registers of the thread ([`Target::overlap_reserve`](crate::target::Target::overlap_reserve)). A run that does not fit as it is
+//! later, the assembler moves behind the wait, and between the instructions of a product that stands there), and if what is
+//! alive at once fits into the registers of the thread ([`Target::overlap_reserve`](crate::target::Target::overlap_reserve)). A run that does not fit as it is
 //! stays as it is: the assembler spills there, and more so with products in flight. Sums keep their order: of each accumulator
 //! the wgmmas stay as they are.
 use super::class::{Class, Control, Pure};
