@@ -540,14 +540,14 @@ impl Search<'_> {
     /// Words a thread that an op computes, loads or stores.
     fn work(&self, op: Op) -> u64 {
         let (takes, gives) = match self.kind(op).class() {
-            Class::Pure(Pure::Elementwise(_) | Pure::Reduce { .. } | Pure::Run) => (false, true),
+            Class::Pure(pure) => {
+                let computes = matches!(pure, Pure::Elementwise(_) | Pure::Reduce { .. } | Pure::Run);
+                (false, computes)
+            }
             Class::Memory => (true, true),
-            Class::Pure(_)
-            | Class::Pinned
-            | Class::Synchronisation
-            | Class::Accumulator
-            | Class::Control(_)
-            | Class::Aside => (false, false),
+            Class::Pinned | Class::Synchronisation | Class::Accumulator | Class::Control(_) | Class::Aside => {
+                (false, false)
+            }
         };
         let [used, made] = &self.touched[&op];
         let of = |values: &[Value], counts: bool| match counts {
