@@ -266,7 +266,8 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true", help="sizes for the emulator")
     parser.add_argument("--every", type=int, default=0, help="steps between the losses that are printed")
     for field in dataclasses.fields(Config):
-        parser.add_argument(f"--{field.name}", type=type(field.default), help=f"default {field.default}, --tiny {getattr(TINY, field.name)}")
+        sizes = f"default {field.default}, with --tiny {getattr(TINY, field.name)}"
+        parser.add_argument(f"--{field.name}", type=type(field.default), help=sizes)
     options = parser.parse_args()
     chosen = {f.name: value for f in dataclasses.fields(Config) if (value := getattr(options, f.name)) is not None}
     config = dataclasses.replace(TINY if options.tiny else Config(), **chosen)

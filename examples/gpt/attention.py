@@ -50,14 +50,14 @@ def _product(a: Any, b: Any) -> jax.Array:
 
     def multiply(acc: Any) -> jax.Array:
         plgpu.wgmma(acc, a, b)
-        return acc[...]  # type: ignore[no-any-return]
+        return acc[...]
 
-    return pl.run_scoped(multiply, plgpu.ACC((a.shape[0], b.shape[1]), jnp.float32))  # type: ignore[no-any-return]
+    return pl.run_scoped(multiply, plgpu.ACC((a.shape[0], b.shape[1]), jnp.float32))
 
 
 def _add_product(total: jax.Array, a: Any, b: Any) -> jax.Array:
     """`total + a @ b`, `a` in registers."""
-    return pl.run_state(lambda acc: plgpu.wgmma(acc, a, b))(plgpu.ACC.init(total))  # type: ignore[no-any-return]
+    return pl.run_state(lambda acc: plgpu.wgmma(acc, a, b))(plgpu.ACC.init(total))
 
 
 def _rows_of(x: jax.Array, like: jax.Array) -> jax.Array:
@@ -141,7 +141,7 @@ def _forward(qkv: jax.Array) -> tuple[jax.Array, jax.Array]:
         plgpu.SMEM((2, ROWS), jnp.float32),
         plgpu.Barrier(num_barriers=2),
     ]
-    return tuple(_kernel(qkv, forward_kernel, [out, lse], scratch)(qkv))  # type: ignore[return-value]
+    return tuple(_kernel(qkv, forward_kernel, [out, lse], scratch)(qkv))
 
 
 def _backward_q(qkv: jax.Array, dout: jax.Array, lse: jax.Array, delta: jax.Array) -> jax.Array:
@@ -189,7 +189,7 @@ def _backward_q(qkv: jax.Array, dout: jax.Array, lse: jax.Array, delta: jax.Arra
     tile = plgpu.SMEM((2, ROWS, depth), qkv.dtype, transforms=swizzled(qkv.dtype))
     scratch = [tile, tile, plgpu.SMEM((2, 2, ROWS), jnp.float32), plgpu.Barrier(num_arrivals=4, num_barriers=2)]
     out = jax.ShapeDtypeStruct((batch, seq, heads, depth), qkv.dtype)
-    return _kernel(qkv, backward_q_kernel, out, scratch)(qkv, dout, lse, delta)  # type: ignore[no-any-return]
+    return _kernel(qkv, backward_q_kernel, out, scratch)(qkv, dout, lse, delta)
 
 
 def _backward_kv(qkv: jax.Array, dout: jax.Array, lse: jax.Array, delta: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -235,4 +235,4 @@ def _backward_kv(qkv: jax.Array, dout: jax.Array, lse: jax.Array, delta: jax.Arr
     tile = plgpu.SMEM((2, ROWS, depth), qkv.dtype, transforms=swizzled(qkv.dtype))
     out = jax.ShapeDtypeStruct((batch, seq, heads, depth), qkv.dtype)
     scratch = [tile, tile, plgpu.Barrier(num_arrivals=2, num_barriers=2)]
-    return tuple(_kernel(qkv, backward_kv_kernel, [out, out], scratch)(qkv, dout, lse, delta))  # type: ignore[return-value]
+    return tuple(_kernel(qkv, backward_kv_kernel, [out, out], scratch)(qkv, dout, lse, delta))

@@ -199,7 +199,7 @@ linear.defvjp(_linear_forward, _linear_backward)
 @jax.custom_vjp
 def linear_onto(x: jax.Array, w: jax.Array, residual: jax.Array) -> jax.Array:
     """`residual + x @ w`, added in f32."""
-    return _linear_onto_forward(x, w, residual)[0]  # type: ignore[no-any-return]
+    return _linear_onto_forward(x, w, residual)[0]
 
 
 def _linear_onto_forward(x: jax.Array, w: jax.Array, residual: jax.Array) -> Any:
@@ -217,7 +217,7 @@ linear_onto.defvjp(_linear_onto_forward, _linear_onto_backward)
 @jax.custom_vjp
 def logits(x: jax.Array, embedding: jax.Array) -> jax.Array:
     """`x @ embedding.T`, in f32."""
-    return _logits_forward(x, embedding)[0]  # type: ignore[no-any-return]
+    return _logits_forward(x, embedding)[0]
 
 
 def _logits_forward(x: jax.Array, embedding: jax.Array) -> Any:
@@ -237,7 +237,7 @@ logits.defvjp(_logits_forward, _logits_backward)
 @jax.custom_vjp
 def mlp_onto(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, b2: jax.Array, residual: jax.Array) -> jax.Array:
     """`residual + gelu(x @ w1 + b1) @ w2 + b2`: bias, gelu and addition in the epilogues of two matmuls."""
-    return _mlp_forward(x, w1, b1, w2, b2, residual)[0]  # type: ignore[no-any-return]
+    return _mlp_forward(x, w1, b1, w2, b2, residual)[0]
 
 
 def _mlp_forward(x: jax.Array, w1: jax.Array, b1: jax.Array, w2: jax.Array, b2: jax.Array, residual: jax.Array) -> Any:

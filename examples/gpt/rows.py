@@ -87,7 +87,7 @@ def rms_norm(x: jax.Array, gain: jax.Array) -> jax.Array:
         lax.fori_loop(0, NORM_ROWS, row, None)
 
     lines = _lines(x)
-    return _by_rows(step, NORM_ROWS, [lines], [_like(lines)], [_lines(gain)])[0].reshape(x.shape)  # type: ignore[no-any-return]
+    return _by_rows(step, NORM_ROWS, [lines], [_like(lines)], [_lines(gain)])[0].reshape(x.shape)
 
 
 def _norm_forward(x: jax.Array, gain: jax.Array) -> Any:
@@ -129,7 +129,7 @@ def _is(label: jax.Array, row: jax.Array) -> jax.Array:
 @jax.custom_vjp
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The mean of `-log(softmax(logits)[label])` over the rows of (rows, classes) in f32."""
-    return _loss_forward(logits, labels)[0]  # type: ignore[no-any-return]
+    return _loss_forward(logits, labels)[0]
 
 
 def _loss_forward(logits: jax.Array, labels: jax.Array) -> Any:

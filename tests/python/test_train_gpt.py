@@ -61,8 +61,11 @@ CASES: dict[str, list[jax.Array]] = {
 }
 
 
-# On one multiprocessor matmuls take the largest blocks there are.
-@pytest.mark.parametrize("case, multiprocessors", [(c, 132) for c in CASES] + [(c, 1) for c in ("linear", "linear_onto", "mlp_onto", "logits")])
+#: On one multiprocessor they take the largest blocks there are.
+MATMULS = ("linear", "linear_onto", "mlp_onto", "logits")
+
+
+@pytest.mark.parametrize("case, multiprocessors", [(c, 132) for c in CASES] + [(c, 1) for c in MATMULS])
 def test_operations_and_their_gradients(case: str, multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As near to f32 as two roundings to bf16 allow; the loss is f32 throughout."""
     monkeypatch.setattr(matmul, "MULTIPROCESSORS", multiprocessors)
