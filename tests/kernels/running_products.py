@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like
+from tests.corpus.case import load as load_whole
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -93,7 +94,7 @@ class Running:
                         elif op == "mix":
                             arrays.append(_mix(jnp, arrays[of[0]], arrays[of[1]]))
                         elif op == "load":
-                            row = plgpu.load(bufs["l"].at[slot], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+                            row = load_whole(bufs["l"].at[slot], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
                             arrays.append(arrays[of[0]] + lax.broadcast_in_dim(row, (N, N), (1,)))
                         elif op == "store":
                             stored[of[0]][...] = arrays[of[1]].astype(jnp.float16)
