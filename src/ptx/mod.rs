@@ -7,6 +7,7 @@
 pub mod asynchronous;
 pub mod build;
 pub mod contract;
+mod defer_sums;
 mod divide;
 pub mod eliminate_dead_code;
 mod equal_conditionals;

@@ -2,8 +2,8 @@
 use super::evaluate::{ConstantFunctions, NoFunctions};
 use super::ssa::Ssa;
 use super::{
-    contract, eliminate_dead_code, hoist, infer_uniformity, interleave_elements, merge_equal, settle_operands, verify,
-    verify_ssa,
+    contract, defer_sums, eliminate_dead_code, hoist, infer_uniformity, interleave_elements, merge_equal,
+    settle_operands, verify, verify_ssa,
 };
 use crate::error::Error;
 
@@ -11,6 +11,8 @@ use crate::error::Error;
 pub struct Options {
     /// Fuse multiplications and additions (`fp_contract`).
     pub contract: bool,
+    /// Add floats in another order (`approx_math`), where that saves something.
+    pub reassociate: bool,
     /// Values of approximate functions on constants.
     pub functions: Box<dyn ConstantFunctions>,
     /// Words a thread that array code may keep alive before it is listed in tiles; `None`: any number.
@@ -21,6 +23,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             contract: true,
+            reassociate: false,
             functions: Box::new(NoFunctions),
             register_budget: None,
         }
@@ -62,6 +65,11 @@ pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Opti
     pass("eliminate_dead_code", None)?;
     eliminate_dead_code::run(&mut ssa);
     pass("eliminate_dead_code", Some(&ssa))?;
+    pass("defer_sums", None)?;
+    // What is equal in all lanes, for certain.
+    infer_uniformity::run(&mut ssa);
+    defer_sums::run(&mut ssa, options.reassociate);
+    pass("defer_sums", Some(&ssa))?;
     pass("infer_uniformity", None)?;
     infer_uniformity::run(&mut ssa);
     pass("infer_uniformity", Some(&ssa))?;
@@ -321,6 +329,7 @@ mod tests {
         store(&mut b, tid, x);
         let options = Options {
             contract: false,
+            reassociate: false,
             functions: Box::new(Unit),
             register_budget: None,
         };

@@ -226,6 +226,7 @@ pub fn compile(
     let contract = kernel.compiler_params.fp_contract == FpContract::On;
     let choices = ptx::optimize::Options {
         contract,
+        reassociate: kernel.compiler_params.approx_math,
         functions: Box::new(UnitFunctions),
         register_budget: Some(kernel.target.register_budget(launch.block)),
     };
