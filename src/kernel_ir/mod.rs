@@ -26,6 +26,7 @@ pub mod class;
 pub mod compose_views;
 pub mod defer_drains;
 pub mod defer_epilogue;
+pub mod defer_stores;
 pub mod effects;
 pub mod eliminate_dead_code;
 pub mod entities;

@@ -27,6 +27,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("eliminate_dead_code", eliminate_dead_code::run),
     ("defer_drains", defer_drains::run),
     ("defer_epilogue", defer_epilogue::run),
+    ("defer_stores", defer_stores::run),
     ("overlap_products", overlap_products::run),
     ("compute_facts", compute_facts),
     ("check_registers", check_registers::run),

@@ -1,0 +1,488 @@
+//! Stores a finished tile when the copies for the next one are under way.
+//!
+//! A warpgroup that loads what it multiplies itself asks for a tile's first operands, waits for them, multiplies, and stores the tile:
+//! while it stores, nothing is being loaded. Here the tile stays in its registers until the next one's first copies are asked for; the
+//! last one is stored behind the loop:
+//!
+//! ```text
+//! for tile {                            for tile (kept) {
+//!   copies for the first steps            copies for the first steps
+//!   for k { wait; wgmma; more copies }    if tile > first { epilogue of kept }
+//!   x = read                        =>    for k { wait; wgmma; more copies }
+//!   epilogue of x                         yield read
+//! }                                     }
+//!                                       if any tile { epilogue of kept }
+//! ```
+//!
+//! So the epilogue of a tile and the beginning of the next change places, which nobody sees:
+//! * the epilogue stores to memory that nothing else in the kernel touches, and copies from it; it arrives nowhere and waits only for
+//!   its own copies; what it allocates lives as long as the loop;
+//! * the beginning is scalars, loads, and copies that end with a barrier's phase: it ends no group of copies, and waits for nothing.
+//!
+//! What the epilogue takes is carried to it. In registers it takes the room of the accumulator, which the next tile needs only
+//! afterwards; all memory must fit without any part being used twice. Where the operands come from another warpgroup, they are under
+//! way anyway: there [`defer_epilogue`](super::defer_epilogue) stores a tile beside the next one's products.
+use super::class::Control;
+use super::rewrite::{Substitution, append_compare, copy_op, regions_of};
+use super::*;
+use crate::error::Result;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What was looked for, or why it is not so.
+type Found<T> = std::result::Result<T, &'static str>;
+
+/// Words of a thread that a tile's beginning needs besides what is kept.
+const WORDS_TO_BEGIN: u64 = 96;
+
+/// Shared memory for what is planned later: scratch of each warpgroup, and barriers of a block.
+const SCRATCH: u64 = 33 << 10;
+
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let multiplies = |op: &OpData| matches!(op.kind, OpKind::Wgmma { .. });
+    if kernel.ops.values().any(multiplies) {
+        region(kernel, kernel.body);
+    }
+    Ok(())
+}
+
+fn region(kernel: &mut Kernel, at: Region) {
+    let mut i = 0;
+    while i < kernel.regions[at].ops.len() {
+        let op = kernel.regions[at].ops[i];
+        i += 1;
+        match find(kernel, op) {
+            Ok(Some(tile)) => {
+                let rest = kernel.regions[at].ops.split_off(i - 1);
+                defer(kernel, at, op, tile, &rest[1..]);
+                i = kernel.regions[at].ops.len() - (rest.len() - 1);
+                continue;
+            }
+            Ok(None) => {}
+            Err(text) => {
+                let (loc, pass) = (kernel.ops[op].loc, "defer_stores");
+                kernel.notes.push(Note { loc, pass, text });
+            }
+        }
+        for inner in regions_of(kernel, op) {
+            region(kernel, inner);
+        }
+    }
+}
+
+/// A loop over tiles whose stores can wait.
+struct Tile {
+    /// Where the beginning ends: places in regions of the tile, one on each way through it.
+    begun: Vec<(Region, usize)>,
+    /// Accumulators that the beginning starts, and the regions in which it does.
+    starts: Vec<(Region, Op)>,
+    /// Where the epilogue begins in the tile's region.
+    end: usize,
+    /// The epilogue's ops, those in its scopes among them, and what these allocate.
+    epilogue: Vec<Op>,
+    allocs: Vec<Alloc>,
+    collective: bool,
+    /// What the epilogue takes from the tile.
+    kept: Vec<Value>,
+}
+
+fn contains(kernel: &Kernel, op: Op, test: &dyn Fn(&OpKind) -> bool) -> bool {
+    let mut found = test(&kernel.ops[op].kind);
+    for region in regions_of(kernel, op) {
+        kernel.for_each_op_in(region, &mut |op| found |= test(&kernel.ops[op].kind));
+    }
+    found
+}
+
+/// `None`: no loop over tiles that begin with copies of their own. Only of those it is worth saying why they stay as they are.
+fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
+    let OpKind::For {
+        lower,
+        upper,
+        ref xs,
+        reverse: false,
+        body,
+        ..
+    } = kernel.ops[op].kind
+    else {
+        return Ok(None);
+    };
+    let tile = &kernel.regions[body];
+    let multiplies = |op: &Op| contains(kernel, *op, &|kind| matches!(kind, OpKind::Wgmma { .. }));
+    let Some(steps) = tile.ops.iter().position(multiplies) else {
+        return Ok(None);
+    };
+    let mut beginning: Vec<(Region, Op)> = tile.ops[..steps].iter().map(|op| (body, *op)).collect();
+    let mut begun = vec![];
+    if !ends_of_beginning(kernel, body, steps, &mut beginning, &mut begun) {
+        return Ok(None);
+    }
+    let copies = |kind: &OpKind| matches!(kind, OpKind::CopyGmemToSmem { .. });
+    let trips = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo);
+    if trips <= 1 || !xs.is_empty() || !beginning.iter().any(|(_, op)| contains(kernel, *op, &copies)) {
+        return Ok(None);
+    }
+
+    let is_read = |op: &Op| {
+        let kind = &kernel.ops[*op].kind;
+        kind.is_pure() || matches!(kind, OpKind::WgmmaWait { .. } | OpKind::AccRead { .. })
+    };
+    let end = steps + 1 + tile.ops[steps + 1..].iter().take_while(|op| is_read(op)).count();
+    if end == tile.ops.len() {
+        return Ok(None);
+    }
+    let (starts, beginning): (Vec<_>, Vec<_>) = beginning
+        .into_iter()
+        .partition(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::AccInit { .. }));
+    if !beginning.iter().all(|(_, op)| may_be_early(kernel, *op)) {
+        return Err("a tile begins with more than copies and scalars");
+    }
+    if !starts.iter().all(|(_, op)| is_used_only_behind(kernel, *op, &begun)) {
+        return Err("an accumulator is used before the tile's steps");
+    }
+
+    // The epilogue, out of its scopes.
+    let (mut epilogue, mut allocs, mut collective) = (vec![], vec![], false);
+    flatten(kernel, &tile.ops[end..], &mut epilogue, &mut allocs, &mut collective)?;
+    let mut inside: FxHashSet<Op> = FxHashSet::default();
+    for op in &tile.ops[end..] {
+        inside.insert(*op);
+        for region in regions_of(kernel, *op) {
+            kernel.for_each_op_in(region, &mut |op| {
+                inside.insert(op);
+            });
+        }
+    }
+    let stays = "the epilogue does something else than store and copy what it has stored";
+    if !inside.iter().all(|op| may_be_late(kernel, *op)) {
+        return Err(stays);
+    }
+    let is_plain =
+        |a: &Alloc| matches!(kernel.allocs[*a].kind, AllocKind::Smem { .. }) && kernel.allocs[*a].within.is_none();
+    if !allocs.iter().all(is_plain) || !is_private(kernel, &inside) {
+        return Err(
+            "something else in the kernel uses the memory that the epilogue writes, or it is a part of a union",
+        );
+    }
+    if !fits_apart(kernel) {
+        return Err("the epilogue's shared memory and the operands' do not fit side by side");
+    }
+
+    // Nothing of the epilogue is alive behind it.
+    let defined: FxHashSet<Value> = inside.iter().flat_map(|op| kernel.ops[*op].results.to_vec()).collect();
+    if tile.results.iter().any(|v| defined.contains(v)) {
+        return Err("the next tile takes something from the epilogue");
+    }
+    let results = tile.ops[..end].iter().flat_map(|op| kernel.ops[*op].results.to_vec());
+    let of_tile: FxHashSet<Value> = tile.params.iter().copied().chain(results).collect();
+    let mut kept = vec![];
+    for op in &epilogue {
+        for_each_value_in(kernel, *op, &mut |v| {
+            if of_tile.contains(&v) && !kept.contains(&v) {
+                kept.push(v);
+            }
+        });
+    }
+    let threads = 128 * kernel.num_warpgroups;
+    let share = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
+    let words = kept.iter().map(|v| words(kernel, *v)).sum::<u64>();
+    if kept.iter().any(|v| kernel.ty(*v).is_acc()) || words + WORDS_TO_BEGIN > share.into() {
+        return Err("a finished tile does not fit into registers while the next one begins");
+    }
+    Ok(Some(Tile {
+        begun,
+        starts,
+        end,
+        epilogue,
+        allocs,
+        collective,
+        kept,
+    }))
+}
+
+/// `begun` gets where the steps of a tile begin: the loop in which `ops[i]` multiplies, or which is in its scope or its arms; in an arm
+/// without such a loop, its end. `before` gets what scopes and arms have in front of that.
+fn ends_of_beginning(
+    kernel: &Kernel,
+    region: Region,
+    i: usize,
+    before: &mut Vec<(Region, Op)>,
+    begun: &mut Vec<(Region, usize)>,
+) -> bool {
+    let multiplies = |op: &Op| contains(kernel, *op, &|kind| matches!(kind, OpKind::Wgmma { .. }));
+    let inner = match kernel.ops[kernel.regions[region].ops[i]].kind.control() {
+        Some(Control::For { .. }) => {
+            begun.push((region, i));
+            return true;
+        }
+        Some(Control::Scope { body, .. }) => vec![body],
+        Some(Control::Switch { arms, .. }) => arms.to_vec(),
+        Some(Control::While { .. } | Control::WarpMap { .. }) | None => return false,
+    };
+    inner.into_iter().all(|region| {
+        let ops = &kernel.regions[region].ops;
+        let steps = ops.iter().position(multiplies);
+        let end = steps.unwrap_or(ops.len());
+        before.extend(ops[..end].iter().map(|op| (region, *op)));
+        match steps {
+            Some(i) => ends_of_beginning(kernel, region, i, before, begun),
+            None => {
+                begun.push((region, end));
+                true
+            }
+        }
+    })
+}
+
+/// Scalars, loads, and copies whose end is a barrier's phase; loops and conditionals of those.
+fn may_be_early(kernel: &Kernel, op: Op) -> bool {
+    let early = |kind: &OpKind| {
+        kind.is_pure()
+            || matches!(
+                kind,
+                OpKind::Load { .. }
+                    | OpKind::CopyGmemToSmem { .. }
+                    | OpKind::Prefetch { .. }
+                    | OpKind::For { .. }
+                    | OpKind::Switch { .. }
+            )
+    };
+    !contains(kernel, op, &|kind| !early(kind))
+}
+
+/// Stores to shared memory, copies out of it, and their fences and waits; conditionals and scopes of those.
+fn may_be_late(kernel: &Kernel, op: Op) -> bool {
+    match &kernel.ops[op].kind {
+        OpKind::Store { dst, .. } => {
+            dst.place == Place::Here && matches!(kernel.allocs[dst.alloc].kind, AllocKind::Smem { .. })
+        }
+        OpKind::CopySmemToGmem { dst, .. } => dst.place == Place::Here,
+        OpKind::CommitSmem
+        | OpKind::CommitGroup
+        | OpKind::WaitSmemToGmem { .. }
+        | OpKind::Switch { .. }
+        | OpKind::Scope { .. } => true,
+        kind => kind.is_pure(),
+    }
+}
+
+/// `ops` with what is in their scopes; those of regions of other ops allocate nothing.
+fn flatten(
+    kernel: &Kernel,
+    ops: &[Op],
+    out: &mut Vec<Op>,
+    allocs: &mut Vec<Alloc>,
+    collective: &mut bool,
+) -> Found<()> {
+    for &op in ops {
+        if let OpKind::Scope {
+            allocs: own,
+            collective: for_all,
+            body,
+        } = &kernel.ops[op].kind
+        {
+            if !kernel.ops[op].results.is_empty() {
+                return Err("a scope of the epilogue has results");
+            }
+            allocs.extend(own);
+            *collective |= for_all;
+            flatten(kernel, &kernel.regions[*body].ops, out, allocs, collective)?;
+        } else if contains(kernel, op, &|kind| matches!(kind, OpKind::Scope { .. })) {
+            return Err("the epilogue allocates memory conditionally");
+        } else {
+            out.push(op);
+        }
+    }
+    Ok(())
+}
+
+fn for_each_value_in(kernel: &Kernel, op: Op, f: &mut dyn FnMut(Value)) {
+    visit::for_each_value(&kernel.ops[op].kind, f);
+    for region in regions_of(kernel, op) {
+        for op in &kernel.regions[region].ops {
+            for_each_value_in(kernel, *op, f);
+        }
+        kernel.regions[region].results.iter().for_each(|v| f(*v));
+    }
+}
+
+/// Whether only what comes from these places on in their regions takes the op's results.
+fn is_used_only_behind(kernel: &Kernel, op: Op, places: &[(Region, usize)]) -> bool {
+    let results = &kernel.ops[op].results;
+    let mut behind: FxHashSet<Op> = FxHashSet::default();
+    for (region, from) in places {
+        for op in &kernel.regions[*region].ops[*from..] {
+            behind.insert(*op);
+            for inner in regions_of(kernel, *op) {
+                kernel.for_each_op_in(inner, &mut |op| {
+                    behind.insert(op);
+                });
+            }
+        }
+    }
+    let mut elsewhere = false;
+    kernel.for_each_op(&mut |op| {
+        if !behind.contains(&op) {
+            visit::for_each_value(&kernel.ops[op].kind, &mut |v| elsewhere |= results.contains(&v));
+            for inner in regions_of(kernel, op) {
+                let is_place = places.iter().any(|(region, _)| *region == inner);
+                elsewhere |= !is_place && kernel.regions[inner].results.iter().any(|v| results.contains(v));
+            }
+        }
+    });
+    !elsewhere
+}
+
+/// Whether nothing else in the kernel touches the memory that these ops touch.
+fn is_private(kernel: &Kernel, ops: &FxHashSet<Op>) -> bool {
+    let mut touched: FxHashSet<Alloc> = FxHashSet::default();
+    for op in ops {
+        touched.extend(effects::of(&kernel.ops[*op].kind).iter().map(|e| e.alloc));
+    }
+    let mut shared = false;
+    kernel.for_each_op(&mut |op| {
+        if !ops.contains(&op) {
+            visit::for_each_ref(&kernel.ops[op].kind, &mut |view| {
+                shared |= touched.contains(&view.alloc)
+            });
+        }
+    });
+    // Members of a union share bytes with others.
+    !shared && touched.iter().all(|a| kernel.allocs[*a].within.is_none())
+}
+
+/// Whether everything fits into shared memory with no byte used twice.
+fn fits_apart(kernel: &Kernel) -> bool {
+    let bytes = |data: &AllocData| match &data.kind {
+        AllocKind::Smem { dtype, .. } if data.within.is_none() => dtype.bytes(data.shape.iter().product()),
+        AllocKind::SmemUnion => data.shape.iter().try_fold(1u64, |a, b| a.checked_mul(*b)),
+        AllocKind::Barrier { .. } => Some(8 * data.shape.iter().product::<u64>()),
+        _ => Some(0),
+    };
+    let all = kernel
+        .allocs
+        .values()
+        .try_fold(SCRATCH * u64::from(kernel.num_warpgroups), |sum, data| {
+            sum.checked_add(bytes(data)?.next_multiple_of(1024))
+        });
+    all.is_some_and(|all| all <= kernel.target.max_smem_bytes.into())
+}
+
+/// Of a thread. An array is spread over the warpgroup's 128.
+fn words(kernel: &Kernel, v: Value) -> u64 {
+    let ty = kernel.ty(v);
+    let bits = u64::from(ty.dtype().bits().max(8));
+    match ty.is_scalar() {
+        true => bits.div_ceil(32),
+        false => (ty.shape().iter().product::<u64>() * bits).div_ceil(128 * 32),
+    }
+}
+
+/// `op` is a loop that is in no region now; `rest` follows it in `at`.
+fn defer(kernel: &mut Kernel, at: Region, op: Op, tile: Tile, rest: &[Op]) {
+    let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
+        unreachable!("`find` saw a loop")
+    };
+    let group = kernel.regions[body].group;
+    let loc = kernel.ops[op].loc;
+    let whole = kernel.new_region(kernel.regions[at].group);
+
+    // What is kept comes in as a carry, and goes out.
+    let own = kernel.ops[op].results.clone();
+    let types: Vec<Type> = tile.kept.iter().map(|v| kernel.ty(*v).clone()).collect();
+    let zero = OpKind::Constant(Constant::Splat(0));
+    let inits: Vec<Value> = types
+        .iter()
+        .map(|ty| kernel.append1(whole, zero.clone(), ty.clone(), loc))
+        .collect();
+    if let OpKind::For { inits: all, .. } = &mut kernel.ops[op].kind {
+        all.extend(inits);
+    }
+    kernel.regions[whole].ops.push(op);
+    let (mut before, mut behind) = (FxHashMap::default(), FxHashMap::default());
+    for (v, ty) in tile.kept.iter().zip(types) {
+        let param = kernel.new_value(ty.clone(), group);
+        kernel.regions[body].params.push(param);
+        kernel.regions[body].results.push(*v);
+        let result = kernel.new_value(ty, group);
+        kernel.values[result].def = op.into();
+        kernel.ops[op].results.push(result);
+        before.insert(*v, param);
+        behind.insert(*v, result);
+    }
+
+    // The tile before this one, behind this one's beginning; only then this one's accumulators are started.
+    kernel.regions[body].ops.truncate(tile.end);
+    let index = kernel.regions[body].params[0];
+    for (region, place) in tile.begun {
+        let steps = kernel.regions[region].ops.split_off(place);
+        let is_again = append_compare(kernel, region, CompareOp::Gt, index, lower, loc);
+        store(kernel, region, is_again, &tile.epilogue, &mut before.clone(), loc);
+        let mut started = Substitution::default();
+        for (_, start) in &tile.starts {
+            let mut map = FxHashMap::default();
+            let copy = copy_op(kernel, *start, &mut map);
+            kernel.regions[region].ops.push(copy);
+            map.into_iter().for_each(|(old, new)| started.replace(old, new));
+        }
+        for &op in &steps {
+            started.apply_nested(kernel, op);
+        }
+        started.apply_results(kernel, region);
+        kernel.regions[region].ops.extend(steps);
+    }
+    for (region, start) in tile.starts {
+        kernel.regions[region].ops.retain(|op| *op != start);
+    }
+
+    // The last tile.
+    let is_any = append_compare(kernel, whole, CompareOp::Lt, lower, upper, loc);
+    store(kernel, whole, is_any, &tile.epilogue, &mut behind, loc);
+
+    // What the epilogue allocates lives as long.
+    if tile.allocs.is_empty() {
+        let ops = std::mem::take(&mut kernel.regions[whole].ops);
+        kernel.regions[at].ops.extend(ops);
+        kernel.regions[at].ops.extend(rest);
+        return;
+    }
+    kernel.regions[whole].results = own.to_vec();
+    let types: Vec<Type> = own.iter().map(|v| kernel.ty(*v).clone()).collect();
+    let kind = OpKind::Scope {
+        allocs: tile.allocs,
+        collective: tile.collective,
+        body: whole,
+    };
+    let results = kernel.append(at, kind, types, loc);
+    let mut now = Substitution::default();
+    for (old, new) in own.iter().zip(results) {
+        kernel.values[new].facts = kernel.values[*old].facts;
+        now.replace(*old, new);
+    }
+    for &op in rest {
+        now.apply_nested(kernel, op);
+    }
+    now.apply_results(kernel, at);
+    kernel.regions[at].ops.extend(rest);
+}
+
+/// Appends a copy of the epilogue, for where `is_any`.
+fn store(
+    kernel: &mut Kernel,
+    at: Region,
+    is_any: Value,
+    epilogue: &[Op],
+    map: &mut FxHashMap<Value, Value>,
+    loc: crate::error::Loc,
+) {
+    let group = kernel.regions[at].group;
+    let (skip, store) = (kernel.new_region(group), kernel.new_region(group));
+    for op in epilogue {
+        let copy = copy_op(kernel, *op, map);
+        kernel.regions[store].ops.push(copy);
+    }
+    let kind = OpKind::Switch {
+        selector: is_any,
+        arms: vec![skip, store],
+    };
+    kernel.append(at, kind, [], loc);
+}
