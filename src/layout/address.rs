@@ -29,13 +29,14 @@ pub struct AddressPlan {
     pub terms: Vec<Term>,
     pub swizzle: Swizzle,
     pub fold: Fold,
-    /// Constants below the swizzle's period (see [`Fold`]); the first is 0 whenever some access uses 0.
+    /// Constants below the swizzle's period or of exchanged bits (see [`Fold`]); the first is 0 whenever some access uses 0.
     pub bases: Vec<u64>,
 }
 
 impl AddressPlan {
     /// Splits the constants of all accesses: the plan, and (base number, immediate) per access. `exchanged` are bits in
-    /// which terms and constants meet by XOR (staggered orders); `None` if the addresses aren't linear then.
+    /// which terms and constants meet by XOR (staggered orders), and which neither the sum of the other terms nor another
+    /// constant has; `None` if the addresses aren't linear then.
     pub fn new(
         dynamic: SmallVec<[DynTerm; 2]>,
         terms: Vec<Term>,
@@ -44,7 +45,7 @@ impl AddressPlan {
         constants: &[u64],
     ) -> Option<(AddressPlan, Vec<(usize, i64)>)> {
         let period = swizzle.period();
-        let low = if exchanged != 0 { u64::MAX >> 1 } else { period - 1 };
+        let low = period - 1 | exchanged;
         let of_terms = possible_bits(&terms);
         let of_constants = constants.iter().fold(0, |m, c| m | c);
         let aligned = dynamic.iter().all(|d| d.multiple % period == 0);
