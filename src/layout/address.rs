@@ -96,19 +96,24 @@ impl AddressPlan {
 
 /// Bits that the sum of the terms can have.
 pub(super) fn possible_bits(terms: &[Term]) -> u64 {
-    let (mut mask, mut disjoint, mut max) = (0u64, true, 0u64);
+    // Sums of some terms that have no bit in common: what each can have, and its maximum.
+    let mut sums: SmallVec<[(u64, u64); 8]> = SmallVec::new();
     for t in terms.iter().filter(|t| t.stride != 0) {
-        let top = ((1u64 << t.bits) - 1) * t.stride as u64;
-        let own = if (t.stride as u64).is_power_of_two() {
-            top
+        let stride = t.stride as u64;
+        let mut max = ((1u64 << t.bits) - 1) * stride;
+        let mut mask = if stride.is_power_of_two() {
+            max
         } else {
-            span(t.stride as u64, top)
+            span(stride, max)
         };
-        disjoint &= mask & own == 0;
-        mask |= own;
-        max += top;
+        while let Some(k) = sums.iter().position(|s| s.0 & mask != 0) {
+            let (other, other_max) = sums.swap_remove(k);
+            max += other_max;
+            mask = span(mask | other, max);
+        }
+        sums.push((mask, max));
     }
-    if disjoint { mask } else { span(mask, max) }
+    sums.iter().fold(0, |m, s| m | s.0)
 }
 
 /// All bits from the lowest of `low` to the highest of `high`.

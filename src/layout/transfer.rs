@@ -153,6 +153,9 @@ impl Default for Options {
     }
 }
 
+/// Addresses so many bytes apart are in the same bank of shared memory.
+const BANKS: u64 = 128;
+
 /// A digit of the common refinement.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -221,7 +224,9 @@ pub fn plan(
                 *best = Some(p);
             }
         };
-        offer(&mut best, cx.vectors(&[]));
+        let plain = cx.vectors(&[]);
+        let width = plain.as_ref().map(TransferPlan::vector_bytes);
+        offer(&mut best, plain);
         // All lanes of a warp take part in a matrix, and warps that hold copies would store what another stores.
         let is_copied = direction == Direction::Store && layout.replicated_bits() != 0;
         let mut fragments: SmallVec<[Fragment; 2]> = smallvec![];
@@ -243,7 +248,9 @@ pub fn plan(
                     }
                 }
             }
-            for stagger in cx.stagger_candidates() {
+            let together = width.map(|bytes| cx.vector_stagger(bytes));
+            let together = together.into_iter().filter(|s| !s.is_empty());
+            for stagger in together.chain(cx.stagger_candidates()) {
                 let p = cx.vectors(&stagger);
                 let done = p.as_ref().is_some_and(|p| p.conflicts == 1);
                 offer(&mut best, p);
@@ -460,7 +467,7 @@ impl Cx<'_> {
             .map(|(bit, p)| (Term::of_thread(bit, p.size, 0), p.stride))
             .collect();
         // Digits that are reversed are not part of a vector, and their address bits are nobody else's.
-        let mut reversed: SmallVec<[Run; 2]> = smallvec![];
+        let mut reversed: SmallVec<[Run; 3]> = smallvec![];
         for r in stagger {
             let pair = take_pair(&mut runs, r.slot, r.stride)?;
             if self.axis(pair.axis).is_padded() {
@@ -592,19 +599,19 @@ impl Cx<'_> {
         self.finish(accesses, constants, terms, exchanged, stagger, bytes, None)
     }
 
-    /// Digits of a possible staggered order: pairs of a lane bit and a slot digit of size 2 that moves across banks.
-    fn stagger_candidates(&self) -> Vec<SmallVec<[Reversal; 2]>> {
+    /// Other staggered orders: one or two pairs of any lane bit and a slot digit of size 2 that moves across banks.
+    fn stagger_candidates(&self) -> Vec<SmallVec<[Reversal; 3]>> {
         let runs = self.runs();
         let slots = runs
             .iter()
-            .filter(|r| r.size == 2 && r.stride % 32 == 0 && r.stride / 8 % 128 != 0);
+            .filter(|r| r.size == 2 && r.stride % 32 == 0 && r.stride / 8 % BANKS != 0);
         let mut slots: SmallVec<[&Run; 8]> = slots.collect();
         // Swizzled rows move across banks too.
         if !self.view.swizzle.is_none() {
             let sources = self.view.swizzle.source_mask();
             slots.extend(
                 runs.iter()
-                    .filter(|r| r.size == 2 && (r.stride / 8) & sources != 0 && r.stride / 8 % 128 == 0),
+                    .filter(|r| r.size == 2 && (r.stride / 8) & sources != 0 && r.stride / 8 % BANKS == 0),
             );
         }
         let mut singles = Vec::new();
@@ -617,7 +624,7 @@ impl Cx<'_> {
                 });
             }
         }
-        let mut out: Vec<SmallVec<[Reversal; 2]>> = singles.iter().map(|&s| smallvec![s]).collect();
+        let mut out: Vec<SmallVec<[Reversal; 3]>> = singles.iter().map(|&s| smallvec![s]).collect();
         for (k, &a) in singles.iter().enumerate() {
             for &b in &singles[..k] {
                 if a.lane_bit != b.lane_bit && a.slot != b.slot {
@@ -680,25 +687,57 @@ impl Cx<'_> {
         })
     }
 
-    /// The row bits whose rows are in the same banks, each with a digit that moves across banks.
+    /// The rows that are in the same banks, staggered.
     fn matrix_stagger(&self, fragment: &Fragment) -> SmallVec<[Reversal; 3]> {
-        const BANKS: u64 = 32 * 32;
-        let taken = possible_bits(&fragment.terms()) | self.view.offset / 8;
-        let pairs = fragment.runs.iter().flat_map(|r| r.pairs());
-        let mut pairs: SmallVec<[Run; 8]> = pairs
-            .filter(|p| p.stride < BANKS && p.stride.is_power_of_two() && taken & (p.stride / 8) == 0)
+        let rows = (0..LANE_BITS).filter_map(|lane_bit| {
+            let row_bit = fragment.row_bit(lane_bit)?;
+            Some((lane_bit, *fragment.rows.get(usize::from(row_bit))?))
+        });
+        self.reversals(rows, &fragment.terms(), &fragment.runs, 0)
+    }
+
+    /// The lanes that are served together and in the same banks, staggered, where vectors have this many bytes.
+    fn vector_stagger(&self, bytes: u32) -> SmallVec<[Reversal; 3]> {
+        let together = (128 / bytes.max(4)).ilog2().min(LANE_BITS.into()) as u8;
+        let bits = |(bit, p): (u8, &Piece)| {
+            let (stride, n) = (p.stride, p.size.trailing_zeros() as u8);
+            (0..n).map(move |k| (bit + k, stride << k))
+        };
+        let terms = self
+            .thread_pieces()
+            .map(|(bit, p)| Term::of_thread(bit, p.size, (p.stride / 8) as i64));
+        let terms: Vec<Term> = terms.collect();
+        let lanes = self.thread_pieces().flat_map(bits).filter(|l| l.0 < together);
+        self.reversals(lanes, &terms, &self.runs(), u64::from(bytes.max(4)))
+    }
+
+    /// Each of the lane bits (with their strides in memory) that leave the bank as it is, with a digit that moves across
+    /// banks by at least so many bytes and that no address' terms do.
+    fn reversals(
+        &self,
+        lanes: impl Iterator<Item = (u8, u64)>,
+        terms: &[Term],
+        runs: &[Run],
+        least: u64,
+    ) -> SmallVec<[Reversal; 3]> {
+        let swizzle = self.view.swizzle;
+        let moved = possible_bits(terms);
+        let taken = moved | moved >> swizzle.shift & swizzle.target_mask() | self.view.offset / 8;
+        let mut pairs: SmallVec<[Run; 8]> = runs
+            .iter()
+            .flat_map(|r| r.pairs())
+            .filter(|p| {
+                p.stride.is_power_of_two() && (least..BANKS).contains(&(p.stride / 8)) && taken & (p.stride / 8) == 0
+            })
             .collect();
         pairs.sort_by_key(|p| p.stride);
-        let lanes = (0..LANE_BITS).filter(|&lane_bit| {
-            let row_bit = fragment.row_bit(lane_bit);
-            row_bit.is_some_and(|k| fragment.rows[usize::from(k)].is_multiple_of(BANKS))
-        });
-        let reversals = lanes.zip(&pairs).map(|(lane_bit, p)| Reversal {
+        let staying = lanes.filter(|l| l.1 != 0 && swizzle.apply(l.1 / 8).is_multiple_of(BANKS));
+        let reversals = staying.zip(&pairs).map(|((lane_bit, _), p)| Reversal {
             lane_bit,
             slot: p.slot,
             stride: p.stride,
         });
-        reversals.collect()
+        reversals.take(3).collect()
     }
 
     /// `ldmatrix`/`stmatrix` for the whole array.
@@ -1084,6 +1123,13 @@ impl TransferPlan {
     }
     pub fn group(&self) -> Group {
         self.layout.group()
+    }
+    /// The bytes of a vector access, 0 if there is none.
+    fn vector_bytes(&self) -> u32 {
+        match self.accesses.first().map(|a| a.kind) {
+            Some(AccessKind::Vector { bytes }) => bytes,
+            Some(AccessKind::Matrix { .. } | AccessKind::Element) | None => 0,
+        }
     }
 }
 
