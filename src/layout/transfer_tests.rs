@@ -1,10 +1,10 @@
 //! Transfer plans executed access by access against the layouts' definitions.
-use super::address::Fold;
+use super::address::{Fold, possible_bits};
 use super::derivation::blocked;
 use super::digits::Digit;
 use super::facts::{DynId, Fact, Start};
 use super::gf2::BitMatrix;
-use super::register_layout::{Axis, Group, Place, RegisterLayout};
+use super::register_layout::{Axis, Group, Place, RegisterLayout, Term};
 use super::smem_layout::{Index, SmemView};
 use super::testing::*;
 use super::tiled::TiledLayout;
@@ -516,6 +516,32 @@ fn conflicts_are_what_the_rank_says() {
         let m = BitMatrix::from_columns(columns).masked(0x78);
         assert_eq!(p.conflicts, 1 << (4 - m.rank()), "{p:?}");
     }
+}
+
+#[test]
+fn no_sum_has_a_bit_that_is_called_impossible() {
+    let mut rng = Rng::new(23);
+    for _ in 0..3000 {
+        let mut bit = 0;
+        let mut terms = vec![];
+        while bit < 5 {
+            let bits = 1 + rng.below(3).min(4 - u64::from(bit)) as u8;
+            terms.push(Term::of_thread(
+                bit,
+                1 << bits,
+                rng.pick(&[0, 1, 2, 3, 4, 8, 12, 16, 24, 64, 80, 384]),
+            ));
+            bit += bits;
+        }
+        let possible = possible_bits(&terms);
+        for lane in 0..32 {
+            let sum = terms.iter().map(|t| t.value(lane)).sum::<i64>() as u64;
+            assert_eq!(sum & !possible, 0, "{terms:?}");
+        }
+    }
+    // Sums that are apart do not fill what is between them.
+    let apart = [(0, 4, 8), (2, 4, 384), (4, 2, 1536)].map(|(bit, size, stride)| Term::of_thread(bit, size, stride));
+    assert_eq!(possible_bits(&apart), 0b1111_1000_0000 | 0b1_1000);
 }
 
 #[test]
