@@ -29,13 +29,14 @@ pub struct AddressPlan {
     pub terms: Vec<Term>,
     pub swizzle: Swizzle,
     pub fold: Fold,
-    /// Constants below the swizzle's period (see [`Fold`]); the first is 0 whenever some access uses 0.
+    /// Constants below the swizzle's period or of exchanged bits (see [`Fold`]); the first is 0 whenever some access uses 0.
     pub bases: Vec<u64>,
 }
 
 impl AddressPlan {
     /// Splits the constants of all accesses: the plan, and (base number, immediate) per access. `exchanged` are bits in
-    /// which terms and constants meet by XOR (staggered orders); `None` if the addresses aren't linear then.
+    /// which terms and constants meet by XOR (staggered orders), and which neither the sum of the other terms nor another
+    /// constant has; `None` if the addresses aren't linear then.
     pub fn new(
         dynamic: SmallVec<[DynTerm; 2]>,
         terms: Vec<Term>,
@@ -44,7 +45,7 @@ impl AddressPlan {
         constants: &[u64],
     ) -> Option<(AddressPlan, Vec<(usize, i64)>)> {
         let period = swizzle.period();
-        let low = if exchanged != 0 { u64::MAX >> 1 } else { period - 1 };
+        let low = period - 1 | exchanged;
         let of_terms = possible_bits(&terms);
         let of_constants = constants.iter().fold(0, |m, c| m | c);
         let aligned = dynamic.iter().all(|d| d.multiple % period == 0);
@@ -95,19 +96,24 @@ impl AddressPlan {
 
 /// Bits that the sum of the terms can have.
 pub(super) fn possible_bits(terms: &[Term]) -> u64 {
-    let (mut mask, mut disjoint, mut max) = (0u64, true, 0u64);
+    // Sums of some terms that have no bit in common: what each can have, and its maximum.
+    let mut sums: SmallVec<[(u64, u64); 8]> = SmallVec::new();
     for t in terms.iter().filter(|t| t.stride != 0) {
-        let top = ((1u64 << t.bits) - 1) * t.stride as u64;
-        let own = if (t.stride as u64).is_power_of_two() {
-            top
+        let stride = t.stride as u64;
+        let mut max = ((1u64 << t.bits) - 1) * stride;
+        let mut mask = if stride.is_power_of_two() {
+            max
         } else {
-            span(t.stride as u64, top)
+            span(stride, max)
         };
-        disjoint &= mask & own == 0;
-        mask |= own;
-        max += top;
+        while let Some(k) = sums.iter().position(|s| s.0 & mask != 0) {
+            let (other, other_max) = sums.swap_remove(k);
+            max += other_max;
+            mask = span(mask | other, max);
+        }
+        sums.push((mask, max));
     }
-    if disjoint { mask } else { span(mask, max) }
+    sums.iter().fold(0, |m, s| m | s.0)
 }
 
 /// All bits from the lowest of `low` to the highest of `high`.

@@ -250,7 +250,9 @@ pub fn execute(
                     for m in 0..count {
                         for lane in 0..32u32 {
                             let t = (warp * 32 + lane) as usize;
-                            let slots = &access.slots[m as usize * per_word..(m as usize + 1) * per_word];
+                            // A lane stores, or finds, its own variant's words; the address is the row's lane's.
+                            let slots = access.slots_of(plan.variant(t as u32));
+                            let slots = &slots[m as usize * per_word..(m as usize + 1) * per_word];
                             // 16-bit halves of the word, as PTX defines the fragment.
                             for half in 0..2u32 {
                                 let (row, column) = if trans {

@@ -5,8 +5,9 @@
 //! * how many elements are contiguous on both sides: the widest vector access, up to 16 bytes;
 //! * whether `ldmatrix`/`stmatrix` (`.trans`) applies: PTX ISA, "Matrix load instruction": four lanes hold the 32-bit
 //!   words of a 16-byte row, eight rows make a matrix, and lane 8i + r gives the address of row r of matrix i;
-//! * bank conflicts, by evaluating one access for the 32 lanes; where there are some, an order *staggered* by a lane
-//!   bit is tried: lanes with the bit set access the slots of an access pair in the opposite order.
+//! * bank conflicts, by evaluating one access for the 32 lanes; where there are some, orders *staggered* by lane bits
+//!   are tried: lanes with the bit set access the slots of an access pair in the opposite order. The words of a matrix
+//!   are staggered by the bits of the lanes that hold a row, the row's address by those of the lane that gives it.
 //!
 //! Where there is no common refinement (odd sizes that straddle, loose views), every element is addressed by itself:
 //! that plan always exists. Accesses to padding are guarded, or left out.
@@ -111,7 +112,7 @@ pub struct TransferPlan {
     pub addressing: Addressing,
     pub accesses: Vec<Access>,
     /// Lane bits that choose the order (see [`Access::staggered`]).
-    pub stagger: SmallVec<[u8; 2]>,
+    pub stagger: SmallVec<[u8; 3]>,
     /// Stores: only threads whose bits in this mask are 0 act; the others hold copies.
     pub only_first_replica: u8,
     /// Shared memory: wavefronts of the worst access over the fewest possible; 1 = free of bank conflicts.
@@ -151,6 +152,9 @@ impl Default for Options {
         }
     }
 }
+
+/// Addresses so many bytes apart are in the same bank of shared memory.
+const BANKS: u64 = 128;
 
 /// A digit of the common refinement.
 #[derive(Clone, Copy, Debug)]
@@ -220,15 +224,33 @@ pub fn plan(
                 *best = Some(p);
             }
         };
-        offer(&mut best, cx.vectors(&[]));
+        let plain = cx.vectors(&[]);
+        let width = plain.as_ref().map(TransferPlan::vector_bytes);
+        offer(&mut best, plain);
         // All lanes of a warp take part in a matrix, and warps that hold copies would store what another stores.
         let is_copied = direction == Direction::Store && layout.replicated_bits() != 0;
+        let mut fragments: SmallVec<[Fragment; 2]> = smallvec![];
         if memory == Memory::Shared && options.matrix && !is_copied {
-            offer(&mut best, cx.matrices(false));
-            offer(&mut best, cx.matrices(true));
+            fragments = [false, true].into_iter().filter_map(|t| cx.fragment(t)).collect();
+        }
+        for fragment in &fragments {
+            offer(&mut best, cx.matrices(fragment, &[]));
         }
         if memory == Memory::Shared && options.stagger && best.as_ref().is_some_and(|b| b.conflicts > 1) {
-            for stagger in cx.stagger_candidates() {
+            for fragment in &fragments {
+                let all = cx.matrix_stagger(fragment);
+                for n in (1..=all.len()).rev() {
+                    let p = cx.matrices(fragment, &all[..n]);
+                    let done = p.as_ref().is_some_and(|p| p.conflicts == 1);
+                    offer(&mut best, p);
+                    if done {
+                        break;
+                    }
+                }
+            }
+            let together = width.map(|bytes| cx.vector_stagger(bytes));
+            let together = together.into_iter().filter(|s| !s.is_empty());
+            for stagger in together.chain(cx.stagger_candidates()) {
                 let p = cx.vectors(&stagger);
                 let done = p.as_ref().is_some_and(|p| p.conflicts == 1);
                 offer(&mut best, p);
@@ -338,6 +360,70 @@ struct Run {
     index: u64,
 }
 
+impl Run {
+    /// What is left above the first `n` of its positions.
+    fn above(&self, n: u64) -> Run {
+        Run {
+            slot: self.slot * n as u32,
+            size: self.size / n,
+            stride: self.stride * n,
+            index: self.index * n,
+            ..*self
+        }
+    }
+
+    /// Its digits of size 2, the minor one first.
+    fn pairs(self) -> impl Iterator<Item = Run> {
+        (0..self.size.trailing_zeros()).map(move |k| Run {
+            size: 2,
+            ..self.above(1 << k)
+        })
+    }
+}
+
+/// Takes a digit of size 2 out of the runs.
+fn take_pair(runs: &mut SmallVec<[Run; 8]>, slot: u32, stride: u64) -> Option<Run> {
+    let (k, pair) = (0..runs.len()).find_map(|k| {
+        let pair = runs[k].pairs().find(|p| (p.slot, p.stride) == (slot, stride))?;
+        Some((k, pair))
+    })?;
+    let whole = runs.remove(k);
+    let below = u64::from(pair.slot / whole.slot);
+    let rest = [Run { size: below, ..whole }, whole.above(2 * below)];
+    runs.extend(rest.into_iter().filter(|r| r.size > 1));
+    Some(pair)
+}
+
+/// The digits of an array that is made of 8x8 matrices.
+struct Fragment {
+    trans: bool,
+    /// Memory strides of the matrix' row number, bit by bit.
+    rows: [u64; 3],
+    /// Memory strides of the warp's bits, where they have one.
+    warps: [Option<u64>; 2],
+    /// The slots that tell matrices apart.
+    runs: SmallVec<[Run; 8]>,
+}
+
+impl Fragment {
+    /// Lane bit 2 + k holds row bit k; transposed, row bit 0 is in the word, and lane bit k holds row bit k + 1.
+    fn row_bit(&self, lane_bit: u8) -> Option<u8> {
+        match self.trans {
+            false => lane_bit.checked_sub(2),
+            true => (lane_bit < 2).then_some(lane_bit + 1),
+        }
+    }
+
+    /// The address' terms, in bytes, but for the lanes that select among an instruction's matrices.
+    fn terms(&self) -> Vec<Term> {
+        let rows = self.rows.iter().enumerate().map(|(k, s)| (k as u8, Some(*s)));
+        let warps = self.warps.iter().enumerate().map(|(k, s)| (LANE_BITS + k as u8, *s));
+        rows.chain(warps)
+            .filter_map(|(bit, stride)| Some(Term::of_thread(bit, 2, (stride? / 8) as i64)))
+            .collect()
+    }
+}
+
 impl Cx<'_> {
     fn axis(&self, k: usize) -> &Axis {
         &self.layout.axes()[k]
@@ -381,16 +467,14 @@ impl Cx<'_> {
             .map(|(bit, p)| (Term::of_thread(bit, p.size, 0), p.stride))
             .collect();
         // Digits that are reversed are not part of a vector, and their address bits are nobody else's.
-        let mut reversed: SmallVec<[Run; 2]> = smallvec![];
+        let mut reversed: SmallVec<[Run; 3]> = smallvec![];
         for r in stagger {
-            let k = runs
-                .iter()
-                .position(|x| x.slot == r.slot && x.size == 2 && x.stride == r.stride)?;
-            if self.axis(runs[k].axis).is_padded() {
+            let pair = take_pair(&mut runs, r.slot, r.stride)?;
+            if self.axis(pair.axis).is_padded() {
                 // Lanes would access positions that another's guard is for.
                 return None;
             }
-            reversed.push(runs.remove(k));
+            reversed.push(pair);
             terms.push((Term::of_thread(r.lane_bit, 2, 0), r.stride));
         }
         // The run of elements that follow each other in memory.
@@ -485,27 +569,13 @@ impl Cx<'_> {
             .filter(|t| t.stride != 0)
             .collect();
         terms.sort_by_key(Term::thread_bit);
-        let mut exchanged = 0;
-        for r in stagger {
-            if r.stride % 8 != 0 || !r.stride.is_power_of_two() || exchanged & (r.stride / 8) != 0 {
-                return None;
-            }
-            exchanged |= r.stride / 8;
-        }
-        if exchanged != 0 {
-            let is_reversal = |t: &Term| {
-                stagger
-                    .iter()
-                    .any(|r| (r.lane_bit, r.stride / 8) == (t.thread_bit(), t.stride as u64))
-            };
-            let others: Vec<Term> = terms.iter().filter(|t| !is_reversal(t)).copied().collect();
-            let plain = enumerate(&runs)
+        let is_reversal = |t: &Term| {
+            stagger
                 .iter()
-                .fold(0, |m, x| m | ((self.view.offset + x.1) / 8));
-            if (possible_bits(&others) | plain) & exchanged != 0 {
-                return None;
-            }
-        }
+                .any(|r| (r.lane_bit, r.stride / 8) == (t.thread_bit(), t.stride as u64))
+        };
+        let others: Vec<Term> = terms.iter().filter(|t| !is_reversal(t)).copied().collect();
+        let exchanged = self.exchanged(stagger, &others, &runs)?;
 
         let mut accesses = Vec::new();
         let mut constants = Vec::new();
@@ -513,15 +583,7 @@ impl Cx<'_> {
         for (slot, offset, indices) in enumerate_with_index(&all_runs, self.layout.axes().len()) {
             let Some(guards) = self.guards(&indices) else { continue };
             let variant = |group: usize| -> SmallVec<[u32; 8]> {
-                let mut first = slot;
-                for (k, r) in stagger.iter().enumerate().filter(|(k, _)| group >> k & 1 != 0) {
-                    debug_assert_eq!(reversed[k].slot, r.slot);
-                    first = if first / r.slot % 2 == 0 {
-                        first + r.slot
-                    } else {
-                        first - r.slot
-                    };
-                }
+                let first = reverse(slot, stagger, group);
                 vector_slots.iter().map(|v| first + v).collect()
             };
             accesses.push(Access {
@@ -537,19 +599,19 @@ impl Cx<'_> {
         self.finish(accesses, constants, terms, exchanged, stagger, bytes, None)
     }
 
-    /// Digits of a possible staggered order: pairs of a lane bit and a slot digit of size 2 that moves across banks.
-    fn stagger_candidates(&self) -> Vec<SmallVec<[Reversal; 2]>> {
+    /// Other staggered orders: one or two pairs of any lane bit and a slot digit of size 2 that moves across banks.
+    fn stagger_candidates(&self) -> Vec<SmallVec<[Reversal; 3]>> {
         let runs = self.runs();
         let slots = runs
             .iter()
-            .filter(|r| r.size == 2 && r.stride % 32 == 0 && r.stride / 8 % 128 != 0);
+            .filter(|r| r.size == 2 && r.stride % 32 == 0 && r.stride / 8 % BANKS != 0);
         let mut slots: SmallVec<[&Run; 8]> = slots.collect();
         // Swizzled rows move across banks too.
         if !self.view.swizzle.is_none() {
             let sources = self.view.swizzle.source_mask();
             slots.extend(
                 runs.iter()
-                    .filter(|r| r.size == 2 && (r.stride / 8) & sources != 0 && r.stride / 8 % 128 == 0),
+                    .filter(|r| r.size == 2 && (r.stride / 8) & sources != 0 && r.stride / 8 % BANKS == 0),
             );
         }
         let mut singles = Vec::new();
@@ -562,7 +624,7 @@ impl Cx<'_> {
                 });
             }
         }
-        let mut out: Vec<SmallVec<[Reversal; 2]>> = singles.iter().map(|&s| smallvec![s]).collect();
+        let mut out: Vec<SmallVec<[Reversal; 3]>> = singles.iter().map(|&s| smallvec![s]).collect();
         for (k, &a) in singles.iter().enumerate() {
             for &b in &singles[..k] {
                 if a.lane_bit != b.lane_bit && a.slot != b.slot {
@@ -573,8 +635,8 @@ impl Cx<'_> {
         out
     }
 
-    /// `ldmatrix`/`stmatrix` for the whole array.
-    fn matrices(&self, trans: bool) -> Option<TransferPlan> {
+    /// The array as rows of matrices, if it is that.
+    fn fragment(&self, trans: bool) -> Option<Fragment> {
         let bits = u64::from(self.view.bits);
         if bits > 32 || 32 % bits != 0 || (trans && bits != 16) || self.layout.is_padded() || self.alignment() < 128 {
             return None;
@@ -591,19 +653,12 @@ impl Cx<'_> {
             let k = runs
                 .iter()
                 .position(|r| r.slot == slot && r.size % 2 == 0 && stride.is_none_or(|s| s == r.stride))?;
-            let r = &mut runs[k];
-            let taken = r.stride;
-            *r = Run {
-                slot: r.slot * 2,
-                size: r.size / 2,
-                stride: r.stride * 2,
-                index: r.index * 2,
-                ..*r
-            };
+            let taken = runs[k].stride;
+            runs[k] = runs[k].above(2);
             Some(taken)
         };
         // The strides of the matrix' row number, bit by bit, after checking what must be contiguous.
-        let row_strides: [u64; 3] = if trans {
+        let rows: [u64; 3] = if trans {
             let in_word = take(1, None)?;
             if (of_bit[2], of_bit[3], of_bit[4]) != (Some(16), Some(32), Some(64)) {
                 return None;
@@ -618,59 +673,147 @@ impl Cx<'_> {
             }
             [of_bit[2]?, of_bit[3]?, of_bit[4]?]
         };
-        if row_strides.iter().any(|s| s % 128 != 0) {
+        runs.retain(|r| r.size > 1);
+        let warps = [of_bit[5], of_bit[6]];
+        let mut strides = rows.iter().chain(warps.iter().flatten()).copied();
+        if !strides.all(|s| s % 128 == 0) || runs.iter().any(|r| r.stride % 128 != 0) {
             return None;
+        }
+        Some(Fragment {
+            trans,
+            rows,
+            warps,
+            runs,
+        })
+    }
+
+    /// The rows that are in the same banks, staggered.
+    fn matrix_stagger(&self, fragment: &Fragment) -> SmallVec<[Reversal; 3]> {
+        let rows = (0..LANE_BITS).filter_map(|lane_bit| {
+            let row_bit = fragment.row_bit(lane_bit)?;
+            Some((lane_bit, *fragment.rows.get(usize::from(row_bit))?))
+        });
+        self.reversals(rows, &fragment.terms(), &fragment.runs, 0)
+    }
+
+    /// The lanes that are served together and in the same banks, staggered, where vectors have this many bytes.
+    fn vector_stagger(&self, bytes: u32) -> SmallVec<[Reversal; 3]> {
+        let together = (128 / bytes.max(4)).ilog2().min(LANE_BITS.into()) as u8;
+        let bits = |(bit, p): (u8, &Piece)| {
+            let (stride, n) = (p.stride, p.size.trailing_zeros() as u8);
+            (0..n).map(move |k| (bit + k, stride << k))
+        };
+        let terms = self
+            .thread_pieces()
+            .map(|(bit, p)| Term::of_thread(bit, p.size, (p.stride / 8) as i64));
+        let terms: Vec<Term> = terms.collect();
+        let lanes = self.thread_pieces().flat_map(bits).filter(|l| l.0 < together);
+        self.reversals(lanes, &terms, &self.runs(), u64::from(bytes.max(4)))
+    }
+
+    /// Each of the lane bits (with their strides in memory) that leave the bank as it is, with a digit that moves across
+    /// banks by at least so many bytes and that no address' terms do.
+    fn reversals(
+        &self,
+        lanes: impl Iterator<Item = (u8, u64)>,
+        terms: &[Term],
+        runs: &[Run],
+        least: u64,
+    ) -> SmallVec<[Reversal; 3]> {
+        let swizzle = self.view.swizzle;
+        let moved = possible_bits(terms);
+        let taken = moved | moved >> swizzle.shift & swizzle.target_mask() | self.view.offset / 8;
+        let mut pairs: SmallVec<[Run; 8]> = runs
+            .iter()
+            .flat_map(|r| r.pairs())
+            .filter(|p| {
+                p.stride.is_power_of_two() && (least..BANKS).contains(&(p.stride / 8)) && taken & (p.stride / 8) == 0
+            })
+            .collect();
+        pairs.sort_by_key(|p| p.stride);
+        let staying = lanes.filter(|l| l.1 != 0 && swizzle.apply(l.1 / 8).is_multiple_of(BANKS));
+        let reversals = staying.zip(&pairs).map(|((lane_bit, _), p)| Reversal {
+            lane_bit,
+            slot: p.slot,
+            stride: p.stride,
+        });
+        reversals.take(3).collect()
+    }
+
+    /// `ldmatrix`/`stmatrix` for the whole array.
+    fn matrices(&self, fragment: &Fragment, stagger: &[Reversal]) -> Option<TransferPlan> {
+        let bits = u64::from(self.view.bits);
+        let mut runs = fragment.runs.clone();
+        let mut terms = fragment.terms();
+        let mut reversed: SmallVec<[Run; 3]> = smallvec![];
+        let mut turned = Vec::new();
+        for r in stagger {
+            reversed.push(take_pair(&mut runs, r.slot, r.stride)?);
+            turned.push(Term::of_thread(fragment.row_bit(r.lane_bit)?, 2, (r.stride / 8) as i64));
         }
         // Which matrices one instruction takes: the digits with the smallest strides, where XORs meet lane bits anyway.
+        // A reversed digit is none of them: its address bit belongs to the rows.
         let mut select: SmallVec<[Run; 2]> = smallvec![];
-        while select.len() < 2 {
-            let Some(k) = (0..runs.len())
-                .filter(|&k| runs[k].size.is_multiple_of(2))
-                .min_by_key(|&k| runs[k].stride)
-            else {
+        for bit in [3, 4] {
+            let even = (0..runs.len()).filter(|&k| runs[k].size.is_multiple_of(2));
+            let Some(k) = even.min_by_key(|&k| runs[k].stride) else {
                 break;
             };
-            let r = runs[k];
-            select.push(Run { size: 2, ..r });
-            runs[k] = Run {
-                slot: r.slot * 2,
-                size: r.size / 2,
-                stride: r.stride * 2,
-                index: r.index * 2,
-                ..r
-            };
+            terms.push(Term::of_thread(bit, 2, (runs[k].stride / 8) as i64));
+            select.push(Run { size: 2, ..runs[k] });
+            runs[k] = runs[k].above(2);
         }
+        let count = 1 << select.len();
         runs.retain(|r| r.size > 1);
-        if runs.iter().chain(&select).any(|r| r.stride % 128 != 0) || of_bit[5..].iter().flatten().any(|s| s % 128 != 0)
-        {
-            return None;
-        }
-        let count = 1u32 << select.len();
-        let mut terms = Vec::new();
-        let lanes = row_strides.iter().copied().chain(select.iter().map(|r| r.stride));
-        for (bit, stride) in lanes.enumerate() {
-            terms.push(Term::of_thread(bit as u8, 2, (stride / 8) as i64));
-        }
-        for (bit, stride) in (5..7).filter_map(|b| Some((b, of_bit[b as usize]?))) {
-            terms.push(Term::of_thread(bit, 2, (stride / 8) as i64));
-        }
-        let terms = join_terms(terms);
         runs.sort_by_key(|r| r.slot);
+        let exchanged = self.exchanged(stagger, &terms, &runs)?;
+        terms.sort_by_key(Term::thread_bit);
+        let terms = [join_terms(terms), join_terms(turned)].concat();
         let word: SmallVec<[u32; 8]> = (0..(32 / bits) as u32).collect();
+        let words: SmallVec<[u32; 4]> = enumerate(&select).into_iter().map(|x| x.0).collect();
         let (mut accesses, mut constants) = (Vec::new(), Vec::new());
-        for (slot, offset) in enumerate(&runs) {
-            let words = enumerate(&select).into_iter().map(|x| x.0);
+        let all_runs: SmallVec<[Run; 8]> = reversed.iter().chain(&runs).copied().collect();
+        for (slot, offset) in enumerate(&all_runs) {
+            let variant = |group: usize| -> SmallVec<[u32; 8]> {
+                let first = reverse(slot, stagger, group);
+                words
+                    .iter()
+                    .flat_map(|w| word.iter().map(move |v| first + w + v))
+                    .collect()
+            };
             accesses.push(Access {
-                kind: AccessKind::Matrix { count, trans },
+                kind: AccessKind::Matrix {
+                    count,
+                    trans: fragment.trans,
+                },
                 base: 0,
                 offset: 0,
-                slots: words.flat_map(|w| word.iter().map(move |v| slot + w + v)).collect(),
-                staggered: Vec::new(),
+                slots: variant(0),
+                staggered: (1..1 << stagger.len()).map(variant).collect(),
                 guards: smallvec![],
             });
             constants.push((self.view.offset + offset) / 8);
         }
-        self.finish(accesses, constants, terms, 0, &[], 16, Some(count))
+        self.finish(accesses, constants, terms, exchanged, stagger, 16, Some(count))
+    }
+
+    /// The address bits that reversals exchange; `None` if other terms or constants of the address have them too.
+    fn exchanged(&self, stagger: &[Reversal], others: &[Term], runs: &[Run]) -> Option<u64> {
+        let mut exchanged = 0;
+        for r in stagger {
+            if r.stride % 8 != 0 || !r.stride.is_power_of_two() || exchanged & (r.stride / 8) != 0 {
+                return None;
+            }
+            exchanged |= r.stride / 8;
+        }
+        if exchanged != 0 {
+            let constants = enumerate(runs).into_iter().map(|x| (self.view.offset + x.1) / 8);
+            let plain = constants.fold(possible_bits(others), |m, c| m | c);
+            if plain & exchanged != 0 {
+                return None;
+            }
+        }
+        Some(exchanged)
     }
 
     /// Guards of an access whose slots start at these axis indices; `None` if it only touches padding.
@@ -754,7 +897,8 @@ impl Cx<'_> {
             };
             total += accesses.iter().map(loose_words).sum::<u32>();
         }
-        total += accesses.len() as u32 * bytes.div_ceil(4) * stagger.len() as u32;
+        let words = matrices.unwrap_or(bytes.div_ceil(4));
+        total += accesses.len() as u32 * words * stagger.len() as u32;
         let only_first_replica = match self.direction {
             Direction::Load => 0,
             Direction::Store => self.layout.replicated_bits(),
@@ -877,6 +1021,15 @@ fn elements(layout: &RegisterLayout, view: &SmemView, direction: Direction) -> R
     })
 }
 
+/// The slot that lanes of a group access where those of group 0 access `slot`.
+fn reverse(slot: u32, stagger: &[Reversal], group: usize) -> u32 {
+    let reversed = stagger.iter().enumerate().filter(|(k, _)| group >> k & 1 != 0);
+    reversed.fold(slot, |slot, (_, r)| match slot / r.slot % 2 {
+        0 => slot + r.slot,
+        _ => slot - r.slot,
+    })
+}
+
 /// All values of the digits, the first slowest in memory order of the list's end: (slot, offset in bits).
 fn enumerate(runs: &[Run]) -> Vec<(u32, u64)> {
     let mut out = vec![(0, 0)];
@@ -970,6 +1123,13 @@ impl TransferPlan {
     }
     pub fn group(&self) -> Group {
         self.layout.group()
+    }
+    /// The bytes of a vector access, 0 if there is none.
+    fn vector_bytes(&self) -> u32 {
+        match self.accesses.first().map(|a| a.kind) {
+            Some(AccessKind::Vector { bytes }) => bytes,
+            Some(AccessKind::Matrix { .. } | AccessKind::Element) | None => 0,
+        }
     }
 }
 

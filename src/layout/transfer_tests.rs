@@ -1,9 +1,10 @@
 //! Transfer plans executed access by access against the layouts' definitions.
-use super::address::Fold;
+use super::address::{Fold, possible_bits};
 use super::derivation::blocked;
+use super::digits::Digit;
 use super::facts::{DynId, Fact, Start};
 use super::gf2::BitMatrix;
-use super::register_layout::{Group, RegisterLayout};
+use super::register_layout::{Axis, Group, Place, RegisterLayout, Term};
 use super::smem_layout::{Index, SmemView};
 use super::testing::*;
 use super::tiled::TiledLayout;
@@ -280,6 +281,215 @@ fn every_width_and_swizzle_of_a_wgmma_tile() {
     }
 }
 
+/// What a plan's accesses are, all alike: (kind, lane bits, bases, conflicts).
+fn form(p: &TransferPlan) -> (AccessKind, &[u8], usize, u32) {
+    let Addressing::Affine(a) = &p.addressing else {
+        panic!("{p:?}")
+    };
+    assert!(p.accesses.iter().all(|x| x.kind == p.accesses[0].kind));
+    assert!(p.accesses.iter().all(|x| x.staggered.len() + 1 == 1 << p.stagger.len()));
+    (p.accesses[0].kind, &p.stagger, a.bases.len(), p.conflicts)
+}
+
+fn matrix(count: u32, trans: bool) -> AccessKind {
+    AccessKind::Matrix { count, trans }
+}
+
+fn both(layout: &RegisterLayout, view: &SmemView, values: &[u64]) -> [TransferPlan; 2] {
+    check(layout, view, values, Memory::Shared, Options::default()).map(Option::unwrap)
+}
+
+#[test]
+fn rows_in_the_same_banks_are_staggered_matrices() {
+    // Row-major tiles: (rows, columns), matrices of an instruction, lane bits, addresses.
+    for (m, n, count, lanes, bases) in [
+        (64, 64, 2, &[2, 3, 4][..], 8),
+        (128, 64, 4, &[2, 3, 4], 8),
+        (64, 128, 4, &[2, 3, 4], 8),
+        (128, 128, 4, &[2, 3, 4], 8),
+        (64, 192, 2, &[2, 3, 4], 8),
+        (64, 256, 4, &[2, 3, 4], 8),
+        // Rows of 64 bytes: two are in different banks; of 192: the same; of 32: four.
+        (64, 32, 2, &[3, 4], 4),
+        (64, 96, 2, &[3, 4], 4),
+        (64, 16, 2, &[4], 2),
+        // Rows of 272 bytes: all are in different banks.
+        (64, 136, 2, &[], 1),
+    ] {
+        let view = SmemView::new(&[m, n], 16, &[], 16).unwrap();
+        for p in both(&wgmma(m, n), &view, &[]) {
+            assert_eq!(form(&p), (matrix(count, false), lanes, bases, 1), "{m} x {n}");
+        }
+    }
+    // Bytes: matrices of 16 columns.
+    for (n, lanes) in [(64, &[3, 4][..]), (128, &[2, 3, 4]), (256, &[2, 3, 4])] {
+        let layout = TiledLayout::by_name("WGMMA_8BIT")
+            .unwrap()
+            .instantiate(&[64, n])
+            .unwrap();
+        let view = SmemView::new(&[64, n], 8, &[], 16).unwrap();
+        for p in both(&layout, &view, &[]) {
+            let (kind, stagger, _, conflicts) = form(&p);
+            assert!(matches!(kind, AccessKind::Matrix { trans: false, .. }), "{p:?}");
+            assert_eq!((stagger, conflicts), (lanes, 1));
+        }
+    }
+}
+
+#[test]
+fn parts_of_larger_buffers_are_staggered_wherever_they_begin() {
+    let outer = SmemView::new(&[3, 192, 256], 16, &[], 16).unwrap();
+    let slot = Start::Dynamic(DynId(0), Fact::UNKNOWN);
+    let row = Start::Dynamic(DynId(1), Fact::UNKNOWN);
+    for (start, n) in [(0, 128), (64, 64), (128, 128), (192, 64)] {
+        for rows in [Start::Static(0), Start::Static(5), row] {
+            let columns = Index::Slice(Start::Static(start), n);
+            let view = outer
+                .index(&[Index::At(slot), Index::Slice(rows, 64), columns])
+                .unwrap();
+            for p in both(&wgmma(64, n), &view, &[2, 77]) {
+                let (kind, stagger, _, conflicts) = form(&p);
+                assert!(matches!(kind, AccessKind::Matrix { trans: false, .. }), "{p:?}");
+                assert_eq!((stagger, conflicts), (&[2, 3, 4][..], 1));
+            }
+        }
+    }
+    // A start that has the bits of some chunks: the others are exchanged, as far as there are any.
+    for (start, worst) in [(8, 2), (16, 2), (32, 2), (24, 4), (56, 8)] {
+        let columns = Index::Slice(Start::Static(start), 128);
+        let view = outer.index(&[Index::At(slot), Index::Slice(row, 64), columns]).unwrap();
+        for p in both(&wgmma(64, 128), &view, &[1, 100]) {
+            assert!(p.conflicts <= worst, "{start} {p:?}");
+        }
+    }
+}
+
+#[test]
+fn transposed_rows_in_the_same_banks_are_staggered_matrices() {
+    // 16 columns of a warp are neighbours in memory: one digit for the row bits that are lane bits.
+    for n in [64, 128, 256] {
+        let view = SmemView::new(&[n, 64], 16, &[], 16).unwrap().transpose(&[1, 0]);
+        for p in both(&wgmma(64, n), &view, &[]) {
+            assert_eq!(form(&p), (matrix(4, true), &[0][..], 2, 4), "{n}");
+        }
+    }
+    // 32: one for each; the third row bit is in the word.
+    let digit = |size, place| Digit::new(size, place);
+    let axes = [
+        vec![
+            digit(8, Place::Thread(2)),
+            digit(4, Place::Slot(2)),
+            digit(4, Place::Thread(5)),
+        ],
+        vec![
+            digit(2, Place::Slot(1)),
+            digit(4, Place::Thread(0)),
+            digit(2, Place::Slot(8)),
+        ],
+    ];
+    let axes = axes.into_iter().enumerate().map(|(first, chain)| Axis {
+        first,
+        rank: 1,
+        size: [128, 16][first],
+        chain: chain.into_iter().collect(),
+    });
+    let layout = RegisterLayout::from_axes(&[128, 16], Group::Warpgroup, axes.collect::<Vec<_>>());
+    let view = SmemView::new(&[16, 128], 16, &[], 16).unwrap().transpose(&[1, 0]);
+    for p in both(&layout, &view, &[]) {
+        assert_eq!(form(&p), (matrix(2, true), &[0, 1][..], 4, 2));
+    }
+}
+
+#[test]
+fn vectors_whose_lanes_are_in_the_same_banks_are_staggered() {
+    for n in [32, 64, 96, 128, 256] {
+        let view = SmemView::new(&[64, n], 32, &[], 16).unwrap();
+        for p in both(&wgmma(64, n), &view, &[]) {
+            assert_eq!(form(&p), (AccessKind::Vector { bytes: 8 }, &[2, 3][..], 4, 1), "{n}");
+        }
+    }
+    // Without matrices, words of eight rows are stored together.
+    for (n, lanes, bases) in [(64, &[2, 3, 4][..], 8), (128, &[2, 3, 4], 8), (32, &[3, 4], 4)] {
+        let view = SmemView::new(&[64, n], 16, &[], 16).unwrap();
+        let options = Options {
+            matrix: false,
+            ..Options::default()
+        };
+        for p in check(&wgmma(64, n), &view, &[], Memory::Shared, options) {
+            let expected = (AccessKind::Vector { bytes: 4 }, lanes, bases, 1);
+            assert_eq!(form(&p.unwrap()), expected, "{n}");
+        }
+    }
+}
+
+/// Every element of tiles of random layouts, in random parts of memory without and with swizzles.
+#[test]
+fn random_tiles_are_staggered() {
+    let mut rng = Rng::new(5);
+    // Matrices by number of lane bits, not transposed and transposed; vectors likewise.
+    let mut counts = [[0; 4]; 3];
+    for _ in 0..400 {
+        let name = rng.pick(&["WGMMA", "WGMMA", "WGMMA_8BIT", "WGMMA_UPCAST_2X", "WGMMA_TRANSPOSED"]);
+        let (m, n) = (64 * (1 + rng.below(2)), rng.pick(&[16, 32, 64, 96, 128, 192]));
+        let Ok(layout) = TiledLayout::by_name(name).unwrap().instantiate(&[m, n]) else {
+            continue;
+        };
+        let layout = match rng.below(3) {
+            0 => shuffle_slots(&layout, &mut rng),
+            _ => layout,
+        };
+        let bits = rng.pick(&[8, 16, 16, 16, 32]);
+        // In front of the tile, behind it.
+        let (unit, mut outer, mut at) = (rng.pick(&[8, 16, 64]), vec![], vec![]);
+        let mut values = vec![];
+        for n in [m, n] {
+            let start = unit * rng.below(3);
+            outer.push((start + n).next_multiple_of(64));
+            if rng.below(2) == 0 {
+                at.push(Index::Slice(Start::Static(start), n));
+            } else {
+                at.push(Index::Slice(
+                    Start::Dynamic(DynId(values.len() as u32), Fact::multiple_of(unit)),
+                    n,
+                ));
+                values.push(start);
+            }
+        }
+        let turned = rng.below(3) == 0;
+        if turned {
+            outer.reverse();
+            at.reverse();
+        }
+        let (tiling, swizzle) = match rng.below(4) {
+            0 => (vec![8, 256 / u64::from(bits)], 32),
+            _ => (vec![], 16),
+        };
+        let view = SmemView::new(&outer, bits, &tiling, swizzle).unwrap();
+        let mut view = view.index_loosely(&at).unwrap();
+        if turned {
+            view = view.transpose(&[1, 0]);
+        }
+        let options = Options {
+            matrix: rng.below(4) != 0,
+            ..Options::default()
+        };
+        for p in check(&layout, &view, &values, Memory::Shared, options)
+            .into_iter()
+            .flatten()
+        {
+            let kind = match p.accesses[0].kind {
+                AccessKind::Matrix { trans, .. } => usize::from(trans),
+                AccessKind::Vector { .. } => 2,
+                AccessKind::Element => continue,
+            };
+            counts[kind][p.stagger.len()] += 1;
+        }
+    }
+    assert!(counts[0].iter().all(|&c| c > 5), "{counts:?}");
+    assert!(counts[1][..2].iter().all(|&c| c > 5), "{counts:?}");
+    assert!(counts[2].iter().all(|&c| c > 5), "{counts:?}");
+}
+
 #[test]
 fn conflicts_are_what_the_rank_says() {
     // A plain row-major tile: rows 128 bytes apart, all of a column in one bank.
@@ -306,6 +516,32 @@ fn conflicts_are_what_the_rank_says() {
         let m = BitMatrix::from_columns(columns).masked(0x78);
         assert_eq!(p.conflicts, 1 << (4 - m.rank()), "{p:?}");
     }
+}
+
+#[test]
+fn no_sum_has_a_bit_that_is_called_impossible() {
+    let mut rng = Rng::new(23);
+    for _ in 0..3000 {
+        let mut bit = 0;
+        let mut terms = vec![];
+        while bit < 5 {
+            let bits = 1 + rng.below(3).min(4 - u64::from(bit)) as u8;
+            terms.push(Term::of_thread(
+                bit,
+                1 << bits,
+                rng.pick(&[0, 1, 2, 3, 4, 8, 12, 16, 24, 64, 80, 384]),
+            ));
+            bit += bits;
+        }
+        let possible = possible_bits(&terms);
+        for lane in 0..32 {
+            let sum = terms.iter().map(|t| t.value(lane)).sum::<i64>() as u64;
+            assert_eq!(sum & !possible, 0, "{terms:?}");
+        }
+    }
+    // Sums that are apart do not fill what is between them.
+    let apart = [(0, 4, 8), (2, 4, 384), (4, 2, 1536)].map(|(bit, size, stride)| Term::of_thread(bit, size, stride));
+    assert_eq!(possible_bits(&apart), 0b1111_1000_0000 | 0b1_1000);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 | a while whose condition loads and reduces | `while_that_loads_and_reduces` |
 | two accumulators swapped every iteration | `accumulators_swapped` |
 | an accumulator through a data-dependent while | `accumulator_through_data_dependent_while`, corpus `accumulator_through_while` |
+| accumulators whose rows lie in the same banks: stored, at any row, transposed, and read back | `accumulator_in_plain_memory_…` |
 | two warpgroups reading one buffer in different layouts | `one_buffer_two_layouts` |
 | shapes (10,), (33,), (64, 24) | corpus `odd_shapes`; a quarter of the random programs |
 | x*y+z like NumPy | corpus `multiply_add_exact` |
@@ -288,6 +289,69 @@ def accumulator_through_data_dependent_while(a, b, nexts):
 
     buf = SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16))
     return kernel(body, like((64, 64)), buf, buf, Barrier(num_barriers=2))(a, b, nexts)
+
+
+def _in_plain_memory(columns: int, dtype: Any) -> tuple[Any, Any]:
+    first, rows = 8, 96
+
+    def fn(a, b, start):
+        """Rows that are in the same banks: at a static row, at a dynamic one, read back, transposed."""
+
+        def body(a, b, start, o, p, q, r, a_buf, b_buf, tile, turned, bars):
+            plgpu.copy_gmem_to_smem(a, a_buf, bars.at[0])
+            plgpu.copy_gmem_to_smem(b, b_buf, bars.at[1])
+            plgpu.barrier_wait(bars.at[0])
+            plgpu.barrier_wait(bars.at[1])
+
+            def compute(acc):
+                plgpu.wgmma(acc, a_buf, b_buf)
+                return acc[...]
+
+            values = pl.run_scoped(compute, ACC((64, columns), jnp.float32)).astype(dtype)
+            tile[...] = jnp.ones((rows, columns), dtype)
+            tile[pl.ds(first, 64)] = values
+            turned[...] = values.T
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(tile, o)
+            plgpu.copy_smem_to_gmem(turned, r)
+            plgpu.wait_smem_to_gmem(0)
+            at = start[0]
+            tile[pl.ds(at, 64)] = values * 2
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(tile, p)
+            plgpu.wait_smem_to_gmem(0)
+            q[...] = load(tile.at[pl.ds(at + 1, 64)], layout=plgpu.Layout.WGMMA) * 2
+
+        outs = [like((rows, columns), dtype), like((rows, columns), dtype), like((64, columns), dtype), like((columns, 64), dtype)]
+        scratch = (
+            SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16)),
+            SMEM((64, columns), jnp.float16, transforms=tiled(jnp.float16)),
+            SMEM((rows, columns), dtype),
+            SMEM((columns, 64), dtype),
+            Barrier(num_barriers=2),
+        )
+        return kernel(body, outs, *scratch)(a, b, start)
+
+    def reference(a, b, start):
+        values = _mul(a, b).astype(dtype)
+        o = np.ones((rows, columns), dtype)
+        o[first : first + 64] = values
+        p, at = o.copy(), int(start[0])
+        p[at : at + 64] = values * dtype(2)
+        return o, p, p[at + 1 : at + 65] * dtype(2), values.T
+
+    return fn, reference
+
+
+for _columns in (64, 128, 192, 256):
+    for _type, _tolerance in ((np.float16, 4e-3), (ml_dtypes.bfloat16, 3e-2), (np.float32, 4e-3)):
+        if _columns == 256 and _type == np.float32:
+            continue  # More shared memory than there is.
+        _fn, _reference = _in_plain_memory(_columns, _type)
+        hard(
+            f16(64, 64), f16(64, _columns), Arg((1,), jnp.int32, values=(19,)),
+            name=f"accumulator_in_plain_memory_{np.dtype(_type).name}_{_columns}", reference=_reference, tolerance=_tolerance,
+        )(_fn)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ warpgroups

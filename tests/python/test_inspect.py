@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
@@ -189,6 +190,39 @@ def test_the_other_shipped_kernels_neither_spill_nor_serialise(kernel: shipped.K
         assert not re.findall(r"(?:div|rem)\.[su]\d+ .*, \d+;", report.ptx)
         waits = re.findall(r"mbarrier\.try_wait.*;", report.ptx)
         assert waits and all(wait.count(",") == 2 for wait in waits)
+
+
+@pytest.mark.parametrize(("shape", "matrices", "count"), [((64, 64), 2, 8), ((64, 128), 4, 8), ((128, 128), 4, 16), ((64, 192), 2, 24)])
+def test_rows_in_the_same_banks_are_stored_as_staggered_matrices(shape: tuple[int, int], matrices: int, count: int) -> None:
+    """Each word is selected once per bit of the row, and three conditions are all that is asked."""
+    rows, columns = shape
+
+    def body(a, b, o, a_buf, b_buf, tile, bars):
+        plgpu.copy_gmem_to_smem(a, a_buf, bars.at[0])
+        plgpu.copy_gmem_to_smem(b, b_buf, bars.at[1])
+        plgpu.barrier_wait(bars.at[0])
+        plgpu.barrier_wait(bars.at[1])
+
+        def compute(acc):
+            plgpu.wgmma(acc, a_buf, b_buf)
+            return acc[...]
+
+        tile[...] = pl.run_scoped(compute, plgpu.ACC(shape, jnp.float32)).astype(jnp.float16)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(tile, o)
+        plgpu.wait_smem_to_gmem(0)
+
+    transforms = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+    operands = [plgpu.SMEM(s, jnp.float16, transforms=transforms) for s in ((rows, 64), (64, columns))]
+    fn = kernel(body, like(shape, jnp.float16), *operands, plgpu.SMEM(shape, jnp.float16), plgpu.Barrier(num_barriers=2))
+    args = [jax.ShapeDtypeStruct(s, jnp.float16) for s in ((rows, 64), (64, columns))]
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(fn, *args)
+    assert re.findall(r"stmatrix\S*", report.ptx) == [f"stmatrix.sync.aligned.m8n8.x{matrices}.shared.b16"] * count
+    selects = re.findall(r"selp\.b32 .*, (%p\d+);", report.ptx)
+    words = rows * columns // 128 // 2
+    assert collections.Counter(collections.Counter(selects).values())[words] == 3, report.ptx
+    assert not report.spill_bytes
 
 
 def test_groups_of_copies_are_ended_without_a_branch() -> None:
