@@ -1589,6 +1589,260 @@ fn an_epilogue_that_somebody_could_see_stays() {
     }
 }
 
+/// A warpgroup that loads, multiplies and stores one tile after the other, and what is particular about it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Late {
+    Right,
+    /// The staging buffer is allocated in each tile.
+    Scoped,
+    /// The epilogue adds an input, or what it finds in the staging buffer.
+    Addend,
+    InPlace,
+    /// Some tiles have no steps.
+    Conditional,
+    /// One step, with no loop.
+    OneStep,
+    /// A copy of the tile's beginning reads the result.
+    ReadsResult,
+    /// The staging buffer is used behind the loop.
+    SharedStaging,
+    /// The epilogue waits, or arrives.
+    Waits,
+    Arrives,
+    /// The beginning waits before its first copy; it has no copy.
+    WaitsFirst,
+    LoadedBefore,
+    /// There is one tile only.
+    OneTile,
+    /// The tile needs 192 registers; it and the operands do not fit side by side.
+    Wide,
+    Large,
+}
+
+fn late(what: Late) -> Kernel {
+    let mut b = Build::new(1);
+    let (m, n) = if what == Late::Wide { (192, 128) } else { (64, 128) };
+    let tiles = b.param(ParamRole::Input, DType::I32, &[1]);
+    let addend = b.param(ParamRole::Input, DType::F32, &[64, n]);
+    let (left, right) = (
+        b.param(ParamRole::Input, DType::F16, &[m, 64]),
+        b.param(ParamRole::Input, DType::F16, &[64, n]),
+    );
+    let out = b.param(ParamRole::Output { alias_of: None }, DType::F32, &[m, n]);
+    let slots = if what == Late::Large { 11 } else { 1 };
+    let (x, y) = (b.smem(DType::F16, &[m, 64]), b.smem(DType::F16, &[64, n]));
+    let more = b.smem(DType::F16, &[slots, 64, n]);
+    let staging = b.smem(DType::F32, &[m, n]);
+    let (full, other) = (b.barriers(1), b.barriers(1));
+    let acc = b.accumulator(m, n);
+    let outer: &[Alloc] = match what {
+        Late::Scoped => &[x, y, more, full, other],
+        _ => &[x, y, more, staging, full, other],
+    };
+    let arrive = |b: &mut Build| {
+        let barrier = b.element(other, Index::Const(0));
+        b.op(OpKind::BarrierArrive { barrier, predicate: None }, &[]);
+    };
+    let copy = |b: &mut Build, src: RefUse, to: Alloc| {
+        let kind = OpKind::CopyGmemToSmem {
+            src,
+            dst: b.whole(to),
+            barrier: Some(b.element(full, Index::Const(0))),
+            collective_axes: vec![],
+            leader_tracked: None,
+            oob: OobMode::Zeros,
+            predicate: None,
+        };
+        b.op(kind, &[]);
+    };
+    b.scope(outer, |b| {
+        let src = b.element(tiles, Index::Const(0));
+        let count = b.one(OpKind::Load { src }, i32s());
+        let (zero, one, four) = (b.i(0), b.i(1), b.i(4));
+        let count = if what == Late::OneTile { one } else { count };
+        let sources = (b.whole(left), b.whole(right));
+        if what == Late::LoadedBefore {
+            copy(b, sources.0.clone(), x);
+            copy(b, sources.1.clone(), y);
+        }
+        b.for_loop((zero, count), &[zero], |b, tile, carry| {
+            b.scope(&[acc], |b| {
+                let steps = |b: &mut Build| {
+                    if what == Late::WaitsFirst {
+                        b.wait(other, 0);
+                    }
+                    if what != Late::LoadedBefore {
+                        copy(b, sources.0.clone(), x);
+                        copy(b, sources.1.clone(), y);
+                    }
+                    if what == Late::ReadsResult {
+                        let src = b.whole(out);
+                        copy(b, src, staging);
+                    }
+                    let step = |b: &mut Build| {
+                        b.wait(full, 0);
+                        let kind = OpKind::Wgmma {
+                            acc: AccUse::Ref(b.whole(acc)),
+                            a: MmaOperand::Smem(b.whole(x)),
+                            b: b.whole(y),
+                        };
+                        b.op(kind, &[]);
+                        b.op(OpKind::WgmmaWait { n: 0, accs: vec![] }, &[]);
+                    };
+                    if what == Late::OneStep {
+                        step(b);
+                    } else {
+                        b.for_loop((zero, four), &[], |b, _, _| {
+                            step(b);
+                            vec![]
+                        });
+                    }
+                };
+                if what == Late::Conditional {
+                    let kind = OpKind::Compare {
+                        op: CompareOp::Gt,
+                        a: tile,
+                        b: carry[0],
+                    };
+                    let any = b.one(kind, Type::Scalar(DType::Bool));
+                    b.when(any, steps, |_| {});
+                } else {
+                    steps(b);
+                }
+                let mut value = b.deref(acc);
+                let mut finish = |b: &mut Build| {
+                    match what {
+                        Late::Waits => b.wait(full, 0),
+                        Late::Arrives => arrive(b),
+                        Late::Addend => {
+                            let src = b.whole(addend);
+                            let a = b.one(OpKind::Load { src }, array(DType::F32, &[64, n]));
+                            let kind = OpKind::Binary {
+                                op: BinaryOp::Add,
+                                a: value,
+                                b: a,
+                            };
+                            value = b.one(kind, array(DType::F32, &[64, n]));
+                        }
+                        Late::InPlace => {
+                            let src = b.whole(staging);
+                            value = b.one(OpKind::Load { src }, array(DType::F32, &[64, n]));
+                        }
+                        _ => {}
+                    }
+                    let dst = b.whole(staging);
+                    b.op(OpKind::Store { dst, value }, &[]);
+                    b.op(OpKind::CommitSmem, &[]);
+                    let (src, dst) = (b.whole(staging), b.whole(out));
+                    let kind = OpKind::CopySmemToGmem {
+                        src,
+                        dst,
+                        reduction: None,
+                        commit_group: true,
+                        predicate: None,
+                    };
+                    b.op(kind, &[]);
+                    let scope = WaitScope::SmemRead;
+                    b.op(OpKind::WaitSmemToGmem { n: 0, scope }, &[]);
+                };
+                if what == Late::Scoped {
+                    b.scope(&[staging], finish);
+                } else {
+                    finish(b);
+                }
+            });
+            vec![carry[0]]
+        });
+        if what == Late::SharedStaging {
+            let src = b.whole(staging);
+            let value = b.one(OpKind::Load { src }, array(DType::F32, &[64, n]));
+            let dst = b.whole(staging);
+            b.op(OpKind::Store { dst, value }, &[]);
+        }
+    });
+    b.normalize();
+    b.k
+}
+
+#[test]
+fn a_tile_is_stored_behind_the_next_ones_copies() {
+    expect![[r#"
+        scope alloc5,alloc6,alloc7,alloc9,alloc10 {
+          %v0: i32 = load alloc0[0]: i32
+          %v29: u32 = scope alloc8 {
+            %v23: f32[64,128] = constant splat 0x0
+            %v21: u32, %v25: f32[64,128] = for %v4: i32 in 0..%v0 (%v16: u32 = 0:u32, %v24: f32[64,128] = %v23) {
+              copy_gmem_to_smem alloc2: f16[64,64] -> alloc5: f16[64,64] using alloc9[0]: barrier
+              copy_gmem_to_smem alloc3: f16[64,128] -> alloc6: f16[64,128] using alloc9[0]: barrier
+              %v26: bool = gt %v4, 0
+              switch %v26 case 0 {
+              } case 1 {
+                store alloc8: f32[64,128] <- %v24
+                commit_smem
+                copy_smem_to_gmem alloc8: f32[64,128] -> alloc4: f32[64,128] commit_group
+                wait_smem_to_gmem 0 smem_read
+              }
+              %v27: acc f32[64,128] = acc_init
+              %v13: acc f32[64,128], %v19: u32 = for %v6: i32 in 0..4 (%v10: acc f32[64,128] = %v27, %v17: u32 = %v16) {
+                %v18: u32 = barrier_wait alloc9[0]: barrier phases %v17
+                %v11: acc f32[64,128] = wgmma %v10 += alloc5: f16[64,64] @ alloc6: f16[64,128]
+                %v12: acc f32[64,128] = wgmma_wait 0 %v11
+                yield %v12, %v18
+              }
+              %v7: f32[64,128], %v14: acc f32[64,128] = acc_read %v13
+              yield %v19, %v7
+            }
+            %v28: bool = lt 0, %v0
+            switch %v28 case 0 {
+            } case 1 {
+              store alloc8: f32[64,128] <- %v25
+              commit_smem
+              copy_smem_to_gmem alloc8: f32[64,128] -> alloc4: f32[64,128] commit_group
+              wait_smem_to_gmem 0 smem_read
+            }
+            yield %v21
+          }
+        }
+    "#]].assert_eq(&body(&late(Late::Scoped)));
+}
+
+#[test]
+fn a_tile_is_stored_late_where_nobody_sees() {
+    for right in [
+        Late::Right,
+        Late::Scoped,
+        Late::Addend,
+        Late::InPlace,
+        Late::Conditional,
+        Late::OneStep,
+    ] {
+        let text = body(&late(right));
+        // The accumulator is started behind the store, on each way.
+        let stores = text.matches("store alloc").count();
+        assert_eq!(stores, if right == Late::Conditional { 3 } else { 2 }, "{right:?}: {text}");
+        let after = text.rsplit("wait_smem_to_gmem").nth(1).expect("two stores");
+        assert!(after.contains("acc_init"), "{right:?}: {text}");
+    }
+    for wrong in [
+        Late::ReadsResult,
+        Late::SharedStaging,
+        Late::Waits,
+        Late::Arrives,
+        Late::WaitsFirst,
+        Late::LoadedBefore,
+        Late::OneTile,
+        Late::Wide,
+        Late::Large,
+    ] {
+        let kernel = late(wrong);
+        let text = body(&kernel);
+        assert_eq!(text.matches("copy_smem_to_gmem").count(), 1, "{wrong:?}: {text}");
+        let says_why = kernel.notes.iter().any(|note| note.pass == "defer_stores");
+        let is_candidate = !matches!(wrong, Late::WaitsFirst | Late::LoadedBefore | Late::OneTile);
+        assert_eq!(says_why, is_candidate, "{wrong:?}");
+    }
+}
+
 /// A block that multiplies slots of `rows` by `columns`, 64 rows a warpgroup.
 #[derive(Clone, Copy)]
 struct Tile {

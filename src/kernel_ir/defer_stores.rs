@@ -15,8 +15,8 @@
 //! ```
 //!
 //! So the epilogue of a tile and the beginning of the next change places, which nobody sees:
-//! * the epilogue stores to memory that nothing else in the kernel touches, and copies from it; it arrives nowhere and waits only for
-//!   its own copies; what it allocates lives as long as the loop;
+//! * the epilogue writes memory that nothing else in the kernel touches, and reads that and what nothing else writes; it arrives nowhere and
+//!   waits only for its own copies; what it allocates lives as long as the loop;
 //! * the beginning is scalars, loads, and copies that end with a barrier's phase: it ends no group of copies, and waits for nothing.
 //!
 //! What the epilogue takes is carried to it. In registers it takes the room of the accumulator, which the next tile needs only
@@ -38,8 +38,7 @@ const WORDS_TO_BEGIN: u64 = 96;
 const SCRATCH: u64 = 33 << 10;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let multiplies = |op: &OpData| matches!(op.kind, OpKind::Wgmma { .. });
-    if kernel.ops.values().any(multiplies) {
+    if kernel.ops.values().any(|op| is_wgmma(&op.kind)) {
         region(kernel, kernel.body);
     }
     Ok(())
@@ -107,15 +106,12 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
         return Ok(None);
     };
     let tile = &kernel.regions[body];
-    let multiplies = |op: &Op| contains(kernel, *op, &|kind| matches!(kind, OpKind::Wgmma { .. }));
-    let Some(steps) = tile.ops.iter().position(multiplies) else {
+    let multiplies = |op: &Op| contains(kernel, *op, &is_wgmma);
+    let Some(steps) = tile.ops.iter().rposition(multiplies) else {
         return Ok(None);
     };
-    let mut beginning: Vec<(Region, Op)> = tile.ops[..steps].iter().map(|op| (body, *op)).collect();
-    let mut begun = vec![];
-    if !ends_of_beginning(kernel, body, steps, &mut beginning, &mut begun) {
-        return Ok(None);
-    }
+    let (mut beginning, mut begun) = (vec![], vec![]);
+    ends_of_beginning(kernel, body, &mut beginning, &mut begun);
     let copies = |kind: &OpKind| matches!(kind, OpKind::CopyGmemToSmem { .. });
     let trips = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo);
     if trips <= 1 || !xs.is_empty() || !beginning.iter().any(|(_, op)| contains(kernel, *op, &copies)) {
@@ -130,12 +126,8 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
     if end == tile.ops.len() {
         return Ok(None);
     }
-    let (starts, beginning): (Vec<_>, Vec<_>) = beginning
-        .into_iter()
-        .partition(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::AccInit { .. }));
-    if !beginning.iter().all(|(_, op)| may_be_early(kernel, *op)) {
-        return Err("a tile begins with more than copies and scalars");
-    }
+    let mut starts = beginning;
+    starts.retain(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::AccInit { .. }));
     if !starts.iter().all(|(_, op)| is_used_only_behind(kernel, *op, &begun)) {
         return Err("an accumulator is used before the tile's steps");
     }
@@ -199,38 +191,36 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
     }))
 }
 
-/// `begun` gets where the steps of a tile begin: the loop in which `ops[i]` multiplies, or which is in its scope or its arms; in an arm
-/// without such a loop, its end. `before` gets what scopes and arms have in front of that.
+/// `begun` gets where the beginning of a tile ends, `before` what is in front: at the first op that may not be early, or if that is the scope
+/// or the conditional around the steps, in it; where there is none, at the end.
 fn ends_of_beginning(
     kernel: &Kernel,
     region: Region,
-    i: usize,
     before: &mut Vec<(Region, Op)>,
     begun: &mut Vec<(Region, usize)>,
-) -> bool {
-    let multiplies = |op: &Op| contains(kernel, *op, &|kind| matches!(kind, OpKind::Wgmma { .. }));
-    let inner = match kernel.ops[kernel.regions[region].ops[i]].kind.control() {
-        Some(Control::For { .. }) => {
-            begun.push((region, i));
-            return true;
-        }
-        Some(Control::Scope { body, .. }) => vec![body],
-        Some(Control::Switch { arms, .. }) => arms.to_vec(),
-        Some(Control::While { .. } | Control::WarpMap { .. }) | None => return false,
+) {
+    let ops = &kernel.regions[region].ops;
+    let is_early = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::AccInit { .. }) || may_be_early(kernel, *op);
+    let end = ops.iter().take_while(|op| is_early(op)).count();
+    before.extend(ops[..end].iter().map(|op| (region, *op)));
+    let inner = match ops.get(end).filter(|op| contains(kernel, **op, &is_wgmma)) {
+        Some(op) => match kernel.ops[*op].kind.control() {
+            Some(Control::Scope { body, .. }) => vec![body],
+            Some(Control::Switch { arms, .. }) => arms.to_vec(),
+            Some(Control::For { .. } | Control::While { .. } | Control::WarpMap { .. }) | None => vec![],
+        },
+        None => vec![],
     };
-    inner.into_iter().all(|region| {
-        let ops = &kernel.regions[region].ops;
-        let steps = ops.iter().position(multiplies);
-        let end = steps.unwrap_or(ops.len());
-        before.extend(ops[..end].iter().map(|op| (region, *op)));
-        match steps {
-            Some(i) => ends_of_beginning(kernel, region, i, before, begun),
-            None => {
-                begun.push((region, end));
-                true
-            }
-        }
-    })
+    if inner.is_empty() {
+        begun.push((region, end));
+    }
+    for region in inner {
+        ends_of_beginning(kernel, region, before, begun);
+    }
+}
+
+fn is_wgmma(kind: &OpKind) -> bool {
+    matches!(kind, OpKind::Wgmma { .. })
 }
 
 /// Scalars, loads, and copies whose end is a barrier's phase; loops and conditionals of those.
@@ -249,13 +239,11 @@ fn may_be_early(kernel: &Kernel, op: Op) -> bool {
     !contains(kernel, op, &|kind| !early(kind))
 }
 
-/// Stores to shared memory, copies out of it, and their fences and waits; conditionals and scopes of those.
+/// Loads and stores, copies out of shared memory, and their fences and waits; conditionals and scopes of those.
 fn may_be_late(kernel: &Kernel, op: Op) -> bool {
     match &kernel.ops[op].kind {
-        OpKind::Store { dst, .. } => {
-            dst.place == Place::Here && matches!(kernel.allocs[dst.alloc].kind, AllocKind::Smem { .. })
-        }
-        OpKind::CopySmemToGmem { dst, .. } => dst.place == Place::Here,
+        OpKind::Store { dst, .. } | OpKind::CopySmemToGmem { dst, .. } => dst.place == Place::Here,
+        OpKind::Load { src, .. } => src.place == Place::Here,
         OpKind::CommitSmem
         | OpKind::CommitGroup
         | OpKind::WaitSmemToGmem { .. }
@@ -332,22 +320,30 @@ fn is_used_only_behind(kernel: &Kernel, op: Op, places: &[(Region, usize)]) -> b
     !elsewhere
 }
 
-/// Whether nothing else in the kernel touches the memory that these ops touch.
+/// Whether nothing else in the kernel touches the memory that these ops write, and nothing writes what they read.
 fn is_private(kernel: &Kernel, ops: &FxHashSet<Op>) -> bool {
-    let mut touched: FxHashSet<Alloc> = FxHashSet::default();
+    let (mut read, mut written) = (FxHashSet::default(), FxHashSet::default());
     for op in ops {
-        touched.extend(effects::of(&kernel.ops[*op].kind).iter().map(|e| e.alloc));
+        for effect in effects::of(&kernel.ops[*op].kind) {
+            if effect.access.reads() {
+                read.insert(effect.alloc);
+            }
+            if effect.access.writes() {
+                written.insert(effect.alloc);
+            }
+        }
     }
     let mut shared = false;
     kernel.for_each_op(&mut |op| {
         if !ops.contains(&op) {
-            visit::for_each_ref(&kernel.ops[op].kind, &mut |view| {
-                shared |= touched.contains(&view.alloc)
-            });
+            let kind = &kernel.ops[op].kind;
+            visit::for_each_ref(kind, &mut |view| shared |= written.contains(&view.alloc));
+            let written_here = effects::of(kind).into_iter().filter(|e| e.access.writes());
+            shared |= written_here.map(|e| e.alloc).any(|a| read.contains(&a));
         }
     });
     // Members of a union share bytes with others.
-    !shared && touched.iter().all(|a| kernel.allocs[*a].within.is_none())
+    !shared && read.union(&written).all(|a| kernel.allocs[*a].within.is_none())
 }
 
 /// Whether everything fits into shared memory with no byte used twice.

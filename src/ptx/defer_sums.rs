@@ -1,12 +1,17 @@
-//! What a loop adds up across lanes in every iteration is added up across lanes once, behind the loop.
+//! What a loop adds up across lanes in every iteration is added up across most of them once, behind the loop.
 //!
 //! A loop carries `x` and ends an iteration with `x ← f·x + s` (or `x + s`), `s` being `y` summed over the lanes whose numbers differ in
-//! the bits M: a butterfly of shuffles, whose latency nothing hides where the iteration waits for its end. Here each lane carries a
-//! part, `X ← f·X + y`, and `x` is the sum of `X` over those lanes, formed behind the loop. `X` starts as `x` does in the lanes without
-//! a bit of M, as zero in others.
+//! the bits M: a butterfly of shuffles, each of which waits for the one before. Here the butterfly ends with its first step, `z`. Each lane carries a
+//! part, `X ← f·X + z`, and `x` is the sum of `X` over the lanes that differ in the other bits, formed behind the loop. `X` starts as `x`
+//! does in the lanes without any of those bits, as zero in others.
+//!
+//! The first step stays for the assembler's sake. It moves sums that nothing in the iteration needs below what others wait for, between
+//! the products of the next matrix, but shuffles it leaves where they are. Attention on an H200, head 64, blocks of 128 keys: 154.9 µs with
+//! both shuffles in the loop, 161.2 with none (head 128: 205.0, 213.9), 152.7 (203.0) with one; instructions that keep the sums in
+//! their place with no shuffle (loads and stores that never happen) took 168 (205).
 //!
 //! Right where
-//! * `f` is equal in the lanes that are summed ([`LaneEquality`]): then the sum of `f·X + y` is `f·x + s`;
+//! * `f` is equal in the lanes that are summed behind the loop ([`LaneEquality`]): then the sum of `f·X + z` is `f·x + s`;
 //! * nothing else in the loop reads `x`, `s` or what lies between, and the loop itself hands `x` on untouched;
 //! * the sum may be formed in another order: integers always, floats where the user allows it (`approx_math`).
 //!
@@ -380,11 +385,13 @@ impl<'a> Search<'a> {
     /// `total` is a sum over lanes that `end` alone reads: of what, and the steps.
     fn across_lanes(&self, body: Region, total: Value, end: &Inst<Value>) -> Option<(Value, Steps)> {
         let is_int = matches!(end, Inst::AddInt { .. });
-        let (mut part, mut steps) = (total, Steps::new());
-        while let Some(step) = self.step(body, part, is_int, &steps) {
-            part = step.from;
+        let (mut sum, mut steps) = (total, Steps::new());
+        while let Some(step) = self.step(body, sum, is_int, &steps) {
+            sum = step.from;
             steps.push(step);
         }
+        // The first one stays.
+        let part = steps.pop()?.sum;
         (!steps.is_empty()).then_some((part, steps))
     }
 
@@ -619,15 +626,17 @@ mod tests {
                 [b.fma(F32, total, m, s), m]
             })
         };
-        assert_eq!(over(&[1, 2], &[1, 2]), (2, 2));
-        assert_eq!(over(&[1, 2, 4], &[2, 1]), (3, 2));
-        assert_eq!(over(&[1, 2], &[1]), (2, 1));
+        assert_eq!(over(&[1, 2], &[1, 2]), (3, 1));
+        assert_eq!(over(&[1, 2, 4], &[2, 1]), (4, 1));
+        assert_eq!(over(&[2], &[1, 2]), (2, 1));
+        // The first step stays, and is all there is.
+        assert_eq!(over(&[1, 2], &[1]), (3, 0));
         // Not all of them do.
         assert_eq!(over(&[1], &[1, 2]), (3, 0));
         assert_eq!(over(&[1, 2], &[1, 2, 4]), (5, 0));
         assert_eq!(over(&[4, 8], &[1, 2]), (4, 0));
         // The next bits: 16 lanes.
-        assert_eq!(over(&[1, 2, 4, 8], &[8, 4, 2, 1]), (4, 4));
+        assert_eq!(over(&[1, 2, 4, 8], &[8, 4, 2, 1]), (5, 3));
     }
 
     #[test]
@@ -640,10 +649,10 @@ mod tests {
                 [b.fadd(F32, s, product), f]
             })
         };
-        assert_eq!(by(|b, _, _| Operand::from(b.special(SpecialReg32::CtaidY))), (0, 2));
+        assert_eq!(by(|b, _, _| Operand::from(b.special(SpecialReg32::CtaidY))), (1, 1));
         assert_eq!(by(|_, _, x| x.into()), (2, 0));
         // What the loop carries is what it becomes.
-        assert_eq!(by(|b, m, _| b.fadd(F32, m, m)), (0, 2));
+        assert_eq!(by(|b, m, _| b.fadd(F32, m, m)), (1, 1));
         assert_eq!(by(|b, m, x| b.fadd(F32, m, x)), (2, 0));
         assert_eq!(by(|b, _, _| Operand::from(b.lane())), (2, 0));
         // A quarter of the warp's: equal in lanes that differ in bits 0 to 2, if anybody could tell.
@@ -658,19 +667,20 @@ mod tests {
 
     #[test]
     fn what_the_loop_reads_stays() {
-        // The carry, the sum, a step of it.
-        for reader in 0..4 {
+        // The carry, the sum, steps of it.
+        for reader in 0..5 {
             let found = shuffles(move |b, [total, maximum], x| {
                 let first = sum(b, x, &[1]);
-                let s = sum(b, first, &[2]);
+                let second = sum(b, first, &[2]);
+                let s = sum(b, second, &[4]);
                 let next = b.fadd(F32, total, s);
                 let next_value = b.value(next, Class::B32);
-                let read = [maximum, total, s, first][reader];
+                let read = [maximum, total, s, second, first][reader];
                 let m = b.fadd(F32, maximum, read);
                 [next_value.into(), m]
             });
-            // Behind a step that is read the others leave.
-            assert_eq!(found, [(0, 2), (2, 0), (2, 0), (1, 1)][reader], "{reader}");
+            // A step that is read, and those before it, stay; so does the next.
+            assert_eq!(found, [(1, 2), (3, 0), (3, 0), (3, 0), (2, 1)][reader], "{reader}");
         }
         // A difference is no sum; a lane bit twice is no sum over lanes.
         assert_eq!(
@@ -684,7 +694,6 @@ mod tests {
             let s = sum(b, x, &[1, 1]);
             [b.fadd(F32, total, s), m.into()]
         });
-        assert_eq!(twice.0 + twice.1, 2);
-        assert!(twice.0 >= 1);
+        assert_eq!(twice, (2, 0));
     }
 }

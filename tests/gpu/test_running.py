@@ -1,0 +1,29 @@
+"""Random kernels whose loops carry sums, tiles or products in flight, on the GPU: equal to NumPy, and to the emulator where it is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import smalt
+from tests.kernels.running_products import Running
+from tests.kernels.running_sums import Sums
+from tests.kernels.tile_loops import Tiles
+
+PROGRAMS = {Sums: 120, Tiles: 80, Running: 60}
+BATCH = 20
+
+
+@pytest.mark.parametrize(("kind", "first"), [(kind, first) for kind, n in PROGRAMS.items() for first in range(0, n, BATCH)])
+def test_random_loops(kind: Any, first: int) -> None:
+    for seed in range(first, first + BATCH):
+        program = kind.of(seed)
+        with smalt.enabled(True):
+            got = jax.jit(program.function())(*program.inputs())
+        for a, b in zip(jax.tree.leaves(got), program.reference(), strict=True):
+            # What nobody stores is anything.
+            stored = ~np.isnan(b) if np.issubdtype(b.dtype, np.floating) else np.ones(b.shape, np.bool_)
+            np.testing.assert_array_equal(np.asarray(a)[stored], b[stored], err_msg=str(program))
