@@ -78,7 +78,7 @@ class KernelReport:
         occupancy: Blocks that a multiprocessor holds at once, and `limited_by` what.
         phases: Serialising, the compiler's passes, assembling; with their times. A pass that runs again is `name_2`.
         blocks: Of a `pl.pallas_call`: how each operand's block gets in and out.
-        notes: Why loops that look like candidates of `defer_drains` and `defer_epilogue` stay as they are.
+        notes: Why loops that look like candidates of `defer_drains`, `defer_epilogue` and `defer_stores` stay as they are.
         raw: The library's whole report.
     """
 
