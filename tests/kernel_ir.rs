@@ -1641,13 +1641,7 @@ fn late(what: Late) -> Kernel {
     };
     let arrive = |b: &mut Build| {
         let barrier = b.element(other, Index::Const(0));
-        b.op(
-            OpKind::BarrierArrive {
-                barrier,
-                predicate: None,
-            },
-            &[],
-        );
+        b.op(OpKind::BarrierArrive { barrier, predicate: None }, &[]);
     };
     let copy = |b: &mut Build, src: RefUse, to: Alloc| {
         let kind = OpKind::CopyGmemToSmem {
@@ -1809,8 +1803,7 @@ fn a_tile_is_stored_behind_the_next_ones_copies() {
             yield %v21
           }
         }
-    "#]]
-    .assert_eq(&body(&late(Late::Scoped)));
+    "#]].assert_eq(&body(&late(Late::Scoped)));
 }
 
 #[test]
@@ -1826,11 +1819,7 @@ fn a_tile_is_stored_late_where_nobody_sees() {
         let text = body(&late(right));
         // The accumulator is started behind the store, on each way.
         let stores = text.matches("store alloc").count();
-        assert_eq!(
-            stores,
-            if right == Late::Conditional { 3 } else { 2 },
-            "{right:?}: {text}"
-        );
+        assert_eq!(stores, if right == Late::Conditional { 3 } else { 2 }, "{right:?}: {text}");
         let after = text.rsplit("wait_smem_to_gmem").nth(1).expect("two stores");
         assert!(after.contains("acc_init"), "{right:?}: {text}");
     }
