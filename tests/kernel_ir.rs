@@ -1609,6 +1609,10 @@ enum Late {
     /// The epilogue waits, or arrives.
     Waits,
     Arrives,
+    /// The steps copy an operand out, and the epilogue waits for that.
+    CopiesOut,
+    /// Another warpgroup may be told by the copies.
+    NotAlone,
     /// The beginning waits before its first copy; it has no copy.
     WaitsFirst,
     LoadedBefore,
@@ -1620,7 +1624,7 @@ enum Late {
 }
 
 fn late(what: Late) -> Kernel {
-    let mut b = Build::new(1);
+    let mut b = Build::new(if what == Late::NotAlone { 2 } else { 1 });
     let (m, n) = if what == Late::Wide { (192, 128) } else { (64, 128) };
     let tiles = b.param(ParamRole::Input, DType::I32, &[1]);
     let addend = b.param(ParamRole::Input, DType::F32, &[64, n]);
@@ -1629,6 +1633,7 @@ fn late(what: Late) -> Kernel {
         b.param(ParamRole::Input, DType::F16, &[64, n]),
     );
     let out = b.param(ParamRole::Output { alias_of: None }, DType::F32, &[m, n]);
+    let left_out = b.param(ParamRole::Output { alias_of: None }, DType::F16, &[m, 64]);
     let slots = if what == Late::Large { 11 } else { 1 };
     let (x, y) = (b.smem(DType::F16, &[m, 64]), b.smem(DType::F16, &[64, n]));
     let more = b.smem(DType::F16, &[slots, 64, n]);
@@ -1641,7 +1646,13 @@ fn late(what: Late) -> Kernel {
     };
     let arrive = |b: &mut Build| {
         let barrier = b.element(other, Index::Const(0));
-        b.op(OpKind::BarrierArrive { barrier, predicate: None }, &[]);
+        b.op(
+            OpKind::BarrierArrive {
+                barrier,
+                predicate: None,
+            },
+            &[],
+        );
     };
     let copy = |b: &mut Build, src: RefUse, to: Alloc| {
         let kind = OpKind::CopyGmemToSmem {
@@ -1681,6 +1692,17 @@ fn late(what: Late) -> Kernel {
                     }
                     let step = |b: &mut Build| {
                         b.wait(full, 0);
+                        if what == Late::CopiesOut {
+                            let (src, dst) = (b.whole(x), b.whole(left_out));
+                            let kind = OpKind::CopySmemToGmem {
+                                src,
+                                dst,
+                                reduction: None,
+                                commit_group: true,
+                                predicate: None,
+                            };
+                            b.op(kind, &[]);
+                        }
                         let kind = OpKind::Wgmma {
                             acc: AccUse::Ref(b.whole(acc)),
                             a: MmaOperand::Smem(b.whole(x)),
@@ -1767,25 +1789,25 @@ fn late(what: Late) -> Kernel {
 #[test]
 fn a_tile_is_stored_behind_the_next_ones_copies() {
     expect![[r#"
-        scope alloc5,alloc6,alloc7,alloc9,alloc10 {
+        scope alloc6,alloc7,alloc8,alloc10,alloc11 {
           %v0: i32 = load alloc0[0]: i32
-          %v29: u32 = scope alloc8 {
+          %v29: u32 = scope alloc9 {
             %v23: f32[64,128] = constant splat 0x0
             %v21: u32, %v25: f32[64,128] = for %v4: i32 in 0..%v0 (%v16: u32 = 0:u32, %v24: f32[64,128] = %v23) {
-              copy_gmem_to_smem alloc2: f16[64,64] -> alloc5: f16[64,64] using alloc9[0]: barrier
-              copy_gmem_to_smem alloc3: f16[64,128] -> alloc6: f16[64,128] using alloc9[0]: barrier
+              copy_gmem_to_smem alloc2: f16[64,64] -> alloc6: f16[64,64] using alloc10[0]: barrier
+              copy_gmem_to_smem alloc3: f16[64,128] -> alloc7: f16[64,128] using alloc10[0]: barrier
               %v26: bool = gt %v4, 0
               switch %v26 case 0 {
               } case 1 {
-                store alloc8: f32[64,128] <- %v24
+                store alloc9: f32[64,128] <- %v24
                 commit_smem
-                copy_smem_to_gmem alloc8: f32[64,128] -> alloc4: f32[64,128] commit_group
+                copy_smem_to_gmem alloc9: f32[64,128] -> alloc4: f32[64,128] commit_group
                 wait_smem_to_gmem 0 smem_read
               }
               %v27: acc f32[64,128] = acc_init
               %v13: acc f32[64,128], %v19: u32 = for %v6: i32 in 0..4 (%v10: acc f32[64,128] = %v27, %v17: u32 = %v16) {
-                %v18: u32 = barrier_wait alloc9[0]: barrier phases %v17
-                %v11: acc f32[64,128] = wgmma %v10 += alloc5: f16[64,64] @ alloc6: f16[64,128]
+                %v18: u32 = barrier_wait alloc10[0]: barrier phases %v17
+                %v11: acc f32[64,128] = wgmma %v10 += alloc6: f16[64,64] @ alloc7: f16[64,128]
                 %v12: acc f32[64,128] = wgmma_wait 0 %v11
                 yield %v12, %v18
               }
@@ -1795,15 +1817,16 @@ fn a_tile_is_stored_behind_the_next_ones_copies() {
             %v28: bool = lt 0, %v0
             switch %v28 case 0 {
             } case 1 {
-              store alloc8: f32[64,128] <- %v25
+              store alloc9: f32[64,128] <- %v25
               commit_smem
-              copy_smem_to_gmem alloc8: f32[64,128] -> alloc4: f32[64,128] commit_group
+              copy_smem_to_gmem alloc9: f32[64,128] -> alloc4: f32[64,128] commit_group
               wait_smem_to_gmem 0 smem_read
             }
             yield %v21
           }
         }
-    "#]].assert_eq(&body(&late(Late::Scoped)));
+    "#]]
+    .assert_eq(&body(&late(Late::Scoped)));
 }
 
 #[test]
@@ -1819,7 +1842,11 @@ fn a_tile_is_stored_late_where_nobody_sees() {
         let text = body(&late(right));
         // The accumulator is started behind the store, on each way.
         let stores = text.matches("store alloc").count();
-        assert_eq!(stores, if right == Late::Conditional { 3 } else { 2 }, "{right:?}: {text}");
+        assert_eq!(
+            stores,
+            if right == Late::Conditional { 3 } else { 2 },
+            "{right:?}: {text}"
+        );
         let after = text.rsplit("wait_smem_to_gmem").nth(1).expect("two stores");
         assert!(after.contains("acc_init"), "{right:?}: {text}");
     }
@@ -1828,6 +1855,8 @@ fn a_tile_is_stored_late_where_nobody_sees() {
         Late::SharedStaging,
         Late::Waits,
         Late::Arrives,
+        Late::CopiesOut,
+        Late::NotAlone,
         Late::WaitsFirst,
         Late::LoadedBefore,
         Late::OneTile,
@@ -1836,9 +1865,12 @@ fn a_tile_is_stored_late_where_nobody_sees() {
     ] {
         let kernel = late(wrong);
         let text = body(&kernel);
-        assert_eq!(text.matches("copy_smem_to_gmem").count(), 1, "{wrong:?}: {text}");
+        assert_eq!(text.matches("wait_smem_to_gmem").count(), 1, "{wrong:?}: {text}");
         let says_why = kernel.notes.iter().any(|note| note.pass == "defer_stores");
-        let is_candidate = !matches!(wrong, Late::WaitsFirst | Late::LoadedBefore | Late::OneTile);
+        let is_candidate = !matches!(
+            wrong,
+            Late::NotAlone | Late::WaitsFirst | Late::LoadedBefore | Late::OneTile
+        );
         assert_eq!(says_why, is_candidate, "{wrong:?}");
     }
 }

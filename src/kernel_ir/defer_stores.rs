@@ -17,7 +17,11 @@
 //! So the epilogue of a tile and the beginning of the next change places, which nobody sees:
 //! * the epilogue writes memory that nothing else in the kernel touches, and reads that and what nothing else writes; it arrives nowhere and
 //!   waits only for its own copies; what it allocates lives as long as the loop;
-//! * the beginning is scalars, loads, and copies that end with a barrier's phase: it ends no group of copies, and waits for nothing.
+//! * the beginning is scalars, loads, and copies that end with a barrier's phase: it ends no group of copies, and waits for nothing;
+//! * the epilogue's waits, which are for all groups of copies, guard nothing of the beginning's: no copy out of shared memory by anything else
+//!   in the kernel touches what the beginning does;
+//! * the warpgroup is alone in its block, and the block in its cluster: a copy's phase tells other warpgroups what was done before it, the
+//!   epilogue before it among that.
 //!
 //! What the epilogue takes is carried to it. In registers it takes the room of the accumulator, which the next tile needs only
 //! afterwards; all memory must fit without any part being used twice. Where the operands come from another warpgroup, they are under
@@ -38,7 +42,8 @@ const WORDS_TO_BEGIN: u64 = 96;
 const SCRATCH: u64 = 33 << 10;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.ops.values().any(|op| is_wgmma(&op.kind)) {
+    let is_alone = kernel.num_warpgroups == 1 && kernel.cluster_size() == 1;
+    if is_alone && kernel.ops.values().any(|op| is_wgmma(&op.kind)) {
         region(kernel, kernel.body);
     }
     Ok(())
@@ -126,6 +131,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
     if end == tile.ops.len() {
         return Ok(None);
     }
+    let begins_with = touched(kernel, beginning.iter().map(|(_, op)| *op));
     let mut starts = beginning;
     starts.retain(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::AccInit { .. }));
     if !starts.iter().all(|(_, op)| is_used_only_behind(kernel, *op, &begun)) {
@@ -155,6 +161,11 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
             "something else in the kernel uses the memory that the epilogue writes, or it is a part of a union",
         );
     }
+    if copies_meet(kernel, &inside, &begins_with) {
+        return Err(
+            "the epilogue may wait for copies that something else began, of memory that the next tile's copies touch",
+        );
+    }
     if !fits_apart(kernel) {
         return Err("the epilogue's shared memory and the operands' do not fit side by side");
     }
@@ -174,8 +185,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
             }
         });
     }
-    let threads = 128 * kernel.num_warpgroups;
-    let share = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
+    let share = (kernel.target.registers / 128).min(kernel.target.max_thread_registers);
     let words = kept.iter().map(|v| words(kernel, *v)).sum::<u64>();
     if kept.iter().any(|v| kernel.ty(*v).is_acc()) || words + WORDS_TO_BEGIN > share.into() {
         return Err("a finished tile does not fit into registers while the next one begins");
@@ -344,6 +354,41 @@ fn is_private(kernel: &Kernel, ops: &FxHashSet<Op>) -> bool {
     });
     // Members of a union share bytes with others.
     !shared && read.union(&written).all(|a| kernel.allocs[*a].within.is_none())
+}
+
+/// What shares bytes with an allocation by its making has the same.
+fn root(kernel: &Kernel, alloc: Alloc) -> Alloc {
+    kernel.allocs[alloc].within.map_or(alloc, |within| within.union)
+}
+
+/// The memory that ops touch, those in their regions included.
+fn touched(kernel: &Kernel, ops: impl Iterator<Item = Op>) -> FxHashSet<Alloc> {
+    let mut out = FxHashSet::default();
+    for op in ops {
+        let mut add = |op: Op| {
+            visit::for_each_ref(&kernel.ops[op].kind, &mut |view| {
+                out.insert(root(kernel, view.alloc));
+            });
+        };
+        add(op);
+        for region in regions_of(kernel, op) {
+            kernel.for_each_op_in(region, &mut add);
+        }
+    }
+    out
+}
+
+/// Whether copies in groups that are none of `ops` touch the memory.
+fn copies_meet(kernel: &Kernel, ops: &FxHashSet<Op>, memory: &FxHashSet<Alloc>) -> bool {
+    let mut meet = false;
+    kernel.for_each_op(&mut |op| {
+        if !ops.contains(&op) {
+            let mut effects = effects::of(&kernel.ops[op].kind).into_iter();
+            meet |= effects
+                .any(|e| e.completion == effects::Completion::StoreGroup && memory.contains(&root(kernel, e.alloc)));
+        }
+    });
+    meet
 }
 
 /// Whether everything fits into shared memory with no byte used twice.

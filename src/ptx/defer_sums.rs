@@ -13,7 +13,8 @@
 //! Right where
 //! * `f` is equal in the lanes that are summed behind the loop ([`LaneEquality`]): then the sum of `f·X + z` is `f·x + s`;
 //! * nothing else in the loop reads `x`, `s` or what lies between, and the loop itself hands `x` on untouched;
-//! * the sum may be formed in another order: integers always, floats where the user allows it (`approx_math`).
+//! * the sum may be formed in another order: integers always, floats where the user allows it (`approx_math`). An infinite `f` times the zero that a
+//!   lane's part may be is NaN then, where `f·x` was infinite.
 //!
 //! The shuffles behind the loop take part in what those in the loop did: whoever leads lanes to the loop leads whole warps there.
 use super::inst::{Inst, RegMap};
@@ -25,9 +26,9 @@ use smallvec::SmallVec;
 
 /// `floats`: floats may be added in another order.
 pub fn run(ssa: &mut Ssa, floats: bool) {
-    // Behind an inner loop a sum may be an outer loop's.
-    while let Some(found) = Search::new(ssa, floats).found() {
-        found.into_iter().for_each(|(region, sums)| rewrite(ssa, region, sums));
+    // One region at a time: a loop's body changes when a sum leaves, and what stands behind an inner loop may be an outer one's.
+    while let Some((region, sums)) = Search::new(ssa, floats).found() {
+        rewrite(ssa, region, sums);
     }
 }
 
@@ -268,8 +269,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All that may leave, by the regions that their loops are in; `None` if there is nothing.
-    fn found(&self) -> Option<Vec<(Region, Vec<Sum>)>> {
+    /// All sums of the loops of one region that may leave; `None` if there is nothing in any.
+    fn found(&self) -> Option<(Region, Vec<Sum>)> {
         let mut found: Vec<(Region, Vec<(Sum, Src<Value>)>)> = vec![];
         for (r, region) in self.ssa.regions.iter() {
             let sums: Vec<_> = region
@@ -286,15 +287,14 @@ impl<'a> Search<'a> {
             return None;
         }
         let lanes = LaneEquality::new(&self.defs);
-        for (_, sums) in &mut found {
-            sums.retain(|(sum, factor)| sum.steps.iter().all(|step| lanes.of(factor) & step.bit != 0));
-        }
-        let found: Vec<_> = found
-            .into_iter()
-            .filter(|(_, sums)| !sums.is_empty())
-            .map(|(r, sums)| (r, sums.into_iter().map(|(sum, _)| sum).collect()))
-            .collect();
-        (!found.is_empty()).then_some(found)
+        found.into_iter().find_map(|(region, sums)| {
+            let leaves = |(sum, factor): (Sum, Src<Value>)| {
+                let equal = lanes.of(&factor);
+                sum.steps.iter().all(|step| equal & step.bit != 0).then_some(sum)
+            };
+            let sums: Vec<Sum> = sums.into_iter().filter_map(leaves).collect();
+            (!sums.is_empty()).then_some((region, sums))
+        })
     }
 
     /// Sums of a loop, and what `x` is multiplied by.
