@@ -251,16 +251,21 @@ fn may_be_early(kernel: &Kernel, op: Op) -> bool {
 
 /// Loads and stores, copies out of shared memory, and their fences and waits; conditionals and scopes of those.
 fn may_be_late(kernel: &Kernel, op: Op) -> bool {
-    match &kernel.ops[op].kind {
-        OpKind::Store { dst, .. } | OpKind::CopySmemToGmem { dst, .. } => dst.place == Place::Here,
-        OpKind::Load { src, .. } => src.place == Place::Here,
-        OpKind::CommitSmem
-        | OpKind::CommitGroup
-        | OpKind::WaitSmemToGmem { .. }
-        | OpKind::Switch { .. }
-        | OpKind::Scope { .. } => true,
-        kind => kind.is_pure(),
+    let kind = &kernel.ops[op].kind;
+    if let OpKind::Store { dst: view, .. } | OpKind::CopySmemToGmem { dst: view, .. } | OpKind::Load { src: view } =
+        kind
+    {
+        return view.place == Place::Here;
     }
+    kind.is_pure()
+        || matches!(
+            kind,
+            OpKind::CommitSmem
+                | OpKind::CommitGroup
+                | OpKind::WaitSmemToGmem { .. }
+                | OpKind::Switch { .. }
+                | OpKind::Scope { .. }
+        )
 }
 
 /// `ops` with what is in their scopes; those of regions of other ops allocate nothing.
