@@ -19,7 +19,7 @@
 //! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
 //! never weaker. With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to
 //! 2 % of a large matmul.
-use super::rewrite::{append_compare, copy_op, regions_of};
+use super::rewrite::{append_compare, carry, copy_op, regions_of};
 use super::*;
 use crate::error::Result;
 use rustc_hash::FxHashMap;
@@ -319,30 +319,9 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
             .collect()
     };
 
-    // What is kept comes in as a carry, and goes out.
-    let types: Vec<Type> = tail.kept.iter().map(|v| kernel.ty(*v).clone()).collect();
-    // The loop is the last op so far; its zeros stand before it.
+    // The loop is the last op so far.
     kernel.regions[at].ops.pop();
-    let zero = OpKind::Constant(Constant::Splat(0));
-    let inits: Vec<Value> = types
-        .iter()
-        .map(|ty| kernel.append1(at, zero.clone(), ty.clone(), loc))
-        .collect();
-    kernel.regions[at].ops.push(op);
-    if let OpKind::For { inits: all, .. } = &mut kernel.ops[op].kind {
-        all.extend(inits);
-    }
-    let (mut before, mut behind): (FxHashMap<Value, Value>, _) = (FxHashMap::default(), FxHashMap::default());
-    for (v, ty) in tail.kept.iter().zip(types) {
-        let param = kernel.new_value(ty.clone(), group);
-        kernel.regions[body].params.push(param);
-        kernel.regions[body].results.push(*v);
-        let result = kernel.new_value(ty, group);
-        kernel.values[result].def = op.into();
-        kernel.ops[op].results.push(result);
-        before.insert(*v, param);
-        behind.insert(*v, result);
-    }
+    let [before, mut behind] = carry(kernel, at, op, &tail.kept);
 
     // The tile, with the first steps written out.
     let tile = kernel.regions[body].params[0];

@@ -27,7 +27,7 @@
 //! afterwards; all memory must fit without any part being used twice. Where the operands come from another warpgroup, they are under
 //! way anyway: there [`defer_epilogue`](super::defer_epilogue) stores a tile beside the next one's products.
 use super::class::Control;
-use super::rewrite::{Substitution, append_compare, copy_op, regions_of};
+use super::rewrite::{Substitution, append_compare, carry, copy_op, regions_of};
 use super::*;
 use crate::error::Result;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -38,7 +38,7 @@ type Found<T> = std::result::Result<T, &'static str>;
 /// Words of a thread that a tile's beginning needs besides what is kept.
 const WORDS_TO_BEGIN: u64 = 96;
 
-/// Shared memory for what is planned later: scratch of each warpgroup, and barriers of a block.
+/// Shared memory for what is planned later: the warpgroup's scratch.
 const SCRATCH: u64 = 33 << 10;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
@@ -90,11 +90,20 @@ struct Tile {
 }
 
 fn contains(kernel: &Kernel, op: Op, test: &dyn Fn(&OpKind) -> bool) -> bool {
-    let mut found = test(&kernel.ops[op].kind);
-    for region in regions_of(kernel, op) {
-        kernel.for_each_op_in(region, &mut |op| found |= test(&kernel.ops[op].kind));
-    }
+    let mut found = false;
+    kernel.for_each_op_of(op, &mut |op| found |= test(&kernel.ops[op].kind));
     found
+}
+
+/// The ops, and all that is in them.
+fn all_of<'a>(kernel: &Kernel, ops: impl IntoIterator<Item = &'a Op>) -> FxHashSet<Op> {
+    let mut out = FxHashSet::default();
+    for op in ops {
+        kernel.for_each_op_of(*op, &mut |op| {
+            out.insert(op);
+        });
+    }
+    out
 }
 
 /// `None`: no loop over tiles that begin with copies of their own. Only of those it is worth saying why they stay as they are.
@@ -141,15 +150,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
     // The epilogue, out of its scopes.
     let (mut epilogue, mut allocs, mut collective) = (vec![], vec![], false);
     flatten(kernel, &tile.ops[end..], &mut epilogue, &mut allocs, &mut collective)?;
-    let mut inside: FxHashSet<Op> = FxHashSet::default();
-    for op in &tile.ops[end..] {
-        inside.insert(*op);
-        for region in regions_of(kernel, *op) {
-            kernel.for_each_op_in(region, &mut |op| {
-                inside.insert(op);
-            });
-        }
-    }
+    let inside = all_of(kernel, &tile.ops[end..]);
     let stays = "the epilogue does something else than store and copy what it has stored";
     if !inside.iter().all(|op| may_be_late(kernel, *op)) {
         return Err(stays);
@@ -311,17 +312,10 @@ fn for_each_value_in(kernel: &Kernel, op: Op, f: &mut dyn FnMut(Value)) {
 /// Whether only what comes from these places on in their regions takes the op's results.
 fn is_used_only_behind(kernel: &Kernel, op: Op, places: &[(Region, usize)]) -> bool {
     let results = &kernel.ops[op].results;
-    let mut behind: FxHashSet<Op> = FxHashSet::default();
-    for (region, from) in places {
-        for op in &kernel.regions[*region].ops[*from..] {
-            behind.insert(*op);
-            for inner in regions_of(kernel, *op) {
-                kernel.for_each_op_in(inner, &mut |op| {
-                    behind.insert(op);
-                });
-            }
-        }
-    }
+    let from_places = places
+        .iter()
+        .flat_map(|(region, from)| &kernel.regions[*region].ops[*from..]);
+    let behind = all_of(kernel, from_places);
     let mut elsewhere = false;
     kernel.for_each_op(&mut |op| {
         if !behind.contains(&op) {
@@ -370,15 +364,11 @@ fn root(kernel: &Kernel, alloc: Alloc) -> Alloc {
 fn touched(kernel: &Kernel, ops: impl Iterator<Item = Op>) -> FxHashSet<Alloc> {
     let mut out = FxHashSet::default();
     for op in ops {
-        let mut add = |op: Op| {
+        kernel.for_each_op_of(op, &mut |op| {
             visit::for_each_ref(&kernel.ops[op].kind, &mut |view| {
                 out.insert(root(kernel, view.alloc));
             });
-        };
-        add(op);
-        for region in regions_of(kernel, op) {
-            kernel.for_each_op_in(region, &mut add);
-        }
+        });
     }
     out
 }
@@ -404,12 +394,9 @@ fn fits_apart(kernel: &Kernel) -> bool {
         AllocKind::Barrier { .. } => Some(8 * data.shape.iter().product::<u64>()),
         _ => Some(0),
     };
-    let all = kernel
-        .allocs
-        .values()
-        .try_fold(SCRATCH * u64::from(kernel.num_warpgroups), |sum, data| {
-            sum.checked_add(bytes(data)?.next_multiple_of(1024))
-        });
+    let all = kernel.allocs.values().try_fold(SCRATCH, |sum, data| {
+        sum.checked_add(bytes(data)?.next_multiple_of(1024))
+    });
     all.is_some_and(|all| all <= kernel.target.max_smem_bytes.into())
 }
 
@@ -428,33 +415,11 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tile: Tile, rest: &[Op]) {
     let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
         unreachable!("`find` saw a loop")
     };
-    let group = kernel.regions[body].group;
     let loc = kernel.ops[op].loc;
     let whole = kernel.new_region(kernel.regions[at].group);
 
-    // What is kept comes in as a carry, and goes out.
     let own = kernel.ops[op].results.clone();
-    let types: Vec<Type> = tile.kept.iter().map(|v| kernel.ty(*v).clone()).collect();
-    let zero = OpKind::Constant(Constant::Splat(0));
-    let inits: Vec<Value> = types
-        .iter()
-        .map(|ty| kernel.append1(whole, zero.clone(), ty.clone(), loc))
-        .collect();
-    if let OpKind::For { inits: all, .. } = &mut kernel.ops[op].kind {
-        all.extend(inits);
-    }
-    kernel.regions[whole].ops.push(op);
-    let (mut before, mut behind) = (FxHashMap::default(), FxHashMap::default());
-    for (v, ty) in tile.kept.iter().zip(types) {
-        let param = kernel.new_value(ty.clone(), group);
-        kernel.regions[body].params.push(param);
-        kernel.regions[body].results.push(*v);
-        let result = kernel.new_value(ty, group);
-        kernel.values[result].def = op.into();
-        kernel.ops[op].results.push(result);
-        before.insert(*v, param);
-        behind.insert(*v, result);
-    }
+    let [before, mut behind] = carry(kernel, whole, op, &tile.kept);
 
     // The tile before this one, behind this one's beginning; only then this one's accumulators are started.
     kernel.regions[body].ops.truncate(tile.end);

@@ -446,10 +446,16 @@ impl Kernel {
 
     /// The same for one region.
     pub fn for_each_op_in(&self, region: Region, f: &mut dyn FnMut(Op)) {
-        for &op in &self.regions[region].ops {
-            f(op);
-            visit::for_each_region(&self.ops[op].kind, &mut |r| self.for_each_op_in(r, f));
-        }
+        self.regions[region]
+            .ops
+            .iter()
+            .for_each(|op| self.for_each_op_of(*op, f));
+    }
+
+    /// The same for one op, itself first.
+    pub fn for_each_op_of(&self, op: Op, f: &mut dyn FnMut(Op)) {
+        f(op);
+        visit::for_each_region(&self.ops[op].kind, &mut |r| self.for_each_op_in(r, f));
     }
 }
 

@@ -140,6 +140,32 @@ pub fn copy_op(kernel: &mut Kernel, op: Op, map: &mut FxHashMap<Value, Value>) -
     new
 }
 
+/// Appends a `for` loop that is in no region, and lets it carry these values of its body to the next iteration; the first gets zeros. What
+/// stands for them in an iteration, those of the one before, and behind the loop.
+pub fn carry(kernel: &mut Kernel, at: Region, op: Op, kept: &[Value]) -> [FxHashMap<Value, Value>; 2] {
+    let OpKind::For { body, .. } = kernel.ops[op].kind else {
+        unreachable!("a loop")
+    };
+    let (group, loc) = (kernel.regions[body].group, kernel.ops[op].loc);
+    let (mut before, mut behind) = (FxHashMap::default(), FxHashMap::default());
+    for v in kept {
+        let ty = kernel.ty(*v).clone();
+        let zero = kernel.append1(at, OpKind::Constant(Constant::Splat(0)), ty.clone(), loc);
+        if let OpKind::For { inits, .. } = &mut kernel.ops[op].kind {
+            inits.push(zero);
+        }
+        let (param, result) = (kernel.new_value(ty.clone(), group), kernel.new_value(ty, group));
+        kernel.regions[body].params.push(param);
+        kernel.regions[body].results.push(*v);
+        kernel.values[result].def = op.into();
+        kernel.ops[op].results.push(result);
+        before.insert(*v, param);
+        behind.insert(*v, result);
+    }
+    kernel.regions[at].ops.push(op);
+    [before, behind]
+}
+
 fn copy_value(kernel: &mut Kernel, v: Value, map: &mut FxHashMap<Value, Value>) -> Value {
     let data = ValueData {
         def: None.into(),

@@ -17,6 +17,7 @@
 //!   lane's part may be is NaN then, where `f·x` was infinite.
 //!
 //! The shuffles behind the loop take part in what those in the loop did: whoever leads lanes to the loop leads whole warps there.
+use super::infer_uniformity;
 use super::inst::{Inst, RegMap};
 use super::modifier::*;
 use super::operand::*;
@@ -24,11 +25,12 @@ use super::ssa::*;
 use cranelift_entity::SecondaryMap;
 use smallvec::SmallVec;
 
-/// `floats`: floats may be added in another order.
+/// `floats`: floats may be added in another order. Takes what is inferred of uniformity, and leaves it so.
 pub fn run(ssa: &mut Ssa, floats: bool) {
     // One region at a time: a loop's body changes when a sum leaves, and what stands behind an inner loop may be an outer one's.
     while let Some((region, sums)) = Search::new(ssa, floats).found() {
         rewrite(ssa, region, sums);
+        infer_uniformity::run(ssa);
     }
 }
 
@@ -546,7 +548,7 @@ impl<F: Fn(Value) -> Value> RegMap<Value, Value> for Renamed<F> {
 #[cfg(test)]
 mod tests {
     use super::super::build::{Builder, Operand};
-    use super::super::{infer_uniformity, verify_ssa};
+    use super::super::verify_ssa;
     use super::*;
 
     const F32: FloatType = FloatType::F32;
@@ -601,7 +603,6 @@ mod tests {
         let mut ssa = b.finish();
         infer_uniformity::run(&mut ssa);
         run(&mut ssa, true);
-        infer_uniformity::run(&mut ssa);
         let found = verify_ssa::run(&ssa);
         assert!(found.is_empty(), "{found:?}\n{ssa}");
         let count = |ops: &[Op]| {

@@ -38,7 +38,12 @@ pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Opti
         if let Some(ssa) = ssa.filter(|_| cfg!(debug_assertions)) {
             let found = verify_ssa::run(ssa);
             // Uniformity, on which convergence rests, is inferred in the end.
-            let inferred = ["infer_uniformity", "interleave_elements", "settle_operands"];
+            let inferred = [
+                "infer_uniformity",
+                "defer_sums",
+                "interleave_elements",
+                "settle_operands",
+            ];
             let found: Vec<_> = found
                 .into_iter()
                 .filter(|v| inferred.contains(&name) || v.rule != "convergent")
@@ -65,14 +70,12 @@ pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Opti
     pass("eliminate_dead_code", None)?;
     eliminate_dead_code::run(&mut ssa);
     pass("eliminate_dead_code", Some(&ssa))?;
-    pass("defer_sums", None)?;
-    // What is equal in all lanes, for certain.
-    infer_uniformity::run(&mut ssa);
-    defer_sums::run(&mut ssa, options.reassociate);
-    pass("defer_sums", Some(&ssa))?;
     pass("infer_uniformity", None)?;
     infer_uniformity::run(&mut ssa);
     pass("infer_uniformity", Some(&ssa))?;
+    pass("defer_sums", None)?;
+    defer_sums::run(&mut ssa, options.reassociate);
+    pass("defer_sums", Some(&ssa))?;
     if let Some(budget) = options.register_budget {
         pass("interleave_elements", None)?;
         interleave_elements::run(&mut ssa, budget);
