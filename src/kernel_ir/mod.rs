@@ -57,6 +57,7 @@ pub mod split_roles;
 pub mod testing;
 pub mod thread_phases;
 pub mod thread_state;
+pub mod turn_loops;
 pub mod types;
 pub mod verify;
 pub mod view;

@@ -29,6 +29,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("defer_epilogue", defer_epilogue::run),
     ("defer_stores", defer_stores::run),
     ("overlap_products", overlap_products::run),
+    ("turn_loops", turn_loops::run),
     ("compute_facts", compute_facts),
     ("check_registers", check_registers::run),
 ];

@@ -5,6 +5,7 @@
 //! wait counts for the warp that waited, so that nothing more is needed before an arrival that frees its operands.
 use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
+use super::value::Packing;
 use super::view;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AllocKind, Group, Index, Op, Place, RefUse, Value};
@@ -120,14 +121,17 @@ fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
     Ok(Some(ranks))
 }
 
-pub fn lower_arrive(cx: &mut LowerCx, barrier: &RefUse, predicate: Option<Value>) -> Result<()> {
+pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Option<Value>) -> Result<()> {
     let multiplicity = cx.plan.multiplicity[barrier.alloc];
     let predicate = match predicate {
         Some(p) => cx.scalar(p)?,
         None => Src::Imm(1),
     };
     cx.if_then(predicate, |cx| {
-        let addr = address(cx, barrier)?;
+        let mut addr = address(cx, barrier)?;
+        if let Some(v) = cx.plan.tied[op].expand() {
+            addr = tied(cx, addr, v)?;
+        }
         let peers = peers(cx, barrier.alloc)?;
         let every_lane = cx.kernel.compiler_params.every_lane_arrives;
         // A warp region arrives for all of its warpgroup.
@@ -161,6 +165,27 @@ pub fn lower_arrive(cx: &mut LowerCx, barrier: &RefUse, predicate: Option<Value>
         }
         Ok(())
     })
+}
+
+/// The address, which cannot be known before some elements of an array are: four registers that are spread over them. Shared memory ends
+/// below 2³¹ (`address`), so a number with that bit set is never the smaller one.
+fn tied(cx: &mut LowerCx, addr: Addr<V>, v: Value) -> Result<Addr<V>> {
+    const TIES: usize = 4;
+    let array = cx.array(v)?;
+    if Packing::of(array.dtype).class() != Class::B32 || array.regs.is_empty() {
+        return Ok(addr);
+    }
+    let n = array.regs.len();
+    let mut bits = Src::u32(1 << 31);
+    let mut last = None;
+    for i in 1..=TIES {
+        let at = (i * n).div_ceil(TIES) - 1;
+        if last.replace(at) != Some(at) {
+            bits = cx.b.or(LogicType::B32, array.regs[at], bits);
+        }
+    }
+    let base = cx.b.min(IntType::U32, addr.base, bits);
+    Ok(cx.b.addr(base, addr.offset))
 }
 
 fn remote_arrive(cx: &mut LowerCx, addr: Addr<V>, rank: S, count: u32) -> Inst<V> {

@@ -91,7 +91,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::Prefetch { .. } => tma::lower_prefetch(cx, op),
         OpKind::CommitSmem => tma::lower_commit_smem(cx, op),
 
-        OpKind::BarrierArrive { barrier, predicate } => barrier::lower_arrive(cx, barrier, *predicate),
+        OpKind::BarrierArrive { barrier, predicate } => barrier::lower_arrive(cx, op, barrier, *predicate),
         OpKind::BarrierWait { barrier, phases } => barrier::lower_wait(cx, op, barrier, *phases),
         OpKind::BarrierTest { barrier, phases } => barrier::lower_test(cx, op, barrier, *phases),
         OpKind::Sync { group } => misc::lower_sync(cx, *group),

@@ -6,11 +6,13 @@
 //! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones.
 //! Barriers are never reused: their phases live as long as the kernel.
 use super::feeding_loops::{self, FeedingLoops};
+use super::rendezvous;
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
+use cranelift_entity::packed_option::PackedOption;
 use std::fmt::Write;
 
 /// Alignment of data in shared memory: the period of the 128-byte swizzle.
@@ -40,6 +42,8 @@ pub struct Allocation {
     pub meets: SecondaryMap<Op, bool>,
     /// Loads of scalars that the first lane makes for itself.
     pub leads: SecondaryMap<Op, bool>,
+    /// What an arrival is tied to: some of its elements are there before.
+    pub tied: SecondaryMap<Op, PackedOption<Value>>,
 }
 
 /// Scratch for relayouts and reductions that cross warps.
@@ -89,6 +93,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
             bytes: scratch_bytes,
         },
         feeding: feeding_loops::find(kernel),
+        tied: rendezvous::find(kernel),
         ..Allocation::default()
     };
     let mut next = start + scratch_bytes * kernel.num_warpgroups;
