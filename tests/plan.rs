@@ -660,3 +660,137 @@ fn a_change_of_layout_through_scratch_is_a_barrier() {
     };
     assert_eq!((plan(false), plan(true)), (1, 0));
 }
+
+/// How the slots of a ring are filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fill {
+    Whole,
+    /// A buffer beside the ring, too: two loads in a phase.
+    Both,
+    /// The same, each of a phase of its own.
+    InTurn,
+    Half,
+    Predicated,
+    /// Somebody arrives without a load.
+    Announced,
+    /// Every warpgroup loads.
+    ByAll,
+    /// The slot's number is computed again where it is written.
+    Renamed,
+    /// Another slot is written than the one that was waited for.
+    Other,
+    /// The wait is behind the access.
+    Late,
+}
+
+fn ring(fill: Fill) -> String {
+    let row = |size: u64| {
+        let (start, stride) = (Index::Const(0), 1);
+        DimIndex::Slice { start, size, stride }
+    };
+    let mut b = KernelBuilder::new();
+    if fill == Fill::ByAll {
+        b = b.warpgroups(2);
+    }
+    let (source, out) = (b.input(DType::F32, &[8, 8]), b.output(DType::F32, &[64, 128]));
+    let [x, y] = [0, 1].map(|_| b.smem(DType::F32, &[4, 8], None));
+    let full = b.kernel.allocs.push(AllocData {
+        kind: AllocKind::Barrier {
+            num_arrivals: if fill == Fill::Both { 2 } else { 1 },
+            orders_tensor_core: false,
+            cluster: None,
+        },
+        shape: [4].as_slice().into(),
+        collective: true,
+        within: None,
+        loc: Loc::CALL_SITE,
+    });
+    scope(&mut b, vec![x, y, full], |b| {
+        let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F32, &[8]);
+        count(b, 0, 4, |b, i| {
+            let load = |b: &mut KernelBuilder, to: Alloc| {
+                let size = if fill == Fill::Half { 4 } else { 8 };
+                let dst = b.indexed(to, vec![DimIndex::At(Index::Value(i)), row(size)]);
+                let src = b.indexed(source, vec![DimIndex::At(Index::Const(0)), row(size)]);
+                let always = b.op1(OpKind::Constant(Constant::Splat(1)), DType::Bool, &[]);
+                let kind = OpKind::CopyGmemToSmem {
+                    src,
+                    dst,
+                    barrier: Some(at(b, full, Index::Value(i))),
+                    collective_axes: vec![],
+                    leader_tracked: None,
+                    oob: OobMode::Zeros,
+                    predicate: (fill == Fill::Predicated).then_some(always),
+                };
+                b.op(kind, &[]);
+            };
+            load(b, x);
+            if matches!(fill, Fill::Both | Fill::InTurn) {
+                load(b, y);
+            }
+            if fill == Fill::Announced {
+                let (barrier, predicate) = (at(b, full, Index::Value(i)), None);
+                b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+            }
+        });
+        count(b, 0, 8, |b, i| {
+            let four = b.int(DType::I32, 4);
+            let rem = |b: &mut KernelBuilder| {
+                let (op, x, y) = (BinaryOp::Rem, i, four);
+                b.op1(OpKind::Binary { op, a: x, b: y }, DType::I32, &[])
+            };
+            let waited = rem(b);
+            let slot = match fill {
+                Fill::Renamed => rem(b),
+                Fill::Other => i,
+                _ => waited,
+            };
+            let wait = |b: &mut KernelBuilder| {
+                let phases = b.op1(OpKind::Constant(Constant::Splat(0)), DType::U32, &[]);
+                let kind = OpKind::BarrierWait {
+                    barrier: at(b, full, Index::Value(waited)),
+                    phases: Some(phases),
+                };
+                b.op1(kind, DType::U32, &[]);
+            };
+            if fill != Fill::Late {
+                wait(b);
+            }
+            let to = b.indexed(x, vec![DimIndex::At(Index::Value(slot)), row(8)]);
+            b.store(to, zero);
+            let from = b.indexed(x, vec![DimIndex::At(Index::Value(slot)), DimIndex::At(Index::Const(0))]);
+            let value = b.load(from);
+            spread(b, out, value);
+            if fill == Fill::Late {
+                wait(b);
+            }
+        });
+    });
+    let (kernel, _) = planned(b);
+    text(&kernel).rsplit("for, ").next().unwrap().to_string()
+}
+
+#[test]
+fn a_slot_that_was_refilled_needs_no_barrier_on_account_of_what_was_done_before() {
+    for fill in [Fill::Whole, Fill::Both] {
+        assert_eq!(
+            ring(fill),
+            "barrier_wait, store, sync warpgroup, load, store",
+            "{fill:?}"
+        );
+    }
+    for fill in [
+        Fill::InTurn,
+        Fill::Half,
+        Fill::Predicated,
+        Fill::Announced,
+        Fill::ByAll,
+        Fill::Renamed,
+        Fill::Other,
+    ] {
+        let wanted = "barrier_wait, sync warpgroup, store, sync warpgroup, load, store";
+        assert_eq!(ring(fill), wanted, "{fill:?}");
+    }
+    let wanted = "sync warpgroup, store, sync warpgroup, load, store, barrier_wait";
+    assert_eq!(ring(Fill::Late), wanted);
+}

@@ -37,6 +37,7 @@ use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
 use super::footprint::{Foot, Footprints, Holder};
 use super::pending::{Access, By, End, Ends, Need, Pending, Since, State, conflict};
+use super::refills::{self, Slot};
 use crate::error::Loc;
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
@@ -68,6 +69,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         waited_alone: SecondaryMap::new(),
         visited: FxHashMap::default(),
         polling: polling::find(kernel),
+        refills: refills::find(kernel),
     };
     pass.mixed = pass.mixed(kernel);
     pass.waited_alone = pass.waited_alone(kernel);
@@ -154,6 +156,7 @@ struct Pass<'a> {
     waited_alone: SecondaryMap<Alloc, bool>,
     visited: FxHashMap<Op, Visit>,
     polling: Polling,
+    refills: SecondaryMap<Alloc, Vec<Alloc>>,
 }
 
 impl Pass<'_> {
@@ -206,9 +209,11 @@ impl Pass<'_> {
             let is_scalar = effect.actor == Actor::Lanes && effect.view.shape.is_empty();
             let by_first = self.allocation.meets[op] || self.allocation.leads[op];
             let is_scalar = is_scalar && !is_device && !by_first;
+            let slot = refills::slot(kernel, effect.view);
             let access = |reads, writes, foot| Access {
                 bytes,
                 foot: Some(foot),
+                slot,
                 reads,
                 writes,
                 proxy: effect.proxy,
@@ -228,6 +233,7 @@ impl Pass<'_> {
             out.push(Access {
                 bytes: Bytes::PROGRESS,
                 foot: None,
+                slot: None,
                 reads: false,
                 writes: true,
                 proxy: Proxy::Generic,
@@ -515,9 +521,10 @@ impl Pass<'_> {
                     self.acquire(state);
                 }
             }
-            Order::Wait(_) => {
+            Order::Wait(barrier) => {
                 self.acquire(state);
                 if state.group != Group::Warp && !self.allocation.feeding.waits[op] {
+                    self.refill(kernel, &kernel.ops[op].kind, barrier, state);
                     state.begin(&WAITS);
                 }
             }
@@ -530,6 +537,21 @@ impl Pass<'_> {
             }
             Order::FenceShared => state.fence(true),
             Order::FenceDevice => state.fence(false),
+        }
+    }
+
+    /// Every lane has waited for a slot to be refilled.
+    fn refill(&self, kernel: &Kernel, kind: &OpKind, barrier: &RefUse, state: &mut State) {
+        if !matches!(kind, OpKind::BarrierWait { .. }) {
+            return;
+        }
+        let Some(Index::Value(index)) = barrier.single_index() else {
+            return;
+        };
+        for &alloc in &self.refills[barrier.alloc] {
+            if let Some(bytes) = bytes::of_smem(kernel, self.allocation, alloc) {
+                state.refill(bytes, Slot { alloc, index });
+            }
         }
     }
 
@@ -693,6 +715,7 @@ impl Pass<'_> {
     /// What is pending at the end of an iteration, seen from the next one: a slice from a dynamic start may overlap with
     /// another one of its kind, unless it starts at multiples of its size.
     fn next_iteration(&self, state: &mut State, count: Option<Value>) {
+        state.forget_refills();
         state.later(|foot, since| self.footprints.next_iteration(foot, since, count));
     }
 }
@@ -730,6 +753,7 @@ fn ends_with_block_barrier(kernel: &Kernel, ops: &[Op]) -> bool {
 const WAITS: Access = Access {
     bytes: Bytes::PROGRESS,
     foot: None,
+    slot: None,
     reads: true,
     writes: false,
     proxy: Proxy::Generic,

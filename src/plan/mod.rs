@@ -6,8 +6,8 @@
 //! * [`rendezvous`]: arrivals by which warpgroups take turns, and what they are tied to;
 //! * [`scratch`]: what passes through shared memory that no user allocated;
 //! * [`accesses`]: how ops load, store, copy and multiply what is in memory, by their [`views`](crate::layout::views) of it;
-//! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`], which [`bytes`] it touches, and from
-//!   which lanes ([`footprint`]);
+//! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`], which [`bytes`] it touches, from
+//!   which lanes ([`footprint`]), and which slots were [refilled](refills) since;
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
 //! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
@@ -19,6 +19,7 @@ pub mod footprint;
 pub mod insert_barriers;
 pub mod leading_loads;
 pub mod pending;
+pub mod refills;
 pub mod rendezvous;
 pub mod scratch;
 pub mod verify_order;

@@ -15,6 +15,7 @@
 //! What nobody has waited for is no business of barriers: the wait is the user's to write.
 use super::bytes::{Bytes, Space};
 use super::footprint::{Foot, Meeting};
+use super::refills::Slot;
 use crate::kernel_ir::effects::{Completion, Proxy};
 use crate::kernel_ir::{Group, Value, WaitScope};
 
@@ -29,6 +30,8 @@ pub struct Access {
     pub bytes: Bytes,
     /// Who touches what of them, if that is known.
     pub foot: Option<Foot>,
+    /// The slot that all of it lies in.
+    pub slot: Option<Slot>,
     pub reads: bool,
     pub writes: bool,
     pub proxy: Proxy,
@@ -77,6 +80,8 @@ impl Ends {
 pub struct Pending {
     pub bytes: Bytes,
     pub foot: Option<Foot>,
+    /// A slot that none of it is in, as its refill says that was waited for.
+    outside: Option<Slot>,
     since: Since,
     reads: bool,
     writes: bool,
@@ -105,6 +110,7 @@ impl Pending {
         self.bytes.covers(&other.bytes)
             && (self.foot.is_none()
                 || self.foot == other.foot && (self.since == Since::Before || self.since == other.since))
+            && (self.outside.is_none() || self.outside == other.outside)
             && (self.reads || !other.reads)
             && (self.writes || !other.writes)
             && self.generic == other.generic
@@ -260,7 +266,8 @@ pub enum Need {
 
 /// The one rule: what `new` needs before it because of `old`. `meeting`: of an earlier foot (of an earlier iteration?) and a later one.
 pub fn conflict(old: &Pending, new: &Access, meeting: &mut impl FnMut((Foot, Since), Foot) -> Meeting) -> Option<Need> {
-    if !(old.writes || new.writes) || !old.bytes.overlap(&new.bytes) {
+    let is_outside = old.outside.is_some() && old.outside == new.slot;
+    if !(old.writes || new.writes) || !old.bytes.overlap(&new.bytes) || is_outside {
         return None;
     }
     let met = match (old.end, new.by) {
@@ -310,7 +317,7 @@ impl State {
 
     fn add(&mut self, new: Pending) {
         let same = |p: &&mut Pending| {
-            (p.bytes, p.foot, p.since) == (new.bytes, new.foot, new.since)
+            (p.bytes, p.foot, p.outside, p.since) == (new.bytes, new.foot, new.outside, new.since)
                 && (p.reads, p.writes, p.generic) == (new.reads, new.writes, new.generic)
                 && p.end.is_like(new.end)
         };
@@ -350,6 +357,7 @@ impl State {
                 None => coarse.push(Pending {
                     end,
                     foot: None,
+                    outside: None,
                     since: Since::Before,
                     ..*p
                 }),
@@ -411,6 +419,7 @@ impl State {
         self.add(Pending {
             bytes: access.bytes,
             foot: access.foot,
+            outside: None,
             since: Since::Now,
             reads: access.reads,
             writes: access.writes,
@@ -511,6 +520,27 @@ impl State {
         }
     }
 
+    /// A slot has been refilled, in these bytes: whatever was pending is over there.
+    pub fn refill(&mut self, bytes: Bytes, slot: Slot) {
+        let (there, elsewhere): (Vec<Pending>, Vec<Pending>) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|p| p.bytes.space == bytes.space && p.bytes.overlap(&bytes));
+        self.pending = elsewhere;
+        for p in there {
+            let outside = Some(slot);
+            self.add(Pending { outside, ..p });
+        }
+    }
+
+    /// Another iteration begins, in which slots have other numbers.
+    pub fn forget_refills(&mut self) {
+        if self.pending.iter().any(|p| p.outside.is_some()) {
+            for p in std::mem::take(&mut self.pending) {
+                self.add(Pending { outside: None, ..p });
+            }
+        }
+    }
+
     /// A warp region begins: its warps may wait for what runs.
     pub fn warp(&self) -> State {
         let mut region = State::new(Group::Warp);
@@ -545,6 +575,7 @@ impl State {
         self.add(Pending {
             bytes: Bytes::EVERYTHING,
             foot: None,
+            outside: None,
             since: Since::Now,
             reads: false,
             writes: true,
