@@ -2465,3 +2465,199 @@ fn counts_go_on_over_the_end_of_a_round() {
     let settled = product(true);
     assert!(settled.contains("wgmma alloc1, wgmma alloc0, wait 1 of "), "{settled}");
 }
+
+/// A loop that begins and ends with a product, and what is particular about it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Steps {
+    Right,
+    /// As many as a parameter says.
+    Dynamic,
+    One,
+    /// Two products before the first wait.
+    Two,
+    /// Something is waited for before the first product.
+    WaitsFirst,
+    /// The first product takes what the last step ended with.
+    TakesLate,
+    /// What a step ends with is taken before its first product is done, in an arm.
+    TakesEarly,
+    /// What a step ends with is handed on twice, or computed with.
+    Twice,
+    Computed,
+    /// A step ends with a store.
+    Stores,
+    /// The last product is left running.
+    Running,
+    /// A step has memory of its own.
+    Scoped,
+    /// Two accumulators of 128 registers.
+    Wide,
+}
+
+fn steps(what: Steps) -> Kernel {
+    let columns = if what == Steps::Wide { 256 } else { 64 };
+    let mut b = Build::new(1);
+    b.k.stage = Stage::Normalized;
+    let count = b.param(ParamRole::Input, DType::I32, &[1]);
+    let [left, first, second] = [[64, 64], [64, columns], [columns, columns]].map(|s| b.smem(DType::F16, &s));
+    let own = b.smem(DType::F16, &[64, 64]);
+    let [free, ready, go] = [b.barriers(2), b.barriers(1), b.barriers(1)];
+    let acc = Type::Acc {
+        dtype: DType::F32,
+        shape: Shape::from_slice(&[64, columns]),
+    };
+    let elements = array(DType::F32, &[64, columns]);
+    let begin = |b: &mut Build, init: Option<Value>| b.one(OpKind::AccInit { init }, acc.clone());
+    let multiply = |b: &mut Build, to: Value, a: MmaOperand, right: Alloc| {
+        let kind = OpKind::Wgmma {
+            acc: AccUse::Value(to),
+            a,
+            b: b.whole(right),
+        };
+        b.one(kind, acc.clone())
+    };
+    let settle = |b: &mut Build, n: u32, of: Value| b.one(OpKind::WgmmaWait { n, accs: vec![of] }, acc.clone());
+    let read = |b: &mut Build, of: Value| {
+        let kind = OpKind::AccRead { acc: AccUse::Value(of) };
+        b.op(kind, &[elements.clone(), acc.clone()])[0]
+    };
+    let phase = |b: &mut Build, barriers: Alloc| {
+        let phases = Some(b.int(DType::U32, 0));
+        let barrier = b.element(barriers, Index::Const(0));
+        b.one(OpKind::BarrierWait { barrier, phases }, Type::Scalar(DType::U32));
+    };
+    b.scope(&[left, first, second, free, ready, go], |b| {
+        let zero = b.i(0);
+        let upper = match what {
+            Steps::Dynamic => {
+                let src = b.element(count, Index::Const(0));
+                b.one(OpKind::Load { src }, i32s())
+            }
+            Steps::One => b.i(1),
+            _ => b.i(4),
+        };
+        let x = b.one(OpKind::Constant(Constant::Splat(0)), elements.clone());
+        let inits = if what == Steps::Twice { vec![x, x] } else { vec![x] };
+        b.for_loop((zero, upper), &inits, |b, i, carries| {
+            let x = carries[0];
+            let two = b.i(2);
+            let slot = b.bin(BinaryOp::Rem, i, two);
+            if what == Steps::WaitsFirst {
+                phase(b, ready);
+            }
+            let q = begin(b, None);
+            let a = match what {
+                Steps::TakesLate => MmaOperand::Registers(b.f16(x)),
+                _ => MmaOperand::Smem(b.whole(left)),
+            };
+            let mut q = multiply(b, q, a, first);
+            if what == Steps::Two {
+                let a = MmaOperand::Smem(b.whole(left));
+                q = multiply(b, q, a, first);
+            }
+            b.arrive(go, 0);
+            phase(b, go);
+            if what == Steps::TakesEarly {
+                let none = b.i(0);
+                let is_odd = b.cmp(CompareOp::Ne, slot, none);
+                b.when(is_odd, |b| b.keep(x), |_| ());
+            }
+            let q = settle(b, 0, q);
+            let e = read(b, q);
+            let e = b.exp2(e);
+            let scaled = b.bin(BinaryOp::Add, x, e);
+            let p = b.f16(e);
+            let y = begin(b, Some(scaled));
+            let y = multiply(b, y, MmaOperand::Registers(p), second);
+            phase(b, ready);
+            if what == Steps::Scoped {
+                b.scope(&[own], |_| ());
+            }
+            let y = settle(b, u32::from(what == Steps::Running), y);
+            let mut end = read(b, y);
+            let (barrier, predicate) = (b.element(free, Index::Value(slot)), None);
+            b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+            if what == Steps::Stores {
+                let (dst, value) = (b.whole(first), b.f16(end));
+                b.op(OpKind::Store { dst, value }, &[]);
+            }
+            if what == Steps::Computed {
+                end = b.exp2(end);
+            }
+            if what == Steps::Twice {
+                vec![end, end]
+            } else {
+                vec![end]
+            }
+        });
+    });
+    facts::run(&mut b.k);
+    verify::run(&b.k).unwrap_or_else(|e| panic!("{what:?}: {e}\n{}", b.k));
+    turn_loops::run(&mut b.k).unwrap();
+    verify::run(&b.k).unwrap_or_else(|e| panic!("{what:?}: {e}\n{}", b.k));
+    b.k
+}
+
+/// What happens, with the loops and arms in which it does.
+fn in_loops(k: &Kernel, at: Region) -> String {
+    let mut out = vec![];
+    for &op in &k.regions[at].ops {
+        let kind = &k.ops[op].kind;
+        let mut inner = vec![];
+        visit::for_each_region(kind, &mut |r| inner.push(r));
+        let inside = |r: &Region| format!("{{ {} }}", in_loops(k, *r));
+        out.push(match kind {
+            OpKind::For { .. } => format!("for {}", inside(&inner[0])),
+            OpKind::Switch { .. } => format!("switch {}", inner.iter().map(inside).collect::<Vec<_>>().join(" ")),
+            OpKind::Scope { .. } => in_loops(k, inner[0]),
+            OpKind::Wgmma { b, .. } => format!("wgmma {}", b.alloc),
+            OpKind::WgmmaWait { n, accs } => format!("settle {n} of {}", accs.len()),
+            OpKind::BarrierArrive { barrier, .. } => format!("arrive {}", barrier.alloc),
+            OpKind::BarrierWait { barrier, .. } => format!("wait {}", barrier.alloc),
+            OpKind::AccRead { .. } => "read".into(),
+            OpKind::Unary { op: UnaryOp::Exp2, .. } => "exp2".into(),
+            _ => continue,
+        });
+    }
+    out.retain(|text| !text.is_empty());
+    out.join(", ")
+}
+
+#[test]
+fn the_next_iterations_first_product_runs_beside_the_last() {
+    let order = |what| in_loops(&steps(what), steps(what).body);
+    // alloc2, alloc3: the operands; alloc5: their release; alloc6: the next is there; alloc7: the meeting.
+    let turned = "wgmma alloc2, arrive alloc7, wait alloc7, settle 0 of 1, for { read, exp2, wgmma alloc3, wait alloc6, wgmma alloc2, \
+         settle 1 of 1, arrive alloc5, arrive alloc7, wait alloc7, settle 0 of 2, read }, read, exp2, wgmma alloc3, wait alloc6, settle 0 of 1, \
+         read, arrive alloc5";
+    assert_eq!(order(Steps::Right), turned);
+    assert_eq!(order(Steps::Dynamic), format!("switch {{  }} {{ {turned} }}"));
+    // Both of them pass.
+    let twice = turned.replace("wgmma alloc2", "wgmma alloc2, wgmma alloc2");
+    assert_eq!(order(Steps::Two), twice.replace("settle 1 of 1", "settle 2 of 1"));
+    // The slot's number is computed from the counter in each part.
+    let kernel = steps(Steps::Right);
+    let remainders = kernel.to_string().matches("= rem").count();
+    assert_eq!(remainders, 4, "{kernel}");
+}
+
+#[test]
+fn products_stay_in_their_iterations_where_more_would_move() {
+    for (what, noted) in [
+        (Steps::One, false),
+        (Steps::WaitsFirst, false),
+        (Steps::TakesLate, false),
+        (Steps::TakesEarly, true),
+        (Steps::Twice, true),
+        (Steps::Computed, true),
+        (Steps::Stores, true),
+        (Steps::Running, true),
+        (Steps::Scoped, true),
+        (Steps::Wide, true),
+    ] {
+        let kernel = steps(what);
+        let text = in_loops(&kernel, kernel.body);
+        assert!(text.starts_with("for {"), "{what:?}: {text}");
+        assert_eq!(!kernel.notes.is_empty(), noted, "{what:?}: {:?}", kernel.notes);
+    }
+}
