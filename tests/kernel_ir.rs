@@ -2475,8 +2475,13 @@ enum Steps {
     One,
     /// Two products before the first wait.
     Two,
-    /// Something is waited for before the first product.
+    /// Something is waited for before the first product: nobody arrives; another warpgroup does, when there is a free slot of two, of one; when
+    /// it has been told of a free one before; as often as an input says.
     WaitsFirst,
+    Fed,
+    OneSlot,
+    Late,
+    Unknown,
     /// The first product takes what the last step ended with.
     TakesLate,
     /// What a step ends with is taken before its first product is done, in an arm.
@@ -2496,12 +2501,18 @@ enum Steps {
 
 fn steps(what: Steps) -> Kernel {
     let columns = if what == Steps::Wide { 256 } else { 64 };
-    let mut b = Build::new(1);
+    let slots = match what {
+        Steps::Fed | Steps::Late | Steps::Unknown => 2,
+        Steps::OneSlot => 1,
+        _ => 0,
+    };
+    let is_fed = slots > 0;
+    let mut b = Build::new(if is_fed { 2 } else { 1 });
     b.k.stage = Stage::Normalized;
     let count = b.param(ParamRole::Input, DType::I32, &[1]);
     let [left, first, second] = [[64, 64], [64, columns], [columns, columns]].map(|s| b.smem(DType::F16, &s));
     let own = b.smem(DType::F16, &[64, 64]);
-    let [free, ready, go] = [b.barriers(2), b.barriers(1), b.barriers(1)];
+    let [free, ready, go, full] = [b.barriers(2), b.barriers(1), b.barriers(1), b.barriers(2)];
     let acc = Type::Acc {
         dtype: DType::F32,
         shape: Shape::from_slice(&[64, columns]),
@@ -2526,7 +2537,45 @@ fn steps(what: Steps) -> Kernel {
         let barrier = b.element(barriers, Index::Const(0));
         b.one(OpKind::BarrierWait { barrier, phases }, Type::Scalar(DType::U32));
     };
-    b.scope(&[left, first, second, free, ready, go], |b| {
+    let element = |b: &mut Build, barriers: Alloc, i: Value| {
+        let phases = Some(b.int(DType::U32, 0));
+        let barrier = b.element(barriers, Index::Value(i));
+        b.one(OpKind::BarrierWait { barrier, phases }, Type::Scalar(DType::U32));
+    };
+    let release = |b: &mut Build, barriers: Alloc, i: Value| {
+        let (barrier, predicate) = (b.element(barriers, Index::Value(i)), None);
+        b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+    };
+    // Who fills the slots.
+    let feed = |b: &mut Build| {
+        let (zero, four, slots) = (b.i(0), b.i(4), b.i(slots));
+        let upper = match what {
+            Steps::Unknown => {
+                let src = b.element(count, Index::Const(0));
+                b.one(OpKind::Load { src }, i32s())
+            }
+            _ => four,
+        };
+        b.for_loop((zero, slots), &[], |b, i, _| {
+            release(b, full, i);
+            vec![]
+        });
+        b.for_loop((slots, upper), &[], |b, i, _| {
+            let one = b.i(1);
+            let next = b.bin(BinaryOp::Rem, i, slots);
+            let waited = match what {
+                Steps::Late => {
+                    let last = b.bin(BinaryOp::Add, i, one);
+                    b.bin(BinaryOp::Rem, last, slots)
+                }
+                _ => next,
+            };
+            element(b, free, waited);
+            release(b, full, next);
+            vec![]
+        });
+    };
+    let multiply_steps = |b: &mut Build| {
         let zero = b.i(0);
         let upper = match what {
             Steps::Dynamic => {
@@ -2540,10 +2589,13 @@ fn steps(what: Steps) -> Kernel {
         let inits = if what == Steps::Twice { vec![x, x] } else { vec![x] };
         b.for_loop((zero, upper), &inits, |b, i, carries| {
             let x = carries[0];
-            let two = b.i(2);
+            let two = b.i(if what == Steps::OneSlot { 1 } else { 2 });
             let slot = b.bin(BinaryOp::Rem, i, two);
             if what == Steps::WaitsFirst {
                 phase(b, ready);
+            }
+            if is_fed {
+                element(b, full, slot);
             }
             let q = begin(b, None);
             let a = match what {
@@ -2569,14 +2621,15 @@ fn steps(what: Steps) -> Kernel {
             let p = b.f16(e);
             let y = begin(b, Some(scaled));
             let y = multiply(b, y, MmaOperand::Registers(p), second);
-            phase(b, ready);
+            if !is_fed {
+                phase(b, ready);
+            }
             if what == Steps::Scoped {
                 b.scope(&[own], |_| ());
             }
             let y = settle(b, u32::from(what == Steps::Running), y);
             let mut end = read(b, y);
-            let (barrier, predicate) = (b.element(free, Index::Value(slot)), None);
-            b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+            release(b, free, slot);
             if what == Steps::Stores {
                 let (dst, value) = (b.whole(first), b.f16(end));
                 b.op(OpKind::Store { dst, value }, &[]);
@@ -2590,6 +2643,17 @@ fn steps(what: Steps) -> Kernel {
                 vec![end]
             }
         });
+    };
+    b.scope(&[left, first, second, free, ready, go, full], |b| {
+        match b.k.thread_axis {
+            Some(axis) => {
+                let zero = b.i(0);
+                let warpgroup = b.one(OpKind::AxisIndex { axis }, i32s());
+                let is_first = b.cmp(CompareOp::Eq, warpgroup, zero);
+                b.when(is_first, |b| multiply_steps(b), |b| feed(b));
+            }
+            None => multiply_steps(b),
+        }
     });
     facts::run(&mut b.k);
     verify::run(&b.k).unwrap_or_else(|e| panic!("{what:?}: {e}\n{}", b.k));
@@ -2645,7 +2709,7 @@ fn the_next_iterations_first_product_runs_beside_the_last() {
 fn products_stay_in_their_iterations_where_more_would_move() {
     for (what, noted) in [
         (Steps::One, false),
-        (Steps::WaitsFirst, false),
+        (Steps::WaitsFirst, true),
         (Steps::TakesLate, false),
         (Steps::TakesEarly, true),
         (Steps::Twice, true),
@@ -2659,5 +2723,21 @@ fn products_stay_in_their_iterations_where_more_would_move() {
         let text = in_loops(&kernel, kernel.body);
         assert!(text.starts_with("for {"), "{what:?}: {text}");
         assert_eq!(!kernel.notes.is_empty(), noted, "{what:?}: {:?}", kernel.notes);
+    }
+}
+
+#[test]
+fn a_wait_passes_where_it_ends_in_any_case() {
+    for (what, turns) in [
+        (Steps::Fed, true),
+        (Steps::OneSlot, false),
+        (Steps::Late, false),
+        (Steps::Unknown, false),
+    ] {
+        let kernel = steps(what);
+        let text = in_loops(&kernel, kernel.body);
+        let first = "wait alloc8, wgmma alloc2, settle 1 of 1, arrive alloc5";
+        assert_eq!(text.contains(first), turns, "{what:?}: {text}");
+        assert_eq!(kernel.notes.is_empty(), turns, "{what:?}: {:?}", kernel.notes);
     }
 }

@@ -23,9 +23,16 @@ pub fn evaluate_for(kernel: &Kernel, v: Value, warpgroup: u32) -> Option<i64> {
     evaluate_with(kernel, v, Executor::warpgroup(warpgroup), &|_| None)
 }
 
-/// One that depends on the executor's indices alone, where some values stand for others.
-pub fn evaluate_with(kernel: &Kernel, v: Value, by: Executor, other: &dyn Fn(Value) -> Option<Value>) -> Option<i64> {
-    evaluate(kernel, v, by, other, &Cell::new(MAX_EVALUATED))
+/// What a value is known to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Known {
+    Value(Value),
+    Number(i64),
+}
+
+/// One that depends on the executor's indices, and on values of which `known` says what they are.
+pub fn evaluate_with(kernel: &Kernel, v: Value, by: Executor, known: &dyn Fn(Value) -> Option<Known>) -> Option<i64> {
+    evaluate(kernel, v, by, known, &Cell::new(MAX_EVALUATED))
 }
 
 /// The arm of a switch that an executor is known to take.
@@ -44,15 +51,19 @@ fn evaluate(
     kernel: &Kernel,
     v: Value,
     by: Executor,
-    other: &dyn Fn(Value) -> Option<Value>,
+    known: &dyn Fn(Value) -> Option<Known>,
     left: &Cell<u32>,
 ) -> Option<i64> {
-    let v = other(v).unwrap_or(v);
+    let v = match known(v) {
+        Some(Known::Number(n)) => return Some(n),
+        Some(Known::Value(v)) => v,
+        None => v,
+    };
     if let Some(n) = kernel.facts(v).as_constant() {
         return Some(n);
     }
     left.set(left.get().checked_sub(1)?);
-    let of = |v: Value| evaluate(kernel, v, by, other, left);
+    let of = |v: Value| evaluate(kernel, v, by, known, left);
     let kind = &kernel.ops[kernel.def_op(v)?].kind;
     if let OpKind::AxisIndex { axis } = kind {
         return match kernel.axes[*axis].kind {

@@ -46,6 +46,7 @@ pub mod op;
 pub mod overlap_products;
 pub mod polling;
 pub mod print;
+pub mod progress;
 pub mod promote_registers;
 pub mod recognize_loops;
 pub mod register_parts;

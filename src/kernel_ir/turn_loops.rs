@@ -22,9 +22,11 @@
 //!
 //! * **The end** of an iteration that is passed is a wait for all products, reads of the accumulators that it settles, and arrivals; what is
 //!   read is handed on, and taken by nothing before the next iteration's first wait for products.
-//! * **What passes it** are the next iteration's first products, with the starts of their accumulators and scalars. Nothing else moves: what others may
-//!   wait for comes in the same order as before, and as early. An arrival releases what was done before it; a product that reads does nothing
-//!   that others could wait for, and what it reads was there before the arrival, since nothing between *acquires*.
+//! * **What passes it** are the next iteration's first products, with the starts of their accumulators, scalars, and waits for barriers in front of them.
+//!   Nothing else moves: what others may wait for comes in the same order as before. An arrival releases what was done before it; a product that
+//!   reads does nothing that others could wait for, and what it reads was there before: waits pass with it, in their order.
+//! * **A wait** that passes comes before the arrivals that release the last operands. Whoever it waits for may in turn wait for these: so
+//!   what all warpgroups wait for and arrive at is run to the end ([`progress`]), and where that is not known to end, the loop stays as it is.
 //! * **Elements** are read where the first products are waited for. ptxas 13.0 serialises products that run across a loop's end or a
 //!   branch (C7514), so the loop is turned: where all are waited for is in the iteration that began them.
 //! * **Scalars** that both parts of an iteration need are computed in both: a value that a loop carries is in no uniform register.
@@ -40,6 +42,9 @@ type Found<T> = std::result::Result<T, &'static str>;
 
 /// Values of the loop, and what stands for them.
 type Map = FxHashMap<Value, Value>;
+
+const MAY_HANG: &str =
+    "an iteration begins with a wait, of which it is not known that it ends before what the last one releases";
 
 /// Products that pass, at most: so many can be left running by a wait.
 const MAX_PASSING: usize = 7;
@@ -64,31 +69,43 @@ fn region(kernel: &mut Kernel, at: Region, mut registers: u32) {
         }
         match find(kernel, op, registers) {
             Ok(Some(turn)) => {
+                let before = turn.waits.then(|| kernel.clone());
                 let rest = kernel.regions[at].ops.split_off(i);
                 kernel.regions[at].ops.pop();
                 let results = turn.write(kernel, at);
+                let behind = kernel.regions[at].ops.len();
                 let mut now = Substitution::default();
                 for (old, new) in kernel.ops[op].results.clone().into_iter().zip(results) {
                     now.replace(old, new);
                 }
-                i = kernel.regions[at].ops.len();
                 for op in rest {
                     now.apply_nested(kernel, op);
                     kernel.regions[at].ops.push(op);
                 }
                 now.apply_results(kernel, at);
-                continue;
+                match before.filter(|_| !progress::all_end(kernel)) {
+                    None => {
+                        i = behind;
+                        continue;
+                    }
+                    Some(before) => {
+                        *kernel = before;
+                        note(kernel, op, MAY_HANG);
+                    }
+                }
             }
             Ok(None) => {}
-            Err(text) => {
-                let (loc, pass) = (kernel.ops[op].loc, "turn_loops");
-                kernel.notes.push(Note { loc, pass, text });
-            }
+            Err(text) => note(kernel, op, text),
         }
         for inner in regions_of(kernel, op) {
             region(kernel, inner, registers);
         }
     }
+}
+
+fn note(kernel: &mut Kernel, op: Op, text: &'static str) {
+    let (loc, pass) = (kernel.ops[op].loc, "turn_loops");
+    kernel.notes.push(Note { loc, pass, text });
 }
 
 /// A loop whose iterations overlap.
@@ -103,6 +120,8 @@ struct Turn {
     /// The parameters and the results of an iteration.
     params: Vec<Value>,
     results: Vec<Value>,
+    /// Whether a wait for a barrier passes, too.
+    waits: bool,
     /// The products that pass with what they need; the others up to the first wait; this wait.
     passing: Vec<Op>,
     first: Vec<Op>,
@@ -141,10 +160,19 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
 
     // The beginning, as far as nobody else could tell that it was earlier.
     let passes = |op: &Op| {
-        matches!(kind(*op), OpKind::AccInit { init: None } | OpKind::Wgmma { .. })
-            || kind(*op).is_pure() && is_scalar(*op)
+        matches!(
+            kind(*op),
+            OpKind::AccInit { init: None } | OpKind::Wgmma { .. } | OpKind::BarrierWait { .. }
+        ) || kind(*op).is_pure() && is_scalar(*op)
     };
-    let to = ops.iter().take_while(|op| passes(op)).count();
+    // Waits behind the last product stay behind what settles.
+    let passing = ops.iter().take_while(|op| passes(op));
+    let to = passing
+        .enumerate()
+        .filter(|(_, op)| is_product(op))
+        .map(|(i, _)| i + 1)
+        .last()
+        .unwrap_or(0);
     let (Some(wait), Some(from)) = (ops.iter().position(is_wait), ops.iter().rposition(is_wait)) else {
         return Ok(None);
     };
@@ -273,6 +301,9 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
         is_any: kernel.facts(lower).hi < kernel.facts(upper).lo,
         params: params.clone(),
         results: results.clone(),
+        waits: ops[..to]
+            .iter()
+            .any(|op| matches!(kind(*op), OpKind::BarrierWait { .. })),
         passing: ops[..to].to_vec(),
         first: ops[to..wait].to_vec(),
         first_wait: ops[wait],

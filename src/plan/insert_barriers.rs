@@ -41,7 +41,7 @@ use super::refills::{self, Slot};
 use crate::error::Loc;
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
-use crate::kernel_ir::executor::{Executor, arm_taken, evaluate_for, evaluate_with};
+use crate::kernel_ir::executor::{Executor, Known, arm_taken, evaluate_for, evaluate_with};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
@@ -723,7 +723,10 @@ impl Pass<'_> {
 /// Whether a `while` is known to begin.
 fn begins(kernel: &Kernel, inits: &[Value], cond: Region, warpgroup: u32) -> bool {
     let cond = &kernel.regions[cond];
-    let first = |v: Value| cond.params.iter().position(|p| *p == v).map(|i| inits[i]);
+    let first = |v: Value| {
+        let i = cond.params.iter().position(|p| *p == v)?;
+        Some(Known::Value(inits[i]))
+    };
     evaluate_with(kernel, cond.results[0], Executor::warpgroup(warpgroup), &first).is_some_and(|x| x != 0)
 }
 
