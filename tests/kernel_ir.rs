@@ -2482,8 +2482,14 @@ enum Steps {
     OneSlot,
     Late,
     Unknown,
-    /// The first product takes what the last step ended with.
+    /// The first product takes what the last step ended with; it adds to what the one before has.
     TakesLate,
+    Adds,
+    /// Arrays from outside are used in each step, or behind the loop.
+    Captures,
+    Outlives,
+    /// The slot that is released last is computed where it is.
+    Scalar,
     /// What a step ends with is taken before its first product is done, in an arm.
     TakesEarly,
     /// What a step ends with is handed on twice, or computed with.
@@ -2530,7 +2536,7 @@ fn steps(what: Steps) -> Kernel {
     let settle = |b: &mut Build, n: u32, of: Value| b.one(OpKind::WgmmaWait { n, accs: vec![of] }, acc.clone());
     let read = |b: &mut Build, of: Value| {
         let kind = OpKind::AccRead { acc: AccUse::Value(of) };
-        b.op(kind, &[elements.clone(), acc.clone()])[0]
+        b.op(kind, &[elements.clone(), acc.clone()])
     };
     let phase = |b: &mut Build, barriers: Alloc| {
         let phases = Some(b.int(DType::U32, 0));
@@ -2586,7 +2592,22 @@ fn steps(what: Steps) -> Kernel {
             _ => b.i(4),
         };
         let x = b.one(OpKind::Constant(Constant::Splat(0)), elements.clone());
-        let inits = if what == Steps::Twice { vec![x, x] } else { vec![x] };
+        let inits = match what {
+            Steps::Twice => vec![x, x],
+            Steps::Adds => vec![x, begin(b, None)],
+            _ => vec![x],
+        };
+        let held: Vec<Value> = match what {
+            Steps::Captures | Steps::Outlives => (0..6).map(|_| b.load_whole(left, DType::F16)).collect(),
+            _ => vec![],
+        };
+        let held: Vec<Value> = held
+            .into_iter()
+            .map(|v| {
+                let ty = elements.clone();
+                b.one(OpKind::Convert { a: v }, ty)
+            })
+            .collect();
         b.for_loop((zero, upper), &inits, |b, i, carries| {
             let x = carries[0];
             let two = b.i(if what == Steps::OneSlot { 1 } else { 2 });
@@ -2597,7 +2618,11 @@ fn steps(what: Steps) -> Kernel {
             if is_fed {
                 element(b, full, slot);
             }
-            let q = begin(b, None);
+            let q = if what == Steps::Adds {
+                carries[1]
+            } else {
+                begin(b, None)
+            };
             let a = match what {
                 Steps::TakesLate => MmaOperand::Registers(b.f16(x)),
                 _ => MmaOperand::Smem(b.whole(left)),
@@ -2615,8 +2640,13 @@ fn steps(what: Steps) -> Kernel {
                 b.when(is_odd, |b| b.keep(x), |_| ());
             }
             let q = settle(b, 0, q);
-            let e = read(b, q);
-            let e = b.exp2(e);
+            let [e, q] = read(b, q)[..] else {
+                unreachable!("elements and the accumulator")
+            };
+            let mut e = b.exp2(e);
+            if what == Steps::Captures {
+                e = held.iter().fold(e, |e, v| b.bin(BinaryOp::Add, e, *v));
+            }
             let scaled = b.bin(BinaryOp::Add, x, e);
             let p = b.f16(e);
             let y = begin(b, Some(scaled));
@@ -2628,7 +2658,12 @@ fn steps(what: Steps) -> Kernel {
                 b.scope(&[own], |_| ());
             }
             let y = settle(b, u32::from(what == Steps::Running), y);
-            let mut end = read(b, y);
+            let mut end = read(b, y)[0];
+            let slot = if what == Steps::Scalar {
+                b.bin(BinaryOp::Rem, i, two)
+            } else {
+                slot
+            };
             release(b, free, slot);
             if what == Steps::Stores {
                 let (dst, value) = (b.whole(first), b.f16(end));
@@ -2637,12 +2672,15 @@ fn steps(what: Steps) -> Kernel {
             if what == Steps::Computed {
                 end = b.exp2(end);
             }
-            if what == Steps::Twice {
-                vec![end, end]
-            } else {
-                vec![end]
+            match what {
+                Steps::Twice => vec![end, end],
+                Steps::Adds => vec![end, q],
+                _ => vec![end],
             }
         });
+        if what == Steps::Outlives {
+            held.iter().for_each(|v| b.keep(*v));
+        }
     };
     b.scope(&[left, first, second, free, ready, go, full], |b| {
         match b.k.thread_axis {
@@ -2695,6 +2733,7 @@ fn the_next_iterations_first_product_runs_beside_the_last() {
          settle 1 of 1, arrive alloc5, arrive alloc7, wait alloc7, settle 0 of 2, read }, read, exp2, wgmma alloc3, wait alloc6, settle 0 of 1, \
          read, arrive alloc5";
     assert_eq!(order(Steps::Right), turned);
+    assert_eq!(order(Steps::Scalar), turned);
     assert_eq!(order(Steps::Dynamic), format!("switch {{  }} {{ {turned} }}"));
     // Both of them pass.
     let twice = turned.replace("wgmma alloc2", "wgmma alloc2, wgmma alloc2");
@@ -2711,6 +2750,9 @@ fn products_stay_in_their_iterations_where_more_would_move() {
         (Steps::One, false),
         (Steps::WaitsFirst, true),
         (Steps::TakesLate, false),
+        (Steps::Adds, true),
+        (Steps::Captures, true),
+        (Steps::Outlives, true),
         (Steps::TakesEarly, true),
         (Steps::Twice, true),
         (Steps::Computed, true),

@@ -4,7 +4,7 @@ use smalt::error::Loc;
 use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::*;
 use smalt::layout;
-use smalt::plan::{allocate, insert_barriers};
+use smalt::plan::{allocate, insert_barriers, rendezvous};
 use smalt::runtime::pipeline::{CompileOptions, Observer, compile};
 use std::fmt::Write;
 use std::path::Path;
@@ -793,4 +793,106 @@ fn a_slot_that_was_refilled_needs_no_barrier_on_account_of_what_was_done_before(
     }
     let wanted = "sync warpgroup, store, sync warpgroup, load, store, barrier_wait";
     assert_eq!(ring(Fill::Late), wanted);
+}
+
+/// A meeting in front of a product, and what is particular about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meeting {
+    Right,
+    /// What the product takes is behind an optimization barrier.
+    Fenced,
+    /// The wait is for another barrier, or behind the product.
+    Other,
+    Behind,
+    /// The product's left operand is in shared memory, or computed when they have met.
+    Shared,
+    Late,
+    /// Two accumulators of 128 registers are held.
+    Wide,
+}
+
+fn is_tied(what: Meeting) -> bool {
+    let mut b = KernelBuilder::new();
+    let n = if what == Meeting::Wide { 256 } else { 64 };
+    let [left, right] = [[64, 64], [64, n]].map(|shape| b.smem(DType::F16, &shape, None));
+    let [go, other] = [0, 1].map(|_| {
+        b.kernel.allocs.push(AllocData {
+            kind: AllocKind::Barrier {
+                num_arrivals: 2,
+                orders_tensor_core: false,
+                cluster: None,
+            },
+            shape: [1].as_slice().into(),
+            collective: true,
+            within: None,
+            loc: Loc::CALL_SITE,
+        })
+    });
+    let computed = |b: &mut KernelBuilder| {
+        let src = b.whole(left);
+        let loaded = b.load(src);
+        let (op, x, y) = (BinaryOp::Add, loaded, loaded);
+        b.op1(OpKind::Binary { op, a: x, b: y }, DType::F16, &[64, 64])
+    };
+    let wait = |b: &mut KernelBuilder, barrier: Alloc| {
+        let phases = Some(b.op1(OpKind::Constant(Constant::Splat(0)), DType::U32, &[]));
+        let barrier = at(b, barrier, Index::Const(0));
+        b.op1(OpKind::BarrierWait { barrier, phases }, DType::U32, &[]);
+    };
+    let (dtype, shape) = (DType::F32, Shape::from_slice(&[64, n]));
+    let acc = Type::Acc { dtype, shape };
+    let starts: Vec<Value> = (0..2)
+        .map(|_| b.op(OpKind::AccInit { init: None }, std::slice::from_ref(&acc))[0])
+        .collect();
+    let mut p = computed(&mut b);
+    if what == Meeting::Fenced {
+        let kind = OpKind::OptimizationBarrier { values: vec![p] };
+        p = b.op1(kind, DType::F16, &[64, 64]);
+    }
+    let (barrier, predicate) = (at(&b, go, Index::Const(0)), None);
+    b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
+    match what {
+        Meeting::Other => wait(&mut b, other),
+        Meeting::Behind => {}
+        _ => wait(&mut b, go),
+    }
+    let a = match what {
+        Meeting::Shared => MmaOperand::Smem(b.whole(left)),
+        Meeting::Late => MmaOperand::Registers(computed(&mut b)),
+        _ => MmaOperand::Registers(p),
+    };
+    let kind = OpKind::Wgmma {
+        acc: AccUse::Value(starts[0]),
+        a,
+        b: b.whole(right),
+    };
+    let sum = b.op(kind, std::slice::from_ref(&acc))[0];
+    if what == Meeting::Behind {
+        wait(&mut b, go);
+    }
+    let types = [acc.clone(), acc];
+    b.op(
+        OpKind::WgmmaWait {
+            n: 0,
+            accs: vec![sum, starts[1]],
+        },
+        &types,
+    );
+    let kernel = b.finish();
+    let tied = rendezvous::find(&kernel);
+    kernel.ops.keys().any(|op| tied[op].is_some())
+}
+
+#[test]
+fn arrivals_at_a_meeting_in_front_of_a_product_are_tied_to_what_it_takes() {
+    assert!(is_tied(Meeting::Right) && is_tied(Meeting::Fenced));
+    for what in [
+        Meeting::Other,
+        Meeting::Behind,
+        Meeting::Shared,
+        Meeting::Late,
+        Meeting::Wide,
+    ] {
+        assert!(!is_tied(what), "{what:?}");
+    }
 }

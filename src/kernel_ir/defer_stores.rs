@@ -187,7 +187,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
         });
     }
     let share = (kernel.target.registers / 128).min(kernel.target.max_thread_registers);
-    let words = kept.iter().map(|v| words(kernel, *v)).sum::<u64>();
+    let words = kept.iter().map(|v| kernel.ty(*v).words(8)).sum::<u64>();
     if kept.iter().any(|v| kernel.ty(*v).is_acc()) || words + WORDS_TO_BEGIN > share.into() {
         return Err("a finished tile does not fit into registers while the next one begins");
     }
@@ -398,16 +398,6 @@ fn fits_apart(kernel: &Kernel) -> bool {
         sum.checked_add(bytes(data)?.next_multiple_of(1024))
     });
     all.is_some_and(|all| all <= kernel.target.max_smem_bytes.into())
-}
-
-/// Of a thread. An array is spread over the warpgroup's 128.
-fn words(kernel: &Kernel, v: Value) -> u64 {
-    let ty = kernel.ty(v);
-    let bits = u64::from(ty.dtype().bits().max(8));
-    match ty.is_scalar() {
-        true => bits.div_ceil(32),
-        false => (ty.shape().iter().product::<u64>() * bits).div_ceil(128 * 32),
-    }
 }
 
 /// `op` is a loop that is in no region now; `rest` follows it in `at`.

@@ -38,6 +38,7 @@ pub mod hoist_invariants;
 pub mod intensity;
 pub mod kernel;
 pub mod legality;
+pub mod liveness;
 pub mod loads;
 pub mod move_transforms;
 pub mod narrow_integers;

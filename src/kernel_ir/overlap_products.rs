@@ -37,6 +37,7 @@
 //! stays as it is: the assembler spills there, and more so with products in flight. Sums keep their order: of each accumulator
 //! the wgmmas stay as they are.
 use super::class::{Class, Control, Pure};
+use super::liveness::{captured, go_before, is_free};
 use super::rewrite::{Substitution, regions_of};
 use super::wgmma_groups::{Run, Wait, reads, tells_nobody};
 use super::*;
@@ -121,31 +122,6 @@ fn region(kernel: &mut Kernel, at: Region, around: &Around) {
             region(kernel, inner, &inside);
         }
     }
-}
-
-/// Makes of what is alive behind an op what is alive before it.
-fn go_before(kernel: &Kernel, op: Op, alive: &mut FxHashSet<Value>) {
-    for v in &kernel.ops[op].results {
-        alive.remove(v);
-    }
-    visit::for_each_value(&kernel.ops[op].kind, &mut |v| {
-        alive.insert(v);
-    });
-    for inner in regions_of(kernel, op) {
-        captured(kernel, inner, alive);
-    }
-}
-
-/// Adds what a region uses from outside.
-fn captured(kernel: &Kernel, region: Region, out: &mut FxHashSet<Value>) {
-    let mut used: FxHashSet<Value> = kernel.regions[region].results.iter().copied().collect();
-    for &op in kernel.regions[region].ops.iter().rev() {
-        go_before(kernel, op, &mut used);
-    }
-    for v in &kernel.regions[region].params {
-        used.remove(v);
-    }
-    out.extend(used);
 }
 
 /// Whether accumulators go into an op's regions, or are in them.
@@ -576,13 +552,7 @@ impl Search<'_> {
     /// 32-bit words of a thread that a value takes.
     fn words(&self, v: Value) -> u64 {
         let ty = self.kernel.ty(v);
-        let is_free = |op: Op| {
-            matches!(
-                self.kind(op),
-                OpKind::Constant(_) | OpKind::Iota { .. } | OpKind::Broadcast { .. }
-            )
-        };
-        if ty.is_scalar() || self.kernel.def_op(v).is_some_and(is_free) {
+        if ty.is_scalar() || is_free(self.kernel, v) {
             return 0;
         }
         let elements = ty.shape().iter().product::<u64>();

@@ -43,6 +43,8 @@ type Found<T> = std::result::Result<T, &'static str>;
 /// Values of the loop, and what stands for them.
 type Map = FxHashMap<Value, Value>;
 
+const OTHER_END: &str =
+    "an iteration does more behind its last wait than to read accumulators, to arrive and to compute scalars";
 const MAY_HANG: &str =
     "an iteration begins with a wait, of which it is not known that it ends before what the last one releases";
 
@@ -52,22 +54,50 @@ const MAX_PASSING: usize = 7;
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     if kernel.ops.values().any(|op| matches!(op.kind, OpKind::Wgmma { .. })) {
         let threads = 128 * kernel.num_warpgroups;
-        let share = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
-        region(kernel, kernel.body, share);
+        let registers = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
+        let alive = FxHashSet::default();
+        region(kernel, kernel.body, &Around { registers, alive });
     }
     Ok(())
 }
 
-/// `registers` of a thread.
-fn region(kernel: &mut Kernel, at: Region, mut registers: u32) {
+/// What is known at a place.
+#[derive(Clone)]
+struct Around {
+    /// 32-bit registers of a thread.
+    registers: u32,
+    /// Values that are alive behind it, or all through a loop that it is in.
+    alive: FxHashSet<Value>,
+}
+
+fn region(kernel: &mut Kernel, at: Region, around: &Around) {
+    // What is alive behind each loop and each op with loops in it, the last one first.
+    let mut behind = vec![];
+    let mut alive = around.alive.clone();
+    alive.extend(&kernel.regions[at].results);
+    for &op in kernel.regions[at].ops.iter().rev() {
+        if !regions_of(kernel, op).is_empty() {
+            let mut alive = alive.clone();
+            kernel.ops[op].results.iter().for_each(|v| {
+                alive.remove(v);
+            });
+            behind.push(alive);
+        }
+        liveness::go_before(kernel, op, &mut alive);
+    }
+    let mut here = around.clone();
     let mut i = 0;
     while i < kernel.regions[at].ops.len() {
         let op = kernel.regions[at].ops[i];
         i += 1;
         if let OpKind::SetMaxRegisters { n, .. } = kernel.ops[op].kind {
-            registers = n.min(kernel.target.max_thread_registers);
+            here.registers = n.min(kernel.target.max_thread_registers);
         }
-        match find(kernel, op, registers) {
+        if regions_of(kernel, op).is_empty() {
+            continue;
+        }
+        here.alive = behind.pop().unwrap_or_default();
+        match find(kernel, op, &here) {
             Ok(Some(turn)) => {
                 let before = turn.waits.then(|| kernel.clone());
                 let rest = kernel.regions[at].ops.split_off(i);
@@ -97,8 +127,14 @@ fn region(kernel: &mut Kernel, at: Region, mut registers: u32) {
             Ok(None) => {}
             Err(text) => note(kernel, op, text),
         }
+        let mut inside = here.clone();
+        if let OpKind::For { .. } | OpKind::While { .. } = kernel.ops[op].kind {
+            for inner in regions_of(kernel, op) {
+                liveness::captured(kernel, inner, &mut inside.alive);
+            }
+        }
         for inner in regions_of(kernel, op) {
-            region(kernel, inner, registers);
+            region(kernel, inner, &inside);
         }
     }
 }
@@ -137,7 +173,7 @@ struct Turn {
 }
 
 /// `None`: no loop that ends and begins with products.
-fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
+fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
     let OpKind::For {
         lower,
         upper,
@@ -188,17 +224,20 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
         return Err("the first products of an iteration are waited for with others in flight");
     };
 
-    // The end: reads, and arrivals.
-    let (mut read, mut arrivals) = (FxHashMap::default(), vec![]);
+    // The end: reads, arrivals, and scalars, which may as well be computed before it.
+    let (mut read, mut arrivals, mut scalars) = (FxHashMap::default(), vec![], vec![]);
     for &op in &ops[from + 1..] {
-        match kind(op) {
-            OpKind::AccRead {
-                acc: AccUse::Value(acc),
-            } => {
-                read.insert(*acc, kernel.ops[op].results[0]);
-            }
-            OpKind::BarrierArrive { .. } => arrivals.push(op),
-            _ => return Err("an iteration does more behind its last wait than to read accumulators and to arrive"),
+        if let OpKind::AccRead {
+            acc: AccUse::Value(acc),
+        } = kind(op)
+        {
+            read.insert(*acc, kernel.ops[op].results[0]);
+        } else if let OpKind::BarrierArrive { .. } = kind(op) {
+            arrivals.push(op);
+        } else if kind(op).is_pure() && is_scalar(op) {
+            scalars.push(op);
+        } else {
+            return Err(OTHER_END);
         }
     }
     let mut settled = vec![];
@@ -216,6 +255,7 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
     // Accumulators do not outlive the end, and elements are used by the next iteration alone.
     let ended: FxHashSet<Value> = ops[from..]
         .iter()
+        .filter(|op| !scalars.contains(op))
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
     let handed = results.iter().filter(|v| ended.contains(*v)).count();
@@ -225,6 +265,15 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
     }
     if handed != settled.len() || uses != settled.len() {
         return Err("what an iteration ends with is used by itself");
+    }
+    // Accumulators that begin in it are touched by the first part alone.
+    let begun: FxHashSet<Value> = ops[..=wait]
+        .iter()
+        .flat_map(|op| kernel.ops[*op].results.to_vec())
+        .collect();
+    let taken = ops[..=wait].iter().flat_map(|op| uses_of(kernel, *op));
+    if taken.into_iter().any(|v| kernel.ty(v).is_acc() && !begun.contains(&v)) {
+        return Err("the first products of an iteration go into accumulators from before it");
     }
     // What is late is taken by nothing before.
     let late: Vec<Value> = settled.iter().map(|(_, place)| params[place + 1]).collect();
@@ -270,26 +319,26 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
     let given = ops[..=wait].iter().flat_map(|op| kernel.ops[*op].results.to_vec());
     let carried: Vec<Value> = given.filter(|v| taken.contains(v) && !computed.contains(v)).collect();
 
-    // What is alive while both products run: what the loop carries, the first ones' accumulators, the last ones' operands.
-    let words = |v: Value| {
-        let ty = kernel.ty(v);
-        let bits = u64::from(ty.dtype().bits().max(8));
-        match ty.is_scalar() {
-            true => bits.div_ceil(32),
-            false => (ty.shape().iter().product::<u64>() * bits).div_ceil(128 * 32),
-        }
-    };
-    let mut alive: u64 = params.iter().chain(&carried).map(|v| words(*v)).sum();
+    // What is alive while both products run: what the loop carries, the first ones' accumulators, the last ones' operands, and what comes from
+    // outside: of what is used in it, ptxas keeps conversions to 32 bits, since both copies of an iteration take them.
+    let mut from_outside = FxHashSet::default();
+    liveness::captured(kernel, body, &mut from_outside);
+    let is_held = |v: &&Value| !kernel.ty(**v).is_scalar() && !liveness::is_free(kernel, **v);
+    let words = |v: &Value, bits: u64| kernel.ty(*v).words(bits);
+    let mut alive: u64 = params.iter().chain(&carried).map(|v| words(v, 8)).sum();
+    alive += from_outside.iter().filter(is_held).map(|v| words(v, 32)).sum::<u64>();
+    let across = around.alive.difference(&from_outside).filter(is_held);
+    alive += across.map(|v| words(v, 8)).sum::<u64>();
     for &op in &ops[wait..from] {
         if let OpKind::Wgmma {
             a: MmaOperand::Registers(a),
             ..
         } = kind(op)
         {
-            alive += words(*a);
+            alive += words(a, 8);
         }
     }
-    if alive + u64::from(kernel.target.overlap_reserve) > registers.into() {
+    if alive + u64::from(kernel.target.overlap_reserve) > around.registers.into() {
         return Err("the last products' operands and the first ones' accumulators do not fit into registers together");
     }
     Ok(Some(Turn {
@@ -307,7 +356,7 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Option<Turn>> {
         passing: ops[..to].to_vec(),
         first: ops[to..wait].to_vec(),
         first_wait: ops[wait],
-        last: ops[wait + 1..from].to_vec(),
+        last: ops[wait + 1..from].iter().copied().chain(scalars).collect(),
         settled,
         last_wait: ops[from],
         arrivals,

@@ -71,6 +71,17 @@ impl Type {
     }
 }
 
+impl Type {
+    /// 32-bit registers of each thread of a warpgroup that hold it together; as many as for `bits` an element at least.
+    pub fn words(&self, bits: u64) -> u64 {
+        let bits = u64::from(self.dtype().bits()).max(bits);
+        match self.is_scalar() {
+            true => bits.div_ceil(32),
+            false => (self.shape().iter().product::<u64>() * bits).div_ceil(128 * 32),
+        }
+    }
+}
+
 /// Writes `f32[64,128]`; `f32` for a scalar.
 pub fn write_array(f: &mut fmt::Formatter<'_>, dtype: impl fmt::Display, shape: &[u64]) -> fmt::Result {
     write!(f, "{dtype}")?;

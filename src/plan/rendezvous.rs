@@ -14,25 +14,51 @@
 //! head 128, 128 keys 202.8 / 199.6 / 210.3.
 //!
 //! Tied are arrivals in front of a wait for the same barrier, in front of a product whose left operand the same straight run of ops has
-//! computed in registers before. An arrival that only releases something is early as it can be.
+//! computed in registers before, if all that is alive there fits into registers: else the assembler spills, and more so for a tie. An arrival that
+//! only releases something is as early as it can be.
+use crate::kernel_ir::rewrite::regions_of;
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
+use rustc_hash::FxHashSet;
 
 /// What each arrival is tied to.
 pub fn find(kernel: &Kernel) -> SecondaryMap<Op, PackedOption<Value>> {
     let mut tied = SecondaryMap::new();
-    for region in kernel.regions.values() {
-        for (i, &op) in region.ops.iter().enumerate() {
-            if let OpKind::BarrierArrive { barrier, .. } = &kernel.ops[op].kind
-                && barrier.place == Place::Here
-                && let Some(v) = operand(kernel, &region.ops[..i], barrier.alloc, &region.ops[i + 1..])
-            {
+    let threads = 128 * kernel.num_warpgroups;
+    let registers = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
+    region(kernel, kernel.body, registers, &mut tied);
+    tied
+}
+
+/// `registers` of a thread.
+fn region(kernel: &Kernel, at: Region, mut registers: u32, tied: &mut SecondaryMap<Op, PackedOption<Value>>) {
+    let RegionData { ops, results, .. } = &kernel.regions[at];
+    for (i, &op) in ops.iter().enumerate() {
+        let kind = &kernel.ops[op].kind;
+        if let OpKind::SetMaxRegisters { n, .. } = kind {
+            registers = (*n).min(kernel.target.max_thread_registers);
+        } else if let OpKind::BarrierArrive { barrier, .. } = kind
+            && barrier.place == Place::Here
+            && let Some(v) = operand(kernel, &ops[..i], barrier.alloc, &ops[i + 1..])
+        {
+            // What is held all along, and the operand before it is converted.
+            let mut alive: FxHashSet<Value> = results.iter().copied().collect();
+            ops[i + 1..]
+                .iter()
+                .rev()
+                .for_each(|op| liveness::go_before(kernel, *op, &mut alive));
+            alive.remove(&v);
+            let is_held = |v: &&Value| !kernel.ty(**v).is_scalar() && !liveness::is_free(kernel, **v);
+            let words: u64 = alive.iter().filter(is_held).map(|v| kernel.ty(*v).words(8)).sum();
+            if words + kernel.ty(v).words(32) + u64::from(kernel.target.overlap_reserve) <= registers.into() {
                 tied[op] = v.into();
             }
         }
+        for inner in regions_of(kernel, op) {
+            region(kernel, inner, registers, tied);
+        }
     }
-    tied
 }
 
 /// What the product behind the meeting takes, if it was computed before.
