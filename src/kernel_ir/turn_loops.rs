@@ -386,9 +386,9 @@ impl Turn {
         let group = kernel.regions[at].group;
         let is_any = append_compare(kernel, at, CompareOp::Lt, self.lower, self.upper, self.loc);
         let (none, some) = (kernel.new_region(group), kernel.new_region(group));
-        kernel.regions[none].results = self.inits.iter().copied().collect();
+        kernel.regions[none].results = self.inits.clone();
         let results = self.write_some(kernel, some);
-        kernel.regions[some].results = results.into_iter().collect();
+        kernel.regions[some].results = results;
         let types: Vec<Type> = self.inits.iter().map(|v| kernel.ty(*v).clone()).collect();
         let kind = OpKind::Switch {
             selector: is_any,
@@ -442,7 +442,7 @@ impl Turn {
         ahead.extend(done.iter().copied().zip(running.split_off(self.settled.len())));
         self.read(kernel, body, running, &mut results);
         results.extend(self.carried.iter().map(|v| ahead[v]));
-        kernel.regions[body].results = results.into_iter().collect();
+        kernel.regions[body].results = results;
         let dtype = kernel.ty(self.upper).dtype();
         let one = kernel.append_int(at, dtype, 1, loc);
         let upper = append_binary(kernel, at, BinaryOp::Sub, self.upper, one, loc);
