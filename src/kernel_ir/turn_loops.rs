@@ -98,32 +98,13 @@ fn region(kernel: &mut Kernel, at: Region, around: &Around) {
         }
         here.alive = behind.pop().unwrap_or_default();
         match find(kernel, op, &here) {
-            Ok(Some(turn)) => {
-                let before = turn.waits.then(|| kernel.clone());
-                let rest = kernel.regions[at].ops.split_off(i);
-                kernel.regions[at].ops.pop();
-                let results = turn.write(kernel, at);
-                let behind = kernel.regions[at].ops.len();
-                let mut now = Substitution::default();
-                for (old, new) in kernel.ops[op].results.clone().into_iter().zip(results) {
-                    now.replace(old, new);
+            Ok(Some(turn)) => match replace(kernel, at, i, &turn) {
+                Some(next) => {
+                    i = next;
+                    continue;
                 }
-                for op in rest {
-                    now.apply_nested(kernel, op);
-                    kernel.regions[at].ops.push(op);
-                }
-                now.apply_results(kernel, at);
-                match before.filter(|_| !progress::all_end(kernel)) {
-                    None => {
-                        i = behind;
-                        continue;
-                    }
-                    Some(before) => {
-                        *kernel = before;
-                        note(kernel, op, MAY_HANG);
-                    }
-                }
-            }
+                None => note(kernel, op, MAY_HANG),
+            },
             Ok(None) => {}
             Err(text) => note(kernel, op, text),
         }
@@ -135,6 +116,32 @@ fn region(kernel: &mut Kernel, at: Region, around: &Around) {
         }
         for inner in regions_of(kernel, op) {
             region(kernel, inner, &inside);
+        }
+    }
+}
+
+/// Puts the turned loop in the place of the op before the `i`-th. The place of the next op; `None`: some wait might not end, and nothing is
+/// changed.
+fn replace(kernel: &mut Kernel, at: Region, i: usize, turn: &Turn) -> Option<usize> {
+    let before = turn.waits.then(|| kernel.clone());
+    let rest = kernel.regions[at].ops.split_off(i);
+    let op = kernel.regions[at].ops.pop()?;
+    let results = turn.write(kernel, at);
+    let next = kernel.regions[at].ops.len();
+    let mut now = Substitution::default();
+    for (old, new) in kernel.ops[op].results.clone().into_iter().zip(results) {
+        now.replace(old, new);
+    }
+    for op in rest {
+        now.apply_nested(kernel, op);
+        kernel.regions[at].ops.push(op);
+    }
+    now.apply_results(kernel, at);
+    match before.filter(|_| !progress::all_end(kernel)) {
+        None => Some(next),
+        Some(before) => {
+            *kernel = before;
+            None
         }
     }
 }
@@ -289,56 +296,9 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
         return Err("an iteration has memory of its own");
     }
 
-    // What is taken from before the first wait: pure scalars of the parameters and of what is outside are computed again.
-    let mut before: FxHashSet<Value> = FxHashSet::default();
-    let mut computed = FxHashSet::default();
-    for &op in &ops[..=wait] {
-        let data = &kernel.ops[op];
-        let can_be_again = |v: &Value| !before.contains(v) || computed.contains(v);
-        if data.kind.is_pure() && is_scalar(op) && uses_of(kernel, op).iter().all(can_be_again) {
-            computed.extend(data.results.iter().copied());
-        }
-        before.extend(data.results.iter().copied());
-    }
-    let mut taken: FxHashSet<Value> = results.iter().copied().collect();
-    for &op in &ops[wait + 1..] {
-        taken.extend(uses_of(kernel, op));
-    }
-    let mut again = vec![];
-    for &op in ops[..wait].iter().rev() {
-        if kernel.ops[op]
-            .results
-            .iter()
-            .any(|v| taken.contains(v) && computed.contains(v))
-        {
-            taken.extend(uses_of(kernel, op));
-            again.push(op);
-        }
-    }
-    again.reverse();
-    let given = ops[..=wait].iter().flat_map(|op| kernel.ops[*op].results.to_vec());
-    let carried: Vec<Value> = given.filter(|v| taken.contains(v) && !computed.contains(v)).collect();
-
-    // What is alive while both products run: what the loop carries, the first ones' accumulators, the last ones' operands, and what comes from
-    // outside: of what is used in it, ptxas keeps conversions to 32 bits, since both copies of an iteration take them.
-    let mut from_outside = FxHashSet::default();
-    liveness::captured(kernel, body, &mut from_outside);
-    let is_held = |v: &&Value| !kernel.ty(**v).is_scalar() && !liveness::is_free(kernel, **v);
-    let words = |v: &Value, bits: u64| kernel.ty(*v).words(bits);
-    let mut alive: u64 = params.iter().chain(&carried).map(|v| words(v, 8)).sum();
-    alive += from_outside.iter().filter(is_held).map(|v| words(v, 32)).sum::<u64>();
-    let across = around.alive.difference(&from_outside).filter(is_held);
-    alive += across.map(|v| words(v, 8)).sum::<u64>();
-    for &op in &ops[wait..from] {
-        if let OpKind::Wgmma {
-            a: MmaOperand::Registers(a),
-            ..
-        } = kind(op)
-        {
-            alive += words(a, 8);
-        }
-    }
-    if alive + u64::from(kernel.target.overlap_reserve) > around.registers.into() {
+    let (again, carried) = taken_over(kernel, &ops[..=wait], &ops[wait + 1..], results);
+    let words = words_alive(kernel, body, &carried, &ops[wait..from], &around.alive);
+    if words + u64::from(kernel.target.overlap_reserve) > around.registers.into() {
         return Err("the last products' operands and the first ones' accumulators do not fit into registers together");
     }
     Ok(Some(Turn {
@@ -363,6 +323,69 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
         again,
         carried,
     }))
+}
+
+/// What the `last` ops of an iteration and its results take from the `first`: ops that are done again, which compute scalars of the parameters and of
+/// what is outside, and other values.
+fn taken_over(kernel: &Kernel, first: &[Op], last: &[Op], results: &[Value]) -> (Vec<Op>, Vec<Value>) {
+    let is_scalar = |op: Op| kernel.ops[op].results.iter().all(|v| kernel.ty(*v).is_scalar());
+    let mut before: FxHashSet<Value> = FxHashSet::default();
+    let mut computed = FxHashSet::default();
+    for &op in first {
+        let data = &kernel.ops[op];
+        let can_be_again = |v: &Value| !before.contains(v) || computed.contains(v);
+        if data.kind.is_pure() && is_scalar(op) && uses_of(kernel, op).iter().all(can_be_again) {
+            computed.extend(data.results.iter().copied());
+        }
+        before.extend(data.results.iter().copied());
+    }
+    let mut taken: FxHashSet<Value> = results.iter().copied().collect();
+    for &op in last {
+        taken.extend(uses_of(kernel, op));
+    }
+    let mut again = vec![];
+    for &op in first.iter().rev() {
+        if kernel.ops[op]
+            .results
+            .iter()
+            .any(|v| taken.contains(v) && computed.contains(v))
+        {
+            taken.extend(uses_of(kernel, op));
+            again.push(op);
+        }
+    }
+    again.reverse();
+    let given = first.iter().flat_map(|op| kernel.ops[*op].results.to_vec());
+    let carried = given.filter(|v| taken.contains(v) && !computed.contains(v)).collect();
+    (again, carried)
+}
+
+/// 32-bit registers of a thread that are taken while both products run: by what the loop carries, and will carry, the last products' operands, and
+/// what comes from outside. Of what is used in the loop ptxas keeps conversions to 32 bits, since both copies of an iteration take them.
+fn words_alive(kernel: &Kernel, body: Region, carried: &[Value], last: &[Op], behind: &FxHashSet<Value>) -> u64 {
+    let mut from_outside = FxHashSet::default();
+    liveness::captured(kernel, body, &mut from_outside);
+    let is_held = |v: &&Value| !kernel.ty(**v).is_scalar() && !liveness::is_free(kernel, **v);
+    let words = |v: &Value, bits: u64| kernel.ty(*v).words(bits);
+    let mut alive: u64 = kernel.regions[body]
+        .params
+        .iter()
+        .chain(carried)
+        .map(|v| words(v, 8))
+        .sum();
+    alive += from_outside.iter().filter(is_held).map(|v| words(v, 32)).sum::<u64>();
+    let across = behind.difference(&from_outside).filter(is_held);
+    alive += across.map(|v| words(v, 8)).sum::<u64>();
+    for &op in last {
+        if let OpKind::Wgmma {
+            a: MmaOperand::Registers(a),
+            ..
+        } = kernel.ops[op].kind
+        {
+            alive += words(&a, 8);
+        }
+    }
+    alive
 }
 
 /// What an op takes, in its regions too.
