@@ -2756,7 +2756,7 @@ fn products_stay_in_their_iterations_where_more_would_move() {
         (Steps::TakesEarly, true),
         (Steps::Twice, true),
         (Steps::Computed, true),
-        (Steps::Stores, true),
+        (Steps::Stores, false),
         (Steps::Running, true),
         (Steps::Scoped, true),
         (Steps::Wide, true),

@@ -65,19 +65,16 @@ fn region(kernel: &Kernel, at: Region, mut registers: u32, tied: &mut SecondaryM
 fn operand(kernel: &Kernel, before: &[Op], meeting: Alloc, behind: &[Op]) -> Option<Value> {
     let mut met = false;
     for &op in behind {
-        match &kernel.ops[op].kind {
-            OpKind::BarrierWait { barrier, .. } => met |= barrier.alloc == meeting,
-            OpKind::Wgmma {
-                a: MmaOperand::Registers(v),
-                ..
-            } if met => {
-                let def = kernel.def_op(*v)?;
-                let kind = &kernel.ops[def].kind;
-                let is_computed = kind.is_pure() || matches!(kind, OpKind::OptimizationBarrier { .. });
-                return (is_computed && before.contains(&def)).then_some(*v);
-            }
-            OpKind::Wgmma { .. } => return None,
-            _ => {}
+        if let OpKind::BarrierWait { barrier, .. } = &kernel.ops[op].kind {
+            met |= barrier.alloc == meeting;
+        } else if let OpKind::Wgmma { a, .. } = &kernel.ops[op].kind {
+            let MmaOperand::Registers(v) = a else {
+                return None;
+            };
+            let def = kernel.def_op(*v)?;
+            let kind = &kernel.ops[def].kind;
+            let is_computed = kind.is_pure() || matches!(kind, OpKind::OptimizationBarrier { .. });
+            return (met && is_computed && before.contains(&def)).then_some(*v);
         }
     }
     None
