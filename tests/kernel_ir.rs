@@ -2755,7 +2755,7 @@ fn products_stay_in_their_iterations_where_more_would_move() {
         (Steps::Outlives, true),
         (Steps::TakesEarly, true),
         (Steps::Twice, true),
-        (Steps::Computed, true),
+        (Steps::Computed, false),
         (Steps::Stores, false),
         (Steps::Running, true),
         (Steps::Scoped, true),
