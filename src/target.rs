@@ -122,6 +122,11 @@ impl Target {
         }
     }
 
+    /// 32-bit registers of a thread of a block with so many.
+    pub fn thread_registers(&self, threads: u32) -> u32 {
+        (self.registers / threads.max(1)).min(self.max_thread_registers)
+    }
+
     /// 32-bit words a thread that array code may keep alive at once before it is listed in tiles
     /// ([`crate::ptx::interleave_elements`]).
     ///
@@ -129,7 +134,6 @@ impl Target {
     /// what a thread can have, so that memory-bound blocks of 128 threads run four to an SM: 128 words a thread in flight are
     /// 256 KiB there, ten times what its share of 4.8 TB/s needs over a microsecond's latency.
     pub fn register_budget(&self, threads: u32) -> u32 {
-        let share = (self.registers / threads.max(1)).min(self.max_thread_registers);
-        (share * 3 / 4).min(128)
+        (self.thread_registers(threads) * 3 / 4).min(128)
     }
 }

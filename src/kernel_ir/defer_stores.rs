@@ -186,7 +186,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
             }
         });
     }
-    let share = (kernel.target.registers / 128).min(kernel.target.max_thread_registers);
+    let share = kernel.target.thread_registers(128);
     let words = kept.iter().map(|v| kernel.ty(*v).words(8)).sum::<u64>();
     if kept.iter().any(|v| kernel.ty(*v).is_acc()) || words + WORDS_TO_BEGIN > share.into() {
         return Err("a finished tile does not fit into registers while the next one begins");

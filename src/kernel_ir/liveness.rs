@@ -1,4 +1,4 @@
-//! What is alive where.
+//! What is alive where, and how many registers there are for it.
 use super::rewrite::regions_of;
 use super::*;
 use rustc_hash::FxHashSet;
@@ -36,4 +36,60 @@ pub fn is_free(kernel: &Kernel, v: Value) -> bool {
             OpKind::Constant(_) | OpKind::Iota { .. } | OpKind::Broadcast { .. }
         )
     })
+}
+
+/// What an op and its regions use.
+pub fn uses(kernel: &Kernel, op: Op) -> FxHashSet<Value> {
+    let mut used = FxHashSet::default();
+    go_before(kernel, op, &mut used);
+    used
+}
+
+/// Whether a value takes registers for each of its elements.
+pub fn is_held(kernel: &Kernel, v: Value) -> bool {
+    !kernel.ty(v).is_scalar() && !is_free(kernel, v)
+}
+
+/// What is known at a place.
+#[derive(Clone)]
+pub struct Around {
+    /// 32-bit registers of a thread.
+    pub registers: u32,
+    /// Values from outside of the region that are alive all through it.
+    pub alive: FxHashSet<Value>,
+}
+
+impl Around {
+    /// Where the kernel begins.
+    pub fn new(kernel: &Kernel) -> Around {
+        Around {
+            registers: kernel.target.thread_registers(128 * kernel.num_warpgroups),
+            alive: FxHashSet::default(),
+        }
+    }
+
+    /// Behind an op: it may change how many registers there are.
+    pub fn pass(&mut self, kernel: &Kernel, op: Op) {
+        if let OpKind::SetMaxRegisters { n, .. } = kernel.ops[op].kind {
+            self.registers = n.min(kernel.target.max_thread_registers);
+        }
+    }
+
+    /// What is alive behind each of these ops of a region but for what they give, the last op's first.
+    pub fn behind(&self, kernel: &Kernel, at: Region, these: impl Fn(Op) -> bool) -> Vec<FxHashSet<Value>> {
+        let mut out = vec![];
+        let mut alive = self.alive.clone();
+        alive.extend(&kernel.regions[at].results);
+        for &op in kernel.regions[at].ops.iter().rev() {
+            if these(op) {
+                let mut behind = alive.clone();
+                kernel.ops[op].results.iter().for_each(|v| {
+                    behind.remove(v);
+                });
+                out.push(behind);
+            }
+            go_before(kernel, op, &mut alive);
+        }
+        out
+    }
 }

@@ -37,7 +37,7 @@
 //! stays as it is: the assembler spills there, and more so with products in flight. Sums keep their order: of each accumulator
 //! the wgmmas stay as they are.
 use super::class::{Class, Control, Pure};
-use super::liveness::{captured, go_before, is_free};
+use super::liveness::{Around, captured, go_before, is_held, uses};
 use super::rewrite::{Substitution, regions_of};
 use super::wgmma_groups::{Run, Wait, reads, tells_nobody};
 use super::*;
@@ -53,41 +53,13 @@ const MAX_PASSED: usize = 4;
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     let multiplies = |op: &OpData| matches!(op.kind, OpKind::Wgmma { .. });
     if kernel.ops.values().any(multiplies) {
-        let threads = 128 * kernel.num_warpgroups;
-        let share = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
-        let body = kernel.body;
-        region(
-            kernel,
-            body,
-            &Around {
-                registers: share,
-                alive: FxHashSet::default(),
-            },
-        );
+        region(kernel, kernel.body, &Around::new(kernel));
     }
     Ok(())
 }
 
-/// What is known at a place.
-#[derive(Clone)]
-struct Around {
-    /// 32-bit registers of a thread.
-    registers: u32,
-    /// Values from outside of the region that are alive all through it.
-    alive: FxHashSet<Value>,
-}
-
 fn region(kernel: &mut Kernel, at: Region, around: &Around) {
-    // What is alive behind each op with accumulators in it, the last one first.
-    let mut behind: Vec<FxHashSet<Value>> = vec![];
-    let mut used: FxHashSet<Value> = kernel.regions[at].results.iter().copied().collect();
-    for &op in kernel.regions[at].ops.iter().rev() {
-        if has_accumulators(kernel, op) {
-            behind.push(used.clone());
-        }
-        go_before(kernel, op, &mut used);
-    }
-
+    let mut behind = around.behind(kernel, at, |op| has_accumulators(kernel, op));
     let mut here = around.clone();
     let mut i = 0;
     while i < kernel.regions[at].ops.len() {
@@ -99,15 +71,11 @@ fn region(kernel: &mut Kernel, at: Region, around: &Around) {
         }
         let op = rest[0];
         i += 1;
-        if let OpKind::SetMaxRegisters { n, .. } = kernel.ops[op].kind {
-            here.registers = n.min(kernel.target.max_thread_registers);
+        here.pass(kernel, op);
+        if !has_accumulators(kernel, op) {
             continue;
         }
         let mut alive = behind.pop().unwrap_or_default();
-        alive.extend(&around.alive);
-        for v in &kernel.ops[op].results {
-            alive.remove(v);
-        }
         for inner in regions_of(kernel, op) {
             captured(kernel, inner, &mut alive);
         }
@@ -141,13 +109,6 @@ fn has_accumulators(kernel: &Kernel, op: Op) -> bool {
 /// Whether a straight run of ops ends here.
 fn is_border(kernel: &Kernel, op: Op) -> bool {
     matches!(kernel.ops[op].kind, OpKind::SetMaxRegisters { .. }) || has_accumulators(kernel, op)
-}
-
-/// What an op and its regions use.
-fn uses(kernel: &Kernel, op: Op) -> FxHashSet<Value> {
-    let mut used = FxHashSet::default();
-    go_before(kernel, op, &mut used);
-    used
 }
 
 /// Handles a run of ops; gives how many they are then.
@@ -552,7 +513,7 @@ impl Search<'_> {
     /// 32-bit words of a thread that a value takes.
     fn words(&self, v: Value) -> u64 {
         let ty = self.kernel.ty(v);
-        if ty.is_scalar() || is_free(self.kernel, v) {
+        if !is_held(self.kernel, v) {
             return 0;
         }
         let elements = ty.shape().iter().product::<u64>();

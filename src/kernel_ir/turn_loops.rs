@@ -32,6 +32,7 @@
 //! * **Scalars** that both parts of an iteration need are computed in both: a value that a loop carries is in no uniform register.
 //! * **Registers**: the last products' operands in registers stay until they are waited for, beside the first ones' accumulators. Where that does
 //!   not fit, the loop stays as it is.
+use super::liveness::{Around, captured, uses};
 use super::rewrite::{Substitution, append_binary, append_compare, copy_op, regions_of};
 use super::*;
 use crate::error::{Loc, Result};
@@ -51,47 +52,20 @@ const MAX_PASSING: usize = 7;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     if kernel.ops.values().any(|op| matches!(op.kind, OpKind::Wgmma { .. })) {
-        let threads = 128 * kernel.num_warpgroups;
-        let registers = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
-        let alive = FxHashSet::default();
-        region(kernel, kernel.body, &Around { registers, alive });
+        region(kernel, kernel.body, &Around::new(kernel));
     }
     Ok(())
 }
 
-/// What is known at a place.
-#[derive(Clone)]
-struct Around {
-    /// 32-bit registers of a thread.
-    registers: u32,
-    /// Values that are alive behind it, or all through a loop that it is in.
-    alive: FxHashSet<Value>,
-}
-
 fn region(kernel: &mut Kernel, at: Region, around: &Around) {
-    // What is alive behind each loop and each op with loops in it, the last one first.
-    let mut behind = vec![];
-    let mut alive = around.alive.clone();
-    alive.extend(&kernel.regions[at].results);
-    for &op in kernel.regions[at].ops.iter().rev() {
-        if !regions_of(kernel, op).is_empty() {
-            let mut alive = alive.clone();
-            kernel.ops[op].results.iter().for_each(|v| {
-                alive.remove(v);
-            });
-            behind.push(alive);
-        }
-        liveness::go_before(kernel, op, &mut alive);
-    }
+    let mut behind = around.behind(kernel, at, |op| multiplies(kernel, op));
     let mut here = around.clone();
     let mut i = 0;
     while i < kernel.regions[at].ops.len() {
         let op = kernel.regions[at].ops[i];
         i += 1;
-        if let OpKind::SetMaxRegisters { n, .. } = kernel.ops[op].kind {
-            here.registers = n.min(kernel.target.max_thread_registers);
-        }
-        if regions_of(kernel, op).is_empty() {
+        here.pass(kernel, op);
+        if !multiplies(kernel, op) {
             continue;
         }
         here.alive = behind.pop().unwrap_or_default();
@@ -109,13 +83,24 @@ fn region(kernel: &mut Kernel, at: Region, around: &Around) {
         let mut inside = here.clone();
         if let OpKind::For { .. } | OpKind::While { .. } = kernel.ops[op].kind {
             for inner in regions_of(kernel, op) {
-                liveness::captured(kernel, inner, &mut inside.alive);
+                captured(kernel, inner, &mut inside.alive);
             }
         }
         for inner in regions_of(kernel, op) {
             region(kernel, inner, &inside);
         }
     }
+}
+
+/// Whether there are products in an op's regions.
+fn multiplies(kernel: &Kernel, op: Op) -> bool {
+    let mut found = false;
+    for inner in regions_of(kernel, op) {
+        kernel.for_each_op_in(inner, &mut |op| {
+            found |= matches!(kernel.ops[op].kind, OpKind::Wgmma { .. })
+        });
+    }
+    found
 }
 
 /// Puts the turned loop in the place of the op before the `i`-th. The place of the next op; `None`: some wait might not end, and nothing is
@@ -265,11 +250,11 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
     let handed = results.iter().filter(|v| ended.contains(*v)).count();
-    let mut uses = 0;
+    let mut times = 0;
     for op in &ops[from..] {
-        visit::for_each_value(kind(*op), &mut |v| uses += usize::from(ended.contains(&v)));
+        visit::for_each_value(kind(*op), &mut |v| times += usize::from(ended.contains(&v)));
     }
-    if handed != settled.len() || uses != settled.len() {
+    if handed != settled.len() || times != settled.len() {
         return Err("what an iteration ends with is used by itself");
     }
     // Accumulators that begin in it are touched by the first part alone.
@@ -277,7 +262,7 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
         .iter()
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
-    let taken = ops[..=wait].iter().flat_map(|op| uses_of(kernel, *op));
+    let taken = ops[..=wait].iter().flat_map(|op| uses(kernel, *op));
     if taken.into_iter().any(|v| kernel.ty(v).is_acc() && !begun.contains(&v)) {
         return Err("the first products of an iteration go into accumulators from before it");
     }
@@ -285,7 +270,7 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
     let late: Vec<Value> = settled.iter().map(|(_, place)| params[place + 1]).collect();
     if ops[..wait]
         .iter()
-        .any(|op| uses_of(kernel, *op).iter().any(|v| late.contains(v)))
+        .any(|op| uses(kernel, *op).iter().any(|v| late.contains(v)))
     {
         return Err("an iteration takes what the last one ends with before its first products are done");
     }
@@ -333,14 +318,14 @@ fn taken_over(kernel: &Kernel, first: &[Op], last: &[Op], results: &[Value]) -> 
     for &op in first {
         let data = &kernel.ops[op];
         let can_be_again = |v: &Value| !before.contains(v) || computed.contains(v);
-        if data.kind.is_pure() && is_scalar(op) && uses_of(kernel, op).iter().all(can_be_again) {
+        if data.kind.is_pure() && is_scalar(op) && uses(kernel, op).iter().all(can_be_again) {
             computed.extend(data.results.iter().copied());
         }
         before.extend(data.results.iter().copied());
     }
     let mut taken: FxHashSet<Value> = results.iter().copied().collect();
     for &op in last {
-        taken.extend(uses_of(kernel, op));
+        taken.extend(uses(kernel, op));
     }
     let mut again = vec![];
     for &op in first.iter().rev() {
@@ -349,7 +334,7 @@ fn taken_over(kernel: &Kernel, first: &[Op], last: &[Op], results: &[Value]) -> 
             .iter()
             .any(|v| taken.contains(v) && computed.contains(v))
         {
-            taken.extend(uses_of(kernel, op));
+            taken.extend(uses(kernel, op));
             again.push(op);
         }
     }
@@ -363,8 +348,8 @@ fn taken_over(kernel: &Kernel, first: &[Op], last: &[Op], results: &[Value]) -> 
 /// what comes from outside. Of what is used in the loop ptxas keeps conversions to 32 bits, since both copies of an iteration take them.
 fn words_alive(kernel: &Kernel, body: Region, carried: &[Value], last: &[Op], behind: &FxHashSet<Value>) -> u64 {
     let mut from_outside = FxHashSet::default();
-    liveness::captured(kernel, body, &mut from_outside);
-    let is_held = |v: &&Value| !kernel.ty(**v).is_scalar() && !liveness::is_free(kernel, **v);
+    captured(kernel, body, &mut from_outside);
+    let is_held = |v: &&Value| liveness::is_held(kernel, **v);
     let words = |v: &Value, bits: u64| kernel.ty(*v).words(bits);
     let mut alive: u64 = kernel.regions[body]
         .params
@@ -385,18 +370,6 @@ fn words_alive(kernel: &Kernel, body: Region, carried: &[Value], last: &[Op], be
         }
     }
     alive
-}
-
-/// What an op takes, in its regions too.
-fn uses_of(kernel: &Kernel, op: Op) -> Vec<Value> {
-    let mut uses = vec![];
-    kernel.for_each_op_of(op, &mut |op| {
-        visit::for_each_value(&kernel.ops[op].kind, &mut |v| uses.push(v));
-        for inner in regions_of(kernel, op) {
-            uses.extend(&kernel.regions[inner].results);
-        }
-    });
-    uses
 }
 
 impl Turn {

@@ -69,9 +69,7 @@ impl Type {
             },
         }
     }
-}
 
-impl Type {
     /// 32-bit registers of each thread of a warpgroup that hold it together; as many as for `bits` an element at least.
     pub fn words(&self, bits: u64) -> u64 {
         let bits = u64::from(self.dtype().bits()).max(bits);

@@ -10,12 +10,13 @@
 //! To an assembler an arrival orders memory and nothing else: ptxas 13.0 moves all of the arithmetic behind it, all warpgroups compute at
 //! once, and multiply at once. So the arrival is tied to elements of what the product takes in registers: to a few that are spread over
 //! them, so that about half of the arithmetic is done by then. Not to all: a warpgroup that computes alone leaves issue slots empty.
-//! Attention forward of 4096 rows on an H200, µs, not tied / half / tied to all: head 64, 128 keys 153.9 / 147.0 / 174.7, 64 keys 182.2 / 168.8 / 212;
-//! head 128, 128 keys 202.8 / 199.6 / 210.3.
+//! Attention forward of 4096 rows with turned loops on an H200, µs, tied to nothing / to four words / to the sums of all: head 64, 128 keys 162.6 / 149.2 /
+//! 189.3, 64 keys 182.3 / 161.8 / 229.5; head 128, 128 keys 200.6 / 199.7 / 219.3.
 //!
 //! Tied are arrivals in front of a wait for the same barrier, in front of a product whose left operand the same straight run of ops has
 //! computed in registers before, if all that is alive there fits into registers: else the assembler spills, and more so for a tie. An arrival that
 //! only releases something is as early as it can be.
+use crate::kernel_ir::liveness::{self, Around};
 use crate::kernel_ir::rewrite::regions_of;
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
@@ -25,20 +26,16 @@ use rustc_hash::FxHashSet;
 /// What each arrival is tied to.
 pub fn find(kernel: &Kernel) -> SecondaryMap<Op, PackedOption<Value>> {
     let mut tied = SecondaryMap::new();
-    let threads = 128 * kernel.num_warpgroups;
-    let registers = (kernel.target.registers / threads).min(kernel.target.max_thread_registers);
-    region(kernel, kernel.body, registers, &mut tied);
+    region(kernel, kernel.body, Around::new(kernel), &mut tied);
     tied
 }
 
-/// `registers` of a thread.
-fn region(kernel: &Kernel, at: Region, mut registers: u32, tied: &mut SecondaryMap<Op, PackedOption<Value>>) {
+fn region(kernel: &Kernel, at: Region, mut around: Around, tied: &mut SecondaryMap<Op, PackedOption<Value>>) {
     let RegionData { ops, results, .. } = &kernel.regions[at];
     for (i, &op) in ops.iter().enumerate() {
         let kind = &kernel.ops[op].kind;
-        if let OpKind::SetMaxRegisters { n, .. } = kind {
-            registers = (*n).min(kernel.target.max_thread_registers);
-        } else if let OpKind::BarrierArrive { barrier, .. } = kind
+        around.pass(kernel, op);
+        if let OpKind::BarrierArrive { barrier, .. } = kind
             && barrier.place == Place::Here
             && let Some(v) = operand(kernel, &ops[..i], barrier.alloc, &ops[i + 1..])
         {
@@ -49,14 +46,14 @@ fn region(kernel: &Kernel, at: Region, mut registers: u32, tied: &mut SecondaryM
                 .rev()
                 .for_each(|op| liveness::go_before(kernel, *op, &mut alive));
             alive.remove(&v);
-            let is_held = |v: &&Value| !kernel.ty(**v).is_scalar() && !liveness::is_free(kernel, **v);
+            let is_held = |v: &&Value| liveness::is_held(kernel, **v);
             let words: u64 = alive.iter().filter(is_held).map(|v| kernel.ty(*v).words(8)).sum();
-            if words + kernel.ty(v).words(32) + u64::from(kernel.target.overlap_reserve) <= registers.into() {
+            if words + kernel.ty(v).words(32) + u64::from(kernel.target.overlap_reserve) <= around.registers.into() {
                 tied[op] = v.into();
             }
         }
         for inner in regions_of(kernel, op) {
-            region(kernel, inner, registers, tied);
+            region(kernel, inner, around.clone(), tied);
         }
     }
 }
