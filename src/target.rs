@@ -40,6 +40,8 @@ pub struct Target {
     pub max_deferred_registers: u64,
     /// 32-bit registers of a thread that products which run together leave to addresses and temporaries.
     pub overlap_reserve: u32,
+    /// Those that a loop leaves whose accumulators do not all fit.
+    pub park_reserve: u32,
     /// 32-bit words of a thread that may be alive at one point.
     pub max_live_words: u32,
     /// Bytes for each warpgroup that changes of layout and reductions may ask for, the best first: with less they take more passes.
@@ -95,6 +97,8 @@ impl Target {
             // ptxas 13.0, attention's backward kernels with tiles of 64 to 192 and one to three computing warpgroups: of those for
             // which 24 registers are left, none spills and none is serialised; of those with 8, most are.
             overlap_reserve: 24,
+            // ptxas 13.0, attention's backward pass of head 256: with 23 left to it nothing is spilled, with 15 two words.
+            park_reserve: 20,
             // Chosen: 255 are in registers, the others spill. ptxas takes minutes over a few thousand, and the kernel then waits
             // for its spills.
             max_live_words: 4096,

@@ -674,6 +674,11 @@ fn acquired_scope(acquire: Acquire) -> Scope {
     }
 }
 
+/// The row of the `i`-th word behind `at` in a thread's own memory: [`super::registers`] has found rows for all of them.
+fn own_row(at: i64, i: usize) -> u16 {
+    (at / 4) as u16 + i as u16
+}
+
 fn is_shared(space: Space_) -> bool {
     match space {
         Space_::Shared | Space_::SharedCluster => true,
@@ -1370,6 +1375,20 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn ld_nc(&mut self, ty: &MemType, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
         self.ld(&LoadSem::Weak, &Space_::Global, ty, d, addr)
+    }
+    fn ld_local(&mut self, d: &Regs<Reg>, at: &i64) -> Result<()> {
+        for (i, d) in d.iter().enumerate() {
+            let (d, a) = (self.reg(d), own_row(*at, i));
+            self.emit::<Each<Copy<u32>>>(Operands { d, a, ..Operands::NONE });
+        }
+        Ok(())
+    }
+    fn st_local(&mut self, at: &i64, a: &Srcs<Reg>) -> Result<()> {
+        for (i, a) in a.iter().enumerate() {
+            let (d, a) = (own_row(*at, i), self.src::<u32>(a));
+            self.emit::<Each<Copy<u32>>>(Operands { d, a, ..Operands::NONE });
+        }
+        Ok(())
     }
     fn st(&mut self, sem: &StoreSem, space: &Space_, ty: &MemType, addr: &Addr<Reg>, a: &Srcs<Reg>) -> Result<()> {
         let shared = is_shared(*space);

@@ -11,13 +11,15 @@
 //! * from the kernel's start where some path reads it unwritten, or only guarded instructions write it before: it then holds
 //!   the poison that all registers start with, and never what another has left.
 //!
-//! 64-bit registers live in pairs of rows behind the single ones, predicates in words of their own.
+//! The words of a thread's own memory are rows too, the first ones: no two threads see one, and every access names its place. 64-bit
+//! registers live in pairs of rows behind the single ones, predicates in words of their own.
 use crate::error::{Error, Result};
 use crate::ptx::Flat;
 use crate::ptx::asynchronous::Asynchronous;
 use crate::ptx::flat::{Reg, Terminator};
 use crate::ptx::flow::{Flow, number_registers};
 use crate::ptx::operand::Class;
+use crate::ptx::print::local_bytes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -106,7 +108,11 @@ pub fn run(flat: &Flat) -> Result<Allocation> {
         Ok(first + count)
     };
     let predicates = assign(&[Class::Pred], 1, 0, MAX_PREDICATES)?;
-    let single = assign(&[Class::B16, Class::B32], 1, 0, MAX_ROWS)?;
+    let own = local_bytes(flat) as usize / 4;
+    if own > MAX_ROWS {
+        return Err(too_many(MAX_ROWS));
+    }
+    let single = assign(&[Class::B16, Class::B32], 1, own, MAX_ROWS)?;
     let rows = assign(&[Class::B64], 2, single, MAX_ROWS)?;
     Ok(Allocation {
         base,

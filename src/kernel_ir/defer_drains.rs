@@ -50,7 +50,7 @@ fn region(kernel: &mut Kernel, at: Region) {
                 if is_candidate(kernel, op) {
                     let loc = kernel.ops[op].loc;
                     let pass = "defer_drains";
-                    kernel.notes.push(Note { loc, pass, text: why });
+                    kernel.notes.push(Note::not_deferred(loc, pass, why));
                 }
                 continue;
             }

@@ -64,7 +64,7 @@ fn region(kernel: &mut Kernel, at: Region) {
             Ok(None) => {}
             Err(text) => {
                 let (loc, pass) = (kernel.ops[op].loc, "defer_stores");
-                kernel.notes.push(Note { loc, pass, text });
+                kernel.notes.push(Note::not_deferred(loc, pass, text));
             }
         }
         for inner in regions_of(kernel, op) {

@@ -45,7 +45,17 @@ pub struct Kernel {
 pub struct Note {
     pub loc: Loc,
     pub pass: &'static str,
+    /// What it did, or did not.
+    pub what: &'static str,
     pub text: &'static str,
+}
+
+impl Note {
+    /// Why a pass left something as it is.
+    pub fn not_deferred(loc: Loc, pass: &'static str, text: &'static str) -> Note {
+        let what = "not deferred";
+        Note { loc, pass, what, text }
+    }
 }
 
 /// How far a kernel has come.
@@ -388,13 +398,16 @@ impl Kernel {
         used
     }
 
-    /// How often ops and regions use each value.
+    /// How often the ops and regions of the kernel's body use each value.
     pub fn use_counts(&self) -> SecondaryMap<Value, u32> {
         let mut uses: SecondaryMap<Value, u32> = SecondaryMap::new();
-        self.for_each_op(&mut |op| visit::for_each_value(&self.ops[op].kind, &mut |v| uses[v] += 1));
-        for &v in self.regions.values().flat_map(|region| &region.results) {
-            uses[v] += 1;
-        }
+        self.for_each_op(&mut |op| {
+            let kind = &self.ops[op].kind;
+            visit::for_each_value(kind, &mut |v| uses[v] += 1);
+            visit::for_each_region(kind, &mut |r| {
+                self.regions[r].results.iter().for_each(|v| uses[*v] += 1)
+            });
+        });
         uses
     }
 

@@ -127,11 +127,7 @@ fn straight(kernel: &mut Kernel, at: Region, range: std::ops::Range<usize>, arou
         Found::Better(best) => best,
         Found::Crowded => {
             let (loc, pass) = (kernel.ops[run.ops[0]].loc, "overlap_products");
-            kernel.notes.push(Note {
-                loc,
-                pass,
-                text: CROWDED,
-            });
+            kernel.notes.push(Note::not_deferred(loc, pass, CROWDED));
             return ops.len();
         }
         Found::Nothing => return ops.len(),

@@ -131,7 +131,7 @@ fn replace(kernel: &mut Kernel, at: Region, i: usize, turn: &Turn) -> Option<usi
 
 fn note(kernel: &mut Kernel, op: Op, text: &'static str) {
     let (loc, pass) = (kernel.ops[op].loc, "turn_loops");
-    kernel.notes.push(Note { loc, pass, text });
+    kernel.notes.push(Note::not_deferred(loc, pass, text));
 }
 
 /// A loop whose iterations overlap.

@@ -52,12 +52,13 @@ fn put_together(cx: &LowerCx, like: Value, regs: &mut &[S]) -> Result<Lowered> {
         }
         Type::Acc { dtype, .. } => {
             let layout = cx.layout_of(like)?;
-            let n = layout.words(dtype.bits()) as usize;
+            let n = cx.acc_words(like)?;
             let regs: Option<Vec<V>> = take(n)?.into_iter().map(|s| s.reg()).collect();
             Lowered::Acc(AccRegs {
                 dtype: *dtype,
                 layout,
                 regs: regs.ok_or_else(missing)?,
+                home: cx.home(like),
             })
         }
     })
@@ -99,7 +100,7 @@ pub fn carried(cx: &LowerCx, like: &[Value], regs: &[(S, Class)]) -> Result<Vec<
         let n = match cx.ty(*l) {
             Type::Scalar(_) => 1,
             Type::Array { dtype, .. } => Packing::of(*dtype).regs(cx.layout_of(*l)?.slots()) as usize,
-            Type::Acc { dtype, .. } => cx.layout_of(*l)?.words(dtype.bits()) as usize,
+            Type::Acc { .. } => cx.acc_words(*l)?,
         };
         let uniform = uniformity(cx, *l);
         out.extend(

@@ -9,6 +9,7 @@ use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
 use crate::layout::facts::DynId;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
 use crate::plan::accesses::{Copy, Operands, Transfer};
+use crate::plan::parked::Home;
 use crate::plan::{Accesses, Allocation, Exchanges, FeedingPart};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
@@ -140,6 +141,19 @@ impl<'a> LowerCx<'a> {
                 Err(Error::internal(format!("{v} is no accumulator but {}", self.kernel.ty(v))).at(self.b.loc()))
             }
         }
+    }
+
+    /// Where columns of an accumulator wait in memory.
+    pub fn home(&self, v: ir::Value) -> Option<Home> {
+        self.plan.parked.homes[v]
+    }
+    /// Registers that an accumulator is in.
+    pub fn acc_words(&self, v: ir::Value) -> Result<usize> {
+        let words = self.assignment.layout(v)?.words(self.ty(v).dtype().bits()) as usize;
+        Ok(match self.home(v) {
+            Some(home) => words * home.kept as usize / self.ty(v).shape()[1] as usize,
+            None => words,
+        })
     }
 
     /// The layout that inference chose for an array or accumulator.

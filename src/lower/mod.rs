@@ -27,6 +27,7 @@ pub mod math;
 pub mod memory;
 pub mod misc;
 mod network;
+mod parked;
 mod pieces;
 pub mod positions;
 pub mod put;

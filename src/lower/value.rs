@@ -2,6 +2,7 @@
 use super::emit::{S, V};
 use crate::dtype::DType;
 use crate::layout::RegisterLayout;
+use crate::plan::parked::Home;
 use crate::ptx::operand::Class;
 
 /// A kernel value in registers.
@@ -29,7 +30,31 @@ pub struct ArrayRegs {
 pub struct AccRegs {
     pub dtype: DType,
     pub layout: RegisterLayout,
+    /// Without those of parked columns.
     pub regs: Vec<V>,
+    /// Where those are.
+    pub home: Option<Home>,
+}
+
+impl AccRegs {
+    /// Words of a 64-row block that hold its first columns.
+    pub fn words(&self, columns: u64) -> usize {
+        (columns * 64 / 128 * u64::from(self.dtype.bits()) / 32) as usize
+    }
+    pub fn rows(&self) -> u64 {
+        self.layout.shape()[0]
+    }
+    pub fn columns(&self) -> u64 {
+        self.layout.shape()[1]
+    }
+    /// Columns that are in registers.
+    pub fn kept(&self) -> u64 {
+        self.home.map_or(self.columns(), |home| home.kept)
+    }
+    /// Words of a block that are parked.
+    pub fn parked(&self) -> usize {
+        self.words(self.columns()) - self.words(self.kept())
+    }
 }
 
 /// How the elements of an array are kept in registers.

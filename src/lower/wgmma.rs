@@ -5,6 +5,7 @@
 //! for all blocks and steps of K, and one commit.
 use super::cx::LowerCx;
 use super::emit::{S, V};
+use super::parked;
 use super::value::{AccRegs, ArrayRegs};
 use super::view;
 use crate::dtype::DType;
@@ -13,6 +14,7 @@ use crate::kernel_ir::*;
 use crate::layout::signature;
 use crate::layout::smem_layout::SmemView;
 use crate::layout::wgmma::{Major, Operand};
+use crate::plan::parked::{AT_ONCE, Home};
 use crate::ptx::inst::Inst;
 use crate::ptx::legal::MAX_PENDING_WGMMA_GROUPS;
 use crate::ptx::modifier::*;
@@ -32,7 +34,23 @@ pub fn lower_acc_init(cx: &mut LowerCx, op: Op, init: Option<Value>) -> Result<(
             array.regs.iter().map(|r| cx.b.copy(*r, Class::B32)).collect()
         }
     };
-    cx.bind(result, super::value::Lowered::Acc(AccRegs { dtype, layout, regs }));
+    let home = cx.home(result);
+    let mut acc = AccRegs {
+        dtype,
+        layout,
+        regs,
+        home,
+    };
+    if let Some(home) = home {
+        let (all, kept) = (acc.words(acc.columns()), acc.words(acc.kept()));
+        let blocks: Vec<Vec<V>> = acc.regs.chunks(all).map(<[V]>::to_vec).collect();
+        acc.regs.clear();
+        for (i, block) in blocks.iter().enumerate() {
+            acc.regs.extend(&block[..kept]);
+            parked::store(cx, home, i * acc.parked(), &parked::operands(&block[kept..]))?;
+        }
+    }
+    cx.bind(result, super::value::Lowered::Acc(acc));
     Ok(())
 }
 
@@ -150,7 +168,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
     let planned = cx.operands(op)?;
     let (inst_n, right) = (planned.n, &planned.right.1);
     let right_start = descriptor(cx, b, &planned.right)?;
-    let mut left = match a {
+    let left = match a {
         MmaOperand::Smem(r) => {
             view::check_indices(cx, r, Src::Imm(1))?;
             let left = planned.left.as_ref().ok_or_else(|| cx.unexpected(op))?;
@@ -166,134 +184,246 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
         }
     };
     let scale_d = cx.b.value(Src::Imm(1), Class::Pred);
-    // Fragments of n columns: n/2 registers of 32 bits, n/4 of packed f16.
-    let fragment = |n: u64| (n * 64 / 128 * u64::from(acc.dtype.bits()) / 32) as usize;
-    let per_block = fragment(inst_n);
-    let n_blocks = (n / inst_n) as usize;
-    let mut regs = acc.regs.clone();
-    // Everything that fills the registers comes before the fence: constants, which are made anew where they are read, too.
-    let constants = left.constants(cx);
-    regs.extend(constants.iter().map(|(_, r)| *r));
-    let output = vec![PtxValue::NEW; regs.len()];
-    regs =
-        cx.b.inst(Inst::WgmmaFence {
-            acc: Tied { input: regs, output },
-        })
-        .to_vec();
-    left.rename(cx, &constants, &regs.split_off(acc.regs.len()));
-    for mb in 0..(m / 64) as usize {
-        for nb in 0..n_blocks {
-            let row = (first_row / 64) as usize + mb;
-            let first = row * fragment(columns) + fragment(first_column) + nb * per_block;
-            for ks in 0..k / k_step {
-                let fragment = regs[first..first + per_block].to_vec();
-                let acc = Tied {
-                    input: fragment,
-                    output: vec![PtxValue::NEW; per_block],
-                };
-                let b = advance(cx, right_start, right.offset(nb as u64 * inst_n, ks * k_step));
-                let trans_b = i64::from(right.major == Major::Mn);
-                let n = inst_n as i64;
-                let inst = match &left {
-                    Left::Smem { operand, descriptor } => {
-                        let a = advance(cx, *descriptor, operand.offset(mb as u64 * 64, ks * k_step));
-                        let trans_a = i64::from(operand.major == Major::Mn);
-                        match ty {
-                            WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfSs {
-                                ty,
-                                acc_ty: acc_kind,
-                                n,
-                                acc,
-                                a,
-                                b,
-                                scale_d,
-                                neg_a: 1,
-                                neg_b: 1,
-                                trans_a,
-                                trans_b,
-                            },
-                            WgmmaTypes::TF32
-                            | WgmmaTypes::E4M3E4M3
-                            | WgmmaTypes::E4M3E5M2
-                            | WgmmaTypes::E5M2E4M3
-                            | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatSs {
-                                ty,
-                                acc_ty: acc_kind,
-                                n,
-                                k: k_step as i64,
-                                acc,
-                                a,
-                                b,
-                                scale_d,
-                                neg_a: 1,
-                                neg_b: 1,
-                            },
-                            WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => {
-                                Inst::WgmmaIntSs {
-                                    ty,
-                                    sat: SatFinite::No,
-                                    n,
-                                    acc,
-                                    a,
-                                    b,
-                                    scale_d,
-                                }
-                            }
-                        }
-                    }
-                    Left::Registers(array) => {
-                        let a = left_fragment(cx, array, mb, (k / k_step) as usize, ks as usize)?;
-                        match ty {
-                            WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfRs {
-                                ty,
-                                acc_ty: acc_kind,
-                                n,
-                                acc,
-                                a,
-                                b,
-                                scale_d,
-                                neg_a: 1,
-                                neg_b: 1,
-                                trans_b,
-                            },
-                            WgmmaTypes::TF32
-                            | WgmmaTypes::E4M3E4M3
-                            | WgmmaTypes::E4M3E5M2
-                            | WgmmaTypes::E5M2E4M3
-                            | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatRs {
-                                ty,
-                                acc_ty: acc_kind,
-                                n,
-                                k: k_step as i64,
-                                acc,
-                                a,
-                                b,
-                                scale_d,
-                                neg_a: 1,
-                                neg_b: 1,
-                            },
-                            WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => {
-                                Inst::WgmmaIntRs {
-                                    ty,
-                                    sat: SatFinite::No,
-                                    n,
-                                    acc,
-                                    a,
-                                    b,
-                                    scale_d,
-                                }
-                            }
-                        }
-                    }
-                };
-                let out = cx.b.inst(inst);
-                regs[first..first + per_block].copy_from_slice(&out);
-            }
+    let product = Product {
+        left,
+        right,
+        right_start,
+        ty,
+        acc_kind,
+        k,
+        k_step,
+        scale_d,
+    };
+    let regs = match acc.home {
+        None => {
+            let at = [first_row / 64, first_column];
+            whole(cx, product, &acc, at, [m / 64, n], inst_n)?
+        }
+        Some(home) => in_pieces(cx, product, &acc, home, inst_n)?,
+    };
+    cx.bind(result, super::value::Lowered::Acc(AccRegs { regs, ..acc }));
+    Ok(())
+}
+
+/// All instructions behind one fence, for blocks of 64 rows and columns `at` of the accumulator; its registers then.
+fn whole(
+    cx: &mut LowerCx,
+    mut product: Product,
+    acc: &AccRegs,
+    at: [u64; 2],
+    size: [u64; 2],
+    inst_n: u64,
+) -> Result<Vec<V>> {
+    let per_block = acc.words(inst_n);
+    let mut regs = product.fence(cx, &acc.regs);
+    for mb in 0..size[0] {
+        for nb in 0..size[1] / inst_n {
+            let first = (at[0] + mb) as usize * acc.words(acc.columns()) + acc.words(at[1]) + nb as usize * per_block;
+            let out = product.add(cx, mb, [nb * inst_n, inst_n], &regs[first..first + per_block])?;
+            regs[first..first + per_block].copy_from_slice(&out);
         }
     }
     cx.b.inst(Inst::WgmmaCommit {});
-    cx.bind(result, super::value::Lowered::Acc(AccRegs { regs, ..acc }));
-    Ok(())
+    Ok(regs)
+}
+
+/// A product that is complete when it returns: what is in registers with the first parked piece, and then one piece after the other.
+fn in_pieces(cx: &mut LowerCx, mut product: Product, acc: &AccRegs, home: Home, inst_n: u64) -> Result<Vec<V>> {
+    let blocks = acc.rows() / 64;
+    let of_blocks = |columns: std::ops::Range<u64>, most: u64| {
+        let pieces = pieces(columns, most, inst_n);
+        (0..blocks).flat_map(move |mb| pieces.clone().into_iter().map(move |piece| (mb, piece)))
+    };
+    let kept = acc.words(acc.kept());
+    let mut regs = acc.regs.clone();
+    let mut is_first = true;
+    for (mb, piece) in of_blocks(acc.kept()..acc.columns(), AT_ONCE) {
+        let at = mb as usize * acc.parked() + acc.words(piece[0]) - kept;
+        let mut words = parked::load(cx, home, at, acc.words(piece[1]))?;
+        let in_registers = if std::mem::take(&mut is_first) {
+            let n = words.len();
+            words.extend(&regs);
+            words = product.fence(cx, &words);
+            regs = words.split_off(n);
+            for (mb, piece) in of_blocks(0..acc.kept(), inst_n) {
+                let first = mb as usize * kept + acc.words(piece[0]);
+                let fragment = first..first + acc.words(piece[1]);
+                let out = product.add(cx, mb, piece, &regs[fragment.clone()])?;
+                regs[fragment].copy_from_slice(&out);
+            }
+            regs.len()
+        } else {
+            words = product.fence(cx, &words);
+            0
+        };
+        words = product.add(cx, mb, piece, &words)?;
+        cx.b.inst(Inst::WgmmaCommit {});
+        let n = words.len();
+        words.extend(&regs[..in_registers]);
+        let output = vec![PtxValue::NEW; words.len()];
+        let acc = Tied { input: words, output };
+        words = cx.b.inst(Inst::WgmmaWait { n: 0, acc }).to_vec();
+        regs.splice(..in_registers, words.split_off(n));
+        parked::store(cx, home, at, &parked::operands(&words))?;
+    }
+    Ok(regs)
+}
+
+/// Runs of columns, start and number, that are multiples of their number; none lies across instructions of `inst_n` columns.
+fn pieces(columns: std::ops::Range<u64>, most: u64, inst_n: u64) -> Vec<[u64; 2]> {
+    let (mut at, mut out) = (columns.start, vec![]);
+    while at < columns.end {
+        let room = most.min(columns.end - at).min(inst_n - at % inst_n);
+        let mut n = 1 << room.ilog2();
+        while at % n != 0 {
+            n /= 2;
+        }
+        out.push([at, n]);
+        at += n;
+    }
+    out
+}
+
+/// What is multiplied.
+struct Product<'a> {
+    left: Left<'a>,
+    right: &'a Operand,
+    right_start: S,
+    ty: WgmmaTypes,
+    acc_kind: AccType,
+    k: u64,
+    k_step: u64,
+    scale_d: V,
+}
+
+impl Product<'_> {
+    /// Accumulators as the instructions that follow find them. Everything that fills registers comes before the fence: the left
+    /// operand's constants, which are made anew where they are read, too.
+    fn fence(&mut self, cx: &mut LowerCx, accs: &[V]) -> Vec<V> {
+        let constants = self.left.constants(cx);
+        let mut input = accs.to_vec();
+        input.extend(constants.iter().map(|(_, r)| *r));
+        let output = vec![PtxValue::NEW; input.len()];
+        let acc = Tied { input, output };
+        let mut regs = cx.b.inst(Inst::WgmmaFence { acc }).to_vec();
+        self.left.rename(cx, &constants, &regs.split_off(accs.len()));
+        regs
+    }
+
+    /// The instructions for a fragment: 64 rows, `columns` of the right operand, and all of K.
+    fn add(&self, cx: &mut LowerCx, mb: u64, [column, columns]: [u64; 2], fragment: &[V]) -> Result<Vec<V>> {
+        let &Product {
+            ref left,
+            right,
+            right_start,
+            ty,
+            acc_kind,
+            k,
+            k_step,
+            scale_d,
+        } = self;
+        let mut fragment = fragment.to_vec();
+        for ks in 0..k / k_step {
+            let output = vec![PtxValue::NEW; fragment.len()];
+            let acc = Tied {
+                input: fragment,
+                output,
+            };
+            let b = advance(cx, right_start, right.offset(column, ks * k_step));
+            let trans_b = i64::from(right.major == Major::Mn);
+            let n = columns as i64;
+            let inst = match left {
+                Left::Smem { operand, descriptor } => {
+                    let a = advance(cx, *descriptor, operand.offset(mb * 64, ks * k_step));
+                    let trans_a = i64::from(operand.major == Major::Mn);
+                    match ty {
+                        WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfSs {
+                            ty,
+                            acc_ty: acc_kind,
+                            n,
+                            acc,
+                            a,
+                            b,
+                            scale_d,
+                            neg_a: 1,
+                            neg_b: 1,
+                            trans_a,
+                            trans_b,
+                        },
+                        WgmmaTypes::TF32
+                        | WgmmaTypes::E4M3E4M3
+                        | WgmmaTypes::E4M3E5M2
+                        | WgmmaTypes::E5M2E4M3
+                        | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatSs {
+                            ty,
+                            acc_ty: acc_kind,
+                            n,
+                            k: k_step as i64,
+                            acc,
+                            a,
+                            b,
+                            scale_d,
+                            neg_a: 1,
+                            neg_b: 1,
+                        },
+                        WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => Inst::WgmmaIntSs {
+                            ty,
+                            sat: SatFinite::No,
+                            n,
+                            acc,
+                            a,
+                            b,
+                            scale_d,
+                        },
+                    }
+                }
+                Left::Registers(array) => {
+                    let a = left_fragment(cx, array, mb as usize, (k / k_step) as usize, ks as usize)?;
+                    match ty {
+                        WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfRs {
+                            ty,
+                            acc_ty: acc_kind,
+                            n,
+                            acc,
+                            a,
+                            b,
+                            scale_d,
+                            neg_a: 1,
+                            neg_b: 1,
+                            trans_b,
+                        },
+                        WgmmaTypes::TF32
+                        | WgmmaTypes::E4M3E4M3
+                        | WgmmaTypes::E4M3E5M2
+                        | WgmmaTypes::E5M2E4M3
+                        | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatRs {
+                            ty,
+                            acc_ty: acc_kind,
+                            n,
+                            k: k_step as i64,
+                            acc,
+                            a,
+                            b,
+                            scale_d,
+                            neg_a: 1,
+                            neg_b: 1,
+                        },
+                        WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => Inst::WgmmaIntRs {
+                            ty,
+                            sat: SatFinite::No,
+                            n,
+                            acc,
+                            a,
+                            b,
+                            scale_d,
+                        },
+                    }
+                }
+            };
+            fragment = cx.b.inst(inst).to_vec();
+        }
+        Ok(fragment)
+    }
 }
 
 /// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (its kin for bytes and 32 bits) they are the
@@ -345,7 +475,23 @@ pub fn lower_acc_read(cx: &mut LowerCx, op: Op, acc: &AccUse) -> Result<()> {
     };
     let acc = cx.acc(*v)?;
     let results = cx.kernel.ops[op].results.clone();
-    let regs = acc.regs.iter().map(|r| Src::Reg(*r)).collect();
+    let regs = match acc.home {
+        None => parked::operands(&acc.regs),
+        Some(home) => {
+            let kept = acc.words(acc.kept());
+            let mut regs = vec![];
+            for i in 0..(acc.rows() / 64) as usize {
+                regs.extend(parked::operands(&acc.regs[i * kept..(i + 1) * kept]));
+                regs.extend(parked::operands(&parked::load(
+                    cx,
+                    home,
+                    i * acc.parked(),
+                    acc.parked(),
+                )?));
+            }
+            regs
+        }
+    };
     cx.bind_array(
         results[0],
         ArrayRegs {

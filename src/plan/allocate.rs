@@ -6,6 +6,7 @@
 //! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones.
 //! Barriers are never reused: their phases live as long as the kernel.
 use super::feeding_loops::{self, FeedingLoops};
+use super::parked::Parked;
 use super::rendezvous;
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::{Class, Control, Pure};
@@ -32,6 +33,8 @@ pub struct Allocation {
     /// A table of addresses on the other devices: eight bytes for each device and each allocation that it has of its own, and as many
     /// for the semaphores.
     pub exchange: Option<u32>,
+    /// Accumulators that are not all in registers.
+    pub parked: Parked,
     /// All of it.
     pub smem_bytes: u32,
     /// Whether scopes take over the memory of others.

@@ -3,6 +3,7 @@
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
 //! * [`leading_loads`]: loads that one lane makes, and needs to tell nobody of;
+//! * [`parked`]: accumulators that do not fit into registers, and where their columns wait for a product;
 //! * [`rendezvous`]: arrivals by which warpgroups take turns, and what they are tied to;
 //! * [`scratch`]: what passes through shared memory that no user allocated;
 //! * [`accesses`]: how ops load, store, copy and multiply what is in memory, by their [`views`](crate::layout::views) of it;
@@ -18,6 +19,7 @@ pub mod feeding_loops;
 pub mod footprint;
 pub mod insert_barriers;
 pub mod leading_loads;
+pub mod parked;
 pub mod pending;
 pub mod refills;
 pub mod rendezvous;

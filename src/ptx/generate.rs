@@ -28,6 +28,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "lut" => vec![0x96, 0xe8],
         "ns" => vec![1_000_000],
         "offset" => vec![0, 120],
+        "at" => vec![0, 16, 1020],
         "size" | "extent" | "dim" | "place" => vec![0, 70_000],
         "neg_a" | "neg_b" => vec![1, -1],
         "trans_a" | "trans_b" => vec![0, 1],
@@ -47,7 +48,7 @@ fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, 
     let n = numbers.iter().find(|(f, _)| *f == "n").map(|(_, n)| *n as usize);
     match (row, field) {
         ("PackB32" | "UnpackB32" | "PackB64" | "UnpackB64", _) => vec![2],
-        ("Ld" | "LdNc" | "St" | "StAsync" | "Ldmatrix" | "Stmatrix", _) => vec![1, 2, 4],
+        ("Ld" | "LdNc" | "LdLocal" | "St" | "StLocal" | "StAsync" | "Ldmatrix" | "Stmatrix", _) => vec![1, 2, 4],
         ("RedVector", _) => vec![1, 2, 4],
         (_, "coords") => vec![1, 2, 3, 4, 5],
         ("WgmmaWait", _) => vec![0, 1, 8],
@@ -262,7 +263,7 @@ pub mod tests {
                 let _ = writeln!(
                     ptx,
                     ".visible .entry kernel{k}(.param .align 64 .b8 smalt_p0[128])\n.maxntid 128, 1, 1\n\
-                    .minnctapersm 1\n{{"
+                    .minnctapersm 1\n{{\n.local .align 16 .b8 smalt_local[1024];"
                 );
                 for class in Class::ALL {
                     let _ = writeln!(ptx, ".reg {} %{}<{REGISTERS}>;", class.ptx_type(), class.prefix());

@@ -56,6 +56,8 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         ),
         Inst::Ld { ty, d, .. } | Inst::LdNc { ty, d, .. } => vector(d.len(), *ty),
         Inst::St { ty, a, .. } => vector(a.len(), *ty),
+        Inst::LdLocal { d, at } => local(d.len(), *at),
+        Inst::StLocal { a, at } => local(a.len(), *at),
         Inst::StAsync { ty, a, .. } => {
             ensure(matches!(ty, MemType::B32 | MemType::B64), "32- or 64-bit elements")?;
             vector(a.len(), *ty)
@@ -231,6 +233,18 @@ fn flushes(ftz: Ftz, ty: FloatType) -> Result<(), &'static str> {
 }
 
 /// Vectors are 1, 2 or 4 elements and at most 16 bytes (32 need sm_100).
+/// Bytes of a thread's own memory (CUDA C Programming Guide, technical specifications: 512 KB).
+pub const MAX_LOCAL_BYTES: i64 = 512 * 1024;
+
+fn local(words: usize, at: i64) -> Result<(), &'static str> {
+    vector(words, MemType::B32)?;
+    let bytes = 4 * words as i64;
+    ensure(
+        (0..=MAX_LOCAL_BYTES - bytes).contains(&at) && at % bytes == 0,
+        "an aligned place in the thread's own memory",
+    )
+}
+
 fn vector(n: usize, ty: MemType) -> Result<(), &'static str> {
     let bytes = match ty {
         MemType::U8 | MemType::S8 => 1,

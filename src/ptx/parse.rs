@@ -298,6 +298,9 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
         registers[class as usize] = count;
         p.line();
     }
+    if p.peek().starts_with(".local") {
+        p.line();
+    }
     let blocks = parse_blocks(&mut p)?;
     let launch = match launch {
         Some(launch) => launch,

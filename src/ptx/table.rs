@@ -218,6 +218,11 @@ ld_nc LdNc { modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64] }
     "ld.global.nc{#d}.{ty} {d}, {addr}", requires [base()], effects [PURE];
 st St { modifier sem: StoreSem; modifier space: Space; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()] }
     "st{sem}{space}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)];
+/// Words of the thread's own memory, at a known place: `at` bytes from the start of the entry's `smalt_local`, aligned to the whole access.
+ld_local LdLocal { defs d: [Slot::B32]; number at: _ }
+    "ld.local{#d}.b32 {d}, [smalt_local+{at}]", requires [base()], effects [Effects::VOLATILE];
+st_local StLocal { number at: _; srcs a: [Slot::B32] }
+    "st.local{#a}.b32 [smalt_local+{at}], {a}", requires [base()], effects [Effects::VOLATILE];
 /// Atomic read-modify-write; `d` is the old value.
 atom Atom { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: AtomOp; modifier ty: AtomType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
     "atom{sem}{scope}{space}.{op}.{ty} {d}, {addr}, {a}", requires [base()], effects [atom_effects(*space)];

@@ -303,7 +303,7 @@ impl Artifact {
         });
         let layouts: Vec<serde_json::Value> = layouts.collect();
         let note = |note: &crate::kernel_ir::Note| {
-            with_line(json!({"pass": note.pass, "what": "not deferred", "why": note.text, "op": note.loc.0}))
+            with_line(json!({"pass": note.pass, "what": note.what, "why": note.text, "op": note.loc.0}))
         };
         let notes = self.compiled.notes.iter().map(note).collect::<Vec<_>>();
         let devices = self

@@ -192,7 +192,11 @@ pub fn compile(
     observer.pass("check_ops", || kernel_ir::legality::run(&kernel))?;
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&mut kernel))?;
     observer.after(|| kernel.to_string());
-    let (exchanges, allocation) = observer.pass("allocate", || plan::scratch::allocate(&kernel, &assignment))?;
+    let (exchanges, mut allocation) = observer.pass("allocate", || plan::scratch::allocate(&kernel, &assignment))?;
+    let parked = observer.pass("park_accumulators", || {
+        plan::parked::run(&kernel, &assignment, &mut allocation)
+    })?;
+    kernel.notes.extend(parked);
     let accesses = observer.pass("plan_accesses", || plan::accesses::run(&kernel, &assignment))?;
     let barriers = observer.pass("insert_barriers", || {
         let placed = plan::insert_barriers::run(&mut kernel, &assignment, &allocation);
@@ -419,6 +423,15 @@ fn smem_places(kernel: &Kernel, allocation: &Allocation) -> Vec<SmemPlace> {
             offset: scratch.start,
             bytes: u64::from(scratch.bytes) * u64::from(kernel.num_warpgroups),
             what: "the compiler's scratch".into(),
+            op: 0,
+        });
+    }
+    let parked = &allocation.parked;
+    if parked.shared_words > 0 {
+        places.push(SmemPlace {
+            offset: parked.start,
+            bytes: (parked.end() - parked.start).into(),
+            what: "accumulators that do not fit into registers".into(),
             op: 0,
         });
     }

@@ -1,9 +1,12 @@
-//! Values → registers: those that a copy or a tied operand joins share one, unless they are live together.
+//! Values → registers: those that a copy or a tied operand joins share one, unless they are live together. Fragments of accumulators
+//! that are loaded for one product, one after the other, share theirs.
 use super::linearize::*;
 use super::liveness::*;
 use crate::ptx::flat::Reg;
+use crate::ptx::inst::{Effects, Inst};
 use crate::ptx::ssa::*;
 use cranelift_entity::SecondaryMap;
+use rustc_hash::FxHashSet;
 
 pub(super) struct Webs {
     /// The register of every value that is defined.
@@ -46,6 +49,52 @@ impl UnionFind {
         let ranges = std::mem::take(&mut self.ranges[child]);
         union(&mut self.ranges[root], &ranges);
         self.parent[child] = Some(root);
+    }
+}
+
+/// ptxas 13.0 allocates registers for a fragment as a whole, and does not see that those of one fragment are free when the next is
+/// loaded: with registers of their own, fragments that fit one after the other are spilled, and every wgmma is serialised.
+fn share_loaded_fragments(linear: &Linear<'_>, sets: &mut UnionFind) {
+    let insts = || {
+        let ops = linear.blocks.iter().flat_map(|block| &block.ops);
+        ops.filter_map(|op| match op {
+            LOp::Inst { inst, .. } => Some(&**inst),
+            LOp::Copies { .. } | LOp::Settle { .. } => None,
+        })
+    };
+    let mut loaded = FxHashSet::default();
+    for inst in insts() {
+        if let Inst::Ld { d, .. } | Inst::LdLocal { d, .. } = inst {
+            loaded.extend(d.iter().map(|v| sets.find(*v)));
+        }
+    }
+    // The registers that fragments share, of the longest one.
+    let mut shared: Vec<Vec<Value>> = vec![];
+    for inst in insts().filter(|inst| inst.effects().contains(Effects::WGMMA)) {
+        let Some(tied) = inst.tied() else { continue };
+        let fragment: Vec<Value> = tied.input.iter().map(|v| sets.find(*v)).collect();
+        if !fragment.iter().all(|v| loaded.contains(v)) {
+            continue;
+        }
+        let fits = |sets: &mut UnionFind, registers: &[Value]| {
+            registers.iter().zip(&fragment).all(|(r, v)| {
+                let r = sets.find(*r);
+                r == *v || disjoint(&sets.ranges[r], &sets.ranges[*v])
+            })
+        };
+        let Some(registers) = shared.iter_mut().find(|registers| fits(sets, registers)) else {
+            shared.push(fragment);
+            continue;
+        };
+        for (r, v) in registers.iter().zip(&fragment) {
+            sets.join(*r, *v);
+        }
+        let more = fragment.get(registers.len()..).unwrap_or_default();
+        registers.extend(more);
+        for r in registers.iter() {
+            let root = sets.find(*r);
+            loaded.insert(root);
+        }
     }
 }
 
@@ -92,6 +141,7 @@ pub(super) fn coalesce(
             sets.join(d, s);
         }
     }
+    share_loaded_fragments(linear, &mut sets);
     // Registers are numbered in the order of their first definition.
     let mut webs = Webs {
         reg: SecondaryMap::with_capacity(ssa.values.len()),

@@ -1,0 +1,490 @@
+//! Accumulators that do not fit into registers: which columns of them are parked in memory between products.
+//!
+//! ```text
+//! dv = wgmma p @ do, acc dv                  dv[:, :80] = wgmma p @ do[:, :80], acc dv[:, :80]
+//!                                      =>    for each 16 or 32 of the other columns:
+//!                                                load; wgmma; wgmma_wait 0; store
+//! ```
+//!
+//! Where accumulators need more registers than a thread has, ptxas spills them around every instruction, and lets none run beside
+//! another (C7512). A loop that carries them has no use for most of them at most places, so those columns wait in memory for
+//! their product. Attention's backward pass of head 256 on an H200 (dk and dv are 256 registers, 4096 rows, 8 heads), µs of the kernel for
+//! dk and dv: spilled 2,985; all of dv in local memory 2,020; half of it in shared memory 1,574; 48 columns less of it parked 1,291.
+//! What is in local memory goes to the L2 cache and costs 7 µs a word, so shared memory that the kernel leaves is taken first.
+//!
+//! Parked is as little as makes the loop fit, from the accumulators whose products come first. Every element stays with its
+//! thread, in words that only this thread touches, so nothing is to be ordered; and a product on parked columns is complete where it
+//! stands, which a wait for it may expect anyway. It needs a *chain*: a value each of whose successors is the only one, from
+//! `acc_init` over products of the whole accumulator, waits, reads and loops to the last read. All of a chain have one place.
+use super::allocate::Allocation;
+use crate::error::Result;
+use crate::kernel_ir::executor::{Executor, arm_taken};
+use crate::kernel_ir::liveness::{self, Around, is_held};
+use crate::kernel_ir::rewrite::regions_of;
+use crate::kernel_ir::*;
+use crate::layout::Assignment;
+use cranelift_entity::SecondaryMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Columns that are parked, or not, together: the narrowest products.
+pub const UNIT: u64 = 16;
+/// Columns that are loaded at once.
+pub const AT_ONCE: u64 = 32;
+/// The widest accumulator: one instruction's columns.
+const MAX_COLUMNS: u64 = 256;
+
+/// Where the parked columns of an accumulator are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// Columns that stay in registers, the first ones.
+    pub kept: u64,
+    /// The first of the thread's parked words.
+    pub first: u32,
+}
+
+/// What is parked. Word `w` of a thread is in shared memory if it is one of the first `shared_words`, and else in memory of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Parked {
+    /// Of every accumulator that is not all in registers.
+    pub homes: SecondaryMap<Value, Option<Home>>,
+    /// Words of a thread.
+    pub words: u32,
+    /// A multiple of four.
+    pub shared_words: u32,
+    /// Where they are in the block's shared memory: [`Parked::bytes`] for each warpgroup, from the first that parks to the last.
+    pub start: u32,
+    pub warpgroups: std::ops::Range<u32>,
+}
+
+impl Parked {
+    /// Of shared memory for each warpgroup.
+    pub fn bytes(&self) -> u32 {
+        self.shared_words * 4 * 128
+    }
+
+    /// All of it.
+    pub fn end(&self) -> u32 {
+        self.start + self.bytes() * self.warpgroups.len() as u32
+    }
+}
+
+/// Parks what does not fit, and gives it what shared memory is left. Says so of each accumulator.
+pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &mut Allocation) -> Result<Vec<Note>> {
+    let mut finder = Finder {
+        kernel,
+        assignment,
+        chains: chains(kernel),
+        most_registers: 0,
+        out: Parked::default(),
+    };
+    if finder.chains.is_empty() {
+        return Ok(vec![]);
+    }
+    let all: Vec<u32> = (0..kernel.num_warpgroups).collect();
+    finder.region(kernel.body, Around::new(kernel), &all)?;
+    let Finder {
+        chains,
+        mut out,
+        most_registers,
+        ..
+    } = finder;
+    if out.words == 0 {
+        return Ok(vec![]);
+    }
+    let start = allocation.smem_bytes.next_multiple_of(128);
+    let available = available(kernel, most_registers, start);
+    let each = available.saturating_sub(start) / (512 * out.warpgroups.len() as u32);
+    out.shared_words = out.words.min(each / 4 * 4);
+    out.start = start;
+    if out.shared_words > 0 {
+        allocation.smem_bytes = out.end();
+    }
+    allocation.parked = out;
+    let notes = chains.iter().filter(|chain| chain.home.is_some()).map(|chain| Note {
+        loc: kernel.ops[chain.start].loc,
+        pass: "park_accumulators",
+        what: "parked",
+        text: "columns that do not fit into registers wait for their products in memory",
+    });
+    Ok(notes.collect())
+}
+
+/// Bytes of shared memory that a block may have without keeping another one off the SM, which has registers for it.
+fn available(kernel: &Kernel, thread_registers: u32, taken: u32) -> u32 {
+    let target = &kernel.target;
+    // What an SM has of it: one block's, and what the system takes for each block.
+    const SYSTEM: u32 = 1024;
+    let all = target.max_smem_bytes + SYSTEM;
+    let threads = 128 * kernel.num_warpgroups;
+    let by_registers = target.registers / (threads * thread_registers.next_multiple_of(8)).max(1);
+    let blocks = by_registers.min(all / (taken + SYSTEM)).max(1);
+    all / blocks - SYSTEM
+}
+
+/// An accumulator from its start to its last read.
+struct Chain {
+    start: Op,
+    values: Vec<Value>,
+    products: FxHashSet<Op>,
+    loops: FxHashSet<Op>,
+    home: Option<Home>,
+}
+
+/// Who uses a value.
+#[derive(Clone, Copy)]
+enum User {
+    Op(Op),
+    /// A region hands it on, as its result of this number.
+    Result(Region, usize),
+}
+
+fn chains(kernel: &Kernel) -> Vec<Chain> {
+    let mut users: FxHashMap<Value, Vec<User>> = FxHashMap::default();
+    let mut starts = vec![];
+    kernel.for_each_op(&mut |op| {
+        let kind = &kernel.ops[op].kind;
+        visit::for_each_value(kind, &mut |v| {
+            if kernel.ty(v).is_acc() {
+                users.entry(v).or_default().push(User::Op(op));
+            }
+        });
+        visit::for_each_region(kind, &mut |r| {
+            for (i, v) in kernel.regions[r].results.iter().enumerate() {
+                if kernel.ty(*v).is_acc() {
+                    users.entry(*v).or_default().push(User::Result(r, i));
+                }
+            }
+        });
+        if let OpKind::AccInit { .. } = kind {
+            starts.push(op);
+        }
+    });
+    let chain = |start: Op| {
+        let v = kernel.ops[start].results[0];
+        let &[rows, columns] = kernel.ty(v).shape() else {
+            return None;
+        };
+        let fits = rows % 64 == 0 && columns % AT_ONCE == 0 && columns <= MAX_COLUMNS;
+        let mut chain = Chain {
+            start,
+            values: vec![],
+            products: FxHashSet::default(),
+            loops: FxHashSet::default(),
+            home: None,
+        };
+        let ends = fits && chain.follow(kernel, &users, v, None);
+        (ends && !chain.loops.is_empty()).then_some(chain)
+    };
+    starts.into_iter().filter_map(chain).collect()
+}
+
+impl Chain {
+    /// Follows a value to where it ends: behind its last read or, in a loop's body, as its result of the number `carried`.
+    fn follow(
+        &mut self,
+        kernel: &Kernel,
+        users: &FxHashMap<Value, Vec<User>>,
+        from: Value,
+        carried: Option<(Region, usize)>,
+    ) -> bool {
+        let mut v = from;
+        loop {
+            self.values.push(v);
+            let op = match users.get(&v).map(Vec::as_slice) {
+                None => return carried.is_none(),
+                Some([User::Result(region, i)]) => return carried == Some((*region, *i)),
+                Some([User::Op(op)]) => *op,
+                Some(_) => return false,
+            };
+            let OpData { kind, results, .. } = &kernel.ops[op];
+            let next = if let OpKind::Wgmma {
+                acc: AccUse::Value(_), ..
+            } = kind
+            {
+                self.products.insert(op);
+                results.first()
+            } else if let OpKind::WgmmaWait { accs, .. } = kind {
+                accs.iter().position(|a| *a == v).and_then(|i| results.get(i))
+            } else if let OpKind::AccRead { .. } = kind {
+                match results.get(1) {
+                    None => return carried.is_none(),
+                    next => next,
+                }
+            } else if let OpKind::For { inits, xs, body, .. } = kind
+                && xs.is_empty()
+                && let Some(i) = inits.iter().position(|a| *a == v)
+                && self.follow(kernel, users, kernel.regions[*body].params[1 + i], Some((*body, i)))
+            {
+                self.loops.insert(op);
+                results.get(i)
+            } else {
+                return false;
+            };
+            let Some(next) = next else { return false };
+            v = *next;
+        }
+    }
+}
+
+struct Finder<'a> {
+    kernel: &'a Kernel,
+    assignment: &'a Assignment,
+    chains: Vec<Chain>,
+    /// Registers of a thread where something is parked.
+    most_registers: u32,
+    out: Parked,
+}
+
+impl Finder<'_> {
+    fn region(&mut self, at: Region, mut around: Around, by: &[u32]) -> Result<()> {
+        let kernel = self.kernel;
+        let ops = &kernel.regions[at].ops;
+        let mut behind = around.behind(kernel, at, |op| !regions_of(kernel, op).is_empty());
+        for &op in ops {
+            around.pass(kernel, op);
+            let inner = regions_of(kernel, op);
+            if inner.is_empty() {
+                continue;
+            }
+            let mut inside = Around {
+                registers: around.registers,
+                alive: behind.pop().unwrap_or_default(),
+            };
+            for &region in &inner {
+                liveness::captured(kernel, region, &mut inside.alive);
+            }
+            self.fit(op, &inside, by)?;
+            for &region in &inner {
+                let kind = &kernel.ops[op].kind;
+                let takes = |w: &u32| arm_taken(kernel, kind, Executor::warpgroup(*w)).is_none_or(|arm| arm == region);
+                let by: Vec<u32> = by.iter().copied().filter(takes).collect();
+                self.region(region, inside.clone(), &by)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Parks of the accumulators that a loop carries and multiplies what does not fit.
+    fn fit(&mut self, op: Op, around: &Around, by: &[u32]) -> Result<()> {
+        let kernel = self.kernel;
+        let OpKind::For { body, .. } = kernel.ops[op].kind else {
+            return Ok(());
+        };
+        let ops = &kernel.regions[body].ops;
+        let product = |chain: &Chain| ops.iter().position(|op| chain.products.contains(op));
+        let carried = (0..self.chains.len()).filter(|i| self.chains[*i].loops.contains(&op));
+        let mut here: Vec<(usize, usize)> = carried.filter_map(|i| Some((product(&self.chains[i])?, i))).collect();
+        here.sort_unstable();
+        if here.is_empty() || by.is_empty() {
+            return Ok(());
+        }
+        let these: FxHashSet<Value> = here
+            .iter()
+            .flat_map(|(_, i)| &self.chains[*i].values)
+            .copied()
+            .collect();
+        let registers = u64::from(around.registers.saturating_sub(kernel.target.park_reserve));
+        let mut need = 0;
+        for (_, i) in &here {
+            need += self.words(self.chains[*i].values[0])?;
+        }
+        let others = self.others(body, around, &these)?;
+        let fits = registers.saturating_sub(others.most);
+        if need <= fits {
+            return Ok(());
+        }
+        // What is loaded for a product must fit as well.
+        let mut chosen = vec![];
+        let mut most = others.most;
+        let mut parked = 0;
+        for (_, i) in here {
+            let chain = &self.chains[i];
+            if chain.home.is_some() {
+                continue;
+            }
+            let ty = kernel.ty(chain.values[0]);
+            let columns = ty.shape()[1];
+            let all = self.words(chain.values[0])?;
+            let unit = all / (columns / UNIT);
+            let buffer = AT_ONCE * 64 * u64::from(ty.dtype().bits()) / (128 * 32);
+            for (at, op) in ops.iter().enumerate() {
+                if chain.products.contains(op) {
+                    most = most.max(others.during[at] + buffer);
+                }
+            }
+            let over = (need + most).saturating_sub(registers + parked);
+            let units = over.div_ceil(unit).min(columns / UNIT);
+            parked += units * unit;
+            chosen.push((i, columns - units * UNIT, units * unit));
+            if need + most <= registers + parked {
+                break;
+            }
+        }
+        if need + most > registers + parked {
+            return Ok(());
+        }
+        self.most_registers = self.most_registers.max(around.registers);
+        for (i, kept, words) in chosen.into_iter().filter(|(_, _, words)| *words > 0) {
+            let home = Home {
+                kept,
+                first: self.out.words,
+            };
+            self.out.words += words as u32;
+            let chain = &mut self.chains[i];
+            chain.home = Some(home);
+            for v in &chain.values {
+                self.out.homes[*v] = Some(home);
+            }
+        }
+        let (first, last) = (by[0], by[by.len() - 1] + 1);
+        let old = &self.out.warpgroups;
+        self.out.warpgroups = match old.is_empty() {
+            true => first..last,
+            false => old.start.min(first)..old.end.max(last),
+        };
+        Ok(())
+    }
+
+    /// 32-bit registers of a thread that hold a value.
+    fn words(&self, v: Value) -> Result<u64> {
+        let ty = self.kernel.ty(v);
+        if !is_held(self.kernel, v) {
+            return Ok(0);
+        }
+        let layout = self.assignment.layout(v)?;
+        let words = u64::from(layout.words(ty.dtype().bits().max(8)));
+        Ok(match self.out.homes[v] {
+            Some(home) => words * home.kept / ty.shape()[1],
+            None => words,
+        })
+    }
+
+    /// The value whose registers `v` has.
+    fn holder(&self, mut v: Value) -> Value {
+        while let Some(op) = self.kernel.def_op(v) {
+            let OpData { kind, results, .. } = &self.kernel.ops[op];
+            v = if let OpKind::Broadcast { a, .. } | OpKind::LayoutCast { a, .. } = *kind {
+                a
+            } else if let OpKind::Wgmma { acc, .. } = kind
+                && let Some(acc) = acc.value()
+            {
+                acc
+            } else if let OpKind::WgmmaWait { accs, .. } = kind
+                && let Some(i) = results.iter().position(|r| *r == v)
+            {
+                accs[i]
+            } else if let OpKind::AccRead { acc, .. } = kind
+                && let Some(acc) = acc.value()
+                && results.last() == Some(&v)
+            {
+                acc
+            } else {
+                break;
+            };
+        }
+        v
+    }
+
+    /// What else is in registers in a loop's body, besides the accumulators `these`.
+    fn others(&self, body: Region, around: &Around, these: &FxHashSet<Value>) -> Result<Others> {
+        let kernel = self.kernel;
+        let RegionData {
+            ops, params, results, ..
+        } = &kernel.regions[body];
+        let is_other = |v: &Value| !these.contains(v) && !kernel.ty(*v).is_scalar();
+        // From where on a value is there, and behind which op no more.
+        let mut spans: FxHashMap<Value, (usize, usize)> = FxHashMap::default();
+        for v in params.iter().filter(|v| is_other(v)) {
+            spans.insert(self.holder(*v), (0, 0));
+        }
+        let mut late = FxHashSet::default();
+        let mut multiplies = vec![];
+        let mut waits = vec![];
+        for (i, &op) in ops.iter().enumerate() {
+            let OpData { kind, results, .. } = &kernel.ops[op];
+            for v in liveness::uses(kernel, op).iter().filter(|v| is_other(v)) {
+                let holder = self.holder(*v);
+                let first = if late.contains(&holder) { i } else { 0 };
+                spans.entry(holder).or_insert((first, i)).1 = i;
+            }
+            // The assembler fills an accumulator with constants where its first product begins.
+            let is_late = match kind {
+                OpKind::AccInit { init } => init.is_none_or(|v| !is_held(kernel, self.holder(v))),
+                _ => false,
+            };
+            if is_late {
+                late.extend(results.iter().copied());
+                continue;
+            }
+            for v in results.iter().filter(|v| is_other(v)) {
+                spans.entry(self.holder(*v)).or_insert((i, i)).1 = i;
+            }
+            match kind {
+                OpKind::Wgmma { acc, a, .. } => {
+                    let is_complete = acc.value().is_some_and(|acc| these.contains(&acc));
+                    multiplies.push((i, a.clone(), is_complete));
+                }
+                OpKind::WgmmaWait { n, .. } => waits.push((i, *n as usize)),
+                _ => {}
+            }
+        }
+        // A running product reads its left operand.
+        for (k, (i, a, is_complete)) in multiplies.iter().enumerate() {
+            let MmaOperand::Registers(a) = a else { continue };
+            let covers = |(at, n): &&(usize, usize)| {
+                let issued = multiplies.iter().take_while(|(i, ..)| i < at).count();
+                at > i && issued > k + n
+            };
+            let end = match is_complete {
+                true => *i,
+                false => waits.iter().find(covers).map_or(ops.len(), |(at, _)| *at),
+            };
+            if let Some(span) = spans.get_mut(&self.holder(*a)) {
+                span.1 = span.1.max(end);
+            }
+        }
+        for v in results.iter().filter(|v| is_other(v)) {
+            spans.entry(self.holder(*v)).or_insert((0, 0)).1 = ops.len();
+        }
+        let stops = |range: std::ops::Range<usize>| {
+            let stop = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::Wgmma { .. } | OpKind::WgmmaWait { .. });
+            ops[range].iter().any(stop)
+        };
+        let alive: FxHashSet<Value> = around
+            .alive
+            .iter()
+            .filter(|v| is_other(v))
+            .map(|v| self.holder(*v))
+            .collect();
+        let mut all = 0;
+        for v in &alive {
+            all += if these.contains(v) { 0 } else { self.words(*v)? };
+        }
+        // Behind each op.
+        let mut now = vec![all; ops.len() + 1];
+        for (v, (from, to)) in spans {
+            let is_load = kernel
+                .def_op(v)
+                .is_some_and(|op| matches!(kernel.ops[op].kind, OpKind::Load { .. }));
+            // The assembler loads late, but not beyond a product or a wait for it.
+            let is_late = is_load && to < ops.len() && !stops(from + 1..to.max(from + 1));
+            if alive.contains(&v) || these.contains(&v) || is_late {
+                continue;
+            }
+            let words = self.words(v)?;
+            now[from..to].iter_mut().for_each(|n| *n += words);
+        }
+        let during = (0..ops.len()).map(|i| now[i].max(now[i.saturating_sub(1)])).collect();
+        Ok(Others {
+            most: now.iter().copied().max().unwrap_or(0),
+            during,
+        })
+    }
+}
+
+/// 32-bit registers of a thread.
+struct Others {
+    most: u64,
+    /// While each op runs.
+    during: Vec<u64>,
+}
