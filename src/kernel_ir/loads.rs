@@ -92,33 +92,47 @@ impl Chain {
 
     /// The value's part of `size` indices of its last dimension from `start` on, loaded at the end of `region`.
     pub fn part(&self, kernel: &mut Kernel, region: Region, start: u64, size: u64) -> Value {
-        let mut made = None;
-        let mut dim = self.dim;
-        for &op in &self.ops {
-            let OpData { mut kind, results, loc } = kernel.ops[op].clone();
-            if let OpKind::Load { src } = &mut kind {
-                let mut dims: Vec<DimIndex> = src.shape.iter().map(|n| DimIndex::all(*n)).collect();
-                dims[dim] = DimIndex::Slice {
-                    start: Index::Const(start as i64),
-                    size,
-                    stride: 1,
-                };
-                src.steps.push(Step::Index(dims));
-                src.shape[dim] = size;
-            } else if let OpKind::Transpose { permutation, .. } = &kind {
+        let loaded = self.load(kernel, region, start, size);
+        self.convert(kernel, region, loaded, size)
+    }
+
+    /// What [`Chain::part`] begins with.
+    pub fn load(&self, kernel: &mut Kernel, region: Region, start: u64, size: u64) -> Value {
+        let OpData { mut kind, loc, .. } = kernel.ops[self.ops[0]].clone();
+        if let OpKind::Load { src } = &mut kind {
+            let mut dims: Vec<DimIndex> = src.shape.iter().map(|n| DimIndex::all(*n)).collect();
+            dims[self.dim] = DimIndex::Slice {
+                start: Index::Const(start as i64),
+                size,
+                stride: 1,
+            };
+            src.steps.push(Step::Index(dims));
+            src.shape[self.dim] = size;
+        }
+        let ty = Chain::part_type(kernel, self.ops[0], self.dim, size);
+        kernel.append1(region, kind, ty, loc)
+    }
+
+    /// What is left of [`Chain::part`]: from what was loaded to the value's part.
+    pub fn convert(&self, kernel: &mut Kernel, region: Region, loaded: Value, size: u64) -> Value {
+        let (mut made, mut dim) = (loaded, self.dim);
+        for &op in &self.ops[1..] {
+            let OpData { mut kind, loc, .. } = kernel.ops[op].clone();
+            if let OpKind::Transpose { permutation, .. } = &kind {
                 dim = permutation.iter().position(|p| *p as usize == dim).unwrap_or(dim);
             }
-            visit::map_values(&mut kind, &mut |v| {
-                if let (Some(part), false) = (made, matches!(kernel.ops[op].kind, OpKind::Load { .. })) {
-                    *v = part;
-                }
-            });
-            let ty = kernel.ty(results[0]);
-            let mut shape = Shape::from_slice(ty.shape());
-            shape[dim] = size;
-            let ty = Type::of(ty.dtype(), shape);
-            made = Some(kernel.append1(region, kind, ty, loc));
+            visit::map_values(&mut kind, &mut |v| *v = made);
+            let ty = Chain::part_type(kernel, op, dim, size);
+            made = kernel.append1(region, kind, ty, loc);
         }
-        made.unwrap_or_else(|| unreachable!("a chain begins with a load"))
+        made
+    }
+
+    /// The type of an op's result with `size` indices of a dimension.
+    fn part_type(kernel: &Kernel, op: Op, dim: usize, size: u64) -> Type {
+        let ty = kernel.ty(kernel.ops[op].results[0]);
+        let mut shape = Shape::from_slice(ty.shape());
+        shape[dim] = size;
+        Type::of(ty.dtype(), shape)
     }
 }

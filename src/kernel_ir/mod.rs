@@ -56,6 +56,7 @@ pub mod rewrite;
 pub mod simplify;
 pub mod slice_products;
 pub mod split_roles;
+pub mod stage_operands;
 #[doc(hidden)]
 pub mod testing;
 pub mod thread_phases;

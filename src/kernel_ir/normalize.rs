@@ -30,6 +30,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("defer_stores", defer_stores::run),
     ("overlap_products", overlap_products::run),
     ("turn_loops", turn_loops::run),
+    ("stage_operands", stage_operands::run),
     ("carry_accumulators", carry_accumulators::run),
     ("compute_facts", compute_facts),
     ("check_registers", check_registers::run),
