@@ -40,7 +40,9 @@ pub struct Target {
     pub max_deferred_registers: u64,
     /// 32-bit registers of a thread that products which run together leave to addresses and temporaries.
     pub overlap_reserve: u32,
-    /// Those that a loop leaves whose accumulators do not all fit.
+    /// Those that the accumulators which a loop carries, and what else is alive in it, leave at least: with less some are parked.
+    pub parks_below: u32,
+    /// Those that are left where some are.
     pub park_reserve: u32,
     /// 32-bit words of a thread that may be alive at one point.
     pub max_live_words: u32,
@@ -97,8 +99,12 @@ impl Target {
             // ptxas 13.0, attention's backward kernels with tiles of 64 to 192 and one to three computing warpgroups: of those for
             // which 24 registers are left, none spills and none is serialised; of those with 8, most are.
             overlap_reserve: 24,
-            // ptxas 13.0, attention's backward pass of head 256: with 23 left to it nothing is spilled, with 15 two words.
-            park_reserve: 20,
+            // ptxas 13.0, random kernels and attention's backward passes: of those that leave 8 to 19 registers five of seven spill or are
+            // serialised, of those that leave 23 to 31 none.
+            parks_below: 20,
+            // ptxas 13.0, random kernels that park: with 20 left, 38 of 135 are serialised (C7512); with 32, 2 of 89, and 11 spill up to
+            // 112 bytes. Attention's backward pass of head 256 needs 23.
+            park_reserve: 32,
             // Chosen: 255 are in registers, the others spill. ptxas takes minutes over a few thousand, and the kernel then waits
             // for its spills.
             max_live_words: 4096,

@@ -49,7 +49,7 @@ class SharedMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """What a pass says of a loop that looks as if it could do something about it, and that it leaves as it is."""
+    """What a pass says of something that it did at some cost, or of a loop that looks like its candidate and that it leaves as it is."""
 
     by: str  # the pass
     what: str
@@ -78,7 +78,7 @@ class KernelReport:
         occupancy: Blocks that a multiprocessor holds at once, and `limited_by` what.
         phases: Serialising, the compiler's passes, assembling; with their times. A pass that runs again is `name_2`.
         blocks: Of a `pl.pallas_call`: how each operand's block gets in and out.
-        notes: Why loops that look like candidates of `defer_drains`, `defer_epilogue` and `defer_stores` stay as they are.
+        notes: What a pass did at some cost (accumulators parked in memory), and why loops that look like a pass's candidates stay as they are.
         raw: The library's whole report.
     """
 

@@ -99,6 +99,11 @@ fn end(kernel: &Kernel, ops: &[Op], uses: &SecondaryMap<Value, u32>, from: Value
         {
             let is_last = results.get(1).is_none_or(|acc| uses[*acc] == 0);
             return (is_last && uses[v] == 1).then_some(op);
+        } else if let OpKind::For { inits, .. } = kind
+            && let Some(i) = inits.iter().position(|acc| *acc == v)
+        {
+            // An inner loop that carries it.
+            results.get(i)
         } else {
             continue;
         };
@@ -160,4 +165,114 @@ fn replace(kernel: &mut Kernel, at: Region, i: usize, carries: Vec<Carry>) {
     kernel.regions[at]
         .ops
         .splice(i..=i, before.into_iter().chain([op]).chain(behind));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::KernelBuilder;
+    use super::*;
+    use crate::dtype::DType;
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum What {
+        Right,
+        /// The array is used in the body, too.
+        Kept,
+        /// Two accumulators start from it.
+        Shared,
+        /// What is read is used before the next iteration.
+        Stored,
+        /// The accumulator goes on behind the read.
+        Continued,
+    }
+
+    /// The type that the loop carries, and starts and reads of accumulators in its body and around it.
+    fn carried(what: What) -> (bool, usize, usize) {
+        let mut b = KernelBuilder::new();
+        let (left, right) = (b.smem(DType::F16, &[64, 64], None), b.smem(DType::F16, &[64, 64], None));
+        let out = b.output(DType::F32, &[64, 64]);
+        let array = Type::of(DType::F32, Shape::from_slice(&[64, 64]));
+        let acc = Type::Acc {
+            dtype: DType::F32,
+            shape: Shape::from_slice(&[64, 64]),
+        };
+        let zero = b.op1(OpKind::Constant(Constant::Splat(0)), DType::F32, &[64, 64]);
+        let (lower, upper) = (b.int(DType::I32, 0), b.int(DType::I32, 4));
+        let i = Type::Scalar(DType::I32);
+        let body = b.region(Group::Warpgroup, &[i, array.clone()], |b, params| {
+            let x = params[1];
+            let mut start = || b.op(OpKind::AccInit { init: Some(x) }, std::slice::from_ref(&acc))[0];
+            let first = start();
+            if what == What::Shared {
+                start();
+            }
+            let (a, r) = (MmaOperand::Smem(b.whole(left)), b.whole(right));
+            let kind = OpKind::Wgmma {
+                acc: AccUse::Value(first),
+                a,
+                b: r,
+            };
+            let sum = b.op(kind, std::slice::from_ref(&acc))[0];
+            let done = b.op(OpKind::WgmmaWait { n: 0, accs: vec![sum] }, std::slice::from_ref(&acc))[0];
+            let types = [array.clone(), acc.clone()];
+            let read = b.op(
+                OpKind::AccRead {
+                    acc: AccUse::Value(done),
+                },
+                &types,
+            );
+            match what {
+                What::Kept => b.store(b.whole(out), x),
+                What::Stored => b.store(b.whole(out), read[0]),
+                What::Continued => {
+                    b.op(
+                        OpKind::AccRead {
+                            acc: AccUse::Value(read[1]),
+                        },
+                        &types,
+                    );
+                }
+                What::Right | What::Shared => {}
+            }
+            vec![read[0]]
+        });
+        let kind = OpKind::For {
+            lower,
+            upper,
+            inits: vec![zero],
+            xs: vec![],
+            reverse: false,
+            unroll: 1,
+            body,
+        };
+        let result = b.op(kind, std::slice::from_ref(&array))[0];
+        b.store(b.whole(out), result);
+        let (mut kernel, scope) = b.finish_in_scope(&[left, right]);
+        verify::run(&kernel).unwrap();
+        run(&mut kernel).unwrap();
+        verify::run(&kernel).unwrap();
+        let count = |ops: &[Op]| {
+            let of_acc = |op: &&Op| matches!(kernel.ops[**op].kind, OpKind::AccInit { .. } | OpKind::AccRead { .. });
+            ops.iter().filter(of_acc).count()
+        };
+        let is_acc = kernel.ty(kernel.regions[body].params[1]).is_acc();
+        (
+            is_acc,
+            count(&kernel.regions[body].ops),
+            count(&kernel.regions[scope].ops),
+        )
+    }
+
+    #[test]
+    fn an_array_that_is_the_accumulator_all_along_is_carried_as_one() {
+        assert_eq!(carried(What::Right), (true, 0, 2));
+        for (what, inside) in [
+            (What::Kept, 2),
+            (What::Shared, 3),
+            (What::Stored, 2),
+            (What::Continued, 3),
+        ] {
+            assert_eq!(carried(what), (false, inside, 0), "{what:?}");
+        }
+    }
 }

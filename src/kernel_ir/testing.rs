@@ -64,6 +64,24 @@ impl KernelBuilder {
     pub fn finish(self) -> Kernel {
         self.kernel
     }
+    /// The kernel with everything in one scope of these allocations; the scope's region.
+    pub fn finish_in_scope(mut self, allocs: &[Alloc]) -> (Kernel, Region) {
+        let at = self.kernel.body;
+        let body = self.kernel.new_region(self.kernel.regions[at].group);
+        self.kernel.regions[body].ops = std::mem::take(&mut self.kernel.regions[at].ops);
+        let (allocs, collective) = (allocs.to_vec(), false);
+        self.kernel.append(
+            at,
+            OpKind::Scope {
+                allocs,
+                collective,
+                body,
+            },
+            [],
+            Loc::CALL_SITE,
+        );
+        (self.kernel, body)
+    }
 
     /// A GMEM parameter.
     pub fn gmem(&mut self, dtype: DType, shape: &[u64], role: ParamRole) -> Alloc {

@@ -1,21 +1,21 @@
 //! Accumulators that do not fit into registers: which columns of them are parked in memory between products.
 //!
 //! ```text
-//! dv = wgmma p @ do, acc dv                  dv[:, :80] = wgmma p @ do[:, :80], acc dv[:, :80]
+//! dv = wgmma p @ do, acc dv                  dv[:, :48] = wgmma p @ do[:, :48], acc dv[:, :48]
 //!                                      =>    for each 16 or 32 of the other columns:
 //!                                                load; wgmma; wgmma_wait 0; store
 //! ```
 //!
 //! Where accumulators need more registers than a thread has, ptxas spills them around every instruction, and lets none run beside
 //! another (C7512). A loop that carries them has no use for most of them at most places, so those columns wait in memory for
-//! their product. Attention's backward pass of head 256 on an H200 (dk and dv are 256 registers, 4096 rows, 8 heads), µs of the kernel for
-//! dk and dv: spilled 2,985; all of dv in local memory 2,020; half of it in shared memory 1,574; 48 columns less of it parked 1,291.
-//! What is in local memory goes to the L2 cache and costs 7 µs a word, so shared memory that the kernel leaves is taken first.
+//! their product. Attention's backward pass of head 256 on an H200 (dk and dv are 256 registers; 4096 rows), µs of the kernel for dk and
+//! dv: spilled 2,985; all of dv in local memory 2,020; half of that in shared memory 1,617; 104 words of it 1,290; 88 words 1,191. A word in
+//! local memory costs 7 µs, since it goes to the L2 cache and back, so shared memory that the kernel leaves is taken first.
 //!
-//! Parked is as little as makes the loop fit, from the accumulators whose products come first. Every element stays with its
-//! thread, in words that only this thread touches, so nothing is to be ordered; and a product on parked columns is complete where it
-//! stands, which a wait for it may expect anyway. It needs a *chain*: a value each of whose successors is the only one, from
-//! `acc_init` over products of the whole accumulator, waits, reads and loops to the last read. All of a chain have one place.
+//! Parked is as little as makes the loop fit ([`Target::parks_below`](crate::target::Target::parks_below)), from the accumulators whose
+//! products come first. Every element stays with its thread, in words that only this thread touches, so nothing is to be ordered; and a
+//! product on parked columns is complete where it stands, which a wait for it may expect anyway. It needs a *chain*: a value each of
+//! whose successors is the only one, from `acc_init` over products of the whole accumulator, waits, reads and loops to the last read. All of a chain have one place.
 use super::allocate::Allocation;
 use crate::error::Result;
 use crate::kernel_ir::executor::{Executor, arm_taken};
@@ -24,12 +24,15 @@ use crate::kernel_ir::rewrite::regions_of;
 use crate::kernel_ir::*;
 use crate::layout::Assignment;
 use cranelift_entity::SecondaryMap;
+use cranelift_entity::packed_option::PackedOption;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Columns that are parked, or not, together: the narrowest products.
 pub const UNIT: u64 = 16;
 /// Columns that are loaded at once.
 pub const AT_ONCE: u64 = 32;
+/// Registers that are left at least where all that can be parked is.
+const SPILLED_RATHER: u32 = 8;
 /// The widest accumulator: one instruction's columns.
 const MAX_COLUMNS: u64 = 256;
 
@@ -141,6 +144,10 @@ enum User {
 fn chains(kernel: &Kernel) -> Vec<Chain> {
     let mut users: FxHashMap<Value, Vec<User>> = FxHashMap::default();
     let mut starts = vec![];
+    let mut region_of: SecondaryMap<Op, PackedOption<Region>> = SecondaryMap::new();
+    for op in &kernel.regions[kernel.body].ops {
+        region_of[*op] = kernel.body.into();
+    }
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
         visit::for_each_value(kind, &mut |v| {
@@ -149,6 +156,9 @@ fn chains(kernel: &Kernel) -> Vec<Chain> {
             }
         });
         visit::for_each_region(kind, &mut |r| {
+            for op in &kernel.regions[r].ops {
+                region_of[*op] = r.into();
+            }
             for (i, v) in kernel.regions[r].results.iter().enumerate() {
                 if kernel.ty(*v).is_acc() {
                     users.entry(*v).or_default().push(User::Result(r, i));
@@ -172,28 +182,34 @@ fn chains(kernel: &Kernel) -> Vec<Chain> {
             loops: FxHashSet::default(),
             home: None,
         };
-        let ends = fits && chain.follow(kernel, &users, v, None);
+        let uses = Uses {
+            users: &users,
+            region_of: &region_of,
+        };
+        let at = region_of[start].expand()?;
+        let ends = fits && chain.follow(kernel, &uses, v, at, None);
         (ends && !chain.loops.is_empty()).then_some(chain)
     };
     starts.into_iter().filter_map(chain).collect()
 }
 
+/// Who uses accumulators, and where ops are.
+struct Uses<'a> {
+    users: &'a FxHashMap<Value, Vec<User>>,
+    region_of: &'a SecondaryMap<Op, PackedOption<Region>>,
+}
+
 impl Chain {
-    /// Follows a value to where it ends: behind its last read or, in a loop's body, as its result of the number `carried`.
-    fn follow(
-        &mut self,
-        kernel: &Kernel,
-        users: &FxHashMap<Value, Vec<User>>,
-        from: Value,
-        carried: Option<(Region, usize)>,
-    ) -> bool {
+    /// Follows a value of a region to where it ends: behind its last read or, in a loop's body, as its result of the number `carried`. A
+    /// region that takes it from outside may run twice.
+    fn follow(&mut self, kernel: &Kernel, uses: &Uses, from: Value, at: Region, carried: Option<usize>) -> bool {
         let mut v = from;
         loop {
             self.values.push(v);
-            let op = match users.get(&v).map(Vec::as_slice) {
+            let op = match uses.users.get(&v).map(Vec::as_slice) {
                 None => return carried.is_none(),
-                Some([User::Result(region, i)]) => return carried == Some((*region, *i)),
-                Some([User::Op(op)]) => *op,
+                Some([User::Result(region, i)]) => return *region == at && carried == Some(*i),
+                Some([User::Op(op)]) if uses.region_of[*op].expand() == Some(at) => *op,
                 Some(_) => return false,
             };
             let OpData { kind, results, .. } = &kernel.ops[op];
@@ -213,7 +229,7 @@ impl Chain {
             } else if let OpKind::For { inits, xs, body, .. } = kind
                 && xs.is_empty()
                 && let Some(i) = inits.iter().position(|a| *a == v)
-                && self.follow(kernel, users, kernel.regions[*body].params[1 + i], Some((*body, i)))
+                && self.follow(kernel, uses, kernel.regions[*body].params[1 + i], *body, Some(i))
             {
                 self.loops.insert(op);
                 results.get(i)
@@ -253,13 +269,14 @@ impl Finder<'_> {
             for &region in &inner {
                 liveness::captured(kernel, region, &mut inside.alive);
             }
-            self.fit(op, &inside, by)?;
             for &region in &inner {
                 let kind = &kernel.ops[op].kind;
                 let takes = |w: &u32| arm_taken(kernel, kind, Executor::warpgroup(*w)).is_none_or(|arm| arm == region);
                 let by: Vec<u32> = by.iter().copied().filter(takes).collect();
                 self.region(region, inside.clone(), &by)?;
             }
+            // Inner loops first: what they need is parked in outer ones, too.
+            self.fit(op, &inside, by)?;
         }
         Ok(())
     }
@@ -283,17 +300,18 @@ impl Finder<'_> {
             .flat_map(|(_, i)| &self.chains[*i].values)
             .copied()
             .collect();
-        let registers = u64::from(around.registers.saturating_sub(kernel.target.park_reserve));
         let mut need = 0;
         for (_, i) in &here {
             need += self.words(self.chains[*i].values[0])?;
         }
         let others = self.others(body, around, &these)?;
-        let fits = registers.saturating_sub(others.most);
+        let left = |least: u32| u64::from(around.registers.saturating_sub(least));
+        let fits = left(kernel.target.parks_below).saturating_sub(others.most);
         if need <= fits {
             return Ok(());
         }
         // What is loaded for a product must fit as well.
+        let registers = left(kernel.target.park_reserve);
         let mut chosen = vec![];
         let mut most = others.most;
         let mut parked = 0;
@@ -320,7 +338,8 @@ impl Finder<'_> {
                 break;
             }
         }
-        if need + most > registers + parked {
+        // Something is spilled then. Little: less than without. Much: what is parked would only make more of it.
+        if need + most > left(SPILLED_RATHER) + parked {
             return Ok(());
         }
         self.most_registers = self.most_registers.max(around.registers);
@@ -408,9 +427,10 @@ impl Finder<'_> {
                 spans.entry(holder).or_insert((first, i)).1 = i;
             }
             // The assembler fills an accumulator with constants where its first product begins.
-            let is_late = match kind {
-                OpKind::AccInit { init } => init.is_none_or(|v| !is_held(kernel, self.holder(v))),
-                _ => false,
+            let is_late = if let OpKind::AccInit { init } = kind {
+                init.is_none_or(|v| !is_held(kernel, self.holder(v)))
+            } else {
+                false
             };
             if is_late {
                 late.extend(results.iter().copied());
@@ -419,13 +439,11 @@ impl Finder<'_> {
             for v in results.iter().filter(|v| is_other(v)) {
                 spans.entry(self.holder(*v)).or_insert((i, i)).1 = i;
             }
-            match kind {
-                OpKind::Wgmma { acc, a, .. } => {
-                    let is_complete = acc.value().is_some_and(|acc| these.contains(&acc));
-                    multiplies.push((i, a.clone(), is_complete));
-                }
-                OpKind::WgmmaWait { n, .. } => waits.push((i, *n as usize)),
-                _ => {}
+            if let OpKind::Wgmma { acc, a, .. } = kind {
+                let is_complete = acc.value().is_some_and(|acc| these.contains(&acc));
+                multiplies.push((i, a.clone(), is_complete));
+            } else if let OpKind::WgmmaWait { n, .. } = kind {
+                waits.push((i, *n as usize));
             }
         }
         // A running product reads its left operand.
@@ -487,4 +505,167 @@ struct Others {
     most: u64,
     /// While each op runs.
     during: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::kernel_ir::testing::KernelBuilder;
+    use crate::layout;
+    use crate::plan::scratch;
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum What {
+        Products,
+        /// Read and started anew in every iteration.
+        Scaled,
+        /// Arrays of 64 words beside them.
+        Crowded,
+    }
+
+    /// What is parked of accumulators of `[64, columns]` that a loop carries: the columns that stay of each, and words in shared memory.
+    fn parked(columns: &[u64], what: What, unused_bytes: u64) -> (Vec<u64>, u32, u32) {
+        let mut b = KernelBuilder::new();
+        let left = b.smem(DType::F16, &[64, 64], None);
+        let rights: Vec<Alloc> = columns.iter().map(|n| b.smem(DType::F16, &[64, *n], None)).collect();
+        let other = b.input(DType::F32, &[64, 128]);
+        let ballast = b.smem(DType::I8, &[unused_bytes.max(16)], None);
+        let out = b.output(DType::F32, &[64, 128]);
+        let accs: Vec<Type> = columns
+            .iter()
+            .map(|n| Type::Acc {
+                dtype: DType::F32,
+                shape: Shape::from_slice(&[64, *n]),
+            })
+            .collect();
+        let allocs = rights.iter().copied().chain([left, ballast]).collect();
+        let scope = b.region(Group::Warpgroup, &[], |b, _| {
+            let starts: Vec<Value> = accs
+                .iter()
+                .map(|ty| b.op(OpKind::AccInit { init: None }, std::slice::from_ref(ty))[0])
+                .collect();
+            let (lower, upper) = (b.int(DType::I32, 0), b.int(DType::I32, 4));
+            let params: Vec<Type> = std::iter::once(Type::Scalar(DType::I32)).chain(accs.clone()).collect();
+            let body = b.region(Group::Warpgroup, &params, |b, params| {
+                let x = (what == What::Crowded).then(|| {
+                    let x = b.load(b.whole(other));
+                    b.op1(
+                        OpKind::Unary {
+                            op: UnaryOp::Exp2,
+                            a: x,
+                        },
+                        DType::F32,
+                        &[64, 128],
+                    )
+                });
+                let mut results = vec![];
+                for ((acc, right), ty) in params[1..].iter().zip(&rights).zip(&accs) {
+                    let mut acc = *acc;
+                    if what == What::Scaled {
+                        let array = Type::of(DType::F32, Shape::from_slice(ty.shape()));
+                        let a = b.op(
+                            OpKind::AccRead {
+                                acc: AccUse::Value(acc),
+                            },
+                            &[array.clone(), ty.clone()],
+                        )[0];
+                        let a = b.op(OpKind::Unary { op: UnaryOp::Neg, a }, &[array])[0];
+                        acc = b.op(OpKind::AccInit { init: Some(a) }, std::slice::from_ref(ty))[0];
+                    }
+                    let (a, r) = (MmaOperand::Smem(b.whole(left)), b.whole(*right));
+                    let kind = OpKind::Wgmma {
+                        acc: AccUse::Value(acc),
+                        a,
+                        b: r,
+                    };
+                    let sum = b.op(kind, std::slice::from_ref(ty))[0];
+                    results.push(b.op(OpKind::WgmmaWait { n: 0, accs: vec![sum] }, std::slice::from_ref(ty))[0]);
+                }
+                if let Some(x) = x {
+                    b.store(b.whole(out), x);
+                }
+                results
+            });
+            let kind = OpKind::For {
+                lower,
+                upper,
+                inits: starts,
+                xs: vec![],
+                reverse: false,
+                unroll: 1,
+                body,
+            };
+            let done = b.op(kind, &accs);
+            for (acc, ty) in done.into_iter().zip(&accs) {
+                let array = Type::of(DType::F32, Shape::from_slice(ty.shape()));
+                b.op(
+                    OpKind::AccRead {
+                        acc: AccUse::Value(acc),
+                    },
+                    &[array, ty.clone()],
+                );
+            }
+            vec![]
+        });
+        b.op(
+            OpKind::Scope {
+                allocs,
+                collective: false,
+                body: scope,
+            },
+            &[],
+        );
+        let mut kernel = b.finish();
+        verify::run(&kernel).unwrap();
+        let assignment = layout::infer::run(&mut kernel).unwrap();
+        let (_, mut allocation) = scratch::allocate(&kernel, &assignment).unwrap();
+        let notes = run(&kernel, &assignment, &mut allocation).unwrap();
+        let parked = &allocation.parked;
+        let mut kept = vec![];
+        kernel.for_each_op(&mut |op| {
+            if matches!(kernel.ops[op].kind, OpKind::AccInit { init: None }) {
+                let v = kernel.ops[op].results[0];
+                kept.push(parked.homes[v].map_or(kernel.ty(v).shape()[1], |home| home.kept));
+            }
+        });
+        assert_eq!(
+            notes.len(),
+            kept.iter().zip(columns).filter(|(kept, all)| kept < all).count()
+        );
+        assert!(allocation.smem_bytes <= kernel.target.max_smem_bytes);
+        (kept, parked.words, parked.shared_words)
+    }
+
+    #[test]
+    fn what_fits_stays() {
+        for what in [What::Products, What::Scaled] {
+            assert_eq!(parked(&[256], what, 0), (vec![256], 0, 0));
+            assert_eq!(parked(&[128, 256], what, 0), (vec![128, 256], 0, 0));
+        }
+    }
+
+    #[test]
+    fn as_little_as_need_be_is_parked_of_the_first() {
+        // 256 words, 16 more for a product, and 223 registers.
+        assert_eq!(parked(&[256, 256], What::Products, 0), (vec![144, 256], 56, 56));
+        assert_eq!(parked(&[64, 224, 256], What::Products, 0), (vec![0, 144, 256], 72, 72));
+    }
+
+    #[test]
+    fn what_is_computed_beside_them_counts() {
+        assert_eq!(parked(&[128, 256], What::Crowded, 0), (vec![16, 256], 56, 56));
+    }
+
+    #[test]
+    fn what_shared_memory_has_no_room_for_is_in_the_threads_own() {
+        let (kept, words, shared) = parked(&[256, 256], What::Products, 140 * 1024);
+        assert_eq!((kept, words), (vec![144, 256], 56));
+        assert!(shared < words && shared % 4 == 0, "{shared}");
+    }
+
+    #[test]
+    fn an_accumulator_that_is_computed_with_stays() {
+        assert_eq!(parked(&[256, 256], What::Scaled, 0), (vec![256, 256], 0, 0));
+    }
 }
