@@ -10,7 +10,8 @@ any backend. smalt's own share is the time of its passes from descriptor to PTX,
 smalt's cache of cubins on disk is off: every kernel is assembled.
 
 `--fresh`: so many processes each of smalt, Mosaic GPU and Pallas:Triton, with every cache off, compile one kernel of 100 element-wise
-operations (blocks of 2048) and run it. JAX, its devices and a trivial program are warm; what a backend loads for its first kernel counts.
+operations (blocks of 2048) and run it; and of smalt and Mosaic GPU, attention's forward and backward pass in one program (heads of 128 and
+of 256). JAX, its devices and a trivial program are warm; what a backend loads for its first kernel counts.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu a
 from jax.interpreters import mlir
 
 import smalt
+from benchmarks import shipped
 from benchmarks.common import describe_machine
 from benchmarks.hopper_matmul import configs
 from smalt import _native, _versions
@@ -129,7 +131,13 @@ def own_share(make: Callable[[], tuple[Callable[..., Any], list[Any]]]) -> float
 
 # ------------------------------------------------------------------------------------------ fresh processes
 
-FRESH = ("smalt", "mosaic", "triton")
+HUNDRED = "100 operations"
+#: Kernels, and whose compilers take them.
+FRESH = {
+    HUNDRED: ("smalt", "mosaic", "triton"),
+    "attention backward S4096 D128 kv 64": ("smalt", "mosaic"),
+    "attention backward S4096 D256 kv 64": ("smalt", "mosaic"),
+}
 #: Whatever keeps something compiled between processes.
 NO_CACHES = {"JAX_ENABLE_COMPILATION_CACHE": "0", "CUDA_CACHE_DISABLE": "1", "SMALT_CACHE_DIR": ""}
 
@@ -145,9 +153,7 @@ def hundred_operations(x: Any) -> Any:
     return y
 
 
-def first_result(who: str) -> dict[str, float]:
-    """In a process of its own: the first kernel that a backend compiles and runs."""
-
+def hundred(who: str) -> tuple[Callable[..., Any], list[Any], Any]:
     def body(x: Any, o: Any) -> None:
         o[...] = hundred_operations(x[...])
 
@@ -155,67 +161,80 @@ def first_result(who: str) -> dict[str, float]:
     spec = pl.BlockSpec((2048,), lambda i: (i,))
     params = plt.CompilerParams() if who == "triton" else plgpu.CompilerParams()
     f = pl.pallas_call(body, grid=(8,), in_specs=[spec], out_specs=spec, out_shape=x, compiler_params=params)
-    expected = jax.jit(hundred_operations)(x)
-    jax.block_until_ready(expected)
+    return f, [x], jax.jit(hundred_operations)(x)
+
+
+def first_result(who: str, name: str) -> dict[str, float]:
+    """In a process of its own: the first kernel that a backend compiles and runs."""
+    if name == HUNDRED:
+        f, args, expected = hundred(who)
+    else:
+        (kernel,) = [kernel for kernel in shipped.kernels(full=True) if kernel.name == name]
+        f, args, expected = kernel.fn, list(kernel.args()), None
+    jax.block_until_ready((args, expected, jax.jit(lambda x: x + 1)(jnp.ones(4))))
     with smalt.enabled(who == "smalt"):
-        traced = jax.jit(f).trace(x)
+        traced = jax.jit(f).trace(*args)
         start = time.perf_counter()
         lowered = traced.lower()
         lowered_at = time.perf_counter()
         compiled = lowered.compile()
         compiled_at = time.perf_counter()
-        got = jax.block_until_ready(compiled(x))
+        got = jax.block_until_ready(compiled(*args))
         end = time.perf_counter()
-    if not jnp.allclose(got, expected, rtol=1e-3, atol=1e-3):
+    if expected is not None and not jnp.allclose(got, expected, rtol=1e-3, atol=1e-3):
         raise RuntimeError(f"{who}: a wrong result")
     return {"lower": lowered_at - start, "compile": compiled_at - lowered_at, "first call": end - compiled_at, "all": end - start}
 
 
 def fresh(samples: int) -> list[dict[str, Any]]:
     """Medians of each backend's samples; a backend that fails says why."""
-    times: dict[str, list[dict[str, float]]] = {who: [] for who in FRESH}
-    failed: dict[str, str] = {}
     environment = os.environ | NO_CACHES
-    for _ in range(samples):
-        for who in FRESH:
-            command = [sys.executable, __file__, "--first-result", who]
-            ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-            if ran.returncode:
-                failed[who] = next((line for line in reversed(ran.stderr.splitlines()) if line.strip()), "no text")[:160]
-            else:
-                times[who].append(json.loads(ran.stdout.splitlines()[-1]))
     rows: list[dict[str, Any]] = []
-    for who in FRESH:
-        row: dict[str, Any] = {"kernel": "100 operations, fresh process", "who": who, "samples": len(times[who])}
-        if times[who]:
-            row |= {k: statistics.median(s[k] for s in times[who]) for k in times[who][0]}
-        else:
-            row["failed"] = failed.get(who, "no samples")
-        rows.append(row)
+    for name, backends in FRESH.items():
+        times: dict[str, list[dict[str, float]]] = {who: [] for who in backends}
+        failed: dict[str, str] = {}
+        for _ in range(samples):
+            for who in backends:
+                command = [sys.executable, __file__, "--first-result", who, "--kernel", name]
+                ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+                if ran.returncode:
+                    failed[who] = next((line for line in reversed(ran.stderr.splitlines()) if line.strip()), "no text")[:160]
+                else:
+                    times[who].append(json.loads(ran.stdout.splitlines()[-1]))
+        for who in backends:
+            row: dict[str, Any] = {"kernel": f"{name}, fresh process", "who": who, "samples": len(times[who])}
+            if times[who]:
+                row |= {k: statistics.median(s[k] for s in times[who]) for k in times[who][0]}
+            else:
+                row["failed"] = failed.get(who, "no samples")
+            rows.append(row)
     return rows
 
 
 def print_fresh(rows: list[dict[str, Any]]) -> None:
-    print(f"\n100 operations, fresh process{'':2} {'lower':>8} {'compile':>8} {'first call':>10} {'all':>8}   (ms, medians)")
-    mine = next((row.get("all") for row in rows if row["who"] == "smalt"), None)
-    for row in rows:
-        if "failed" in row:
-            print(f"{row['who']:30} {row['failed']}")
-            continue
-        ratio = f"  smalt/{row['who']} {mine / row['all']:.3f}" if mine and row["who"] != "smalt" else ""
-        t = [row[k] * 1e3 for k in ("lower", "compile", "first call", "all")]
-        print(f"{row['who']:30} {t[0]:8.1f} {t[1]:8.1f} {t[2]:10.1f} {t[3]:8.1f}{ratio}")
+    for name in dict.fromkeys(row["kernel"] for row in rows):
+        these = [row for row in rows if row["kernel"] == name]
+        print(f"\n{name:46} {'lower':>8} {'compile':>8} {'first call':>10} {'all':>8}   (ms, medians)")
+        mine = next((row.get("all") for row in these if row["who"] == "smalt"), None)
+        for row in these:
+            if "failed" in row:
+                print(f"{row['who']:46} {row['failed']}")
+                continue
+            ratio = f"  smalt/{row['who']} {mine / row['all']:.3f}" if mine and row["who"] != "smalt" else ""
+            t = [row[k] * 1e3 for k in ("lower", "compile", "first call", "all")]
+            print(f"{row['who']:46} {t[0]:8.1f} {t[1]:8.1f} {t[2]:10.1f} {t[3]:8.1f}{ratio}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--configs", type=int, default=8, help="samples of each; 0: none in this process")
     parser.add_argument("--fresh", type=int, default=3, help="processes of each; 0: none")
-    parser.add_argument("--first-result", choices=FRESH, help=argparse.SUPPRESS)
+    parser.add_argument("--first-result", choices=FRESH[HUNDRED], help=argparse.SUPPRESS)
+    parser.add_argument("--kernel", choices=FRESH, default=HUNDRED, help=argparse.SUPPRESS)
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.first_result:
-        print(json.dumps(first_result(options.first_result)))
+        print(json.dumps(first_result(options.first_result, options.kernel)))
         return 0
     rows = fresh(options.fresh) if options.fresh else []  # first: a process that holds the GPU's memory leaves none
     print(describe_machine(), flush=True)

@@ -4,7 +4,8 @@
 
 For every legal configuration of the tuning space: device time of both (CUPTI, medians of interleaved runs on the same N(0,1)
 inputs), their ratio, and the results of both against float32. The table is last. Where the L2 cache limits (tiles of 256x64), times
-depend on where a process's arrays lie, for both compilers: `--processes 5` takes each configuration's medians over as many.
+depend on where a process's arrays lie, for both compilers: `--processes 5` takes each configuration's medians over as many. `--itself`
+compiles the peer's kernel twice and measures it against itself, too: what a ratio is worth.
 """
 
 from __future__ import annotations
@@ -90,9 +91,10 @@ def measure(options: argparse.Namespace) -> list[Row]:
         chosen = [(i, c) for i, c in enumerate(configs(options.quick)) if not options.config or i in options.config]
         # Compiled side by side, and measured one after the other.
         pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
-        programs = [[pool.submit(compiled, smalts, config, (a, b)) for smalts in (False, True)] for _, config in chosen]
+        backends = (False, True, False) if options.itself else (False, True)
+        programs = [[pool.submit(compiled, smalts, config, (a, b)) for smalts in backends] for _, config in chosen]
         pool.shutdown(wait=True)
-        for (position, config), (stock_program, our_program) in zip(chosen, programs):
+        for (position, config), (stock_program, our_program, *again) in zip(chosen, programs):
             row: Row = {"size": size, "config": name(config), "position": position}
             try:
                 stock = stock_program.result()
@@ -104,12 +106,16 @@ def measure(options: argparse.Namespace) -> list[Row]:
                 out = ours(a, b, None)
                 row["error"] = error(out, reference)
                 row["stock error"] = error(stock(a, b, None), reference)
-                mosaic, mine = interleaved([stock, ours], (a, b, None), options.rounds, options.iterations)
+                candidates = [stock, ours, *(program.result() for program in again)]
+                mosaic, mine, *itself = interleaved(candidates, (a, b, None), options.rounds, options.iterations)
                 row |= {"mosaic us": median(mosaic), "smalt us": median(mine), "ratio": median(mine) / median(mosaic)}
+                row |= {"itself": median(times) / median(mosaic) for times in itself}
                 row["equal bits"] = bool(jnp.all(out == stock(a, b, None)))
                 print(
                     f"{size}: {name(config)}: mosaic {row['mosaic us']:.1f} us, smalt {row['smalt us']:.1f} us, "
-                    f"ratio {row['ratio']:.4f}, error {row['error']:.2e} ({row['stock error']:.2e})",
+                    f"ratio {row['ratio']:.4f}, "
+                    + (f"mosaic itself {row['itself']:.4f}, " if itself else "")
+                    + f"error {row['error']:.2e} ({row['stock error']:.2e})",
                     flush=True,
                 )
             except Exception as e:
@@ -133,7 +139,7 @@ def in_processes(count: int) -> list[Row]:
         failed = [r for r in same if "failed" in r]
         row = dict(failed[0] if failed else same[0])
         if not failed:
-            for key in ("mosaic us", "smalt us", "ratio"):
+            for key in {"mosaic us", "smalt us", "ratio", "itself"} & row.keys():
                 row[key] = median([r[key] for r in same])
             row["ratios"] = [r["ratio"] for r in same]
             row["equal bits"] = all(r["equal bits"] for r in same)
@@ -159,6 +165,9 @@ def report(rows: list[Row]) -> int:
                 f"{min(r['smalt us'] for r in these):14.1f} {min(r['mosaic us'] for r in these):15.1f} "
                 f"{max(r['error'] for r in these):10.2e} {sum(r['equal bits'] for r in these):11}"
             )
+            itself = [r["itself"] for r in these if "itself" in r]
+            if itself:
+                print(f"{'  Mosaic against itself':22} {len(itself):7} {max(itself):6.4f} {geometric_mean(itself):15.4f}   least {min(itself):.4f}")
     failed = len(rows) - len(ok)
     wrong = [r for r in ok if not np.isfinite(r["error"]) or r["error"] > 2 * r["stock error"] + 1e-6]
     print(f"failed: {failed}, wrong: {len(wrong)}")
@@ -172,6 +181,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--processes", type=int, default=1, help="measure in so many processes, and take medians")
+    parser.add_argument("--itself", action="store_true", help="also the peer against itself")
     parser.add_argument("--json")
     parser.add_argument("--config", type=int, action="append", help="only these positions of the tuning space")
     options = parser.parse_args()
