@@ -21,6 +21,8 @@ pub struct Target {
     pub max_grid_yz: u64,
     /// Dynamic shared memory that a block may have, in bytes.
     pub max_smem_bytes: u32,
+    /// Bytes of an SM's shared memory that the system takes for each block, beside them.
+    pub system_smem_bytes: u32,
     /// 32-bit registers of an SM; one block may have all.
     pub registers: u32,
     /// 32-bit registers of a thread.
@@ -80,6 +82,7 @@ impl Target {
             max_grid_yz: 65_535,
             // CUDA: 227 KiB.
             max_smem_bytes: 227 * 1024,
+            system_smem_bytes: 1024,
             // CUDA.
             registers: 65_536,
             max_thread_registers: 255,
@@ -135,6 +138,26 @@ impl Target {
     /// 32-bit registers of a thread of a block with so many.
     pub fn thread_registers(&self, threads: u32) -> u32 {
         (self.registers / threads.max(1)).min(self.max_thread_registers)
+    }
+
+    /// Shared memory of an SM: one block may have all but the system's share.
+    fn sm_smem_bytes(&self) -> u32 {
+        self.max_smem_bytes + self.system_smem_bytes
+    }
+
+    /// Blocks with so much shared memory that an SM has it for.
+    pub fn blocks_by_smem(&self, bytes: u64) -> u64 {
+        u64::from(self.sm_smem_bytes()) / (bytes + u64::from(self.system_smem_bytes))
+    }
+
+    /// Shared memory that each of so many blocks of an SM may have.
+    pub fn smem_share(&self, blocks: u32) -> u32 {
+        (self.sm_smem_bytes() / blocks.max(1)).saturating_sub(self.system_smem_bytes)
+    }
+
+    /// Blocks of so many threads, each with so many registers, that an SM has them for.
+    pub fn blocks_by_registers(&self, threads: u32, registers: u32) -> u32 {
+        self.registers / (threads * registers.next_multiple_of(8)).max(1)
     }
 
     /// 32-bit words a thread that array code may keep alive at once before it is listed in tiles

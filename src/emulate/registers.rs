@@ -19,7 +19,6 @@ use crate::ptx::asynchronous::Asynchronous;
 use crate::ptx::flat::{Reg, Terminator};
 use crate::ptx::flow::{Flow, number_registers};
 use crate::ptx::operand::Class;
-use crate::ptx::print::local_bytes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -108,7 +107,7 @@ pub fn run(flat: &Flat) -> Result<Allocation> {
         Ok(first + count)
     };
     let predicates = assign(&[Class::Pred], 1, 0, MAX_PREDICATES)?;
-    let own = local_bytes(flat) as usize / 4;
+    let own = flat.local_bytes() as usize / 4;
     if own > MAX_ROWS {
         return Err(too_many(MAX_ROWS));
     }

@@ -18,7 +18,7 @@ use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.ops.values().any(|op| matches!(op.kind, OpKind::Wgmma { .. })) {
+    if kernel.ops.values().any(|op| op.kind.is_product()) {
         region(kernel, kernel.body);
     }
     Ok(())
@@ -50,7 +50,7 @@ struct Carry {
     read: Op,
 }
 
-/// What an op does with an accumulator, in a body.
+/// Which carries of a loop are accumulators all along.
 fn find(kernel: &Kernel, op: Op) -> Vec<Carry> {
     let OpKind::For { xs, body, .. } = &kernel.ops[op].kind else {
         return vec![];

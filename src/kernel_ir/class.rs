@@ -313,6 +313,11 @@ impl OpKind {
         Some(pure)
     }
 
+    /// Whether it multiplies on the tensor cores.
+    pub fn is_product(&self) -> bool {
+        matches!(self, OpKind::Wgmma { .. })
+    }
+
     /// Whether it is of [`Class::Pure`]. Accumulator ops are not (linearity).
     pub fn is_pure(&self) -> bool {
         let is_pure = self.pure().is_some();

@@ -80,15 +80,7 @@ fn is_candidate(kernel: &Kernel, op: Op) -> bool {
     let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
         return false;
     };
-    let multiplies = |op: Op| {
-        let mut found = false;
-        for region in regions_of(kernel, op) {
-            kernel.for_each_op_in(region, &mut |op| {
-                found |= matches!(kernel.ops[op].kind, OpKind::Wgmma { .. })
-            });
-        }
-        found && matches!(kernel.ops[op].kind, OpKind::For { .. })
-    };
+    let multiplies = |op: Op| matches!(kernel.ops[op].kind, OpKind::For { .. }) && kernel.multiplies_within(op);
     let ops = &kernel.regions[body].ops;
     let reads = ops
         .iter()
@@ -350,7 +342,7 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
         for op in &step_ops {
             let copy = copy_op(kernel, *op, &mut map);
             kernel.regions[body].ops.push(copy);
-            if matches!(kernel.ops[*op].kind, OpKind::Wgmma { .. }) {
+            if kernel.ops[*op].kind.is_product() {
                 let (skip, store) = (kernel.new_region(group), kernel.new_region(group));
                 let mut map = before.clone();
                 for op in part {

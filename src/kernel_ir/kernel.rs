@@ -465,6 +465,15 @@ impl Kernel {
             .for_each(|op| self.for_each_op_of(*op, f));
     }
 
+    /// Whether there are products in an op's regions.
+    pub fn multiplies_within(&self, op: Op) -> bool {
+        let mut found = false;
+        visit::for_each_region(&self.ops[op].kind, &mut |r| {
+            self.for_each_op_in(r, &mut |op| found |= self.ops[op].kind.is_product());
+        });
+        found
+    }
+
     /// The same for one op, itself first.
     pub fn for_each_op_of(&self, op: Op, f: &mut dyn FnMut(Op)) {
         f(op);

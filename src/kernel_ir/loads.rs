@@ -98,19 +98,12 @@ impl Chain {
 
     /// What [`Chain::part`] begins with.
     pub fn load(&self, kernel: &mut Kernel, region: Region, start: u64, size: u64) -> Value {
-        let OpData { mut kind, loc, .. } = kernel.ops[self.ops[0]].clone();
-        if let OpKind::Load { src } = &mut kind {
-            let mut dims: Vec<DimIndex> = src.shape.iter().map(|n| DimIndex::all(*n)).collect();
-            dims[self.dim] = DimIndex::Slice {
-                start: Index::Const(start as i64),
-                size,
-                stride: 1,
-            };
-            src.steps.push(Step::Index(dims));
-            src.shape[self.dim] = size;
-        }
-        let ty = Chain::part_type(kernel, self.ops[0], self.dim, size);
-        kernel.append1(region, kind, ty, loc)
+        let src = self.source(kernel).clone().part(self.dim, start, size);
+        let (ty, loc) = (
+            Chain::part_type(kernel, self.ops[0], self.dim, size),
+            kernel.ops[self.ops[0]].loc,
+        );
+        kernel.append1(region, OpKind::Load { src }, ty, loc)
     }
 
     /// What is left of [`Chain::part`]: from what was loaded to the value's part.

@@ -51,8 +51,7 @@ const MAX_TRIES: usize = 256;
 const MAX_PASSED: usize = 4;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let multiplies = |op: &OpData| matches!(op.kind, OpKind::Wgmma { .. });
-    if kernel.ops.values().any(multiplies) {
+    if kernel.ops.values().any(|op| op.kind.is_product()) {
         region(kernel, kernel.body, &Around::new(kernel));
     }
     Ok(())

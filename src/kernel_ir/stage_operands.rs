@@ -21,18 +21,16 @@ use crate::error::Result;
 const MIN_STEPS: u64 = 2;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let mut is_any = false;
-    kernel.for_each_op(&mut |op| {
-        let from_registers = matches!(
-            kernel.ops[op].kind,
+    let from_registers = |op: &OpData| {
+        matches!(
+            op.kind,
             OpKind::Wgmma {
                 a: MmaOperand::Registers(_),
                 ..
             }
-        );
-        is_any |= from_registers;
-    });
-    if !is_any {
+        )
+    };
+    if !kernel.ops.values().any(from_registers) {
         return Ok(());
     }
     let uses = kernel.use_counts();
@@ -88,18 +86,7 @@ fn stage(kernel: &mut Kernel, region: Region, op: Op, chain: &Chain) -> bool {
         return false;
     }
     let parts = [(0, first), (first, k - first)];
-    let rows = |(start, size): (u64, u64)| {
-        let mut b = b.clone();
-        let mut dims: Vec<DimIndex> = b.shape.iter().map(|n| DimIndex::all(*n)).collect();
-        dims[0] = DimIndex::Slice {
-            start: Index::Const(start as i64),
-            size,
-            stride: 1,
-        };
-        b.steps.push(Step::Index(dims));
-        b.shape[0] = size;
-        b
-    };
+    let rows = |(start, size): (u64, u64)| b.clone().part(0, start, size);
     let loaded = parts.map(|(start, size)| chain.load(kernel, region, start, size));
     let left =
         |kernel: &mut Kernel, i: usize| MmaOperand::Registers(chain.convert(kernel, region, loaded[i], parts[i].1));
@@ -125,7 +112,6 @@ mod tests {
     use super::testing::KernelBuilder;
     use super::*;
     use crate::dtype::DType;
-    use crate::error::Loc;
 
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum What {
@@ -169,17 +155,7 @@ mod tests {
                 b.store(b.whole(left), zero);
             }
             What::Released => {
-                let barrier = b.kernel.allocs.push(AllocData {
-                    kind: AllocKind::Barrier {
-                        num_arrivals: 1,
-                        orders_tensor_core: false,
-                        cluster: None,
-                    },
-                    shape: Shape::from_slice(&[1]),
-                    collective: true,
-                    within: None,
-                    loc: Loc::CALL_SITE,
-                });
+                let barrier = b.barriers(1);
                 allocs.push(barrier);
                 let barrier = b.indexed(barrier, vec![DimIndex::At(Index::Const(0))]);
                 b.op(

@@ -130,6 +130,21 @@ impl KernelBuilder {
         })
     }
 
+    /// Mbarriers of which one arrival completes a phase.
+    pub fn barriers(&mut self, n: u64) -> Alloc {
+        self.kernel.allocs.push(AllocData {
+            kind: AllocKind::Barrier {
+                num_arrivals: 1,
+                orders_tensor_core: false,
+                cluster: None,
+            },
+            shape: Shape::from_slice(&[n]),
+            collective: true,
+            within: None,
+            loc: Loc::CALL_SITE,
+        })
+    }
+
     /// The whole of an allocation.
     pub fn whole(&self, alloc: Alloc) -> RefUse {
         let data = &self.kernel.allocs[alloc];

@@ -51,21 +51,21 @@ const MAY_HANG: &str =
 const MAX_PASSING: usize = 7;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.ops.values().any(|op| matches!(op.kind, OpKind::Wgmma { .. })) {
+    if kernel.ops.values().any(|op| op.kind.is_product()) {
         region(kernel, kernel.body, &Around::new(kernel));
     }
     Ok(())
 }
 
 fn region(kernel: &mut Kernel, at: Region, around: &Around) {
-    let mut behind = around.behind(kernel, at, |op| multiplies(kernel, op));
+    let mut behind = around.behind(kernel, at, |op| kernel.multiplies_within(op));
     let mut here = around.clone();
     let mut i = 0;
     while i < kernel.regions[at].ops.len() {
         let op = kernel.regions[at].ops[i];
         i += 1;
         here.pass(kernel, op);
-        if !multiplies(kernel, op) {
+        if !kernel.multiplies_within(op) {
             continue;
         }
         here.alive = behind.pop().unwrap_or_default();
@@ -90,17 +90,6 @@ fn region(kernel: &mut Kernel, at: Region, around: &Around) {
             region(kernel, inner, &inside);
         }
     }
-}
-
-/// Whether there are products in an op's regions.
-fn multiplies(kernel: &Kernel, op: Op) -> bool {
-    let mut found = false;
-    for inner in regions_of(kernel, op) {
-        kernel.for_each_op_in(inner, &mut |op| {
-            found |= matches!(kernel.ops[op].kind, OpKind::Wgmma { .. })
-        });
-    }
-    found
 }
 
 /// Puts the turned loop in the place of the op before the `i`-th. The place of the next op; `None`: some wait might not end, and nothing is
@@ -181,7 +170,7 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
     } = &kernel.regions[body];
     let kind = |op: Op| &kernel.ops[op].kind;
     let is_wait = |op: &Op| matches!(kind(*op), OpKind::WgmmaWait { .. });
-    let is_product = |op: &Op| matches!(kind(*op), OpKind::Wgmma { .. });
+    let is_product = |op: &Op| kind(*op).is_product();
     let is_scalar = |op: Op| kernel.ops[op].results.iter().all(|v| kernel.ty(*v).is_scalar());
 
     // The beginning, as far as nobody else could tell that it was earlier.
@@ -417,7 +406,7 @@ impl Turn {
             ahead.remove(&self.params[place + 1]);
         }
         copy(kernel, body, &self.passing, &mut ahead);
-        let is_product = |op: &&Op| matches!(kernel.ops[**op].kind, OpKind::Wgmma { .. });
+        let is_product = |op: &&Op| kernel.ops[**op].kind.is_product();
         let num_passing = self.passing.iter().filter(is_product).count();
         let running = self.settled.iter().map(|(acc, _)| map[acc]).collect();
         let last_loc = kernel.ops[self.last_wait].loc;

@@ -112,6 +112,19 @@ impl RefUse {
         self.elem.dtype()
     }
 
+    /// The view's `size` indices of a dimension from `start` on.
+    pub fn part(mut self, dim: usize, start: u64, size: u64) -> RefUse {
+        let mut dims: Vec<DimIndex> = self.shape.iter().map(|n| DimIndex::all(*n)).collect();
+        dims[dim] = DimIndex::Slice {
+            start: Index::Const(start as i64),
+            size,
+            stride: 1,
+        };
+        self.steps.push(Step::Index(dims));
+        self.shape[dim] = size;
+        self
+    }
+
     /// Whether it may reach outside of its allocation.
     pub fn has_windows(&self) -> bool {
         let windows = |dims: &Vec<DimIndex>| dims.iter().any(|d| d.window().is_some());

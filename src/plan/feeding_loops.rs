@@ -129,7 +129,6 @@ impl Finder<'_> {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::error::Loc;
     use crate::kernel_ir::testing::KernelBuilder;
 
     /// A loop that waits and loads, inside of another one; what else it does. How many loops and waits only feed.
@@ -140,17 +139,7 @@ mod tests {
         let array = b.load(whole);
         let outside = Outside { x, out, array };
         let tile = b.smem(DType::F32, &[128], None);
-        let barriers = b.kernel.allocs.push(AllocData {
-            kind: AllocKind::Barrier {
-                num_arrivals: 1,
-                orders_tensor_core: false,
-                cluster: None,
-            },
-            shape: Shape::from_slice(&[1]),
-            collective: true,
-            within: None,
-            loc: Loc::CALL_SITE,
-        });
+        let barriers = b.barriers(1);
         let word = Type::Scalar(DType::U32);
         let (lower, upper, phases) = (b.int(DType::I32, 0), b.int(DType::I32, 4), b.int(DType::U32, 0));
         let params = [Type::Scalar(DType::I32), word.clone()];

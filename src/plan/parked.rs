@@ -115,13 +115,9 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &mut Allocation
 /// Bytes of shared memory that a block may have without keeping another one off the SM, which has registers for it.
 fn available(kernel: &Kernel, thread_registers: u32, taken: u32) -> u32 {
     let target = &kernel.target;
-    // What an SM has of it: one block's, and what the system takes for each block.
-    const SYSTEM: u32 = 1024;
-    let all = target.max_smem_bytes + SYSTEM;
-    let threads = 128 * kernel.num_warpgroups;
-    let by_registers = target.registers / (threads * thread_registers.next_multiple_of(8)).max(1);
-    let blocks = by_registers.min(all / (taken + SYSTEM)).max(1);
-    all / blocks - SYSTEM
+    let by_registers = target.blocks_by_registers(128 * kernel.num_warpgroups, thread_registers);
+    let by_smem = target.blocks_by_smem(taken.into()) as u32;
+    target.smem_share(by_registers.min(by_smem))
 }
 
 /// An accumulator from its start to its last read.
@@ -528,7 +524,13 @@ mod tests {
     fn parked(columns: &[u64], what: What, unused_bytes: u64) -> (Vec<u64>, u32, u32) {
         let mut b = KernelBuilder::new();
         let left = b.smem(DType::F16, &[64, 64], None);
-        let rights: Vec<Alloc> = columns.iter().map(|n| b.smem(DType::F16, &[64, *n], None)).collect();
+        let mut of_columns: FxHashMap<u64, Alloc> = FxHashMap::default();
+        let mut right = |n: &u64| {
+            *of_columns
+                .entry(*n)
+                .or_insert_with(|| b.smem(DType::F16, &[64, *n], None))
+        };
+        let rights: Vec<Alloc> = columns.iter().map(&mut right).collect();
         let other = b.input(DType::F32, &[64, 128]);
         let ballast = b.smem(DType::I8, &[unused_bytes.max(16)], None);
         let out = b.output(DType::F32, &[64, 128]);
@@ -539,7 +541,7 @@ mod tests {
                 shape: Shape::from_slice(&[64, *n]),
             })
             .collect();
-        let allocs = rights.iter().copied().chain([left, ballast]).collect();
+        let allocs = of_columns.into_values().chain([left, ballast]).collect();
         let scope = b.region(Group::Warpgroup, &[], |b, _| {
             let starts: Vec<Value> = accs
                 .iter()
@@ -659,7 +661,7 @@ mod tests {
 
     #[test]
     fn what_shared_memory_has_no_room_for_is_in_the_threads_own() {
-        let (kept, words, shared) = parked(&[256, 256], What::Products, 140 * 1024);
+        let (kept, words, shared) = parked(&[256, 256], What::Products, 172 * 1024);
         assert_eq!((kept, words), (vec![144, 256], 56));
         assert!(shared < words && shared % 4 == 0, "{shared}");
     }

@@ -93,3 +93,15 @@ pub struct Flat {
     /// `.minnctapersm`, needed by `setmaxnreg`.
     pub min_ctas_per_sm: Option<u32>,
 }
+
+impl Flat {
+    /// Bytes of memory of its own that a thread has.
+    pub fn local_bytes(&self) -> u32 {
+        let ends = self.blocks.iter().flat_map(|b| &b.insts).filter_map(|i| match &i.inst {
+            Inst::LdLocal { d, at } => Some(at + 4 * d.len() as i64),
+            Inst::StLocal { a, at } => Some(at + 4 * a.len() as i64),
+            _ => None,
+        });
+        u32::try_from(ends.max().unwrap_or(0)).map_or(u32::MAX, |n| n.next_multiple_of(16))
+    }
+}

@@ -232,7 +232,6 @@ fn flushes(ftz: Ftz, ty: FloatType) -> Result<(), &'static str> {
     ensure(ftz == Ftz::No || can, "subnormals flushed for f16 and f32 only")
 }
 
-/// Vectors are 1, 2 or 4 elements and at most 16 bytes (32 need sm_100).
 /// Bytes of a thread's own memory (CUDA C Programming Guide, technical specifications: 512 KB).
 pub const MAX_LOCAL_BYTES: i64 = 512 * 1024;
 
@@ -245,6 +244,7 @@ fn local(words: usize, at: i64) -> Result<(), &'static str> {
     )
 }
 
+/// Vectors are 1, 2 or 4 elements and at most 16 bytes (32 need sm_100).
 fn vector(n: usize, ty: MemType) -> Result<(), &'static str> {
     let bytes = match ty {
         MemType::U8 | MemType::S8 => 1,

@@ -236,16 +236,6 @@ pub fn isa_version(flat: &Flat) -> u16 {
     of_insts.max(if param_bytes > 4352 { 81 } else { 80 })
 }
 
-/// Bytes of memory of its own that a thread has.
-pub fn local_bytes(flat: &Flat) -> u32 {
-    let ends = flat.blocks.iter().flat_map(|b| &b.insts).filter_map(|i| match &i.inst {
-        Inst::LdLocal { d, at } => Some(at + 4 * d.len() as i64),
-        Inst::StLocal { a, at } => Some(at + 4 * a.len() as i64),
-        _ => None,
-    });
-    u32::try_from(ends.max().unwrap_or(0)).map_or(u32::MAX, |n| n.next_multiple_of(16))
-}
-
 /// The module behind a comment with the launch, which PTX does not say: what [`super::parse`] reads back whole.
 pub fn print_with_launch(flat: &Flat) -> Result<String, Error> {
     let json = serde_json::to_string(&flat.launch).map_err(|e| Error::internal(format!("smalt.launch: {e}")))?;
@@ -307,7 +297,7 @@ pub fn print_with_lines(flat: &Flat, lines: &SourceLines) -> String {
             let _ = writeln!(out, "\t.reg {} %{}<{n}>;", class.ptx_type(), class.prefix());
         }
     }
-    let local = local_bytes(flat);
+    let local = flat.local_bytes();
     if local > 0 {
         let _ = writeln!(out, "\t.local .align 16 .b8 smalt_local[{local}];");
     }

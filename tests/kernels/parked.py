@@ -22,6 +22,7 @@ from jax import lax
 
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
+from tests.kernels.loops import Loops, picker
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -105,7 +106,7 @@ class Sum:
 
 
 @dataclasses.dataclass(frozen=True)
-class Parked:
+class Parked(Loops):
     """A kernel.
 
     Attributes:
@@ -143,11 +144,7 @@ class Parked:
 
     @classmethod
     def of(cls, seed: int) -> Parked:
-        rng = np.random.default_rng([seed, 17])
-
-        def pick(*of: Any) -> Any:
-            return of[int(rng.integers(len(of)))]
-
+        pick = picker(seed, 17)
         sums = tuple(cls._sum(pick) for _ in range(pick(1, 2, 2, 2, 3)))
         workers, memory = pick(1, 1, 2), bool(pick(0, 0, 1))
         tiles = pick(0, 0, 0, 1, 2)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from jax import lax
 
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
+from tests.kernels.loops import Loops
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -33,7 +33,7 @@ CARRIES = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Running:
+class Running(Loops):
     """`statements` of a round; `accumulators` of its own."""
 
     seed: int

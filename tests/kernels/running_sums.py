@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like, load
+from tests.kernels.loops import Loops
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +36,7 @@ class Update:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sums:
+class Sums(Loops):
     seed: int
     columns: int
     axis: int
@@ -153,13 +153,3 @@ def shuffles_in_loops(ptx: str) -> int:
         if any(word.startswith("bra") for word in words) and labels.get(words[-1], i) < i:
             inside |= {*range(labels[words[-1]], i)}
     return sum("shfl.sync.bfly" in lines[i] for i in inside)
-
-
-def lowered(program: Sums) -> tuple[Any, Any]:
-    """Descriptor and debug information."""
-    import smalt
-
-    given = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.inputs())
-    with smalt.emulated("H100"):
-        [(_, descriptor, debug)] = smalt.descriptor(program.function(), *given)
-    return descriptor, debug

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from tests.corpus.case import kernel, like
+from tests.kernels.loops import Loops, picker
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +38,7 @@ TYPES: list[tuple[Any, Any]] = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Staged:
+class Staged(Loops):
     """A kernel.
 
     Attributes:
@@ -60,11 +61,7 @@ class Staged:
 
     @classmethod
     def of(cls, seed: int) -> Staged:
-        rng = np.random.default_rng([seed, 9])
-
-        def pick(*of: Any) -> Any:
-            return of[int(rng.integers(len(of)))]
-
+        pick = picker(seed, 9)
         rows, types = pick(64, 64, 128), pick(*TYPES)
         # All of it fits into shared memory, and into registers.
         most = 64 if (rows, types[0]) == (128, np.float32) else 192 * 64 // rows

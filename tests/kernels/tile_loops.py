@@ -11,7 +11,6 @@ import dataclasses
 import functools
 from typing import Any
 
-import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like
+from tests.kernels.loops import Loops
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ BIASES = (None, None, "counter", "loaded")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tiles:
+class Tiles(Loops):
     """`tiles` are `SIDE` along n; `loaded`: their number is loaded by the kernel. `ragged`: so are the steps of each, 0 among them."""
 
     seed: int
@@ -198,13 +198,3 @@ class Tiles:
             if self.results == 2:
                 outs[1][rows, columns] = 2 * x if self.end == "twice" else x
         return outs
-
-
-def lowered(program: Tiles) -> tuple[Any, Any]:
-    """Descriptor and debug information."""
-    import smalt
-
-    given = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.inputs())
-    with smalt.emulated("H100"):
-        [(_, descriptor, debug)] = smalt.descriptor(program.function(), *given)
-    return descriptor, debug

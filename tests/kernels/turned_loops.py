@@ -22,6 +22,7 @@ from jax import lax
 
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
+from tests.kernels.loops import Loops, picker
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +37,7 @@ STEPS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Turned:
+class Turned(Loops):
     """A kernel.
 
     Attributes:
@@ -91,11 +92,7 @@ class Turned:
 
     @classmethod
     def of(cls, seed: int) -> Turned:
-        rng = np.random.default_rng([seed, 8])
-
-        def pick(*of: Any) -> Any:
-            return of[int(rng.integers(len(of)))]
-
+        pick = picker(seed, 8)
         workers = pick(1, 2, 2, 2)
         dynamic = bool(pick(0, 0, 1))
         meets = (bool(pick(0, 1, 1)), bool(pick(0, 1)))

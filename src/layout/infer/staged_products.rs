@@ -17,6 +17,7 @@ use crate::kernel_ir::loads::{Chain, Loads};
 use crate::kernel_ir::*;
 use crate::layout::signature;
 use crate::layout::views::Transforms;
+use crate::target::Target;
 use cranelift_entity::{EntitySet, SecondaryMap};
 
 /// Bytes of one slice of the right operand, as far as K's steps allow. Chosen: 128 columns of a swizzle's row.
@@ -25,8 +26,6 @@ const SLICE_BYTES: u64 = 16 << 10;
 const MAX_SLICES: u64 = 32;
 /// Shared memory of a block that is left to the compiler's scratch and to barriers.
 const SPARE: u64 = 8 << 10;
-/// Shared memory that the system takes for each block.
-const RESERVED: u64 = 1 << 10;
 
 /// Returns the transforms that left operands want of their allocations.
 pub(super) fn run(kernel: &mut Kernel) -> Transforms {
@@ -57,7 +56,7 @@ pub(super) fn run(kernel: &mut Kernel) -> Transforms {
 /// The shared memory that is left.
 struct Room {
     taken: u64,
-    most: u64,
+    target: Target,
 }
 
 impl Room {
@@ -75,14 +74,14 @@ impl Room {
             .sum();
         Room {
             taken,
-            most: u64::from(kernel.target.max_smem_bytes) - SPARE,
+            target: kernel.target.clone(),
         }
     }
 
     /// Takes one or two times so many bytes: two where no fewer blocks fit a multiprocessor then. The number; none: it does not fit.
     fn take(&mut self, bytes: u64) -> Option<u64> {
-        let blocks = |n: u64| (self.most + SPARE + RESERVED) / (self.taken + n * bytes + RESERVED);
-        let fits = |n: u64| self.taken + n * bytes <= self.most;
+        let blocks = |n: u64| self.target.blocks_by_smem(self.taken + n * bytes);
+        let fits = |n: u64| self.taken + n * bytes + SPARE <= self.target.max_smem_bytes.into();
         let n = (1..=2)
             .rev()
             .find(|n| fits(*n) && (*n == 1 || blocks(*n) == blocks(1)))?;

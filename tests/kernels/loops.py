@@ -1,0 +1,68 @@
+"""Random kernels with loops: what those of `parked`, `running_products`, `running_sums`, `staged`, `tile_loops` and `turned_loops` have in common."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+import smalt
+from smalt import _native
+from tests.programs.run import SCHEDULES, Schedule
+
+Array = np.ndarray[Any, Any]
+
+
+class Loops(abc.ABC):
+    """A kernel of a seed."""
+
+    @abc.abstractmethod
+    def function(self) -> Any:
+        """Of the inputs, by JAX."""
+
+    @abc.abstractmethod
+    def inputs(self) -> list[Array]: ...
+
+    @abc.abstractmethod
+    def reference(self) -> list[Array]:
+        """The results, by NumPy."""
+
+    def written(self) -> list[Array]:
+        """Which elements of each result the kernel writes."""
+        return [np.ones(x.shape, np.bool_) for x in self.reference()]
+
+    def structs(self) -> list[jax.ShapeDtypeStruct]:
+        return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.inputs()]
+
+    def lowered(self) -> tuple[bytes, bytes]:
+        """Descriptor and debug information."""
+        with smalt.emulated("H100"):
+            [(_, descriptor, debug)] = smalt.descriptor(self.function(), *self.structs())
+        return descriptor, debug
+
+    def check(self, results: Iterable[Any], where: str = "") -> None:
+        """What nobody writes is anything."""
+        for a, b, written in zip(results, self.reference(), self.written(), strict=True):
+            np.testing.assert_array_equal(np.asarray(a)[written], b[written], err_msg=f"{self}, {where}")
+
+    def check_emulated(self, schedules: Iterable[Schedule] = SCHEDULES) -> None:
+        """The order in which the hardware gets to things changes nothing, and the checker of races finds nothing."""
+        for schedule, number in schedules:
+            got = [np.full(x.shape, np.nan if x.dtype.kind in "fV" else 77, x.dtype) for x in self.reference()]
+            compiled(self).emulate([*self.inputs(), *got], schedule, number)
+            self.check(got, f"{schedule} {number}")
+
+
+@functools.cache
+def compiled(program: Loops) -> _native.Artifact:
+    return _native.compile(*program.lowered(), "sm_90a")
+
+
+def picker(*seed: int) -> Callable[..., Any]:
+    """A function that picks one of its arguments."""
+    rng = np.random.default_rng(seed)
+    return lambda *of: of[int(rng.integers(len(of)))]
