@@ -185,6 +185,12 @@ def main() -> int:
     parser.add_argument("--json")
     parser.add_argument("--config", type=int, action="append", help="only these positions of the tuning space")
     options = parser.parse_args()
+    if options.size and not any(options.size in size for size in SIZES):
+        parser.error(f"--size {options.size}: expected a part of {', '.join(SIZES)}")
+    last = len(configs(options.quick)) - 1
+    for position in options.config or []:
+        if not 0 <= position <= last:
+            parser.error(f"--config {position}: expected a position of the tuning space, 0 to {last}")
     rows = measure(options) if options.processes == 1 else in_processes(options.processes)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))

@@ -222,9 +222,10 @@ def main() -> None:
     options = parser.parse_args()
     print(describe_machine(), flush=True)
     rows: list[dict[str, Any]] = []
-    for kernel in kernels(options.full):
-        if options.only not in kernel.name:
-            continue
+    chosen = [kernel for kernel in kernels(options.full) if options.only in kernel.name]
+    if not chosen:
+        parser.error(f"--only {options.only}: no kernel has this in its name")
+    for kernel in chosen:
         row: dict[str, Any] = {"family": kernel.family, "kernel": kernel.name}
         try:
             args = kernel.args()

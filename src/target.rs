@@ -46,6 +46,8 @@ pub struct Target {
     pub parks_below: u32,
     /// Those that are left where some are.
     pub park_reserve: u32,
+    /// Words of a thread that are parked at most: with more all stay.
+    pub max_parked_words: u32,
     /// 32-bit words of a thread that may be alive at one point.
     pub max_live_words: u32,
     /// Bytes for each warpgroup that changes of layout and reductions may ask for, the best first: with less they take more passes.
@@ -108,6 +110,9 @@ impl Target {
             // ptxas 13.0, random kernels that park: with 20 left, 38 of 135 are serialised (C7512); with 32, 2 of 89, and 11 spill up to
             // 112 bytes. Attention's backward pass of head 256 needs 23.
             park_reserve: 32,
+            // ptxas 13.0, n accumulators of 128 × 256: with 832 words parked it takes 8 s (4 s where they are spilled), with 1,856 61 s (12 s),
+            // with 2,880 minutes (25 s).
+            max_parked_words: 1024,
             // Chosen: 255 are in registers, the others spill. ptxas takes minutes over a few thousand, and the kernel then waits
             // for its spills.
             max_live_words: 4096,

@@ -335,7 +335,8 @@ impl Finder<'_> {
             }
         }
         // Something is spilled then. Little: less than without. Much: what is parked would only make more of it.
-        if need + most > left(SPILLED_RATHER) + parked {
+        let is_too_little = need + most > left(SPILLED_RATHER) + parked;
+        if is_too_little || u64::from(self.out.words) + parked > kernel.target.max_parked_words.into() {
             return Ok(());
         }
         self.most_registers = self.most_registers.max(around.registers);
@@ -664,6 +665,13 @@ mod tests {
         let (kept, words, shared) = parked(&[256, 256], What::Products, 172 * 1024);
         assert_eq!((kept, words), (vec![144, 256], 56));
         assert!(shared < words && shared % 4 == 0, "{shared}");
+    }
+
+    #[test]
+    fn where_too_much_would_be_parked_all_stays() {
+        let (_, words, _) = parked(&[256; 9], What::Products, 0);
+        assert!((900..=1024).contains(&words), "{words}");
+        assert_eq!(parked(&[256; 10], What::Products, 0), (vec![256; 10], 0, 0));
     }
 
     #[test]

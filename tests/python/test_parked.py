@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
-import numpy as np
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
 import pytest
+from jax import lax
 
 import smalt
-from smalt import _native
+from tests.corpus.case import kernel, like
+from tests.kernels.loops import compiled
 from tests.kernels.parked import Parked
-from tests.programs.run import SCHEDULES
+from tests.kernels.views import tiled
 
 PROGRAMS = 120
 BATCH = 20
@@ -21,39 +24,21 @@ PASS = "park_accumulators"
 PLACE = "accumulators that do not fit into registers"
 
 
-def structs(program: Parked) -> list[jax.ShapeDtypeStruct]:
-    return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.inputs()]
-
-
-@functools.cache
-def compiled(seed: int) -> _native.Artifact:
-    program = Parked.of(seed)
-    with smalt.emulated("H100"):
-        [(_, descriptor, debug)] = smalt.descriptor(program.function(), *structs(program))
-    return _native.compile(descriptor, debug, "sm_90a")
-
-
 def places(seed: int) -> set[str]:
     """Where columns of accumulators are parked."""
-    report: dict[str, Any] = compiled(seed).report()
+    artifact = compiled(Parked.of(seed))
+    report: dict[str, Any] = artifact.report()
     parked = any(note["pass"] == PASS for note in report["notes"]["passes"])
     shared = any(row["what"] == PLACE for row in report["shared_memory"])
-    local = "smalt_local" in compiled(seed).ptx
+    local = "smalt_local" in artifact.ptx
     assert parked == (shared or local), f"seed {seed}"
     return {name for name, known in (("shared", shared), ("local", local)) if known}
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
 def test_parked_accumulators_equal_numpy(first: int) -> None:
-    """The order in which the hardware gets to things changes nothing, and the checker of races finds nothing."""
     for seed in range(first, first + BATCH):
-        program = Parked.of(seed)
-        given, wanted = program.inputs(), program.reference()
-        for schedule, number in SCHEDULES:
-            got = [np.full(x.shape, 77, x.dtype) for x in wanted]
-            compiled(seed).emulate([*given, *got], schedule, number)
-            for a, b, written in zip(got, wanted, program.written(), strict=True):
-                np.testing.assert_array_equal(a[written], b[written], err_msg=f"{program}, {schedule} {number}")
+        Parked.of(seed).check_emulated()
 
 
 def test_all_kinds_are_among_them() -> None:
@@ -69,7 +54,7 @@ def test_the_report_says_so() -> None:
     seed = next(seed for seed in range(PROGRAMS) if places(seed) == {"shared"})
     program = Parked.of(seed)
     with smalt.emulated("H100"):
-        (report,) = smalt.inspect(program.function(), *structs(program), assemble=False)
+        (report,) = smalt.inspect(program.function(), *program.structs(), assemble=False)
     notes = [note for note in report.notes if note.by == PASS]
     assert 1 <= len(notes) <= len(program.sums)
     assert all(note.what == "parked" and "wait for their products in memory" in note.why for note in notes)
@@ -84,6 +69,34 @@ def test_what_fits_is_left_alone() -> None:
     seed = next(seed for seed in range(PROGRAMS) if not places(seed))
     program = Parked.of(seed)
     with smalt.emulated("H100"):
-        (report,) = smalt.inspect(program.function(), *structs(program), assemble=False)
+        (report,) = smalt.inspect(program.function(), *program.structs(), assemble=False)
     assert all(note.by != PASS for note in report.notes)
     assert all(row.what != PLACE for row in report.shared_memory)
+
+
+def test_more_than_a_thread_can_hold_is_refused() -> None:
+    """Twenty accumulators are 5,120 words: parked, they would keep the assembler busy for minutes."""
+
+    def body(a: Any, b: Any, o: Any, left: Any, right: Any, barrier: Any) -> None:
+        for x, buffer in ((a, left), (b, right)):
+            plgpu.copy_gmem_to_smem(x, buffer, barrier)
+            plgpu.barrier_wait(barrier)
+
+        def compute(*accs: Any) -> Any:
+            def step(i: Any, carry: Any) -> Any:
+                for acc in accs:
+                    plgpu.wgmma(acc, left, right)
+                plgpu.wgmma_wait(0)
+                return carry
+
+            lax.fori_loop(0, 3, step, jnp.int32(0))
+            return sum(acc[...] for acc in accs)
+
+        o[...] = pl.run_scoped(compute, *[plgpu.ACC((128, 256), jnp.float32)] * 20)
+
+    a, b = jax.ShapeDtypeStruct((128, 64), jnp.float16), jax.ShapeDtypeStruct((64, 256), jnp.float16)
+    scratch = [plgpu.SMEM(x.shape, x.dtype, transforms=tiled(x.dtype, 128)) for x in (a, b)]
+    with smalt.emulated("H100"), pytest.raises(smalt.Error, match="more values at once") as caught:
+        smalt.inspect(kernel(body, like((128, 256), jnp.float32), *scratch, plgpu.Barrier()), a, b, assemble=False)
+    error = caught.value
+    assert "4096" in str(error.expected) and "acc f32[128,256]" in str(error.got) and "test_parked.py" in str(error.where)
