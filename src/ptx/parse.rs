@@ -8,7 +8,7 @@ use super::inst::{Inst, Names, ROWS, RegMap};
 use super::launch::{EntryParam, LaunchSpec};
 use super::legal;
 use super::operand::*;
-use super::print::{Piece, SYNTAX};
+use super::print::{Piece, SYNTAX, local_declaration};
 use crate::error::{Error, Fault, Loc};
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
@@ -298,7 +298,12 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
         registers[class as usize] = count;
         p.line();
     }
-    if p.peek().starts_with(".local") {
+    let too_small = p.error("less of the thread's own memory than is used");
+    let mut declared = 0;
+    if let Some(decl) = p.peek().strip_prefix(".local") {
+        let count = decl.trim().strip_prefix(".align 16 .b8 smalt_local[");
+        let count = count.and_then(|rest| rest.strip_suffix("];")?.parse().ok());
+        declared = count.ok_or_else(|| p.error("a declaration").expected(local_declaration(16)))?;
         p.line();
     }
     let blocks = parse_blocks(&mut p)?;
@@ -331,13 +336,18 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
     {
         return Err(p.error("smalt.launch and the module differ in entry, threads, cluster or parameters"));
     }
-    Ok(Flat {
+    let flat = Flat {
         launch,
         target,
         registers,
         blocks,
         min_ctas_per_sm,
-    })
+    };
+    let used = flat.local_bytes();
+    if declared < used {
+        return Err(too_small.expected(local_declaration(used)));
+    }
+    Ok(flat)
 }
 
 impl<'t> Parser<'t> {
@@ -558,5 +568,25 @@ mod tests {
             }
         }
         assert!(count > 5000, "{count}");
+    }
+    #[test]
+    fn own_memory_is_declared_as_large_as_it_is_used() {
+        let text = include_str!("../../tests/filetests/ptx/local.ptx");
+        let declaration = local_declaration(32);
+        assert!(parse(text).is_ok());
+        for (other, what) in [
+            ("", "less of the thread's own memory than is used"),
+            (&local_declaration(16), "less of the thread's own memory than is used"),
+            (".local .b8 own[32];", "a declaration"),
+        ] {
+            let error = parse(&text.replace(&declaration, other)).unwrap_err();
+            assert!(error.what.ends_with(what), "{error}");
+            assert!(
+                error
+                    .expected
+                    .unwrap_or_default()
+                    .starts_with(".local .align 16 .b8 smalt_local[")
+            );
+        }
     }
 }

@@ -236,6 +236,11 @@ pub fn isa_version(flat: &Flat) -> u16 {
     of_insts.max(if param_bytes > 4352 { 81 } else { 80 })
 }
 
+/// Of so many bytes of memory of its own for each thread.
+pub fn local_declaration(bytes: u32) -> String {
+    format!(".local .align 16 .b8 smalt_local[{bytes}];")
+}
+
 /// The module behind a comment with the launch, which PTX does not say: what [`super::parse`] reads back whole.
 pub fn print_with_launch(flat: &Flat) -> Result<String, Error> {
     let json = serde_json::to_string(&flat.launch).map_err(|e| Error::internal(format!("smalt.launch: {e}")))?;
@@ -299,7 +304,7 @@ pub fn print_with_lines(flat: &Flat, lines: &SourceLines) -> String {
     }
     let local = flat.local_bytes();
     if local > 0 {
-        let _ = writeln!(out, "\t.local .align 16 .b8 smalt_local[{local}];");
+        let _ = writeln!(out, "\t{}", local_declaration(local));
     }
     // The line that `.loc` last named; op 0, the call site, is line 1 unless nothing was named yet.
     let mut line = Loc::default().0;
