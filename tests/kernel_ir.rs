@@ -2,6 +2,7 @@
 use expect_test::expect;
 use smalt::dtype::DType;
 use smalt::error::{Fault, Loc};
+use smalt::kernel_ir::intensity::Limit;
 use smalt::kernel_ir::verify::Rule;
 use smalt::kernel_ir::*;
 
@@ -1899,7 +1900,7 @@ impl Tile {
         }
     }
 
-    fn waits_poll(self) -> bool {
+    fn limit(self) -> Limit {
         let multiply = self.rows / 64;
         let mut b = Build::new(multiply as u32 + u32::from(self.producer));
         let axis = b.k.axes.push(AxisData {
@@ -1971,35 +1972,42 @@ impl Tile {
             load(&mut b);
             compute(&mut b);
         }
-        intensity::waits_poll(&b.k)
+        intensity::limit(&b.k)
     }
 }
 
 #[test]
-fn waits_poll_unless_producers_cannot_keep_up() {
+fn tensor_cores_limit_unless_producers_cannot_keep_up() {
     let tile = Tile::new;
-    assert!(tile(128, 128).waits_poll());
-    assert!(tile(256, 128).waits_poll());
-    assert!(!tile(256, 64).waits_poll());
+    assert_eq!(tile(128, 128).limit(), Limit::TensorCores);
+    assert_eq!(tile(256, 128).limit(), Limit::TensorCores);
+    assert_eq!(tile(256, 64).limit(), Limit::Loads);
     let shared = |left, right| Tile {
         shared: [left, right],
         ..tile(256, 64)
     };
-    assert!(!shared(false, true).waits_poll(), "the small one");
-    assert!(shared(true, false).waits_poll(), "the large one");
+    assert_eq!(shared(false, true).limit(), Limit::Loads, "the small one");
+    assert_eq!(shared(true, false).limit(), Limit::TensorCores, "the large one");
     // One that is loaded once costs nothing in a round.
     let stays = |rows, columns| Tile {
         left_stays: true,
         ..tile(rows, columns)
     };
-    assert!(stays(128, 64).waits_poll() && !tile(128, 64).waits_poll());
+    assert_eq!(
+        (stays(128, 64).limit(), tile(128, 64).limit()),
+        (Limit::TensorCores, Limit::Loads)
+    );
     // Who multiplies what it loads cannot run ahead.
     let alone = Tile {
         producer: false,
         ..tile(64, 64)
     };
-    assert!(alone.waits_poll() && !tile(64, 64).waits_poll());
-    assert!(!intensity::waits_poll(&Build::new(1).k), "nothing is multiplied");
+    assert!(alone.limit() == Limit::TensorCores && tile(64, 64).limit() == Limit::Loads);
+    assert_eq!(
+        intensity::limit(&Build::new(1).k),
+        Limit::Other,
+        "nothing is multiplied"
+    );
 }
 
 /// Shared memory, barriers and accumulators of a kernel with several products.

@@ -23,10 +23,21 @@ pub fn is_compute_bound(kernel: &Kernel, op: Op) -> bool {
     a_elements * b_elements / k.max(1) >= kernel.target.min_macs_per_element * (a_elements + b_elements)
 }
 
-/// How warps wait in a kernel that multiplies: whether they look all the time. One that sleeps wakes up late, which costs time
-/// where tensor cores limit; where loads do, producers that look all the time run apart from those of other blocks, and less of what
-/// they ask for is in the L2 cache. Warpgroups that multiply what they load themselves cannot run ahead.
-pub fn waits_poll(kernel: &Kernel) -> bool {
+/// What limits a kernel, and so how its warps wait and arrive.
+///
+/// Where tensor cores do, waits look all the time: a warp that sleeps wakes up late. Where loads do, producers that look all the time
+/// run apart from those of other blocks, and the L2 cache, which answers one request for several blocks if they ask at about the same
+/// time, has more of them to answer. So warps sleep there, and a warpgroup [arrives as one](crate::plan::arrivals).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// Nothing is multiplied.
+    Other,
+    TensorCores,
+    /// Of operands that are multiplied as they come. Warpgroups that multiply what they load themselves cannot run ahead.
+    Loads,
+}
+
+pub fn limit(kernel: &Kernel) -> Limit {
     let mut rounds: Vec<Vec<Round>> = vec![];
     for warpgroup in 0..kernel.num_warpgroups {
         let mut walk = Walk {
@@ -53,7 +64,11 @@ pub fn waits_poll(kernel: &Kernel) -> bool {
     let producers = macs.iter().zip(&loads).any(|(macs, loads)| *loads > 0 && *macs == 0);
     // Operands in registers are made there, which takes more time than loading what they are made of.
     let as_loaded = rounds.iter().flatten().any(|r| r.multiplies_as_loaded);
-    total(&macs) > 0 && !(limited && producers && as_loaded)
+    match (total(&macs) > 0, limited && producers && as_loaded) {
+        (false, _) => Limit::Other,
+        (true, true) => Limit::Loads,
+        (true, false) => Limit::TensorCores,
+    }
 }
 
 /// What a warpgroup does between two rounds of a loop, inner loops left out.

@@ -1,15 +1,15 @@
 //! mbarriers, and the kernel's prologue that initialises them.
 //!
-//! A logical arrival is [`Allocation::multiplicity`](crate::plan::Allocation) physical ones: 1 where only copies arrive (one elected lane, with the bytes
-//! it expects), 4 where warpgroups arrive: the elected lane of each warp, after `bar.warp.sync`, releases what its warp did. A wgmma
-//! wait counts for the warp that waited, so that nothing more is needed before an arrival that frees its operands.
+//! Who arrives is the [plan's](crate::plan::arrivals): the lane that issues copies, with the bytes it expects; of a warpgroup, the
+//! elected lane of each warp, which releases what its warp did, or one lane, which releases what all did. A wgmma wait counts for the
+//! warp that waited, so that nothing more is needed before an arrival that frees its operands.
 use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
 use super::value::Packing;
 use super::view;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AllocKind, Group, Index, Op, Place, RefUse, Value};
-use crate::plan::FeedingPart;
+use crate::plan::{ArrivesBy, FeedingPart};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
@@ -24,7 +24,7 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
         .filter(|(_, a)| a.is_barrier())
         .map(|(alloc, a)| {
             let count = a.shape.iter().product::<u64>() as u32;
-            (alloc, count, cx.plan.arrivals[alloc])
+            (alloc, count, cx.plan.arrivals.of_phase[alloc])
         })
         .collect();
     if barriers.is_empty() {
@@ -122,7 +122,7 @@ fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
 }
 
 pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Option<Value>) -> Result<()> {
-    let multiplicity = cx.plan.multiplicity[barrier.alloc];
+    let by = cx.plan.arrivals.by[barrier.alloc];
     let predicate = match predicate {
         Some(p) => cx.scalar(p)?,
         None => Src::Imm(1),
@@ -133,11 +133,10 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
             addr = tied(cx, addr, v)?;
         }
         let peers = peers(cx, barrier.alloc)?;
-        let every_lane = cx.kernel.compiler_params.every_lane_arrives;
         // A warp region arrives for all of its warpgroup.
-        let count = match (cx.group, every_lane) {
-            (Group::Warp, false) => multiplicity,
-            (Group::Warp, true) => multiplicity / 32,
+        let count = match (cx.group, by) {
+            (Group::Warp, ArrivesBy::Lanes) => by.count() / 32,
+            (Group::Warp, _) => by.count(),
             (Group::Warpgroup | Group::Block, _) => 1,
         };
         let targets: Vec<Inst<V>> = match (peers, &barrier.place) {
@@ -154,11 +153,20 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
                 .map(|rank| remote_arrive(cx, addr, rank, count))
                 .collect(),
         };
-        let leader = if every_lane {
-            None
-        } else {
-            cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
-            Some(cx.b.elect())
+        let leader = match (by, cx.group) {
+            (ArrivesBy::Lanes, _) => None,
+            (ArrivesBy::Warpgroup | ArrivesBy::Copies, Group::Warpgroup | Group::Block) => {
+                cx.sync(Group::Warpgroup);
+                let first = cx.is_issuing_warp();
+                let first = cx.b.value(first, Class::Pred);
+                let lane = cx.b.elect();
+                let leads = cx.b.and(LogicType::Pred, lane, first);
+                Some(cx.b.value(leads, Class::Pred))
+            }
+            (ArrivesBy::Warps | ArrivesBy::Warpgroup | ArrivesBy::Copies, _) => {
+                cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+                Some(cx.b.elect())
+            }
         };
         for inst in targets {
             cx.b.inst_if(leader, inst);

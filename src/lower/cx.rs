@@ -48,7 +48,7 @@ pub struct LowerCx<'a> {
     /// Whether the kernel loads, also in bulk, what other blocks of a cluster may have stored: device memory that it writes, too,
     /// or their shared memory.
     pub reads_peers_writes: bool,
-    /// Whether waits look all the time ([`ir::intensity::waits_poll`]).
+    /// Whether waits look all the time ([`ir::intensity::Limit`]).
     pub waits_poll: bool,
     /// Values that some op or region uses.
     pub used: EntitySet<ir::Value>,
@@ -92,7 +92,7 @@ impl<'a> LowerCx<'a> {
             entry: Entry::default(),
             mesh: Mesh::default(),
             reads_peers_writes: reads_peers_writes(kernel),
-            waits_poll: ir::intensity::waits_poll(kernel),
+            waits_poll: ir::intensity::limit(kernel) == ir::intensity::Limit::TensorCores,
             polling: ir::polling::find(kernel),
             used: kernel.used_values(),
             extra: vec![],

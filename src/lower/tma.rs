@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 use crate::layout::tma::{self, Affine, BulkPlan, CopyPlan, OutOfBounds, Piece, TensorPlan};
 use crate::layout::views::out_of_bounds;
-use crate::plan::FeedingPart;
+use crate::plan::{Announces, FeedingPart};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use crate::ptx::legal::MAX_PENDING_BULK_GROUPS;
@@ -202,9 +202,18 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     let sharing = sharing(cx, collective_axes)?;
     // Nothing to copy: what waits for it is told all the same.
     let planned = start(cx, op, dst)?;
-    let bytes = cx.copy(op)?.map_or(0, |copy| copy.bytes);
     let bar_addr = barrier::address(cx, bar)?;
-    let multiplicity = cx.plan.multiplicity[bar.alloc];
+    let arrivals = cx.plan.arrivals.by[bar.alloc].count();
+    let announced: &[Op] = match &cx.plan.arrivals.announces[op] {
+        Announces::Itself => &[op],
+        Announces::Run(loads) => loads,
+        Announces::Nothing => &[],
+    };
+    let mut bytes = 0;
+    for &load in announced {
+        bytes += cx.copy(load)?.map_or(0, |copy| copy.bytes);
+    }
+    let announces = !announced.is_empty();
     let predicate = match predicate {
         Some(p) => Some(cx.scalar(*p)?),
         None => None,
@@ -216,10 +225,13 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     };
     let skips_arrival = cx.kernel.semantics.false_predicate_suppresses_arrival;
     let arrive = move |cx: &mut LowerCx, bytes: S| {
-        if multiplicity > 1 {
+        if !announces {
+            return;
+        }
+        if arrivals > 1 {
             cx.b.inst(Inst::MbarrierArrive {
                 addr: bar_addr,
-                count: Src::u32(multiplicity - 1),
+                count: Src::u32(arrivals - 1),
             });
         }
         cx.b.inst(Inst::MbarrierArriveExpectTx { addr: bar_addr, bytes });

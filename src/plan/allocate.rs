@@ -5,6 +5,7 @@
 //! has left (`Allocation::reuses`), and is then ordered after them, asynchronous work included. Allocations made in an arm that only some
 //! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones.
 //! Barriers are never reused: their phases live as long as the kernel.
+use super::arrivals::{self, Arrivals};
 use super::feeding_loops::{self, FeedingLoops};
 use super::parked::Parked;
 use super::rendezvous;
@@ -24,10 +25,8 @@ pub const DATA_ALIGNMENT: u32 = 1024;
 pub struct Allocation {
     /// Start of each SMEM allocation and of each barrier allocation (8 bytes a barrier).
     pub smem: SecondaryMap<Alloc, Option<u32>>,
-    /// Physical arrivals that one logical arrival on a barrier allocation makes.
-    pub multiplicity: SecondaryMap<Alloc, u32>,
-    /// Physical arrivals that end a phase of it.
-    pub arrivals: SecondaryMap<Alloc, u32>,
+    /// Who arrives on barriers.
+    pub arrivals: Arrivals,
     /// Compiler scratch: warpgroup `w` has `[start + w·bytes, start + (w + 1)·bytes)`, each of its warps a quarter.
     pub scratch: ScratchArea,
     /// A table of addresses on the other devices: eight bytes for each device and each allocation that it has of its own, and as many
@@ -97,6 +96,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
         },
         feeding: feeding_loops::find(kernel),
         tied: rendezvous::find(kernel),
+        arrivals: arrivals::find(kernel)?,
         ..Allocation::default()
     };
     let mut next = start + scratch_bytes * kernel.num_warpgroups;
@@ -111,62 +111,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
         next += exchange as u32;
     }
     out.smem_bytes = next;
-    choose_multiplicities(kernel, &mut out);
-    for (alloc, data) in kernel.allocs.iter().filter(|(_, data)| data.is_barrier()) {
-        let arrivals = logical_arrivals(kernel, alloc).saturating_mul(out.multiplicity[alloc].into());
-        out.arrivals[alloc] = u32::try_from(arrivals)
-            .ok()
-            .filter(|n| (1..=kernel.target.max_arrivals).contains(n))
-            .ok_or_else(|| {
-                Error::invalid("barrier")
-                    .at(data.loc)
-                    .expected(format!(
-                        "1 to {} arrivals (PTX ISA, mbarrier)",
-                        kernel.target.max_arrivals
-                    ))
-                    .got(format!("{arrivals} arrivals"))
-                    .remedy("let fewer blocks or warpgroups arrive for each phase")
-            })?;
-    }
     Ok(out)
-}
-
-/// Logical arrivals that end a phase: a cluster barrier gets those of every block that differs in at most one of its axes.
-fn logical_arrivals(kernel: &Kernel, alloc: Alloc) -> u64 {
-    let AllocKind::Barrier {
-        num_arrivals, cluster, ..
-    } = &kernel.allocs[alloc].kind
-    else {
-        return 0;
-    };
-    // A group of axes counts as one axis of their product.
-    let peers = cluster.iter().flat_map(|c| &c.collective_axes);
-    let peers = peers.map(|axes| axes.iter().map(|a| kernel.axes[*a].size).product::<u64>() - 1);
-    num_arrivals.saturating_mul(1 + peers.sum::<u64>())
-}
-
-/// One lane arrives for its warp (after `bar.warp.sync`) where a warpgroup arrives, unless every lane is to; a barrier that only
-/// copies arrive at counts one arrival each.
-fn choose_multiplicities(kernel: &Kernel, out: &mut Allocation) {
-    let every_lane = kernel.compiler_params.every_lane_arrives;
-    for (alloc, data) in kernel.allocs.iter() {
-        if data.is_barrier() {
-            out.multiplicity[alloc] = 1;
-        }
-    }
-    kernel.for_each_op(&mut |op| {
-        if let OpKind::BarrierArrive { barrier, .. } = &kernel.ops[op].kind
-            && !matches!(
-                kernel.allocs[barrier.alloc].kind,
-                AllocKind::Barrier {
-                    orders_tensor_core: true,
-                    ..
-                }
-            )
-        {
-            out.multiplicity[barrier.alloc] = if every_lane { 128 } else { 4 };
-        }
-    });
 }
 
 /// Scalars that may differ between the warpgroups of a block.

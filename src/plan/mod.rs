@@ -1,6 +1,7 @@
 //! Plans: where data lives and in what order it is touched, decided on the kernel before a line of PTX is written.
 //!
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
+//! * [`arrivals`]: who arrives on barriers, and how often;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
 //! * [`leading_loads`]: loads that one lane makes, and needs to tell nobody of;
 //! * [`parked`]: accumulators that do not fit into registers, and where their columns wait for a product;
@@ -14,6 +15,7 @@
 //! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
 pub mod accesses;
 pub mod allocate;
+pub mod arrivals;
 pub mod bytes;
 pub mod feeding_loops;
 pub mod footprint;
@@ -28,5 +30,6 @@ pub mod verify_order;
 
 pub use accesses::Accesses;
 pub use allocate::Allocation;
+pub use arrivals::{Announces, ArrivesBy};
 pub use feeding_loops::{FeedingLoops, FeedingPart};
 pub use scratch::Exchanges;

@@ -35,6 +35,15 @@ pub fn slot(kernel: &Kernel, view: &RefUse) -> Option<Slot> {
     }
 }
 
+/// Bulk loads that come one behind the other in a region, as many as end a phase of their barrier.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub region: Region,
+    pub loads: Vec<Op>,
+    /// The barrier's, of those in its allocation.
+    pub barrier: Index,
+}
+
 /// For each barrier, what every phase of its element `i` refills slot `i` of.
 pub fn find(kernel: &Kernel) -> SecondaryMap<Alloc, Vec<Alloc>> {
     let mut found = SecondaryMap::new();
@@ -51,11 +60,40 @@ pub fn find(kernel: &Kernel) -> SecondaryMap<Alloc, Vec<Alloc>> {
     found
 }
 
+/// What every run fills a slot of.
 fn refilled(kernel: &Kernel, barrier: Alloc, num_arrivals: u64) -> Option<Vec<Alloc>> {
+    let mut all: Option<Vec<Alloc>> = None;
+    for run in runs(kernel, barrier, num_arrivals)? {
+        let mut filled = vec![];
+        for op in &run.loads {
+            if let OpKind::CopyGmemToSmem {
+                dst, collective_axes, ..
+            } = &kernel.ops[*op].kind
+            {
+                if !collective_axes.is_empty() {
+                    return None;
+                }
+                if fills_slot(kernel, dst, run.barrier) {
+                    filled.push(dst.alloc);
+                }
+            }
+        }
+        let mut known = all.take().unwrap_or_else(|| filled.clone());
+        known.retain(|alloc| filled.contains(alloc));
+        all = Some(known);
+    }
+    all
+}
+
+/// All arrivals on a barrier, if each of its phases is one run of loads: nothing but loads arrive, these come in straight runs of as
+/// many as the barrier counts, each for one of its elements, and one warpgroup issues them.
+pub fn runs(kernel: &Kernel, barrier: Alloc, num_arrivals: u64) -> Option<Vec<Run>> {
     // What touches the barrier: loads and waits.
     let mut only_loads = true;
+    let mut regions = vec![kernel.body];
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
+        for_each_region(kind, &mut |r| regions.push(r));
         let mut touches = false;
         for_each_ref(kind, &mut |view| touches |= view.alloc == barrier);
         let knows = matches!(kind, OpKind::CopyGmemToSmem { .. } | OpKind::BarrierWait { .. });
@@ -65,23 +103,19 @@ fn refilled(kernel: &Kernel, barrier: Alloc, num_arrivals: u64) -> Option<Vec<Al
     if !only_loads || loaders.count() != 1 {
         return None;
     }
-    let mut all: Option<Vec<Alloc>> = None;
-    for region in kernel.regions.values() {
-        // The run so far: whose slot, and what is refilled.
-        let mut run: Vec<Alloc> = vec![];
-        let (mut index, mut count) = (None, 0);
-        for &op in &region.ops {
+    let mut all = vec![];
+    for region in regions {
+        let mut run: Option<Run> = None;
+        for &op in &kernel.regions[region].ops {
             let kind = &kernel.ops[op].kind;
             let mut nested = false;
             for_each_region(kind, &mut |_| nested = true);
-            if count > 0 && nested {
+            if run.is_some() && nested {
                 return None;
             }
             let OpKind::CopyGmemToSmem {
-                dst,
                 barrier: Some(at),
-                collective_axes,
-                leader_tracked: None,
+                leader_tracked,
                 predicate,
                 ..
             } = kind
@@ -92,26 +126,31 @@ fn refilled(kernel: &Kernel, barrier: Alloc, num_arrivals: u64) -> Option<Vec<Al
                 continue;
             }
             let name = at.single_index()?;
-            if predicate.is_some() || !collective_axes.is_empty() || count > 0 && index != Some(name) {
+            // The warps of a warp region issue theirs side by side.
+            let apart = kernel.regions[region].group == Group::Warp && num_arrivals > 1;
+            if predicate.is_some() || leader_tracked.is_some() || apart || at.place != Place::Here {
                 return None;
             }
-            index = Some(name);
-            count += 1;
-            if fills_slot(kernel, dst, name) {
-                run.push(dst.alloc);
+            let mut now = run.take().unwrap_or(Run {
+                region,
+                loads: vec![],
+                barrier: name,
+            });
+            if now.barrier != name {
+                return None;
             }
-            if count == num_arrivals {
-                let run = std::mem::take(&mut run);
-                let mut known = all.take().unwrap_or_else(|| run.clone());
-                known.retain(|alloc| run.contains(alloc));
-                (all, count) = (Some(known), 0);
+            now.loads.push(op);
+            if now.loads.len() as u64 == num_arrivals {
+                all.push(now);
+            } else {
+                run = Some(now);
             }
         }
-        if count > 0 {
+        if run.is_some() {
             return None;
         }
     }
-    all
+    Some(all)
 }
 
 /// Whether a warpgroup executes a load that arrives on this barrier.

@@ -196,6 +196,7 @@ pub fn compile(
     let parked = observer.pass("park_accumulators", || {
         plan::parked::run(&kernel, &assignment, &mut allocation)
     })?;
+    kernel.notes.extend(allocation.arrivals.notes.iter().cloned());
     kernel.notes.extend(parked);
     let accesses = observer.pass("plan_accesses", || plan::accesses::run(&kernel, &assignment))?;
     let barriers = observer.pass("insert_barriers", || {

@@ -52,9 +52,13 @@ class Loops(abc.ABC):
     def check_emulated(self, schedules: Iterable[Schedule] = SCHEDULES) -> None:
         """The order in which the hardware gets to things changes nothing, and the checker of races finds nothing."""
         for schedule, number in schedules:
-            got = [np.full(x.shape, np.nan if x.dtype.kind in "fV" else 77, x.dtype) for x in self.reference()]
+            # As the emulator leaves what nobody writes.
+            got = [np.full(x.nbytes, 0xFF, np.uint8).view(x.dtype).reshape(x.shape) for x in self.reference()]
+            before = [x.copy() for x in got]
             compiled(self).emulate([*self.inputs(), *got], schedule, number)
             self.check(got, f"{schedule} {number}")
+            for a, b, written in zip(got, before, self.written(), strict=True):
+                np.testing.assert_array_equal(a[~written], b[~written], err_msg=f"{self}: what nobody writes")
 
 
 @functools.cache

@@ -172,8 +172,11 @@ class Tiles(Loops):
 
     # ------------------------------------------------------------ in NumPy
 
+    def written(self) -> list[Array]:
+        return [~np.isnan(x) for x in self.reference()]
+
     def reference(self) -> list[Array]:
-        """What nobody stores is NaN, as in the emulator."""
+        """What nobody stores is NaN."""
         counts, a, b, addend = self.inputs()
         outs = [np.full((self.rows, SIDE * self.n), np.nan, np.float16) for _ in range(self.results)]
         for t in range(self.tiles):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -38,7 +39,11 @@ NOTES: dict[str, tuple[int, dict[str, Any], set[tuple[str, str]]]] = {
     "small tiles": (
         1024,
         {"tile_m": 64, "tile_n": 64},
-        {("defer_drains", "loads limit the kernel, not the tensor cores"), ("defer_epilogue", "loads limit the kernel")},
+        {
+            ("defer_drains", "loads limit the kernel, not the tensor cores"),
+            ("defer_epilogue", "loads limit the kernel"),
+            ("arrivals", "loads limit this kernel"),
+        },
     ),
     "one round": (256, {"epi_tile_n": 16}, {("defer_epilogue", "the epilogue has more copies than a tile has steps")}),
     "two rounds": (320, {}, {("defer_drains", "between its first and its last round the producer does something else")}),
@@ -59,6 +64,33 @@ def test_what_is_not_deferred_says_why(name: str, monkeypatch: pytest.MonkeyPatc
     assert {note.by for note in report.notes} == {by for by, _ in wanted}
     assert all(note.at and ".py:" in note.at for note in report.notes)
     assert all(note.why in str(report) for note in report.notes)
+
+
+@pytest.mark.parametrize(("tile_n", "cluster"), [(64, None), (64, ROWS), (64, COLUMNS), (128, None)])
+def test_where_loads_limit_there_are_fewer_arrivals(tile_n: int, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hm, "get_num_sms", lambda: 4)
+    config = hm.TuningConfig(
+        tile_m=128, tile_n=tile_n, tile_k=64, max_concurrent_steps=4, epi_tile_n=64, epi_tile_m=64,
+        grid_minor_dim=COLUMNS, grid_tile_width=4, wg_dimension=ROWS, cluster_dimension=cluster,
+    )
+    rng = np.random.default_rng(tile_n)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((1024, 320), (320, 512)))
+    with smalt.emulated("H100"):
+        matmul = lambda x, y: hm.matmul(x, y, None, config)  # noqa: E731
+        (report,) = smalt.inspect(matmul, a, b, assemble=False)
+        out = np.asarray(jax.jit(matmul)(a, b)).astype(np.float32)
+    reference = a.astype(np.float32) @ b.astype(np.float32)
+    assert np.linalg.norm(out - reference) < 5e-4 * np.linalg.norm(reference)
+
+    limited = tile_n == 64 and cluster != COLUMNS
+    counts = {int(n) for n in re.findall(r"mbarrier\.init[^;]*, (\d+);", report.ptx)}
+    blocks = 1 if cluster is None else 2
+    assert counts == ({1, 2 * blocks} if limited else {2, 8 * blocks})
+    left, right = 2 * 2 * 128 * 64, 2 * 64 * tile_n
+    expected = {int(n) for n in re.findall(r"expect_tx[^;]*, (\d+);", report.ptx)}
+    assert expected == ({left + right} if limited else {left, right})
+    said = {note.what for note in report.notes if note.by == "arrivals"}
+    assert said == ({"one arrival for a warpgroup", "one arrival for all loads of a step"} if limited else set())
 
 
 def test_ordinary_loops_are_not_spoken_of() -> None:
