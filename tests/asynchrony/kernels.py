@@ -439,7 +439,7 @@ flawed(
 
 def matmul(a, b, flaw=None):
     """A producer and two consumers, a ring, a swizzled store."""
-    m, n, k = 128, 64, 384
+    m, n, k = 128, b.shape[1], 384
     tile_k, slots = 64, 2
     steps = k // tile_k
 
@@ -498,11 +498,21 @@ def matmul(a, b, flaw=None):
     return kernel(body, like((m, n), jnp.float16), *scratch, num_threads=3, thread_name="wg")(a, b)
 
 
-MATMUL = subject(f16(128, 384), f16(384, 64), reference=lambda a, b: mul(a, b).astype(np.float16), tolerance=5e-3)(matmul)
-flawed(matmul, MATMUL, "releases before wgmma_wait", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(")
-flawed(matmul, MATMUL, "the consumers do not wait", shows=(STILL_READ, "wait for the load first"), line="plgpu.copy_gmem_to_smem(a.at[:, ks]")
-flawed(matmul, MATMUL, "one consumer frees the slot", shows=("deadlock",), line="plgpu.barrier_wait(loaded.at[slot])")
-flawed(matmul, MATMUL, "loads count as one", shows=("at most 0 more arrivals in this phase",), line="plgpu.copy_gmem_to_smem(b.at[ks]")
+def wide_matmul(a, b, flaw=None):
+    """The same where tensor cores limit: each warp frees a slot, and each load has its arrival (`plan/arrivals.rs`)."""
+    return matmul(a, b, flaw)
+
+
+def _matmul(n: int) -> Any:
+    return subject(f16(128, 384), f16(384, n), reference=lambda a, b: mul(a, b).astype(np.float16), tolerance=5e-3)
+
+
+MATMUL, WIDE_MATMUL = _matmul(64)(matmul), _matmul(128)(wide_matmul)
+for _fn, _of in ((matmul, MATMUL), (wide_matmul, WIDE_MATMUL)):
+    flawed(_fn, _of, "releases before wgmma_wait", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(")
+    flawed(_fn, _of, "the consumers do not wait", shows=(STILL_READ, "wait for the load first"), line="plgpu.copy_gmem_to_smem(a.at[:, ks]")
+    flawed(_fn, _of, "one consumer frees the slot", shows=("deadlock",), line="plgpu.barrier_wait(loaded.at[slot])")
+    flawed(_fn, _of, "loads count as one", shows=("at most 0 more arrivals in this phase",), line="plgpu.copy_gmem_to_smem(b.at[ks]")
 
 
 # ------------------------------------------------------------------------------------------ clusters

@@ -97,26 +97,28 @@ broken(
     shows=("that nothing orders after its mbarrier.init",),
     line="plgpu.barrier_wait",
 )
-broken(
-    "matmul whose first load announces half of its bytes",
-    k.MATMUL,
-    Edit(r"(arrive\.expect_tx[^\n]*), 16384;", r"\1, 8192;"),
-    shows=("the async proxy reads " + IN_FLIGHT,),
-    line="plgpu.wgmma(acc",
-)
-broken(
-    "matmul whose first load announces too many bytes",
-    k.MATMUL,
-    Edit(r"(arrive\.expect_tx[^\n]*), 16384;", r"\1, 16400;"),
-    shows=("deadlock", "16 bytes to come"),
-    line="plgpu.barrier_wait(loaded.at[slot])",
-)
-broken(
-    "matmul whose loads announce nothing",
-    k.MATMUL,
-    Edit(GUARD + r"mbarrier\.arrive\.expect_tx[^\n]*, 8192;\n"),
-    shows=("deadlock", "1 of 2 arrivals to come"),
-)
+# Loads limit `matmul`: those of a step arrive once, and so does a warpgroup. In `wide_matmul` each load arrives, and each warp.
+for _matmul, _one, _all, _loads in ((k.MATMUL, 16384, 24576, 1), (k.WIDE_MATMUL, 0, 16384, 2)):
+    broken(
+        f"{_matmul.name} whose loads announce only those of one",
+        _matmul,
+        Edit(rf"(arrive\.expect_tx[^\n]*), {_all};", rf"\1, {_one};", of=_loads),
+        shows=("the async proxy reads " + IN_FLIGHT,),
+        line="plgpu.wgmma(acc",
+    )
+    broken(
+        f"{_matmul.name} whose loads announce too many bytes",
+        _matmul,
+        Edit(rf"(arrive\.expect_tx[^\n]*), {_all};", rf"\1, {_all + 16};", of=_loads),
+        shows=("deadlock", "16 bytes to come"),
+        line="plgpu.barrier_wait(loaded.at[slot])",
+    )
+    broken(
+        f"{_matmul.name} whose last load announces nothing",
+        _matmul,
+        Edit(GUARD + rf"mbarrier\.arrive\.expect_tx[^\n]*, {_all};\n", which=_loads - 1, of=_loads),
+        shows=("deadlock", f"1 of {_loads} arrivals to come"),
+    )
 broken(
     "multicast_ring with the parity of another phase",
     k.MULTICAST_RING,
@@ -131,26 +133,38 @@ broken(
     shows=("the async proxy reads " + IN_FLIGHT,),
     line="plgpu.wgmma(acc, a_buf, b_buf)",
 )
+for _matmul, _arrivals, _shows, _line in (
+    # Both phases that a step ends then, with one arrival each, look like the one before.
+    (k.MATMUL, 2, "deadlock", "plgpu.barrier_wait"),
+    (k.WIDE_MATMUL, 8, STILL_READ, "plgpu.copy_gmem_to_smem("),
+):
+    broken(
+        f"{_matmul.name} whose consumers do not arrive",
+        _matmul,
+        Edit(GUARD + r"mbarrier\.arrive\.shared::cta\.b64[^\n]*\n"),
+        shows=("deadlock", f"{_arrivals} of {_arrivals} arrivals to come"),
+        line="plgpu.barrier_wait",
+    )
+    broken(
+        f"{_matmul.name} whose free slots take one arrival less",
+        _matmul,
+        Edit(rf"(mbarrier\.init[^\n]*), {_arrivals};", rf"\1, {_arrivals - 1};", which=0, of=2),
+        shows=(_shows,),
+        line=_line,
+    )
+    broken(
+        f"{_matmul.name} whose producer does not wait",
+        _matmul,
+        Edit(WAIT, which=0, of=2),
+        shows=("at most 0 more arrivals in this phase",),
+        line="plgpu.copy_gmem_to_smem",
+    )
 broken(
-    "matmul whose consumers do not arrive",
+    "matmul whose warps do not meet before one of them arrives",
     k.MATMUL,
-    Edit(GUARD + r"mbarrier\.arrive\.shared::cta\.b64[^\n]*\n"),
-    shows=("deadlock", "8 of 8 arrivals to come"),
-    line="plgpu.barrier_wait",
-)
-broken(
-    "matmul whose free slots take one arrival less",
-    k.MATMUL,
-    Edit(r"(mbarrier\.init[^\n]*), 8;", r"\1, 7;", which=0, of=2),
+    Edit(r"\tbar\.sync %r\d+, 128;\n(?=\telect[^\n]*\n\tand\.pred)"),
     shows=(STILL_READ,),
     line="plgpu.copy_gmem_to_smem(",
-)
-broken(
-    "matmul whose producer does not wait",
-    k.MATMUL,
-    Edit(WAIT, which=0, of=2),
-    shows=("at most 0 more arrivals in this phase",),
-    line="plgpu.copy_gmem_to_smem",
 )
 
 # ------------------------------------------------------------------------------------------ the proxies
