@@ -1,4 +1,4 @@
-"""Random kernels whose loops carry sums, tiles or products in flight, or are turned, on the GPU: equal to NumPy, and to the emulator where it is exact."""
+"""Random kernels whose loops carry sums, tiles or products in flight, are turned, or are fed through rings, on the GPU: equal to NumPy, and to the emulator where it is exact."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 
 import smalt
 from tests.kernels.parked import Parked
+from tests.kernels.rings import Ring
 from tests.kernels.running_products import Running
 from tests.kernels.running_sums import Sums
 from tests.kernels.staged import Staged
 from tests.kernels.tile_loops import Tiles
 from tests.kernels.turned_loops import Turned
 
-PROGRAMS = {Sums: 120, Tiles: 80, Running: 60, Turned: 120, Parked: 120, Staged: 60}
+PROGRAMS = {Sums: 120, Tiles: 80, Running: 60, Turned: 120, Parked: 120, Staged: 60, Ring: 80}
 BATCH = 20
 
 

@@ -1,4 +1,4 @@
-"""Random kernels with loops: what those of `parked`, `running_products`, `running_sums`, `staged`, `tile_loops` and `turned_loops` have in common."""
+"""Random kernels with loops: what those of `parked`, `rings`, `running_products`, `running_sums`, `staged`, `tile_loops` and `turned_loops` have in common."""
 
 from __future__ import annotations
 

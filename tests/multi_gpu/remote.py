@@ -15,6 +15,7 @@ from tests.multi_gpu.suite import (
     FLOATS, NARROW, REGULAR, SMEM, WIDE, Barrier, P, Program, data, everyone, grid, handshake, i32, kernel, like, line, logical, me,
     over, right, subject, tiled, transpose,
 )  # fmt: skip
+from tests.programs.prelude import warp_map
 
 ALL_TYPES = (*FLOATS, jnp.int32, jnp.uint32, *NARROW, *WIDE)
 HAS_PREDICATES = hasattr(plgpu, "wait_gmem_to_smem")
@@ -821,14 +822,3 @@ def copies_from_a_warp(n: int) -> Program:
 
     x = data((n, 64))
     return Program(over(local, line(n)), [x], [x])
-
-
-def warp_map(f: Any) -> None:
-    """Runs a function of the warp's number in each warp."""
-    if hasattr(plgpu, "warp_map"):
-        plgpu.warp_map(f)
-    else:
-
-        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
-        def _():
-            f(lax.axis_index("warp"))

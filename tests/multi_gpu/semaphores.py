@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.multi_gpu.remote import warp_map
 from tests.multi_gpu.suite import (
     REGULAR, SMEM, Program, data, everyone, grid, handshake, i32, kernel, like, line, logical, me, over, right, signal_all, subject,
 )  # fmt: skip
+from tests.programs.prelude import warp_map
 
 
 @subject()
@@ -428,5 +428,3 @@ def many_blocks_many_rounds(n: int) -> Program:
 
     x = data((n, blocks, rounds, 32))
     return Program(over(local, line(n)), [x], [np.roll(x * 3, 1, 0)])
-
-
