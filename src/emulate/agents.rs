@@ -429,16 +429,7 @@ impl<H: Hooks> Machine<'_, H> {
 
     /// The last warp of a CTA has ended, and its shared memory goes. Stores that have read it write what they read.
     pub fn finish_cta(&mut self, slot: CtaSlot) -> Result<(), Error> {
-        let lands_here = |l: &&BulkLoad| l.targets.iter().any(|t| t.slot == slot);
-        if let Some(load) = self.agents.loads.iter().find(lands_here) {
-            let mut error = execution(format!(
-                "{} ends while a bulk load into its shared memory is in flight",
-                self.cta_name(slot)
-            ));
-            error.expected = Some("a wait on the load's mbarrier before the kernel ends".into());
-            error.remedy = Some("wait for every copy (`barrier_wait`), also for those whose data nobody needs".into());
-            return Err(*self.at_issue(error, load.warp, load.pc));
-        }
+        self.lose_loads(slot)?;
         let first = slot.0 * self.warps_per_cta;
         for id in first..first + self.warps_per_cta {
             let mut w = self.warps[id as usize].take().expect("no warp runs");
@@ -460,6 +451,33 @@ impl<H: Hooks> Machine<'_, H> {
             self.warps[id as usize] = Some(w);
             result.map_err(|e| *e)?;
         }
+        Ok(())
+    }
+
+    /// Loads into shared memory that goes land nowhere: that they were not waited for is a finding.
+    fn lose_loads(&mut self, slot: CtaSlot) -> Result<(), Error> {
+        let lands_here = |load: &&BulkLoad| load.targets.iter().any(|target| target.slot == slot);
+        let late: Vec<(u32, u32)> = self
+            .agents
+            .loads
+            .iter()
+            .filter(lands_here)
+            .map(|l| (l.warp, l.pc))
+            .collect();
+        for (warp, pc) in late.into_iter().filter(|_| H::LISTENS) {
+            let mut error = execution(format!(
+                "{} ends while a bulk load into its shared memory is in flight",
+                self.cta_name(slot)
+            ));
+            error.expected = Some("a wait on the load's mbarrier before the kernel ends".into());
+            error.remedy = Some("wait for every copy (`barrier_wait`), also for those whose data nobody needs".into());
+            self.judge_of(warp, pc, Err(error))
+                .map_err(|error| *self.at_issue(error, warp, pc))?;
+        }
+        for load in &mut self.agents.loads {
+            load.targets.retain(|target| target.slot != slot);
+        }
+        self.agents.loads.retain(|load| !load.targets.is_empty());
         Ok(())
     }
 

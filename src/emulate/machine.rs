@@ -607,10 +607,14 @@ impl<'a, H: Hooks> Machine<'a, H> {
 
     /// The same for an asynchronous operation that the warp issued at `pc`.
     pub fn judge_at(&mut self, w: &Warp, pc: u32, verdict: Verdict) -> Verdict {
+        self.judge_of(self.warp_id(w), pc, verdict)
+    }
+
+    pub fn judge_of(&mut self, warp: u32, pc: u32, verdict: Verdict) -> Verdict {
         if verdict.is_err() {
             self.at = pc;
         }
-        self.finding(verdict, |m, error| m.at_issue(error, m.warp_id(w), pc))
+        self.finding(verdict, |m, error| m.at_issue(error, warp, pc))
     }
 
     /// Under [`Check::Error`] the verdict as it is, for whoever names the instruction; under [`Check::Warn`] tells it, once

@@ -48,13 +48,15 @@ def copy_in(x, flaw=None):
         if flaw == "waits before the copy":
             plgpu.barrier_wait(bar)
         plgpu.copy_gmem_to_smem(x, buf, bar)
-        if flaw is None:
+        if flaw in (None, "loads once more"):
             plgpu.barrier_wait(bar)
         elif flaw == "reads, then waits":
             o[...] = buf[...] + 1
             plgpu.barrier_wait(bar)
             return
         o[...] = buf[...] + 1
+        if flaw == "loads once more":
+            plgpu.copy_gmem_to_smem(x, buf, bar)
 
     return kernel(body, like((64, 64)), SMEM((64, 64), jnp.float32), Barrier())(x)
 
@@ -62,6 +64,13 @@ def copy_in(x, flaw=None):
 COPY_IN = subject(f32(64, 64), reference=lambda x: x + 1)(copy_in)
 flawed(copy_in, COPY_IN, "no barrier_wait", shows=(STILL_READ, "wait for the load first"), line="plgpu.copy_gmem_to_smem(x, buf, bar)")
 flawed(copy_in, COPY_IN, "reads, then waits", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(x, buf, bar)")
+flawed(
+    copy_in,
+    COPY_IN,
+    "loads once more",
+    shows=("ends while a bulk load into its shared memory is in flight",),
+    line="plgpu.copy_gmem_to_smem(x, buf, bar)",
+)
 flawed(copy_in, COPY_IN, "waits before the copy", shows=("deadlock", "1 of 1 arrivals to come"), line="plgpu.barrier_wait(bar)")
 
 
