@@ -5,7 +5,8 @@
 For every legal configuration of the tuning space: device time of both (CUPTI, medians of interleaved runs on the same N(0,1)
 inputs), their ratio, and the results of both against float32. The table is last. Where the L2 cache limits (tiles of 256x64), times
 depend on where a process's arrays lie, for both compilers: `--processes 5` takes each configuration's medians over as many. `--itself`
-compiles the peer's kernel twice and measures it against itself, too: what a ratio is worth.
+compiles the peer's kernel twice and measures it against itself, too: what a ratio is worth. `--added`: the kernel adds a third array,
+which its epilogue copies in.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def name(c: hm.TuningConfig) -> str:
 def compiled(enabled: bool, config: hm.TuningConfig, args: Any) -> Any:
     with smalt.enabled(enabled):
         f = jax.jit(functools.partial(hm.matmul, config=config))
-        return f.lower(*args, None).compile()
+        return f.lower(*args).compile()
 
 
 def error(out: Any, reference: Any) -> float:
@@ -84,15 +85,16 @@ def measure(options: argparse.Namespace) -> list[Row]:
     for size, (m, n, k, dtype) in SIZES.items():
         if options.size and options.size not in size:
             continue
-        ka, kb = jax.random.split(jax.random.key(0))
+        ka, kb, kc = jax.random.split(jax.random.key(0), 3)
         a = jax.random.normal(ka, (m, k), dtype)
         b = jax.random.normal(kb, (k, n), dtype)
-        reference = jnp.dot(a, b, preferred_element_type=jnp.float32)
+        c = jax.random.normal(kc, (m, n), dtype) if options.added else None
+        reference = jnp.dot(a, b, preferred_element_type=jnp.float32) + (0 if c is None else c.astype(jnp.float32))
         chosen = [(i, c) for i, c in enumerate(configs(options.quick)) if not options.config or i in options.config]
         # Compiled side by side, and measured one after the other.
         pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
         backends = (False, True, False) if options.itself else (False, True)
-        programs = [[pool.submit(compiled, smalts, config, (a, b)) for smalts in backends] for _, config in chosen]
+        programs = [[pool.submit(compiled, smalts, config, (a, b, c)) for smalts in backends] for _, config in chosen]
         pool.shutdown(wait=True)
         for (position, config), (stock_program, our_program, *again) in zip(chosen, programs):
             row: Row = {"size": size, "config": name(config), "position": position}
@@ -103,14 +105,14 @@ def measure(options: argparse.Namespace) -> list[Row]:
                 continue
             try:
                 ours = our_program.result()
-                out = ours(a, b, None)
+                out = ours(a, b, c)
                 row["error"] = error(out, reference)
-                row["stock error"] = error(stock(a, b, None), reference)
+                row["stock error"] = error(stock(a, b, c), reference)
                 candidates = [stock, ours, *(program.result() for program in again)]
-                mosaic, mine, *itself = interleaved(candidates, (a, b, None), options.rounds, options.iterations)
+                mosaic, mine, *itself = interleaved(candidates, (a, b, c), options.rounds, options.iterations)
                 row |= {"mosaic us": median(mosaic), "smalt us": median(mine), "ratio": median(mine) / median(mosaic)}
                 row |= {"itself": median(times) / median(mosaic) for times in itself}
-                row["equal bits"] = bool(jnp.all(out == stock(a, b, None)))
+                row["equal bits"] = bool(jnp.all(out == stock(a, b, c)))
                 print(
                     f"{size}: {name(config)}: mosaic {row['mosaic us']:.1f} us, smalt {row['smalt us']:.1f} us, "
                     f"ratio {row['ratio']:.4f}, "
@@ -182,6 +184,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--processes", type=int, default=1, help="measure in so many processes, and take medians")
     parser.add_argument("--itself", action="store_true", help="also the peer against itself")
+    parser.add_argument("--added", action="store_true", help="a third array is added to the product")
     parser.add_argument("--json")
     parser.add_argument("--config", type=int, action="append", help="only these positions of the tuning space")
     options = parser.parse_args()

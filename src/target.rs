@@ -38,8 +38,9 @@ pub struct Target {
     /// Multiply-accumulates of a block for each element that it loads, below which the L2 cache is the limit and not the tensor
     /// cores.
     pub min_macs_per_element: u64,
-    /// 32-bit registers of a thread that an accumulator and the tile before it may need together.
-    pub max_deferred_registers: u64,
+    /// 32-bit registers of a thread that an accumulator and the tile before it leave together: for addresses, and half of them, if need be,
+    /// for what is added to the tile.
+    pub deferred_reserve: u32,
     /// 32-bit registers of a thread that products which run together leave to addresses and temporaries.
     pub overlap_reserve: u32,
     /// Those that the accumulators which a loop carries, and what else is alive in it, leave at least: with less some are parked.
@@ -98,9 +99,9 @@ impl Target {
             // ratio is the same for types of half the size, whose rates are twice as high. Attention, forward and backward, is at
             // 96 to 128 and gains 0.6 to 4.6 % where its waits poll.
             min_macs_per_element: 58,
-            // Chosen: what is left of the 255 is for addresses. 64 × 256 elements of a tile in f32 (128 registers) and in bf16
-            // (64) fit.
-            max_deferred_registers: 200,
+            // Of 232, 64 × 256 elements of a tile in f32 (128 registers) and in bf16 (64) fit; ptxas spills nothing where 16 more are loaded
+            // to be added, and 12 to 16 bytes where 32 are.
+            deferred_reserve: 32,
             // ptxas 13.0, attention's backward kernels with tiles of 64 to 192 and one to three computing warpgroups: of those for
             // which 24 registers are left, none spills and none is serialised; of those with 8, most are.
             overlap_reserve: 24,

@@ -17,32 +17,40 @@
 //!
 //! The epilogue may be late because nobody looks: it only writes shared memory that nothing else touches, and copies it to an
 //! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
-//! never weaker. With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to
+//! never weaker. What it adds it may load, from inputs, which nobody writes, or copy into such memory and wait for on barriers that nothing
+//! else touches: their phases are a *chain*, which goes from one epilogue to the next and not through tiles. A part ends with such a
+//! copy, too, so that a step goes by until the copy is waited for. With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to
 //! 2 % of a large matmul.
-use super::rewrite::{append_compare, carry, copy_op, regions_of};
+use super::rewrite::{Substitution, append_compare, carry, copy_op, regions_of};
 use super::*;
-use crate::error::Result;
+use crate::error::{Loc, Result};
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 
 /// What was looked for, or why it is not so.
 type Found<T> = std::result::Result<T, &'static str>;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let body = kernel.body;
-    region(kernel, body);
+    let (body, threads) = (kernel.body, 128 * kernel.num_warpgroups);
+    region(kernel, body, kernel.target.thread_registers(threads));
     Ok(())
 }
 
 // The proof looks at the whole kernel: no op may be out of its place meanwhile.
-fn region(kernel: &mut Kernel, at: Region) {
+fn region(kernel: &mut Kernel, at: Region, mut registers: u32) {
     let mut i = 0;
     while i < kernel.regions[at].ops.len() {
         let op = kernel.regions[at].ops[i];
         i += 1;
-        match find(kernel, op) {
+        if let OpKind::SetMaxRegisters { n, .. } = kernel.ops[op].kind {
+            registers = n.min(kernel.target.max_thread_registers);
+        }
+        match find(kernel, op, registers) {
             Ok(tail) => {
                 let rest = kernel.regions[at].ops.split_off(i);
-                defer(kernel, at, op, &tail);
+                let mut stands = defer(kernel, at, op, &tail);
+                rest.iter().for_each(|op| stands.apply_nested(kernel, *op));
+                stands.apply_results(kernel, at);
                 i = kernel.regions[at].ops.len();
                 kernel.regions[at].ops.extend(rest);
             }
@@ -53,7 +61,7 @@ fn region(kernel: &mut Kernel, at: Region) {
                     kernel.notes.push(Note::not_deferred(loc, pass, why));
                 }
                 for inner in regions_of(kernel, op) {
-                    region(kernel, inner);
+                    region(kernel, inner, registers);
                 }
             }
         }
@@ -72,6 +80,15 @@ struct Tail {
     parts: Vec<usize>,
     /// What the epilogue takes from the tile.
     kept: Vec<Value>,
+    chains: Vec<Chain>,
+}
+
+/// Phases of a barrier that only epilogues wait for.
+struct Chain {
+    /// Which of the values that the loop carries.
+    carry: usize,
+    /// What they are at the epilogue's beginning, and at the end of each part.
+    at: Vec<Value>,
 }
 
 /// Whether a loop looks like one over tiles: its steps read an accumulator behind a loop that multiplies into it. Only of those
@@ -91,11 +108,13 @@ fn is_candidate(kernel: &Kernel, op: Op) -> bool {
 
 const NO_TILES: &str = "it is no plain loop over more than one tile";
 const OTHER_STEPS: &str =
-    "the steps of a tile are not waits, one wgmma into the tile's accumulator, one wait for it, and arrivals";
+    "the steps of a tile are not waits, wgmmas into the tile's accumulators, one wait for all of them, and arrivals";
 const OTHER_TILE: &str = "something happens between a tile's steps and its epilogue, or before the steps";
+const OTHER_PHASES: &str = "the epilogue waits for a barrier whose phases something else looks at";
 const NO_PARTS: &str = "the epilogue has no copy out of shared memory at which it could be parted";
 
-fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
+/// `registers` are those of a thread that executes the op.
+fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
     let OpKind::For {
         lower,
         upper,
@@ -115,27 +134,31 @@ fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
     let is_loop = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::For { .. });
     let steps = tile.ops.iter().position(is_loop).ok_or(OTHER_TILE)?;
     let (from, to) = k_loop(kernel, tile.ops[steps])?;
-    let read = tile
-        .ops
-        .iter()
-        .position(|op| matches!(kernel.ops[*op].kind, OpKind::AccRead { .. }))
-        .ok_or(OTHER_TILE)?;
     let is_plain = |op: &Op| {
         let kind = &kernel.ops[*op].kind;
-        kind.is_pure() || matches!(kind, OpKind::AccInit { .. })
+        matches!(kind, OpKind::AccInit { .. }) || may_be_twice(kernel, *op)
     };
-    if read < steps || !tile.ops[..steps].iter().all(is_plain) || !tile.ops[steps + 1..read].iter().all(is_plain) {
+    let is_read = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::AccRead { .. });
+    let behind = tile.ops[steps + 1..].iter();
+    let middle = behind.take_while(|op| is_plain(op) || is_read(op)).count();
+    let read = tile.ops[..=steps + middle]
+        .iter()
+        .rposition(is_read)
+        .ok_or(OTHER_TILE)?;
+    if read < steps || !tile.ops[..steps].iter().all(is_plain) {
         return Err(OTHER_TILE);
     }
     let begin = read
         + 1
         + tile.ops[read + 1..]
             .iter()
-            .position(|op| !kernel.ops[*op].kind.is_pure())
+            .position(|op| !may_be_twice(kernel, *op))
             .ok_or(NO_PARTS)?;
     let epilogue = &tile.ops[begin..];
     if !epilogue.iter().all(|op| may_be_late(kernel, *op)) {
-        return Err("the epilogue does something else than store to shared memory and copy that out");
+        return Err(
+            "the epilogue does something else than load inputs, copy them to shared memory, store there and copy that out",
+        );
     }
     if !is_private(kernel, epilogue) {
         return Err(
@@ -143,27 +166,20 @@ fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
         );
     }
 
-    // Parts end with the copies.
-    let ends = |(_, op): &(usize, &Op)| matches!(kernel.ops[**op].kind, OpKind::CopySmemToGmem { .. });
-    let mut parts: Vec<usize> = epilogue
-        .iter()
-        .enumerate()
-        .filter(ends)
-        .map(|(i, _)| begin + i + 1)
-        .collect();
-    *parts.last_mut().ok_or(NO_PARTS)? = tile.ops.len();
-    if parts.len() as i64 > to - from {
-        return Err("the epilogue has more copies than a tile has steps");
-    }
-
-    // What is alive from the tile to its epilogue. Nothing of the epilogue is alive behind it.
+    // Nothing of the epilogue is alive behind it but chains.
     let own: Vec<Value> = epilogue
         .iter()
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
-    if tile.results.iter().any(|v| own.contains(v)) {
-        return Err("the next tile takes something from the epilogue");
-    }
+    let mut chains: Vec<Chain> = (0..tile.results.len())
+        .filter(|i| own.contains(&tile.results[*i]))
+        .map(|carry| Chain {
+            carry,
+            at: vec![tile.params[carry + 1]],
+        })
+        .collect();
+
+    // What is alive from the tile to its epilogue.
     let inside: Vec<Value> = {
         let results = tile.ops[..begin].iter().flat_map(|op| kernel.ops[*op].results.to_vec());
         tile.params.iter().copied().chain(results).collect()
@@ -171,7 +187,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
     let mut kept = vec![];
     for op in epilogue {
         visit::for_each_value(&kernel.ops[*op].kind, &mut |v| {
-            if inside.contains(&v) && !kept.contains(&v) {
+            if inside.contains(&v) && !kept.contains(&v) && chains.iter().all(|chain| chain.at[0] != v) {
                 kept.push(v);
             }
         });
@@ -186,14 +202,26 @@ fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
             elements * u64::from(ty.dtype().bits()) / 128
         }
     };
-    let accumulators = kernel.ops[tile.ops[read]]
-        .results
+    let read: Vec<Value> = tile.ops[steps + 1..=read]
         .iter()
-        .filter(|v| kernel.ty(**v).is_acc());
-    let registers = kept.iter().copied().chain(accumulators.copied()).map(bits).sum::<u64>() / 32;
-    if registers > kernel.target.max_deferred_registers || kept.iter().any(|v| kernel.ty(*v).is_acc()) {
+        .filter(|op| is_read(op))
+        .flat_map(|op| kernel.ops[*op].results.to_vec())
+        .collect();
+    let accumulators = read.into_iter().filter(|v| kernel.ty(*v).is_acc());
+    let needed = kept.iter().copied().chain(accumulators).map(bits).sum::<u64>() / 32;
+    let loads = epilogue
+        .iter()
+        .filter(|op| matches!(kernel.ops[**op].kind, OpKind::Load { .. }));
+    let loaded = loads.map(|op| bits(kernel.ops[*op].results[0]) / 32).max().unwrap_or(0);
+    // What is loaded may take half of what is left for addresses.
+    let reserve = kernel.target.deferred_reserve;
+    let leaves = |words: u64, left: u32| words + u64::from(left) <= registers.into();
+    let fits = leaves(needed, reserve) && leaves(needed + loaded, reserve / 2);
+    if !fits || kept.iter().any(|v| kernel.ty(*v).is_acc()) {
         return Err("a finished tile and the next one's accumulator do not fit into registers together");
     }
+    let has_room = leaves(needed + loaded, reserve);
+    let parts = parts(kernel, tile, begin, (to - from) as usize, has_room, &mut chains)?;
     Ok(Tail {
         steps,
         lower: from,
@@ -201,7 +229,96 @@ fn find(kernel: &Kernel, op: Op) -> Found<Tail> {
         begin,
         parts,
         kept,
+        chains,
     })
+}
+
+/// Where parts of an epilogue end: behind copies out of shared memory, and into it if there are steps enough and registers have room (more
+/// parts take some for themselves), unless a value that cannot be had twice is alive there. Follows the chains from part to part.
+fn parts(
+    kernel: &Kernel,
+    tile: &RegionData,
+    begin: usize,
+    steps: usize,
+    has_room: bool,
+    chains: &mut [Chain],
+) -> Found<Vec<usize>> {
+    let epilogue = &tile.ops[begin..];
+    let mut now: Vec<Value> = chains.iter().map(|chain| chain.at[0]).collect();
+    // What phases are before the first op, the second one, ..., and at the end.
+    let mut before = vec![now.clone()];
+    for op in epilogue {
+        if let OpKind::BarrierWait { phases, .. } = kernel.ops[*op].kind {
+            let chain = now.iter_mut().find(|v| Some(**v) == phases).ok_or(OTHER_PHASES)?;
+            *chain = kernel.ops[*op].results[0];
+        }
+        before.push(now.clone());
+    }
+    let is_carried = |(chain, v): (&Chain, &Value)| tile.results[chain.carry] == *v;
+    if !chains.iter().zip(&now).all(is_carried) {
+        return Err("the next tile takes something from the epilogue");
+    }
+    // Phases are used by the waits that follow each other, and by nobody else.
+    let is_phases = |v: Value| before.iter().any(|now| now.contains(&v));
+    let uses = Cell::new(0);
+    let count = |v: Value| uses.set(uses.get() + usize::from(is_phases(v)));
+    tile.results.iter().for_each(|v| count(*v));
+    for op in &tile.ops {
+        kernel.for_each_op_of(*op, &mut |op| {
+            let kind = &kernel.ops[op].kind;
+            visit::for_each_value(kind, &mut |v| count(v));
+            visit::for_each_region(kind, &mut |r| kernel.regions[r].results.iter().for_each(|v| count(*v)));
+        });
+    }
+    let waits = epilogue
+        .iter()
+        .filter(|op| matches!(kernel.ops[**op].kind, OpKind::BarrierWait { .. }));
+    if uses.get() != waits.count() + chains.len() {
+        return Err(OTHER_PHASES);
+    }
+
+    let is_alive = |at: usize| {
+        let once = epilogue[..at].iter().filter(|op| !may_be_twice(kernel, **op));
+        let made: Vec<Value> = once.flat_map(|op| kernel.ops[*op].results.to_vec()).collect();
+        let mut alive = false;
+        for op in &epilogue[at..] {
+            visit::for_each_value(&kernel.ops[*op].kind, &mut |v| {
+                alive |= made.contains(&v) && !is_phases(v);
+            });
+        }
+        alive
+    };
+    let is_in = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::CopyGmemToSmem { .. });
+    let is_out = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::CopySmemToGmem { .. });
+    // Behind a copy out of shared memory a part goes on to the next copy into it.
+    let goes_on = |at: usize| {
+        let stops = |op: &&Op| {
+            let kind = &kernel.ops[**op].kind;
+            !kind.is_pure() && !matches!(kind, OpKind::WaitSmemToGmem { .. } | OpKind::CommitGroup)
+        };
+        epilogue[at..].iter().find(stops).is_some_and(is_in)
+    };
+    let ends = |with_in: bool| -> Vec<usize> {
+        let is_end = |at: &usize| {
+            let op = &epilogue[at - 1];
+            is_out(op) && !(with_in && goes_on(*at)) || with_in && is_in(op) && !goes_on(*at)
+        };
+        (1..=epilogue.len()).filter(|at| is_end(at) && !is_alive(*at)).collect()
+    };
+    let mut ends = Some(ends(has_room))
+        .filter(|ends| ends.len() <= steps)
+        .unwrap_or_else(|| ends(false));
+    *ends.last_mut().ok_or(NO_PARTS)? = epilogue.len();
+    if ends.len() > steps {
+        return Err("the epilogue has more copies than a tile has steps");
+    }
+    for end in &ends {
+        chains
+            .iter_mut()
+            .zip(&before[*end])
+            .for_each(|(chain, v)| chain.at.push(*v));
+    }
+    Ok(ends.into_iter().map(|end| begin + end).collect())
 }
 
 /// The bounds of a loop whose steps wait for operands, multiply, and release the operands.
@@ -224,8 +341,11 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
             if !intensity::is_compute_bound(kernel, op) {
                 return Err("loads limit the kernel, not the tensor cores");
             }
+            if settled > 0 {
+                return Err(OTHER_STEPS);
+            }
             multiplied += 1;
-        } else if multiplied == 1 && matches!(kind, OpKind::WgmmaWait { n: 0, .. }) {
+        } else if multiplied > 0 && matches!(kind, OpKind::WgmmaWait { n: 0, .. }) {
             settled += 1;
         } else if !kind.is_pure()
             && !matches!(
@@ -236,7 +356,7 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
             return Err(OTHER_STEPS);
         }
     }
-    if (multiplied, settled) != (1, 1) || !xs.is_empty() {
+    if multiplied == 0 || settled != 1 || !xs.is_empty() {
         return Err(OTHER_STEPS);
     }
     match (kernel.facts(lower).as_constant(), kernel.facts(upper).as_constant()) {
@@ -245,11 +365,45 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
     }
 }
 
-/// Stores to shared memory, copies out of it, and their fences and waits.
+/// Whether an op loads from what nobody writes while the kernel runs.
+fn loads_input(kernel: &Kernel, op: Op) -> bool {
+    match &kernel.ops[op].kind {
+        OpKind::Load { src } => kernel.is_input(src.alloc) && src.place == Place::Here,
+        _ => false,
+    }
+}
+
+/// Whether an op gives the same, and does nothing else, each time.
+fn may_be_twice(kernel: &Kernel, op: Op) -> bool {
+    kernel.ops[op].kind.is_pure() || loads_input(kernel, op)
+}
+
+/// Loads, copies of inputs to shared memory and waits for them, stores there, copies out of it, and their fences and waits.
 fn may_be_late(kernel: &Kernel, op: Op) -> bool {
     let kind = &kernel.ops[op].kind;
+    let is_here =
+        |view: &RefUse| view.place == Place::Here && matches!(kernel.allocs[view.alloc].kind, AllocKind::Smem { .. });
+    if let OpKind::Load { src } = kind {
+        return is_here(src) || loads_input(kernel, op);
+    }
+    if let OpKind::CopyGmemToSmem {
+        src,
+        dst,
+        barrier: Some(barrier),
+        collective_axes,
+        leader_tracked: None,
+        predicate: None,
+        ..
+    } = kind
+    {
+        let places = src.place == Place::Here && barrier.place == Place::Here;
+        return places && kernel.is_input(src.alloc) && is_here(dst) && collective_axes.is_empty();
+    }
+    if let OpKind::BarrierWait { barrier, phases } = kind {
+        return barrier.place == Place::Here && phases.is_some();
+    }
     if let OpKind::Store { dst, .. } = kind {
-        return matches!(kernel.allocs[dst.alloc].kind, AllocKind::Smem { .. }) && dst.place == Place::Here;
+        return is_here(dst);
     }
     if let OpKind::CopySmemToGmem { dst, commit_group, .. } = kind {
         return *commit_group && dst.place == Place::Here;
@@ -261,12 +415,13 @@ fn may_be_late(kernel: &Kernel, op: Op) -> bool {
         )
 }
 
-/// Whether nothing else in the kernel touches the memory that these ops touch.
+/// Whether nothing else in the kernel touches the memory and barriers that these ops touch, but for inputs.
 fn is_private(kernel: &Kernel, ops: &[Op]) -> bool {
     let mut touched = vec![];
     for op in ops {
-        touched.extend(effects::of(&kernel.ops[*op].kind).iter().map(|e| e.alloc));
+        visit::for_each_ref(&kernel.ops[*op].kind, &mut |view| touched.push(view.alloc));
     }
+    touched.retain(|alloc| !kernel.is_input(*alloc));
     let mut shared = false;
     kernel.for_each_op(&mut |op| {
         if !ops.contains(&op) {
@@ -279,14 +434,14 @@ fn is_private(kernel: &Kernel, ops: &[Op]) -> bool {
     !shared && touched.iter().all(|a| kernel.allocs[*a].within.is_none())
 }
 
-/// A part of the epilogue, with the pure ops of earlier parts that it needs.
+/// A part of the epilogue, with the ops of earlier parts that it needs.
 fn part(kernel: &Kernel, epilogue: &[Op], range: std::ops::Range<usize>) -> Vec<Op> {
     let mut needed = vec![];
     let mut note = |op: Op| visit::for_each_value(&kernel.ops[op].kind, &mut |v| needed.push(v));
     epilogue[range.clone()].iter().for_each(|op| note(*op));
     let mut earlier = vec![];
     for &op in epilogue[..range.start].iter().rev() {
-        if kernel.ops[op].results.iter().any(|v| needed.contains(v)) {
+        if may_be_twice(kernel, op) && kernel.ops[op].results.iter().any(|v| needed.contains(v)) {
             visit::for_each_value(&kernel.ops[op].kind, &mut |v| needed.push(v));
             earlier.push(op);
         }
@@ -296,11 +451,11 @@ fn part(kernel: &Kernel, epilogue: &[Op], range: std::ops::Range<usize>) -> Vec<
     earlier
 }
 
-fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
+/// What stands behind the loop and the last epilogue for the loop's results.
+fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) -> Substitution {
     let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
         unreachable!("`find` saw a loop")
     };
-    let group = kernel.regions[body].group;
     let loc = kernel.ops[op].loc;
     let ops = std::mem::take(&mut kernel.regions[body].ops);
     let epilogue: Vec<Vec<Op>> = {
@@ -336,24 +491,19 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
         results,
         ..
     } = kernel.regions[step].clone();
+    let last_product = step_ops.iter().rposition(|op| kernel.ops[*op].kind.is_product());
+    let mut phases: Vec<Value> = tail.chains.iter().map(|chain| chain.at[0]).collect();
     for (i, part) in epilogue.iter().enumerate() {
         let k = kernel.append_int(body, counter, tail.lower + i as i64, loc);
         let mut map: FxHashMap<Value, Value> = params.iter().copied().zip(std::iter::once(k).chain(carries)).collect();
-        for op in &step_ops {
+        for (place, op) in step_ops.iter().enumerate() {
             let copy = copy_op(kernel, *op, &mut map);
             kernel.regions[body].ops.push(copy);
-            if kernel.ops[*op].kind.is_product() {
-                let (skip, store) = (kernel.new_region(group), kernel.new_region(group));
+            if Some(place) == last_product {
                 let mut map = before.clone();
-                for op in part {
-                    let copy = copy_op(kernel, *op, &mut map);
-                    kernel.regions[store].ops.push(copy);
-                }
-                let kind = OpKind::Switch {
-                    selector: is_again,
-                    arms: vec![skip, store],
-                };
-                kernel.append(body, kind, [], loc);
+                map.extend(tail.chains.iter().map(|chain| chain.at[i]).zip(phases.iter().copied()));
+                let moves: Vec<[Value; 2]> = tail.chains.iter().map(|chain| [chain.at[i], chain.at[i + 1]]).collect();
+                phases = append_if(kernel, body, is_again, part, map, &moves, loc);
             }
         }
         carries = results.iter().map(|v| map[v]).collect();
@@ -366,16 +516,56 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) {
     }
     kernel.regions[body].ops.extend(&ops[tail.steps..tail.begin]);
 
+    for (chain, v) in tail.chains.iter().zip(&phases) {
+        kernel.regions[body].results[chain.carry] = *v;
+    }
+
     // The last tile.
     let is_any = append_compare(kernel, at, CompareOp::Lt, lower, upper, loc);
-    let (skip, store) = (kernel.new_region(group), kernel.new_region(group));
-    for &op in &ops[tail.begin..] {
-        let copy = copy_op(kernel, op, &mut behind);
-        kernel.regions[store].ops.push(copy);
+    let ends = kernel.ops[op].results.clone();
+    behind.extend(tail.chains.iter().map(|chain| (chain.at[0], ends[chain.carry])));
+    let moves: Vec<[Value; 2]> = tail
+        .chains
+        .iter()
+        .map(|chain| [chain.at[0], chain.at[epilogue.len()]])
+        .collect();
+    let phases = append_if(kernel, at, is_any, &ops[tail.begin..], behind, &moves, loc);
+    let mut stands = Substitution::default();
+    for (chain, v) in tail.chains.iter().zip(phases) {
+        stands.replace(ends[chain.carry], v);
     }
+    stands
+}
+
+/// Appends copies of ops that run if `condition` holds; `map` says what stands for what they use. What then stands for the second of
+/// each pair of values, where the first would stand for it if they did not run.
+fn append_if(
+    kernel: &mut Kernel,
+    at: Region,
+    condition: Value,
+    ops: &[Op],
+    mut map: FxHashMap<Value, Value>,
+    moves: &[[Value; 2]],
+    loc: Loc,
+) -> Vec<Value> {
+    let group = kernel.regions[at].group;
+    let (skip, run) = (kernel.new_region(group), kernel.new_region(group));
+    for &op in ops {
+        let copy = copy_op(kernel, op, &mut map);
+        kernel.regions[run].ops.push(copy);
+    }
+    let mut stands: Vec<Value> = moves.iter().map(|[from, _]| map[from]).collect();
+    let moved: Vec<usize> = (0..moves.len()).filter(|i| moves[*i][0] != moves[*i][1]).collect();
+    for &i in &moved {
+        kernel.regions[skip].results.push(stands[i]);
+        kernel.regions[run].results.push(map[&moves[i][1]]);
+    }
+    let types: Vec<Type> = moved.iter().map(|i| kernel.ty(stands[*i]).clone()).collect();
     let kind = OpKind::Switch {
-        selector: is_any,
-        arms: vec![skip, store],
+        selector: condition,
+        arms: vec![skip, run],
     };
-    kernel.append(at, kind, [], loc);
+    let results = kernel.append(at, kind, types, loc);
+    moved.iter().zip(results).for_each(|(i, v)| stands[*i] = v);
+    stands
 }

@@ -56,8 +56,11 @@ class Ring(Loops):
         separate: Each operand's part of a slot has its own barrier to be freed by.
         frees: "each" worker frees a slot; with the next step's product issued ("late"); only if it is asked for ("needed"); one worker for
             both, after they have met ("one").
-        hands: What workers do with a tile: "store" it; "copy" it out; let the producer copy it ("told"); hand it to the other worker, who stores
+        hands: What workers do with a tile: "store" it; "copy" it out, from one buffer or one for each half ("halves"); let the producer copy it ("told"); hand it to the other worker, who stores
             it ("swap").
+        adds: What is added to it: nothing; a row that is loaded ("bias"); where it is copied out, an array that is copied into the buffer first
+            ("tile"), or loaded ("loaded").
+        products: Of a step, each of the same operands.
         limits: Warpgroups ask for registers.
     """
 
@@ -73,6 +76,8 @@ class Ring(Loops):
     separate: bool
     frees: str
     hands: str
+    adds: str | None
+    products: int
     limits: bool
 
     @classmethod
@@ -90,13 +95,15 @@ class Ring(Loops):
             columns=columns,
             slots=min(pick(2, 2, 3, 4), ROOM // (2 * K * (64 * workers + columns))),
             shared=shared if loads in ("pair", "computed", "three", "asked") else None,
-            steps=pick(1, 2, 3, 5),
+            steps=pick(1, 2, 3, 5, 8),
             tiles=pick(1, 1, 2, 3),
             dynamic=bool(pick(0, 0, 1)),
             loads=loads,
             separate=loads == "asked" or bool(pick(0, 0, 1)),
             frees=pick("each", "each", "late", "needed", *["one"] * (workers - 1)),
-            hands=pick("store", "copy", "told", *["swap"] * (workers - 1)),
+            hands=(hands := pick("store", "copy", "copy" if columns < 128 else "halves", "told", *["swap"] * (workers - 1))),
+            adds=pick(None, None, "bias", *["tile", "loaded"] * (hands in ("copy", "halves"))),
+            products=pick(1, 1, 1, 2),
             limits=bool(pick(0, 1)),
         )
 
@@ -127,15 +134,17 @@ class Ring(Loops):
         row = 2 * self.columns if self.loads == "three" else 0
         if self.loads == "branch" and self.most_steps > 1:
             right *= 2  # Either, unless it is known which.
-        return self.rows * self.columns * K < 58 * (left + right + row)
+        # One step is no loop of its own.
+        more = self.rows * self.columns if self.adds == "tile" and self.steps == 1 and not self.dynamic else 0
+        return self.products * self.rows * self.columns * K < 58 * (left + right + row + more)
 
     # ------------------------------------------------------------ as a kernel
 
     def function(self) -> Any:
         slots, workers, steps, n = self.slots, self.workers, self.steps, self.columns
 
-        def body(a: Any, b: Any, other: Any, row: Any, counts: Any, out: Any, trace: Any, *rest: Any) -> None:
-            a_buf, b_buf, row_buf, notes, out_buf, full, full_right, free, free_right, go, told, taken, relay, end = rest
+        def body(a: Any, b: Any, other: Any, row: Any, more: Any, counts: Any, out: Any, trace: Any, *rest: Any) -> None:
+            a_buf, b_buf, row_buf, notes, out_buf, full, full_right, free, free_right, go, told, taken, relay, added, end = rest
             wg = lax.axis_index("wg")
             block = 0 if self.shared is None else lax.axis_index("c")
             steps_now = counts[0] if self.dynamic else steps
@@ -260,7 +269,8 @@ class Ring(Loops):
                             plgpu.barrier_wait(full.at[at])
                             if self.loads == "apart":
                                 plgpu.barrier_wait(full_right.at[at])
-                            plgpu.wgmma(acc, a_buf.at[at, half], b_buf.at[at])
+                            for _ in range(self.products):
+                                plgpu.wgmma(acc, a_buf.at[at, half], b_buf.at[at])
                             if self.loads == "three":
                                 rows = rows + load_whole(row_buf.at[at], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
                             elif self.loads == "noted":
@@ -285,11 +295,30 @@ class Ring(Loops):
                             x = x + lax.broadcast_in_dim(rows, (64, n), (1,))
                         elif self.loads in ("noted", "relayed"):
                             x = x + noted.astype(jnp.float32)
+                        if self.adds == "bias":
+                            bias = load_whole(row.at[0], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+                            x = x + lax.broadcast_in_dim(bias, (64, n), (1,))
                         return x.astype(jnp.float16)
 
                     x = pl.run_scoped(compute, plgpu.ACC((64, n), jnp.float32))
                     if self.hands == "store":
                         out.at[block, tile, half][...] = x
+                        return
+                    if self.hands in ("copy", "halves"):
+                        width = n if self.hands == "copy" else n // 2
+                        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                        for start in range(0, n, width):
+                            part = pl.ds(start, width)
+                            y, buffer = x[:, start : start + width], out_buf.at[half, part]
+                            if self.adds == "tile":
+                                plgpu.copy_gmem_to_smem(more.at[block, tile, half, part], buffer, added.at[wg])
+                                plgpu.barrier_wait(added.at[wg])
+                                y = y + buffer[...]
+                            elif self.adds == "loaded":
+                                y = y + load_whole(more.at[block, tile, half, part], layout=plgpu.Layout.WGMMA, optimized=False)
+                            buffer[...] = y
+                            plgpu.commit_smem()
+                            plgpu.copy_smem_to_gmem(buffer, out.at[block, tile, half, part])
                         return
                     if self.hands == "told":
                         _when(tile > 0)(lambda: plgpu.barrier_wait(taken))
@@ -303,10 +332,8 @@ class Ring(Loops):
                         y = load_whole(out_buf.at[theirs], layout=plgpu.Layout.WGMMA, optimized=False)
                         meet()
                         out.at[block, tile, theirs][...] = y
-                    else:
-                        plgpu.copy_smem_to_gmem(out_buf.at[half], out.at[block, tile, half])
-                        plgpu.wait_smem_to_gmem(0)
 
+            plgpu.wait_smem_to_gmem(0)
             # Nobody's shared memory is gone while the other block arrives there.
             plgpu.barrier_arrive(end)
             plgpu.barrier_wait(end)
@@ -330,7 +357,7 @@ class Ring(Loops):
             where = {"cluster": (2,), "cluster_names": ("c",)}
         arrivals = ARRIVALS[self.loads]
         barriers = [plgpu.Barrier(num_arrivals=arrivals, num_barriers=slots), plgpu.Barrier(num_barriers=slots), free, free]
-        barriers += [plgpu.Barrier(num_arrivals=workers), plgpu.Barrier(num_arrivals=workers), plgpu.Barrier(), plgpu.Barrier(), end]
+        barriers += [plgpu.Barrier(num_arrivals=workers), plgpu.Barrier(num_arrivals=workers), plgpu.Barrier(), plgpu.Barrier(), plgpu.Barrier(num_barriers=workers), end]
         outs = [like((self.blocks, self.tiles, self.rows, n), jnp.float16), like((self.steps * self.tiles,), jnp.int32)]
         return kernel(body, outs, *scratch, *barriers, num_threads=workers + 1, thread_name="wg", **where)
 
@@ -342,7 +369,8 @@ class Ring(Loops):
         lead = lambda of: () if self.shared in (None, of) else (2,)  # noqa: E731
         a, b, other = small(*lead("left"), total, self.rows, K), small(*lead("right"), total, K, self.columns), small(total, K, self.columns)
         row = rng.integers(-3, 4, (total, self.columns)).astype(np.float32)
-        return [a, b, other, row, np.array([self.steps], np.int32)]
+        more = small(self.blocks, self.tiles, self.rows, self.columns)
+        return [a, b, other, row, more, np.array([self.steps], np.int32)]
 
     # ------------------------------------------------------------ in NumPy
 
@@ -351,12 +379,12 @@ class Ring(Loops):
         return [whole, np.full_like(trace, self.loads == "word")]
 
     def reference(self) -> list[Array]:
-        a, b, other, row, _ = self.inputs()
+        a, b, other, row, more, _ = self.inputs()
         a, b = (x[None] if x.ndim == 3 else x for x in (a, b))
         total = self.steps * self.tiles
         if self.loads == "branch":
             b = np.where((np.arange(total) % 2 == 0)[None, :, None, None], b, other[None])
-        products = a.astype(np.float32) @ b.astype(np.float32)
+        products = self.products * (a.astype(np.float32) @ b.astype(np.float32))
         if self.loads == "three":
             products = products + row[None, :, None]
         elif self.loads == "noted":
@@ -364,4 +392,51 @@ class Ring(Loops):
         elif self.loads == "relayed":
             products[:, :, 64:] += np.arange(1, total + 1, dtype=np.float32)[None, :, None, None]
         tiles = products.reshape(self.blocks, self.tiles, self.steps, self.rows, self.columns).sum(2)
+        if self.adds == "bias":
+            tiles = tiles + row[0]
+        elif self.adds is not None:
+            tiles = tiles + more
         return [tiles.astype(np.float16), np.arange(total, dtype=np.int32) * 3]
+
+
+@dataclasses.dataclass(frozen=True)
+class Late(Ring):
+    """One of those whose tiles are large and end with copies: most may be stored beside the next tile's steps (`defer_epilogue.rs`)."""
+
+    @classmethod
+    def of(cls, seed: int) -> Late:
+        pick = picker(seed, 14)
+        columns, hands = pick(128, 128, 256), pick("copy", "halves", "halves")
+        loads = pick("pair", "pair", "pair", "computed", "halves", "apart", "word", "three")
+        some = Ring.of(seed)
+        return dataclasses.replace(
+            cls(**dataclasses.asdict(some)),
+            workers=2,
+            columns=columns,
+            slots=min(pick(2, 3, 4), 96 * 1024 // (2 * K * (128 + columns))),
+            shared=some.shared if loads in ("pair", "computed", "three") else None,
+            steps=pick(1, 3, 5, 5, 8),
+            tiles=pick(1, 2, 2, 3),
+            dynamic=bool(pick(*[0] * 7, 1)),
+            loads=loads,
+            separate=bool(pick(0, 1)),
+            frees=pick("each", "each", "each", "late", "one"),
+            hands=hands,
+            adds=pick(None, "bias", "tile", "tile", "loaded"),
+        )
+
+    @property
+    def is_late(self) -> bool:
+        """There are several tiles of several steps, whose number is known; in a step are waits, products, a wait for them and arrivals; and what is
+        kept of a tile fits into registers beside the next one, with what is added."""
+        plain = self.frees == "each" and self.loads != "three" and not self.dynamic
+        registers = 232 if self.limits else 65536 // (128 * (self.workers + 1))
+        needed = self.columns // 2 + self.columns // 4
+        added = self.columns // self.copies // 4 if self.adds in ("tile", "loaded") else 0
+        fits = needed + 32 <= registers and needed + added + 16 <= registers
+        return plain and fits and self.tiles > 1 and self.steps >= max(2, self.copies)
+
+    @property
+    def copies(self) -> int:
+        """Out of shared memory, of a tile."""
+        return 2 if self.hands == "halves" else 1

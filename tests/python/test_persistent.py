@@ -16,10 +16,12 @@ from examples.matmul import matmul as annotated_matmul
 ROWS, COLUMNS = hm.MatmulDimension.M, hm.MatmulDimension.N
 
 
+@pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("cluster", [None, ROWS, COLUMNS])
-def test_matmul_with_four_multiprocessors(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_with_four_multiprocessors(cluster: Any, added: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hm, "get_num_sms", lambda: 4)
     rng = np.random.default_rng(0)
+    c = rng.standard_normal((1024, 1024)).astype(np.float16) if added else None
     a, b = (rng.standard_normal((1024, 1024))[:, :k] for k in (320, 1024))
     a, b = a.astype(np.float16), b[:320].astype(np.float16)
     config = hm.TuningConfig(
@@ -27,10 +29,11 @@ def test_matmul_with_four_multiprocessors(cluster: Any, monkeypatch: pytest.Monk
         grid_minor_dim=COLUMNS, grid_tile_width=4, wg_dimension=ROWS, cluster_dimension=cluster,
     )
     with smalt.emulated("H100"):
-        matmul = jax.jit(lambda x, y: hm.matmul(x, y, None, config))
-        out = np.asarray(matmul(a, b)).astype(np.float32)
-    reference = a.astype(np.float32) @ b.astype(np.float32)
+        (report,) = smalt.inspect(lambda *args: hm.matmul(*args, config), a, b, c, assemble=False)
+        out = np.asarray(jax.jit(lambda *args: hm.matmul(*args, config))(a, b, c)).astype(np.float32)
+    reference = a.astype(np.float32) @ b.astype(np.float32) + (0 if c is None else c.astype(np.float32))
     assert np.linalg.norm(out - reference) < 5e-4 * np.linalg.norm(reference)
+    assert not [note for note in report.notes if note.by == "defer_epilogue"], "a tile is stored, and added to, beside the next one"
 
 
 # K and the configuration, and what the passes say of the kernel's two loops over tiles.

@@ -1,20 +1,22 @@
-"""Rings of operands whose loads limit or do not, in the emulator, under every schedule."""
+"""Rings of operands whose loads limit or do not, and tiles that are stored late, in the emulator, under every schedule."""
 
 import re
 
 import pytest
 
+from smalt import _native
 from tests.kernels.loops import compiled
-from tests.kernels.rings import ARRIVALS, Ring
+from tests.kernels.rings import ARRIVALS, Late, Ring
 
-PROGRAMS = 80
+PROGRAMS = 60
 BATCH = 20
 
 
+@pytest.mark.parametrize("kind", [Ring, Late])
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-def test_rings_equal_numpy(first: int) -> None:
+def test_rings_equal_numpy(first: int, kind: type[Ring]) -> None:
     for seed in range(first, first + BATCH):
-        Ring.of(seed).check_emulated()
+        kind.of(seed).check_emulated()
 
 
 def test_there_are_fewer_arrivals_where_loads_limit() -> None:
@@ -26,10 +28,23 @@ def test_there_are_fewer_arrivals_where_loads_limit() -> None:
         assert ("one arrival for a warpgroup" in said) == program.loads_limit, program
         one = "one arrival for all loads of a step" in said
         assert one == (program.loads_limit and program.one_announces), program
+        limited, shared = limited + program.loads_limit, shared + one
+        if program.adds == "tile":
+            continue  # More announce something.
         announced = len(re.findall(r"expect_tx", artifact.ptx))
         # One of them is in either arm of a branch.
         either = program.loads == "branch" and program.most_steps > 1
         assert announced == (1 if one else 2 if program.loads == "apart" else ARRIVALS[program.loads] + either), program
-        limited, shared = limited + program.loads_limit, shared + one
-    assert PROGRAMS / 2 <= limited <= PROGRAMS * 9 / 10, limited
-    assert PROGRAMS / 4 <= shared <= limited * 3 / 4, shared
+    assert PROGRAMS / 3 <= limited <= PROGRAMS * 9 / 10, limited
+    assert PROGRAMS / 6 <= shared <= limited * 3 / 4, shared
+
+
+def test_tiles_are_stored_late_where_nothing_stands_against_it() -> None:
+    late = 0
+    for seed in range(PROGRAMS):
+        program = Late.of(seed)
+        stages = dict(_native.show(*program.lowered(), "sm_90a"))
+        changed = stages["defer_epilogue"] != stages[list(stages)[list(stages).index("defer_epilogue") - 1]]
+        assert changed == program.is_late, program
+        late += changed
+    assert PROGRAMS / 4 <= late <= PROGRAMS * 3 / 4, late
