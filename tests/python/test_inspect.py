@@ -159,9 +159,12 @@ def test_shipped_kernels_under_an_emulated_device() -> None:
     print(report)
 
 
+@pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("cluster", [None, 0, 1])
 @pytest.mark.parametrize(("tile", "wg"), [((128, 64), 0), ((128, 64), 1), ((128, 128), 0), ((128, 128), 1), ((256, 64), 1)])
-def test_the_matmuls_of_the_tuning_space_neither_spill_nor_serialise(tile: tuple[int, int], wg: int, cluster: int | None) -> None:
+def test_the_matmuls_of_the_tuning_space_neither_spill_nor_serialise(
+    tile: tuple[int, int], wg: int, cluster: int | None, added: bool
+) -> None:
     """ptxas says nothing of C75xx, and every register has its place."""
     hopper_matmul = pytest.importorskip("jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu")
     sides = list(hopper_matmul.MatmulDimension)
@@ -171,7 +174,7 @@ def test_the_matmuls_of_the_tuning_space_neither_spill_nor_serialise(tile: tuple
     )  # fmt: skip
     a, b = jax.ShapeDtypeStruct((4096, 4096), jnp.float16), jax.ShapeDtypeStruct((4096, 8192), jnp.float16)
     with smalt.emulated("H100"):
-        (report,) = smalt.inspect(lambda a, b: hopper_matmul.matmul(a, b, None, config), a, b)
+        (report,) = smalt.inspect(lambda a, b, c: hopper_matmul.matmul(a, b, c, config), a, b, b if added else None)
     assert not report.warnings and not report.spill_bytes
 
 
