@@ -194,12 +194,13 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
     }
     let bits = |v: Value| {
         let ty = kernel.ty(v);
-        let elements = ty.shape().iter().product::<u64>();
-        // An array is spread over the warpgroup's 128 threads.
-        if ty.is_scalar() {
-            32
-        } else {
-            elements * u64::from(ty.dtype().bits()) / 128
+        let bits = ty.shape().iter().product::<u64>() * u64::from(ty.dtype().bits());
+        match ty.shape().len() {
+            _ if ty.is_scalar() => 32,
+            // Of a row that is added to an accumulator, four threads have it all.
+            0 | 1 => bits / 4,
+            // An array is spread over the warpgroup's 128 threads.
+            _ => bits / 128,
         }
     };
     let read: Vec<Value> = tile.ops[steps + 1..=read]
