@@ -368,10 +368,8 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
 
 /// Whether an op loads from what nobody writes while the kernel runs.
 fn loads_input(kernel: &Kernel, op: Op) -> bool {
-    match &kernel.ops[op].kind {
-        OpKind::Load { src } => kernel.is_input(src.alloc) && src.place == Place::Here,
-        _ => false,
-    }
+    let kind = &kernel.ops[op].kind;
+    matches!(kind, OpKind::Load { src } if kernel.is_input(src.alloc) && src.place == Place::Here)
 }
 
 /// Whether an op gives the same, and does nothing else, each time.
