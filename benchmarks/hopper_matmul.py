@@ -88,13 +88,16 @@ def measure(options: argparse.Namespace) -> list[Row]:
         ka, kb, kc = jax.random.split(jax.random.key(0), 3)
         a = jax.random.normal(ka, (m, k), dtype)
         b = jax.random.normal(kb, (k, n), dtype)
-        c = jax.random.normal(kc, (m, n), dtype) if options.added else None
-        reference = jnp.dot(a, b, preferred_element_type=jnp.float32) + (0 if c is None else c.astype(jnp.float32))
+        added = jax.random.normal(kc, (m, n), dtype) if options.added else None
+        args = (a, b, added)
+        reference = jnp.dot(a, b, preferred_element_type=jnp.float32)
+        if added is not None:
+            reference = reference + added.astype(jnp.float32)
         chosen = [(i, c) for i, c in enumerate(configs(options.quick)) if not options.config or i in options.config]
         # Compiled side by side, and measured one after the other.
         pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
         backends = (False, True, False) if options.itself else (False, True)
-        programs = [[pool.submit(compiled, smalts, config, (a, b, c)) for smalts in backends] for _, config in chosen]
+        programs = [[pool.submit(compiled, smalts, config, args) for smalts in backends] for _, config in chosen]
         pool.shutdown(wait=True)
         for (position, config), (stock_program, our_program, *again) in zip(chosen, programs):
             row: Row = {"size": size, "config": name(config), "position": position}
@@ -105,14 +108,14 @@ def measure(options: argparse.Namespace) -> list[Row]:
                 continue
             try:
                 ours = our_program.result()
-                out = ours(a, b, c)
+                out = ours(*args)
                 row["error"] = error(out, reference)
-                row["stock error"] = error(stock(a, b, c), reference)
+                row["stock error"] = error(stock(*args), reference)
                 candidates = [stock, ours, *(program.result() for program in again)]
-                mosaic, mine, *itself = interleaved(candidates, (a, b, c), options.rounds, options.iterations)
+                mosaic, mine, *itself = interleaved(candidates, args, options.rounds, options.iterations)
                 row |= {"mosaic us": median(mosaic), "smalt us": median(mine), "ratio": median(mine) / median(mosaic)}
                 row |= {"itself": median(times) / median(mosaic) for times in itself}
-                row["equal bits"] = bool(jnp.all(out == stock(a, b, c)))
+                row["equal bits"] = bool(jnp.all(out == stock(*args)))
                 print(
                     f"{size}: {name(config)}: mosaic {row['mosaic us']:.1f} us, smalt {row['smalt us']:.1f} us, "
                     f"ratio {row['ratio']:.4f}, "

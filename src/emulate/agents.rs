@@ -457,14 +457,9 @@ impl<H: Hooks> Machine<'_, H> {
     /// Loads into shared memory that goes land nowhere: that they were not waited for is a finding.
     fn lose_loads(&mut self, slot: CtaSlot) -> Result<(), Error> {
         let lands_here = |load: &&BulkLoad| load.targets.iter().any(|target| target.slot == slot);
-        let late: Vec<(u32, u32)> = self
-            .agents
-            .loads
-            .iter()
-            .filter(lands_here)
-            .map(|l| (l.warp, l.pc))
-            .collect();
-        for (warp, pc) in late.into_iter().filter(|_| H::LISTENS) {
+        let late = self.agents.loads.iter().filter(|_| H::LISTENS).filter(lands_here);
+        let late: Vec<(u32, u32)> = late.map(|load| (load.warp, load.pc)).collect();
+        for (warp, pc) in late {
             let mut error = execution(format!(
                 "{} ends while a bulk load into its shared memory is in flight",
                 self.cta_name(slot)

@@ -610,6 +610,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         self.judge_of(self.warp_id(w), pc, verdict)
     }
 
+    /// The same, where the warp may have ended.
     pub fn judge_of(&mut self, warp: u32, pc: u32, verdict: Verdict) -> Verdict {
         if verdict.is_err() {
             self.at = pc;

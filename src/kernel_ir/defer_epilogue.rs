@@ -17,35 +17,35 @@
 //!
 //! The epilogue may be late because nobody looks: it only writes shared memory that nothing else touches, and copies it to an
 //! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
-//! never weaker. What it adds it may load, from inputs, which nobody writes, or copy into such memory and wait for on barriers that nothing
-//! else touches: their phases are a *chain*, which goes from one epilogue to the next and not through tiles. A part ends with such a
-//! copy, too, so that a step goes by until the copy is waited for. With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to
-//! 2 % of a large matmul.
+//! never weaker. What it adds it may load, from inputs, which nobody writes, or copy into such memory and wait for on barriers
+//! that nothing else touches: their phases are a *chain*, which goes from one epilogue to the next and not through tiles. A
+//! part ends with such a copy, too, so that a step goes by until the copy is waited for.
+//!
+//! With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to 2 % of a large
+//! matmul.
+use super::liveness::Around;
 use super::rewrite::{Substitution, append_compare, carry, copy_op, regions_of};
 use super::*;
 use crate::error::{Loc, Result};
 use rustc_hash::FxHashMap;
-use std::cell::Cell;
 
 /// What was looked for, or why it is not so.
 type Found<T> = std::result::Result<T, &'static str>;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let (body, threads) = (kernel.body, 128 * kernel.num_warpgroups);
-    region(kernel, body, kernel.target.thread_registers(threads));
+    let (body, around) = (kernel.body, Around::new(kernel));
+    region(kernel, body, around);
     Ok(())
 }
 
 // The proof looks at the whole kernel: no op may be out of its place meanwhile.
-fn region(kernel: &mut Kernel, at: Region, mut registers: u32) {
+fn region(kernel: &mut Kernel, at: Region, mut around: Around) {
     let mut i = 0;
     while i < kernel.regions[at].ops.len() {
         let op = kernel.regions[at].ops[i];
         i += 1;
-        if let OpKind::SetMaxRegisters { n, .. } = kernel.ops[op].kind {
-            registers = n.min(kernel.target.max_thread_registers);
-        }
-        match find(kernel, op, registers) {
+        around.pass(kernel, op);
+        match find(kernel, op, around.registers) {
             Ok(tail) => {
                 let rest = kernel.regions[at].ops.split_off(i);
                 let mut stands = defer(kernel, at, op, &tail);
@@ -61,7 +61,7 @@ fn region(kernel: &mut Kernel, at: Region, mut registers: u32) {
                     kernel.notes.push(Note::not_deferred(loc, pass, why));
                 }
                 for inner in regions_of(kernel, op) {
-                    region(kernel, inner, registers);
+                    region(kernel, inner, around.clone());
                 }
             }
         }
@@ -80,11 +80,11 @@ struct Tail {
     parts: Vec<usize>,
     /// What the epilogue takes from the tile.
     kept: Vec<Value>,
-    chains: Vec<Chain>,
+    chains: Vec<Phases>,
 }
 
-/// Phases of a barrier that only epilogues wait for.
-struct Chain {
+/// A chain: phases of a barrier that only epilogues wait for.
+struct Phases {
     /// Which of the values that the loop carries.
     carry: usize,
     /// What they are at the epilogue's beginning, and at the end of each part.
@@ -171,9 +171,9 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
         .iter()
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
-    let mut chains: Vec<Chain> = (0..tile.results.len())
+    let mut chains: Vec<Phases> = (0..tile.results.len())
         .filter(|i| own.contains(&tile.results[*i]))
-        .map(|carry| Chain {
+        .map(|carry| Phases {
             carry,
             at: vec![tile.params[carry + 1]],
         })
@@ -242,7 +242,7 @@ fn parts(
     begin: usize,
     steps: usize,
     has_room: bool,
-    chains: &mut [Chain],
+    chains: &mut [Phases],
 ) -> Found<Vec<usize>> {
     let epilogue = &tile.ops[begin..];
     let mut now: Vec<Value> = chains.iter().map(|chain| chain.at[0]).collect();
@@ -255,26 +255,14 @@ fn parts(
         }
         before.push(now.clone());
     }
-    let is_carried = |(chain, v): (&Chain, &Value)| tile.results[chain.carry] == *v;
+    let is_carried = |(chain, v): (&Phases, &Value)| tile.results[chain.carry] == *v;
     if !chains.iter().zip(&now).all(is_carried) {
         return Err("the next tile takes something from the epilogue");
     }
     // Phases are used by the waits that follow each other, and by nobody else.
     let is_phases = |v: Value| before.iter().any(|now| now.contains(&v));
-    let uses = Cell::new(0);
-    let count = |v: Value| uses.set(uses.get() + usize::from(is_phases(v)));
-    tile.results.iter().for_each(|v| count(*v));
-    for op in &tile.ops {
-        kernel.for_each_op_of(*op, &mut |op| {
-            let kind = &kernel.ops[op].kind;
-            visit::for_each_value(kind, &mut |v| count(v));
-            visit::for_each_region(kind, &mut |r| kernel.regions[r].results.iter().for_each(|v| count(*v)));
-        });
-    }
-    let waits = epilogue
-        .iter()
-        .filter(|op| matches!(kernel.ops[**op].kind, OpKind::BarrierWait { .. }));
-    if uses.get() != waits.count() + chains.len() {
+    let uses = kernel.use_counts();
+    if before.iter().flatten().any(|v| uses[*v] != 1) {
         return Err(OTHER_PHASES);
     }
 
