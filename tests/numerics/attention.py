@@ -1,4 +1,4 @@
-"""How far JAX's shipped attention is from what it computes, forward and backward.
+"""How far JAX's shipped attention is from what it computes, forward and backward; `python -m tests.numerics.attention` says so of the emulator's.
 
 Exact attention in f64, and the same with nothing but the roundings that the kernel's author wrote: weights, gradients of logits and
 results are of 16 bits. Whoever rounds nowhere else is as far from the exact result as that.
@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.pallas.ops.gpu import attention_mgpu
+
+import smalt
 
 Array = np.ndarray[Any, Any]
 
@@ -67,6 +69,10 @@ class Attention:
             return (forward(q, k, v, config),)
 
         return run
+
+    def emulate(self, **options: Any) -> list[Any]:
+        with smalt.emulated("H100", **options):
+            return list(jax.jit(self.function())(*self.inputs()))
 
     def results(self, round16: bool) -> list[Array]:
         """In f64, with the author's roundings or without."""
@@ -137,3 +143,14 @@ CASES = [
     Attention("emitter", 128, 128),
     *(Attention("backward", dim, 64, scaled, wgs) for dim, wgs in ((64, 1), (64, 2), (128, 1), (128, 2), (256, 1)) for scaled in (True, False)),
 ]
+
+
+def main() -> None:
+    print(f"{'in units of the last place at the largest of a row':50} {'worst':>9} {'rounded':>9} {'rms / rounded':>14}")
+    for case in CASES:
+        for name, errors in case.judge(case.emulate()).items():
+            print(f"{case!s:44} {name:5} {errors.worst:9.2f} {errors.worst_rounded:9.2f} {errors.ratio:14.4f}")
+
+
+if __name__ == "__main__":
+    main()
