@@ -19,7 +19,8 @@
 //! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
 //! never weaker. What it adds it may load, from inputs, which nobody writes, or copy into such memory and wait for on barriers
 //! that nothing else touches: their phases are a *chain*, which goes from one epilogue to the next and not through tiles. A
-//! part ends with such a copy, too, so that a step goes by until the copy is waited for.
+//! part ends with such a copy, too, so that a step goes by until the copy is waited for. A step that waits for products several times
+//! (a round of slots that is written out) has a place for a part at each.
 //!
 //! With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to 2 % of a large
 //! matmul.
@@ -75,6 +76,8 @@ struct Tail {
     /// Its bounds.
     lower: i64,
     upper: i64,
+    /// The ops of a step behind which products are in flight: the last ones before each wait.
+    places: Vec<usize>,
     /// Where the epilogue begins in the tile's region, and where its parts end.
     begin: usize,
     parts: Vec<usize>,
@@ -108,7 +111,7 @@ fn is_candidate(kernel: &Kernel, op: Op) -> bool {
 
 const NO_TILES: &str = "it is no plain loop over more than one tile";
 const OTHER_STEPS: &str =
-    "the steps of a tile are not waits, wgmmas into the tile's accumulators, one wait for all of them, and arrivals";
+    "the steps of a tile are not waits, wgmmas into the tile's accumulators, waits for them, and arrivals";
 const OTHER_TILE: &str = "something happens between a tile's steps and its epilogue, or before the steps";
 const OTHER_PHASES: &str = "the epilogue waits for a barrier whose phases something else looks at";
 const NO_PARTS: &str = "the epilogue has no copy out of shared memory at which it could be parted";
@@ -133,7 +136,7 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
     let tile = &kernel.regions[body];
     let is_loop = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::For { .. });
     let steps = tile.ops.iter().position(is_loop).ok_or(OTHER_TILE)?;
-    let (from, to) = k_loop(kernel, tile.ops[steps])?;
+    let (from, to, places) = k_loop(kernel, tile.ops[steps])?;
     let is_plain = |op: &Op| {
         let kind = &kernel.ops[*op].kind;
         matches!(kind, OpKind::AccInit { .. }) || may_be_twice(kernel, *op)
@@ -222,11 +225,13 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
         return Err("a finished tile and the next one's accumulator do not fit into registers together");
     }
     let has_room = leaves(needed + loaded, reserve);
-    let parts = parts(kernel, tile, begin, (to - from) as usize, has_room, &mut chains)?;
+    let most = (to - from) as usize * places.len();
+    let parts = parts(kernel, tile, begin, most, has_room, &mut chains)?;
     Ok(Tail {
         steps,
         lower: from,
         upper: to,
+        places,
         begin,
         parts,
         kept,
@@ -310,8 +315,8 @@ fn parts(
     Ok(ends.into_iter().map(|end| begin + end).collect())
 }
 
-/// The bounds of a loop whose steps wait for operands, multiply, and release the operands.
-fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
+/// The bounds of a loop whose steps wait for operands, multiply, and release the operands; and where in a step products are in flight.
+fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64, Vec<usize>)> {
     let OpKind::For {
         lower,
         upper,
@@ -323,19 +328,19 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
     else {
         return Err(OTHER_STEPS);
     };
-    let (mut multiplied, mut settled) = (0, 0);
-    for &op in &kernel.regions[body].ops {
+    let (mut product, mut places) = (None, vec![]);
+    for (i, &op) in kernel.regions[body].ops.iter().enumerate() {
         let kind = &kernel.ops[op].kind;
         if let OpKind::Wgmma { .. } = kind {
             if !intensity::is_compute_bound(kernel, op) {
                 return Err("loads limit the kernel, not the tensor cores");
             }
-            if settled > 0 {
+            product = Some(i);
+        } else if let OpKind::WgmmaWait { .. } = kind {
+            places.extend(product.take());
+            if places.is_empty() {
                 return Err(OTHER_STEPS);
             }
-            multiplied += 1;
-        } else if multiplied > 0 && matches!(kind, OpKind::WgmmaWait { n: 0, .. }) {
-            settled += 1;
         } else if !kind.is_pure()
             && !matches!(
                 kind,
@@ -345,11 +350,11 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64)> {
             return Err(OTHER_STEPS);
         }
     }
-    if multiplied == 0 || settled != 1 || !xs.is_empty() {
+    if product.is_some() || places.is_empty() || !xs.is_empty() {
         return Err(OTHER_STEPS);
     }
     match (kernel.facts(lower).as_constant(), kernel.facts(upper).as_constant()) {
-        (Some(lower), Some(upper)) => Ok((lower, upper)),
+        (Some(lower), Some(upper)) => Ok((lower, upper, places)),
         _ => Err("the number of steps of a tile is not constant"),
     }
 }
@@ -478,15 +483,23 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) -> Substitution {
         results,
         ..
     } = kernel.regions[step].clone();
-    let last_product = step_ops.iter().rposition(|op| kernel.ops[*op].kind.is_product());
     let mut phases: Vec<Value> = tail.chains.iter().map(|chain| chain.at[0]).collect();
-    for (i, part) in epilogue.iter().enumerate() {
-        let k = kernel.append_int(body, counter, tail.lower + i as i64, loc);
-        let mut map: FxHashMap<Value, Value> = params.iter().copied().zip(std::iter::once(k).chain(carries)).collect();
+    let mut parts = epilogue.iter().enumerate().peekable();
+    let mut k = tail.lower;
+    while parts.peek().is_some() {
+        let now = kernel.append_int(body, counter, k, loc);
+        k += 1;
+        let mut map: FxHashMap<Value, Value> = params
+            .iter()
+            .copied()
+            .zip(std::iter::once(now).chain(carries))
+            .collect();
         for (place, op) in step_ops.iter().enumerate() {
             let copy = copy_op(kernel, *op, &mut map);
             kernel.regions[body].ops.push(copy);
-            if Some(place) == last_product {
+            if tail.places.contains(&place)
+                && let Some((i, part)) = parts.next()
+            {
                 let mut map = before.clone();
                 map.extend(tail.chains.iter().map(|chain| chain.at[i]).zip(phases.iter().copied()));
                 let moves: Vec<[Value; 2]> = tail.chains.iter().map(|chain| [chain.at[i], chain.at[i + 1]]).collect();
@@ -495,8 +508,8 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) -> Substitution {
         }
         carries = results.iter().map(|v| map[v]).collect();
     }
-    let rest = kernel.append_int(body, counter, tail.lower + epilogue.len() as i64, loc);
-    debug_assert!(tail.lower + epilogue.len() as i64 <= tail.upper);
+    let rest = kernel.append_int(body, counter, k, loc);
+    debug_assert!(k <= tail.upper);
     if let OpKind::For { lower, inits, .. } = &mut kernel.ops[k_loop].kind {
         *lower = rest;
         *inits = carries;
