@@ -26,11 +26,17 @@ import smalt
 from benchmarks.common import describe_machine, geometric_mean, interleaved, median
 
 TILE, K, SLOTS, WORKERS = 128, 64, 4, 2
+HALF = TILE // WORKERS
 #: Tiles of a stripe that blocks compute side by side.
 STRIPE = 16
 SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 FORMS = ("loops", "written out", "own")
 SHAPES = ((8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (16384, 16384, 256))
+
+
+def aligned(x: Any, to: int) -> Any:
+    """As the peer wants to be told."""
+    return x if isinstance(x, int) else pl.multiple_of(x, to)
 
 
 def matmul(a: jax.Array, b: jax.Array, blocks: int, form: str, separate: bool) -> jax.Array:
@@ -50,7 +56,7 @@ def matmul(a: jax.Array, b: jax.Array, blocks: int, form: str, separate: bool) -
             stripe = m // TILE * STRIPE
             inside = lax.rem(tile, stripe)
             column = lax.div(tile, stripe) * STRIPE + lax.rem(inside, STRIPE)
-            return lax.div(inside, STRIPE) * TILE, column * TILE
+            return aligned(lax.div(inside, STRIPE) * TILE, TILE), aligned(column * TILE, TILE)
 
         def over(begin: int, step: Callable[[Any, Any], None]) -> None:
             if form == "loops":
@@ -78,7 +84,7 @@ def matmul(a: jax.Array, b: jax.Array, blocks: int, form: str, separate: bool) -
                 row, column = corner(i)
 
                 def fill(step: Any, s: Any) -> None:
-                    ks = pl.ds(step * K, K)
+                    ks = pl.ds(aligned(step * K, K), K)
                     plgpu.copy_gmem_to_smem(a_gmem.at[pl.ds(row, TILE), ks], at(a_buf, s), at(full, s))
                     plgpu.copy_gmem_to_smem(b_gmem.at[ks, pl.ds(column, TILE)], at(b_buf, s), at(full, s))
 
@@ -98,7 +104,7 @@ def matmul(a: jax.Array, b: jax.Array, blocks: int, form: str, separate: bool) -
         @when(wg < WORKERS)
         def _() -> None:
             plgpu.set_max_registers(232, action="increase")
-            rows = pl.ds(wg * TILE // WORKERS, TILE // WORKERS)
+            rows = pl.ds(aligned(wg * HALF, HALF), HALF)
 
             @loop(0, count)
             def _(i: Any) -> None:
@@ -116,11 +122,11 @@ def matmul(a: jax.Array, b: jax.Array, blocks: int, form: str, separate: bool) -
                     over(0, multiply)
                     return acc[...].astype(out.dtype)
 
-                x = pl.run_scoped(compute, plgpu.ACC((TILE // WORKERS, TILE), jnp.float32))
+                x = pl.run_scoped(compute, plgpu.ACC((HALF, TILE), jnp.float32))
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 out_buf.at[rows][...] = x
                 plgpu.commit_smem()
-                here = pl.ds(row + wg * TILE // WORKERS, TILE // WORKERS)
+                here = pl.ds(aligned(row + wg * HALF, HALF), HALF)
                 plgpu.copy_smem_to_gmem(out_buf.at[rows], out.at[here, pl.ds(column, TILE)])
 
             plgpu.wait_smem_to_gmem(0)

@@ -19,8 +19,9 @@
 //! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
 //! never weaker. What it adds it may load, from inputs, which nobody writes, or copy into such memory and wait for on barriers
 //! that nothing else touches: their phases are a *chain*, which goes from one epilogue to the next and not through tiles. A
-//! part ends with such a copy, too, so that a step goes by until the copy is waited for. A step that waits for products several times
-//! (a round of slots that is written out) has a place for a part at each.
+//! part ends with such a copy, too, so that a step goes by until the copy is waited for. Steps may be
+//! written out, some or all of them: wherever products are in flight there is a place for a part, and loops are unrolled for as many parts
+//! as are left.
 //!
 //! With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to 2 % of a large
 //! matmul.
@@ -29,6 +30,8 @@ use super::rewrite::{Substitution, append_compare, carry, copy_op, regions_of};
 use super::*;
 use crate::error::{Loc, Result};
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::ops::Range;
 
 /// What was looked for, or why it is not so.
 type Found<T> = std::result::Result<T, &'static str>;
@@ -71,19 +74,40 @@ fn region(kernel: &mut Kernel, at: Region, mut around: Around) {
 
 /// A loop over tiles whose end can wait.
 struct Tail {
-    /// The place of the loop over k in the tile's region.
-    steps: usize,
-    /// Its bounds.
-    lower: i64,
-    upper: i64,
-    /// The ops of a step behind which products are in flight: the last ones before each wait.
-    places: Vec<usize>,
+    steps: Vec<Steps>,
     /// Where the epilogue begins in the tile's region, and where its parts end.
     begin: usize,
     parts: Vec<usize>,
     /// What the epilogue takes from the tile.
     kept: Vec<Value>,
     chains: Vec<Phases>,
+}
+
+/// Where products are in flight: at an op of the tile's region.
+struct Steps {
+    at: usize,
+    over: Over,
+}
+
+enum Over {
+    /// A product: the last one before a wait.
+    Product,
+    /// A loop of steps: its bounds, and of the ops of a step those products.
+    Loop {
+        lower: i64,
+        upper: i64,
+        products: Vec<usize>,
+    },
+}
+
+impl Steps {
+    /// How many parts may stand there.
+    fn room(&self) -> usize {
+        match &self.over {
+            Over::Product => 1,
+            Over::Loop { lower, upper, products } => usize::try_from(upper - lower).unwrap_or(0) * products.len(),
+        }
+    }
 }
 
 /// A chain: phases of a barrier that only epilogues wait for.
@@ -134,23 +158,7 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
         return Err(NO_TILES);
     }
     let tile = &kernel.regions[body];
-    let is_loop = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::For { .. });
-    let steps = tile.ops.iter().position(is_loop).ok_or(OTHER_TILE)?;
-    let (from, to, places) = k_loop(kernel, tile.ops[steps])?;
-    let is_plain = |op: &Op| {
-        let kind = &kernel.ops[*op].kind;
-        matches!(kind, OpKind::AccInit { .. }) || may_be_twice(kernel, *op)
-    };
-    let is_read = |op: &Op| matches!(kernel.ops[*op].kind, OpKind::AccRead { .. });
-    let behind = tile.ops[steps + 1..].iter();
-    let middle = behind.take_while(|op| is_plain(op) || is_read(op)).count();
-    let read = tile.ops[..=steps + middle]
-        .iter()
-        .rposition(is_read)
-        .ok_or(OTHER_TILE)?;
-    if read < steps || !tile.ops[..steps].iter().all(is_plain) {
-        return Err(OTHER_TILE);
-    }
+    let (steps, read) = steps(kernel, tile)?;
     let begin = read
         + 1
         + tile.ops[read + 1..]
@@ -206,9 +214,10 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
             _ => bits / 128,
         }
     };
-    let read: Vec<Value> = tile.ops[steps + 1..=read]
+    let is_read = |op: &&Op| matches!(kernel.ops[**op].kind, OpKind::AccRead { .. });
+    let read: Vec<Value> = tile.ops[..=read]
         .iter()
-        .filter(|op| is_read(op))
+        .filter(is_read)
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
     let accumulators = read.into_iter().filter(|v| kernel.ty(*v).is_acc());
@@ -225,13 +234,10 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
         return Err("a finished tile and the next one's accumulator do not fit into registers together");
     }
     let has_room = leaves(needed + loaded, reserve);
-    let most = (to - from) as usize * places.len();
-    let parts = parts(kernel, tile, begin, most, has_room, &mut chains)?;
+    let room = steps.iter().map(Steps::room).sum();
+    let parts = parts(kernel, tile, begin, room, has_room, &mut chains)?;
     Ok(Tail {
         steps,
-        lower: from,
-        upper: to,
-        places,
         begin,
         parts,
         kept,
@@ -315,8 +321,44 @@ fn parts(
     Ok(ends.into_iter().map(|end| begin + end).collect())
 }
 
-/// The bounds of a loop whose steps wait for operands, multiply, and release the operands; and where in a step products are in flight.
-fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64, Vec<usize>)> {
+/// The steps of a tile, up to the last read of its accumulators.
+fn steps(kernel: &Kernel, tile: &RegionData) -> Found<(Vec<Steps>, usize)> {
+    let (mut steps, mut product, mut read) = (vec![], None, None);
+    let in_flight = |product: &mut Option<usize>| {
+        let over = Over::Product;
+        product.take().map(|at| Steps { at, over })
+    };
+    for (at, &op) in tile.ops.iter().enumerate() {
+        let kind = &kernel.ops[op].kind;
+        if let OpKind::AccRead { .. } = kind {
+            read = Some(at);
+        } else if matches!(kind, OpKind::AccInit { .. }) || may_be_twice(kernel, op) {
+            continue;
+        } else if read.is_some() {
+            break;
+        } else if matches!(kind, OpKind::For { .. }) && kernel.multiplies_within(op) {
+            // It waits, too.
+            steps.extend(in_flight(&mut product));
+            let over = k_loop(kernel, op)?;
+            steps.push(Steps { at, over });
+        } else if is_of_step(kernel, op)? {
+            match kind {
+                OpKind::Wgmma { .. } => product = Some(at),
+                OpKind::WgmmaWait { .. } => steps.extend(in_flight(&mut product)),
+                _ => {}
+            }
+        } else {
+            break;
+        }
+    }
+    match read {
+        Some(read) if product.is_none() && !steps.is_empty() => Ok((steps, read)),
+        _ => Err(OTHER_TILE),
+    }
+}
+
+/// A loop whose steps wait for operands, multiply, and release the operands.
+fn k_loop(kernel: &Kernel, op: Op) -> Found<Over> {
     let OpKind::For {
         lower,
         upper,
@@ -328,35 +370,41 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<(i64, i64, Vec<usize>)> {
     else {
         return Err(OTHER_STEPS);
     };
-    let (mut product, mut places) = (None, vec![]);
+    let (mut product, mut products) = (None, vec![]);
     for (i, &op) in kernel.regions[body].ops.iter().enumerate() {
         let kind = &kernel.ops[op].kind;
-        if let OpKind::Wgmma { .. } = kind {
-            if !intensity::is_compute_bound(kernel, op) {
-                return Err("loads limit the kernel, not the tensor cores");
-            }
-            product = Some(i);
-        } else if let OpKind::WgmmaWait { .. } = kind {
-            places.extend(product.take());
-            if places.is_empty() {
-                return Err(OTHER_STEPS);
-            }
-        } else if !kind.is_pure()
-            && !matches!(
-                kind,
-                OpKind::BarrierWait { .. } | OpKind::BarrierArrive { .. } | OpKind::CommitGroup
-            )
-        {
+        if !kind.is_pure() && !is_of_step(kernel, op)? {
             return Err(OTHER_STEPS);
         }
+        match kind {
+            OpKind::Wgmma { .. } => product = Some(i),
+            OpKind::WgmmaWait { .. } => products.extend(product.take()),
+            _ => {}
+        }
     }
-    if product.is_some() || places.is_empty() || !xs.is_empty() {
+    if product.is_some() || products.is_empty() || !xs.is_empty() {
         return Err(OTHER_STEPS);
     }
     match (kernel.facts(lower).as_constant(), kernel.facts(upper).as_constant()) {
-        (Some(lower), Some(upper)) => Ok((lower, upper, places)),
+        (Some(lower), Some(upper)) => Ok(Over::Loop { lower, upper, products }),
         _ => Err("the number of steps of a tile is not constant"),
     }
+}
+
+/// Whether a step may consist of such ops: waits, products that tensor cores limit, waits for them, arrivals.
+fn is_of_step(kernel: &Kernel, op: Op) -> Found<bool> {
+    let kind = &kernel.ops[op].kind;
+    if matches!(kind, OpKind::Wgmma { .. }) && !intensity::is_compute_bound(kernel, op) {
+        return Err("loads limit the kernel, not the tensor cores");
+    }
+    Ok(matches!(
+        kind,
+        OpKind::BarrierWait { .. }
+            | OpKind::Wgmma { .. }
+            | OpKind::WgmmaWait { .. }
+            | OpKind::BarrierArrive { .. }
+            | OpKind::CommitGroup
+    ))
 }
 
 /// Whether an op loads from what nobody writes while the kernel runs.
@@ -427,7 +475,7 @@ fn is_private(kernel: &Kernel, ops: &[Op]) -> bool {
 }
 
 /// A part of the epilogue, with the ops of earlier parts that it needs.
-fn part(kernel: &Kernel, epilogue: &[Op], range: std::ops::Range<usize>) -> Vec<Op> {
+fn part(kernel: &Kernel, epilogue: &[Op], range: Range<usize>) -> Vec<Op> {
     let mut needed = vec![];
     let mut note = |op: Op| visit::for_each_value(&kernel.ops[op].kind, &mut |v| needed.push(v));
     epilogue[range.clone()].iter().for_each(|op| note(*op));
@@ -462,59 +510,29 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) -> Substitution {
     kernel.regions[at].ops.pop();
     let [before, mut behind] = carry(kernel, at, op, &tail.kept);
 
-    // The tile, with the first steps written out.
+    // The tile, with as many steps written out as there are parts.
     let tile = kernel.regions[body].params[0];
     let is_again = append_compare(kernel, body, CompareOp::Gt, tile, lower, loc);
-    kernel.regions[body].ops.extend(&ops[..tail.steps]);
-    let k_loop = ops[tail.steps];
-    let OpKind::For {
-        lower: from,
-        inits: mut carries,
-        body: step,
-        ..
-    } = kernel.ops[k_loop].kind.clone()
-    else {
-        unreachable!("`find` saw a loop")
+    let mut late = Late {
+        parts: epilogue.iter().enumerate().collect(),
+        chains: &tail.chains,
+        phases: tail.chains.iter().map(|chain| chain.at[0]).collect(),
+        before,
+        is_again,
+        loc,
     };
-    let counter = kernel.ty(from).dtype();
-    let RegionData {
-        params,
-        ops: step_ops,
-        results,
-        ..
-    } = kernel.regions[step].clone();
-    let mut phases: Vec<Value> = tail.chains.iter().map(|chain| chain.at[0]).collect();
-    let mut parts = epilogue.iter().enumerate().peekable();
-    let mut k = tail.lower;
-    while parts.peek().is_some() {
-        let now = kernel.append_int(body, counter, k, loc);
-        k += 1;
-        let mut map: FxHashMap<Value, Value> = params
-            .iter()
-            .copied()
-            .zip(std::iter::once(now).chain(carries))
-            .collect();
-        for (place, op) in step_ops.iter().enumerate() {
-            let copy = copy_op(kernel, *op, &mut map);
-            kernel.regions[body].ops.push(copy);
-            if tail.places.contains(&place)
-                && let Some((i, part)) = parts.next()
-            {
-                let mut map = before.clone();
-                map.extend(tail.chains.iter().map(|chain| chain.at[i]).zip(phases.iter().copied()));
-                let moves: Vec<[Value; 2]> = tail.chains.iter().map(|chain| [chain.at[i], chain.at[i + 1]]).collect();
-                phases = append_if(kernel, body, is_again, part, map, &moves, loc);
-            }
+    for (at, &op) in ops[..tail.begin].iter().enumerate() {
+        let steps = tail.steps.iter().find(|steps| steps.at == at);
+        if let Some(Over::Loop { lower, upper, products }) = steps.map(|steps| &steps.over) {
+            late.unroll(kernel, body, op, *lower..*upper, products);
         }
-        carries = results.iter().map(|v| map[v]).collect();
+        kernel.regions[body].ops.push(op);
+        if let Some(Over::Product) = steps.map(|steps| &steps.over) {
+            late.place_part(kernel, body);
+        }
     }
-    let rest = kernel.append_int(body, counter, k, loc);
-    debug_assert!(k <= tail.upper);
-    if let OpKind::For { lower, inits, .. } = &mut kernel.ops[k_loop].kind {
-        *lower = rest;
-        *inits = carries;
-    }
-    kernel.regions[body].ops.extend(&ops[tail.steps..tail.begin]);
+    debug_assert!(late.parts.is_empty());
+    let phases = late.phases;
 
     for (chain, v) in tail.chains.iter().zip(&phases) {
         kernel.regions[body].results[chain.carry] = *v;
@@ -535,6 +553,70 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) -> Substitution {
         stands.replace(ends[chain.carry], v);
     }
     stands
+}
+
+/// An epilogue that is placed in the next tile, part by part.
+struct Late<'a> {
+    /// Those that are left.
+    parts: VecDeque<(usize, &'a Vec<Op>)>,
+    chains: &'a [Phases],
+    /// Those of the chains so far.
+    phases: Vec<Value>,
+    /// What stands for what the epilogue uses.
+    before: FxHashMap<Value, Value>,
+    is_again: Value,
+    loc: Loc,
+}
+
+impl Late<'_> {
+    fn place_part(&mut self, kernel: &mut Kernel, at: Region) {
+        let Some((i, part)) = self.parts.pop_front() else {
+            return;
+        };
+        let mut map = self.before.clone();
+        let phases = self.phases.iter().copied();
+        map.extend(self.chains.iter().map(|chain| chain.at[i]).zip(phases));
+        let moves: Vec<[Value; 2]> = self.chains.iter().map(|chain| [chain.at[i], chain.at[i + 1]]).collect();
+        self.phases = append_if(kernel, at, self.is_again, part, map, &moves, self.loc);
+    }
+
+    /// Takes iterations from the loop as long as parts are left, and appends them with those behind their products.
+    fn unroll(&mut self, kernel: &mut Kernel, at: Region, op: Op, range: Range<i64>, products: &[usize]) {
+        let OpKind::For {
+            lower,
+            inits: mut carries,
+            body,
+            ..
+        } = kernel.ops[op].kind.clone()
+        else {
+            unreachable!("`find` saw a loop")
+        };
+        let (counter, loc) = (kernel.ty(lower).dtype(), self.loc);
+        let RegionData {
+            params, ops, results, ..
+        } = kernel.regions[body].clone();
+        let mut k = range.start;
+        while k < range.end && !self.parts.is_empty() {
+            let now = kernel.append_int(at, counter, k, loc);
+            let inits = std::iter::once(now).chain(carries);
+            let mut map: FxHashMap<Value, Value> = params.iter().copied().zip(inits).collect();
+            for (place, op) in ops.iter().enumerate() {
+                let copy = copy_op(kernel, *op, &mut map);
+                kernel.regions[at].ops.push(copy);
+                if products.contains(&place) {
+                    self.place_part(kernel, at);
+                }
+            }
+            carries = results.iter().map(|v| map[v]).collect();
+            k += 1;
+        }
+        if k > range.start {
+            let rest = kernel.append_int(at, counter, k, loc);
+            if let OpKind::For { lower, inits, .. } = &mut kernel.ops[op].kind {
+                (*lower, *inits) = (rest, carries);
+            }
+        }
+    }
 }
 
 /// Appends copies of ops that run if `condition` holds; `map` says what stands for what they use. What then stands for the second of

@@ -8,15 +8,16 @@ import jax
 import pytest
 
 import smalt
+from tests.kernels.drains import Drained
 from tests.kernels.parked import Parked
-from tests.kernels.rings import Ring
+from tests.kernels.rings import Late, Ring
 from tests.kernels.running_products import Running
 from tests.kernels.running_sums import Sums
 from tests.kernels.staged import Staged
 from tests.kernels.tile_loops import Tiles
 from tests.kernels.turned_loops import Turned
 
-PROGRAMS = {Sums: 120, Tiles: 80, Running: 60, Turned: 120, Parked: 120, Staged: 60, Ring: 80}
+PROGRAMS = {Sums: 120, Tiles: 80, Running: 60, Turned: 120, Parked: 120, Staged: 60, Ring: 80, Late: 60, Drained: 80}
 BATCH = 20
 
 

@@ -131,10 +131,11 @@ class Drained(Loops):
 
     @property
     def stores_late(self) -> bool:
-        """Whether tiles are stored beside the next one's products: they fit into registers twice, and steps are a loop."""
-        loop = self.worker == "loop" or self.worker == "rounds" and self.steps > self.slots
+        """Whether tiles are stored beside the next one's products: they fit into registers twice."""
         fits = self.columns == 128 and self.workers == 2
-        return self.stores != "lanes" and (self.tiles > 1 or self.dynamic) and loop and fits and self.keeps not in ("done", "asked")
+        # One part for each wait behind a product.
+        room = self.stores == "copied" or self.steps - self.delay > 1
+        return self.stores != "lanes" and (self.tiles > 1 or self.dynamic) and fits and room and self.keeps not in ("done", "asked")
 
     # ------------------------------------------------------------ as a kernel
 

@@ -427,14 +427,14 @@ class Late(Ring):
 
     @property
     def is_late(self) -> bool:
-        """There are several tiles of several steps, whose number is known; in a step are waits, products, a wait for them and arrivals; and what is
+        """There are several tiles, of steps whose number is known; in a step are waits, products, a wait for them and arrivals; and what is
         kept of a tile fits into registers beside the next one, with what is added."""
         plain = self.frees == "each" and self.loads != "three" and not self.dynamic
         registers = 232 if self.limits else 65536 // (128 * (self.workers + 1))
         needed = self.columns // 2 + self.columns // 4
         added = self.columns // self.copies // 4 if self.adds in ("tile", "loaded") else 0
         fits = needed + 32 <= registers and needed + added + 16 <= registers
-        return plain and fits and self.tiles > 1 and self.steps >= max(2, self.copies)
+        return plain and fits and self.tiles > 1 and self.steps >= self.copies
 
     @property
     def copies(self) -> int:

@@ -1,7 +1,11 @@
 """Producers that run into their next tile, and such that must not, in the emulator, under every schedule."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import smalt
+from benchmarks.written_out import FORMS, matmul
 from smalt import _native
 from tests.kernels.drains import Drained
 
@@ -36,5 +40,24 @@ def test_tiles_are_stored_late_beside_steps_that_are_written_out() -> None:
         program = Drained.of(seed)
         changed = changes(program, "defer_epilogue")
         assert changed == program.stores_late, program
-        late += changed and program.worker == "rounds"
+        late += changed and program.worker != "loop"
     assert late >= PROGRAMS / 12, late
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("k", [256, 1024])
+def test_the_benchmarks_run_ahead_and_store_late_without_spills(k: int, form: str, separate: bool) -> None:
+    a, b = jax.ShapeDtypeStruct((8192, k), jnp.bfloat16), jax.ShapeDtypeStruct((k, 8192), jnp.bfloat16)
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(lambda a, b: matmul(a, b, 132, form, separate), a, b)
+    assert not report.warnings and not report.spill_bytes
+    assert not [note for note in report.notes if note.by.startswith("defer_")]
+
+
+def test_what_stores_late_does_not_spill() -> None:
+    late = [program for program in map(Drained.of, range(PROGRAMS)) if program.stores_late]
+    for program in late[:10]:
+        with smalt.emulated("H100"):
+            (report,) = smalt.inspect(program.function(), *program.structs())
+        assert not report.warnings and not report.spill_bytes, program
