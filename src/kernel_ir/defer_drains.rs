@@ -554,7 +554,7 @@ fn ring(kernel: &Kernel, loads: &[[Part; 2]], barriers: &[Part], producer: &[Op]
             found
         };
         let numbered = released(&parts, &|barrier, to| barrier.with(to.slot));
-        let mut take = |found: Vec<(usize, Vec<Filled>)>| {
+        let mut take = |found: Vec<(usize, Vec<Filled>)>| -> Found<()> {
             let (_, first) = found.first().ok_or(OTHER_USES)?;
             ring.filled.extend(first);
             for (time, filled) in found {
