@@ -1220,7 +1220,7 @@ enum Ring {
     WritesInput,
     /// The producer refills a slot for which it did not wait.
     RefillsUnwaited,
-    /// The producer never refills: nothing shows that one barrier releases one slot.
+    /// Nothing is wrong: a tile is its first round.
     NoRefill,
     /// There are fewer waits than slots.
     ShortDrain,
@@ -1368,17 +1368,17 @@ fn a_producer_runs_into_its_next_tile() {
           } case 1 {
             %v28: u32 = for %v10: i32 in 0..%v0 (%v21: u32 = 0:u32) {
               %v33: bool = gt %v10, 0
-              %v37: u32 = for %v11: i32 in 0..4 (%v34: u32 = %v21) {
-                %v36: u32 = switch %v33 case 0 {
+              %v35: u32 = for %v11: i32 in 0..4 (%v34: u32 = %v21) {
+                %v37: u32 = switch %v33 case 0 {
                   yield %v34
                 } case 1 {
-                  %v35: u32 = barrier_wait alloc5[%v11]: barrier phases %v34
-                  yield %v35
+                  %v36: u32 = barrier_wait alloc5[%v11]: barrier phases %v34
+                  yield %v36
                 }
                 copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v11, 0:+64, 0:+64]: f32[64,64] using alloc4[%v11]: barrier
-                yield %v36
+                yield %v37
               }
-              %v24: u32 = for %v12: i32 in 0..%v0 (%v22: u32 = %v37) {
+              %v24: u32 = for %v12: i32 in 0..%v0 (%v22: u32 = %v35) {
                 %v13: i32 = rem %v12, 4  // 0..=3
                 %v23: u32 = barrier_wait alloc5[%v13]: barrier phases %v22
                 copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v13, 0:+64, 0:+64]: f32[64,64] using alloc4[%v13]: barrier
@@ -1386,8 +1386,8 @@ fn a_producer_runs_into_its_next_tile() {
               }
               yield %v24
             }
-            %v38: bool = lt 0, %v0
-            %v39: u32 = switch %v38 case 0 {
+            %v40: bool = lt 0, %v0
+            %v41: u32 = switch %v40 case 0 {
               yield %v28
             } case 1 {
               %v27: u32 = for %v14: i32 in 0..4 (%v25: u32 = %v28) {
@@ -1410,14 +1410,13 @@ fn waits_stay_where_a_barrier_is_not_shown_to_release_its_slot() {
         Ring::Unwaited,
         Ring::WritesInput,
         Ring::RefillsUnwaited,
-        Ring::NoRefill,
         Ring::ShortDrain,
         Ring::ReadBehind,
     ] {
         let text = ring(wrong);
         assert!(!text.contains("= gt %"), "{text}");
     }
-    for right in [Ring::Right, Ring::Rotated] {
+    for right in [Ring::Right, Ring::Rotated, Ring::NoRefill] {
         let text = ring(right);
         assert!(text.contains("= gt %"), "{text}");
     }

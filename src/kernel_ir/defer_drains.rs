@@ -637,12 +637,16 @@ impl Others<'_> {
     /// Whether it has been waited for since it was released.
     fn is_full(&self, before: &[Op], filled: &Filled) -> bool {
         for op in before.iter().rev() {
-            match &self.kernel.ops[*op].kind {
-                OpKind::BarrierWait { barrier, .. } if Part::of(self.kernel, barrier) == Some(filled.full) => {
-                    return true;
-                }
-                OpKind::BarrierArrive { barrier, .. } if self.may_be(barrier, filled.free) => return false,
-                _ => {}
+            let kind = &self.kernel.ops[*op].kind;
+            if let OpKind::BarrierWait { barrier, .. } = kind
+                && Part::of(self.kernel, barrier) == Some(filled.full)
+            {
+                return true;
+            }
+            if let OpKind::BarrierArrive { barrier, .. } = kind
+                && self.may_be(barrier, filled.free)
+            {
+                return false;
             }
         }
         false
@@ -652,14 +656,19 @@ impl Others<'_> {
     fn release(&self, behind: &[Op], filled: &Filled, mut done: bool) -> Option<usize> {
         let mut products = 0;
         for (i, op) in behind.iter().enumerate() {
-            match &self.kernel.ops[*op].kind {
-                OpKind::Wgmma { .. } => products += 1,
-                OpKind::WgmmaWait { n, .. } => done |= *n <= products,
-                OpKind::BarrierArrive { barrier, .. } if self.may_be(barrier, filled.free) => {
-                    return (done && Part::of(self.kernel, barrier) == Some(filled.free)).then_some(i);
-                }
-                OpKind::BarrierWait { barrier, .. } if self.may_be(barrier, filled.full) => return None,
-                _ => {}
+            let kind = &self.kernel.ops[*op].kind;
+            if let OpKind::Wgmma { .. } = kind {
+                products += 1;
+            } else if let OpKind::WgmmaWait { n, .. } = kind {
+                done |= *n <= products;
+            } else if let OpKind::BarrierArrive { barrier, .. } = kind
+                && self.may_be(barrier, filled.free)
+            {
+                return (done && Part::of(self.kernel, barrier) == Some(filled.free)).then_some(i);
+            } else if let OpKind::BarrierWait { barrier, .. } = kind
+                && self.may_be(barrier, filled.full)
+            {
+                return None;
             }
         }
         None
@@ -860,12 +869,8 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, found: &Drain) -> Substitution
         kernel.regions[some].results.push(word.phases[1]);
     }
     for waits in &found.waits {
-        let bounds = match kernel.ops[waits.op].kind {
-            OpKind::For { lower, upper, .. } => Some([lower, upper]),
-            _ => None,
-        };
-        if let Some(bounds) = bounds {
-            let [from, to] = bounds.map(|v| {
+        if let OpKind::For { lower, upper, .. } = kernel.ops[waits.op].kind {
+            let [from, to] = [lower, upper].map(|v| {
                 let bound = kernel.facts(v).as_constant().expect("`find` saw a constant");
                 kernel.append_int(some, kernel.ty(v).dtype(), bound, loc)
             });

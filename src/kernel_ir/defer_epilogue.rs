@@ -324,9 +324,9 @@ fn parts(
 /// The steps of a tile, up to the last read of its accumulators.
 fn steps(kernel: &Kernel, tile: &RegionData) -> Found<(Vec<Steps>, usize)> {
     let (mut steps, mut product, mut read) = (vec![], None, None);
-    let in_flight = |product: &mut Option<usize>| {
+    let a_step = |at: usize| {
         let over = Over::Product;
-        product.take().map(|at| Steps { at, over })
+        Steps { at, over }
     };
     for (at, &op) in tile.ops.iter().enumerate() {
         let kind = &kernel.ops[op].kind;
@@ -338,15 +338,11 @@ fn steps(kernel: &Kernel, tile: &RegionData) -> Found<(Vec<Steps>, usize)> {
             break;
         } else if matches!(kind, OpKind::For { .. }) && kernel.multiplies_within(op) {
             // It waits, too.
-            steps.extend(in_flight(&mut product));
+            steps.extend(product.take().map(a_step));
             let over = k_loop(kernel, op)?;
             steps.push(Steps { at, over });
         } else if is_of_step(kernel, op)? {
-            match kind {
-                OpKind::Wgmma { .. } => product = Some(at),
-                OpKind::WgmmaWait { .. } => steps.extend(in_flight(&mut product)),
-                _ => {}
-            }
+            steps.extend(waited_for(kind, at, &mut product).map(a_step));
         } else {
             break;
         }
@@ -355,6 +351,15 @@ fn steps(kernel: &Kernel, tile: &RegionData) -> Found<(Vec<Steps>, usize)> {
         Some(read) if product.is_none() && !steps.is_empty() => Ok((steps, read)),
         _ => Err(OTHER_TILE),
     }
+}
+
+/// The last product, where an op waits for it; until then it is `in_flight`.
+fn waited_for(kind: &OpKind, at: usize, in_flight: &mut Option<usize>) -> Option<usize> {
+    if let OpKind::Wgmma { .. } = kind {
+        *in_flight = Some(at);
+    }
+    let waits = matches!(kind, OpKind::WgmmaWait { .. });
+    in_flight.take_if(|_| waits)
 }
 
 /// A loop whose steps wait for operands, multiply, and release the operands.
@@ -376,11 +381,7 @@ fn k_loop(kernel: &Kernel, op: Op) -> Found<Over> {
         if !kind.is_pure() && !is_of_step(kernel, op)? {
             return Err(OTHER_STEPS);
         }
-        match kind {
-            OpKind::Wgmma { .. } => product = Some(i),
-            OpKind::WgmmaWait { .. } => products.extend(product.take()),
-            _ => {}
-        }
+        products.extend(waited_for(kind, i, &mut product));
     }
     if product.is_some() || products.is_empty() || !xs.is_empty() {
         return Err(OTHER_STEPS);
