@@ -19,7 +19,9 @@
 //! * every other access to `x` reads a slot `e` between a wait for `full[e]` and an arrival on `b[e]`, all in one region, with
 //!   tensor cores done before the arrival; and nothing else arrives on `b`;
 //! * between its first and its last round the producer fills `x[e]` where it has waited for `b[e]`;
-//! * the copies' sources are inputs, which nothing writes.
+//! * what a copy brings into other blocks of a cluster is released by a barrier at which those arrive;
+//! * the copies' sources are inputs, which nothing writes;
+//! * the barriers order nothing but the slots ([`ring_order`]).
 //!
 //! Where loads limit and not tensor cores, it is not done: blocks that run freely drift apart and share less of the L2 cache
 //! (up to 8 % slower with 256x64 tiles of an 8192³ matmul on an H200; 1 to 2 % faster with 128x128 and 256x128).
@@ -168,6 +170,15 @@ impl Ring {
         self.all().any(|f| f.free.alloc == barrier)
     }
 
+    /// Whether a view is of something that is filled, or of one of its barriers.
+    fn has(&self, kernel: &Kernel, view: &RefUse) -> bool {
+        let is = |part: Part, of: Part| part.alloc == of.alloc && !part.is_apart(of);
+        Part::of(kernel, view).is_some_and(|part| {
+            self.all()
+                .any(|f| [f.to, f.full, f.free].iter().any(|of| is(part, *of)))
+        })
+    }
+
     /// What says that the parts are full that a barrier releases; none if that is not known.
     fn full(&self, free: Part) -> Vec<Part> {
         if let Slot::Of(_) = free.slot {
@@ -255,6 +266,8 @@ const OTHER_ROUNDS: &str =
     "between its first and its last round the producer does something else than wait for a slot and refill it";
 const OTHER_USES: &str = "a buffer or a barrier of the ring is used other than between the wait for a full slot and the one arrival \
     that releases it";
+const OTHER_ORDER: &str = "between the releases of a tile's slots a warpgroup touches memory or a barrier that others touch too: the waits \
+    at the tile's end may order them";
 const FEW_OPERATIONS: &str =
     "loads limit the kernel, not the tensor cores: blocks that run freely would share less of the L2 cache";
 
@@ -509,7 +522,20 @@ fn find(kernel: &Kernel, op: Op) -> Found<Drain> {
     if !producer_region(kernel, &tile.ops[middle], &ring) {
         return Err(OTHER_ROUNDS);
     }
+    if !peers_release(kernel, body, &ring) {
+        return Err(
+            "a copy fills slots of other blocks of a cluster, which the barrier that releases them here does not release there",
+        );
+    }
     place_waits(&mut fills, &barriers, &ring)?;
+    let order = ring_order::Ring {
+        producer: op,
+        has: &|view| ring.has(kernel, view),
+        is_released_by: &|barrier| ring.has_free(barrier.alloc),
+    };
+    if !ring_order::is_all(kernel, &order) {
+        return Err(OTHER_ORDER);
+    }
     Ok(Drain { fills, waits, words })
 }
 
@@ -778,6 +804,34 @@ fn feeds_enough(kernel: &Kernel, loads: &[[Part; 2]]) -> bool {
         }
     });
     enough
+}
+
+/// Whether those blocks release what a copy fills in all of them.
+fn peers_release(kernel: &Kernel, tile: Region, ring: &Ring) -> bool {
+    let covers = |free: Part, axes: &[Axis]| {
+        let AllocKind::Barrier {
+            cluster: Some(cluster), ..
+        } = &kernel.allocs[free.alloc].kind
+        else {
+            return false;
+        };
+        let mut groups = cluster.collective_axes.iter();
+        !cluster.leader_tracked && groups.any(|group| axes.iter().all(|axis| group.contains(axis)))
+    };
+    let mut all = true;
+    kernel.for_each_op_in(tile, &mut |op| {
+        if let OpKind::CopyGmemToSmem {
+            dst, collective_axes, ..
+        } = &kernel.ops[op].kind
+            && !collective_axes.is_empty()
+        {
+            all &= ring.filled.iter().filter(|f| f.to.alloc == dst.alloc).all(|filled| {
+                let mut releases = ring.all().filter(|f| f.to == filled.to);
+                releases.any(|f| covers(f.free, collective_axes))
+            });
+        }
+    });
+    all
 }
 
 /// Whether the copies read inputs, which nothing writes.

@@ -53,6 +53,7 @@ pub mod promote_registers;
 pub mod recognize_loops;
 pub mod register_parts;
 pub mod rewrite;
+pub mod ring_order;
 pub mod simplify;
 pub mod slice_products;
 pub mod split_roles;

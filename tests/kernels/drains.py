@@ -1,8 +1,9 @@
 """Random matmuls whose producer fills all slots for one tile after the other, and waits for all of them at a tile's end (`defer_drains.rs`).
 
 Loops over slots and steps are loops or written out; slots and barriers are those of an array, or each its own; operands are released together or
-each for itself; waits, copies and releases come in several orders. In some kernels the producer may not run ahead: a slot is read until another one is
-released, something else is waited for, or told. Each kernel has a NumPy reference. Numbers are small and whole, so sums are exact.
+each for itself; waits, copies and releases come in several orders; two blocks of a cluster may share an operand. In some kernels the producer may not
+run ahead: a slot is read until another one is released, also by the other block, something else is waited for, or told, or handed on behind the
+ring's barriers. Each kernel has a NumPy reference. Numbers are small and whole, so sums are exact.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Drained(Loops):
             they release the last one; a barrier of its own ("done"); a word that it stores ("tells"); releases that are made only if they are
             needed ("asked"); nothing, though it "loads" where its operands are.
         stores: Results are stored to device memory by "lanes"; "copied" out; in two "parts".
+        shared: Two blocks of a cluster share the right operand, whose slots are "released" by both; or each block's own barriers release
+            them, and the blocks have "met" before the last ones do.
+        hands: In a tile's first step, a word is stored that is loaded in its last one, before that one's slot is released: it goes "on" to the other
+            worker, with nothing but the ring's barriers between them, in shared memory or in the "device"'s; each has its "own"; the other one is
+            "told" by a barrier; it is stored "once", before all tiles.
     """
 
     seed: int
@@ -72,6 +78,8 @@ class Drained(Loops):
     halves: bool
     keeps: str | None
     stores: str
+    shared: str | None
+    hands: str | None
 
     @classmethod
     def of(cls, seed: int) -> Drained:
@@ -95,24 +103,36 @@ class Drained(Loops):
             fill, drain = pick("loop", "loop", "written", "operands"), pick("loop", "turned", "written", "backwards")
             middle = pick("loop", *rounds, *["batched"] * whole, "written")
             worker = pick("loop", *rounds, "written")
+        tiles, dynamic = pick(1, 2, 2, 3), bool(pick(0, 0, 1))
+        frees, delay = "crossed" if crossed else pick("one", "one", "two"), worker != "loop" and keeps != "again" and bool(pick(0, 1))
+        halves, stores = bool(pick(0, 0, 1)), pick("lanes", "copied", "parts")
+
+        pick = picker(seed, 16)
+        shared, hands = pick(*[None] * 6, "released", "met"), pick(*[None] * 8, "on", "device", "own", "told", "once")
+        if shared == "met":
+            steps, worker = slots, pick("rounds", "written")
+        if steps == slots or workers == 1 or keeps is not None:
+            hands = None
         return cls(
             seed=seed,
             workers=workers,
             columns=columns,
             slots=slots,
             steps=steps,
-            tiles=pick(1, 2, 2, 3),
-            dynamic=bool(pick(0, 0, 1)),
+            tiles=tiles,
+            dynamic=dynamic,
             own=own,
             fill=fill,
             middle=middle,
             drain=drain,
             worker=worker,
-            frees="crossed" if crossed else pick("one", "one", "two"),
-            delay=worker != "loop" and keeps != "again" and bool(pick(0, 1)),
-            halves=bool(pick(0, 0, 1)),
+            frees=frees,
+            delay=delay,
+            halves=halves,
             keeps=keeps,
-            stores=pick("lanes", "copied", "parts"),
+            stores=stores,
+            shared=shared,
+            hands=hands,
         )  # fmt: skip
 
     @property
@@ -127,7 +147,8 @@ class Drained(Loops):
         # What is read once is released by that barrier, too, if all of a tile's steps are written out.
         written = self.worker == "written" and self.steps < 2 * self.slots or self.worker == "rounds" and self.steps == self.slots
         released = self.keeps == "done" and written and (self.own != "" or self.frees == "crossed")
-        return several and not limited and (self.keeps in (None, "loads") or released)
+        proved = self.keeps in (None, "loads") or released
+        return several and not limited and proved and self.shared != "met" and self.hands in (None, "own", "once")
 
     @property
     def stores_late(self) -> bool:
@@ -135,7 +156,7 @@ class Drained(Loops):
         fits = self.columns == 128 and self.workers == 2
         # One part for each wait behind a product.
         room = self.stores == "copied" or self.steps - self.delay > 1
-        return self.stores != "lanes" and (self.tiles > 1 or self.dynamic) and fits and room and self.keeps not in ("done", "asked")
+        return self.stores != "lanes" and (self.tiles > 1 or self.dynamic) and fits and room and self.keeps not in ("done", "asked") and self.hands is None
 
     # ------------------------------------------------------------ as a kernel
 
@@ -143,10 +164,18 @@ class Drained(Loops):
         slots, steps, workers, n = self.slots, self.steps, self.workers, self.columns
 
         def body(a: Any, b: Any, where: Any, counts: Any, out: Any, trace: Any, *rest: Any) -> None:
-            a_buf, b_buf, out_buf, full, free, free_b, done = rest
+            a_buf, b_buf, out_buf, hand, full, free, free_b, done, told, met, end = rest
             wg = lax.axis_index("wg")
+            if self.shared is not None:
+                a, out = (x.at[lax.axis_index("c")] for x in (a, out))
             tiles = counts[0] if self.dynamic else self.tiles
             at = lambda ref, s: ref[s] if isinstance(ref, (list, tuple)) else ref.at[s]  # noqa: E731
+
+            def when(holds: Any, do: Callable[[], None]) -> None:
+                if not isinstance(holds, bool):
+                    _when(holds)(do)
+                elif holds:
+                    do()
 
             def wait_free(s: Any) -> None:
                 plgpu.barrier_wait(at(free, s))
@@ -191,7 +220,8 @@ class Drained(Loops):
                             plgpu.copy_gmem_to_smem(src.at[part], dst.at[part], at(full, s))
 
                     def right(k: Any, s: Any) -> None:
-                        plgpu.copy_gmem_to_smem(b.at[here * steps + k], at(b_buf, s), at(full, s))
+                        both = {} if self.shared is None else {"collective_axes": "c"}
+                        plgpu.copy_gmem_to_smem(b.at[here * steps + k], at(b_buf, s), at(full, s), **both)
 
                     def both(k: Any, s: Any) -> None:
                         left(k, s)
@@ -224,12 +254,34 @@ class Drained(Loops):
             @_when(wg < workers)
             def _() -> None:
                 half = pl.ds(wg * 64, 64)
+                if self.hands == "once":
+
+                    @_when(wg == 0)
+                    def _() -> None:
+                        hand[...] = jnp.full((128,), 1, jnp.int32)
+                        plgpu.barrier_arrive(told)
+
+                    plgpu.barrier_wait(told)
 
                 @_loop(0, tiles)
                 def _(tile: Any) -> None:
                     def compute(acc: Any) -> Any:
                         def multiply(s: Any) -> None:
                             plgpu.wgmma(acc, at(a_buf, s).at[half], at(b_buf, s))
+
+                        def write() -> None:
+                            if self.hands == "own":
+                                hand[half] = jnp.full((64,), tile + 1, jnp.int32)
+                                return
+
+                            @_when(wg == 0)
+                            def _() -> None:
+                                if self.hands == "told":
+                                    plgpu.barrier_arrive(told)
+                                elif self.hands == "device":
+                                    trace[self.tiles] = tile + 1
+                                else:
+                                    hand[...] = jnp.full((128,), tile + 1, jnp.int32)
 
                         def release(s: Any) -> None:
                             def arrive() -> None:
@@ -243,15 +295,36 @@ class Drained(Loops):
                             else:
                                 arrive()
 
+                        def release_last(k: Any, s: Any) -> None:
+                            def meet() -> None:
+                                plgpu.barrier_arrive(met)
+                                plgpu.barrier_wait(met)
+
+                            def load() -> None:
+                                @_when(wg == 1)
+                                def _() -> None:
+                                    if self.hands == "told":
+                                        plgpu.barrier_wait(told)
+                                    word = trace[self.tiles] if self.hands == "device" else tile + 1 if self.hands == "told" else hand[64 + 5]
+                                    trace[tile] = word + tile if self.hands == "once" else word
+
+                            if self.shared == "met":
+                                when(s == slots - 1, meet)
+                            if self.hands is not None:
+                                when(k == steps - 1, load)
+                            release(s)
+
                         def step(k: Any, s: Any) -> None:
                             plgpu.barrier_wait(at(full, s))
+                            if self.hands not in (None, "once"):
+                                when(k == 0, write)
                             multiply(s)
                             if not self.delay:
                                 plgpu.wgmma_wait(0)
                                 if self.keeps == "again" and s == slots - 1:
                                     multiply(0)
                                     plgpu.wgmma_wait(0)
-                                release(s)
+                                release_last(k, s)
                                 return
                             # A producer that waits for a whole round gets one.
                             rounds = self.worker == "rounds" or self.middle == "batched"
@@ -261,7 +334,7 @@ class Drained(Loops):
                                 release((s - 1) % slots)
                             if last:
                                 plgpu.wgmma_wait(0)
-                                release(s)
+                                release_last(k, s)
 
                         over(self.worker, 0, step)
                         return acc[...].astype(jnp.float16)
@@ -281,6 +354,10 @@ class Drained(Loops):
                         plgpu.barrier_arrive(done)
 
             plgpu.wait_smem_to_gmem(0)
+            if self.shared is not None:
+                # Nobody's shared memory is gone while the other block arrives there.
+                plgpu.barrier_arrive(end)
+                plgpu.barrier_wait(end)
 
         def array(make: Callable[..., Any], own: bool) -> Any:
             return [make(None) for _ in range(slots)] if own else make(slots)
@@ -289,41 +366,54 @@ class Drained(Loops):
             of = lambda n: plgpu.SMEM(shape if n is None else (n, *shape), jnp.float16, transforms=tiled(jnp.float16, 128))  # noqa: E731
             return array(of, self.own in ("buffers", "both"))
 
-        def barrier(arrivals: int) -> Any:
-            of = lambda n: plgpu.Barrier(num_arrivals=arrivals, **({} if n is None else {"num_barriers": n}))  # noqa: E731
+        def barrier(arrivals: int, **of_cluster: Any) -> Any:
+            kind = plgpu.ClusterBarrier if of_cluster else plgpu.Barrier
+            of = lambda n: kind(num_arrivals=arrivals, **of_cluster, **({} if n is None else {"num_barriers": n}))  # noqa: E731
             return array(of, self.own in ("barriers", "both"))
 
+        cluster = {} if self.shared is None else {"collective_axes": ("c",)}
+        both = cluster if self.shared == "released" else {}
+        meeting: Callable[[int], Any] = lambda n: plgpu.ClusterBarrier(num_arrivals=n, **cluster) if cluster else plgpu.Barrier(num_arrivals=n)  # noqa: E731
         scratch = [
             buffer((self.rows, K)),
             buffer((K, n)),
             plgpu.SMEM((self.rows, n), jnp.float16, transforms=tiled(jnp.float16, 128)),
+            plgpu.SMEM((128,), jnp.int32),
             barrier(3 if self.halves else 2),
-            barrier(workers),
-            barrier(workers),
+            barrier(workers, **({} if self.frees == "two" else both)),
+            barrier(workers, **both),
             plgpu.Barrier(num_arrivals=workers),
+            plgpu.Barrier(),
+            meeting(workers),
+            meeting(workers + 1),
         ]
-        outs = [like((self.tiles, self.rows, n), jnp.float16), like((self.tiles,), jnp.int32)]
-        return kernel(body, outs, *scratch, num_threads=workers + 1, thread_name="wg")
+        lead = () if self.shared is None else (2,)
+        outs = [like((*lead, self.tiles, self.rows, n), jnp.float16), like((self.tiles + 1,), jnp.int32)]
+        where = {"cluster": (2,), "cluster_names": ("c",)} if cluster else {}
+        return kernel(body, outs, *scratch, num_threads=workers + 1, thread_name="wg", **where)
 
     def inputs(self) -> list[Array]:
         rng = np.random.default_rng([self.seed, 15])
         total = self.steps * self.tiles
-        a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((total, self.rows, K), (total, K, self.columns)))
-        return [a, b, rng.permutation(self.tiles).astype(np.int32), np.array([self.tiles], np.int32)]
+        blocks = 1 if self.shared is None else 2
+        a, b = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((blocks, total, self.rows, K), (total, K, self.columns)))
+        return [a if blocks == 2 else a[0], b, rng.permutation(self.tiles).astype(np.int32), np.array([self.tiles], np.int32)]
 
     # ------------------------------------------------------------ in NumPy
 
     def written(self) -> list[Array]:
-        whole, trace = super().written()
-        return [whole, np.full_like(trace, self.keeps == "tells")]
+        whole, _ = super().written()
+        tells = np.arange(self.tiles + 1) < self.tiles
+        return [whole, tells & (self.keeps == "tells" or self.hands is not None) | ~tells & (self.hands == "device")]
 
     def reference(self) -> list[Array]:
         a, b, where, _ = self.inputs()
-        products = (a.astype(np.float32) @ b.astype(np.float32)).reshape(self.tiles, self.steps, self.rows, self.columns)
+        lead = a.shape[:-3]
+        products = (a.astype(np.float32) @ b.astype(np.float32)).reshape(*lead, self.tiles, self.steps, self.rows, self.columns)
         if self.keeps == "loads":
-            products = products[where]
+            products = products[..., where, :, :, :]
         times = np.ones(self.steps, np.float32)
         if self.keeps == "again":
             times[:: self.slots] = 2
-        tiles = np.einsum("tsmn,s->tmn", products, times)
-        return [tiles.astype(np.float16), np.arange(1, self.tiles + 1, dtype=np.int32)]
+        tiles = np.einsum("...tsmn,s->...tmn", products, times)
+        return [tiles.astype(np.float16), np.append(np.arange(1, self.tiles + 1, dtype=np.int32), np.int32(self.tiles))]

@@ -19,6 +19,27 @@ def test_drains_equal_numpy(first: int) -> None:
         Drained.of(seed).check_emulated()
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # Blocks share slots, and each releases its own.
+        3, 14, 22,
+        # A word that is handed on behind the ring's barriers would be stored again before it is loaded,
+        164, 171,
+        # in device memory, too,
+        350, 448,
+        # and who waits for a barrier be late.
+        179,
+    ],
+)  # fmt: skip
+def test_what_runs_ahead_is_in_nobodys_way(seed: int) -> None:
+    """The emulator tells each of these, if the producer runs ahead."""
+    program = Drained.of(seed)
+    assert not program.runs_ahead and (program.shared == "met" or program.hands in ("on", "device", "told"))
+    assert not changes(program, "defer_drains")
+    program.check_emulated()
+
+
 def changes(program: Drained, by: str) -> bool:
     stages = dict(_native.show(*program.lowered(), "sm_90a"))
     return stages[by] != stages[list(stages)[list(stages).index(by) - 1]]
