@@ -27,9 +27,9 @@ def test_drains_equal_numpy(first: int) -> None:
         # A word that is handed on behind the ring's barriers would be stored again before it is loaded,
         164, 171,
         # in device memory, too,
-        350, 448,
+        450, 457,
         # and who waits for a barrier be late.
-        179,
+        269,
     ],
 )  # fmt: skip
 def test_what_runs_ahead_is_in_nobodys_way(seed: int) -> None:
