@@ -342,21 +342,23 @@ impl Importer {
     /// The axis with this id, which must be one of the cluster.
     pub fn cluster_axis(&self, id: u32) -> Result<Axis> {
         let axis = self.axis(id)?;
-        match self.kernel.axes[axis].kind {
-            AxisKind::Cluster(_) => Ok(axis),
-            AxisKind::Grid(_) | AxisKind::Thread | AxisKind::Warp | AxisKind::DeviceMesh(_) => Err(Error::invalid(
-                format!("the collective axis {:?}", self.kernel.axes[axis].name),
-            )
+        let (got, remedy) = match self.kernel.axes[axis].kind {
+            AxisKind::Cluster(_) => return Ok(axis),
+            AxisKind::Grid(_) => ("an axis of the grid", "move the axis from grid= to cluster="),
+            AxisKind::Thread => ("the thread axis", "name axes of cluster="),
+            AxisKind::Warp => ("the warp axis", "name axes of cluster="),
+            AxisKind::DeviceMesh(_) => ("an axis of the device mesh", "name axes of cluster="),
+        };
+        let what = match &self.kernel.axes[axis].name[..] {
+            "" => "a collective axis".to_owned(),
+            name => format!("the collective axis {name:?}"),
+        };
+        Err(Error::invalid(what)
             .expected("an axis of the cluster (cluster_names=)")
-            .got(match self.kernel.axes[axis].kind {
-                AxisKind::Grid(_) => "an axis of the grid",
-                AxisKind::Thread => "the thread axis",
-                AxisKind::Warp => "the warp axis",
-                AxisKind::DeviceMesh(_) => "an axis of the device mesh",
-                AxisKind::Cluster(_) => "an axis of the cluster",
-            })
-            .remedy("move the axis from grid= to cluster=: only blocks of one cluster can share a copy")),
-        }
+            .got(got)
+            .remedy(format!(
+                "{remedy}: only blocks of one cluster can share a copy or a barrier"
+            )))
     }
 
     /// The whole of an allocation.

@@ -551,6 +551,16 @@ def shared_copy_over_the_grid(x):
     return kernel(body, like((128,)), SMEM((128,), F32), Barrier(), grid=(2,), grid_names=("i",))(x)
 
 
+@bad(smalt.InvalidKernel, "a collective axis", "an axis of the cluster", "got: the thread axis", "remedy: name axes of cluster=")
+def cluster_barrier_over_threads(x):
+    def body(x, o, bar):
+        plgpu.barrier_arrive(bar)
+        o[...] = x[...]
+
+    barrier = plgpu.ClusterBarrier(collective_axes=("wg",))
+    return kernel(body, like((128,)), barrier, num_threads=2, thread_name="wg", cluster=(2,), cluster_names=("c",))(x)  # BAD
+
+
 @bad(smalt.InvalidKernel, "`store` to argument 0", "which is an input", "remedy: make the argument a mutable reference")
 def store_to_an_input(x):
     def body(x, o):
