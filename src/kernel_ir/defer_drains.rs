@@ -26,6 +26,7 @@
 //! Where loads limit and not tensor cores, it is not done: blocks that run freely drift apart and share less of the L2 cache
 //! (up to 8 % slower with 256x64 tiles of an 8192³ matmul on an H200; 1 to 2 % faster with 128x128 and 256x128).
 use super::effects::Completion;
+use super::loads::may_be_twice;
 use super::rewrite::{Substitution, append_compare, regions_of, values_defined_in};
 use super::*;
 use crate::error::{Loc, Result};
@@ -317,7 +318,7 @@ fn is_rotation(kernel: &Kernel, slot: Value, i: Value, n: i64) -> bool {
 fn fills_of(kernel: &Kernel, tile: &RegionData) -> Vec<Fill> {
     let mut fills = vec![];
     for &op in &tile.ops {
-        if is_harmless(kernel, op) {
+        if may_be_twice(kernel, op) {
             continue;
         }
         let Some(fill) = fill(kernel, op) else { break };
@@ -341,7 +342,7 @@ fn fill(kernel: &Kernel, op: Op) -> Option<Fill> {
     let copies = &kernel.regions[body];
     let counter = Slot::Of(copies.params[0]);
     let mut loads = vec![];
-    for &op in copies.ops.iter().filter(|op| !is_harmless(kernel, **op)) {
+    for &op in copies.ops.iter().filter(|op| !may_be_twice(kernel, **op)) {
         let load = load(kernel, op)?;
         if load.iter().any(|part| part.slot != counter) {
             return None;
@@ -369,12 +370,6 @@ fn load(kernel: &Kernel, op: Op) -> Option<[Part; 2]> {
         return None;
     };
     Some([Part::of(kernel, dst)?, Part::of(kernel, barrier)?])
-}
-
-/// Whether an op does nothing but look at what nobody writes.
-fn is_harmless(kernel: &Kernel, op: Op) -> bool {
-    let kind = &kernel.ops[op].kind;
-    kind.is_pure() || matches!(kind, OpKind::Load { src } if kernel.is_input(src.alloc) && src.place == Place::Here)
 }
 
 /// The waits that a tile ends with, in order; none of them twice.
@@ -752,7 +747,7 @@ fn producer_region(kernel: &Kernel, ops: &[Op], ring: &Ring) -> bool {
             if !ring.get(to).is_some_and(is_free) {
                 return false;
             }
-        } else if !is_harmless(kernel, op) {
+        } else if !may_be_twice(kernel, op) {
             let inner = regions_of(kernel, op);
             let is_producer = |r: &Region| producer_region(kernel, &kernel.regions[*r].ops, ring);
             if inner.is_empty() || !inner.iter().all(is_producer) {

@@ -26,6 +26,7 @@
 //! With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to 2 % of a large
 //! matmul.
 use super::liveness::Around;
+use super::loads::{loads_input, may_be_twice};
 use super::rewrite::{Substitution, append_compare, carry, copy_op, regions_of};
 use super::*;
 use crate::error::{Loc, Result};
@@ -406,17 +407,6 @@ fn is_of_step(kernel: &Kernel, op: Op) -> Found<bool> {
             | OpKind::BarrierArrive { .. }
             | OpKind::CommitGroup
     ))
-}
-
-/// Whether an op loads from what nobody writes while the kernel runs.
-fn loads_input(kernel: &Kernel, op: Op) -> bool {
-    let kind = &kernel.ops[op].kind;
-    matches!(kind, OpKind::Load { src } if kernel.is_input(src.alloc) && src.place == Place::Here)
-}
-
-/// Whether an op gives the same, and does nothing else, each time.
-fn may_be_twice(kernel: &Kernel, op: Op) -> bool {
-    kernel.ops[op].kind.is_pure() || loads_input(kernel, op)
 }
 
 /// Loads, copies of inputs to shared memory and waits for them, stores there, copies out of it, and their fences and waits.

@@ -34,6 +34,17 @@ pub fn tells_nobody(kind: &OpKind) -> bool {
     kind.is_pure() || matches!(kind, OpKind::Load { .. } | OpKind::BarrierWait { .. })
 }
 
+/// Whether an op loads from what nobody writes while the kernel runs.
+pub fn loads_input(kernel: &Kernel, op: Op) -> bool {
+    let kind = &kernel.ops[op].kind;
+    matches!(kind, OpKind::Load { src } if kernel.is_input(src.alloc) && src.place == Place::Here)
+}
+
+/// Whether an op gives the same, and does nothing else, each time.
+pub fn may_be_twice(kernel: &Kernel, op: Op) -> bool {
+    kernel.ops[op].kind.is_pure() || loads_input(kernel, op)
+}
+
 fn is_apart(kernel: &Kernel, dst: &RefUse, load: Op) -> bool {
     let OpKind::Load { src } = &kernel.ops[load].kind else {
         return false;

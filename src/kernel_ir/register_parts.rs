@@ -33,7 +33,7 @@ pub fn store(
     let ty = kernel.ty(whole).clone();
     Ok(match step {
         Step::Index(dims) => {
-            let sizes: Shape = dims.iter().map(size).collect();
+            let sizes: Shape = dims.iter().map(DimIndex::size).collect();
             let update = reshaped(kernel, region, inner, &sizes, loc);
             if sizes.as_slice() == ty.shape() {
                 return Ok(update);
@@ -88,7 +88,7 @@ fn indexed(kernel: &mut Kernel, region: Region, mut a: Value, dims: &[DimIndex],
     let known: Vec<Option<i64>> = (dims.iter().zip(from.shape()))
         .map(|(d, extent)| {
             // What turns out to be outside is clamped, as what is computed is.
-            let last = (size(d).max(1) - 1).saturating_mul(stride(d));
+            let last = (d.size().max(1) - 1).saturating_mul(d.stride());
             constant(kernel, d).filter(|&at| (at as u64).saturating_add(last) < (*extent).max(1))
         })
         .collect();
@@ -97,7 +97,7 @@ fn indexed(kernel: &mut Kernel, region: Region, mut a: Value, dims: &[DimIndex],
     let (mut starts, mut strides) = (vec![0; dims.len()], vec![1; dims.len()]);
     for (d, dim) in dims.iter().enumerate() {
         if let Some(start) = known[d] {
-            (starts[d], strides[d], shape[d]) = (start as u64, stride(dim), size(dim));
+            (starts[d], strides[d], shape[d]) = (start as u64, dim.stride(), dim.size());
         }
     }
     if shape.as_slice() != from.shape() {
@@ -111,13 +111,13 @@ fn indexed(kernel: &mut Kernel, region: Region, mut a: Value, dims: &[DimIndex],
                 None => start(kernel, region, &dims[d], loc),
             })
             .collect();
-        let ty = Type::of(from.dtype(), dims.iter().map(size).collect::<Shape>());
+        let ty = Type::of(from.dtype(), dims.iter().map(DimIndex::size).collect::<Shape>());
         a = kernel.append1(region, OpKind::DynamicSlice { a, starts }, ty, loc);
     }
     let kept: Shape = dims
         .iter()
         .filter(|d| !matches!(d, DimIndex::At(_)))
-        .map(size)
+        .map(DimIndex::size)
         .collect();
     reshaped(kernel, region, a, &kept, loc)
 }
@@ -130,30 +130,8 @@ fn reshaped(kernel: &mut Kernel, region: Region, a: Value, shape: &[u64], loc: L
     kernel.append1(region, OpKind::Reshape { a }, ty, loc)
 }
 
-/// Positions of a dimension that an index takes.
-fn size(dim: &DimIndex) -> u64 {
-    match dim {
-        DimIndex::At(_) | DimIndex::Gather(_) => 1,
-        DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => *size,
-    }
-}
-
-fn stride(dim: &DimIndex) -> u64 {
-    match dim {
-        DimIndex::Slice { stride, .. } => *stride,
-        DimIndex::At(_) | DimIndex::Window { .. } | DimIndex::Gather(_) => 1,
-    }
-}
-
-fn first(dim: &DimIndex) -> Index {
-    match dim {
-        DimIndex::At(start) | DimIndex::Slice { start, .. } | DimIndex::Window { start, .. } => *start,
-        DimIndex::Gather(_) => Index::Const(0),
-    }
-}
-
 fn constant(kernel: &Kernel, dim: &DimIndex) -> Option<i64> {
-    match first(dim) {
+    match dim.first().unwrap_or(Index::Const(0)) {
         Index::Const(x) => Some(x),
         Index::Value(v) => kernel.facts(v).as_constant().filter(|x| *x >= 0),
     }
@@ -161,7 +139,7 @@ fn constant(kernel: &Kernel, dim: &DimIndex) -> Option<i64> {
 
 /// Where an index begins, as a scalar.
 fn start(kernel: &mut Kernel, region: Region, dim: &DimIndex, loc: Loc) -> Value {
-    match first(dim) {
+    match dim.first().unwrap_or(Index::Const(0)) {
         Index::Const(x) => kernel.append_int(region, DType::I32, x, loc),
         Index::Value(v) => v,
     }

@@ -255,17 +255,11 @@ impl Walk<'_> {
     }
 
     fn range(&self, dim: &DimIndex) -> Option<Range<i64>> {
-        let (start, size, stride) = match dim {
-            DimIndex::At(at) => (at, 1, 1),
-            DimIndex::Slice { start, size, stride } => (start, *size, *stride),
-            DimIndex::Window { start, size } => (start, *size, 1),
-            DimIndex::Gather(_) => return None,
+        let start = match dim.first()? {
+            Index::Const(start) => start,
+            Index::Value(v) => evaluate_with(self.kernel, v, self.by, &|_| None)?,
         };
-        let start = match start {
-            Index::Const(start) => *start,
-            Index::Value(v) => evaluate_with(self.kernel, *v, self.by, &|_| None)?,
-        };
-        let length = i64::try_from(size.checked_mul(stride)?).ok()?;
+        let length = i64::try_from(dim.size().checked_mul(dim.stride())?).ok()?;
         Some(start..start.checked_add(length)?)
     }
 

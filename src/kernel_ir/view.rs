@@ -93,6 +93,29 @@ impl DimIndex {
         }
     }
 
+    /// Its first position; none: they are in an array.
+    pub fn first(&self) -> Option<Index> {
+        match self {
+            DimIndex::At(start) | DimIndex::Slice { start, .. } | DimIndex::Window { start, .. } => Some(*start),
+            DimIndex::Gather(_) => None,
+        }
+    }
+
+    /// The number of positions; of those in an array, 1.
+    pub fn size(&self) -> u64 {
+        match self {
+            DimIndex::At(_) | DimIndex::Gather(_) => 1,
+            DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => *size,
+        }
+    }
+
+    pub fn stride(&self) -> u64 {
+        match self {
+            DimIndex::Slice { stride, .. } => *stride,
+            DimIndex::At(_) | DimIndex::Window { .. } | DimIndex::Gather(_) => 1,
+        }
+    }
+
     /// Where a window begins.
     pub fn window(&self) -> Option<Index> {
         match self {

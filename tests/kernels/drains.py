@@ -220,8 +220,8 @@ class Drained(Loops):
                             plgpu.copy_gmem_to_smem(src.at[part], dst.at[part], at(full, s))
 
                     def right(k: Any, s: Any) -> None:
-                        both = {} if self.shared is None else {"collective_axes": "c"}
-                        plgpu.copy_gmem_to_smem(b.at[here * steps + k], at(b_buf, s), at(full, s), **both)
+                        for_both = {} if self.shared is None else {"collective_axes": "c"}
+                        plgpu.copy_gmem_to_smem(b.at[here * steps + k], at(b_buf, s), at(full, s), **for_both)
 
                     def both(k: Any, s: Any) -> None:
                         left(k, s)
@@ -372,7 +372,7 @@ class Drained(Loops):
             return array(of, self.own in ("barriers", "both"))
 
         cluster = {} if self.shared is None else {"collective_axes": ("c",)}
-        both = cluster if self.shared == "released" else {}
+        by_both = cluster if self.shared == "released" else {}
         meeting: Callable[[int], Any] = lambda n: plgpu.ClusterBarrier(num_arrivals=n, **cluster) if cluster else plgpu.Barrier(num_arrivals=n)  # noqa: E731
         scratch = [
             buffer((self.rows, K)),
@@ -380,8 +380,8 @@ class Drained(Loops):
             plgpu.SMEM((self.rows, n), jnp.float16, transforms=tiled(jnp.float16, 128)),
             plgpu.SMEM((128,), jnp.int32),
             barrier(3 if self.halves else 2),
-            barrier(workers, **({} if self.frees == "two" else both)),
-            barrier(workers, **both),
+            barrier(workers, **({} if self.frees == "two" else by_both)),
+            barrier(workers, **by_both),
             plgpu.Barrier(num_arrivals=workers),
             plgpu.Barrier(),
             meeting(workers),
