@@ -226,8 +226,8 @@ struct Word {
     phases: [Value; 2],
 }
 
-/// Whether a loop looks like a producer that fills a ring for one tile after the other: its steps load, in loops or else several things, and
-/// have waits that are not for loads. Only of those it is worth saying why they stay as they are.
+/// Whether a loop looks like a producer that fills a ring for one tile after the other: it loads in loops and waits for something else
+/// than loads, or it loads several things and ends with several such waits. Only of those it is worth saying why they stay as they are.
 fn is_candidate(kernel: &Kernel, op: Op) -> bool {
     let OpKind::For { lower, upper, body, .. } = kernel.ops[op].kind else {
         return false;
@@ -235,26 +235,28 @@ fn is_candidate(kernel: &Kernel, op: Op) -> bool {
     let (mut loaded, mut waited, mut nested) = (vec![], vec![], false);
     for &inner in &kernel.regions[body].ops {
         let mut loads = false;
-        for region in regions_of(kernel, inner) {
-            kernel.for_each_op_in(region, &mut |op| {
-                let kind = &kernel.ops[op].kind;
-                if let OpKind::CopyGmemToSmem {
-                    barrier: Some(barrier), ..
-                } = kind
-                {
-                    loads = true;
-                    loaded.push(barrier.alloc);
-                } else if let OpKind::BarrierWait { barrier, .. } = kind {
-                    waited.push(barrier.alloc);
-                }
-            });
-        }
+        kernel.for_each_op_of(inner, &mut |op| {
+            let kind = &kernel.ops[op].kind;
+            if let OpKind::CopyGmemToSmem {
+                barrier: Some(barrier), ..
+            } = kind
+            {
+                loads = true;
+                loaded.push(barrier.alloc);
+            } else if let OpKind::BarrierWait { barrier, .. } = kind {
+                waited.push(barrier.alloc);
+            }
+        });
         nested |= loads && matches!(kernel.ops[inner].kind, OpKind::For { .. });
     }
     let repeats = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo) > 1;
-    let tile = &kernel.regions[body];
-    let written_out = || waits_of(kernel, tile).len() > 1 && fills_of(kernel, tile).len() > 1;
-    repeats && (nested && waited.iter().any(|barrier| !loaded.contains(barrier)) || written_out())
+    let is_other = |barrier: &Alloc| !loaded.contains(barrier);
+    let drains = || {
+        let waits = waits_of(kernel, &kernel.regions[body]);
+        let mut barriers = waits.iter().flat_map(|waits| &waits.barriers);
+        loaded.len() > 1 && barriers.clone().count() > 1 && barriers.all(|part| is_other(&part.alloc))
+    };
+    repeats && (nested && waited.iter().any(is_other) || drains())
 }
 
 const NO_PLAIN_LOOP: &str = "it is no plain loop over tiles";

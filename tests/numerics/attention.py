@@ -72,7 +72,7 @@ class Attention:
 
     def emulate(self, **options: Any) -> list[Any]:
         with smalt.emulated("H100", **options):
-            return list(jax.jit(self.function())(*self.inputs()))
+            return [np.asarray(x) for x in jax.jit(self.function())(*self.inputs())]
 
     def results(self, round16: bool) -> list[Array]:
         """In f64, with the author's roundings or without."""

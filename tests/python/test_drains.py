@@ -9,8 +9,8 @@ from benchmarks.written_out import FORMS, matmul
 from smalt import _native
 from tests.kernels.drains import Drained
 
-PROGRAMS = 60
-BATCH = 20
+PROGRAMS = 48
+BATCH = 16
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
@@ -53,6 +53,15 @@ def test_producers_run_ahead_where_nothing_stands_against_it() -> None:
         assert changed == program.runs_ahead, program
         ahead += changed
     assert PROGRAMS / 2 <= ahead <= 3 * PROGRAMS / 2, ahead
+
+
+def test_producers_that_drain_are_told_why() -> None:
+    for program in map(Drained.of, range(PROGRAMS)):
+        if program.tiles > 1 or program.dynamic:
+            with smalt.emulated("H100"):
+                (report,) = smalt.inspect(program.function(), *program.structs(), assemble=False)
+            said = any(note.by == "defer_drains" for note in report.notes)
+            assert said != program.runs_ahead, program
 
 
 def test_tiles_are_stored_late_beside_steps_that_are_written_out() -> None:
