@@ -817,8 +817,7 @@ def rows_of_blocks(x, flaw=None):
 
 
 ROWS_OF_BLOCKS = subject(f32(3, 128), reference=lambda x: x)(rows_of_blocks)
-# Which of them wrote first, their host threads decide.
-ANOTHER_BLOCK = "global memory that CTA ("
+ANOTHER_BLOCK = "global memory that CTA (0, 0, 0) wrote"
 flawed(rows_of_blocks, ROWS_OF_BLOCKS, "one row", shows=("a store of another value to " + ANOTHER_BLOCK,), line="o[row] = x[block]")
 flawed(rows_of_blocks, ROWS_OF_BLOCKS, "one row, copied", shows=("a bulk store of another value to " + ANOTHER_BLOCK,), line="plgpu.copy_smem_to_gmem(buf, o.at[row])")
 flawed(rows_of_blocks, ROWS_OF_BLOCKS, "a neighbour's row", shows=("a load of " + ANOTHER_BLOCK,), line="o[row] = o[lax.max(block - 1, 0)] + 1")

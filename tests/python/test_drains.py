@@ -9,8 +9,8 @@ from benchmarks.written_out import FORMS, matmul
 from smalt import _native
 from tests.kernels.drains import Drained
 
-PROGRAMS = 48
-BATCH = 16
+PROGRAMS = 60
+BATCH = 20
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
