@@ -64,7 +64,7 @@ impl ComposeViews<'_> {
             let flat = self.flat(&r.steps, &from, region, loc)?;
             r.steps = vec![Step::Index(vec![flat])];
             r.shape = match &r.steps[0] {
-                Step::Index(dims) => dims.iter().filter_map(extent_of).collect(),
+                Step::Index(dims) => dims.iter().filter_map(DimIndex::extent).collect(),
                 _ => Shape::new(),
             };
         }
@@ -298,13 +298,6 @@ impl ComposeViews<'_> {
     }
 }
 
-fn extent_of(dim: &DimIndex) -> Option<u64> {
-    match dim {
-        DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => Some(*size),
-        DimIndex::At(_) | DimIndex::Gather(_) => None,
-    }
-}
-
 /// The shape after a step. An index array keeps its dimension's place; its extent is not needed here.
 fn after(shape: &[u64], step: &Step) -> Shape {
     match step {
@@ -312,9 +305,8 @@ fn after(shape: &[u64], step: &Step) -> Shape {
             .iter()
             .zip(shape)
             .filter_map(|(d, &n)| match d {
-                DimIndex::At(_) => None,
-                DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => Some(*size),
                 DimIndex::Gather(_) => Some(n),
+                DimIndex::At(_) | DimIndex::Slice { .. } | DimIndex::Window { .. } => d.extent(),
             })
             .collect(),
         Step::Transpose(p) => p.iter().map(|&d| shape[d as usize]).collect(),

@@ -234,20 +234,19 @@ fn is_candidate(kernel: &Kernel, op: Op) -> bool {
     };
     let (mut loaded, mut waited, mut nested) = (vec![], vec![], false);
     for &inner in &kernel.regions[body].ops {
-        let mut loads = false;
+        let before = loaded.len();
         kernel.for_each_op_of(inner, &mut |op| {
             let kind = &kernel.ops[op].kind;
             if let OpKind::CopyGmemToSmem {
                 barrier: Some(barrier), ..
             } = kind
             {
-                loads = true;
                 loaded.push(barrier.alloc);
             } else if let OpKind::BarrierWait { barrier, .. } = kind {
                 waited.push(barrier.alloc);
             }
         });
-        nested |= loads && matches!(kernel.ops[inner].kind, OpKind::For { .. });
+        nested |= loaded.len() > before && matches!(kernel.ops[inner].kind, OpKind::For { .. });
     }
     let repeats = kernel.facts(upper).hi.saturating_sub(kernel.facts(lower).lo) > 1;
     let is_other = |barrier: &Alloc| !loaded.contains(barrier);

@@ -187,10 +187,7 @@ fn is_constant_load(kernel: &Kernel, kind: &OpKind) -> bool {
         _ => false,
     };
     let shape = &kernel.allocs[src.alloc].shape;
-    kernel.is_input(src.alloc)
-        && src.place == Place::Here
-        && dims.len() == shape.len()
-        && shape.iter().zip(dims).all(inside)
+    kernel.is_constant(src) && dims.len() == shape.len() && shape.iter().zip(dims).all(inside)
 }
 
 struct Levels {

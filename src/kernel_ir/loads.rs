@@ -36,8 +36,7 @@ pub fn tells_nobody(kind: &OpKind) -> bool {
 
 /// Whether an op loads from what nobody writes while the kernel runs.
 pub fn loads_input(kernel: &Kernel, op: Op) -> bool {
-    let kind = &kernel.ops[op].kind;
-    matches!(kind, OpKind::Load { src } if kernel.is_input(src.alloc) && src.place == Place::Here)
+    matches!(&kernel.ops[op].kind, OpKind::Load { src } if kernel.is_constant(src))
 }
 
 /// Whether an op gives the same, and does nothing else, each time.

@@ -109,10 +109,7 @@ impl Tiles {
         let mut out = vec![u64::from(b.alloc.as_u32())];
         for step in &b.steps {
             match step {
-                Step::Index(dims) => out.extend(dims.iter().map(|d| match d {
-                    DimIndex::At(_) | DimIndex::Gather(_) => 0,
-                    DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => *size,
-                })),
+                Step::Index(dims) => out.extend(dims.iter().map(|d| d.extent().unwrap_or(0))),
                 Step::Transpose(p) => out.extend(p.iter().map(|d| u64::from(*d))),
                 Step::Reshape(shape) | Step::Bitcast { shape, .. } | Step::ExpandLeadingBatch(shape) => {
                     out.extend(shape.iter());

@@ -101,12 +101,17 @@ impl DimIndex {
         }
     }
 
+    /// The number of positions from the first one on; none: it is one, and the dimension goes, or they are in an array.
+    pub fn extent(&self) -> Option<u64> {
+        match self {
+            DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => Some(*size),
+            DimIndex::At(_) | DimIndex::Gather(_) => None,
+        }
+    }
+
     /// The number of positions; of those in an array, 1.
     pub fn size(&self) -> u64 {
-        match self {
-            DimIndex::At(_) | DimIndex::Gather(_) => 1,
-            DimIndex::Slice { size, .. } | DimIndex::Window { size, .. } => *size,
-        }
+        self.extent().unwrap_or(1)
     }
 
     pub fn stride(&self) -> u64 {

@@ -94,7 +94,7 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
         space: Space::Global,
         origin,
         // A peer's input is not written either, but was perhaps not yet there when this kernel began.
-        read_only: kernel.is_input(r.alloc) && r.place == Place::Here,
+        read_only: kernel.is_constant(r),
         sem: LoadSem::Weak,
         tag: MemTag::buffer(buffer),
     })
