@@ -13,6 +13,7 @@ pub mod emulate;
 pub mod error;
 #[cfg(feature = "xla-ffi")]
 pub mod ffi;
+pub mod inline;
 pub mod kernel_ir;
 pub mod layout;
 pub mod lower;

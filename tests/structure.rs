@@ -11,7 +11,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("kernel_ir", &[]),
     ("layout", &["kernel_ir"]),
     ("plan", &["kernel_ir", "layout"]),
-    ("lower", &["kernel_ir", "layout", "plan", "ptx"]),
+    ("inline", &["kernel_ir", "ptx"]),
+    ("lower", &["inline", "kernel_ir", "layout", "plan", "ptx"]),
     ("ptx", &[]),
     ("assemble", &["ptx"]),
     ("emulate", &["ptx"]),
@@ -20,6 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "runtime",
         &[
             "descriptor",
+            "inline",
             "kernel_ir",
             "layout",
             "plan",

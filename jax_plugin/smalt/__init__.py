@@ -22,6 +22,7 @@ with _requirements.explained():
     )
     from smalt._inspect import inspect
     from smalt._params import CompilerParams
+    from smalt._primitives import inline_ptx
     from smalt._register import descriptor
 
     _register.register()
@@ -54,5 +55,6 @@ __all__ = [
     "emulated",
     "enable",
     "enabled",
+    "inline_ptx",
     "inspect",
 ]

@@ -770,3 +770,41 @@ def used_variables(jaxpr: Any) -> frozenset[Any]:
 def at_line_of(eqn: Any) -> Any:
     """Within the scope, what is traced has the line of an equation."""
     return source_info_util.user_context(eqn.source_info.traceback, name_stack=eqn.source_info.name_stack)
+
+
+# ------------------------------------------------------------------------------------------ primitives of ours
+
+
+def new_primitive(name: str) -> Any:
+    primitive = jax_core.Primitive(name)
+    primitive.multiple_results = True
+    return primitive
+
+
+def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
+    mlir.register_lowering(primitive, rule)
+
+
+def array_aval(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax_core.ShapedArray(shape, dtype)
+
+
+def effects_of_memory(avals: Sequence[Any]) -> set[Any]:
+    """The effects of an equation that does something to memory, and may do it to these operands."""
+    refs = [i for i, aval in enumerate(avals) if is_ref_aval(aval)]
+    reads_and_writes = [effect(i) for i in refs for effect in (state_types.ReadEffect, state_types.WriteEffect)]
+    return {gpu_core._memory_effect, *reads_and_writes}
+
+
+def split_ref(x: Any) -> tuple[Any, Any]:
+    """A reference and its transforms; what is none, and None."""
+    if isinstance(x, state_types.TransformedRef):
+        return x.ref, tuple(x.transforms)
+    try:
+        return x, () if is_ref_aval(jax_core.typeof(x)) else None
+    except TypeError:
+        return x, None
+
+
+def layout_cast(x: Any, layout: Any) -> Any:
+    return plgpu.layout_cast(x, layout)

@@ -76,6 +76,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             r.effect(OpKind::PrintLayout { what, format })?
         }
         "inline_mgpu" => inline_mgpu(r)?,
+        "inline_ptx" => inline_ptx(r)?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -529,33 +530,86 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
     r.effect(OpKind::DebugPrint { format, args })
 }
 
-/// The two fences that JAX's own pipelines write as inline PTX.
+/// Three fences that JAX's own helpers write as inline PTX are ops of their own, which the compiler knows the meaning of.
+fn fence_of(asm: &str) -> Option<FenceKind> {
+    match asm.trim().trim_end_matches(';') {
+        "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster" => {
+            Some(FenceKind::ProxyAsyncGenericAcquire)
+        }
+        "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster" => {
+            Some(FenceKind::ProxyAsyncGenericRelease)
+        }
+        "fence.proxy.async.shared::cta" => Some(FenceKind::ProxyAsyncSharedCta),
+        _ => None,
+    }
+}
+
+/// JAX's `inline_mgpu`, of which `inline_ptx` is one.
 fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
     let function = r.text("function")?;
     let constants = r.optional_attrs("constants")?;
-    let asm = constants.iter().find(|a| a.name == "asm");
+    let of_ptx = function == "inline_ptx.<locals>.ptx";
+    let asm = constants.iter().find(|a| of_ptx && a.name == "asm");
     let asm = match asm.map(|a| required(&a.value, "a constant", "value")).transpose()? {
-        Some(proto::attr::Value::Text(text)) => text.trim().trim_end_matches(';'),
-        None => "",
+        Some(proto::attr::Value::Text(text)) => text,
+        None => {
+            return Err(Error::unsupported(format!("`inline_mgpu` of {function:?}"))
+                .expected("inline PTX")
+                .remedy("inline_mgpu builds MLIR, which smalt has none of: write it with plgpu and jax.numpy operations, or with smalt.inline_ptx"));
+        }
         Some(_) => return Err(newer("the constant `asm` of `inline_mgpu`")),
-    };
-    let kind = match asm {
-        "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster" => {
-            FenceKind::ProxyAsyncGenericAcquire
-        }
-        "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster" => FenceKind::ProxyAsyncGenericRelease,
-        "fence.proxy.async.shared::cta" => FenceKind::ProxyAsyncSharedCta,
-        _ => {
-            let what = if asm.is_empty() { function } else { asm };
-            return Err(Error::unsupported(format!("`inline_mgpu` of {what:?}"))
-                .expected("one of the proxy fences that JAX's own helpers use")
-                .remedy(
-                    "inline_mgpu builds MLIR, which smalt has none of: write it with plgpu and jax.numpy operations",
-                ));
-        }
     };
     r.arity(0)?;
     r.ignore("arg_layouts");
     r.ignore("result_layouts");
-    r.effect(OpKind::Fence { kind })
+    match fence_of(asm) {
+        Some(kind) => r.effect(OpKind::Fence { kind }),
+        None => r.effect(inline(asm, vec![], 1, vec![], vec![])),
+    }
+}
+
+fn inline(text: &str, operands: Vec<InlineOperand>, pack: u32, refs: Vec<RefUse>, args: Vec<Value>) -> OpKind {
+    OpKind::InlinePtx {
+        // Until somebody reads it.
+        does: Does::Acts,
+        code: Box::new(InlinePtx {
+            text: text.to_string(),
+            operands,
+            pack,
+        }),
+        refs,
+        args,
+    }
+}
+
+const MAX_INLINE_REFS: usize = 32;
+
+fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
+    let text = r.text("text")?;
+    let pack = r.int_or("pack", 1)?;
+    let pack = u32::try_from(pack).map_err(|_| {
+        Error::invalid("inline PTX: a `pack` of elements")
+            .expected("a positive number")
+            .got(pack.to_string())
+    })?;
+    let (mut operands, mut refs, mut args) = (vec![], vec![], vec![]);
+    for i in 0..r.op.operands.len() {
+        if r.is_ref(i) {
+            operands.push(InlineOperand::Ref(refs.len() as u32));
+            refs.push(r.reference(i)?);
+        } else {
+            operands.push(InlineOperand::Value(args.len() as u32));
+            args.push(r.value(i)?);
+        }
+    }
+    if refs.len() > MAX_INLINE_REFS {
+        return Err(Error::unsupported(format!("inline PTX of {} references", refs.len()))
+            .expected(format!("at most {MAX_INLINE_REFS}"))
+            .remedy("pass slices of one array, or split the text"));
+    }
+    let types = (0..r.op.results.len())
+        .map(|i| r.result_type(i))
+        .collect::<Result<Vec<Type>>>()?;
+    let results = r.emit(inline(text, operands, pack, refs, args), types);
+    r.results(&results)
 }

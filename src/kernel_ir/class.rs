@@ -6,7 +6,7 @@
 //! Tables that have a row for every op are few: names, [`visit`](super::visit), [`effects`](super::effects), [`legality`](super::legality),
 //! [`verify`](super::verify), [`print`](super::print), the signatures of layouts, plans of accesses, lowering, and the checker of order.
 use super::entities::{Alloc, Axis, Region, Value};
-use super::op::{BinaryOp, CompareOp, Constant, OpKind, UnaryOp};
+use super::op::{BinaryOp, CompareOp, Constant, Does, OpKind, UnaryOp};
 use smallvec::{SmallVec, smallvec};
 
 /// What sort of op it is: what passes ask that must have an answer for every op. Who needs to know more than the class says takes
@@ -18,6 +18,8 @@ pub enum Class<'a> {
     Pure(Pure<'a>),
     /// Returns its operands, and no op moves across it.
     Pinned,
+    /// The user's own instructions, which may do anything.
+    Instructions,
     /// Reads or writes data in memory.
     Memory,
     /// Orders accesses, waits, tells others; looks at barriers and semaphores.
@@ -56,6 +58,8 @@ pub enum Pure<'a> {
     Relayout {
         a: Value,
     },
+    /// Instructions of the user's on registers. The layout of arrays may be part of their meaning.
+    Inline,
 }
 
 /// Element by element. Fields as in [`OpKind`].
@@ -193,6 +197,10 @@ macro_rules! pure_ops {
             | OpKind::Relayout { .. }
             | OpKind::AxisIndex { .. }
             | OpKind::Dot { .. }
+            | OpKind::InlinePtx {
+                does: $crate::kernel_ir::Does::Computes | $crate::kernel_ir::Does::Exchanges,
+                ..
+            }
     };
 }
 pub(crate) use pure_ops;
@@ -240,6 +248,11 @@ impl OpKind {
             OpKind::LayoutCast { .. } => pure(Pure::LayoutCast),
             OpKind::Relayout { a } => pure(Pure::Relayout { a }),
             OpKind::AxisIndex { axis } => pure(Pure::AxisIndex(axis)),
+            OpKind::InlinePtx {
+                does: Does::Computes | Does::Exchanges,
+                ..
+            } => pure(Pure::Inline),
+            OpKind::InlinePtx { does: Does::Acts, .. } => Class::Instructions,
             OpKind::OptimizationBarrier { .. } => Pinned,
             OpKind::Load { .. }
             | OpKind::Store { .. }

@@ -7,7 +7,7 @@
 use super::class::pure_ops;
 use super::entities::Alloc;
 use super::kernel::Kernel;
-use super::op::{AtomicOp, FenceKind, MmaOperand, OpKind, WaitScope};
+use super::op::{AtomicOp, Does, FenceKind, MmaOperand, OpKind, WaitScope};
 use super::types::Group;
 use super::view::RefUse;
 use cranelift_entity::SecondaryMap;
@@ -246,6 +246,9 @@ fn row(kind: &OpKind) -> Row<'_> {
         }),
         // A prefetch changes nothing that anyone can see; waits for sm_80 copies are refused by lowering.
         OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } => does(smallvec![]),
+        OpKind::InlinePtx {
+            does: Does::Acts, refs, ..
+        } => does(refs.iter().map(|r| any_lanes(r, Access::Update)).collect()),
         pure_ops!()
         | OpKind::OptimizationBarrier { .. }
         | OpKind::AccInit { .. }

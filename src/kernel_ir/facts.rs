@@ -297,7 +297,8 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
             | Pure::Exchange
             | Pure::Product { .. }
             | Pure::LayoutCast
-            | Pure::Relayout { .. },
+            | Pure::Relayout { .. }
+            | Pure::Inline,
         )
         | None => return top,
     };

@@ -118,7 +118,8 @@ impl Narrow<'_> {
                 | Pure::Exchange
                 | Pure::Product { .. }
                 | Pure::LayoutCast
-                | Pure::Relayout { .. },
+                | Pure::Relayout { .. }
+                | Pure::Inline,
             )
             | None => return false,
         };

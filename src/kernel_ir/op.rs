@@ -409,6 +409,15 @@ pub enum OpKind {
     GridDependency {
         action: GridDependencyAction,
     },
+    /// Instructions of the user's, which every lane of the group runs: once for each element that it has of the arrays among operands
+    /// and results, which have one shape (for each `pack` of them), without arrays once. Scalars are equal in all lanes. An element
+    /// is in one lane, unless the text [`Computes`](Does::Computes).
+    InlinePtx {
+        does: Does,
+        code: Box<InlinePtx>,
+        refs: Vec<RefUse>,
+        args: Vec<Value>,
+    },
     /// `format` has `{}` for each argument; scalars, or exactly one array.
     DebugPrint {
         format: String,
@@ -419,6 +428,35 @@ pub enum OpKind {
         what: PrintLayoutOf,
         format: String,
     },
+}
+
+/// A text of PTX and what its operands are.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct InlinePtx {
+    pub text: String,
+    /// In the text's order, behind the results.
+    pub operands: Vec<InlineOperand>,
+    /// Neighbouring elements of an array that are in one register.
+    pub pack: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum InlineOperand {
+    /// One of the op's `args`.
+    Value(u32),
+    /// The address of the first element of one of its `refs`: in the block's shared memory 32 bits, else 64.
+    Ref(u32),
+}
+
+/// What a text does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Does {
+    /// Its results are made of its operands, element by element.
+    Computes,
+    /// They depend on the lane, or on other lanes, too.
+    Exchanges,
+    /// It may touch memory, wait, signal, look at clocks.
+    Acts,
 }
 
 /// What `print_layout` asks about.
@@ -780,6 +818,7 @@ impl OpKind {
             OpKind::SetMaxRegisters { .. } => "set_max_registers",
             OpKind::Delay { .. } => "delay",
             OpKind::GridDependency { .. } => "grid_dependency",
+            OpKind::InlinePtx { .. } => "inline_ptx",
             OpKind::DebugPrint { .. } => "debug_print",
             OpKind::PrintLayout { .. } => "print_layout",
         }
@@ -847,6 +886,7 @@ names!(WaitScope { SmemRead => "smem_read", Complete => "complete", });
 names!(MemoryScope { Gpu => "gpu", Sys => "sys", });
 names!(RegisterAction { Increase => "increase", Decrease => "decrease", });
 names!(GridDependencyAction { Wait => "wait", LaunchDependents => "launch_dependents", });
+names!(Does { Computes => "computes", Exchanges => "exchanges", Acts => "acts", });
 names!(FenceKind {
     ProxyAsyncSharedCta => "proxy_async_shared_cta", ProxyAsyncGlobal => "proxy_async_global",
     ProxyAsyncGenericAcquire => "proxy_async_generic_acquire",

@@ -363,7 +363,7 @@ impl Search<'_> {
                     effects::Order::Arrive | effects::Order::CommitStores
                 )
             }
-            Class::Pinned | Class::Control(_) | Class::Aside => false,
+            Class::Pinned | Class::Instructions | Class::Control(_) | Class::Aside => false,
         }
     }
 
@@ -382,7 +382,9 @@ impl Search<'_> {
             match kind.class() {
                 Class::Pure(_) | Class::Accumulator => true,
                 Class::Memory => tells_nobody(kind) && !effects::of(kind).iter().any(|e| e.access.writes()),
-                Class::Synchronisation | Class::Pinned | Class::Control(_) | Class::Aside => false,
+                Class::Synchronisation | Class::Pinned | Class::Instructions | Class::Control(_) | Class::Aside => {
+                    false
+                }
             }
         };
         if !between.iter().filter(stays).all(may_pass) || !order[to + 1..].iter().any(is_arrival) {
@@ -473,13 +475,19 @@ impl Search<'_> {
     fn work(&self, op: Op) -> u64 {
         let (takes, gives) = match self.kind(op).class() {
             Class::Pure(pure) => {
-                let computes = matches!(pure, Pure::Elementwise(_) | Pure::Reduce { .. } | Pure::Run);
+                let computes = matches!(
+                    pure,
+                    Pure::Elementwise(_) | Pure::Inline | Pure::Reduce { .. } | Pure::Run
+                );
                 (false, computes)
             }
             Class::Memory => (true, true),
-            Class::Pinned | Class::Synchronisation | Class::Accumulator | Class::Control(_) | Class::Aside => {
-                (false, false)
-            }
+            Class::Pinned
+            | Class::Instructions
+            | Class::Synchronisation
+            | Class::Accumulator
+            | Class::Control(_)
+            | Class::Aside => (false, false),
         };
         let [used, made] = &self.touched[&op];
         let of = |values: &[Value], counts: bool| match counts {

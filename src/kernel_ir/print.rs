@@ -831,6 +831,15 @@ impl Printer<'_> {
             }
             OpKind::SetMaxRegisters { action, n } => write!(f, " {} {n}", action.name()),
             OpKind::GridDependency { action } => write!(f, " {}", action.name()),
+            OpKind::InlinePtx { does, code, .. } => {
+                let order = code.operands.iter().map(|operand| match operand {
+                    InlineOperand::Value(i) => format!("v{i}"),
+                    InlineOperand::Ref(i) => format!("r{i}"),
+                });
+                let order = order.collect::<Vec<_>>().join(" ");
+                write!(f, " {} {:?} pack {} [{order}]", does.name(), code.text, code.pack)?;
+                plain(f)
+            }
             OpKind::DebugPrint { format, .. } => {
                 write!(f, " {format:?}")?;
                 plain(f)

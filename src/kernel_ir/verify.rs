@@ -655,6 +655,22 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             results_are(results, &expected.iter().collect::<Vec<_>>())
         }
         OpKind::OptimizationBarrier { values } => results_are(results, &types(values)),
+        OpKind::InlinePtx { code, refs, args, .. } => {
+            let known = |operand: &InlineOperand| match operand {
+                InlineOperand::Value(i) => (*i as usize) < args.len(),
+                InlineOperand::Ref(i) => (*i as usize) < refs.len(),
+            };
+            want(code.operands.iter().all(known), || {
+                "an operand that is not there".to_string()
+            })?;
+            refs.iter().try_for_each(|r| data(r).map(|_| ()))?;
+            let arrays = args.iter().map(|v| ty(*v)).chain(results.iter().copied());
+            let mut shapes = arrays.filter(|ty| !ty.is_scalar()).map(Type::shape);
+            let first = shapes.next();
+            want(shapes.all(|s| Some(s) == first), || {
+                "arrays of several shapes".to_string()
+            })
+        }
         OpKind::AxisIndex { .. } => results_are(results, &[&Type::Scalar(DType::I32)]),
         OpKind::Load { src } => results_are(results, &[&data(src)?]),
         OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } => {

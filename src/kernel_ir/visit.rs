@@ -304,6 +304,17 @@ macro_rules! visit_parts {
             }
             OpKind::SetMaxRegisters { action: _, n: _ } | OpKind::GridDependency { action: _ } => {}
             OpKind::Delay { nanos } => value!(nanos),
+            OpKind::InlinePtx {
+                does: _,
+                code: _,
+                refs,
+                args,
+            } => {
+                for r in refs {
+                    reference!(r);
+                }
+                values!(args);
+            }
             OpKind::DebugPrint { format: _, args } => values!(args),
             OpKind::PrintLayout { what, format: _ } => match what {
                 PrintLayoutOf::Value(v) => value!(v),

@@ -126,9 +126,12 @@ impl Run {
                         false => Need::nothing(),
                     }
                 }
-                Class::Memory | Class::Synchronisation | Class::Pinned | Class::Control(_) | Class::Aside => {
-                    Need::of(done, |_| true)
-                }
+                Class::Memory
+                | Class::Synchronisation
+                | Class::Pinned
+                | Class::Instructions
+                | Class::Control(_)
+                | Class::Aside => Need::of(done, |_| true),
             };
             run.needs.insert(op, need);
             if let OpKind::Wgmma { .. } = kind {

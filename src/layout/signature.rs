@@ -14,7 +14,7 @@ use super::sorting::{SortPlan, Way};
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, RefUse, Region, Value, op};
+use crate::kernel_ir::{AccUse, Does, Kernel, MmaOperand, Op, OpKind, RefUse, Region, Value, op};
 use cranelift_entity::SecondaryMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -212,6 +212,34 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                         _ => Derivation::Join { n: to / from },
                     });
                 }
+            }
+        }
+        OpKind::InlinePtx {
+            does,
+            code: _,
+            refs: _,
+            args,
+        } => {
+            // A reference's indices come first.
+            let first = sig.operands.len() - args.len();
+            let of_args = args
+                .iter()
+                .enumerate()
+                .map(|(i, v)| (first + i, *v))
+                .filter(|(_, v)| is_array(*v));
+            let array = |v: &Value| is_array(*v);
+            match results.iter().position(|v| is_array(*v)) {
+                Some(k) => {
+                    of_args.for_each(|(i, _)| sig.operands[i] = Need::Same(results[k]));
+                    (k + 1..results.len())
+                        .filter(|i| array(&results[*i]))
+                        .for_each(|i| sig.results[i] = Gives::Same(results[k]));
+                    if *does != Does::Computes {
+                        // Equal elements of operands do not make equal results.
+                        sig.results[k] = Gives::Varies(0);
+                    }
+                }
+                None => of_args.for_each(|(i, v)| sig.operands[i] = dealt(kernel, v, "inline PTX, one element a lane")),
             }
         }
         OpKind::OptimizationBarrier { values } => {

@@ -257,6 +257,10 @@ impl SmemView {
     pub fn is_regular(&self) -> bool {
         self.dropped.is_empty() && self.dims.iter().all(|d| d.loose.is_empty())
     }
+    /// Whether the first element's linear offset, from which others' are counted, is where it lies.
+    pub fn has_plain_start(&self) -> bool {
+        self.swizzle.is_none() && self.dims.iter().all(|d| d.loose.is_empty())
+    }
     /// Bytes from the view's first to behind its last linear offset.
     pub fn span_bytes(&self) -> u64 {
         if self.dims.iter().any(|d| d.size == 0) {

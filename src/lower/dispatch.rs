@@ -1,8 +1,8 @@
 //! One match over the ops.
 use super::cx::LowerCx;
 use super::{
-    atomic, barrier, control, dot, elementwise, ids, indexed, memory, misc, put, reduce, relayout, semaphore, shape,
-    sort, take, tma, wgmma,
+    atomic, barrier, control, dot, elementwise, ids, indexed, inline_ptx, memory, misc, put, reduce, relayout,
+    semaphore, shape, sort, take, tma, wgmma,
 };
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
@@ -127,6 +127,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::SetMaxRegisters { action, n } => misc::lower_set_max_registers(cx, *action, *n),
         OpKind::Delay { nanos } => misc::lower_delay(cx, *nanos),
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
+        OpKind::InlinePtx { code, refs, args, .. } => inline_ptx::lower_inline_ptx(cx, op, code, refs, args),
         OpKind::PrintLayout { .. } => Ok(()),
         OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } | OpKind::DebugPrint { .. } => {
             Err(cx.unexpected(op))

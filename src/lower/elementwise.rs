@@ -334,8 +334,8 @@ fn lower_wide_bitcast(cx: &mut LowerCx, op: Op, a: Value, from: DType, to: DType
     Ok(())
 }
 
-/// An unsigned integer's type of a width below 64.
-fn raw(bits: u32) -> DType {
+/// The unsigned integer type of a width.
+pub fn raw(bits: u32) -> DType {
     match bits {
         2 => DType::U2,
         4 => DType::U4,
@@ -346,7 +346,8 @@ fn raw(bits: u32) -> DType {
     }
 }
 
-fn split_bits(b: &mut Builder, wide: DType, narrow: DType, x: S) -> Vec<S> {
+/// A number's bits as narrower ones, the low ones first.
+pub fn split_bits(b: &mut Builder, wide: DType, narrow: DType, x: S) -> Vec<S> {
     let words = match scalar_class(wide) {
         Class::B64 => b.unpack64(x).to_vec(),
         _ => vec![bitcast_scalar(b, wide, raw(wide.bits()), x)],
@@ -362,7 +363,8 @@ fn split_bits(b: &mut Builder, wide: DType, narrow: DType, x: S) -> Vec<S> {
     out
 }
 
-fn join_bits(b: &mut Builder, wide: DType, narrow: DType, parts: &[S]) -> S {
+/// The other way.
+pub fn join_bits(b: &mut Builder, wide: DType, narrow: DType, parts: &[S]) -> S {
     let per_word = (wide.bits().min(32) / narrow.bits()) as usize;
     let words: Vec<S> = parts
         .chunks(per_word)

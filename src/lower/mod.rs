@@ -21,6 +21,7 @@ pub mod exchange;
 pub mod float;
 pub mod ids;
 pub mod indexed;
+mod inline_ptx;
 pub mod integer;
 pub mod kernel;
 pub mod math;

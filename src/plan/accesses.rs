@@ -2,7 +2,7 @@
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
-use crate::kernel_ir::{AccUse, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
+use crate::kernel_ir::{AccUse, Does, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{CopyError, CopyPlan};
 use crate::layout::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
@@ -21,6 +21,8 @@ pub struct Accesses {
     pub copies: FxHashMap<Op, Option<Copy>>,
     /// Of wgmmas.
     pub operands: FxHashMap<Op, Operands>,
+    /// Of inline PTX, what its references show.
+    pub inline: FxHashMap<Op, Vec<SmemView>>,
 }
 
 /// The view that an op takes of memory, and how an array of registers comes from there and gets there.
@@ -91,6 +93,7 @@ impl Planner<'_> {
                 self.transfer(op, r, None, None)
             }
             OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. } => self.copy(op),
+            OpKind::InlinePtx { does, refs, args, .. } => self.inline(op, *does, refs, args),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
             OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => Ok(()),
             OpKind::ArgReduce { a, .. } | OpKind::Cumulative { a, .. } => {
@@ -231,6 +234,47 @@ impl Planner<'_> {
             store = Some(plan.map_err(refused)?);
         }
         self.out.transfers.insert(op, Transfer { view, load, store });
+        Ok(())
+    }
+
+    /// The references of inline PTX begin where their first elements are; its arrays are in one lane each, where lanes matter.
+    fn inline(&mut self, op: Op, does: Does, refs: &[RefUse], args: &[Value]) -> Result<()> {
+        let kernel = self.kernel;
+        let mut views = vec![];
+        for r in refs {
+            let shared = kernel.allocs[r.alloc].is_smem();
+            let view = match shared {
+                true => views::smem(kernel, &self.assignment.smem, r, true)?,
+                false => views::gmem(kernel, r)?,
+            };
+            // One element has an address wherever it is; of more, the text counts on.
+            let one = r.shape.iter().product::<u64>() == 1;
+            if !one && !view.has_plain_start() {
+                return Err(
+                    Error::unsupported(format!("the address of {} in inline PTX", words::of_use(kernel, r)))
+                        .expected("a buffer without swizzle, and slices that begin at whole tiles; or one element")
+                        .remedy("give the buffer no transforms, or pass a single element of it"),
+                );
+            }
+            views.push(view);
+        }
+        self.out.inline.insert(op, views);
+        let arrays = args
+            .iter()
+            .chain(&kernel.ops[op].results)
+            .filter(|v| !kernel.ty(**v).is_scalar());
+        for v in arrays {
+            let layout = self.assignment.layout(*v)?;
+            if does != Does::Computes
+                && !layout.is_splat()
+                && (layout.replication() > 1 || layout.is_constant_somewhere())
+            {
+                return Err(Error::invalid("inline PTX of an array that several lanes hold the same elements of")
+                    .expected("each element in one lane: the text does more than compute from its operands")
+                    .got(format!("{} in {layout}", kernel.ty(*v)))
+                    .remedy("an array with an element for each thread (128 for a warpgroup), or plgpu.layout_cast to a layout that repeats nothing"));
+            }
+        }
         Ok(())
     }
 

@@ -129,7 +129,9 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
         let data = &kernel.ops[op];
         let mut tainted = match data.kind.class() {
             Class::Pure(Pure::AxisIndex(axis)) => kernel.thread_axis == Some(axis),
-            Class::Memory | Class::Synchronisation | Class::Accumulator => kernel.num_warpgroups > 1,
+            Class::Memory | Class::Synchronisation | Class::Accumulator | Class::Instructions => {
+                kernel.num_warpgroups > 1
+            }
             Class::Pure(
                 Pure::Constant(_)
                 | Pure::Iota
@@ -141,7 +143,8 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
                 | Pure::Exchange
                 | Pure::Product { .. }
                 | Pure::LayoutCast
-                | Pure::Relayout { .. },
+                | Pure::Relayout { .. }
+                | Pure::Inline,
             )
             | Class::Pinned
             | Class::Control(_)

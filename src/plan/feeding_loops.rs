@@ -107,6 +107,7 @@ impl Finder<'_> {
             }
             Class::Control(Control::Scope { .. } | Control::WarpMap { .. })
             | Class::Pinned
+            | Class::Instructions
             | Class::Accumulator
             | Class::Aside => false,
         }

@@ -216,9 +216,11 @@ impl Planner<'_> {
                 | Pure::Bitcast
                 | Pure::Reduce { .. }
                 | Pure::LayoutCast
-                | Pure::Relayout { .. },
+                | Pure::Relayout { .. }
+                | Pure::Inline,
             )
             | Class::Pinned
+            | Class::Instructions
             | Class::Accumulator
             | Class::Control(_)
             | Class::Aside => 0,

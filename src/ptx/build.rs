@@ -111,6 +111,7 @@ pub struct Builder {
     conditionals: Vec<(Computation, Vec<Value>)>,
     loc: Loc,
     memory: MemTag,
+    rounding: Rounding,
     guard: Option<(Value, Negated)>,
     functions: Box<dyn ConstantFunctions>,
     /// Ops go to the prologue.
@@ -204,6 +205,7 @@ impl Builder {
             conditionals: vec![],
             loc: Loc::CALL_SITE,
             memory: MemTag::ANY,
+            rounding: Rounding::default(),
             guard: None,
             functions: Box::new(NoFunctions),
             in_prologue: false,
@@ -238,6 +240,11 @@ impl Builder {
     /// The memory that loads and stores which follow touch; gives back the previous one.
     pub fn set_memory(&mut self, memory: MemTag) -> MemTag {
         std::mem::replace(&mut self.memory, memory)
+    }
+
+    /// How what follows rounds; gives back how it was.
+    pub fn set_rounding(&mut self, rounding: Rounding) -> Rounding {
+        std::mem::replace(&mut self.rounding, rounding)
     }
 
     /// What is known of a value.
@@ -338,6 +345,7 @@ impl Builder {
             kind: OpKind::Inst { guard, inst },
             loc: self.loc,
             memory: self.memory,
+            rounding: self.rounding,
         });
         defs
     }
@@ -380,6 +388,7 @@ impl Builder {
             kind: OpKind::Inst { guard: None, inst },
             loc: self.loc,
             memory: self.memory,
+            rounding: self.rounding,
         });
         d
     }
@@ -413,6 +422,7 @@ impl Builder {
                     kind: OpKind::Inst { guard: None, inst },
                     loc: self.loc,
                     memory: self.memory,
+                    rounding: self.rounding,
                 });
                 d
             }
@@ -998,6 +1008,7 @@ impl Builder {
             kind,
             loc,
             memory: MemTag::ANY,
+            rounding: Rounding::default(),
         });
     }
 

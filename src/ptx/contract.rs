@@ -1,5 +1,7 @@
 //! `a·b + c` in one rounding: an add or sub whose operand is a product that nothing else uses becomes `fma`.
 //!
+//! Not in what users wrote as PTX, whose roundings are theirs.
+//!
 //! What stock's LLVM does with contraction allowed, for every float type. Off with `fp_contract=False`, when f32
 //! arithmetic equals NumPy bit for bit.
 use super::inst::Inst;
@@ -19,14 +21,15 @@ pub fn run(ssa: &mut Ssa) {
                     if let Some((p, _)) = guard {
                         uses[*p] += 1;
                     }
-                    if let Inst::MulFloat {
-                        rnd: Round::Rn,
-                        ftz,
-                        ty,
-                        d,
-                        a,
-                        b,
-                    } = inst
+                    if op.rounding == Rounding::ByTheKernel
+                        && let Inst::MulFloat {
+                            rnd: Round::Rn,
+                            ftz,
+                            ty,
+                            d,
+                            a,
+                            b,
+                        } = inst
                     {
                         products[*d] = Some(Product {
                             ftz: *ftz,
@@ -47,7 +50,7 @@ pub fn run(ssa: &mut Ssa) {
         let ops = std::mem::take(&mut ssa.regions[r].ops);
         let mut out = Vec::with_capacity(ops.len());
         for op in ops {
-            let OpKind::Inst { guard: None, inst } = &op.kind else {
+            let (OpKind::Inst { guard: None, inst }, Rounding::ByTheKernel) = (&op.kind, op.rounding) else {
                 out.push(op);
                 continue;
             };
@@ -85,8 +88,13 @@ pub fn run(ssa: &mut Ssa) {
             let loc = op.loc;
             let mut push = |inst| {
                 let kind = OpKind::Inst { guard: None, inst };
-                let memory = MemTag::ANY;
-                out.push(Op { kind, loc, memory });
+                let (memory, rounding) = (MemTag::ANY, Rounding::default());
+                out.push(Op {
+                    kind,
+                    loc,
+                    memory,
+                    rounding,
+                });
             };
             let operand = match negate {
                 Negate::Nothing => None,

@@ -460,6 +460,7 @@ fn leave(ssa: &mut Ssa, op: &mut Op, sum: Sum, before: &mut Vec<Op>, behind: &mu
         kind: OpKind::Inst { guard: None, inst },
         loc,
         memory: MemTag::ANY,
+        rounding: Rounding::default(),
     };
     let word = |ssa: &mut Ssa| ssa.value(Class::B32, Uniform::Thread);
     if !sum.starts_at_zero {

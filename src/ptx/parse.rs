@@ -137,21 +137,31 @@ impl RegMap<Reg, Reg> for Cut {
     }
 }
 
-/// Registers fit their slots, and no immediate stands where none may.
-fn fits(inst: &Inst<Reg>) -> bool {
-    let mut ok = legal::check(inst).is_ok();
-    inst.for_each_use(|r, slot| ok &= r.class == slot.class);
-    inst.for_each_def(|r, slot| ok &= r.class == slot.class);
-    for field in inst.fields() {
-        match field {
-            Field::Src(Src::Imm(_), slot) => ok &= slot.literal != LiteralStyle::None,
-            Field::Srcs(list, slot) => {
-                ok &= slot.literal != LiteralStyle::None || list.iter().all(|s| s.reg().is_some());
-            }
-            _ => {}
-        }
+/// What is wrong with an instruction: registers that do not fit their slots, immediates where none may stand, a form that PTX lacks.
+pub fn misfit(inst: &Inst<Reg>) -> Option<String> {
+    if let Err(expected) = legal::check(inst) {
+        return Some(format!("PTX has no such form: it takes {expected}"));
     }
-    ok
+    let mut found = None;
+    let mut fits = |r: Reg, slot: Slot| {
+        if r.class != slot.class {
+            let (is, due) = (r.class.ptx_type(), slot.class.ptx_type());
+            found.get_or_insert(format!("a `{is}` register where a `{due}` one is due"));
+        }
+    };
+    inst.for_each_use(&mut fits);
+    inst.for_each_def(&mut fits);
+    let immediate = |slot: Slot, has: bool| {
+        let no_place = has && slot.literal == LiteralStyle::None;
+        no_place.then(|| "a number where a register is due".to_string())
+    };
+    found.or_else(|| {
+        inst.fields().into_iter().find_map(|field| match field {
+            Field::Src(src, slot) => immediate(slot, src.reg().is_none()),
+            Field::Srcs(list, slot) => immediate(slot, list.iter().any(|s| s.reg().is_none())),
+            _ => None,
+        })
+    })
 }
 
 /// One instruction without its guard at the start of `text`, and what is left. Of several rows that fit the text the
@@ -167,7 +177,7 @@ pub fn parse_inst(text: &str) -> Option<(Inst<Reg>, &str)> {
             continue;
         };
         let inst = inst.map(&mut Cut);
-        if fits(&inst) {
+        if misfit(&inst).is_none() {
             return Some((inst, rest));
         }
         illegal.get_or_insert((inst, rest));

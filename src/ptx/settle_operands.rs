@@ -292,5 +292,6 @@ fn wait(n: u32, loc: Loc) -> Op {
         kind: OpKind::Inst { guard: None, inst },
         loc,
         memory: MemTag::ANY,
+        rounding: Rounding::default(),
     }
 }

@@ -53,6 +53,18 @@ pub struct Op {
     pub loc: Loc,
     /// Of a load or store: the memory that it touches. Says nothing of other instructions.
     pub memory: MemTag,
+    /// Of floating-point arithmetic: whether a product may be fused with the sum that it goes into.
+    pub rounding: Rounding,
+}
+
+/// How results are rounded.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Rounding {
+    /// As the kernel's `fp_contract` says.
+    #[default]
+    ByTheKernel,
+    /// As the instruction says: users wrote it.
+    AsWritten,
 }
 
 /// Which memory a load or store touches, besides its space: those of different tags never touch the same bytes, unless one

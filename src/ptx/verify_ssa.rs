@@ -337,6 +337,7 @@ mod tests {
             kind: OpKind::Inst { guard, inst },
             loc: Loc(7),
             memory: MemTag::ANY,
+            rounding: Rounding::default(),
         });
     }
     /// A kernel with `%tid.x` and a divergent predicate.
@@ -468,6 +469,7 @@ mod tests {
             },
             loc: Loc(7),
             memory: MemTag::ANY,
+            rounding: Rounding::default(),
         });
         assert_eq!(rules(&ssa), ["region"]);
     }

@@ -5,6 +5,7 @@ use super::host::HostBuffer;
 use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::{Error, Loc};
+use crate::inline;
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower;
@@ -185,6 +186,7 @@ pub fn compile(
     let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
     kernel.compiler_params.every_lane_arrives = options.racecheck;
     observer.kernel = Some(kernel.name.clone());
+    observer.pass("check_inline_ptx", || inline::check::run(&mut kernel))?;
     observer.after(|| kernel.to_string());
     kernel.target = target_of(&kernel, options)?;
 

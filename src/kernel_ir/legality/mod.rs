@@ -44,6 +44,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             "stores into another block",
             "let the block read it: plgpu.cluster_ref(ref, ...)[...] after a cluster barrier",
         )?,
+        OpKind::InlinePtx { refs, .. } => refs.iter().try_for_each(|r| memory::address(kernel, r))?,
         OpKind::DebugPrint { .. } => lacks("printing from a kernel", "store what you want to see to an output")?,
         OpKind::PrintLayout { .. } => return Ok(()),
         OpKind::Constant(c) => memory::constant(kernel, c, data.results[0])?,

@@ -119,7 +119,8 @@ fn is_cheap(kind: &OpKind) -> bool {
             | Pure::Run
             | Pure::Exchange
             | Pure::Product { .. }
-            | Pure::Relayout { .. },
+            | Pure::Relayout { .. }
+            | Pure::Inline,
         )
         | None => false,
     }

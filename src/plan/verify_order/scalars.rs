@@ -170,7 +170,8 @@ impl Scalars {
                 | Pure::Exchange
                 | Pure::Product { .. }
                 | Pure::LayoutCast
-                | Pure::Relayout { .. },
+                | Pure::Relayout { .. }
+                | Pure::Inline,
             )
             | None => return None,
         };

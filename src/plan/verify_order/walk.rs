@@ -448,6 +448,15 @@ impl Walk<'_> {
                 at: _,
                 value: _,
             } => self.touch_anywhere(op, actor, What::Atomic(*update), dst),
+            OpKind::InlinePtx { refs, .. } => {
+                for (i, r) in refs.iter().enumerate() {
+                    if self.is_watched(r) {
+                        let foot = self.foot(op, i as u8, r);
+                        self.history.touch(op, actor, What::Write, foot, None);
+                    }
+                }
+                self.forget_results(op);
+            }
             OpKind::CopyGmemToSmem {
                 src,
                 dst,

@@ -1,0 +1,118 @@
+"""JAX primitives of smalt's own, for kernels.
+
+They may be used in every kernel that smalt compiles, beside `plgpu`'s and `jax.numpy`'s. JAX's own compiler does not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from smalt import _versions
+from smalt._errors import InvalidKernel
+
+
+def _primitive(name: str) -> Any:
+    """A primitive with several results that means something in kernels only."""
+    primitive = _versions.new_primitive(f"smalt_{name}")
+
+    def outside(*_: Any, **__: Any) -> Any:
+        raise InvalidKernel(
+            f"smalt.{name} outside of a kernel\n  expected: a call inside of a `plgpu.kernel` or `pl.pallas_call` that smalt compiles"
+            "\n  remedy: call it in the kernel's body, and smalt.enable() before the kernel is compiled"
+        )
+
+    primitive.def_impl(outside)
+    _versions.register_lowering(primitive, outside)
+    return primitive
+
+
+inline_ptx_p = _primitive("inline_ptx")
+
+
+@inline_ptx_p.def_effectful_abstract_eval  # type: ignore[untyped-decorator]
+def _inline_ptx_abstract_eval(*avals: Any, num_args: int, out_types: Sequence[tuple[tuple[int, ...], Any]], **_: Any) -> Any:
+    return tuple(_versions.array_aval(shape, dtype) for shape, dtype in out_types), _versions.effects_of_memory(avals[:num_args])
+
+
+def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1) -> Any:
+    """PTX in a kernel: every lane runs `text`, once for each element that it has of the arrays.
+
+    `{0}`, `{1}`, … in the text stand for registers: the results, in the order of their types, and then the operands. The text may
+    declare registers of its own (`.reg .b32 t;`) and branch to its labels. Its instructions become part of the kernel's program:
+    they are checked when the kernel is compiled, and emulated where there is no GPU.
+
+        y = smalt.inline_ptx("ex2.approx.ftz.f32 {0}, {1};", x, x)                     # y is like x
+        lane = smalt.inline_ptx("mov.u32 {0}, %laneid;", jax.ShapeDtypeStruct((128,), jnp.int32))
+
+    * Arrays among operands and results have one shape. A scalar operand goes to all elements; a scalar result must be made of what
+      is equal in all lanes. Where there is no array, every lane runs the text once.
+    * A register has the element's width: 16 bits for 16-bit types, a predicate for bool; narrower numbers are the low bits of a
+      32-bit register, sign- or zero-extended. With `pack=n` it holds `n` neighbouring elements of each array, the first in its low
+      bits: 16, 32 or 64 bits in all.
+    * Which lane has which elements is the arrays' layout (`plgpu.layout_cast` chooses it). Where the text looks at other lanes, or
+      does more than compute (memory, synchronisation, clocks), each element must be in one lane.
+    * A reference (SMEM or GMEM) is the address of its first element: a 32-bit shared address or a 64-bit global one. smalt
+      orders the text after earlier accesses to it and before later ones; whatever else it touches is the author's to order.
+
+    Args:
+        text: The instructions, each with its semicolon.
+        out_types: A PyTree of `jax.ShapeDtypeStruct`s, arrays of which the result has the type, or dtypes (scalars). The layout of a
+            `plgpu.ShapeDtypeStruct` is the result's.
+        args: Arrays, scalars and references.
+        pack: Elements of an array in one register.
+
+    Returns:
+        The results, as a PyTree like `out_types`.
+
+    Raises:
+        InvalidKernel: When the kernel is compiled, for a text that is wrong: at this line, with the text's line.
+    """
+    if not isinstance(text, str):
+        raise InvalidKernel(f"inline PTX that is no text\n  expected: a string of instructions\n  got: {type(text).__name__}")
+    leaves, tree = jax.tree.flatten(out_types)
+    types, layouts = [], []
+    for leaf in leaves:
+        types.append(_out_type(leaf))
+        layouts.append(getattr(leaf, "layout", None))
+    flat, transforms = [], []
+    for arg in args:
+        ref, chain = _versions.split_ref(arg)
+        flat.append(_operand(ref) if chain is None else ref)
+        transforms.append(chain)
+    chains, chains_tree = jax.tree.flatten(transforms)
+    results = inline_ptx_p.bind(
+        *flat, *chains, text=text, pack=int(pack), num_args=len(flat), out_types=tuple(types), transforms_tree=chains_tree
+    )
+    laid_out = [x if layout is None else _versions.layout_cast(x, layout) for x, layout in zip(results, layouts)]
+    return jax.tree.unflatten(tree, laid_out)
+
+
+def _out_type(leaf: Any) -> tuple[tuple[int, ...], Any]:
+    try:
+        is_shaped = not isinstance(leaf, (type, np.dtype)) and hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+        shape = tuple(int(n) for n in leaf.shape) if is_shaped else ()
+        dtype = np.dtype(leaf.dtype if is_shaped else leaf)
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise InvalidKernel(
+                f"inline PTX: a result of 64 bits\n  expected: types of up to 32 bits, as JAX is set up\n  got: {dtype}"
+                "\n  remedy: jax.config.update('jax_enable_x64', True)"
+            )
+        return shape, dtype
+    except TypeError:
+        raise InvalidKernel(
+            "inline PTX: a type of a result\n  expected: jax.ShapeDtypeStruct(shape, dtype), an array like the result, or a dtype for a scalar"
+            f"\n  got: {leaf!r}"
+        ) from None
+
+
+def _operand(x: Any) -> Any:
+    try:
+        return jax.numpy.asarray(x)
+    except TypeError:
+        raise InvalidKernel(
+            f"inline PTX: an operand\n  expected: an array, a scalar, or a reference\n  got: {type(x).__name__}"
+        ) from None

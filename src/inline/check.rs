@@ -1,0 +1,294 @@
+//! Reads the texts of a kernel, says what is wrong with them, and notes what each does.
+use super::emit::{emit, loop_end};
+use super::parse::parse;
+use super::program::{Program, Statement};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel_ir::{self as ir, Does, Group, InlinePtx, Kernel};
+use crate::ptx::build::{Builder, Operand};
+use crate::ptx::infer_uniformity;
+use crate::ptx::inst::{Effects, Inst, ROWS};
+use crate::ptx::modifier::{Compare, CompareType, LoadSem, MemType, Space};
+use crate::ptx::operand::{Class, Field, Src};
+use crate::ptx::ssa::{OpKind, Region, Ssa, Uniform, Value};
+
+/// Checks every text of an imported kernel; after it, each op says what its text does.
+pub fn run(kernel: &mut Kernel) -> Result<()> {
+    let mut found = vec![];
+    for region in kernel.regions.values() {
+        for &op in &region.ops {
+            if let ir::OpKind::InlinePtx { .. } = kernel.ops[op].kind {
+                found.push((op, region.group));
+            }
+        }
+    }
+    for (op, group) in found {
+        let is = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
+        if let ir::OpKind::InlinePtx { does, .. } = &mut kernel.ops[op].kind {
+            *does = is;
+        }
+    }
+    Ok(())
+}
+
+/// The class of the register that stands for a value; `pack` elements of an array at a time.
+pub fn class_of(ty: &ir::Type, pack: u32) -> Result<Class> {
+    let dtype = ty.dtype();
+    let bits = dtype.bits() * if ty.is_scalar() { 1 } else { pack };
+    match (dtype, bits) {
+        (DType::Bool, _) if ty.is_scalar() || pack == 1 => Ok(Class::Pred),
+        (DType::Bool, _) => Err(pack_error(ty, pack)),
+        (_, 64) => Ok(Class::B64),
+        (_, 32) => Ok(Class::B32),
+        (_, 16) => Ok(Class::B16),
+        // Narrow numbers are in the low bits of a word.
+        (_, 0..16) if ty.is_scalar() || pack == 1 => Ok(Class::B32),
+        _ => Err(pack_error(ty, pack)),
+    }
+}
+
+fn pack_error(ty: &ir::Type, pack: u32) -> Error {
+    Error::invalid(format!("inline PTX: {pack} elements of {ty} in one register"))
+        .expected("16, 32 or 64 bits")
+        .remedy("another `pack`, or convert the array to another type first")
+}
+
+/// The registers that stand for the results and operands of an op, in the text's order.
+pub fn interface(kernel: &Kernel, op: ir::Op) -> Result<Vec<Class>> {
+    let data = &kernel.ops[op];
+    let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
+        return Err(Error::internal("an op that is no inline PTX"));
+    };
+    let of_value = |v: ir::Value| class_of(kernel.ty(v), code.pack);
+    let mut out = data
+        .results
+        .iter()
+        .map(|v| of_value(*v))
+        .collect::<Result<Vec<Class>>>()?;
+    for operand in &code.operands {
+        out.push(match operand {
+            ir::InlineOperand::Value(i) => of_value(args[*i as usize])?,
+            ir::InlineOperand::Ref(i) if kernel.allocs[refs[*i as usize].alloc].is_smem() => Class::B32,
+            ir::InlineOperand::Ref(_) => Class::B64,
+        });
+    }
+    Ok(out)
+}
+
+fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Does> {
+    let data = &kernel.ops[op];
+    let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
+        return Err(Error::internal("an op that is no inline PTX"));
+    };
+    refs.iter().try_for_each(|r| ir::legality::memory::address(kernel, r))?;
+    shapes(kernel, code, args, &data.results)?;
+    let program = parse(&code.text, &interface(kernel, op)?, data.results.len())?;
+    structure(&program)?;
+    named_barriers(&program, kernel.num_warpgroups)?;
+    let uniform = match group {
+        Group::Warp => Uniform::Warp,
+        Group::Warpgroup => Uniform::Warpgroup,
+        Group::Block => Uniform::Cta,
+    };
+    // A run of the text for one element, by which its branches and results are judged.
+    let mut b = Builder::new();
+    let operands: Vec<Operand> = code
+        .operands
+        .iter()
+        .zip(&program.interface[data.results.len()..])
+        .map(|(operand, reg)| {
+            let is_array = matches!(operand, ir::InlineOperand::Value(i) if !kernel.ty(args[*i as usize]).is_scalar());
+            Src::Reg(outside(
+                &mut b,
+                reg.class,
+                if is_array { Uniform::Thread } else { uniform },
+            ))
+        })
+        .collect();
+    let results = emit(&mut b, &program, &operands, true);
+    let mut ssa = b.finish();
+    infer_uniformity::run(&mut ssa);
+    if let Some(body) = ssa.body {
+        convergent(&program, &ssa, body, false)?;
+    }
+    for (k, (v, x)) in data.results.iter().zip(&results).enumerate() {
+        let of = x.reg().map_or(Uniform::Cta, |x| ssa.values[x].uniform);
+        if kernel.ty(*v).is_scalar() && of < uniform {
+            let (who, remedy) = match group {
+                Group::Warp => (
+                    "the lanes of the warp",
+                    "give the result the shape of an array: each lane's own is an element",
+                ),
+                Group::Warpgroup | Group::Block => (
+                    "the threads of the warpgroup",
+                    "give the result the shape of an array: each lane's own is an element; or run it in a warp region, where scalars are a warp's",
+                ),
+            };
+            return Err(
+                Error::invalid(format!("inline PTX: {who} do not agree on the scalar {{{k}}}"))
+                    .expected(
+                        "a scalar that is equal in all of them: made of scalars, and of nothing that lanes differ in",
+                    )
+                    .got("a result of what differs from lane to lane, or of memory")
+                    .remedy(remedy),
+            );
+        }
+    }
+    Ok(does(&program, !refs.is_empty()))
+}
+
+/// Arrays have one shape.
+fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::Value]) -> Result<()> {
+    if !(1..=16).contains(&code.pack) {
+        return Err(Error::invalid("inline PTX: a `pack` of elements")
+            .expected("1 to 16 elements of an array for each register")
+            .got(code.pack.to_string()));
+    }
+    let arrays = || results.iter().chain(args).filter(|v| !kernel.ty(**v).is_scalar());
+    let types: Vec<String> = arrays().map(|v| kernel.ty(*v).to_string()).collect();
+    let mut shapes = arrays().map(|v| kernel.ty(*v).shape());
+    let first = shapes.next();
+    if shapes.any(|s| Some(s) != first) {
+        return Err(Error::invalid("inline PTX of arrays of several shapes")
+            .expected("one shape of all arrays among results and operands; scalars beside them")
+            .got(types.join(", "))
+            .remedy("broadcast the smaller ones (jnp.broadcast_to)"));
+    }
+    if code.pack > 1 && first.is_none() {
+        return Err(Error::invalid("inline PTX: a `pack` of scalars")
+            .expected("pack=1 where no operand and no result is an array"));
+    }
+    Ok(())
+}
+
+/// The compiler's own barriers are 0, the block's, and those of the warpgroups behind it.
+fn named_barriers(program: &Program, num_warpgroups: u32) -> Result<()> {
+    for (statement, line) in program.statements.iter().zip(&program.lines) {
+        let Statement::Inst { inst, .. } = statement else {
+            continue;
+        };
+        let at = ROWS[inst.row()].fields.iter().position(|field| *field == ("src", "id"));
+        let Some(Field::Src(Src::Imm(id), _)) = at.map(|at| inst.fields()[at]) else {
+            continue;
+        };
+        if *id <= u64::from(num_warpgroups) {
+            return Err(Error::invalid(format!(
+                "inline PTX, line {line}: a named barrier that is the compiler's"
+            ))
+            .expected(format!("a number from {} to 15", num_warpgroups + 1))
+            .got(id.to_string())
+            .remedy("0 is the block's barrier, and those that follow are its warpgroups': take a higher number"));
+        }
+    }
+    Ok(())
+}
+
+/// No branch goes into the middle of a loop.
+fn structure(program: &Program) -> Result<()> {
+    let n = program.statements.len();
+    for at in 0..n {
+        if !matches!(program.statements[at], Statement::Label(_)) {
+            continue;
+        }
+        let Some(end) = loop_end(program, at, n) else { continue };
+        for (from, statement) in program.statements.iter().enumerate() {
+            let Statement::Branch { to, .. } = statement else {
+                continue;
+            };
+            let to = program.labels[*to];
+            if !(at..end).contains(&from) && to > at && to < end {
+                return Err(Error::invalid(format!(
+                    "inline PTX, line {}: a branch into the middle of a loop",
+                    program.lines[from]
+                ))
+                .expected(format!(
+                    "loops that are entered at their first label, here on line {}",
+                    program.lines[at]
+                ))
+                .remedy("branch to the loop's first label"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A value that comes from outside of the text: nothing is known of it but how equal it is.
+fn outside(b: &mut Builder, class: Class, uniform: Uniform) -> Value {
+    let ty = match class {
+        Class::B64 => MemType::B64,
+        Class::B16 => MemType::B16,
+        Class::B32 | Class::Pred => MemType::B32,
+    };
+    let base = b.smem_base();
+    let addr = b.addr(base, 0);
+    let word = b.inst(Inst::Ld {
+        sem: LoadSem::Weak,
+        space: Space::Shared,
+        ty,
+        d: [Value::NEW].into_iter().collect(),
+        addr,
+    })[0];
+    b.claim_uniform(word, uniform);
+    match class {
+        Class::Pred => {
+            let p = b.setp(Compare::Ne, CompareType::U32, word, Src::u32(0));
+            b.value(p, Class::Pred)
+        }
+        Class::B16 | Class::B32 | Class::B64 => word,
+    }
+}
+
+/// What warps do together is not where lanes have parted.
+fn convergent(program: &Program, ssa: &Ssa, region: Region, parted: bool) -> Result<()> {
+    for op in &ssa.regions[region].ops {
+        match &op.kind {
+            OpKind::Inst { inst, guard } => {
+                if (parted || guard.is_some()) && inst.effects().contains(Effects::CONVERGENT) {
+                    let line = program.lines.get(op.loc.0 as usize).copied().unwrap_or(1);
+                    let row = &ROWS[inst.row()];
+                    return Err(Error::invalid(format!(
+                        "inline PTX, line {line}: lanes that have parted execute what the warp does together"
+                    ))
+                    .expected("shuffles, votes, barriers and matrices where all lanes of the warp are: behind no branch and no guard in which lanes differ")
+                    .got(format!("`{}`", row.syntax.split(';').next().unwrap_or("")))
+                    .remedy("execute it in all lanes, and pick its result with selp"));
+                }
+            }
+            OpKind::If {
+                cond, then, otherwise, ..
+            } => {
+                let parts = parted || ssa.values[*cond].uniform < Uniform::Warp;
+                convergent(program, ssa, *then, parts)?;
+                convergent(program, ssa, *otherwise, parts)?;
+            }
+            OpKind::Loop { cond, body, .. } => {
+                let goes_on = ssa.regions[*cond].results.first();
+                let parts = parted || goes_on.is_some_and(|p| ssa.values[*p].uniform < Uniform::Warp);
+                convergent(program, ssa, *cond, parts)?;
+                convergent(program, ssa, *body, parts)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn does(program: &Program, has_refs: bool) -> Does {
+    let mut does = if has_refs { Does::Acts } else { Does::Computes };
+    for statement in &program.statements {
+        let Statement::Inst { inst, .. } = statement else {
+            continue;
+        };
+        let effects = inst.effects();
+        let looks_at_lanes = matches!(inst, Inst::MovSpecial32 { .. } | Inst::MovSpecial64 { .. });
+        does = does.max(
+            if !effects.difference(Effects::CONVERGENT).is_empty() || matches!(inst, Inst::LdNc { .. }) {
+                Does::Acts
+            } else if effects.contains(Effects::CONVERGENT) || looks_at_lanes {
+                Does::Exchanges
+            } else {
+                Does::Computes
+            },
+        );
+    }
+    does
+}

@@ -1,0 +1,31 @@
+//! PTX that users write themselves, inside of kernels (`smalt.inline_ptx`).
+//!
+//! A text is instructions of the table ([`crate::ptx::table`]), read by the parser that reads printed PTX, and becomes part of the
+//! kernel's own program: it is optimised, checked, printed and emulated like the rest of it.
+//!
+//! # Texts
+//! ```text
+//! text        = { statement }
+//! statement   = ".reg" type name { "," name } ";"        a register, or `name<n>`: n of them
+//!             | name ":"                                 a label
+//!             | [ "@" [ "!" ] name ] "bra" [ ".uni" ] name ";"
+//!             | [ "@" [ "!" ] name ] instruction ";"
+//!             | "{" text "}"                             a scope of names
+//! ```
+//! `{0}`, `{1}`, … stand for the results and then the operands, `//` and `/* */` begin comments. Registers that a path reads
+//! without having written them hold 0 on it.
+//!
+//! # The way
+//! [`check`] reads every text of an imported kernel once, says what is wrong with it at the user's line, and notes on the op what it
+//! does besides computing ([`Does`](crate::kernel_ir::Does)). Lowering reads it again ([`parse`]), and [`emit`]s it for every element
+//! that a lane has.
+pub mod check;
+mod emit;
+mod lex;
+mod nearest;
+mod parse;
+mod program;
+
+pub use emit::emit;
+pub use parse::parse;
+pub use program::{Program, Statement};

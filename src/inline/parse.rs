@@ -1,0 +1,524 @@
+//! Text → [`Program`].
+use super::lex::{self, Piece};
+use super::nearest;
+use super::program::{Label, Program, Statement};
+use crate::error::{Error, Result};
+use crate::ptx::flat::{Guard, Reg};
+use crate::ptx::inst::{Effects, Inst};
+use crate::ptx::modifier::{Modifier, SpecialReg32, SpecialReg64};
+use crate::ptx::operand::Class;
+use crate::ptx::parse::{misfit, parse_inst};
+use rustc_hash::FxHashMap;
+
+/// Registers that a text may declare: more than a thread has.
+const MAX_REGISTERS: usize = 1024;
+const MAX_STATEMENTS: usize = 4096;
+const MAX_LABELS: usize = 256;
+
+/// Reads a text whose results and operands are registers of these classes. `results`: how many of them are results.
+/// Errors name the text's line.
+pub fn parse(text: &str, interface: &[Class], results: usize) -> Result<Program> {
+    let mut parser = Parser {
+        program: Program::default(),
+        scopes: vec![FxHashMap::default()],
+        labels: FxHashMap::default(),
+        line: 1,
+        statement: String::new(),
+    };
+    for class in interface {
+        let reg = parser.fresh(*class);
+        parser.program.interface.push(reg);
+    }
+    let pieces = lex::pieces(text).map_err(|(line, what)| {
+        parser.line = line;
+        parser
+            .error(what)
+            .expected("statements that end with a semicolon, in scopes that are closed")
+    })?;
+    for (piece, line) in pieces {
+        parser.line = line;
+        parser.piece(piece)?;
+    }
+    if parser.scopes.len() != 1 {
+        parser.statement.clear();
+        return Err(parser
+            .error("a `{` without its `}`")
+            .expected("a `}` for each scope that is opened"));
+    }
+    parser.finish(results)
+}
+
+struct Parser {
+    program: Program,
+    /// Names of registers, innermost scope last.
+    scopes: Vec<FxHashMap<String, Reg>>,
+    labels: FxHashMap<String, (Label, Option<usize>)>,
+    line: u32,
+    /// The statement being read, for errors.
+    statement: String,
+}
+
+impl Parser {
+    fn error(&self, what: impl Into<String>) -> Error {
+        let error = Error::invalid(format!("inline PTX, line {}: {}", self.line, what.into()));
+        match self.statement.is_empty() {
+            true => error,
+            false => error.got(format!("`{}`", self.statement)),
+        }
+    }
+
+    fn fresh(&mut self, class: Class) -> Reg {
+        let index = self.program.registers[class as usize];
+        self.program.registers[class as usize] += 1;
+        Reg { class, index }
+    }
+
+    fn push(&mut self, statement: Statement) -> Result<()> {
+        if self.program.statements.len() >= MAX_STATEMENTS {
+            return Err(self
+                .error("too long a text")
+                .expected(format!("at most {MAX_STATEMENTS} statements")));
+        }
+        self.program.statements.push(statement);
+        self.program.lines.push(self.line);
+        Ok(())
+    }
+
+    fn label(&mut self, name: &str) -> &mut (Label, Option<usize>) {
+        let next = self.labels.len();
+        self.labels.entry(name.to_string()).or_insert((next, None))
+    }
+
+    fn piece(&mut self, piece: Piece) -> Result<()> {
+        match piece {
+            Piece::Open => self.scopes.push(FxHashMap::default()),
+            Piece::Close => {
+                self.scopes.pop();
+                if self.scopes.is_empty() {
+                    self.statement.clear();
+                    return Err(self
+                        .error("a `}` without its `{`")
+                        .expected("a `{` for each scope that is closed"));
+                }
+            }
+            Piece::Label(name) => {
+                self.statement = format!("{name}:");
+                let at = self.program.statements.len();
+                let (label, place) = self.label(&name);
+                let label = *label;
+                if place.replace(at).is_some() {
+                    return Err(self.error(format!("the label `{name}` stands twice")));
+                }
+                self.push(Statement::Label(label))?;
+            }
+            Piece::Statement(text) => {
+                self.statement = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                self.statement(&text)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn statement(&mut self, text: &str) -> Result<()> {
+        if let Some(rest) = text.strip_prefix('.') {
+            return match rest.strip_prefix("reg") {
+                Some(names) if names.starts_with(char::is_whitespace) => self.declare(names.trim()),
+                Some(_) | None => Err(self
+                    .error("a directive that is not for inline PTX")
+                    .expected("`.reg`")
+                    .remedy("memory and parameters are the kernel's: allocate them there, and pass references")),
+            };
+        }
+        let (guard, rest) = match text.strip_prefix('@') {
+            Some(rest) => {
+                let (negated, rest) = match rest.trim_start().strip_prefix('!') {
+                    Some(rest) => (true, rest.trim_start()),
+                    None => (false, rest.trim_start()),
+                };
+                let end = match rest.starts_with('{') {
+                    true => rest.find('}').map_or(rest.len(), |end| end + 1),
+                    false => rest.find(char::is_whitespace).unwrap_or(rest.len()),
+                };
+                let pred = self.register(&rest[..end])?;
+                if pred.class != Class::Pred {
+                    return Err(self
+                        .error(format!("the guard `{}` is no predicate", &rest[..end]))
+                        .expected("a `.pred` register"));
+                }
+                (Some(Guard { pred, negated }), rest[end..].trim())
+            }
+            None => (None, text),
+        };
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        let (opcode, operands) = (&rest[..end], rest[end..].trim());
+        match opcode {
+            "bra" | "bra.uni" => {
+                if !lex::is_name(operands) {
+                    return Err(self.error("a branch to what is no label").expected("`bra LABEL;`"));
+                }
+                let to = self.label(operands).0;
+                self.push(Statement::Branch { guard, to })
+            }
+            "ret" | "exit" | "call" | "call.uni" | "brx.idx" | "brx.idx.uni" => Err(self
+                .error(format!("`{opcode}` in inline PTX"))
+                .expected("control that stays within the text: `bra` to its labels")
+                .remedy("branch to a label at the text's end")),
+            _ => {
+                let inst = self.instruction(opcode, operands)?;
+                self.push(Statement::Inst { guard, inst })
+            }
+        }
+    }
+
+    fn declare(&mut self, text: &str) -> Result<()> {
+        let end = text.find(char::is_whitespace).unwrap_or(text.len());
+        let class = match &text[..end] {
+            ".pred" => Class::Pred,
+            ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" => Class::B16,
+            ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => Class::B32,
+            ".b64" | ".u64" | ".s64" | ".f64" => Class::B64,
+            other => {
+                return Err(self
+                    .error(format!("registers of type `{other}`"))
+                    .expected(".pred, or a type of 16, 32 or 64 bits"));
+            }
+        };
+        for name in text[end..].split(',').map(str::trim) {
+            let (stem, count) = match name.split_once('<') {
+                Some((stem, count)) => {
+                    let count = count.strip_suffix('>').and_then(|n| n.trim().parse::<usize>().ok());
+                    (
+                        stem.trim(),
+                        Some(count.ok_or_else(|| self.error(format!("`{name}`")).expected("`name<count>`"))?),
+                    )
+                }
+                None => (name, None),
+            };
+            if !lex::is_name(stem) {
+                return Err(self.error(format!("`{stem}` is no name of a register")));
+            }
+            if self.program.count() + count.unwrap_or(1) > MAX_REGISTERS {
+                return Err(self
+                    .error("too many registers")
+                    .expected(format!("at most {MAX_REGISTERS}")));
+            }
+            let names = match count {
+                Some(n) => (0..n).map(|i| format!("{stem}{i}")).collect(),
+                None => vec![stem.to_string()],
+            };
+            for name in names {
+                let reg = self.fresh(class);
+                let scope = self.scopes.last_mut().expect("the outermost scope stays");
+                if scope.insert(name.clone(), reg).is_some() {
+                    return Err(self.error(format!("`{name}` is declared twice")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The register that a name, or `{k}`, stands for.
+    fn register(&self, name: &str) -> Result<Reg> {
+        if let Some(k) = name.strip_prefix('{').and_then(|k| k.strip_suffix('}')) {
+            return self.placeholder(k);
+        }
+        let found = self.scopes.iter().rev().find_map(|scope| scope.get(name));
+        found.copied().ok_or_else(|| {
+            self.error(format!("`{name}` is not declared")).expected(
+                "a register of the text (`.reg .b32 name;`), or `{0}`, `{1}`, …: the results and then the operands",
+            )
+        })
+    }
+
+    fn placeholder(&self, k: &str) -> Result<Reg> {
+        let at = k.trim().parse::<usize>().ok();
+        at.and_then(|k| self.program.interface.get(k)).copied().ok_or_else(|| {
+            let n = self.program.interface.len();
+            let there = match n {
+                0 => "none: there are no results and no operands".to_string(),
+                n => format!("{{0}} to {{{}}}: the results, then the operands", n - 1),
+            };
+            self.error(format!("`{{{k}}}` stands for nothing")).expected(there)
+        })
+    }
+
+    fn instruction(&mut self, opcode: &str, operands: &str) -> Result<Inst<Reg>> {
+        let operands = self.renamed(opcode, operands)?;
+        let operands: Vec<String> = lex::operands(&operands).into_iter().map(spaced).collect();
+        let text = match operands.is_empty() {
+            true => format!("{opcode};"),
+            false => format!("{opcode} {};", operands.join(", ")),
+        };
+        let unknown = || {
+            self.error("no instruction of smalt's table")
+                .expected(nearest::forms(opcode))
+                .remedy("write it with instructions that are in the table (docs/INSTRUCTIONS.md)")
+        };
+        let Some((inst, "")) = parse_inst(&text).map(|(inst, rest)| (inst, rest.trim())) else {
+            return Err(unknown());
+        };
+        if !nearest::is_instruction(inst.row()) {
+            return Err(unknown());
+        }
+        if let Some(what) = misfit(&inst) {
+            return Err(self.error(what).expected(nearest::forms(opcode)));
+        }
+        if inst.effects().contains(Effects::ASYNC_REGISTERS) || inst.tied().is_some() {
+            return Err(self
+                .error("an instruction that uses registers after it has returned")
+                .remedy("multiply with plgpu.wgmma, which knows when its registers are free"));
+        }
+        if let Inst::SetMaxReg { .. } = inst {
+            return Err(self
+                .error("the number of registers is the compiler's")
+                .remedy("plgpu.set_max_registers"));
+        }
+        Ok(inst)
+    }
+
+    /// The operands with registers as the table's parser names them, and floats as it reads them.
+    fn renamed(&self, opcode: &str, operands: &str) -> Result<String> {
+        let mut out = String::with_capacity(operands.len() + 8);
+        let mut rest = operands;
+        while let Some(c) = rest.chars().next() {
+            let is_placeholder = c == '{' && rest[1..].trim_start().starts_with(|c: char| c.is_ascii_digit());
+            if is_placeholder
+                && let Some(end) = rest.find('}')
+                && rest[1..end].trim().bytes().all(|b| b.is_ascii_digit())
+            {
+                out.push_str(&self.placeholder(&rest[1..end])?.to_string());
+                rest = &rest[end + 1..];
+                continue;
+            }
+            if c.is_ascii_digit() {
+                let number = |c: char| c.is_ascii_alphanumeric() || c == '.';
+                let mut end = rest.find(|c| !number(c)).unwrap_or(rest.len());
+                // The sign of an exponent.
+                if rest[..end].ends_with(['e', 'E']) && !rest.starts_with("0x") && rest[end..].starts_with(['+', '-']) {
+                    let digits = rest[end + 1..].find(|c: char| !c.is_ascii_digit());
+                    end = digits.map_or(rest.len(), |n| end + 1 + n);
+                }
+                let negative = out.ends_with('-') && is_decimal_float(&rest[..end]);
+                if negative {
+                    out.pop();
+                }
+                out.push_str(&self.number(opcode, &rest[..end], negative)?);
+                rest = &rest[end..];
+                continue;
+            }
+            if c.is_ascii_alphabetic() || matches!(c, '_' | '$' | '%') {
+                let follows = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$');
+                let end = rest[1..].find(|c| !follows(c)).map_or(rest.len(), |n| n + 1);
+                let name = &rest[..end];
+                match self.scopes.iter().rev().find_map(|scope| scope.get(name)) {
+                    Some(reg) => out.push_str(&reg.to_string()),
+                    None if name == "_" || is_special(name) => out.push_str(name),
+                    None => return Err(self.register(name).unwrap_err()),
+                }
+                // `%tid.x`: what follows the dot belongs to the name.
+                rest = &rest[end..];
+                if let Some(after) = rest.strip_prefix('.') {
+                    let end = after.find(|c| !follows(c)).unwrap_or(after.len());
+                    out.push_str(&rest[..end + 1]);
+                    rest = &after[end..];
+                }
+                continue;
+            }
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+        Ok(out)
+    }
+
+    /// A number as the table's parser reads it.
+    fn number(&self, opcode: &str, text: &str, negative: bool) -> Result<String> {
+        let broken = || self.error(format!("`{text}` is no number"));
+        if text.starts_with("0f") || text.starts_with("0F") || text.starts_with("0d") || text.starts_with("0D") {
+            let digits = if text[1..].starts_with(['f', 'F']) { 8 } else { 16 };
+            let ok = text.len() == digits + 2 && text[2..].bytes().all(|b| b.is_ascii_hexdigit());
+            return ok.then(|| text.to_ascii_lowercase()).ok_or_else(broken);
+        }
+        if is_decimal_float(text) {
+            let x: f64 = text.parse().map_err(|_| broken())?;
+            let x = if negative { -x } else { x };
+            return Ok(match opcode.contains(".f64") {
+                true => format!("0d{:016x}", x.to_bits()),
+                false => format!("0f{:08x}", (x as f32).to_bits()),
+            });
+        }
+        let text = text.strip_suffix(['U', 'u']).unwrap_or(text);
+        let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            None => match text.strip_prefix("0b").or_else(|| text.strip_prefix("0B")) {
+                Some(binary) => u64::from_str_radix(binary, 2),
+                None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(&text[1..], 8),
+                None => text.parse(),
+            },
+        };
+        let value = value.map_err(|_| broken())?;
+        // The parser's numbers are signed.
+        Ok(match i64::try_from(value) {
+            Ok(value) => value.to_string(),
+            Err(_) => format!("0x{value:x}"),
+        })
+    }
+
+    fn finish(mut self, results: usize) -> Result<Program> {
+        self.statement.clear();
+        let mut labels: Vec<(Label, String, Option<usize>)> = self
+            .labels
+            .iter()
+            .map(|(name, (label, at))| (*label, name.clone(), *at))
+            .collect();
+        labels.sort();
+        for (_, name, at) in &labels {
+            match at {
+                Some(at) => self.program.labels.push(*at),
+                None => {
+                    let to = labels.iter().find(|l| l.1 == *name).map(|l| l.0);
+                    let branch = self
+                        .program
+                        .statements
+                        .iter()
+                        .position(|s| matches!(s, Statement::Branch { to: t, .. } if Some(*t) == to));
+                    self.line = branch.map_or(1, |at| self.program.lines[at]);
+                    return Err(self
+                        .error(format!("the label `{name}` stands nowhere"))
+                        .expected("a branch to a label of the same text"));
+                }
+            }
+        }
+        if labels.len() > MAX_LABELS {
+            return Err(self.error("too many labels").expected(format!("at most {MAX_LABELS}")));
+        }
+        let mut written = vec![false; self.program.count()];
+        for statement in &self.program.statements {
+            if let Statement::Inst { inst, .. } = statement {
+                inst.for_each_def(|r, _| written[self.program.index(r)] = true);
+            }
+        }
+        let unwritten = self.program.interface[..results]
+            .iter()
+            .position(|r| !written[self.program.index(*r)]);
+        if let Some(k) = unwritten {
+            self.line = self.program.lines.last().copied().unwrap_or(1);
+            return Err(self
+                .error(format!("the result {{{k}}} is never written"))
+                .expected(format!(
+                    "an instruction whose destination is {{{k}}}; results are numbered before operands"
+                )));
+        }
+        Ok(self.program)
+    }
+}
+
+fn is_decimal_float(text: &str) -> bool {
+    let exponent = text.contains(['e', 'E']) && !text.starts_with("0x") && !text.starts_with("0X");
+    let prefixed = ["0f", "0F", "0d", "0D", "0b", "0B"].iter().any(|p| text.starts_with(p));
+    !prefixed && (text.contains('.') || exponent)
+}
+
+/// The first part of a special register's name.
+fn is_special(name: &str) -> bool {
+    let begins = |text: &str| text.split('.').next() == Some(name);
+    SpecialReg32::ALL.iter().any(|r| begins(r.text())) || SpecialReg64::ALL.iter().any(|r| begins(r.text()))
+}
+
+/// An operand as printed PTX has it: no spaces but behind commas, offsets added.
+fn spaced(operand: &str) -> String {
+    let bare: String = operand.chars().filter(|c| !c.is_whitespace()).collect();
+    let bare = match bare.strip_prefix('[') {
+        Some(inner) if !inner.contains(',') => match inner.find('-') {
+            Some(at) if !inner[..at].ends_with('+') => format!("[{}+{}", &inner[..at], &inner[at..]),
+            Some(_) | None => bare,
+        },
+        Some(_) | None => bare,
+    };
+    bare.replace(',', ", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ptx::inst::ROWS;
+
+    fn read(text: &str, interface: &[Class]) -> Result<Program> {
+        parse(text, interface, 1)
+    }
+
+    #[test]
+    fn names_numbers_and_spaces_are_as_people_write_them() {
+        use Class::*;
+        let program = read(
+            "{ .reg .b32 t<2>, %x; .reg .pred p;
+               mov.b64 {t0,t1} , { 1 };           // a list, and an operand
+               add.f32 %x, t0, -1.5e+0;
+               setp.lt.u32 p, t1, 0xff;
+               @!p add.u32 %x , %x, 017;
+               ld.shared.b32 t0, [ {2} - 0x10 ];
+               mov.u32 t1, %tid.x;
+               selp.b32 {0}, %x, t0, p; }",
+            &[B32, B64, B32],
+        )
+        .unwrap();
+        let names: Vec<&str> = program
+            .statements
+            .iter()
+            .map(|s| match s {
+                Statement::Inst { inst, .. } => ROWS[inst.row()].name,
+                Statement::Label(_) | Statement::Branch { .. } => "",
+            })
+            .collect();
+        let expected = ["UnpackB64", "AddFloat", "Setp", "AddInt", "Ld", "MovSpecial32", "Selp"];
+        assert_eq!(names, expected);
+        let imm = |i: usize| match &program.statements[i] {
+            Statement::Inst {
+                inst: Inst::AddFloat { b, .. } | Inst::AddInt { b, .. } | Inst::Setp { b, .. },
+                ..
+            } => b.imm(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(imm(1), Some(u64::from((-1.5f32).to_bits())));
+        assert_eq!((imm(2), imm(3)), (Some(255), Some(15)));
+        assert!(
+            matches!(&program.statements[4], Statement::Inst { inst: Inst::Ld { addr, .. }, .. } if addr.offset == -16)
+        );
+    }
+
+    #[test]
+    fn every_mistake_has_its_error() {
+        use Class::*;
+        let cases = [
+            ("mov.b32 {0}, {1}", "does not end with a semicolon"),
+            ("mov.b32 {0}, {2};", "`{2}` stands for nothing"),
+            ("mov.b32 {0}, x;", "`x` is not declared"),
+            ("mov.b32 {0}, %y;", "`%y` is not declared"),
+            ("move.b32 {0}, {1};", "no instruction of smalt's table"),
+            ("add.f32 {0}, {1};", "no instruction of smalt's table"),
+            ("popc.b64 {0}, {1};", "32"),
+            ("bfind.u16 {0}, {1};", "type"),
+            (".shared .b32 a; mov.b32 {0}, {1};", "a directive"),
+            (".reg .b8 a; mov.b32 {0}, {1};", "registers of type `.b8`"),
+            (".reg .b32 a, a; mov.b32 {0}, {1};", "declared twice"),
+            (".reg .b32 3; mov.b32 {0}, {1};", "no name of a register"),
+            ("@{1} mov.b32 {0}, {1};", "no predicate"),
+            ("bra L; mov.b32 {0}, {1};", "the label `L` stands nowhere"),
+            ("L: L: mov.b32 {0}, {1};", "stands twice"),
+            ("{ mov.b32 {0}, {1};", "a `{` without its `}`"),
+            ("mov.b32 {0}, {1}; }", "a `}` without its `{`"),
+            ("mov.b32 {1}, {1};", "the result {0} is never written"),
+            ("mov.b32 {0}, {1}; ret;", "`ret` in inline PTX"),
+            ("mov.b32 {0}, 0x1g;", "no number"),
+            ("mov.u32 {0}, smalt_smem;", "`smalt_smem` is not declared"),
+            (
+                "mov.b32 {0}, {1}; setmaxnreg.inc.sync.aligned.u32 240;",
+                "the compiler's",
+            ),
+        ];
+        for (text, says) in cases {
+            let error = read(text, &[B32, B32]).expect_err(text);
+            assert!(error.what.contains(says), "{text}: {error}");
+            assert!(error.what.starts_with("inline PTX, line 1: "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Inline PTX: the text once for every element that a lane has, or once.
+use super::cx::LowerCx;
+use super::elementwise::{join_bits, raw, split_bits};
+use super::emit::S;
+use super::value::{ArrayRegs, scalar_class};
+use super::{integer, memory};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::inline;
+use crate::kernel_ir::{InlineOperand, InlinePtx, Op, RefUse, Value};
+use crate::layout::RegisterLayout;
+use crate::ptx::modifier::IntType;
+use crate::ptx::operand::{Class, Src};
+
+pub fn lower_inline_ptx(cx: &mut LowerCx, op: Op, code: &InlinePtx, refs: &[RefUse], args: &[Value]) -> Result<()> {
+    let results = cx.kernel.ops[op].results.clone();
+    let classes = inline::check::interface(cx.kernel, op)?;
+    let program = inline::parse(&code.text, &classes, results.len())?;
+    let mut addresses = vec![];
+    for (i, r) in refs.iter().enumerate() {
+        addresses.push(address(cx, op, i, r)?);
+    }
+    let is_array = |cx: &LowerCx, v: &Value| !cx.ty(*v).is_scalar();
+    let first = results.iter().find(|v| is_array(cx, v));
+    let first = first.or_else(|| args.iter().find(|v| is_array(cx, v) && !is_splat(cx, **v)));
+    let first = first.or_else(|| args.iter().find(|v| is_array(cx, v)));
+    let layout: Option<RegisterLayout> = match first {
+        Some(v) => Some(cx.layout_of(*v)?),
+        None => None,
+    };
+    let pack = code.pack as usize;
+    let slots = layout.as_ref().map_or(1, |l| l.slots() as usize);
+    let rounds = slots.div_ceil(pack);
+    // Of each value, what the text gets in each round.
+    let mut given: Vec<Vec<S>> = vec![];
+    for v in args {
+        let dtype = cx.ty(*v).dtype();
+        given.push(match &layout {
+            Some(layout) if is_array(cx, v) => {
+                let array = cx.array_in(*v, layout)?;
+                let elements = cx.elements(&array);
+                let words = elements.chunks(pack).map(|some| into_register(cx, dtype, pack, some));
+                words.collect()
+            }
+            Some(_) | None => {
+                let x = cx.scalar(*v)?;
+                vec![into_register(cx, dtype, 1, &[x]); rounds]
+            }
+        });
+    }
+    let mut made: Vec<Vec<S>> = vec![vec![]; results.len()];
+    for round in 0..rounds {
+        let operands: Vec<S> = code
+            .operands
+            .iter()
+            .map(|operand| match operand {
+                InlineOperand::Value(i) => given[*i as usize][round],
+                InlineOperand::Ref(i) => addresses[*i as usize],
+            })
+            .collect();
+        let out = inline::emit(&mut cx.b, &program, &operands, false);
+        for (k, x) in out.into_iter().enumerate() {
+            let ty = cx.ty(results[k]);
+            let (dtype, n) = (ty.dtype(), if ty.is_scalar() { 1 } else { pack });
+            let elements = out_of_register(cx, dtype, n, x);
+            made[k].extend(elements);
+        }
+    }
+    for (v, mut elements) in results.into_iter().zip(made) {
+        if !is_array(cx, &v) {
+            cx.bind_scalar(v, elements[0]);
+            continue;
+        }
+        let layout = layout.clone().ok_or_else(|| cx.unexpected(op))?;
+        elements.truncate(slots);
+        let dtype = cx.ty(v).dtype();
+        let array: ArrayRegs = cx.from_elements(dtype, layout, &elements);
+        cx.bind_array(v, array);
+    }
+    Ok(())
+}
+
+fn is_splat(cx: &LowerCx, v: Value) -> bool {
+    cx.layout_of(v).is_ok_and(|l| l.is_splat())
+}
+
+/// Where a reference's first element is.
+fn address(cx: &mut LowerCx, op: Op, i: usize, r: &RefUse) -> Result<S> {
+    let views = cx.accesses.inline.get(&op).and_then(|views| views.get(i));
+    let view = views
+        .cloned()
+        .ok_or_else(|| Error::internal("a reference without its plan").at(cx.b.loc()))?;
+    let target = memory::locate(cx, r, Src::Imm(1))?;
+    let at = memory::scalar_address(cx, &view, target)?;
+    let offset = Src::Imm(i64::from(at.offset) as u64);
+    Ok(match target.wide() {
+        true => cx.b.add(IntType::U64, at.base, offset),
+        false => cx.b.add(IntType::U32, at.base, offset),
+    })
+}
+
+/// Neighbouring elements of an array, or a scalar, as the register that the text sees.
+fn into_register(cx: &mut LowerCx, dtype: DType, pack: usize, elements: &[S]) -> S {
+    if pack == 1 {
+        return match (scalar_class(dtype), dtype.bits()) {
+            (Class::B32, 16) => cx.b.unpack16(elements[0])[0],
+            _ => elements[0],
+        };
+    }
+    let mut elements = elements.to_vec();
+    elements.resize(pack, Src::Imm(0));
+    match dtype.bits() * pack as u32 {
+        16 => {
+            let word = join_bits(&mut cx.b, DType::U16, dtype, &elements);
+            cx.b.unpack16(word)[0]
+        }
+        bits => join_bits(&mut cx.b, raw(bits), dtype, &elements),
+    }
+}
+
+/// The other way.
+fn out_of_register(cx: &mut LowerCx, dtype: DType, pack: usize, x: S) -> Vec<S> {
+    let bits = dtype.bits() * pack as u32;
+    if pack == 1 {
+        let word = match (scalar_class(dtype), bits) {
+            (Class::B32, 16) => cx.b.pack16(x, Src::Imm(0)),
+            _ => x,
+        };
+        return vec![match scalar_class(dtype) {
+            Class::B32 if bits < 32 && dtype.is_int() => integer::wrap(&mut cx.b, dtype, word),
+            Class::B32 if bits < 32 => cx.b.field(word, 0, bits, false),
+            Class::Pred | Class::B16 | Class::B32 | Class::B64 => word,
+        }];
+    }
+    let wide = if bits == 16 { DType::U16 } else { raw(bits) };
+    let word = if bits == 16 { cx.b.pack16(x, Src::Imm(0)) } else { x };
+    split_bits(&mut cx.b, wide, dtype, word)
+}

@@ -1,0 +1,360 @@
+"""The tests of `smalt.inline_ptx`, for the machine that there is: the emulator, or a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import smalt
+from jax._src.pallas.mosaic_gpu import helpers
+
+from tests.corpus.case import kernel
+from tests.kernels import inline_programs
+from tests.kernels.suite import ON_GPU, enabled
+
+U32, F32 = np.uint32, np.float32
+
+
+def out(*shape_and_dtype: Any) -> Any:
+    *shape, dtype = shape_and_dtype
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
+
+
+def run(body: Any, out_shape: Any, *args: Any, **kwargs: Any) -> Any:
+    with enabled():
+        return jax.tree.map(np.asarray, jax.jit(kernel(body, out_shape, **kwargs))(*args))
+
+
+def random(shape: Any, dtype: Any, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    if np.issubdtype(dtype, np.integer):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+# ------------------------------------------------------------------------------------------ operands and results
+
+#: An addition of each type, and how it is written.
+TYPES: dict[str, tuple[Any, str]] = {
+    "i8": (np.int8, "add.s32 {0}, {1}, {2};"),
+    "u8": (np.uint8, "add.u32 {0}, {1}, {2};"),
+    "i16": (np.int16, "add.s16 {0}, {1}, {2};"),
+    "u16": (np.uint16, "add.u16 {0}, {1}, {2};"),
+    "i32": (np.int32, "add.s32 {0}, {1}, {2};"),
+    "u32": (np.uint32, "add.u32 {0}, {1}, {2};"),
+    "f16": (np.float16, "add.rn.f16 {0}, {1}, {2};"),
+    "bf16": (ml_dtypes.bfloat16, "add.rn.bf16 {0}, {1}, {2};"),
+    "f32": (np.float32, "add.rn.f32 {0}, {1}, {2};"),
+}
+
+
+@pytest.mark.parametrize("scalar", [False, True], ids=["arrays", "scalars"])
+@pytest.mark.parametrize("name", TYPES)
+def test_types(name: str, scalar: bool) -> None:
+    dtype, text = TYPES[name]
+    x, y = random((8, 128), dtype), random((8, 128), dtype, 1)
+
+    def body(x: Any, y: Any, o: Any) -> None:
+        if not scalar:
+            o[...] = smalt.inline_ptx(text, out(8, 128, dtype), x[...], y[...])
+            return
+        for i in range(4):
+            o[i, 3] = smalt.inline_ptx(text, dtype, x[i, 3], y[2, i])
+
+    got = run(body, out(8, 128, dtype), x, y)
+    with np.errstate(over="ignore"):
+        if scalar:
+            np.testing.assert_array_equal(got[:4, 3], x[:4, 3] + y[2, :4])
+        else:
+            np.testing.assert_array_equal(got, x + y)
+
+
+def test_64_bits() -> None:
+    x = random((256,), np.uint32)
+
+    def body(x: Any, o: Any) -> None:
+        wide = smalt.inline_ptx("mul.wide.u32 {0}, {1}, {1};", out(256, jnp.uint64), x[...])
+        low, high = smalt.inline_ptx("mov.b64 {{0}, {1}}, {2};", (out(256, jnp.uint32), out(256, jnp.uint32)), wide)
+        o[0] = low
+        o[1] = high
+
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        low, high = run(body, out(2, 256, np.uint32), x)
+    square = x.astype(np.uint64) ** 2
+    np.testing.assert_array_equal(low, square.astype(U32))
+    np.testing.assert_array_equal(high, (square >> np.uint64(32)).astype(U32))
+
+
+def test_predicates() -> None:
+    x = random((4, 64), np.int32)
+
+    def body(x: Any, o: Any) -> None:
+        positive = smalt.inline_ptx("setp.gt.s32 {0}, {1}, 0;", out(4, 64, jnp.bool_), x[...])
+        odd = (x[...] & 1) == 1
+        o[...] = smalt.inline_ptx("selp.b32 {0}, {1}, {2}, {3};\n@!{4} mov.b32 {0}, 7;", out(4, 64, jnp.int32), x[...], -1, positive, odd)
+
+    np.testing.assert_array_equal(run(body, out(4, 64, np.int32), x), np.where(x % 2 == 1, np.where(x > 0, x, -1), 7))
+
+
+#: With `pack`: what a text sees as one register.
+PACKS: dict[str, tuple[Any, int, str]] = {
+    "f16x2": (np.float16, 2, "add.rn.f16x2 {0}, {1}, {1};"),
+    "bf16x2": (ml_dtypes.bfloat16, 2, "add.rn.bf16x2 {0}, {1}, {1};"),
+    "u8x4": (np.uint8, 4, "shl.b32 {0}, {1}, 1; and.b32 {0}, {0}, 0xfefefefe;"),
+    "u8x2": (np.uint8, 2, "shl.b16 {0}, {1}, 1; and.b16 {0}, {0}, 0xfefe;"),
+    "f32x2": (np.float32, 2, ".reg .f32 a, b; mov.b64 {a, b}, {1}; add.rn.f32 a, a, a; add.rn.f32 b, b, b; mov.b64 {0}, {a, b};"),
+}
+
+
+@pytest.mark.parametrize("shape", [(4, 256), (1, 128), (8, 8)], ids=str)
+@pytest.mark.parametrize("name", PACKS)
+def test_packs(name: str, shape: tuple[int, int]) -> None:
+    dtype, pack, text = PACKS[name]
+    x = random(shape, dtype)
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(text, out(*shape, dtype), x[...], pack=pack)
+
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run(body, out(*shape, dtype), x), x + x)
+
+
+def test_a_pack_of_two_types() -> None:
+    """Two f32 in 64 bits become two f16 in 32."""
+    x = random((4, 256), F32)
+
+    def body(x: Any, o: Any) -> None:
+        text = "{ .reg .f32 a, b; mov.b64 {a, b}, {1}; cvt.rn.f16x2.f32 {0}, b, a; }"
+        o[...] = smalt.inline_ptx(text, out(4, 256, jnp.float16), x[...], pack=2)
+
+    np.testing.assert_array_equal(run(body, out(4, 256, np.float16), x), x.astype(np.float16))
+
+
+def test_scalars_and_arrays_mix() -> None:
+    x = random((3, 128), F32)
+
+    def body(x: Any, o: Any) -> None:
+        two, rows = smalt.inline_ptx(
+            "mov.b32 {0}, 0f40000000; mul.rn.f32 {1}, {2}, {3}; add.rn.f32 {1}, {1}, 1.5;", (jnp.float32, out(3, 128, F32)), x[...], x[1, 5]
+        )
+        o[...] = rows * two
+
+    np.testing.assert_array_equal(run(body, out(3, 128, F32), x), (x * x[1, 5] + F32(1.5)).astype(F32) * 2)
+
+
+def test_no_results_and_trees() -> None:
+    x = random((128,), np.int32)
+
+    def body(x: Any, o: Any, p: Any) -> None:
+        assert smalt.inline_ptx("fence.proxy.async.shared::cta;") == ()
+        tree = smalt.inline_ptx("not.b32 {0}, {2}; neg.s32 {1}, {2};", {"b": x, "a": (out(128, np.int32),)}, x[...])
+        o[...] = tree["a"][0]
+        p[...] = tree["b"]
+
+    not_x, neg_x = run(body, (out(128, np.int32), out(128, np.int32)), x)
+    np.testing.assert_array_equal(not_x, ~x)
+    np.testing.assert_array_equal(neg_x, -x)
+
+
+def test_in_a_pallas_call_and_loops() -> None:
+    x = random((64, 512), F32)
+
+    def body(x: Any, o: Any) -> None:
+        def step(i: Any, acc: Any) -> Any:
+            return smalt.inline_ptx("fma.rn.f32 {0}, {1}, 0.5, {2};", acc, acc, x[...])
+
+        o[...] = jax.lax.fori_loop(0, 3, step, jnp.zeros((16, 512), F32))
+
+    spec = pl.BlockSpec((16, 512), lambda i: (i, 0))
+    call = pl.pallas_call(body, out_shape=out(64, 512, F32), grid=(4,), in_specs=[spec], out_specs=spec, compiler_params=plgpu.CompilerParams())
+    with enabled():
+        got = np.asarray(jax.jit(call)(x))
+    np.testing.assert_array_equal(got, ((x * 0.5 + x) * F32(0.5) + x).astype(F32))
+
+
+# ------------------------------------------------------------------------------------------ lanes
+
+
+def test_lanes_and_shuffles() -> None:
+    def body(o: Any) -> None:
+        lane = smalt.inline_ptx("mov.u32 {0}, %laneid;", out(128, np.int32))
+        warp = smalt.inline_ptx("mov.u32 {0}, %tid.x; shr.u32 {0}, {0}, 5;", out(128, np.int32))
+        o[0] = lane
+        o[1] = smalt.inline_ptx("shfl.sync.bfly.b32 {0}, {1}, 1, 31, 0xffffffff;", lane, lane * 3 + warp)
+
+    lane, mixed = run(body, out(2, 128, np.int32))
+    np.testing.assert_array_equal(lane, np.arange(128) % 32)
+    np.testing.assert_array_equal(mixed, (np.arange(128) % 32 ^ 1) * 3 + np.arange(128) // 32)
+
+
+def test_equal_operands_do_not_make_equal_results() -> None:
+    def body(o: Any) -> None:
+        ones = jnp.ones((2, 128), jnp.int32)
+        o[...] = smalt.inline_ptx(".reg .b32 t; mov.u32 t, %tid.x; add.s32 {0}, {1}, t;", ones, ones)
+
+    got = run(body, out(2, 128, np.int32))
+    assert len(set(got.reshape(-1).tolist())) == 128
+
+
+def test_a_layout_is_the_results() -> None:
+    """Which thread has an element of a wgmma layout, by the text, and by JAX's layout."""
+
+    def body(o: Any) -> None:
+        o[...] = smalt.inline_ptx("mov.u32 {0}, %tid.x;", plgpu.ShapeDtypeStruct((64, 64), jnp.int32, layout=plgpu.Layout.WGMMA))
+
+    got = run(body, out(64, 64, np.int32))
+    row, col = np.indices((64, 64))
+    np.testing.assert_array_equal(got, row // 16 * 32 + row % 8 * 4 + col % 8 // 2)
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+
+@pytest.mark.parametrize("space", ["smem", "gmem"])
+def test_references_are_addresses(space: str) -> None:
+    x = random((4, 128), np.int32)
+    where, base = ("shared", "b32") if space == "smem" else ("global", "b64")
+
+    def body(x: Any, o: Any, *scratch: Any) -> None:
+        ref = scratch[0] if scratch else o
+        ref[...] = x[...] + 1
+        text = f"""{{ .reg .{base} at, by; .reg .b32 t, v;
+          mov.u32 t, %tid.x;
+          {"shl.b32 by, t, 2;" if base == "b32" else "mul.wide.u32 by, t, 4;"}
+          add.{"u32" if base == "b32" else "u64"} at, {{1}}, by;
+          ld.{where}.b32 v, [at + 512];
+          st.{where}.b32 [at], v;
+          mov.b32 {{0}}, v; }}"""
+        second = smalt.inline_ptx(text, out(128, np.int32), ref.at[pl.ds(1, 3)])
+        o[...] = ref[...]
+        o[0] = second
+
+    scratch = [plgpu.SMEM((4, 128), jnp.int32)] if space == "smem" else []
+    got = run(body, out(4, 128, np.int32), x, scratch_shapes=scratch)
+    expected = x + 1
+    np.testing.assert_array_equal(got, np.stack([expected[2], expected[2], expected[2], expected[3]]))
+
+
+def test_atomics_and_their_old_values() -> None:
+    """Every thread takes a ticket of its own."""
+
+    def body(count: Any, o: Any, total: Any, shared: Any) -> None:
+        shared[0] = count[0]
+        o[...] = smalt.inline_ptx("atom.relaxed.cta.shared.add.u32 {0}, [{1}], 3;", out(128, np.uint32), shared.at[0])
+        total[...] = shared[...]
+
+    tickets, total = run(
+        body, (out(128, np.uint32), out(1, np.uint32)), np.array([5], U32), scratch_shapes=[plgpu.SMEM((1,), jnp.uint32)]
+    )
+    np.testing.assert_array_equal(np.sort(tickets), 5 + 3 * np.arange(128))
+    assert total[0] == 5 + 3 * 128
+
+
+def test_jax_inline_ptx() -> None:
+    x = random((128,), F32)
+
+    def body(x: Any, o: Any) -> None:
+        helpers.inline_ptx("fence.acq_rel.gpu;")
+        helpers.inline_ptx("{ .reg .b32 t; mov.u32 t, %laneid; }")
+        o[...] = x[...]
+
+    np.testing.assert_array_equal(run(body, out(128, F32), x), x)
+
+
+# ------------------------------------------------------------------------------------------ control
+
+
+def test_loops_that_lanes_leave_apart() -> None:
+    """Collatz steps, with two ways out."""
+    x = np.random.default_rng(3).integers(1, 1 << 16, (256,)).astype(U32)
+    text = """{
+      .reg .b32 n, t; .reg .pred p, odd;
+      mov.b32 n, {1}; mov.b32 {0}, 0;
+      again:
+        setp.eq.u32 p, n, 1;
+        @p bra done;
+        and.b32 t, n, 1;
+        setp.ne.u32 odd, t, 0;
+        @odd bra up;
+          shr.u32 n, n, 1;
+          bra.uni next;
+        up:
+          mad.lo.u32 n, n, 3, 1;
+        next:
+        add.u32 {0}, {0}, 1;
+        setp.lt.u32 p, {0}, 100;
+        @p bra again;
+        mov.b32 {0}, 999;
+      done:
+    }"""
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(text, x, x[...])
+
+    def steps(n: int) -> int:
+        count = 0
+        while n != 1:
+            n, count = (n * 3 + 1 if n % 2 else n // 2), count + 1
+            if count == 100:
+                return 999
+        return count
+
+    np.testing.assert_array_equal(run(body, out(256, U32), x), [steps(int(n)) for n in x])
+
+
+def test_nested_loops_and_a_continue_of_the_outer_one() -> None:
+    x = np.random.default_rng(4).integers(0, 40, (128,)).astype(U32)
+    text = """{
+      .reg .b32 i, j, k; .reg .pred p, q;
+      mov.b32 i, 0; mov.b32 {0}, 0;
+      outer:
+        add.u32 i, i, 1;
+        setp.gt.u32 p, i, 6;
+        @p bra out;
+        mov.b32 j, 0;
+        inner:
+          add.u32 j, j, 1;
+          mad.lo.u32 k, i, j, {0};
+          setp.gt.u32 q, k, {1};
+          @q bra outer;
+          add.u32 {0}, {0}, j;
+          setp.lt.u32 p, j, i;
+          @p bra inner;
+        add.u32 {0}, {0}, 1000;
+        bra outer;
+      out:
+    }"""
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(text, x, x[...])
+
+    def one(n: int) -> int:
+        total = 0
+        for i in range(1, 7):
+            for j in range(1, i + 1):
+                if i * j + total > n:
+                    break
+                total += j
+            else:
+                total += 1000
+        return total
+
+    np.testing.assert_array_equal(run(body, out(128, U32), x), [one(int(n)) for n in x])
+
+
+#: Programs in all, and in one kernel.
+COUNT, TOGETHER = (1000, 10) if ON_GPU else (60, 10)
+
+
+@pytest.mark.parametrize("start", range(0, COUNT, TOGETHER))
+def test_random_programs(start: int) -> None:
+    with enabled():
+        wrong = inline_programs.check(range(start, start + TOGETHER), slots=1 + start // TOGETHER % 3)
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,3 @@
+"""Inline PTX, in the emulator."""
+
+from tests.kernels.suite_inline_ptx import *  # noqa: F403

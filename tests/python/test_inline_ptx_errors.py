@@ -1,0 +1,262 @@
+"""Texts that are no PTX, or none for a kernel: each is one clear error, at the user's line and the text's."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import smalt
+
+from tests.corpus.case import kernel, like
+
+X = like((128,), jnp.int32)
+
+#: Texts of one result `{0}` and two operands `{1}`, `{2}`, all arrays of int32, by what their error says.
+HOSTILE: dict[str, list[str]] = {
+    "does not end with a semicolon": [
+        "mov.b32 {0}, {1}",
+        "add.s32 {0}, {1}, {2}; mov.b32 {0}, {1}",
+        "nonsense",
+        "add.s32 {0}, {1}, {2}; # a comment of another language",
+        "🦀",
+        "L: mov.b32 {0}, {1}; M: mov.b32",
+    ],
+    "no instruction of smalt's table": [
+        "move.b32 {0}, {1};",
+        "mov.b32 {0};",
+        "mov.b32 {0}, {1}, {2};",
+        "mov.b32, {0}, {1};",
+        "add {0}, {1}, {2};",
+        "add.s33 {0}, {1}, {2};",
+        "add.s32.s32 {0}, {1}, {2};",
+        "add.s32 {0} {1} {2};",
+        "add.s32 {0}, {1}, {2},;",
+        "add.s32 {0},, {1};",
+        "add.s32 ({0}), {1}, {2};",
+        "add.s32 {0}, {1} + {2};",
+        "add.s32 {0}, [{1}], {2};",
+        "ADD.S32 {0}, {1}, {2};",
+        "mov.b32 5, {0}; mov.b32 {0}, {1};",
+        "sub.f32.rn {0}, {1}, {2};",
+        "ld.shared.b32 {0}, {1};",
+        "ld.shared.b32 {0}, [{1}*4];",
+        "ld.shared.b32 {0}, [{1}+{2}];",
+        "ld.shared.b32 {0}, [{1}+1.5];",
+        "ld.shared.b32 {0}, [8];",
+        "st.shared.b32 [{1}; mov.b32 {0}, {1};",
+        "st.shared.b32 {1}], {2}; mov.b32 {0}, {1};",
+        "shfl.sync.bfly.b32 {0}, {1}, 1, 31;",
+        "shfl.bfly.b32 {0}, {1}, 1, 31;",
+        "vote.sync.most.pred {0}, {1}, -1;",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{0}}, {1}, {2}, 1, 1, 1, 0, 0;",
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [{1}], 32; mov.b32 {0}, {1};",
+        "multimem.red.add.u32 [{1}], {2}; mov.b32 {0}, {1};",
+        "; ; ; foo;",
+        "mov.b32 {0}, {1}; and;",
+        "lop3.b32 {0}, {1}, {2};",
+        "lop3.b32 {0}, {1}, {2}, {1}, {1};",
+        "cvt.s32.f33 {0}, {1};",
+        "ex3.approx.f32 {0}, {1};",
+    ],
+    "is not declared": [
+        "mov.b32 {0}, x;",
+        "mov.b32 {0}, %r1;",
+        "mov.b32 x, {1}; mov.b32 {0}, x;",
+        "{ .reg .b32 t; mov.b32 t, {1}; } mov.b32 {0}, t;",
+        "mov.u32 {0}, %tdi.x;",
+        "mov.b32 {0}, smalt_smem;",
+        "ld.local.b32 {0}, [smalt_local+0];",
+        "ld.param.b32 {0}, [smalt_p0];",
+        "@p mov.b32 {0}, {1};",
+        "@ mov.b32 {0}, {1};",
+        "mov.b32 {0}, {1}; mov.b32 _x, {0};",
+        "mov.b32 {0}, nan;",
+        "asm volatile (\"mov.b32 %0, %1;\" : \"=r\"({0}));",
+    ],
+    "stands for nothing": ["mov.b32 {0}, {3};", "mov.b32 {7}, {1};", "mov.b32 {0}, {99999999999999999999};", "@{9} mov.b32 {0}, {1};"],
+    "register where a": [
+        ".reg .b64 d; mov.b64 d, {1}; mov.b32 {0}, {1};",
+        ".reg .b16 h; mov.b32 {0}, h;",
+        ".reg .pred p; add.s32 {0}, {1}, p;",
+        "setp.eq.s32 {0}, {1}, {2};",
+        "selp.b32 {0}, {1}, {2}, {1};",
+        "ld.global.b32 {0}, [{1}];",
+        "mul.wide.s32 {0}, {1}, {2};",
+        "cvt.f64.f32 {0}, {1};",
+        "add.rn.f64 {0}, {1}, {2};",
+    ],
+    "PTX has no such form": [
+        "ld.shared.v3.b32 {{0}, {1}, {2}}, [{1}];",
+        "bfind.u16 {0}, {1};", "abs.u32 {0}, {1};", "bfe.u32 {0}, {1}, 300, 4;", "neg.u32 {0}, {1};"],
+    "a directive": [".shared .b32 a; mov.b32 {0}, {1};", ".version 8.0; mov.b32 {0}, {1};", ".entry f; mov.b32 {0}, {1};", ".regs .b32 a;"],
+    "registers of type": [".reg .b8 a; mov.b32 {0}, {1};", ".reg b32 a; mov.b32 {0}, {1};", ".reg .b128 a; mov.b32 {0}, {1};"],
+    "no name of a register": [".reg .b32 1a; mov.b32 {0}, {1};", ".reg .b32; mov.b32 {0}, {1};", ".reg .b32 a b; mov.b32 {0}, {1};"],
+    "declared twice": [".reg .b32 a, a; mov.b32 {0}, {1};", ".reg .b32 r<3>; .reg .b32 r2; mov.b32 {0}, {1};"],
+    "`name<count>`": [".reg .b32 a<x>; mov.b32 {0}, {1};", ".reg .b32 a<-1>; mov.b32 {0}, {1};"],
+    "too many registers": [".reg .b32 a<100000>; mov.b32 {0}, {1};"],
+    "is no predicate": ["@{1} mov.b32 {0}, {1};", "@!{2} bra L; L: mov.b32 {0}, {1};"],
+    "stands nowhere": ["bra L; mov.b32 {0}, {1};", "L: mov.b32 {0}, {1}; bra M;"],
+    "stands twice": ["L: L: mov.b32 {0}, {1};", "L: mov.b32 {0}, {1}; { L: } "],
+    "what is no label": ["bra 5; mov.b32 {0}, {1};", "bra; mov.b32 {0}, {1};", "bra {1}; mov.b32 {0}, {1};"],
+    "without its `}`": ["{ mov.b32 {0}, {1};", "{ { mov.b32 {0}, {1}; }"],
+    "without its `{`": ["mov.b32 {0}, {1}; }", "} mov.b32 {0}, {1};", "mov.b32 {0}}, {1};"],
+    "without its `*/`": ["mov.b32 {0}, {1}; /* more"],
+    "is never written": ["mov.b32 {1}, {1};", "", "// mov.b32 {0}, {1};\n", ".reg .b32 t; mov.b32 t, {1};"],
+    "in inline PTX": ["mov.b32 {0}, {1}; ret;", "exit; mov.b32 {0}, {1};", "call f; mov.b32 {0}, {1};", "mov.b32 {0}, {1}; @{1} ret;"],
+    "is no number": ["mov.b32 {0}, 0x1g;", "mov.b32 {0}, 12ab;", "mov.b32 {0}, 0f123;", "mov.b32 {0}, 99999999999999999999999;", "mov.b32 {0}, 1.2.3;", "mov.b32 {0}, 09;"],
+    "into the middle of a loop": [
+        ".reg .pred p; setp.eq.s32 p, {1}, 0; @p bra M; L: mov.b32 {0}, {1}; M: setp.ne.s32 p, {2}, 0; @p bra L;",
+    ],
+    "lanes that have parted": [
+        ".reg .pred p; setp.gt.s32 p, {1}, 0; @p bra L; shfl.sync.bfly.b32 {0}, {1}, 1, 31, 0xffffffff; L:",
+        ".reg .pred p; setp.gt.s32 p, {1}, 0; @p shfl.sync.bfly.b32 {0}, {1}, 1, 31, 0xffffffff;",
+        ".reg .pred p; L: shfl.sync.bfly.b32 {0}, {1}, 1, 31, 0xffffffff; setp.gt.s32 p, {0}, 0; @p bra L;",
+        ".reg .pred p; setp.gt.s32 p, {1}, 0; @p bar.warp.sync 0xffffffff; mov.b32 {0}, {1};",
+    ],
+    "the compiler's": ["bar.sync 0, 128; mov.b32 {0}, {1};", "bar.sync 1, 128; mov.b32 {0}, {1};", "setmaxnreg.inc.sync.aligned.u32 240; mov.b32 {0}, {1};"],
+    "too many labels": ["".join(f"L{i}:" for i in range(300)) + "mov.b32 {0}, {1};"],
+    "too long a text": ["mov.b32 {0}, {1};" * 5000],
+}
+TEXTS = [(text, says) for says, texts in HOSTILE.items() for text in texts]
+
+
+def lower(body: Any, *types: Any, out: Any = X) -> None:
+    with smalt.emulated("H100"):
+        jax.jit(kernel(body, out)).lower(*types)
+
+
+def test_there_are_enough() -> None:
+    assert len(TEXTS) >= 100 and len({text for text, _ in TEXTS}) == len(TEXTS)
+
+
+def test_hostile_texts() -> None:
+    here = inspect.getsourcefile(test_hostile_texts)
+    for text, says in TEXTS:
+
+        def body(x: Any, y: Any, o: Any) -> None:
+            o[...] = smalt.inline_ptx(text, X, x[...], y[...])
+
+        line = inspect.getsourcelines(body)[1] + 1
+        with pytest.raises((smalt.InvalidKernel, smalt.Unsupported)) as raised:
+            lower(body, X, X)
+        message = str(raised.value)
+        assert says in message, f"{text!r}: {message}"
+        assert re.match(r"smalt: (not supported yet: )?inline PTX", message), f"{text!r}: {message}"
+        assert raised.value.where == f"{here}:{line}", f"{text!r}: {message}"
+        assert raised.value.expected or raised.value.got, f"{text!r}: {message}"
+
+
+def test_a_line_of_the_text_is_named() -> None:
+    def body(x: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(
+            """
+            // a comment
+            add.s32 {0}, {1}, 1;  /* and
+            another */ foo.s32 {0}, {1};
+            """,
+            X,
+            x[...],
+        )
+
+    with pytest.raises(smalt.InvalidKernel, match=r"inline PTX, line 4: no instruction.*\n.*\n  got: `foo.s32 \{0\}, \{1\}`"):
+        lower(body, X)
+
+
+# ------------------------------------------------------------------------------------------ what they are used for
+
+
+def fails(error: type[Exception], says: str, text: str, out_types: Any, *args: Any, **kwargs: Any) -> None:
+    """`args` are functions of the kernel's reference to 128 int32."""
+
+    def body(x: Any, o: Any) -> None:
+        smalt.inline_ptx(text, out_types, *(arg(x) if callable(arg) else arg for arg in args), **kwargs)
+        o[...] = x[...]
+
+    with pytest.raises(error, match=says):
+        lower(body, X)
+
+
+def test_scalars_that_lanes_do_not_agree_on() -> None:
+    for text in [
+        "mov.u32 {0}, %laneid;",
+        "mov.u32 {0}, %tid.x;",
+        ".reg .b64 t; mov.u64 t, %clock64; cvt.u32.u64 {0}, t;",
+        ".reg .pred p; setp.ne.s32 p, {1}, 0; vote.sync.ballot.b32 {0}, p, 0xffffffff;",
+        "add.s32 {0}, {1}, 1;",
+    ]:
+        args = [lambda x: x[...]] if "{1}" in text else []
+        fails(smalt.InvalidKernel, "do not agree on the scalar", text, jnp.int32, *args)
+
+
+def test_shapes_and_types() -> None:
+    whole = lambda x: x[...]  # noqa: E731
+    fails(smalt.InvalidKernel, "arrays of several shapes", "mov.b32 {0}, {1};", like((64,), jnp.int32), whole)
+    fails(smalt.InvalidKernel, "a `pack` of elements", "mov.b32 {0}, {1};", X, whole, pack=0)
+    fails(smalt.InvalidKernel, "a `pack` of elements", "mov.b32 {0}, {1};", X, whole, pack=-3)
+    fails(smalt.InvalidKernel, "a `pack` of elements", "mov.b32 {0}, {1};", X, whole, pack=1000)
+    fails(smalt.InvalidKernel, "3 elements of i32", "mov.b32 {0}, {1};", X, whole, pack=3)
+    fails(smalt.InvalidKernel, "4 elements of i32", "mov.b32 {0}, {1};", X, whole, pack=4)
+    fails(smalt.InvalidKernel, "a `pack` of scalars", "mov.b32 {0}, 1;", jnp.int32, pack=2)
+    fails(smalt.InvalidKernel, "a type of a result", "mov.b32 {0}, 1;", "what")
+    fails(smalt.InvalidKernel, "a type of a result", "mov.b32 {0}, 1;", [object()])
+    fails(smalt.InvalidKernel, "no text", 5, X)  # type: ignore[arg-type]
+    fails(smalt.InvalidKernel, "an operand", "mov.b32 {0}, 1;", jnp.int32, "a text")
+
+
+def test_elements_in_several_lanes() -> None:
+    text = ".reg .b32 t; mov.u32 t, %laneid; add.s32 {0}, {1}, t;"
+    small = like((64,), jnp.int32)
+
+    def body(x: Any, o: Any) -> None:
+        row = plgpu.ShapeDtypeStruct((64,), jnp.int32, layout=plgpu.Layout.WGMMA.reduce(1))
+        o[...] = smalt.inline_ptx(text, row, x[...])
+
+    with pytest.raises(smalt.InvalidKernel, match="several lanes hold"):
+        lower(body, small, out=small)
+
+
+def test_references_that_have_no_address() -> None:
+    def body(x: Any, o: Any, barrier: Any) -> None:
+        smalt.inline_ptx("mbarrier.arrive.shared::cta.b64 _, [{0}], 1;", (), barrier)
+        o[...] = x[...]
+
+    with smalt.emulated("H100"), pytest.raises(smalt.Unsupported, match="the address of"):
+        jax.jit(kernel(body, X, scratch_shapes=[plgpu.Barrier()])).lower(X)
+
+    tiles = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
+
+    def swizzled(x: Any, o: Any, buffer: Any) -> None:
+        smalt.inline_ptx(".reg .b32 t; ld.shared.b32 t, [{0}];", (), buffer)
+        o[...] = x[...]
+
+    with smalt.emulated("H100"), pytest.raises(smalt.Unsupported, match="without swizzle"):
+        jax.jit(kernel(swizzled, X, scratch_shapes=[plgpu.SMEM((64, 32), jnp.int32, transforms=tiles)])).lower(X)
+
+
+def test_outside_of_a_kernel() -> None:
+    with pytest.raises(smalt.InvalidKernel, match="outside of a kernel"):
+        smalt.inline_ptx("mov.b32 {0}, 1;", jnp.int32)
+
+
+def test_what_an_address_reaches_is_looked_at() -> None:
+    """Outside of the block's memory, and memory that another warp writes with nothing in between."""
+
+    def outside(x: Any, o: Any, buffer: Any) -> None:
+        buffer[...] = x[...]
+        o[...] = smalt.inline_ptx("ld.shared.b32 {0}, [{1}+1000000];", X, buffer)
+
+    def race(x: Any, o: Any, buffer: Any) -> None:
+        buffer[...] = x[...]
+        text = "{ .reg .b32 t, a; mov.u32 t, %tid.x; shl.b32 a, t, 2; add.u32 a, a, {1}; st.shared.b32 [a], t; xor.b32 a, a, 256; ld.shared.b32 {0}, [a]; }"
+        o[...] = smalt.inline_ptx(text, X, buffer)
+
+    x = np.arange(128, dtype=np.int32)
+    for body, says in [(outside, "1000000|outside|shared"), (race, "another warp")]:
+        with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match=says):
+            np.asarray(jax.jit(kernel(body, X, scratch_shapes=[plgpu.SMEM((128,), jnp.int32)]))(x))
