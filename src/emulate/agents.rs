@@ -12,7 +12,7 @@ use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::launch::TensorMapSwizzle;
-use crate::ptx::modifier::TensorRed;
+use crate::ptx::modifier::{AtomOp, AtomType, TensorRed};
 use std::collections::VecDeque;
 
 /// Where a bulk load takes its bytes.
@@ -336,12 +336,19 @@ impl<H: Hooks> Machine<'_, H> {
             overwritten: None,
         };
         let result = match &store.destination {
-            Destination::Linear { address } => {
+            Destination::Linear { address, reduce } => {
                 let memory = self.memory;
                 let changes = |_: CtaSlot, line: u64| memory.differences(*address, data, line);
-                let mode = (Mode::Write, store.number);
-                self.tell_global(w, store.pc, &store.view, *address, store.bytes, mode, &changes)
-                    .and_then(|()| tma::write_global(self.memory, *address, data, &mut by))
+                let mode = match reduce {
+                    None => Mode::Write,
+                    Some(_) => Mode::Reduce,
+                };
+                let mode = (mode, store.number);
+                let told = self.tell_global(w, store.pc, &store.view, *address, store.bytes, mode, &changes);
+                told.and_then(|()| match reduce {
+                    None => tma::write_global(self.memory, *address, data, &mut by),
+                    Some(reduce) => tma::reduce_global(self.memory, *address, *reduce, data, &mut by),
+                })
             }
             Destination::Tensor { map, coords, reduce } => {
                 let map = self.placed(map);
@@ -520,6 +527,8 @@ pub struct BulkOp {
     pub map: u16,
     pub coords: Vec<u16>,
     pub reduce: Option<TensorRed>,
+    /// Of linear stores.
+    pub reduce_elements: Option<(AtomOp, AtomType)>,
     /// Of `st.async`: the registers and bytes of each.
     pub values: Vec<u16>,
     pub value_bytes: u32,
@@ -630,7 +639,10 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     coords,
                     reduce: op.reduce,
                 },
-                None => Destination::Linear { address: linear(m, w)? },
+                None => Destination::Linear {
+                    address: linear(m, w)?,
+                    reduce: op.reduce_elements,
+                },
             };
             let (view, number) = (m.hooks.view(w), w.bulk.issue());
             m.issue_store(

@@ -61,6 +61,23 @@ impl Mbarrier {
         Ok(self.advance())
     }
 
+    /// `count` threads arrive no more: this phase and those behind it take so many arrivals less.
+    pub fn drop_expected(&mut self, count: u32) -> Result<(), Misuse> {
+        if count > self.expected {
+            return Err(Misuse::OverArrival {
+                pending: self.expected,
+                count,
+            });
+        }
+        self.expected -= count;
+        Ok(())
+    }
+
+    /// What an arrival says of its phase: its number, and how many arrivals it still takes.
+    pub fn state(&self) -> u64 {
+        u64::from(self.phase as u32) | u64::from(self.pending) << 32
+    }
+
     /// Bytes have arrived.
     pub fn complete_tx(&mut self, bytes: u64) -> Result<bool, Misuse> {
         self.tx -= bytes as i64;
@@ -80,9 +97,31 @@ impl Mbarrier {
     }
 }
 
+/// What a round of a named barrier has made of its threads' predicates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reduced {
+    pub popc: u32,
+    pub and: bool,
+    pub or: bool,
+}
+
+impl Default for Reduced {
+    fn default() -> Reduced {
+        Reduced {
+            popc: 0,
+            and: true,
+            or: false,
+        }
+    }
+}
+
 /// A named barrier (`bar.sync`).
 #[derive(Clone, Debug, Default)]
 pub struct Named {
+    /// Of the current round.
+    pub reduced: Reduced,
+    /// Of the round before, which its threads may yet ask for.
+    pub last: Reduced,
     /// Threads of the current round, once the first warp has come.
     pub expected: u32,
     pub arrived: u32,

@@ -1,7 +1,7 @@
 //! Bulk stores in flight: per-thread groups of a warp.
 use super::clock::View;
 use super::tensor_maps::TensorMap;
-use crate::ptx::modifier::TensorRed;
+use crate::ptx::modifier::{AtomOp, AtomType, TensorRed};
 use std::collections::VecDeque;
 
 /// Where a bulk store goes.
@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 pub enum Destination {
     Linear {
         address: u64,
+        /// What is there is combined with it.
+        reduce: Option<(AtomOp, AtomType)>,
     },
     Tensor {
         map: TensorMap,

@@ -7,7 +7,8 @@ use super::shared::RANK_SHIFT;
 use super::uop::{Body, Flow, Op2, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
-use crate::ptx::modifier::{Modifier, ReduxOp, ShuffleMode, SpecialReg32, VoteMode};
+use crate::ptx::modifier::{BoolOp, Inverted, Modifier, ReduxOp, ShuffleMode, SpecialReg32, VoteMode};
+use smallvec::SmallVec;
 use std::marker::PhantomData;
 
 /// A branch of all lanes. `aux` is the target.
@@ -145,6 +146,37 @@ impl<H: Hooks> Body<H> for Special32 {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| (1u32 << lane) - 1));
                 return Flow::Next;
             }
+            SpecialReg32::LanemaskEq => {
+                w.write::<u32>(u.d, std::array::from_fn(|lane| 1u32 << lane));
+                return Flow::Next;
+            }
+            SpecialReg32::LanemaskLe => {
+                w.write::<u32>(u.d, std::array::from_fn(|lane| u32::MAX >> (31 - lane)));
+                return Flow::Next;
+            }
+            SpecialReg32::LanemaskGe => {
+                w.write::<u32>(u.d, std::array::from_fn(|lane| u32::MAX << lane));
+                return Flow::Next;
+            }
+            SpecialReg32::LanemaskGt => {
+                w.write::<u32>(u.d, std::array::from_fn(|lane| (u32::MAX << lane) << 1));
+                return Flow::Next;
+            }
+            // Blocks have one dimension.
+            SpecialReg32::TidY | SpecialReg32::TidZ => 0,
+            SpecialReg32::NtidY | SpecialReg32::NtidZ => 1,
+            SpecialReg32::Warpid => w.index,
+            SpecialReg32::Nwarpid => launch.block.div_ceil(32),
+            SpecialReg32::NclusteridX => launch.grid[0] / launch.cluster[0],
+            SpecialReg32::NclusteridY => launch.grid[1] / launch.cluster[1],
+            SpecialReg32::NclusteridZ => launch.grid[2] / launch.cluster[2],
+            SpecialReg32::ClusterNctaidX => launch.cluster[0],
+            SpecialReg32::ClusterNctaidY => launch.cluster[1],
+            SpecialReg32::ClusterNctaidZ => launch.cluster[2],
+            SpecialReg32::ClockHi | SpecialReg32::GlobaltimerHi => (m.clock >> 32) as u32,
+            SpecialReg32::DynamicSmemSize => launch.smem_bytes,
+            // Shared memory is given out 128 bytes at a time.
+            SpecialReg32::TotalSmemSize => launch.smem_bytes.next_multiple_of(128),
             SpecialReg32::NtidX => launch.block,
             SpecialReg32::CtaidX => cta.id[0],
             SpecialReg32::CtaidY => cta.id[1],
@@ -170,7 +202,18 @@ impl<H: Hooks> Body<H> for Special32 {
     }
 }
 
-/// `%clock64` and `%globaltimer`: micro-ops executed.
+/// `%is_explicit_cluster`.
+pub struct IsCluster;
+impl<H: Hooks> Body<H> for IsCluster {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let is = m.program.launch.cluster != [1, 1, 1];
+        w.write_predicate(u.d, if is { u32::MAX } else { 0 });
+        Flow::Next
+    }
+}
+
+/// `%clock64` and `%globaltimer`: micro-ops executed. `%gridid`: some number.
 pub struct Clock64;
 impl<H: Hooks> Body<H> for Clock64 {
     #[inline(always)]
@@ -234,6 +277,31 @@ impl<H: Hooks> Body<H> for LogicPredicate {
             1 => a | b,
             2 => a ^ b,
             _ => !a,
+        };
+        w.write_predicate(u.d, bits);
+        Flow::Next
+    }
+}
+
+/// What [`CombinePredicate`] does: a predicate, maybe negated, combined with another one, maybe negated.
+pub fn combine_code(with: Option<(BoolOp, Inverted)>, negated: bool) -> i32 {
+    let with = with.map_or(3, |(op, other)| op as i32 | i32::from(other == Inverted::Yes) << 2);
+    with | i32::from(negated) << 3
+}
+
+/// Predicate `a` combined with `b`; `imm`: [`combine_code`].
+pub struct CombinePredicate;
+impl<H: Hooks> Body<H> for CombinePredicate {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let flipped = |bits: u32, flag: i32| if u.imm & flag != 0 { !bits } else { bits };
+        let a = flipped(w.predicate(u.a), 8);
+        let b = flipped(w.predicate(u.b), 4);
+        let bits = match BoolOp::ALL.get((u.imm & 3) as usize) {
+            Some(BoolOp::And) => a & b,
+            Some(BoolOp::Or) => a | b,
+            Some(BoolOp::Xor) => a ^ b,
+            None => a,
         };
         w.write_predicate(u.d, bits);
         Flow::Next
@@ -347,6 +415,253 @@ fn check_members<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, mask: u32) -> Resul
     ))
 }
 
+/// What every lane gets from which other one.
+struct Shuffled {
+    values: [u32; 32],
+    from: [u8; 32],
+    /// The lanes whose source is within their segment.
+    inside: u32,
+}
+
+impl Shuffled {
+    /// The lanes that some of `lanes` read.
+    fn sources(&self, mask: u32) -> u32 {
+        lanes(mask).fold(0, |sources, i| sources | 1 << self.from[i])
+    }
+}
+
+/// PTX ISA 9.7.9.6.
+#[inline(always)]
+fn shuffled<H: Hooks>(w: &Warp, u: &Uop<H>, mode: ShuffleMode) -> Shuffled {
+    let (a, b, c) = (w.read::<u32>(u.a), w.read::<u32>(u.b), w.read::<u32>(u.c));
+    let (mut values, mut sources) = ([0; 32], [0; 32]);
+    let mut all_inside = 0;
+    for i in 0..32 {
+        let lane = i as i32;
+        let by = (b[i] & 31) as i32;
+        let clamp = (c[i] & 31) as i32;
+        let segment = (c[i] >> 8 & 31) as i32;
+        let last = (lane & segment) | (clamp & !segment);
+        let first = lane & segment;
+        let (from, inside) = match mode {
+            ShuffleMode::Up => (lane - by, lane - by >= last),
+            ShuffleMode::Down => (lane + by, lane + by <= last),
+            ShuffleMode::Bfly => (lane ^ by, lane ^ by <= last),
+            ShuffleMode::Idx => (first | (by & !segment), first | (by & !segment) <= last),
+        };
+        let from = if inside { from & 31 } else { lane };
+        values[i] = a[from as usize];
+        sources[i] = from as u8;
+        all_inside |= u32::from(inside) << i;
+    }
+    Shuffled {
+        values,
+        from: sources,
+        inside: all_inside,
+    }
+}
+
+/// The executing lanes in groups whose masks (an operand) name each other.
+fn groups<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, masks: u16) -> Result<SmallVec<[u32; 4]>, Flow> {
+    let masks = *w.read::<u32>(masks);
+    let mut groups = SmallVec::new();
+    let mut left = w.exec;
+    while left != 0 {
+        let mask = masks[left.trailing_zeros() as usize];
+        let members = lanes(left).fold(0, |all, i| all | u32::from(masks[i] == mask) << i);
+        if mask & w.alive != members {
+            return Err(m.fail(
+                Error::new(
+                    Fault::Execution,
+                    "a warp-wide instruction in code that not all its lanes execute, or execute with the same mask",
+                )
+                .expected(format!("lanes 0x{:08x}", mask & w.alive))
+                .got(format!("lanes 0x{members:08x}")),
+            ));
+        }
+        groups.push(members);
+        left &= !members;
+    }
+    Ok(groups)
+}
+
+macro_rules! masked {
+    ($groups:ident = $w:ident, $m:ident, $masks:expr) => {
+        let $groups = match groups($w, $m, $masks) {
+            Ok(groups) => groups,
+            Err(flow) => return flow,
+        };
+    };
+}
+
+/// No second result.
+pub const NO_PREDICATE: u16 = u16::MAX;
+
+/// `shfl.sync`, its masks an operand: the low half of `imm`; the high one is the predicate.
+pub struct ShuffleMasked;
+impl<H: Hooks> Body<H> for ShuffleMasked {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        masked!(groups = w, m, u.imm as u16);
+        m.hooks.reads(w, u.a);
+        let shuffled = shuffled(w, u, ShuffleMode::ALL[u.aux as usize]);
+        for members in groups {
+            let lost = shuffled.sources(members) & !members;
+            if lost != 0 {
+                return m.fail(
+                    Error::new(Fault::Execution, "shuffle from lanes that do not take part")
+                        .expected(format!("sources among lanes 0x{members:08x}"))
+                        .got(format!("lanes 0x{lost:08x}")),
+                );
+            }
+        }
+        w.write::<u32>(u.d, shuffled.values);
+        m.hooks.writes(w, u.d);
+        let p = (u.imm >> 16) as u16;
+        if p != NO_PREDICATE {
+            w.write_predicate(p, shuffled.inside);
+        }
+        Flow::Next
+    }
+}
+
+/// `vote.sync`, its masks operand `b`.
+pub struct VoteMasked;
+impl<H: Hooks> Body<H> for VoteMasked {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        masked!(groups = w, m, u.b);
+        let all = w.predicate(u.a);
+        let (mut ballots, mut holds) = ([0; 32], 0);
+        for members in groups {
+            let yes = all & members;
+            let held = match VoteMode::ALL.get(u.aux as usize) {
+                Some(VoteMode::All) => yes == members,
+                Some(VoteMode::Any) => yes != 0,
+                Some(VoteMode::Uni) => yes == 0 || yes == members,
+                None => false,
+            };
+            holds |= if held { members } else { 0 };
+            lanes(members).for_each(|i| ballots[i] = yes);
+        }
+        if VoteMode::ALL.len() == u.aux as usize {
+            w.write::<u32>(u.d, ballots);
+        } else {
+            w.write_predicate(u.d, holds);
+        }
+        Flow::Next
+    }
+}
+
+/// `redux.sync`, its masks operand `b`.
+pub struct ReduxMasked;
+impl<H: Hooks> Body<H> for ReduxMasked {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        masked!(groups = w, m, u.b);
+        let mut out = [0; 32];
+        for members in groups {
+            let value = reduced(w.read::<u32>(u.a), members, ReduxOp::ALL[u.aux as usize]);
+            lanes(members).for_each(|i| out[i] = value);
+        }
+        w.write::<u32>(u.d, out);
+        Flow::Next
+    }
+}
+
+/// `elect.sync`, its masks operand `b`: the lowest lane into predicate `d`, its number (unless [`NO_PREDICATE`]) into `a`.
+pub struct ElectMasked;
+impl<H: Hooks> Body<H> for ElectMasked {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        masked!(groups = w, m, u.b);
+        let (mut leaders, mut out) = (0, [0; 32]);
+        for members in groups {
+            leaders |= members & members.wrapping_neg();
+            lanes(members).for_each(|i| out[i] = members.trailing_zeros());
+        }
+        w.write_predicate(u.d, leaders);
+        if u.a != NO_PREDICATE {
+            w.write::<u32>(u.a, out);
+        }
+        Flow::Next
+    }
+}
+
+/// `match.any.sync`, and (`imm` 1) `match.all.sync`, whose predicate is `c`. Masks are operand `b`.
+pub struct Match<T>(PhantomData<T>);
+impl<T: Lane<Raw: PartialEq>, H: Hooks> Body<H> for Match<T> {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        masked!(groups = w, m, u.b);
+        let (mut out, mut equal) = ([0; 32], 0);
+        let a = w.read::<T>(u.a);
+        for members in groups {
+            let like = |i: usize| lanes(members).fold(0, |all, j| all | u32::from(a[i] == a[j]) << j);
+            for i in lanes(members) {
+                out[i] = like(i);
+            }
+            if u.imm != 0 {
+                let all = lanes(members).all(|i| out[i] == members);
+                equal |= if all { members } else { 0 };
+                lanes(members).for_each(|i| out[i] = if all { members } else { 0 });
+            }
+        }
+        w.write::<u32>(u.d, out);
+        if u.c != NO_PREDICATE {
+            w.write_predicate(u.c, equal);
+        }
+        Flow::Next
+    }
+}
+
+/// `activemask`.
+pub struct ActiveMask;
+impl<H: Hooks> Body<H> for ActiveMask {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        w.write::<u32>(u.d, [w.exec; 32]);
+        Flow::Next
+    }
+}
+
+/// `movmatrix`.
+pub struct MoveMatrix;
+impl<H: Hooks> Body<H> for MoveMatrix {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if let Err(flow) = check_members(w, m, u32::MAX) {
+            return flow;
+        }
+        m.hooks.reads(w, u.a);
+        let a = w.read::<u32>(u.a);
+        let element = |row: usize, column: usize| a[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
+        let out = std::array::from_fn(|lane| {
+            let (row, column) = (lane / 4, 2 * (lane % 4));
+            element(column, row) | element(column + 1, row) << 16
+        });
+        w.write::<u32>(u.d, out);
+        m.hooks.writes(w, u.d);
+        Flow::Next
+    }
+}
+
+/// `bar.warp.sync`, its masks operand `a`.
+pub struct WarpBarrierMasked;
+impl<H: Hooks> Body<H> for WarpBarrierMasked {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        masked!(groups = w, m, u.a);
+        for mask in groups {
+            let flow = super::sync::noted(w, m, Sync::WarpBarrier { mask });
+            if flow != Flow::Next {
+                return flow;
+            }
+        }
+        Flow::Next
+    }
+}
+
 /// `shfl.sync`; `imm` is the mask, `aux` the mode's position in the enum.
 pub struct Shuffle;
 impl<H: Hooks> Body<H> for Shuffle {
@@ -356,28 +671,8 @@ impl<H: Hooks> Body<H> for Shuffle {
             return flow;
         }
         m.hooks.reads(w, u.a);
-        let mode = ShuffleMode::ALL[u.aux as usize];
-        let (a, b, c) = (w.read::<u32>(u.a), w.read::<u32>(u.b), w.read::<u32>(u.c));
-        let mut out = [0; 32];
-        let mut sources = 0u32;
-        // PTX ISA 9.7.9.6.
-        for i in 0..32 {
-            let lane = i as i32;
-            let by = (b[i] & 31) as i32;
-            let clamp = (c[i] & 31) as i32;
-            let segment = (c[i] >> 8 & 31) as i32;
-            let last = (lane & segment) | (clamp & !segment);
-            let first = lane & segment;
-            let (from, inside) = match mode {
-                ShuffleMode::Up => (lane - by, lane - by >= last),
-                ShuffleMode::Down => (lane + by, lane + by <= last),
-                ShuffleMode::Bfly => (lane ^ by, lane ^ by <= last),
-                ShuffleMode::Idx => (first | (by & !segment), first | (by & !segment) <= last),
-            };
-            let from = if inside { from & 31 } else { lane };
-            out[i] = a[from as usize];
-            sources |= (w.exec >> i & 1) << from;
-        }
+        let shuffled = shuffled(w, u, ShuffleMode::ALL[u.aux as usize]);
+        let (out, sources) = (shuffled.values, shuffled.sources(w.exec));
         if sources & !w.exec != 0 {
             let (exec, lost) = (w.exec, sources & !w.exec);
             return m.fail(
@@ -415,6 +710,23 @@ impl<H: Hooks> Body<H> for Vote {
     }
 }
 
+/// The reduction over some lanes.
+#[inline(always)]
+fn reduced(a: &[u32; 32], members: u32, op: ReduxOp) -> u32 {
+    let all = lanes(members).map(|i| a[i]);
+    let signed = lanes(members).map(|i| a[i] as i32);
+    match op {
+        ReduxOp::AddU32 | ReduxOp::AddS32 => all.fold(0, u32::wrapping_add),
+        ReduxOp::MinU32 => all.min().unwrap_or(0),
+        ReduxOp::MaxU32 => all.max().unwrap_or(0),
+        ReduxOp::MinS32 => signed.min().unwrap_or(0) as u32,
+        ReduxOp::MaxS32 => signed.max().unwrap_or(0) as u32,
+        ReduxOp::And => all.fold(!0, |x, y| x & y),
+        ReduxOp::Or => all.fold(0, |x, y| x | y),
+        ReduxOp::Xor => all.fold(0, |x, y| x ^ y),
+    }
+}
+
 /// `redux.sync`; `imm` is the mask, `aux` the operation's position in the enum.
 pub struct Redux;
 impl<H: Hooks> Body<H> for Redux {
@@ -423,19 +735,7 @@ impl<H: Hooks> Body<H> for Redux {
         if let Err(flow) = check_members(w, m, u.imm as u32) {
             return flow;
         }
-        let a = w.read::<u32>(u.a);
-        let all = lanes(w.exec).map(|i| a[i]);
-        let signed = lanes(w.exec).map(|i| a[i] as i32);
-        let value = match ReduxOp::ALL[u.aux as usize] {
-            ReduxOp::AddU32 | ReduxOp::AddS32 => all.fold(0, u32::wrapping_add),
-            ReduxOp::MinU32 => all.min().unwrap_or(0),
-            ReduxOp::MaxU32 => all.max().unwrap_or(0),
-            ReduxOp::MinS32 => signed.min().unwrap_or(0) as u32,
-            ReduxOp::MaxS32 => signed.max().unwrap_or(0) as u32,
-            ReduxOp::And => all.fold(!0, |x, y| x & y),
-            ReduxOp::Or => all.fold(0, |x, y| x | y),
-            ReduxOp::Xor => all.fold(0, |x, y| x ^ y),
-        };
+        let value = reduced(w.read::<u32>(u.a), w.exec, ReduxOp::ALL[u.aux as usize]);
         w.write::<u32>(u.d, [value; 32]);
         Flow::Next
     }

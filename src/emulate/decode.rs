@@ -2,6 +2,7 @@
 use super::agents::{Bulk, BulkCommit, BulkKind, BulkOp, BulkWait};
 use super::arith::tensor_core::{Accumulator, Element as MmaElement, MmaKind as TensorKind};
 use super::control::*;
+use super::copies::{ALL_TAKEN, CopyArrive, CopyArriveMore, CopyAsync, CopyCommit, CopyWait, CopyWaitAll};
 use super::floats::*;
 use super::global::param_address;
 use super::hooks::Hooks;
@@ -13,6 +14,10 @@ use super::mem::{
 use super::ops::*;
 use super::program::{Branch as BranchTargets, Origin, Program};
 use super::registers::Allocation;
+use super::rounded::{
+    self, Both, Brain, Double, F32To, F32ToTf32Rounded, Finish, FlushedF16, Half as Half16, OfHalves, Single, Testp,
+    Xorsign, xorsign_code,
+};
 use super::row::{Lane, Raw, Row};
 use super::shared::SMEM_BASE;
 use super::sync::*;
@@ -25,12 +30,15 @@ use crate::ptx::flat::{BlockId, Guard, Reg, Terminator, Uniformity};
 use crate::ptx::inst::Visitor;
 use crate::ptx::launch::EntryParam;
 use crate::ptx::modifier::{
-    AccType, Acquire, AtomOp, AtomSem, AtomType, BitType, ClusterArriveSem, Compare, CompareType, CvtRound, CvtType,
-    DivMode, Exact, FenceSem, FloatType, Ftz, GridDep, HalfRedOp, HalfType, Indexed, IntType, LoadSem, Logic,
-    LogicType, MatrixTrans, MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, Pair8, Pair16, PrmtMode,
-    ProxyFence, RedOp, ReduxOp, RegCount, Release, Relu, Round, Sat, SatFinite, Scope, ShiftAmount, ShiftDirection,
-    ShiftType, ShuffleMode, SpecialReg32, SpecialReg64, StoreSem, Suspend, TensorRed, Unary16, VoteMode, WgmmaTypes,
-    WideFloatType, WideType, WordType,
+    self, AccType, Acquire, AddSub, ArriveSem, AskSem, AtomOp, AtomSem, AtomType, BarRedOp, BarrierSpace, BitType,
+    BoolOp, BulkRed, ClusterArriveSem, Compare, CompareType, CopyCache, Counted, CvtRound, CvtType, DirectedRound,
+    DivMode, Exact, FenceSem, FloatOp, FloatTest, FloatType, Ftz, GridDep, Half, HalfRedOp, HalfType, Indexed,
+    Int32Type, IntType, Inverted, LoadCache, LoadSem, Logic, LogicType, MatrixTrans, MbarrierOp, MemType, MinMax,
+    MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16, PairIntType,
+    PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp, ReduxOp, RegCount, Release, Relu, ReluIntType,
+    Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType, ShiftAmount, ShiftDirection, ShiftType,
+    ShuffleMode, SignedMinType, SpecialPred, SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed,
+    TxOp, TxScope, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
 use crate::ptx::{Flat, verify_flat};
@@ -145,6 +153,71 @@ impl Operands {
         c: 0,
         imm: 0,
         aux: 0,
+    };
+}
+
+/// The type of integers that a modifier stands for.
+macro_rules! by_int {
+    ($ty:expr, $E:ident, $T:ident => $e:expr) => {
+        match $ty {
+            $E::U16 => {
+                type $T = u16;
+                $e
+            }
+            $E::S16 => {
+                type $T = i16;
+                $e
+            }
+            $E::U32 => {
+                type $T = u32;
+                $e
+            }
+            $E::S32 => {
+                type $T = i32;
+                $e
+            }
+            $E::U64 => {
+                type $T = u64;
+                $e
+            }
+            $E::S64 => {
+                type $T = i64;
+                $e
+            }
+        }
+    };
+}
+/// Where signs do not matter.
+macro_rules! by_width {
+    ($ty:expr, $T:ident => $e:expr) => {
+        match $ty {
+            IntType::U16 | IntType::S16 => {
+                type $T = u16;
+                $e
+            }
+            IntType::U32 | IntType::S32 => {
+                type $T = u32;
+                $e
+            }
+            IntType::U64 | IntType::S64 => {
+                type $T = u64;
+                $e
+            }
+        }
+    };
+}
+macro_rules! by_word {
+    ($ty:expr, $T:ident => $e:expr) => {
+        match $ty {
+            WordType::B32 => {
+                type $T = u32;
+                $e
+            }
+            WordType::B64 => {
+                type $T = u64;
+                $e
+            }
+        }
     };
 }
 
@@ -406,8 +479,12 @@ impl<'a, H: Hooks> Decoder<'a, H> {
         Ok(())
     }
     fn test<T: Test>(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, imm: u32) -> Result<()> {
-        let (a, b) = (self.src::<T::A>(a), self.src::<T::A>(b));
         let d = self.reg(d);
+        self.test_into::<T>(d, a, b, imm);
+        Ok(())
+    }
+    fn test_into<T: Test>(&mut self, d: u16, a: &Src<Reg>, b: &Src<Reg>, imm: u32) {
+        let (a, b) = (self.src::<T::A>(a), self.src::<T::A>(b));
         self.emit::<EachTest<T>>(Operands {
             d,
             a,
@@ -415,7 +492,124 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             imm: imm as i32,
             ..Operands::NONE
         });
+    }
+    /// A comparison into a predicate.
+    fn compare(&mut self, cmp: Compare, ftz: Ftz, ty: CompareType, d: u16, a: &Src<Reg>, b: &Src<Reg>) {
+        let set = compare_set(cmp);
+        match ty {
+            CompareType::U16 | CompareType::B16 => self.test_into::<CompareInt<u16>>(d, a, b, set),
+            CompareType::S16 => self.test_into::<CompareInt<i16>>(d, a, b, set),
+            CompareType::U32 | CompareType::B32 => self.test_into::<CompareInt<u32>>(d, a, b, set),
+            CompareType::S32 => self.test_into::<CompareInt<i32>>(d, a, b, set),
+            CompareType::U64 | CompareType::B64 => self.test_into::<CompareInt<u64>>(d, a, b, set),
+            CompareType::S64 => self.test_into::<CompareInt<i64>>(d, a, b, set),
+            CompareType::F16 if ftz == Ftz::Yes => self.test_into::<CompareFtzF16>(d, a, b, set),
+            CompareType::F16 => self.test_into::<CompareF16>(d, a, b, set),
+            CompareType::BF16 => self.test_into::<CompareBF16>(d, a, b, set),
+            CompareType::F32 if ftz == Ftz::Yes => self.test_into::<CompareFtzF32>(d, a, b, set),
+            CompareType::F32 => self.test_into::<CompareF32>(d, a, b, set),
+            CompareType::F64 => self.test_into::<CompareF64>(d, a, b, set),
+        }
+    }
+
+    fn shuffle(
+        &mut self,
+        mode: ShuffleMode,
+        d: &Reg,
+        p: Option<&Reg>,
+        a: &Reg,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+        members: &Src<Reg>,
+    ) -> Result<()> {
+        let (b, c) = (self.src::<u32>(b), self.src::<u32>(c));
+        let masks = self.src::<u32>(members);
+        let p = p.map_or(NO_PREDICATE, |p| self.reg(p));
+        self.emit::<ShuffleMasked>(Operands {
+            d: self.reg(d),
+            a: self.reg(a),
+            b,
+            c,
+            imm: (u32::from(masks) | u32::from(p) << 16) as i32,
+            aux: mode as u32,
+        });
         Ok(())
+    }
+
+    fn matches(&mut self, ty: WordType, d: &Reg, p: u16, a: &Reg, members: &Src<Reg>, all: i32) -> Result<()> {
+        let b = self.src::<u32>(members);
+        let o = Operands {
+            d: self.reg(d),
+            a: self.reg(a),
+            b,
+            c: p,
+            imm: all,
+            ..Operands::NONE
+        };
+        by_word!(ty, T => self.emit::<Match<T>>(o));
+        Ok(())
+    }
+
+    /// A predicate for what is in between.
+    fn spare_predicate(&self) -> u16 {
+        self.allocation.predicates as u16
+    }
+
+    /// `d`, and `e` of the negation: the predicate `found`, combined with another one.
+    fn combine(&mut self, found: u16, with: Option<(BoolOp, Inverted, &Reg)>, d: &Reg, e: Option<&Reg>) {
+        let code = with.map(|(op, negated, _)| (op, negated));
+        let b = with.map_or(0, |(_, _, c)| self.reg(c));
+        let kept = found + 1;
+        // `d` may be the other predicate.
+        if let Some(e) = e {
+            self.emit::<CombinePredicate>(Operands {
+                d: kept,
+                a: found,
+                b,
+                imm: combine_code(code, true),
+                ..Operands::NONE
+            });
+            let d = self.reg(d);
+            self.emit::<CombinePredicate>(Operands {
+                d,
+                a: found,
+                b,
+                imm: combine_code(code, false),
+                ..Operands::NONE
+            });
+            let d = self.reg(e);
+            self.emit::<MovePredicate>(Operands {
+                d,
+                a: kept,
+                ..Operands::NONE
+            });
+            return;
+        }
+        let d = self.reg(d);
+        self.emit::<CombinePredicate>(Operands {
+            d,
+            a: found,
+            b,
+            imm: combine_code(code, false),
+            ..Operands::NONE
+        });
+    }
+
+    /// A predicate as a number.
+    fn truth(&mut self, to: SetType, d: &Reg, found: u16) {
+        let one = match to {
+            SetType::U32 | SetType::S32 => u32::MAX,
+            SetType::F32 => 1f32.to_bits(),
+        };
+        let (a, b) = (self.src::<u32>(&Src::u32(one)), self.src::<u32>(&Src::u32(0)));
+        let d = self.reg(d);
+        self.emit::<Select<u32>>(Operands {
+            d,
+            a,
+            b,
+            c: found,
+            ..Operands::NONE
+        });
     }
     fn rows<O: Row1>(&mut self, d: &Reg, a: &Src<Reg>) -> Result<()> {
         let a = self.src::<u32>(a);
@@ -581,71 +775,6 @@ impl<'a, H: Hooks> Decoder<'a, H> {
     }
 }
 
-/// The type of integers that a modifier stands for.
-macro_rules! by_int {
-    ($ty:expr, $E:ident, $T:ident => $e:expr) => {
-        match $ty {
-            $E::U16 => {
-                type $T = u16;
-                $e
-            }
-            $E::S16 => {
-                type $T = i16;
-                $e
-            }
-            $E::U32 => {
-                type $T = u32;
-                $e
-            }
-            $E::S32 => {
-                type $T = i32;
-                $e
-            }
-            $E::U64 => {
-                type $T = u64;
-                $e
-            }
-            $E::S64 => {
-                type $T = i64;
-                $e
-            }
-        }
-    };
-}
-/// Where signs do not matter.
-macro_rules! by_width {
-    ($ty:expr, $T:ident => $e:expr) => {
-        match $ty {
-            IntType::U16 | IntType::S16 => {
-                type $T = u16;
-                $e
-            }
-            IntType::U32 | IntType::S32 => {
-                type $T = u32;
-                $e
-            }
-            IntType::U64 | IntType::S64 => {
-                type $T = u64;
-                $e
-            }
-        }
-    };
-}
-macro_rules! by_word {
-    ($ty:expr, $T:ident => $e:expr) => {
-        match $ty {
-            WordType::B32 => {
-                type $T = u32;
-                $e
-            }
-            WordType::B64 => {
-                type $T = u64;
-                $e
-            }
-        }
-    };
-}
-
 /// A function of the accesses that exist: total bytes at most 16, a power of two.
 fn access<H: Hooks, S: Space>(ty: MemType, n: usize, tier: Tier, stores: bool, polls: bool) -> Option<OpFn<H>> {
     macro_rules! accesses {
@@ -737,6 +866,39 @@ macro_rules! by_float {
     };
 }
 
+/// Methods of floats that round as they are told to.
+macro_rules! by_format {
+    ($self:ident, $op:ident, $ty:expr, ($($arg:expr),*), $F:ident, $how:expr) => {
+        match $ty {
+            FloatType::F16 => $self.$op::<rounded::$F<Half16>>($($arg),*, $how.code()),
+            FloatType::F16x2 => $self.$op::<Both<rounded::$F<Half16>>>($($arg),*, $how.code()),
+            FloatType::BF16 => $self.$op::<rounded::$F<Brain>>($($arg),*, $how.code()),
+            FloatType::BF16x2 => $self.$op::<Both<rounded::$F<Brain>>>($($arg),*, $how.code()),
+            FloatType::F32 => $self.$op::<rounded::$F<Single>>($($arg),*, $how.code()),
+            FloatType::F64 => $self.$op::<rounded::$F<Double>>($($arg),*, $how.code()),
+        }
+    };
+}
+
+fn dot_signs(a: Int32Type, b: Int32Type) -> u32 {
+    let signed = |ty: Int32Type, flag| if ty == Int32Type::S32 { flag } else { 0 };
+    signed(a, DOT_SIGNED_A) | signed(b, DOT_SIGNED_B)
+}
+
+fn wide_float(ty: WideFloatType) -> FloatType {
+    match ty {
+        WideFloatType::F32 => FloatType::F32,
+        WideFloatType::F64 => FloatType::F64,
+    }
+}
+fn saturated_float(ty: SatFloatType) -> FloatType {
+    match ty {
+        SatFloatType::F16 => FloatType::F16,
+        SatFloatType::F16x2 => FloatType::F16x2,
+        SatFloatType::F32 => FloatType::F32,
+    }
+}
+
 impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     type Output = Result<()>;
 
@@ -776,6 +938,15 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     fn mov_special64(&mut self, _reg: &SpecialReg64, d: &Reg) -> Result<()> {
         let d = self.reg(d);
         self.emit::<Clock64>(Operands { d, ..Operands::NONE });
+        Ok(())
+    }
+    fn mov_special_pred(&mut self, reg: &SpecialPred, d: &Reg) -> Result<()> {
+        match reg {
+            SpecialPred::IsExplicitCluster => {
+                let d = self.reg(d);
+                self.emit::<IsCluster>(Operands { d, ..Operands::NONE });
+            }
+        }
         Ok(())
     }
     fn mov_smem_base(&mut self, d: &Reg) -> Result<()> {
@@ -857,6 +1028,9 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.op1::<Copy<u64>>(d, &Src::Imm(param_address(p.0)), 0)
     }
     fn cvta_to_global(&mut self, d: &Reg, a: &Reg) -> Result<()> {
+        self.op1::<Copy<u64>>(d, &Src::Reg(*a), 0)
+    }
+    fn cvta_global(&mut self, d: &Reg, a: &Reg) -> Result<()> {
         self.op1::<Copy<u64>>(d, &Src::Reg(*a), 0)
     }
     fn mapa(&mut self, d: &Reg, a: &Reg, rank: &Src<Reg>) -> Result<()> {
@@ -1028,19 +1202,256 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     fn bfind(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>) -> Result<()> {
         by_int!(ty, IntType, T => self.op1::<Bfind<T>>(d, a, 0))
     }
+    fn bfind_shift(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op1::<BfindShift<T>>(d, a, 0))
+    }
+    fn sat_int(&mut self, op: &AddSub, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match op {
+            AddSub::Add => self.op2::<AddSat>(d, a, b, 0),
+            AddSub::Sub => self.op2::<SubSat>(d, a, b, 0),
+        }
+    }
+    fn mad_hi(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op3::<MadHi<T>>(d, a, b, c, 0))
+    }
+    fn mad_hi_sat(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        self.op3::<MadHiSat>(d, a, b, c, 0)
+    }
+    fn mul24(&mut self, half: &Half, ty: &Int32Type, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (ty, half) {
+            (Int32Type::U32, Half::Lo) => self.op2::<Mul24<false, false>>(d, a, b, 0),
+            (Int32Type::U32, Half::Hi) => self.op2::<Mul24<false, true>>(d, a, b, 0),
+            (Int32Type::S32, Half::Lo) => self.op2::<Mul24<true, false>>(d, a, b, 0),
+            (Int32Type::S32, Half::Hi) => self.op2::<Mul24<true, true>>(d, a, b, 0),
+        }
+    }
+    fn mad24(&mut self, half: &Half, ty: &Int32Type, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        match (ty, half) {
+            (Int32Type::U32, Half::Lo) => self.op3::<Mad24<false, false>>(d, a, b, c, 0),
+            (Int32Type::U32, Half::Hi) => self.op3::<Mad24<false, true>>(d, a, b, c, 0),
+            (Int32Type::S32, Half::Lo) => self.op3::<Mad24<true, false>>(d, a, b, c, 0),
+            (Int32Type::S32, Half::Hi) => self.op3::<Mad24<true, true>>(d, a, b, c, 0),
+        }
+    }
+    fn mad24_hi_sat(&mut self, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        self.op3::<Mad24HiSat>(d, a, b, c, 0)
+    }
+    fn sad(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        by_int!(ty, IntType, T => self.op3::<Sad<T>>(d, a, b, c, 0))
+    }
+    fn dp4a(
+        &mut self,
+        a_ty: &Int32Type,
+        b_ty: &Int32Type,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+    ) -> Result<()> {
+        self.op3::<Dp4a>(d, a, b, c, dot_signs(*a_ty, *b_ty))
+    }
+    fn dp2a(
+        &mut self,
+        half: &Half,
+        a_ty: &Int32Type,
+        b_ty: &Int32Type,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+    ) -> Result<()> {
+        let high = if *half == Half::Hi { DOT_HIGH } else { 0 };
+        self.op3::<Dp2a>(d, a, b, c, dot_signs(*a_ty, *b_ty) | high)
+    }
+    fn add_pair(&mut self, _ty: &PairIntType, d: &Reg, a: &Reg, b: &Reg) -> Result<()> {
+        self.op2::<Both<Add<u16>>>(d, &Src::Reg(*a), &Src::Reg(*b), 0)
+    }
+    fn min_max_pair(&mut self, op: &MinMax, ty: &PairIntType, d: &Reg, a: &Reg, b: &Reg) -> Result<()> {
+        let (a, b) = (&Src::Reg(*a), &Src::Reg(*b));
+        match (op, ty) {
+            (MinMax::Min, PairIntType::U16x2) => self.op2::<Both<Min<u16>>>(d, a, b, 0),
+            (MinMax::Min, PairIntType::S16x2) => self.op2::<Both<Min<i16>>>(d, a, b, 0),
+            (MinMax::Max, PairIntType::U16x2) => self.op2::<Both<Max<u16>>>(d, a, b, 0),
+            (MinMax::Max, PairIntType::S16x2) => self.op2::<Both<Max<i16>>>(d, a, b, 0),
+        }
+    }
+    fn min_max_relu(&mut self, op: &MinMax, ty: &ReluIntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        match (op, ty) {
+            (MinMax::Min, ReluIntType::S16x2) => self.op2::<Both<Clamped<Min<i16>>>>(d, a, b, 1),
+            (MinMax::Min, ReluIntType::S32) => self.op2::<Clamped<Min<i32>>>(d, a, b, 1),
+            (MinMax::Max, ReluIntType::S16x2) => self.op2::<Both<Clamped<Max<i16>>>>(d, a, b, 1),
+            (MinMax::Max, ReluIntType::S32) => self.op2::<Clamped<Max<i32>>>(d, a, b, 1),
+        }
+    }
+    fn bmsk(&mut self, amount: &ShiftAmount, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        self.op2::<Bmsk>(d, a, b, u32::from(*amount == ShiftAmount::Clamp))
+    }
+    fn szext(&mut self, amount: &ShiftAmount, ty: &Int32Type, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        let imm = u32::from(*amount == ShiftAmount::Clamp) | u32::from(*ty == Int32Type::S32) << 1;
+        self.op2::<Szext>(d, a, b, imm)
+    }
+    fn fns(&mut self, d: &Reg, mask_of: &Src<Reg>, base: &Src<Reg>, offset_of: &Src<Reg>) -> Result<()> {
+        self.op3::<Fns>(d, mask_of, base, offset_of, 0)
+    }
+    fn cnot(&mut self, ty: &BitType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match ty {
+            BitType::B16 => self.op1::<Cnot<u16>>(d, a, 0),
+            BitType::B32 => self.op1::<Cnot<u32>>(d, a, 0),
+            BitType::B64 => self.op1::<Cnot<u64>>(d, a, 0),
+        }
+    }
+    fn cvt_pack(&mut self, to: &PackType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        self.op2::<PackWords>(d, a, b, u32::from(*to == PackType::S16))
+    }
+    fn cvt_pack_into(&mut self, to: &NarrowPackType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        let imm = match to {
+            NarrowPackType::U8 => 8,
+            NarrowPackType::S8 => 8 | 32,
+            NarrowPackType::U4 => 4,
+            NarrowPackType::S4 => 4 | 32,
+            NarrowPackType::U2 => 2,
+            NarrowPackType::S2 => 2 | 32,
+        };
+        self.op3::<PackInto>(d, a, b, c, imm)
+    }
+    fn lop3_pred(
+        &mut self,
+        op: &OrAnd,
+        d: &Reg,
+        p: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+        lut: &i64,
+        negated: &Inverted,
+        q: &Reg,
+    ) -> Result<()> {
+        self.op3::<Lop3>(d, a, b, c, *lut as u32)?;
+        let found = self.spare_predicate();
+        self.test_into::<CompareInt<u32>>(found, &Src::Reg(*d), &Src::u32(0), compare_set(Compare::Ne));
+        let op = match op {
+            OrAnd::Or => BoolOp::Or,
+            OrAnd::And => BoolOp::And,
+        };
+        self.combine(found, Some((op, *negated, q)), p, None);
+        Ok(())
+    }
 
     // ------------------------------------------------------------------------------------------------ floats
+    fn float_sat(
+        &mut self,
+        op: &FloatOp,
+        rnd: &Round,
+        ftz: &Ftz,
+        ty: &SatFloatType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+    ) -> Result<()> {
+        let how = Finish::of(*rnd).flushed(*ftz == Ftz::Yes).saturated();
+        let ty = saturated_float(*ty);
+        match op {
+            FloatOp::Add => by_format!(self, op2, ty, (d, a, b), Add, how),
+            FloatOp::Sub => by_format!(self, op2, ty, (d, a, b), Sub, how),
+            FloatOp::Mul => by_format!(self, op2, ty, (d, a, b), Mul, how),
+        }
+    }
+    fn fma_sat(
+        &mut self,
+        rnd: &Round,
+        ftz: &Ftz,
+        ty: &SatFloatType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+    ) -> Result<()> {
+        let how = Finish::of(*rnd).flushed(*ftz == Ftz::Yes).saturated();
+        by_format!(self, op3, saturated_float(*ty), (d, a, b, c), Fma, how)
+    }
+    fn fma_relu(&mut self, ftz: &Ftz, ty: &HalfType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        let how = Finish::of(Round::Rn).flushed(*ftz == Ftz::Yes).clamped();
+        let ty = match ty {
+            HalfType::F16 => FloatType::F16,
+            HalfType::F16x2 => FloatType::F16x2,
+            HalfType::BF16 => FloatType::BF16,
+            HalfType::BF16x2 => FloatType::BF16x2,
+        };
+        by_format!(self, op3, ty, (d, a, b, c), Fma, how)
+    }
+    fn min_max_xorsign(
+        &mut self,
+        op: &MinMax,
+        ftz: &Ftz,
+        nan: &NanMode,
+        ty: &SignedMinType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+    ) -> Result<()> {
+        let imm = xorsign_code(*op == MinMax::Max, *nan, *ftz == Ftz::Yes);
+        match ty {
+            SignedMinType::F16 => self.op2::<Xorsign<Half16>>(d, a, b, imm),
+            SignedMinType::F16x2 => self.op2::<Both<Xorsign<Half16>>>(d, a, b, imm),
+            SignedMinType::BF16 => self.op2::<Xorsign<Brain>>(d, a, b, imm),
+            SignedMinType::BF16x2 => self.op2::<Both<Xorsign<Brain>>>(d, a, b, imm),
+            SignedMinType::F32 => self.op2::<Xorsign<Single>>(d, a, b, imm),
+        }
+    }
+    fn div_directed(
+        &mut self,
+        rnd: &DirectedRound,
+        ftz: &Ftz,
+        ty: &WideFloatType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+    ) -> Result<()> {
+        let how = Finish::directed(*rnd).flushed(*ftz == Ftz::Yes);
+        by_format!(self, op2, wide_float(*ty), (d, a, b), Div, how)
+    }
+    fn exact_directed(
+        &mut self,
+        op: &Exact,
+        rnd: &DirectedRound,
+        ftz: &Ftz,
+        ty: &WideFloatType,
+        d: &Reg,
+        a: &Src<Reg>,
+    ) -> Result<()> {
+        let how = Finish::directed(*rnd).flushed(*ftz == Ftz::Yes);
+        match op {
+            Exact::Rcp => by_format!(self, op1, wide_float(*ty), (d, a), Rcp, how),
+            Exact::Sqrt => by_format!(self, op1, wide_float(*ty), (d, a), Sqrt, how),
+        }
+    }
+    fn testp(&mut self, test: &FloatTest, ty: &WideFloatType, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        match ty {
+            WideFloatType::F32 => self.test::<Testp<u32>>(d, a, &Src::u32(0), *test as u32),
+            WideFloatType::F64 => self.test::<Testp<u64>>(d, a, &Src::Imm(0), *test as u32),
+        }
+    }
+    fn cvt_tf32_rounded(&mut self, rnd: &Round, relu: &Relu, d: &Reg, a: &Reg) -> Result<()> {
+        let how = Finish::of(*rnd);
+        let how = if *relu == Relu::Yes { how.clamped() } else { how };
+        self.op1::<F32ToTf32Rounded>(d, &Src::Reg(*a), how.code())
+    }
+    fn cvt_relu(&mut self, rnd: &Round, to: &Scalar16Type, d: &Reg, a: &Reg) -> Result<()> {
+        let how = Finish::of(*rnd).clamped();
+        match to {
+            Scalar16Type::F16 => self.op1::<F32To<Half16>>(d, &Src::Reg(*a), how.code()),
+            Scalar16Type::BF16 => self.op1::<F32To<Brain>>(d, &Src::Reg(*a), how.code()),
+        }
+    }
     fn add_float(&mut self, rnd: &Round, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
         match (rnd, ftz, ty) {
             (Round::Rn, Ftz::No, _) => by_float!(self, op2, ty, (d, a, b), [AddF16, AddBF16, AddF32, AddF64]),
             (Round::Rn, Ftz::Yes, FloatType::F32) => self.op2::<AddFtzF32>(d, a, b, 0),
             (_, Ftz::No, FloatType::F32) => self.op2::<AddRoundedF32>(d, a, b, *rnd as u32),
-            _ => Err(Error::unsupported(format!(
-                "add{}{}.{} in the emulator",
-                rnd.text(),
-                ftz.text(),
-                ty.text()
-            ))),
+            _ => {
+                let how = Finish::of(*rnd).flushed(*ftz == Ftz::Yes);
+                by_format!(self, op2, ty, (d, a, b), Add, how)
+            }
         }
     }
     fn sub_float(&mut self, rnd: &Round, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
@@ -1048,12 +1459,10 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             (Round::Rn, Ftz::No, _) => by_float!(self, op2, ty, (d, a, b), [SubF16, SubBF16, SubF32, SubF64]),
             (Round::Rn, Ftz::Yes, FloatType::F32) => self.op2::<SubFtzF32>(d, a, b, 0),
             (_, Ftz::No, FloatType::F32) => self.op2::<SubRoundedF32>(d, a, b, *rnd as u32),
-            _ => Err(Error::unsupported(format!(
-                "sub{}{}.{} in the emulator",
-                rnd.text(),
-                ftz.text(),
-                ty.text()
-            ))),
+            _ => {
+                let how = Finish::of(*rnd).flushed(*ftz == Ftz::Yes);
+                by_format!(self, op2, ty, (d, a, b), Sub, how)
+            }
         }
     }
     fn mul_float(&mut self, rnd: &Round, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
@@ -1061,12 +1470,10 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             (Round::Rn, Ftz::No, _) => by_float!(self, op2, ty, (d, a, b), [MulF16, MulBF16, MulF32, MulF64]),
             (Round::Rn, Ftz::Yes, FloatType::F32) => self.op2::<MulFtzF32>(d, a, b, 0),
             (_, Ftz::No, FloatType::F32) => self.op2::<MulRoundedF32>(d, a, b, *rnd as u32),
-            _ => Err(Error::unsupported(format!(
-                "mul{}{}.{} in the emulator",
-                rnd.text(),
-                ftz.text(),
-                ty.text()
-            ))),
+            _ => {
+                let how = Finish::of(*rnd).flushed(*ftz == Ftz::Yes);
+                by_format!(self, op2, ty, (d, a, b), Mul, how)
+            }
         }
     }
     fn fma(
@@ -1084,26 +1491,32 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             (Round::Rn, Ftz::No, _) => by_float!(self, op3, ty, (d, a, b, c), [FmaF16, FmaBF16, FmaF32, FmaF64]),
             (Round::Rn, Ftz::Yes, FloatType::F32) => self.op3::<FmaFtzF32>(d, a, b, c, 0),
             (_, Ftz::No, FloatType::F32) => self.op3::<FmaRoundedF32>(d, a, b, c, *rnd as u32),
-            _ => Err(Error::unsupported(format!(
-                "fma{}{}.{} in the emulator",
-                rnd.text(),
-                ftz.text(),
-                ty.text()
-            ))),
+            _ => {
+                let how = Finish::of(*rnd).flushed(*ftz == Ftz::Yes);
+                by_format!(self, op3, ty, (d, a, b, c), Fma, how)
+            }
         }
     }
     fn neg_float(&mut self, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>) -> Result<()> {
         match (ftz, ty) {
             (Ftz::Yes, FloatType::F32) => self.op1::<NegFtzF32>(d, a, 0),
             (Ftz::No, _) => by_float!(self, op1, ty, (d, a), [NegF16, NegBF16, NegF32, NegF64]),
-            (Ftz::Yes, _) => Err(Error::unsupported(format!("neg.ftz.{} in the emulator", ty.text()))),
+            (Ftz::Yes, FloatType::F16) => self.op1::<FlushedF16<NegF16>>(d, a, 0),
+            (Ftz::Yes, FloatType::F16x2) => self.op1::<Pairs<FlushedF16<NegF16>>>(d, a, 0),
+            (Ftz::Yes, FloatType::BF16 | FloatType::BF16x2 | FloatType::F64) => {
+                self.no(format!("neg.ftz.{}", ty.text()))
+            }
         }
     }
     fn abs_float(&mut self, ftz: &Ftz, ty: &FloatType, d: &Reg, a: &Src<Reg>) -> Result<()> {
         match (ftz, ty) {
             (Ftz::Yes, FloatType::F32) => self.op1::<AbsFtzF32>(d, a, 0),
             (Ftz::No, _) => by_float!(self, op1, ty, (d, a), [AbsF16, AbsBF16, AbsF32, AbsF64]),
-            (Ftz::Yes, _) => Err(Error::unsupported(format!("abs.ftz.{} in the emulator", ty.text()))),
+            (Ftz::Yes, FloatType::F16) => self.op1::<FlushedF16<AbsF16>>(d, a, 0),
+            (Ftz::Yes, FloatType::F16x2) => self.op1::<Pairs<FlushedF16<AbsF16>>>(d, a, 0),
+            (Ftz::Yes, FloatType::BF16 | FloatType::BF16x2 | FloatType::F64) => {
+                self.no(format!("abs.ftz.{}", ty.text()))
+            }
         }
     }
     fn min_max_float(
@@ -1125,11 +1538,27 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             (MinMax::Max, NanMode::Propagate, Ftz::Yes, FloatType::F32) => {
                 self.op2::<FlushedF32<MaxNanF32>>(d, a, b, 0)
             }
-            (_, _, Ftz::Yes, _) => Err(Error::unsupported(format!(
-                "{}.ftz.{} in the emulator",
-                op.text(),
-                ty.text()
-            ))),
+            (_, _, Ftz::Yes, FloatType::F16 | FloatType::F16x2) => {
+                let pairs = *ty == FloatType::F16x2;
+                macro_rules! flushed {
+                    ($F:ident) => {
+                        if pairs {
+                            self.op2::<Pairs<FlushedF16<$F>>>(d, a, b, 0)
+                        } else {
+                            self.op2::<FlushedF16<$F>>(d, a, b, 0)
+                        }
+                    };
+                }
+                match (op, nan) {
+                    (MinMax::Min, NanMode::Number) => flushed!(MinF16),
+                    (MinMax::Max, NanMode::Number) => flushed!(MaxF16),
+                    (MinMax::Min, NanMode::Propagate) => flushed!(MinNanF16),
+                    (MinMax::Max, NanMode::Propagate) => flushed!(MaxNanF16),
+                }
+            }
+            (_, _, Ftz::Yes, FloatType::BF16 | FloatType::BF16x2 | FloatType::F64) => {
+                self.no(format!("{}.ftz.{}", op.text(), ty.text()))
+            }
             (_, NanMode::Propagate, _, FloatType::F64) => self.no("min.NaN.f64"),
             (MinMax::Min, NanMode::Number, ..) => {
                 by_float!(self, op2, ty, (d, a, b), [MinF16, MinBF16, MinF32, MinF64])
@@ -1304,19 +1733,129 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
 
     // -------------------------------------------------------------------------------------------- predicates
     fn setp(&mut self, cmp: &Compare, ftz: &Ftz, ty: &CompareType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        let d = self.reg(d);
+        self.compare(*cmp, *ftz, *ty, d, a, b);
+        Ok(())
+    }
+    fn setp_bool(
+        &mut self,
+        cmp: &Compare,
+        op: &BoolOp,
+        ftz: &Ftz,
+        ty: &CompareType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        negated: &Inverted,
+        c: &Reg,
+    ) -> Result<()> {
+        let found = self.spare_predicate();
+        self.compare(*cmp, *ftz, *ty, found, a, b);
+        self.combine(found, Some((*op, *negated, c)), d, None);
+        Ok(())
+    }
+    fn setp_pair(
+        &mut self,
+        cmp: &Compare,
+        ftz: &Ftz,
+        ty: &CompareType,
+        d: &Reg,
+        e: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+    ) -> Result<()> {
+        let found = self.spare_predicate();
+        self.compare(*cmp, *ftz, *ty, found, a, b);
+        self.combine(found, None, d, Some(e));
+        Ok(())
+    }
+    fn setp_bool_pair(
+        &mut self,
+        cmp: &Compare,
+        op: &BoolOp,
+        ftz: &Ftz,
+        ty: &CompareType,
+        d: &Reg,
+        e: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        negated: &Inverted,
+        c: &Reg,
+    ) -> Result<()> {
+        let found = self.spare_predicate();
+        self.compare(*cmp, *ftz, *ty, found, a, b);
+        self.combine(found, Some((*op, *negated, c)), d, Some(e));
+        Ok(())
+    }
+    fn setp_halves(&mut self, cmp: &Compare, ftz: &Ftz, ty: &Pair16, d: &Reg, e: &Reg, a: &Reg, b: &Reg) -> Result<()> {
         let set = compare_set(*cmp);
+        let (a, b) = (Src::Reg(*a), Src::Reg(*b));
+        macro_rules! halves {
+            ($T:ident) => {{
+                self.test::<OfHalves<$T, false>>(d, &a, &b, set)?;
+                self.test::<OfHalves<$T, true>>(e, &a, &b, set)
+            }};
+        }
         match ty {
-            CompareType::U16 | CompareType::B16 => self.test::<CompareInt<u16>>(d, a, b, set),
-            CompareType::S16 => self.test::<CompareInt<i16>>(d, a, b, set),
-            CompareType::U32 | CompareType::B32 => self.test::<CompareInt<u32>>(d, a, b, set),
-            CompareType::S32 => self.test::<CompareInt<i32>>(d, a, b, set),
-            CompareType::U64 | CompareType::B64 => self.test::<CompareInt<u64>>(d, a, b, set),
-            CompareType::S64 => self.test::<CompareInt<i64>>(d, a, b, set),
-            CompareType::F16 => self.test::<CompareF16>(d, a, b, set),
-            CompareType::BF16 => self.test::<CompareBF16>(d, a, b, set),
-            CompareType::F32 if *ftz == Ftz::Yes => self.test::<CompareFtzF32>(d, a, b, set),
-            CompareType::F32 => self.test::<CompareF32>(d, a, b, set),
-            CompareType::F64 => self.test::<CompareF64>(d, a, b, set),
+            Pair16::F16x2 if *ftz == Ftz::Yes => halves!(CompareFtzF16),
+            Pair16::F16x2 => halves!(CompareF16),
+            Pair16::BF16x2 => halves!(CompareBF16),
+        }
+    }
+    fn set(
+        &mut self,
+        cmp: &Compare,
+        ftz: &Ftz,
+        to: &SetType,
+        ty: &CompareType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+    ) -> Result<()> {
+        let found = self.spare_predicate();
+        self.compare(*cmp, *ftz, *ty, found, a, b);
+        self.truth(*to, d, found);
+        Ok(())
+    }
+    fn set_bool(
+        &mut self,
+        cmp: &Compare,
+        op: &BoolOp,
+        ftz: &Ftz,
+        to: &SetType,
+        ty: &CompareType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        negated: &Inverted,
+        c: &Reg,
+    ) -> Result<()> {
+        let found = self.spare_predicate();
+        self.compare(*cmp, *ftz, *ty, found, a, b);
+        let c = self.reg(c);
+        self.emit::<CombinePredicate>(Operands {
+            d: found,
+            a: found,
+            b: c,
+            imm: combine_code(Some((*op, *negated)), false),
+            ..Operands::NONE
+        });
+        self.truth(*to, d, found);
+        Ok(())
+    }
+    fn slct(&mut self, ty: &BitType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        match ty {
+            BitType::B16 => self.op3::<Slct<u16>>(d, a, b, c, 0),
+            BitType::B32 => self.op3::<Slct<u32>>(d, a, b, c, 0),
+            BitType::B64 => self.op3::<Slct<u64>>(d, a, b, c, 0),
+        }
+    }
+    fn slct_float(&mut self, ftz: &Ftz, ty: &BitType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, c: &Src<Reg>) -> Result<()> {
+        let imm = u32::from(*ftz == Ftz::Yes);
+        match ty {
+            BitType::B16 => self.op3::<SlctFloat<u16>>(d, a, b, c, imm),
+            BitType::B32 => self.op3::<SlctFloat<u32>>(d, a, b, c, imm),
+            BitType::B64 => self.op3::<SlctFloat<u64>>(d, a, b, c, imm),
         }
     }
     fn selp(&mut self, ty: &BitType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>, p: &Reg) -> Result<()> {
@@ -1375,6 +1914,113 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn ld_nc(&mut self, ty: &MemType, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
         self.ld(&LoadSem::Weak, &Space_::Global, ty, d, addr)
+    }
+    fn ld_cached(
+        &mut self,
+        space: &Space_,
+        _cache: &LoadCache,
+        ty: &MemType,
+        d: &Regs<Reg>,
+        addr: &Addr<Reg>,
+    ) -> Result<()> {
+        self.ld(&LoadSem::Weak, space, ty, d, addr)
+    }
+    fn ld_nc_cached(&mut self, _cache: &ReadCache, ty: &MemType, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
+        self.ld(&LoadSem::Weak, &Space_::Global, ty, d, addr)
+    }
+    fn st_cached(
+        &mut self,
+        space: &Space_,
+        _cache: &StoreCache,
+        ty: &MemType,
+        addr: &Addr<Reg>,
+        a: &Srcs<Reg>,
+    ) -> Result<()> {
+        self.st(&StoreSem::Weak, space, ty, addr, a)
+    }
+    fn prefetch(&mut self, _level: &PrefetchLevel, _addr: &Addr<Reg>) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn prefetch_uniform(&mut self, _addr: &Addr<Reg>) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn apply_priority(&mut self, _addr: &Addr<Reg>) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn atom_vector(
+        &mut self,
+        sem: &AtomSem,
+        scope: &Scope,
+        op: &HalfRedOp,
+        ty: &HalfType,
+        d: &Regs<Reg>,
+        addr: &Addr<Reg>,
+        a: &Srcs<Reg>,
+    ) -> Result<()> {
+        let (op, ty) = half_reduction(*op, *ty);
+        self.atomic_vector((*sem, *scope), (op, ty), Some(d), addr, a)
+    }
+    fn red_vector_f32(&mut self, sem: &AtomSem, scope: &Scope, addr: &Addr<Reg>, a: &Srcs<Reg>) -> Result<()> {
+        self.atomic_vector((*sem, *scope), (AtomOp::Add, AtomType::F32), None, addr, a)
+    }
+    fn atom_vector_f32(
+        &mut self,
+        sem: &AtomSem,
+        scope: &Scope,
+        d: &Regs<Reg>,
+        addr: &Addr<Reg>,
+        a: &Srcs<Reg>,
+    ) -> Result<()> {
+        self.atomic_vector((*sem, *scope), (AtomOp::Add, AtomType::F32), Some(d), addr, a)
+    }
+    fn copy_async(
+        &mut self,
+        _cache: &CopyCache,
+        _hint: &PrefetchSize,
+        dst: &Addr<Reg>,
+        src: &Addr<Reg>,
+        bytes: &i64,
+    ) -> Result<()> {
+        self.small_copy(dst, src, *bytes, ALL_TAKEN);
+        Ok(())
+    }
+    fn copy_async_partly(
+        &mut self,
+        _cache: &CopyCache,
+        _hint: &PrefetchSize,
+        dst: &Addr<Reg>,
+        src: &Addr<Reg>,
+        bytes: &i64,
+        taken: &Src<Reg>,
+    ) -> Result<()> {
+        let taken = self.src::<u32>(taken);
+        self.small_copy(dst, src, *bytes, taken);
+        Ok(())
+    }
+    fn copy_commit(&mut self) -> Result<()> {
+        self.emit::<CopyCommit>(Operands::NONE);
+        Ok(())
+    }
+    fn copy_wait(&mut self, n: &i64) -> Result<()> {
+        self.emit::<CopyWait>(Operands {
+            imm: i32::try_from(*n).unwrap_or(i32::MAX),
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn copy_wait_all(&mut self) -> Result<()> {
+        self.emit::<CopyWaitAll>(Operands::NONE);
+        Ok(())
+    }
+    fn copy_arrive(&mut self, counted: &Counted, addr: &Addr<Reg>) -> Result<()> {
+        match counted {
+            Counted::Yes => self.mbarrier::<CopyArrive>(addr, &Src::u32(1), ARRIVE),
+            // The barrier takes one arrival more, which is this one: how many others it takes stays as it is.
+            Counted::No => self.mbarrier::<CopyArriveMore>(addr, &Src::u32(1), ARRIVE),
+        }
     }
     fn ld_local(&mut self, d: &Regs<Reg>, at: &i64) -> Result<()> {
         for (i, d) in d.iter().enumerate() {
@@ -1483,36 +2129,8 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         addr: &Addr<Reg>,
         a: &Srcs<Reg>,
     ) -> Result<()> {
-        self.communicates = true;
-        let op = match op {
-            HalfRedOp::Add => AtomOp::Add,
-            HalfRedOp::Min => AtomOp::Min,
-            HalfRedOp::Max => AtomOp::Max,
-        };
-        let (ty, source) = match ty {
-            HalfType::F16 => (AtomType::F16, MemType::B16),
-            HalfType::BF16 => (AtomType::BF16, MemType::B16),
-            HalfType::F16x2 => (AtomType::F16x2, MemType::B32),
-            HalfType::BF16x2 => (AtomType::BF16x2, MemType::B32),
-        };
-        let sources = self.sources(a, source);
-        let (list, base) = (self.list(sources), self.reg(&addr.base));
-        let o = Operands {
-            a: base,
-            b: (*scope as u16) << 8 | *sem as u16,
-            c: atom_code(Some(op), ty),
-            imm: addr.offset,
-            aux: list,
-            ..Operands::NONE
-        };
-        match (source, a.len()) {
-            (MemType::B16, 2) => self.emit::<AtomicVector<Word16, 2, 4>>(o),
-            (MemType::B16, 4) => self.emit::<AtomicVector<Word16, 4, 8>>(o),
-            (MemType::B32, 2) => self.emit::<AtomicVector<Word32, 2, 8>>(o),
-            (MemType::B32, 4) => self.emit::<AtomicVector<Word32, 4, 16>>(o),
-            (_, n) => return self.no(format!("red.v{n}.{}", ty.text())),
-        }
-        Ok(())
+        let (op, ty) = half_reduction(*op, *ty);
+        self.atomic_vector((*sem, *scope), (op, ty), None, addr, a)
     }
     fn ldmatrix(&mut self, trans: &MatrixTrans, d: &Regs<Reg>, addr: &Addr<Reg>) -> Result<()> {
         let registers = d.iter().map(|r| self.reg(r)).collect();
@@ -1624,6 +2242,110 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         });
         Ok(())
     }
+    fn shfl_masked(
+        &mut self,
+        mode: &ShuffleMode,
+        d: &Reg,
+        a: &Reg,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+        members: &Reg,
+    ) -> Result<()> {
+        self.shuffle(*mode, d, None, a, b, c, &Src::Reg(*members))
+    }
+    fn shfl_pred(
+        &mut self,
+        mode: &ShuffleMode,
+        d: &Reg,
+        p: &Reg,
+        a: &Reg,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+        members: &Src<Reg>,
+    ) -> Result<()> {
+        self.shuffle(*mode, d, Some(p), a, b, c, members)
+    }
+    fn vote_masked(&mut self, mode: &VoteMode, d: &Reg, a: &Reg, members: &Reg) -> Result<()> {
+        self.emit::<VoteMasked>(Operands {
+            d: self.reg(d),
+            a: self.reg(a),
+            b: self.reg(members),
+            aux: *mode as u32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn ballot_masked(&mut self, d: &Reg, a: &Reg, members: &Reg) -> Result<()> {
+        self.emit::<VoteMasked>(Operands {
+            d: self.reg(d),
+            a: self.reg(a),
+            b: self.reg(members),
+            aux: VoteMode::ALL.len() as u32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn redux_masked(&mut self, op: &ReduxOp, d: &Reg, a: &Reg, members: &Reg) -> Result<()> {
+        self.emit::<ReduxMasked>(Operands {
+            d: self.reg(d),
+            a: self.reg(a),
+            b: self.reg(members),
+            aux: *op as u32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn elect_masked(&mut self, d: &Reg, members: &Reg) -> Result<()> {
+        self.emit::<ElectMasked>(Operands {
+            d: self.reg(d),
+            a: NO_PREDICATE,
+            b: self.reg(members),
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn elect_leader(&mut self, d: &Reg, p: &Reg, members: &Src<Reg>) -> Result<()> {
+        let b = self.src::<u32>(members);
+        self.emit::<ElectMasked>(Operands {
+            d: self.reg(p),
+            a: self.reg(d),
+            b,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn match_any(&mut self, ty: &WordType, d: &Reg, a: &Reg, members: &Src<Reg>) -> Result<()> {
+        self.matches(*ty, d, NO_PREDICATE, a, members, 0)
+    }
+    fn match_all(&mut self, ty: &WordType, d: &Reg, a: &Reg, members: &Src<Reg>) -> Result<()> {
+        self.matches(*ty, d, NO_PREDICATE, a, members, 1)
+    }
+    fn match_all_pred(&mut self, ty: &WordType, d: &Reg, p: &Reg, a: &Reg, members: &Src<Reg>) -> Result<()> {
+        let p = self.reg(p);
+        self.matches(*ty, d, p, a, members, 1)
+    }
+    fn activemask(&mut self, d: &Reg) -> Result<()> {
+        self.emit::<ActiveMask>(Operands {
+            d: self.reg(d),
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn movmatrix(&mut self, d: &Reg, a: &Reg) -> Result<()> {
+        self.emit::<MoveMatrix>(Operands {
+            d: self.reg(d),
+            a: self.reg(a),
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn bar_warp_masked(&mut self, members: &Reg) -> Result<()> {
+        self.emit::<WarpBarrierMasked>(Operands {
+            a: self.reg(members),
+            ..Operands::NONE
+        });
+        Ok(())
+    }
     fn set_max_reg(&mut self, _action: &RegCount, n: &i64) -> Result<()> {
         if !(24..=256).contains(n) || n % 8 != 0 {
             return Err(Error::internal("setmaxnreg")
@@ -1691,6 +2413,38 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let (a, b) = (self.src::<u32>(id), self.src::<u32>(threads));
         self.emit::<NamedBarrier>(Operands { a, b, ..Operands::NONE });
         Ok(())
+    }
+    fn bar_sync_all(&mut self, id: &Src<Reg>) -> Result<()> {
+        self.bar_sync(id, &Src::u32(self.flat.launch.block))
+    }
+    fn barrier_sync(&mut self, id: &Src<Reg>, threads: &Src<Reg>) -> Result<()> {
+        self.bar_sync(id, threads)
+    }
+    fn barrier_sync_all(&mut self, id: &Src<Reg>) -> Result<()> {
+        self.bar_sync_all(id)
+    }
+    fn barrier_arrive(&mut self, id: &Src<Reg>, threads: &Src<Reg>) -> Result<()> {
+        self.bar_arrive(id, threads)
+    }
+    fn bar_red_popc(&mut self, d: &Reg, id: &Src<Reg>, threads: &Src<Reg>, negated: &Inverted, p: &Reg) -> Result<()> {
+        self.reduce_at_barrier(RED_POPC, d, id, Some(threads), *negated, p)
+    }
+    fn bar_red_popc_all(&mut self, d: &Reg, id: &Src<Reg>, negated: &Inverted, p: &Reg) -> Result<()> {
+        self.reduce_at_barrier(RED_POPC, d, id, None, *negated, p)
+    }
+    fn bar_red(
+        &mut self,
+        op: &BarRedOp,
+        d: &Reg,
+        id: &Src<Reg>,
+        threads: &Src<Reg>,
+        negated: &Inverted,
+        p: &Reg,
+    ) -> Result<()> {
+        self.reduce_at_barrier(red_code(*op), d, id, Some(threads), *negated, p)
+    }
+    fn bar_red_all(&mut self, op: &BarRedOp, d: &Reg, id: &Src<Reg>, negated: &Inverted, p: &Reg) -> Result<()> {
+        self.reduce_at_barrier(red_code(*op), d, id, None, *negated, p)
     }
     fn cluster_arrive(&mut self, sem: &ClusterArriveSem) -> Result<()> {
         let imm = i32::from(*sem == ClusterArriveSem::Release);
@@ -1851,6 +2605,130 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.wait_for_word(*scope, addr, value, 1)
     }
 
+    fn mbarrier_count(
+        &mut self,
+        op: &MbarrierOp,
+        sem: &ArriveSem,
+        _space: &BarrierSpace,
+        addr: &Addr<Reg>,
+        count: &Src<Reg>,
+    ) -> Result<()> {
+        self.mbarrier_change(ARRIVE | arrival(*op, *sem), None, addr, count)
+    }
+    fn mbarrier_one(
+        &mut self,
+        op: &MbarrierOp,
+        sem: &ArriveSem,
+        _space: &BarrierSpace,
+        addr: &Addr<Reg>,
+    ) -> Result<()> {
+        self.mbarrier_change(ARRIVE | arrival(*op, *sem), None, addr, &Src::u32(1))
+    }
+    fn mbarrier_one_expect_tx(
+        &mut self,
+        op: &MbarrierOp,
+        sem: &ArriveSem,
+        _space: &BarrierSpace,
+        addr: &Addr<Reg>,
+        bytes: &Src<Reg>,
+    ) -> Result<()> {
+        self.mbarrier_change(ARRIVE_EXPECT | arrival(*op, *sem), None, addr, bytes)
+    }
+    fn mbarrier_count_state(
+        &mut self,
+        op: &MbarrierOp,
+        sem: &ArriveSem,
+        state: &Reg,
+        addr: &Addr<Reg>,
+        count: &Src<Reg>,
+    ) -> Result<()> {
+        self.mbarrier_change(ARRIVE | arrival(*op, *sem), Some(state), addr, count)
+    }
+    fn mbarrier_one_state(&mut self, op: &MbarrierOp, sem: &ArriveSem, state: &Reg, addr: &Addr<Reg>) -> Result<()> {
+        self.mbarrier_change(ARRIVE | arrival(*op, *sem), Some(state), addr, &Src::u32(1))
+    }
+    fn mbarrier_expect_tx_state(
+        &mut self,
+        op: &MbarrierOp,
+        sem: &ArriveSem,
+        state: &Reg,
+        addr: &Addr<Reg>,
+        bytes: &Src<Reg>,
+    ) -> Result<()> {
+        self.mbarrier_change(ARRIVE_EXPECT | arrival(*op, *sem), Some(state), addr, bytes)
+    }
+    fn mbarrier_no_complete(
+        &mut self,
+        op: &MbarrierOp,
+        sem: &ArriveSem,
+        state: &Reg,
+        addr: &Addr<Reg>,
+        count: &Src<Reg>,
+    ) -> Result<()> {
+        self.mbarrier_change(ARRIVE | NO_COMPLETE | arrival(*op, *sem), Some(state), addr, count)
+    }
+    fn mbarrier_tx(
+        &mut self,
+        op: &TxOp,
+        _scope: &TxScope,
+        _space: &BarrierSpace,
+        addr: &Addr<Reg>,
+        bytes: &Src<Reg>,
+    ) -> Result<()> {
+        let what = match op {
+            TxOp::Expect => EXPECT,
+            TxOp::Complete => COMPLETE,
+        };
+        self.mbarrier_change(what, None, addr, bytes)
+    }
+    fn mbarrier_ask(
+        &mut self,
+        _ask: &modifier::MbarrierAsk,
+        sem: &AskSem,
+        d: &Reg,
+        addr: &Addr<Reg>,
+        state: &Reg,
+    ) -> Result<()> {
+        let b = self.reg(state);
+        self.ask(*sem, d, addr, b, 1)
+    }
+    fn mbarrier_ask_parity(
+        &mut self,
+        _ask: &modifier::MbarrierAsk,
+        sem: &AskSem,
+        d: &Reg,
+        addr: &Addr<Reg>,
+        parity: &Src<Reg>,
+    ) -> Result<()> {
+        let b = self.src::<u32>(parity);
+        self.ask(*sem, d, addr, b, 0)
+    }
+    fn mbarrier_try_for(
+        &mut self,
+        sem: &AskSem,
+        d: &Reg,
+        addr: &Addr<Reg>,
+        state: &Reg,
+        _hint: &Src<Reg>,
+    ) -> Result<()> {
+        let b = self.reg(state);
+        self.ask(*sem, d, addr, b, 1)
+    }
+    fn mbarrier_try_parity_for(
+        &mut self,
+        sem: &AskSem,
+        d: &Reg,
+        addr: &Addr<Reg>,
+        parity: &Src<Reg>,
+        _hint: &Src<Reg>,
+    ) -> Result<()> {
+        let b = self.src::<u32>(parity);
+        self.ask(*sem, d, addr, b, 0)
+    }
+    fn mbarrier_pending_count(&mut self, d: &Reg, state: &Reg) -> Result<()> {
+        self.op1::<High32>(d, &Src::Reg(*state), 0)
+    }
+
     // ------------------------------------------------------------------------------------------- bulk copies
     fn bulk_load(&mut self, dst: &Addr<Reg>, src: &Addr<Reg>, bytes: &Src<Reg>, bar: &Addr<Reg>) -> Result<()> {
         let bytes = self.src::<u32>(bytes);
@@ -1890,6 +2768,18 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             shared,
             other,
             bytes,
+            ..BulkOp::of(BulkKind::Store)
+        })
+    }
+    fn bulk_reduce(&mut self, op: &BulkRed, dst: &Addr<Reg>, src: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
+        self.communicates = true;
+        let bytes = self.src::<u32>(bytes);
+        let (shared, other) = (self.at(src), self.at(dst));
+        self.bulk(BulkOp {
+            shared,
+            other,
+            bytes,
+            reduce_elements: Some(op.parts()),
             ..BulkOp::of(BulkKind::Store)
         })
     }
@@ -2148,19 +3038,28 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn mma_sync(&mut self, kind: &MmaKind, d: &Regs<Reg>, a: &Srcs<Reg>, b: &Srcs<Reg>, c: &Srcs<Reg>) -> Result<()> {
         use MmaElement::*;
-        let (ty, acc, as_half) = match kind {
-            MmaKind::M16N8K16F16 => (F16, Accumulator::F32, false),
-            MmaKind::M16N8K16BF16 => (Bf16, Accumulator::F32, false),
-            MmaKind::M16N8K8TF32 => (Tf32, Accumulator::F32, false),
-            MmaKind::M16N8K32S8 => (S8, Accumulator::S32, false),
-            MmaKind::M16N8K32U8 => (U8, Accumulator::S32, false),
-            MmaKind::M16N8K32E4M3 => (E4m3, Accumulator::F32, true),
-            MmaKind::M16N8K32E5M2 => (E5m2, Accumulator::F32, true),
+        let (a_ty, b_ty, acc) = match kind {
+            MmaKind::M16N8K16F16 | MmaKind::M16N8K8F16 => (F16, F16, Accumulator::F32),
+            MmaKind::M16N8K16F16Half | MmaKind::M16N8K8F16Half => (F16, F16, Accumulator::F16),
+            MmaKind::M16N8K16BF16 | MmaKind::M16N8K8BF16 => (Bf16, Bf16, Accumulator::F32),
+            MmaKind::M16N8K8TF32 | MmaKind::M16N8K4TF32 => (Tf32, Tf32, Accumulator::F32),
+            MmaKind::M16N8K32S8 | MmaKind::M16N8K16S8 => (S8, S8, Accumulator::S32),
+            MmaKind::M16N8K32U8 | MmaKind::M16N8K16U8 => (U8, U8, Accumulator::S32),
+            MmaKind::M16N8K32S8U8 | MmaKind::M16N8K16S8U8 => (S8, U8, Accumulator::S32),
+            MmaKind::M16N8K32U8S8 | MmaKind::M16N8K16U8S8 => (U8, S8, Accumulator::S32),
+            MmaKind::M16N8K32S8Sat | MmaKind::M16N8K16S8Sat => (S8, S8, Accumulator::S32Saturating),
+            MmaKind::M16N8K32U8Sat | MmaKind::M16N8K16U8Sat => (U8, U8, Accumulator::S32Saturating),
+            MmaKind::M16N8K32E4M3 => (E4m3, E4m3, Accumulator::F32),
+            MmaKind::M16N8K32E5M2 => (E5m2, E5m2, Accumulator::F32),
+            MmaKind::M16N8K32E4M3E5M2 => (E4m3, E5m2, Accumulator::F32),
+            MmaKind::M16N8K32E5M2E4M3 => (E5m2, E4m3, Accumulator::F32),
         };
-        if d.len() != 4 || a.len() != 4 || b.len() != 2 || c.len() != 4 {
+        let as_half = matches!(a_ty, E4m3 | E5m2);
+        let of = kind.fragments();
+        if (a.len(), b.len(), c.len(), d.len()) != (of.a, of.b, of.acc, of.acc) {
             return self.no("mma.sync with these numbers of registers");
         }
-        let Some(kind) = TensorKind::new(ty, ty, acc) else {
+        let Some(kind) = TensorKind::new(a_ty, b_ty, acc) else {
             return self.no("mma.sync of this type");
         };
         let mut list = |s: &Srcs<Reg>| s.iter().map(|s| self.src::<u32>(s)).collect::<Vec<_>>();
@@ -2169,7 +3068,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let aux = self.mma_ops.len() as u32;
         self.mma_ops.push(MmaOp {
             kind,
-            k_bytes: 32,
+            k_bytes: 8 * of.a,
             as_half,
             d,
             a,
@@ -2181,7 +3080,137 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
 }
 
+/// The flags of an arrival.
+fn arrival(op: MbarrierOp, sem: ArriveSem) -> u16 {
+    let drops = match op {
+        MbarrierOp::Arrive => 0,
+        MbarrierOp::ArriveDrop => DROPS,
+    };
+    let relaxed = match sem {
+        ArriveSem::Default | ArriveSem::ReleaseCta | ArriveSem::ReleaseCluster => 0,
+        ArriveSem::RelaxedCta | ArriveSem::RelaxedCluster => RELAXED,
+    };
+    drops | relaxed
+}
+
+fn red_code(op: BarRedOp) -> i32 {
+    match op {
+        BarRedOp::And => RED_AND,
+        BarRedOp::Or => RED_OR,
+    }
+}
+
+fn half_reduction(op: HalfRedOp, ty: HalfType) -> (AtomOp, AtomType) {
+    let op = match op {
+        HalfRedOp::Add => AtomOp::Add,
+        HalfRedOp::Min => AtomOp::Min,
+        HalfRedOp::Max => AtomOp::Max,
+    };
+    let ty = match ty {
+        HalfType::F16 => AtomType::F16,
+        HalfType::BF16 => AtomType::BF16,
+        HalfType::F16x2 => AtomType::F16x2,
+        HalfType::BF16x2 => AtomType::BF16x2,
+    };
+    (op, ty)
+}
+
 impl<H: Hooks> Decoder<'_, H> {
+    /// An atomic of adjacent elements; with their old values, where `d` is for them.
+    fn atomic_vector(
+        &mut self,
+        (sem, scope): (AtomSem, Scope),
+        (op, ty): (AtomOp, AtomType),
+        d: Option<&Regs<Reg>>,
+        addr: &Addr<Reg>,
+        a: &Srcs<Reg>,
+    ) -> Result<()> {
+        self.communicates = true;
+        let bytes = atom_bytes(ty);
+        let mut list = self.sources(a, if bytes == 2 { MemType::B16 } else { MemType::B32 });
+        list.extend(d.into_iter().flatten().map(|r| self.reg(r)));
+        let o = Operands {
+            d: u16::from(d.is_some()),
+            a: self.reg(&addr.base),
+            b: (scope as u16) << 8 | sem as u16,
+            c: atom_code(Some(op), ty),
+            imm: addr.offset,
+            aux: self.list(list),
+        };
+        match (bytes, a.len()) {
+            (2, 2) => self.emit::<AtomicVector<Word16, 2, 4>>(o),
+            (2, 4) => self.emit::<AtomicVector<Word16, 4, 8>>(o),
+            (4, 2) => self.emit::<AtomicVector<Word32, 2, 8>>(o),
+            (4, 4) => self.emit::<AtomicVector<Word32, 4, 16>>(o),
+            (_, n) => return self.no(format!("red.v{n}.{}", ty.text())),
+        }
+        Ok(())
+    }
+
+    fn small_copy(&mut self, dst: &Addr<Reg>, src: &Addr<Reg>, bytes: i64, taken: u16) {
+        self.emit::<CopyAsync>(Operands {
+            d: bytes as u16,
+            a: self.reg(&dst.base),
+            b: self.reg(&src.base),
+            c: taken,
+            imm: dst.offset,
+            aux: src.offset as u32,
+        });
+    }
+
+    fn reduce_at_barrier(
+        &mut self,
+        what: i32,
+        d: &Reg,
+        id: &Src<Reg>,
+        threads: Option<&Src<Reg>>,
+        negated: Inverted,
+        p: &Reg,
+    ) -> Result<()> {
+        let all = Src::u32(self.flat.launch.block);
+        let (a, b) = (self.src::<u32>(id), self.src::<u32>(threads.unwrap_or(&all)));
+        let negated = if negated == Inverted::Yes { RED_NEGATED } else { 0 };
+        self.emit::<NamedBarrier>(Operands {
+            d: self.reg(d),
+            a,
+            b,
+            c: self.reg(p),
+            imm: 1 | what | negated,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+
+    fn mbarrier_change(&mut self, c: u16, state: Option<&Reg>, addr: &Addr<Reg>, value: &Src<Reg>) -> Result<()> {
+        let b = self.src::<u32>(value);
+        self.emit::<MbarrierChange>(Operands {
+            d: state.map_or(NO_STATE, |r| self.reg(r)),
+            a: self.reg(&addr.base),
+            b,
+            c,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+
+    fn ask(&mut self, sem: AskSem, d: &Reg, addr: &Addr<Reg>, b: u16, of_state: u16) -> Result<()> {
+        let scope = match sem {
+            AskSem::Default | AskSem::AcquireCta => Scope::Cta as u16 + 1,
+            AskSem::AcquireCluster => Scope::Cluster as u16 + 1,
+            AskSem::RelaxedCta | AskSem::RelaxedCluster => 0,
+        };
+        self.emit::<MbarrierAsk>(Operands {
+            d: self.reg(d),
+            a: self.reg(&addr.base),
+            b,
+            c: of_state | scope << 1,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+
     fn wait_for_word(&mut self, scope: Scope, addr: &Addr<Reg>, value: &Src<Reg>, takes: u16) -> Result<()> {
         self.mbarrier::<WaitForWord>(addr, value, takes | (scope as u16) << 1)
     }
@@ -2240,6 +3269,7 @@ impl BulkOp {
             map: 0,
             coords: vec![],
             reduce: None,
+            reduce_elements: None,
             values: vec![],
             value_bytes: 0,
         }

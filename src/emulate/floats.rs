@@ -1,5 +1,6 @@
 //! Functions of one lane: floating point, as `arith` has it, in shapes that rows take.
 use super::arith::convert::{self, Fp8, ToInteger};
+use super::arith::exact;
 use super::arith::float::{self, Rounding};
 use super::arith::special;
 use super::hooks::Hooks;
@@ -51,7 +52,7 @@ macro_rules! lane_functions {
 }
 
 /// The rounding at a position of its enum.
-fn rounding(imm: u32) -> Rounding {
+pub fn rounding(imm: u32) -> Rounding {
     match Round::ALL[imm as usize] {
         Round::Rn => Rounding::NearestEven,
         Round::Rz => Rounding::TowardZero,
@@ -142,6 +143,7 @@ lane_functions! {
     SignExtend32 imm (a: i32) -> i64 = i64::from(a);
     ZeroExtend32 imm (a: u32) -> u64 = u64::from(a);
     Low32 imm (a: u64) -> u32 = a as u32;
+    High32 imm (a: u64) -> u32 = (a >> 32) as u32;
     Low16 imm (a: u32) -> u16 = a as u16;
     ZeroExtend16 imm (a: u16) -> u32 = u32::from(a);
     SignExtend16 imm (a: i16) -> i32 = i32::from(a);
@@ -234,6 +236,7 @@ pub struct CompareF32;
 pub struct CompareFtzF32;
 pub struct CompareF64;
 pub struct CompareF16;
+pub struct CompareFtzF16;
 pub struct CompareBF16;
 macro_rules! compares {
     ($($name:ident: $t:ty, |$x:ident| $value:expr;)*) => {$(
@@ -256,6 +259,7 @@ compares! {
     CompareFtzF32: u32, |x| f32::from_bits(float::flush_f32(x));
     CompareF64: u64, |x| f64::from_bits(x);
     CompareF16: u16, |x| f32::from_bits(convert::f16_to_f32_bits(x));
+    CompareFtzF16: u16, |x| f32::from_bits(convert::f16_to_f32_bits(float::flush_f16(x)));
     CompareBF16: u16, |x| f32::from_bits(convert::bf16_to_f32_bits(x));
 }
 
@@ -401,7 +405,14 @@ impl Conversion {
             CvtType::F16 if nearest => u64::from(convert::s64_to_f16(signed)),
             CvtType::BF16 if nearest && is_u64 => u64::from(convert::u64_to_bf16(unsigned)),
             CvtType::BF16 if nearest => u64::from(convert::s64_to_bf16(signed)),
-            _ => return None,
+            to => {
+                let magnitude = x.unsigned_abs() as u64;
+                exact_format(to)?.round(
+                    exact::Value::integer(x < 0, magnitude),
+                    rounding,
+                    exact::Subnormals::Kept,
+                )
+            }
         })
     }
 
@@ -472,8 +483,12 @@ impl Conversion {
             (F64, F32) => u64::from(self.finish32(convert::f64_to_f32(bits, rounding?))),
             (F64, F16) if rounding == Some(Rounding::NearestEven) => saturate16(convert::f64_to_f16(bits)),
             (F64, BF16) if rounding == Some(Rounding::NearestEven) => saturate16(convert::f64_to_bf16(bits)),
-            (F16, BF16) => saturate16(convert::f16_to_bf16(x16)),
-            (BF16, F16) => saturate16(convert::bf16_to_f16(x16)),
+            (F16, BF16) if rounding == Some(Rounding::NearestEven) => saturate16(convert::f16_to_bf16(x16)),
+            (BF16, F16) if rounding == Some(Rounding::NearestEven) => saturate16(convert::bf16_to_f16(x16)),
+            (F64, F16 | BF16) | (F16, BF16) | (BF16, F16) => {
+                let value = exact_format(self.from)?.value(bits, exact::Subnormals::Kept);
+                saturate16(exact_format(self.to)?.round(value, rounding?, exact::Subnormals::Kept) as u16)
+            }
             (F16, F64) => convert::f32_to_f64(convert::f16_to_f32_bits(x16)),
             (BF16, F64) => convert::f32_to_f64(convert::bf16_to_f32_bits(x16)),
             _ => return None,
@@ -483,6 +498,23 @@ impl Conversion {
     fn finish32(self, x: u32) -> u32 {
         let x = if self.flushes { float::flush_f32(x) } else { x };
         if self.saturates { float::saturate_f32(x) } else { x }
+    }
+}
+
+fn exact_format(ty: CvtType) -> Option<exact::Format> {
+    match ty {
+        CvtType::F16 => Some(exact::F16),
+        CvtType::BF16 => Some(exact::BF16),
+        CvtType::F32 => Some(exact::F32),
+        CvtType::F64 => Some(exact::F64),
+        CvtType::U8
+        | CvtType::S8
+        | CvtType::U16
+        | CvtType::S16
+        | CvtType::U32
+        | CvtType::S32
+        | CvtType::U64
+        | CvtType::S64 => None,
     }
 }
 

@@ -541,6 +541,10 @@ impl<'a, H: Hooks> Machine<'a, H> {
         self.update_barrier(slot, offset, |b| b.arrive(count, expect))
     }
 
+    pub fn drop_expected(&mut self, slot: CtaSlot, offset: u32, count: u32) -> Result<Verdict, Box<Error>> {
+        self.update_barrier(slot, offset, |b| b.drop_expected(count).map(|()| false))
+    }
+
     pub fn complete_tx(&mut self, slot: CtaSlot, offset: u32, bytes: u64) -> Result<Verdict, Box<Error>> {
         self.update_barrier(slot, offset, |b| b.complete_tx(bytes))
     }

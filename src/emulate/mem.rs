@@ -546,7 +546,7 @@ pub fn tell_of_overwritten<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp) -> Verdic
 
 /// What a store just wrote is there, unless another lane's was something else.
 #[inline(never)]
-fn collisions<S: Space, const B: usize, H: Hooks>(
+pub fn collisions<S: Space, const B: usize, H: Hooks>(
     m: &mut Machine<'_, H>,
     w: &Warp,
     mask: u32,
@@ -761,7 +761,7 @@ fn tell_of_words<H: Hooks>(
 }
 
 /// Reductions of `N` operands of `B` bytes in all, adjacent in global memory: as [`Atomic`]; `b` is the scope (high byte) and the
-/// semantics, `aux` the list of operands.
+/// semantics, `aux` the list of operands, behind which (`d` 1) that of the old values is.
 pub struct AtomicVector<E, const N: usize, const B: usize>(PhantomData<E>);
 
 impl<E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for AtomicVector<E, N, B>
@@ -778,15 +778,24 @@ where
         if let Err(error) = Global::tell(m, w, &base, u.imm, B as u32, mode, &no_values) {
             return m.fail(*error);
         }
+        let old_values = match u.d {
+            0 => &[],
+            _ => &m.program.lists[u.aux as usize + N..u.aux as usize + 2 * N],
+        };
         for i in lanes(w.exec) {
             let address = Global::offset(base[i], u.imm);
             let mut rmw = || -> Result<(), Denied> {
                 let mut bytes = Global::read::<B, H>(m, w, address)?;
+                let old = bytes;
                 for (a, bytes) in lists.iter().zip(bytes.chunks_exact_mut(E::BYTES)) {
                     let (old, a) = (E::get(bytes), w.read::<E::Lane>(*a)[i]);
                     E::put(combine(op, ty, old.into(), a.into(), true) as u32, bytes);
                 }
-                Global::write::<B, H>(m, w, address, bytes)
+                Global::write::<B, H>(m, w, address, bytes)?;
+                for (d, bytes) in old_values.iter().zip(old.chunks_exact(E::BYTES)) {
+                    w.set_lane::<E::Lane>(*d, i, E::get(bytes));
+                }
+                Ok(())
             };
             if let Err(why) = rmw() {
                 return denied(m, w, why, "atomic", Global::NAME, i, address, B);

@@ -336,3 +336,231 @@ impl<T: Int> Test for CompareInt<T> {
         ((set & LESS != 0) & (a < b)) | ((set & EQUAL != 0) & (a == b)) | ((set & GREATER != 0) & (a > b))
     }
 }
+
+/// The shift to the left that moves the highest bit up; all ones where there is none.
+pub struct BfindShift<T>(PhantomData<T>);
+impl<T: Int> Op1 for BfindShift<T> {
+    type A = T;
+    type D = u32;
+    #[inline(always)]
+    fn f(_: u32, a: T) -> u32 {
+        let a = if a < T::default() { a.not() } else { a };
+        if a == T::default() { u32::MAX } else { a.clz() }
+    }
+}
+
+pub struct MadHi<T>(PhantomData<T>);
+impl<T: Int> Op3 for MadHi<T> {
+    type A = T;
+    type B = T;
+    type C = T;
+    type D = T;
+    #[inline(always)]
+    fn f(_: u32, a: T, b: T, c: T) -> T {
+        a.mul_hi(b).add(c)
+    }
+}
+
+pub struct Sad<T>(PhantomData<T>);
+impl<T: Int> Op3 for Sad<T> {
+    type A = T;
+    type B = T;
+    type C = T;
+    type D = T;
+    #[inline(always)]
+    fn f(_: u32, a: T, b: T, c: T) -> T {
+        let distance = if a < b { b.sub(a) } else { a.sub(b) };
+        distance.add(c)
+    }
+}
+
+pub struct Cnot<T>(PhantomData<T>);
+impl<T: Int + From<u8>> Op1 for Cnot<T> {
+    type A = T;
+    type D = T;
+    #[inline(always)]
+    fn f(_: u32, a: T) -> T {
+        T::from(u8::from(a == T::default()))
+    }
+}
+
+/// The low 24 bits of a number, sign-extended where `SIGNED`.
+fn low24(x: u32, signed: bool) -> i64 {
+    if signed {
+        i64::from((x << 8) as i32 >> 8)
+    } else {
+        i64::from(x & 0xff_ffff)
+    }
+}
+
+/// The low or the high 32 of the 48 bits of a product.
+pub struct Mul24<const SIGNED: bool, const HIGH: bool>;
+impl<const SIGNED: bool, const HIGH: bool> Op2 for Mul24<SIGNED, HIGH> {
+    type A = u32;
+    type B = u32;
+    type D = u32;
+    #[inline(always)]
+    fn f(_: u32, a: u32, b: u32) -> u32 {
+        let product = low24(a, SIGNED) * low24(b, SIGNED);
+        (if HIGH { product >> 16 } else { product }) as u32
+    }
+}
+pub struct Mad24<const SIGNED: bool, const HIGH: bool>;
+impl<const SIGNED: bool, const HIGH: bool> Op3 for Mad24<SIGNED, HIGH> {
+    type A = u32;
+    type B = u32;
+    type C = u32;
+    type D = u32;
+    #[inline(always)]
+    fn f(imm: u32, a: u32, b: u32, c: u32) -> u32 {
+        Mul24::<SIGNED, HIGH>::f(imm, a, b).wrapping_add(c)
+    }
+}
+
+/// Whether an operand of `dp4a` or `dp2a` is signed, by bit 0 (`a`) and bit 1 (`b`) of `imm`; bit 2: the high bytes of `b`.
+pub const DOT_SIGNED_A: u32 = 1;
+pub const DOT_SIGNED_B: u32 = 2;
+pub const DOT_HIGH: u32 = 4;
+
+fn part(x: u32, at: u32, bits: u32, signed: bool) -> u32 {
+    let x = x << (32 - at - bits);
+    if signed {
+        (x as i32 >> (32 - bits)) as u32
+    } else {
+        x >> (32 - bits)
+    }
+}
+
+macro_rules! lane_integers {
+    ($($(#[$doc:meta])* $name:ident $imm:ident ($a:ident: $A:ty, $b:ident: $B:ty $(, $c:ident: $C:ty)?) -> $d:ty = $e:expr;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+        lane_integers!(@ $name $imm ($a: $A, $b: $B $(, $c: $C)?) $d, $e);
+    )*};
+    (@ $name:ident $imm:ident ($a:ident: $A:ty, $b:ident: $B:ty) $d:ty, $e:expr) => {
+        impl Op2 for $name {
+            type A = $A;
+            type B = $B;
+            type D = $d;
+            #[inline(always)]
+            fn f($imm: u32, $a: $A, $b: $B) -> $d { let _ = $imm; $e }
+        }
+    };
+    (@ $name:ident $imm:ident ($a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty) $d:ty, $e:expr) => {
+        impl Op3 for $name {
+            type A = $A;
+            type B = $B;
+            type C = $C;
+            type D = $d;
+            #[inline(always)]
+            fn f($imm: u32, $a: $A, $b: $B, $c: $C) -> $d { let _ = $imm; $e }
+        }
+    };
+}
+lane_integers! {
+    AddSat imm (a: i32, b: i32) -> i32 = a.saturating_add(b);
+    SubSat imm (a: i32, b: i32) -> i32 = a.saturating_sub(b);
+    MadHiSat imm (a: i32, b: i32, c: i32) -> i32 = a.mul_hi(b).saturating_add(c);
+    Mad24HiSat imm (a: u32, b: u32, c: i32) -> i32 = (Mul24::<true, true>::f(0, a, b) as i32).saturating_add(c);
+    Dp4a imm (a: u32, b: u32, c: u32) -> u32 = (0..4).fold(c, |sum, i| {
+        let (x, y) = (part(a, 8 * i, 8, imm & DOT_SIGNED_A != 0), part(b, 8 * i, 8, imm & DOT_SIGNED_B != 0));
+        sum.wrapping_add(x.wrapping_mul(y))
+    });
+    Dp2a imm (a: u32, b: u32, c: u32) -> u32 = (0..2).fold(c, |sum, i| {
+        let at = 8 * i + if imm & DOT_HIGH != 0 { 16 } else { 0 };
+        let (x, y) = (part(a, 16 * i, 16, imm & DOT_SIGNED_A != 0), part(b, at, 8, imm & DOT_SIGNED_B != 0));
+        sum.wrapping_add(x.wrapping_mul(y))
+    });
+    /// `imm` 1: amounts above 31 are not cut to five bits.
+    Bmsk imm (a: u32, b: u32) -> u32 = {
+        let clamps = imm != 0;
+        let (start, end) = (a & 31, (a & 31) + (b & 31));
+        let from = if clamps && a > 31 { 0 } else { u32::MAX << start };
+        let beyond = if end > 31 || clamps && (a > 31 || b > 31) { 0 } else { u32::MAX << end };
+        from & !beyond
+    };
+    /// `imm`: bit 0 as above, bit 1 signed.
+    Szext imm (a: u32, b: u32) -> u32 = {
+        let whole = b > 31 && imm & 1 != 0;
+        let len = b & 31;
+        let mask = if whole { 0 } else { u32::MAX << len };
+        let negative = imm & 2 != 0 && len > 0 && a >> (len.wrapping_sub(1) & 31) & 1 == 1;
+        a & !mask | if negative { mask } else { 0 }
+    };
+    Fns imm (mask: u32, base: u32, offset: i32) -> u32 = {
+        let steps = offset.unsigned_abs();
+        let one = |at: u32| mask >> at & 1 == 1;
+        if base > 31 {
+            u32::MAX
+        } else if steps == 0 {
+            if one(base) { base } else { u32::MAX }
+        } else {
+            let nth = steps as usize - 1;
+            let found = if offset > 0 {
+                (base..32).filter(|at| one(*at)).nth(nth)
+            } else {
+                (0..=base).rev().filter(|at| one(*at)).nth(nth)
+            };
+            found.unwrap_or(u32::MAX)
+        }
+    };
+    /// `imm` 1: signed.
+    PackWords imm (a: i32, b: i32) -> u32 = {
+        let one = |x| saturated(x, 16, imm != 0);
+        one(a) << 16 | one(b)
+    };
+    /// `imm`: the bits, and 32 where they are signed.
+    PackInto imm (a: i32, b: i32, c: u32) -> u32 = {
+        let (bits, signed) = (imm & 31, imm & 32 != 0);
+        c << (2 * bits) | saturated(a, bits, signed) << bits | saturated(b, bits, signed)
+    };
+}
+
+/// A number clamped to so many bits.
+fn saturated(x: i32, bits: u32, signed: bool) -> u32 {
+    let (low, high) = if signed {
+        (-1 << (bits - 1), (1 << (bits - 1)) - 1)
+    } else {
+        (0, (1 << bits) - 1)
+    };
+    x.clamp(low, high) as u32 & ((1 << bits) - 1)
+}
+
+/// `imm` 1: a result below zero is zero.
+pub struct Clamped<O>(PhantomData<O>);
+impl<T: Int, O: Op2<A = T, B = T, D = T>> Op2 for Clamped<O> {
+    type A = T;
+    type B = T;
+    type D = T;
+    #[inline(always)]
+    fn f(imm: u32, a: T, b: T) -> T {
+        let x = O::f(0, a, b);
+        if imm != 0 && x < T::default() { T::default() } else { x }
+    }
+}
+
+/// `c ≥ 0 ? a : b`.
+pub struct Slct<T>(PhantomData<T>);
+impl<T: Lane> Op3 for Slct<T> {
+    type A = T;
+    type B = T;
+    type C = i32;
+    type D = T;
+    #[inline(always)]
+    fn f(_: u32, a: T, b: T, c: i32) -> T {
+        if c >= 0 { a } else { b }
+    }
+}
+/// The same of a float; `imm` 1: flushed.
+pub struct SlctFloat<T>(PhantomData<T>);
+impl<T: Lane> Op3 for SlctFloat<T> {
+    type A = T;
+    type B = T;
+    type C = u32;
+    type D = T;
+    #[inline(always)]
+    fn f(imm: u32, a: T, b: T, c: u32) -> T {
+        let c = if imm != 0 { super::arith::float::flush_f32(c) } else { c };
+        if f32::from_bits(c) >= 0.0 { a } else { b }
+    }
+}

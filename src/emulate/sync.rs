@@ -1,5 +1,5 @@
 //! Barriers, fences and waits.
-use super::barrier::Mbarrier;
+use super::barrier::{Mbarrier, Reduced};
 use super::hooks::{Hooks, Sync, Verdict, WordWait};
 use super::machine::Machine;
 use super::mem::{Denied, Global, Space, denied};
@@ -32,7 +32,25 @@ pub fn noted<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, event: Sync) -> Flow {
     }
 }
 
-/// `bar.sync` (`imm` 1) and `bar.arrive` (0) on barrier `a` for `b` threads.
+/// What `bar.red` makes of the predicates: bits 1 and 2 of `imm`.
+pub const RED_POPC: i32 = 1 << 1;
+pub const RED_AND: i32 = 2 << 1;
+pub const RED_OR: i32 = 3 << 1;
+/// Of negated predicates.
+pub const RED_NEGATED: i32 = 8;
+
+/// The result of a reduction into `d`.
+fn give_reduced(w: &mut Warp, u: &Uop<impl Hooks>, reduced: Reduced) {
+    let all = |holds: bool| if holds { u32::MAX } else { 0 };
+    match u.imm & RED_OR {
+        RED_POPC => w.write::<u32>(u.d, [reduced.popc; 32]),
+        RED_AND => w.write_predicate(u.d, all(reduced.and)),
+        RED_OR => w.write_predicate(u.d, all(reduced.or)),
+        _ => {}
+    }
+}
+
+/// `bar.sync` and `bar.red` (`imm` has bit 0) and `bar.arrive` on barrier `a` for `b` threads; `c` is the predicate that is reduced.
 pub struct NamedBarrier;
 impl<H: Hooks> Body<H> for NamedBarrier {
     #[inline(never)]
@@ -53,12 +71,19 @@ impl<H: Hooks> Body<H> for NamedBarrier {
                     .got(format!("id {id}, {threads} threads")),
             );
         }
-        let waits = u.imm != 0;
+        let waits = u.imm & 1 != 0;
         let me = m.warp_id(w);
+        let yes = match u.imm & RED_OR {
+            0 => 0,
+            _ if u.imm & RED_NEGATED != 0 => !w.predicate(u.c) & w.exec,
+            _ => w.predicate(u.c) & w.exec,
+        };
         let named = &mut m.cta_mut(w.cta).named[id as usize];
         if let Some(ticket) = w.named_ticket {
             if named.generation > ticket {
                 w.named_ticket = None;
+                let reduced = named.last;
+                give_reduced(w, u, reduced);
                 return noted(w, m, Sync::NamedWaited { id });
             }
             named.waiters.push(me);
@@ -75,11 +100,17 @@ impl<H: Hooks> Body<H> for NamedBarrier {
         }
         named.expected = threads;
         named.arrived += 32;
+        if u.imm & RED_OR != 0 {
+            named.reduced.popc += yes.count_ones();
+            named.reduced.and &= yes == w.exec;
+            named.reduced.or |= yes != 0;
+        }
         let opens = named.arrived == threads;
         let generation = named.generation;
         if opens {
             named.arrived = 0;
             named.generation += 1;
+            named.last = std::mem::take(&mut named.reduced);
             let woken = std::mem::take(&mut named.waiters);
             m.ready.extend(woken);
         }
@@ -90,6 +121,8 @@ impl<H: Hooks> Body<H> for NamedBarrier {
             return Flow::Next;
         }
         if opens {
+            let reduced = m.cta(w.cta).named[id as usize].last;
+            give_reduced(w, u, reduced);
             return noted(w, m, Sync::NamedWaited { id });
         }
         m.cta_mut(w.cta).named[id as usize].waiters.push(me);
@@ -264,6 +297,72 @@ pub const ARRIVE: u16 = 0;
 pub const ARRIVE_EXPECT: u16 = 1;
 pub const EXPECT: u16 = 2;
 
+pub const COMPLETE: u16 = 3;
+/// Threads that arrive no more.
+pub const DROPS: u16 = 4;
+/// An arrival that must not be the last.
+pub const NO_COMPLETE: u16 = 8;
+/// It releases nothing.
+pub const RELAXED: u16 = 16;
+/// No register for the state.
+pub const NO_STATE: u16 = u16::MAX;
+
+/// The other forms of arrivals. `c`: one of the above, with flags; `d`: where the state goes.
+pub struct MbarrierChange;
+impl<H: Hooks> Body<H> for MbarrierChange {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        for i in lanes(w.exec) {
+            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
+            let value = w.read::<u32>(u.b)[i];
+            let (slot, offset) = match m.barrier_at(w.cta, address) {
+                Ok(at) => at,
+                Err(error) => return m.fail(*error),
+            };
+            let what = u.c & 3;
+            let (count, bytes) = match what {
+                ARRIVE => (value, 0),
+                ARRIVE_EXPECT => (1, value),
+                _ => (0, value),
+            };
+            let state = m.cta(slot).barriers.get(&offset).map_or(0, Mbarrier::state);
+            if u.c & NO_COMPLETE != 0 && u64::from(count) >= state >> 32 {
+                return m.fail(
+                    Error::new(Fault::Execution, "mbarrier.arrive.noComplete")
+                        .expected("arrivals that leave others to come in this phase")
+                        .got(format!("{count} of {}", state >> 32)),
+                );
+            }
+            let told = (|| {
+                if what == COMPLETE {
+                    m.note(w, Sync::CompleteTx { slot, offset, bytes })?;
+                } else if what != ARRIVE {
+                    m.note(w, Sync::ExpectTx { slot, offset, bytes })?;
+                }
+                if count > 0 && u.c & RELAXED == 0 {
+                    m.note(w, Sync::Arrive { slot, offset, count })?;
+                }
+                if u.c & DROPS != 0 {
+                    let verdict = m.drop_expected(slot, offset, count)?;
+                    m.judge(w, verdict)?;
+                }
+                if what == COMPLETE {
+                    m.complete_tx(slot, offset, bytes.into())
+                } else {
+                    m.arrive(slot, offset, count, bytes.into())
+                }
+            })();
+            if let Err(error) = told.and_then(|verdict| m.judge(w, verdict)) {
+                return m.fail(*error);
+            }
+            if u.d != NO_STATE {
+                w.set_lane::<u64>(u.d, i, state);
+            }
+        }
+        Flow::Next
+    }
+}
+
 /// `mbarrier.arrive` (`b` arrivals), `.arrive.expect_tx` and `.expect_tx` (`b` bytes), by `c`.
 pub struct MbarrierArrive;
 impl<H: Hooks> Body<H> for MbarrierArrive {
@@ -392,6 +491,64 @@ impl<H: Hooks> Body<H> for MbarrierTest {
         if let Err(error) = note_waited(w, m, u, done, Scope::Cta, false) {
             return m.fail(*error);
         }
+        if done == w.exec { Flow::Next } else { Flow::Yield }
+    }
+}
+
+/// Whether the phase of a state (`c` has bit 0) or of a parity `b` is complete, into predicate `d`. `c` / 2: 0 where nothing is
+/// acquired, else the scope's position and 1.
+pub struct MbarrierAsk;
+impl<H: Hooks> Body<H> for MbarrierAsk {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let of_state = u.c & 1 != 0;
+        let scope = Scope::ALL.get(usize::from(u.c >> 1).wrapping_sub(1)).copied();
+        let mut done = 0;
+        for i in lanes(w.exec) {
+            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
+            let (slot, offset) = match m.barrier_at(w.cta, address) {
+                Ok(at) => at,
+                Err(error) => return m.fail(*error),
+            };
+            if slot != w.cta {
+                return m.fail(Error::new(Fault::Execution, "a wait on the mbarrier of another CTA"));
+            }
+            let Some(barrier) = m.cta(slot).barriers.get(&offset) else {
+                let name = format!("{} of {}", m.options.names.mbarrier(offset), m.cta_name(slot));
+                return m.fail(Error::new(Fault::Execution, format!("{name}: used before init")));
+            };
+            let (parity, complete) = if of_state {
+                let phase = w.read::<u64>(u.b)[i] as u32;
+                (phase & 1, barrier.phase as u32 != phase)
+            } else {
+                let parity = w.read::<u32>(u.b)[i];
+                if parity > 1 {
+                    return m.fail(
+                        Error::new(Fault::Execution, "mbarrier wait")
+                            .expected("parity 0 or 1")
+                            .got(parity.to_string()),
+                    );
+                }
+                (parity, barrier.is_complete(parity))
+            };
+            if !complete {
+                continue;
+            }
+            done |= 1 << i;
+            if let Some(scope) = scope {
+                let waited = Sync::Waited {
+                    slot,
+                    offset,
+                    parity,
+                    scope,
+                    waits: false,
+                };
+                if let Err(error) = m.note(w, waited) {
+                    return m.fail(*error);
+                }
+            }
+        }
+        w.write_predicate(u.d, done);
         if done == w.exec { Flow::Next } else { Flow::Yield }
     }
 }

@@ -1,7 +1,7 @@
 //! Boxes of tensor maps, between global memory and the dense (unswizzled) box.
 use super::global::GlobalMemory;
 use super::grid::Author;
-use super::mem::combine;
+use super::mem::{atom_bytes, combine};
 use super::shared::{SMEM_BASE, Shared};
 use crate::error::{Error, Fault};
 use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
@@ -188,15 +188,26 @@ pub fn store(
                 "bulk reduction {op:?} of {element:?}"
             ))));
         };
-        let mut merged = vec![0; data.len()];
-        read_global(memory, run.address, &mut merged, false)?;
-        let size = element.bytes() as usize;
-        for (old, new) in merged.chunks_exact_mut(size).zip(data.chunks_exact(size)) {
-            let result = combine(op, ty, word(old), word(new), true);
-            old.copy_from_slice(&result.to_le_bytes()[..size]);
-        }
-        write_global(memory, run.address, &merged, by)
+        reduce_global(memory, run.address, (op, ty), data, by)
     })
+}
+
+/// Combines elements with those in global memory.
+pub fn reduce_global(
+    memory: &GlobalMemory,
+    address: u64,
+    (op, ty): (AtomOp, AtomType),
+    data: &[u8],
+    by: &mut Signed,
+) -> Result<(), Box<Error>> {
+    let mut merged = vec![0; data.len()];
+    read_global(memory, address, &mut merged, false)?;
+    let size = atom_bytes(ty) as usize;
+    for (old, new) in merged.chunks_exact_mut(size).zip(data.chunks_exact(size)) {
+        let result = combine(op, ty, word(old), word(new), true);
+        old.copy_from_slice(&result.to_le_bytes()[..size]);
+    }
+    write_global(memory, address, &merged, by)
 }
 
 /// The operation of a bulk tensor reduction (PTX ISA 9.7.9.25.5.4); `None`: there is none for the type.

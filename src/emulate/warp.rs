@@ -82,6 +82,7 @@ pub struct Warp {
     /// Of the load that runs: others' stores may change what it reads at any time, unless weak.
     pub ordered: LoadSem,
     pub bulk: super::bulk::BulkGroups,
+    pub copies: super::copies::CopyGroups,
     pub tensor: super::wgmma::Pipeline,
     /// Instructions executed.
     pub steps: u64,
@@ -113,6 +114,7 @@ impl Warp {
             lanes_done: 0,
             ordered: LoadSem::Weak,
             bulk: Default::default(),
+            copies: Default::default(),
             tensor: Default::default(),
             steps: 0,
         }
@@ -132,6 +134,7 @@ impl Warp {
         self.cluster_ticket = None;
         self.lanes_done = 0;
         self.bulk.clear();
+        self.copies.clear();
         self.tensor.clear();
     }
 

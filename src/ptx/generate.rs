@@ -27,6 +27,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "mask" => vec![0xffff_ffff],
         "lut" => vec![0x96, 0xe8],
         "ns" => vec![1_000_000],
+        "bytes" => vec![4, 8, 16],
         "offset" => vec![0, 120],
         "at" => vec![0, 16, 1020],
         "size" | "extent" | "dim" | "place" => vec![0, 70_000],
@@ -35,7 +36,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "k" => vec![8, 32],
         "n" => match row {
             "SetMaxReg" => vec![24, 240],
-            "BulkWait" | "WgmmaWait" => vec![0, 1, 7],
+            "BulkWait" | "WgmmaWait" | "CopyWait" => vec![0, 1, 7],
             // Of wgmma: the number of columns.
             _ => vec![24, 256],
         },
@@ -48,6 +49,8 @@ fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, 
     let n = numbers.iter().find(|(f, _)| *f == "n").map(|(_, n)| *n as usize);
     match (row, field) {
         ("PackB32" | "UnpackB32" | "PackB64" | "UnpackB64", _) => vec![2],
+        ("LdCached" | "LdNcCached" | "StCached", _) => vec![1, 2, 4],
+        ("AtomVector" | "AtomVectorF32" | "RedVectorF32", _) => vec![2, 4],
         ("Ld" | "LdNc" | "LdLocal" | "St" | "StLocal" | "StAsync" | "Ldmatrix" | "Stmatrix", _) => vec![1, 2, 4],
         ("RedVector", _) => vec![1, 2, 4],
         (_, "coords") => vec![1, 2, 3, 4, 5],
@@ -57,7 +60,8 @@ fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, 
             let packed = modifiers.contains(&("acc_ty", "f16"));
             vec![n.expect("a shape") / if packed { 4 } else { 2 }]
         }
-        ("MmaSync", "b") => vec![2],
+        ("MmaSync", "b") => vec![1, 2],
+        ("MmaSync", _) => vec![2, 4],
         (_, "a" | "c" | "d") => vec![4],
         _ => panic!("row {row}: a list `{field}` that the generator does not know"),
     }

@@ -83,12 +83,29 @@ const fn wgmma_int_requires(ty: WgmmaTypes) -> Requirement {
 /// fp8 operands of `mma.sync` came with PTX 8.4.
 const fn mma_requires(kind: MmaKind) -> Requirement {
     match kind {
-        MmaKind::M16N8K32E4M3 | MmaKind::M16N8K32E5M2 => isa(84),
+        MmaKind::M16N8K32E4M3 | MmaKind::M16N8K32E5M2 | MmaKind::M16N8K32E4M3E5M2 | MmaKind::M16N8K32E5M2E4M3 => {
+            isa(84)
+        }
         MmaKind::M16N8K16F16
         | MmaKind::M16N8K16BF16
         | MmaKind::M16N8K8TF32
         | MmaKind::M16N8K32S8
-        | MmaKind::M16N8K32U8 => base(),
+        | MmaKind::M16N8K32U8
+        | MmaKind::M16N8K8F16
+        | MmaKind::M16N8K8BF16
+        | MmaKind::M16N8K4TF32
+        | MmaKind::M16N8K16F16Half
+        | MmaKind::M16N8K8F16Half
+        | MmaKind::M16N8K32S8U8
+        | MmaKind::M16N8K32U8S8
+        | MmaKind::M16N8K16S8
+        | MmaKind::M16N8K16U8
+        | MmaKind::M16N8K16S8U8
+        | MmaKind::M16N8K16U8S8
+        | MmaKind::M16N8K32S8Sat
+        | MmaKind::M16N8K32U8Sat
+        | MmaKind::M16N8K16S8Sat
+        | MmaKind::M16N8K16U8Sat => base(),
     }
 }
 const fn proxy_fence_requires(proxy: ProxyFence) -> Requirement {
@@ -101,9 +118,26 @@ const fn proxy_fence_requires(proxy: ProxyFence) -> Requirement {
         ProxyFence::AsyncGenericAcquireCluster | ProxyFence::AsyncGenericReleaseCluster => isa(86),
     }
 }
+/// Arrivals and waits that order nothing came with PTX 8.6.
+const fn arrive_requires(sem: ArriveSem) -> Requirement {
+    match sem {
+        ArriveSem::Default | ArriveSem::ReleaseCta | ArriveSem::ReleaseCluster => base(),
+        ArriveSem::RelaxedCta | ArriveSem::RelaxedCluster => isa(86),
+    }
+}
+const fn ask_requires(sem: AskSem) -> Requirement {
+    match sem {
+        AskSem::Default | AskSem::AcquireCta | AskSem::AcquireCluster => base(),
+        AskSem::RelaxedCta | AskSem::RelaxedCluster => isa(86),
+    }
+}
 const fn special32(reg: SpecialReg32) -> Effects {
     match reg {
-        SpecialReg32::Clock | SpecialReg32::GlobaltimerLo => Effects::VOLATILE,
+        SpecialReg32::Clock
+        | SpecialReg32::ClockHi
+        | SpecialReg32::GlobaltimerLo
+        | SpecialReg32::GlobaltimerHi
+        | SpecialReg32::Warpid => Effects::VOLATILE,
         _ => Effects::PURE,
     }
 }

@@ -18,7 +18,7 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         Inst::PackB32 { a, .. } | Inst::PackB64 { a, .. } => ensure(a.len() == 2, "two halves"),
         Inst::UnpackB32 { d, .. } | Inst::UnpackB64 { d, .. } => ensure(d.len() == 2, "two halves"),
         Inst::NegInt { ty, .. } | Inst::AbsInt { ty, .. } => ensure(ty.is_signed(), "a signed type"),
-        Inst::Bfind { ty, .. } => ensure(ty.bits() != 16, "a 32- or 64-bit type"),
+        Inst::Bfind { ty, .. } | Inst::BfindShift { ty, .. } => ensure(ty.bits() != 16, "a 32- or 64-bit type"),
         Inst::Bfe { ty, pos, len, .. } => {
             ensure(ty.bits() != 16, "a 32- or 64-bit type")?;
             ensure(byte(pos) && byte(len), "a position and a length of at most 255")
@@ -31,12 +31,32 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             ensure(*rnd == Round::Rn || is_wide(*ty), "nearest even for 16-bit floats")?;
             flushes(*ftz, *ty)
         }
+        Inst::FloatSat { rnd, ftz, ty, .. } | Inst::FmaSat { rnd, ftz, ty, .. } => {
+            let ty = match ty {
+                SatFloatType::F16 => FloatType::F16,
+                SatFloatType::F16x2 => FloatType::F16x2,
+                SatFloatType::F32 => FloatType::F32,
+            };
+            ensure(*rnd == Round::Rn || is_wide(ty), "nearest even for 16-bit floats")?;
+            flushes(*ftz, ty)
+        }
+        Inst::FmaRelu { ftz, ty, .. } => ensure(
+            *ftz == Ftz::No || matches!(ty, HalfType::F16 | HalfType::F16x2),
+            "subnormals flushed for f16 only",
+        ),
+        Inst::MinMaxXorsign { ftz, ty, .. } => ensure(
+            *ftz == Ftz::No || !matches!(ty, SignedMinType::BF16 | SignedMinType::BF16x2),
+            "subnormals flushed for f16 and f32 only",
+        ),
         Inst::NegFloat { ftz, ty, .. } | Inst::AbsFloat { ftz, ty, .. } => flushes(*ftz, *ty),
         Inst::MinMaxFloat { ftz, nan, ty, .. } => {
             ensure(*nan == NanMode::Number || *ty != FloatType::F64, "no .NaN for f64")?;
             flushes(*ftz, *ty)
         }
-        Inst::DivFloat { ftz, ty, .. } | Inst::Exact { ftz, ty, .. } => ensure(
+        Inst::DivFloat { ftz, ty, .. }
+        | Inst::Exact { ftz, ty, .. }
+        | Inst::DivDirected { ftz, ty, .. }
+        | Inst::ExactDirected { ftz, ty, .. } => ensure(
             *ftz == Ftz::No || *ty == WideFloatType::F32,
             "subnormals flushed for f32 only",
         ),
@@ -48,14 +68,62 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             from,
             ..
         } => cvt(*rnd, *ftz, *sat, *to, *from),
-        Inst::CvtPair { rnd, .. } => ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero"),
-        Inst::Setp { cmp, ftz, ty, .. } => setp(*cmp, *ftz, *ty),
+        Inst::CvtPair { rnd, .. } | Inst::CvtTf32Rounded { rnd, .. } | Inst::CvtRelu { rnd, .. } => {
+            ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero")
+        }
+        Inst::Setp { cmp, ftz, ty, .. } | Inst::SetpBool { cmp, ftz, ty, .. } => setp(*cmp, *ftz, *ty),
+        Inst::SetpPair { cmp, ftz, ty, .. } | Inst::SetpBoolPair { cmp, ftz, ty, .. } => {
+            ensure(
+                !matches!(ty, CompareType::F16 | CompareType::BF16),
+                "one result of 16-bit floats",
+            )?;
+            setp(*cmp, *ftz, *ty)
+        }
+        Inst::SetpHalves { cmp, ftz, ty, .. } => match ty {
+            Pair16::F16x2 => setp(*cmp, *ftz, CompareType::F16),
+            Pair16::BF16x2 => setp(*cmp, *ftz, CompareType::BF16),
+        },
+        Inst::Set { cmp, ftz, ty, .. } | Inst::SetBool { cmp, ftz, ty, .. } => {
+            ensure(!matches!(ty, CompareType::F16 | CompareType::BF16), "no 16-bit floats")?;
+            setp(*cmp, *ftz, *ty)
+        }
         Inst::LdParamMap { offset, .. } => ensure(
             (0..128).contains(offset) && offset % 8 == 0,
             "a multiple of 8 below the 128 bytes of a tensor map",
         ),
         Inst::Ld { ty, d, .. } | Inst::LdNc { ty, d, .. } => vector(d.len(), *ty),
         Inst::St { ty, a, .. } => vector(a.len(), *ty),
+        Inst::LdCached { space, ty, d, .. } => {
+            ensure(matches!(space, Space::Global | Space::Generic), "global memory")?;
+            vector(d.len(), *ty)
+        }
+        Inst::LdNcCached { ty, d, .. } => vector(d.len(), *ty),
+        Inst::StCached { space, ty, a, .. } => {
+            ensure(matches!(space, Space::Global | Space::Generic), "global memory")?;
+            vector(a.len(), *ty)
+        }
+        Inst::AtomVector { d, a, .. } | Inst::AtomVectorF32 { d, a, .. } => ensure(
+            matches!(a.len(), 2 | 4) && d.len() == a.len(),
+            "2 or 4 registers, and as many",
+        ),
+        Inst::RedVectorF32 { sem, a, .. } => {
+            ensure(
+                matches!(sem, AtomSem::Relaxed | AtomSem::Release),
+                "relaxed or release semantics: nothing is read",
+            )?;
+            ensure(matches!(a.len(), 2 | 4), "2 or 4 registers")
+        }
+        Inst::CopyAsync { cache, bytes, .. } => copied(*cache, *bytes),
+        Inst::CopyAsyncPartly {
+            cache, bytes, taken, ..
+        } => {
+            copied(*cache, *bytes)?;
+            ensure(
+                imm(taken).is_none_or(|n| n <= bytes.unsigned_abs()),
+                "no more bytes than there are",
+            )
+        }
+        Inst::CopyWait { n } => ensure(*n >= 0, "a number of groups"),
         Inst::LdLocal { d, at } => local(d.len(), *at),
         Inst::StLocal { a, at } => local(a.len(), *at),
         Inst::StAsync { ty, a, .. } => {
@@ -97,6 +165,51 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             ensure(imm(id).is_none_or(|id| id < 16), "a barrier from 0 to 15")?;
             ensure(imm(threads).is_none_or(|n| n > 0 && n % 32 == 0), "whole warps")
         }
+        Inst::BarrierSync { id, threads } | Inst::BarrierArrive { id, threads } => {
+            ensure(imm(id).is_none_or(|id| id < 16), "a barrier from 0 to 15")?;
+            ensure(imm(threads).is_none_or(|n| n > 0 && n % 32 == 0), "whole warps")
+        }
+        Inst::BarRed { id, threads, .. } | Inst::BarRedPopc { id, threads, .. } => {
+            ensure(imm(id).is_none_or(|id| id < 16), "a barrier from 0 to 15")?;
+            ensure(imm(threads).is_none_or(|n| n > 0 && n % 32 == 0), "whole warps")
+        }
+        Inst::BarSyncAll { id }
+        | Inst::BarrierSyncAll { id }
+        | Inst::BarRedAll { id, .. }
+        | Inst::BarRedPopcAll { id, .. } => ensure(imm(id).is_none_or(|id| id < 16), "a barrier from 0 to 15"),
+        // What other rows have is theirs.
+        Inst::MbarrierCount { op, sem, space, .. } => ensure(
+            *op != MbarrierOp::Arrive
+                || match space {
+                    BarrierSpace::Cta => *sem != ArriveSem::Default,
+                    BarrierSpace::Cluster => !matches!(sem, ArriveSem::Default | ArriveSem::ReleaseCluster),
+                },
+            "an arrival of another form",
+        ),
+        Inst::MbarrierOneExpectTx { op, sem, space, .. } => ensure(
+            *op != MbarrierOp::Arrive
+                || match space {
+                    BarrierSpace::Cta => *sem != ArriveSem::Default,
+                    BarrierSpace::Cluster => *sem != ArriveSem::ReleaseCluster,
+                },
+            "an arrival of another form",
+        ),
+        Inst::MbarrierNoComplete { sem, .. } => ensure(
+            matches!(sem, ArriveSem::Default | ArriveSem::ReleaseCta),
+            "release semantics in the block",
+        ),
+        Inst::MbarrierTx { op, scope, space, .. } => ensure(
+            (*op, *scope, *space) != (TxOp::Expect, TxScope::Cta, BarrierSpace::Cta),
+            "a count of another form",
+        ),
+        Inst::MbarrierAskParity { ask, sem, parity, .. } => {
+            ensure(
+                *ask == MbarrierAsk::Try || *sem != AskSem::Default,
+                "a test of another form",
+            )?;
+            ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1")
+        }
+        Inst::MbarrierTryParityFor { parity, .. } => ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1"),
         Inst::CheckIndex { ty, of, size, .. } => {
             ensure(ty.bits() != 16, "a 32- or 64-bit type")?;
             ensure(*of != Indexed::Hint || *size > 0, "a positive number")
@@ -107,6 +220,7 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         Inst::BulkLoad { bytes, .. }
         | Inst::BulkLoadMulticast { bytes, .. }
         | Inst::BulkStore { bytes, .. }
+        | Inst::BulkReduce { bytes, .. }
         | Inst::BulkCopyCluster { bytes, .. }
         | Inst::BulkPrefetch { bytes, .. } => ensure(
             imm(bytes).is_none_or(|n| n % 16 == 0 && n <= MAX_BULK_BYTES.into()),
@@ -183,10 +297,13 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             ensure(is_int8(*ty), "8-bit integers")?;
             wgmma(*n, AccType::S32, acc.output.len(), a.len())
         }
-        Inst::MmaSync { a, b, c, d, .. } => ensure(
-            a.len() == 4 && b.len() == 2 && c.len() == 4 && d.len() == 4,
-            "fragments of 4, 2, 4 and 4 registers",
-        ),
+        Inst::MmaSync { kind, a, b, c, d } => {
+            let of = kind.fragments();
+            ensure(
+                (a.len(), b.len(), c.len(), d.len()) == (of.a, of.b, of.acc, of.acc),
+                "as many registers as the shape has fragments",
+            )
+        }
         // Rows whose types leave nothing illegal.
         _ => Ok(()),
     }?;
@@ -212,6 +329,13 @@ fn imm<R>(s: &Src<R>) -> Option<u64> {
 }
 fn byte<R>(s: &Src<R>) -> bool {
     imm(s).is_none_or(|v| v < 256)
+}
+/// Whole lines of the L2 cache's sectors where L1 is passed by.
+fn copied(cache: CopyCache, bytes: i64) -> Result<(), &'static str> {
+    match cache {
+        CopyCache::Ca => ensure(matches!(bytes, 4 | 8 | 16), "4, 8 or 16 bytes"),
+        CopyCache::Cg => ensure(bytes == 16, "16 bytes"),
+    }
 }
 fn sign(n: i64) -> bool {
     n == 1 || n == -1

@@ -71,6 +71,20 @@ types! {
     /// Types of atomics.
     AtomType { B32 = "b32": B32, B64 = "b64": B64, U32 = "u32": B32, S32 = "s32": B32, U64 = "u64": B64, S64 = "s64": B64, F32 = "f32": F32, F64 = "f64": F64,
         F16 = "noftz.f16": H16, F16x2 = "noftz.f16x2": H16X2, BF16 = "noftz.bf16": H16, BF16x2 = "noftz.bf16x2": H16X2 }
+    /// 32-bit integers.
+    Int32Type { U32 = "u32": B32, S32 = "s32": B32 }
+    /// Pairs of 16-bit integers. No immediates.
+    PairIntType { U16x2 = "u16x2": H16X2, S16x2 = "s16x2": H16X2 }
+    /// Integers of which a minimum or maximum may be clamped to zero.
+    ReluIntType { S16x2 = "s16x2": H16X2, S32 = "s32": B32 }
+    /// Floats of which results may be clamped to [0, 1].
+    SatFloatType { F16 = "f16": H16, F16x2 = "f16x2": H16X2, F32 = "f32": F32 }
+    /// Floats of which minima and maxima may take their sign from both operands.
+    SignedMinType { F16 = "f16": H16, F16x2 = "f16x2": H16X2, BF16 = "bf16": H16, BF16x2 = "bf16x2": H16X2, F32 = "f32": F32 }
+    /// What `set` answers with: all ones, or 1.0.
+    SetType { U32 = "u32": B32, S32 = "s32": B32, F32 = "f32": F32 }
+    /// Scalar 16-bit floats.
+    Scalar16Type { F16 = "f16": H16, BF16 = "bf16": H16 }
     /// Accumulator types of tensor-core instructions. f16 accumulators are packed in pairs.
     AccType { F32 = "f32": F32, F16 = "f16": H16X2, S32 = "s32": B32 }
 }
@@ -84,10 +98,17 @@ modifiers! {
         ClusteridX = "%clusterid.x", ClusteridY = "%clusterid.y", ClusteridZ = "%clusterid.z",
         ClusterCtarank = "%cluster_ctarank", ClusterNctarank = "%cluster_nctarank",
         Laneid = "%laneid", Smid = "%smid", Nsmid = "%nsmid", Clock = "%clock", GlobaltimerLo = "%globaltimer_lo",
-        LanemaskLt = "%lanemask_lt",
+        LanemaskLt = "%lanemask_lt", LanemaskEq = "%lanemask_eq", LanemaskLe = "%lanemask_le", LanemaskGe = "%lanemask_ge", LanemaskGt = "%lanemask_gt",
+        TidY = "%tid.y", TidZ = "%tid.z", NtidY = "%ntid.y", NtidZ = "%ntid.z", Warpid = "%warpid", Nwarpid = "%nwarpid",
+        NclusteridX = "%nclusterid.x", NclusteridY = "%nclusterid.y", NclusteridZ = "%nclusterid.z",
+        ClusterNctaidX = "%cluster_nctaid.x", ClusterNctaidY = "%cluster_nctaid.y", ClusterNctaidZ = "%cluster_nctaid.z",
+        ClockHi = "%clock_hi", GlobaltimerHi = "%globaltimer_hi",
+        DynamicSmemSize = "%dynamic_smem_size", TotalSmemSize = "%total_smem_size",
     }
     /// Special registers that are read with `mov.u64`.
-    SpecialReg64 { Clock64 = "%clock64", Globaltimer = "%globaltimer" }
+    SpecialReg64 { Clock64 = "%clock64", Globaltimer = "%globaltimer", Gridid = "%gridid" }
+    /// Special registers that are predicates.
+    SpecialPred { IsExplicitCluster = "%is_explicit_cluster" }
     Ftz { No = "", Yes = ".ftz" }
     /// Saturation to [0, 1] (floats) or to the range of the type (integers).
     Sat { No = "", Yes = ".sat" }
@@ -97,7 +118,25 @@ modifiers! {
     Round { Rn = ".rn", Rz = ".rz", Rm = ".rm", Rp = ".rp" }
     /// Rounding of conversions: none (exact), to a float, or to an integral value.
     CvtRound { None = "", Rn = ".rn", Rz = ".rz", Rm = ".rm", Rp = ".rp", Rni = ".rni", Rzi = ".rzi", Rmi = ".rmi", Rpi = ".rpi" }
+    /// Rounding other than to nearest.
+    DirectedRound { Rz = ".rz", Rm = ".rm", Rp = ".rp" }
     Relu { No = "", Yes = ".relu" }
+    /// Arithmetic of two floats.
+    FloatOp { Add = "add", Sub = "sub", Mul = "mul" }
+    AddSub { Add = "add", Sub = "sub" }
+    /// Which half of a product, or of a pair.
+    Half { Lo = "lo", Hi = "hi" }
+    /// How a comparison is combined with a predicate.
+    BoolOp { And = ".and", Or = ".or", Xor = ".xor" }
+    Inverted { No = "", Yes = "!" }
+    /// What `lop3` combines with a predicate.
+    OrAnd { Or = "or", And = "and" }
+    /// Kinds of floats that `testp` finds.
+    FloatTest { Finite = "finite", Infinite = "infinite", Number = "number", NotANumber = "notanumber", Normal = "normal", Subnormal = "subnormal" }
+    /// Integers that `cvt.pack` saturates to.
+    PackType { U16 = "u16", S16 = "s16" }
+    /// Narrower ones, of which there is room for more in a word.
+    NarrowPackType { U8 = "u8", S8 = "s8", U4 = "u4", S4 = "s4", U2 = "u2", S2 = "s2" }
     /// Pairs of 16-bit floats.
     Pair16 { F16x2 = "f16x2", BF16x2 = "bf16x2" }
     /// Pairs of fp8, in a 16-bit register.
@@ -152,6 +191,45 @@ modifiers! {
         AsyncGenericReleaseCluster = "async::generic.release.sync_restrict::shared::cta.cluster" }
     /// Bulk-copy waits: until the sources may be overwritten, or until the writes are visible.
     BulkWait { Complete = "", Read = ".read" }
+    /// Reductions of predicates at a barrier.
+    BarRedOp { And = "and", Or = "or" }
+    /// What a thread does to the count of an mbarrier: arrives, or arrives and no more.
+    MbarrierOp { Arrive = "arrive", ArriveDrop = "arrive_drop" }
+    /// Semantics of an arrival: release in the block by default.
+    ArriveSem { Default = "", ReleaseCta = ".release.cta", ReleaseCluster = ".release.cluster", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster" }
+    /// Where an mbarrier is.
+    BarrierSpace { Cta = "shared::cta", Cluster = "shared::cluster" }
+    /// What happens to the transaction count of an mbarrier.
+    TxOp { Expect = "expect_tx", Complete = "complete_tx" }
+    TxScope { Cta = ".cta", Cluster = ".cluster" }
+    /// How a phase of an mbarrier is asked for: `try_wait` may sleep a while.
+    MbarrierAsk { Test = "test_wait", Try = "try_wait" }
+    /// Semantics of asking: acquire in the block by default.
+    AskSem { Default = "", AcquireCta = ".acquire.cta", AcquireCluster = ".acquire.cluster", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster" }
+    /// How a load uses the caches: hints, without a meaning for what is loaded.
+    LoadCache { Ca = ".ca", Cg = ".cg", Cs = ".cs", Lu = ".lu", Cv = ".cv", Normal = ".L1::evict_normal", Unchanged = ".L1::evict_unchanged",
+        First = ".L1::evict_first", Last = ".L1::evict_last", NoAllocate = ".L1::no_allocate", L2B64 = ".L2::64B", L2B128 = ".L2::128B", L2B256 = ".L2::256B",
+        NoAllocateL2B64 = ".L1::no_allocate.L2::64B", NoAllocateL2B128 = ".L1::no_allocate.L2::128B", NoAllocateL2B256 = ".L1::no_allocate.L2::256B" }
+    /// The same of loads through the read-only path.
+    ReadCache { Ca = ".ca.nc", Cg = ".cg.nc", Cs = ".cs.nc", Normal = ".nc.L1::evict_normal", Unchanged = ".nc.L1::evict_unchanged",
+        First = ".nc.L1::evict_first", Last = ".nc.L1::evict_last", NoAllocate = ".nc.L1::no_allocate", L2B64 = ".nc.L2::64B", L2B128 = ".nc.L2::128B",
+        L2B256 = ".nc.L2::256B", NoAllocateL2B64 = ".nc.L1::no_allocate.L2::64B", NoAllocateL2B128 = ".nc.L1::no_allocate.L2::128B",
+        NoAllocateL2B256 = ".nc.L1::no_allocate.L2::256B" }
+    /// The same of stores.
+    StoreCache { Wb = ".wb", Cg = ".cg", Cs = ".cs", Wt = ".wt", Normal = ".L1::evict_normal", Unchanged = ".L1::evict_unchanged",
+        First = ".L1::evict_first", Last = ".L1::evict_last", NoAllocate = ".L1::no_allocate" }
+    /// Where a line of memory is brought.
+    PrefetchLevel { L1 = ".L1", L2 = ".L2", GlobalL1 = ".global.L1", GlobalL2 = ".global.L2", GlobalL2Last = ".global.L2::evict_last", GlobalL2Normal = ".global.L2::evict_normal" }
+    /// Reductions of contiguous elements in global memory.
+    BulkRed { AddU32 = "add.u32", AddS32 = "add.s32", AddU64 = "add.u64", AddF16 = "add.noftz.f16", AddBF16 = "add.noftz.bf16", AddF32 = "add.f32", AddF64 = "add.f64",
+        MinU32 = "min.u32", MinS32 = "min.s32", MinU64 = "min.u64", MinS64 = "min.s64", MinF16 = "min.f16", MinBF16 = "min.bf16",
+        MaxU32 = "max.u32", MaxS32 = "max.s32", MaxU64 = "max.u64", MaxS64 = "max.s64", MaxF16 = "max.f16", MaxBF16 = "max.bf16",
+        IncU32 = "inc.u32", DecU32 = "dec.u32", AndB32 = "and.b32", OrB32 = "or.b32", XorB32 = "xor.b32", AndB64 = "and.b64", OrB64 = "or.b64", XorB64 = "xor.b64" }
+    /// Which caches a small copy goes through.
+    CopyCache { Ca = ".ca", Cg = ".cg" }
+    PrefetchSize { No = "", B64 = ".L2::64B", B128 = ".L2::128B", B256 = ".L2::256B" }
+    /// Whether an arrival is one of those that the barrier takes: else it takes one more.
+    Counted { No = "", Yes = ".noinc" }
     /// Whose writes a wait for an mbarrier makes visible: the block's, or the cluster's.
     Acquire { Cta = "", Cluster = ".acquire.cluster" }
     /// Whose view of what came before an arrival makes visible: the block's, or the cluster's.
@@ -167,7 +245,15 @@ modifiers! {
     /// Shapes and operand types of mma.sync.
     MmaKind { M16N8K16F16 = "m16n8k16.row.col.f32.f16.f16.f32", M16N8K16BF16 = "m16n8k16.row.col.f32.bf16.bf16.f32",
         M16N8K8TF32 = "m16n8k8.row.col.f32.tf32.tf32.f32", M16N8K32S8 = "m16n8k32.row.col.s32.s8.s8.s32", M16N8K32U8 = "m16n8k32.row.col.s32.u8.u8.s32",
-        M16N8K32E4M3 = "m16n8k32.row.col.f32.e4m3.e4m3.f32", M16N8K32E5M2 = "m16n8k32.row.col.f32.e5m2.e5m2.f32" }
+        M16N8K32E4M3 = "m16n8k32.row.col.f32.e4m3.e4m3.f32", M16N8K32E5M2 = "m16n8k32.row.col.f32.e5m2.e5m2.f32",
+        M16N8K32E4M3E5M2 = "m16n8k32.row.col.f32.e4m3.e5m2.f32", M16N8K32E5M2E4M3 = "m16n8k32.row.col.f32.e5m2.e4m3.f32",
+        M16N8K8F16 = "m16n8k8.row.col.f32.f16.f16.f32", M16N8K8BF16 = "m16n8k8.row.col.f32.bf16.bf16.f32", M16N8K4TF32 = "m16n8k4.row.col.f32.tf32.tf32.f32",
+        M16N8K16F16Half = "m16n8k16.row.col.f16.f16.f16.f16", M16N8K8F16Half = "m16n8k8.row.col.f16.f16.f16.f16",
+        M16N8K32S8U8 = "m16n8k32.row.col.s32.s8.u8.s32", M16N8K32U8S8 = "m16n8k32.row.col.s32.u8.s8.s32",
+        M16N8K16S8 = "m16n8k16.row.col.s32.s8.s8.s32", M16N8K16U8 = "m16n8k16.row.col.s32.u8.u8.s32",
+        M16N8K16S8U8 = "m16n8k16.row.col.s32.s8.u8.s32", M16N8K16U8S8 = "m16n8k16.row.col.s32.u8.s8.s32",
+        M16N8K32S8Sat = "m16n8k32.row.col.satfinite.s32.s8.s8.s32", M16N8K32U8Sat = "m16n8k32.row.col.satfinite.s32.u8.u8.s32",
+        M16N8K16S8Sat = "m16n8k16.row.col.satfinite.s32.s8.s8.s32", M16N8K16U8Sat = "m16n8k16.row.col.satfinite.s32.u8.u8.s32" }
     RegCount { Increase = ".inc", Decrease = ".dec" }
     GridDep { Wait = "wait", LaunchDependents = "launch_dependents" }
 }
@@ -241,6 +327,82 @@ impl IntType {
             IntType::U64 => CompareType::U64,
             IntType::S64 => CompareType::S64,
         }
+    }
+}
+
+impl BulkRed {
+    /// The operation and the type of its elements.
+    pub const fn parts(self) -> (AtomOp, AtomType) {
+        match self {
+            BulkRed::AddU32 => (AtomOp::Add, AtomType::U32),
+            BulkRed::AddS32 => (AtomOp::Add, AtomType::S32),
+            BulkRed::AddU64 => (AtomOp::Add, AtomType::U64),
+            BulkRed::AddF16 => (AtomOp::Add, AtomType::F16),
+            BulkRed::AddBF16 => (AtomOp::Add, AtomType::BF16),
+            BulkRed::AddF32 => (AtomOp::Add, AtomType::F32),
+            BulkRed::AddF64 => (AtomOp::Add, AtomType::F64),
+            BulkRed::MinU32 => (AtomOp::Min, AtomType::U32),
+            BulkRed::MinS32 => (AtomOp::Min, AtomType::S32),
+            BulkRed::MinU64 => (AtomOp::Min, AtomType::U64),
+            BulkRed::MinS64 => (AtomOp::Min, AtomType::S64),
+            BulkRed::MinF16 => (AtomOp::Min, AtomType::F16),
+            BulkRed::MinBF16 => (AtomOp::Min, AtomType::BF16),
+            BulkRed::MaxU32 => (AtomOp::Max, AtomType::U32),
+            BulkRed::MaxS32 => (AtomOp::Max, AtomType::S32),
+            BulkRed::MaxU64 => (AtomOp::Max, AtomType::U64),
+            BulkRed::MaxS64 => (AtomOp::Max, AtomType::S64),
+            BulkRed::MaxF16 => (AtomOp::Max, AtomType::F16),
+            BulkRed::MaxBF16 => (AtomOp::Max, AtomType::BF16),
+            BulkRed::IncU32 => (AtomOp::Inc, AtomType::U32),
+            BulkRed::DecU32 => (AtomOp::Dec, AtomType::U32),
+            BulkRed::AndB32 => (AtomOp::And, AtomType::B32),
+            BulkRed::OrB32 => (AtomOp::Or, AtomType::B32),
+            BulkRed::XorB32 => (AtomOp::Xor, AtomType::B32),
+            BulkRed::AndB64 => (AtomOp::And, AtomType::B64),
+            BulkRed::OrB64 => (AtomOp::Or, AtomType::B64),
+            BulkRed::XorB64 => (AtomOp::Xor, AtomType::B64),
+        }
+    }
+}
+
+/// How many registers a lane holds of each matrix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MmaFragments {
+    pub a: usize,
+    pub b: usize,
+    /// Of the accumulators, in and out.
+    pub acc: usize,
+}
+
+impl MmaKind {
+    pub const fn fragments(self) -> MmaFragments {
+        let (a, b, acc) = match self {
+            MmaKind::M16N8K16F16
+            | MmaKind::M16N8K16BF16
+            | MmaKind::M16N8K8TF32
+            | MmaKind::M16N8K32S8
+            | MmaKind::M16N8K32U8
+            | MmaKind::M16N8K32S8U8
+            | MmaKind::M16N8K32U8S8
+            | MmaKind::M16N8K32S8Sat
+            | MmaKind::M16N8K32U8Sat
+            | MmaKind::M16N8K32E4M3
+            | MmaKind::M16N8K32E5M2
+            | MmaKind::M16N8K32E4M3E5M2
+            | MmaKind::M16N8K32E5M2E4M3 => (4, 2, 4),
+            MmaKind::M16N8K8F16
+            | MmaKind::M16N8K8BF16
+            | MmaKind::M16N8K4TF32
+            | MmaKind::M16N8K16S8
+            | MmaKind::M16N8K16U8
+            | MmaKind::M16N8K16S8U8
+            | MmaKind::M16N8K16U8S8
+            | MmaKind::M16N8K16S8Sat
+            | MmaKind::M16N8K16U8Sat => (2, 1, 4),
+            MmaKind::M16N8K16F16Half => (4, 2, 2),
+            MmaKind::M16N8K8F16Half => (2, 1, 2),
+        };
+        MmaFragments { a, b, acc }
     }
 }
 

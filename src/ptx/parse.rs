@@ -32,6 +32,84 @@ static BY_WORD: LazyLock<FxHashMap<String, Vec<usize>>> = LazyLock::new(|| {
     map
 });
 
+/// Spellings that PTX has beside the one that is printed, of the modifiers of some rows: `(rows, [(spelling, printed)])`.
+const SPELLINGS: &[(&[&str], &[(&str, &str)])] = &[
+    // Bits are moved, whatever their type.
+    (
+        &[
+            "LdCached",
+            "LdNcCached",
+            "StCached",
+            "Mov",
+            "Selp",
+            "Slct",
+            "SlctFloat",
+            "Ld",
+            "LdNc",
+            "St",
+            "StAsync",
+            "LdParam",
+        ],
+        &[
+            ("b8", "u8"),
+            ("u16", "b16"),
+            ("s16", "b16"),
+            ("f16", "b16"),
+            ("bf16", "b16"),
+            ("u32", "b32"),
+            ("s32", "b32"),
+            ("f32", "b32"),
+            ("u64", "b64"),
+            ("s64", "b64"),
+            ("f64", "b64"),
+        ],
+    ),
+    // Zeros come in from the left.
+    (&["Shr"], &[("b16", "u16"), ("b32", "u32"), ("b64", "u64")]),
+    // To nearest is the default. Our own rows say so, lest the assembler contract a product with a sum.
+    (&["AddFloat", "SubFloat", "MulFloat", "FloatSat"], &[("", ".rn")]),
+    (&["Ld", "St"], &[(".weak", ""), (".shared::cta", ".shared")]),
+    (
+        &[
+            "Atom",
+            "AtomCas",
+            "Red",
+            "RedVector",
+            "AtomVector",
+            "RedVectorF32",
+            "AtomVectorF32",
+        ],
+        &[(".shared::cta", ".shared"), ("", ".relaxed"), ("", ".gpu")],
+    ),
+    (&["ClusterArrive"], &[(".release", "")]),
+];
+
+/// Opcodes that are another one's by definition.
+const OPCODES: &[(&str, &str)] = &[
+    ("membar.cta;", "fence.sc.cta;"),
+    ("membar.gl;", "fence.sc.gpu;"),
+    ("membar.sys;", "fence.sc.sys;"),
+    ("bar.cta.sync ", "bar.sync "),
+    ("bar.cta.arrive ", "bar.arrive "),
+    ("barrier.sync.aligned ", "bar.sync "),
+    ("barrier.cta.sync.aligned ", "bar.sync "),
+    ("barrier.arrive.aligned ", "bar.arrive "),
+    ("barrier.cta.arrive.aligned ", "bar.arrive "),
+    ("barrier.red.popc.aligned.u32 ", "bar.red.popc.u32 "),
+    ("barrier.red.and.aligned.pred ", "bar.red.and.pred "),
+    ("barrier.red.or.aligned.pred ", "bar.red.or.pred "),
+    ("barrier.cta.sync ", "barrier.sync "),
+    ("barrier.cta.arrive ", "barrier.arrive "),
+    ("cp.async.ca.shared::cta.", "cp.async.ca.shared."),
+    ("cp.async.cg.shared::cta.", "cp.async.cg.shared."),
+    ("barrier.cluster.wait.aligned;", "barrier.cluster.wait.acquire.aligned;"),
+];
+
+fn spellings(row: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of_row = SPELLINGS.iter().filter(move |(rows, _)| rows.contains(&ROWS[row].name));
+    of_row.flat_map(|(_, spellings)| spellings.iter().copied())
+}
+
 fn first_word(text: &str) -> &str {
     let end = text
         .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -99,13 +177,16 @@ fn match_pieces<'t>(row: usize, pieces: &[Piece], text: &'t str, fields: &mut [&
             let kind = ROWS[row].fields[*i].0;
             if kind == "modifier" {
                 // The longest first: `.b16x2` before `.b16`.
-                let mut choices = ROWS[row].choices[*i]();
-                choices.retain(|c| text.starts_with(c));
-                choices.sort_by_key(|c| std::cmp::Reverse(c.len()));
-                choices.into_iter().find_map(|c| {
+                let printed = ROWS[row].choices[*i]();
+                let mut choices: Vec<(&str, &'static str)> = printed.iter().map(|c| (*c, *c)).collect();
+                choices
+                    .extend(spellings(row).filter(|(spelling, c)| printed.contains(c) && !printed.contains(spelling)));
+                choices.retain(|(spelling, _)| text.starts_with(spelling));
+                choices.sort_by_key(|(spelling, _)| std::cmp::Reverse(spelling.len()));
+                choices.into_iter().find_map(|(spelling, c)| {
                     // A modifier that stands twice in the syntax stands for the same text.
-                    fields[*i] = &text[..c.len()];
-                    match_pieces(row, rest, &text[c.len()..], fields)
+                    fields[*i] = c;
+                    match_pieces(row, rest, &text[spelling.len()..], fields)
                 })
             } else {
                 // A number that the opcode contains ends at its digits.
@@ -165,8 +246,29 @@ pub fn misfit(inst: &Inst<Reg>) -> Option<String> {
 }
 
 /// One instruction without its guard at the start of `text`, and what is left. Of several rows that fit the text the
-/// first legal one is meant; an illegal one is left for the verifier to name.
+/// first legal one is meant; an illegal one is left for the verifier to name. What PTX spells in several ways may be
+/// spelled in any.
 pub fn parse_inst(text: &str) -> Option<(Inst<Reg>, &str)> {
+    if let Some((opcode, spelled)) = OPCODES.iter().find(|(opcode, _)| text.starts_with(opcode)) {
+        let after = &text[opcode.len()..];
+        let printed = format!("{spelled}{after}");
+        let (inst, rest) = parse_printed(&printed)?;
+        return Some((inst, &after[after.len() - rest.len()..]));
+    }
+    // `.shared` is `.shared::cta` where both may stand.
+    if text.starts_with("mbarrier.") || text.starts_with("cp.async.mbarrier.") {
+        let opcode = &text[..text.find(char::is_whitespace)?];
+        if let Some(at) = opcode.find(".shared.") {
+            let after = &text[at + ".shared".len()..];
+            let printed = format!("{}.shared::cta{after}", &text[..at]);
+            let (inst, rest) = parse_printed(&printed)?;
+            return Some((inst, &after[after.len() - rest.len()..]));
+        }
+    }
+    parse_printed(text)
+}
+
+fn parse_printed(text: &str) -> Option<(Inst<Reg>, &str)> {
     let mut illegal = None;
     for &row in BY_WORD.get(first_word(text))? {
         let mut fields = vec![""; ROWS[row].fields.len()];
@@ -578,6 +680,58 @@ mod tests {
             }
         }
         assert!(count > 5000, "{count}");
+    }
+    #[test]
+    fn what_ptx_spells_in_several_ways_is_printed_in_one() {
+        for (spelled, printed) in [
+            ("mov.f32 %r1, 0f3F800000;", "mov.b32 %r1, 0x3f800000;"),
+            ("mov.u64 %d1, %d2;", "mov.b64 %d1, %d2;"),
+            ("mov.u32 %r1, %tid.x;", "mov.u32 %r1, %tid.x;"),
+            (
+                "ld.global.v4.f32 {%r1, %r2, %r3, %r4}, [%d1+16];",
+                "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%d1+16];",
+            ),
+            ("ld.weak.shared::cta.u16 %h1, [%r1];", "ld.shared.b16 %h1, [%r1];"),
+            ("st.global.f64 [%d1], %d2;", "st.global.b64 [%d1], %d2;"),
+            ("selp.s32 %r1, 1, %r2, %p1;", "selp.b32 %r1, 1, %r2, %p1;"),
+            ("shr.b32 %r1, %r2, 3;", "shr.u32 %r1, %r2, 3;"),
+            ("add.f32 %r1, %r2, %r3;", "add.rn.f32 %r1, %r2, %r3;"),
+            (
+                "mul.ftz.f32 %r1, %r2, 0f40000000;",
+                "mul.rn.ftz.f32 %r1, %r2, 0f40000000;",
+            ),
+            ("sub.bf16x2 %r1, %r2, %r3;", "sub.rn.bf16x2 %r1, %r2, %r3;"),
+            ("membar.gl;", "fence.sc.gpu;"),
+            (
+                "atom.global.add.u32 %r1, [%d1], 1;",
+                "atom.relaxed.gpu.global.add.u32 %r1, [%d1], 1;",
+            ),
+            (
+                "red.shared.add.f32 [%r1], %r2;",
+                "red.relaxed.gpu.shared.add.f32 [%r1], %r2;",
+            ),
+            (
+                "ld.global.cg.v2.f32 {%r1, %r2}, [%d1];",
+                "ld.global.cg.v2.b32 {%r1, %r2}, [%d1];",
+            ),
+            (
+                "cp.async.cg.shared::cta.global [%r1], [%d1], 16;",
+                "cp.async.cg.shared.global [%r1], [%d1], 16;",
+            ),
+            (
+                "mbarrier.arrive.shared.b64 _, [%r1], 2;",
+                "mbarrier.arrive.shared::cta.b64 _, [%r1], 2;",
+            ),
+            ("barrier.sync.aligned 1, 128;", "bar.sync 1, 128;"),
+        ] {
+            let (inst, rest) = parse_inst(spelled).unwrap_or_else(|| panic!("`{spelled}`"));
+            let mut text = String::new();
+            write_inst(&mut text, &inst);
+            assert_eq!((text.as_str(), rest), (printed, ""), "`{spelled}`");
+        }
+        // The rest of the text is the caller's own.
+        let text = "membar.sys; // more";
+        assert_eq!(parse_inst(text).expect("a fence").1, " // more");
     }
     #[test]
     fn own_memory_is_declared_as_large_as_it_is_used() {

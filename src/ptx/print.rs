@@ -194,9 +194,9 @@ pub fn write_inst(out: &mut String, inst: &Inst<Reg>) {
     }
 }
 
-/// Lists whose braces stay with one element: those of rows that print the list's length in the opcode.
+/// Lists whose braces stay with one element: those of rows that print the list's length in the opcode, and fragments of `mma.sync`.
 fn needs_braces(row: usize, field: usize) -> bool {
-    SYNTAX[row].contains(&Piece::Length(field))
+    SYNTAX[row].contains(&Piece::Length(field)) || ROWS[row].name == "MmaSync"
 }
 
 fn write_flat_inst(out: &mut String, fi: &FlatInst) {

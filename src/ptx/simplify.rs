@@ -617,7 +617,27 @@ pub fn bound(inst: &Inst<Value>, facts: &impl Facts, class: Class) -> u64 {
             | SpecialReg32::ClusteridZ
             | SpecialReg32::Smid
             | SpecialReg32::Nsmid => 0x7fff_ffff,
-            SpecialReg32::Clock | SpecialReg32::GlobaltimerLo | SpecialReg32::LanemaskLt => all,
+            SpecialReg32::TidY | SpecialReg32::TidZ => 1023,
+            SpecialReg32::NtidY | SpecialReg32::NtidZ => 1024,
+            SpecialReg32::Clock
+            | SpecialReg32::ClockHi
+            | SpecialReg32::GlobaltimerLo
+            | SpecialReg32::GlobaltimerHi
+            | SpecialReg32::LanemaskLt
+            | SpecialReg32::LanemaskEq
+            | SpecialReg32::LanemaskLe
+            | SpecialReg32::LanemaskGe
+            | SpecialReg32::LanemaskGt
+            | SpecialReg32::Warpid
+            | SpecialReg32::Nwarpid
+            | SpecialReg32::NclusteridX
+            | SpecialReg32::NclusteridY
+            | SpecialReg32::NclusteridZ
+            | SpecialReg32::ClusterNctaidX
+            | SpecialReg32::ClusterNctaidY
+            | SpecialReg32::ClusterNctaidZ
+            | SpecialReg32::DynamicSmemSize
+            | SpecialReg32::TotalSmemSize => all,
         },
         // Shared windows end far below 16 MB.
         Inst::MovSmemBase { .. } => 0xff_ffff,

@@ -43,6 +43,9 @@ mov_special32 MovSpecial32 { modifier reg: SpecialReg32; def d: [Slot::B32] }
 /// A 64-bit special register.
 mov_special64 MovSpecial64 { modifier reg: SpecialReg64; def d: [Slot::B64] }
     "mov.u64 {d}, {reg}", requires [base()], effects [Effects::VOLATILE];
+/// Whether the kernel is launched in clusters.
+mov_special_pred MovSpecialPred { modifier reg: SpecialPred; def d: [Slot::PRED] }
+    "mov.pred {d}, {reg}", requires [base()], effects [PURE];
 /// The shared-window address of the kernel's dynamic shared memory.
 mov_smem_base MovSmemBase { def d: [Slot::B32] }
     "mov.u32 {d}, smalt_smem", requires [base()], effects [PURE];
@@ -70,6 +73,8 @@ param_addr ParamAddr { def d: [Slot::B64]; param p: _ }
 /// The global address that a generic address stands for, and back (the same number on every machine we run on).
 cvta_to_global CvtaToGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
     "cvta.to.global.u64 {d}, {a}", requires [base()], effects [PURE];
+cvta_global CvtaGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
+    "cvta.global.u64 {d}, {a}", requires [base()], effects [PURE];
 /// The `shared::cluster` address of `a` (a `shared::cta` address) in the CTA of rank `rank`.
 mapa Mapa { def d: [Slot::B32]; reg a: [Slot::B32]; src rank: [Slot::B32] }
     "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [base()], effects [PURE];
@@ -141,6 +146,64 @@ brev Brev { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()] }
 bfind Bfind { modifier ty: IntType; def d: [Slot::B32]; src a: [ty.slot()] }
     "bfind.{ty} {d}, {a}", requires [base()], effects [PURE];
 
+/// The same as the amount by which the number is to be shifted to the left, for that bit to be the highest.
+bfind_shift BfindShift { modifier ty: IntType; def d: [Slot::B32]; src a: [ty.slot()] }
+    "bfind.shiftamt.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// Sums and differences clamped to the range of the type.
+sat_int SatInt { modifier op: AddSub; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
+    "{op}.sat.s32 {d}, {a}, {b}", requires [base()], effects [PURE];
+/// `a·b + c`, high half.
+mad_hi MadHi { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
+    "mad.hi.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+mad_hi_sat MadHiSat { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "mad.hi.sat.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// The product of the low 24 bits: its low 32, or its high 32 of 48.
+mul24 Mul24 { modifier half: Half; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
+    "mul24.{half}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+mad24 Mad24 { modifier half: Half; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "mad24.{half}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+mad24_hi_sat Mad24HiSat { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "mad24.hi.sat.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// `|a − b| + c`.
+sad Sad { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
+    "sad.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// `c` plus the products of four bytes each.
+dp4a Dp4a { modifier a_ty: Int32Type; modifier b_ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "dp4a.{a_ty}.{b_ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// `c` plus the products of the halves of `a` with two bytes of `b`.
+dp2a Dp2a { modifier half: Half; modifier a_ty: Int32Type; modifier b_ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "dp2a.{half}.{a_ty}.{b_ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// Sums of both halves, each wrapping by itself.
+add_pair AddPair { modifier ty: PairIntType; def d: [Slot::H16X2]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
+    "add.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+min_max_pair MinMaxPair { modifier op: MinMax; modifier ty: PairIntType; def d: [Slot::H16X2]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
+    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// The minimum or maximum, or zero where that is negative.
+min_max_relu MinMaxRelu { modifier op: MinMax; modifier ty: ReluIntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "{op}.relu.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// A mask of `b` ones from bit `a` on.
+bmsk Bmsk { modifier amount: ShiftAmount; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
+    "bmsk{amount}.b32 {d}, {a}, {b}", requires [base()], effects [PURE];
+/// The low `b` bits of `a`, zero- or sign-extended.
+szext Szext { modifier amount: ShiftAmount; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
+    "szext{amount}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// The position of the `nth` one of `mask` from bit `from` on, downwards if negative; all ones when there is none. A `from`
+/// above 31 is undefined (here: none).
+fns Fns { def d: [Slot::B32]; src mask: [Slot::B32]; src from: [Slot::B32]; src nth: [Slot::B32] }
+    "fns.b32 {d}, {mask}, {from}, {nth}", requires [base()], effects [PURE];
+/// 1 for zero, else 0.
+cnot Cnot { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "cnot.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// Both numbers clamped to 16 bits; `a` becomes the *high* half.
+cvt_pack CvtPack { modifier to: PackType; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
+    "cvt.pack.sat.{to}.s32 {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Both clamped to a few bits, `b` the low ones, in front of the low bits of `c`.
+cvt_pack_into CvtPackInto { modifier to: NarrowPackType; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
+    "cvt.pack.sat.{to}.s32.b32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// [`Inst::Lop3`], and whether its result is not zero, combined with another predicate.
+lop3_pred Lop3Pred { modifier op: OrAnd; def d: [Slot::B32]; def p: [Slot::PRED]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32]; number lut: _; modifier negated: Inverted; reg q: [Slot::PRED] }
+    "lop3.{op}.b32 {d}|{p}, {a}, {b}, {c}, {lut}, {negated}{q}", requires [isa(82)], effects [PURE];
+
 // ---------------------------------------------------------------- floats
 add_float AddFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
     "add{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE];
@@ -182,6 +245,27 @@ mufu16 Mufu16 { modifier op: Unary16; def d: [unary16_slot(*op)]; reg a: [unary1
 mufu64 Mufu64 { modifier op: Mufu64; def d: [Slot::F64]; reg a: [Slot::F64] }
     "{op}.approx.ftz.f64 {d}, {a}", requires [base()], effects [PURE];
 
+/// Sums, differences and products clamped to [0, 1]; NaN becomes +0.
+float_sat FloatSat { modifier op: FloatOp; modifier rnd: Round; modifier ftz: Ftz; modifier ty: SatFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "{op}{rnd}{ftz}.sat.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+fma_sat FmaSat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: SatFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
+    "fma{rnd}{ftz}.sat.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// `a·b + c`, or +0 where that is negative.
+fma_relu FmaRelu { modifier ftz: Ftz; modifier ty: HalfType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
+    "fma.rn{ftz}.relu.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// The lesser or greater magnitude, with the exclusive or of the signs.
+min_max_xorsign MinMaxXorsign { modifier op: MinMax; modifier ftz: Ftz; modifier nan: NanMode; modifier ty: SignedMinType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "{op}{ftz}{nan}.xorsign.abs.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Division, rounded otherwise than to nearest.
+div_directed DivDirected { modifier rnd: DirectedRound; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "div{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// Reciprocal or square root, rounded otherwise than to nearest.
+exact_directed ExactDirected { modifier op: Exact; modifier rnd: DirectedRound; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()] }
+    "{op}{rnd}{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+/// What kind of number it is; zero is no normal one.
+testp Testp { modifier test: FloatTest; modifier ty: WideFloatType; def d: [Slot::PRED]; src a: [ty.slot()] }
+    "testp.{test}.{ty} {d}, {a}", requires [base()], effects [PURE];
+
 // ---------------------------------------------------------------- conversions
 /// Conversion between scalars; `rnd` is `None` exactly where PTX forbids one (widening, integer to integer).
 cvt Cvt { modifier rnd: CvtRound; modifier ftz: Ftz; modifier sat: Sat; modifier to: CvtType; modifier from: CvtType; def d: [to.slot()]; reg a: [from.slot()] }
@@ -201,10 +285,39 @@ cvt_f16x2_pair8 CvtF16x2Pair8 { modifier relu: Relu; modifier from: Pair8; def d
 /// f32 to tf32, nearest with ties away from zero.
 cvt_tf32 CvtTf32 { def d: [Slot::B32]; reg a: [Slot::F32] }
     "cvt.rna.tf32.f32 {d}, {a}", requires [base()], effects [PURE];
+/// f32 to tf32, clamped at zero from below with `.relu`.
+cvt_tf32_rounded CvtTf32Rounded { modifier rnd: Round; modifier relu: Relu; def d: [Slot::B32]; reg a: [Slot::F32] }
+    "cvt{rnd}{relu}.tf32.f32 {d}, {a}", requires [base()], effects [PURE];
+/// f32 to a 16-bit float; a negative number becomes +0.
+cvt_relu CvtRelu { modifier rnd: Round; modifier to: Scalar16Type; def d: [Slot::H16]; reg a: [Slot::F32] }
+    "cvt{rnd}.relu.{to}.f32 {d}, {a}", requires [base()], effects [PURE];
 
 // ---------------------------------------------------------------- predicates
 setp Setp { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()] }
     "setp.{cmp}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+/// A comparison combined with a predicate.
+setp_bool SetpBool { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()]; modifier negated: Inverted; reg c: [Slot::PRED] }
+    "setp.{cmp}{op}{ftz}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE];
+/// A comparison and its negation.
+setp_pair SetpPair { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; def e: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [base()], effects [PURE];
+/// A comparison and its negation, each combined with a predicate.
+setp_bool_pair SetpBoolPair { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; def e: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()]; modifier negated: Inverted; reg c: [Slot::PRED] }
+    "setp.{cmp}{op}{ftz}.{ty} {d}|{e}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE];
+/// Comparisons of both halves of pairs.
+setp_halves SetpHalves { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: Pair16; def d: [Slot::PRED]; def e: [Slot::PRED]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
+    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [base()], effects [PURE];
+/// A comparison as a number: all ones or 1.0, else zero.
+set Set { modifier cmp: Compare; modifier ftz: Ftz; modifier to: SetType; modifier ty: CompareType; def d: [to.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "set.{cmp}{ftz}.{to}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+set_bool SetBool { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz; modifier to: SetType; modifier ty: CompareType; def d: [to.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; modifier negated: Inverted; reg c: [Slot::PRED] }
+    "set.{cmp}{op}{ftz}.{to}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE];
+/// `c ≥ 0 ? a : b`
+slct Slct { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [Slot::B32] }
+    "slct.{ty}.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// The same of a float: −0 is 0, and a NaN picks `b`.
+slct_float SlctFloat { modifier ftz: Ftz; modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [Slot::F32] }
+    "slct{ftz}.{ty}.f32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
 /// `p ? a : b`
 selp Selp { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; reg p: [Slot::PRED] }
     "selp.{ty} {d}, {a}, {b}, {p}", requires [base()], effects [PURE];
@@ -218,6 +331,21 @@ ld_nc LdNc { modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64] }
     "ld.global.nc{#d}.{ty} {d}, {addr}", requires [base()], effects [PURE];
 st St { modifier sem: StoreSem; modifier space: Space; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()] }
     "st{sem}{space}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)];
+/// Loads and stores with hints for the caches.
+ld_cached LdCached { modifier space: Space; modifier cache: LoadCache; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [space_slot(*space)] }
+    "ld{space}{cache}{#d}.{ty} {d}, {addr}", requires [base()], effects [load_effects(*space, LoadSem::Weak)];
+ld_nc_cached LdNcCached { modifier cache: ReadCache; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64] }
+    "ld.global{cache}{#d}.{ty} {d}, {addr}", requires [base()], effects [Effects::READ_GLOBAL];
+st_cached StCached { modifier space: Space; modifier cache: StoreCache; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()] }
+    "st{space}{cache}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)];
+/// Brings the line of an address into a cache.
+prefetch Prefetch { modifier level: PrefetchLevel; addr addr: [Slot::B64] }
+    "prefetch{level} {addr}", requires [base()], effects [Effects::SYNC];
+prefetch_uniform PrefetchUniform { addr addr: [Slot::B64] }
+    "prefetchu.L1 {addr}", requires [base()], effects [Effects::SYNC];
+/// Takes back the priority that 128 bytes have in the L2 cache.
+apply_priority ApplyPriority { addr addr: [Slot::B64] }
+    "applypriority.global.L2::evict_normal {addr}, 128", requires [base()], effects [Effects::SYNC];
 /// Words of the thread's own memory, at a known place: `at` bytes from the start of the entry's `smalt_local`, aligned to the whole access.
 ld_local LdLocal { defs d: [Slot::B32]; number at: _ }
     "ld.local{#d}.b32 {d}, [smalt_local+{at}]", requires [base()], effects [Effects::VOLATILE];
@@ -236,6 +364,30 @@ red Red { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; m
 /// maxima of 16-bit floats have this form only.
 red_vector RedVector { modifier sem: AtomSem; modifier scope: Scope; modifier op: HalfRedOp; modifier ty: HalfType; addr addr: [Slot::B64]; srcs a: [ty.slot()] }
     "red{sem}{scope}.global.{op}.noftz{#a}.{ty} {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+/// The same with the old values.
+atom_vector AtomVector { modifier sem: AtomSem; modifier scope: Scope; modifier op: HalfRedOp; modifier ty: HalfType; defs d: [ty.slot()]; addr addr: [Slot::B64]; srcs a: [ty.slot()] }
+    "atom{sem}{scope}.global.{op}.noftz{#a}.{ty} {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+/// Sums of adjacent f32 in global memory, each atomic by itself.
+red_vector_f32 RedVectorF32 { modifier sem: AtomSem; modifier scope: Scope; addr addr: [Slot::B64]; srcs a: [Slot::FRAGMENT] }
+    "red{sem}{scope}.global.add{#a}.f32 {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+atom_vector_f32 AtomVectorF32 { modifier sem: AtomSem; modifier scope: Scope; defs d: [Slot::FRAGMENT]; addr addr: [Slot::B64]; srcs a: [Slot::FRAGMENT] }
+    "atom{sem}{scope}.global.add{#a}.f32 {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+/// A copy of 4, 8 or 16 bytes from global to shared memory that goes on by itself, in the thread's next group.
+copy_async CopyAsync { modifier cache: CopyCache; modifier hint: PrefetchSize; addr dst: [Slot::B32]; addr src: [Slot::B64]; number bytes: _ }
+    "cp.async{cache}.shared.global{hint} {dst}, {src}, {bytes}", requires [base()], effects [Effects::READ_GLOBAL | Effects::WRITE_SHARED | Effects::SYNC];
+/// Only the first `taken` bytes are read: the others are zeros.
+copy_async_partly CopyAsyncPartly { modifier cache: CopyCache; modifier hint: PrefetchSize; addr dst: [Slot::B32]; addr src: [Slot::B64]; number bytes: _; src taken: [Slot::B32] }
+    "cp.async{cache}.shared.global{hint} {dst}, {src}, {bytes}, {taken}", requires [base()], effects [Effects::READ_GLOBAL | Effects::WRITE_SHARED | Effects::SYNC];
+copy_commit CopyCommit { }
+    "cp.async.commit_group", requires [base()], effects [Effects::SYNC];
+/// Waits until at most `n` groups of the executing thread's copies are pending.
+copy_wait CopyWait { number n: _ }
+    "cp.async.wait_group {n}", requires [base()], effects [Effects::SYNC];
+copy_wait_all CopyWaitAll { }
+    "cp.async.wait_all", requires [base()], effects [Effects::SYNC];
+/// An arrival when the copies of the executing thread so far are done.
+copy_arrive CopyArrive { modifier counted: Counted; addr addr: [Slot::B32] }
+    "cp.async.mbarrier.arrive{counted}.shared::cta.b64 {addr}", requires [base()], effects [Effects::SYNC];
 /// Four 8×8 matrices of 16-bit elements from shared memory (1, 2 or 4 by the length of `d`).
 ldmatrix Ldmatrix { modifier trans: MatrixTrans; defs d: [Slot::B32]; addr addr: [Slot::B32] }
     "ldmatrix.sync.aligned.m8n8.x{$d}{trans}.shared.b16 {d}, {addr}", requires [base()], effects [Effects::READ_SHARED | Effects::CONVERGENT];
@@ -260,6 +412,39 @@ elect Elect { def d: [Slot::PRED]; number mask: _ }
     "elect.sync _|{d}, {mask}", requires [base()], effects [Effects::CONVERGENT];
 bar_warp BarWarp { number mask: _ }
     "bar.warp.sync {mask}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// The same with a mask that is a register: lanes that name each other in theirs take part together.
+shfl_masked ShflMasked { modifier mode: ShuffleMode; def d: [Slot::B32]; reg a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32]; reg members: [Slot::B32] }
+    "shfl.sync.{mode}.b32 {d}, {a}, {b}, {c}, {members}", requires [base()], effects [Effects::CONVERGENT];
+/// An exchange, and whether the other lane is within the segment.
+shfl_pred ShflPred { modifier mode: ShuffleMode; def d: [Slot::B32]; def p: [Slot::PRED]; reg a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32]; src members: [Slot::B32] }
+    "shfl.sync.{mode}.b32 {d}|{p}, {a}, {b}, {c}, {members}", requires [base()], effects [Effects::CONVERGENT];
+vote_masked VoteMasked { modifier mode: VoteMode; def d: [Slot::PRED]; reg a: [Slot::PRED]; reg members: [Slot::B32] }
+    "vote.sync.{mode}.pred {d}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
+ballot_masked BallotMasked { def d: [Slot::B32]; reg a: [Slot::PRED]; reg members: [Slot::B32] }
+    "vote.sync.ballot.b32 {d}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
+redux_masked ReduxMasked { modifier op: ReduxOp; def d: [Slot::B32]; reg a: [Slot::B32]; reg members: [Slot::B32] }
+    "redux.sync.{op} {d}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
+elect_masked ElectMasked { def d: [Slot::PRED]; reg members: [Slot::B32] }
+    "elect.sync _|{d}, {members}", requires [base()], effects [Effects::CONVERGENT];
+/// Which lane it is, too.
+elect_leader ElectLeader { def d: [Slot::B32]; def p: [Slot::PRED]; src members: [Slot::B32] }
+    "elect.sync {d}|{p}, {members}", requires [base()], effects [Effects::CONVERGENT];
+/// The lanes that have the same value.
+match_any MatchAny { modifier ty: WordType; def d: [Slot::B32]; reg a: [ty.slot()]; src members: [Slot::B32] }
+    "match.any.sync.{ty} {d}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
+/// The lanes, if all have the same value, else 0; and whether they have.
+match_all MatchAll { modifier ty: WordType; def d: [Slot::B32]; reg a: [ty.slot()]; src members: [Slot::B32] }
+    "match.all.sync.{ty} {d}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
+match_all_pred MatchAllPred { modifier ty: WordType; def d: [Slot::B32]; def p: [Slot::PRED]; reg a: [ty.slot()]; src members: [Slot::B32] }
+    "match.all.sync.{ty} {d}|{p}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
+/// The lanes that execute it together.
+activemask Activemask { def d: [Slot::B32] }
+    "activemask.b32 {d}", requires [base()], effects [Effects::VOLATILE];
+/// The transpose of an 8×8 matrix of 16-bit elements, of which lane l holds two of row l / 4.
+movmatrix Movmatrix { def d: [Slot::B32]; reg a: [Slot::B32] }
+    "movmatrix.sync.aligned.m8n8.trans.b16 {d}, {a}", requires [base()], effects [Effects::CONVERGENT];
+bar_warp_masked BarWarpMasked { reg members: [Slot::B32] }
+    "bar.warp.sync {members}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 set_max_reg SetMaxReg { modifier action: RegCount; number n: _ }
     "setmaxnreg{action}.sync.aligned.u32 {n}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 nanosleep Nanosleep { src ns: [Slot::B32] }
@@ -277,6 +462,26 @@ bar_sync BarSync { src id: [Slot::B32]; src threads: [Slot::B32] }
     "bar.sync {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 bar_arrive BarArrive { src id: [Slot::B32]; src threads: [Slot::B32] }
     "bar.arrive {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// The same of all threads of the block.
+bar_sync_all BarSyncAll { src id: [Slot::B32] }
+    "bar.sync {id}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// The same without the promise that all lanes of the warp execute it (which they must do all the same in the emulator).
+barrier_sync BarrierSync { src id: [Slot::B32]; src threads: [Slot::B32] }
+    "barrier.sync {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+barrier_sync_all BarrierSyncAll { src id: [Slot::B32] }
+    "barrier.sync {id}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+barrier_arrive BarrierArrive { src id: [Slot::B32]; src threads: [Slot::B32] }
+    "barrier.arrive {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// In how many of the threads that synchronise the predicate holds.
+bar_red_popc BarRedPopc { def d: [Slot::B32]; src id: [Slot::B32]; src threads: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
+    "bar.red.popc.u32 {d}, {id}, {threads}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+bar_red_popc_all BarRedPopcAll { def d: [Slot::B32]; src id: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
+    "bar.red.popc.u32 {d}, {id}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// Whether it holds in all of them, or in any.
+bar_red BarRed { modifier op: BarRedOp; def d: [Slot::PRED]; src id: [Slot::B32]; src threads: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
+    "bar.red.{op}.pred {d}, {id}, {threads}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+bar_red_all BarRedAll { modifier op: BarRedOp; def d: [Slot::PRED]; src id: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
+    "bar.red.{op}.pred {d}, {id}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 cluster_arrive ClusterArrive { modifier sem: ClusterArriveSem }
     "barrier.cluster.arrive{sem}.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 cluster_wait ClusterWait { }
@@ -343,6 +548,41 @@ wait_at_least_for WaitAtLeastFor { modifier scope: Scope; def ok: [Slot::PRED]; 
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.acquire{scope}.global.b32 V, {addr};\n\tsetp.ge.u32 {ok}, V, {value};\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
 wait_and_subtract_for WaitAndSubtractFor { modifier scope: Scope; def ok: [Slot::PRED]; addr addr: [Slot::B64]; src value: [Slot::B32]; number ns: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\nC:\n\tsetp.ge.u32 {ok}, V, {value};\n\t@{ok} bra S;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\tbra D;\nS:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.acquire{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra C;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
+/// `count` arrivals in forms that the rows above do not have.
+mbarrier_count MbarrierCount { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32]; src count: [Slot::B32] }
+    "mbarrier.{op}{sem}.{space}.b64 _, {addr}, {count}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+/// One arrival.
+mbarrier_one MbarrierOne { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32] }
+    "mbarrier.{op}{sem}.{space}.b64 _, {addr}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+/// One arrival, and bytes to come, in forms that the rows above do not have.
+mbarrier_one_expect_tx MbarrierOneExpectTx { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
+    "mbarrier.{op}.expect_tx{sem}.{space}.b64 _, {addr}, {bytes}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+/// `state` is the phase that the arrival was in, and how many arrivals it still took before: opaque but for [`Inst::MbarrierPendingCount`].
+mbarrier_count_state MbarrierCountState { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src count: [Slot::B32] }
+    "mbarrier.{op}{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+mbarrier_one_state MbarrierOneState { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32] }
+    "mbarrier.{op}{sem}.shared::cta.b64 {state}, {addr}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+mbarrier_expect_tx_state MbarrierExpectTxState { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
+    "mbarrier.{op}.expect_tx{sem}.shared::cta.b64 {state}, {addr}, {bytes}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+/// Arrivals that must not be the phase's last.
+mbarrier_no_complete MbarrierNoComplete { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src count: [Slot::B32] }
+    "mbarrier.{op}.noComplete{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [base()], effects [Effects::SYNC];
+/// Raises or lowers the pending transaction count with no arrival.
+mbarrier_tx MbarrierTx { modifier op: TxOp; modifier scope: TxScope; modifier space: BarrierSpace; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
+    "mbarrier.{op}.relaxed{scope}.{space}.b64 {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+/// Whether the phase of `state` has completed.
+mbarrier_ask MbarrierAsk { modifier ask: MbarrierAsk; modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; reg state: [Slot::B64] }
+    "mbarrier.{ask}{sem}.shared::cta.b64 {d}, {addr}, {state}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+mbarrier_ask_parity MbarrierAskParity { modifier ask: MbarrierAsk; modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32] }
+    "mbarrier.{ask}.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+/// The same, sleeping no longer than about `ns` nanoseconds.
+mbarrier_try_for MbarrierTryFor { modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; reg state: [Slot::B64]; src hint: [Slot::B32] }
+    "mbarrier.try_wait{sem}.shared::cta.b64 {d}, {addr}, {state}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+mbarrier_try_parity_for MbarrierTryParityFor { modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32]; src hint: [Slot::B32] }
+    "mbarrier.try_wait.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+/// How many arrivals the phase of `state` took before that one.
+mbarrier_pending_count MbarrierPendingCount { def d: [Slot::B32]; reg state: [Slot::B64] }
+    "mbarrier.pending_count.b64 {d}, {state}", requires [base()], effects [PURE];
 
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.
@@ -354,6 +594,9 @@ bulk_load_multicast BulkLoadMulticast { addr dst: [Slot::B32]; addr src: [Slot::
 /// SMEM → GMEM in a bulk group.
 bulk_store BulkStore { addr dst: [Slot::B64]; addr src: [Slot::B32]; src bytes: [Slot::B32] }
     "cp.async.bulk.global.shared::cta.bulk_group {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE];
+/// The same, combined with what is there, element by element.
+bulk_reduce BulkReduce { modifier op: BulkRed; addr dst: [Slot::B64]; addr src: [Slot::B32]; src bytes: [Slot::B32] }
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE];
 /// SMEM → SMEM of a CTA of the cluster.
 bulk_copy_cluster BulkCopyCluster { addr dst: [Slot::B32]; addr src: [Slot::B32]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }
     "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD];

@@ -21,7 +21,15 @@ pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
     inst.for_each_use(|v, _| operands = operands.min(of(v)));
     match inst {
         Inst::MovSpecial32 { reg, .. } => Derived::Known(match reg {
-            SpecialReg32::TidX | SpecialReg32::Laneid | SpecialReg32::LanemaskLt => Uniform::Thread,
+            SpecialReg32::TidX
+            | SpecialReg32::TidY
+            | SpecialReg32::TidZ
+            | SpecialReg32::Laneid
+            | SpecialReg32::LanemaskLt
+            | SpecialReg32::LanemaskEq
+            | SpecialReg32::LanemaskLe
+            | SpecialReg32::LanemaskGe
+            | SpecialReg32::LanemaskGt => Uniform::Thread,
             SpecialReg32::NtidX
             | SpecialReg32::CtaidX
             | SpecialReg32::CtaidY
@@ -38,9 +46,24 @@ pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
             | SpecialReg32::ClusterCtarank
             | SpecialReg32::ClusterNctarank
             | SpecialReg32::Smid
-            | SpecialReg32::Nsmid => Uniform::Cta,
+            | SpecialReg32::Nsmid
+            | SpecialReg32::NtidY
+            | SpecialReg32::NtidZ
+            | SpecialReg32::Nwarpid
+            | SpecialReg32::NclusteridX
+            | SpecialReg32::NclusteridY
+            | SpecialReg32::NclusteridZ
+            | SpecialReg32::ClusterNctaidX
+            | SpecialReg32::ClusterNctaidY
+            | SpecialReg32::ClusterNctaidZ
+            | SpecialReg32::DynamicSmemSize
+            | SpecialReg32::TotalSmemSize => Uniform::Cta,
             // Read by one instruction of a warp, equal in its lanes on every machine we run on, but not promised.
-            SpecialReg32::Clock | SpecialReg32::GlobaltimerLo => Uniform::Thread,
+            SpecialReg32::Clock
+            | SpecialReg32::ClockHi
+            | SpecialReg32::GlobaltimerLo
+            | SpecialReg32::GlobaltimerHi
+            | SpecialReg32::Warpid => Uniform::Thread,
         }),
         Inst::Shfl {
             mode: ShuffleMode::Idx,
@@ -53,6 +76,7 @@ pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
         Inst::Vote { mask: ALL_LANES, .. }
         | Inst::Ballot { mask: ALL_LANES, .. }
         | Inst::Redux { mask: ALL_LANES, .. } => Derived::Known(Uniform::Warp),
+        Inst::MovSpecialPred { .. } => Derived::Known(Uniform::Cta),
         Inst::Elect { .. } => Derived::Known(Uniform::Thread),
         _ if inst.effects().is_pure() => Derived::Known(operands),
         _ if inst.effects().contains(Effects::VOLATILE) => Derived::Known(Uniform::Thread),

@@ -10,6 +10,7 @@
 //! mode; host arithmetic is assumed to keep subnormals (no FTZ/DAZ).
 
 pub mod convert;
+pub mod exact;
 pub mod float;
 pub mod integer;
 pub mod mma_sync;

@@ -8,3 +8,4 @@ mod memory;
 mod scalar;
 mod synchronise;
 mod tensor;
+mod written;

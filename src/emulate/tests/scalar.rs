@@ -61,7 +61,7 @@ fn operands(seed: u64, n: usize) -> Vec<u64> {
 const N: usize = 256;
 
 /// Runs `d = inst(a, b, c)` on many operands and compares with `expect`. Also under a guard for odd threads.
-fn check(
+pub fn check(
     name: &str,
     classes: [Class; 4],
     make: impl Fn(Reg, Reg, Reg, Reg) -> Inst<Reg>,
