@@ -512,9 +512,8 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
     let args = r.values_from(0)?;
     let mut format = r.text("fmt")?.to_string();
     let placeholders = r.bool_or("has_placeholders", false)?;
-    if r.bool_or("ordered", false)? {
-        return Err(Error::unsupported("ordered `debug_print`").remedy("print unordered"));
-    }
+    // Within a launch all prints are in order.
+    r.ignore("ordered");
     r.ignore("partitioned");
     if !placeholders {
         format = format.replace('{', "{{").replace('}', "}}");
@@ -522,10 +521,7 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
             format.push_str(" {}");
         }
     }
-    let arrays = args.iter().filter(|&&v| !r.ty(v).is_scalar()).count();
-    if arrays > 1 || (arrays == 1 && args.len() > 1) {
-        return Err(Error::unsupported("`debug_print` of several arrays").remedy("print one array, or scalars"));
-    }
+    text_format::parse(&format, args.len())?;
     r.effect(OpKind::DebugPrint { format, args })
 }
 

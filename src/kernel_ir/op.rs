@@ -409,7 +409,7 @@ pub enum OpKind {
     GridDependency {
         action: GridDependencyAction,
     },
-    /// `format` has `{}` for each argument; scalars, or exactly one array.
+    /// `format` is that of [`super::text_format`]; the arguments are scalars and arrays. By the executing group, once.
     DebugPrint {
         format: String,
         args: Vec<Value>,

@@ -1,8 +1,8 @@
 //! One match over the ops.
 use super::cx::LowerCx;
 use super::{
-    atomic, barrier, control, dot, elementwise, ids, indexed, memory, misc, put, reduce, relayout, semaphore, shape,
-    sort, take, tma, wgmma,
+    atomic, barrier, control, debug_print, dot, elementwise, ids, indexed, memory, misc, put, reduce, relayout,
+    semaphore, shape, sort, take, tma, wgmma,
 };
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
@@ -128,8 +128,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::Delay { nanos } => misc::lower_delay(cx, *nanos),
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
         OpKind::PrintLayout { .. } => Ok(()),
-        OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } | OpKind::DebugPrint { .. } => {
-            Err(cx.unexpected(op))
-        }
+        OpKind::DebugPrint { format, args } => debug_print::lower_debug_print(cx, op, format, args),
+        OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } => Err(cx.unexpected(op)),
     }
 }

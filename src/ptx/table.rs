@@ -344,6 +344,11 @@ wait_at_least_for WaitAtLeastFor { modifier scope: Scope; def ok: [Slot::PRED]; 
 wait_and_subtract_for WaitAndSubtractFor { modifier scope: Scope; def ok: [Slot::PRED]; addr addr: [Slot::B64]; src value: [Slot::B32]; number ns: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\nC:\n\tsetp.ge.u32 {ok}, V, {value};\n\t@{ok} bra S;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\tbra D;\nS:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.acquire{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra C;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 
+/// Room for a record of `bytes` bytes in the memory that `printer` is the start of ([`super::launch::Printer`]): its address for all lanes of the
+/// warp, or 0 where it is full; then `weight` is added to what was left out. Nobody's work depends on it: it orders nothing, and tells no other CTA.
+print_reserve PrintReserve { def d: [Slot::B64]; reg printer: [Slot::B64]; src weight: [Slot::B32]; number bytes: _ }
+    "{{\n\t.reg .pred P, Q;\n\t.reg .b32 L, H;\n\t.reg .b64 E, C;\n\tmov.u32 L, %laneid;\n\tsetp.eq.u32 P, L, 0;\n\tmov.u64 E, 0;\n\t@P atom.relaxed.gpu.global.add.u64 E, [{printer}], {bytes};\n\tmov.b64 {{L, H}}, E;\n\tshfl.sync.idx.b32 L, L, 0, 31, 0xffffffff;\n\tshfl.sync.idx.b32 H, H, 0, 31, 0xffffffff;\n\tmov.b64 E, {{L, H}};\n\tld.global.u64 C, [{printer}+16];\n\tsub.u64 C, C, {bytes};\n\tsetp.gt.s64 Q, E, C;\n\tand.pred P, P, Q;\n\t@P red.relaxed.gpu.global.add.u32 [{printer}+8], {weight};\n\tadd.u64 E, E, {printer};\n\tadd.u64 E, E, 64;\n\tselp.b64 {d}, 0, E, Q;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
+
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.
 bulk_load BulkLoad { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }

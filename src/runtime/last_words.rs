@@ -2,7 +2,7 @@
 //!
 //! A kernel whose waits have a limit writes a word of pinned host memory before it traps. When an error of the driver comes to Python,
 //! the words are looked at, and the error says who waited for whom.
-use super::Locations;
+use super::{Locations, printing};
 use crate::cuda;
 use crate::error::{Error, Fault, Loc};
 use crate::ptx::launch::LastWords;
@@ -50,6 +50,7 @@ pub fn heard(text: &str) -> Option<Value> {
     if !text.contains("CUDA_ERROR") {
         return None;
     }
+    printing::mailbox::print_what_is_left();
     let ears = EARS.lock().unwrap_or_else(PoisonError::into_inner);
     let said = ears.0.iter().find_map(|ear| {
         let words = LastWords::of(ear.word.load(Ordering::Acquire))?;
