@@ -283,6 +283,7 @@ impl Build {
             OpKind::DebugPrint {
                 format: "{}".into(),
                 args: vec![v],
+                then: AfterPrint::GoesOn,
             },
             &[],
         );

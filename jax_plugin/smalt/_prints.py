@@ -64,6 +64,21 @@ def text(params: dict[str, Any], atoms: Sequence[Any]) -> tuple[str, bool, list[
     return _made(fmt, args, kwargs, len(traced)), True, traced
 
 
+def check(error: Any) -> tuple[Any, str, list[Any]]:
+    """Of a checkify error over atoms: whether it happened, the format of what it says, and the arguments of that."""
+    preds, metadata, payloads = (list(getattr(error, name).values()) for name in ("_pred", "_metadata", "_payload"))
+    if not len(preds) == len(metadata) == len(payloads) == 1:
+        raise Unsupported(f"a check of {len(preds)} errors in a kernel\n  remedy: check one condition after the other")
+    exception = jax.tree_util.tree_unflatten(metadata[0], payloads[0])
+    if not hasattr(exception, "fmt_string"):
+        raise Unsupported(f"a check for {type(exception).__name__} in a kernel\n  remedy: checkify.check(condition, text)")
+    leaves, tree = jax.tree_util.tree_flatten((exception.args, exception.kwargs))
+    args, kwargs = jax.tree_util.tree_unflatten(tree, [_StandIn(i, atom.aval) for i, atom in enumerate(leaves)])
+    # JAX's messages may leave arguments out.
+    fmt = _made(exception.fmt_string, args, kwargs, None)
+    return preds[0], fmt, leaves
+
+
 def _has_fields(fmt: str) -> bool:
     """JAX looks at the first piece only."""
     try:
@@ -72,8 +87,8 @@ def _has_fields(fmt: str) -> bool:
         return True
 
 
-def _made(fmt: str, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> str:
-    """The format, for `count` arguments that are traced."""
+def _made(fmt: str, args: Sequence[Any], kwargs: dict[str, Any], count: int | None) -> str:
+    """The format, for `count` arguments that are traced, each of which it names; None: whichever it names."""
     try:
         made = fmt.format(*args, **kwargs)
     except (IndexError, KeyError, ValueError, AttributeError, TypeError) as e:
@@ -102,7 +117,7 @@ def _reason(e: Exception) -> str:
     return f"no {e}" if isinstance(e, KeyError) else str(e)
 
 
-def _canonical(fmt: str, made: str, count: int) -> str:
+def _canonical(fmt: str, made: str, count: int | None) -> str:
     """Python's result as a format: braces doubled, fields by number; without numbers where they are in order."""
     start, *rest = made.split(_OPEN)
     fields, texts = [], [_escaped(start)]
@@ -111,11 +126,11 @@ def _canonical(fmt: str, made: str, count: int) -> str:
         fields.append(field)
         texts.append(_escaped(text))
     indices = [int(f.split(":", 1)[0].split("!", 1)[0]) for f in fields]
-    if missing := sorted(set(range(count)) - set(indices)):
+    if missing := sorted(set(range(count or 0)) - set(indices)):
         raise InvalidKernel(
             f"the format {fmt!r} of a print\n  expected: a field for each argument"
             f"\n  got: none for argument {missing[0]} of {count}\n  remedy: add a {{}}, or leave the argument out"
         )
-    if indices == list(range(count)):
+    if indices == list(range(len(indices))):
         fields = [f[len(str(i)) :] for i, f in zip(indices, fields)]
     return texts[0] + "".join(f"{{{field}}}{text}" for field, text in zip(fields, texts[1:]))

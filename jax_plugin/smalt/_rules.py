@@ -273,7 +273,11 @@ def _debug_print(w: Walker, eqn: Any) -> OpParts:
 
 @_rule("check")
 def _check(w: Walker, eqn: Any) -> OpParts:
-    return OpParts(w.operands(eqn.invars), _attrs.encode({"messages": _check_messages(eqn)}))
+    messages = _check_messages(eqn)
+    if eqn.params.get("debug", False) and not _versions.debug_checks_are_enabled():
+        return OpParts(w.operands(eqn.invars), _attrs.encode({"messages": messages}))
+    failed, fmt, args = _prints.check(eqn.params["err_tree"].unflatten(eqn.invars))
+    return OpParts(w.operands([failed, *args]), _attrs.encode({"enabled": True, "fmt": fmt, "messages": messages}))
 
 
 def _check_messages(eqn: Any) -> Message | None:

@@ -631,6 +631,11 @@ def device_position(ctx: Any) -> tuple[Any, Any]:
     return _mlir.hlo.partition_id(), jax_core.ShapedArray((), np.dtype(np.uint32))
 
 
+def debug_checks_are_enabled() -> bool:
+    """Whether `pl.debug_check` checks anything."""
+    return bool(pallas_core.enable_debug_checks.value)
+
+
 def has_effects(call: KernelCall) -> bool:
     """Whether a kernel does something that XLA must keep although nobody uses its results."""
     local = (jax_effects.JaxprInputEffect, jax_core.NamedAxisEffect)

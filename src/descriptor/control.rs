@@ -65,6 +65,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             })?
         }
         "debug_print" => debug_print(r)?,
+        "check" => check(r)?,
         "print_layout" => {
             r.arity(1)?;
             let format = r.optional_text("fmt")?.unwrap_or("{}").to_string();
@@ -522,7 +523,37 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
         }
     }
     text_format::parse(&format, args.len())?;
-    r.effect(OpKind::DebugPrint { format, args })
+    r.effect(OpKind::DebugPrint {
+        format,
+        args,
+        then: AfterPrint::GoesOn,
+    })
+}
+
+/// A check that nobody asked for is none.
+fn check(r: &mut OpReader<'_>) -> Result<()> {
+    r.ignore("messages");
+    let format = r.optional_text("fmt")?;
+    if !r.bool_or("enabled", false)? {
+        return r.results(&[]);
+    }
+    let failed = r.scalar(0, "a bool", |dtype| dtype == DType::Bool)?;
+    let args = r.values_from(1)?;
+    let format = format.unwrap_or("").to_string();
+    text_format::parse(&format, args.len())?;
+    let (group, loc) = (r.group(), r.loc);
+    let kernel = &mut r.importer.kernel;
+    let (holds, fails) = (kernel.new_region(group), kernel.new_region(group));
+    let print = OpKind::DebugPrint {
+        format,
+        args,
+        then: AfterPrint::Fails,
+    };
+    kernel.append(fails, print, [], loc);
+    r.effect(OpKind::Switch {
+        selector: failed,
+        arms: vec![holds, fails],
+    })
 }
 
 /// The two fences that JAX's own pipelines write as inline PTX.

@@ -413,12 +413,21 @@ pub enum OpKind {
     DebugPrint {
         format: String,
         args: Vec<Value>,
+        then: AfterPrint,
     },
     /// Reported at compile time.
     PrintLayout {
         what: PrintLayoutOf,
         format: String,
     },
+}
+
+/// What becomes of a kernel that has printed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AfterPrint {
+    GoesOn,
+    /// It fails: the text is the error's.
+    Fails,
 }
 
 /// What `print_layout` asks about.

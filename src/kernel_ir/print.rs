@@ -831,7 +831,11 @@ impl Printer<'_> {
             }
             OpKind::SetMaxRegisters { action, n } => write!(f, " {} {n}", action.name()),
             OpKind::GridDependency { action } => write!(f, " {}", action.name()),
-            OpKind::DebugPrint { format, .. } => {
+            OpKind::DebugPrint { format, args: _, then } => {
+                f.write_str(match then {
+                    AfterPrint::GoesOn => "",
+                    AfterPrint::Fails => " fails",
+                })?;
                 write!(f, " {format:?}")?;
                 plain(f)
             }

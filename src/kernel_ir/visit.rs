@@ -304,7 +304,11 @@ macro_rules! visit_parts {
             }
             OpKind::SetMaxRegisters { action: _, n: _ } | OpKind::GridDependency { action: _ } => {}
             OpKind::Delay { nanos } => value!(nanos),
-            OpKind::DebugPrint { format: _, args } => values!(args),
+            OpKind::DebugPrint {
+                format: _,
+                args,
+                then: _,
+            } => values!(args),
             OpKind::PrintLayout { what, format: _ } => match what {
                 PrintLayoutOf::Value(v) => value!(v),
                 PrintLayoutOf::Ref(r) => reference!(r),

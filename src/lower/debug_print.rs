@@ -1,4 +1,4 @@
-//! Prints: a record in memory that the host reads when the kernel has ended ([`Printer`]).
+//! Prints, and checks that fail: a record in memory that the host reads when the kernel has ended ([`Printer`]).
 //!
 //! A record has the words of its values as they lie in registers. Who reads it knows each print's layouts ([`PrintSite`]), so that no
 //! value is moved between lanes for it. Scalars, and arrays of which each thread has all, are written by one warp, each word by all of its
@@ -9,7 +9,7 @@ use super::ids;
 use super::value::{ArrayRegs, Lowered, Packing, scalar_class};
 use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
-use crate::kernel_ir::{Group, Kernel, Op, Value};
+use crate::kernel_ir::{AfterPrint, Group, Kernel, Op, Value};
 use crate::layout::RegisterLayout;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::Printer;
@@ -33,6 +33,7 @@ pub struct PrintSite {
     /// See `kernel_ir::text_format`.
     pub format: String,
     pub args: Vec<PrintArg>,
+    pub then: AfterPrint,
     /// Printed by a warp of a warp region.
     pub of_warp: bool,
     /// Each warp writes its part.
@@ -64,7 +65,7 @@ impl Prints {
     }
 }
 
-pub fn lower_debug_print(cx: &mut LowerCx, op: Op, format: &str, args: &[Value]) -> Result<()> {
+pub fn lower_debug_print(cx: &mut LowerCx, op: Op, format: &str, args: &[Value], then: AfterPrint) -> Result<()> {
     let mut values = vec![];
     for &v in args {
         values.push((cx.kernel.ty(v).dtype(), cx.get(v)?.clone()));
@@ -73,6 +74,7 @@ pub fn lower_debug_print(cx: &mut LowerCx, op: Op, format: &str, args: &[Value])
         loc: cx.kernel.ops[op].loc,
         format: format.into(),
         args: vec![],
+        then,
         of_warp: cx.group == Group::Warp,
         in_parts: false,
         bytes: 0,
@@ -107,9 +109,32 @@ pub fn lower_debug_print(cx: &mut LowerCx, op: Op, format: &str, args: &[Value])
     cx.entry.prints.push(site.clone());
     if whole {
         let leads = cx.is_leading_warp();
-        cx.if_then(leads, |cx| record(cx, id, &site, &values))
-    } else {
-        record(cx, id, &site, &values)
+        return cx.if_then(leads, |cx| {
+            record(cx, id, &site, &values)?;
+            fail(cx, then);
+            Ok(())
+        });
+    }
+    record(cx, id, &site, &values)?;
+    if then == AfterPrint::Fails {
+        // Not before all parts are there.
+        cx.sync_group();
+    }
+    fail(cx, then);
+    Ok(())
+}
+
+/// Ends the kernel if it is to fail, when the host can see what it said.
+fn fail(cx: &mut LowerCx, then: AfterPrint) {
+    match then {
+        AfterPrint::GoesOn => {}
+        AfterPrint::Fails => {
+            cx.b.inst(Inst::Fence {
+                sem: FenceSem::AcqRel,
+                scope: Scope::Sys,
+            });
+            cx.b.inst(Inst::Trap {});
+        }
     }
 }
 

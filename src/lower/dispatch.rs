@@ -128,7 +128,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::Delay { nanos } => misc::lower_delay(cx, *nanos),
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
         OpKind::PrintLayout { .. } => Ok(()),
-        OpKind::DebugPrint { format, args } => debug_print::lower_debug_print(cx, op, format, args),
+        OpKind::DebugPrint { format, args, then } => debug_print::lower_debug_print(cx, op, format, args, *then),
         OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } => Err(cx.unexpected(op)),
     }
 }

@@ -229,7 +229,7 @@ impl CallSite {
     fn mailbox(&self, device: i32) -> Result<Option<&'static Mailbox>, Error> {
         match self.artifact.launch().printer {
             None => Ok(None),
-            Some(_) => self.mailboxes.at(device, &self.artifact).map(Some),
+            Some(_) => self.mailboxes.at(device, &self.artifact, &self.locations).map(Some),
         }
     }
 

@@ -175,19 +175,25 @@ unsafe fn run_devices(
             unsafe { emulate::run_on(artifact.emulated_unchecked()?, &lent, &options, &watch) }
         }
     };
+    let mut failed = None;
     for (device, memory) in (first..).zip(&printed) {
-        print(artifact, memory, device);
+        let here = print(artifact, memory, device);
+        failed = failed.or(here);
     }
-    outcome
+    match (outcome, failed) {
+        (Err(_), Some(check)) => Err(check),
+        (outcome, _) => outcome,
+    }
 }
 
-/// Prints what a launch has left in its memory for that.
-fn print(artifact: &Artifact, memory: &[u64], device: i32) {
+/// Prints what a launch has left in its memory for that; the check that failed, if one did.
+fn print(artifact: &Artifact, memory: &[u64], device: i32) -> Option<Error> {
     let words = memory.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
-    let text = mailbox::said(artifact, &words.collect::<Vec<_>>(), device);
-    if !text.is_empty() {
-        sink::write(text);
+    let said = mailbox::said(artifact, &words.collect::<Vec<_>>(), device);
+    if !said.text.is_empty() {
+        sink::write(said.text);
     }
+    said.failed
 }
 
 /// How to emulate one run.

@@ -50,7 +50,10 @@ pub fn heard(text: &str) -> Option<Value> {
     if !text.contains("CUDA_ERROR") {
         return None;
     }
-    printing::mailbox::print_what_is_left();
+    if let Some(mut value) = printing::mailbox::print_what_is_left() {
+        value["last_words"] = json!(true);
+        return Some(value);
+    }
     let ears = EARS.lock().unwrap_or_else(PoisonError::into_inner);
     let said = ears.0.iter().find_map(|ear| {
         let words = LastWords::of(ear.word.load(Ordering::Acquire))?;

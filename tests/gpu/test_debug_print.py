@@ -138,3 +138,41 @@ def test_a_kernel_by_itself_prints(tmp_path: pathlib.Path) -> None:
     emulated, on_gpu = (run("-m", "smalt", "run", str(dumped), *where) for where in ((), ("--device", "0")))
     first = next(line for line in emulated.splitlines() if line.startswith("x "))
     assert first in on_gpu.splitlines()
+
+
+def test_a_check_that_fails_is_an_error_with_its_words() -> None:
+    """It ends the process's use of the GPU, and says why; what was printed before is printed."""
+    lines = script(
+        """
+        from jax.experimental import checkify
+        def body(x, o):
+            i = lax.axis_index("i")
+            pl.debug_print("before")
+            checkify.check((i != 2) | (x[0] < 5), "x[0] is {:.1f} in block {}", x[0], i)
+            o[i] = x[...]
+        f = jax.jit(kernel(body, like((4, 128)), grid=(4,), grid_names=("i",)))
+        assert float(np.asarray(f(jnp.ones(128)))[3, 3]) == 1
+        try:
+            np.asarray(f(jnp.full(128, 6.5)))
+        except smalt.ExecutionError as e:
+            sys.stdout.flush()
+            os.write(1, f"{e.what}; {e.got}\\n".encode())
+        os._exit(0)
+        """
+    )
+    assert lines[:4] == [f"[block {i}] before" for i in range(4)]
+    assert "a check failed: x[0] is 6.5 in block 2; in block 2" in lines
+    assert "[block 2] before" in lines[4:]
+
+
+def test_debug_checks_that_hold() -> None:
+    lines = script(
+        """
+        def body(x, o):
+            pl.debug_check(x[0] < 5, "too large")
+            o[...] = x[...]
+        with pl.enable_debug_checks(True):
+            print(float(np.asarray(jax.jit(kernel(body, like((128,))))(jnp.ones(128)))[5]))
+        """
+    )
+    assert lines == ["1.0"]

@@ -163,3 +163,61 @@ def test_a_dumped_kernel_prints(tmp_path: pathlib.Path) -> None:
         text=True,
     )
     assert "array [127]: " in again.stdout, again.stderr
+
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+def checked(n: Any, o: Any) -> None:
+    pl.debug_print("before")
+    pl.debug_check(n[0] < 5, "n[0] is too large")
+    o[...] = n[...] + 1
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_debug_checks_check_where_they_are_enabled(enabled: bool, capsys: Any) -> None:
+    with smalt.enabled(True), pl.enable_debug_checks(enabled):
+        f = jax.jit(kernel(checked, like((128,), jnp.int32)))
+        assert (np.asarray(f(np.full(128, 4, np.int32))) == 5).all()
+        if not enabled:
+            assert (np.asarray(f(np.full(128, 5, np.int32))) == 6).all()
+        else:
+            with pytest.raises(smalt.ExecutionError, match=r"a check failed: n\[0\] is too large") as caught:
+                np.asarray(f(np.full(128, 5, np.int32)))
+            assert isinstance(caught.value, smalt.Error) and "test_debug_print.py" in str(caught.value.where)
+        assert (np.asarray(f(np.full(128, 3, np.int32))) == 4).all()
+    assert capsys.readouterr().out == "before\n" * 3
+
+
+def test_a_check_in_a_warp_region_says_which_warp() -> None:
+    from jax.experimental import checkify
+    from jax._src.pallas.mosaic_gpu import helpers
+
+    def body(n: Any, o: Any) -> None:
+        @helpers.warp_map
+        def _(warp: Any) -> None:
+            checkify.check(warp != n[0], "warp {} of {}", warp, n[1])
+
+        o[...] = n[...]
+
+    f = jax.jit(kernel(body, like((128,), jnp.int32)))
+    with smalt.enabled(True):
+        assert np.asarray(f(np.full(128, 7, np.int32)))[0] == 7
+        with pytest.raises(smalt.ExecutionError, match="a check failed: warp 2 of 2\n  got: in warp 2"):
+            np.asarray(f(np.full(128, 2, np.int32)))
+
+
+def test_what_a_check_says_of_an_array_is_whole() -> None:
+    """Each warp has a part of it: none ends the kernel before all are there."""
+    from jax.experimental import checkify
+
+    def body(x: Any, o: Any) -> None:
+        v = x[...]
+        checkify.check(v.sum() < 0, "{}", v)
+        o[...] = v
+
+    x = np.arange(256, dtype=np.float32).reshape(2, 128)
+    with smalt.enabled(True), pytest.raises(smalt.ExecutionError) as caught:
+        np.asarray(jax.jit(kernel(body, like((2, 128))))(x))
+    assert isinstance(caught.value, smalt.Error)
+    assert caught.value.what == f"a check failed: {x.tolist()}"

@@ -99,17 +99,6 @@ def unsupported_callback(x):
     return kernel(body, like((128,)))(x)
 
 
-@bad(smalt.Unsupported, "the primitive `check`", "remedy: check outside of the kernel, or write")
-def unsupported_check(x):
-    def body(x, o):
-        from jax.experimental import checkify
-
-        checkify.check(x[0] > 0, "not positive")  # BAD
-        o[...] = x[...]
-
-    return kernel(body, like((128,)))(x)
-
-
 @bad(smalt.Unsupported, "`sort` of complex numbers", "remedy: compute it from the real and imaginary parts", args=(Arg((128,), jnp.complex64),))
 def unsupported_complex(x):
     def body(x, o):
@@ -171,6 +160,40 @@ def unsupported_gather_copy(x):
         plgpu.barrier_wait(bar)
 
     return kernel(body, like((128,)), SMEM((128,), jnp.int32), SMEM((128,), F32), Barrier())(x)
+
+
+@bad(smalt.ExecutionError, "a check failed: not positive: 0.0, and 3.50")
+def check_that_fails(x):
+    def body(x, o):
+        from jax.experimental import checkify
+
+        checkify.check(x[0] > 0, "not positive: {}, and {y:.2f}", x[0], y=x[1] + 3.5)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.ExecutionError, "a check failed: [0.0, 0.0] in block 2", "got: in block (2, 1), warpgroup 1")
+def check_that_fails_in_one_block(x):
+    def body(x, o):
+        from jax.experimental import checkify
+
+        i, j, wg = lax.axis_index("i"), lax.axis_index("j"), lax.axis_index("wg")
+        checkify.check((i != 2) | (j != 1) | (wg != 1), "{} in block {}", x[0:2], i)  # BAD
+        o[i, j, wg] = x[...]
+
+    return kernel(body, like((3, 2, 2, 128)), grid=(3, 2), grid_names=("i", "j"), num_threads=2, thread_name="wg")(x)
+
+
+@bad(smalt.InvalidKernel, "the format 'not {} but {}' of a print", "got: 1 argument: Replacement index 1", "remedy: pass what each {}")
+def check_that_says_more_than_there_is(x):
+    def body(x, o):
+        from jax.experimental import checkify
+
+        checkify.check(x[0] > 0, "not {} but {}", x[0])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
 
 
 @bad(smalt.InvalidKernel, "the format '{} and {}' of a print", "with an argument for each field", "got: 1 argument: Replacement index 1", "remedy: pass what each {}")

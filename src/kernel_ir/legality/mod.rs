@@ -44,7 +44,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             "stores into another block",
             "let the block read it: plgpu.cluster_ref(ref, ...)[...] after a cluster barrier",
         )?,
-        OpKind::DebugPrint { format, args } => {
+        OpKind::DebugPrint { format, args, then: _ } => {
             for piece in text_format::parse(format, args.len())? {
                 if let text_format::Piece::Field(field) = piece {
                     field.check(dtype(args[field.arg]))?;

@@ -2,23 +2,32 @@
 //!
 //! A call on the stream, behind the launch, takes what is there. Memory and call live for ever, for the stream may come to them when the
 //! call site is long gone; then they serve another one, once no launch is pending.
-use super::{records, sink};
+use super::records::{self, Said};
+use super::sink;
 use crate::cuda::{self, HostCall};
 use crate::error::Error;
 use crate::ptx::launch::Printer;
-use crate::runtime::Artifact;
+use crate::runtime::{Artifact, Locations};
+use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub struct Mailbox {
     memory: &'static [AtomicU64],
     /// Whose prints these are, and on which device.
-    owner: Mutex<Option<(Arc<Artifact>, i32)>>,
+    owner: Mutex<Option<Owner>>,
     /// No call site has it.
     free: Mutex<bool>,
     /// Calls that the stream has yet to come to.
     pending: AtomicUsize,
     call: OnceLock<&'static HostCall>,
+}
+
+#[derive(Clone)]
+struct Owner {
+    artifact: Arc<Artifact>,
+    locations: Locations,
+    device: i32,
 }
 
 static ALL: Mutex<Vec<&'static Mailbox>> = Mutex::new(Vec::new());
@@ -35,7 +44,7 @@ pub struct Mailboxes {
 
 impl Mailboxes {
     /// The one for `device`, whose context is current. An atomic load when it is there.
-    pub fn at(&self, device: i32, artifact: &Arc<Artifact>) -> Result<&'static Mailbox, Error> {
+    pub fn at(&self, device: i32, artifact: &Arc<Artifact>, locations: &Locations) -> Result<&'static Mailbox, Error> {
         let slots = match self.slots.get() {
             Some(slots) => slots,
             None => {
@@ -48,7 +57,11 @@ impl Mailboxes {
         if let Some(mailbox) = slot.get() {
             return Ok(mailbox);
         }
-        let made = open(artifact, device)?;
+        let made = open(Owner {
+            artifact: artifact.clone(),
+            locations: locations.clone(),
+            device,
+        })?;
         let kept = slot.get_or_init(|| made);
         if !std::ptr::eq(*kept, made) {
             *lock(&made.free) = true;
@@ -66,14 +79,14 @@ impl Drop for Mailboxes {
     }
 }
 
-/// A mailbox for the kernel's prints on a device.
-fn open(artifact: &Arc<Artifact>, device: i32) -> Result<&'static Mailbox, Error> {
+/// A mailbox for a kernel's prints on a device.
+fn open(owner: Owner) -> Result<&'static Mailbox, Error> {
     let mut all = lock(&ALL);
     for mailbox in all.iter() {
         let mut free = lock(&mailbox.free);
         if *free && mailbox.pending.load(Ordering::Acquire) == 0 {
             *free = false;
-            *lock(&mailbox.owner) = Some((artifact.clone(), device));
+            *lock(&mailbox.owner) = Some(owner);
             return Ok(mailbox);
         }
     }
@@ -84,7 +97,7 @@ fn open(artifact: &Arc<Artifact>, device: i32) -> Result<&'static Mailbox, Error
     }
     let mailbox: &'static Mailbox = Box::leak(Box::new(Mailbox {
         memory,
-        owner: Mutex::new(Some((artifact.clone(), device))),
+        owner: Mutex::new(Some(owner)),
         free: Mutex::new(false),
         pending: AtomicUsize::new(0),
         call: OnceLock::new(),
@@ -113,13 +126,15 @@ impl Mailbox {
         })
     }
 
-    /// Prints what there is.
-    fn print(&self) {
-        let Some(taken) = self.take() else { return };
-        let Some((artifact, device)) = lock(&self.owner).clone() else {
-            return;
-        };
-        sink::write(said(&artifact, &taken, device));
+    /// Prints what there is; the check that failed, if one did.
+    fn print(&self) -> Option<Value> {
+        let taken = self.take()?;
+        let owner = lock(&self.owner).clone()?;
+        let said = said(&owner.artifact, &taken, owner.device);
+        if !said.text.is_empty() {
+            sink::write(said.text);
+        }
+        said.failed.map(|error| json!(owner.locations.locate(&error)))
     }
 
     /// What kernels have left, if anything; there is room for more then.
@@ -141,17 +156,18 @@ impl Mailbox {
     }
 }
 
-/// The text of a launch on a device.
-pub fn said(artifact: &Artifact, memory: &[u32], device: i32) -> String {
+/// What a launch on a device has said.
+pub fn said(artifact: &Artifact, memory: &[u32], device: i32) -> Said {
     let compiled = &artifact.compiled;
     let device = (device > 0 || compiled.launch.mesh.is_some()).then_some(device);
-    records::text(&compiled.name, &compiled.prints, memory, device)
+    records::said(&compiled.name, &compiled.prints, memory, device)
 }
 
-/// Prints what kernels have left whose stream will not come to its end: a GPU has failed.
-pub fn print_what_is_left() {
+/// Prints what kernels have left whose stream will not come to its end, for a GPU has failed; the check that failed, if that is why.
+pub fn print_what_is_left() -> Option<Value> {
     let all = lock(&ALL).clone();
-    for mailbox in all {
-        mailbox.print();
-    }
+    all.iter().fold(None, |failed, mailbox| {
+        let here = mailbox.print();
+        failed.or(here)
+    })
 }

@@ -4,6 +4,8 @@
 //! of one warp region stand by warps.
 use super::values;
 use crate::dtype::DType;
+use crate::error::{Error, Fault};
+use crate::kernel_ir::AfterPrint;
 use crate::kernel_ir::text_format::{self, Field, Piece};
 use crate::lower::debug_print::{PrintArg, PrintSite, Prints};
 use crate::ptx::launch::Printer;
@@ -25,11 +27,20 @@ struct Record<'a> {
     words: &'a [u32],
 }
 
-/// What kernel `name` has printed, lines with an end each; empty: nothing. `memory`: from the start, as far as anything was reserved at least;
+/// What a launch has said.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// Lines with an end each; empty: nothing.
+    pub text: String,
+    /// The first check that failed.
+    pub failed: Option<Error>,
+}
+
+/// What kernel `name` has said. `memory`: from the start, as far as anything was reserved at least;
 /// `device`: where that needs to be said.
-pub fn text(name: &str, prints: &Prints, memory: &[u32], device: Option<i32>) -> String {
+pub fn said(name: &str, prints: &Prints, memory: &[u32], device: Option<i32>) -> Said {
     let (records, mut dropped) = read(prints, memory);
-    let mut out = String::new();
+    let mut out = Said::default();
     let warpgroup = |record: &Record<'_>| (record.block, record.warp / 4);
     let mut groups: Vec<Vec<Record<'_>>> = vec![];
     let mut sorted = records;
@@ -50,7 +61,7 @@ pub fn text(name: &str, prints: &Prints, memory: &[u32], device: Option<i32>) ->
         } else {
             ("prints", "were")
         };
-        out += &format!(
+        out.text += &format!(
             "smalt: {dropped} {prints} of `{name}` {were} dropped: a launch's buffer has {bytes} bytes (set SMALT_PRINT_BYTES to more)\n"
         );
     }
@@ -92,7 +103,7 @@ fn read<'a>(prints: &Prints, memory: &'a [u32]) -> (Vec<Record<'a>>, u64) {
 }
 
 /// The records of one warpgroup, in order; how many are not whole.
-fn of_warpgroup(prints: &Prints, records: Vec<Record<'_>>, device: Option<i32>, out: &mut String) -> u64 {
+fn of_warpgroup(prints: &Prints, records: Vec<Record<'_>>, device: Option<i32>, out: &mut Said) -> u64 {
     let mut incomplete = 0;
     // Parts by the other warps, in the order of each.
     let mut parts: Vec<[VecDeque<Record<'_>>; 4]> = prints.sites.iter().map(|_| Default::default()).collect();
@@ -126,7 +137,12 @@ fn of_warpgroup(prints: &Prints, records: Vec<Record<'_>>, device: Option<i32>, 
                 continue;
             }
         }
-        lines(site, &of_warps, &prefix, out);
+        match site.then {
+            AfterPrint::GoesOn => lines(site, &of_warps, &prefix, &mut out.text),
+            AfterPrint::Fails => {
+                out.failed.get_or_insert_with(|| failure(site, &of_warps, &prefix));
+            }
+        }
     }
     incomplete
 }
@@ -156,40 +172,59 @@ fn prefix(prints: &Prints, site: &PrintSite, record: &Record<'_>, device: Option
     format!("[{}] ", said.join(", "))
 }
 
+/// The error of a check that failed.
+fn failure(site: &PrintSite, records: &[Record<'_>], prefix: &str) -> Error {
+    let mut message = String::new();
+    one_line(site, records, &mut message);
+    let error = Error::new(Fault::Execution, format!("a check failed: {message}")).at(site.loc);
+    match prefix.trim().trim_start_matches('[').trim_end_matches(']') {
+        "" => error,
+        place => error.got(format!("in {place}")),
+    }
+}
+
 fn lines(site: &PrintSite, records: &[Record<'_>], prefix: &str, out: &mut String) {
-    let Ok(pieces) = text_format::parse(&site.format, site.args.len()) else {
-        return;
-    };
-    let args: Vec<Vec<u64>> = site.args.iter().map(|arg| elements(arg, records)).collect();
-    let line = |out: &mut String, field: &dyn Fn(&Field) -> String| {
-        *out += prefix;
-        for piece in &pieces {
-            match piece {
-                Piece::Text(text) => *out += text,
-                Piece::Field(f) => *out += &field(f),
-            }
-        }
-        out.push('\n');
-    };
-    if let ([arg], [values]) = (site.args.as_slice(), args.as_slice())
+    if let [arg] = site.args.as_slice()
         && let Some(layout) = &arg.layout
     {
         // One array: a line for each element, as JAX's own backend has it.
-        for (i, bits) in values.iter().enumerate() {
-            let index = index_text(layout.shape(), i as u64);
-            line(out, &|field| {
-                format!("[{index}]: {}", values::format(field, arg.dtype, *bits))
-            });
+        let pieces = text_format::parse(&site.format, 1).unwrap_or_default();
+        for (i, bits) in (0..).zip(elements(arg, records)) {
+            let index = index_text(layout.shape(), i);
+            *out += prefix;
+            for piece in &pieces {
+                match piece {
+                    Piece::Text(text) => *out += text,
+                    Piece::Field(field) => {
+                        *out += &format!("[{index}]: {}", values::format(field, arg.dtype, bits));
+                    }
+                }
+            }
+            out.push('\n');
         }
         return;
     }
-    line(out, &|field| {
-        let (arg, values) = (&site.args[field.arg], &args[field.arg]);
-        match &arg.layout {
-            None => values::format(field, arg.dtype, values[0]),
-            Some(layout) => nested(field, arg.dtype, layout.shape(), values),
+    *out += prefix;
+    one_line(site, records, out);
+    out.push('\n');
+}
+
+/// The text in which arrays stand as nested lists.
+fn one_line(site: &PrintSite, records: &[Record<'_>], out: &mut String) {
+    let pieces = text_format::parse(&site.format, site.args.len()).unwrap_or_default();
+    let args: Vec<Vec<u64>> = site.args.iter().map(|arg| elements(arg, records)).collect();
+    for piece in &pieces {
+        match piece {
+            Piece::Text(text) => *out += text,
+            Piece::Field(field) => {
+                let (arg, values) = (&site.args[field.arg], &args[field.arg]);
+                *out += &match &arg.layout {
+                    None => values::format(field, arg.dtype, values[0]),
+                    Some(layout) => nested(field, arg.dtype, layout.shape(), values),
+                };
+            }
         }
-    });
+    }
 }
 
 /// The index of the element of this number in row-major order.
