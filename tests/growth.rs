@@ -30,6 +30,7 @@ fn shell() -> Shell {
             map_templates: vec![],
             uses_programmatic_launch: false,
             mesh: None,
+            printer: None,
         },
         target: "sm_90a".into(),
         min_ctas_per_sm: None,

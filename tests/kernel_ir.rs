@@ -283,6 +283,7 @@ impl Build {
             OpKind::DebugPrint {
                 format: "{}".into(),
                 args: vec![v],
+                then: AfterPrint::GoesOn,
             },
             &[],
         );
@@ -972,12 +973,8 @@ fn views_that_nothing_lowers_are_refused() {
 #[test]
 fn ops_that_nothing_lowers_are_refused() {
     let mut b = Build::new(1);
-    let print = OpKind::DebugPrint {
-        format: String::new(),
-        args: vec![],
-    };
-    b.op(print, &[]);
-    assert!(refused(&b).contains("debug_print: printing from a kernel"));
+    b.op(OpKind::WaitGmemToSmem { n: 0 }, &[]);
+    assert!(refused(&b).contains("wait_gmem_to_smem: copies without a barrier"));
 
     let mut b = Build::new(1);
     b.op(
@@ -1010,18 +1007,14 @@ fn ops_that_nothing_lowers_are_refused() {
 fn what_a_loop_does_that_never_runs_is_not_refused() {
     let mut b = Build::new(1);
     let (zero, four) = (b.i(0), b.i(4));
-    let print = || OpKind::DebugPrint {
-        format: String::new(),
-        args: vec![],
-    };
     let body = |b: &mut Build, _: Value, _: &[Value]| {
-        b.op(print(), &[]);
+        b.op(OpKind::WaitGmemToSmem { n: 0 }, &[]);
         vec![]
     };
     b.for_loop((four, four), &[], body);
     assert_eq!(legality::run(&b.k), Ok(()));
     b.for_loop((zero, four), &[], body);
-    assert!(refused(&b).contains("printing"));
+    assert!(refused(&b).contains("without a barrier"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import json
@@ -24,6 +25,7 @@ class _Bytes(ctypes.Structure):
 
 _Handle = ctypes.c_void_p
 _Ask = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+_Write = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_size_t)
 _Input = (ctypes.c_char_p, ctypes.c_size_t)  # bytes and their length
 
 # name -> (result, arguments)
@@ -33,6 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "smalt_free": (None, (_Bytes,)),
     "smalt_set_packages": (_Bytes, _Input),
     "smalt_look_for_assembler": (None, ()),
+    "smalt_set_stdout": (None, (_Write,)),
     "smalt_set_directory": (None, (_Ask,)),
     "smalt_directory_answer": (None, (ctypes.c_void_p, *_Input)),
     "smalt_compile": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Handle))),
@@ -100,7 +103,22 @@ def library() -> ctypes.CDLL:
         raise ImportError(f"{path} has C API version {version}, this package wants {CAPI_VERSION}: run `make build`")
     packages = json.dumps([p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]).encode()
     _check(lib, lib.smalt_set_packages(packages, len(packages)))
+    lib.smalt_set_stdout(_WRITE)
+    # Threads of the library outlive the interpreter.
+    atexit.register(lib.smalt_set_stdout, _Write())
     return lib
+
+
+def _write(text: int, length: int) -> bool:
+    """Writes what a kernel prints; the library does if this cannot."""
+    try:
+        sys.stdout.write(ctypes.string_at(text, length).decode())
+    except Exception:  # closed, or none: nothing of Python may pass through the library
+        return False
+    return True
+
+
+_WRITE = _Write(_write)
 
 
 def library_path() -> pathlib.Path:
@@ -145,6 +163,8 @@ class ExtraOperands(NamedTuple):
     scratch: Sequence[int]
     #: Whether the device's position in its mesh follows, a `u32[]`.
     position: bool
+    #: Whether it prints: then no CUDA graph may record it.
+    prints: bool
 
 
 class Artifact:
@@ -166,7 +186,7 @@ class Artifact:
     def extra_operands(self) -> ExtraOperands:
         """What the caller passes after the kernel's own operands."""
         launch = self.report()["launch"]
-        return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], "mesh" in launch)
+        return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], "mesh" in launch, "printer" in launch)
 
     @property
     def ptx(self) -> str:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:  # the library may not be built
     from smalt import _native
 
 TARGET_NAME = "smalt_kernel"
-_TARGETS = (TARGET_NAME, "smalt_kernel_uncaptured")
+# The same, never recorded into a CUDA graph: what it prints is read by the host behind each launch.
+UNCAPTURED_TARGET_NAME = "smalt_kernel_uncaptured"
+_TARGETS = (TARGET_NAME, UNCAPTURED_TARGET_NAME)
 
 _LOCAL = threading.local()
 
@@ -68,6 +70,10 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     if extra and extra.position:
         _check_manual(ctx)
         operands.append(_versions.device_position(ctx))
+    # Behind everything else, what puts ordered prints of several kernels in order.
+    tokens = _versions.tokens_in(ctx)
+    operands += tokens
+    results += [aval for _, aval in tokens]
     attributes = {
         "descriptor": kernel.descriptor,
         "debug": kernel.debug,
@@ -76,7 +82,9 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
         "flags": _emulate.flags() | _versions.mesh_number(ctx.module_context.axis_context) << 8,
     }
     effects = _versions.has_effects(call)
-    out = _versions.custom_call(ctx, TARGET_NAME, operands, results, attributes, aliases, effects)
+    name = UNCAPTURED_TARGET_NAME if extra and extra.prints else TARGET_NAME
+    out = _versions.custom_call(ctx, name, operands, results, attributes, aliases, effects)
+    _versions.set_tokens_out(ctx, out[len(out) - len(tokens) :])
     return out[: len(ctx.avals_out)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _gather, _types, _versions, _windows
+from smalt import _attrs, _convolution, _expand, _gather, _prints, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, OpParts, Walker
 from smalt._wire import Message, message
@@ -255,18 +255,29 @@ def _print_layout(w: Walker, eqn: Any) -> OpParts:
 @_rule("debug_print")
 def _debug_print(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params
+    for aval in (atom.aval for atom in eqn.invars):
+        if _versions.is_ref_aval(aval):
+            raise InvalidKernel(
+                "a reference as an argument of a print\n  expected: scalars and arrays"
+                f"\n  got: {aval}\n  remedy: load it first: ref[...]"
+            )
+    fmt, has_fields, args = _prints.text(params, eqn.invars)
     attrs = {
-        "fmt": params["fmt"],
-        "has_placeholders": bool(params.get("has_placeholders", False)),
+        "fmt": fmt,
+        "has_placeholders": has_fields,
         "ordered": _unless(bool(params.get("ordered", False)), False),
         "partitioned": _unless(bool(params.get("partitioned", False)), False),
     }
-    return OpParts(w.operands(eqn.invars), _attrs.encode(attrs))
+    return OpParts(w.operands(args), _attrs.encode(attrs))
 
 
 @_rule("check")
 def _check(w: Walker, eqn: Any) -> OpParts:
-    return OpParts(w.operands(eqn.invars), _attrs.encode({"messages": _check_messages(eqn)}))
+    messages = _check_messages(eqn)
+    if eqn.params.get("debug", False) and not _versions.debug_checks_are_enabled():
+        return OpParts(w.operands(eqn.invars), _attrs.encode({"messages": messages}))
+    failed, fmt, args = _prints.check(eqn.params["err_tree"].unflatten(eqn.invars))
+    return OpParts(w.operands([failed, *args]), _attrs.encode({"enabled": True, "fmt": fmt, "messages": messages}))
 
 
 def _check_messages(eqn: Any) -> Message | None:

@@ -587,7 +587,21 @@ def custom_call(
     return list(op.results)
 
 
+def tokens_in(ctx: Any) -> list[tuple[Any, Any]]:
+    """Tokens of the ordered effects so far: (value, aval)."""
+    return [(ctx.tokens_in.get(effect), jax_core.abstract_token) for effect in ctx.tokens_in.effects()]
+
+
+def set_tokens_out(ctx: Any, tokens: Sequence[Any]) -> None:
+    """Those of the ordered effects once the equation's are over, in the order of `tokens_in`."""
+    if tokens:
+        made = _mlir.TokenSet(dict(zip(ctx.tokens_in.effects(), tokens)))
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(made))
+
+
 def _row_major(aval: Any) -> tuple[int, ...]:
+    if aval is jax_core.abstract_token:
+        return ()
     rank = len(jax_core.physical_aval(aval).shape)  # of keys: with the dimension of their data
     return tuple(range(rank - 1, -1, -1))
 
@@ -615,6 +629,11 @@ def mesh_number(axis_context: Any) -> int:
 def device_position(ctx: Any) -> tuple[Any, Any]:
     """The executing device's position in the mesh that the lowering runs under, a `u32[]`: (value, aval)."""
     return _mlir.hlo.partition_id(), jax_core.ShapedArray((), np.dtype(np.uint32))
+
+
+def debug_checks_are_enabled() -> bool:
+    """Whether `pl.debug_check` checks anything."""
+    return bool(pallas_core.enable_debug_checks.value)
 
 
 def has_effects(call: KernelCall) -> bool:

@@ -148,6 +148,16 @@ pub unsafe extern "C" fn smalt_directory_answer(sink: *mut Vec<u8>, json: *const
     unsafe { (*sink).extend_from_slice(slice(json, len)) };
 }
 
+/// Who writes what kernels print: a text of `len` bytes, to standard output; false where it could not. Called from any thread, by one at
+/// a time. Null: nobody, and it goes to file descriptor 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_set_stdout(write: Option<extern "C" fn(text: *const u8, len: usize) -> bool>) {
+    let writer = move |write: extern "C" fn(*const u8, usize) -> bool| -> runtime::printing::sink::Writer {
+        Arc::new(move |text: &str| write(text.as_ptr(), text.len()))
+    };
+    runtime::printing::sink::set(write.map(writer));
+}
+
 /// Starts to look for an assembler, on another thread: a kernel for a GPU will soon be compiled.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_look_for_assembler() {

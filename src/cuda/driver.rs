@@ -71,6 +71,8 @@ entry_points! {
         fn(*mut c_int, sys::CUfunction, c_int, usize);
     launch_kernel_ex = "cuLaunchKernelEx":
         fn(*const sys::CUlaunchConfig, sys::CUfunction, *mut *mut c_void, *mut *mut c_void);
+    launch_host_func = "cuLaunchHostFunc":
+        fn(sys::CUstream, unsafe extern "C" fn(*mut c_void), *mut c_void);
     tensor_map_encode_tiled = "cuTensorMapEncodeTiled":
         fn(*mut sys::CUtensorMap, c_uint, c_uint, *mut c_void, *const u64, *const u64, *const u32, *const u32,
            c_uint, c_uint, c_uint, c_uint);

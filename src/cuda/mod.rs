@@ -7,10 +7,12 @@
 //!   encoded tensor maps, sets their addresses and calls `cuLaunchKernelEx`: no allocation of device memory, no lock.
 //! * [`PerDevice`]: where a kernel keeps what is loaded.
 //! * `retire`: modules are unloaded late, at a point where nothing can be queued on them.
+//! * [`HostCall`]: what the host does when a stream comes to it.
 //! * [`shared`]: memory that processes of one host share.
 //! * [`standalone`]: a kernel on host data, with no JAX around.
 mod device;
 mod driver;
+mod host_call;
 mod kernel;
 mod memory;
 mod per_device;
@@ -20,6 +22,7 @@ pub mod shared;
 pub mod standalone;
 
 pub use device::{DeviceInfo, devices, driver_version};
+pub use host_call::HostCall;
 pub use kernel::{Image, JitLog, Loaded, Resources, encode_map};
 pub use memory::{DeviceMemory, host_words, reach};
 pub use per_device::PerDevice;

@@ -65,6 +65,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             })?
         }
         "debug_print" => debug_print(r)?,
+        "check" => check(r)?,
         "print_layout" => {
             r.arity(1)?;
             let format = r.optional_text("fmt")?.unwrap_or("{}").to_string();
@@ -513,9 +514,8 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
     let args = r.values_from(0)?;
     let mut format = r.text("fmt")?.to_string();
     let placeholders = r.bool_or("has_placeholders", false)?;
-    if r.bool_or("ordered", false)? {
-        return Err(Error::unsupported("ordered `debug_print`").remedy("print unordered"));
-    }
+    // Within a launch all prints are in order.
+    r.ignore("ordered");
     r.ignore("partitioned");
     if !placeholders {
         format = format.replace('{', "{{").replace('}', "}}");
@@ -523,11 +523,38 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
             format.push_str(" {}");
         }
     }
-    let arrays = args.iter().filter(|&&v| !r.ty(v).is_scalar()).count();
-    if arrays > 1 || (arrays == 1 && args.len() > 1) {
-        return Err(Error::unsupported("`debug_print` of several arrays").remedy("print one array, or scalars"));
+    text_format::parse(&format, args.len())?;
+    r.effect(OpKind::DebugPrint {
+        format,
+        args,
+        then: AfterPrint::GoesOn,
+    })
+}
+
+/// A check that nobody asked for is none.
+fn check(r: &mut OpReader<'_>) -> Result<()> {
+    r.ignore("messages");
+    let format = r.optional_text("fmt")?;
+    if !r.bool_or("enabled", false)? {
+        return r.results(&[]);
     }
-    r.effect(OpKind::DebugPrint { format, args })
+    let failed = r.scalar(0, "a bool", |dtype| dtype == DType::Bool)?;
+    let args = r.values_from(1)?;
+    let format = format.unwrap_or("").to_string();
+    text_format::parse(&format, args.len())?;
+    let (group, loc) = (r.group(), r.loc);
+    let kernel = &mut r.importer.kernel;
+    let (holds, fails) = (kernel.new_region(group), kernel.new_region(group));
+    let print = OpKind::DebugPrint {
+        format,
+        args,
+        then: AfterPrint::Fails,
+    };
+    kernel.append(fails, print, [], loc);
+    r.effect(OpKind::Switch {
+        selector: failed,
+        arms: vec![holds, fails],
+    })
 }
 
 /// Three fences that JAX's own helpers write as inline PTX are ops of their own, which the compiler knows the meaning of.

@@ -17,10 +17,6 @@ const REMEDIES: &[(&str, &str)] = &[
         "ref[...] = jnp.where(mask, value, ref[...]): store all, the old value where the mask is false",
     ),
     (
-        "check",
-        "check outside of the kernel, or write what was found to an output",
-    ),
-    (
         "debug_callback",
         "call back outside of the kernel, in the jitted function around it, with what the kernel writes to an output",
     ),

@@ -12,6 +12,7 @@ use super::mem::{
     Stmatrix, Store, Word16, Word32, Word64, atom_bytes, atom_code,
 };
 use super::ops::*;
+use super::printer::PrintReserve;
 use super::program::{Branch as BranchTargets, Origin, Program};
 use super::registers::Allocation;
 use super::rounded::{
@@ -2389,6 +2390,17 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.emit::<CheckIndex>(Operands {
             a,
             aux,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn print_reserve(&mut self, d: &Reg, printer: &Reg, weight: &Src<Reg>, bytes: &i64) -> Result<()> {
+        let (d, a, b) = (self.reg(d), self.reg(printer), self.src::<u32>(weight));
+        self.emit::<PrintReserve>(Operands {
+            d,
+            a,
+            b,
+            aux: *bytes as u32,
             ..Operands::NONE
         });
         Ok(())

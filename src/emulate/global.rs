@@ -6,8 +6,9 @@ use super::byte_history::{self, Mask};
 use super::grid::{Author, SharedLines, Written};
 use super::options::Names;
 use super::overwrite;
+use crate::ptx::launch::Printer;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// What a buffer holds before the launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,6 +128,27 @@ impl GlobalMemory {
         } else {
             None
         }
+    }
+
+    /// The address of a record of `bytes` bytes in the printer's memory, 0 where it is full; none: there is no such memory.
+    pub fn reserve_record(&self, printer: u64, bytes: u64, weight: u32) -> Option<u64> {
+        let start = self
+            .resolve(printer, Printer::RECORDS)
+            .filter(|p| p.addr().is_multiple_of(8))?;
+        // SAFETY: inside the buffer, aligned, and touched by nobody else but here while the kernel runs.
+        let (cursor, dropped, capacity) = unsafe {
+            (
+                AtomicU64::from_ptr(start.add(Printer::CURSOR as usize).cast()),
+                AtomicU32::from_ptr(start.add(Printer::DROPPED as usize).cast()),
+                start.add(Printer::CAPACITY as usize).cast::<u64>().read(),
+            )
+        };
+        let at = cursor.fetch_add(bytes, Ordering::Relaxed);
+        if at.saturating_add(bytes) <= capacity {
+            return Some(printer + Printer::RECORDS + at);
+        }
+        dropped.fetch_add(weight, Ordering::Relaxed);
+        Some(0)
     }
 
     /// Whether any buffer tracks its initialisation.

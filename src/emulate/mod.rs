@@ -7,6 +7,7 @@
 //! * [`hooks`] is where a checker listens; [`causality`] is the one that does, if any, with the vector clocks of [`clock`]
 //!   and the memory of [`history`], [`byte_history`] and [`map_order`]; [`communication`] is its part across clusters, with [`known`],
 //!   [`words`] and [`far_history`]. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
+//! * [`printer`] gives prints their room.
 //! * `arith` has the arithmetic, bit for bit.
 //!
 //! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
@@ -39,6 +40,7 @@ mod mem;
 mod ops;
 mod options;
 mod overwrite;
+mod printer;
 mod program;
 mod registers;
 mod residency;

@@ -287,6 +287,7 @@ mod tests {
                 map_templates: vec![],
                 uses_programmatic_launch: false,
                 mesh: None,
+                printer: None,
             },
             target: "sm_90a".into(),
             registers: [1, 0, registers, 0],

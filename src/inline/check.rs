@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::{self as ir, Does, Group, InlinePtx, Kernel};
 use crate::ptx::build::{Builder, Operand};
 use crate::ptx::infer_uniformity;
+use crate::ptx::flat::Reg;
 use crate::ptx::inst::{Effects, Inst, ROWS};
 use crate::ptx::modifier::{Compare, CompareType, LoadSem, MemType, Space};
 use crate::ptx::operand::{Class, Field, Src};
@@ -281,7 +282,7 @@ fn does(program: &Program, has_refs: bool) -> Does {
         let effects = inst.effects();
         let looks_at_lanes = matches!(inst, Inst::MovSpecial32 { .. } | Inst::MovSpecial64 { .. });
         does = does.max(
-            if !effects.difference(Effects::CONVERGENT).is_empty() || matches!(inst, Inst::LdNc { .. }) {
+            if !effects.difference(Effects::CONVERGENT).is_empty() || reads_memory(inst) {
                 Does::Acts
             } else if effects.contains(Effects::CONVERGENT) || looks_at_lanes {
                 Does::Exchanges
@@ -291,4 +292,9 @@ fn does(program: &Program, has_refs: bool) -> Does {
         );
     }
     does
+}
+
+/// Loads of memory that nothing writes count as pure elsewhere.
+fn reads_memory(inst: &Inst<Reg>) -> bool {
+    inst.fields().iter().any(|field| matches!(field, Field::Addr(..)))
 }

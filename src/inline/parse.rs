@@ -5,7 +5,7 @@ use super::program::{Label, Program, Statement};
 use crate::error::{Error, Result};
 use crate::ptx::flat::{Guard, Reg};
 use crate::ptx::inst::{Effects, Inst};
-use crate::ptx::modifier::{Modifier, SpecialReg32, SpecialReg64};
+use crate::ptx::modifier::{Modifier, SpecialPred, SpecialReg32, SpecialReg64};
 use crate::ptx::operand::Class;
 use crate::ptx::parse::{misfit, parse_inst};
 use rustc_hash::FxHashMap;
@@ -421,7 +421,9 @@ fn is_decimal_float(text: &str) -> bool {
 /// The first part of a special register's name.
 fn is_special(name: &str) -> bool {
     let begins = |text: &str| text.split('.').next() == Some(name);
-    SpecialReg32::ALL.iter().any(|r| begins(r.text())) || SpecialReg64::ALL.iter().any(|r| begins(r.text()))
+    let of_words = SpecialReg32::ALL.iter().any(|r| begins(r.text()));
+    let of_pairs = SpecialReg64::ALL.iter().any(|r| begins(r.text()));
+    of_words || of_pairs || SpecialPred::ALL.iter().any(|r| begins(r.text()))
 }
 
 /// An operand as printed PTX has it: no spaces but behind commas, offsets added.

@@ -60,6 +60,7 @@ pub mod split_roles;
 pub mod stage_operands;
 #[doc(hidden)]
 pub mod testing;
+pub mod text_format;
 pub mod thread_phases;
 pub mod thread_state;
 pub mod turn_loops;

@@ -418,10 +418,11 @@ pub enum OpKind {
         refs: Vec<RefUse>,
         args: Vec<Value>,
     },
-    /// `format` has `{}` for each argument; scalars, or exactly one array.
+    /// `format` is that of [`super::text_format`]; the arguments are scalars and arrays. By the executing group, once.
     DebugPrint {
         format: String,
         args: Vec<Value>,
+        then: AfterPrint,
     },
     /// Reported at compile time.
     PrintLayout {
@@ -457,6 +458,14 @@ pub enum Does {
     Exchanges,
     /// It may touch memory, wait, signal, look at clocks.
     Acts,
+}
+
+/// What becomes of a kernel that has printed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AfterPrint {
+    GoesOn,
+    /// It fails: the text is the error's.
+    Fails,
 }
 
 /// What `print_layout` asks about.

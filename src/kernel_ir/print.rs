@@ -840,7 +840,11 @@ impl Printer<'_> {
                 write!(f, " {} {:?} pack {} [{order}]", does.name(), code.text, code.pack)?;
                 plain(f)
             }
-            OpKind::DebugPrint { format, .. } => {
+            OpKind::DebugPrint { format, args: _, then } => {
+                f.write_str(match then {
+                    AfterPrint::GoesOn => "",
+                    AfterPrint::Fails => " fails",
+                })?;
                 write!(f, " {format:?}")?;
                 plain(f)
             }

@@ -315,7 +315,11 @@ macro_rules! visit_parts {
                 }
                 values!(args);
             }
-            OpKind::DebugPrint { format: _, args } => values!(args),
+            OpKind::DebugPrint {
+                format: _,
+                args,
+                then: _,
+            } => values!(args),
             OpKind::PrintLayout { what, format: _ } => match what {
                 PrintLayoutOf::Value(v) => value!(v),
                 PrintLayoutOf::Ref(r) => reference!(r),

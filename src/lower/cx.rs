@@ -1,4 +1,5 @@
 //! What lowering shares: the program under construction, lowered values, cached ids and pointers.
+use super::debug_print::PrintSite;
 use super::emit::{ALL_LANES, S, V};
 use super::exchange::Mesh;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
@@ -69,6 +70,9 @@ pub struct Entry {
     /// Buffer of each scratch allocation.
     scratch_buffers: Vec<(Alloc, u32)>,
     pub uses_programmatic_launch: bool,
+    /// What the kernel prints, by number, and the address of what it prints to.
+    pub prints: Vec<PrintSite>,
+    printer: Option<V>,
 }
 
 impl<'a> LowerCx<'a> {
@@ -632,6 +636,28 @@ impl<'a> LowerCx<'a> {
         self.entry.params.push(EntryParam::Pointer { buffer });
         let v = self.b.param(p);
         self.entry.pointers.push((buffer, v));
+        v
+    }
+
+    /// The number of the buffer that prints go to: behind the call's own, the device's position, and the exchange's block.
+    pub fn printer_buffer(&self) -> u32 {
+        let own = (self.kernel.params.len() + self.entry.scratch.len()) as u32;
+        match &self.mesh.launch {
+            None => own,
+            Some(mesh) => own + 1 + u32::from(mesh.exchange.is_some()),
+        }
+    }
+
+    /// Where prints go.
+    pub fn printer_pointer(&mut self) -> V {
+        if let Some(printer) = self.entry.printer {
+            return printer;
+        }
+        let p = ParamRef(self.entry.params.len() as u32);
+        let buffer = self.printer_buffer();
+        self.entry.params.push(EntryParam::Pointer { buffer });
+        let v = self.b.param(p);
+        self.entry.printer = Some(v);
         v
     }
 

@@ -1,8 +1,8 @@
 //! One match over the ops.
 use super::cx::LowerCx;
 use super::{
-    atomic, barrier, control, dot, elementwise, ids, indexed, inline_ptx, memory, misc, put, reduce, relayout,
-    semaphore, shape, sort, take, tma, wgmma,
+    atomic, barrier, control, debug_print, dot, elementwise, ids, indexed, inline_ptx, memory, misc, put, reduce,
+    relayout, semaphore, shape, sort, take, tma, wgmma,
 };
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
@@ -129,8 +129,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
         OpKind::InlinePtx { code, refs, args, .. } => inline_ptx::lower_inline_ptx(cx, op, code, refs, args),
         OpKind::PrintLayout { .. } => Ok(()),
-        OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } | OpKind::DebugPrint { .. } => {
-            Err(cx.unexpected(op))
-        }
+        OpKind::DebugPrint { format, args, then } => debug_print::lower_debug_print(cx, op, format, args, *then),
+        OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } => Err(cx.unexpected(op)),
     }
 }

@@ -1,5 +1,6 @@
 //! The whole kernel: prologue, body, launch.
 use super::cx::{Entry, LowerCx};
+use super::debug_print::Prints;
 use super::exchange::Mesh;
 use super::ids::{GridMap, cluster_zyx};
 use super::{barrier, exchange, memory};
@@ -12,22 +13,28 @@ use crate::ptx::ssa::Ssa;
 
 /// Lowers a normalised kernel whose layouts, allocations and accesses are decided.
 ///
-/// Errors: only Internal.
+/// What it prints is for who reads its records. Errors: only Internal.
 pub fn run(
     kernel: &Kernel,
     assignment: &Assignment,
     plan: &Allocation,
     exchanges: &Exchanges,
     accesses: &Accesses,
-) -> Result<(Ssa, LaunchSpec)> {
+) -> Result<(Ssa, LaunchSpec, Prints)> {
     let mut cx = LowerCx::new(kernel, assignment, plan, exchanges, accesses);
     exchange::find_use(&mut cx)?;
     bind_parameters(&mut cx)?;
     exchange::prologue(&mut cx)?;
     barrier::prologue(&mut cx)?;
     cx.lower_ops(kernel.body)?;
-    let (ssa, entry, mesh) = cx.finish();
-    Ok((ssa, launch_spec(kernel, plan, entry, mesh)))
+    let printer = (!cx.entry.prints.is_empty()).then(|| cx.printer_buffer());
+    let (ssa, mut entry, mesh) = cx.finish();
+    let prints = Prints::of(kernel, std::mem::take(&mut entry.prints));
+    let launch = LaunchSpec {
+        printer,
+        ..launch_spec(kernel, plan, entry, mesh)
+    };
+    Ok((ssa, launch, prints))
 }
 
 /// All pointers become entry parameters in the order of their buffers; scalar parameters are loaded.
@@ -60,6 +67,7 @@ fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Mesh) -> 
         map_templates: mesh.maps,
         uses_programmatic_launch: entry.uses_programmatic_launch,
         mesh: mesh.launch,
+        printer: None,
     }
 }
 
@@ -81,7 +89,7 @@ mod tests {
             .cluster(&[2])
             .warpgroups(2)
             .finish();
-        let (_, spec) = run(
+        let (_, spec, _) = run(
             &kernel,
             &Assignment::default(),
             &Allocation::default(),

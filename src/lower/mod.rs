@@ -13,6 +13,7 @@ pub mod control;
 pub mod convert;
 mod convert_words;
 pub mod cx;
+pub mod debug_print;
 pub mod dispatch;
 pub mod dot;
 pub mod elementwise;

@@ -29,6 +29,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "ns" => vec![1_000_000],
         "bytes" => vec![4, 8, 16],
         "offset" => vec![0, 120],
+        "bytes" => vec![16, 4096],
         "at" => vec![0, 16, 1020],
         "size" | "extent" | "dim" | "place" => vec![0, 70_000],
         "neg_a" | "neg_b" => vec![1, -1],

@@ -30,6 +30,9 @@ pub struct LaunchSpec {
     /// The devices that run the kernel together, where it asks which one it is on, or talks to the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<MeshUse>,
+    /// The buffer that the kernel's prints go to ([`Printer`]), if it has any: behind all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub printer: Option<u32>,
 }
 
 impl LaunchSpec {
@@ -47,6 +50,23 @@ pub struct MeshUse {
     /// The buffer with the executing device's position among them: one `u32`.
     pub position: u32,
     pub exchange: Option<Exchange>,
+}
+
+/// The memory that the prints of one launch go to, which the host reads when the kernel has ended.
+///
+/// A counter of 64 bits of the bytes that were asked for; one of 32 bits of the prints for which there was no room; at [`Printer::CAPACITY`] how many
+/// bytes there are for records, which begin at [`Printer::RECORDS`]. A record has a multiple of 16 bytes: [`Printer::HEADER`] words of 32 bits (its
+/// bytes; the print's number; the block's, along the grid's and then the cluster's axes, row-major; the warp's in the block), then the
+/// print's own. The first that does not fit is the last for which anybody finds room.
+pub struct Printer;
+
+impl Printer {
+    pub const CURSOR: u64 = 0;
+    pub const DROPPED: u64 = 8;
+    pub const CAPACITY: u64 = 16;
+    pub const RECORDS: u64 = 64;
+    /// Words before a record's own.
+    pub const HEADER: usize = 4;
 }
 
 /// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.

@@ -439,6 +439,7 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
             map_templates: vec![],
             uses_programmatic_launch: false,
             mesh: None,
+            printer: None,
         },
     };
     if launch.entry != entry

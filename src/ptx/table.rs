@@ -584,6 +584,11 @@ mbarrier_try_parity_for MbarrierTryParityFor { modifier sem: AskSem; def d: [Slo
 mbarrier_pending_count MbarrierPendingCount { def d: [Slot::B32]; reg state: [Slot::B64] }
     "mbarrier.pending_count.b64 {d}, {state}", requires [base()], effects [PURE];
 
+/// Room for a record of `bytes` bytes in the memory that `printer` is the start of ([`super::launch::Printer`]): its address for all lanes of the
+/// warp, or 0 where it is full; then `weight` is added to what was left out. Nobody's work depends on it: it orders nothing, and tells no other CTA.
+print_reserve PrintReserve { def d: [Slot::B64]; reg printer: [Slot::B64]; src weight: [Slot::B32]; number bytes: _ }
+    "{{\n\t.reg .pred P, Q;\n\t.reg .b32 L, H;\n\t.reg .b64 E, C;\n\tmov.u32 L, %laneid;\n\tsetp.eq.u32 P, L, 0;\n\tmov.u64 E, 0;\n\t@P atom.relaxed.gpu.global.add.u64 E, [{printer}], {bytes};\n\tmov.b64 {{L, H}}, E;\n\tshfl.sync.idx.b32 L, L, 0, 31, 0xffffffff;\n\tshfl.sync.idx.b32 H, H, 0, 31, 0xffffffff;\n\tmov.b64 E, {{L, H}};\n\tld.global.u64 C, [{printer}+16];\n\tsub.u64 C, C, {bytes};\n\tsetp.gt.s64 Q, E, C;\n\tand.pred P, P, Q;\n\t@P red.relaxed.gpu.global.add.u32 [{printer}+8], {weight};\n\tadd.u64 E, E, {printer};\n\tadd.u64 E, E, 64;\n\tselp.b64 {d}, 0, E, Q;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
+
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.
 bulk_load BulkLoad { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }

@@ -59,6 +59,7 @@ impl Matmul {
                 map_templates: vec![],
                 uses_programmatic_launch: false,
                 mesh: None,
+                printer: None,
             },
             target: "sm_90a".into(),
             min_ctas_per_sm: Some(1),

@@ -74,6 +74,7 @@ pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
         } => Derived::Claim(operands.max(Uniform::Warp)),
         Inst::Shfl { .. } => Derived::Claim(operands),
         Inst::Vote { mask: ALL_LANES, .. }
+        | Inst::PrintReserve { .. }
         | Inst::Ballot { mask: ALL_LANES, .. }
         | Inst::Redux { mask: ALL_LANES, .. } => Derived::Known(Uniform::Warp),
         Inst::MovSpecialPred { .. } => Derived::Known(Uniform::Cta),

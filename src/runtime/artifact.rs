@@ -6,6 +6,7 @@ use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::emulate::{self, Program, hooks::NoCheck};
 use crate::error::{Error, Fault, Loc};
+use crate::lower::debug_print::Prints;
 use crate::ptx;
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use serde::Serialize;
@@ -86,6 +87,7 @@ impl Artifact {
             ptx: ptx.into(),
             launch,
             buffers,
+            prints: Prints::default(),
             layouts: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),
@@ -404,6 +406,10 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
         },
     };
     let param = |param: &EntryParam| match param {
+        // A call site gives the printer's behind the rows.
+        EntryParam::Pointer { buffer } if launch.printer == Some(*buffer) => cuda::Param::Pointer {
+            buffer: buffer + launch.exchange().map_or(0, |exchange| exchange.told.len() as u32),
+        },
         EntryParam::Pointer { buffer } => cuda::Param::Pointer { buffer: *buffer },
         EntryParam::TensorMap(spec) => cuda::Param::TensorMap(map(spec)),
         // A call site gives them behind the exchange's block, the last buffer.
@@ -460,8 +466,10 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
                 map_templates: vec![],
                 uses_programmatic_launch: false,
                 mesh: None,
+                printer: None,
             },
             buffers: roles.map(buffer).to_vec(),
+            prints: Prints::default(),
             layouts: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),

@@ -3,7 +3,9 @@ use super::env::Checking;
 use super::host::{self, HostBuffer};
 use super::meeting::Meeting;
 use super::peers::{Peers, Site};
+use super::printing::mailbox::{Mailbox, Mailboxes};
 use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
+use crate::cuda;
 use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
 use smallvec::SmallVec;
@@ -44,6 +46,8 @@ pub struct CallSite {
     /// Where the devices of a kernel that talks meet, emulated ones and GPUs.
     meeting: Meeting,
     peers: Peers,
+    /// Where what it prints on GPUs comes in.
+    mailboxes: Mailboxes,
 }
 
 /// A place in the call frame.
@@ -115,6 +119,7 @@ impl CallSite {
             check,
             meeting: Meeting::default(),
             peers: Peers::default(),
+            mailboxes: Mailboxes::default(),
         })
     }
 
@@ -133,6 +138,7 @@ impl CallSite {
     /// Loads the kernel on the device whose context is current; an atomic load when it is there.
     pub fn initialize_cuda(&self, device: i32) -> Result<(), Error> {
         self.artifact.loaded(device)?;
+        self.mailbox(device)?;
         match self.exchange() {
             None => Ok(()),
             Some(_) if self.peers.are_known() => Ok(()),
@@ -183,6 +189,7 @@ impl CallSite {
             operands,
             buffers,
             |b| b.address,
+            |b| b.bytes == 0,
             has_its_size,
             |buffer| addresses.push(buffer.address as u64),
         )?;
@@ -190,7 +197,7 @@ impl CallSite {
             self.peers
                 .extend(exchange, self.sizes(exchange), device, &mut addresses)?;
         }
-        loaded.launch(stream, &addresses)
+        self.launch(loaded, device, stream, &mut addresses)
     }
 
     /// As [`CallSite::execute_cuda`] with buffers of the sizes of an earlier, successful call.
@@ -207,6 +214,7 @@ impl CallSite {
             operands,
             addresses,
             |address| address,
+            |_| true,
             |_, _, _| Ok(()),
             |address| ordered.push(address as u64),
         )?;
@@ -214,7 +222,31 @@ impl CallSite {
             self.peers
                 .extend(exchange, self.sizes(exchange), device, &mut ordered)?;
         }
-        loaded.launch(stream, &ordered)
+        self.launch(loaded, device, stream, &mut ordered)
+    }
+
+    /// Where the kernel prints to on a device, if it prints.
+    fn mailbox(&self, device: i32) -> Result<Option<&'static Mailbox>, Error> {
+        match self.artifact.launch().printer {
+            None => Ok(None),
+            Some(_) => self.mailboxes.at(device, &self.artifact, &self.locations).map(Some),
+        }
+    }
+
+    /// Queues the kernel, and behind it whoever prints what it has to say.
+    fn launch(
+        &self,
+        loaded: &cuda::Loaded,
+        device: i32,
+        stream: usize,
+        addresses: &mut SmallVec<[u64; 64]>,
+    ) -> Result<(), Error> {
+        let Some(mailbox) = self.mailbox(device)? else {
+            return loaded.launch(stream, addresses);
+        };
+        addresses.push(mailbox.address());
+        loaded.launch(stream, addresses)?;
+        mailbox.empty_behind(stream)
     }
 
     /// Runs the kernel in the emulator.
@@ -224,7 +256,7 @@ impl CallSite {
     /// 2. Nothing else writes them meanwhile, nor reads what the kernel writes.
     pub unsafe fn execute_host(
         &self,
-        _device: i32,
+        device: i32,
         run_id: i64,
         operands: usize,
         buffers: &[BufferView],
@@ -234,6 +266,7 @@ impl CallSite {
             operands,
             buffers,
             |b| b.address,
+            |b| b.bytes == 0,
             has_its_size,
             |buffer| {
                 host.push(HostBuffer {
@@ -251,20 +284,25 @@ impl CallSite {
             return unsafe { host::run_together(artifact, locations, self.check, meeting, run_id, &host) };
         }
         // SAFETY: as our caller promises.
-        unsafe { host::run(&self.artifact, &self.locations, self.check, &host) }.map(drop)
+        unsafe { host::run(&self.artifact, &self.locations, self.check, device, &host) }.map(drop)
     }
 
-    /// Gives the call's buffers in the launch's numbering, each after its check. `address`: where a buffer is.
+    /// Gives the call's buffers in the launch's numbering, each after its check. `address`: where a buffer is; `is_token`: whether it may be one.
     fn gather<B: Copy>(
         &self,
         operands: usize,
         buffers: &[B],
         address: impl Fn(B) -> usize,
+        is_token: impl Fn(B) -> bool,
         check: impl Fn(usize, &BufferSpec, B) -> Result<(), Error>,
         mut take: impl FnMut(B),
     ) -> Result<(), Error> {
-        if operands != self.operands || buffers.len() - operands != self.results {
-            return Err(self.mismatch(operands, buffers.len() - operands));
+        // Behind both there may be tokens of ordered effects.
+        let (results, tokens) = (buffers.len() - operands, operands.wrapping_sub(self.operands));
+        let ends = [operands.saturating_sub(tokens), buffers.len().saturating_sub(tokens)];
+        let are_tokens = || (0..tokens).all(|i| ends.iter().all(|end| is_token(buffers[end + i])));
+        if tokens > operands || results != self.results + tokens || !are_tokens() {
+            return Err(self.mismatch(operands, results));
         }
         for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
             let buffer = buffers[place.index(operands)];

@@ -72,6 +72,9 @@ impl Checking {
 /// What the cubin cache holds unless `SMALT_CACHE_LIMIT` says otherwise; a cubin has some 10 to 100 KiB.
 const CACHE_LIMIT: u64 = 1 << 30;
 
+/// Memory for what one launch prints unless `SMALT_PRINT_BYTES` says otherwise.
+const PRINT_BYTES: u64 = 1 << 20;
+
 /// The settings of this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Env {
@@ -96,6 +99,8 @@ pub struct Env {
     pub check: Checking,
     /// `SMALT_TIMEOUT`: how long a run in the emulator may last.
     pub timeout: Option<Duration>,
+    /// `SMALT_PRINT_BYTES`: how much one launch may print.
+    pub print_bytes: u64,
     /// `CUDA_HOME`, else `CUDA_PATH`
     pub cuda_home: Option<PathBuf>,
     /// `PATH`
@@ -146,6 +151,7 @@ impl Env {
                 .map(|path| std::env::split_paths(&path).collect())
                 .unwrap_or_default(),
             schedule: text("SMALT_SCHEDULE")?,
+            print_bytes: PRINT_BYTES,
             ..Env::default()
         };
         if let Some(name) = &env.schedule {
@@ -199,6 +205,12 @@ impl Env {
             Some(folder) => Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty()),
         };
         env.cache = folder.map(|folder| Place { folder, limit_bytes });
+        if let Some(bytes) = text("SMALT_PRINT_BYTES")? {
+            let expected = "a size from 256 bytes to 1G, or with K, M or G: 16M";
+            env.print_bytes = size(&bytes)
+                .filter(|bytes| (256..=1 << 30).contains(bytes))
+                .ok_or_else(|| wrong("SMALT_PRINT_BYTES", expected, &bytes))?;
+        }
         if let Some(name) = text("SMALT_CHECK")? {
             let found = Checking::ALL.iter().find(|(known, _)| *known == name);
             env.check = found
@@ -321,6 +333,8 @@ mod tests {
             ("SMALT_CACHE_LIMIT", "0"),
             ("SMALT_CACHE_LIMIT", "1.5G"),
             ("SMALT_CACHE_LIMIT", "99999999999G"),
+            ("SMALT_PRINT_BYTES", "10"),
+            ("SMALT_PRINT_BYTES", "2G"),
             ("SMALT_CHECK", "never"),
             ("SMALT_TIMEOUT", "0"),
             ("SMALT_TIMEOUT", "-3"),

@@ -2,6 +2,7 @@
 use super::buffers::BufferRole;
 use super::env::{Checking, Env};
 use super::meeting::{Meeting, Running};
+use super::printing::{mailbox, records, sink};
 use super::supervise::Supervision;
 use super::{Artifact, Locations};
 use crate::cuda;
@@ -21,7 +22,7 @@ unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
 
-/// Runs a kernel in the emulator, as the environment says; `check` where the program says otherwise.
+/// Runs a kernel in the emulator, as the environment says; `check` where the program says otherwise. `device`: for what it prints.
 ///
 /// # Safety
 /// As for [`run_with`].
@@ -29,11 +30,13 @@ pub unsafe fn run(
     artifact: &Artifact,
     locations: &Locations,
     check: Option<Checking>,
+    device: i32,
     buffers: &[HostBuffer],
 ) -> Result<emulate::Report, Error> {
     let env = super::env::get()?;
+    let check = check.unwrap_or(env.check);
     // SAFETY: as our caller promises.
-    unsafe { run_with(artifact, locations, buffers, options(env), check.unwrap_or(env.check)) }
+    unsafe { run_with(artifact, locations, device, buffers, options(env), check) }
 }
 
 /// Runs one device's part of a kernel that talks to other devices: all of them, once all have come to execution `run_id`.
@@ -57,14 +60,24 @@ pub unsafe fn run_together(
     // SAFETY: as our caller promises; `check_sizes` or the call site has seen that it has four bytes.
     let position = unsafe { position.address.cast::<u32>().read_unaligned() };
     let all = |devices: &[Vec<HostBuffer>]| {
-        let per_device = buffers.len() as u32 + 1;
+        let per_device = buffers.len() as u32 + 1 + u32::from(launch.printer.is_some());
         let start = |device| emulate::buffer_address(device * per_device + exchange.buffer);
         meeting.with_blocks(exchange, start, |blocks| {
             let with_block = |(own, block): (&Vec<HostBuffer>, &HostBuffer)| [own.as_slice(), &[*block]].concat();
             let devices = devices.iter().zip(blocks).map(with_block).collect::<Vec<_>>();
             let devices = devices.iter().map(Vec::as_slice).collect::<Vec<_>>();
             // SAFETY: as our callers promise, each of whom waits for this run.
-            unsafe { run_devices(artifact, locations, &devices, options(env), check.unwrap_or(env.check)) }.map(drop)
+            unsafe {
+                run_devices(
+                    artifact,
+                    locations,
+                    0,
+                    &devices,
+                    options(env),
+                    check.unwrap_or(env.check),
+                )
+            }
+            .map(drop)
         })
     };
     let who = (position as usize, mesh.devices as usize);
@@ -86,6 +99,7 @@ pub unsafe fn run_together(
 unsafe fn run_with(
     artifact: &Artifact,
     locations: &Locations,
+    device: i32,
     buffers: &[HostBuffer],
     options: emulate::Options,
     check: Checking,
@@ -95,16 +109,18 @@ unsafe fn run_with(
         return host(buffers).map(|()| emulate::Report::default());
     }
     // SAFETY: as our caller promises.
-    unsafe { run_devices(artifact, locations, &[buffers], options, check) }
+    unsafe { run_devices(artifact, locations, device, &[buffers], options, check) }
 }
 
-/// Runs a kernel in the emulator on several devices, each with buffers of its own; behind the call's, its exchange block.
+/// Runs a kernel in the emulator on several devices from `first` on, each with buffers of its own; behind the call's, its exchange block.
+/// What it prints is printed, whether it fails or not.
 ///
 /// # Safety
 /// As for [`run_with`], of every device's buffers.
 unsafe fn run_devices(
     artifact: &Artifact,
     locations: &Locations,
+    first: i32,
     devices: &[&[HostBuffer]],
     options: emulate::Options,
     check: Checking,
@@ -122,7 +138,20 @@ unsafe fn run_devices(
         };
         buffers.iter().enumerate().map(lend).collect::<Vec<_>>()
     };
-    let lent = devices.iter().map(lent).collect::<Vec<_>>();
+    let mut lent = devices.iter().map(lent).collect::<Vec<_>>();
+    let env = super::env::get()?;
+    let mut printed = vec![];
+    if artifact.launch().printer.is_some() {
+        for buffers in &mut lent {
+            let mut memory = records::empty(env.print_bytes);
+            buffers.push(emulate::HostBuffer {
+                ptr: memory.as_mut_ptr().cast(),
+                len: 8 * memory.len(),
+                contents: emulate::Contents::Defined,
+            });
+            printed.push(memory);
+        }
+    }
     let lent = lent.iter().map(Vec::as_slice).collect::<Vec<_>>();
     let policy = match check {
         Checking::Error | Checking::Off => emulate::Check::Error,
@@ -131,10 +160,12 @@ unsafe fn run_devices(
     let options = emulate::Options {
         check: policy,
         names: artifact.names(),
+        // What does not fit is then the same in every run.
+        threads: if printed.is_empty() { options.threads } else { 1 },
         ..options
     };
-    let watch = Supervision::new(artifact, locations, super::env::get()?);
-    match check {
+    let watch = Supervision::new(artifact, locations, env);
+    let outcome = match check {
         Checking::Error | Checking::Warn => {
             // SAFETY: as our caller promises.
             unsafe { emulate::run_on(artifact.emulated()?, &lent, &options, &watch) }
@@ -143,7 +174,26 @@ unsafe fn run_devices(
             // SAFETY: as our caller promises.
             unsafe { emulate::run_on(artifact.emulated_unchecked()?, &lent, &options, &watch) }
         }
+    };
+    let mut failed = None;
+    for (device, memory) in (first..).zip(&printed) {
+        let here = print(artifact, memory, device);
+        failed = failed.or(here);
     }
+    match (outcome, failed) {
+        (Err(_), Some(check)) => Err(check),
+        (outcome, _) => outcome,
+    }
+}
+
+/// Prints what a launch has left in its memory for that; the check that failed, if one did.
+fn print(artifact: &Artifact, memory: &[u64], device: i32) -> Option<Error> {
+    let words = memory.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
+    let said = mailbox::said(artifact, &words.collect::<Vec<_>>(), device);
+    if !said.text.is_empty() {
+        sink::write(said.text);
+    }
+    said.failed
 }
 
 /// How to emulate one run.
@@ -192,6 +242,7 @@ pub unsafe fn emulate_on_host_data(
         run_with(
             artifact,
             locations,
+            0,
             buffers,
             options,
             schedule.check.unwrap_or(env.check),
@@ -260,7 +311,13 @@ pub unsafe fn run_on_host_data(
     });
     let mut slices = slices.collect::<Vec<_>>();
     let (plan, image) = standalone(artifact)?;
+    let mut printed = printer(artifact)?;
+    slices.extend(printed.as_mut().map(|memory| memory.as_mut_slice()));
     let outcome = cuda::standalone::run(device, plan, image, &mut slices)?;
+    if let Some(memory) = &printed {
+        let words = memory.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        print(artifact, &words.collect::<Vec<_>>(), device);
+    }
     // SAFETY: as our caller promises.
     unsafe { copy_aliased(artifact, buffers) };
     Ok(json!(outcome))
@@ -281,9 +338,23 @@ pub unsafe fn measure(
         // SAFETY: as our caller promises.
         unsafe { std::slice::from_raw_parts(buffer.address.cast_const(), buffer.bytes as usize) }
     });
-    let slices = slices.collect::<Vec<_>>();
+    let mut slices = slices.collect::<Vec<_>>();
+    let printed = printer(artifact)?;
+    slices.extend(printed.as_deref());
     let (plan, image) = standalone(artifact)?;
     Ok(json!(cuda::standalone::measure(device, plan, image, &slices, batch)?))
+}
+
+/// Memory for what a run prints, if the kernel prints.
+fn printer(artifact: &Artifact) -> Result<Option<Vec<u8>>, Error> {
+    let bytes = super::env::get()?.print_bytes;
+    let memory = || {
+        records::empty(bytes)
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
+    };
+    Ok(artifact.launch().printer.map(|_| memory()))
 }
 
 fn standalone(artifact: &Artifact) -> Result<(cuda::Plan, cuda::Image<'_>), Error> {

@@ -27,6 +27,7 @@ mod no_sockets;
 mod panics;
 mod peers;
 pub mod pipeline;
+pub mod printing;
 mod reported;
 #[cfg(target_os = "linux")]
 mod sockets;

@@ -9,6 +9,7 @@ use crate::inline;
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower;
+use crate::lower::debug_print::Prints;
 use crate::plan::{self, Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
@@ -57,6 +58,8 @@ pub struct Compiled {
     pub flat: Option<Flat>,
     pub ptx: String,
     pub launch: LaunchSpec,
+    /// What the kernel prints.
+    pub prints: Prints,
     /// Operands, then results, then scratch: the buffers in the launch's numbering.
     pub buffers: Vec<BufferSpec>,
     /// Chosen layouts and transforms, with their reasons.
@@ -226,7 +229,7 @@ pub fn compile(
         })?;
     }
 
-    let (ssa, launch) = observer.pass("lower", || {
+    let (ssa, launch, prints) = observer.pass("lower", || {
         lower::run(&kernel, &assignment, &allocation, &exchanges, &accesses)
     })?;
     observer.after(|| ssa.to_string());
@@ -270,6 +273,7 @@ pub fn compile(
         flat: Some(flat),
         ptx,
         launch,
+        prints,
         buffers,
         layouts: layout_choices(&kernel, &assignment, &exchanges),
         smem: smem_places(&kernel, &allocation),

@@ -99,17 +99,6 @@ def unsupported_callback(x):
     return kernel(body, like((128,)))(x)
 
 
-@bad(smalt.Unsupported, "the primitive `check`", "remedy: check outside of the kernel, or write")
-def unsupported_check(x):
-    def body(x, o):
-        from jax.experimental import checkify
-
-        checkify.check(x[0] > 0, "not positive")  # BAD
-        o[...] = x[...]
-
-    return kernel(body, like((128,)))(x)
-
-
 @bad(smalt.Unsupported, "`sort` of complex numbers", "remedy: compute it from the real and imaginary parts", args=(Arg((128,), jnp.complex64),))
 def unsupported_complex(x):
     def body(x, o):
@@ -142,24 +131,6 @@ TABLE["unsupported_in_a_helper"] = dataclasses.replace(
 )
 
 
-@bad(smalt.Unsupported, "ordered `debug_print`", "remedy: print unordered")
-def unsupported_ordered_print(x):
-    def body(x, o):
-        jax.debug.print("{}", x[0], ordered=True)  # BAD
-        o[...] = x[...]
-
-    return kernel(body, like((128,)))(x)
-
-
-@bad(smalt.Unsupported, "`debug_print` of several arrays", "remedy: print one array, or scalars")
-def unsupported_print_of_arrays(x):
-    def body(x, o):
-        pl.debug_print("{} {}", x[...], x[...])  # BAD
-        o[...] = x[...]
-
-    return kernel(body, like((128,)))(x)
-
-
 @bad(smalt.Unsupported, "profile_space", "remedy: leave profile_space at 0")
 def unsupported_profile(x):
     def body(x, o):
@@ -189,6 +160,110 @@ def unsupported_gather_copy(x):
         plgpu.barrier_wait(bar)
 
     return kernel(body, like((128,)), SMEM((128,), jnp.int32), SMEM((128,), F32), Barrier())(x)
+
+
+@bad(smalt.ExecutionError, "a check failed: not positive: 0.0, and 3.50")
+def check_that_fails(x):
+    def body(x, o):
+        from jax.experimental import checkify
+
+        checkify.check(x[0] > 0, "not positive: {}, and {y:.2f}", x[0], y=x[1] + 3.5)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.ExecutionError, "a check failed: [0.0, 0.0] in block 2", "got: in block (2, 1), warpgroup 1")
+def check_that_fails_in_one_block(x):
+    def body(x, o):
+        from jax.experimental import checkify
+
+        i, j, wg = lax.axis_index("i"), lax.axis_index("j"), lax.axis_index("wg")
+        checkify.check((i != 2) | (j != 1) | (wg != 1), "{} in block {}", x[0:2], i)  # BAD
+        o[i, j, wg] = x[...]
+
+    return kernel(body, like((3, 2, 2, 128)), grid=(3, 2), grid_names=("i", "j"), num_threads=2, thread_name="wg")(x)
+
+
+@bad(smalt.InvalidKernel, "the format 'not {} but {}' of a print", "got: 1 argument: Replacement index 1", "remedy: pass what each {}")
+def check_that_says_more_than_there_is(x):
+    def body(x, o):
+        from jax.experimental import checkify
+
+        checkify.check(x[0] > 0, "not {} but {}", x[0])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "the format '{} and {}' of a print", "with an argument for each field", "got: 1 argument: Replacement index 1", "remedy: pass what each {}")
+def print_of_more_than_there_is(x):
+    def body(x, o):
+        pl.debug_print("{} and {}", x[0])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "the format '{}' of a print", "expected: a field for each argument", "got: none for argument 1 of 2", "remedy: add a {}")
+def print_of_less_than_there_is(x):
+    def body(x, o):
+        pl.debug_print("{}", x[0], x[1])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "the format '{}, {name}' of a print", "got: 1 argument: no 'name'", "remedy: pass what each {}")
+def print_of_an_unknown_name(x):
+    def body(x, o):
+        pl.debug_print("{}, {name}", x[0])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "a format specification of a print that does not fit", "expected: one of e, E, f", "got: type \"x\" for argument 0 of type float32")
+def print_of_a_float_in_hexadecimal(x):
+    def body(x, o):
+        pl.debug_print("{:x}", x[0])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "the format \"{:5q}\" of a print", "expected: Python's format syntax", "got: the specification \"5q\"", "remedy: ")
+def print_with_a_broken_specification(x):
+    def body(x, o):
+        pl.debug_print("{:5q}", x[0])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "a reference as an argument of a print", "expected: scalars and arrays", "remedy: load it first: ref[...]")
+def print_of_a_reference(x):
+    def body(x, o):
+        pl.debug_print("{}", x)  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "a reference as an argument of a print", "expected: scalars and arrays", "remedy: load it first: ref[...]", args=(f16(64, 64),))
+def print_of_an_accumulator_in_flight(x):
+    def body(x, o):
+        def scoped(acc, a):
+            a[...] = x[...]
+            plgpu.commit_smem()
+            plgpu.wgmma(acc, a, a)
+            pl.debug_print("{}", acc)  # BAD
+            o[...] = acc[...]
+
+        tiles = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+        pl.run_scoped(scoped, ACC((64, 64), F32), SMEM((64, 64), F16, transforms=tiles))
+
+    return kernel(body, like((64, 64)))(x)
 
 
 @bad(smalt.InvalidKernel, "a device id in a kernel that runs on one device", "remedy: call the kernel under jax.shard_map", args=(f32(2, 64),))
@@ -282,15 +357,6 @@ def unsupported_atomic_of_a_type(x):
         plgpu.atomic_add(o, x[...])  # BAD
 
     return kernel(body, like((128,), jnp.int16))(x)
-
-
-@bad(smalt.Unsupported, "debug_print: printing from a kernel")
-def unsupported_print(x):
-    def body(x, o):
-        pl.debug_print("{}", x[0])  # BAD
-        o[...] = x[...]
-
-    return kernel(body, like((128,)))(x)
 
 
 @bad(

@@ -44,7 +44,7 @@ def compiled(monkeypatch):
 
     def fake(kernel, target, platforms):
         out.append((kernel, target, platforms))
-        return _native.ExtraOperands(out.scratch, False)
+        return _native.ExtraOperands(out.scratch, False, False)
 
     monkeypatch.setattr(_register, "_compile", fake)
     return out

@@ -148,7 +148,6 @@ KERNELS: dict[str, Callable[[], None]] = {
     "atomic_cas": atomics,
     "masked_load": element_wise(lambda x: jnp.where(x > 3, x, -1.0)),
     "masked_swap": masked_store,
-    "check": outside,
     "debug_callback": outside,
     "*callback": outside,
     "ffi_call": outside,

@@ -38,6 +38,7 @@ impl Kernel {
                     map_templates: vec![],
                     uses_programmatic_launch: false,
                     mesh: None,
+                    printer: None,
                 },
                 target: "sm_90a".into(),
                 registers: [0; 4],

@@ -45,7 +45,13 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             "let the block read it: plgpu.cluster_ref(ref, ...)[...] after a cluster barrier",
         )?,
         OpKind::InlinePtx { refs, .. } => refs.iter().try_for_each(|r| memory::address(kernel, r))?,
-        OpKind::DebugPrint { .. } => lacks("printing from a kernel", "store what you want to see to an output")?,
+        OpKind::DebugPrint { format, args, then: _ } => {
+            for piece in text_format::parse(format, args.len())? {
+                if let text_format::Piece::Field(field) = piece {
+                    field.check(dtype(args[field.arg]))?;
+                }
+            }
+        }
         OpKind::PrintLayout { .. } => return Ok(()),
         OpKind::Constant(c) => memory::constant(kernel, c, data.results[0])?,
         OpKind::Unary { op, a } => of(*a, arithmetic::unary(*op, dtype(*a)))?,

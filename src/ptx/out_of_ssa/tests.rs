@@ -27,6 +27,7 @@ pub(in crate::ptx) fn shell() -> Shell {
             map_templates: vec![],
             uses_programmatic_launch: false,
             mesh: None,
+            printer: None,
         },
         target: "sm_90a".into(),
         min_ctas_per_sm: None,

@@ -1,0 +1,178 @@
+"""What kernels print on the GPU is what they print in the emulator, whatever XLA does with their launches."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.prints.cases import CASES
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, **env: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in env}
+    environment |= {"PYTHONPATH": f"{ROOT}/jax_plugin:{ROOT}", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **env}
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, dict[str, str]]:
+    """By platform and case."""
+    return {platform: json.loads(run("-m", "tests.prints", "--json", JAX_PLATFORMS=platform).splitlines()[-1]) for platform in ("cuda", "cpu")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gpu_and_emulator_print_the_same(texts: dict[str, dict[str, str]], name: str) -> None:
+    assert texts["cuda"][name] == texts["cpu"][name] == CASES[name].expected
+
+
+_CHAIN = """
+    import os, sys
+    import jax, jax.numpy as jnp, numpy as np, smalt
+    import jax.experimental.pallas as pl
+    from jax import lax
+    from tests.corpus.case import kernel, like
+    smalt.enable()
+    assert jax.default_backend() == "gpu"
+    def add(x, o):
+        o[...] = x[...] + 1
+    def tell(x, o):
+        pl.debug_print("x {}", x[0])
+        o[...] = x[...] + 1
+    plain, prints = (kernel(body, like((128,))) for body in (add, tell))
+"""
+
+
+def script(text: str, **env: str) -> list[str]:
+    code = textwrap.dedent(_CHAIN) + textwrap.dedent(text)
+    return run("-c", code, JAX_PLATFORMS="cuda", **env).splitlines()
+
+
+def test_beside_kernels_that_are_recorded() -> None:
+    """XLA records the plain ones into graphs, and replays them; the prints come at each run all the same."""
+    lines = script(
+        """
+        f = jax.jit(lambda x: plain(plain(jnp.tanh(prints(plain(plain(x))) * 0)) + plain(x)))
+        for i in range(5):
+            print(float(f(jnp.full(128, i, jnp.float32))[0]), flush=True)
+        """,
+        XLA_FLAGS="--xla_gpu_graph_min_graph_size=1",
+    )
+    assert lines == [line for i in range(5) for line in (f"x {i + 2.0}", str(float(i + 3)))]
+
+
+def test_many_launches_in_flight() -> None:
+    lines = script(
+        """
+        f = jax.jit(lambda x: lax.fori_loop(0, 100, lambda _, v: prints(v), x))
+        y = x = jnp.zeros(128)
+        for _ in range(10):
+            y = f(y)
+        assert (np.asarray(y) == 1000).all()
+        """
+    )
+    assert lines == [f"x {float(i)}" for i in range(1000)]
+
+
+def test_what_does_not_fit_is_counted_at_each_launch() -> None:
+    lines = script(
+        """
+        def body(x, o):
+            def step(i, _):
+                pl.debug_print("{}", i)
+            lax.fori_loop(0, 12, step, None)
+            o[...] = x[...]
+        f = jax.jit(kernel(body, like((128,))))
+        for _ in range(3):
+            jax.block_until_ready(f(jnp.zeros(128)))
+        """,
+        SMALT_PRINT_BYTES="256",
+    )
+    dropped = "smalt: 4 prints of `body` were dropped: a launch's buffer has 256 bytes (set SMALT_PRINT_BYTES to more)"
+    assert lines == [*map(str, range(8)), dropped] * 3
+
+
+def test_call_sites_come_and_go() -> None:
+    """A mailbox serves another call site once nobody prints to it."""
+    lines = script(
+        """
+        for i in range(20):
+            def body(x, o, i=i):
+                pl.debug_print(f"kernel {i}: {{}}", x[0])
+                o[...] = x[...] + i
+            f = jax.jit(kernel(body, like((128,))))
+            jax.block_until_ready(f(jnp.full(128, i, jnp.float32)))
+            del f
+            jax.clear_caches()
+        """
+    )
+    assert lines == [f"kernel {i}: {float(i)}" for i in range(20)]
+
+
+def test_file_descriptor_1_without_pythons_output() -> None:
+    lines = script(
+        """
+        sys.stdout = None
+        jax.block_until_ready(jax.jit(prints)(jnp.zeros(128)))
+        """
+    )
+    assert lines == ["x 0.0"]
+
+
+def test_a_kernel_by_itself_prints(tmp_path: pathlib.Path) -> None:
+    script(
+        "jax.block_until_ready(jax.jit(prints)(jnp.zeros(128)))",
+        SMALT_DUMP="descriptor",
+        SMALT_DUMP_DIR=str(tmp_path),
+    )
+    (dumped,) = tmp_path.glob("tell-*.smalt")
+    emulated, on_gpu = (run("-m", "smalt", "run", str(dumped), *where) for where in ((), ("--device", "0")))
+    first = next(line for line in emulated.splitlines() if line.startswith("x "))
+    assert first in on_gpu.splitlines()
+
+
+def test_a_check_that_fails_is_an_error_with_its_words() -> None:
+    """It ends the process's use of the GPU, and says why; what was printed before is printed."""
+    lines = script(
+        """
+        from jax.experimental import checkify
+        def body(x, o):
+            i = lax.axis_index("i")
+            pl.debug_print("before")
+            checkify.check((i != 2) | (x[0] < 5), "x[0] is {:.1f} in block {}", x[0], i)
+            o[i] = x[...]
+        f = jax.jit(kernel(body, like((4, 128)), grid=(4,), grid_names=("i",)))
+        assert float(np.asarray(f(jnp.ones(128)))[3, 3]) == 1
+        try:
+            np.asarray(f(jnp.full(128, 6.5)))
+        except smalt.ExecutionError as e:
+            sys.stdout.flush()
+            os.write(1, f"{e.what}; {e.got}\\n".encode())
+        os._exit(0)
+        """
+    )
+    assert lines[:4] == [f"[block {i}] before" for i in range(4)]
+    assert "a check failed: x[0] is 6.5 in block 2; in block 2" in lines
+    assert "[block 2] before" in lines[4:]
+
+
+def test_debug_checks_that_hold() -> None:
+    lines = script(
+        """
+        def body(x, o):
+            pl.debug_check(x[0] < 5, "too large")
+            o[...] = x[...]
+        with pl.enable_debug_checks(True):
+            print(float(np.asarray(jax.jit(kernel(body, like((128,))))(jnp.ones(128)))[5]))
+        """
+    )
+    assert lines == ["1.0"]
