@@ -268,6 +268,11 @@ impl Parser {
                 .error("an instruction that uses registers after it has returned")
                 .remedy("multiply with plgpu.wgmma, which knows when its registers are free"));
         }
+        if let Inst::GridDep { .. } = inst {
+            return Err(self
+                .error("programmatic launches are set up by the compiler")
+                .remedy("plgpu.griddepcontrol_wait, plgpu.griddepcontrol_launch_dependents"));
+        }
         if let Inst::SetMaxReg { .. } = inst {
             return Err(self
                 .error("the number of registers is the compiler's")

@@ -37,7 +37,9 @@ type Found<T> = std::result::Result<T, &'static str>;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     let body = kernel.body;
-    region(kernel, body);
+    if !kernel.has_instructions() {
+        region(kernel, body);
+    }
     Ok(())
 }
 

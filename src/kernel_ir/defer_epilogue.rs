@@ -39,7 +39,9 @@ type Found<T> = std::result::Result<T, &'static str>;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     let (body, around) = (kernel.body, Around::new(kernel));
-    region(kernel, body, around);
+    if !kernel.has_instructions() {
+        region(kernel, body, around);
+    }
     Ok(())
 }
 

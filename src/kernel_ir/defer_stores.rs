@@ -43,7 +43,7 @@ const SCRATCH: u64 = 33 << 10;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     let is_alone = kernel.num_warpgroups == 1 && kernel.cluster_size() == 1;
-    if is_alone && kernel.ops.values().any(|op| is_wgmma(&op.kind)) {
+    if is_alone && kernel.ops.values().any(|op| is_wgmma(&op.kind)) && !kernel.has_instructions() {
         region(kernel, kernel.body);
     }
     Ok(())

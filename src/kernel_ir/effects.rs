@@ -92,6 +92,8 @@ impl Effect<'_> {
 pub enum Order<'a> {
     /// Nothing.
     None,
+    /// Nobody knows: instructions of the user's. What they order is the user's to know; the compiler counts on nothing of it.
+    Unknown,
     /// The lanes of the group meet, and see each other's memory.
     Meet(Group),
     /// The lanes of the executing group meet; then `signals` others, before that `acquires` from others.
@@ -248,7 +250,11 @@ fn row(kind: &OpKind) -> Row<'_> {
         OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } => does(smallvec![]),
         OpKind::InlinePtx {
             does: Does::Acts, refs, ..
-        } => does(refs.iter().map(|r| any_lanes(r, Access::Update)).collect()),
+        } => row(
+            refs.iter().map(|r| any_lanes(r, Access::Update)).collect(),
+            Order::Unknown,
+            None,
+        ),
         pure_ops!()
         | OpKind::OptimizationBarrier { .. }
         | OpKind::AccInit { .. }

@@ -1,4 +1,5 @@
 //! The kernel and its arenas.
+use super::class::Class;
 use super::entities::{Alloc, Axis, Op, Region, Value};
 use super::op::{Constant, OpKind};
 use super::types::{Facts, Group, Type};
@@ -468,6 +469,13 @@ impl Kernel {
             .ops
             .iter()
             .for_each(|op| self.for_each_op_of(*op, f));
+    }
+
+    /// Whether users' own instructions may do something to memory and its order: then nothing is known of who waits for whom.
+    pub fn has_instructions(&self) -> bool {
+        let mut found = false;
+        self.for_each_op(&mut |op| found |= matches!(self.ops[op].kind.class(), Class::Instructions));
+        found
     }
 
     /// Whether there are products in an op's regions.

@@ -245,7 +245,8 @@ fn is_quiet(kernel: &Kernel, kind: &OpKind) -> bool {
         | Order::CommitSmem
         | Order::FenceShared
         | Order::FenceDevice => true,
-        Order::Arrive
+        Order::Unknown
+        | Order::Arrive
         | Order::ArriveByIssuer
         | Order::Meet(Group::Block)
         | Order::MeetExecuting { .. }

@@ -51,7 +51,7 @@ const MAY_HANG: &str =
 const MAX_PASSING: usize = 7;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.ops.values().any(|op| op.kind.is_product()) {
+    if kernel.ops.values().any(|op| op.kind.is_product()) && !kernel.has_instructions() {
         region(kernel, kernel.body, &Around::new(kernel));
     }
     Ok(())

@@ -313,6 +313,7 @@ impl Pass<'_> {
                     Order::Arrive => true,
                     Order::MeetExecuting { signals, .. } => signals,
                     Order::None
+                    | Order::Unknown
                     | Order::ArriveByIssuer
                     | Order::Meet(_)
                     | Order::Wait(_)
@@ -513,7 +514,7 @@ impl Pass<'_> {
     /// What an op does to the order of what is pending.
     fn order(&mut self, kernel: &Kernel, op: Op, state: &mut State) {
         match effects::order(&kernel.ops[op].kind) {
-            Order::None | Order::Arrive | Order::ArriveByIssuer => {}
+            Order::None | Order::Unknown | Order::Arrive | Order::ArriveByIssuer => {}
             Order::Meet(group) => state.meet(group),
             Order::MeetExecuting { acquires, signals: _ } => {
                 state.meet(state.group);

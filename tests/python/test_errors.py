@@ -140,7 +140,7 @@ def unsupported_profile(x):
     return kernel(body, like((128,)), params=params)(x)  # BAD
 
 
-@bad(smalt.Unsupported, "`inline_mgpu` of", "proxy fences", "remedy: inline_mgpu builds MLIR")
+@bad(smalt.Unsupported, "`inline_mgpu` of", "expected: inline PTX", "remedy: inline_mgpu builds MLIR")
 def unsupported_inline_mgpu(x):
     def body(x, o):
         @plgpu.inline_mgpu(return_type=None)

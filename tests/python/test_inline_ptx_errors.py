@@ -108,7 +108,7 @@ HOSTILE: dict[str, list[str]] = {
     "without its `{`": ["mov.b32 {0}, {1}; }", "} mov.b32 {0}, {1};", "mov.b32 {0}}, {1};"],
     "without its `*/`": ["mov.b32 {0}, {1}; /* more"],
     "is never written": ["mov.b32 {1}, {1};", "", "// mov.b32 {0}, {1};\n", ".reg .b32 t; mov.b32 t, {1};"],
-    "in inline PTX": ["mov.b32 {0}, {1}; ret;", "exit; mov.b32 {0}, {1};", "call f; mov.b32 {0}, {1};", "mov.b32 {0}, {1}; @{1} ret;"],
+    "in inline PTX": ["mov.b32 {0}, {1}; ret;", "exit; mov.b32 {0}, {1};", "call f; mov.b32 {0}, {1};", ".reg .pred p; setp.eq.s32 p, {1}, 0; mov.b32 {0}, {1}; @p ret;"],
     "is no number": ["mov.b32 {0}, 0x1g;", "mov.b32 {0}, 12ab;", "mov.b32 {0}, 0f123;", "mov.b32 {0}, 99999999999999999999999;", "mov.b32 {0}, 1.2.3;", "mov.b32 {0}, 09;"],
     "into the middle of a loop": [
         ".reg .pred p; setp.eq.s32 p, {1}, 0; @p bra M; L: mov.b32 {0}, {1}; M: setp.ne.s32 p, {2}, 0; @p bra L;",
@@ -120,6 +120,7 @@ HOSTILE: dict[str, list[str]] = {
         ".reg .pred p; setp.gt.s32 p, {1}, 0; @p bar.warp.sync 0xffffffff; mov.b32 {0}, {1};",
     ],
     "the compiler's": ["bar.sync 0, 128; mov.b32 {0}, {1};", "bar.sync 1, 128; mov.b32 {0}, {1};", "setmaxnreg.inc.sync.aligned.u32 240; mov.b32 {0}, {1};"],
+    "set up by the compiler": ["griddepcontrol.wait; mov.b32 {0}, {1};"],
     "too many labels": ["".join(f"L{i}:" for i in range(300)) + "mov.b32 {0}, {1};"],
     "too long a text": ["mov.b32 {0}, {1};" * 5000],
 }
