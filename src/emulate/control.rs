@@ -383,6 +383,54 @@ impl Op2 for MapAddress {
     }
 }
 
+/// `getctarank`: an address without a rank is of the CTA's own memory.
+pub struct CtaRank;
+impl<H: Hooks> Body<H> for CtaRank {
+    #[inline(always)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        m.hooks.reads(w, u.a);
+        let own = m.cta(w.cta).rank;
+        let out = w.read::<u32>(u.a).map(|a| match a >> RANK_SHIFT {
+            0 => own,
+            rank => rank - 1,
+        });
+        w.write::<u32>(u.d, out);
+        m.hooks.writes(w, u.d);
+        Flow::Next
+    }
+}
+
+/// The four halves of the list `aux`, lowest first, into `d`.
+pub struct PackQuarters;
+impl<H: Hooks> Body<H> for PackQuarters {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let halves = &m.program.lists[u.aux as usize..u.aux as usize + 4];
+        let mut out = [0; 32];
+        for (i, half) in halves.iter().enumerate() {
+            for (out, half) in out.iter_mut().zip(w.read::<u16>(*half)) {
+                *out |= u64::from(*half & 0xffff) << (16 * i);
+            }
+        }
+        w.write::<u64>(u.d, out);
+        m.hooks.writes(w, u.d);
+        Flow::Next
+    }
+}
+/// `a` into the four halves of the list `aux`.
+pub struct UnpackQuarters;
+impl<H: Hooks> Body<H> for UnpackQuarters {
+    #[inline(never)]
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let a = *w.read::<u64>(u.a);
+        let halves = &m.program.lists[u.aux as usize..u.aux as usize + 4];
+        for (i, half) in halves.iter().enumerate() {
+            w.write::<u16>(*half, a.map(|x| (x >> (16 * i)) as u32 & 0xffff));
+        }
+        Flow::Next
+    }
+}
+
 /// `bfi`: `a` into `b` at `c`; `aux` is the operand of the length.
 pub struct Insert<T>(PhantomData<T>);
 impl<T: super::ops::Int, H: Hooks> Body<H> for Insert<T> {

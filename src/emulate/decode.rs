@@ -991,6 +991,32 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         });
         Ok(())
     }
+    fn pack_quarters(&mut self, d: &Reg, a: &Srcs<Reg>) -> Result<()> {
+        if a.len() != 4 {
+            return self.no("mov.b64 of other than four halves");
+        }
+        let sources = a.iter().map(|s| self.src16(s)).collect();
+        let (aux, d) = (self.list(sources), self.reg(d));
+        self.emit::<PackQuarters>(Operands {
+            d,
+            aux,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn unpack_quarters(&mut self, d: &Regs<Reg>, a: &Reg) -> Result<()> {
+        if d.len() != 4 {
+            return self.no("mov.b64 to other than four halves");
+        }
+        let registers = d.iter().map(|r| self.reg(r)).collect();
+        let (aux, a) = (self.list(registers), self.reg(a));
+        self.emit::<UnpackQuarters>(Operands {
+            a,
+            aux,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
     fn ld_param(&mut self, ty: &WordType, d: &Reg, p: &ParamRef) -> Result<()> {
         let launch = &self.flat.launch;
         let (buffer, offset) = match (launch.params.get(p.0 as usize), launch.exchange()) {
@@ -1036,6 +1062,15 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn mapa(&mut self, d: &Reg, a: &Reg, rank: &Src<Reg>) -> Result<()> {
         self.op2::<MapAddress>(d, &Src::Reg(*a), rank, 0)
+    }
+
+    fn getctarank(&mut self, d: &Reg, a: &Reg) -> Result<()> {
+        self.emit::<CtaRank>(Operands {
+            d: self.reg(d),
+            a: self.reg(a),
+            ..Operands::NONE
+        });
+        Ok(())
     }
 
     // ---------------------------------------------------------------------------------------------- integers

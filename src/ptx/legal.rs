@@ -17,6 +17,8 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
     match inst {
         Inst::PackB32 { a, .. } | Inst::PackB64 { a, .. } => ensure(a.len() == 2, "two halves"),
         Inst::UnpackB32 { d, .. } | Inst::UnpackB64 { d, .. } => ensure(d.len() == 2, "two halves"),
+        Inst::PackQuarters { a, .. } => ensure(a.len() == 4, "four halves"),
+        Inst::UnpackQuarters { d, .. } => ensure(d.len() == 4, "four halves"),
         Inst::NegInt { ty, .. } | Inst::AbsInt { ty, .. } => ensure(ty.is_signed(), "a signed type"),
         Inst::Bfind { ty, .. } | Inst::BfindShift { ty, .. } => ensure(ty.bits() != 16, "a 32- or 64-bit type"),
         Inst::Bfe { ty, pos, len, .. } => {

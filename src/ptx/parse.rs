@@ -105,6 +105,20 @@ const OPCODES: &[(&str, &str)] = &[
     ("barrier.cluster.wait.aligned;", "barrier.cluster.wait.acquire.aligned;"),
 ];
 
+/// A bulk copy as it is printed: tiles are what tensor copies move by default, and memory of the CTA is the cluster's.
+fn tensor_copy(text: &str) -> Option<String> {
+    if !text.starts_with("cp.async.bulk.") && !text.starts_with("cp.reduce.async.bulk.tensor.") {
+        return None;
+    }
+    let (opcode, after) = text.split_at(text.find(char::is_whitespace)?);
+    let mut printed = opcode.replacen(".shared::cta.global", ".shared::cluster.global", 1);
+    if printed.contains(".tensor.") && !printed.contains(".tile") {
+        let at = printed.find(".mbarrier::").or_else(|| printed.find(".bulk_group"));
+        printed.insert_str(at.unwrap_or(printed.len()), ".tile");
+    }
+    (printed != opcode).then(|| printed + after)
+}
+
 fn spellings(row: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_row = SPELLINGS.iter().filter(move |(rows, _)| rows.contains(&ROWS[row].name));
     of_row.flat_map(|(_, spellings)| spellings.iter().copied())
@@ -254,6 +268,10 @@ pub fn parse_inst(text: &str) -> Option<(Inst<Reg>, &str)> {
         let printed = format!("{spelled}{after}");
         let (inst, rest) = parse_printed(&printed)?;
         return Some((inst, &after[after.len() - rest.len()..]));
+    }
+    if let Some(printed) = tensor_copy(text) {
+        let (inst, rest) = parse_printed(&printed)?;
+        return Some((inst, &text[text.len() - rest.len()..]));
     }
     // `.shared` is `.shared::cta` where both may stand.
     if text.starts_with("mbarrier.") || text.starts_with("cp.async.mbarrier.") {
@@ -703,6 +721,22 @@ mod tests {
             ),
             ("sub.bf16x2 %r1, %r2, %r3;", "sub.rn.bf16x2 %r1, %r2, %r3;"),
             ("membar.gl;", "fence.sc.gpu;"),
+            (
+                "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2, %r3}], [%r4];",
+                "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2, %r3}], [%r4];",
+            ),
+            (
+                "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d1, {%r2}], [%r1];",
+                "cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%d1, {%r2}], [%r1];",
+            ),
+            (
+                "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.bulk_group [%d1, {%r2}], [%r1];",
+                "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%d1, {%r2}], [%r1];",
+            ),
+            (
+                "cp.async.bulk.prefetch.tensor.1d.L2.global [%d1, {%r2}];",
+                "cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%d1, {%r2}];",
+            ),
             (
                 "atom.global.add.u32 %r1, [%d1], 1;",
                 "atom.relaxed.gpu.global.add.u32 %r1, [%d1], 1;",

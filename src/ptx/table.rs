@@ -61,6 +61,11 @@ pack_b64 PackB64 { def d: [Slot::B64]; srcs a: [Slot::B32] }
 /// One register into two words: `d[0]` is the low word.
 unpack_b64 UnpackB64 { defs d: [Slot::B32]; reg a: [Slot::B64] }
     "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+/// Four halves into one register, and back: `a[0]` and `d[0]` are the lowest.
+pack_quarters PackQuarters { def d: [Slot::B64]; srcs a: [Slot::H16] }
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+unpack_quarters UnpackQuarters { defs d: [Slot::H16]; reg a: [Slot::B64] }
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
 /// A value of the entry's parameter.
 ld_param LdParam { modifier ty: WordType; def d: [ty.slot()]; param p: _ }
     "ld.param.{ty} {d}, [{p}]", requires [base()], effects [PURE];
@@ -78,6 +83,9 @@ cvta_global CvtaGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
 /// The `shared::cluster` address of `a` (a `shared::cta` address) in the CTA of rank `rank`.
 mapa Mapa { def d: [Slot::B32]; reg a: [Slot::B32]; src rank: [Slot::B32] }
     "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [base()], effects [PURE];
+/// The rank of the CTA whose shared memory an address is in.
+getctarank Getctarank { def d: [Slot::B32]; reg a: [Slot::B32] }
+    "getctarank.shared::cluster.u32 {d}, {a}", requires [base()], effects [PURE];
 
 // ---------------------------------------------------------------- integers
 add_int AddInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }

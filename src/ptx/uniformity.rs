@@ -77,6 +77,16 @@ pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
         | Inst::PrintReserve { .. }
         | Inst::Ballot { mask: ALL_LANES, .. }
         | Inst::Redux { mask: ALL_LANES, .. } => Derived::Known(Uniform::Warp),
+        Inst::MatchAll {
+            members: Src::Imm(0xffff_ffff),
+            ..
+        }
+        | Inst::MatchAllPred {
+            members: Src::Imm(0xffff_ffff),
+            ..
+        } => Derived::Known(Uniform::Warp),
+        // All threads of the block are given the same.
+        Inst::BarRedAll { .. } | Inst::BarRedPopcAll { .. } => Derived::Known(Uniform::Cta),
         Inst::MovSpecialPred { .. } => Derived::Known(Uniform::Cta),
         Inst::Elect { .. } => Derived::Known(Uniform::Thread),
         _ if inst.effects().is_pure() => Derived::Known(operands),

@@ -200,6 +200,10 @@ fn selections() {
             float::test_f32(of, a as u32).into()
         });
     }
+    // The rank of an address without one is the CTA's own.
+    row("getctarank.shared::cluster.u32 D, A;", W, |a, _, _| {
+        if a >> 24 == 0 { 0 } else { (a >> 24) - 1 }
+    });
     row("mov.f64 D, A;", D, |a, _, _| a);
     row(
         "selp.f32 D, A, B, C;",
@@ -207,6 +211,40 @@ fn selections() {
         |a, b, c| if c == 1 { a } else { b },
     );
     row("shr.b32 D, A, B;", W, |a, b, _| if b > 31 { 0 } else { a >> b });
+}
+
+#[test]
+fn quarters() {
+    let got = warp(|k| {
+        let (tid, d, low, high) = (k.tid(), k.rd(), k.r(), k.r());
+        let h: Vec<Reg> = (0..5).map(|_| k.h()).collect();
+        let names = [
+            ("T", tid),
+            ("D", d),
+            ("LOW", low),
+            ("HIGH", high),
+            ("A", h[0]),
+            ("B", h[1]),
+            ("C", h[2]),
+            ("E", h[3]),
+            ("F", h[4]),
+        ];
+        for text in [
+            "cvt.u16.u32 A, T;",
+            "not.b16 B, A;",
+            "mov.b64 D, {A, B, B, A};",
+            "mov.b64 {C, E, A, F}, D;",
+            "mov.b32 LOW, {C, E};",
+            "mov.b32 HIGH, {A, F};",
+        ] {
+            k.push(inst(text, &names));
+        }
+        vec![low, high]
+    });
+    for (lane, got) in got.iter().enumerate() {
+        let (a, b) = (lane as u32, 0xffff ^ lane as u32);
+        assert_eq!(got[..], [a | b << 16, b | a << 16], "lane {lane}");
+    }
 }
 
 /// Two results: the second one is stored beside the first.
