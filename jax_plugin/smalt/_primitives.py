@@ -77,7 +77,7 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1) -> Any
     types, layouts = [], []
     for leaf in leaves:
         types.append(_out_type(leaf))
-        layouts.append(getattr(leaf, "layout", None))
+        layouts.append(_versions.register_layout(leaf))
     flat, transforms = [], []
     for arg in args:
         ref, chain = _versions.split_ref(arg)

@@ -825,5 +825,10 @@ def split_ref(x: Any) -> tuple[Any, Any]:
         return x, None
 
 
+def register_layout(x: Any) -> Any:
+    """The layout of a `plgpu.ShapeDtypeStruct`; None of others (arrays have a `layout` that is another thing)."""
+    return x.layout if isinstance(x, plgpu.ShapeDtypeStruct) else None
+
+
 def layout_cast(x: Any, layout: Any) -> Any:
     return plgpu.layout_cast(x, layout)

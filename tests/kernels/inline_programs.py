@@ -322,7 +322,7 @@ def kernel(programs: list[Program], slots: int) -> Any:
             words[i] = y
             floats[i] = z
 
-    return plgpu.kernel(body, out_shape=out)
+    return plgpu.kernel(body, out_type=out)
 
 
 def check(seeds: range, slots: int) -> list[str]:

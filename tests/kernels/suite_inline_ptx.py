@@ -26,9 +26,9 @@ def out(*shape_and_dtype: Any) -> Any:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def run(body: Any, out_shape: Any, *args: Any, **kwargs: Any) -> Any:
+def run(body: Any, out_type: Any, *args: Any, scratch: Any = ()) -> Any:
     with enabled():
-        return jax.tree.map(np.asarray, jax.jit(kernel(body, out_shape, **kwargs))(*args))
+        return jax.tree.map(np.asarray, jax.jit(kernel(body, out_type, *scratch))(*args))
 
 
 def random(shape: Any, dtype: Any, seed: int = 0) -> Any:
@@ -237,7 +237,7 @@ def test_references_are_addresses(space: str) -> None:
         o[0] = second
 
     scratch = [plgpu.SMEM((4, 128), jnp.int32)] if space == "smem" else []
-    got = run(body, out(4, 128, np.int32), x, scratch_shapes=scratch)
+    got = run(body, out(4, 128, np.int32), x, scratch=scratch)
     expected = x + 1
     np.testing.assert_array_equal(got, np.stack([expected[2], expected[2], expected[2], expected[3]]))
 
@@ -251,7 +251,7 @@ def test_atomics_and_their_old_values() -> None:
         total[...] = shared[...]
 
     tickets, total = run(
-        body, (out(128, np.uint32), out(1, np.uint32)), np.array([5], U32), scratch_shapes=[plgpu.SMEM((1,), jnp.uint32)]
+        body, (out(128, np.uint32), out(1, np.uint32)), np.array([5], U32), scratch=[plgpu.SMEM((1,), jnp.uint32)]
     )
     np.testing.assert_array_equal(np.sort(tickets), 5 + 3 * np.arange(128))
     assert total[0] == 5 + 3 * 128

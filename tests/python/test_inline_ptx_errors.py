@@ -228,7 +228,7 @@ def test_references_that_have_no_address() -> None:
         o[...] = x[...]
 
     with smalt.emulated("H100"), pytest.raises(smalt.Unsupported, match="the address of"):
-        jax.jit(kernel(body, X, scratch_shapes=[plgpu.Barrier()])).lower(X)
+        jax.jit(kernel(body, X, plgpu.Barrier())).lower(X)
 
     tiles = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
 
@@ -237,7 +237,7 @@ def test_references_that_have_no_address() -> None:
         o[...] = x[...]
 
     with smalt.emulated("H100"), pytest.raises(smalt.Unsupported, match="without swizzle"):
-        jax.jit(kernel(swizzled, X, scratch_shapes=[plgpu.SMEM((64, 32), jnp.int32, transforms=tiles)])).lower(X)
+        jax.jit(kernel(swizzled, X, plgpu.SMEM((64, 32), jnp.int32, transforms=tiles))).lower(X)
 
 
 def test_outside_of_a_kernel() -> None:
@@ -260,4 +260,4 @@ def test_what_an_address_reaches_is_looked_at() -> None:
     x = np.arange(128, dtype=np.int32)
     for body, says in [(outside, "1000000|outside|shared"), (race, "another warp")]:
         with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match=says):
-            np.asarray(jax.jit(kernel(body, X, scratch_shapes=[plgpu.SMEM((128,), jnp.int32)]))(x))
+            np.asarray(jax.jit(kernel(body, X, plgpu.SMEM((128,), jnp.int32)))(x))
