@@ -3,7 +3,8 @@
     PYTHONPATH=jax_plugin:. python benchmarks/debug_print.py [--json out.json]
 
 One warpgroup fills a ring of slots, two multiply and store tiles. A flag in device memory, which the compiler cannot know and which is 0, would have
-the workers print: a scalar and their part of a tile behind each tile's products, or a scalar in each step. Of each kernel the device time (CUPTI),
+the workers print: a scalar at their end, a scalar and their part of a tile behind each tile's products, or a scalar in each step. The last two keep smalt
+from storing a tile beside the next one's products (`kernel_ir/defer_epilogue.rs`), which costs more than the print. Of each kernel the device time (CUPTI),
 and the time of a launch among many (the host's call behind a launch included), each a median of many, the two kernels in turn.
 """
 
@@ -32,7 +33,7 @@ HALF = TILE // WORKERS
 STRIPE = 16
 SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096))
-PLACES = ("tile", "step")
+PLACES = ("end", "tile", "step")
 
 
 def matmul(a: jax.Array, b: jax.Array, flag: jax.Array, blocks: int, place: str | None) -> jax.Array:
@@ -109,6 +110,8 @@ def matmul(a: jax.Array, b: jax.Array, flag: jax.Array, blocks: int, place: str 
                 plgpu.copy_smem_to_gmem(out_buf.at[rows], out.at[here, pl.ds(column, TILE)])
 
             plgpu.wait_smem_to_gmem(0)
+            if place == "end":
+                when(wanted)(lambda: pl.debug_print("{} tiles", count))
 
     result: jax.Array = plgpu.kernel(
         body,
@@ -165,7 +168,7 @@ def main() -> None:
             equal = bool(np.array_equal(*(np.asarray(program(*args)).view(np.uint16) for program in programs)))
             without, with_it = (median(times) for times in interleaved(programs, args, rounds=8, iterations=10))
             launch, launch_with = (median(times) for times in launches(programs, args))
-            name = f"{m}x{n}x{k}, in each {place}"
+            name = f"{m}x{n}x{k}, " + ("at the end" if place == "end" else f"in each {place}")
             rows.append({"name": name, "kernel us": without, "printing us": with_it, "ratio": with_it / without, "equal bits": equal})
             rows[-1] |= {"launch us": launch, "printing launch us": launch_with, "launch ratio": launch_with / launch}
             print(

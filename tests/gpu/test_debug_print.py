@@ -153,7 +153,7 @@ def test_a_check_that_fails_is_an_error_with_its_words() -> None:
         f = jax.jit(kernel(body, like((4, 128)), grid=(4,), grid_names=("i",)))
         assert float(np.asarray(f(jnp.ones(128)))[3, 3]) == 1
         try:
-            np.asarray(f(jnp.full(128, 6.5)))
+            jax.block_until_ready(f(jnp.full(128, 6.5)))
         except smalt.ExecutionError as e:
             sys.stdout.flush()
             os.write(1, f"{e.what}; {e.got}\\n".encode())

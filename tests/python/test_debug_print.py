@@ -86,7 +86,7 @@ def test_what_was_printed_before_an_error(capsys: Any) -> None:
         o[pl.ds(n[0], 64)] = n[pl.ds(0, 64)]
 
     with smalt.enabled(True), pytest.raises(smalt.Error, match="an index outside of its dimension"):
-        np.asarray(jax.jit(kernel(body, like((128,), jnp.int32)))(np.full(128, 100, np.int32)))
+        jax.block_until_ready(jax.jit(kernel(body, like((128,), jnp.int32)))(np.full(128, 100, np.int32)))
     assert capsys.readouterr().out == "before 100\n"
 
 
@@ -183,7 +183,7 @@ def test_debug_checks_check_where_they_are_enabled(enabled: bool, capsys: Any) -
             assert (np.asarray(f(np.full(128, 5, np.int32))) == 6).all()
         else:
             with pytest.raises(smalt.ExecutionError, match=r"a check failed: n\[0\] is too large") as caught:
-                np.asarray(f(np.full(128, 5, np.int32)))
+                jax.block_until_ready(f(np.full(128, 5, np.int32)))
             assert isinstance(caught.value, smalt.Error) and "test_debug_print.py" in str(caught.value.where)
         assert (np.asarray(f(np.full(128, 3, np.int32))) == 4).all()
     assert capsys.readouterr().out == "before\n" * 3
@@ -204,7 +204,7 @@ def test_a_check_in_a_warp_region_says_which_warp() -> None:
     with smalt.enabled(True):
         assert np.asarray(f(np.full(128, 7, np.int32)))[0] == 7
         with pytest.raises(smalt.ExecutionError, match="a check failed: warp 2 of 2\n  got: in warp 2"):
-            np.asarray(f(np.full(128, 2, np.int32)))
+            jax.block_until_ready(f(np.full(128, 2, np.int32)))
 
 
 def test_what_a_check_says_of_an_array_is_whole() -> None:
@@ -218,6 +218,6 @@ def test_what_a_check_says_of_an_array_is_whole() -> None:
 
     x = np.arange(256, dtype=np.float32).reshape(2, 128)
     with smalt.enabled(True), pytest.raises(smalt.ExecutionError) as caught:
-        np.asarray(jax.jit(kernel(body, like((2, 128))))(x))
+        jax.block_until_ready(jax.jit(kernel(body, like((2, 128))))(x))
     assert isinstance(caught.value, smalt.Error)
     assert caught.value.what == f"a check failed: {x.tolist()}"
