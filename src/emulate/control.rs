@@ -166,7 +166,8 @@ impl<H: Hooks> Body<H> for Special32 {
             SpecialReg32::TidY | SpecialReg32::TidZ => 0,
             SpecialReg32::NtidY | SpecialReg32::NtidZ => 1,
             SpecialReg32::Warpid => w.index,
-            SpecialReg32::Nwarpid => launch.block.div_ceil(32),
+            // Of the SM, not of the block: 64, measured on an H100.
+            SpecialReg32::Nwarpid => 64,
             SpecialReg32::NclusteridX => launch.grid[0] / launch.cluster[0],
             SpecialReg32::NclusteridY => launch.grid[1] / launch.cluster[1],
             SpecialReg32::NclusteridZ => launch.grid[2] / launch.cluster[2],

@@ -103,6 +103,7 @@ impl Merger<'_> {
         for op in &old.regions[r].ops {
             self.b.set_loc(op.loc);
             self.b.set_memory(op.memory);
+            self.b.set_rounding(op.rounding);
             match &op.kind {
                 OpKind::Inst { guard, inst } => self.inst(*guard, inst),
                 OpKind::If {

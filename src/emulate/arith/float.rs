@@ -361,7 +361,7 @@ pub enum Test {
     Subnormal,
 }
 
-/// `testp.f32`. Zero is neither subnormal nor, here, normal (PTX ISA: "normal" is "neither ±0 nor subnormal, NaN, inf").
+/// `testp.f32`. Zero counts as normal (PTX ISA, `testp`; measured on an H100).
 #[inline(always)]
 pub const fn test_f32(test: Test, a: u32) -> bool {
     let magnitude = a & 0x7fff_ffff;
@@ -370,7 +370,7 @@ pub const fn test_f32(test: Test, a: u32) -> bool {
         Test::Infinite => magnitude == 0x7f80_0000,
         Test::Number => magnitude <= 0x7f80_0000,
         Test::NotANumber => magnitude > 0x7f80_0000,
-        Test::Normal => magnitude >= 0x80_0000 && magnitude < 0x7f80_0000,
+        Test::Normal => magnitude == 0 || magnitude >= 0x80_0000 && magnitude < 0x7f80_0000,
         Test::Subnormal => magnitude != 0 && magnitude < 0x80_0000,
     }
 }
@@ -385,7 +385,7 @@ pub const fn test_f64(test: Test, a: u64) -> bool {
         Test::Infinite => magnitude == INFINITY,
         Test::Number => magnitude <= INFINITY,
         Test::NotANumber => magnitude > INFINITY,
-        Test::Normal => magnitude >= 1 << 52 && magnitude < INFINITY,
+        Test::Normal => magnitude == 0 || magnitude >= 1 << 52 && magnitude < INFINITY,
         Test::Subnormal => magnitude != 0 && magnitude < 1 << 52,
     }
 }
