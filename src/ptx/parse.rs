@@ -105,6 +105,49 @@ const OPCODES: &[(&str, &str)] = &[
     ("barrier.cluster.wait.aligned;", "barrier.cluster.wait.acquire.aligned;"),
 ];
 
+/// The instruction at the start with its decimal floats (`1.5`) and capitals (`0F3FC00000`) as they are printed, and what is
+/// left; `None`: it has none. Which float a decimal is, the opcode's last type says.
+fn float_literals(text: &str) -> Option<(String, &str)> {
+    if !text.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return None;
+    }
+    let (statement, after) = text.split_at(text.find(';')? + 1);
+    let (opcode, operands) = statement.split_at(statement.find(char::is_whitespace)?);
+    if !operands.contains(['.', 'F', 'D']) {
+        return None;
+    }
+    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '%' | '_' | '$');
+    let mut printed = opcode.to_string();
+    let mut changed = false;
+    let mut left = operands;
+    while let Some(c) = left.chars().next() {
+        let len = left.find(|c| !is_word(c)).unwrap_or(left.len()).max(c.len_utf8());
+        let (word, others) = left.split_at(len);
+        left = others;
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        let exact = word
+            .strip_prefix("0F")
+            .map(|hex| ("0f", hex))
+            .or_else(|| Some(("0d", word.strip_prefix("0D")?)));
+        if let Some((prefix, hex)) = exact {
+            printed += prefix;
+            printed += hex;
+        } else if let (true, true, Ok(value)) = (is_number, word.contains('.'), word.parse::<f64>()) {
+            let value = if printed.ends_with('-') { -value } else { value };
+            printed.truncate(printed.trim_end_matches('-').len());
+            printed += &match opcode.ends_with(".f64") {
+                true => format!("0d{:016X}", value.to_bits()),
+                false => format!("0f{:08X}", (value as f32).to_bits()),
+            };
+        } else {
+            printed += word;
+            continue;
+        }
+        changed = true;
+    }
+    changed.then_some((printed, after))
+}
+
 /// A bulk copy as it is printed: tiles are what tensor copies move by default, and memory of the CTA is the cluster's.
 fn tensor_copy(text: &str) -> Option<String> {
     if !text.starts_with("cp.async.bulk.") && !text.starts_with("cp.reduce.async.bulk.tensor.") {
@@ -263,6 +306,10 @@ pub fn misfit(inst: &Inst<Reg>) -> Option<String> {
 /// first legal one is meant; an illegal one is left for the verifier to name. What PTX spells in several ways may be
 /// spelled in any.
 pub fn parse_inst(text: &str) -> Option<(Inst<Reg>, &str)> {
+    if let Some((printed, after)) = float_literals(text) {
+        let (inst, rest) = parse_inst(&printed)?;
+        return rest.is_empty().then_some((inst, after));
+    }
     if let Some((opcode, spelled)) = OPCODES.iter().find(|(opcode, _)| text.starts_with(opcode)) {
         let after = &text[opcode.len()..];
         let printed = format!("{spelled}{after}");
@@ -722,6 +769,18 @@ mod tests {
             ("sub.bf16x2 %r1, %r2, %r3;", "sub.rn.bf16x2 %r1, %r2, %r3;"),
             ("membar.gl;", "fence.sc.gpu;"),
             (
+                "fma.rn.f32 %r1, %r2, 0.5, -1.5;",
+                "fma.rn.f32 %r1, %r2, 0f3F000000, 0fBFC00000;",
+            ),
+            (
+                "mul.f64 %d1, %d2, 0D4000000000000000;",
+                "mul.rn.f64 %d1, %d2, 0d4000000000000000;",
+            ),
+            (
+                "setp.lt.f64 %p1, %d1, 0.1;",
+                "setp.lt.f64 %p1, %d1, 0d3FB999999999999A;",
+            ),
+            (
                 "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2, %r3}], [%r4];",
                 "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%d1, {%r2, %r3}], [%r4];",
             ),
@@ -765,8 +824,13 @@ mod tests {
             assert_eq!((text.as_str(), rest), (printed, ""), "`{spelled}`");
         }
         // The rest of the text is the caller's own.
-        let text = "membar.sys; // more";
-        assert_eq!(parse_inst(text).expect("a fence").1, " // more");
+        for text in [
+            "membar.sys; // more",
+            "add.f32 %r1, %r2, 0.5; // more",
+            "mbarrier.inval.shared.b64 [%r1]; // more",
+        ] {
+            assert_eq!(parse_inst(text).expect("an instruction").1, " // more");
+        }
     }
     #[test]
     fn own_memory_is_declared_as_large_as_it_is_used() {
