@@ -312,7 +312,7 @@ pub unsafe fn run_on_host_data(
     let mut slices = slices.collect::<Vec<_>>();
     let (plan, image) = standalone(artifact)?;
     let mut printed = printer(artifact)?;
-    slices.extend(printed.as_mut().map(|memory| memory.as_mut_slice()));
+    slices.extend(printed.as_deref_mut());
     let outcome = cuda::standalone::run(device, plan, image, &mut slices)?;
     if let Some(memory) = &printed {
         let words = memory.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));

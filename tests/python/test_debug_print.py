@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -151,6 +152,38 @@ def test_devices_say_who_they_are(capsys: Any) -> None:
     assert capsys.readouterr().out == "0\n[device 1] 1\n"
 
 
+@pytest.mark.parametrize("talks", [False, True])
+def test_devices_of_a_mesh_print_each_for_itself(talks: bool, capsys: Any) -> None:
+    devices = 4
+    mesh = jax.make_mesh((devices,), ("x",), devices=jax.devices()[:devices], axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("x")
+
+    def gather(x: Any) -> Any:
+        def body(x: Any, o: Any, done: Any) -> None:
+            me = lax.axis_index("x")
+            pl.debug_print("at {} is {}", me, x[0, 0])
+            if not talks:
+                o[0] = x[0]
+                return
+            for i in range(devices):
+                to = lax.rem(me + i, jnp.int32(devices))
+                plgpu.remote_ref(o, to)[me] = x[0]
+                pl.semaphore_signal(done, device_id=to)
+            pl.semaphore_wait(done, devices)
+            pl.debug_print("{} has {}", me, o[devices - 1, 0])
+
+        call = plgpu.kernel(body, out_type=like((devices, 128)), scratch_types=[plgpu.SemaphoreType.REGULAR])
+        return call(x)
+
+    x = np.arange(devices * 128, dtype=np.float32).reshape(devices, 128)
+    with smalt.enabled(True):
+        jax.block_until_ready(jax.jit(jax.shard_map(gather, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))(x))
+    expected = [f"[device {d}] at {d} is {128.0 * d}" for d in range(devices)]
+    if talks:
+        expected += [f"[device {d}] {d} has 384.0" for d in range(devices)]
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(expected)
+
+
 def test_a_dumped_kernel_prints(tmp_path: pathlib.Path) -> None:
     done = run_script(_MANY.replace("COUNTS", "[2]"), SMALT_DUMP="descriptor", SMALT_DUMP_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -200,11 +233,11 @@ def test_a_check_in_a_warp_region_says_which_warp() -> None:
 
         o[...] = n[...]
 
-    f = jax.jit(kernel(body, like((128,), jnp.int32)))
+    call = kernel(body, like((128,), jnp.int32))
     with smalt.enabled(True):
-        assert np.asarray(f(np.full(128, 7, np.int32)))[0] == 7
+        assert np.asarray(jax.jit(call)(np.full(128, 7, np.int32)))[0] == 7
         with pytest.raises(smalt.ExecutionError, match="a check failed: warp 2 of 2\n  got: in warp 2"):
-            jax.block_until_ready(f(np.full(128, 2, np.int32)))
+            jax.block_until_ready(jax.jit(lambda n: call(n))(np.full(128, 2, np.int32)))
 
 
 def test_what_a_check_says_of_an_array_is_whole() -> None:
