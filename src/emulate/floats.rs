@@ -485,6 +485,8 @@ impl Conversion {
             (F64, BF16) if rounding == Some(Rounding::NearestEven) => saturate16(convert::f64_to_bf16(bits)),
             (F16, BF16) if rounding == Some(Rounding::NearestEven) => saturate16(convert::f16_to_bf16(x16)),
             (BF16, F16) if rounding == Some(Rounding::NearestEven) => saturate16(convert::bf16_to_f16(x16)),
+            (F64, F16) if float::is_nan_f64(bits) => saturate16(convert::nan_f64_to_f16(bits)),
+            (F64, BF16) if float::is_nan_f64(bits) => saturate16(convert::nan_f64_to_bf16(bits)),
             (F64, F16 | BF16) | (F16, BF16) | (BF16, F16) => {
                 let value = exact_format(self.from)?.value(bits, exact::Subnormals::Kept);
                 saturate16(exact_format(self.to)?.round(value, rounding?, exact::Subnormals::Kept) as u16)

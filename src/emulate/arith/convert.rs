@@ -1,7 +1,7 @@
 //! PTX `cvt` on sm_90, on bits.
 //!
-//! NaN results: 0x7fffffff in f32 and tf32 (`.rn`, `.rz`), 0x7fff in f16 and bf16, 0x7f in fp8 (PTX ISA, `cvt`). What
-//! ptxas makes of some forms decides their NaNs: `cvt.f32.bf16` is a shift and keeps the payload; `cvt.rna.tf32` is integer
+//! NaN results: 0x7fffffff in f32, its upper 19 bits in tf32 (`.rn`, `.rz`), 0x7fff in f16 and bf16 (from f64 the payload's upper
+//! bits and the sign; measured on an H100), 0x7f in fp8 (PTX ISA, `cvt`). What ptxas makes of some forms decides their NaNs: `cvt.f32.bf16` is a shift and keeps the payload; `cvt.rna.tf32` is integer
 //! arithmetic and keeps what is left of it; float to integer is "NaN to zero" (`F2I.NTZ`) where neither side has 64 bits,
 //! else the most negative integer's bits.
 
@@ -120,11 +120,8 @@ pub const fn f32_to_tf32(x: u32, rounding: Rounding) -> u32 {
         Rounding::NearestEven => 0xfff + (x >> 13 & 1),
         Rounding::TowardZero | Rounding::Down | Rounding::Up => 0,
     };
-    if is_nan_f32(x) {
-        F32_NAN
-    } else {
-        x.wrapping_add(bias) & 0xffff_e000
-    }
+    let result = if is_nan_f32(x) { F32_NAN } else { x.wrapping_add(bias) };
+    result & 0xffff_e000
 }
 
 /// `cvt.f64.f32`: exact; a NaN keeps its payload and becomes quiet.
@@ -144,9 +141,24 @@ pub fn f64_to_f32(x: u64, rounding: Rounding) -> u32 {
     round_to_f32(f64::from_bits(x), rounding)
 }
 
+/// A NaN of f64 as one of f16, whatever the rounding.
+#[inline(always)]
+pub const fn nan_f64_to_f16(x: u64) -> u16 {
+    (x >> 48) as u16 & 0x8000 | 0x7e00 | (x >> 42) as u16 & 0x3ff
+}
+
+/// The same of bf16.
+#[inline(always)]
+pub const fn nan_f64_to_bf16(x: u64) -> u16 {
+    (x >> 48) as u16 & 0x8000 | 0x7fc0 | (x >> 45) as u16 & 0x7f
+}
+
 /// `cvt.rn.f16.f64`: one rounding.
 #[inline(always)]
 pub fn f64_to_f16(x: u64) -> u16 {
+    if is_nan_f64(x) {
+        return nan_f64_to_f16(x);
+    }
     // Far below f16's range f32's subnormals keep the sticky bit.
     f32_to_f16(odd_to_f32(f64::from_bits(x)))
 }
@@ -154,6 +166,9 @@ pub fn f64_to_f16(x: u64) -> u16 {
 /// `cvt.rn.bf16.f64`: one rounding.
 #[inline(always)]
 pub fn f64_to_bf16(x: u64) -> u16 {
+    if is_nan_f64(x) {
+        return nan_f64_to_bf16(x);
+    }
     f32_to_bf16(odd_to_f32(f64::from_bits(x)))
 }
 
