@@ -45,7 +45,7 @@ def prints(*lines: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 def printed(case: Case) -> str:
     """What the case prints on Python's standard output."""
     out = io.StringIO()
-    with smalt.enabled(True), smalt.emulated("H100"), contextlib.redirect_stdout(out):
+    with smalt.enabled(True), contextlib.redirect_stdout(out):
         case.run()
     return out.getvalue()
 
