@@ -22,7 +22,7 @@ with _requirements.explained():
     )
     from smalt._inspect import inspect
     from smalt._params import CompilerParams
-    from smalt._primitives import inline_ptx
+    from smalt._primitives import inline_ptx, named_barrier_arrive, named_barrier_sync
     from smalt._register import descriptor
 
     _register.register()
@@ -57,4 +57,6 @@ __all__ = [
     "enabled",
     "inline_ptx",
     "inspect",
+    "named_barrier_arrive",
+    "named_barrier_sync",
 ]

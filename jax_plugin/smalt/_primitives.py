@@ -116,3 +116,40 @@ def _operand(x: Any) -> Any:
         raise InvalidKernel(
             f"inline PTX: an operand\n  expected: an array, a scalar, or a reference\n  got: {type(x).__name__}"
         ) from None
+
+
+def named_barrier_sync(barrier_id: int, num_threads: int) -> None:
+    """Arrives at one of the block's 16 named barriers, and waits until `num_threads` threads have (`bar.sync`).
+
+    All threads of the executing warpgroup (of the warp in a warp region) arrive. What any of those who arrived had stored before is
+    seen by those who waited. The barrier is then free for another round.
+
+    Args:
+        barrier_id: A number that the kernel knows when it is compiled. 0 is the compiler's, and so are as many behind it as there are
+            warpgroups; up to 15 the others are yours.
+        num_threads: How many threads arrive in a round, those that wait and those that do not: a multiple of 32.
+    """
+    _named_barrier("named_barrier_sync", "bar.sync", barrier_id, num_threads)
+
+
+def named_barrier_arrive(barrier_id: int, num_threads: int) -> None:
+    """Arrives at a named barrier without waiting (`bar.arrive`); the arguments are those of `named_barrier_sync`."""
+    _named_barrier("named_barrier_arrive", "bar.arrive", barrier_id, num_threads)
+
+
+def _named_barrier(name: str, instruction: str, barrier_id: Any, num_threads: Any) -> None:
+    numbers = {"barrier_id": barrier_id, "num_threads": num_threads}
+    for what, n in numbers.items():
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise InvalidKernel(
+                f"smalt.{name}: `{what}`\n  expected: a number that is known when the kernel is compiled\n  got: {type(n).__name__}"
+                "\n  remedy: branch on what it depends on (pl.when, jax.lax.cond), with a call in each arm"
+            )
+    if not 0 <= barrier_id < 16:
+        raise InvalidKernel(f"smalt.{name}: `barrier_id`\n  expected: 0 to 15, beside the compiler's\n  got: {barrier_id}")
+    if num_threads < 32 or num_threads % 32 or num_threads > 1024:
+        raise InvalidKernel(
+            f"smalt.{name}: `num_threads`\n  expected: a multiple of 32, at most 1024: warps arrive whole\n  got: {num_threads}"
+            "\n  remedy: 128 for each warpgroup that takes part"
+        )
+    inline_ptx(f"{instruction} {int(barrier_id)}, {int(num_threads)};")

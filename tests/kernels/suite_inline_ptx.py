@@ -358,3 +358,61 @@ def test_random_programs(start: int) -> None:
     with enabled():
         wrong = inline_programs.check(range(start, start + TOGETHER), slots=1 + start // TOGETHER % 3)
     assert not wrong, "\n".join(wrong)
+
+
+# ------------------------------------------------------------------------------------------ named barriers
+
+
+def ping_pong(rounds: int, waits: bool = True) -> Any:
+    """Two warpgroups take turns, as TLX's ping-pong has them: each continues a sum where the other one left it, in shared memory.
+
+    Without `waits` the second one arrives where it should wait for the last time: a race."""
+
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def ping() -> None:
+            buffer[...] = x[0]
+            for r in range(rounds):
+                if r:
+                    smalt.named_barrier_sync(10, 256)
+                buffer[...] = buffer[...] * 2 + 1
+                smalt.named_barrier_arrive(9, 256)
+
+        @pl.when(wg == 1)
+        def pong() -> None:
+            for r in range(rounds):
+                if waits or r + 1 < rounds:
+                    smalt.named_barrier_sync(9, 256)
+                else:
+                    smalt.named_barrier_arrive(9, 256)
+                buffer[...] = buffer[...] * 3 + 1
+                if r + 1 < rounds:
+                    smalt.named_barrier_arrive(10, 256)
+            o[...] = buffer[...]
+
+    return kernel(body, out(256, np.uint32), plgpu.SMEM((256,), jnp.uint32), num_threads=2, thread_name="wg")
+
+
+def test_ping_pong_by_named_barriers() -> None:
+    x = random((1, 256), np.uint32)
+    with enabled():
+        got = np.asarray(jax.jit(ping_pong(5))(x))
+    expected = x[0]
+    for _ in range(5):
+        expected = (expected * U32(2) + U32(1)) * U32(3) + U32(1)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_warps_wait_for_each_other_by_a_named_barrier() -> None:
+    """Of one warpgroup, beside the compiler's own barriers."""
+
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        for i in range(3):
+            buffer[...] = x[...] + i
+            smalt.named_barrier_sync(15, 128)
+            o[i] = buffer[...]
+
+    x = random((128,), np.int32)
+    np.testing.assert_array_equal(run(body, out(3, 128, np.int32), x, scratch=[plgpu.SMEM((128,), jnp.int32)]), np.stack([x, x + 1, x + 2]))

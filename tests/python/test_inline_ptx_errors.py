@@ -14,6 +14,7 @@ import pytest
 import smalt
 
 from tests.corpus.case import kernel, like
+from tests.kernels.suite_inline_ptx import ping_pong
 
 X = like((128,), jnp.int32)
 
@@ -261,3 +262,42 @@ def test_what_an_address_reaches_is_looked_at() -> None:
     for body, says in [(outside, "1000000|outside|shared"), (race, "another warp")]:
         with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match=says):
             np.asarray(jax.jit(kernel(body, X, plgpu.SMEM((128,), jnp.int32)))(x))
+
+
+# ------------------------------------------------------------------------------------------ named barriers
+
+
+def test_named_barriers() -> None:
+    def body(x: Any, o: Any, barrier_id: Any, num_threads: Any) -> None:
+        smalt.named_barrier_sync(barrier_id(x) if callable(barrier_id) else barrier_id, num_threads)
+        o[...] = x[...]
+
+    bad: list[tuple[Any, Any, str]] = [
+        (-1, 128, "0 to 15"),
+        (16, 128, "0 to 15"),
+        (0, 128, "the compiler's"),
+        (1, 128, "the compiler's"),
+        (9, 0, "a multiple of 32"),
+        (9, 100, "a multiple of 32"),
+        (9, 2048, "a multiple of 32"),
+        (9, 128.0, "known when the kernel is compiled"),
+        (True, 128, "known when the kernel is compiled"),
+        (lambda x: x[0], 128, "known when the kernel is compiled"),
+    ]
+    for barrier_id, num_threads, says in bad:
+        with pytest.raises(smalt.InvalidKernel, match=says):
+            lower(lambda x, o: body(x, o, barrier_id, num_threads), X)
+
+
+def test_a_round_that_does_not_wait_is_a_race() -> None:
+    with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match="another warp"):
+        np.asarray(jax.jit(ping_pong(3, waits=False))(np.zeros((1, 256), np.uint32)))
+
+
+def test_threads_that_never_come() -> None:
+    def body(x: Any, o: Any) -> None:
+        smalt.named_barrier_sync(9, 256)
+        o[...] = x[...]
+
+    with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match="(?s)barrier.*256|256.*barrier"):
+        np.asarray(jax.jit(kernel(body, X))(np.zeros(128, np.int32)))
