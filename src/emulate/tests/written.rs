@@ -382,7 +382,7 @@ fn floats() {
     });
     row("cvt.rz.tf32.f32 D, A;", W, |a, _, _| {
         if single(a).is_nan() {
-            float::F32_NAN.into()
+            0x7fff_e000
         } else {
             a & 0xffff_e000
         }
@@ -541,7 +541,7 @@ fn lanes_that_execute_together() {
             own | (own - 1),
             !(own - 1),
             !(own | (own - 1)),
-            1,
+            64,
             0,
             1,
             1,
