@@ -293,14 +293,14 @@ def _check_messages(eqn: Any) -> Message | None:
     return _attrs.numbered(texts)
 
 
-@_rule("smalt_inline_ptx")
+@_rule("inline_ptx")
 def _inline_ptx(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params
     args, leaves = _split(eqn.invars, params["num_args"])
     chains = w.leaves(params["transforms_tree"], leaves)
     operands = [w.operand(arg) if chain is None else w.ref(arg, chain) for arg, chain in zip(args, chains)]
     attrs = {"text": params["text"], "pack": _unless(params["pack"], 1)}
-    return OpParts(operands, _attrs.encode(attrs), primitive="inline_ptx")
+    return OpParts(operands, _attrs.encode(attrs))
 
 
 @_rule("inline_mgpu")

@@ -121,6 +121,7 @@ _RENAMED = {
     "mgpu_atomic_store": "atomic_store",
     "wgmma_ref": "wgmma",
     "inline_mgpu_p": "inline_mgpu",
+    "smalt_inline_ptx": "inline_ptx",
     "set_max_registers_p": "set_max_registers",
     "wgmma_accumulator_deref_p": "wgmma_accumulator_deref",
     "wgmma_accumulator_store_p": "wgmma_accumulator_store",
@@ -804,15 +805,9 @@ def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule)
 
 
-def array_aval(shape: tuple[int, ...], dtype: Any) -> Any:
-    return jax_core.ShapedArray(shape, dtype)
-
-
 def effects_of_memory(avals: Sequence[Any]) -> set[Any]:
     """The effects of an equation that does something to memory, and may do it to these operands."""
-    refs = [i for i, aval in enumerate(avals) if is_ref_aval(aval)]
-    reads_and_writes = [effect(i) for i in refs for effect in (state_types.ReadEffect, state_types.WriteEffect)]
-    return {gpu_core._memory_effect, *reads_and_writes}
+    return {gpu_core._memory_effect} | ref_effects(i for i, aval in enumerate(avals) if is_ref_aval(aval))
 
 
 def split_ref(x: Any) -> tuple[Any, Any]:

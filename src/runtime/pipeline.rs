@@ -189,8 +189,8 @@ pub fn compile(
     let mut kernel = observer.pass("import", || descriptor::import(descriptor))?;
     kernel.compiler_params.every_lane_arrives = options.racecheck;
     observer.kernel = Some(kernel.name.clone());
-    observer.pass("check_inline_ptx", || inline::check::run(&mut kernel))?;
     observer.after(|| kernel.to_string());
+    observer.pass("check_inline_ptx", || inline::check::run(&mut kernel))?;
     kernel.target = target_of(&kernel, options)?;
 
     kernel_ir::normalize::run(&mut kernel, &mut observer.around())?;

@@ -7,6 +7,7 @@ import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
+import smalt
 from jax import lax
 
 from tests.corpus.case import Arg, case, f32, i32, kernel, like
@@ -275,6 +276,19 @@ def printing(x):
         o[...] = v
 
     return kernel(body, like((128,)), grid=(1,), grid_names=("i",))(x)
+
+
+@case(f32(4, 128), reference=lambda x: np.stack([x[1], x[1] + x[2], x[2] * 2, x[3] * 2]))
+def inline_ptx(x):
+    def body(x, o, buffer):
+        buffer[...] = x[...]
+        o[...] = smalt.inline_ptx("add.rn.f32 {0}, {1}, {1};", x, x[...])
+        text = "{ .reg .b32 t; mov.u32 t, %tid.x; shl.b32 t, t, 2; add.u32 t, t, {2}; ld.shared.b32 {0}, [t]; add.rn.f32 {1}, {0}, {3}; }"
+        row = like((128,))
+        o[0], o[1] = smalt.inline_ptx(text, (row, row), buffer.at[1], x[2])
+        smalt.named_barrier_sync(15, 128)
+
+    return kernel(body, like((4, 128)), plgpu.SMEM((4, 128), jnp.float32))(x)
 
 
 @case(f32(128), reference=lambda x: x)
