@@ -235,7 +235,8 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                         .filter(|i| array(&results[*i]))
                         .for_each(|i| sig.results[i] = Gives::Same(results[k]));
                     if *does != Does::Computes {
-                        // Equal elements of operands do not make equal results.
+                        // Equal elements of operands do not make equal results. (The first result speaks for all in `keeps_splats`.)
+                        sig.results[0] = Gives::Varies(0);
                         sig.results[k] = Gives::Varies(0);
                     }
                 }

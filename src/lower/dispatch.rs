@@ -127,7 +127,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::SetMaxRegisters { action, n } => misc::lower_set_max_registers(cx, *action, *n),
         OpKind::Delay { nanos } => misc::lower_delay(cx, *nanos),
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
-        OpKind::InlinePtx { code, refs, args, .. } => inline_ptx::lower_inline_ptx(cx, op, code, refs, args),
+        OpKind::InlinePtx { does, code, refs, args } => inline_ptx::lower_inline_ptx(cx, op, *does, code, refs, args),
         OpKind::PrintLayout { .. } => Ok(()),
         OpKind::DebugPrint { format, args, then } => debug_print::lower_debug_print(cx, op, format, args, *then),
         OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } => Err(cx.unexpected(op)),

@@ -7,12 +7,19 @@ use super::{integer, memory};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::inline;
-use crate::kernel_ir::{InlineOperand, InlinePtx, Op, RefUse, Value};
+use crate::kernel_ir::{Does, InlineOperand, InlinePtx, Op, RefUse, Value};
 use crate::layout::RegisterLayout;
 use crate::ptx::modifier::IntType;
 use crate::ptx::operand::{Class, Src};
 
-pub fn lower_inline_ptx(cx: &mut LowerCx, op: Op, code: &InlinePtx, refs: &[RefUse], args: &[Value]) -> Result<()> {
+pub fn lower_inline_ptx(
+    cx: &mut LowerCx,
+    op: Op,
+    does: Does,
+    code: &InlinePtx,
+    refs: &[RefUse],
+    args: &[Value],
+) -> Result<()> {
     let results = cx.kernel.ops[op].results.clone();
     let classes = inline::check::interface(cx.kernel, op)?;
     let program = inline::parse(&code.text, &classes, results.len())?;
@@ -25,7 +32,14 @@ pub fn lower_inline_ptx(cx: &mut LowerCx, op: Op, code: &InlinePtx, refs: &[RefU
     let first = first.or_else(|| args.iter().find(|v| is_array(cx, v) && !is_splat(cx, **v)));
     let first = first.or_else(|| args.iter().find(|v| is_array(cx, v)));
     let layout: Option<RegisterLayout> = match first {
-        Some(v) => Some(cx.layout_of(*v)?),
+        Some(v) => {
+            let layout = cx.layout_of(*v)?;
+            // Every element is run, be they equal.
+            Some(match layout.is_splat() && does != Does::Computes {
+                true => RegisterLayout::strided(cx.ty(*v).shape(), 1, cx.layout_group()),
+                false => layout,
+            })
+        }
         None => None,
     };
     let pack = code.pack as usize;

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::{AccUse, Does, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
+use crate::layout::infer::group_of;
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{CopyError, CopyPlan};
 use crate::layout::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
@@ -93,7 +94,7 @@ impl Planner<'_> {
                 self.transfer(op, r, None, None)
             }
             OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. } => self.copy(op),
-            OpKind::InlinePtx { does, refs, args, .. } => self.inline(op, *does, refs, args),
+            OpKind::InlinePtx { does, code, refs, args } => self.inline(op, *does, code.pack, refs, args),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
             OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => Ok(()),
             OpKind::ArgReduce { a, .. } | OpKind::Cumulative { a, .. } => {
@@ -238,7 +239,7 @@ impl Planner<'_> {
     }
 
     /// The references of inline PTX begin where their first elements are; its arrays are in one lane each, where lanes matter.
-    fn inline(&mut self, op: Op, does: Does, refs: &[RefUse], args: &[Value]) -> Result<()> {
+    fn inline(&mut self, op: Op, does: Does, pack: u32, refs: &[RefUse], args: &[Value]) -> Result<()> {
         let kernel = self.kernel;
         let mut views = vec![];
         for r in refs {
@@ -259,21 +260,42 @@ impl Planner<'_> {
             views.push(view);
         }
         self.out.inline.insert(op, views);
-        let arrays = args
+        if does == Does::Computes {
+            return Ok(());
+        }
+        // The layout that the text runs in, and an array that has it.
+        let arrays: Vec<Value> = args
             .iter()
             .chain(&kernel.ops[op].results)
-            .filter(|v| !kernel.ty(**v).is_scalar());
-        for v in arrays {
-            let layout = self.assignment.layout(*v)?;
-            if does != Does::Computes
-                && !layout.is_splat()
-                && (layout.replication() > 1 || layout.is_constant_somewhere())
-            {
-                return Err(Error::invalid("inline PTX of an array that several lanes hold the same elements of")
-                    .expected("each element in one lane: the text does more than compute from its operands")
-                    .got(format!("{} in {layout}", kernel.ty(*v)))
-                    .remedy("an array with an element for each thread (128 for a warpgroup), or plgpu.layout_cast to a layout that repeats nothing"));
+            .copied()
+            .filter(|v| !kernel.ty(*v).is_scalar())
+            .collect();
+        let mut laid_out = None;
+        for &v in &arrays {
+            let layout = self.assignment.layout(v)?;
+            if laid_out.is_none() && !layout.is_splat() {
+                laid_out = Some((v, layout.clone()));
             }
+        }
+        let Some((v, layout)) = laid_out.or_else(|| {
+            let data = &kernel.values[*arrays.first()?];
+            let dealt = RegisterLayout::strided(data.ty.shape(), 1, group_of(data.group));
+            Some((arrays[0], dealt))
+        }) else {
+            return Ok(());
+        };
+        let refuse = |what: &str| {
+            Err(Error::invalid(format!("inline PTX of an array {what}"))
+                .expected("each element in one lane, and elements for all lanes: the text does more than compute from its operands")
+                .got(format!("{} in {layout}", kernel.ty(v)))
+                .remedy("an array with as many elements for each thread (a multiple of 128 for a warpgroup, of `pack` a thread), or plgpu.layout_cast to a layout that repeats nothing"))
+        };
+        if layout.replication() > 1 || layout.is_constant_somewhere() {
+            return refuse("that several lanes hold the same elements of");
+        }
+        let is_even = !layout.is_padded() && layout.slots() % pack == 0;
+        if does == Does::Acts && !is_even {
+            return refuse("that some lanes have no elements of");
         }
         Ok(())
     }

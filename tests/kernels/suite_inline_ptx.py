@@ -203,6 +203,22 @@ def test_equal_operands_do_not_make_equal_results() -> None:
     assert len(set(got.reshape(-1).tolist())) == 128
 
 
+def test_equal_elements_are_run_one_by_one() -> None:
+    """Where all operands are equal everywhere: with a scalar beside the array among the results, and with no results."""
+
+    def body(o: Any, count: Any, shared: Any) -> None:
+        ones = jnp.ones((2, 128), jnp.int32)
+        seven, lanes = smalt.inline_ptx(".reg .b32 t; mov.u32 t, %tid.x; mov.b32 {0}, 7; add.s32 {1}, {2}, t;", (jnp.int32, ones), ones)
+        o[...] = lanes * seven
+        shared[0] = 0
+        smalt.inline_ptx("red.relaxed.cta.shared.add.s32 [{1}], {0};", (), ones, shared.at[0])
+        count[...] = shared[...]
+
+    lanes, count = run(body, (out(2, 128, np.int32), out(1, np.int32)), scratch=[plgpu.SMEM((1,), jnp.int32)])
+    np.testing.assert_array_equal(np.sort(lanes.reshape(-1)), np.repeat(7 * (1 + np.arange(128)), 2))
+    assert count[0] == 256
+
+
 def test_a_layout_is_the_results() -> None:
     """Which thread has an element of a wgmma layout, by the text, and by JAX's layout."""
 

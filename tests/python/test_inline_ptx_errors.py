@@ -223,6 +223,28 @@ def test_elements_in_several_lanes() -> None:
         lower(body, small, out=small)
 
 
+def test_lanes_without_elements() -> None:
+    """What acts would act there, too."""
+
+    def acts(x: Any, o: Any, buffer: Any) -> None:
+        smalt.inline_ptx("red.relaxed.cta.shared.add.s32 [{1}], {0};", (), x[...], buffer)
+        o[...] = x[...]
+
+    for n in (8, 200):
+        few = like((n,), jnp.int32)
+        with smalt.emulated("H100"), pytest.raises(smalt.InvalidKernel, match="some lanes have no elements of|several lanes hold"):
+            jax.jit(kernel(acts, few, plgpu.SMEM((1,), jnp.int32))).lower(few)
+    odd = like((128,), jnp.int8)
+    with smalt.emulated("H100"), pytest.raises(smalt.InvalidKernel, match="some lanes have no elements of"):
+        text = ".reg .b32 t; cvt.u32.u16 t, {0}; red.relaxed.cta.shared.add.u32 [{1}], t;"
+
+        def packs(x: Any, o: Any, buffer: Any) -> None:
+            smalt.inline_ptx(text, (), x[...], buffer, pack=2)
+            o[...] = x[...]
+
+        jax.jit(kernel(packs, odd, plgpu.SMEM((1,), jnp.int32))).lower(odd)
+
+
 def test_references_that_have_no_address() -> None:
     def body(x: Any, o: Any, barrier: Any) -> None:
         smalt.inline_ptx("mbarrier.arrive.shared::cta.b64 _, [{0}], 1;", (), barrier)
