@@ -1,9 +1,10 @@
 //! The key-value store of a job of several processes: JAX's coordination service, which Python reaches.
+use super::lock::lock;
 use crate::error::{Error, Fault};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Answers a request; both are JSON.
 pub type Ask = Arc<dyn Fn(&str) -> Vec<u8> + Send + Sync>;
@@ -21,7 +22,7 @@ pub struct Job {
 
 /// Whom to ask. Python tells once.
 pub fn set(ask: Ask) {
-    *ASK.lock().unwrap_or_else(PoisonError::into_inner) = Some(ask);
+    *lock(&ASK) = Some(ask);
 }
 
 /// None: nobody has said that there is one.
@@ -51,7 +52,7 @@ fn decode<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T, Error> {
 }
 
 fn ask(request: &Value) -> Result<Option<Value>, Error> {
-    let ask = ASK.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let ask = lock(&ASK).clone();
     let Some(ask) = ask else { return Ok(None) };
     let mut answer: Value = serde_json::from_slice(&ask(&request.to_string()))
         .map_err(|error| Error::internal(format!("the job's directory: {error}")))?;

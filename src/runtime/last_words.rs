@@ -2,13 +2,14 @@
 //!
 //! A kernel whose waits have a limit writes a word of pinned host memory before it traps. When an error of the driver comes to Python,
 //! the words are looked at, and the error says who waited for whom.
+use super::lock::lock;
 use super::{Locations, printing};
 use crate::cuda;
 use crate::error::{Error, Fault, Loc};
 use crate::ptx::launch::LastWords;
 use serde_json::{Value, json};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Words of one allocation.
 const WORDS: usize = 512;
@@ -26,7 +27,7 @@ static EARS: Mutex<(Vec<Ear>, Vec<&'static AtomicU64>)> = Mutex::new((Vec::new()
 
 /// Where the kernel `name` writes its last words on a device, one of `devices`.
 pub fn listen(name: &str, device: i32, devices: u32, locations: &Locations) -> Result<u64, Error> {
-    let mut ears = EARS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ears = lock(&EARS);
     if ears.1.is_empty() {
         let words = cuda::host_words(WORDS)?;
         ears.1.extend(words.iter());
@@ -54,7 +55,7 @@ pub fn heard(text: &str) -> Option<Value> {
         value["last_words"] = json!(true);
         return Some(value);
     }
-    let ears = EARS.lock().unwrap_or_else(PoisonError::into_inner);
+    let ears = lock(&EARS);
     let said = ears.0.iter().find_map(|ear| {
         let words = LastWords::of(ear.word.load(Ordering::Acquire))?;
         Some((ear, words))

@@ -4,12 +4,13 @@
 //! who comes last runs all devices in one machine of the emulator, and tells the others what came of it.
 use super::host::HostBuffer;
 use super::interrupt::Interrupts;
+use super::lock::lock;
 use crate::emulate;
 use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a device waits for another while nothing runs in any emulator; for a kernel whose waits have a limit, at least.
@@ -57,10 +58,6 @@ pub struct Meeting {
     launches: Mutex<FxHashMap<i64, Arc<Launch>>>,
     /// Each device's exchange block: they live as long as the call site.
     blocks: Mutex<Vec<Vec<u64>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Meeting {

@@ -20,6 +20,7 @@ mod host;
 mod interrupt;
 mod last_words;
 mod locations;
+mod lock;
 mod meeting;
 mod neighbours;
 #[cfg(not(target_os = "linux"))]

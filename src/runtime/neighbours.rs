@@ -2,6 +2,7 @@
 //!
 //! A thread of each process listens on a socket. Who wants a neighbour to reach some memory sends the allocation's descriptor, and is
 //! told where the neighbour has mapped it. Nobody waits for what the neighbour's Python, or its GPU, does at the time.
+use super::lock::lock;
 #[cfg(not(target_os = "linux"))]
 use super::no_sockets as sockets;
 #[cfg(target_os = "linux")]
@@ -123,7 +124,7 @@ impl Neighbours {
     pub fn offer(&self, peer: &str, address: u64) -> Result<(Range<u64>, u64), Error> {
         let identity = self.mapper.identity(address)?;
         // Held until the answer: nothing is mapped twice.
-        let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exports = lock(&self.exports);
         let of_peer = exports.entry(peer.to_owned()).or_default();
         if let Some((_, range, there)) = of_peer
             .iter()
@@ -175,7 +176,7 @@ impl Neighbours {
     }
 
     fn imports(&self) -> MutexGuard<'_, FxHashMap<String, Vec<(Range<u64>, u64)>>> {
-        self.imports.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.imports)
     }
 
     fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {

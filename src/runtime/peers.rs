@@ -3,6 +3,7 @@
 //! The devices of one process meet in memory. Where a mesh spans processes of a host, each device announces itself in the
 //! [`directory`], and the processes map each other's memory ([`neighbours`]): the blocks at the first launch, other
 //! buffers when a launch first names them.
+use super::lock::lock;
 use super::{Locations, directory, last_words, neighbours};
 use crate::cuda::{self, DeviceMemory};
 use crate::error::{Error, Fault};
@@ -93,10 +94,6 @@ struct Announcement {
     socket: String,
     /// Where its exchange block is, in its process.
     block: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Peers {

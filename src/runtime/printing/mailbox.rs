@@ -7,10 +7,11 @@ use super::sink;
 use crate::cuda::{self, HostCall};
 use crate::error::Error;
 use crate::ptx::launch::Printer;
+use crate::runtime::lock::lock;
 use crate::runtime::{Artifact, Locations};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub struct Mailbox {
     memory: &'static [AtomicU64],
@@ -31,10 +32,6 @@ struct Owner {
 }
 
 static ALL: Mutex<Vec<&'static Mailbox>> = Mutex::new(Vec::new());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The mailboxes of a call site, one for each device.
 #[derive(Default)]

@@ -1,4 +1,5 @@
 //! Where what kernels print goes: to Python's `sys.stdout`, which may be a notebook's or a test's, else to file descriptor 1.
+use crate::runtime::lock::lock;
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -23,7 +24,7 @@ pub fn write(text: String) {
     static QUEUE: Mutex<Option<Sender<(String, Sender<()>)>>> = Mutex::new(None);
     let (done, written) = channel();
     let left = {
-        let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&QUEUE);
         if queue.is_none() {
             let (sender, receiver) = channel::<(String, Sender<()>)>();
             let serve = move || {
