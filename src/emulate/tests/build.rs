@@ -214,6 +214,50 @@ impl Kernel {
         });
         d
     }
+    /// So many words in a row.
+    pub fn load_words(&mut self, space: Space, base: Reg, n: usize) -> Vec<Reg> {
+        let d: Vec<Reg> = (0..n).map(|_| self.r()).collect();
+        self.push(Inst::Ld {
+            sem: LoadSem::Weak,
+            space,
+            ty: MemType::B32,
+            d: d.iter().copied().collect(),
+            addr: Addr::new(base),
+        });
+        d
+    }
+    pub fn store_words(&mut self, space: Space, base: Reg, words: &[Reg]) -> &mut Kernel {
+        self.push(Inst::St {
+            sem: StoreSem::Weak,
+            space,
+            ty: MemType::B32,
+            addr: Addr::new(base),
+            a: words.iter().map(|r| Src::Reg(*r)).collect(),
+        })
+    }
+    /// A block's threads have so many words of the buffer each.
+    pub fn load_own_words(&mut self, buffer: u32, n: usize) -> Vec<Reg> {
+        let (tid, base) = (self.tid(), self.pointer(buffer));
+        let at = self.element(base, tid, 4 * n as u32);
+        self.load_words(Space::Global, at, n)
+    }
+    pub fn store_own_words(&mut self, buffer: u32, words: &[Reg]) -> &mut Kernel {
+        let (tid, base) = (self.tid(), self.pointer(buffer));
+        let at = self.element(base, tid, 4 * words.len() as u32);
+        self.store_words(Space::Global, at, words)
+    }
+    /// 1 in threads whose number is odd, else 0.
+    pub fn odd(&mut self) -> Reg {
+        let (tid, odd) = (self.tid(), self.r());
+        self.push(Inst::Logic {
+            op: Logic::And,
+            ty: LogicType::B32,
+            d: odd,
+            a: tid.into(),
+            b: imm(1),
+        });
+        odd
+    }
     pub fn load(&mut self, base: Reg) -> Reg {
         let d = self.r();
         self.push(Inst::Ld {

@@ -415,16 +415,7 @@ fn matrices() {
             b: imm(16),
             c: base.into(),
         });
-        let input = k.pointer(1);
-        let from = k.element(input, tid, 16);
-        let v: Vec<Reg> = (0..4).map(|_| k.r()).collect();
-        k.push(Inst::Ld {
-            sem: LoadSem::Weak,
-            space: Space::Global,
-            ty: MemType::B32,
-            d: v.iter().copied().collect(),
-            addr: Addr::new(from),
-        });
+        let v = k.load_own_words(1, 4);
         k.push(Inst::Stmatrix {
             trans: trans(store_trans),
             addr: Addr::new(at),
@@ -436,15 +427,7 @@ fn matrices() {
             d: l.iter().copied().collect(),
             addr: Addr::new(at),
         });
-        let output = k.pointer(0);
-        let to = k.element(output, tid, 16);
-        k.push(Inst::St {
-            sem: StoreSem::Weak,
-            space: Space::Global,
-            ty: MemType::B32,
-            addr: Addr::new(to),
-            a: l.iter().map(|r| Src::Reg(*r)).collect(),
-        });
+        k.store_own_words(0, &l);
         let data = random_bytes(512, 3);
         let mut buffers = [vec![0; 512], data.clone()];
         k.run(&mut buffers);

@@ -92,14 +92,7 @@ pub fn check(
             Class::B32 => k.r(),
             Class::B64 => k.rd(),
         };
-        let odd = k.r();
-        k.push(Inst::Logic {
-            op: Logic::And,
-            ty: LogicType::B32,
-            d: odd,
-            a: tid.into(),
-            b: imm(1),
-        });
+        let odd = k.odd();
         let p = k.compare(Compare::Ne, odd.into(), imm(0));
         if guarded {
             // What the other lanes keep.

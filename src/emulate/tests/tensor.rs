@@ -585,20 +585,7 @@ fn mma_sync() {
     for (mma, kind) in kinds {
         let (a, b) = (matrix(kind.a(), 16, 1), matrix(kind.b(), 8, 2));
         let mut k = Kernel::new(32);
-        let regs = |k: &mut Kernel, n: usize, buffer: u32| {
-            let v: Vec<Reg> = (0..n).map(|_| k.r()).collect();
-            let (tid, base) = (k.tid(), k.pointer(buffer));
-            let at = k.element(base, tid, 4 * n as u32);
-            k.push(Inst::Ld {
-                sem: LoadSem::Weak,
-                space: Space::Global,
-                ty: MemType::B32,
-                d: v.iter().copied().collect(),
-                addr: Addr::new(at),
-            });
-            v
-        };
-        let (ra, rb, rc) = (regs(&mut k, 4, 0), regs(&mut k, 2, 1), regs(&mut k, 4, 2));
+        let (ra, rb, rc) = (k.load_own_words(0, 4), k.load_own_words(1, 2), k.load_own_words(2, 4));
         let list = |v: &[Reg]| v.iter().map(|r| Src::Reg(*r)).collect();
         let d: Vec<Reg> = (0..4).map(|_| k.r()).collect();
         k.push(Inst::MmaSync {
@@ -608,15 +595,7 @@ fn mma_sync() {
             b: list(&rb),
             c: list(&rc),
         });
-        let (tid, base) = (k.tid(), k.pointer(3));
-        let at = k.element(base, tid, 16);
-        k.push(Inst::St {
-            sem: StoreSem::Weak,
-            space: Space::Global,
-            ty: MemType::B32,
-            addr: Addr::new(at),
-            a: list(&d),
-        });
+        k.store_own_words(3, &d);
         let word =
             |m: &[u8], row: usize, word: usize| <[u8; 4]>::try_from(&m[row * 32 + word * 4..][..4]).expect("4 bytes");
         let mut buffers = [vec![], vec![], matrix(Element::Tf32, 16, 9), vec![0; 512]];

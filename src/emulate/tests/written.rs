@@ -5,7 +5,7 @@ use crate::emulate::arith::float;
 use crate::ptx::flat::Reg;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
-use crate::ptx::operand::{Addr, Class, Src};
+use crate::ptx::operand::Class;
 use crate::ptx::parse::parse_inst;
 use std::collections::HashMap;
 
@@ -253,14 +253,7 @@ fn comparisons_with_two_results() {
     let mut k = Kernel::new(32);
     let tid = k.tid();
     let (p, q, r, out) = (k.p(), k.p(), k.p(), k.r());
-    let odd = k.r();
-    k.push(Inst::Logic {
-        op: Logic::And,
-        ty: LogicType::B32,
-        d: odd,
-        a: tid.into(),
-        b: imm(1),
-    });
+    let odd = k.odd();
     let c = k.compare(Compare::Ne, odd.into(), imm(0));
     let names = [
         ("T", tid),
@@ -581,20 +574,11 @@ fn shapes_of_mma() {
             .expect("a kind")
             .fragments();
         let mut k = Kernel::new(32);
-        let regs = |k: &mut Kernel, n: usize, buffer: u32| {
-            let v: Vec<Reg> = (0..n).map(|_| k.r()).collect();
-            let (tid, base) = (k.tid(), k.pointer(buffer));
-            let at = k.element(base, tid, 4 * n as u32);
-            k.push(Inst::Ld {
-                sem: LoadSem::Weak,
-                space: Space::Global,
-                ty: MemType::B32,
-                d: v.iter().copied().collect(),
-                addr: Addr::new(at),
-            });
-            v
-        };
-        let (a, b, c) = (regs(&mut k, of.a, 0), regs(&mut k, of.b, 1), regs(&mut k, of.acc, 2));
+        let (a, b, c) = (
+            k.load_own_words(0, of.a),
+            k.load_own_words(1, of.b),
+            k.load_own_words(2, of.acc),
+        );
         let d: Vec<Reg> = (0..of.acc).map(|_| k.r()).collect();
         let list = |v: &[Reg]| {
             let names: Vec<String> = v.iter().map(|r| format!("%r{}", r.index)).collect();
@@ -608,15 +592,7 @@ fn shapes_of_mma() {
             list(&c)
         );
         k.push(inst(&written, &[]));
-        let (tid, base) = (k.tid(), k.pointer(3));
-        let at = k.element(base, tid, 4 * of.acc as u32);
-        k.push(Inst::St {
-            sem: StoreSem::Weak,
-            space: Space::Global,
-            ty: MemType::B32,
-            addr: Addr::new(at),
-            a: d.iter().map(|r| Src::Reg(*r)).collect(),
-        });
+        k.store_own_words(3, &d);
         let mut buffers = [vec![], vec![], vec![], vec![0; 128 * of.acc]];
         let word = |row: usize, at: usize, salt: usize| -> u32 {
             (0..per).fold(0, |word, j| {
@@ -788,23 +764,8 @@ fn small_copies_are_waited_for() {
         ] {
             k.push(inst(text, &names));
         }
-        let d: Vec<Reg> = (0..4).map(|_| k.r()).collect();
-        k.push(Inst::Ld {
-            sem: LoadSem::Weak,
-            space: Space::Shared,
-            ty: MemType::B32,
-            d: d.iter().copied().collect(),
-            addr: Addr::new(at),
-        });
-        let out = k.pointer(1);
-        let to = k.element(out, tid, 16);
-        k.push(Inst::St {
-            sem: StoreSem::Weak,
-            space: Space::Global,
-            ty: MemType::B32,
-            addr: Addr::new(to),
-            a: d.iter().map(|r| Src::Reg(*r)).collect(),
-        });
+        let d = k.load_words(Space::Shared, at, 4);
+        k.store_own_words(1, &d);
         let input = random_bytes(512, 5);
         for options in every_order() {
             let mut buffers = [input.clone(), vec![0; 512]];
