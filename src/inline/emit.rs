@@ -125,7 +125,10 @@ impl Emitter<'_> {
             Src::Imm(_) => range.for_each(|i| each(self, i)),
             Src::Reg(_) => {
                 let written = self.written(range.clone());
-                self.conditional(active, &written, |cx| range.for_each(|i| each(cx, i)));
+                self.conditional(active, &written, |cx| {
+                    range.for_each(|i| each(cx, i));
+                    vec![]
+                });
             }
         }
     }
@@ -143,22 +146,30 @@ impl Emitter<'_> {
         out
     }
 
-    /// What `f` emits, where `p` holds; of registers, it changes `written` only.
-    fn conditional(&mut self, p: Operand, written: &[Reg], f: impl FnOnce(&mut Self)) {
+    /// What `f` emits, where `p` holds; of registers, it changes `written` only. Gives the predicates that `f` gives, which elsewhere do
+    /// not hold.
+    fn conditional(&mut self, p: Operand, written: &[Reg], f: impl FnOnce(&mut Self) -> Vec<Operand>) -> Vec<Operand> {
         let index = |r: &Reg| self.program.index(*r);
         let slots: Vec<usize> = written.iter().map(index).collect();
         let before: Vec<Operand> = slots.iter().map(|i| self.registers[*i]).collect();
         self.b.open_if(p);
-        f(self);
-        let after = self.in_registers(written);
+        let made = f(self);
+        let mut after = self.in_registers(written);
+        for x in &made {
+            after.push(Src::Reg(self.b.value(*x, Class::Pred)));
+        }
         self.b.open_else(&after);
         slots.iter().zip(&before).for_each(|(i, x)| self.registers[*i] = *x);
-        let kept = self.in_registers(written);
-        let results = self.b.close_if(&kept);
+        let mut kept = self.in_registers(written);
+        for _ in &made {
+            kept.push(Src::Reg(self.b.value(NEVER, Class::Pred)));
+        }
+        let mut results = self.b.close_if(&kept).into_iter().map(Src::Reg);
         slots
             .iter()
-            .zip(results)
-            .for_each(|(i, x)| self.registers[*i] = Src::Reg(x));
+            .zip(results.by_ref())
+            .for_each(|(i, x)| self.registers[*i] = x);
+        results.collect()
     }
 
     fn in_registers(&mut self, registers: &[Reg]) -> Vec<Operand> {
@@ -205,7 +216,10 @@ impl Emitter<'_> {
             }
             p => {
                 let written = self.written(at..at + 1);
-                self.conditional(p, &written, |cx| cx.inst(inst));
+                self.conditional(p, &written, |cx| {
+                    cx.inst(inst);
+                    vec![]
+                });
             }
         }
     }
@@ -263,31 +277,15 @@ impl Emitter<'_> {
         exits.iter().for_each(|l| self.away[*l] = NEVER);
         if let Src::Reg(_) = active {
             // Other lanes do not go in: whoever has left is nobody, for them.
-            let slots: Vec<usize> = written.iter().map(|r| program.index(*r)).collect();
-            let before: Vec<Operand> = slots.iter().map(|i| self.registers[*i]).collect();
-            self.b.open_if(active);
-            let end = self.rounds(head, range, &written, &exits);
-            let mut after = self.in_registers(&written);
-            for x in exits.iter().map(|l| self.away[*l]).chain([end]) {
-                after.push(Src::Reg(self.b.value(x, Class::Pred)));
-            }
-            self.b.open_else(&after);
-            slots.iter().zip(&before).for_each(|(i, x)| self.registers[*i] = *x);
-            let mut kept = self.in_registers(&written);
-            for _ in 0..=exits.len() {
-                kept.push(Src::Reg(self.b.value(NEVER, Class::Pred)));
-            }
-            let results = self.b.close_if(&kept);
-            slots
-                .iter()
-                .zip(&results)
-                .for_each(|(i, x)| self.registers[*i] = Src::Reg(*x));
-            let left = &results[slots.len()..];
-            for (l, x) in exits.iter().zip(left) {
-                self.away[*l] = Src::Reg(*x);
+            let left = self.conditional(active, &written, |cx| {
+                let end = cx.rounds(head, range, &written, &exits);
+                exits.iter().map(|l| cx.away[*l]).chain([end]).collect()
+            });
+            for (l, x) in exits.iter().zip(&left) {
+                self.away[*l] = *x;
             }
             self.merge(&exits, &outside);
-            return Src::Reg(left[exits.len()]);
+            return left[exits.len()];
         }
         let end = self.rounds(head, range, &written, &exits);
         self.merge(&exits, &outside);

@@ -8,6 +8,22 @@ fn syntax(row: usize) -> String {
     text.split(';').next().unwrap_or("").to_string()
 }
 
+/// The same, and what its modifiers may be: of a form that is the only one.
+fn explained(row: usize) -> String {
+    let info = &ROWS[row];
+    let mut text = format!("`{}`", syntax(row));
+    for (i, (_, name)) in info
+        .fields
+        .iter()
+        .enumerate()
+        .filter(|(_, field)| field.0 == "modifier")
+    {
+        let choices: Vec<String> = info.choices[i]().iter().map(|c| format!("`{c}`")).collect();
+        text += &format!(", {{{name}}} one of {}", choices.join(" "));
+    }
+    text
+}
+
 /// Whether a row is an instruction, and not a loop, a comment, or about what users' texts cannot name.
 pub fn is_instruction(row: usize) -> bool {
     let info = &ROWS[row];
@@ -38,16 +54,19 @@ fn words(row: usize) -> Vec<String> {
 pub fn forms(text: &str) -> String {
     let first = word(text);
     let rows: Vec<usize> = (0..ROWS.len()).filter(|row| is_instruction(*row)).collect();
-    let of_word: Vec<String> = rows
+    let of_word: Vec<usize> = rows
         .iter()
-        .filter(|r| words(**r).iter().any(|w| w == first))
-        .map(|r| syntax(*r))
+        .copied()
+        .filter(|r| words(*r).iter().any(|w| w == first))
         .collect();
+    if let [only] = of_word[..] {
+        return explained(only);
+    }
     if !of_word.is_empty() {
         let shown = of_word
             .iter()
             .take(6)
-            .map(|s| format!("`{s}`"))
+            .map(|row| format!("`{}`", syntax(*row)))
             .collect::<Vec<_>>()
             .join(", ");
         return match of_word.len() {
@@ -110,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_word_has_its_forms_or_its_neighbours() {
-        assert!(forms("popc.b16").contains("`popc.{ty} {d}, {a}`"));
+        assert_eq!(forms("popc.b16"), "`popc.{ty} {d}, {a}`, {ty} one of `b32` `b64`");
         assert!(forms("poppc.b32").contains("`popc`"));
         assert!(forms("min.s8").contains("{op}.{ty} {d}, {a}, {b}"));
         assert_eq!(distance("shfl", "shl"), 1);

@@ -7,7 +7,7 @@ use crate::ptx::flat::{Guard, Reg};
 use crate::ptx::inst::{Effects, Inst};
 use crate::ptx::modifier::{Modifier, SpecialPred, SpecialReg32, SpecialReg64};
 use crate::ptx::operand::Class;
-use crate::ptx::parse::{misfit, parse_inst};
+use crate::ptx::parse::{misfit, parse_inst, printed_float};
 use rustc_hash::FxHashMap;
 
 /// Registers that a text may declare: more than a thread has.
@@ -261,7 +261,9 @@ impl Parser {
             return Err(unknown());
         }
         if let Some(what) = misfit(&inst) {
-            return Err(self.error(what).expected(nearest::forms(opcode)));
+            return Err(self.error(what).expected(nearest::forms(opcode)).remedy(
+                "take one of these forms; cvt converts between widths, and addresses have 32 bits in shared memory, 64 elsewhere",
+            ));
         }
         if inst.effects().contains(Effects::ASYNC_REGISTERS) || inst.tied().is_some() {
             return Err(self
@@ -346,10 +348,7 @@ impl Parser {
         if is_decimal_float(text) {
             let x: f64 = text.parse().map_err(|_| broken())?;
             let x = if negative { -x } else { x };
-            return Ok(match opcode.contains(".f64") {
-                true => format!("0d{:016x}", x.to_bits()),
-                false => format!("0f{:08x}", (x as f32).to_bits()),
-            });
+            return Ok(printed_float(opcode, x));
         }
         let text = text.strip_suffix(['U', 'u']).unwrap_or(text);
         let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {

@@ -105,8 +105,16 @@ const OPCODES: &[(&str, &str)] = &[
     ("barrier.cluster.wait.aligned;", "barrier.cluster.wait.acquire.aligned;"),
 ];
 
+/// A float among an instruction's operands as it is printed: of which type it is, the opcode's last type says.
+pub fn printed_float(opcode: &str, value: f64) -> String {
+    match opcode.ends_with(".f64") {
+        true => format!("0d{:016X}", value.to_bits()),
+        false => format!("0f{:08X}", (value as f32).to_bits()),
+    }
+}
+
 /// The instruction at the start with its decimal floats (`1.5`) and capitals (`0F3FC00000`) as they are printed, and what is
-/// left; `None`: it has none. Which float a decimal is, the opcode's last type says.
+/// left; `None`: it has none.
 fn float_literals(text: &str) -> Option<(String, &str)> {
     if !text.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return None;
@@ -135,10 +143,7 @@ fn float_literals(text: &str) -> Option<(String, &str)> {
         } else if let (true, true, Ok(value)) = (is_number, word.contains('.'), word.parse::<f64>()) {
             let value = if printed.ends_with('-') { -value } else { value };
             printed.truncate(printed.trim_end_matches('-').len());
-            printed += &match opcode.ends_with(".f64") {
-                true => format!("0d{:016X}", value.to_bits()),
-                false => format!("0f{:08X}", (value as f32).to_bits()),
-            };
+            printed += &printed_float(opcode, value);
         } else {
             printed += word;
             continue;
