@@ -53,3 +53,19 @@ def test_right_kernels_are_clean(tool: str) -> None:
 def test_random_loops_are_clean(tool: str, kind: str) -> None:
     # Some further ones do not write all of their results, which initcheck sees in their copies to the host.
     assert "5 right" in watched(tool, ["-m", "tests.gpu.run_loops", kind, "0", "5"])
+
+
+# initcheck takes what bulk copies stored for never written, and says so where results are copied to the host.
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "initcheck"])
+def test_inline_ptx_is_clean(tool: str) -> None:
+    """Operands, lanes, memory, control and named barriers; of the random programs those of one kernel."""
+    chosen = "not random_programs or random_programs and [0]"
+    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_inline_ptx.py", "-k", chosen])
+    assert re.search(r"\b\d+ passed", printed) and "skipped" not in printed, printed[-2000:]
+
+
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "initcheck"])
+def test_prints_are_clean(tool: str) -> None:
+    watched(tool, ["-m", "tests.prints", "--json"])
