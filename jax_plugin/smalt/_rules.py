@@ -268,7 +268,7 @@ def _debug_print(w: Walker, eqn: Any) -> OpParts:
         "ordered": _unless(bool(params.get("ordered", False)), False),
         "partitioned": _unless(bool(params.get("partitioned", False)), False),
     }
-    return OpParts(w.operands(args), _attrs.encode(attrs))
+    return OpParts([w.operand(arg) for arg in args], _attrs.encode(attrs))
 
 
 @_rule("check")
@@ -277,7 +277,7 @@ def _check(w: Walker, eqn: Any) -> OpParts:
     if eqn.params.get("debug", False) and not _versions.debug_checks_are_enabled():
         return OpParts(w.operands(eqn.invars), _attrs.encode({"messages": messages}))
     failed, fmt, args = _prints.check(eqn.params["err_tree"].unflatten(eqn.invars))
-    return OpParts(w.operands([failed, *args]), _attrs.encode({"enabled": True, "fmt": fmt, "messages": messages}))
+    return OpParts([w.operand(arg) for arg in (failed, *args)], _attrs.encode({"enabled": True, "fmt": fmt, "messages": messages}))
 
 
 def _check_messages(eqn: Any) -> Message | None:

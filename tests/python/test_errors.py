@@ -241,6 +241,15 @@ def print_with_a_broken_specification(x):
     return kernel(body, like((128,)))(x)
 
 
+@bad(smalt.Unsupported, "a complex operand", "remedy: pass the real and imaginary parts")
+def print_of_complex_numbers(x):
+    def body(x, o):
+        pl.debug_print("{} {}", x[0] + 1j, x[1])  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
 @bad(smalt.InvalidKernel, "a reference as an argument of a print", "expected: scalars and arrays", "remedy: load it first: ref[...]")
 def print_of_a_reference(x):
     def body(x, o):
