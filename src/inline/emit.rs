@@ -275,28 +275,18 @@ impl Emitter<'_> {
         }
         let outside: Vec<Operand> = exits.iter().map(|l| self.away[*l]).collect();
         exits.iter().for_each(|l| self.away[*l] = NEVER);
-        if let Src::Reg(_) = active {
-            // Other lanes do not go in: whoever has left is nobody, for them.
-            let left = self.conditional(active, &written, |cx| {
-                let end = cx.rounds(head, range, &written, &exits);
-                exits.iter().map(|l| cx.away[*l]).chain([end]).collect()
-            });
-            for (l, x) in exits.iter().zip(&left) {
-                self.away[*l] = *x;
-            }
-            self.merge(&exits, &outside);
-            return left[exits.len()];
+        let Src::Reg(_) = active else {
+            // All lanes go in: none had left before.
+            return self.rounds(head, range, &written, &exits);
+        };
+        let left = self.conditional(active, &written, |cx| {
+            let end = cx.rounds(head, range, &written, &exits);
+            exits.iter().map(|l| cx.away[*l]).chain([end]).collect()
+        });
+        for ((l, x), before) in exits.iter().zip(&left).zip(outside) {
+            self.away[*l] = self.b.or(LogicType::Pred, *x, before);
         }
-        let end = self.rounds(head, range, &written, &exits);
-        self.merge(&exits, &outside);
-        end
-    }
-
-    /// Lanes that had left for these labels before a loop are away still.
-    fn merge(&mut self, exits: &[Label], outside: &[Operand]) {
-        for (l, before) in exits.iter().zip(outside) {
-            self.away[*l] = self.b.or(LogicType::Pred, self.away[*l], *before);
-        }
+        left[exits.len()]
     }
 
     /// The loop itself: a round, then another one in the lanes that have branched back.

@@ -365,6 +365,47 @@ def test_nested_loops_and_a_continue_of_the_outer_one() -> None:
     np.testing.assert_array_equal(run(body, out(128, U32), x), [one(int(n)) for n in x])
 
 
+def test_lanes_that_leave_before_a_loop_and_in_it() -> None:
+    """To one label, and others to one behind that."""
+    x = np.arange(128, dtype=U32)
+    text = """{
+      .reg .pred p;
+      mov.b32 {0}, 7;
+      setp.lt.u32 p, {1}, 20;
+      @p bra out;
+      setp.gt.u32 p, {1}, 100;
+      @p bra late;
+      again:
+        add.u32 {0}, {0}, 5;
+        setp.ge.u32 p, {0}, {1};
+        @p bra out;
+        setp.lt.u32 p, {0}, 60;
+        @p bra again;
+      mov.b32 {0}, 500;
+      out:
+      add.u32 {0}, {0}, 1000;
+      late:
+      add.u32 {0}, {0}, 10000;
+    }"""
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(text, x, x[...])
+
+    def one(n: int) -> int:
+        total = 7
+        if n > 100:
+            return total + 10000
+        while n >= 20:
+            total += 5
+            if total >= n:
+                break
+            if total >= 60:
+                return 11500
+        return total + 11000
+
+    np.testing.assert_array_equal(run(body, out(128, U32), x), [one(int(n)) for n in x])
+
+
 #: Programs in all, and in one kernel.
 COUNT, TOGETHER = (1000, 10) if ON_GPU else (60, 10)
 
