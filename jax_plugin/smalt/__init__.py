@@ -22,7 +22,22 @@ with _requirements.explained():
     )
     from smalt._inspect import inspect
     from smalt._params import CompilerParams
-    from smalt._primitives import inline_ptx, named_barrier_arrive, named_barrier_sync
+    from smalt._barriers import expect_bytes, mbarrier_arrive, mbarrier_wait, named_barrier_arrive, named_barrier_sync
+    from smalt._ordered import (
+        atomic_add,
+        atomic_and,
+        atomic_cas,
+        atomic_exchange,
+        atomic_max,
+        atomic_min,
+        atomic_or,
+        atomic_xor,
+        fence,
+        fence_proxy_async,
+        load,
+        store,
+    )
+    from smalt._primitives import inline_ptx
     from smalt._register import descriptor
 
     _register.register()
@@ -50,13 +65,28 @@ __all__ = [
     "InvalidKernel",
     "Timeout",
     "Unsupported",
+    "atomic_add",
+    "atomic_and",
+    "atomic_cas",
+    "atomic_exchange",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_xor",
     "descriptor",
     "disable",
     "emulated",
     "enable",
     "enabled",
+    "expect_bytes",
+    "fence",
+    "fence_proxy_async",
     "inline_ptx",
     "inspect",
+    "load",
+    "mbarrier_arrive",
+    "mbarrier_wait",
     "named_barrier_arrive",
     "named_barrier_sync",
+    "store",
 ]

@@ -15,7 +15,7 @@ from smalt import _versions
 from smalt._errors import InvalidKernel
 
 
-def _primitive(name: str) -> Any:
+def new(name: str) -> Any:
     """A primitive with several results that means something in kernels only."""
     primitive = _versions.new_primitive(f"smalt_{name}")
 
@@ -30,7 +30,7 @@ def _primitive(name: str) -> Any:
     return primitive
 
 
-inline_ptx_p = _primitive("inline_ptx")
+inline_ptx_p = new("inline_ptx")
 
 
 @inline_ptx_p.def_effectful_abstract_eval  # type: ignore[untyped-decorator]
@@ -38,7 +38,7 @@ def _inline_ptx_abstract_eval(*avals: Any, num_args: int, out_types: Sequence[tu
     return tuple(_versions.array_aval(shape, dtype) for shape, dtype in out_types), _versions.effects_of_memory(avals[:num_args])
 
 
-def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1) -> Any:
+def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1, once: bool = False) -> Any:
     """PTX in a kernel: every lane runs `text`, once for each element that it has of the arrays.
 
     `{0}`, `{1}`, … in the text stand for registers: the results, in the order of their types, and then the operands. The text may
@@ -57,6 +57,10 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1) -> Any
       does more than compute (memory, synchronisation, clocks), each element must be in one lane.
     * A reference (SMEM or GMEM) is the address of its first element: a 32-bit shared address or a 64-bit global one. smalt
       orders the text after earlier accesses to it and before later ones; whatever else it touches is the author's to order.
+    * A barrier (`plgpu.Barrier`) is its shared address. Then `num_arrivals` is what its phases count: an arrival of
+      `plgpu.barrier_arrive` is one, and so is a copy that completes on it.
+    * With `once=True` the threads of the warpgroup (of the warp in a warp region) meet, and one of them runs the text, on scalars and
+      references; all get its scalar results.
 
     Args:
         text: The instructions, each with its semicolon.
@@ -64,6 +68,7 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1) -> Any
             `plgpu.ShapeDtypeStruct` is the result's.
         args: Arrays, scalars and references.
         pack: Elements of an array in one register.
+        once: Whether one thread runs it for its warpgroup or warp.
 
     Returns:
         The results, as a PyTree like `out_types`.
@@ -81,11 +86,18 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1) -> Any
     flat, transforms = [], []
     for arg in args:
         ref, chain = _versions.split_ref(arg)
-        flat.append(_operand(ref) if chain is None else ref)
+        flat.append(operand(ref) if chain is None else ref)
         transforms.append(chain)
     chains, chains_tree = jax.tree.flatten(transforms)
     results = inline_ptx_p.bind(
-        *flat, *chains, text=text, pack=int(pack), num_args=len(flat), out_types=tuple(types), transforms_tree=chains_tree
+        *flat,
+        *chains,
+        text=text,
+        pack=int(pack),
+        once=bool(once),
+        num_args=len(flat),
+        out_types=tuple(types),
+        transforms_tree=chains_tree,
     )
     laid_out = [x if layout is None else _versions.layout_cast(x, layout) for x, layout in zip(results, layouts)]
     return jax.tree.unflatten(tree, laid_out)
@@ -109,47 +121,10 @@ def _out_type(leaf: Any) -> tuple[tuple[int, ...], Any]:
         ) from None
 
 
-def _operand(x: Any) -> Any:
+def operand(x: Any) -> Any:
     try:
         return jax.numpy.asarray(x)
     except TypeError:
         raise InvalidKernel(
-            f"inline PTX: an operand\n  expected: an array, a scalar, or a reference\n  got: {type(x).__name__}"
+            f"an operand\n  expected: an array, a scalar, or a reference\n  got: {type(x).__name__}"
         ) from None
-
-
-def named_barrier_sync(barrier_id: int, num_threads: int) -> None:
-    """Arrives at one of the block's 16 named barriers, and waits until `num_threads` threads have (`bar.sync`).
-
-    All threads of the executing warpgroup (of the warp in a warp region) arrive. What any of those who arrived had stored before is
-    seen by those who waited. The barrier is then free for another round.
-
-    Args:
-        barrier_id: A number that the kernel knows when it is compiled. 0 is the compiler's, and so are as many behind it as there are
-            warpgroups; up to 15 the others are yours.
-        num_threads: How many threads arrive in a round, those that wait and those that do not: a multiple of 32.
-    """
-    _named_barrier("named_barrier_sync", "bar.sync", barrier_id, num_threads)
-
-
-def named_barrier_arrive(barrier_id: int, num_threads: int) -> None:
-    """Arrives at a named barrier without waiting (`bar.arrive`); the arguments are those of `named_barrier_sync`."""
-    _named_barrier("named_barrier_arrive", "bar.arrive", barrier_id, num_threads)
-
-
-def _named_barrier(name: str, instruction: str, barrier_id: Any, num_threads: Any) -> None:
-    numbers = {"barrier_id": barrier_id, "num_threads": num_threads}
-    for what, n in numbers.items():
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise InvalidKernel(
-                f"smalt.{name}: `{what}`\n  expected: a number that is known when the kernel is compiled\n  got: {type(n).__name__}"
-                "\n  remedy: branch on what it depends on (pl.when, jax.lax.cond), with a call in each arm"
-            )
-    if not 0 <= barrier_id < 16:
-        raise InvalidKernel(f"smalt.{name}: `barrier_id`\n  expected: 0 to 15, beside the compiler's\n  got: {barrier_id}")
-    if num_threads < 32 or num_threads % 32 or num_threads > 1024:
-        raise InvalidKernel(
-            f"smalt.{name}: `num_threads`\n  expected: a multiple of 32, at most 1024: warps arrive whole\n  got: {num_threads}"
-            "\n  remedy: 128 for each warpgroup that takes part"
-        )
-    inline_ptx(f"{instruction} {int(barrier_id)}, {int(num_threads)};")

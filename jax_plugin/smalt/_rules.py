@@ -299,7 +299,7 @@ def _inline_ptx(w: Walker, eqn: Any) -> OpParts:
     args, leaves = _split(eqn.invars, params["num_args"])
     chains = w.leaves(params["transforms_tree"], leaves)
     operands = [w.operand(arg) if chain is None else w.ref(arg, chain) for arg, chain in zip(args, chains)]
-    attrs = {"text": params["text"], "pack": _unless(params["pack"], 1)}
+    attrs = {"text": params["text"], "pack": _unless(params["pack"], 1), "once": _unless(params["once"], False)}
     return OpParts(operands, _attrs.encode(attrs))
 
 
@@ -507,6 +507,15 @@ def _barrier_arrive(w: Walker, eqn: Any) -> OpParts:
 def _barrier(w: Walker, eqn: Any) -> OpParts:
     barrier, *leaves = eqn.invars
     return OpParts(_refs(w, [barrier], [eqn.params["transforms_treedef"]], leaves))
+
+
+@_rule("mbarrier_arrive", "mbarrier_expect", "mbarrier_wait")
+def _mbarrier(w: Walker, eqn: Any) -> OpParts:
+    barrier, number, *leaves = eqn.invars
+    names = {"mbarrier_arrive": ("by", "relaxed", "scope"), "mbarrier_expect": ("arrives",), "mbarrier_wait": ("relaxed", "scope")}
+    attrs = {name: eqn.params[name] for name in names[_versions.primitive_name(eqn)]}
+    operands = [*_refs(w, [barrier], [eqn.params["transforms_tree"]], leaves), w.operand(number)]
+    return OpParts(operands, _attrs.encode(attrs))
 
 
 def _device(w: Walker, device_id: Any, kind: str = "MESH") -> Message:

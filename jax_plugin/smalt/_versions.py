@@ -122,6 +122,9 @@ _RENAMED = {
     "wgmma_ref": "wgmma",
     "inline_mgpu_p": "inline_mgpu",
     "smalt_inline_ptx": "inline_ptx",
+    "smalt_mbarrier_arrive": "mbarrier_arrive",
+    "smalt_mbarrier_expect": "mbarrier_expect",
+    "smalt_mbarrier_wait": "mbarrier_wait",
     "set_max_registers_p": "set_max_registers",
     "wgmma_accumulator_deref_p": "wgmma_accumulator_deref",
     "wgmma_accumulator_store_p": "wgmma_accumulator_store",
@@ -818,6 +821,39 @@ def split_ref(x: Any) -> tuple[Any, Any]:
         return x, () if is_ref_aval(jax_core.typeof(x)) else None
     except TypeError:
         return x, None
+
+
+def kind_of_memory(ref: Any) -> str | None:
+    """Whether a reference is to "gmem" or "smem"; None of others."""
+    aval = jax_core.typeof(ref)
+    space = str(getattr(aval, "memory_space", None)).lower()
+    if isinstance(aval.inner_aval, jax_core.ShapedArray) and "smem" in space:
+        return "smem"
+    return "gmem" if "gmem" in space or space in ("any", "none", "device") else None
+
+
+def is_cluster_ref(transforms: Sequence[Any]) -> bool:
+    return any(type(t).__name__ == "ClusterRefTransform" for t in transforms)
+
+
+def element_strides(ref: Any, transforms: Sequence[Any]) -> tuple[int, ...] | None:
+    """How many elements of row-major memory are between neighbours along each dimension of a view; None if it is more than slices."""
+    shape = jax_core.typeof(ref).shape
+    strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
+    for t in transforms:
+        name = type(t).__name__
+        if name in ("PeerMemRef", "ClusterRefTransform"):
+            continue
+        if name != "NDIndexer":
+            return None
+        kept = []
+        for index, stride in zip(t.indices, strides):
+            if hasattr(index, "stride"):
+                kept.append(stride * index.stride)
+            elif getattr(index, "shape", ()):
+                return None
+        strides = kept
+    return tuple(strides)
 
 
 def register_layout(x: Any) -> Any:

@@ -591,19 +591,24 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
     r.ignore("result_layouts");
     match fence_of(asm) {
         Some(kind) => r.effect(OpKind::Fence { kind }),
-        None => r.effect(inline(asm, vec![], 1, vec![], vec![])),
+        None => {
+            let code = InlinePtx {
+                text: asm.clone(),
+                operands: vec![],
+                pack: 1,
+                once: false,
+                only_loads: false,
+            };
+            r.effect(inline(code, vec![], vec![]))
+        }
     }
 }
 
-fn inline(text: &str, operands: Vec<InlineOperand>, pack: u32, refs: Vec<RefUse>, args: Vec<Value>) -> OpKind {
+fn inline(code: InlinePtx, refs: Vec<RefUse>, args: Vec<Value>) -> OpKind {
     OpKind::InlinePtx {
         // Until somebody reads it.
         does: Does::Acts,
-        code: Box::new(InlinePtx {
-            text: text.to_string(),
-            operands,
-            pack,
-        }),
+        code: Box::new(code),
         refs,
         args,
     }
@@ -637,6 +642,13 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
     let types = (0..r.op.results.len())
         .map(|i| r.result_type(i))
         .collect::<Result<Vec<Type>>>()?;
-    let results = r.emit(inline(text, operands, pack, refs, args), types);
+    let code = InlinePtx {
+        text: text.to_string(),
+        operands,
+        pack,
+        once: r.bool_or("once", false)?,
+        only_loads: false,
+    };
+    let results = r.emit(inline(code, refs, args), types);
     r.results(&results)
 }

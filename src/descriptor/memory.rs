@@ -186,6 +186,34 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let barrier = r.barrier(0)?;
             r.result(OpKind::BarrierTest { barrier, phases: None }, Type::Scalar(DType::Bool))?
         }
+        "mbarrier_arrive" => {
+            r.arity(2)?;
+            let (barrier, count) = (r.barrier(0)?, i32_scalar(r, 1)?);
+            let by = r.member("by", Arriving::from_name)?.unwrap_or(Arriving::One);
+            let order = barrier_order(r)?;
+            r.effect(OpKind::MbarrierArrive {
+                barrier,
+                count,
+                by,
+                order,
+            })?
+        }
+        "mbarrier_expect" => {
+            r.arity(2)?;
+            let (barrier, bytes) = (r.barrier(0)?, i32_scalar(r, 1)?);
+            let arrives = r.bool_or("arrives", true)?;
+            r.effect(OpKind::MbarrierExpect {
+                barrier,
+                bytes,
+                arrives,
+            })?
+        }
+        "mbarrier_wait" => {
+            r.arity(2)?;
+            let (barrier, phase) = (r.barrier(0)?, i32_scalar(r, 1)?);
+            let order = barrier_order(r)?;
+            r.effect(OpKind::MbarrierWait { barrier, phase, order })?
+        }
         "semaphore_signal" => {
             r.arity(4)?;
             let mut semaphore = r.semaphore(0)?;
@@ -485,6 +513,13 @@ fn on_all(r: &mut OpReader<'_>, u: &mut RefUse) -> Result<()> {
 fn scope(r: &mut OpReader<'_>) -> Result<MemoryScope> {
     Ok(r.member("memory_scope", MemoryScope::from_name)?
         .unwrap_or(MemoryScope::Sys))
+}
+
+fn barrier_order(r: &mut OpReader<'_>) -> Result<BarrierOrder> {
+    Ok(BarrierOrder {
+        relaxed: r.bool_or("relaxed", false)?,
+        scope: r.member("scope", BarrierScope::from_name)?,
+    })
 }
 
 fn i32_scalar(r: &mut OpReader<'_>, i: usize) -> Result<Value> {

@@ -36,7 +36,7 @@ use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault, Loc};
-use crate::ptx::modifier::{AtomSem, LoadSem, ProxyFence, Scope, StoreSem};
+use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope, StoreSem};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -49,6 +49,8 @@ pub struct Causality {
     pub(super) clocks: Vec<Rc<Clock>>,
     /// Per warp: it has executed a fence that a relaxed arrival at the cluster's barrier may publish with.
     fenced: Vec<bool>,
+    /// Per warp, what relaxed arrivals and waits on mbarriers hand on with fences.
+    relaxed: Vec<Relaxed>,
     histories: Vec<History>,
     pub(super) globals: Vec<ByteHistory>,
     pub(super) maps: MapOrder,
@@ -60,6 +62,13 @@ pub struct Causality {
     clusters: Vec<(Handover, Clock)>,
     /// Across clusters, where they communicate.
     across: Option<Box<Communication>>,
+}
+
+/// What a warp's relaxed arrivals release, as of its last fence, and what its next fence acquires.
+#[derive(Default)]
+struct Relaxed {
+    releases: Option<Clock>,
+    acquires: Option<Clock>,
 }
 
 fn execution(what: impl Into<String>) -> Error {
@@ -818,6 +827,7 @@ impl Hooks for Causality {
             warps,
             clocks: (0..all).map(|_| Rc::new(Clock::new(width))).collect(),
             fenced: vec![false; all],
+            relaxed: (0..all).map(|_| Relaxed::default()).collect(),
             histories: (0..ctas).map(|_| History::new(shape, width)).collect(),
             globals: (0..ctas)
                 .map(|_| ByteHistory::new(shape.warps_per_cta as usize))
@@ -846,6 +856,7 @@ impl Hooks for Causality {
             clock.restart(&epochs);
             clock.tick(i);
             self.fenced[first + i] = false;
+            self.relaxed[first + i] = Relaxed::default();
         }
         self.globals[slots.clone()].iter_mut().for_each(ByteHistory::clear);
         for history in &mut self.histories[slots] {
@@ -1045,23 +1056,39 @@ impl Hooks for Causality {
             Sync::BarrierInvalidate { slot, offset } => {
                 self.histories[slot.0 as usize].barriers.remove(&offset);
             }
-            Sync::Arrive { slot, offset, .. } => {
+            Sync::Arrive {
+                slot, offset, relaxed, ..
+            } => {
                 verdict = self.check_barrier(w, slot, offset, slot != w.cta);
                 self.visit(w, slot);
                 if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
-                    barrier.phases.arriving.join(&self.clocks[id]);
+                    if !relaxed {
+                        barrier.phases.arriving.join(&self.clocks[id]);
+                    } else if let Some(released) = &self.relaxed[id].releases {
+                        barrier.phases.arriving.join(released);
+                    }
                     self.tick(w);
                 }
             }
             Sync::ExpectTx { slot, offset, .. } => verdict = self.check_barrier(w, slot, offset, slot != w.cta),
             Sync::Waited {
-                slot, offset, waits, ..
+                slot,
+                offset,
+                waits,
+                scope,
+                ..
             } => {
                 verdict = self.check_barrier(w, slot, offset, slot != w.cta);
                 let who = self.component(w);
                 if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
                     let clock = Rc::make_mut(&mut self.clocks[id]);
-                    clock.join(&barrier.phases.passed);
+                    match scope {
+                        Some(_) => clock.join(&barrier.phases.passed),
+                        None => self.relaxed[id]
+                            .acquires
+                            .get_or_insert_with(|| Clock::new(width))
+                            .join(&barrier.phases.passed),
+                    }
                     if waits {
                         barrier.waits.retain(|(other, _)| *other != who);
                         barrier.waits.push((who, clock.seen()[who]));
@@ -1095,6 +1122,14 @@ impl Hooks for Causality {
             }
             Sync::Fence { sem, scope } => {
                 self.fenced[id] = true;
+                if sem != FenceSem::Release
+                    && let Some(acquired) = self.relaxed[id].acquires.take()
+                {
+                    self.clock(w).join(&acquired);
+                }
+                if sem != FenceSem::Acquire {
+                    self.relaxed[id].releases = Some(Clock::clone(&self.clocks[id]));
+                }
                 if self.across.is_none() {
                     self.through_shared(w);
                     return Ok(());

@@ -239,7 +239,7 @@ impl<H: Hooks> Body<H> for CopyArriveMore {
             let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
             let told = m
                 .barrier_at(w.cta, address)
-                .and_then(|(slot, offset)| m.note(w, Sync::Arrive { slot, offset, count: 1 }));
+                .and_then(|(slot, offset)| m.note(w, Sync::Arrive { slot, offset, count: 1, relaxed: false }));
             if let Err(error) = told {
                 return m.fail(*error);
             }

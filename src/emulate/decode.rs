@@ -37,7 +37,7 @@ use crate::ptx::modifier::{
     Int32Type, IntType, Inverted, LoadCache, LoadSem, Logic, LogicType, MatrixTrans, MbarrierOp, MemType, MinMax,
     MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16, PairIntType,
     PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp, ReduxOp, RegCount, Release, Relu, ReluIntType,
-    Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType, ShiftAmount, ShiftDirection, ShiftType,
+    Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType, SharedFence, ShiftAmount, ShiftDirection, ShiftType,
     ShuffleMode, SignedMinType, SpecialPred, SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed,
     TxOp, TxScope, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
 };
@@ -797,10 +797,12 @@ fn access<H: Hooks, S: Space>(ty: MemType, n: usize, tier: Tier, stores: bool, p
     })
 }
 
-fn acquired_scope(acquire: Acquire) -> Scope {
+/// The position of the scope of what a wait acquires, from 1; 0: nothing.
+fn acquired_scope(acquire: Acquire) -> u16 {
     match acquire {
-        Acquire::Cta => Scope::Cta,
-        Acquire::Cluster => Scope::Cluster,
+        Acquire::Cta => Scope::Cta as u16 + 1,
+        Acquire::Cluster => Scope::Cluster as u16 + 1,
+        Acquire::RelaxedCta | Acquire::RelaxedCluster => 0,
     }
 }
 
@@ -2509,6 +2511,14 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         });
         Ok(())
     }
+    fn fence_shared(&mut self, sem: &SharedFence) -> Result<()> {
+        // What it leaves out of global memory is not told apart.
+        let sem = match sem {
+            SharedFence::Release => FenceSem::Release,
+            SharedFence::Acquire => FenceSem::Acquire,
+        };
+        self.fence(&sem, &Scope::Cluster)
+    }
     fn fence_proxy(&mut self, proxy: &ProxyFence) -> Result<()> {
         self.emit::<FenceProxy>(Operands {
             imm: *proxy as i32,
@@ -2582,7 +2592,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         addr: &Addr<Reg>,
         parity: &Src<Reg>,
     ) -> Result<()> {
-        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)
+        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire))
     }
     fn mbarrier_wait_timeout(
         &mut self,
@@ -2591,7 +2601,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         parity: &Src<Reg>,
         ns: &i64,
     ) -> Result<()> {
-        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire) as u16)?;
+        self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire))?;
         self.timeouts.push(ns.unsigned_abs());
         self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
         Ok(())

@@ -143,6 +143,8 @@ pub enum Sync {
         slot: CtaSlot,
         offset: u32,
         count: u32,
+        /// It releases what a fence before it has, and nothing else.
+        relaxed: bool,
     },
     ExpectTx {
         slot: CtaSlot,
@@ -158,7 +160,8 @@ pub enum Sync {
         slot: CtaSlot,
         offset: u32,
         parity: u32,
-        scope: Scope,
+        /// What it acquires; `None`: what a fence behind it will.
+        scope: Option<Scope>,
         /// It would not have gone on before.
         waits: bool,
     },

@@ -339,8 +339,17 @@ impl<H: Hooks> Body<H> for MbarrierChange {
                 } else if what != ARRIVE {
                     m.note(w, Sync::ExpectTx { slot, offset, bytes })?;
                 }
-                if count > 0 && u.c & RELAXED == 0 {
-                    m.note(w, Sync::Arrive { slot, offset, count })?;
+                if count > 0 {
+                    let relaxed = u.c & RELAXED != 0;
+                    m.note(
+                        w,
+                        Sync::Arrive {
+                            slot,
+                            offset,
+                            count,
+                            relaxed,
+                        },
+                    )?;
                 }
                 if u.c & DROPS != 0 {
                     let verdict = m.drop_expected(slot, offset, count)?;
@@ -389,7 +398,15 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                     told = m.note(w, Sync::ExpectTx { slot, offset, bytes });
                 }
                 if count > 0 && told.is_ok() {
-                    told = m.note(w, Sync::Arrive { slot, offset, count });
+                    told = m.note(
+                        w,
+                        Sync::Arrive {
+                            slot,
+                            offset,
+                            count,
+                            relaxed: false,
+                        },
+                    );
                 }
             }
             let arrived = told.and_then(|()| m.arrive(slot, offset, count, i64::from(bytes)));
@@ -447,7 +464,7 @@ fn note_waited<H: Hooks>(
     m: &mut Machine<'_, H>,
     u: &Uop<H>,
     mask: u32,
-    scope: Scope,
+    scope: Option<Scope>,
     waits: bool,
 ) -> Verdict {
     let mut told_at = None;
@@ -488,7 +505,7 @@ impl<H: Hooks> Body<H> for MbarrierTest {
             }
         }
         w.write_predicate(u.d, done);
-        if let Err(error) = note_waited(w, m, u, done, Scope::Cta, false) {
+        if let Err(error) = note_waited(w, m, u, done, Some(Scope::Cta), false) {
             return m.fail(*error);
         }
         if done == w.exec { Flow::Next } else { Flow::Yield }
@@ -502,7 +519,7 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let of_state = u.c & 1 != 0;
-        let scope = Scope::ALL.get(usize::from(u.c >> 1).wrapping_sub(1)).copied();
+        let scope = acquired(u.c >> 1);
         let mut done = 0;
         for i in lanes(w.exec) {
             let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
@@ -535,17 +552,15 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
                 continue;
             }
             done |= 1 << i;
-            if let Some(scope) = scope {
-                let waited = Sync::Waited {
-                    slot,
-                    offset,
-                    parity,
-                    scope,
-                    waits: false,
-                };
-                if let Err(error) = m.note(w, waited) {
-                    return m.fail(*error);
-                }
+            let waited = Sync::Waited {
+                slot,
+                offset,
+                parity,
+                scope,
+                waits: false,
+            };
+            if let Err(error) = m.note(w, waited) {
+                return m.fail(*error);
             }
         }
         w.write_predicate(u.d, done);
@@ -553,7 +568,12 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
     }
 }
 
-/// The loop around `mbarrier.try_wait`; `c`: the scope's position. `aux`: the position of its limit, from 1; 0: none. All
+/// What a wait acquires: a scope's position from 1, 0: nothing.
+fn acquired(c: u16) -> Option<Scope> {
+    Scope::ALL.get(usize::from(c).wrapping_sub(1)).copied()
+}
+
+/// The loop around `mbarrier.try_wait`; `c`: what it [`acquired`]. `aux`: the position of its limit, from 1; 0: none. All
 /// executing lanes go on together.
 pub struct MbarrierWait;
 impl<H: Hooks> Body<H> for MbarrierWait {
@@ -580,7 +600,7 @@ impl<H: Hooks> Body<H> for MbarrierWait {
             }
         }
         m.wait_is_over(w, u.aux);
-        match note_waited(w, m, u, ask, Scope::ALL[usize::from(u.c)], true) {
+        match note_waited(w, m, u, ask, acquired(u.c), true) {
             Ok(()) => Flow::Next,
             Err(error) => m.fail(*error),
         }

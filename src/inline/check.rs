@@ -24,9 +24,9 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         }
     }
     for (op, group) in found {
-        let is = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
-        if let ir::OpKind::InlinePtx { does, .. } = &mut kernel.ops[op].kind {
-            *does = is;
+        let found = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
+        if let ir::OpKind::InlinePtx { does, code, .. } = &mut kernel.ops[op].kind {
+            (*does, code.only_loads) = found;
         }
     }
     Ok(())
@@ -69,14 +69,20 @@ pub fn interface(kernel: &Kernel, op: ir::Op) -> Result<Vec<Class>> {
     for operand in &code.operands {
         out.push(match operand {
             ir::InlineOperand::Value(i) => of_value(args[*i as usize])?,
-            ir::InlineOperand::Ref(i) if kernel.allocs[refs[*i as usize].alloc].is_smem() => Class::B32,
+            ir::InlineOperand::Ref(i) if is_shared(kernel, &refs[*i as usize]) => Class::B32,
             ir::InlineOperand::Ref(_) => Class::B64,
         });
     }
     Ok(out)
 }
 
-fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Does> {
+/// Whether a reference is an address in shared memory.
+fn is_shared(kernel: &Kernel, r: &ir::RefUse) -> bool {
+    let data = &kernel.allocs[r.alloc];
+    data.is_smem() || data.is_barrier()
+}
+
+fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, bool)> {
     let data = &kernel.ops[op];
     let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
         return Err(Error::internal("an op that is no inline PTX"));
@@ -110,11 +116,11 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Does> {
     let mut ssa = b.finish();
     infer_uniformity::run(&mut ssa);
     if let Some(body) = ssa.body {
-        convergent(&program, &ssa, body, false)?;
+        convergent(&program, &ssa, body, code.once)?;
     }
     for (k, (v, x)) in data.results.iter().zip(&results).enumerate() {
         let of = x.reg().map_or(Uniform::Cta, |x| ssa.values[x].uniform);
-        if kernel.ty(*v).is_scalar() && of < uniform {
+        if kernel.ty(*v).is_scalar() && of < uniform && !code.once {
             let (who, remedy) = match group {
                 Group::Warp => (
                     "the lanes of the warp",
@@ -135,7 +141,20 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Does> {
             );
         }
     }
-    Ok(does(&program, !refs.is_empty()))
+    Ok((does(&program, !refs.is_empty() || code.once), only_loads(&program)))
+}
+
+/// Whether whatever has an address loads from there and does nothing else to memory.
+fn only_loads(program: &Program) -> bool {
+    let writes = Effects::WRITE_GLOBAL | Effects::WRITE_SHARED;
+    program.statements.iter().all(|statement| match statement {
+        Statement::Inst { inst, .. } => {
+            let effects = inst.effects();
+            let loads = effects.intersects(Effects::READ_GLOBAL | Effects::READ_SHARED);
+            !effects.intersects(writes) && (loads || !reads_memory(inst))
+        }
+        Statement::Label(_) | Statement::Branch { .. } => true,
+    })
 }
 
 /// Arrays have one shape.
@@ -154,6 +173,12 @@ fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::
             .expected("one shape of all arrays among results and operands; scalars beside them")
             .got(types.join(", "))
             .remedy("broadcast the smaller ones (jnp.broadcast_to)"));
+    }
+    if code.once && first.is_some() {
+        return Err(Error::invalid("inline PTX of one lane with arrays")
+            .expected("scalars and references, where `once` is true")
+            .got(types.join(", "))
+            .remedy("leave out `once`: every lane runs the text for its elements; or pass single elements"));
     }
     if code.pack > 1 && first.is_none() {
         return Err(Error::invalid("inline PTX: a `pack` of scalars")
@@ -273,8 +298,8 @@ fn convergent(program: &Program, ssa: &Ssa, region: Region, parted: bool) -> Res
     Ok(())
 }
 
-fn does(program: &Program, has_refs: bool) -> Does {
-    let mut does = if has_refs { Does::Acts } else { Does::Computes };
+fn does(program: &Program, acts: bool) -> Does {
+    let mut does = if acts { Does::Acts } else { Does::Computes };
     for statement in &program.statements {
         let Statement::Inst { inst, .. } = statement else {
             continue;

@@ -272,6 +272,9 @@ impl OpKind {
             | OpKind::BarrierArrive { .. }
             | OpKind::BarrierWait { .. }
             | OpKind::BarrierTest { .. }
+            | OpKind::MbarrierArrive { .. }
+            | OpKind::MbarrierExpect { .. }
+            | OpKind::MbarrierWait { .. }
             | OpKind::Sync { .. }
             | OpKind::Fence { .. }
             | OpKind::SemaphoreSignal { .. }

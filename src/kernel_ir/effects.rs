@@ -7,8 +7,8 @@
 use super::class::pure_ops;
 use super::entities::Alloc;
 use super::kernel::Kernel;
-use super::op::{AtomicOp, Does, FenceKind, MmaOperand, OpKind, WaitScope};
-use super::types::Group;
+use super::op::{Arriving, AtomicOp, Does, FenceKind, MmaOperand, OpKind, WaitScope};
+use super::types::{Elem, Group};
 use super::view::RefUse;
 use cranelift_entity::SecondaryMap;
 use smallvec::{SmallVec, smallvec};
@@ -101,6 +101,8 @@ pub enum Order<'a> {
         acquires: bool,
         signals: bool,
     },
+    /// The lanes of the executing group meet before one of them does what the op does. It may signal others, and be told by them.
+    MeetBefore,
     /// What the lanes have stored in shared memory, units see; and they meet.
     CommitSmem,
     /// Every lane waits for a phase of the barrier.
@@ -238,6 +240,15 @@ fn row(kind: &OpKind) -> Row<'_> {
         OpKind::BarrierWait { barrier, .. } => orders(Order::Wait(barrier)),
         OpKind::BarrierTest { barrier, .. } => row(smallvec![], Order::Wait(barrier), Some(Look::Barrier)),
         OpKind::BarrierArrive { .. } => orders(Order::Arrive),
+        OpKind::MbarrierArrive { by: Arriving::All, .. } => orders(Order::Arrive),
+        OpKind::MbarrierArrive { by: Arriving::One, .. } | OpKind::MbarrierExpect { .. } => orders(Order::MeetExecuting {
+            acquires: false,
+            signals: true,
+        }),
+        OpKind::MbarrierWait { barrier, order, .. } => orders(match order.relaxed {
+            true => Order::Unknown,
+            false => Order::Wait(barrier),
+        }),
         OpKind::CommitGroup => orders(Order::CommitStores),
         OpKind::WaitSmemToGmem { n, scope } => orders(Order::WaitStores { n: *n, scope: *scope }),
         OpKind::WgmmaWait { n, .. } => orders(Order::WaitWgmma { n: *n }),
@@ -249,10 +260,27 @@ fn row(kind: &OpKind) -> Row<'_> {
         // A prefetch changes nothing that anyone can see; waits for sm_80 copies are refused by lowering.
         OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } => does(smallvec![]),
         OpKind::InlinePtx {
-            does: Does::Acts, refs, ..
+            does: Does::Acts,
+            code,
+            refs,
+            ..
         } => row(
-            refs.iter().map(|r| any_lanes(r, Access::Update)).collect(),
-            Order::Unknown,
+            refs.iter()
+                .filter(|r| r.elem != Elem::Barrier)
+                .map(|r| {
+                    any_lanes(
+                        r,
+                        match code.only_loads {
+                            true => Access::Read,
+                            false => Access::Update,
+                        },
+                    )
+                })
+                .collect(),
+            match code.once {
+                true => Order::MeetBefore,
+                false => Order::Unknown,
+            },
             None,
         ),
         pure_ops!()

@@ -2,7 +2,7 @@
 use super::class::Class;
 use super::entities::{Alloc, Axis, Op, Region, Value};
 use super::op::{Constant, OpKind};
-use super::types::{Facts, Group, Type};
+use super::types::{Elem, Facts, Group, Type};
 use super::view::{Place, RefUse};
 use super::{AllocData, AllocKind, GmemOrigin, visit};
 use crate::dtype::DType;
@@ -471,10 +471,30 @@ impl Kernel {
             .for_each(|op| self.for_each_op_of(*op, f));
     }
 
-    /// Whether users' own instructions may do something to memory and its order: then nothing is known of who waits for whom.
+    /// Whether users' own instructions may do something to memory and its order, or barriers have phases and arrivals of their counting:
+    /// then nothing is known of who waits for whom.
     pub fn has_instructions(&self) -> bool {
         let mut found = false;
-        self.for_each_op(&mut |op| found |= matches!(self.ops[op].kind.class(), Class::Instructions));
+        self.for_each_op(&mut |op| {
+            let kind = &self.ops[op].kind;
+            found |= matches!(kind.class(), Class::Instructions) || by_hand(kind).is_some();
+        });
+        found
+    }
+
+    /// Barriers whose phases, arrivals or bytes the author counts: no analysis knows more of them than what it sees.
+    pub fn barriers_by_hand(&self) -> SecondaryMap<Alloc, bool> {
+        let mut found = SecondaryMap::new();
+        self.for_each_op(&mut |op| {
+            let kind = &self.ops[op].kind;
+            if let Some(barrier) = by_hand(kind) {
+                found[barrier.alloc] = true;
+            } else if let OpKind::InlinePtx { refs, .. } = kind {
+                for r in refs.iter().filter(|r| r.elem == Elem::Barrier) {
+                    found[r.alloc] = true;
+                }
+            }
+        });
         found
     }
 
@@ -512,5 +532,17 @@ pub fn bits_int(dtype: DType, bits: u64) -> Option<i64> {
         d if d.is_unsigned_int() && width < 64 => Some((bits & ((1 << width) - 1)) as i64),
         d if d.is_unsigned_int() => i64::try_from(bits).ok(),
         _ => None,
+    }
+}
+
+/// The barrier of an op that counts by its author's numbers.
+fn by_hand(kind: &OpKind) -> Option<&RefUse> {
+    if let OpKind::MbarrierArrive { barrier, .. }
+    | OpKind::MbarrierExpect { barrier, .. }
+    | OpKind::MbarrierWait { barrier, .. } = kind
+    {
+        Some(barrier)
+    } else {
+        None
     }
 }

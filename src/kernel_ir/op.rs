@@ -293,6 +293,25 @@ pub enum OpKind {
         barrier: RefUse,
         phases: Option<Value>,
     },
+    /// `count` (i32) arrivals of the author's counting: of one lane for the group, or of every lane.
+    MbarrierArrive {
+        barrier: RefUse,
+        count: Value,
+        by: Arriving,
+        order: BarrierOrder,
+    },
+    /// One lane tells the barrier of `bytes` (i32) to come in its phase, and arrives with that if it `arrives`.
+    MbarrierExpect {
+        barrier: RefUse,
+        bytes: Value,
+        arrives: bool,
+    },
+    /// Waits until the phase of the parity `phase` (i32, its lowest bit) is over: the author's, whatever the group has waited for.
+    MbarrierWait {
+        barrier: RefUse,
+        phase: Value,
+        order: BarrierOrder,
+    },
     /// Execution and memory barrier of the group (`Block`: all warpgroups).
     Sync {
         group: Group,
@@ -439,13 +458,17 @@ pub struct InlinePtx {
     pub operands: Vec<InlineOperand>,
     /// Neighbouring elements of an array that are in one register.
     pub pack: u32,
+    /// One lane of the group runs it, behind a meeting of them all, and tells the others its results. All are scalars.
+    pub once: bool,
+    /// It stores nowhere. False until somebody has read it.
+    pub only_loads: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum InlineOperand {
     /// One of the op's `args`.
     Value(u32),
-    /// The address of the first element of one of its `refs`: in the block's shared memory 32 bits, else 64.
+    /// The address of the first element of one of its `refs`, or of a barrier: in the block's shared memory 32 bits, else 64.
     Ref(u32),
 }
 
@@ -723,6 +746,30 @@ pub enum MemoryScope {
     Sys,
 }
 
+/// Who arrives on a barrier for its group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Arriving {
+    /// One lane, behind a meeting of the group.
+    One,
+    /// Every lane, by itself.
+    All,
+}
+
+/// What an arrival releases, and a wait acquires, and for whom.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BarrierOrder {
+    /// Nothing: fences do.
+    pub relaxed: bool,
+    /// `None`: as wide as who uses the barrier are apart.
+    pub scope: Option<BarrierScope>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BarrierScope {
+    Block,
+    Cluster,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegisterAction {
     Increase,
@@ -808,6 +855,9 @@ impl OpKind {
             OpKind::BarrierArrive { .. } => "barrier_arrive",
             OpKind::BarrierWait { .. } => "barrier_wait",
             OpKind::BarrierTest { .. } => "barrier_test",
+            OpKind::MbarrierArrive { .. } => "mbarrier_arrive",
+            OpKind::MbarrierExpect { .. } => "mbarrier_expect",
+            OpKind::MbarrierWait { .. } => "mbarrier_wait",
             OpKind::Sync { .. } => "sync",
             OpKind::Fence { .. } => "fence",
             OpKind::SemaphoreSignal { .. } => "semaphore_signal",
@@ -893,6 +943,8 @@ names!(CopyReduction {
 names!(OobMode { Zeros => "zeros", PromiseInBounds => "promise_in_bounds", Undefined => "undefined", });
 names!(WaitScope { SmemRead => "smem_read", Complete => "complete", });
 names!(MemoryScope { Gpu => "gpu", Sys => "sys", });
+names!(Arriving { One => "one", All => "all", });
+names!(BarrierScope { Block => "block", Cluster => "cluster", });
 names!(RegisterAction { Increase => "increase", Decrease => "decrease", });
 names!(GridDependencyAction { Wait => "wait", LaunchDependents => "launch_dependents", });
 names!(Does { Computes => "computes", Exchanges => "exchanges", Acts => "acts", });

@@ -700,6 +700,37 @@ impl Printer<'_> {
                     None => Ok(()),
                 }
             }
+            OpKind::MbarrierArrive {
+                barrier,
+                count,
+                by,
+                order,
+            } => {
+                f.write_char(' ')?;
+                self.reference(f, barrier)?;
+                f.write_str(" by ")?;
+                self.value(f, *count)?;
+                write!(f, " of {}", by.name())?;
+                barrier_order(f, order)
+            }
+            OpKind::MbarrierExpect {
+                barrier,
+                bytes,
+                arrives,
+            } => {
+                f.write_char(' ')?;
+                self.reference(f, barrier)?;
+                f.write_char(' ')?;
+                self.value(f, *bytes)?;
+                f.write_str(if *arrives { " arrives" } else { "" })
+            }
+            OpKind::MbarrierWait { barrier, phase, order } => {
+                f.write_char(' ')?;
+                self.reference(f, barrier)?;
+                f.write_str(" phase ")?;
+                self.value(f, *phase)?;
+                barrier_order(f, order)
+            }
             OpKind::Sync { group } => write!(f, " {group}"),
             OpKind::Fence { kind } => write!(f, " {}", kind.name()),
             OpKind::SemaphoreSignal {
@@ -838,6 +869,9 @@ impl Printer<'_> {
                 });
                 let order = order.collect::<Vec<_>>().join(" ");
                 write!(f, " {} {:?} pack {} [{order}]", does.name(), code.text, code.pack)?;
+                if code.once {
+                    f.write_str(" once")?;
+                }
                 plain(f)
             }
             OpKind::DebugPrint { format, args: _, then } => {
@@ -895,4 +929,14 @@ fn write_region_body(f: &mut Formatter<'_>, kernel: &Kernel, region: Region, ind
         }
     }
     Printer { kernel, constants }.region_body(f, region, indent)
+}
+
+fn barrier_order(f: &mut fmt::Formatter<'_>, order: &BarrierOrder) -> fmt::Result {
+    if order.relaxed {
+        f.write_str(" relaxed")?;
+    }
+    match order.scope {
+        Some(scope) => write!(f, " {}", scope.name()),
+        None => Ok(()),
+    }
 }

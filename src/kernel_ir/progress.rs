@@ -250,6 +250,7 @@ fn is_quiet(kernel: &Kernel, kind: &OpKind) -> bool {
         | Order::ArriveByIssuer
         | Order::Meet(Group::Block)
         | Order::MeetExecuting { .. }
+        | Order::MeetBefore
         | Order::Wait(_) => false,
     };
     visit::for_each_ref(kind, &mut |view| quiet &= !kernel.allocs[view.alloc].is_barrier());

@@ -663,7 +663,8 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             want(code.operands.iter().all(known), || {
                 "an operand that is not there".to_string()
             })?;
-            refs.iter().try_for_each(|r| data(r).map(|_| ()))?;
+            let of_data = |r: &&RefUse| r.elem != Elem::Barrier;
+            refs.iter().filter(of_data).try_for_each(|r| data(r).map(|_| ()))?;
             let arrays = args.iter().map(|v| ty(*v)).chain(results.iter().copied());
             let mut shapes = arrays.filter(|ty| !ty.is_scalar()).map(Type::shape);
             let first = shapes.next();
@@ -794,6 +795,19 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
                     results_are(results, &[&Type::Scalar(DType::Bool), &Type::Scalar(DType::U32)])
                 }
             }
+        }
+        OpKind::MbarrierArrive {
+            barrier, count: value, ..
+        }
+        | OpKind::MbarrierExpect {
+            barrier, bytes: value, ..
+        }
+        | OpKind::MbarrierWait {
+            barrier, phase: value, ..
+        } => {
+            of_elem(barrier, Elem::Barrier)?;
+            scalar(*value, |d| d == DType::I32)?;
+            results_are(results, &[])
         }
         OpKind::SemaphoreSignal { semaphore, value, .. } | OpKind::SemaphoreWait { semaphore, value, .. } => {
             of_elem(semaphore, Elem::Semaphore)?;

@@ -225,6 +225,25 @@ macro_rules! visit_parts {
                 reference!(barrier);
                 option!(phases);
             }
+            OpKind::MbarrierArrive {
+                barrier,
+                count: value,
+                by: _,
+                order: _,
+            }
+            | OpKind::MbarrierExpect {
+                barrier,
+                bytes: value,
+                arrives: _,
+            }
+            | OpKind::MbarrierWait {
+                barrier,
+                phase: value,
+                order: _,
+            } => {
+                reference!(barrier);
+                value!(value);
+            }
             OpKind::SemaphoreSignal {
                 semaphore,
                 value,

@@ -508,6 +508,9 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         | OpKind::BarrierArrive { .. }
         | OpKind::BarrierWait { .. }
         | OpKind::BarrierTest { .. }
+        | OpKind::MbarrierArrive { .. }
+        | OpKind::MbarrierExpect { .. }
+        | OpKind::MbarrierWait { .. }
         | OpKind::Sync { .. }
         | OpKind::Fence { .. }
         | OpKind::SemaphoreSignal { .. }

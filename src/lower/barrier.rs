@@ -8,7 +8,7 @@ use super::emit::{ALL_LANES, S, V};
 use super::value::Packing;
 use super::view;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{Alloc, AllocKind, Group, Index, Op, Place, RefUse, Value};
+use crate::kernel_ir::{Alloc, AllocKind, Arriving, BarrierOrder, BarrierScope, Group, Index, Op, Place, RefUse, Value};
 use crate::plan::{ArrivesBy, FeedingPart};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
@@ -156,12 +156,7 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
         let leader = match (by, cx.group) {
             (ArrivesBy::Lanes, _) => None,
             (ArrivesBy::Warpgroup | ArrivesBy::Copies, Group::Warpgroup | Group::Block) => {
-                cx.sync(Group::Warpgroup);
-                let first = cx.is_issuing_warp();
-                let first = cx.b.value(first, Class::Pred);
-                let lane = cx.b.elect();
-                let leads = cx.b.and(LogicType::Pred, lane, first);
-                Some(cx.b.value(leads, Class::Pred))
+                Some(meet_and_elect(cx))
             }
             (ArrivesBy::Warps | ArrivesBy::Warpgroup | ArrivesBy::Copies, _) => {
                 cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
@@ -197,6 +192,21 @@ fn tied(cx: &mut LowerCx, addr: Addr<V>, v: Value) -> Result<Addr<V>> {
 }
 
 fn remote_arrive(cx: &mut LowerCx, addr: Addr<V>, rank: S, count: u32) -> Inst<V> {
+    let addr = remote(cx, addr, rank);
+    Inst::MbarrierArriveCluster {
+        // As the acquire of `lower_wait`.
+        release: if cx.reads_peers_writes {
+            Release::Cluster
+        } else {
+            Release::Cta
+        },
+        addr,
+        count: Src::u32(count),
+    }
+}
+
+/// The same address in another block of the cluster.
+fn remote(cx: &mut LowerCx, addr: Addr<V>, rank: S) -> Addr<V> {
     let local = cx.b.add(IntType::U32, addr.base, Src::imm32(addr.offset));
     let local = cx.b.r32(local);
     let remote = cx.b.emit(Inst::Mapa {
@@ -205,16 +215,166 @@ fn remote_arrive(cx: &mut LowerCx, addr: Addr<V>, rank: S, count: u32) -> Inst<V
         rank,
     });
     let base = cx.b.r32(remote);
-    Inst::MbarrierArriveCluster {
-        // As the acquire of `lower_wait`.
-        release: if cx.reads_peers_writes {
-            Release::Cluster
-        } else {
-            Release::Cta
-        },
-        addr: Addr::new(base),
-        count: Src::u32(count),
+    Addr::new(base)
+}
+
+/// The address of the barrier that a use names, be it another block's.
+pub fn address_of(cx: &mut LowerCx, barrier: &RefUse) -> Result<Addr<V>> {
+    let addr = address(cx, barrier)?;
+    Ok(match barrier.place {
+        Place::Here => addr,
+        Place::Cluster { .. } | Place::Peer { .. } | Place::Multicast { .. } => {
+            let rank = view::peer_rank(cx, barrier)?;
+            remote(cx, addr, rank)
+        }
+    })
+}
+
+/// Where the barriers are that an op of one block changes: its own, another block's, or those of all blocks that share it.
+fn targets(cx: &mut LowerCx, barrier: &RefUse) -> Result<Vec<(BarrierSpace, Addr<V>)>> {
+    let addr = address(cx, barrier)?;
+    Ok(match (peers(cx, barrier.alloc)?, &barrier.place) {
+        (None, Place::Here) => vec![(BarrierSpace::Cta, addr)],
+        (None, _) => {
+            let rank = view::peer_rank(cx, barrier)?;
+            vec![(BarrierSpace::Cluster, remote(cx, addr, rank))]
+        }
+        (Some(ranks), _) => ranks
+            .into_iter()
+            .map(|rank| (BarrierSpace::Cluster, remote(cx, addr, rank)))
+            .collect(),
+    })
+}
+
+/// One lane of the executing group, behind a meeting of it.
+fn meet_and_elect(cx: &mut LowerCx) -> V {
+    match cx.group {
+        Group::Warpgroup | Group::Block => {
+            cx.sync(Group::Warpgroup);
+            let first = cx.is_issuing_warp();
+            let first = cx.b.value(first, Class::Pred);
+            let lane = cx.b.elect();
+            let leads = cx.b.and(LogicType::Pred, lane, first);
+            cx.b.value(leads, Class::Pred)
+        }
+        Group::Warp => {
+            cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+            cx.b.elect()
+        }
     }
+}
+
+pub fn lower_counted_arrive(
+    cx: &mut LowerCx,
+    barrier: &RefUse,
+    count: Value,
+    by: Arriving,
+    order: BarrierOrder,
+) -> Result<()> {
+    let count = cx.scalar(count)?;
+    let targets = targets(cx, barrier)?;
+    let leader = match by {
+        Arriving::One => Some(meet_and_elect(cx)),
+        Arriving::All => None,
+    };
+    for (space, addr) in targets {
+        let narrow = match order.scope {
+            Some(scope) => scope == BarrierScope::Block,
+            None => space == BarrierSpace::Cta || !(order.relaxed || cx.reads_peers_writes),
+        };
+        let inst = match (order.relaxed, space, narrow) {
+            (false, BarrierSpace::Cta, true) => Inst::MbarrierArrive { addr, count },
+            (false, BarrierSpace::Cluster, narrow) => Inst::MbarrierArriveCluster {
+                release: if narrow { Release::Cta } else { Release::Cluster },
+                addr,
+                count,
+            },
+            (relaxed, space, narrow) => Inst::MbarrierCount {
+                op: MbarrierOp::Arrive,
+                sem: match (relaxed, narrow) {
+                    (false, true) => ArriveSem::ReleaseCta,
+                    (false, false) => ArriveSem::ReleaseCluster,
+                    (true, true) => ArriveSem::RelaxedCta,
+                    (true, false) => ArriveSem::RelaxedCluster,
+                },
+                space,
+                addr,
+                count,
+            },
+        };
+        cx.b.inst_if(leader, inst);
+    }
+    Ok(())
+}
+
+pub fn lower_expect(cx: &mut LowerCx, barrier: &RefUse, bytes: Value, arrives: bool) -> Result<()> {
+    let bytes = cx.scalar(bytes)?;
+    let targets = targets(cx, barrier)?;
+    let leader = meet_and_elect(cx);
+    for (space, addr) in targets {
+        let inst = match (space, arrives) {
+            (BarrierSpace::Cta, true) => Inst::MbarrierArriveExpectTx { addr, bytes },
+            (BarrierSpace::Cluster, true) => Inst::MbarrierArriveExpectTxCluster { addr, bytes },
+            (BarrierSpace::Cta, false) => Inst::MbarrierExpectTx { addr, bytes },
+            (BarrierSpace::Cluster, false) => Inst::MbarrierTx {
+                op: TxOp::Expect,
+                scope: TxScope::Cluster,
+                space,
+                addr,
+                bytes,
+            },
+        };
+        cx.b.inst_if(Some(leader), inst);
+    }
+    Ok(())
+}
+
+pub fn lower_wait_phase(cx: &mut LowerCx, barrier: &RefUse, phase: Value, order: BarrierOrder) -> Result<()> {
+    let phase = cx.scalar(phase)?;
+    let parity = cx.b.and(LogicType::B32, phase, Src::u32(1));
+    let addr = address(cx, barrier)?;
+    let wide = match order.scope {
+        Some(scope) => scope == BarrierScope::Cluster,
+        None => acquires_from_peers(cx, barrier),
+    };
+    let acquire = match (order.relaxed, wide) {
+        (false, false) => Acquire::Cta,
+        (false, true) => Acquire::Cluster,
+        (true, false) => Acquire::RelaxedCta,
+        (true, true) => Acquire::RelaxedCluster,
+    };
+    wait(cx, addr, parity, acquire);
+    Ok(())
+}
+
+/// Whether a wait sees what other blocks of the cluster stored: that takes an acquire of their scope, which empties the L1 cache. Only
+/// kernels that look need it.
+fn acquires_from_peers(cx: &LowerCx, barrier: &RefUse) -> bool {
+    let kernel = cx.kernel;
+    let is_shared = matches!(
+        kernel.allocs[barrier.alloc].kind,
+        AllocKind::Barrier { cluster: Some(_), .. }
+    );
+    kernel.cluster_size() > 1 && is_shared && cx.reads_peers_writes
+}
+
+fn wait(cx: &mut LowerCx, addr: Addr<V>, parity: S, acquire: Acquire) {
+    let inst = if let Some(ns) = cx.wait_limit() {
+        Inst::MbarrierWaitTimeout {
+            acquire,
+            addr,
+            parity,
+            ns,
+        }
+    } else {
+        Inst::MbarrierWait {
+            acquire,
+            suspend: if cx.waits_poll { Suspend::Short } else { Suspend::Long },
+            addr,
+            parity,
+        }
+    };
+    cx.b.inst(inst);
 }
 
 /// The parity that the group waits for, 0 or 1, and its mask in the group's phase bits.
@@ -234,35 +394,12 @@ fn parity(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> 
 pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
     let (parity, _, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
-    let from_peers = cx.kernel.cluster_size() > 1
-        && matches!(
-            cx.kernel.allocs[barrier.alloc].kind,
-            AllocKind::Barrier { cluster: Some(_), .. }
-        );
-    // What other blocks of the cluster stored is seen behind an acquire of their scope, which empties the L1 cache: only
-    // kernels that look need it.
-    let acquire = if from_peers && cx.reads_peers_writes {
-        Acquire::Cluster
-    } else {
-        Acquire::Cta
-    };
-    let inst = if let Some(ns) = cx.wait_limit() {
-        Inst::MbarrierWaitTimeout {
-            acquire,
-            addr,
-            parity,
-            ns,
-        }
-    } else {
-        Inst::MbarrierWait {
-            acquire,
-            suspend: if cx.waits_poll { Suspend::Short } else { Suspend::Long },
-            addr,
-            parity,
-        }
+    let acquire = match acquires_from_peers(cx, barrier) {
+        true => Acquire::Cluster,
+        false => Acquire::Cta,
     };
     if cx.feeding != Some(FeedingPart::Counts) {
-        cx.b.inst(inst);
+        wait(cx, addr, parity, acquire);
     }
     cx.bind_scalar(cx.result(op), flipped);
     Ok(())

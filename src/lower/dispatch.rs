@@ -130,6 +130,18 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::InlinePtx { does, code, refs, args } => inline_ptx::lower_inline_ptx(cx, op, *does, code, refs, args),
         OpKind::PrintLayout { .. } => Ok(()),
         OpKind::DebugPrint { format, args, then } => debug_print::lower_debug_print(cx, op, format, args, *then),
+        OpKind::MbarrierArrive {
+            barrier,
+            count,
+            by,
+            order,
+        } => barrier::lower_counted_arrive(cx, barrier, *count, *by, *order),
+        OpKind::MbarrierExpect {
+            barrier,
+            bytes,
+            arrives,
+        } => barrier::lower_expect(cx, barrier, *bytes, *arrives),
+        OpKind::MbarrierWait { barrier, phase, order } => barrier::lower_wait_phase(cx, barrier, *phase, *order),
         OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } => Err(cx.unexpected(op)),
     }
 }

@@ -3,11 +3,11 @@ use super::cx::LowerCx;
 use super::elementwise::{join_bits, raw, split_bits};
 use super::emit::S;
 use super::value::{ArrayRegs, scalar_class};
-use super::{integer, memory};
+use super::{barrier, integer, memory};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::inline;
-use crate::kernel_ir::{Does, InlineOperand, InlinePtx, Op, RefUse, Value};
+use crate::kernel_ir::{Does, Elem, InlineOperand, InlinePtx, Op, RefUse, Value};
 use crate::layout::RegisterLayout;
 use crate::ptx::modifier::IntType;
 use crate::ptx::operand::{Class, Src};
@@ -26,6 +26,9 @@ pub fn lower_inline_ptx(
     let mut addresses = vec![];
     for (i, r) in refs.iter().enumerate() {
         addresses.push(address(cx, op, i, r)?);
+    }
+    if code.once {
+        return by_one_lane(cx, code, &program, &addresses, args, &results);
     }
     let is_array = |cx: &LowerCx, v: &Value| !cx.ty(*v).is_scalar();
     let first = results.iter().find(|v| is_array(cx, v));
@@ -94,15 +97,61 @@ pub fn lower_inline_ptx(
     Ok(())
 }
 
+/// One lane of the group runs it, when all have come, and tells the others.
+fn by_one_lane(
+    cx: &mut LowerCx,
+    code: &InlinePtx,
+    program: &inline::Program,
+    addresses: &[S],
+    args: &[Value],
+    results: &[Value],
+) -> Result<()> {
+    let mut operands = vec![];
+    for operand in &code.operands {
+        operands.push(match operand {
+            InlineOperand::Value(i) => {
+                let v = args[*i as usize];
+                let (dtype, x) = (cx.ty(v).dtype(), cx.scalar(v)?);
+                into_register(cx, dtype, 1, &[x])
+            }
+            InlineOperand::Ref(i) => addresses[*i as usize],
+        });
+    }
+    let dtypes: Vec<DType> = results.iter().map(|v| cx.ty(*v).dtype()).collect();
+    let classes: Vec<Class> = dtypes.iter().map(|dtype| scalar_class(*dtype)).collect();
+    cx.sync_group();
+    let leader = cx.leader();
+    let made = cx.if_else(
+        leader.into(),
+        &classes,
+        |cx| {
+            let out = inline::emit(&mut cx.b, program, &operands, false);
+            let of = out.into_iter().zip(&dtypes);
+            Ok(of.map(|(x, dtype)| out_of_register(cx, *dtype, 1, x)[0]).collect())
+        },
+        |_| Ok(vec![Src::Imm(0); classes.len()]),
+    )?;
+    for ((v, class), x) in results.iter().zip(classes).zip(made) {
+        let told = memory::broadcast_leader(cx, class, x)?;
+        cx.bind_scalar(*v, told);
+    }
+    Ok(())
+}
+
 fn is_splat(cx: &LowerCx, v: Value) -> bool {
     cx.layout_of(v).is_ok_and(|l| l.is_splat())
 }
 
 /// Where a reference's first element is.
 fn address(cx: &mut LowerCx, op: Op, i: usize, r: &RefUse) -> Result<S> {
+    if r.elem == Elem::Barrier {
+        let at = barrier::address_of(cx, r)?;
+        return Ok(cx.b.add(IntType::U32, at.base, Src::imm32(at.offset)));
+    }
     let views = cx.accesses.inline.get(&op).and_then(|views| views.get(i));
     let view = views
         .cloned()
+        .flatten()
         .ok_or_else(|| Error::internal("a reference without its plan").at(cx.b.loc()))?;
     let target = memory::locate(cx, r, Src::Imm(1))?;
     let at = memory::scalar_address(cx, &view, target)?;

@@ -2,7 +2,7 @@
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
-use crate::kernel_ir::{AccUse, Does, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
+use crate::kernel_ir::{Elem, AccUse, Does, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
 use crate::layout::infer::group_of;
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{CopyError, CopyPlan};
@@ -23,7 +23,7 @@ pub struct Accesses {
     /// Of wgmmas.
     pub operands: FxHashMap<Op, Operands>,
     /// Of inline PTX, what its references show.
-    pub inline: FxHashMap<Op, Vec<SmemView>>,
+    pub inline: FxHashMap<Op, Vec<Option<SmemView>>>,
 }
 
 /// The view that an op takes of memory, and how an array of registers comes from there and gets there.
@@ -144,6 +144,9 @@ impl Planner<'_> {
             | OpKind::BarrierArrive { .. }
             | OpKind::BarrierWait { .. }
             | OpKind::BarrierTest { .. }
+        | OpKind::MbarrierArrive { .. }
+        | OpKind::MbarrierExpect { .. }
+        | OpKind::MbarrierWait { .. }
             | OpKind::Sync { .. }
             | OpKind::Fence { .. }
             | OpKind::SemaphoreSignal { .. }
@@ -243,6 +246,10 @@ impl Planner<'_> {
         let kernel = self.kernel;
         let mut views = vec![];
         for r in refs {
+            if r.elem == Elem::Barrier {
+                views.push(None);
+                continue;
+            }
             let shared = kernel.allocs[r.alloc].is_smem();
             let view = match shared {
                 true => views::smem(kernel, &self.assignment.smem, r, true)?,
@@ -257,7 +264,7 @@ impl Planner<'_> {
                         .remedy("give the buffer no transforms, or pass a single element of it"),
                 );
             }
-            views.push(view);
+            views.push(Some(view));
         }
         self.out.inline.insert(op, views);
         if does == Does::Computes {

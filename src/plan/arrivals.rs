@@ -68,12 +68,20 @@ pub struct Arrivals {
 pub fn find(kernel: &Kernel) -> Result<Arrivals> {
     let loads_limit = intensity::limit(kernel) == Limit::Loads;
     let mut out = Arrivals::default();
+    let by_hand = kernel.barriers_by_hand();
     choose_who_arrives(kernel, loads_limit, &mut out);
+    // Where the author counts, an arrival of a warpgroup is one, and copies do not count what the author announces.
+    for alloc in kernel.allocs.keys().filter(|alloc| by_hand[*alloc]) {
+        if out.by[alloc] != ArrivesBy::Copies {
+            out.by[alloc] = ArrivesBy::Warpgroup;
+        }
+    }
+    announced_by_hand(kernel, &mut out);
     for (alloc, data) in kernel.allocs.iter() {
         let AllocKind::Barrier { num_arrivals, .. } = data.kind else {
             continue;
         };
-        let runs = if loads_limit {
+        let runs = if loads_limit && !by_hand[alloc] {
             adjacent_runs(kernel, alloc, num_arrivals)
         } else {
             vec![]
@@ -108,6 +116,25 @@ pub fn find(kernel: &Kernel) -> Result<Arrivals> {
             })?;
     }
     Ok(out)
+}
+
+/// Copies onto barriers that are told of bytes by the author tell them nothing.
+fn announced_by_hand(kernel: &Kernel, out: &mut Arrivals) {
+    let mut told: SecondaryMap<Alloc, bool> = SecondaryMap::new();
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::MbarrierExpect { barrier, .. } = &kernel.ops[op].kind {
+            told[barrier.alloc] = true;
+        }
+    });
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::CopyGmemToSmem {
+            barrier: Some(barrier), ..
+        } = &kernel.ops[op].kind
+            && told[barrier.alloc]
+        {
+            out.announces[op] = Announces::Nothing;
+        }
+    });
 }
 
 fn choose_who_arrives(kernel: &Kernel, loads_limit: bool, out: &mut Arrivals) {

@@ -310,7 +310,7 @@ impl Pass<'_> {
             }
             out.releases |= in_warps
                 && match effects::order(&kernel.ops[op].kind) {
-                    Order::Arrive => true,
+                    Order::Arrive | Order::MeetBefore => true,
                     Order::MeetExecuting { signals, .. } => signals,
                     Order::None
                     | Order::Unknown
@@ -452,6 +452,9 @@ impl Pass<'_> {
             true => [].into(),
             false => self.accesses(kernel, op),
         };
+        if effects::order(&kernel.ops[op].kind) == Order::MeetBefore {
+            state.meet(state.group);
+        }
         for (kind, shared) in [
             (FenceKind::ProxyAsyncGlobal, false),
             (FenceKind::ProxyAsyncSharedCta, true),
@@ -515,6 +518,7 @@ impl Pass<'_> {
     fn order(&mut self, kernel: &Kernel, op: Op, state: &mut State) {
         match effects::order(&kernel.ops[op].kind) {
             Order::None | Order::Unknown | Order::Arrive | Order::ArriveByIssuer => {}
+            Order::MeetBefore => self.acquire(state),
             Order::Meet(group) => state.meet(group),
             Order::MeetExecuting { acquires, signals: _ } => {
                 state.meet(state.group);

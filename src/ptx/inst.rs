@@ -141,6 +141,12 @@ const fn special32(reg: SpecialReg32) -> Effects {
         _ => Effects::PURE,
     }
 }
+const fn wait_requires(acquire: Acquire) -> Requirement {
+    match acquire {
+        Acquire::Cta | Acquire::Cluster => base(),
+        Acquire::RelaxedCta | Acquire::RelaxedCluster => isa(86),
+    }
+}
 const fn wide_slot(ty: WideType) -> Slot {
     match ty {
         WideType::U16 | WideType::S16 => Slot::B32,

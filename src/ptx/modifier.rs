@@ -174,6 +174,8 @@ modifiers! {
     /// Semantics of an atomic or a fence.
     AtomSem { Relaxed = ".relaxed", Acquire = ".acquire", Release = ".release", AcqRel = ".acq_rel" }
     FenceSem { AcqRel = ".acq_rel", Sc = ".sc", Acquire = ".acquire", Release = ".release" }
+    /// Fences of accesses to shared memory alone: of the executing block's before, of the cluster's behind.
+    SharedFence { Release = "release.sync_restrict::shared::cta", Acquire = "acquire.sync_restrict::shared::cluster" }
     Scope { Cta = ".cta", Cluster = ".cluster", Gpu = ".gpu", Sys = ".sys" }
     AtomOp { Add = "add", Min = "min", Max = "max", And = "and", Or = "or", Xor = "xor", Exch = "exch", Inc = "inc", Dec = "dec" }
     /// Reductions of vectors of 16-bit floats.
@@ -231,7 +233,7 @@ modifiers! {
     /// Whether an arrival is one of those that the barrier takes: else it takes one more.
     Counted { No = "", Yes = ".noinc" }
     /// Whose writes a wait for an mbarrier makes visible: the block's, or the cluster's.
-    Acquire { Cta = "", Cluster = ".acquire.cluster" }
+    Acquire { Cta = "", Cluster = ".acquire.cluster", RelaxedCta = ".relaxed.cta", RelaxedCluster = ".relaxed.cluster" }
     /// Whose view of what came before an arrival makes visible: the block's, or the cluster's.
     Release { Cta = "", Cluster = ".release.cluster" }
     /// How long a wait may sleep before it looks again, in nanoseconds: as the hardware likes, or 10 ms.

@@ -496,6 +496,9 @@ cluster_wait ClusterWait { }
     "barrier.cluster.wait.acquire.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 fence Fence { modifier sem: FenceSem; modifier scope: Scope }
     "fence{sem}{scope}", requires [fence_requires(*sem)], effects [Effects::SYNC];
+/// A fence between the threads of a cluster, of their accesses to shared memory alone.
+fence_shared FenceShared { modifier sem: SharedFence }
+    "fence.{sem}.cluster", requires [isa(86)], effects [Effects::SYNC];
 fence_proxy FenceProxy { modifier proxy: ProxyFence }
     "fence.proxy.{proxy}", requires [proxy_fence_requires(*proxy)], effects [Effects::SYNC];
 /// What the generic proxy wrote of tensor maps may be acquired.
@@ -534,10 +537,10 @@ mbarrier_test MbarrierTest { def d: [Slot::PRED]; addr addr: [Slot::B32]; src pa
 /// Waits for the completion of the phase of parity `parity`. Behind the first try of a long one ptxas puts a sleep, from which a warp
 /// wakes up late.
 mbarrier_wait MbarrierWait { modifier acquire: Acquire; modifier suspend: Suspend; addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC];
 /// The same, giving up after `ns` nanoseconds: traps.
 mbarrier_wait_timeout MbarrierWaitTimeout { modifier acquire: Acquire; addr addr: [Slot::B32]; src parity: [Slot::B32]; number ns: _ }
-    "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity};\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [base()], effects [Effects::SYNC];
+    "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity};\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC];
 /// The same, giving up after `ns` nanoseconds: whether it was there in time.
 wait_tagged_for WaitTaggedFor { modifier scope: Scope; def ok: [Slot::PRED]; def d: [Slot::B64]; addr addr: [Slot::B64]; src tag: [Slot::B32]; number ns: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.acquire{scope}.global.b64 {d}, {addr};\n\tcvt.u32.u64 V, {d};\n\tand.b32 V, V, 65535;\n\tsetp.eq.u32 {ok}, V, {tag};\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];

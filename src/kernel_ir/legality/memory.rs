@@ -111,13 +111,16 @@ fn window(kind: &OpKind, data: &AllocData, r: &RefUse) -> Result<()> {
 /// A reference whose address a text gets.
 pub fn address(kernel: &Kernel, r: &RefUse) -> Result<()> {
     let data = &kernel.allocs[r.alloc];
+    if data.is_barrier() {
+        return barrier(kernel, r);
+    }
     if !(data.is_smem() || data.is_gmem()) || r.elem.dtype().is_none() {
         return Err(Error::unsupported(format!(
             "inline PTX: the address of {}",
             words::of_alloc(kernel, r.alloc)
         ))
-        .expected("a reference to data in SMEM or GMEM")
-        .remedy("load what is in registers; of barriers and semaphores use plgpu's operations"));
+        .expected("a reference to data in SMEM or GMEM, or to a barrier")
+        .remedy("load what is in registers; of semaphores use plgpu's operations"));
     }
     match r.place {
         Place::Here | Place::Peer { .. } => {}
@@ -133,6 +136,18 @@ pub fn address(kernel: &Kernel, r: &RefUse) -> Result<()> {
             Error::unsupported("inline PTX: the address of elements narrower than a byte")
                 .remedy("bitcast the reference to int8 outside of the kernel"),
         );
+    }
+    Ok(())
+}
+
+/// What has an address as a barrier: one of the block's own, or of another block of its cluster.
+fn barrier(kernel: &Kernel, r: &RefUse) -> Result<()> {
+    arrival(kernel, r)?;
+    if r.shape.iter().product::<u64>() != 1 {
+        return Err(Error::invalid("inline PTX: the address of several barriers")
+            .expected("one barrier")
+            .got(format!("{} of them", r.shape.iter().product::<u64>()))
+            .remedy("pass one of them: barriers.at[i]"));
     }
     Ok(())
 }

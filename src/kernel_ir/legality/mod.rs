@@ -105,6 +105,9 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             "let each block prefetch its part, without collective_axes",
         )?,
         OpKind::BarrierArrive { barrier, .. } => memory::arrival(kernel, barrier)?,
+        OpKind::MbarrierArrive { barrier, .. }
+        | OpKind::MbarrierExpect { barrier, .. }
+        | OpKind::MbarrierWait { barrier, .. } => memory::arrival(kernel, barrier)?,
         OpKind::AccInit { .. } => tensor_core::accumulator(kernel.ty(data.results[0]))?,
         OpKind::SetMaxRegisters { n, .. } => launch::register_count(kernel, *n)?,
         OpKind::AxisIndex { .. }

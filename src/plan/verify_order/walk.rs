@@ -9,7 +9,7 @@ use super::scalars::{Scalars, Val};
 use crate::kernel_ir::class::{Class, Control, pure_ops};
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
 use crate::kernel_ir::{
-    Alloc, AllocKind, AxisKind, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Region, Value,
+    Alloc, AllocKind, Arriving, AxisKind, Elem, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Region, Value,
 };
 use crate::layout::assignment::Assignment;
 use crate::plan::Allocation;
@@ -448,12 +448,20 @@ impl Walk<'_> {
                 at: _,
                 value: _,
             } => self.touch_anywhere(op, actor, What::Atomic(*update), dst),
-            OpKind::InlinePtx { refs, .. } => {
-                for (i, r) in refs.iter().enumerate() {
+            OpKind::InlinePtx { code, refs, .. } => {
+                let by = if code.once { actor.leader() } else { actor };
+                if code.once {
+                    self.meet(op, actor);
+                }
+                for (i, r) in refs.iter().enumerate().filter(|(_, r)| r.elem != Elem::Barrier) {
                     if self.is_watched(r) {
                         let foot = self.foot(op, i as u8, r);
-                        self.history.touch(op, actor, What::Write, foot, None);
+                        let what = if code.only_loads { What::Read } else { What::Write };
+                        self.history.touch(op, by, what, foot, None);
                     }
+                }
+                if self.allocation.meets[op] {
+                    self.meet(op, actor);
                 }
                 self.forget_results(op);
             }
@@ -520,6 +528,21 @@ impl Walk<'_> {
                 self.history.wait_barrier(op, actor, key);
                 self.meet(op, actor);
                 self.forget_results(op);
+            }
+            OpKind::MbarrierArrive { barrier, by, .. } => {
+                if *by == Arriving::One {
+                    self.meet(op, actor);
+                }
+                let key = self.barrier(barrier);
+                self.history.arrive(op, actor, key);
+                self.history.releases_for_all(op, actor);
+            }
+            OpKind::MbarrierExpect { .. } => self.meet(op, actor),
+            OpKind::MbarrierWait { barrier, order, .. } => {
+                if !order.relaxed {
+                    let key = self.barrier(barrier);
+                    self.history.wait_barrier(op, actor, key);
+                }
             }
             OpKind::Sync { group } => match group {
                 Group::Warp => {}

@@ -1,0 +1,156 @@
+"""Barriers as primitives: named ones, and mbarriers whose phases, arrivals and bytes the author counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from smalt import _primitives, _versions
+from smalt._errors import InvalidKernel
+from smalt._primitives import inline_ptx
+
+def named_barrier_sync(barrier_id: int, num_threads: int) -> None:
+    """Arrives at one of the block's 16 named barriers, and waits until `num_threads` threads have (`bar.sync`).
+
+    All threads of the executing warpgroup (of the warp in a warp region) arrive. What any of those who arrived had stored before is
+    seen by those who waited. The barrier is then free for another round.
+
+    Args:
+        barrier_id: A number that the kernel knows when it is compiled. 0 is the compiler's, and so are as many behind it as there are
+            warpgroups; up to 15 the others are yours.
+        num_threads: How many threads arrive in a round, those that wait and those that do not: a multiple of 32.
+    """
+    _named_barrier("named_barrier_sync", "bar.sync", barrier_id, num_threads)
+
+
+def named_barrier_arrive(barrier_id: int, num_threads: int) -> None:
+    """Arrives at a named barrier without waiting (`bar.arrive`); the arguments are those of `named_barrier_sync`."""
+    _named_barrier("named_barrier_arrive", "bar.arrive", barrier_id, num_threads)
+
+
+def _named_barrier(name: str, instruction: str, barrier_id: Any, num_threads: Any) -> None:
+    numbers = {"barrier_id": barrier_id, "num_threads": num_threads}
+    for what, n in numbers.items():
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise InvalidKernel(
+                f"smalt.{name}: `{what}`\n  expected: a number that is known when the kernel is compiled\n  got: {type(n).__name__}"
+                "\n  remedy: branch on what it depends on (pl.when, jax.lax.cond), with a call in each arm"
+            )
+    if not 0 <= barrier_id < 16:
+        raise InvalidKernel(f"smalt.{name}: `barrier_id`\n  expected: 0 to 15, beside the compiler's\n  got: {barrier_id}")
+    if num_threads < 32 or num_threads % 32 or num_threads > 1024:
+        raise InvalidKernel(
+            f"smalt.{name}: `num_threads`\n  expected: a multiple of 32, at most 1024: warps arrive whole\n  got: {num_threads}"
+            "\n  remedy: 128 for each warpgroup that takes part"
+        )
+    inline_ptx(f"{instruction} {int(barrier_id)}, {int(num_threads)};")
+
+
+# ------------------------------------------------------------------------------------------ mbarriers
+
+#: PTX's names of how far apart those are who use a barrier, and the descriptor's.
+_SCOPES = {None: None, "cta": "block", "cluster": "cluster"}
+
+#: The transaction count of an mbarrier is at most 2^20 - 1 (PTX ISA).
+_MAX_BYTES = (1 << 20) - 1
+
+#: Its pending arrivals, too.
+_MAX_COUNT = (1 << 20) - 1
+
+
+def _of_barrier(name: str) -> Any:
+    primitive = _primitives.new(name)
+
+    def abstract_eval(barrier: Any, *_: Any, **__: Any) -> Any:
+        return (), _versions.effects_of_memory([barrier])
+
+    primitive.def_effectful_abstract_eval(abstract_eval)
+    return primitive
+
+
+mbarrier_arrive_p = _of_barrier("mbarrier_arrive")
+mbarrier_expect_p = _of_barrier("mbarrier_expect")
+mbarrier_wait_p = _of_barrier("mbarrier_wait")
+
+
+def mbarrier_wait(barrier: Any, phase: Any, *, order: str = "acquire", scope: str | None = None) -> None:
+    """Waits until the phase of parity `phase` of a `plgpu.Barrier` is over.
+
+    Phases are counted from 0. Who waits for the first one passes 0, for the second 1, for the third 0 again; 1 before any phase is over
+    goes on at once. `plgpu.barrier_wait` counts by itself, of its own waits only: the two may be used on one barrier.
+
+    All threads of the executing warpgroup wait (in a warp region, those of the warp).
+
+    Args:
+        barrier: One barrier: `barriers.at[i]` of several.
+        phase: An integer; its lowest bit counts.
+        order: "acquire": what those who arrived had stored is seen behind it. "relaxed": nothing is, until a fence (`smalt.fence`).
+        scope: "cta", "cluster": how far apart they are. By default the block, and for a `plgpu.ClusterBarrier` the cluster where
+            blocks read what others of it stored.
+    """
+    ordered = _order("mbarrier_wait", order, "acquire", scope)
+    _bind("mbarrier_wait", mbarrier_wait_p, barrier, "phase", phase, (None, None), **ordered)
+
+
+def mbarrier_arrive(barrier: Any, count: Any = 1, *, threads: str = "one", order: str = "release", scope: str | None = None) -> None:
+    """Arrives `count` times on a `plgpu.Barrier` whose arrivals the author counts.
+
+    The barrier's `num_arrivals` is how many arrivals end a phase, whoever makes them: each call of this adds `count` (for every thread
+    with `threads="all"`), each `plgpu.barrier_arrive` and each copy that completes on it 1.
+
+    Args:
+        barrier: One barrier, or another block's (`plgpu.cluster_ref`).
+        count: How many arrivals.
+        threads: "one": the threads of the executing warpgroup (of the warp in a warp region) meet, and one of them arrives. "all": each
+            of them arrives by itself.
+        order: "release": what was done before is seen by those who wait. "relaxed": nothing is, but what a fence (`smalt.fence`)
+            before it releases.
+        scope: "cta", "cluster": how far apart they are.
+    """
+    ordered = _order("mbarrier_arrive", order, "release", scope)
+    if threads not in ("one", "all"):
+        raise InvalidKernel(f"smalt.mbarrier_arrive: `threads`\n  expected: 'one' or 'all'\n  got: {threads!r}")
+    by = None if threads == "one" else "all"
+    _bind("mbarrier_arrive", mbarrier_arrive_p, barrier, "count", count, (1, _MAX_COUNT), by=by, **ordered)
+
+
+def expect_bytes(barrier: Any, nbytes: Any, *, arrive: bool = True) -> None:
+    """Tells a `plgpu.Barrier` that `nbytes` bytes of copies are to come before its phase is over, and arrives.
+
+    Copies that complete on a barrier of which the kernel calls this announce nothing themselves, and do not arrive: all of their bytes
+    are the author's to announce.
+
+    Args:
+        barrier: One barrier, or another block's (`plgpu.cluster_ref`).
+        nbytes: The bytes of all copies of the phase, or of some: calls add up.
+        arrive: Whether it is one of the arrivals that the phase counts, too.
+    """
+    arrives = None if arrive else False
+    _bind("expect_bytes", mbarrier_expect_p, barrier, "nbytes", nbytes, (0, _MAX_BYTES), arrives=arrives)
+
+
+def _order(name: str, order: str, default: str, scope: str | None) -> dict[str, Any]:
+    if order not in (default, "relaxed"):
+        raise InvalidKernel(f"smalt.{name}: `order`\n  expected: {default!r} or 'relaxed'\n  got: {order!r}")
+    if scope not in _SCOPES:
+        raise InvalidKernel(f"smalt.{name}: `scope`\n  expected: 'cta', 'cluster' or None\n  got: {scope!r}")
+    return {"relaxed": True if order == "relaxed" else None, "scope": _SCOPES[scope]}
+
+
+def _bind(name: str, primitive: Any, barrier: Any, what: str, number: Any, bounds: tuple[Any, Any], **attrs: Any) -> None:
+    ref, chain = _versions.split_ref(barrier)
+    if chain is None:
+        raise InvalidKernel(
+            f"smalt.{name} of something that is no barrier\n  expected: a plgpu.Barrier of the kernel's scratch\n  got: {type(barrier).__name__}"
+        )
+    low, high = bounds
+    is_known = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    if is_known and low is not None and not low <= number <= high:
+        raise InvalidKernel(f"smalt.{name}: `{what}`\n  expected: {low} to {high}\n  got: {number}")
+    number = _primitives.operand(np.int32(number & 1 if low is None else number) if is_known else number)
+    if number.ndim or not jax.numpy.issubdtype(number.dtype, jax.numpy.integer):
+        raise InvalidKernel(f"smalt.{name}: `{what}`\n  expected: an integer\n  got: {number.dtype}[{','.join(map(str, number.shape))}]")
+    leaves, tree = jax.tree.flatten(chain)
+    primitive.bind(ref, number, *leaves, transforms_tree=tree, **attrs)

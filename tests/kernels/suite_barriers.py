@@ -1,0 +1,347 @@
+"""mbarriers whose phases, arrivals and bytes the author counts, fences, and ordered accesses, on the machine that there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import smalt
+
+from tests.corpus.case import kernel
+from tests.kernels.suite import ON_GPU, enabled
+
+U32, I32, F32 = np.uint32, np.int32, np.float32
+
+
+def out(*shape_and_dtype: Any) -> Any:
+    *shape, dtype = shape_and_dtype
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
+
+
+def run(body: Any, out_type: Any, *args: Any, scratch: Any = (), **launch: Any) -> Any:
+    with enabled():
+        return jax.tree.map(np.asarray, jax.jit(kernel(body, out_type, *scratch, **launch))(*args))
+
+
+def random(shape: Any, dtype: Any = I32, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    if np.issubdtype(dtype, np.integer):
+        return rng.integers(-1000, 1000, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def is_refused(call: Any, *expected: str) -> None:
+    """The emulator finds a kernel wrong, and says why; a GPU would not tell."""
+    if ON_GPU:
+        pytest.skip("what the emulator tells")
+    with pytest.raises(smalt.ExecutionError) as error:
+        call()
+    for text in expected:
+        assert text in str(error.value), str(error.value)
+
+
+# ------------------------------------------------------------------------------------------ phases, arrivals, bytes
+
+
+def ring(steps: int, slots: int, *, by_expect: bool = False, mutate: str = "") -> Any:
+    """A producer warpgroup copies tiles into a ring of slots, a consumer adds them up; the phases are computed as TLX's kernels do."""
+
+    def body(x: Any, o: Any, tiles: Any, full: Any, empty: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            def step(i: Any, _: Any) -> None:
+                slot = i % slots
+                # The first round over the slots finds them empty.
+                phase = (i // slots + (0 if mutate == "producer's phase" else 1)) % 2
+                smalt.mbarrier_wait(empty.at[slot], phase)
+                if by_expect:
+                    smalt.expect_bytes(full.at[slot], 2 * 64 * 32 * 4 if mutate != "bytes" else 2 * 64 * 32 * 4 + 16)
+                half = pl.ds(0, 64), pl.ds(64, 64)
+                for part in half:
+                    plgpu.copy_gmem_to_smem(x.at[i, part], tiles.at[slot, part], full.at[slot])
+
+            jax.lax.fori_loop(0, steps, step, None)
+
+        @pl.when(wg == 1)
+        def consume() -> None:
+            def step(i: Any, total: Any) -> Any:
+                slot = i % slots
+                if mutate != "no wait":
+                    smalt.mbarrier_wait(full.at[slot], i // slots)
+                total += tiles[slot]
+                smalt.mbarrier_arrive(empty.at[slot], 1 if mutate == "count" else 3)
+                return total
+
+            zero = plgpu.layout_cast(jnp.zeros((128, 32), F32), plgpu.Layout.WG_STRIDED((128, 32), vec_size=2))
+            o[...] = jax.lax.fori_loop(0, steps, step, zero)
+
+    scratch = [
+        plgpu.SMEM((slots, 128, 32), F32),
+        plgpu.Barrier(num_arrivals=1 if by_expect else 2, num_barriers=slots),
+        plgpu.Barrier(num_arrivals=3, num_barriers=slots),
+    ]
+    return kernel(body, out(128, 32, F32), *scratch, num_threads=2, thread_name="wg")
+
+
+@pytest.mark.parametrize("by_expect", [False, True], ids=["copies announce", "expect_bytes"])
+@pytest.mark.parametrize(("steps", "slots"), [(1, 2), (5, 2), (7, 3), (12, 4), (9, 1)])
+def test_a_ring_by_computed_phases(steps: int, slots: int, by_expect: bool) -> None:
+    x = random((steps, 128, 32), F32)
+    with enabled():
+        got = np.asarray(jax.jit(ring(steps, slots, by_expect=by_expect))(x))
+    expected = np.zeros((128, 32), F32)
+    for tile in x:
+        expected += tile
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "expected"),
+    [
+        ("producer's phase", "deadlock"),
+        ("count", "deadlock"),
+        ("bytes", "deadlock"),
+        ("no wait", "a bulk load"),
+    ],
+)
+def test_a_ring_with_one_number_wrong_is_told(mutate: str, expected: str) -> None:
+    x = random((6, 128, 32), F32)
+
+    def call() -> None:
+        with enabled():
+            np.asarray(jax.jit(ring(6, 2, by_expect=True, mutate=mutate))(x))
+
+    is_refused(call, expected)
+
+
+def test_every_thread_arrives() -> None:
+    """A barrier of as many arrivals as threads, of which half arrive twice."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg != 2)
+        def store() -> None:
+            buffer[wg] = x[wg]
+            smalt.mbarrier_arrive(bar, 1 + wg, threads="all")
+
+        @pl.when(wg == 2)
+        def read() -> None:
+            smalt.mbarrier_wait(bar, 0)
+            o[...] = buffer[0] + buffer[1]
+
+    x = random((2, 128))
+    scratch = [plgpu.SMEM((2, 128), I32), plgpu.Barrier(num_arrivals=128 * 3)]
+    got = run(body, out(128, I32), x, scratch=scratch, num_threads=3, thread_name="wg")
+    np.testing.assert_array_equal(got, x[0] + x[1])
+
+
+def test_warps_arrive_and_wait_by_themselves() -> None:
+    """Each warp of one warpgroup tells a barrier of its own, and each of the other waits for one of them."""
+    warps = plgpu.WarpMesh(axis_name="warp")
+
+    def body(x: Any, o: Any, buffer: Any, bars: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            buffer[...] = x[...]
+
+            @pl.core_map(warps)
+            def each() -> None:
+                smalt.mbarrier_arrive(bars.at[jax.lax.axis_index("warp")])
+
+        @pl.when(wg == 1)
+        def consume() -> None:
+            @pl.core_map(warps)
+            def each() -> None:
+                smalt.mbarrier_wait(bars.at[3 - jax.lax.axis_index("warp")], 0)
+
+            smalt.named_barrier_sync(12, 128)
+            o[...] = buffer[...]
+
+    x = random((128,))
+    scratch = [plgpu.SMEM((128,), I32), plgpu.Barrier(num_arrivals=1, num_barriers=4)]
+    np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=scratch, num_threads=2, thread_name="wg"), x)
+
+
+def test_a_phase_that_is_over_is_not_waited_for() -> None:
+    def body(x: Any, o: Any, bar: Any) -> None:
+        smalt.mbarrier_wait(bar, 1)  # before any phase
+        smalt.mbarrier_arrive(bar)
+        smalt.mbarrier_wait(bar, 0)
+        smalt.mbarrier_arrive(bar)
+        smalt.mbarrier_wait(bar, 1)
+        smalt.mbarrier_wait(bar, x[0])  # only its lowest bit counts
+        o[...] = x[...]
+
+    x = np.full(128, 7, I32)
+    np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=[plgpu.Barrier(num_arrivals=1)]), x)
+
+
+def test_waits_of_both_kinds() -> None:
+    """`plgpu.barrier_wait` counts its own waits, beside those with phases."""
+
+    x = random((4, 128))
+
+    def body(x: Any, o: Any, tile: Any, bar: Any) -> None:
+        plgpu.copy_gmem_to_smem(x.at[0], tile, bar)
+        smalt.mbarrier_wait(bar, 0)
+        first = tile[...]
+        plgpu.barrier_wait(bar)  # the same phase again
+        plgpu.copy_gmem_to_smem(x.at[1], tile, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = first + tile[...]
+
+    scratch = [plgpu.SMEM((128,), I32), plgpu.Barrier()]
+    np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=scratch), x[0] + x[1])
+
+
+def test_a_barrier_in_inline_ptx() -> None:
+    """Its address, for instructions that have no primitive: a state instead of a phase, and a look that does not wait."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        buffer[...] = x[...]
+        smalt.inline_ptx(
+            """{ .reg .b64 s; .reg .pred p;
+            mbarrier.arrive.release.cta.shared::cta.b64 s, [{0}];
+            again: mbarrier.try_wait.acquire.cta.shared::cta.b64 p, [{0}], s;
+            @!p bra again; }""",
+            (),
+            bar,
+        )
+        o[...] = buffer[...][::-1]
+
+    x = random((128,))
+    scratch = [plgpu.SMEM((128,), I32), plgpu.Barrier(num_arrivals=128)]
+    np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=scratch), x[::-1])
+
+
+def test_once() -> None:
+    """One thread of the warpgroup adds, and all learn what it got; floats and narrow numbers, too."""
+
+    def body(x: Any, o: Any, p: Any, counter: Any) -> None:
+        counter[0] = 5
+        old = smalt.inline_ptx("atom.relaxed.cta.shared.add.u32 {0}, [{1}], {2};", jnp.uint32, counter.at[0], jnp.uint32(3), once=True)
+        lane, half = smalt.inline_ptx(
+            "mov.u32 {0}, %tid.x; mov.b16 {1}, 0x3c00;",
+            (jnp.uint32, jnp.float16),
+            once=True,
+        )
+        o[...] = x[...] + old + counter[0] + lane
+        p[...] = jnp.full((128,), half)
+
+    x = random((128,), U32) + U32(2000)
+    got, halves = run(body, (out(128, U32), out(128, np.float16)), x, scratch=[plgpu.SMEM((8,), U32)])
+    np.testing.assert_array_equal(got, x + 5 + 8)
+    np.testing.assert_array_equal(halves, np.ones(128, np.float16))
+
+
+# ------------------------------------------------------------------------------------------ fences and ordered accesses
+
+
+def flags(blocks: int, *, mutate: str = "") -> Any:
+    """Every block stores its part and raises a flag; every block waits for all flags and reads all parts (2.1.3 of the guide)."""
+
+    def body(x: Any, o: Any, parts: Any, count: Any) -> None:
+        i = jax.lax.axis_index("i")
+        parts[i] = x[i] * 2
+        smalt.atomic_add(count.at[0], 1, order="relaxed" if mutate == "relaxed" else "release", scope="cta" if mutate == "scope" else "gpu")
+
+        def waits(_: Any) -> Any:
+            return smalt.load(count.at[0], order="relaxed", scope="gpu") < blocks
+
+        if mutate != "no wait":
+            jax.lax.while_loop(waits, lambda _: _, jnp.int32(0))
+        if mutate != "fence":
+            smalt.fence("acquire", "gpu")
+        # So that no thread reads before the one that has looked has its fence behind it.
+        total = jnp.zeros((128,), I32)
+        for j in range(blocks):
+            total += parts[j] * (j + 1)
+        o[i] = total
+
+    return kernel(body, (out(blocks, 128, I32), out(blocks, 128, I32), out(1, I32)), grid=(blocks,), grid_names=("i",))
+
+
+@pytest.mark.parametrize("what", ["i32", "u32", "f32", "f16", "bf16", "i8", "u16"])
+def test_ordered_loads_and_stores_of_each_type(what: str) -> None:
+    dtype = {"i32": I32, "u32": U32, "f32": F32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8, "u16": np.uint16}[what]
+    x = (np.arange(3 * 128).reshape(3, 128) % 100).astype(dtype)
+
+    def body(x: Any, o: Any, s: Any, buffer: Any) -> None:
+        smalt.store(buffer.at[3], jnp.asarray(7, dtype), order="release", scope="cta")
+        seven = smalt.load(buffer.at[3], order="acquire", scope="cta")
+        smalt.store(o.at[1], smalt.load(x.at[1], order="relaxed"), order="release", scope="sys")
+        smalt.store(o.at[pl.ds(0, 1)], smalt.load(x.at[pl.ds(2, 1)], order="acquire"))
+        smalt.store(o.at[2], jnp.full((128,), seven), order="volatile")
+        smalt.store(s.at[0], seven)
+
+    got, seven = run(body, (out(3, 128, dtype), out(1, dtype)), x, scratch=[plgpu.SMEM((8,), dtype)])
+    np.testing.assert_array_equal(got, np.stack([x[2], x[1], np.full(128, 7, dtype)]))
+    assert seven[0] == 7
+
+
+ATOMICS: dict[str, tuple[Any, Any]] = {
+    "atomic_add": (smalt.atomic_add, np.add),
+    "atomic_min": (smalt.atomic_min, np.minimum),
+    "atomic_max": (smalt.atomic_max, np.maximum),
+    "atomic_and": (smalt.atomic_and, np.bitwise_and),
+    "atomic_or": (smalt.atomic_or, np.bitwise_or),
+    "atomic_xor": (smalt.atomic_xor, np.bitwise_xor),
+    "atomic_exchange": (smalt.atomic_exchange, lambda a, b: b),
+}
+
+
+@pytest.mark.parametrize("name", ATOMICS)
+@pytest.mark.parametrize("dtype", [I32, U32], ids=["i32", "u32"])
+def test_atomics(name: str, dtype: Any) -> None:
+    atomic, reference = ATOMICS[name]
+    x, y = random((128,), I32).astype(dtype), random((128,), I32, 1).astype(dtype)
+
+    def body(x: Any, y: Any, o: Any, old: Any, word: Any) -> None:
+        o[...] = x[...]
+        old[...] = atomic(o, y[...], order="acq_rel")
+        word[0] = x[5]
+        before = atomic(word.at[0], y[9], order="relaxed", scope="cta")
+        smalt.store(word.at[1], before)
+        o[...] = o[...] + word[0] + word[1]
+
+    scratch = [plgpu.SMEM((8,), dtype)]
+    got, old = run(body, (out(128, dtype), out(128, dtype)), x, y, scratch=scratch)
+    np.testing.assert_array_equal(old, x)
+    np.testing.assert_array_equal(got, reference(x, y) + reference(x[5], y[9]) + x[5])
+
+
+@pytest.mark.parametrize("dtype", [I32, U32, F32], ids=["i32", "u32", "f32"])
+def test_compare_and_swap(dtype: Any) -> None:
+    x = random((128,), I32).astype(dtype)
+    expected = np.where(np.arange(128) % 3 == 0, x, x + 1).astype(dtype)
+
+    def body(x: Any, e: Any, o: Any, old: Any) -> None:
+        o[...] = x[...]
+        old[...] = smalt.atomic_cas(o, e[...], jnp.asarray(9, dtype), order="acq_rel")
+
+    got, old = run(body, (out(128, dtype), out(128, dtype)), x, expected)
+    np.testing.assert_array_equal(old, x)
+    np.testing.assert_array_equal(got, np.where(np.arange(128) % 3 == 0, dtype(9), x))
+
+
+def test_floats_are_added_atomically() -> None:
+    def body(x: Any, o: Any) -> None:
+        o[...] = jnp.zeros((128,), F32)
+        smalt.atomic_add(o, x[...])
+        smalt.atomic_add(o.at[7], jnp.float32(0.5))
+
+    x = random((128,), F32)
+    got = run(body, out(128, F32), x)
+    x[7] += F32(0.5)
+    np.testing.assert_array_equal(got, x)
