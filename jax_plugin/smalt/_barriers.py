@@ -98,21 +98,21 @@ def mbarrier_arrive(barrier: Any, count: Any = 1, *, threads: str = "one", order
     """Arrives `count` times on a `plgpu.Barrier` whose arrivals the author counts.
 
     The barrier's `num_arrivals` is how many arrivals end a phase, whoever makes them: each call of this adds `count` (for every thread
-    with `threads="all"`), each `plgpu.barrier_arrive` and each copy that completes on it 1.
+    with `threads="all"`, for every warp with `threads="warps"`), each `plgpu.barrier_arrive` and each copy that completes on it 1.
 
     Args:
         barrier: One barrier, or another block's (`plgpu.cluster_ref`).
         count: How many arrivals.
-        threads: "one": the threads of the executing warpgroup (of the warp in a warp region) meet, and one of them arrives. "all": each
-            of them arrives by itself.
+        threads: "one": the threads of the executing warpgroup (of the warp in a warp region) meet, and one of them arrives. "warps": one
+            thread of each warp arrives, `count` times, so that a warpgroup arrives four times that. "all": each of its 128 threads does.
         order: "release": what was done before is seen by those who wait. "relaxed": nothing is, but what a fence (`smalt.fence`)
             before it releases.
         scope: "cta", "cluster": how far apart they are.
     """
     ordered = _order("mbarrier_arrive", order, "release", scope)
-    if threads not in ("one", "all"):
-        raise InvalidKernel(f"smalt.mbarrier_arrive: `threads`\n  expected: 'one' or 'all'\n  got: {threads!r}")
-    by = None if threads == "one" else "all"
+    if threads not in ("one", "warps", "all"):
+        raise InvalidKernel(f"smalt.mbarrier_arrive: `threads`\n  expected: 'one', 'warps' or 'all'\n  got: {threads!r}")
+    by = None if threads == "one" else threads
     _bind("mbarrier_arrive", mbarrier_arrive_p, barrier, "count", count, (1, _MAX_COUNT), by=by, **ordered)
 
 

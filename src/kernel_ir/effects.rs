@@ -240,7 +240,10 @@ fn row(kind: &OpKind) -> Row<'_> {
         OpKind::BarrierWait { barrier, .. } => orders(Order::Wait(barrier)),
         OpKind::BarrierTest { barrier, .. } => row(smallvec![], Order::Wait(barrier), Some(Look::Barrier)),
         OpKind::BarrierArrive { .. } => orders(Order::Arrive),
-        OpKind::MbarrierArrive { by: Arriving::All, .. } => orders(Order::Arrive),
+        OpKind::MbarrierArrive {
+            by: Arriving::Warps | Arriving::All,
+            ..
+        } => orders(Order::Arrive),
         OpKind::MbarrierArrive { by: Arriving::One, .. } | OpKind::MbarrierExpect { .. } => orders(Order::MeetExecuting {
             acquires: false,
             signals: true,

@@ -535,9 +535,10 @@ pub fn bits_int(dtype: DType, bits: u64) -> Option<i64> {
     }
 }
 
-/// The barrier of an op that counts by its author's numbers.
+/// The barrier of an op that counts by its author's numbers, or that a peer makes.
 fn by_hand(kind: &OpKind) -> Option<&RefUse> {
-    if let OpKind::MbarrierArrive { barrier, .. }
+    if let OpKind::AsyncStoreSmem { barrier, .. }
+    | OpKind::MbarrierArrive { barrier, .. }
     | OpKind::MbarrierExpect { barrier, .. }
     | OpKind::MbarrierWait { barrier, .. } = kind
     {

@@ -293,7 +293,7 @@ pub enum OpKind {
         barrier: RefUse,
         phases: Option<Value>,
     },
-    /// `count` (i32) arrivals of the author's counting: of one lane for the group, or of every lane.
+    /// `count` (i32) arrivals of the author's counting: of one lane for the group, of one for each warp, or of every lane.
     MbarrierArrive {
         barrier: RefUse,
         count: Value,
@@ -751,6 +751,8 @@ pub enum MemoryScope {
 pub enum Arriving {
     /// One lane, behind a meeting of the group.
     One,
+    /// One lane of each warp, behind a meeting of the warp.
+    Warps,
     /// Every lane, by itself.
     All,
 }
@@ -943,7 +945,7 @@ names!(CopyReduction {
 names!(OobMode { Zeros => "zeros", PromiseInBounds => "promise_in_bounds", Undefined => "undefined", });
 names!(WaitScope { SmemRead => "smem_read", Complete => "complete", });
 names!(MemoryScope { Gpu => "gpu", Sys => "sys", });
-names!(Arriving { One => "one", All => "all", });
+names!(Arriving { One => "one", Warps => "warps", All => "all", });
 names!(BarrierScope { Block => "block", Cluster => "cluster", });
 names!(RegisterAction { Increase => "increase", Decrease => "decrease", });
 names!(GridDependencyAction { Wait => "wait", LaunchDependents => "launch_dependents", });

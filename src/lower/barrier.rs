@@ -99,24 +99,30 @@ fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
     }
     let mut ranks = vec![own];
     for group in &c.collective_axes {
-        let [axis] = group.as_slice() else {
-            return Err(Error::internal("a cluster barrier over groups of axes").at(cx.b.loc()));
-        };
-        let size = kernel.axes[*axis].size as u32;
-        let stride = cx.cluster_stride(*axis)?;
-        let at = super::ids::axis_index(cx, *axis)?;
-        for d in 1..size {
-            // (at + d) mod size along the axis.
-            let next = cx.b.add(IntType::U32, at, Src::u32(d));
-            let wraps = cx.b.setp(Compare::Ge, CompareType::U32, next, Src::u32(size));
-            let step = cx.b.select(
-                BitType::B32,
-                wraps,
-                Src::imm32((d as i32 - size as i32) * stride as i32),
-                Src::imm32((d * stride) as i32),
-            );
-            ranks.push(cx.b.add(IntType::U32, own, step));
+        // The blocks of the group: the own one, and for each axis those that follow one of them along it.
+        let mut of_group = vec![own];
+        for axis in group {
+            let size = kernel.axes[*axis].size as u32;
+            let stride = cx.cluster_stride(*axis)?;
+            let at = super::ids::axis_index(cx, *axis)?;
+            let mut further = vec![];
+            for d in 1..size {
+                // (at + d) mod size along the axis.
+                let next = cx.b.add(IntType::U32, at, Src::u32(d));
+                let wraps = cx.b.setp(Compare::Ge, CompareType::U32, next, Src::u32(size));
+                let step = cx.b.select(
+                    BitType::B32,
+                    wraps,
+                    Src::imm32((d as i32 - size as i32) * stride as i32),
+                    Src::imm32((d * stride) as i32),
+                );
+                for rank in &of_group {
+                    further.push(cx.b.add(IntType::U32, *rank, step));
+                }
+            }
+            of_group.extend(further);
         }
+        ranks.extend(&of_group[1..]);
     }
     Ok(Some(ranks))
 }
@@ -275,6 +281,10 @@ pub fn lower_counted_arrive(
     let targets = targets(cx, barrier)?;
     let leader = match by {
         Arriving::One => Some(meet_and_elect(cx)),
+        Arriving::Warps => {
+            cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+            Some(cx.b.elect())
+        }
         Arriving::All => None,
     };
     for (space, addr) in targets {

@@ -142,6 +142,12 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             arrives,
         } => barrier::lower_expect(cx, barrier, *bytes, *arrives),
         OpKind::MbarrierWait { barrier, phase, order } => barrier::lower_wait_phase(cx, barrier, *phase, *order),
-        OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } => Err(cx.unexpected(op)),
+        OpKind::AsyncStoreSmem {
+            value,
+            dst,
+            barrier,
+            atomic: _,
+        } => memory::lower_async_store(cx, op, dst, *value, barrier),
+        OpKind::WaitGmemToSmem { .. } => Err(cx.unexpected(op)),
     }
 }

@@ -6,9 +6,10 @@ use super::positions;
 use super::relayout::filled;
 use super::shape::dim_index;
 use super::value::{ArrayRegs, Packing, scalar_class};
-use super::{exchange, view};
+use super::{barrier, exchange, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::plan::Announces;
 use crate::kernel_ir::{DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
@@ -33,6 +34,8 @@ pub struct Target {
     pub sem: LoadSem,
     /// Which other accesses may touch the same bytes.
     tag: MemTag,
+    /// The barrier of a peer, beside the memory, that is told of bytes which are stored (`st.async`).
+    told: Option<Addr<V>>,
 }
 
 impl Target {
@@ -44,6 +47,7 @@ impl Target {
             read_only: false,
             sem: LoadSem::Weak,
             tag: MemTag::ANY,
+            told: None,
         }
     }
     /// How it is loaded where others may store meanwhile.
@@ -86,6 +90,7 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
             read_only: false,
             sem: LoadSem::Weak,
             tag: smem_tag(cx, r),
+            told: None,
         });
     }
     let buffer = cx.buffer_of(r.alloc)?;
@@ -97,6 +102,7 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
         read_only: kernel.is_constant(r),
         sem: LoadSem::Weak,
         tag: MemTag::buffer(buffer),
+        told: None,
     })
 }
 
@@ -151,6 +157,7 @@ pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
         read_only: true,
         sem: LoadSem::Weak,
         tag: MemTag::ANY,
+        told: None,
     };
     load_scalar(cx, target, Addr::new(pointer), dtype, Uniform::Cta)
 }
@@ -613,12 +620,15 @@ pub fn emit_store_where(
                 } else {
                     let ty = if wide { MemType::B64 } else { MemType::B32 };
                     let a: Srcs<V> = values.into_iter().collect();
-                    let inst = Inst::St {
-                        sem: StoreSem::Weak,
-                        space: target.space,
-                        ty,
-                        addr,
-                        a,
+                    let inst = match target.told {
+                        Some(bar) => Inst::StAsync { ty, addr, a, bar },
+                        None => Inst::St {
+                            sem: StoreSem::Weak,
+                            space: target.space,
+                            ty,
+                            addr,
+                            a,
+                        },
                     };
                     push_guarded(cx, target, p, inst);
                 }
@@ -880,6 +890,27 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
         }
         Type::Acc { .. } => Err(Error::internal("a load of an accumulator")),
     }
+}
+
+/// Stores into a peer's memory, whose barrier learns of the bytes when they are there; one lane tells it of them first, and arrives.
+pub fn lower_async_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value, barrier: &RefUse) -> Result<()> {
+    let planned = cx.transfer(op)?;
+    let plan = planned.store.as_ref().ok_or_else(|| cx.unexpected(op))?;
+    let ty = cx.ty(value);
+    let bytes = ty.shape().iter().product::<u64>() * u64::from(ty.dtype().bits()) / 8;
+    let bar = barrier::address_of(cx, barrier)?;
+    if cx.plan.arrivals.announces[op] != Announces::Nothing {
+        let leader = cx.leader();
+        let bytes = Src::u32(bytes as u32);
+        cx.b.inst_if(Some(leader), Inst::MbarrierArriveExpectTxCluster { addr: bar, bytes });
+    }
+    let target = Target {
+        told: Some(bar),
+        ..locate(cx, dst, Src::Imm(1))?
+    };
+    let array = cx.array(value)?;
+    let array = filled(cx, &array, &plan.layout)?;
+    emit_store_where(cx, target, plan, &planned.view, &array, &mut |_, _| Src::Imm(1))
 }
 
 pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Result<()> {

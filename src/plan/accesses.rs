@@ -6,7 +6,7 @@ use crate::kernel_ir::{Elem, AccUse, Does, Kernel, MmaOperand, Op, OpKind, Place
 use crate::layout::infer::group_of;
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{CopyError, CopyPlan};
-use crate::layout::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
+use crate::layout::transfer::{self, AccessKind, Direction, Memory, Options, TransferError, TransferPlan};
 use crate::layout::views::{self, CopyUse};
 use crate::layout::wgmma::{Operand, OperandError};
 use crate::layout::{Assignment, RegisterLayout, signature};
@@ -84,6 +84,10 @@ impl Planner<'_> {
         match &data.kind {
             OpKind::Load { src } => self.transfer(op, src, Some(data.results[0]), None),
             OpKind::Store { dst, value } => self.transfer(op, dst, None, Some(*value)),
+            OpKind::AsyncStoreSmem { dst, value, .. } => {
+                self.transfer(op, dst, None, Some(*value))?;
+                self.whole_words(op, dst)
+            }
             OpKind::Swap { dst, value } => {
                 // The old elements may never have been written: they are loaded only where somebody uses them.
                 let old = Some(data.results[0]).filter(|v| self.used.contains(*v));
@@ -139,7 +143,6 @@ impl Planner<'_> {
             | OpKind::CommitGroup
             | OpKind::WaitSmemToGmem { .. }
             | OpKind::WaitGmemToSmem { .. }
-            | OpKind::AsyncStoreSmem { .. }
             | OpKind::CommitSmem
             | OpKind::BarrierArrive { .. }
             | OpKind::BarrierWait { .. }
@@ -239,6 +242,21 @@ impl Planner<'_> {
         }
         self.out.transfers.insert(op, Transfer { view, load, store });
         Ok(())
+    }
+
+    /// What `st.async` stores at once is one, two or four words.
+    fn whole_words(&self, op: Op, dst: &RefUse) -> Result<()> {
+        let plan = self.out.transfers.get(&op).and_then(|t| t.store.as_ref());
+        let is_word = |kind: &AccessKind| matches!(kind, AccessKind::Vector { bytes } if *bytes >= 4);
+        if plan.is_some_and(|plan| plan.accesses.iter().all(|access| is_word(&access.kind))) {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "async_store_smem to {}: stores of less than 4 bytes",
+            words::of_use(self.kernel, dst)
+        ))
+        .expected("32 or 64 bits of neighbouring elements in one lane")
+        .remedy("plgpu.layout_cast to a layout in which a lane has neighbours (WG_STRIDED with vec_size), or a 32-bit type"))
     }
 
     /// The references of inline PTX begin where their first elements are; its arrays are in one lane each, where lanes matter.

@@ -129,7 +129,8 @@ fn announced_by_hand(kernel: &Kernel, out: &mut Arrivals) {
     kernel.for_each_op(&mut |op| {
         if let OpKind::CopyGmemToSmem {
             barrier: Some(barrier), ..
-        } = &kernel.ops[op].kind
+        }
+        | OpKind::AsyncStoreSmem { barrier, .. } = &kernel.ops[op].kind
             && told[barrier.alloc]
         {
             out.announces[op] = Announces::Nothing;

@@ -251,7 +251,7 @@ def test_once() -> None:
 def flags(blocks: int, *, mutate: str = "") -> Any:
     """Every block stores its part and raises a flag; every block waits for all flags and reads all parts (2.1.3 of the guide)."""
 
-    def body(x: Any, o: Any, parts: Any, count: Any) -> None:
+    def body(x: Any, count: Any, o: Any, parts: Any) -> None:
         i = jax.lax.axis_index("i")
         parts[i] = x[i] * 2
         smalt.atomic_add(count.at[0], 1, order="relaxed" if mutate == "relaxed" else "release", scope="cta" if mutate == "scope" else "gpu")
@@ -261,15 +261,20 @@ def flags(blocks: int, *, mutate: str = "") -> Any:
 
         if mutate != "no wait":
             jax.lax.while_loop(waits, lambda _: _, jnp.int32(0))
-        if mutate != "fence":
-            smalt.fence("acquire", "gpu")
-        # So that no thread reads before the one that has looked has its fence behind it.
+        if mutate not in ("acquire", "no wait"):
+            # By the thread that looks, for all.
+            smalt.load(count.at[0], order="acquire", scope="gpu")
         total = jnp.zeros((128,), I32)
         for j in range(blocks):
             total += parts[j] * (j + 1)
         o[i] = total
 
-    return kernel(body, (out(blocks, 128, I32), out(blocks, 128, I32), out(1, I32)), grid=(blocks,), grid_names=("i",))
+    def call(x: Any) -> Any:
+        count = jax.new_ref(jnp.zeros((1,), I32))
+        total, _ = kernel(body, (out(blocks, 128, I32), out(blocks, 128, I32)), grid=(blocks,), grid_names=("i",))(x, count)
+        return total, count[...]
+
+    return call
 
 
 @pytest.mark.parametrize("what", ["i32", "u32", "f32", "f16", "bf16", "i8", "u16"])
@@ -345,3 +350,329 @@ def test_floats_are_added_atomically() -> None:
     got = run(body, out(128, F32), x)
     x[7] += F32(0.5)
     np.testing.assert_array_equal(got, x)
+
+
+# ------------------------------------------------------------------------------------------ patterns of the memory model
+
+CLUSTER = 4
+TILE = (128, 8)
+
+
+def handed_on(how: str, mutate: str = "") -> Any:
+    """Warpgroup 0 stores a tile into shared memory, warpgroup 1 reads it in another layout; what orders the two is `how`."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            buffer[...] = x[...]
+            match how:
+                case "named barrier":
+                    smalt.named_barrier_arrive(9, 256)
+                case "mbarrier":
+                    smalt.mbarrier_arrive(bar, threads="all")
+                case "relaxed mbarrier and fences":
+                    if mutate != "release":
+                        smalt.fence("release", "cta")
+                    smalt.mbarrier_arrive(bar, threads="all", order="relaxed", scope="cta")
+
+        @pl.when(wg == 1)
+        def consume() -> None:
+            match how:
+                case "named barrier":
+                    smalt.named_barrier_sync(9, 256)
+                case "mbarrier":
+                    smalt.mbarrier_wait(bar, 0)
+                case "relaxed mbarrier and fences":
+                    smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cta")
+                    if mutate != "acquire":
+                        smalt.fence("acquire", "cta")
+            o[...] = buffer[...].T
+
+    scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=128)]
+    return kernel(body, out(*TILE[::-1], F32), *scratch, num_threads=2, thread_name="wg")
+
+
+@pytest.mark.parametrize("how", ["named barrier", "mbarrier", "relaxed mbarrier and fences"])
+def test_within_a_block(how: str) -> None:
+    x = random(TILE, F32)
+    with enabled():
+        got = np.asarray(jax.jit(handed_on(how))(x))
+    np.testing.assert_array_equal(got, x.T)
+
+
+@pytest.mark.parametrize("mutate", ["release", "acquire"])
+def test_a_fence_that_is_missing_within_a_block_is_told(mutate: str) -> None:
+    x = random(TILE, F32)
+
+    def call() -> None:
+        with enabled():
+            np.asarray(jax.jit(handed_on("relaxed mbarrier and fences", mutate))(x))
+
+    is_refused(call, "shared memory that")
+
+
+PUSHES = [
+    "cluster barrier",
+    "mbarriers",
+    "relaxed mbarriers and fences",
+    "relaxed cluster barrier and a fence",
+    "st.async",
+    "st.async, a relaxed wait and a fence",
+]
+
+
+def pushed(how: str, mutate: str = "") -> Any:
+    """Each block of a cluster stores its tile into its right neighbour's shared memory, which reads it. In the end all meet."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        block = jax.lax.axis_index("c")
+        peer = {"c": (block + 1) % CLUSTER}
+        theirs, their_bar = plgpu.cluster_ref(buffer, peer), plgpu.cluster_ref(bar, peer)
+        tile = plgpu.layout_cast(x[block], plgpu.Layout.WG_STRIDED(TILE, vec_size=2))
+
+        def meet(sem: str = "") -> None:
+            smalt.inline_ptx(f"barrier.cluster.arrive{sem}.aligned; barrier.cluster.wait.acquire.aligned;")
+
+        match how:
+            case "cluster barrier":
+                theirs[...] = tile
+                meet()
+            case "relaxed cluster barrier and a fence":
+                theirs[...] = tile
+                if mutate != "release":
+                    smalt.fence("release", "cluster")
+                meet(".relaxed")
+            case "mbarriers":
+                theirs[...] = tile
+                smalt.mbarrier_arrive(their_bar, threads="all", scope="cluster")
+                smalt.mbarrier_wait(bar, 0, scope="cluster")
+            case "relaxed mbarriers and fences":
+                theirs[...] = tile
+                if mutate != "release":
+                    smalt.fence("release", "cluster")
+                smalt.mbarrier_arrive(their_bar, threads="all", order="relaxed", scope="cluster")
+                smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cluster")
+                if mutate != "acquire":
+                    smalt.fence("acquire", "cluster")
+            case "st.async" | "st.async, a relaxed wait and a fence":
+                smalt.expect_bytes(bar, 128 * 8 * 4)
+                pairs = jax.lax.bitcast_convert_type(tile, jnp.int32)
+                where = jax.lax.broadcasted_iota(jnp.int32, TILE, 0) * 8 + jax.lax.broadcasted_iota(jnp.int32, TILE, 1)
+                text = """{ .reg .b32 at; mad.lo.u32 at, {2}, 4, {0};
+                    st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [at], {3}, [{1}]; }"""
+                smalt.inline_ptx(text, (), theirs, their_bar, where, pairs)
+                if how == "st.async":
+                    if mutate != "acquire":
+                        smalt.mbarrier_wait(bar, 0, scope="cluster")
+                else:
+                    smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cluster")
+                    if mutate != "acquire":
+                        smalt.fence("acquire", "cluster", shared_only=True)
+        o[block] = buffer[...]
+        meet()
+
+    arrivals = 1 if how.startswith("st.async") else 128
+    scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=arrivals)]
+    return kernel(body, out(CLUSTER, *TILE, F32), *scratch, cluster=(CLUSTER,), cluster_names=("c",))
+
+
+@pytest.mark.parametrize("how", PUSHES)
+def test_pushes_within_a_cluster(how: str) -> None:
+    x = random((CLUSTER, *TILE), F32)
+    with enabled():
+        got = np.asarray(jax.jit(pushed(how))(x))
+    np.testing.assert_array_equal(got, np.roll(x, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("how", "mutate"),
+    [
+        ("relaxed cluster barrier and a fence", "release"),
+        ("relaxed mbarriers and fences", "release"),
+        ("relaxed mbarriers and fences", "acquire"),
+        ("st.async", "acquire"),
+    ],
+)
+def test_what_a_push_lacks_is_told(how: str, mutate: str) -> None:
+    x = random((CLUSTER, *TILE), F32)
+
+    def call() -> None:
+        with enabled():
+            np.asarray(jax.jit(pushed(how, mutate))(x))
+
+    is_refused(call, "shared memory")
+
+
+@pytest.mark.parametrize("restricted", [False, True], ids=["fences", "fences of shared memory"])
+def test_pulls_within_a_cluster(restricted: bool) -> None:
+    """Each block stores its tile into its own shared memory, and tells its left neighbour, which reads it there."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        block = jax.lax.axis_index("c")
+        left, right = {"c": (block + CLUSTER - 1) % CLUSTER}, {"c": (block + 1) % CLUSTER}
+        buffer[...] = x[block]
+        smalt.fence("release", "cluster", shared_only=restricted)
+        smalt.mbarrier_arrive(plgpu.cluster_ref(bar, left), threads="all", order="relaxed", scope="cluster")
+        smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cluster")
+        smalt.fence("acquire", "cluster", shared_only=restricted)
+        o[block] = plgpu.cluster_ref(buffer, right)[...]
+        smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
+
+    x = random((CLUSTER, *TILE), F32)
+    scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=128)]
+    got = run(body, out(CLUSTER, *TILE, F32), x, scratch=scratch, cluster=(CLUSTER,), cluster_names=("c",))
+    np.testing.assert_array_equal(got, np.roll(x, -1, 0))
+
+
+NEEDS_REFERENCES = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="mutable references are arguments of kernels since 0.11")
+
+
+@NEEDS_REFERENCES
+@pytest.mark.parametrize("blocks", [1, 3, 8])
+def test_blocks_by_a_flag(blocks: int) -> None:
+    x = random((blocks, 128))
+    with enabled():
+        got, count = jax.tree.map(np.asarray, jax.jit(flags(blocks))(x))
+    total = sum((x[j] * 2 * (j + 1) for j in range(blocks)), np.zeros(128, I32))
+    np.testing.assert_array_equal(got, np.tile(total, (blocks, 1)))
+    assert count[0] == blocks
+
+
+@NEEDS_REFERENCES
+@pytest.mark.parametrize("mutate", ["relaxed", "scope", "no wait", "acquire"])
+def test_what_a_flag_lacks_is_told(mutate: str) -> None:
+    x = random((4, 128))
+
+    def call() -> None:
+        with enabled():
+            jax.tree.map(np.asarray, jax.jit(flags(4, mutate=mutate))(x))
+
+    is_refused(call, "global memory that")
+
+
+@pytest.mark.parametrize("mutate", ["", "fence"])
+def test_threads_hand_on_to_a_copy(mutate: str) -> None:
+    """Warpgroup 0 stores into shared memory, warpgroup 1 copies it to global memory: a fence of the async proxy, then an mbarrier."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            buffer[...] = x[...]
+            if not mutate:
+                smalt.fence_proxy_async("shared::cta")
+            smalt.mbarrier_arrive(bar, threads="all")
+
+        @pl.when(wg == 1)
+        def consume() -> None:
+            smalt.mbarrier_wait(bar, 0)
+            plgpu.copy_smem_to_gmem(buffer, o)
+            plgpu.wait_smem_to_gmem(0)
+
+    x = random(TILE, F32)
+    scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=128)]
+
+    def call() -> None:
+        np.testing.assert_array_equal(run(body, out(*TILE, F32), x, scratch=scratch, num_threads=2, thread_name="wg"), x)
+
+    if mutate:
+        is_refused(call, "shared memory that the generic proxy wrote")
+    else:
+        call()
+
+
+def test_copies_and_threads_feed_a_product() -> None:
+    """A copy and threads hand operands to `wgmma`, each behind an mbarrier of computed phases."""
+
+    def body(x: Any, y: Any, o: Any, a: Any, b: Any, full: Any, stored: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            smalt.expect_bytes(full, 64 * 64 * 2)
+            plgpu.copy_gmem_to_smem(y, b, full)
+            a[...] = x[...]
+            smalt.fence_proxy_async("shared::cta")
+            smalt.mbarrier_arrive(stored, threads="all")
+
+        @pl.when(wg == 1)
+        def multiply() -> None:
+            smalt.mbarrier_wait(stored, 0)
+            smalt.mbarrier_wait(full, 0)
+
+            def product(acc: Any) -> Any:
+                plgpu.wgmma(acc, a, b)
+                plgpu.wgmma_wait(0)
+                return acc[...]
+
+            o[...] = pl.run_scoped(product, plgpu.ACC((64, 64), F32))
+
+    transforms = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
+    x, y = random((64, 64), F32).astype(np.float16), random((64, 64), F32, 1).astype(np.float16)
+    scratch = [
+        plgpu.SMEM((64, 64), jnp.float16, transforms=transforms),
+        plgpu.SMEM((64, 64), jnp.float16, transforms=transforms),
+        plgpu.Barrier(num_arrivals=1),
+        plgpu.Barrier(num_arrivals=128),
+    ]
+    got = run(body, out(64, 64, F32), x, y, scratch=scratch, num_threads=2, thread_name="wg")
+    np.testing.assert_allclose(got, x.astype(F32) @ y.astype(F32), rtol=1e-5, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------ stores into peers, cluster barriers
+
+
+@pytest.mark.skipif(not hasattr(plgpu, "async_store_smem"), reason="JAX has it since 0.11")
+@pytest.mark.parametrize("dtype", [F32, np.float16, I32], ids=["f32", "f16", "i32"])
+@pytest.mark.parametrize("by_hand", [False, True], ids=["announced", "expect_bytes"])
+def test_async_store_smem(dtype: Any, by_hand: bool) -> None:
+    """Every block sends its tile to its neighbour, twice; the neighbour waits for its barrier only."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        block = jax.lax.axis_index("c")
+        layout = plgpu.Layout.WG_STRIDED(TILE, vec_size=2)
+        for turn in range(2):
+            if by_hand:
+                smalt.expect_bytes(bar, 128 * 8 * np.dtype(dtype).itemsize)
+            tile = plgpu.layout_cast(x[block] + turn, layout)
+            plgpu.async_store_smem(tile, buffer.at[turn], bar, cluster_idx=(block + 1) % CLUSTER, cluster_dim="c")
+            plgpu.barrier_wait(bar)
+            o[block, turn] = buffer[turn]
+            smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
+
+    x = random((CLUSTER, *TILE)).astype(dtype)
+    scratch = [plgpu.SMEM((2, *TILE), dtype), plgpu.Barrier(num_arrivals=1)]
+    got = run(body, out(CLUSTER, 2, *TILE, dtype), x, scratch=scratch, cluster=(CLUSTER,), cluster_names=("c",))
+    np.testing.assert_array_equal(got, np.stack([np.roll(x, 1, 0), np.roll(x + dtype(1), 1, 0)], 1))
+
+
+@pytest.mark.parametrize("groups", ["both axes as one", "each axis"])
+def test_cluster_barriers_over_groups_of_axes(groups: str) -> None:
+    """Blocks of a 2 × 4 cluster that all wait for each other, or for those in their row and column."""
+    axes = (("r", "c"),) if groups == "both axes as one" else ("r", "c")
+    # Not all of a row wait for all of a column: a second arrival could come in the first phase.
+    turns = 3 if groups == "both axes as one" else 1
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        r, c = jax.lax.axis_index("r"), jax.lax.axis_index("c")
+        for turn in range(turns):
+            buffer[turn] = x[r * 4 + c] + turn
+            plgpu.barrier_arrive(bar)
+            plgpu.barrier_wait(bar)
+            there = (r + 1) % 2, c
+            if groups == "both axes as one":
+                there = (r + 1) % 2, (c + 1 + turn) % 4
+            o[r * 4 + c, turn] = plgpu.cluster_ref(buffer, {"r": there[0], "c": there[1]})[turn]
+        smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
+
+    x = random((8, 128))
+    scratch = [plgpu.SMEM((3, 128), I32), plgpu.ClusterBarrier(collective_axes=axes, num_arrivals=1)]
+    got = run(body, out(8, turns, 128, I32), x, scratch=scratch, cluster=(2, 4), cluster_names=("r", "c"))
+    for b in range(8):
+        for turn in range(turns):
+            r, c = b // 4, b % 4
+            there = (r + 1) % 2 * 4 + (c if groups == "each axis" else (c + 1 + turn) % 4)
+            np.testing.assert_array_equal(got[b, turn], x[there] + turn)

@@ -209,10 +209,6 @@ pub fn arrival(kernel: &Kernel, barrier: &RefUse) -> Result<()> {
             "leader-tracked cluster barriers",
             "use a cluster barrier of all its blocks",
         ),
-        Some(c) if kernel.cluster_size() > 1 && c.collective_axes.iter().any(|axes| axes.len() != 1) => lacks(
-            "cluster barriers over groups of axes",
-            "use one cluster axis, or a barrier for each axis, one after the other",
-        ),
         Some(_) | None => Ok(()),
     }
 }

@@ -40,10 +40,20 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
     // What does not depend on the types.
     let lacks = |what: &str, remedy: &str| Err(Error::unsupported(format!("{}: {what}", kind.name())).remedy(remedy));
     match kind {
-        OpKind::AsyncStoreSmem { .. } => lacks(
-            "stores into another block",
-            "let the block read it: plgpu.cluster_ref(ref, ...)[...] after a cluster barrier",
-        )?,
+        OpKind::AsyncStoreSmem {
+            value, barrier, atomic, ..
+        } => {
+            memory::arrival(kernel, barrier)?;
+            if atomic.is_some() {
+                lacks(
+                    "reductions into another block's shared memory",
+                    "store there, and let the block reduce: async_store_smem without `atomic`",
+                )?;
+            }
+            if kernel.ty(*value).is_scalar() {
+                lacks("a scalar", "an array, one element for each thread or more")?;
+            }
+        }
         OpKind::InlinePtx { refs, .. } => refs.iter().try_for_each(|r| memory::address(kernel, r))?,
         OpKind::DebugPrint { format, args, then: _ } => {
             for piece in text_format::parse(format, args.len())? {

@@ -1,0 +1,3 @@
+"""mbarriers that authors count, fences and ordered accesses, in the emulator."""
+
+from tests.kernels.suite_barriers import *  # noqa: F403
