@@ -90,12 +90,14 @@ def warp_specialized(a: jax.Array, b: jax.Array, slots: int = 4) -> jax.Array:
             _store(product, half, out_smem.at[wg], out, row + wg * half, column)
             plgpu.wait_smem_to_gmem(0)
 
-    return _kernel(
+    return plgpu.kernel(
         body,
-        jax.ShapeDtypeStruct((m, n), a.dtype),
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
         grid=(m // TILE, n // TILE),
         grid_names=("i", "j"),
-        scratch=[
+        num_threads=CONSUMERS + 1,
+        thread_name="wg",
+        scratch_types=[
             plgpu.SMEM((slots, CONSUMERS, half, K), a.dtype, transforms=SWIZZLED),
             plgpu.SMEM((slots, K, TILE), b.dtype, transforms=SWIZZLED),
             plgpu.SMEM((CONSUMERS, half, TILE), a.dtype, transforms=SWIZZLED),
@@ -190,12 +192,14 @@ def ping_pong(a: jax.Array, b: jax.Array, turns: str = "named", tiles: int = 4, 
             plgpu.wait_smem_to_gmem(0)
 
     blocks = (m // TILE) * across // (tiles * CONSUMERS)
-    return _kernel(
+    return plgpu.kernel(
         body,
-        jax.ShapeDtypeStruct((m, n), a.dtype),
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
         grid=(blocks,),
         grid_names=("block",),
-        scratch=[
+        num_threads=CONSUMERS + 1,
+        thread_name="wg",
+        scratch_types=[
             plgpu.SMEM((slots, TILE, K), a.dtype, transforms=SWIZZLED),
             plgpu.SMEM((slots, K, TILE), b.dtype, transforms=SWIZZLED),
             plgpu.SMEM((CONSUMERS, TILE, TILE), a.dtype, transforms=SWIZZLED),
@@ -204,11 +208,6 @@ def ping_pong(a: jax.Array, b: jax.Array, turns: str = "named", tiles: int = 4, 
             plgpu.Barrier(num_arrivals=4, num_barriers=CONSUMERS),
         ],
     )(a, b)
-
-
-def _kernel(body: Any, out: Any, *, scratch: Any, **launch: Any) -> Any:
-    names = ("out_type", "scratch_types") if jax.__version_info__ >= (0, 11) else ("out_shape", "scratch_shapes")
-    return plgpu.kernel(body, **{names[0]: out, names[1]: scratch}, num_threads=CONSUMERS + 1, thread_name="wg", **launch)
 
 
 def main() -> None:

@@ -167,13 +167,16 @@ class _Place:
                 f"\n  got: {type(ref).__name__}\n  remedy: pass the reference itself, not what was loaded from it"
             )
         self.name, self.ref = name, ref
-        self.shape, self.dtype = tuple(ref.shape), np.dtype(ref.dtype)
         kind = _versions.kind_of_memory(base)
-        if kind is None or self.dtype == bool or self.dtype.itemsize > 8 or jax.dtypes.issubdtype(self.dtype, np.complexfloating):
+        is_number = jax.dtypes.issubdtype(ref.dtype, np.integer) or jax.dtypes.issubdtype(ref.dtype, np.floating)
+        if kind is None or not is_number:
             raise InvalidKernel(
-                f"smalt.{name} of a reference to {self.dtype} in {base.aval if hasattr(base, 'aval') else base}"
+                f"smalt.{name} of something else\n  got: a reference to {ref.dtype}"
                 "\n  expected: numbers of 8 to 64 bits in SMEM or GMEM\n  remedy: keep flags as int32"
             )
+        self.shape, self.dtype = tuple(ref.shape), np.dtype(ref.dtype)
+        if self.dtype.itemsize > 8 or self.dtype.itemsize * 8 != _versions.bits_of(self.dtype):
+            raise InvalidKernel(f"smalt.{name} of {self.dtype}\n  expected: numbers of 8, 16, 32 or 64 bits\n  remedy: keep flags as int32")
         far = _versions.is_cluster_ref(chain)
         self.space = "global" if kind == "gmem" else "shared::cluster" if far else "shared"
         if self.shape and kind != "gmem":

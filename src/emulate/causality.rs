@@ -49,6 +49,8 @@ pub struct Causality {
     pub(super) clocks: Vec<Rc<Clock>>,
     /// Per warp: it has executed a fence that a relaxed arrival at the cluster's barrier may publish with.
     fenced: Vec<bool>,
+    /// Per warp: the epoch of its first store to a peer's shared memory that it has not released to the cluster.
+    far_since: Vec<Option<u32>>,
     /// Per warp, what relaxed arrivals and waits on mbarriers hand on with fences.
     relaxed: Vec<Relaxed>,
     histories: Vec<History>,
@@ -532,6 +534,11 @@ impl Causality {
                 verdict = Err(self.unseen(verb(mode), slot, line, mask, seen));
             }
             self.visit(w, slot);
+            if writes {
+                let id = self.id(w);
+                let epoch = self.clocks[id].seen()[self.component(w)];
+                self.far_since[id].get_or_insert(epoch);
+            }
             if !reads && !writes {
                 continue;
             }
@@ -751,6 +758,13 @@ impl Causality {
         self.tick(w);
     }
 
+    /// What a CTA's warps have stored in peers' memory and have released to the own CTA at most: components, and from which epoch on.
+    fn far_stores(&self, cta: CtaSlot) -> Vec<(usize, u32)> {
+        let (first, warps) = (self.first_component(cta), self.shape.warps_per_cta);
+        let of = |i: u32| Some((first + i as usize, self.far_since[(cta.0 * warps + i) as usize]?));
+        (0..warps).filter_map(of).collect()
+    }
+
     /// The warp across clusters, where they communicate.
     fn who(&self, w: &Warp) -> Who {
         let across = self.across.as_ref().expect("asked where clusters communicate");
@@ -827,6 +841,7 @@ impl Hooks for Causality {
             warps,
             clocks: (0..all).map(|_| Rc::new(Clock::new(width))).collect(),
             fenced: vec![false; all],
+            far_since: vec![None; all],
             relaxed: (0..all).map(|_| Relaxed::default()).collect(),
             histories: (0..ctas).map(|_| History::new(shape, width)).collect(),
             globals: (0..ctas)
@@ -856,6 +871,7 @@ impl Hooks for Causality {
             clock.restart(&epochs);
             clock.tick(i);
             self.fenced[first + i] = false;
+            self.far_since[first + i] = None;
             self.relaxed[first + i] = Relaxed::default();
         }
         self.globals[slots.clone()].iter_mut().for_each(ByteHistory::clear);
@@ -1057,15 +1073,30 @@ impl Hooks for Causality {
                 self.histories[slot.0 as usize].barriers.remove(&offset);
             }
             Sync::Arrive {
-                slot, offset, relaxed, ..
+                slot, offset, release, ..
             } => {
                 verdict = self.check_barrier(w, slot, offset, slot != w.cta);
                 self.visit(w, slot);
+                if release == Some(Scope::Cluster) {
+                    self.far_since[id] = None;
+                }
+                let narrow = slot != w.cta && release != Some(Scope::Cluster);
+                let kept = if narrow { self.far_stores(w.cta) } else { vec![] };
+                let released = match release {
+                    Some(_) => Some(&*self.clocks[id]),
+                    None => self.relaxed[id].releases.as_ref(),
+                };
                 if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
-                    if !relaxed {
-                        barrier.phases.arriving.join(&self.clocks[id]);
-                    } else if let Some(released) = &self.relaxed[id].releases {
-                        barrier.phases.arriving.join(released);
+                    let arriving = &mut barrier.phases.arriving;
+                    match released {
+                        Some(clock) if kept.is_empty() => arriving.join(clock),
+                        Some(clock) => {
+                            let mut clock = clock.clone();
+                            kept.iter()
+                                .for_each(|(component, epoch)| clock.forget(*component, *epoch));
+                            arriving.join(&clock);
+                        }
+                        None => {}
                     }
                     self.tick(w);
                 }
@@ -1112,6 +1143,7 @@ impl Hooks for Causality {
             Sync::ClusterArrive { releases } => {
                 let cluster = self.cluster_of(w.cta);
                 if std::mem::take(&mut self.fenced[id]) || releases {
+                    self.far_since[id] = None;
                     self.clusters[cluster].0.arriving.join(&self.clocks[id]);
                     self.tick(w);
                 }
@@ -1129,6 +1161,9 @@ impl Hooks for Causality {
                 }
                 if sem != FenceSem::Acquire {
                     self.relaxed[id].releases = Some(Clock::clone(&self.clocks[id]));
+                    if scope != Scope::Cta {
+                        self.far_since[id] = None;
+                    }
                 }
                 if self.across.is_none() {
                     self.through_shared(w);

@@ -49,6 +49,14 @@ impl Clock {
         *at = (*at).max(epoch);
     }
 
+    /// Has seen a component before an epoch at most.
+    pub fn forget(&mut self, component: usize, from: u32) {
+        let width = self.width();
+        for at in [component, width + component] {
+            self.epochs[at] = self.epochs[at].min(from.saturating_sub(1));
+        }
+    }
+
     /// Sees what another has seen.
     pub fn join(&mut self, other: &Clock) {
         for (mine, theirs) in self.epochs.iter_mut().zip(&other.epochs) {

@@ -10,7 +10,7 @@ use super::overwrite::no_values;
 use super::sync::{ARRIVE, MbarrierArrive};
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
-use crate::ptx::modifier::{LoadSem, StoreSem};
+use crate::ptx::modifier::{LoadSem, Scope, StoreSem};
 use std::collections::VecDeque;
 
 /// The copies of one instruction that have yet to act.
@@ -237,9 +237,17 @@ impl<H: Hooks> Body<H> for CopyArriveMore {
         }
         for i in lanes(w.exec) {
             let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
-            let told = m
-                .barrier_at(w.cta, address)
-                .and_then(|(slot, offset)| m.note(w, Sync::Arrive { slot, offset, count: 1, relaxed: false }));
+            let told = m.barrier_at(w.cta, address).and_then(|(slot, offset)| {
+                m.note(
+                    w,
+                    Sync::Arrive {
+                        slot,
+                        offset,
+                        count: 1,
+                        release: Some(Scope::Cta),
+                    },
+                )
+            });
             if let Err(error) = told {
                 return m.fail(*error);
             }

@@ -37,9 +37,9 @@ use crate::ptx::modifier::{
     Int32Type, IntType, Inverted, LoadCache, LoadSem, Logic, LogicType, MatrixTrans, MbarrierOp, MemType, MinMax,
     MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16, PairIntType,
     PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp, ReduxOp, RegCount, Release, Relu, ReluIntType,
-    Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType, SharedFence, ShiftAmount, ShiftDirection, ShiftType,
-    ShuffleMode, SignedMinType, SpecialPred, SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed,
-    TxOp, TxScope, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
+    Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType, SharedFence, ShiftAmount, ShiftDirection,
+    ShiftType, ShuffleMode, SignedMinType, SpecialPred, SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend,
+    TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
 use crate::ptx::{Flat, verify_flat};
@@ -2561,14 +2561,18 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     fn mbarrier_arrive(&mut self, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
         self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE)
     }
-    fn mbarrier_arrive_cluster(&mut self, _release: &Release, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
-        self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE)
+    fn mbarrier_arrive_cluster(&mut self, release: &Release, addr: &Addr<Reg>, count: &Src<Reg>) -> Result<()> {
+        let wide = match release {
+            Release::Cta => 0,
+            Release::Cluster => WIDE,
+        };
+        self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE | wide)
     }
     fn mbarrier_arrive_expect_tx(&mut self, addr: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
         self.mbarrier::<MbarrierArrive>(addr, bytes, ARRIVE_EXPECT)
     }
     fn mbarrier_arrive_expect_tx_cluster(&mut self, addr: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
-        self.mbarrier::<MbarrierArrive>(addr, bytes, ARRIVE_EXPECT)
+        self.mbarrier::<MbarrierArrive>(addr, bytes, ARRIVE_EXPECT | WIDE)
     }
     fn mbarrier_expect_tx(&mut self, addr: &Addr<Reg>, bytes: &Src<Reg>) -> Result<()> {
         self.mbarrier::<MbarrierArrive>(addr, bytes, EXPECT)
@@ -3143,11 +3147,12 @@ fn arrival(op: MbarrierOp, sem: ArriveSem) -> u16 {
         MbarrierOp::Arrive => 0,
         MbarrierOp::ArriveDrop => DROPS,
     };
-    let relaxed = match sem {
-        ArriveSem::Default | ArriveSem::ReleaseCta | ArriveSem::ReleaseCluster => 0,
+    let order = match sem {
+        ArriveSem::Default | ArriveSem::ReleaseCta => 0,
+        ArriveSem::ReleaseCluster => WIDE,
         ArriveSem::RelaxedCta | ArriveSem::RelaxedCluster => RELAXED,
     };
-    drops | relaxed
+    drops | order
 }
 
 fn red_code(op: BarRedOp) -> i32 {

@@ -143,8 +143,8 @@ pub enum Sync {
         slot: CtaSlot,
         offset: u32,
         count: u32,
-        /// It releases what a fence before it has, and nothing else.
-        relaxed: bool,
+        /// To whom it releases what was done before; `None`: what a fence before it has.
+        release: Option<Scope>,
     },
     ExpectTx {
         slot: CtaSlot,

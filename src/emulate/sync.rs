@@ -304,6 +304,12 @@ pub const DROPS: u16 = 4;
 pub const NO_COMPLETE: u16 = 8;
 /// It releases nothing.
 pub const RELAXED: u16 = 16;
+/// It releases to the cluster.
+pub const WIDE: u16 = 32;
+
+fn released(c: u16) -> Scope {
+    if c & WIDE == 0 { Scope::Cta } else { Scope::Cluster }
+}
 /// No register for the state.
 pub const NO_STATE: u16 = u16::MAX;
 
@@ -340,14 +346,14 @@ impl<H: Hooks> Body<H> for MbarrierChange {
                     m.note(w, Sync::ExpectTx { slot, offset, bytes })?;
                 }
                 if count > 0 {
-                    let relaxed = u.c & RELAXED != 0;
+                    let release = (u.c & RELAXED == 0).then(|| released(u.c));
                     m.note(
                         w,
                         Sync::Arrive {
                             slot,
                             offset,
                             count,
-                            relaxed,
+                            release,
                         },
                     )?;
                 }
@@ -385,7 +391,7 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                 Ok(at) => at,
                 Err(error) => return m.fail(*error),
             };
-            let (count, bytes) = match u.c {
+            let (count, bytes) = match u.c & 3 {
                 ARRIVE => (value, 0),
                 ARRIVE_EXPECT => (1, value),
                 _ => (0, value),
@@ -404,7 +410,7 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                             slot,
                             offset,
                             count,
-                            relaxed: false,
+                            release: Some(released(u.c)),
                         },
                     );
                 }

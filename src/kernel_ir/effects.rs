@@ -244,10 +244,12 @@ fn row(kind: &OpKind) -> Row<'_> {
             by: Arriving::Warps | Arriving::All,
             ..
         } => orders(Order::Arrive),
-        OpKind::MbarrierArrive { by: Arriving::One, .. } | OpKind::MbarrierExpect { .. } => orders(Order::MeetExecuting {
-            acquires: false,
-            signals: true,
-        }),
+        OpKind::MbarrierArrive { by: Arriving::One, .. } | OpKind::MbarrierExpect { .. } => {
+            orders(Order::MeetExecuting {
+                acquires: false,
+                signals: true,
+            })
+        }
         OpKind::MbarrierWait { barrier, order, .. } => orders(match order.relaxed {
             true => Order::Unknown,
             false => Order::Wait(barrier),

@@ -8,7 +8,9 @@ use super::emit::{ALL_LANES, S, V};
 use super::value::Packing;
 use super::view;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{Alloc, AllocKind, Arriving, BarrierOrder, BarrierScope, Group, Index, Op, Place, RefUse, Value};
+use crate::kernel_ir::{
+    Alloc, AllocKind, Arriving, BarrierOrder, BarrierScope, Group, Index, Op, Place, RefUse, Value,
+};
 use crate::plan::{ArrivesBy, FeedingPart};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
@@ -161,9 +163,7 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
         };
         let leader = match (by, cx.group) {
             (ArrivesBy::Lanes, _) => None,
-            (ArrivesBy::Warpgroup | ArrivesBy::Copies, Group::Warpgroup | Group::Block) => {
-                Some(meet_and_elect(cx))
-            }
+            (ArrivesBy::Warpgroup | ArrivesBy::Copies, Group::Warpgroup | Group::Block) => Some(meet_and_elect(cx)),
             (ArrivesBy::Warps | ArrivesBy::Warpgroup | ArrivesBy::Copies, _) => {
                 cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
                 Some(cx.b.elect())
@@ -201,7 +201,7 @@ fn remote_arrive(cx: &mut LowerCx, addr: Addr<V>, rank: S, count: u32) -> Inst<V
     let addr = remote(cx, addr, rank);
     Inst::MbarrierArriveCluster {
         // As the acquire of `lower_wait`.
-        release: if cx.reads_peers_writes {
+        release: if cx.shares_stores {
             Release::Cluster
         } else {
             Release::Cta
@@ -290,7 +290,7 @@ pub fn lower_counted_arrive(
     for (space, addr) in targets {
         let narrow = match order.scope {
             Some(scope) => scope == BarrierScope::Block,
-            None => space == BarrierSpace::Cta || !(order.relaxed || cx.reads_peers_writes),
+            None => space == BarrierSpace::Cta || !(order.relaxed || cx.shares_stores),
         };
         let inst = match (order.relaxed, space, narrow) {
             (false, BarrierSpace::Cta, true) => Inst::MbarrierArrive { addr, count },
@@ -360,12 +360,7 @@ pub fn lower_wait_phase(cx: &mut LowerCx, barrier: &RefUse, phase: Value, order:
 /// Whether a wait sees what other blocks of the cluster stored: that takes an acquire of their scope, which empties the L1 cache. Only
 /// kernels that look need it.
 fn acquires_from_peers(cx: &LowerCx, barrier: &RefUse) -> bool {
-    let kernel = cx.kernel;
-    let is_shared = matches!(
-        kernel.allocs[barrier.alloc].kind,
-        AllocKind::Barrier { cluster: Some(_), .. }
-    );
-    kernel.cluster_size() > 1 && is_shared && cx.reads_peers_writes
+    cx.kernel.cluster_size() > 1 && cx.told_by_peers[barrier.alloc] && cx.shares_stores
 }
 
 fn wait(cx: &mut LowerCx, addr: Addr<V>, parity: S, acquire: Acquire) {

@@ -46,9 +46,10 @@ pub struct LowerCx<'a> {
     pub entry: Entry,
     /// The other devices.
     pub mesh: Mesh,
-    /// Whether the kernel loads, also in bulk, what other blocks of a cluster may have stored: device memory that it writes, too,
-    /// or their shared memory.
-    pub reads_peers_writes: bool,
+    /// Whether blocks of a cluster see what others of it have stored: in device memory that the kernel writes, too, or in shared memory.
+    pub shares_stores: bool,
+    /// Barriers at which other blocks of the cluster arrive, or stores of theirs complete.
+    pub told_by_peers: SecondaryMap<ir::Alloc, bool>,
     /// Whether waits look all the time ([`ir::intensity::Limit`]).
     pub waits_poll: bool,
     /// Values that some op or region uses.
@@ -95,7 +96,8 @@ impl<'a> LowerCx<'a> {
             feeding: None,
             entry: Entry::default(),
             mesh: Mesh::default(),
-            reads_peers_writes: reads_peers_writes(kernel),
+            shares_stores: shares_stores(kernel),
+            told_by_peers: told_by_peers(kernel),
             waits_poll: ir::intensity::limit(kernel) == ir::intensity::Limit::TensorCores,
             polling: ir::polling::find(kernel),
             used: kernel.used_values(),
@@ -731,18 +733,34 @@ impl<'a> LowerCx<'a> {
     }
 }
 
-fn reads_peers_writes(kernel: &Kernel) -> bool {
+fn told_by_peers(kernel: &Kernel) -> SecondaryMap<ir::Alloc, bool> {
+    let mut told = SecondaryMap::new();
+    for (alloc, data) in kernel.allocs.iter() {
+        told[alloc] = matches!(data.kind, ir::AllocKind::Barrier { cluster: Some(_), .. });
+    }
+    kernel.for_each_op(&mut |op| {
+        ir::visit::for_each_ref(&kernel.ops[op].kind, &mut |r| {
+            told[r.alloc] |= r.elem == ir::Elem::Barrier && r.place != ir::Place::Here;
+        });
+    });
+    told
+}
+
+/// Whether blocks read what others of their cluster have stored, or store in their memory: arrivals have to release that, and waits to acquire
+/// it. (A store that no arrival has released may come when its block has ended.)
+fn shares_stores(kernel: &Kernel) -> bool {
     let written = ir::effects::written(kernel, |_| true);
-    let mut reads = false;
+    let mut shares = false;
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
         for effect in ir::effects::of(kind) {
+            let far = effect.view.place != ir::Place::Here;
             // A `swap` reads, other updates in place give nothing back. Bulk loads and stores read as ordinary loads do.
             if effect.access == ir::effects::Access::Read || ir::effects::look(kind).is_some() {
-                let theirs = written[effect.alloc] && kernel.allocs[effect.alloc].is_gmem();
-                reads |= effect.view.place != ir::Place::Here || theirs;
+                shares |= far || written[effect.alloc] && kernel.allocs[effect.alloc].is_gmem();
             }
+            shares |= far && effect.access.writes();
         }
     });
-    reads
+    shares
 }

@@ -2,7 +2,7 @@
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
-use crate::kernel_ir::{Elem, AccUse, Does, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
+use crate::kernel_ir::{AccUse, Does, Elem, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
 use crate::layout::infer::group_of;
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{CopyError, CopyPlan};
@@ -147,9 +147,9 @@ impl Planner<'_> {
             | OpKind::BarrierArrive { .. }
             | OpKind::BarrierWait { .. }
             | OpKind::BarrierTest { .. }
-        | OpKind::MbarrierArrive { .. }
-        | OpKind::MbarrierExpect { .. }
-        | OpKind::MbarrierWait { .. }
+            | OpKind::MbarrierArrive { .. }
+            | OpKind::MbarrierExpect { .. }
+            | OpKind::MbarrierWait { .. }
             | OpKind::Sync { .. }
             | OpKind::Fence { .. }
             | OpKind::SemaphoreSignal { .. }
@@ -256,7 +256,9 @@ impl Planner<'_> {
             words::of_use(self.kernel, dst)
         ))
         .expected("32 or 64 bits of neighbouring elements in one lane")
-        .remedy("plgpu.layout_cast to a layout in which a lane has neighbours (WG_STRIDED with vec_size), or a 32-bit type"))
+        .remedy(
+            "plgpu.layout_cast to a layout in which a lane has neighbours (WG_STRIDED with vec_size), or a 32-bit type",
+        ))
     }
 
     /// The references of inline PTX begin where their first elements are; its arrays are in one lane each, where lanes matter.

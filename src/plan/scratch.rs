@@ -192,10 +192,10 @@ impl Planner<'_> {
                 Some(Look::Semaphore | Look::Barrier) => TOLD,
                 Some(Look::Memory(_)) | None => 0,
             },
-            Class::Instructions => match &data.kind {
-                OpKind::InlinePtx { code, .. } if code.once && !data.results.is_empty() => TOLD,
-                _ => 0,
-            },
+            Class::Instructions => {
+                let tells = matches!(&data.kind, OpKind::InlinePtx { code, .. } if code.once && !data.results.is_empty());
+                if tells { TOLD } else { 0 }
+            }
             Class::Pure(Pure::Product { a, b, .. }) => {
                 let OpKind::Dot { arithmetic, .. } = data.kind else {
                     return Err(Error::internal("a product that is none"));

@@ -9,6 +9,8 @@ import numpy as np
 from jax import lax
 from jax._src.pallas.mosaic_gpu import helpers
 
+import smalt
+
 from tests.corpus.case import case, f16, f32, i32, kernel, like
 
 SMEM, Barrier, ClusterBarrier = plgpu.SMEM, plgpu.Barrier, plgpu.ClusterBarrier
@@ -232,6 +234,53 @@ def inline_mgpu_values(x):
     return kernel(body, like((128,)), SMEM((128,), jnp.float32))(x)
 
 
+@case(f32(5, 64, 64), reference=lambda x: x[0] + x[1] + x[2] + x[3] + x[4])
+def counted_barriers(x):
+    """A ring of two slots whose phases, arrivals and bytes the kernel counts."""
+
+    def body(x, o, tiles, full, empty):
+        wg = lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def _():
+            @pl.loop(0, 5)
+            def _(i):
+                smalt.mbarrier_wait(empty.at[i % 2], (i // 2 + 1) % 2)
+                smalt.expect_bytes(full.at[i % 2], 64 * 64 * 4)
+                plgpu.copy_gmem_to_smem(x.at[i], tiles.at[i % 2], full.at[i % 2])
+
+        @pl.when(wg == 1)
+        def _():
+            def step(i, total):
+                smalt.mbarrier_wait(full.at[i % 2], i // 2, order="relaxed", scope="cta")
+                smalt.fence("acquire", "cta")
+                total += tiles[i % 2]
+                smalt.mbarrier_arrive(empty.at[i % 2], threads="warps")
+                return total
+
+            zero = plgpu.layout_cast(jnp.zeros((64, 64), jnp.float32), plgpu.Layout.WG_STRIDED((64, 64), vec_size=2))
+            o[...] = lax.fori_loop(0, 5, step, zero)
+
+    scratch = (SMEM((2, 64, 64), jnp.float32), Barrier(num_barriers=2), Barrier(num_arrivals=4, num_barriers=2))
+    return kernel(body, like((64, 64)), *scratch, num_threads=2, thread_name="wg")(x)
+
+
+@case(i32(4, 128, low=-9, high=9), reference=lambda x: np.stack([x[0], x[1] + 3, x[0] + x[1] + 3, np.full(128, 8, np.int32)]))
+def ordered_accesses(x):
+    """Words and arrays that are stored, loaded and added to with an order."""
+
+    def body(x, o, word):
+        smalt.store(o.at[pl.ds(0, 2)], x[:2], order="release")
+        smalt.atomic_add(o.at[1], jnp.full((128,), 3), order="acq_rel")
+        smalt.store(o.at[2], smalt.load(o.at[0], order="acquire") + smalt.load(o.at[1]))
+        smalt.store(word.at[0], 5, order="relaxed", scope="cta")
+        smalt.atomic_add(word.at[0], 3, scope="cta")
+        smalt.fence("sc", "cta")
+        o[3] = jnp.full((128,), smalt.load(word.at[0], order="acquire", scope="cta"))
+
+    return kernel(body, like((4, 128), jnp.int32), SMEM((4,), jnp.int32))(x)
+
+
 # ------------------------------------------------------------------------------------------ clusters
 
 
@@ -289,7 +338,7 @@ def cluster_barrier(x):
     return kernel(body, like((2, 64)), *scratch, cluster=(2,), cluster_names=("c",))(x)
 
 
-@case(f32(4, 64), why="two cluster axes and barriers over pairs of them")
+@case(f32(4, 64), reference=lambda x: x)
 def cluster_barriers_over_axes(x):
     def body(x, o, one, both, many):
         for bar in (one, both, many.at[1]):

@@ -414,6 +414,8 @@ def test_a_fence_that_is_missing_within_a_block_is_told(mutate: str) -> None:
 
 
 PUSHES = [
+    "plgpu.ClusterBarrier",
+    "plgpu.barrier_arrive at the peer",
     "cluster barrier",
     "mbarriers",
     "relaxed mbarriers and fences",
@@ -426,7 +428,7 @@ PUSHES = [
 def pushed(how: str, mutate: str = "") -> Any:
     """Each block of a cluster stores its tile into its right neighbour's shared memory, which reads it. In the end all meet."""
 
-    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+    def body(x: Any, o: Any, buffer: Any, bar: Any, together: Any) -> None:
         block = jax.lax.axis_index("c")
         peer = {"c": (block + 1) % CLUSTER}
         theirs, their_bar = plgpu.cluster_ref(buffer, peer), plgpu.cluster_ref(bar, peer)
@@ -436,6 +438,14 @@ def pushed(how: str, mutate: str = "") -> Any:
             smalt.inline_ptx(f"barrier.cluster.arrive{sem}.aligned; barrier.cluster.wait.acquire.aligned;")
 
         match how:
+            case "plgpu.ClusterBarrier":
+                theirs[...] = tile
+                plgpu.barrier_arrive(together)
+                plgpu.barrier_wait(together)
+            case "plgpu.barrier_arrive at the peer":
+                theirs[...] = tile
+                plgpu.barrier_arrive(their_bar)
+                plgpu.barrier_wait(bar)
             case "cluster barrier":
                 theirs[...] = tile
                 meet()
@@ -446,7 +456,7 @@ def pushed(how: str, mutate: str = "") -> Any:
                 meet(".relaxed")
             case "mbarriers":
                 theirs[...] = tile
-                smalt.mbarrier_arrive(their_bar, threads="all", scope="cluster")
+                smalt.mbarrier_arrive(their_bar, threads="all", scope="cta" if mutate == "scope" else "cluster")
                 smalt.mbarrier_wait(bar, 0, scope="cluster")
             case "relaxed mbarriers and fences":
                 theirs[...] = tile
@@ -473,8 +483,8 @@ def pushed(how: str, mutate: str = "") -> Any:
         o[block] = buffer[...]
         meet()
 
-    arrivals = 1 if how.startswith("st.async") else 128
-    scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=arrivals)]
+    arrivals = 1 if how.startswith(("st.async", "plgpu")) else 128
+    scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=arrivals), plgpu.ClusterBarrier(collective_axes=("c",))]
     return kernel(body, out(CLUSTER, *TILE, F32), *scratch, cluster=(CLUSTER,), cluster_names=("c",))
 
 
@@ -490,6 +500,7 @@ def test_pushes_within_a_cluster(how: str) -> None:
     ("how", "mutate"),
     [
         ("relaxed cluster barrier and a fence", "release"),
+        ("mbarriers", "scope"),
         ("relaxed mbarriers and fences", "release"),
         ("relaxed mbarriers and fences", "acquire"),
         ("st.async", "acquire"),
@@ -625,7 +636,7 @@ def test_copies_and_threads_feed_a_product() -> None:
 # ------------------------------------------------------------------------------------------ stores into peers, cluster barriers
 
 
-@pytest.mark.skipif(not hasattr(plgpu, "async_store_smem"), reason="JAX has it since 0.11")
+@pytest.mark.skipif(not hasattr(plgpu, "async_store_smem"), reason="this JAX has none")
 @pytest.mark.parametrize("dtype", [F32, np.float16, I32], ids=["f32", "f16", "i32"])
 @pytest.mark.parametrize("by_hand", [False, True], ids=["announced", "expect_bytes"])
 def test_async_store_smem(dtype: Any, by_hand: bool) -> None:
@@ -676,3 +687,31 @@ def test_cluster_barriers_over_groups_of_axes(groups: str) -> None:
             r, c = b // 4, b % 4
             there = (r + 1) % 2 * 4 + (c if groups == "each axis" else (c + 1 + turn) % 4)
             np.testing.assert_array_equal(got[b, turn], x[there] + turn)
+
+
+# ------------------------------------------------------------------------------------------ matmuls
+
+
+def matmuls() -> dict[str, Any]:
+    from examples.cluster_split_k import WAYS, split_k
+    from examples.pingpong_matmul import ping_pong, warp_specialized
+
+    kernels = {"warp-specialised": warp_specialized, "warp-specialised, 2 slots": lambda a, b: warp_specialized(a, b, slots=2)}
+    for turns in ("named", "mbarriers"):
+        kernels[f"ping-pong by {turns}"] = lambda a, b, turns=turns: ping_pong(a, b, turns=turns, tiles=1)
+        kernels[f"ping-pong by {turns}, tiles"] = lambda a, b, turns=turns: ping_pong(a, b, turns=turns, tiles=2, slots=3)
+    for how in WAYS:
+        kernels[f"split-K by {how}"] = lambda a, b, how=how: split_k(a, b, how=how)
+    return kernels
+
+
+MATMULS = matmuls()
+
+
+@pytest.mark.parametrize("name", MATMULS)
+def test_matmuls(name: str) -> None:
+    a, b = random((256, 512), F32).astype(np.float16), random((512, 256), F32, 1).astype(np.float16)
+    with enabled():
+        got = np.asarray(jax.jit(MATMULS[name])(a, b), F32)
+    expected = a.astype(F32) @ b.astype(F32)
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=0.04)

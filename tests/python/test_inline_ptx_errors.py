@@ -246,12 +246,14 @@ def test_lanes_without_elements() -> None:
 
 
 def test_references_that_have_no_address() -> None:
-    def body(x: Any, o: Any, barrier: Any) -> None:
-        smalt.inline_ptx("mbarrier.arrive.shared::cta.b64 _, [{0}], 1;", (), barrier)
+    def body(x: Any, o: Any, acc: Any) -> None:
+        smalt.inline_ptx("mbarrier.arrive.shared::cta.b64 _, [{0}], 1;", (), acc)
         o[...] = x[...]
 
     with smalt.emulated("H100"), pytest.raises(smalt.Unsupported, match="the address of"):
-        jax.jit(kernel(body, X, plgpu.Barrier())).lower(X)
+        jax.jit(kernel(body, X, plgpu.ACC((64, 64), jnp.float32))).lower(X)
+    with smalt.emulated("H100"), pytest.raises(smalt.InvalidKernel, match="the address of several barriers(?s:.*)one barrier(?s:.*)4 of them"):
+        jax.jit(kernel(body, X, plgpu.Barrier(num_barriers=4))).lower(X)
 
     tiles = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
 

@@ -9,7 +9,8 @@ use super::scalars::{Scalars, Val};
 use crate::kernel_ir::class::{Class, Control, pure_ops};
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
 use crate::kernel_ir::{
-    Alloc, AllocKind, Arriving, AxisKind, Elem, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Region, Value,
+    Alloc, AllocKind, Arriving, AxisKind, Elem, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse,
+    Region, Value,
 };
 use crate::layout::assignment::Assignment;
 use crate::plan::Allocation;
