@@ -8,6 +8,7 @@ from smalt import _requirements
 with _requirements.explained():
     from smalt import _register, _runtime_errors
     from smalt._config import disable, enable, enabled
+    from smalt._draw_layout import LayoutMap, draw_layout
     from smalt._emulate import emulated
     from smalt._errors import (
         CompileError,
@@ -48,10 +49,12 @@ __all__ = [
     "Internal",
     "Interrupted",
     "InvalidKernel",
+    "LayoutMap",
     "Timeout",
     "Unsupported",
     "descriptor",
     "disable",
+    "draw_layout",
     "emulated",
     "enable",
     "enabled",

@@ -13,6 +13,7 @@ from typing import Any, overload
 import jax
 
 from smalt import _native, _register
+from smalt._draw_layout import LayoutMap, draw_layout
 from smalt._errors import Error
 
 
@@ -25,6 +26,13 @@ class Layout:
     choice: str
     why: str
     at: str | None  # the user's file:line
+    digits: dict[str, Any] | None = dataclasses.field(default=None, repr=False)  # of a register layout, for `draw`
+    from_digits: dict[str, Any] | None = dataclasses.field(default=None, repr=False)  # of a relayout: what it comes from
+    dtype: str | None = dataclasses.field(default=None, repr=False)  # of what is in registers
+
+    def draw(self) -> LayoutMap:
+        """Which warp, lane and register holds which element; of a relayout, afterwards."""
+        return draw_layout(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,13 +251,17 @@ def _report(kernel: Any, assemble: bool) -> KernelReport:
         spill_bytes=log["spill_store_bytes"] + log["spill_load_bytes"] if log else None,
         assembler=assembled["assembler"] if assembled else None,
         warnings=(*warnings, *refusal),
-        layouts=tuple(Layout(r["what"], r["type"], r["choice"], r["why"], r["at"]) for r in raw["notes"]["layouts"]),
+        layouts=tuple(_layout(r) for r in raw["notes"]["layouts"]),
         shared_memory=tuple(SharedMemory(r["offset"], r["bytes"], r["what"], r["at"]) for r in raw["shared_memory"]),
         phases=tuple(phases),
         blocks=tuple(Block(b.of, b.block, b.way, b.runs) for b in kernel.blocks),
         notes=tuple(Note(r["pass"], r["what"], r["why"], r["at"]) for r in raw["notes"]["passes"]),
         raw=raw,
     )
+
+
+def _layout(r: dict[str, Any]) -> Layout:
+    return Layout(r["what"], r["type"], r["choice"], r["why"], r["at"], r["digits"], r["from"], r["dtype"])
 
 
 def _numbers(values: Sequence[int]) -> str:

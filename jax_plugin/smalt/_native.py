@@ -69,6 +69,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             ctypes.POINTER(_Bytes),
         ),
     ),
+    "smalt_layout_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_reported": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_doctor": (_Bytes, (ctypes.POINTER(_Bytes),)),
     "smalt_cache_stats": (_Bytes, (ctypes.POINTER(_Bytes),)),
@@ -307,6 +308,13 @@ def cache_stats() -> dict[str, int]:
     lib = library()
     stats: dict[str, int] = _parsed("the cache's state", _answer(lib, lib.smalt_cache_stats))
     return stats
+
+
+def layout_map(layout: dict[str, Any], shape: Sequence[int] | None, dtype: str | None) -> dict[str, Any]:
+    """Which thread holds which element; see src/runtime/layout_map.rs."""
+    lib, text = library(), json.dumps({"layout": layout, "shape": shape, "dtype": dtype}).encode()
+    found: dict[str, Any] = _parsed("a layout's map", _answer(lib, lib.smalt_layout_map, text, len(text)))
+    return found
 
 
 def is_loaded() -> bool:

@@ -421,6 +421,19 @@ unsafe fn host_buffers(count: usize, data: *const *mut u8, lens: *const usize) -
     (0..count).map(buffer).collect()
 }
 
+/// Which thread holds which element of an array, as JSON. `query` is JSON, too ([`runtime::layout_map::Query`]).
+///
+/// # Safety
+/// `query` points to `len` bytes; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_layout_map(query: *const u8, len: usize, out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    let query = unsafe { slice(query, len) };
+    let map = || Ok(runtime::layout_map::answer(&from_json("a layout", query)?)?.to_string());
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, map) }
+}
+
 /// The error that was reported to XLA with a message that stands in `text`, as JSON; nothing where there is none.
 ///
 /// # Safety

@@ -1,11 +1,13 @@
 //! A compiled kernel.
 use super::buffers::{BufferRole, BufferSpec};
-use super::pipeline::{CompileOptions, Compiled};
+use super::layout_map::Digits;
+use super::pipeline::{CompileOptions, Compiled, LaidOut};
 use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::emulate::{self, Program, hooks::NoCheck};
 use crate::error::{Error, Fault, Loc};
+use crate::layout::Choice;
 use crate::lower::debug_print::Prints;
 use crate::ptx;
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSpec, TensorMapSwizzle};
@@ -301,7 +303,19 @@ impl Artifact {
         };
         let layouts = self.compiled.layouts.iter().map(|row| {
             let (ty, choice) = (row.ty.to_string(), row.choice.to_string());
-            with_line(json!({"what": row.what, "type": ty, "choice": choice, "why": &*row.why, "op": row.op}))
+            let dtype = match &row.ty {
+                LaidOut::Value(ty) => Some(ty.dtype().name()),
+                LaidOut::Alloc(_) => None,
+            };
+            let (from, to) = match &row.choice {
+                Choice::Registers(layout) => (None, Some(Digits::of(layout))),
+                Choice::Relayout { from, to, .. } => (Some(Digits::of(from)), Some(Digits::of(to))),
+                Choice::Smem(_) => (None, None),
+            };
+            with_line(json!({
+                "what": row.what, "type": ty, "choice": choice, "why": &*row.why, "op": row.op,
+                "dtype": dtype, "from": from, "digits": to,
+            }))
         });
         let layouts: Vec<serde_json::Value> = layouts.collect();
         let note = |note: &crate::kernel_ir::Note| {

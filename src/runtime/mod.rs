@@ -19,6 +19,7 @@ mod handler_calls;
 mod host;
 mod interrupt;
 mod last_words;
+pub mod layout_map;
 mod locations;
 mod lock;
 mod meeting;
