@@ -25,6 +25,7 @@ with _requirements.explained():
     from smalt._params import CompilerParams
     from smalt._primitives import inline_ptx, named_barrier_arrive, named_barrier_sync
     from smalt._register import descriptor
+    from smalt._trace import trace
 
     _register.register()
     _runtime_errors.install()
@@ -62,4 +63,5 @@ __all__ = [
     "inspect",
     "named_barrier_arrive",
     "named_barrier_sync",
+    "trace",
 ]

@@ -69,6 +69,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             ctypes.POINTER(_Bytes),
         ),
     ),
+    "smalt_set_trace": (_Bytes, _Input),
     "smalt_layout_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_reported": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_doctor": (_Bytes, (ctypes.POINTER(_Bytes),)),
@@ -308,6 +309,12 @@ def cache_stats() -> dict[str, int]:
     lib = library()
     stats: dict[str, int] = _parsed("the cache's state", _answer(lib, lib.smalt_cache_stats))
     return stats
+
+
+def set_trace(path: str | None) -> None:
+    """Where runs in the emulator are traced to; None: as SMALT_TRACE says."""
+    lib, text = library(), (path or "").encode()
+    _check(lib, lib.smalt_set_trace(text, len(text)))
 
 
 def layout_map(layout: dict[str, Any], shape: Sequence[int] | None, dtype: str | None) -> dict[str, Any]:

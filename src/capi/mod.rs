@@ -421,6 +421,20 @@ unsafe fn host_buffers(count: usize, data: *const *mut u8, lens: *const usize) -
     (0..count).map(buffer).collect()
 }
 
+/// From here on, runs in the emulator are traced to the file of this path (UTF-8); without one, as `SMALT_TRACE` says.
+///
+/// # Safety
+/// `path` points to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_set_trace(path: *const u8, len: usize) -> Bytes {
+    // SAFETY: as our caller promises.
+    let path = unsafe { slice(path, len) };
+    answer(&Locations::default(), || {
+        let path = String::from_utf8_lossy(path);
+        runtime::trace::choose(Some(&*path).filter(|path| !path.is_empty()))
+    })
+}
+
 /// Which thread holds which element of an array, as JSON. `query` is JSON, too ([`runtime::layout_map::Query`]).
 ///
 /// # Safety

@@ -34,6 +34,7 @@ mod reported;
 #[cfg(target_os = "linux")]
 mod sockets;
 mod supervise;
+pub mod trace;
 mod unit_functions;
 
 pub use artifact::{Artifact, Phase};
