@@ -9,6 +9,7 @@ with _requirements.explained():
     from smalt import _register, _runtime_errors
     from smalt._config import disable, enable, enabled
     from smalt._draw_layout import LayoutMap, draw_layout
+    from smalt._draw_smem import SmemMap, draw_smem
     from smalt._emulate import emulated
     from smalt._errors import (
         CompileError,
@@ -51,11 +52,13 @@ __all__ = [
     "Interrupted",
     "InvalidKernel",
     "LayoutMap",
+    "SmemMap",
     "Timeout",
     "Unsupported",
     "descriptor",
     "disable",
     "draw_layout",
+    "draw_smem",
     "emulated",
     "enable",
     "enabled",

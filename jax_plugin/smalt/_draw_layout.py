@@ -164,7 +164,7 @@ class LayoutMap:
 
     def _table(self, rows: Sequence[int], columns: Sequence[int], start: int) -> list[str]:
         width = self.shape[-1] if self.shape else 1
-        shown_rows, shown = _middle_out(rows, _ROWS), _middle_out(columns, _COLUMNS)
+        shown_rows, shown = middle_out(rows, _ROWS), middle_out(columns, _COLUMNS)
         of = {(r, c): self._label(start + r * width + c) for r in shown_rows for c in shown if r is not None and c is not None}
         # The warp stands before its row, if it is one for each row.
         by_row = all(len({of[r, c][0] for c in shown if c is not None}) == 1 for r in shown_rows if r is not None)
@@ -202,7 +202,7 @@ class LayoutMap:
             width = self.shape[-1] if self.shape else 1
             y += line
             parts.append(f'<text x="4" y="{y}" {text}>{html.escape(title)}</text>')
-            shown_rows, shown = _middle_out(rows, _DRAWN_ROWS), _middle_out(columns, _DRAWN_COLUMNS)
+            shown_rows, shown = middle_out(rows, _DRAWN_ROWS), middle_out(columns, _DRAWN_COLUMNS)
             for k, c in enumerate(shown):
                 x = left + k * cell[0] + cell[0] // 2
                 parts.append(f'<text x="{x}" y="{y}" text-anchor="middle" {text}>{"…" if c is None else c}</text>')
@@ -251,40 +251,40 @@ def draw_layout(layout: Any, shape: Sequence[int] | None = None, dtype: Any = No
     Raises:
         InvalidKernel: If there is no such layout, or none for arrays of this shape.
     """
-    name = None if dtype is None else _dtype_name(dtype)
+    name = None if dtype is None else dtype_name(dtype)
     if hasattr(layout, "from_digits"):
         digits = layout.digits
         if digits is None:
-            raise _invalid("the layout of a report", "one of registers", f"{layout.what}: {layout.choice}", "draw another row")
+            raise invalid("the layout of a report", "one of registers", f"{layout.what}: {layout.choice}", "draw another row")
         if shape is not None and tuple(shape) != tuple(digits["shape"]):
-            raise _invalid("the layout of a report", f"its shape, {digits['shape']}", f"{list(shape)}", "leave out the shape")
+            raise invalid("the layout of a report", f"its shape, {digits['shape']}", f"{list(shape)}", "leave out the shape")
         return LayoutMap(_native.layout_map({"digits": digits}, None, name or layout.dtype))
     if isinstance(layout, str):
         encoded = message("Layout", name=layout, named=layout)
     elif _versions.layout_kind(layout) == "unknown":
         expected = "a member of plgpu.Layout, called or reduced or as it is, its name, or a layout that a report of smalt.inspect names"
-        raise _invalid("a layout to draw", expected, repr(layout), "smalt.draw_layout(plgpu.Layout.WGMMA, (64, 64))")
+        raise invalid("a layout to draw", expected, repr(layout), "smalt.draw_layout(plgpu.Layout.WGMMA, (64, 64))")
     else:
         encoded = _types.layout(layout)
-    dims = None if shape is None else [_extent(n) for n in shape]
+    dims = None if shape is None else [extent(n) for n in shape]
     return LayoutMap(_native.layout_map({"message": list(encoded)}, dims, name))
 
 
-def _extent(n: Any) -> int:
+def extent(n: Any) -> int:
     if not hasattr(n, "__index__") or n.__index__() < 0:
-        raise _invalid("the shape of an array to draw", "numbers that are not negative", repr(n), "draw_layout(layout, (64, 64))")
+        raise invalid("the shape of an array to draw", "numbers that are not negative", repr(n), "draw_layout(layout, (64, 64))")
     return int(n)
 
 
-def _dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
     try:
         _types.dtype(dtype)
         return str(np.dtype(dtype).name)
     except (TypeError, NotImplementedError):
-        raise _invalid("the type of an array to draw", "an element type, e.g. jnp.float16", repr(dtype), "leave it out") from None
+        raise invalid("the type of an array to draw", "an element type, e.g. jnp.float16", repr(dtype), "leave it out") from None
 
 
-def _invalid(what: str, expected: str, got: str, remedy: str) -> InvalidKernel:
+def invalid(what: str, expected: str, got: str, remedy: str) -> InvalidKernel:
     return InvalidKernel(f"{what}\n  expected: {expected}\n  got: {got}\n  remedy: {remedy}")
 
 
@@ -292,7 +292,7 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _middle_out(values: Sequence[int], most: int) -> list[int | None]:
+def middle_out(values: Sequence[int], most: int) -> list[int | None]:
     """All of them, or `most` from both ends with None between."""
     if len(values) <= most:
         return list(values)

@@ -71,6 +71,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "smalt_set_trace": (_Bytes, _Input),
     "smalt_layout_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
+    "smalt_smem_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_reported": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_doctor": (_Bytes, (ctypes.POINTER(_Bytes),)),
     "smalt_cache_stats": (_Bytes, (ctypes.POINTER(_Bytes),)),
@@ -321,6 +322,14 @@ def layout_map(layout: dict[str, Any], shape: Sequence[int] | None, dtype: str |
     """Which thread holds which element; see src/runtime/layout_map.rs."""
     lib, text = library(), json.dumps({"layout": layout, "shape": shape, "dtype": dtype}).encode()
     found: dict[str, Any] = _parsed("a layout's map", _answer(lib, lib.smalt_layout_map, text, len(text)))
+    return found
+
+
+def smem_map(shape: Sequence[int], dtype: str, tiling: Sequence[int], swizzle: int) -> dict[str, Any]:
+    """Where each element of a buffer in shared memory lies; see src/runtime/smem_map.rs."""
+    query = {"shape": shape, "dtype": dtype, "tiling": tiling, "swizzle": swizzle}
+    lib, text = library(), json.dumps(query).encode()
+    found: dict[str, Any] = _parsed("a buffer's map", _answer(lib, lib.smalt_smem_map, text, len(text)))
     return found
 
 

@@ -448,6 +448,19 @@ pub unsafe extern "C" fn smalt_layout_map(query: *const u8, len: usize, out: *mu
     unsafe { answer_with(&Locations::default(), out, map) }
 }
 
+/// Where each element of a buffer in shared memory lies, as JSON. `query` is JSON, too ([`runtime::smem_map::Query`]).
+///
+/// # Safety
+/// `query` points to `len` bytes; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_smem_map(query: *const u8, len: usize, out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    let query = unsafe { slice(query, len) };
+    let map = || Ok(runtime::smem_map::answer(&from_json("a buffer", query)?)?.to_string());
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, map) }
+}
+
 /// The error that was reported to XLA with a message that stands in `text`, as JSON; nothing where there is none.
 ///
 /// # Safety

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Most elements of an array whose map is given out.
-const MAX_ELEMENTS: u64 = 1 << 22;
+pub(super) const MAX_ELEMENTS: u64 = 1 << 22;
 
 /// What is asked.
 #[derive(Deserialize)]
@@ -154,6 +154,15 @@ fn instantiate(query: &Query, dtype: DType) -> Result<RegisterLayout, Error> {
     }
 }
 
+/// The element type of this name of JAX's.
+pub(super) fn dtype_named(name: &str) -> Result<DType, Error> {
+    DType::ALL.into_iter().find(|d| d.name() == name).ok_or_else(|| {
+        Error::invalid("a type of no array in a kernel")
+            .expected("an element type of a kernel's arrays, e.g. float16")
+            .got(name)
+    })
+}
+
 /// Elements that share a register: those of narrow types are packed. A bool is a predicate.
 fn per_register(dtype: DType) -> u32 {
     match dtype {
@@ -188,11 +197,7 @@ fn unit(layout: &RegisterLayout, per_register: u32) -> Vec<(u64, Vec<(u64, u32)>
 pub fn answer(query: &Query) -> Result<Value, Error> {
     let dtype = match &query.dtype {
         None => DType::F32,
-        Some(name) => DType::ALL.into_iter().find(|d| d.name() == name).ok_or_else(|| {
-            Error::invalid("a type of no array in registers")
-                .expected("an element type of a kernel's arrays, e.g. float16")
-                .got(name)
-        })?,
+        Some(name) => dtype_named(name)?,
     };
     let layout = instantiate(query, dtype)?;
     let slots = layout.slots();

@@ -31,6 +31,7 @@ mod peers;
 pub mod pipeline;
 pub mod printing;
 mod reported;
+pub mod smem_map;
 #[cfg(target_os = "linux")]
 mod sockets;
 mod supervise;
