@@ -8,6 +8,8 @@ from smalt import _requirements
 with _requirements.explained():
     from smalt import _register, _runtime_errors
     from smalt._config import disable, enable, enabled
+    from smalt._draw_layout import LayoutMap, draw_layout
+    from smalt._draw_smem import SmemMap, draw_smem
     from smalt._emulate import emulated
     from smalt._errors import (
         CompileError,
@@ -39,6 +41,7 @@ with _requirements.explained():
     )
     from smalt._primitives import inline_ptx
     from smalt._register import descriptor
+    from smalt._trace import trace
 
     _register.register()
     _runtime_errors.install()
@@ -63,6 +66,8 @@ __all__ = [
     "Internal",
     "Interrupted",
     "InvalidKernel",
+    "LayoutMap",
+    "SmemMap",
     "Timeout",
     "Unsupported",
     "atomic_add",
@@ -75,6 +80,8 @@ __all__ = [
     "atomic_xor",
     "descriptor",
     "disable",
+    "draw_layout",
+    "draw_smem",
     "emulated",
     "enable",
     "enabled",
@@ -89,4 +96,5 @@ __all__ = [
     "named_barrier_arrive",
     "named_barrier_sync",
     "store",
+    "trace",
 ]

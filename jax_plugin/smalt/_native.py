@@ -69,6 +69,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             ctypes.POINTER(_Bytes),
         ),
     ),
+    "smalt_set_trace": (_Bytes, _Input),
+    "smalt_layout_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
+    "smalt_smem_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_reported": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_doctor": (_Bytes, (ctypes.POINTER(_Bytes),)),
     "smalt_cache_stats": (_Bytes, (ctypes.POINTER(_Bytes),)),
@@ -307,6 +310,27 @@ def cache_stats() -> dict[str, int]:
     lib = library()
     stats: dict[str, int] = _parsed("the cache's state", _answer(lib, lib.smalt_cache_stats))
     return stats
+
+
+def set_trace(path: str | None) -> None:
+    """Where runs in the emulator are traced to; None: as SMALT_TRACE says."""
+    lib, text = library(), (path or "").encode()
+    _check(lib, lib.smalt_set_trace(text, len(text)))
+
+
+def layout_map(layout: dict[str, Any], shape: Sequence[int] | None, dtype: str | None) -> dict[str, Any]:
+    """Which thread holds which element; see src/runtime/layout_map.rs."""
+    lib, text = library(), json.dumps({"layout": layout, "shape": shape, "dtype": dtype}).encode()
+    found: dict[str, Any] = _parsed("a layout's map", _answer(lib, lib.smalt_layout_map, text, len(text)))
+    return found
+
+
+def smem_map(shape: Sequence[int], dtype: str, tiling: Sequence[int], swizzle: int) -> dict[str, Any]:
+    """Where each element of a buffer in shared memory lies; see src/runtime/smem_map.rs."""
+    query = {"shape": shape, "dtype": dtype, "tiling": tiling, "swizzle": swizzle}
+    lib, text = library(), json.dumps(query).encode()
+    found: dict[str, Any] = _parsed("a buffer's map", _answer(lib, lib.smalt_smem_map, text, len(text)))
+    return found
 
 
 def is_loaded() -> bool:

@@ -863,3 +863,12 @@ def register_layout(x: Any) -> Any:
 
 def layout_cast(x: Any, layout: Any) -> Any:
     return plgpu.layout_cast(x, layout)
+
+
+def wait_for_all() -> None:
+    """All that was dispatched is done, or has failed: whoever wants a result is told so."""
+    for array in jax.live_arrays():
+        try:
+            array.block_until_ready()
+        except Exception:  # not ours to raise, or deleted meanwhile
+            pass

@@ -421,6 +421,46 @@ unsafe fn host_buffers(count: usize, data: *const *mut u8, lens: *const usize) -
     (0..count).map(buffer).collect()
 }
 
+/// From here on, runs in the emulator are traced to the file of this path (UTF-8); without one, as `SMALT_TRACE` says.
+///
+/// # Safety
+/// `path` points to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_set_trace(path: *const u8, len: usize) -> Bytes {
+    // SAFETY: as our caller promises.
+    let path = unsafe { slice(path, len) };
+    answer(&Locations::default(), || {
+        let path = String::from_utf8_lossy(path);
+        runtime::trace::choose(Some(&*path).filter(|path| !path.is_empty()))
+    })
+}
+
+/// Which thread holds which element of an array, as JSON. `query` is JSON, too ([`runtime::layout_map::Query`]).
+///
+/// # Safety
+/// `query` points to `len` bytes; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_layout_map(query: *const u8, len: usize, out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    let query = unsafe { slice(query, len) };
+    let map = || Ok(runtime::layout_map::answer(&from_json("a layout", query)?)?.to_string());
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, map) }
+}
+
+/// Where each element of a buffer in shared memory lies, as JSON. `query` is JSON, too ([`runtime::smem_map::Query`]).
+///
+/// # Safety
+/// `query` points to `len` bytes; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_smem_map(query: *const u8, len: usize, out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    let query = unsafe { slice(query, len) };
+    let map = || Ok(runtime::smem_map::answer(&from_json("a buffer", query)?)?.to_string());
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, map) }
+}
+
 /// The error that was reported to XLA with a message that stands in `text`, as JSON; nothing where there is none.
 ///
 /// # Safety

@@ -25,6 +25,7 @@ mod types;
 
 pub use debug_table::{DebugTable, Frame};
 pub use import::import;
+pub use types::decode_layout;
 
 /// The generated protobuf types.
 mod proto {

@@ -1,5 +1,5 @@
 //! Protobuf types → IR types, with the limits that make everything later free of overflow.
-use super::decode::{damaged, newer};
+use super::decode::{damaged, decode, newer};
 use super::proto;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -76,6 +76,11 @@ pub fn shape(dims: &[u64]) -> Result<Shape> {
 /// The type of a value.
 pub fn array_type(t: &proto::ArrayType) -> Result<Type> {
     Ok(Type::of(dtype(t.dtype)?, shape(&t.shape)?))
+}
+
+/// A layout as the user wrote it, of an encoded `Layout`.
+pub fn decode_layout(bytes: &[u8]) -> Result<LayoutSpec> {
+    layout(&decode(bytes, "the layout")?)
 }
 
 /// A layout as the user wrote it.

@@ -8,6 +8,7 @@ use super::shared::{CtaSlot, SMEM_BASE};
 use super::sync::noted;
 use super::tensor_maps::TensorMap;
 use super::tma::{self, Placed};
+use super::trace::{CopyId, What};
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
@@ -54,6 +55,8 @@ pub struct BulkLoad {
     pub bytes: u32,
     pub targets: Vec<Target>,
     pub view: View,
+    /// For who records; 0 where nobody does.
+    pub number: u64,
 }
 
 /// Bulk loads in flight, oldest first. Stores in flight are in their warps.
@@ -68,12 +71,91 @@ fn execution(what: impl Into<String>) -> Box<Error> {
 }
 
 impl<H: Hooks> Machine<'_, H> {
+    /// For who records: a copy of the warp is issued.
+    #[cold]
+    fn record_copy(&mut self, w: &Warp, id: CopyId, pc: u32, kind: &'static str, bytes: u64, from: String, to: String) {
+        let (warp, now, loc) = (self.warp_id(w), self.clock, self.program.origins[pc as usize].loc);
+        let what = What::Copies {
+            kind,
+            bytes,
+            from,
+            to,
+            read: None,
+        };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.copy_issued(id, warp, now, loc, what);
+        }
+    }
+
+    #[cold]
+    fn record_load(&mut self, w: &Warp, load: &mut BulkLoad) {
+        if let Some(recorder) = &mut self.recorder {
+            load.number = recorder.load_number();
+        }
+        let names = &self.options.names;
+        let (kind, from) = match &load.source {
+            Source::Linear { address } => ("bulk load", self.memory.describe(*address)),
+            Source::Shared { slot, offset } => {
+                let whose = self.cta_name(*slot);
+                (
+                    "bulk copy within the cluster",
+                    format!("shared memory of {whose} {}", names.place(*offset)),
+                )
+            }
+            Source::Tensor { map, coords } => ("bulk load", self.describe_box(map, coords)),
+            Source::Value { .. } => ("st.async", "registers".to_owned()),
+        };
+        let at = load.targets.first().map_or(0, |target| target.offset);
+        let mut to = format!("shared memory {}", names.place(at));
+        match &load.targets[..] {
+            [one] if one.slot == w.cta => {}
+            [one] => to += &format!(" of {}", self.cta_name(one.slot)),
+            several => to += &format!(" of {} CTAs", several.len()),
+        }
+        let bytes = u64::from(load.bytes) * load.targets.len() as u64;
+        self.record_copy(w, CopyId::Load(load.number), load.pc, kind, bytes, from, to);
+    }
+
+    #[cold]
+    fn record_store(&mut self, w: &Warp, store: &BulkStore) {
+        let (kind, to) = match &store.destination {
+            Destination::Linear { address, reduce } => (reduce.is_some(), self.memory.describe(*address)),
+            Destination::Tensor { map, coords, reduce } => (reduce.is_some(), self.describe_box(map, coords)),
+        };
+        let kind = if kind { "bulk reduction" } else { "bulk store" };
+        let from = format!("shared memory {}", self.options.names.place(store.source));
+        let id = CopyId::Store(self.warp_id(w), store.number);
+        self.record_copy(w, id, store.pc, kind, store.bytes.into(), from, to);
+    }
+
+    /// A box of a tensor, in words: its coordinates as arrays are indexed, major dimension first.
+    fn describe_box(&self, map: &TensorMap, coords: &[i32; 5]) -> String {
+        let placed = self.placed(map);
+        let starts: Vec<i32> = coords[..placed.spec.dims.len()].iter().rev().copied().collect();
+        let sizes: Vec<u32> = placed.spec.box_dims.iter().rev().copied().collect();
+        format!("{sizes:?} at {starts:?} from {}", self.memory.describe(placed.base))
+    }
+
+    /// For who records: a copy has read its source (`done` false), or is over.
+    #[inline(always)]
+    fn record_copied(&mut self, id: CopyId, done: bool) {
+        if let Some(recorder) = &mut self.recorder {
+            match done {
+                true => recorder.copy_done(id, self.clock, false),
+                false => recorder.copy_read(id, self.clock),
+            }
+        }
+    }
+
     /// Issues a load.
-    fn issue_load(&mut self, w: &mut Warp, load: BulkLoad) -> Result<(), Box<Error>> {
+    fn issue_load(&mut self, w: &mut Warp, mut load: BulkLoad) -> Result<(), Box<Error>> {
         for target in &load.targets {
             let landing = self.landing(&load, *target);
             let verdict = self.hooks.load_issued(w, &load.view, landing);
             self.judge_at(w, load.pc, verdict)?;
+        }
+        if self.recorder.is_some() {
+            self.record_load(w, &mut load);
         }
         let now = match self.options.agents {
             AgentOrder::Earliest => true,
@@ -164,6 +246,7 @@ impl<H: Hooks> Machine<'_, H> {
         if read {
             self.hooks.load_done(w);
         }
+        self.record_copied(CopyId::Load(load.number), true);
         Ok(())
     }
 
@@ -278,6 +361,9 @@ impl<H: Hooks> Machine<'_, H> {
     }
 
     fn issue_store(&mut self, w: &mut Warp, mut store: BulkStore) -> Result<(), Box<Error>> {
+        if self.recorder.is_some() {
+            self.record_store(w, &store);
+        }
         let (reads, writes) = match self.options.agents {
             AgentOrder::Earliest => (true, true),
             AgentOrder::Latest => (false, false),
@@ -323,6 +409,7 @@ impl<H: Hooks> Machine<'_, H> {
         let mut data = vec![];
         tma::gather(&self.cta(w.cta).smem, store.source, swizzle, store.bytes, &mut data);
         store.data = Some(data);
+        self.record_copied(CopyId::Store(warp, store.number), false);
         Ok(())
     }
 
@@ -368,6 +455,7 @@ impl<H: Hooks> Machine<'_, H> {
                 self.judge_at(w, store.pc, Err(error))
             }
         });
+        self.record_copied(CopyId::Store(self.warp_id(w), store.number), true);
         result.map_err(|e| self.at_issue(e, self.warp_id(w), store.pc))
     }
 
@@ -723,6 +811,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     bytes,
                     targets,
                     view,
+                    number: 0,
                 },
             )
         }

@@ -12,12 +12,14 @@ use super::overwrite;
 use super::program::Program;
 use super::rng::Rng;
 use super::shared::{CtaSlot, SMEM_BASE, Shared};
+use super::trace::{Recorder, Trace, Turn, TurnEnd};
 use super::uop::Flow;
 use super::warp::{Wait, Warp};
 use super::wgmma::TensorUnit;
 use crate::error::{Error, Fault, Loc};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Micro-ops that a warp runs before the others go first.
 const QUANTUM: u64 = 1 << 20;
@@ -92,6 +94,8 @@ pub struct Machine<'a, H: Hooks> {
     pub overwritten: Option<(u64, Author)>,
     /// Warps whose waits are bounded, which of them it is, and the clock at which that runs out.
     bounded: Vec<(u32, u32, u64)>,
+    /// Where somebody wants to see what happens when.
+    pub recorder: Option<Box<Recorder>>,
 }
 
 /// Why a warp stopped.
@@ -116,6 +120,15 @@ impl<'a, H: Hooks> Machine<'a, H> {
         let launch = &program.launch;
         let size = launch.cluster.iter().product::<u32>();
         let warps_per_cta = launch.block.div_ceil(32);
+        let record = |trace: &Arc<Trace>| {
+            let slots = (clusters * size) as usize;
+            Box::new(Recorder::new(
+                trace.clone(),
+                options.names.clone(),
+                warps_per_cta,
+                slots,
+            ))
+        };
         let mut ctas = vec![];
         let mut warps = vec![];
         for slot in 0..clusters * size {
@@ -175,11 +188,20 @@ impl<'a, H: Hooks> Machine<'a, H> {
             apart: memory.is_watched(),
             overwritten: None,
             bounded: vec![],
+            recorder: options.trace.as_ref().map(record),
         }
     }
 
     /// Runs clusters from `source` (of a device; positions along the grid of clusters, x first) until there are none.
     pub fn run(&mut self, source: &mut dyn FnMut(u32) -> Option<[u32; 3]>) -> Result<(), Error> {
+        let result = self.run_clusters(source);
+        if let Some(recorder) = self.recorder.take() {
+            recorder.finish(self.clock);
+        }
+        result
+    }
+
+    fn run_clusters(&mut self, source: &mut dyn FnMut(u32) -> Option<[u32; 3]>) -> Result<(), Error> {
         let mut live = 0;
         for slot in 0..self.clusters.len() {
             if let Some(id) = source(self.device_of(slot)) {
@@ -195,8 +217,15 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 continue;
             };
             let mut w = self.warps[id as usize].take().expect("a ready warp is in its place");
+            let (start, start_pc) = (self.clock, w.pc);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.runs(id);
+            }
             let stop = self.run_warp(&mut w);
             let (slot, index, loc) = (w.cta, w.index, self.program.origins[w.pc as usize].loc);
+            if self.recorder.is_some() {
+                self.record_turn(id, &w, (start, start_pc), &stop);
+            }
             self.warps[id as usize] = Some(w);
             self.turns += 1;
             if self.turns >= TURNS || self.clock - self.asked >= QUANTUM {
@@ -237,6 +266,29 @@ impl<'a, H: Hooks> Machine<'a, H> {
             }
         }
         Ok(())
+    }
+
+    /// A warp's turn, which began at a clock and a micro-op, is over.
+    #[cold]
+    fn record_turn(&mut self, id: u32, w: &Warp, (start, start_pc): (u64, u32), stop: &Stop) {
+        let loc = |pc: u32| self.program.origins[pc as usize].loc;
+        let how = match stop {
+            Stop::Blocked => TurnEnd::Blocked(w.wait),
+            Stop::Polled => TurnEnd::Yielded,
+            Stop::Ended | Stop::Fault => TurnEnd::Over,
+        };
+        let turn = Turn {
+            warp: id,
+            start,
+            start_loc: loc(start_pc),
+            end: self.clock,
+            pc: w.pc,
+            loc: loc(w.pc),
+            how,
+        };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.turn(turn);
+        }
     }
 
     /// No cluster takes the place of one that has ended, perhaps its device's last.
@@ -381,6 +433,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
             cta.live_warps = self.warps_per_cta;
             cta.free_registers = free;
             cta.register_waiters.clear();
+            if let Some(recorder) = &mut self.recorder {
+                recorder.cta_starts(CtaSlot(slot), device, cta.id);
+            }
             for index in 0..self.warps_per_cta {
                 let warp = slot * self.warps_per_cta + index;
                 let w = self.warps[warp as usize].as_mut().expect("not running");
@@ -424,6 +479,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
         let all = ended && cluster.live_ctas == 0;
         if ended {
             self.finish_cta(slot)?;
+            if let Some(recorder) = &mut self.recorder {
+                recorder.cta_ends(slot, self.clock);
+            }
             let verdict = self.hooks.cta_ends(slot).map_err(|mut error| {
                 error.what = format!("{} ({})", error.what, self.cta_name(slot));
                 error
@@ -538,21 +596,24 @@ impl<'a, H: Hooks> Machine<'a, H> {
 
     /// Arrivals and announced bytes on a barrier; wakes its waiters when the phase completes, of which the checker has a verdict.
     pub fn arrive(&mut self, slot: CtaSlot, offset: u32, count: u32, expect: i64) -> Result<Verdict, Box<Error>> {
-        self.update_barrier(slot, offset, |b| b.arrive(count, expect))
+        let (warps, bytes) = (u64::from(count), expect);
+        self.update_barrier(slot, offset, (warps, bytes, false), |b| b.arrive(count, expect))
     }
 
     pub fn drop_expected(&mut self, slot: CtaSlot, offset: u32, count: u32) -> Result<Verdict, Box<Error>> {
-        self.update_barrier(slot, offset, |b| b.drop_expected(count).map(|()| false))
+        self.update_barrier(slot, offset, (0, 0, false), |b| b.drop_expected(count).map(|()| false))
     }
 
     pub fn complete_tx(&mut self, slot: CtaSlot, offset: u32, bytes: u64) -> Result<Verdict, Box<Error>> {
-        self.update_barrier(slot, offset, |b| b.complete_tx(bytes))
+        self.update_barrier(slot, offset, (0, bytes as i64, true), |b| b.complete_tx(bytes))
     }
 
+    /// `change`, for who records: arrivals, bytes, and whether they land rather than being announced.
     fn update_barrier(
         &mut self,
         slot: CtaSlot,
         offset: u32,
+        change: (u64, i64, bool),
         f: impl FnOnce(&mut Mbarrier) -> Result<bool, Misuse>,
     ) -> Result<Verdict, Box<Error>> {
         let name = |m: &Self| format!("{} of {}", m.options.names.mbarrier(offset), m.cta_name(slot));
@@ -562,7 +623,13 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 format!("{}: used before init", name(self)),
             )));
         };
-        match f(barrier) {
+        let outcome = f(barrier);
+        if let (Some(recorder), Ok(opens)) = (&mut self.recorder, &outcome) {
+            let loc = (H::LISTENS && !change.2).then(|| self.program.origins[self.at as usize].loc);
+            let opens = opens.then_some(barrier.expected);
+            recorder.barrier_changes(slot, offset, change, opens, self.clock, loc);
+        }
+        match outcome {
             Ok(true) => {
                 self.ready.extend(barrier.waiters.drain(..));
                 self.idle_polls = 0;

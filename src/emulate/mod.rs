@@ -8,6 +8,7 @@
 //!   and the memory of [`history`], [`byte_history`] and [`map_order`]; [`communication`] is its part across clusters, with [`known`],
 //!   [`words`] and [`far_history`]. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
 //! * [`printer`] gives prints their room.
+//! * [`trace`] records what happened when, where somebody asks.
 //! * `arith` has the arithmetic, bit for bit.
 //!
 //! Architecture Invariant: this room knows no CUDA and nothing of how kernels are made; `ptx` is all that it imports.
@@ -53,6 +54,7 @@ mod tensor_maps;
 #[cfg(test)]
 mod tests;
 mod tma;
+pub mod trace;
 mod uop;
 mod warp;
 mod wgmma;

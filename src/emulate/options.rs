@@ -1,4 +1,5 @@
 //! How to run, who looks on, and what came of it.
+use super::trace::Trace;
 use crate::error::{Error, Loc};
 use std::sync::Arc;
 
@@ -135,6 +136,8 @@ pub struct Options {
     pub register_poison: u32,
     pub check: Check,
     pub names: Arc<Names>,
+    /// Where to record what happens when. Times are of one machine: to be used with one host thread.
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl Default for Options {
@@ -152,6 +155,7 @@ impl Default for Options {
             register_poison: 0xdead_beef,
             check: Check::Error,
             names: Arc::default(),
+            trace: None,
         }
     }
 }

@@ -20,6 +20,12 @@ impl<H: Hooks> Body<H> for PrintReserve {
             return m.fail(error.got(m.memory.describe(printer)));
         };
         w.write::<u64>(u.d, [record; 32]);
+        if m.recorder.is_some() {
+            let (warp, now, loc) = (m.warp_id(w), m.clock, H::LISTENS.then(|| m.here()));
+            if let Some(recorder) = &mut m.recorder {
+                recorder.prints(warp, now, loc);
+            }
+        }
         Flow::Next
     }
 }

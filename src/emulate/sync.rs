@@ -247,6 +247,9 @@ impl<H: Hooks> Body<H> for MbarrierInit {
             }
             cta.barriers.insert(offset, Mbarrier::new(count));
             cta.smem.undefine(offset, 8);
+            if let Some(recorder) = &mut m.recorder {
+                recorder.barrier_starts(slot, offset, count, m.clock);
+            }
             if let Err(error) = m.note(w, Sync::BarrierInit { slot, offset }) {
                 return m.fail(*error);
             }
@@ -283,6 +286,9 @@ impl<H: Hooks> Body<H> for MbarrierInvalidate {
                         format!("mbarrier.inval of no barrier: {}", m.options.names.mbarrier(offset)),
                     ));
                 }
+            }
+            if let Some(recorder) = &mut m.recorder {
+                recorder.barrier_ends(slot, offset);
             }
             if let Err(error) = m.note(w, Sync::BarrierInvalidate { slot, offset }) {
                 return m.fail(*error);

@@ -17,6 +17,7 @@ use super::row::Row;
 use super::shared::SMEM_BASE;
 use super::sync::noted;
 use super::tma::swizzled;
+use super::trace::What;
 use super::uop::{Body, Flow, Uop};
 use super::warp::Warp;
 use crate::error::{Error, Fault};
@@ -320,6 +321,32 @@ impl<H: Hooks> Machine<'_, H> {
         Ok(())
     }
 
+    /// For who records: the warp has issued an instruction, or its oldest one is done (`None`).
+    #[inline(always)]
+    fn record_product(&mut self, w: &Warp, issued: Option<(&MatMul, &Issued)>) {
+        if self.recorder.is_some() {
+            self.record_product_now(w, issued);
+        }
+    }
+
+    #[cold]
+    fn record_product_now(&mut self, w: &Warp, issued: Option<(&MatMul, &Issued)>) {
+        let (warp, now) = (self.warp_id(w), self.clock);
+        let Some(recorder) = &mut self.recorder else { return };
+        match issued {
+            None => recorder.multiply_done(warp, now, false),
+            Some((op, issued)) => {
+                let (a, b, to) = (op.kind.a(), op.kind.b(), op.kind.accumulator());
+                let k = 256 / a.bits();
+                let what = What::Multiplies {
+                    shape: format!("m64n{}k{k} {a:?}, {b:?} → {to:?}", op.n),
+                    group: issued.group,
+                };
+                recorder.multiply_issued(warp, now, self.program.origins[issued.pc as usize].loc, what);
+            }
+        }
+    }
+
     /// Executes the oldest instruction in flight of the warp.
     fn execute_oldest(&mut self, w: &mut Warp) -> Result<(), Box<Error>> {
         let Some(issued) = w.tensor.issued.pop_front() else {
@@ -332,6 +359,7 @@ impl<H: Hooks> Machine<'_, H> {
         };
         let mut values = std::mem::take(&mut w.tensor.accumulators[at].values);
         let result = self.multiply(w, op, &issued, &mut values);
+        self.record_product(w, None);
         let registers = &program.lists[op.acc.0 as usize..(op.acc.0 + op.acc.1) as usize];
         let acc = &mut w.tensor.accumulators[at];
         acc.users -= 1;
@@ -397,11 +425,13 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
         group: w.tensor.committed,
         view: m.hooks.view(w),
     };
+    m.record_product(w, Some((op, &issued)));
     if m.options.agents == AgentOrder::Earliest {
         let mut values = std::mem::take(&mut m.tensor_core.d);
         values.clear();
         values.extend(registers.iter().map(|r| *w.read::<u32>(*r)));
         let result = m.multiply(w, op, &issued, &mut values);
+        m.record_product(w, None);
         for (r, value) in registers.iter().zip(&values) {
             *w.register::<u32>(*r) = *value;
         }

@@ -10,6 +10,7 @@
 //! * [`accesses`]: how ops load, store, copy and multiply what is in memory, by their [`views`](crate::layout::views) of it;
 //! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`], which [`bytes`] it touches, from
 //!   which lanes ([`footprint`]), and which slots were [refilled](refills) since;
+//! * [`traffic`]: what ops move, for reports;
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
 //! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
@@ -26,6 +27,7 @@ pub mod pending;
 pub mod refills;
 pub mod rendezvous;
 pub mod scratch;
+pub mod traffic;
 pub mod verify_order;
 
 pub use accesses::Accesses;

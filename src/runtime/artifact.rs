@@ -1,11 +1,14 @@
 //! A compiled kernel.
 use super::buffers::{BufferRole, BufferSpec};
-use super::pipeline::{CompileOptions, Compiled};
+use super::layout_map::Digits;
+use super::pipeline::{CompileOptions, Compiled, LaidOut};
 use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::emulate::{self, Program, hooks::NoCheck};
 use crate::error::{Error, Fault, Loc};
+use crate::layout::Choice;
+use crate::layout::relayout::{RelayoutKind, RelayoutPlan, Trip};
 use crate::lower::debug_print::Prints;
 use crate::ptx;
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSpec, TensorMapSwizzle};
@@ -51,6 +54,24 @@ pub(super) fn assemblers() -> Option<&'static rayon::ThreadPool> {
     POOL.get_or_init(new).as_ref()
 }
 
+/// What a change of layout takes, of each thread; `None`: nothing.
+fn cost(plan: Option<&RelayoutPlan>) -> serde_json::Value {
+    let (mut instructions, mut shuffles, mut trips, mut scratch) = (0, 0, 0, 0);
+    match plan.map(|plan| &plan.kind) {
+        None => {}
+        Some(RelayoutKind::Registers(program)) => {
+            (instructions, shuffles) = (program.ops.len(), program.shuffles());
+        }
+        Some(RelayoutKind::Scratch(through)) => {
+            let moves = |trip: &Trip| trip.store.accesses.len() + trip.load.accesses.len();
+            instructions = through.trips.iter().map(moves).sum();
+            (trips, scratch) = (through.trips.len(), through.bytes);
+        }
+    }
+    let relative = plan.map_or(0, |plan| plan.cost);
+    json!({"instructions": instructions, "shuffles": shuffles, "trips": trips, "scratch_bytes": scratch, "relative": relative})
+}
+
 impl Artifact {
     pub(super) fn new(
         descriptor: &[u8],
@@ -89,6 +110,7 @@ impl Artifact {
             buffers,
             prints: Prints::default(),
             layouts: Vec::new(),
+            traffic: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),
             out_of_order: Vec::new(),
@@ -301,9 +323,33 @@ impl Artifact {
         };
         let layouts = self.compiled.layouts.iter().map(|row| {
             let (ty, choice) = (row.ty.to_string(), row.choice.to_string());
-            with_line(json!({"what": row.what, "type": ty, "choice": choice, "why": &*row.why, "op": row.op}))
+            let cost = match &row.choice {
+                Choice::Relayout { plan, .. } => Some(cost(plan.as_deref())),
+                Choice::Registers(_) | Choice::Smem(_) => None,
+            };
+            let dtype = match &row.ty {
+                LaidOut::Value(ty) => Some(ty.dtype().name()),
+                LaidOut::Alloc(_) => None,
+            };
+            let (from, to) = match &row.choice {
+                Choice::Registers(layout) => (None, Some(Digits::of(layout))),
+                Choice::Relayout { from, to, .. } => (Some(Digits::of(from)), Some(Digits::of(to))),
+                Choice::Smem(_) => (None, None),
+            };
+            with_line(json!({
+                "what": row.what, "type": ty, "choice": choice, "why": &*row.why, "op": row.op,
+                "dtype": dtype, "from": from, "digits": to, "cost": cost,
+            }))
         });
         let layouts: Vec<serde_json::Value> = layouts.collect();
+        let traffic = self.compiled.traffic.iter().map(|row| {
+            with_line(json!({
+                "what": row.op, "from": row.from.name(), "to": row.to.name(), "type": format!("{}{:?}", row.dtype, row.shape.as_slice()),
+                "bytes": row.bytes, "instructions": row.instructions, "conflicts": row.conflicts,
+                "sector_percent": row.sector_percent, "op": row.loc.0,
+            }))
+        });
+        let traffic: Vec<serde_json::Value> = traffic.collect();
         let note = |note: &crate::kernel_ir::Note| {
             with_line(json!({"pass": note.pass, "what": note.what, "why": note.text, "op": note.loc.0}))
         };
@@ -330,6 +376,7 @@ impl Artifact {
             "out_of_order": self.compiled.out_of_order,
             "occupancy": occupancy(self.launch(), assembled.and_then(|assembled| assembled.log.registers)),
             "notes": {"layouts": layouts, "passes": notes},
+            "traffic": traffic,
         })
     }
 
@@ -471,6 +518,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             buffers: roles.map(buffer).to_vec(),
             prints: Prints::default(),
             layouts: Vec::new(),
+            traffic: Vec::new(),
             smem: Vec::new(),
             barriers: Vec::new(),
             out_of_order: Vec::new(),

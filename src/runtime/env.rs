@@ -101,6 +101,8 @@ pub struct Env {
     pub timeout: Option<Duration>,
     /// `SMALT_PRINT_BYTES`: how much one launch may print.
     pub print_bytes: u64,
+    /// `SMALT_TRACE`: the file that timelines of runs in the emulator go to.
+    pub trace: Option<PathBuf>,
     /// `CUDA_HOME`, else `CUDA_PATH`
     pub cuda_home: Option<PathBuf>,
     /// `PATH`
@@ -150,6 +152,7 @@ impl Env {
             path: var("PATH")
                 .map(|path| std::env::split_paths(&path).collect())
                 .unwrap_or_default(),
+            trace: var("SMALT_TRACE").map(PathBuf::from),
             schedule: text("SMALT_SCHEDULE")?,
             print_bytes: PRINT_BYTES,
             ..Env::default()

@@ -157,11 +157,17 @@ unsafe fn run_devices(
         Checking::Error | Checking::Off => emulate::Check::Error,
         Checking::Warn => emulate::Check::Warn,
     };
+    let tracing = super::trace::begin();
     let options = emulate::Options {
         check: policy,
         names: artifact.names(),
-        // What does not fit is then the same in every run.
-        threads: if printed.is_empty() { options.threads } else { 1 },
+        // What does not fit is then the same in every run, and times are of one clock.
+        threads: if printed.is_empty() && tracing.is_none() {
+            options.threads
+        } else {
+            1
+        },
+        trace: tracing.as_ref().map(|tracing| tracing.trace.clone()),
         ..options
     };
     let watch = Supervision::new(artifact, locations, env);
@@ -175,6 +181,10 @@ unsafe fn run_devices(
             unsafe { emulate::run_on(artifact.emulated_unchecked()?, &lent, &options, &watch) }
         }
     };
+    if let Some(tracing) = tracing {
+        let failed = outcome.as_ref().err();
+        tracing.write(&artifact.compiled.name, locations, &options.names, failed);
+    }
     let mut failed = None;
     for (device, memory) in (first..).zip(&printed) {
         let here = print(artifact, memory, device);

@@ -19,6 +19,7 @@ mod handler_calls;
 mod host;
 mod interrupt;
 mod last_words;
+pub mod layout_map;
 mod locations;
 mod lock;
 mod meeting;
@@ -30,9 +31,11 @@ mod peers;
 pub mod pipeline;
 pub mod printing;
 mod reported;
+pub mod smem_map;
 #[cfg(target_os = "linux")]
 mod sockets;
 mod supervise;
+pub mod trace;
 mod unit_functions;
 
 pub use artifact::{Artifact, Phase};

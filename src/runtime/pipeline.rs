@@ -10,6 +10,7 @@ use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, No
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower;
 use crate::lower::debug_print::Prints;
+use crate::plan::traffic::Moves;
 use crate::plan::{self, Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::out_of_ssa::Shell;
@@ -64,6 +65,8 @@ pub struct Compiled {
     pub buffers: Vec<BufferSpec>,
     /// Chosen layouts and transforms, with their reasons.
     pub layouts: Vec<LayoutChoice>,
+    /// What ops move between memories and registers.
+    pub traffic: Vec<Moves>,
     /// What lies in a block's shared memory, by offset.
     pub smem: Vec<SmemPlace>,
     /// The ops before which a barrier of a warpgroup or the block was placed.
@@ -204,6 +207,7 @@ pub fn compile(
     kernel.notes.extend(allocation.arrivals.notes.iter().cloned());
     kernel.notes.extend(parked);
     let accesses = observer.pass("plan_accesses", || plan::accesses::run(&kernel, &assignment))?;
+    let traffic = plan::traffic::run(&kernel, &accesses);
     let barriers = observer.pass("insert_barriers", || {
         let placed = plan::insert_barriers::run(&mut kernel, &assignment, &allocation);
         let mut locs: Vec<Loc> = placed.iter().map(|op| kernel.ops[*op].loc).collect();
@@ -276,6 +280,7 @@ pub fn compile(
         prints,
         buffers,
         layouts: layout_choices(&kernel, &assignment, &exchanges),
+        traffic,
         smem: smem_places(&kernel, &allocation),
         barriers,
         out_of_order,

@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 import textwrap
+import xml.dom.minidom
+from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
@@ -135,6 +137,109 @@ def test_prints_and_exports() -> None:
     data = json.loads(report.json())
     assert [k["name"] for k in data["kernels"]] == ["matmul", "double"]
     assert data["kernels"][0]["layouts"][0]["why"] and data["kernels"][0]["ir"]["normalize"]
+
+
+def test_what_is_moved(tmp_path: pathlib.Path) -> None:
+    (report,) = smalt.inspect(matmul, A, B, assemble=False)
+    moves = [(m.what, m.of, m.source, m.target, m.bytes) for m in report.moves]
+    assert moves[:2] == [
+        ("copy_gmem_to_smem", "f16[64, 128]", "GMEM", "SMEM", 64 * 128 * 2),
+        ("copy_gmem_to_smem", "f16[128, 64]", "GMEM", "SMEM", 64 * 128 * 2),
+    ]
+    assert report.moved == {
+        "GMEM → SMEM": 2 * 64 * 128 * 2,
+        "SMEM → tensor core": 2 * 64 * 128 * 2,
+        "registers → GMEM": 64 * 64 * 4,
+    }
+    (stored,) = [m for m in report.moves if m.target == "GMEM"]
+    assert stored.what == "store" and stored.at and stored.at.endswith(f":{line_of('store')}")
+    # Four lanes have 32 bytes of a row: a sector, all of which is written.
+    assert stored.sector_percent == 100 and stored.conflicts is None
+    # What a run moves.
+    x = np.ones((64, 128), np.float16)
+    with smalt.enabled(True), smalt.trace(tmp_path / "t"):
+        jax.block_until_ready(jax.jit(matmul)(x, x.T.copy()))
+    copies = [e for e in json.loads((tmp_path / "t").read_text())["traceEvents"] if e.get("cat") == "copy"]
+    assert sum(e["args"]["bytes"] for e in copies) == report.moved["GMEM → SMEM"]
+    assert len(copies) == sum(m.instructions for m in report.moves if m.what == "copy_gmem_to_smem")
+
+
+@pytest.mark.parametrize("shape", [(128, 40), (64, 64), (64, 128)])
+@pytest.mark.parametrize("layout", ["WGMMA", "WGMMA_TRANSPOSED"])
+def test_bank_conflicts(layout: str, shape: tuple[int, int]) -> None:
+    """Of accesses of one word, lanes in one bank at different words; where the compiler staggers, it reports none."""
+
+    def body(x, o, buf):
+        buf[...] = plgpu.layout_cast(x[...], plgpu.Layout[layout])
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(buf, o)
+        plgpu.wait_smem_to_gmem(0)
+
+    f = kernel(body, like(shape), plgpu.SMEM(shape, jnp.float32))
+    (report,) = smalt.inspect(f, jax.ShapeDtypeStruct(shape, jnp.float32), assemble=False)
+    (store,) = [m for m in report.moves if (m.source, m.target) == ("registers", "SMEM")]
+    drawn = smalt.draw_layout(plgpu.Layout[layout], shape, jnp.float32)
+    assert store.bytes == 4 * shape[0] * shape[1] and store.instructions * (2 if layout == "WGMMA" else 1) == drawn.registers
+    if layout == "WGMMA":
+        return
+    worst = 0
+    for register in range(drawn.registers):
+        words = {i * shape[1] + j for lane in range(32) for i, j in drawn.elements(0, lane, register)}
+        worst = max(worst, *collections.Counter(word % 32 for word in words).values())
+    assert worst > 1 and store.conflicts in (1, worst)
+    assert (f"{worst}-way conflicts" if store.conflicts == worst else "no conflicts") in str(report)
+
+
+def test_relayouts_have_costs() -> None:
+    def body(x, o):
+        y = plgpu.layout_cast(x[...], plgpu.Layout.WGMMA)
+        o[...] = plgpu.layout_cast(y * 2, plgpu.Layout.WG_STRIDED((64, 64), 2)).T
+
+    (report,) = smalt.inspect(kernel(body, like((64, 64))), jax.ShapeDtypeStruct((64, 64), jnp.float32), assemble=False)
+    rows = [row for row in report.layouts if row.what == "relayout"]
+    assert len(rows) == len(report.relayouts) > 0
+    for row, cost in zip(rows, report.relayouts):
+        assert row.choice.startswith(cost.change) and cost.type == row.type and cost.why.startswith("for ")
+        if cost.trips:
+            assert f"{cost.trips} trips through {cost.scratch_bytes} bytes" in row.choice and cost.instructions >= 2 and cost.shuffles == 0
+        elif cost.instructions:
+            assert f"{cost.instructions} instructions, {cost.shuffles} of them shuffles" in row.choice
+    assert any(cost.trips for cost in report.relayouts)
+    assert f"  relayouts   {len(rows)}: " in str(report)
+    assert rows[0].draw().shape == (64, 64)
+
+
+def test_the_instruction_mix() -> None:
+    (report,) = smalt.inspect(matmul, A, B, assemble=False)
+    mix = report.instructions
+    assert mix["wgmma.mma_async"] == 8 and mix["cp.async.bulk.tensor"] == 2 and mix["mbarrier.init"] == 2
+    assert mix["st.global"] == report.ptx.count("st.global") > 0
+    body = report.ptx[report.ptx.index("{") :]
+    ends = [line for line in body.split("\n") if ";" in line.split("//")[0] and not line.split("//")[0].strip("{ \t").startswith(".")]
+    assert sum(mix.values()) == len(ends)
+    assert list(mix.values()) == sorted(mix.values(), reverse=True)
+
+
+def test_differences() -> None:
+    def of(**fields: int) -> Any:
+        x = jax.ShapeDtypeStruct((256, 256), jnp.float16)
+        return smalt.inspect(lambda a, b: annotated_matmul(a, b, tile_m=64, **fields), x, x, assemble=False)
+
+    a, b = of(tile_n=64), of(tile_n=128)
+    assert a.diff(a) == "kernel 0, body\nno difference" and a[0].diff(of(tile_n=64)[0]) == "no difference"
+    text = a[0].diff(b[0])
+    assert "grid: 4×2×1 → 2×2×1" in text and "bytes GMEM → SMEM: 24576 → 32768 (+8192)" in text
+    assert "  stmatrix: 4 → 8 (+4)" in text and "  + 16,384  1  copy_gmem_to_smem  f16[64, 128]" in text and " ms" not in text
+    x = jax.ShapeDtypeStruct((128,), jnp.float32)
+    one, two = (smalt.inspect(lambda x: double(double(x)) if n == 2 else double(x), x, assemble=False) for n in (1, 2))
+    assert one.diff(two).endswith("+ kernel double") and two.diff(one).endswith("- kernel double")
+
+
+def test_notebooks_show_tables() -> None:
+    report = smalt.inspect(matmul, A, B, assemble=False)
+    page = xml.dom.minidom.parseString(f"<div>{report._repr_html_()}</div>")
+    assert len(page.getElementsByTagName("table")) >= 3
+    assert "GMEM → SMEM" in report._repr_html_()
 
 
 def test_nothing_is_run_or_kept_and_the_choice_does_not_matter() -> None:
