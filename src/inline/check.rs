@@ -1,7 +1,8 @@
 //! Reads the texts of a kernel, says what is wrong with them, and notes what each does.
 use super::emit::{emit, loop_end};
-use super::parse::parse;
+use super::parse::{Limits, parse};
 use super::program::{Program, Statement};
+use super::reads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{self as ir, Does, Group, InlinePtx, Kernel};
@@ -24,9 +25,10 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         }
     }
     for (op, group) in found {
-        let is = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
-        if let ir::OpKind::InlinePtx { does, .. } = &mut kernel.ops[op].kind {
+        let (is, loads_from) = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
+        if let ir::OpKind::InlinePtx { does, code, .. } = &mut kernel.ops[op].kind {
             *does = is;
+            code.loads_from = loads_from;
         }
     }
     Ok(())
@@ -61,29 +63,36 @@ pub fn interface(kernel: &Kernel, op: ir::Op) -> Result<Vec<Class>> {
         return Err(Error::internal("an op that is no inline PTX"));
     };
     let of_value = |v: ir::Value| class_of(kernel.ty(v), code.pack);
-    let mut out = data
-        .results
-        .iter()
-        .map(|v| of_value(*v))
-        .collect::<Result<Vec<Class>>>()?;
+    let mut out = vec![];
+    for (k, v) in data.results.iter().enumerate() {
+        out.extend(std::iter::repeat_n(of_value(*v)?, code.registers_of_result(k)));
+    }
     for operand in &code.operands {
-        out.push(match operand {
-            ir::InlineOperand::Value(i) => of_value(args[*i as usize])?,
-            ir::InlineOperand::Ref(i) if kernel.allocs[refs[*i as usize].alloc].is_smem() => Class::B32,
-            ir::InlineOperand::Ref(_) => Class::B64,
-        });
+        let (class, n) = match operand {
+            ir::InlineOperand::Value(i) => (of_value(args[*i as usize])?, code.registers_of_arg(*i as usize)),
+            ir::InlineOperand::Ref(i) if kernel.allocs[refs[*i as usize].alloc].is_smem() => (Class::B32, 1),
+            ir::InlineOperand::Ref(_) => (Class::B64, 1),
+        };
+        out.extend(std::iter::repeat_n(class, n));
     }
     Ok(out)
 }
 
-fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Does> {
+/// How many of them stand for results.
+pub fn num_results(kernel: &Kernel, op: ir::Op, code: &InlinePtx) -> usize {
+    let results = 0..kernel.ops[op].results.len();
+    results.map(|k| code.registers_of_result(k)).sum()
+}
+
+fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, Vec<bool>)> {
     let data = &kernel.ops[op];
     let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
         return Err(Error::internal("an op that is no inline PTX"));
     };
     refs.iter().try_for_each(|r| ir::legality::memory::address(kernel, r))?;
     shapes(kernel, code, args, &data.results)?;
-    let program = parse(&code.text, &interface(kernel, op)?, data.results.len())?;
+    let num_results = num_results(kernel, op, code);
+    let program = parse(&code.text, &interface(kernel, op)?, num_results, Limits::of(code))?;
     structure(&program)?;
     named_barriers(&program, kernel.num_warpgroups)?;
     let uniform = match group {
@@ -93,28 +102,42 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Does> {
     };
     // A run of the text for one element, by which its branches and results are judged.
     let mut b = Builder::new();
-    let operands: Vec<Operand> = code
-        .operands
-        .iter()
-        .zip(&program.interface[data.results.len()..])
-        .map(|(operand, reg)| {
-            let is_array = matches!(operand, ir::InlineOperand::Value(i) if !kernel.ty(args[*i as usize]).is_scalar());
-            Src::Reg(outside(
-                &mut b,
-                reg.class,
-                if is_array { Uniform::Thread } else { uniform },
-            ))
-        })
-        .collect();
+    let mut registers = program.interface[num_results..].iter();
+    let mut operands: Vec<Operand> = vec![];
+    let mut addresses: Vec<Reg> = vec![];
+    for operand in &code.operands {
+        let (n, is_equal) = match operand {
+            ir::InlineOperand::Value(i) => {
+                let i = *i as usize;
+                let array = code.whole.as_ref().and_then(|whole| whole.args[i].as_ref());
+                let is_equal = kernel.ty(args[i]).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
+                (code.registers_of_arg(i), is_equal)
+            }
+            ir::InlineOperand::Ref(_) => (1, true),
+        };
+        let how = if is_equal { uniform } else { Uniform::Thread };
+        for reg in registers.by_ref().take(n) {
+            if let ir::InlineOperand::Ref(_) = operand {
+                addresses.push(*reg);
+            }
+            operands.push(Src::Reg(outside(&mut b, reg.class, how)));
+        }
+    }
     let results = emit(&mut b, &program, &operands, true);
     let mut ssa = b.finish();
     infer_uniformity::run(&mut ssa);
     if let Some(body) = ssa.body {
         convergent(&program, &ssa, body, false)?;
     }
-    for (k, (v, x)) in data.results.iter().zip(&results).enumerate() {
-        let of = x.reg().map_or(Uniform::Cta, |x| ssa.values[x].uniform);
-        if kernel.ty(*v).is_scalar() && of < uniform {
+    let mut results = results.iter();
+    for (k, v) in data.results.iter().enumerate() {
+        let each = results.by_ref().take(code.registers_of_result(k));
+        let of = each
+            .map(|x| x.reg().map_or(Uniform::Cta, |x| ssa.values[x].uniform))
+            .min();
+        let array = code.whole.as_ref().and_then(|whole| whole.results[k].as_ref());
+        let is_equal = kernel.ty(*v).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
+        if is_equal && of.is_some_and(|of| of < uniform) {
             let (who, remedy) = match group {
                 Group::Warp => (
                     "the lanes of the warp",
@@ -135,7 +158,14 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Does> {
             );
         }
     }
-    Ok(does(&program, !refs.is_empty()))
+    let is = does(&program, !refs.is_empty());
+    // What runs once for all elements is not made element by element.
+    let is = if code.whole.is_some() {
+        is.max(Does::Exchanges)
+    } else {
+        is
+    };
+    Ok((is, reads::only(&program, &addresses)))
 }
 
 /// Arrays have one shape.
@@ -144,6 +174,9 @@ fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::
         return Err(Error::invalid("inline PTX: a `pack` of elements")
             .expected("1 to 16 elements of an array for each register")
             .got(code.pack.to_string()));
+    }
+    if code.whole.is_some() {
+        return Ok(());
     }
     let arrays = || results.iter().chain(args).filter(|v| !kernel.ty(**v).is_scalar());
     let types: Vec<String> = arrays().map(|v| kernel.ty(*v).to_string()).collect();

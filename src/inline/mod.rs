@@ -25,7 +25,8 @@ mod lex;
 mod nearest;
 mod parse;
 mod program;
+mod reads;
 
 pub use emit::emit;
-pub use parse::parse;
+pub use parse::{Limits, parse};
 pub use program::{Program, Statement};

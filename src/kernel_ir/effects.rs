@@ -249,9 +249,15 @@ fn row(kind: &OpKind) -> Row<'_> {
         // A prefetch changes nothing that anyone can see; waits for sm_80 copies are refused by lowering.
         OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } => does(smallvec![]),
         OpKind::InlinePtx {
-            does: Does::Acts, refs, ..
+            does: Does::Acts,
+            code,
+            refs,
+            ..
         } => row(
-            refs.iter().map(|r| any_lanes(r, Access::Update)).collect(),
+            refs.iter()
+                .enumerate()
+                .map(|(i, r)| any_lanes(r, code.access(i)))
+                .collect(),
             Order::Unknown,
             None,
         ),

@@ -838,6 +838,11 @@ impl Printer<'_> {
                 });
                 let order = order.collect::<Vec<_>>().join(" ");
                 write!(f, " {} {:?} pack {} [{order}]", does.name(), code.text, code.pack)?;
+                if let Some(whole) = &code.whole {
+                    for array in whole.results.iter().chain(&whole.args).flatten() {
+                        write!(f, " whole {:?}", array.order)?;
+                    }
+                }
                 plain(f)
             }
             OpKind::DebugPrint { format, args: _, then } => {

@@ -448,11 +448,16 @@ impl Walk<'_> {
                 at: _,
                 value: _,
             } => self.touch_anywhere(op, actor, What::Atomic(*update), dst),
-            OpKind::InlinePtx { refs, .. } => {
+            OpKind::InlinePtx { code, refs, .. } => {
                 for (i, r) in refs.iter().enumerate() {
-                    if self.is_watched(r) {
+                    if self.is_watched(r) && !self.kernel.is_input(r.alloc) {
                         let foot = self.foot(op, i as u8, r);
-                        self.history.touch(op, actor, What::Write, foot, None);
+                        let what = if code.access(i).writes() {
+                            What::Write
+                        } else {
+                            What::Read
+                        };
+                        self.history.touch(op, actor, what, foot, None);
                     }
                 }
                 self.forget_results(op);
