@@ -103,6 +103,7 @@ def array(shape: Sequence[int], dtype: Any, layout: Any, what: str) -> Array:
     if layout is None and shape:
         raise InvalidKernel(
             f"{what} has no layout\n  expected: plgpu.ShapeDtypeStruct(shape, dtype, layout=…)\n  got: {np.dtype(dtype).name}{list(shape)}"
+            "\n  remedy: name the layout in which the function returns it"
         )
     try:
         own = _versions.splat_layout(shape) if shape == () else layout.to_mgpu()
@@ -111,6 +112,7 @@ def array(shape: Sequence[int], dtype: Any, layout: Any, what: str) -> Array:
     except (TypeError, ValueError, NotImplementedError, AssertionError) as e:
         raise InvalidKernel(
             f"the layout of {what}\n  expected: a layout that fits {np.dtype(dtype).name}{list(shape)}\n  got: {layout}: {e}"
+            "\n  remedy: another layout, or another shape"
         ) from e
     return Array(shape, dtype, own)
 
@@ -156,6 +158,7 @@ def _call(function: Any, args: Any) -> Any:
                 place = f" (line {frame.lineno}: {frame.line})"
         raise InvalidKernel(
             f"{_name(function)} failed\n  expected: a function that builds MLIR of its arguments\n  got: {type(e).__name__}: {e}{place}"
+            "\n  remedy: mend the function; it is called once, with the launch context and its arguments"
         ) from e
 
 
@@ -165,6 +168,7 @@ def _name(function: Any) -> str:
 
 def _checked(function: Any, returned: Any, results: Sequence[Array], tree: Any) -> list[Any]:
     """What the function returned, as `return_type` says."""
+    leaves: list[Any]
     leaves, own = jax.tree.flatten(returned, is_leaf=lambda x: isinstance(x, _versions.FragmentedArray))
     if own != tree:
         raise InvalidKernel(

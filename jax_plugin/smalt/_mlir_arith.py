@@ -234,7 +234,7 @@ for _names, _op in (("add", "add"), ("sub", "sub"), ("mul", "mul")):
 _elementwise("math.fma", "llvm.intr.fma", "vector.fma")(_rounds("fma"))
 
 
-def _in_f32(f: Callable[[Text, str], str]) -> Scalar:
+def _in_f32(f: Callable[..., str]) -> Scalar:
     """A function of f32, of 16-bit floats by way of f32."""
 
     def g(t: Text, kind: Kind, to: Kind, op: Any, *xs: str) -> str:
@@ -346,8 +346,12 @@ def _f32(t: Text, x: float) -> str:
     return t.constant(F32, F32.encode(x))
 
 
+def _whole(how: str) -> Callable[[Text, str], str]:
+    return lambda t, x: t.op(f"cvt.{how}.f32.f32", "b32", x)
+
+
 for _name, _how in (("floor", "rmi"), ("ceil", "rpi"), ("trunc", "rzi"), ("roundeven", "rni")):
-    _elementwise(f"math.{_name}")(_in_f32(lambda t, x, how=_how: t.op(f"cvt.{how}.f32.f32", "b32", x)))  # type: ignore[misc]
+    _elementwise(f"math.{_name}")(_in_f32(_whole(_how)))
 
 
 def _round(t: Text, x: str) -> str:
@@ -430,7 +434,7 @@ def _span(shape: Sequence[int], at: Sequence[int]) -> tuple[int, int]:
 
 
 def _static(op: Any) -> list[int]:
-    at = op.ints("static_position")
+    at: list[int] = op.ints("static_position")
     if len(op.operands) > (1 if op.name == "vector.extract" else 2):
         raise unsupported(f"`{op.name}`", "positions that are known when the kernel is compiled", "a position that is computed")
     return at

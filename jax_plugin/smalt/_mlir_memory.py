@@ -163,7 +163,7 @@ def _unrealized(cx: Any, op: Any) -> Any:
         buffer = cx.get(x)
         t.space[buffer.base] = buffer.space
         memref = cx.memref(x)
-        at = {(0,): (buffer.base,), (1,): (buffer.base,), (2,): (t.constant(I64, 0),)}
+        at: dict[tuple[int, ...], Any] = {(0,): (buffer.base,), (1,): (buffer.base,), (2,): (t.constant(I64, 0),)}
         strides, _ = memref.get_strides_and_offset()
         for which, numbers in ((3, memref.shape), (4, strides)):
             at |= {(which, i): (t.constant(I64, n),) for i, n in enumerate(numbers)}

@@ -5,6 +5,8 @@ Here: what controls the rest, lanes, and assembly. Arithmetic is in `_mlir_arith
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -375,6 +377,8 @@ def _reciprocal(cx: Translator, op: Op) -> Any:
 
 _CLASS = {"r": "b32", "f": "b32", "l": "b64", "d": "b64", "h": "b16", "c": "b16", "b": "pred"}
 _LABEL = re.compile(r"(?:^|[;{}\n])\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
+#: An operand that is an expression of numbers.
+_EXPRESSION = re.compile(r"(?<=,)[\s0-9a-fA-FxX()&|^~+\-*]*[&|^*(][\s0-9a-fA-FxX()&|^~+\-*]*(?=[,;])")
 _PLACE = re.compile(r"\$\$|\$\{(\d+)(?::\w+)?\}|\$\{:uid\}|\$(\d+)")
 
 
@@ -411,12 +415,37 @@ def _inline_asm(cx: Translator, op: Op) -> Any:
 
     for name in sorted(set(_LABEL.findall(asm))):
         asm = re.sub(rf"(?<![\w$%.]){re.escape(name)}(?![\w$])", f"{name}_{uid}".replace("$", "$$"), asm)
-    body = _PLACE.sub(place, asm).strip()
+    body = _EXPRESSION.sub(lambda match: f" {_evaluated(match.group(0))}", _PLACE.sub(place, asm)).strip()
     if body and not body.endswith((";", "}")):
         body += ";"
-    t.emit(f"{{ {body} }}")
+    t.emit(f"{{ {body}\n}}")  # the body may end with a comment
     made = [_from_result(cx, x, c, ty) for x, c, ty in zip(regs, outs, types)]
     return made[0] if len(made) == 1 else Fields({(i,): x for i, x in enumerate(made)})
+
+
+_NUMERIC: dict[type, Callable[..., int]] = {
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Invert: operator.invert, ast.USub: operator.neg, ast.UAdd: operator.pos,
+}  # fmt: skip
+
+
+def _evaluated(expression: str) -> str:
+    """The number that an expression is; what is none stays as it is."""
+
+    def of(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(n)):
+                return n
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _NUMERIC:
+                return _NUMERIC[type(op)](of(left), of(right))
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _NUMERIC:
+                return _NUMERIC[type(op)](of(operand))
+        raise ValueError(expression)
+
+    try:
+        return str(of(ast.parse(expression.strip(), mode="eval").body))
+    except (ValueError, SyntaxError):
+        return expression.strip()
 
 
 def _class(constraint: str) -> str:

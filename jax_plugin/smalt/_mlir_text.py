@@ -17,16 +17,16 @@ from smalt._errors import Unsupported
 
 _STEM = {"pred": "smalt_p", "b16": "smalt_h", "b32": "smalt_r", "b64": "smalt_d"}
 
-#: Floats by the names that MLIR prints: their bits as NumPy has them.
-_FLOATS: dict[str, Any] = {
-    "f64": np.float64,
-    "f32": np.float32,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "f8E4M3FN": ml_dtypes.float8_e4m3fn,
-    "f8E5M2": ml_dtypes.float8_e5m2,
-    "f8E8M0FNU": ml_dtypes.float8_e8m0fnu,
-    "f4E2M1FN": ml_dtypes.float4_e2m1fn,
+#: Floats by the names that MLIR prints: how NumPy has them, and their bits.
+_FLOATS: dict[str, tuple[Any, int]] = {
+    "f64": (np.float64, 64),
+    "f32": (np.float32, 32),
+    "f16": (np.float16, 16),
+    "bf16": (ml_dtypes.bfloat16, 16),
+    "f8E4M3FN": (ml_dtypes.float8_e4m3fn, 8),
+    "f8E5M2": (ml_dtypes.float8_e5m2, 8),
+    "f8E8M0FNU": (ml_dtypes.float8_e8m0fnu, 8),
+    "f4E2M1FN": (ml_dtypes.float4_e2m1fn, 4),
 }
 
 
@@ -63,7 +63,7 @@ class Kind:
 
     def encode(self, value: float) -> int:
         """The bits of a float."""
-        array = np.asarray(value, np.float64).astype(_FLOATS[self.name])
+        array = np.asarray(value, np.float64).astype(_FLOATS[self.name][0])
         return int(array.view(np.dtype(f"u{array.dtype.itemsize}")))
 
 
@@ -79,7 +79,7 @@ def kind_of(element: Any) -> Kind:
     """Of an MLIR element type."""
     name = str(element)
     if name in _FLOATS:
-        return Kind(name, ml_dtypes.finfo(_FLOATS[name]).bits)
+        return Kind(name, _FLOATS[name][1])
     if name == "index":
         return INDEX
     if name[:1] == "i" and name[1:].isdigit() and int(name[1:]) in (1, 2, 4, 8, 16, 32, 64):

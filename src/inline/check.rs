@@ -91,6 +91,13 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, Vec<bool>)> 
     };
     refs.iter().try_for_each(|r| ir::legality::memory::address(kernel, r))?;
     shapes(kernel, code, args, &data.results)?;
+    if let (Group::Warp, Some(whole)) = (group, &code.whole)
+        && whole.args.iter().chain(&whole.results).any(Option::is_some)
+    {
+        return Err(Error::invalid("inline_mgpu of arrays in a warp region")
+            .expected("scalars and references: layouts are those of warpgroups")
+            .remedy("call it outside of the warp region, or pass the array in shared memory"));
+    }
     let num_results = num_results(kernel, op, code);
     let program = parse(&code.text, &interface(kernel, op)?, num_results, Limits::of(code))?;
     structure(&program)?;

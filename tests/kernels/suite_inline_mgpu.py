@@ -317,6 +317,31 @@ def test_conversions(source: Any, to: Any) -> None:
     np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
 
 
+@pytest.mark.parametrize("to", [BF16, np.float16, np.int8, np.int32, np.float32], ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("layout", ["wgmma upcast 2x", "wgmma upcast 4x"])
+@pytest.mark.parametrize("source", [jnp.int4, jnp.uint4], ids=["int4", "uint4"])
+def test_four_bits(source: Any, layout: str, to: Any) -> None:
+    """The conversions that JAX has for products of mixed types."""
+    place, shape = LAYOUTS[layout]
+    x = random(shape, np.int8) & 15 if source == jnp.uint4 else random(shape, np.int8) >> 4
+    signed = {"is_signed": True} if np.issubdtype(to, np.integer) else {}
+
+    def body(x: Any, o: Any) -> None:
+        inline = plgpu.inline_mgpu(arg_types=(place,), return_type=sds(shape, to, place))
+        convert = inline(lambda ctx, x: x.astype(utils.dtype_to_ir_type(jnp.dtype(to)), **signed))
+        o[...] = convert(plgpu.layout_cast(x[...].astype(source), place))
+
+    np.testing.assert_array_equal(run(body, out(shape, to), x).astype(np.float32), x.astype(np.float32))
+
+
+@pytest.mark.parametrize(("source", "to"), [("wgmma", "wgmma transposed"), ("wgmma transposed", "wgmma"), ("wgmma upcast 2x", "wgmma")])
+def test_changes_of_layouts_in_the_function(source: str, to: str) -> None:
+    (source_layout, shape), (to_layout, _) = LAYOUTS[source], LAYOUTS[to]
+    x = random(shape, np.float16)
+    got = apply(lambda ctx, x: x.to_layout(to_layout.to_mgpu()), source_layout, out(shape, np.float16), x, out_layout=to_layout)
+    np.testing.assert_array_equal(got, x)
+
+
 def test_booleans_go_in_and_out() -> None:
     x = random(SHAPE, np.int32)
 
