@@ -54,6 +54,7 @@ def translate(function: Any, args: Sequence[Array | Reference], tree: Any, resul
     cx = Translator(text)
     num_results = sum(len(_registers(r)) for r in results)
     with _versions.mlir_function((9, 0)) as enter:
+        _check_types([*args, *results])
         types = [ty for arg in args for ty in _mlir_types(arg)]
         block = enter(types)
         values = iter(block.arguments)
@@ -119,6 +120,17 @@ def array(shape: Sequence[int], dtype: Any, layout: Any, what: str) -> Array:
 
 def _registers(x: Array | Reference) -> list[int]:
     return _versions.first_lane(x.layout, x.shape) if isinstance(x, Array) else [0]
+
+
+def _check_types(values: Sequence[Array | Reference]) -> None:
+    for x in values:
+        try:
+            kind_of(_versions.mlir_type(x.dtype))
+        except (TypeError, ValueError, KeyError, NotImplementedError):
+            raise Unsupported(
+                f"a value of type {x.dtype}\n  expected: integers, floats and booleans that MLIR has\n  got: {x.dtype}"
+                "\n  remedy: bitcast it to an integer of as many bits (jax.lax.bitcast_convert_type)"
+            ) from None
 
 
 def _mlir_types(x: Array | Reference) -> list[Any]:

@@ -13,6 +13,7 @@ use crate::ptx::inst::{Effects, Inst, ROWS};
 use crate::ptx::modifier::{Compare, CompareType, LoadSem, MemType, Space};
 use crate::ptx::operand::{Class, Field, Src};
 use crate::ptx::ssa::{OpKind, Region, Ssa, Uniform, Value};
+use rustc_hash::FxHashMap;
 
 /// Checks every text of an imported kernel; after it, each op says what its text does.
 pub fn run(kernel: &mut Kernel) -> Result<()> {
@@ -24,15 +25,90 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
             }
         }
     }
+    let mut made: FxHashMap<ir::Op, Vec<ir::Op>> = FxHashMap::default();
     for (op, group) in found {
-        let (is, loads_from) = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
+        let known = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
         if let ir::OpKind::InlinePtx { does, code, .. } = &mut kernel.ops[op].kind {
-            *does = is;
-            code.loads_from = loads_from;
+            *does = known.does;
+            code.loads_from = known.loads_from;
+        }
+        for k in known.unequal {
+            made.entry(op).or_default().extend(of_first_lane(kernel, op, k));
+        }
+    }
+    if !made.is_empty() {
+        for region in kernel.regions.values_mut() {
+            let ops = std::mem::take(&mut region.ops);
+            for op in ops {
+                region.ops.push(op);
+                region.ops.extend(made.remove(&op).unwrap_or_default());
+            }
         }
     }
     Ok(())
 }
+
+/// What is known of a text.
+struct Known {
+    does: Does,
+    loads_from: Vec<bool>,
+    /// Of one that runs once: results whose elements are equal in all lanes, for all that their makers say.
+    unequal: Vec<usize>,
+}
+
+/// Gives such a result the value that the first lane has: the text's result is an array of a register for each lane. Gives the ops that
+/// follow the text.
+fn of_first_lane(kernel: &mut Kernel, op: ir::Op, k: usize) -> Vec<ir::Op> {
+    let result = kernel.ops[op].results[k];
+    let (ty, group, loc) = (
+        kernel.ty(result).clone(),
+        kernel.values[result].group,
+        kernel.ops[op].loc,
+    );
+    let lanes = kernel.new_value(ir::Type::of(ty.dtype(), vec![LANES]), group);
+    kernel.values[lanes].def = op.into();
+    kernel.ops[op].results[k] = lanes;
+    if let ir::OpKind::InlinePtx { code, .. } = &mut kernel.ops[op].kind
+        && let Some(whole) = &mut code.whole
+    {
+        whole.results[k] = Some(ir::LaneArray {
+            layout: ir::LayoutSpec::Strided {
+                shape: [LANES].into_iter().collect(),
+                vec: 1,
+            },
+            order: vec![0],
+        });
+    }
+    let mut ops = vec![];
+    let mut push = |kernel: &mut Kernel, kind: ir::OpKind, ty: Option<ir::Type>| {
+        let made = kernel.new_op(kind, ty.clone(), group, loc);
+        if ty.is_none() {
+            kernel.ops[made].results.push(result);
+            kernel.values[result].def = made.into();
+        }
+        ops.push(made);
+        kernel.ops[made].results[0]
+    };
+    let (starts, strides) = (vec![0], vec![1]);
+    let slice = ir::OpKind::Slice {
+        a: lanes,
+        starts,
+        strides,
+    };
+    let first = push(kernel, slice, Some(ir::Type::of(ty.dtype(), vec![1])));
+    let reshape = ir::OpKind::Reshape { a: first };
+    if ty.is_scalar() {
+        push(kernel, reshape, None);
+    } else {
+        let scalar = push(kernel, reshape, Some(ir::Type::Scalar(ty.dtype())));
+        let dims = vec![];
+        push(kernel, ir::OpKind::Broadcast { a: scalar, dims }, None);
+    }
+    ops
+}
+
+/// The lanes of a warpgroup.
+const LANES: u64 = 128;
 
 /// The class of the register that stands for a value; `pack` elements of an array at a time.
 pub fn class_of(ty: &ir::Type, pack: u32) -> Result<Class> {
@@ -84,7 +160,7 @@ pub fn num_results(kernel: &Kernel, op: ir::Op, code: &InlinePtx) -> usize {
     results.map(|k| code.registers_of_result(k)).sum()
 }
 
-fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, Vec<bool>)> {
+fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let data = &kernel.ops[op];
     let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
         return Err(Error::internal("an op that is no inline PTX"));
@@ -137,6 +213,7 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, Vec<bool>)> 
         convergent(&program, &ssa, body, false)?;
     }
     let mut results = results.iter();
+    let mut unequal = vec![];
     for (k, v) in data.results.iter().enumerate() {
         let each = results.by_ref().take(code.registers_of_result(k));
         let of = each
@@ -145,6 +222,10 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, Vec<bool>)> 
         let array = code.whole.as_ref().and_then(|whole| whole.results[k].as_ref());
         let is_equal = kernel.ty(*v).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
         if is_equal && of.is_some_and(|of| of < uniform) {
+            if code.whole.is_some() && group != Group::Warp {
+                unequal.push(k);
+                continue;
+            }
             let (who, remedy) = match group {
                 Group::Warp => (
                     "the lanes of the warp",
@@ -172,7 +253,11 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, Vec<bool>)> 
     } else {
         is
     };
-    Ok((is, reads::only(&program, &addresses)))
+    Ok(Known {
+        does: is,
+        loads_from: reads::only(&program, &addresses),
+        unequal,
+    })
 }
 
 /// Arrays have one shape.

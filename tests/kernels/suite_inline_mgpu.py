@@ -18,7 +18,7 @@ from jax.experimental.mosaic.gpu import utils
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf, vector
 
-from tests.corpus.case import kernel
+from tests.corpus.case import kernel, x64
 from tests.kernels.suite import enabled
 from tests.kernels.suite_inline_ptx import random
 
@@ -520,6 +520,101 @@ def test_shuffles_and_votes() -> None:
         other = warps[..., np.arange(32) ^ 3]
         expected = other + warps.sum(-1, keepdims=True, dtype=np.int32) + (warps > 0).any(-1, keepdims=True)
     np.testing.assert_array_equal(got, expected.reshape(4, 128))
+
+
+def test_scalars_that_nothing_shows_to_be_equal() -> None:
+    """A reduction over the warpgroup, an element of memory, as a scalar and as an array; of what differs, the first thread's."""
+    x = random((128,), np.float32)
+
+    def body(x: Any, o: Any, p: Any, q: Any, buffer: Any, scratch: Any) -> None:
+        row = L.WG_STRIDED((128,), 1)
+
+        @plgpu.inline_mgpu(arg_types=(row, plgpu.RefType(), plgpu.RefType()), return_type=(sds((), np.float32), sds((128,), np.float32), sds((), np.int32)))
+        def f(ctx: Any, x: Any, buffer: Any, scratch: Any) -> Any:
+            third = memref.load(buffer, [arith.constant(ir.IndexType.get(), 3)])
+            thread = arith.addi(utils.thread_idx(), arith.constant(i32(), 7))
+            return x.reduce("max", 0, scratch), FA.splat(third, (128,)), FA.splat(thread, (), is_signed=True)
+
+        buffer[...] = x[...]
+        most, third, seven = f(plgpu.layout_cast(x[...], row), buffer, scratch)
+        o[...] = x[...] - most
+        p[...] = plgpu.layout_cast(third, row)
+
+        @pl.when(seven == 7)
+        def all_threads() -> None:
+            q[...] = x[...] + buffer[...]
+
+    types = (out((128,), np.float32),) * 3
+    got, third, double = run(body, types, x, scratch=(SMEM((128,), np.float32), SMEM((128,), np.float32)))
+    np.testing.assert_array_equal(got, x - x.max())
+    assert (third == x[3]).all()
+    np.testing.assert_array_equal(double, x + x)
+
+
+def test_64_bits() -> None:
+    with x64(True):
+        rng = np.random.default_rng(0)
+        x, y = (rng.integers(-(2**62), 2**62, SHAPE) for _ in range(2))
+        got = apply(lambda ctx, x, y: (((x * y) + (x - y)).max(y) ^ (x & y)) + x // 3 + x // -7, L.WGMMA, out(SHAPE, np.int64), x, y)
+        np.testing.assert_array_equal(got, (np.maximum(x * y + (x - y), y) ^ (x & y)) + x // 3 + x // -7)
+        got = apply(lambda ctx, x: x.astype(ir.F32Type.get()), L.WGMMA, out(SHAPE, np.float32), x)
+        np.testing.assert_array_equal(got, x.astype(np.float32))
+        a = rng.standard_normal(SHAPE)
+        np.testing.assert_array_equal(apply(lambda ctx, a: (a * a - a) / (a + 9.0), L.WGMMA, out(SHAPE, np.float64), a), (a * a - a) / (a + 9.0))
+
+
+def test_bounds_of_loops_that_are_computed() -> None:
+    x, n = random((128,), np.float32), np.array([5], np.int32)
+
+    def body(x: Any, n: Any, o: Any) -> None:
+        row = L.WG_STRIDED((128,), 1)
+
+        @plgpu.inline_mgpu(arg_types=(row, L.WG_SPLAT(())), return_type=sds((128,), np.float32, row))
+        def f(ctx: Any, x: Any, n: Any) -> Any:
+            return utils.fori(n.registers.item(), x)(lambda i, x: x + 1.0).result
+
+        y = plgpu.layout_cast(x[...], row)
+        o[...] = f(y, n[0]) + f(y, n[0] - 7)
+
+    expected = x
+    for _ in range(5):
+        expected = expected + np.float32(1)
+    np.testing.assert_array_equal(run(body, out((128,), np.float32), x, n), expected + x)
+
+
+def test_pointers() -> None:
+    """LLVM's loads, and an address as an operand of assembly that ends with a comment."""
+    x = random((128,), np.float32)
+
+    def body(x: Any, o: Any) -> None:
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()))
+        def f(ctx: Any, x: Any, o: Any) -> None:
+            f32 = ir.F32Type.get()
+            source, to = (utils.getelementptr(utils.memref_ptr(r), [utils.thread_idx()], f32) for r in (x, o))
+            asm = "st.global.f32 [$0], $1; // done"
+            llvm.inline_asm(ir.Type.parse("!llvm.void"), [to, llvm.load(f32, source)], asm, "l,f", has_side_effects=True)
+
+        f(x, o)
+
+    np.testing.assert_array_equal(run(body, out((128,), np.float32), x), x)
+
+
+def test_a_conditional_of_a_warpgroup_holds_a_barrier() -> None:
+    x = random((128,), np.float32)
+
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        row = L.WG_STRIDED((128,), 1)
+
+        @plgpu.inline_mgpu(arg_types=(row, plgpu.RefType()), return_type=sds((128,), np.float32, row))
+        def f(ctx: Any, x: Any, buffer: Any) -> Any:
+            with utils.when(arith.cmpi(arith.CmpIPredicate.eq, utils.warpgroup_idx(), arith.constant(i32(), 0))):
+                x.store_untiled(buffer)
+                utils.warpgroup_barrier()
+            return FA.load_strided(buffer, vec_size=1)
+
+        o[...] = f(plgpu.layout_cast(x[...], row), buffer)
+
+    np.testing.assert_array_equal(run(body, out((128,), np.float32), x, scratch=(SMEM((128,), np.float32),)), x)
 
 
 def test_one_thread_stores() -> None:

@@ -320,18 +320,6 @@ def inline_mgpu_of_unknown_assembly(x):
     return kernel(body, like((128,), I32))(x)
 
 
-@bad(smalt.InvalidKernel, "the threads of the warpgroup do not agree on the scalar", "remedy: ")
-def inline_mgpu_of_a_scalar_that_differs(x):
-    def body(x, o):
-        @plgpu.inline_mgpu(return_type=inline_mgpu_row(plgpu.Layout.WG_SPLAT(()), I32, ()))
-        def f(ctx):
-            return mgpu.FragmentedArray.splat(mgpu_utils.thread_idx(), (), is_signed=True)
-
-        o[0] = f()  # BAD
-
-    return kernel(body, like((128,), I32))(x)
-
-
 @bad(smalt.InvalidKernel, "which is an input", "expected: a write to an output")
 def inline_mgpu_that_stores_to_an_input(x):
     def body(x, o):
