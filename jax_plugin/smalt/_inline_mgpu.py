@@ -23,6 +23,10 @@ from smalt._mlir_text import Text, kind_of
 from smalt._wire import Message
 
 
+#: The compute capability that functions ask for: smalt's.
+_ARCH = (9, 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Array:
     """An array or a scalar: its type, and the layout that JAX's function sees it in."""
@@ -53,7 +57,7 @@ def translate(function: Any, args: Sequence[Array | Reference], tree: Any, resul
     text = Text()
     cx = Translator(text)
     num_results = sum(len(_registers(r)) for r in results)
-    with _versions.mlir_function((9, 0)) as enter:
+    with _versions.mlir_function(_ARCH) as enter:
         _check_types([*args, *results])
         types = [ty for arg in args for ty in _mlir_types(arg)]
         block = enter(types)

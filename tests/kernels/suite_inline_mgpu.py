@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf, vector
 
 from tests.corpus.case import kernel, x64
-from tests.kernels.suite import enabled
+from tests.kernels.suite import ON_GPU, enabled
 from tests.kernels.suite_inline_ptx import random
 
 L = plgpu.Layout
@@ -85,20 +85,14 @@ def test_each_register_is_the_element_that_jax_says(name: str) -> None:
 
     def f(ctx: Any, x: Any) -> Any:
         registers = np.empty_like(x.registers)
-        index = iter(list(x.layout.thread_idxs(x.shape))) if isinstance(x.layout, mgpu.WGStridedFragLayout) else None
-        tiled = None if index is not None else list(x.layout.thread_idxs(x.shape))
         (lanes,) = ir.VectorType(x.registers.flat[0].type).shape
-        for at, (place, register) in enumerate(np.ndenumerate(x.registers)):
-            parts = []
+        for index, (place, register) in zip(x.layout.thread_idxs(x.shape), np.ndenumerate(x.registers), strict=True):
+            first, parts = _flat(index, x.shape), []
             for k in range(lanes):
-                if tiled is None:
-                    flat = _flat(next(index) if k == 0 else first, x.shape) if k == 0 else arith.addi(flat, arith.constant(i32(), 1))
-                    first = None
-                else:
-                    flat = arith.addi(_flat(tiled[at], x.shape), arith.constant(i32(), k * _step(x.layout, x.shape)))
                 element = vector.extract(register, [], ir.DenseI64ArrayAttr.get([k]))
-                parts.append(arith.xori(element, flat))
-            registers[place] = utils.vector_concat([vector.broadcast(ir.VectorType.get((1,), i32()), p) for p in parts])
+                number = arith.addi(first, arith.constant(i32(), k * _step(x.layout, x.shape)))
+                parts.append(vector.broadcast(ir.VectorType.get((1,), i32()), arith.xori(element, number)))
+            registers[place] = utils.vector_concat(parts)
         return FA(_registers=registers, _layout=x.layout, _is_signed=True)
 
     got = apply(f, layout, out(shape, np.int32), x)
@@ -114,6 +108,8 @@ def _flat(index: Any, shape: Any) -> Any:
 
 def _step(layout: Any, shape: Any) -> int:
     """The distance, in row-major order, of neighbours in a register."""
+    if isinstance(layout, mgpu.WGStridedFragLayout):
+        return 1
     dense = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return int(layout.tiling.tile_strides(tuple(dense))[layout.vector_dim])
 
@@ -457,6 +453,60 @@ def test_memref_operations() -> None:
     expected = x.copy()
     expected[:4] = x[8:12] + np.arange(4, dtype=np.int32)[:, None]
     np.testing.assert_array_equal(got, expected)
+
+
+def test_shapes_of_memrefs_and_members_of_unions() -> None:
+    x = random(SHAPE, np.float32)
+
+    def body(x: Any, o: Any, union: Any) -> None:
+        member, _ = union
+
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.RefType()))
+        def f(ctx: Any, buffer: Any, o: Any) -> None:
+            parts = utils.memref_fold(utils.memref_unfold(buffer, 0, (4, 16)), 1, 2)
+            whole = utils.memref_slice(utils.memref_unsqueeze(utils.memref_reshape(parts, SHAPE), 0), 0)
+            FA.load_strided(whole, vec_size=2).store_untiled(o)
+
+        member[...] = x[...]
+        f(member, o)
+
+    union = plgpu.RefUnion(SMEM(SHAPE, np.float32), SMEM((128, 64), np.float16))
+    np.testing.assert_array_equal(run(body, out(SHAPE, np.float32), x, scratch=(union,)), x)
+
+
+def test_a_product_goes_on_in_a_function() -> None:
+    a = random(SHAPE, np.float16)
+    transforms = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+
+    def body(a: Any, o: Any, buffer: Any) -> None:
+        def multiply(acc: Any) -> Any:
+            plgpu.wgmma(acc, buffer, buffer)
+            return acc[...]
+
+        buffer[...] = a[...]
+        plgpu.commit_smem()
+        product = pl.run_scoped(multiply, plgpu.ACC(SHAPE, jnp.float32))
+        f = plgpu.inline_mgpu(arg_types=(L.WGMMA,), return_type=sds(SHAPE, np.float32, L.WGMMA))(lambda ctx, x: x * 2.0)
+        o[...] = f(product)
+
+    wide = a.astype(np.float32)
+    np.testing.assert_allclose(run(body, out(SHAPE, np.float32), a, scratch=(SMEM(SHAPE, np.float16, transforms=transforms),)), 2 * (wide @ wide), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.skipif(ON_GPU, reason="the emulator's checker tells it")
+def test_a_missing_barrier_is_told() -> None:
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        narrow, wide = L.WG_STRIDED(SHAPE, 2), L.WG_STRIDED(SHAPE, 4)
+
+        @plgpu.inline_mgpu(arg_types=(narrow, plgpu.RefType()), return_type=sds(SHAPE, np.float32, wide))
+        def f(ctx: Any, x: Any, buffer: Any) -> Any:
+            x.store_untiled(buffer)
+            return FA.load_strided(buffer, vec_size=4)
+
+        o[...] = f(plgpu.layout_cast(x[...], narrow), buffer)
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="nothing orders the two"):
+        run(body, out(SHAPE, np.float32), random(SHAPE, np.float32), scratch=(SMEM(SHAPE, np.float32),))
 
 
 def test_pipelined_blocks() -> None:
