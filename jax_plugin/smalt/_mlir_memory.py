@@ -27,7 +27,7 @@ def _memory(*names: str) -> Callable[[Any], Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A memref: the address of its first element, in a space (""): generic addresses)."""
+    """A memref: the address of its first element, and the state space that it is in (none of generic addresses)."""
 
     base: str
     space: str
@@ -101,7 +101,7 @@ def offset(t: Text, base: str, space: str, terms: Sequence[tuple[str, int]], bit
     return t.op(add, cls, out, str(constant)) if constant else out
 
 
-def _strides_of(cx: Any, op: Any, memref: Any) -> list[int]:
+def _strides_of(op: Any, memref: Any) -> list[int]:
     strides, _ = memref.get_strides_and_offset()
     dynamic = -(1 << 63)
     if any(s in (dynamic, None) for s in strides):
@@ -115,7 +115,7 @@ def _indexed(cx: Any, op: Any, first: int) -> tuple[Buffer, str, Kind]:
     buffer = cx.get(op.operands[first])
     kind = kind_of(memref.element_type)
     indices = [cx.scalar(v) for v in op.operands[first + 1 : first + 1 + len(memref.shape)]]
-    at = offset(cx.text, buffer.base, buffer.space, list(zip(indices, _strides_of(cx, op, memref))), kind.bits)
+    at = offset(cx.text, buffer.base, buffer.space, list(zip(indices, _strides_of(op, memref))), kind.bits)
     return buffer, at, kind
 
 
@@ -139,7 +139,7 @@ def _subview(cx: Any, op: Any) -> Any:
     unknown = -(1 << 63)
     starts = [cx.scalar(next(dynamic)) if n == unknown else cx.text.constant(I64, n) for n in op.ints("static_offsets")]
     bits = kind_of(memref.element_type).bits
-    at = offset(cx.text, buffer.base, buffer.space, list(zip(starts, _strides_of(cx, op, memref))), bits)
+    at = offset(cx.text, buffer.base, buffer.space, list(zip(starts, _strides_of(op, memref))), bits)
     return Buffer(at, buffer.space)
 
 
@@ -205,7 +205,7 @@ def _as_int(t: Text, pointer: str, space: str) -> str:
     return wide
 
 
-def _is_shared(op: Any, pointer_type: Any) -> bool:
+def _is_shared(pointer_type: Any) -> bool:
     return str(pointer_type) == "!llvm.ptr<3>"
 
 
@@ -223,7 +223,7 @@ def _space(cx: Any, value: Any, reg: str) -> str:
 def _ptrtoint(cx: Any, op: Any) -> Any:
     (p,) = cx.get(op.operands[0])
     kind = op.kind_of_result()
-    if _is_shared(op, op.operand_type(0)):
+    if _is_shared(op.operand_type(0)):
         return (p if kind.bits == 32 else _as_int(cx.text, p, "shared"),)
     return (p if kind.bits == 64 else cx.text.low(p),)
 
@@ -232,7 +232,7 @@ def _ptrtoint(cx: Any, op: Any) -> Any:
 def _inttoptr(cx: Any, op: Any) -> Any:
     (x,) = cx.get(op.operands[0])
     kind = op.kind_of(0)
-    if _is_shared(op, op.result_type()):
+    if _is_shared(op.result_type()):
         return (cx.text.low(x) if kind.bits == 64 else x,)
     return (x if kind.bits == 64 else cx.text.wide(x, False),)
 
@@ -240,7 +240,7 @@ def _inttoptr(cx: Any, op: Any) -> Any:
 @_memory("llvm.addrspacecast")
 def _addrspacecast(cx: Any, op: Any) -> Any:
     """Global and generic addresses are the same number."""
-    if _is_shared(op, op.operand_type(0)) or _is_shared(op, op.result_type()):
+    if _is_shared(op.operand_type(0)) or _is_shared(op.result_type()):
         if op.operand_type(0) == op.result_type():
             return cx.get(op.operands[0])
         (p,) = cx.get(op.operands[0])
@@ -297,7 +297,7 @@ def _llvm_store(cx: Any, op: Any) -> None:
 @_memory("nvvm.ldmatrix", "nvvm.stmatrix")
 def _matrix(cx: Any, op: Any) -> Any:
     (p,) = cx.get(op.operands[0])
-    if "b8" in str(op.attr("eltType")) or not _is_shared(op, op.operand_type(0)):
+    if "b8" in str(op.attr("eltType")) or not _is_shared(op.operand_type(0)):
         raise unsupported(f"`{op.name}`", "8×8 matrices of 16-bit elements in shared memory", str(op.attr("eltType")))
     trans = ".trans" if "col" in str(op.attr("layout")) else ""
     if op.name == "nvvm.stmatrix":

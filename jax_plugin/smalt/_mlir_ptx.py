@@ -120,7 +120,8 @@ class Translator:
                         self.set(value, registers)
                 return
         if op.name not in ELEMENTWISE:
-            raise unsupported(f"the MLIR operation `{op.name}`", "operations of arith, math, vector, memref, scf, and some of gpu, nvvm and llvm", str(op.raw)[:200])
+            known = "operations of arith, math, vector, memref, scf, and some of gpu, nvvm and llvm"
+            raise unsupported(f"the MLIR operation `{op.name}`", known, str(op.raw)[:200])
         function = ELEMENTWISE[op.name]
         (result,) = op.results
         shape = _versions.mlir_shape(result.type)
@@ -298,7 +299,8 @@ for _name in ("block_id", "grid_dim", "cluster_id", "cluster_dim", "cluster_bloc
 
 @_op("gpu.barrier", "nvvm.barrier0")
 def _block_barrier(cx: Translator, op: Op) -> None:
-    raise unsupported(f"`{op.name}`", "mgpu.utils.warpgroup_barrier, or a named barrier by llvm.inline_asm", "the barrier of the whole block, which is the compiler's")
+    expected = "mgpu.utils.warpgroup_barrier, or a named barrier by llvm.inline_asm"
+    raise unsupported(f"`{op.name}`", expected, "the barrier of the whole block, which is the compiler's")
 
 
 @_op("nvvm.shfl.sync")
@@ -325,12 +327,17 @@ def _vote(cx: Translator, op: Op) -> Any:
     return (t.op(f"vote.sync.{mode}.{cls}", cls, p, t.immediate(members)),)
 
 
+_REDUX = {
+    "add": "add.s32", "and": "and.b32", "or": "or.b32", "xor": "xor.b32", "umin": "min.u32", "umax": "max.u32", "min": "min.s32", "max": "max.s32",
+}  # fmt: skip
+
+
 @_op("nvvm.redux.sync")
 def _redux(cx: Translator, op: Op) -> Any:
     t = cx.text
     x, members = (cx.scalar(v) for v in op.operands)
     kind = _versions.mlir_dimension(op.attr("kind"))
-    name = {"add": "add.s32", "and": "and.b32", "or": "or.b32", "xor": "xor.b32", "umin": "min.u32", "umax": "max.u32", "min": "min.s32", "max": "max.s32"}.get(kind)
+    name = _REDUX.get(kind)
     if name is None:
         raise unsupported("`nvvm.redux.sync`", "integers, as sm_90 has it", kind)
     return (t.op(f"redux.sync.{name}", "b32", x, t.immediate(members)),)
@@ -392,7 +399,8 @@ def _inline_asm(cx: Translator, op: Op) -> Any:
     outs = [c for c in constraints if c.startswith("=")]
     types = [] if not op.results else _versions.mlir_fields(op.result_type())
     if len(outs) != len(types) or len(constraints) - len(outs) != len(op.operands) or any("+" in c or "*" in c for c in constraints):
-        raise unsupported("`llvm.inline_asm`", "a constraint of =r, =f, =h, =l, =b for each result, and of r, f, h, l, b, n for each operand", ",".join(constraints))
+        expected = "a constraint of =r, =f, =h, =l, =b for each result, and of r, f, h, l, b, n for each operand"
+        raise unsupported("`llvm.inline_asm`", expected, ",".join(constraints))
     regs = [t.fresh(_class(c)) for c in outs]
     operands = list(regs)
     for value, constraint in zip(op.operands, constraints[len(outs) :]):

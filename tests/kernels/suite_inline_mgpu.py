@@ -193,7 +193,8 @@ def of_registers(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shifted(x: Any, y: Any) -> Any:
-    few = arith.andi(y, arith.constant(y.type, ir.DenseElementsAttr.get_splat(y.type, ir.IntegerAttr.get(ir.VectorType(y.type).element_type, 7))))
+    seven = ir.IntegerAttr.get(ir.VectorType(y.type).element_type, 7)
+    few = arith.andi(y, arith.constant(y.type, ir.DenseElementsAttr.get_splat(y.type, seven)))
     return arith.xori(arith.shli(x, few), arith.xori(arith.shrsi(x, few), arith.shrui(x, few)))
 
 
