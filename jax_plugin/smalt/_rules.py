@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _gather, _prints, _types, _versions, _windows
+from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _prints, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, OpParts, Walker
 from smalt._wire import Message, message
@@ -304,24 +304,41 @@ def _inline_ptx(w: Walker, eqn: Any) -> OpParts:
 
 
 @_rule("inline_mgpu")
-def _inline_mgpu(w: Walker, eqn: Any) -> OpParts:
+def _inline_mgpu_rule(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params
-    types = params["flat_arg_types"]
-    args, leaves = _split(eqn.invars, len(types))
+    types, function = params["flat_arg_types"], params["mgpu_fn"]
+    if _versions.is_inline_ptx_helper(function):
+        closure = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ())))
+        return OpParts(attrs=_attrs.encode({"function": function.__qualname__, "constants": _attrs.named({"asm": closure["asm"]})}))
+    atoms, leaves = _split(eqn.invars, len(types))
     chains = w.leaves(params["pytree_ref_transforms"], leaves)
-    operands = [w.ref(arg, chain or ()) for arg, chain in zip(args, chains)]
-    function = params["mgpu_fn"]
-    closure = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ())))
-    constants = {name: value for name, value in closure.items() if isinstance(value, (str, bool, int, float))}
-    arg_layouts = [t for t in types if hasattr(t, "to_mgpu")]
-    result_layouts = [t.layout for t in params["flat_ret_ty"]]
-    attrs = {
-        "function": function.__qualname__,
-        "constants": _attrs.named(constants) if constants else None,
-        "arg_layouts": _attrs.numbered(arg_layouts) if arg_layouts else None,
-        "result_layouts": _attrs.numbered(result_layouts) if result_layouts else None,
-    }
-    return OpParts(operands, _attrs.encode(attrs))
+    args: list[_inline_mgpu.Array | _inline_mgpu.Reference] = []
+    operands = []
+    for i, (atom, chain, ty) in enumerate(zip(atoms, chains, types)):
+        if hasattr(ty, "to_mgpu"):
+            args.append(_inline_mgpu.array(atom.aval.shape, atom.aval.dtype, ty, f"argument {i}"))
+            operands.append(w.operand(atom))
+        else:
+            args.append(_reference_of(w, atom, chain or (), ty))
+            operands.append(w.ref(atom, chain or ()))
+    results = [_inline_mgpu.array(ty.shape, ty.dtype, ty.layout, f"result {i}") for i, ty in enumerate(params["flat_ret_ty"])]
+    text = _inline_mgpu.translate(function, args, params["pytree_args"], results, params["pytree_ret_ty"])
+    return OpParts(operands, _inline_mgpu.attributes(args, results, text), primitive="inline_ptx")
+
+
+def _reference_of(w: Walker, atom: Any, chain: Sequence[Any], ty: Any) -> _inline_mgpu.Reference:
+    if not w.is_whole(atom):
+        raise Unsupported(
+            "a block of pl.pallas_call as a reference\n  expected: a plgpu.kernel, whose references are buffers"
+            "\n  got: a block that smalt moves\n  remedy: pass the block's elements (ref[...]) as an array, with a layout in arg_types"
+        )
+    kind = _types.memory_space(atom.aval)
+    if kind not in ("SMEM", "GMEM") or not _types.is_dtype(atom.aval.inner_aval.dtype):
+        raise Unsupported(
+            f"a reference to {atom.aval}\n  expected: references to numbers in SMEM or GMEM\n  got: {atom.aval}"
+            "\n  remedy: barriers and accumulators are for plgpu's operations, outside of the function"
+        )
+    return _inline_mgpu.reference(atom.aval.inner_aval.shape, atom.aval.inner_aval.dtype, kind == "SMEM", chain, ty.transforms)
 
 
 # ------------------------------------------------------------------------------------------ memory

@@ -132,6 +132,11 @@ def _extent(n: Any) -> int:
         raise Unsupported(f"dimension {n} is not a number: dynamic shapes are not supported") from e
 
 
+def memory_space(aval: Any) -> str:
+    """Where a reference's memory is: GMEM, SMEM, TMEM or REGS."""
+    return _space(aval, "GMEM")
+
+
 _SPACES = {"gmem": "GMEM", "smem": "SMEM", "tmem": "TMEM", "regs": "REGS"}
 
 

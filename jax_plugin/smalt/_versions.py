@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,10 +33,15 @@ from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas import mpmd, pallas_call
 from jax._src.pallas.mosaic_gpu import core as gpu_core
+from jax._src.pallas.mosaic_gpu import helpers as gpu_helpers
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import types as state_types
 from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.interpreters import mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func as func_dialect
+from jaxlib.mlir.dialects import llvm as llvm_dialect
 
 # ------------------------------------------------------------------------------------------ features
 
@@ -872,3 +878,142 @@ def wait_for_all() -> None:
             array.block_until_ready()
         except Exception:  # not ours to raise, or deleted meanwhile
             pass
+# ------------------------------------------------------------------------------------------ MLIR of `inline_mgpu`
+
+FragmentedArray = mgpu.FragmentedArray
+
+
+def is_inline_ptx_helper(function: Any) -> bool:
+    """Whether it is what JAX's `inline_ptx(asm)` makes of a text."""
+    return function.__code__ is _inline_ptx_code()
+
+
+@functools.cache
+def _inline_ptx_code() -> Any:
+    codes = [c for c in gpu_helpers.inline_ptx.__code__.co_consts if hasattr(c, "co_name")]
+    return next((c for c in codes if "asm" in c.co_freevars), None)
+
+
+@contextlib.contextmanager
+def mlir_function(arch: tuple[int, int]) -> Iterator[Callable[[Sequence[Any]], Any]]:
+    """A context of MLIR of its own; what it gives makes a function with arguments of these types, and a place in it to build at."""
+    context = _mlir.make_ir_context()
+    with context, ir.Location.unknown(context), contextlib.ExitStack() as stack:
+        mgpu.dialect.register_dialect(context)
+        module = ir.Module.create()
+        i32 = ir.IntegerType.get_signless(32)
+        for name, number in zip(("arch_major", "arch_minor"), arch):
+            module.operation.attributes[f"mosaic_gpu.{name}"] = ir.IntegerAttr.get(i32, number)
+
+        def enter(types: Sequence[Any]) -> Any:
+            with ir.InsertionPoint(module.body):
+                block = func_dialect.FuncOp("inline_mgpu", ir.FunctionType.get(list(types), [])).add_entry_block()
+            stack.enter_context(ir.InsertionPoint(block))
+            return block
+
+        yield enter
+
+
+def mlir_type(dtype: Any) -> Any:
+    return mgpu_utils.dtype_to_ir_type(dtype)
+
+
+def mlir_memref_type(shape: Sequence[int], strides: Sequence[int], element: Any, shared: bool) -> Any:
+    dense = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        dense[i] = dense[i + 1] * shape[i + 1]
+    layout = None if list(strides) == dense else ir.StridedLayoutAttr.get(0, list(strides))
+    return ir.MemRefType.get(list(shape), element, layout=layout, memory_space=mgpu_utils.smem() if shared else None)
+
+
+def mlir_memref(value_type: Any) -> Any:
+    return ir.MemRefType(value_type)
+
+
+def fragmented_array(registers: Sequence[Any], layout: Any, shape: Sequence[int], dtype: Any) -> Any:
+    array = np.empty(len(registers), object)
+    array[:] = registers
+    return mgpu.FragmentedArray(
+        _registers=array.reshape(layout.registers_shape(tuple(shape))), _layout=layout, _is_signed=mgpu_utils.is_signed(dtype)
+    )
+
+
+def fragment_types(layout: Any, shape: Sequence[int], dtype: Any) -> list[Any]:
+    """The MLIR types of the registers of a fragmented array."""
+    element = layout.registers_element_type(mlir_type(dtype))
+    return [element] * int(np.prod(layout.registers_shape(tuple(shape)), dtype=np.int64))
+
+
+def first_lane(layout: Any, shape: Sequence[int]) -> list[int]:
+    """The elements that the first lane has in a fragmented array, in its registers' order, by their numbers in row-major order."""
+    if isinstance(layout, mgpu.WGSplatFragLayout):
+        return [0]
+    n = int(np.prod(shape, dtype=np.int64))
+    if isinstance(layout, mgpu.WGStridedFragLayout):
+        return [i * 128 * layout.vec_size + j for i in range(n // (128 * layout.vec_size)) for j in range(layout.vec_size)]
+    at = np.arange(n).reshape(tuple(shape))
+    for tile in layout.tiling.tiles:
+        rank, k = at.ndim, len(tile)
+        split = [part for d, t in zip(at.shape[rank - k :], tile) for part in (d // t, t)]
+        at = at.reshape(at.shape[: rank - k] + tuple(split))
+        first = rank - k
+        at = at.transpose(*range(first), *range(first, first + 2 * k, 2), *range(first + 1, first + 2 * k, 2))
+    index = [slice(None)] * at.ndim
+    for d in (*layout.warp_dims, *layout.lane_dims):
+        if isinstance(d, int):
+            index[d] = slice(0, 1)
+    return [int(i) for i in np.moveaxis(at[tuple(index)], layout.vector_dim, -1).ravel()]
+
+
+def splat_layout(shape: Sequence[int]) -> Any:
+    return mgpu.WGSplatFragLayout(tuple(shape))
+
+
+def mlir_attribute(op: Any, name: str) -> Any:
+    """An attribute of an op; None if it has none of this name."""
+    return op.attributes[name] if name in op.attributes else None
+
+
+def mlir_ints(attribute: Any) -> list[int]:
+    """The numbers of an array attribute of whatever width."""
+    text = str(attribute)
+    inner = text[text.index(":") + 1 : text.rindex(">")] if text.startswith("array<") and ":" in text else text.strip("[]") if text.startswith("[") else ""
+    return [int(part.split(":")[0]) for part in inner.split(",") if part.strip()]
+
+
+def mlir_dimension(attribute: Any) -> str:
+    """The member that an attribute of an enumeration is: `x` of `#gpu<dim x>` or `#gpu.dim<x>`."""
+    text = str(attribute)
+    found = re.search(r"<(?:\w+ )?([^<>]+)>$", text)
+    return found.group(1) if found else text
+
+
+def mlir_numbers(attribute: Any) -> list[float]:
+    """The value of a constant; one number where all elements are equal."""
+    try:
+        dense = ir.DenseElementsAttr(attribute)
+    except (ValueError, TypeError):
+        return [attribute.value]
+    if dense.is_splat:
+        return [dense.get_splat_value().value]
+    for cls in (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr):
+        if cls.isinstance(attribute) if hasattr(cls, "isinstance") else isinstance(attribute, cls):
+            return list(cls(attribute))
+    raise TypeError(f"a constant {attribute}")
+
+
+def mlir_shape(value_type: Any) -> list[int]:
+    """Of a vector; one of no dimensions is a scalar's."""
+    return list(ir.VectorType(value_type).shape) if str(value_type).startswith("vector<") else []
+
+
+def mlir_element(value_type: Any) -> Any:
+    return ir.VectorType(value_type).element_type if str(value_type).startswith("vector<") else value_type
+
+
+def mlir_fields(value_type: Any) -> list[Any]:
+    """The types of the results of an assembly: none of void, those in a structure, or one."""
+    text = str(value_type)
+    if text == "!llvm.void":
+        return []
+    return list(llvm_dialect.StructType(value_type).body) if text.startswith("!llvm.struct") else [value_type]

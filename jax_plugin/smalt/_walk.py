@@ -210,6 +210,11 @@ class Walker:
         chain = [*binding.prefix, *(self.transform(t, binding.parts) for t in transforms[binding.strip :])]
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
+    def is_whole(self, atom: Any) -> bool:
+        """Whether a ref is the buffer that its type says, and no part of one."""
+        binding = self.binding(atom)
+        return binding.is_ref and not binding.prefix and not binding.strip
+
     def dynamic(self, x: Any) -> Message:
         """An operand at a leaf of an unflattened PyTree: a Leaf, a number, or a ref with transforms."""
         match x:

@@ -597,7 +597,8 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
                 operands: vec![],
                 pack: 1,
                 once: false,
-                only_loads: false,
+                loads_from: vec![],
+                whole: None,
             };
             r.effect(inline(code, vec![], vec![]))
         }
@@ -642,13 +643,86 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
     let types = (0..r.op.results.len())
         .map(|i| r.result_type(i))
         .collect::<Result<Vec<Type>>>()?;
+    let whole = match r.bool_or("whole", false)? {
+        true => Some(Box::new(whole(r, &args, &types, refs.len())?)),
+        false => None,
+    };
     let code = InlinePtx {
         text: text.to_string(),
         operands,
         pack,
         once: r.bool_or("once", false)?,
-        only_loads: false,
+        loads_from: vec![],
+        whole,
     };
+    if code.once && code.whole.is_some() {
+        return Err(r.damaged("a text that runs once a lane and in one lane"));
+    }
     let results = r.emit(inline(code, refs, args), types);
     r.results(&results)
+}
+
+/// What a text that runs once relies on: `arrays` of operands and then of results, `refs`.
+fn whole(r: &mut OpReader<'_>, args: &[Value], results: &[Type], num_refs: usize) -> Result<Whole> {
+    let mut arrays = r.optional_attrs("arrays")?.iter();
+    let mut array = |ty: &Type| -> Result<Option<LaneArray>> {
+        if ty.is_scalar() {
+            return Ok(None);
+        }
+        let fields = fields(arrays.next().ok_or_else(|| damaged("fewer `arrays` than arrays"))?)?;
+        let (mut layout, mut order) = (None, vec![]);
+        for field in fields {
+            match (field.name.as_str(), &field.value) {
+                ("layout", Some(proto::attr::Value::Layout(l))) => layout = Some(super::types::layout(l)?),
+                ("order", Some(proto::attr::Value::Ints(ints))) => order = numbers(&ints.values)?,
+                (name, _) => return Err(newer(format!("`{name}` of an array"))),
+            }
+        }
+        let layout = layout.ok_or_else(|| damaged("an array without its layout"))?;
+        Ok(Some(LaneArray { layout, order }))
+    };
+    let of_args = args
+        .iter()
+        .map(|v| array(&r.importer.kernel.ty(*v).clone()))
+        .collect::<Result<Vec<_>>>()?;
+    let of_results = results.iter().map(&mut array).collect::<Result<Vec<_>>>()?;
+    if arrays.next().is_some() {
+        return Err(damaged("more `arrays` than arrays"));
+    }
+    let mut refs = vec![];
+    for attr in r.optional_attrs("refs")? {
+        let mut transforms = SmemTransforms::default();
+        for field in fields(attr)? {
+            match (field.name.as_str(), &field.value) {
+                ("tiling", Some(proto::attr::Value::Ints(ints))) => {
+                    transforms.tiling = numbers(&ints.values)?.into_iter().collect();
+                }
+                ("swizzle", Some(proto::attr::Value::Int(n))) => {
+                    transforms.swizzle_bytes = u32::try_from(*n).map_err(|_| damaged("a negative swizzle"))?;
+                }
+                (name, _) => return Err(newer(format!("`{name}` of a reference"))),
+            }
+        }
+        refs.push(transforms);
+    }
+    if refs.len() != num_refs {
+        return Err(damaged("as many `refs` as references are due"));
+    }
+    Ok(Whole {
+        args: of_args,
+        results: of_results,
+        refs,
+    })
+}
+
+fn fields(attr: &proto::Attr) -> Result<&[proto::Attr]> {
+    match &attr.value {
+        Some(proto::attr::Value::Attrs(fields)) => Ok(&fields.attrs),
+        Some(_) | None => Err(damaged(format!("attributes are due in `{}`", attr.name))),
+    }
+}
+
+fn numbers(values: &[i64]) -> Result<Vec<u64>> {
+    let number = |n: &i64| u64::try_from(*n).map_err(|_| damaged("a negative number"));
+    values.iter().map(number).collect()
 }

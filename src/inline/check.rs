@@ -1,7 +1,8 @@
 //! Reads the texts of a kernel, says what is wrong with them, and notes what each does.
 use super::emit::{emit, loop_end};
-use super::parse::parse;
+use super::parse::{Limits, parse};
 use super::program::{Program, Statement};
+use super::reads;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{self as ir, Does, Group, InlinePtx, Kernel};
@@ -12,6 +13,7 @@ use crate::ptx::inst::{Effects, Inst, ROWS};
 use crate::ptx::modifier::{Compare, CompareType, LoadSem, MemType, Space};
 use crate::ptx::operand::{Class, Field, Src};
 use crate::ptx::ssa::{OpKind, Region, Ssa, Uniform, Value};
+use rustc_hash::FxHashMap;
 
 /// Checks every text of an imported kernel; after it, each op says what its text does.
 pub fn run(kernel: &mut Kernel) -> Result<()> {
@@ -23,14 +25,90 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
             }
         }
     }
+    let mut made: FxHashMap<ir::Op, Vec<ir::Op>> = FxHashMap::default();
     for (op, group) in found {
-        let found = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
+        let known = text(kernel, op, group).map_err(|e| e.at(kernel.ops[op].loc))?;
         if let ir::OpKind::InlinePtx { does, code, .. } = &mut kernel.ops[op].kind {
-            (*does, code.only_loads) = found;
+            *does = known.does;
+            code.loads_from = known.loads_from;
+        }
+        for k in known.unequal {
+            made.entry(op).or_default().extend(of_first_lane(kernel, op, k));
+        }
+    }
+    if !made.is_empty() {
+        for region in kernel.regions.values_mut() {
+            let ops = std::mem::take(&mut region.ops);
+            for op in ops {
+                region.ops.push(op);
+                region.ops.extend(made.remove(&op).unwrap_or_default());
+            }
         }
     }
     Ok(())
 }
+
+/// What is known of a text.
+struct Known {
+    does: Does,
+    loads_from: Vec<bool>,
+    /// Of one that runs once: results whose elements are equal in all lanes, for all that their makers say.
+    unequal: Vec<usize>,
+}
+
+/// Gives such a result the value that the first lane has: the text's result is an array of a register for each lane. Gives the ops that
+/// follow the text.
+fn of_first_lane(kernel: &mut Kernel, op: ir::Op, k: usize) -> Vec<ir::Op> {
+    let result = kernel.ops[op].results[k];
+    let (ty, group, loc) = (
+        kernel.ty(result).clone(),
+        kernel.values[result].group,
+        kernel.ops[op].loc,
+    );
+    let lanes = kernel.new_value(ir::Type::of(ty.dtype(), vec![LANES]), group);
+    kernel.values[lanes].def = op.into();
+    kernel.ops[op].results[k] = lanes;
+    if let ir::OpKind::InlinePtx { code, .. } = &mut kernel.ops[op].kind
+        && let Some(whole) = &mut code.whole
+    {
+        whole.results[k] = Some(ir::LaneArray {
+            layout: ir::LayoutSpec::Strided {
+                shape: [LANES].into_iter().collect(),
+                vec: 1,
+            },
+            order: vec![0],
+        });
+    }
+    let mut ops = vec![];
+    let mut push = |kernel: &mut Kernel, kind: ir::OpKind, ty: Option<ir::Type>| {
+        let made = kernel.new_op(kind, ty.clone(), group, loc);
+        if ty.is_none() {
+            kernel.ops[made].results.push(result);
+            kernel.values[result].def = made.into();
+        }
+        ops.push(made);
+        kernel.ops[made].results[0]
+    };
+    let (starts, strides) = (vec![0], vec![1]);
+    let slice = ir::OpKind::Slice {
+        a: lanes,
+        starts,
+        strides,
+    };
+    let first = push(kernel, slice, Some(ir::Type::of(ty.dtype(), vec![1])));
+    let reshape = ir::OpKind::Reshape { a: first };
+    if ty.is_scalar() {
+        push(kernel, reshape, None);
+    } else {
+        let scalar = push(kernel, reshape, Some(ir::Type::Scalar(ty.dtype())));
+        let dims = vec![];
+        push(kernel, ir::OpKind::Broadcast { a: scalar, dims }, None);
+    }
+    ops
+}
+
+/// The lanes of a warpgroup.
+const LANES: u64 = 128;
 
 /// The class of the register that stands for a value; `pack` elements of an array at a time.
 pub fn class_of(ty: &ir::Type, pack: u32) -> Result<Class> {
@@ -61,17 +139,17 @@ pub fn interface(kernel: &Kernel, op: ir::Op) -> Result<Vec<Class>> {
         return Err(Error::internal("an op that is no inline PTX"));
     };
     let of_value = |v: ir::Value| class_of(kernel.ty(v), code.pack);
-    let mut out = data
-        .results
-        .iter()
-        .map(|v| of_value(*v))
-        .collect::<Result<Vec<Class>>>()?;
+    let mut out = vec![];
+    for (k, v) in data.results.iter().enumerate() {
+        out.extend(std::iter::repeat_n(of_value(*v)?, code.registers_of_result(k)));
+    }
     for operand in &code.operands {
-        out.push(match operand {
-            ir::InlineOperand::Value(i) => of_value(args[*i as usize])?,
-            ir::InlineOperand::Ref(i) if is_shared(kernel, &refs[*i as usize]) => Class::B32,
-            ir::InlineOperand::Ref(_) => Class::B64,
-        });
+        let (class, n) = match operand {
+            ir::InlineOperand::Value(i) => (of_value(args[*i as usize])?, code.registers_of_arg(*i as usize)),
+            ir::InlineOperand::Ref(i) if is_shared(kernel, &refs[*i as usize]) => (Class::B32, 1),
+            ir::InlineOperand::Ref(_) => (Class::B64, 1),
+        };
+        out.extend(std::iter::repeat_n(class, n));
     }
     Ok(out)
 }
@@ -82,14 +160,28 @@ fn is_shared(kernel: &Kernel, r: &ir::RefUse) -> bool {
     data.is_smem() || data.is_barrier()
 }
 
-fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, bool)> {
+/// How many of them stand for results.
+pub fn num_results(kernel: &Kernel, op: ir::Op, code: &InlinePtx) -> usize {
+    let results = 0..kernel.ops[op].results.len();
+    results.map(|k| code.registers_of_result(k)).sum()
+}
+
+fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let data = &kernel.ops[op];
     let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
         return Err(Error::internal("an op that is no inline PTX"));
     };
     refs.iter().try_for_each(|r| ir::legality::memory::address(kernel, r))?;
     shapes(kernel, code, args, &data.results)?;
-    let program = parse(&code.text, &interface(kernel, op)?, data.results.len())?;
+    if let (Group::Warp, Some(whole)) = (group, &code.whole)
+        && whole.args.iter().chain(&whole.results).any(Option::is_some)
+    {
+        return Err(Error::invalid("inline_mgpu of arrays in a warp region")
+            .expected("scalars and references: layouts are those of warpgroups")
+            .remedy("call it outside of the warp region, or pass the array in shared memory"));
+    }
+    let num_results = num_results(kernel, op, code);
+    let program = parse(&code.text, &interface(kernel, op)?, num_results, Limits::of(code))?;
     structure(&program)?;
     named_barriers(&program, kernel.num_warpgroups)?;
     let uniform = match group {
@@ -99,28 +191,47 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, bool)> {
     };
     // A run of the text for one element, by which its branches and results are judged.
     let mut b = Builder::new();
-    let operands: Vec<Operand> = code
-        .operands
-        .iter()
-        .zip(&program.interface[data.results.len()..])
-        .map(|(operand, reg)| {
-            let is_array = matches!(operand, ir::InlineOperand::Value(i) if !kernel.ty(args[*i as usize]).is_scalar());
-            Src::Reg(outside(
-                &mut b,
-                reg.class,
-                if is_array { Uniform::Thread } else { uniform },
-            ))
-        })
-        .collect();
+    let mut registers = program.interface[num_results..].iter();
+    let mut operands: Vec<Operand> = vec![];
+    let mut addresses: Vec<Reg> = vec![];
+    for operand in &code.operands {
+        let (n, is_equal) = match operand {
+            ir::InlineOperand::Value(i) => {
+                let i = *i as usize;
+                let array = code.whole.as_ref().and_then(|whole| whole.args[i].as_ref());
+                let is_equal = kernel.ty(args[i]).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
+                (code.registers_of_arg(i), is_equal)
+            }
+            ir::InlineOperand::Ref(_) => (1, true),
+        };
+        let how = if is_equal { uniform } else { Uniform::Thread };
+        for reg in registers.by_ref().take(n) {
+            if let ir::InlineOperand::Ref(_) = operand {
+                addresses.push(*reg);
+            }
+            operands.push(Src::Reg(outside(&mut b, reg.class, how)));
+        }
+    }
     let results = emit(&mut b, &program, &operands, true);
     let mut ssa = b.finish();
     infer_uniformity::run(&mut ssa);
     if let Some(body) = ssa.body {
         convergent(&program, &ssa, body, code.once)?;
     }
-    for (k, (v, x)) in data.results.iter().zip(&results).enumerate() {
-        let of = x.reg().map_or(Uniform::Cta, |x| ssa.values[x].uniform);
-        if kernel.ty(*v).is_scalar() && of < uniform && !code.once {
+    let mut results = results.iter();
+    let mut unequal = vec![];
+    for (k, v) in data.results.iter().enumerate() {
+        let each = results.by_ref().take(code.registers_of_result(k));
+        let of = each
+            .map(|x| x.reg().map_or(Uniform::Cta, |x| ssa.values[x].uniform))
+            .min();
+        let array = code.whole.as_ref().and_then(|whole| whole.results[k].as_ref());
+        let is_equal = kernel.ty(*v).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
+        if is_equal && of.is_some_and(|of| of < uniform) && !code.once {
+            if code.whole.is_some() && group != Group::Warp {
+                unequal.push(k);
+                continue;
+            }
             let (who, remedy) = match group {
                 Group::Warp => (
                     "the lanes of the warp",
@@ -141,19 +252,17 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<(Does, bool)> {
             );
         }
     }
-    Ok((does(&program, !refs.is_empty() || code.once), only_loads(&program)))
-}
-
-/// Whether whatever has an address loads from there and does nothing else to memory.
-fn only_loads(program: &Program) -> bool {
-    let writes = Effects::WRITE_GLOBAL | Effects::WRITE_SHARED;
-    program.statements.iter().all(|statement| match statement {
-        Statement::Inst { inst, .. } => {
-            let effects = inst.effects();
-            let loads = effects.intersects(Effects::READ_GLOBAL | Effects::READ_SHARED);
-            !effects.intersects(writes) && (loads || !reads_memory(inst))
-        }
-        Statement::Label(_) | Statement::Branch { .. } => true,
+    let is = does(&program, !refs.is_empty() || code.once);
+    // What runs once for all elements is not made element by element.
+    let is = if code.whole.is_some() {
+        is.max(Does::Exchanges)
+    } else {
+        is
+    };
+    Ok(Known {
+        does: is,
+        loads_from: reads::only(&program, &addresses),
+        unequal,
     })
 }
 
@@ -163,6 +272,9 @@ fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::
         return Err(Error::invalid("inline PTX: a `pack` of elements")
             .expected("1 to 16 elements of an array for each register")
             .got(code.pack.to_string()));
+    }
+    if code.whole.is_some() {
+        return Ok(());
     }
     let arrays = || results.iter().chain(args).filter(|v| !kernel.ty(**v).is_scalar());
     let types: Vec<String> = arrays().map(|v| kernel.ty(*v).to_string()).collect();

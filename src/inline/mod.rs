@@ -17,15 +17,16 @@
 //!
 //! # The way
 //! [`check`] reads every text of an imported kernel once, says what is wrong with it at the user's line, and notes on the op what it
-//! does besides computing ([`Does`](crate::kernel_ir::Does)). Lowering reads it again ([`parse`]), and [`emit`]s it for every element
-//! that a lane has.
+//! does besides computing ([`Does`](crate::kernel_ir::Does)), and which references it only loads from ([`reads`]). Lowering reads it
+//! again ([`parse`]), and [`emit`]s it for every element that a lane has; once, where it sees all of them ([`Whole`](crate::kernel_ir::Whole)).
 pub mod check;
 mod emit;
 mod lex;
 mod nearest;
 mod parse;
 mod program;
+mod reads;
 
 pub use emit::emit;
-pub use parse::parse;
+pub use parse::{Limits, parse};
 pub use program::{Program, Statement};

@@ -3,6 +3,7 @@ use super::lex::{self, Piece};
 use super::nearest;
 use super::program::{Label, Program, Statement};
 use crate::error::{Error, Result};
+use crate::kernel_ir::InlinePtx;
 use crate::ptx::flat::{Guard, Reg};
 use crate::ptx::inst::{Effects, Inst};
 use crate::ptx::modifier::{Modifier, SpecialPred, SpecialReg32, SpecialReg64};
@@ -10,15 +11,41 @@ use crate::ptx::operand::Class;
 use crate::ptx::parse::{misfit, parse_inst, printed_float};
 use rustc_hash::FxHashMap;
 
-/// Registers that a text may declare: more than a thread has.
-const MAX_REGISTERS: usize = 1024;
-const MAX_STATEMENTS: usize = 4096;
-const MAX_LABELS: usize = 256;
+/// How long a text may be.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    registers: usize,
+    statements: usize,
+    labels: usize,
+}
+
+impl Limits {
+    /// What people write: more registers than a thread has.
+    pub const WRITTEN: Limits = Limits {
+        registers: 1024,
+        statements: 4096,
+        labels: 256,
+    };
+    /// What is made of functions for all elements of a lane, with a register for each step.
+    const MADE: Limits = Limits {
+        registers: 1 << 18,
+        statements: 1 << 18,
+        labels: 4096,
+    };
+
+    pub fn of(code: &InlinePtx) -> Limits {
+        match code.whole {
+            Some(_) => Limits::MADE,
+            None => Limits::WRITTEN,
+        }
+    }
+}
 
 /// Reads a text whose results and operands are registers of these classes. `results`: how many of them are results.
 /// Errors name the text's line.
-pub fn parse(text: &str, interface: &[Class], results: usize) -> Result<Program> {
+pub fn parse(text: &str, interface: &[Class], results: usize, limits: Limits) -> Result<Program> {
     let mut parser = Parser {
+        limits,
         program: Program::default(),
         scopes: vec![FxHashMap::default()],
         labels: FxHashMap::default(),
@@ -49,6 +76,7 @@ pub fn parse(text: &str, interface: &[Class], results: usize) -> Result<Program>
 }
 
 struct Parser {
+    limits: Limits,
     program: Program,
     /// Names of registers, innermost scope last.
     scopes: Vec<FxHashMap<String, Reg>>,
@@ -74,10 +102,10 @@ impl Parser {
     }
 
     fn push(&mut self, statement: Statement) -> Result<()> {
-        if self.program.statements.len() >= MAX_STATEMENTS {
+        if self.program.statements.len() >= self.limits.statements {
             return Err(self
                 .error("too long a text")
-                .expected(format!("at most {MAX_STATEMENTS} statements")));
+                .expected(format!("at most {} statements", self.limits.statements)));
         }
         self.program.statements.push(statement);
         self.program.lines.push(self.line);
@@ -197,10 +225,10 @@ impl Parser {
             if !lex::is_name(stem) {
                 return Err(self.error(format!("`{stem}` is no name of a register")));
             }
-            if self.program.count() + count.unwrap_or(1) > MAX_REGISTERS {
+            if self.program.count() + count.unwrap_or(1) > self.limits.registers {
                 return Err(self
                     .error("too many registers")
-                    .expected(format!("at most {MAX_REGISTERS}")));
+                    .expected(format!("at most {}", self.limits.registers)));
             }
             let names = match count {
                 Some(n) => (0..n).map(|i| format!("{stem}{i}")).collect(),
@@ -392,8 +420,10 @@ impl Parser {
                 }
             }
         }
-        if labels.len() > MAX_LABELS {
-            return Err(self.error("too many labels").expected(format!("at most {MAX_LABELS}")));
+        if labels.len() > self.limits.labels {
+            return Err(self
+                .error("too many labels")
+                .expected(format!("at most {}", self.limits.labels)));
         }
         let mut written = vec![false; self.program.count()];
         for statement in &self.program.statements {
@@ -449,7 +479,7 @@ mod tests {
     use crate::ptx::inst::ROWS;
 
     fn read(text: &str, interface: &[Class]) -> Result<Program> {
-        parse(text, interface, 1)
+        parse(text, interface, 1, Limits::WRITTEN)
     }
 
     #[test]

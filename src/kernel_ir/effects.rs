@@ -271,16 +271,9 @@ fn row(kind: &OpKind) -> Row<'_> {
             ..
         } => row(
             refs.iter()
-                .filter(|r| r.elem != Elem::Barrier)
-                .map(|r| {
-                    any_lanes(
-                        r,
-                        match code.only_loads {
-                            true => Access::Read,
-                            false => Access::Update,
-                        },
-                    )
-                })
+                .enumerate()
+                .filter(|(_, r)| r.elem != Elem::Barrier)
+                .map(|(i, r)| any_lanes(r, code.access(i)))
                 .collect(),
             match code.once {
                 true => Order::MeetBefore,

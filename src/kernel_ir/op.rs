@@ -6,6 +6,8 @@
 //!
 //! Arithmetic is lax's. Integers wrap. Floats are IEEE with round-to-nearest-even; a bf16, f16 or narrower operation is as if
 //! done exactly and rounded once (add, sub, mul, div, sqrt) or done in f32 and rounded (everything else).
+use super::alloc::SmemTransforms;
+use super::effects::Access;
 use super::entities::{Alloc, Axis, Region, Value};
 use super::types::{Group, LayoutSpec};
 use super::view::RefUse;
@@ -430,7 +432,7 @@ pub enum OpKind {
     },
     /// Instructions of the user's, which every lane of the group runs: once for each element that it has of the arrays among operands
     /// and results, which have one shape (for each `pack` of them), without arrays once. Scalars are equal in all lanes. An element
-    /// is in one lane, unless the text [`Computes`](Does::Computes).
+    /// is in one lane, unless the text [`Computes`](Does::Computes). With [`InlinePtx::whole`] it runs once, for all elements.
     InlinePtx {
         does: Does,
         code: Box<InlinePtx>,
@@ -460,8 +462,53 @@ pub struct InlinePtx {
     pub pack: u32,
     /// One lane of the group runs it, behind a meeting of them all, and tells the others its results. All are scalars.
     pub once: bool,
-    /// It stores nowhere. False until somebody has read it.
-    pub only_loads: bool,
+    /// Of each of the op's `refs`: nothing is done to it but to load from it. Where nobody has looked, none.
+    pub loads_from: Vec<bool>,
+    /// The text runs once: every element that a lane has of an array is a register.
+    pub whole: Option<Box<Whole>>,
+}
+
+/// What a text that runs once relies on.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Whole {
+    /// Of each of the op's `args`; `None`: a scalar.
+    pub args: Vec<Option<LaneArray>>,
+    /// Of each result.
+    pub results: Vec<Option<LaneArray>>,
+    /// How each of its `refs` lies in memory: in shared memory as tiled and swizzled, elsewhere plainly.
+    pub refs: Vec<SmemTransforms>,
+}
+
+/// An array as a text that runs once sees it: its elements in a lane, in an order of their own.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LaneArray {
+    pub layout: LayoutSpec,
+    /// The elements of the group's first lane, by their numbers in row-major order. Other lanes have theirs in the same order.
+    pub order: Vec<u64>,
+}
+
+impl InlinePtx {
+    /// What is done to one of the op's `refs`.
+    pub fn access(&self, i: usize) -> Access {
+        match self.loads_from.get(i) {
+            Some(true) => Access::Read,
+            Some(false) | None => Access::Update,
+        }
+    }
+    /// The registers that stand for one of the op's `args`.
+    pub fn registers_of_arg(&self, i: usize) -> usize {
+        Self::registers(self.whole.as_ref().map(|w| w.args.get(i)))
+    }
+    /// The registers that stand for one of the results.
+    pub fn registers_of_result(&self, k: usize) -> usize {
+        Self::registers(self.whole.as_ref().map(|w| w.results.get(k)))
+    }
+    fn registers(array: Option<Option<&Option<LaneArray>>>) -> usize {
+        match array.flatten() {
+            Some(Some(array)) => array.order.len(),
+            Some(None) | None => 1,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -872,6 +872,11 @@ impl Printer<'_> {
                 if code.once {
                     f.write_str(" once")?;
                 }
+                if let Some(whole) = &code.whole {
+                    for array in whole.results.iter().chain(&whole.args).flatten() {
+                        write!(f, " whole {:?}", array.order)?;
+                    }
+                }
                 plain(f)
             }
             OpKind::DebugPrint { format, args: _, then } => {

@@ -237,6 +237,13 @@ pub enum LayoutSpec {
     },
 }
 
+impl LayoutSpec {
+    /// Whether all elements are equal.
+    pub fn is_splat(&self) -> bool {
+        matches!(self, LayoutSpec::Splat { .. })
+    }
+}
+
 /// A static argument of a named layout.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutArg {

@@ -665,6 +665,17 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             })?;
             let of_data = |r: &&RefUse| r.elem != Elem::Barrier;
             refs.iter().filter(of_data).try_for_each(|r| data(r).map(|_| ()))?;
+            if let Some(whole) = &code.whole {
+                let fits = |arrays: &[Option<LaneArray>], types: &[&Type]| {
+                    let each = arrays.iter().zip(types).all(|(a, ty)| a.is_some() != ty.is_scalar());
+                    arrays.len() == types.len() && each
+                };
+                let taken: Vec<&Type> = args.iter().map(|v| ty(*v)).collect();
+                return want(
+                    fits(&whole.args, &taken) && fits(&whole.results, results) && whole.refs.len() == refs.len(),
+                    || "a layout for each array, and none for scalars".to_string(),
+                );
+            }
             let arrays = args.iter().map(|v| ty(*v)).chain(results.iter().copied());
             let mut shapes = arrays.filter(|ty| !ty.is_scalar()).map(Type::shape);
             let first = shapes.next();

@@ -436,6 +436,27 @@ impl RegisterLayout {
         }
         true
     }
+    /// The slots in which the first thread holds these elements (their numbers in row-major order): each of its slots once, or `None`.
+    pub fn slots_of(&self, order: &[u64]) -> Option<Vec<u32>> {
+        if order.len() != self.0.slots as usize {
+            return None;
+        }
+        let number = |index: Dims| index.iter().zip(&self.0.shape).fold(0, |at, (i, n)| at * n + i);
+        let held: Vec<Option<u64>> = (0..self.0.slots)
+            .map(|slot| self.element(0, slot).map(number))
+            .collect();
+        let slot_of: rustc_hash::FxHashMap<u64, u32> = held
+            .iter()
+            .zip(0..)
+            .filter_map(|(at, slot)| at.map(|at| (at, slot)))
+            .collect();
+        let mut free = vec![true; held.len()];
+        let mut take = |at: &u64| {
+            let slot = *slot_of.get(at)?;
+            std::mem::replace(&mut free[slot as usize], false).then_some(slot)
+        };
+        order.iter().map(&mut take).collect()
+    }
     /// Each position that holds an element: its thread, and the element's number in row-major order.
     pub fn for_each_element(&self, mut f: impl FnMut(u32, u64)) {
         let (threads, slots) = (self.0.group.threads(), self.0.slots);

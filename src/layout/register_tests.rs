@@ -347,3 +347,32 @@ fn small_and_odd_shapes_are_padded_or_replicated() {
         6
     );
 }
+
+#[test]
+fn slots_are_found_by_the_elements_of_the_first_thread() {
+    let mut rng = Rng::new(11);
+    for _ in 0..300 {
+        let layout = arbitrary_layout(&mut rng, None);
+        let held: Vec<Option<u64>> = (0..layout.slots())
+            .map(|slot| layout.element(0, slot).map(|index| flat(layout.shape(), &index)))
+            .collect();
+        let Some(mut order) = held.iter().copied().collect::<Option<Vec<u64>>>() else {
+            assert_eq!(layout.slots_of(&vec![0; held.len()]), None, "padded: {layout}");
+            continue;
+        };
+        order.reverse();
+        let distinct: std::collections::BTreeSet<u64> = order.iter().copied().collect();
+        if distinct.len() < order.len() {
+            assert_eq!(layout.slots_of(&order), None, "an element twice: {layout}");
+            continue;
+        }
+        let slots = layout.slots_of(&order).unwrap();
+        let found: Vec<u64> = slots.iter().map(|slot| held[*slot as usize].unwrap()).collect();
+        assert_eq!(found, order, "{layout}");
+        assert_eq!(layout.slots_of(&order[1..]), None, "{layout}");
+        if order.len() > 1 {
+            order[0] = order[1];
+            assert_eq!(layout.slots_of(&order), None, "{layout}");
+        }
+    }
+}

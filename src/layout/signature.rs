@@ -14,7 +14,7 @@ use super::sorting::{SortPlan, Way};
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{AccUse, Does, Kernel, MmaOperand, Op, OpKind, RefUse, Region, Value, op};
+use crate::kernel_ir::{AccUse, Does, Kernel, LaneArray, MmaOperand, Op, OpKind, RefUse, Region, Value, op};
 use cranelift_entity::SecondaryMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -211,6 +211,37 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                         std::cmp::Ordering::Greater => Derivation::Split { n: from / to },
                         _ => Derivation::Join { n: to / from },
                     });
+                }
+            }
+        }
+        OpKind::InlinePtx {
+            does: _,
+            code,
+            refs: _,
+            args,
+        } if code.whole.is_some() => {
+            // A reference's indices come first.
+            let first = sig.operands.len() - args.len();
+            let arrays = |arrays: &[Option<LaneArray>], values: &[Value]| {
+                let mut out = vec![];
+                for (i, (array, v)) in arrays.iter().zip(values).enumerate() {
+                    if let Some(array) = array {
+                        let ty = kernel.ty(*v);
+                        out.push((i, spec::instantiate(&array.layout, ty.shape(), ty.dtype())?));
+                    }
+                }
+                Ok::<_, Error>(out)
+            };
+            if let Some(whole) = &code.whole {
+                for (i, layout) in arrays(&whole.args, args)? {
+                    sig.operands[first + i] = Need::Exactly {
+                        layout,
+                        pulls: true,
+                        why: "inline_mgpu",
+                    };
+                }
+                for (k, layout) in arrays(&whole.results, results)? {
+                    sig.results[k] = Gives::Exactly(layout, "inline_mgpu");
                 }
             }
         }

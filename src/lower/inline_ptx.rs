@@ -1,4 +1,4 @@
-//! Inline PTX: the text once for every element that a lane has, or once.
+//! Inline PTX: the text once for every element that a lane has, or once for all of them.
 use super::cx::LowerCx;
 use super::elementwise::{join_bits, raw, split_bits};
 use super::emit::S;
@@ -7,8 +7,9 @@ use super::{barrier, integer, memory};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::inline;
-use crate::kernel_ir::{Does, Elem, InlineOperand, InlinePtx, Op, RefUse, Value};
+use crate::kernel_ir::{Does, Elem, InlineOperand, InlinePtx, LaneArray, Op, RefUse, Value, Whole};
 use crate::layout::RegisterLayout;
+use crate::layout::infer::spec;
 use crate::ptx::modifier::IntType;
 use crate::ptx::operand::{Class, Src};
 
@@ -22,13 +23,17 @@ pub fn lower_inline_ptx(
 ) -> Result<()> {
     let results = cx.kernel.ops[op].results.clone();
     let classes = inline::check::interface(cx.kernel, op)?;
-    let program = inline::parse(&code.text, &classes, results.len())?;
+    let num_results = inline::check::num_results(cx.kernel, op, code);
+    let program = inline::parse(&code.text, &classes, num_results, inline::Limits::of(code))?;
     let mut addresses = vec![];
     for (i, r) in refs.iter().enumerate() {
         addresses.push(address(cx, op, i, r)?);
     }
     if code.once {
         return by_one_lane(cx, code, &program, &addresses, args, &results);
+    }
+    if let Some(whole) = &code.whole {
+        return lower_whole(cx, op, code, whole, &program, &addresses, args);
     }
     let is_array = |cx: &LowerCx, v: &Value| !cx.ty(*v).is_scalar();
     let first = results.iter().find(|v| is_array(cx, v));
@@ -136,6 +141,68 @@ fn by_one_lane(
         cx.bind_scalar(*v, told);
     }
     Ok(())
+}
+
+/// The text once, with a register for each element.
+fn lower_whole(
+    cx: &mut LowerCx,
+    op: Op,
+    code: &InlinePtx,
+    whole: &Whole,
+    program: &inline::Program,
+    addresses: &[S],
+    args: &[Value],
+) -> Result<()> {
+    let mut operands: Vec<S> = vec![];
+    for operand in &code.operands {
+        match operand {
+            InlineOperand::Ref(i) => operands.push(addresses[*i as usize]),
+            InlineOperand::Value(i) => {
+                let v = args[*i as usize];
+                let dtype = cx.ty(v).dtype();
+                let elements = match &whole.args[*i as usize] {
+                    Some(array) => {
+                        let (layout, slots) = lie(cx, v, array)?;
+                        let array = cx.array_in(v, &layout)?;
+                        let elements = cx.elements(&array);
+                        slots.into_iter().map(|slot| elements[slot as usize]).collect()
+                    }
+                    None => vec![cx.scalar(v)?],
+                };
+                operands.extend(elements.into_iter().map(|x| into_register(cx, dtype, 1, &[x])));
+            }
+        }
+    }
+    let mut made = inline::emit(&mut cx.b, program, &operands, false).into_iter();
+    for (k, v) in cx.kernel.ops[op].results.clone().into_iter().enumerate() {
+        let dtype = cx.ty(v).dtype();
+        let registers: Vec<S> = made.by_ref().take(code.registers_of_result(k)).collect();
+        let elements: Vec<S> = registers
+            .into_iter()
+            .flat_map(|x| out_of_register(cx, dtype, 1, x))
+            .collect();
+        let Some(array) = &whole.results[k] else {
+            cx.bind_scalar(v, elements[0]);
+            continue;
+        };
+        let (layout, slots) = lie(cx, v, array)?;
+        let mut lying = elements.clone();
+        for (slot, x) in slots.into_iter().zip(elements) {
+            lying[slot as usize] = x;
+        }
+        let array: ArrayRegs = cx.from_elements(dtype, layout, &lying);
+        cx.bind_array(v, array);
+    }
+    Ok(())
+}
+
+/// An array's layout in a text that runs once, and the slots of the elements in the text's order.
+fn lie(cx: &LowerCx, v: Value, array: &LaneArray) -> Result<(RegisterLayout, Vec<u32>)> {
+    let ty = cx.ty(v);
+    let layout = spec::instantiate(&array.layout, ty.shape(), ty.dtype())?;
+    let slots = layout.slots_of(&array.order);
+    let slots = slots.ok_or_else(|| Error::internal(format!("an order of elements that is none of {layout}")))?;
+    Ok((layout, slots))
 }
 
 fn is_splat(cx: &LowerCx, v: Value) -> bool {

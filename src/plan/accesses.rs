@@ -2,8 +2,10 @@
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::{self, Polling};
-use crate::kernel_ir::{AccUse, Does, Elem, Kernel, MmaOperand, Op, OpKind, Place, RefUse, Value, op, words};
-use crate::layout::infer::group_of;
+use crate::kernel_ir::{
+    AccUse, Does, Elem, InlinePtx, Kernel, MmaOperand, Op, OpKind, Place, RefUse, SmemTransforms, Value, op, words,
+};
+use crate::layout::infer::{group_of, spec};
 use crate::layout::smem_layout::SmemView;
 use crate::layout::tma::{CopyError, CopyPlan};
 use crate::layout::transfer::{self, AccessKind, Direction, Memory, Options, TransferError, TransferPlan};
@@ -98,7 +100,7 @@ impl Planner<'_> {
                 self.transfer(op, r, None, None)
             }
             OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. } => self.copy(op),
-            OpKind::InlinePtx { does, code, refs, args } => self.inline(op, *does, code.pack, refs, args),
+            OpKind::InlinePtx { does, code, refs, args } => self.inline(op, *does, code, refs, args),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
             OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => Ok(()),
             OpKind::ArgReduce { a, .. } | OpKind::Cumulative { a, .. } => {
@@ -261,11 +263,45 @@ impl Planner<'_> {
         ))
     }
 
+    /// What a text that runs once takes for granted of a reference: that it is tiled and swizzled so, and begins where a swizzle begins.
+    fn relied_on(&self, r: &RefUse, view: &SmemView, expected: &SmemTransforms) -> Result<()> {
+        let kernel = self.kernel;
+        let transforms = match kernel.allocs[r.alloc].is_smem() {
+            true => self.assignment.smem[r.alloc].clone().unwrap_or_default(),
+            false => SmemTransforms::default(),
+        };
+        let plain = |t: &SmemTransforms| (t.tiling.clone(), t.swizzle_bytes.max(16));
+        if plain(&transforms) != plain(expected) {
+            let words = |t: &SmemTransforms| format!("tiles of {:?}, swizzle {}", t.tiling, t.swizzle_bytes.max(16));
+            return Err(
+                Error::unsupported(format!("inline_mgpu of {}", words::of_use(kernel, r)))
+                    .expected(format!(
+                        "the function's plgpu.RefType as the buffer is: {}",
+                        words(&transforms)
+                    ))
+                    .got(words(expected))
+                    .remedy("give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"),
+            );
+        }
+        // The pattern repeats after eight rows.
+        let pattern = u64::from(view.swizzle.bytes()) * 8 * 8;
+        let begins = view.swizzle.is_none() || view.base_alignment().is_multiple_of(pattern);
+        if !begins || view.dims.iter().any(|d| !d.loose.is_empty()) {
+            return Err(Error::unsupported(format!(
+                "inline_mgpu of {}: where it begins",
+                words::of_use(kernel, r)
+            ))
+            .expected("slices that begin at whole tiles")
+            .remedy("start slices at multiples of the tile, and state what is known with pl.multiple_of; or pass the whole buffer and slice it in the function"));
+        }
+        Ok(())
+    }
+
     /// The references of inline PTX begin where their first elements are; its arrays are in one lane each, where lanes matter.
-    fn inline(&mut self, op: Op, does: Does, pack: u32, refs: &[RefUse], args: &[Value]) -> Result<()> {
+    fn inline(&mut self, op: Op, does: Does, code: &InlinePtx, refs: &[RefUse], args: &[Value]) -> Result<()> {
         let kernel = self.kernel;
         let mut views = vec![];
-        for r in refs {
+        for (i, r) in refs.iter().enumerate() {
             if r.elem == Elem::Barrier {
                 views.push(None);
                 continue;
@@ -275,6 +311,11 @@ impl Planner<'_> {
                 true => views::smem(kernel, &self.assignment.smem, r, true)?,
                 false => views::gmem(kernel, r)?,
             };
+            if let Some(whole) = &code.whole {
+                self.relied_on(r, &view, &whole.refs[i])?;
+                views.push(Some(view));
+                continue;
+            }
             // One element has an address wherever it is; of more, the text counts on.
             let one = r.shape.iter().product::<u64>() == 1;
             if !one && !view.has_plain_start() {
@@ -287,6 +328,21 @@ impl Planner<'_> {
             views.push(Some(view));
         }
         self.out.inline.insert(op, views);
+        if let Some(whole) = &code.whole {
+            let data = &kernel.ops[op];
+            let arrays = whole.args.iter().zip(args);
+            for (array, v) in arrays.chain(whole.results.iter().zip(&data.results)) {
+                let Some(array) = array else { continue };
+                let ty = kernel.ty(*v);
+                let layout = spec::instantiate(&array.layout, ty.shape(), ty.dtype())?;
+                if layout.slots_of(&array.order).is_none() {
+                    return Err(Error::unsupported(format!("inline_mgpu of {ty} in {layout}"))
+                        .expected("a layout in which each thread has as many elements, all of the array's")
+                        .remedy("another shape, or another layout"));
+                }
+            }
+            return Ok(());
+        }
         if does == Does::Computes {
             return Ok(());
         }
@@ -320,7 +376,7 @@ impl Planner<'_> {
         if layout.replication() > 1 || layout.is_constant_somewhere() {
             return refuse("that several lanes hold the same elements of");
         }
-        let is_even = !layout.is_padded() && layout.slots() % pack == 0;
+        let is_even = !layout.is_padded() && layout.slots() % code.pack == 0;
         if does == Does::Acts && !is_even {
             return refuse("that some lanes have no elements of");
         }

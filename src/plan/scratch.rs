@@ -193,7 +193,8 @@ impl Planner<'_> {
                 Some(Look::Memory(_)) | None => 0,
             },
             Class::Instructions => {
-                let tells = matches!(&data.kind, OpKind::InlinePtx { code, .. } if code.once && !data.results.is_empty());
+                let tells =
+                    matches!(&data.kind, OpKind::InlinePtx { code, .. } if code.once && !data.results.is_empty());
                 if tells { TOLD } else { 0 }
             }
             Class::Pure(Pure::Product { a, b, .. }) => {

@@ -27,13 +27,17 @@ import pytest
 import smalt
 from jax import lax
 from jax._src.pallas.mosaic_gpu import helpers
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import llvm, memref
 from smalt import _native
 from smalt._schema import MESSAGES
 from tests.corpus.case import Arg, f16, f32, i32, kernel, like
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ACC, SMEM, Barrier = plgpu.ACC, plgpu.SMEM, plgpu.Barrier
-F16, F32 = jnp.float16, jnp.float32
+F16, F32, I32 = jnp.float16, jnp.float32, jnp.int32
 RunTimeError = jax.errors.JaxRuntimeError  # what XLA makes of a custom call's error
 
 
@@ -140,15 +144,205 @@ def unsupported_profile(x):
     return kernel(body, like((128,)), params=params)(x)  # BAD
 
 
-@bad(smalt.Unsupported, "`inline_mgpu` of", "expected: inline PTX", "remedy: inline_mgpu builds MLIR")
-def unsupported_inline_mgpu(x):
+def inline_mgpu_row(layout: Any, dtype: Any = F32, shape: Any = (128,)) -> Any:
+    return plgpu.ShapeDtypeStruct(shape, dtype, layout=layout)
+
+
+ROW = plgpu.Layout.WG_STRIDED((128,), 1)
+
+
+@bad(smalt.Unsupported, "the MLIR operation `memref.alloca`", "expected: operations of arith", "remedy: write this part with plgpu")
+def unsupported_inline_mgpu_operation(x):
     def body(x, o):
-        @plgpu.inline_mgpu(return_type=None)
-        def mlir(ctx):
+        @plgpu.inline_mgpu(arg_types=(ROW,), return_type=inline_mgpu_row(ROW))
+        def f(ctx, x):
+            memref.alloca(ir.MemRefType.get((4,), ir.F32Type.get()), [], [])
+            return x
+
+        o[...] = f(plgpu.layout_cast(x[...], ROW))  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "the MLIR operation `math.sin`", "got: ", "remedy: ")
+def unsupported_inline_mgpu_function(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(ROW,), return_type=inline_mgpu_row(ROW))
+        def f(ctx, x):
+            return x.sin()
+
+        o[...] = f(plgpu.layout_cast(x[...], ROW))  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "`async_copy` of the launch context", "remedy: copies, waits and barriers are plgpu's operations")
+def unsupported_inline_mgpu_copy(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),))
+        def f(ctx, x):
+            ctx.async_copy(src_ref=x)
+
+        f(x)  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.Unsupported, "`gpu.block_id`", "expected: indices of the kernel's axes as arguments", "remedy: ")
+def unsupported_inline_mgpu_block(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(return_type=inline_mgpu_row(plgpu.Layout.WG_SPLAT(()), I32, ()))
+        def f(ctx):
+            return mgpu.FragmentedArray.splat(mgpu_utils.block_idx(), (), is_signed=True)
+
+        o[0] = f()  # BAD
+
+    return kernel(body, like((128,), I32))(x)
+
+
+@bad(smalt.InvalidKernel, "result 0 of `f`", "expected: the layout WGStridedFragLayout(shape=(128,), vec_size=1), as in return_type", "got: ", "remedy: return what return_type says")
+def inline_mgpu_of_another_layout(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(ROW,), return_type=inline_mgpu_row(ROW))
+        def f(ctx, x):
+            return mgpu.FragmentedArray.splat(mgpu.c(1.0, ir.F32Type.get()), (128,))
+
+        o[...] = f(plgpu.layout_cast(x[...], ROW))  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "result 0 of `f`", "expected: elements of type f16, as in return_type", "got: f32")
+def inline_mgpu_of_another_type(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(ROW,), return_type=inline_mgpu_row(ROW, F16))
+        def f(ctx, x):
+            return x
+
+        o[...] = f(plgpu.layout_cast(x[...], ROW))  # BAD
+
+    return kernel(body, like((128,), F16))(x)
+
+
+@bad(smalt.InvalidKernel, "result 0 of `f`", "expected: the shape (256,), as in return_type", "got: (128,)")
+def inline_mgpu_of_another_shape(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(ROW,), return_type=inline_mgpu_row(plgpu.Layout.WG_STRIDED((256,), 1), shape=(256,)))
+        def f(ctx, x):
+            return x
+
+        o[...] = f(plgpu.layout_cast(x[...], ROW))  # BAD
+
+    return kernel(body, like((256,)))(x)
+
+
+@bad(smalt.InvalidKernel, "what `f` returns", "remedy: return a FragmentedArray for each plgpu.ShapeDtypeStruct")
+def inline_mgpu_of_fewer_results(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(ROW,), return_type=(inline_mgpu_row(ROW), inline_mgpu_row(ROW)))
+        def f(ctx, x):
+            return x
+
+        o[...] = f(plgpu.layout_cast(x[...], ROW))[0]  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "result 0 of `f`", "expected: a FragmentedArray", "got: float")
+def inline_mgpu_of_a_number(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(return_type=inline_mgpu_row(ROW))
+        def f(ctx):
+            return 1.0
+
+        o[...] = f()  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "`f` failed", "got: ZeroDivisionError: division by zero (line", "1 / 0")
+def inline_mgpu_that_raises(x):
+    def body(x, o):
+        @plgpu.inline_mgpu()
+        def f(ctx):
+            1 / 0
+
+        f()  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "`f` failed", "got: TypeError: ", "takes 1 positional argument but 2 were given")
+def inline_mgpu_of_more_arguments(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(ROW,))
+        def f(ctx):
             pass
 
-        mlir()  # BAD
+        f(plgpu.layout_cast(x[...], ROW))  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "the transforms of a reference", "expected: those of its RefType: tiling (8, 32), swizzle 128", "got: none", args=(f32(64, 64),))
+def inline_mgpu_of_other_transforms(x):
+    def body(x, o, buffer):
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(tiled(F32)),))
+        def f(ctx, buffer):
+            pass
+
+        f(buffer)  # BAD
+
+    return kernel(body, like((64, 64)), SMEM((64, 64), F32))(x)
+
+
+@bad(smalt.Unsupported, "a row of a tiled reference", "remedy: slice whole tiles, and index in the function", args=(f32(64, 64),))
+def unsupported_inline_mgpu_row(x):
+    def body(x, o, buffer):
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(tiled(F32)),))
+        def f(ctx, buffer):
+            pass
+
+        f(buffer.at[3])  # BAD
+
+    return kernel(body, like((64, 64)), SMEM((64, 64), F32, transforms=tiled(F32)))(x)
+
+
+@bad(smalt.InvalidKernel, "no instruction of smalt's table", "got: `frobnicate.b32", "remedy: ", args=(i32(128),))
+def inline_mgpu_of_unknown_assembly(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(plgpu.Layout.WG_SPLAT(()),))
+        def f(ctx, n):
+            llvm.inline_asm(ir.Type.parse("!llvm.void"), [n.registers.item()], "frobnicate.b32 $0;", "r", has_side_effects=True)
+
+        f(x[0])  # BAD
+
+    return kernel(body, like((128,), I32))(x)
+
+
+@bad(smalt.InvalidKernel, "which is an input", "expected: a write to an output")
+def inline_mgpu_that_stores_to_an_input(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(arg_types=(ROW, plgpu.RefType()))
+        def f(ctx, v, x):
+            v.store_untiled(x, optimized=False)
+
+        f(plgpu.layout_cast(x[...], ROW), x)  # BAD
         o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "inline_mgpu of arrays in a warp region", "remedy: call it outside of the warp region")
+def inline_mgpu_of_arrays_in_a_warp(x):
+    def body(x, o):
+        @plgpu.inline_mgpu(return_type=inline_mgpu_row(ROW))
+        def f(ctx):
+            return mgpu.FragmentedArray.splat(mgpu.c(1.0, ir.F32Type.get()), (128,), mgpu.WGStridedFragLayout((128,), 1))
+
+        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+        def warps():
+            f()  # BAD
 
     return kernel(body, like((128,)))(x)
 

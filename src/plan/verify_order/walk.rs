@@ -455,9 +455,13 @@ impl Walk<'_> {
                     self.meet(op, actor);
                 }
                 for (i, r) in refs.iter().enumerate().filter(|(_, r)| r.elem != Elem::Barrier) {
-                    if self.is_watched(r) {
+                    if self.is_watched(r) && !self.kernel.is_input(r.alloc) {
                         let foot = self.foot(op, i as u8, r);
-                        let what = if code.only_loads { What::Read } else { What::Write };
+                        let what = if code.access(i).writes() {
+                            What::Write
+                        } else {
+                            What::Read
+                        };
                         self.history.touch(op, by, what, foot, None);
                     }
                 }

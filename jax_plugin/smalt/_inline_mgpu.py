@@ -1,0 +1,319 @@
+"""`plgpu.inline_mgpu`: the user's function builds MLIR, of which one text of inline PTX is made.
+
+Every lane runs the text once. A register stands for each element that a lane has of an array, in the order of JAX's
+`FragmentedArray`, and for the address of each reference; how a reference lies in memory is in the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from smalt import _attrs, _types, _versions
+from smalt._errors import Error, InvalidKernel, Unsupported
+from smalt._mlir_memory import Buffer
+from smalt._mlir_ptx import Translator
+from smalt._mlir_text import Text, kind_of
+from smalt._wire import Message
+
+
+#: The compute capability that functions ask for: smalt's.
+_ARCH = (9, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An array or a scalar: its type, and the layout that JAX's function sees it in."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    layout: Any  # Mosaic's own; of a scalar a splat
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.shape == ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """A reference as it lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    shared: bool
+    tiling: tuple[int, ...]
+    swizzle: int
+
+
+def translate(function: Any, args: Sequence[Array | Reference], tree: Any, results: Sequence[Array], result_tree: Any) -> str:
+    """The text of a function of these arguments."""
+    text = Text()
+    cx = Translator(text)
+    num_results = sum(len(_registers(r)) for r in results)
+    with _versions.mlir_function(_ARCH) as enter:
+        _check_types([*args, *results])
+        types = [ty for arg in args for ty in _mlir_types(arg)]
+        block = enter(types)
+        values = iter(block.arguments)
+        given, number = [], num_results
+        for arg in args:
+            mine = [next(values) for _ in _mlir_types(arg)]
+            if isinstance(arg, Reference):
+                cx.set(mine[0], Buffer(f"{{{number}}}", "shared" if arg.shared else "global"))
+                given.append(mine[0])
+                number += 1
+                continue
+            for value in mine:
+                n = int(np.prod(_versions.mlir_shape(value.type), dtype=np.int64))
+                cx.set(value, tuple(f"{{{number + i}}}" for i in range(n)))
+                number += n
+            given.append(_versions.fragmented_array(mine, arg.layout, arg.shape, arg.dtype))
+        returned = _call(function, jax.tree.unflatten(tree, given))
+        made = _checked(function, returned, results, result_tree)
+        cx.block(block)
+        at = 0
+        for array in made:
+            for value in array.registers.flat:
+                cls = kind_of(_versions.mlir_element(value.type)).cls
+                for reg in cx.get(value):
+                    text.emit(f"mov.{cls} {{{at}}}, {reg};")
+                    at += 1
+    return text.finish()
+
+
+def attributes(args: Sequence[Array | Reference], results: Sequence[Array], text: str) -> list[Message]:
+    """Those of the descriptor's `inline_ptx`."""
+    arrays = [x for x in (*args, *results) if isinstance(x, Array) and not x.is_scalar]
+    refs = [x for x in args if isinstance(x, Reference)]
+    layouts = [_attrs.named({"layout": _types.layout(a.layout), "order": _registers(a)}) for a in arrays]
+    places = [_attrs.named({"tiling": list(r.tiling), "swizzle": r.swizzle}) for r in refs]
+    return _attrs.encode({
+        "text": text,
+        "whole": True,
+        "arrays": _attrs.numbered(layouts) if layouts else None,
+        "refs": _attrs.numbered(places) if places else None,
+    })  # fmt: skip
+
+
+def array(shape: Sequence[int], dtype: Any, layout: Any, what: str) -> Array:
+    """`layout`: a `plgpu.Layout`, or None for a scalar."""
+    shape = tuple(int(n) for n in shape)
+    if layout is None and shape:
+        raise InvalidKernel(
+            f"{what} has no layout\n  expected: plgpu.ShapeDtypeStruct(shape, dtype, layout=…)\n  got: {np.dtype(dtype).name}{list(shape)}"
+            "\n  remedy: name the layout in which the function returns it"
+        )
+    try:
+        own = _versions.splat_layout(shape) if shape == () else layout.to_mgpu()
+        own.registers_shape(shape)
+        _versions.first_lane(own, shape)
+    except (TypeError, ValueError, NotImplementedError, AssertionError) as e:
+        raise InvalidKernel(
+            f"the layout of {what}\n  expected: a layout that fits {np.dtype(dtype).name}{list(shape)}\n  got: {layout}: {e}"
+            "\n  remedy: another layout, or another shape"
+        ) from e
+    return Array(shape, dtype, own)
+
+
+def _registers(x: Array | Reference) -> list[int]:
+    return _versions.first_lane(x.layout, x.shape) if isinstance(x, Array) else [0]
+
+
+def _check_types(values: Sequence[Array | Reference]) -> None:
+    for x in values:
+        try:
+            kind_of(_versions.mlir_type(x.dtype))
+        except (TypeError, ValueError, KeyError, NotImplementedError):
+            raise Unsupported(
+                f"a value of type {x.dtype}\n  expected: integers, floats and booleans that MLIR has\n  got: {x.dtype}"
+                "\n  remedy: bitcast it to an integer of as many bits (jax.lax.bitcast_convert_type)"
+            ) from None
+
+
+def _mlir_types(x: Array | Reference) -> list[Any]:
+    if isinstance(x, Reference):
+        return [_versions.mlir_memref_type(x.shape, x.strides, _versions.mlir_type(x.dtype), x.shared)]
+    return _versions.fragment_types(x.layout, x.shape, x.dtype)
+
+
+# ------------------------------------------------------------------------------------------ the function
+
+
+class LaunchContext:
+    """What a function gets first. JAX's own describes a launch of its own: of that there is nothing here."""
+
+    @contextlib.contextmanager
+    def named_region(self, *_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Unsupported(
+            f"`{name}` of the launch context\n  expected: what the function does with its arguments; named_region"
+            f"\n  got: ctx.{name}\n  remedy: copies, waits and barriers are plgpu's operations, outside of the function"
+        )
+
+
+def _call(function: Any, args: Any) -> Any:
+    try:
+        return function(LaunchContext(), *args)
+    except Error:
+        raise
+    except Exception as e:
+        place = ""
+        for frame in traceback.extract_tb(e.__traceback__):
+            if frame.filename == getattr(getattr(function, "__code__", None), "co_filename", None):
+                place = f" (line {frame.lineno}: {frame.line})"
+        raise InvalidKernel(
+            f"{_name(function)} failed\n  expected: a function that builds MLIR of its arguments\n  got: {type(e).__name__}: {e}{place}"
+            "\n  remedy: mend the function; it is called once, with the launch context and its arguments"
+        ) from e
+
+
+def _name(function: Any) -> str:
+    return f"`{getattr(function, '__name__', 'the function')}`"
+
+
+def _checked(function: Any, returned: Any, results: Sequence[Array], tree: Any) -> list[Any]:
+    """What the function returned, as `return_type` says."""
+    leaves: list[Any]
+    leaves, own = jax.tree.flatten(returned, is_leaf=lambda x: isinstance(x, _versions.FragmentedArray))
+    if own != tree:
+        raise InvalidKernel(
+            f"what {_name(function)} returns\n  expected: {tree}, as return_type\n  got: {own}"
+            "\n  remedy: return a FragmentedArray for each plgpu.ShapeDtypeStruct of return_type"
+        )
+    for i, (leaf, result) in enumerate(zip(leaves, results)):
+        _check_result(f"result {i} of {_name(function)}", leaf, result)
+    return leaves
+
+
+def _check_result(what: str, x: Any, result: Array) -> None:
+    def wrong(expected: str, got: str) -> None:
+        raise InvalidKernel(
+            f"{what}\n  expected: {expected}, as in return_type\n  got: {got}"
+            "\n  remedy: return what return_type says (astype, to_layout, broadcast_in_dim), or say what is returned"
+        )
+
+    if not isinstance(x, _versions.FragmentedArray):
+        wrong("a FragmentedArray", type(x).__name__)
+    if x.mlir_dtype != _versions.mlir_type(result.dtype):
+        wrong(f"elements of type {_versions.mlir_type(result.dtype)}", str(x.mlir_dtype))
+    if tuple(x.shape) != result.shape:
+        wrong(f"the shape {result.shape}", str(tuple(x.shape)))
+    if x.layout != result.layout:
+        wrong(f"the layout {result.layout}", str(x.layout))
+
+
+# ------------------------------------------------------------------------------------------ references
+
+
+@dataclasses.dataclass
+class _Dim:
+    size: int
+    stride: int
+    tile: int = 0  # 0: not tiled
+    tile_stride: int = 0
+
+
+def reference(shape: Sequence[int], dtype: Any, shared: bool, chain: Sequence[Any], declared: Sequence[Any]) -> Reference:
+    """How memory of this shape lies after the transforms of `chain`, where `declared` are those of the function's `RefType`."""
+    dims = _dense(shape)
+    tiling: tuple[int, ...] = ()
+    swizzle = 0
+    for t in chain:
+        match type(t).__name__:
+            case "ExtractAliasedRef":
+                dims, dtype = _dense(t.shape), t.dtype
+            case "UntilingTransform":
+                tiling = tuple(t.tiling)
+                dims = _untiled(dims, tiling)
+            case "UnswizzleRef":
+                swizzle = int(t.swizzle)
+            case "NDIndexer":
+                dims = _sliced(dims, t)
+            case "TransposeTransform":
+                if tiling:
+                    raise _unfit("a transposed reference that is tiled", "transpose in the function")
+                dims = [dims[i] for i in t.permutation]
+            case "PeerMemRef" | "ClusterRefTransform":
+                pass
+            case name:
+                raise _unfit(f"a reference seen through {name}", "apply it in the function (mgpu.memref_slice, memref_reshape, memref_transpose)")
+    wanted_tiling: tuple[int, ...] = ()
+    wanted_swizzle = 0
+    for t in declared:
+        match type(t).__name__:
+            case "TilingTransform":
+                wanted_tiling = tuple(t.tiling)
+            case "SwizzleTransform":
+                wanted_swizzle = int(t.swizzle)
+            case name:
+                raise _unfit(f"the transform {name} of a RefType", "plgpu.TilingTransform and plgpu.SwizzleTransform")
+    if (tiling, max(swizzle, 16)) != (wanted_tiling, max(wanted_swizzle, 16)):
+        raise InvalidKernel(
+            f"the transforms of a reference\n  expected: those of its RefType: {_words(wanted_tiling, wanted_swizzle)}"
+            f"\n  got: {_words(tiling, swizzle)}\n  remedy: give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"
+        )
+    minor = [d for d in dims if d.tile]
+    return Reference(
+        (*(d.size for d in dims), *(d.tile for d in minor)),
+        (*(d.stride for d in dims), *(d.tile_stride for d in minor)),
+        dtype,
+        shared,
+        tiling,
+        swizzle,
+    )
+
+
+def _words(tiling: tuple[int, ...], swizzle: int) -> str:
+    parts = [f"tiling {tiling}"] * bool(tiling) + [f"swizzle {swizzle}"] * (swizzle > 16)
+    return ", ".join(parts) or "none"
+
+
+def _unfit(what: str, remedy: str) -> Unsupported:
+    return Unsupported(f"{what}\n  expected: slices of whole tiles of a buffer\n  got: {what}\n  remedy: {remedy}")
+
+
+def _dense(shape: Sequence[int]) -> list[_Dim]:
+    dims, stride = [], 1
+    for n in reversed(shape):
+        dims.append(_Dim(int(n), stride))
+        stride *= int(n)
+    return dims[::-1]
+
+
+def _untiled(dims: list[_Dim], tiling: Sequence[int]) -> list[_Dim]:
+    k = len(tiling)
+    outer, tiles = dims[: len(dims) - k], dims[len(dims) - k :]
+    rest, counts = outer[: len(outer) - k], outer[len(outer) - k :]
+    return [*rest, *(_Dim(c.size, c.stride, t.size, t.stride) for c, t in zip(counts, tiles))]
+
+
+def _sliced(dims: list[_Dim], t: Any) -> list[_Dim]:
+    out = []
+    if tuple(t.int_indexer_shape):
+        raise _unfit("a reference indexed by arrays", "load it outside of the function")
+    for dim, index in zip(dims, t.indices, strict=True):
+        if type(index).__name__ != "Slice":
+            if dim.tile:
+                raise _unfit("a row of a tiled reference", "slice whole tiles, and index in the function")
+            continue
+        if not isinstance(index.size, int):
+            raise _unfit("a slice whose size is computed", "slices of a known size")
+        if not dim.tile:
+            out.append(_Dim(index.size, dim.stride * index.stride))
+            continue
+        start = index.start if isinstance(index.start, int) else 0
+        if index.stride != 1 or index.size % dim.tile or start % dim.tile:
+            raise _unfit(f"a slice of {index.size} from {index.start} on of tiles of {dim.tile}", "slices of whole tiles")
+        out.append(_Dim(index.size // dim.tile, dim.stride, dim.tile, dim.tile_stride))
+    return out

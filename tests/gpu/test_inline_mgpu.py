@@ -1,0 +1,3 @@
+"""`plgpu.inline_mgpu`, on the GPU."""
+
+from tests.kernels.suite_inline_mgpu import *  # noqa: F403

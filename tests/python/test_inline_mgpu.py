@@ -1,0 +1,3 @@
+"""`plgpu.inline_mgpu`, in the emulator."""
+
+from tests.kernels.suite_inline_mgpu import *  # noqa: F403
