@@ -67,5 +67,14 @@ def test_inline_ptx_is_clean(tool: str) -> None:
 
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
 @pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "initcheck"])
+@pytest.mark.parametrize("name", ["barriers", "inline_mgpu"])
+def test_barriers_and_inline_mgpu_are_clean(tool: str, name: str) -> None:
+    """What asks the emulator's checker is skipped there."""
+    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/test_{name}.py", "-k", "not random_rings or random_rings and [0"])
+    assert re.search(r"\b\d+ passed", printed), printed[-2000:]
+
+
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "initcheck"])
 def test_prints_are_clean(tool: str) -> None:
     watched(tool, ["-m", "tests.prints", "--json"])

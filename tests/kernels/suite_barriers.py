@@ -14,6 +14,7 @@ import pytest
 import smalt
 
 from tests.corpus.case import kernel
+from tests.kernels import counted
 from tests.kernels.suite import ON_GPU, enabled
 
 U32, I32, F32 = np.uint32, np.int32, np.float32
@@ -687,6 +688,18 @@ def test_cluster_barriers_over_groups_of_axes(groups: str) -> None:
             r, c = b // 4, b % 4
             there = (r + 1) % 2 * 4 + (c if groups == "each axis" else (c + 1 + turn) % 4)
             np.testing.assert_array_equal(got[b, turn], x[there] + turn)
+
+
+#: Random rings, and how many in one test.
+COUNT, TOGETHER = (200, 25) if ON_GPU else (40, 10)
+
+
+@pytest.mark.parametrize("schedule", ["latest"] if ON_GPU else ["latest", "earliest"])
+@pytest.mark.parametrize("first", range(0, COUNT, TOGETHER))
+def test_random_rings(first: int, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALT_SCHEDULE", schedule)
+    for seed in range(first, first + TOGETHER):
+        counted.check(seed)
 
 
 # ------------------------------------------------------------------------------------------ matmuls
