@@ -41,6 +41,7 @@ with _requirements.explained():
     )
     from smalt._primitives import inline_ptx
     from smalt._register import descriptor
+    from smalt._torch import as_torch_kernel
     from smalt._trace import trace
 
     _register.register()
@@ -70,6 +71,7 @@ __all__ = [
     "SmemMap",
     "Timeout",
     "Unsupported",
+    "as_torch_kernel",
     "atomic_add",
     "atomic_and",
     "atomic_cas",

@@ -69,6 +69,20 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
             ctypes.POINTER(_Bytes),
         ),
     ),
+    "smalt_call_site": (_Bytes, (*_Input, *_Input, *_Input, ctypes.POINTER(_Handle))),
+    "smalt_release_call_site": (None, (_Handle,)),
+    "smalt_launch": (
+        _Bytes,
+        (
+            _Handle,
+            ctypes.c_int32,
+            ctypes.c_size_t,
+            ctypes.c_size_t,
+            ctypes.c_size_t,
+            ctypes.POINTER(ctypes.c_size_t),
+            ctypes.POINTER(ctypes.c_size_t),
+        ),
+    ),
     "smalt_set_trace": (_Bytes, _Input),
     "smalt_layout_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_smem_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
@@ -231,10 +245,42 @@ class Artifact:
         report: dict[str, Any] = _parsed("a run's report", answer)
         return report
 
+    def run_at(self, buffers: Sequence[tuple[int, int]]) -> None:
+        """Runs in the emulator on memory at these addresses, of these sizes, in the launch's numbering."""
+        count = len(buffers)
+        data = (ctypes.c_void_p * count)(*(at for at, _ in buffers))
+        sizes = (ctypes.c_size_t * count)(*(size for _, size in buffers))
+        _answer(self._lib, self._lib.smalt_run, self._handle, -1, count, data, sizes, 0)
+
     def _run(self, buffers: Sequence[Any], device: int, batch: int) -> dict[str, Any]:
         answer = _answer(self._lib, self._lib.smalt_run, self._handle, device, *_pointers(buffers), batch)
         report: dict[str, Any] = _parsed("a run's report", answer)
         return report
+
+
+class CallSite:
+    """A place where a kernel is launched on streams of somebody else's."""
+
+    def __init__(self, descriptor: bytes, debug: bytes, target: str, operands: Sequence[int], results: Sequence[int]) -> None:
+        """`operands`, `results`: sizes in bytes, scratch behind the others: the same memory as operand and as result."""
+        self._lib = library()
+        self._handle = _Handle()
+        name = target.encode()
+        arguments = (descriptor, len(descriptor), debug, len(debug), name, len(name))
+        _check(self._lib, self._lib.smalt_call_site(*arguments, ctypes.byref(self._handle)))
+        self._operands = len(operands)
+        self._array = ctypes.c_size_t * (len(operands) + len(results))
+        self._sizes = self._array(*operands, *results)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._lib.smalt_release_call_site(self._handle)
+
+    def launch(self, device: int, stream: int, operands: Sequence[int], results: Sequence[int]) -> None:
+        """Queues the kernel on memory at these addresses, which lives until the stream has come to its end. The device's context is current."""
+        addresses = self._array(*operands, *results)
+        error = self._lib.smalt_launch(self._handle, device, stream, self._operands, len(addresses), addresses, self._sizes)
+        _check(self._lib, error)
 
 
 def _pointers(buffers: Sequence[Any]) -> tuple[int, Any, Any]:

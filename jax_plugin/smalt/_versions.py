@@ -814,6 +814,11 @@ def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule)
 
 
+def replace_as_torch_kernel(dispatch: Callable[[Any], Any]) -> None:
+    """`plgpu.as_torch_kernel` becomes what `dispatch` makes of it."""
+    plgpu.as_torch_kernel = dispatch(plgpu.as_torch_kernel)
+
+
 def effects_of_memory(avals: Sequence[Any]) -> set[Any]:
     """The effects of an equation that does something to memory, and may do it to these operands."""
     return {gpu_core._memory_effect} | ref_effects(i for i, aval in enumerate(avals) if is_ref_aval(aval))

@@ -6,7 +6,9 @@
 //! * No panic leaves: a panic is an error like others. So every function that does anything can fail, but for the two
 //!   that give back what the library made.
 use crate::error::Error;
-use crate::runtime::{self, Artifact, BufferSpec, CompileOptions, HostBuffer, Locations};
+use crate::runtime::{
+    self, Artifact, BufferSpec, BufferView, CallSite, CallSiteAttributes, CompileOptions, HostBuffer, Locations,
+};
 use serde::Deserialize;
 use serde_json::json;
 use std::ffi::c_char;
@@ -375,6 +377,87 @@ pub unsafe extern "C" fn smalt_run(
         // SAFETY: as our caller promises.
         unsafe { out.write(Bytes::new(report.to_string())) };
         Ok(())
+    })
+}
+
+/// A place where a kernel is called on streams of the caller's: what the custom call is to XLA. `hash` is the descriptor's.
+///
+/// # Safety
+/// Each pointer points to its length in bytes; `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_call_site(
+    descriptor: *const u8,
+    descriptor_len: usize,
+    debug: *const u8,
+    debug_len: usize,
+    target: *const u8,
+    target_len: usize,
+    out: *mut *mut CallSite,
+) -> Bytes {
+    // SAFETY: as our caller promises.
+    let (descriptor, debug, target) = unsafe {
+        (
+            slice(descriptor, descriptor_len),
+            slice(debug, debug_len),
+            slice(target, target_len),
+        )
+    };
+    let locations = locations(debug);
+    answer(&locations.clone(), || {
+        let target = std::str::from_utf8(target).map_err(|_| Error::internal("a target that is no text"))?;
+        let attributes = CallSiteAttributes {
+            descriptor,
+            debug,
+            hash: &runtime::hash(descriptor),
+            target,
+            flags: 0,
+        };
+        let site = CallSite::new(attributes, locations)?;
+        // SAFETY: as our caller promises.
+        unsafe { out.write(Box::into_raw(Box::new(site))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `site` is from [`smalt_call_site`], or null; it is used no more. What was launched from there is over.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_release_call_site(site: *mut CallSite) {
+    if !site.is_null() {
+        // SAFETY: as our caller promises.
+        drop(unsafe { Box::from_raw(site) });
+    }
+}
+
+/// Queues the kernel on a stream of a device whose context is current. `addresses` and `bytes` are those of `count` buffers: `operands` of
+/// them are operands, scratch behind them; then results, scratch behind them, too.
+///
+/// # Safety
+/// `site` is alive; `addresses` and `bytes` have `count` entries. The buffers are the device's, and live until the stream has come to the
+/// end of the kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_launch(
+    site: *const CallSite,
+    device: i32,
+    stream: usize,
+    operands: usize,
+    count: usize,
+    addresses: *const usize,
+    bytes: *const usize,
+) -> Bytes {
+    // SAFETY: as our caller promises.
+    let site = unsafe { &*site };
+    answer(site.locations(), || {
+        let buffers: Vec<BufferView> = (0..count)
+            .map(|i| BufferView {
+                // SAFETY: as our caller promises.
+                address: unsafe { *addresses.add(i) },
+                // SAFETY: as our caller promises.
+                bytes: unsafe { *bytes.add(i) } as u64,
+            })
+            .collect();
+        site.initialize_cuda(device)?;
+        site.execute_cuda(device, stream, operands.min(count), &buffers)
     })
 }
 

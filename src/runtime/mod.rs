@@ -40,7 +40,7 @@ mod unit_functions;
 
 pub use artifact::{Artifact, Phase};
 pub use buffers::{BufferRole, BufferSpec};
-pub use cache::{Stats, compile, stats};
+pub use cache::{Stats, compile, hash, stats};
 pub use call_site::{BufferView, CallSite, CallSiteAttributes};
 pub use doctor::doctor;
 pub use handler_calls::handler_calls;
