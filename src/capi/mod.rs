@@ -380,7 +380,7 @@ pub unsafe extern "C" fn smalt_run(
     })
 }
 
-/// A place where a kernel is called on streams of the caller's: what the custom call is to XLA. `hash` is the descriptor's.
+/// A place where a kernel is called on streams of the caller's: what the custom call is to XLA.
 ///
 /// # Safety
 /// Each pointer points to its length in bytes; `out` is writable.

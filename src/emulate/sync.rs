@@ -312,12 +312,13 @@ pub const NO_COMPLETE: u16 = 8;
 pub const RELAXED: u16 = 16;
 /// It releases to the cluster.
 pub const WIDE: u16 = 32;
+/// No register for the state.
+pub const NO_STATE: u16 = u16::MAX;
 
+/// To whom an arrival that is not relaxed releases.
 fn released(c: u16) -> Scope {
     if c & WIDE == 0 { Scope::Cta } else { Scope::Cluster }
 }
-/// No register for the state.
-pub const NO_STATE: u16 = u16::MAX;
 
 /// The other forms of arrivals. `c`: one of the above, with flags; `d`: where the state goes.
 pub struct MbarrierChange;
