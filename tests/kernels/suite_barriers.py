@@ -341,6 +341,29 @@ def test_compare_and_swap(dtype: Any) -> None:
     np.testing.assert_array_equal(got, np.where(np.arange(128) % 3 == 0, dtype(9), x))
 
 
+def test_warps_have_accesses_of_their_own() -> None:
+    """In a warp region one lane of the warp does what has an order, for its warp."""
+
+    def body(x: Any, o: Any, count: Any, words: Any) -> None:
+        count[0] = 0
+        smalt.named_barrier_sync(9, 128)
+
+        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+        def each() -> None:
+            warp = jax.lax.axis_index("warp")
+            smalt.atomic_add(count.at[0], warp + 1, scope="cta")
+            smalt.store(words.at[warp], 10 * warp, scope="cta")
+            smalt.store(words.at[4 + warp], smalt.load(words.at[warp], order="acquire", scope="cta") + 1, scope="cta")
+
+        smalt.named_barrier_sync(9, 128)
+        o[0] = count[0]
+        for i in range(8):
+            o[1 + i] = words[i]
+
+    got = run(body, out(9, I32), random((128,)), scratch=[plgpu.SMEM((8,), I32), plgpu.SMEM((8,), I32)])
+    np.testing.assert_array_equal(got, [10, 0, 10, 20, 30, 1, 11, 21, 31])
+
+
 def test_floats_are_added_atomically() -> None:
     def body(x: Any, o: Any) -> None:
         o[...] = jnp.zeros((128,), F32)
