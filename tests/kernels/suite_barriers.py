@@ -20,6 +20,9 @@ from tests.kernels.suite import ON_GPU, enabled
 U32, I32, F32 = np.uint32, np.int32, np.float32
 
 
+NEEDS_REFERENCES = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="mutable references are arguments of kernels since 0.11")
+
+
 def out(*shape_and_dtype: Any) -> Any:
     *shape, dtype = shape_and_dtype
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
@@ -426,6 +429,48 @@ def test_within_a_block(how: str) -> None:
     np.testing.assert_array_equal(got, x.T)
 
 
+@NEEDS_REFERENCES
+@pytest.mark.parametrize("mutate", ["", "release", "acquire"])
+def test_fences_in_blocks_that_count_each_other(mutate: str) -> None:
+    """The same where blocks tell each other through global memory, too: the checker then keeps fences apart."""
+
+    def body(x: Any, count: Any, o: Any, buffer: Any, bar: Any) -> None:
+        i, wg = jax.lax.axis_index("i"), jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            buffer[...] = x[i]
+            if mutate != "release":
+                smalt.fence("release", "cta")
+            smalt.mbarrier_arrive(bar, threads="all", order="relaxed", scope="cta")
+            smalt.atomic_add(count.at[0], 1)
+
+        @pl.when(wg == 1)
+        def consume() -> None:
+            smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cta")
+            if mutate != "acquire":
+                smalt.fence("acquire", "cta")
+            o[i] = buffer[...].T
+
+    def call() -> None:
+        def fn(x: Any) -> Any:
+            count = jax.new_ref(jnp.zeros((1,), I32))
+            scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=128)]
+            launch = {"grid": (3,), "grid_names": ("i",), "num_threads": 2, "thread_name": "wg"}
+            return kernel(body, out(3, *TILE[::-1], F32), *scratch, **launch)(x, count), count[...]
+
+        x = random((3, *TILE), F32)
+        with enabled():
+            got, count = jax.tree.map(np.asarray, jax.jit(fn)(x))
+        np.testing.assert_array_equal(got, x.transpose(0, 2, 1))
+        assert count[0] == 3
+
+    if mutate:
+        is_refused(call, "shared memory that")
+    else:
+        call()
+
+
 @pytest.mark.parametrize("mutate", ["release", "acquire"])
 def test_a_fence_that_is_missing_within_a_block_is_told(mutate: str) -> None:
     x = random(TILE, F32)
@@ -559,9 +604,6 @@ def test_pulls_within_a_cluster(restricted: bool) -> None:
     scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=128)]
     got = run(body, out(CLUSTER, *TILE, F32), x, scratch=scratch, cluster=(CLUSTER,), cluster_names=("c",))
     np.testing.assert_array_equal(got, np.roll(x, -1, 0))
-
-
-NEEDS_REFERENCES = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="mutable references are arguments of kernels since 0.11")
 
 
 @NEEDS_REFERENCES
