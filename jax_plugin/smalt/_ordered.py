@@ -185,6 +185,11 @@ class _Place:
                 "\n  remedy: ref.at[i] for a flag; ordinary loads and stores for data, with fences or barriers around them"
             )
         self.strides = _versions.element_strides(base, chain) if self.shape else ()
+        if self.shape and int(np.prod(self.shape)) % 128:
+            raise InvalidKernel(
+                f"smalt.{name} of an array that some threads have no elements of\n  expected: a multiple of 128 elements, or one element"
+                f"\n  got: shape {list(self.shape)}\n  remedy: ref.at[i] for each of a few words; slices of whole warpgroups for more"
+            )
         if self.strides is None:
             raise InvalidKernel(
                 f"smalt.{name} of a view that is no slice\n  expected: a reference to GMEM, indexed by integers and slices"
@@ -194,6 +199,8 @@ class _Place:
         self.type = {1: "s8" if signed else "u8", 2: "b16", 4: "b32", 8: "b64"}[self.dtype.itemsize]
 
     def value(self, x: Any) -> Any:
+        if isinstance(x, (bool, int, float)):
+            x = self._number(x)
         x = _primitives.operand(x)
         if x.dtype != self.dtype and not getattr(x, "weak_type", False):
             raise InvalidKernel(
@@ -206,6 +213,20 @@ class _Place:
                 f"smalt.{self.name}: a value of another shape\n  expected: {list(self.shape)}, the reference's, or a scalar\n  got: {list(x.shape)}"
             )
         return x
+
+    def _number(self, x: bool | int | float) -> Any:
+        """A Python number in the reference's type, if it has it."""
+        is_float = jax.dtypes.issubdtype(self.dtype, np.floating)
+        fits = is_float or not isinstance(x, float)
+        if fits and not is_float:
+            info = jnp.iinfo(self.dtype)
+            fits = int(info.min) <= int(x) <= int(info.max)
+        if not fits:
+            raise InvalidKernel(
+                f"smalt.{self.name}: a value of another type\n  expected: {self.dtype}, the reference's\n  got: {x!r}"
+                "\n  remedy: a number that the type has, or convert it: jnp.asarray(x).astype(…)"
+            )
+        return np.asarray(x).astype(self.dtype)
 
     def run(self, result: str | None, opcode: str, form: str, values: list[Any], out: list[Any]) -> Any:
         """One instruction; `{at}` is the address, `{a}`… are the values."""

@@ -749,12 +749,17 @@ impl Causality {
     }
 
     /// What goes through words of shared memory that are polled synchronises at every scope.
-    fn through_shared(&mut self, w: &Warp) {
+    fn through_shared(&mut self, w: &Warp, releases: bool, acquires: bool) {
         let (id, cluster) = (self.id(w), self.cluster_of(w.cta));
         let shared = &mut self.clusters[cluster].1;
         let clock = Rc::make_mut(&mut self.clocks[id]);
-        clock.join(shared);
-        shared.join(clock);
+        // What the warp is only told now it has not released.
+        if releases {
+            shared.join(clock);
+        }
+        if acquires {
+            clock.join(shared);
+        }
         self.tick(w);
     }
 
@@ -1166,7 +1171,7 @@ impl Hooks for Causality {
                     }
                 }
                 if self.across.is_none() {
-                    self.through_shared(w);
+                    self.through_shared(w, sem != FenceSem::Acquire, sem != FenceSem::Release);
                     return Ok(());
                 }
                 let (who, cluster) = (self.who(w), self.cluster_of(w.cta));
@@ -1175,10 +1180,12 @@ impl Hooks for Causality {
                     across.fence(who, clock, sem, scope);
                 }
                 // Who then polls a word of shared memory knows.
-                self.clusters[cluster].1.join(clock);
+                if sem != FenceSem::Acquire {
+                    self.clusters[cluster].1.join(clock);
+                }
                 self.tick(w);
             }
-            Sync::Ordered => self.through_shared(w),
+            Sync::Ordered => self.through_shared(w, true, true),
             Sync::WordAdded { address, old, amount } => {
                 if let Some(across) = &mut self.across {
                     across.added(address, old, amount);

@@ -688,6 +688,12 @@ where
             AtomSem::ALL[(u.aux >> 24) as usize],
             Scope::ALL[(u.aux >> 16 & 0xff) as usize],
         );
+        if S::NAME != Global::NAME
+            && !matches!(mode, Mode::Atomic(AtomSem::Relaxed, _))
+            && let Err(error) = m.note(w, Sync::Ordered)
+        {
+            return m.fail(*error);
+        }
         if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode, &no_values) {
             return m.fail(*error);
         }

@@ -367,6 +367,54 @@ def test_warps_have_accesses_of_their_own() -> None:
     np.testing.assert_array_equal(got, [10, 0, 10, 20, 30, 1, 11, 21, 31])
 
 
+def test_a_lock_in_shared_memory() -> None:
+    """Two warpgroups take turns in no order; each adds to what is there."""
+
+    def body(x: Any, o: Any, total: Any, lock: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def first() -> None:
+            lock[0] = 0
+            total[...] = jnp.zeros((128,), I32)
+
+        smalt.named_barrier_sync(9, 256)
+        for turn in range(3):
+            take = lambda _: smalt.atomic_cas(lock.at[0], 0, 1, order="acquire", scope="cta")  # noqa: E731
+            jax.lax.while_loop(lambda held: held != 0, take, jnp.int32(1))
+            total[...] += x[wg] * (turn + 1)
+            smalt.atomic_exchange(lock.at[0], 0, order="release", scope="cta")
+        smalt.named_barrier_sync(9, 256)
+        o[wg] = total[...]
+
+    x = random((2, 128))
+    scratch = [plgpu.SMEM((128,), I32), plgpu.SMEM((8,), I32)]
+    got = run(body, out(2, 128, I32), x, scratch=scratch, num_threads=2, thread_name="wg")
+    np.testing.assert_array_equal(got, np.tile((x[0] + x[1]) * 6, (2, 1)))
+
+
+def test_a_flag_in_shared_memory_by_an_atomic() -> None:
+    def body(x: Any, o: Any, buffer: Any, flag: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+        pl.when(wg == 0)(lambda: smalt.store(flag.at[0], 0, scope="cta"))
+        smalt.named_barrier_sync(9, 256)
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            buffer[...] = x[...]
+            smalt.atomic_add(flag.at[0], 1, order="release", scope="cta")
+
+        @pl.when(wg == 1)
+        def consume() -> None:
+            look = lambda _: smalt.load(flag.at[0], order="acquire", scope="cta")  # noqa: E731
+            jax.lax.while_loop(lambda v: v != 1, look, jnp.int32(0))
+            o[...] = buffer[...]
+
+    x = random((128,))
+    scratch = [plgpu.SMEM((128,), I32), plgpu.SMEM((8,), I32)]
+    np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=scratch, num_threads=2, thread_name="wg"), x)
+
+
 def test_floats_are_added_atomically() -> None:
     def body(x: Any, o: Any) -> None:
         o[...] = jnp.zeros((128,), F32)
@@ -401,7 +449,7 @@ def handed_on(how: str, mutate: str = "") -> Any:
                     smalt.mbarrier_arrive(bar, threads="all")
                 case "relaxed mbarrier and fences":
                     if mutate != "release":
-                        smalt.fence("release", "cta")
+                        smalt.fence("acquire" if mutate == "first is an acquire" else "release", "cta")
                     smalt.mbarrier_arrive(bar, threads="all", order="relaxed", scope="cta")
 
         @pl.when(wg == 1)
@@ -414,7 +462,7 @@ def handed_on(how: str, mutate: str = "") -> Any:
                 case "relaxed mbarrier and fences":
                     smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cta")
                     if mutate != "acquire":
-                        smalt.fence("acquire", "cta")
+                        smalt.fence("release" if mutate == "second is a release" else "acquire", "cta")
             o[...] = buffer[...].T
 
     scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=128)]
@@ -471,7 +519,7 @@ def test_fences_in_blocks_that_count_each_other(mutate: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("mutate", ["release", "acquire"])
+@pytest.mark.parametrize("mutate", ["release", "acquire", "first is an acquire", "second is a release"])
 def test_a_fence_that_is_missing_within_a_block_is_told(mutate: str) -> None:
     x = random(TILE, F32)
 
