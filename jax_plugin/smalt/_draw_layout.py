@@ -234,7 +234,7 @@ class LayoutMap:
         return f'<div style="overflow:auto;max-height:40em">{self.svg()}</div>'
 
 
-def draw_layout(layout: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> LayoutMap:
+def draw_layout(layout: Any, shape: Sequence[int] | int | None = None, dtype: Any = None) -> LayoutMap:
     """Which warp, lane and register holds which element of an array.
 
         print(smalt.draw_layout(plgpu.Layout.WGMMA, (64, 16)))
@@ -252,6 +252,7 @@ def draw_layout(layout: Any, shape: Sequence[int] | None = None, dtype: Any = No
         InvalidKernel: If there is no such layout, or none for arrays of this shape.
     """
     name = None if dtype is None else dtype_name(dtype)
+    shape = (shape,) if isinstance(shape, int) else shape
     if hasattr(layout, "from_digits"):
         digits = layout.digits
         if digits is None:

@@ -178,6 +178,8 @@ class KernelReport:
 
     def diff(self, other: KernelReport) -> str:
         """What is different in another report: of the same kernel with other parameters, or by another version. No times."""
+        if not isinstance(other, KernelReport):
+            raise TypeError(f"expected a kernel's report, smalt.inspect(f, ...)[i]; got {type(other).__name__}")
         return "\n".join(_difference(self, other)) or "no difference"
 
     def _repr_html_(self) -> str:

@@ -191,6 +191,10 @@ impl Parser {
                 .error(format!("`{opcode}` in inline PTX"))
                 .expected("control that stays within the text: `bra` to its labels")
                 .remedy("branch to a label at the text's end")),
+            _ if opcode.starts_with("wgmma.") => Err(self
+                .error(format!("`{opcode}` in inline PTX"))
+                .expected("instructions whose registers are the text's: accumulators are the compiler's")
+                .remedy("plgpu.wgmma, plgpu.wgmma_wait")),
             _ => {
                 let inst = self.instruction(opcode, operands)?;
                 self.push(Statement::Inst { guard, inst })
@@ -544,6 +548,10 @@ mod tests {
             ("mov.b32 {0}, {1}; }", "a `}` without its `{`"),
             ("mov.b32 {1}, {1};", "the result {0} is never written"),
             ("mov.b32 {0}, {1}; ret;", "`ret` in inline PTX"),
+            (
+                "mov.b32 {0}, {1}; wgmma.fence.sync.aligned;",
+                "`wgmma.fence.sync.aligned` in inline PTX",
+            ),
             ("mov.b32 {0}, 0x1g;", "no number"),
             ("mov.u32 {0}, smalt_smem;", "`smalt_smem` is not declared"),
             (

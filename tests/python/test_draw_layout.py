@@ -154,6 +154,11 @@ def test_every_owner_has_the_element() -> None:
                 assert index in drawn.elements(owner.warp, owner.lane, owner.register)
 
 
+def test_a_shape_of_one_dimension_may_be_a_number() -> None:
+    layout = L.WG_STRIDED((256,), vec_size=2)
+    assert str(smalt.draw_layout(layout, 256)) == str(smalt.draw_layout(layout, (256,)))
+
+
 def test_types_share_registers() -> None:
     wide, half = (smalt.draw_layout(L.WGMMA, (64, 16), t) for t in (jnp.float32, jnp.float16))
     assert (wide.registers, half.registers, half.elements_per_register) == (8, 4, 2)

@@ -55,7 +55,6 @@ HOSTILE: dict[str, list[str]] = {
         "shfl.sync.bfly.b32 {0}, {1}, 1, 31;",
         "shfl.bfly.b32 {0}, {1}, 1, 31;",
         "vote.sync.most.pred {0}, {1}, -1;",
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{0}}, {1}, {2}, 1, 1, 1, 0, 0;",
         "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [{1}], 32; mov.b32 {0}, {1};",
         "multimem.red.add.u32 [{1}], {2}; mov.b32 {0}, {1};",
         "; ; ; foo;",
@@ -109,7 +108,14 @@ HOSTILE: dict[str, list[str]] = {
     "without its `{`": ["mov.b32 {0}, {1}; }", "} mov.b32 {0}, {1};", "mov.b32 {0}}, {1};"],
     "without its `*/`": ["mov.b32 {0}, {1}; /* more"],
     "is never written": ["mov.b32 {1}, {1};", "", "// mov.b32 {0}, {1};\n", ".reg .b32 t; mov.b32 t, {1};"],
-    "in inline PTX": ["mov.b32 {0}, {1}; ret;", "exit; mov.b32 {0}, {1};", "call f; mov.b32 {0}, {1};", ".reg .pred p; setp.eq.s32 p, {1}, 0; mov.b32 {0}, {1}; @p ret;"],
+    "in inline PTX": [
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{0}}, {1}, {2}, 1, 1, 1, 0, 0;",
+        "wgmma.fence.sync.aligned; mov.b32 {0}, {1};",
+        "mov.b32 {0}, {1}; ret;",
+        "exit; mov.b32 {0}, {1};",
+        "call f; mov.b32 {0}, {1};",
+        ".reg .pred p; setp.eq.s32 p, {1}, 0; mov.b32 {0}, {1}; @p ret;",
+    ],
     "is no number": ["mov.b32 {0}, 0x1g;", "mov.b32 {0}, 12ab;", "mov.b32 {0}, 0f123;", "mov.b32 {0}, 99999999999999999999999;", "mov.b32 {0}, 1.2.3;", "mov.b32 {0}, 09;"],
     "into the middle of a loop": [
         ".reg .pred p; setp.eq.s32 p, {1}, 0; @p bra M; L: mov.b32 {0}, {1}; M: setp.ne.s32 p, {2}, 0; @p bra L;",
