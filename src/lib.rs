@@ -16,6 +16,7 @@ pub mod ffi;
 pub mod inline;
 pub mod kernel_ir;
 pub mod layout;
+mod lock;
 pub mod lower;
 pub mod plan;
 pub mod ptx;

@@ -8,6 +8,7 @@
 //!
 //! A read marks its file as just used (its time of modification). Above the limit the least recently used go.
 use super::Output;
+use crate::lock::lock;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
@@ -117,7 +118,7 @@ impl Cache {
     }
 
     fn added(&self, bytes: u64, file: &Path) {
-        let mut added = self.added.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut added = lock(&self.added);
         let sum = added.map(|sum| sum + bytes);
         *added = if sum.is_some_and(|sum| sum <= self.place.limit_bytes / LOOK_AGAIN) {
             sum

@@ -1,6 +1,7 @@
 //! One loaded kernel per device: a lock to load, an atomic load to use.
 use super::{Loaded, devices, retire};
 use crate::error::Error;
+use crate::lock::lock;
 use std::sync::{Mutex, OnceLock};
 
 /// Filled device by device. Dropping it retires the modules.
@@ -57,7 +58,7 @@ impl PerDevice {
 
 impl Slot {
     fn get_or_load(&self, load: impl FnOnce() -> Result<Loaded, Error>) -> Result<&Loaded, Error> {
-        let _loading = self.loading.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _loading = lock(&self.loading);
         if let Some(loaded) = self.loaded.get() {
             return Ok(loaded);
         }

@@ -5,6 +5,7 @@
 //! context once and unloads them: memory stays bounded and no launch ever waits.
 use super::driver::{Driver, SUCCESS, driver, uncaptured};
 use super::shared;
+use crate::lock::lock;
 use cudarc::driver::sys;
 use std::sync::Mutex;
 
@@ -32,7 +33,7 @@ unsafe impl Send for Retired {}
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 
 pub fn retire(context: sys::CUcontext, thing: Thing) {
-    let mut retired = RETIRED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut retired = lock(&RETIRED);
     retired.push(Retired { context, thing });
 }
 
@@ -45,7 +46,7 @@ pub fn clear() {
         return;
     }
     let mine = {
-        let mut retired = RETIRED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut retired = lock(&RETIRED);
         if retired.iter().filter(|module| module.context == context).count() < PATIENCE {
             return;
         }
@@ -57,10 +58,7 @@ pub fn clear() {
     };
     if !uncaptured(driver, || unload(driver, &mine)) {
         // A capture is going on in this context: later.
-        RETIRED
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .extend(mine);
+        lock(&RETIRED).extend(mine);
     }
 }
 

@@ -5,11 +5,12 @@
 use super::driver::{Driver, SUCCESS, current_device, driver, uncaptured};
 use super::memory::out_of_reach;
 use crate::error::{Error, Fault};
+use crate::lock::lock;
 use cudarc::driver::sys;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 const HANDLE_TYPE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -35,7 +36,7 @@ static MAPPED: Mutex<Mapped> = Mutex::new(Mapped {
 });
 
 fn mapped() -> MutexGuard<'static, Mapped> {
-    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&MAPPED)
 }
 
 /// The current device is to reach all that is mapped here, now and later.

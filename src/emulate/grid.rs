@@ -5,6 +5,7 @@
 //! Lines that several clusters write are listed byte by byte.
 use super::byte_history::Mask;
 use crate::error::Loc;
+use crate::lock::lock;
 use rustc_hash::FxHashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,7 +79,7 @@ impl SharedLines {
     /// Who else wrote some of these bytes of a line; `adds`: what the author writes itself.
     #[cold]
     fn other(&self, line: u64, held: &Held<'_>, by: Author, bytes: Mask, adds: Mask) -> Option<Author> {
-        let mut lines = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut lines = lock(&self.0);
         let parts = lines.entry(line).or_default();
         if parts.is_empty() {
             parts.push(Part {

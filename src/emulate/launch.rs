@@ -7,6 +7,7 @@ use super::options::{Options, Report, Watch};
 use super::program::Program;
 use super::{residency, tma};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::ptx::launch::EntryParam;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,7 +133,7 @@ pub unsafe fn run_on<H: Hooks>(
         for _ in 0..threads {
             scope.spawn(|| {
                 let (steps, result) = worker();
-                let mut outcome = outcome.lock().unwrap_or_else(|e| e.into_inner());
+                let mut outcome = lock(&outcome);
                 outcome.0 += steps;
                 if result.is_err() {
                     // The others need not go on.

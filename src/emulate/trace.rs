@@ -6,6 +6,7 @@ use super::options::Names;
 use super::shared::CtaSlot;
 use super::warp::Wait;
 use crate::error::Loc;
+use crate::lock::lock;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -110,7 +111,7 @@ impl Trace {
     }
 
     pub fn take(&self) -> Recorded {
-        std::mem::take(&mut *self.recorded.lock().unwrap_or_else(|e| e.into_inner()))
+        std::mem::take(&mut *lock(&self.recorded))
     }
 }
 
@@ -545,7 +546,7 @@ impl Recorder {
                 self.multiply_done(warp, now, true);
             }
         }
-        let mut sink = self.sink.recorded.lock().unwrap_or_else(|e| e.into_inner());
+        let mut sink = lock(&self.sink.recorded);
         sink.events.append(&mut self.events);
         sink.dropped += self.dropped;
         sink.end = sink.end.max(now);

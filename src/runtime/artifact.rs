@@ -9,6 +9,7 @@ use crate::emulate::{self, Program, hooks::NoCheck};
 use crate::error::{Error, Fault, Loc};
 use crate::layout::Choice;
 use crate::layout::relayout::{RelayoutKind, RelayoutPlan, Trip};
+use crate::lock::lock;
 use crate::lower::debug_print::Prints;
 use crate::ptx;
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSpec, TensorMapSwizzle};
@@ -204,7 +205,7 @@ impl Artifact {
         if let Some(assembled) = self.assembled.get() {
             return Ok(assembled.as_ref());
         }
-        let _assembling = self.assembling.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _assembling = lock(&self.assembling);
         if let Some(assembled) = self.assembled.get() {
             return Ok(assembled.as_ref());
         }

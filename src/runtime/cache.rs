@@ -3,6 +3,7 @@ use super::env;
 use super::pipeline::{self, CompileOptions, Observer};
 use super::{Artifact, dump};
 use crate::error::Error;
+use crate::lock::lock;
 use rustc_hash::FxHashMap;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -47,7 +48,7 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
         ..options.clone()
     };
     let slot = cache().slot(key(descriptor, debug, &options));
-    let mut filled = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut filled = lock(&slot);
     if let Some(artifact) = filled.upgrade() {
         cache().keep(&artifact, key(descriptor, debug, &options), false);
         return Ok(artifact);
@@ -70,7 +71,7 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
 pub(super) fn reweigh(descriptor: &[u8], debug: &[u8], artifact: &Artifact) {
     let key = key(descriptor, debug, &artifact.options);
     let dropped = {
-        let mut inner = cache().inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut inner = lock(&cache().inner);
         inner.reweigh(&key, artifact, artifact.weight())
     };
     drop(dropped);
@@ -95,7 +96,7 @@ pub struct Stats {
 
 pub fn stats() -> Stats {
     let (handler_calls, handler_nanos, handler_median_nanos) = super::handler_calls().read();
-    let inner = cache().inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let inner = lock(&cache().inner);
     Stats {
         kept: inner.kept.len(),
         kept_bytes: inner.bytes,
@@ -149,15 +150,12 @@ impl Cache {
     }
 
     fn slot(&self, key: Key) -> Slot<Artifact> {
-        self.inner
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .slot(key)
+        lock(&self.inner).slot(key)
     }
 
     fn keep(&self, artifact: &Arc<Artifact>, key: Key, new: bool) {
         let dropped = {
-            let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut inner = lock(&self.inner);
             if new {
                 inner.compiled += 1;
             } else {

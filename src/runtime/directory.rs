@@ -1,6 +1,6 @@
 //! The key-value store of a job of several processes: JAX's coordination service, which Python reaches.
-use super::lock::lock;
 use crate::error::{Error, Fault};
+use crate::lock::lock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -4,6 +4,7 @@
 //! interpreter. During a run it is not: it waits in XLA, for a thread of XLA's that runs the kernel and must not take the
 //! interpreter's lock. So, as long as a run lasts, a handler of ours stands before the one it finds: it counts, and calls
 //! that. The run sees the count and ends; the main thread comes back to the interpreter, which raises.
+use crate::lock::lock;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -49,7 +50,7 @@ impl Drop for Interrupts {
 }
 
 fn runs() -> MutexGuard<'static, u32> {
-    RUNS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    lock(&RUNS)
 }
 
 type Action = libc::sigaction;

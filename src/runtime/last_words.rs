@@ -2,10 +2,10 @@
 //!
 //! A kernel whose waits have a limit writes a word of pinned host memory before it traps. When an error of the driver comes to Python,
 //! the words are looked at, and the error says who waited for whom.
-use super::lock::lock;
 use super::{Locations, printing};
 use crate::cuda;
 use crate::error::{Error, Fault, Loc};
+use crate::lock::lock;
 use crate::ptx::launch::LastWords;
 use serde_json::{Value, json};
 use std::sync::Mutex;

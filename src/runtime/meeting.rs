@@ -4,9 +4,9 @@
 //! who comes last runs all devices in one machine of the emulator, and tells the others what came of it.
 use super::host::HostBuffer;
 use super::interrupt::Interrupts;
-use super::lock::lock;
 use crate::emulate;
 use crate::error::{Error, Fault};
+use crate::lock::lock;
 use crate::ptx::launch::Exchange;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

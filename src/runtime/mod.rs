@@ -21,7 +21,6 @@ mod interrupt;
 mod last_words;
 pub mod layout_map;
 mod locations;
-mod lock;
 mod meeting;
 mod neighbours;
 #[cfg(not(target_os = "linux"))]
@@ -54,6 +53,7 @@ pub use crate::ptx::launch::LaunchSpec;
 
 use crate::assemble::{Assembler, Config};
 use crate::error::{Error, Fault};
+use crate::lock::lock;
 use std::sync::{Arc, Mutex, Once, OnceLock, RwLock};
 
 /// A target's compute capability: `sm_90a` → (9, 0).
@@ -89,7 +89,7 @@ pub fn assembler() -> Result<Arc<Assembler>, Error> {
     if let Some(found) = ASSEMBLER.get() {
         return Ok(found.clone());
     }
-    let _looking = LOOKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _looking = lock(&LOOKING);
     if let Some(found) = ASSEMBLER.get() {
         return Ok(found.clone());
     }

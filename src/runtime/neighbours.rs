@@ -2,13 +2,13 @@
 //!
 //! A thread of each process listens on a socket. Who wants a neighbour to reach some memory sends the allocation's descriptor, and is
 //! told where the neighbour has mapped it. Nobody waits for what the neighbour's Python, or its GPU, does at the time.
-use super::lock::lock;
 #[cfg(not(target_os = "linux"))]
 use super::no_sockets as sockets;
 #[cfg(target_os = "linux")]
 use super::sockets;
 use crate::cuda;
 use crate::error::{Error, Fault};
+use crate::lock::lock;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -3,10 +3,10 @@
 //! The devices of one process meet in memory. Where a mesh spans processes of a host, each device announces itself in the
 //! [`directory`], and the processes map each other's memory ([`neighbours`]): the blocks at the first launch, other
 //! buffers when a launch first names them.
-use super::lock::lock;
 use super::{Locations, directory, last_words, neighbours};
 use crate::cuda::{self, DeviceMemory};
 use crate::error::{Error, Fault};
+use crate::lock::lock;
 use crate::ptx::launch::Exchange;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};

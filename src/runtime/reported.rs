@@ -4,6 +4,7 @@
 //! XLA's own words around it; what, where, expected, got and remedy are found again by the message.
 use super::Locations;
 use crate::error::Error;
+use crate::lock::lock;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -15,7 +16,7 @@ static KEPT_ERRORS: Mutex<VecDeque<(String, Value)>> = Mutex::new(VecDeque::new(
 
 /// Keeps an error that is reported with `message`.
 pub fn remember_reported(message: &str, error: &Error, locations: &Locations) {
-    let mut kept = KEPT_ERRORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut kept = lock(&KEPT_ERRORS);
     kept.retain(|(known, _)| known != message);
     if kept.len() == KEPT {
         kept.pop_front();
@@ -25,7 +26,7 @@ pub fn remember_reported(message: &str, error: &Error, locations: &Locations) {
 
 /// The latest error whose message stands in `text`, as [`LocatedError`](super::LocatedError) in JSON.
 pub fn find_reported(text: &str) -> Option<Value> {
-    let kept = KEPT_ERRORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let kept = lock(&KEPT_ERRORS);
     let found = kept.iter().rev().find(|(message, _)| text.contains(message.as_str()));
     found
         .map(|(_, error)| error.clone())

@@ -7,6 +7,7 @@ use super::interrupt::Interrupts;
 use super::{Artifact, Locations};
 use crate::emulate::{Position, Watch};
 use crate::error::{Error, Fault, Loc};
+use crate::lock::lock;
 use rustc_hash::FxHashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,7 +100,7 @@ impl Watch for Supervision<'_> {
         static TOLD: Mutex<Option<FxHashSet<(String, String, String)>>> = Mutex::new(None);
         let line = self.line(error.loc.unwrap_or(Loc::CALL_SITE));
         let new = {
-            let mut told = TOLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut told = lock(&TOLD);
             let told = told.get_or_insert_default();
             if told.len() >= REMEMBERED {
                 told.clear();

@@ -7,6 +7,7 @@ use super::{Locations, env};
 use crate::emulate::trace::{CtaId, Event, Recorded, Track, What};
 use crate::emulate::{Names, trace::Trace};
 use crate::error::{Error, Fault};
+use crate::lock::lock;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -93,7 +94,7 @@ impl State {
 /// From here on, runs are written to this file; to `SMALT_TRACE`'s, if any, where it is `None`.
 pub fn choose(path: Option<&str>) -> Result<(), Error> {
     let file = path.map(|path| TraceFile::create(Path::new(path))).transpose()?;
-    *CHOSEN.lock().unwrap_or_else(|e| e.into_inner()) = file.map(Arc::new);
+    *lock(&CHOSEN) = file.map(Arc::new);
     Ok(())
 }
 
@@ -121,10 +122,10 @@ pub struct Tracing {
 
 /// What the run that begins now is to be traced by, if somebody asks.
 pub fn begin() -> Option<Tracing> {
-    let chosen = CHOSEN.lock().unwrap_or_else(|e| e.into_inner()).clone();
+    let chosen = lock(&CHOSEN).clone();
     let file = chosen.or_else(of_environment)?;
     let room = {
-        let state = file.state.lock().unwrap_or_else(|e| e.into_inner());
+        let state = lock(&file.state);
         MAX_EVENTS.saturating_sub(state.events)
     };
     Some(Tracing {
@@ -137,7 +138,7 @@ impl Tracing {
     /// Writes what the run has left, whatever came of it.
     pub fn write(self, kernel: &str, locations: &Locations, names: &Names, failed: Option<&Error>) {
         let recorded = self.trace.take();
-        let mut state = self.file.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = lock(&self.file.state);
         let text = render(&state, kernel, locations, names, &recorded, failed);
         state.runs += 1;
         state.events += recorded.events.len() as u64;

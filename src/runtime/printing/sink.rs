@@ -1,5 +1,5 @@
 //! Where what kernels print goes: to Python's `sys.stdout`, which may be a notebook's or a test's, else to file descriptor 1.
-use crate::runtime::lock::lock;
+use crate::lock::lock;
 use std::io::Write;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
