@@ -813,6 +813,14 @@ pub struct BarrierOrder {
     pub scope: Option<BarrierScope>,
 }
 
+impl BarrierOrder {
+    /// Of arrivals that the author gives no order.
+    pub const RELEASE: BarrierOrder = BarrierOrder {
+        relaxed: false,
+        scope: None,
+    };
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BarrierScope {
     Block,

@@ -140,36 +140,20 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
         if let Some(v) = cx.plan.tied[op].expand() {
             addr = tied(cx, addr, v)?;
         }
-        let peers = peers(cx, barrier.alloc)?;
+        let targets = targets(cx, barrier, addr)?;
         // A warp region arrives for all of its warpgroup.
         let count = match (cx.group, by) {
             (Group::Warp, ArrivesBy::Lanes) => by.count() / 32,
             (Group::Warp, _) => by.count(),
             (Group::Warpgroup | Group::Block, _) => 1,
         };
-        let targets: Vec<Inst<V>> = match (peers, &barrier.place) {
-            (None, Place::Here) => vec![Inst::MbarrierArrive {
-                addr,
-                count: Src::u32(count),
-            }],
-            (None, _) => {
-                let rank = view::peer_rank(cx, barrier)?;
-                vec![remote_arrive(cx, addr, rank, count)]
-            }
-            (Some(ranks), _) => ranks
-                .into_iter()
-                .map(|rank| remote_arrive(cx, addr, rank, count))
-                .collect(),
+        let leader = match by {
+            ArrivesBy::Lanes => None,
+            ArrivesBy::Warpgroup | ArrivesBy::Copies => Some(meet_and_elect(cx)),
+            ArrivesBy::Warps => Some(elect_in_warp(cx)),
         };
-        let leader = match (by, cx.group) {
-            (ArrivesBy::Lanes, _) => None,
-            (ArrivesBy::Warpgroup | ArrivesBy::Copies, Group::Warpgroup | Group::Block) => Some(meet_and_elect(cx)),
-            (ArrivesBy::Warps | ArrivesBy::Warpgroup | ArrivesBy::Copies, _) => {
-                cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
-                Some(cx.b.elect())
-            }
-        };
-        for inst in targets {
+        for target in targets {
+            let inst = arrival(cx, target, Src::u32(count), BarrierOrder::RELEASE);
             cx.b.inst_if(leader, inst);
         }
         Ok(())
@@ -195,20 +179,6 @@ fn tied(cx: &mut LowerCx, addr: Addr<V>, v: Value) -> Result<Addr<V>> {
     }
     let base = cx.b.min(IntType::U32, addr.base, bits);
     Ok(cx.b.addr(base, addr.offset))
-}
-
-fn remote_arrive(cx: &mut LowerCx, addr: Addr<V>, rank: S, count: u32) -> Inst<V> {
-    let addr = remote(cx, addr, rank);
-    Inst::MbarrierArriveCluster {
-        // As the acquire of `lower_wait`.
-        release: if cx.shares_stores {
-            Release::Cluster
-        } else {
-            Release::Cta
-        },
-        addr,
-        count: Src::u32(count),
-    }
 }
 
 /// The same address in another block of the cluster.
@@ -237,8 +207,8 @@ pub fn address_of(cx: &mut LowerCx, barrier: &RefUse) -> Result<Addr<V>> {
 }
 
 /// Where the barriers are that an op of one block changes: its own, another block's, or those of all blocks that share it.
-fn targets(cx: &mut LowerCx, barrier: &RefUse) -> Result<Vec<(BarrierSpace, Addr<V>)>> {
-    let addr = address(cx, barrier)?;
+/// `addr` is the address in the own block.
+fn targets(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>) -> Result<Vec<(BarrierSpace, Addr<V>)>> {
     Ok(match (peers(cx, barrier.alloc)?, &barrier.place) {
         (None, Place::Here) => vec![(BarrierSpace::Cta, addr)],
         (None, _) => {
@@ -263,10 +233,47 @@ fn meet_and_elect(cx: &mut LowerCx) -> V {
             let leads = cx.b.and(LogicType::Pred, lane, first);
             cx.b.value(leads, Class::Pred)
         }
-        Group::Warp => {
-            cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
-            cx.b.elect()
-        }
+        Group::Warp => elect_in_warp(cx),
+    }
+}
+
+/// One lane of each executing warp, behind a meeting of the warp.
+fn elect_in_warp(cx: &mut LowerCx) -> V {
+    cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
+    cx.b.elect()
+}
+
+/// `count` arrivals of each executing lane. Without a scope an arrival at a peer releases to the cluster where its blocks see each other's
+/// stores, as waits acquire.
+fn arrival(
+    cx: &LowerCx,
+    (space, addr): (BarrierSpace, Addr<V>),
+    count: S,
+    BarrierOrder { relaxed, scope }: BarrierOrder,
+) -> Inst<V> {
+    let narrow = match scope {
+        Some(scope) => scope == BarrierScope::Block,
+        None => space == BarrierSpace::Cta || !(relaxed || cx.shares_stores),
+    };
+    match (relaxed, space, narrow) {
+        (false, BarrierSpace::Cta, true) => Inst::MbarrierArrive { addr, count },
+        (false, BarrierSpace::Cluster, narrow) => Inst::MbarrierArriveCluster {
+            release: if narrow { Release::Cta } else { Release::Cluster },
+            addr,
+            count,
+        },
+        (relaxed, space, narrow) => Inst::MbarrierCount {
+            op: MbarrierOp::Arrive,
+            sem: match (relaxed, narrow) {
+                (false, true) => ArriveSem::ReleaseCta,
+                (false, false) => ArriveSem::ReleaseCluster,
+                (true, true) => ArriveSem::RelaxedCta,
+                (true, false) => ArriveSem::RelaxedCluster,
+            },
+            space,
+            addr,
+            count,
+        },
     }
 }
 
@@ -278,40 +285,15 @@ pub fn lower_counted_arrive(
     order: BarrierOrder,
 ) -> Result<()> {
     let count = cx.scalar(count)?;
-    let targets = targets(cx, barrier)?;
+    let addr = address(cx, barrier)?;
+    let targets = targets(cx, barrier, addr)?;
     let leader = match by {
         Arriving::One => Some(meet_and_elect(cx)),
-        Arriving::Warps => {
-            cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
-            Some(cx.b.elect())
-        }
+        Arriving::Warps => Some(elect_in_warp(cx)),
         Arriving::All => None,
     };
-    for (space, addr) in targets {
-        let narrow = match order.scope {
-            Some(scope) => scope == BarrierScope::Block,
-            None => space == BarrierSpace::Cta || !(order.relaxed || cx.shares_stores),
-        };
-        let inst = match (order.relaxed, space, narrow) {
-            (false, BarrierSpace::Cta, true) => Inst::MbarrierArrive { addr, count },
-            (false, BarrierSpace::Cluster, narrow) => Inst::MbarrierArriveCluster {
-                release: if narrow { Release::Cta } else { Release::Cluster },
-                addr,
-                count,
-            },
-            (relaxed, space, narrow) => Inst::MbarrierCount {
-                op: MbarrierOp::Arrive,
-                sem: match (relaxed, narrow) {
-                    (false, true) => ArriveSem::ReleaseCta,
-                    (false, false) => ArriveSem::ReleaseCluster,
-                    (true, true) => ArriveSem::RelaxedCta,
-                    (true, false) => ArriveSem::RelaxedCluster,
-                },
-                space,
-                addr,
-                count,
-            },
-        };
+    for target in targets {
+        let inst = arrival(cx, target, count, order);
         cx.b.inst_if(leader, inst);
     }
     Ok(())
@@ -319,7 +301,8 @@ pub fn lower_counted_arrive(
 
 pub fn lower_expect(cx: &mut LowerCx, barrier: &RefUse, bytes: Value, arrives: bool) -> Result<()> {
     let bytes = cx.scalar(bytes)?;
-    let targets = targets(cx, barrier)?;
+    let addr = address(cx, barrier)?;
+    let targets = targets(cx, barrier, addr)?;
     let leader = meet_and_elect(cx);
     for (space, addr) in targets {
         let inst = match (space, arrives) {
