@@ -93,5 +93,27 @@ def median(times: Sequence[float]) -> float:
     return statistics.median(times)
 
 
+def medians(candidates: dict[str, Callable[..., Any]], args: Sequence[Any], rounds: int = 8, iterations: int = 8) -> dict[str, float]:
+    """The median device time of each candidate, measured in turn."""
+    times = interleaved(list(candidates.values()), args, rounds, iterations)
+    return {name: median(t) for name, t in zip(candidates, times)}
+
+
+def compiled(functions: dict[str, Callable[..., Any]], args: Sequence[Any]) -> dict[str, Callable[..., Any]]:
+    """The functions as smalt compiles them."""
+    with smalt.enabled():
+        return {name: jax.jit(f).lower(*args).compile() for name, f in functions.items()}
+
+
+def xla_dot(a: jax.Array, b: jax.Array) -> Callable[..., Any]:
+    """A matmul by XLA (cuBLAS), in the operands' type."""
+    return jax.jit(lambda a, b: jax.numpy.dot(a, b, preferred_element_type=a.dtype)).lower(a, b).compile()
+
+
+def normal_f16(*shapes: tuple[int, ...]) -> list[jax.Array]:
+    rng = np.random.default_rng(0)
+    return [jax.numpy.asarray(rng.standard_normal(shape), jax.numpy.float16) for shape in shapes]
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     return statistics.geometric_mean(ratios)

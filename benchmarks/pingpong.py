@@ -14,12 +14,9 @@ import json
 import pathlib
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-import smalt
-from benchmarks.common import describe_machine, interleaved, median
+from benchmarks.common import compiled, describe_machine, medians, normal_f16, xla_dot
 from examples.pingpong_matmul import ping_pong, warp_specialized
 
 SIZES = (4096, 8192)
@@ -32,26 +29,20 @@ def main() -> None:
     print(describe_machine())
     report: dict[str, Any] = {}
     for n in SIZES:
-        rng = np.random.default_rng(0)
-        a, b = (jnp.asarray(rng.standard_normal((n, n)), jnp.float16) for _ in range(2))
+        a, b = normal_f16((n, n), (n, n))
         functions = {
             "named": functools.partial(ping_pong, turns="named"),
             "mbarriers": functools.partial(ping_pong, turns="mbarriers"),
             "shared tile": warp_specialized,
         }
-        calls = {}
-        for name, f in functions.items():
-            with smalt.enabled():
-                calls[name] = jax.jit(f).lower(a, b).compile()
+        calls = compiled(functions, (a, b))
         results = {name: np.asarray(call(a, b)) for name, call in calls.items()}
         first = next(iter(results.values()))
         assert all((first == other).all() for other in results.values())
-        calls["jnp.dot"] = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float16)).lower(a, b).compile()
-        times = interleaved(list(calls.values()), (a, b), rounds=8, iterations=8)
-        medians = {name: median(t) for name, t in zip(calls, times)}
-        report[str(n)] = medians
-        for name, us in medians.items():
-            print(f"{n}: {name:12} {us:8.1f} us, {2 * n**3 / us / 1e6:6.0f} TFLOP/s, {us / medians['mbarriers']:.3f} of mbarriers")
+        times = medians(calls | {"jnp.dot": xla_dot(a, b)}, (a, b))
+        report[str(n)] = times
+        for name, us in times.items():
+            print(f"{n}: {name:12} {us:8.1f} us, {2 * n**3 / us / 1e6:6.0f} TFLOP/s, {us / times['mbarriers']:.3f} of mbarriers")
     if json_path:
         json_path.write_text(json.dumps(report, indent=1))
 

@@ -14,12 +14,9 @@ import json
 import pathlib
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-import smalt
-from benchmarks.common import describe_machine, interleaved, median
+from benchmarks.common import compiled, describe_machine, medians, normal_f16, xla_dot
 from examples.cluster_split_k import WAYS, split_k
 from examples.pingpong_matmul import warp_specialized
 
@@ -33,21 +30,15 @@ def main() -> None:
     print(describe_machine())
     report: dict[str, Any] = {}
     for m, n, k in SHAPES:
-        rng = np.random.default_rng(0)
-        a, b = jnp.asarray(rng.standard_normal((m, k)), jnp.float16), jnp.asarray(rng.standard_normal((k, n)), jnp.float16)
+        a, b = normal_f16((m, k), (k, n))
         functions = {how: functools.partial(split_k, how=how) for how in WAYS} | {"one block": warp_specialized}
-        calls = {}
-        for name, f in functions.items():
-            with smalt.enabled():
-                calls[name] = jax.jit(f).lower(a, b).compile()
+        calls = compiled(functions, (a, b))
         results = [np.asarray(calls[how](a, b)) for how in WAYS]
         assert all((results[0] == other).all() for other in results[1:])
-        calls["jnp.dot"] = jax.jit(lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float16)).lower(a, b).compile()
-        times = interleaved(list(calls.values()), (a, b), rounds=8, iterations=10)
-        medians = {name: median(t) for name, t in zip(calls, times)}
-        report[f"{m}x{n}x{k}"] = medians
-        for name, us in medians.items():
-            print(f"{m}x{n}x{k}: {name:16} {us:8.1f} us, {2 * m * n * k / us / 1e6:6.0f} TFLOP/s, {us / medians['one block']:.3f} of one block")
+        times = medians(calls | {"jnp.dot": xla_dot(a, b)}, (a, b), iterations=10)
+        report[f"{m}x{n}x{k}"] = times
+        for name, us in times.items():
+            print(f"{m}x{n}x{k}: {name:16} {us:8.1f} us, {2 * m * n * k / us / 1e6:6.0f} TFLOP/s, {us / times['one block']:.3f} of one block")
     if json_path:
         json_path.write_text(json.dumps(report, indent=1))
 

@@ -7,6 +7,7 @@ from smalt import _requirements
 
 with _requirements.explained():
     from smalt import _register, _runtime_errors
+    from smalt._barriers import expect_bytes, mbarrier_arrive, mbarrier_wait, named_barrier_arrive, named_barrier_sync
     from smalt._config import disable, enable, enabled
     from smalt._draw_layout import LayoutMap, draw_layout
     from smalt._draw_smem import SmemMap, draw_smem
@@ -23,8 +24,6 @@ with _requirements.explained():
         Unsupported,
     )
     from smalt._inspect import inspect
-    from smalt._params import CompilerParams
-    from smalt._barriers import expect_bytes, mbarrier_arrive, mbarrier_wait, named_barrier_arrive, named_barrier_sync
     from smalt._ordered import (
         atomic_add,
         atomic_and,
@@ -39,6 +38,7 @@ with _requirements.explained():
         load,
         store,
     )
+    from smalt._params import CompilerParams
     from smalt._primitives import inline_ptx
     from smalt._register import descriptor
     from smalt._torch import as_torch_kernel

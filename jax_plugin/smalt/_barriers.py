@@ -11,6 +11,7 @@ from smalt import _primitives, _versions
 from smalt._errors import InvalidKernel
 from smalt._primitives import inline_ptx
 
+
 def named_barrier_sync(barrier_id: int, num_threads: int) -> None:
     """Arrives at one of the block's 16 named barriers, and waits until `num_threads` threads have (`bar.sync`).
 
@@ -53,10 +54,7 @@ def _named_barrier(name: str, instruction: str, barrier_id: Any, num_threads: An
 #: PTX's names of how far apart those are who use a barrier, and the descriptor's.
 _SCOPES = {None: None, "cta": "block", "cluster": "cluster"}
 
-#: The transaction count of an mbarrier is at most 2^20 - 1 (PTX ISA).
-_MAX_BYTES = (1 << 20) - 1
-
-#: Its pending arrivals, too.
+#: Most pending arrivals of an mbarrier, and most bytes of its transaction count (PTX ISA).
 _MAX_COUNT = (1 << 20) - 1
 
 
@@ -128,7 +126,7 @@ def expect_bytes(barrier: Any, nbytes: Any, *, arrive: bool = True) -> None:
         arrive: Whether it is one of the arrivals that the phase counts, too.
     """
     arrives = None if arrive else False
-    _bind("expect_bytes", mbarrier_expect_p, barrier, "nbytes", nbytes, (0, _MAX_BYTES), arrives=arrives)
+    _bind("expect_bytes", mbarrier_expect_p, barrier, "nbytes", nbytes, (0, _MAX_COUNT), arrives=arrives)
 
 
 def _order(name: str, order: str, default: str, scope: str | None) -> dict[str, Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import html
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from smalt import _native, _types, _versions
-from smalt._errors import InvalidKernel
+from smalt._drawing import Cell, drawing, dtype_name, extent, flat, in_notebook, invalid, middle_out, shown_cells
 from smalt._wire import message
 
 #: What a text or a drawing shows of the repeating unit: more rows, columns or tables than that are left out in the middle.
@@ -65,12 +62,7 @@ class LayoutMap:
 
     def owner(self, *index: int) -> list[Owner]:
         """The places of one element, in the order of threads: several, if several threads hold it."""
-        if len(index) != len(self.shape) or not all(-n <= i < n for i, n in zip(index, self.shape)):
-            raise IndexError(f"index {index} of an array of shape {self.shape}")
-        at = 0
-        for i, n in zip(index, self.shape):
-            at = at * n + i % n
-        return self._places(at)
+        return self._places(flat(index, self.shape))
 
     def _places(self, at: int) -> list[Owner]:
         thread, slot = divmod(self._owners[at], self._slots)
@@ -165,7 +157,7 @@ class LayoutMap:
     def _table(self, rows: Sequence[int], columns: Sequence[int], start: int) -> list[str]:
         width = self.shape[-1] if self.shape else 1
         shown_rows, shown = middle_out(rows, _ROWS), middle_out(columns, _COLUMNS)
-        of = {(r, c): self._label(start + r * width + c) for r in shown_rows for c in shown if r is not None and c is not None}
+        of = {(r, c): self._label(start + r * width + c) for r, c in shown_cells(shown_rows, shown)}
         # The warp stands before its row, if it is one for each row.
         by_row = all(len({of[r, c][0] for c in shown if c is not None}) == 1 for r in shown_rows if r is not None)
         head = ["", ""] + ["…" if c is None else str(c) for c in shown]
@@ -192,46 +184,23 @@ class LayoutMap:
         """A drawing of the part that repeats, `lane:register` in each cell; coloured by "warp" or "lane"."""
         if color not in ("warp", "lane"):
             raise ValueError(f'color: expected "warp" or "lane", got {color!r}')
-        cell, line, left, parts, y = (62, 22), 18, 44, [], 0
-        text = 'font-family="monospace" font-size="11" fill="#222"'
-        for words in self._summary():
-            y += line
-            parts.append(f'<text x="4" y="{y}" {text}>{html.escape(words)}</text>')
-        right = left + 8 * max(map(len, self._summary()))
+        width = self.shape[-1] if self.shape else 1
+        tables = []
         for title, rows, columns, start in self._tables(_TABLES if self._owners else 0):
-            width = self.shape[-1] if self.shape else 1
-            y += line
-            parts.append(f'<text x="4" y="{y}" {text}>{html.escape(title)}</text>')
-            shown_rows, shown = middle_out(rows, _DRAWN_ROWS), middle_out(columns, _DRAWN_COLUMNS)
-            for k, c in enumerate(shown):
-                x = left + k * cell[0] + cell[0] // 2
-                parts.append(f'<text x="{x}" y="{y}" text-anchor="middle" {text}>{"…" if c is None else c}</text>')
-            for r in shown_rows:
-                label = "…" if r is None else r
-                parts.append(f'<text x="{left - 6}" y="{y + 19}" text-anchor="end" {text}>{label}</text>')
-                for k, c in enumerate(shown):
-                    if r is not None and c is not None:
-                        at = start + r * width + c
-                        parts += self._cell(at, color, left + k * cell[0], y + 4, cell, text)
-                y += cell[1]
-            right = max(right, left + len(shown) * cell[0] + 4)
-        size = f'width="{right}" height="{y + 12}" viewBox="0 0 {right} {y + 12}"'
-        return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n' + "\n".join(parts) + "\n</svg>"
+            shown = middle_out(rows, _DRAWN_ROWS), middle_out(columns, _DRAWN_COLUMNS)
+            cells = {(r, c): self._cell(start + r * width + c, color) for r, c in shown_cells(*shown)}
+            tables.append((title, *shown, cells))
+        return drawing(self._summary(), tables)
 
-    def _cell(self, at: int, color: str, x: int, y: int, cell: tuple[int, int], text: str) -> list[str]:
+    def _cell(self, at: int, color: str) -> Cell:
         place = self._places(at)[0]
         warps, label = self._label(at)
         hue = 360 * place.warp // self.warps if color == "warp" else 360 * place.lane // 32
         light = 78 + (place.lane % 8 if color == "warp" else 4 * (place.warp % 4))
-        tip = f"[{', '.join(map(str, self._index(at)))}]: warp {warps}, lane:register {label}"
-        return [
-            f'<rect x="{x}" y="{y}" width="{cell[0]}" height="{cell[1]}" fill="hsl({hue},70%,{light}%)" stroke="#fff">'
-            f"<title>{html.escape(tip)}</title></rect>",
-            f'<text x="{x + cell[0] // 2}" y="{y + 15}" text-anchor="middle" pointer-events="none" {text}>{label}</text>',
-        ]
+        return Cell(label, hue, light, f"[{', '.join(map(str, self._index(at)))}]: warp {warps}, lane:register {label}")
 
     def _repr_html_(self) -> str:
-        return f'<div style="overflow:auto;max-height:40em">{self.svg()}</div>'
+        return in_notebook(self.svg())
 
 
 def draw_layout(layout: Any, shape: Sequence[int] | int | None = None, dtype: Any = None) -> LayoutMap:
@@ -271,34 +240,8 @@ def draw_layout(layout: Any, shape: Sequence[int] | int | None = None, dtype: An
     return LayoutMap(_native.layout_map({"message": list(encoded)}, dims, name))
 
 
-def extent(n: Any) -> int:
-    if not hasattr(n, "__index__") or n.__index__() < 0:
-        raise invalid("the shape of an array to draw", "numbers that are not negative", repr(n), "draw_layout(layout, (64, 64))")
-    return int(n)
-
-
-def dtype_name(dtype: Any) -> str:
-    try:
-        _types.dtype(dtype)
-        return str(np.dtype(dtype).name)
-    except (TypeError, NotImplementedError):
-        raise invalid("the type of an array to draw", "an element type, e.g. jnp.float16", repr(dtype), "leave it out") from None
-
-
-def invalid(what: str, expected: str, got: str, remedy: str) -> InvalidKernel:
-    return InvalidKernel(f"{what}\n  expected: {expected}\n  got: {got}\n  remedy: {remedy}")
-
-
 def _count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
-
-
-def middle_out(values: Sequence[int], most: int) -> list[int | None]:
-    """All of them, or `most` from both ends with None between."""
-    if len(values) <= most:
-        return list(values)
-    first = most - most // 4
-    return [*values[:first], None, *values[len(values) - (most - first) :]]
 
 
 def _ranges(numbers: Sequence[int], all_of: int) -> str:

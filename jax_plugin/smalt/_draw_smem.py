@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from smalt import _native
-from smalt._draw_layout import dtype_name, extent, invalid, middle_out
+from smalt._drawing import Cell, drawing, dtype_name, extent, flat, in_notebook, invalid, middle_out, shown_cells
 
 #: What is shown at most: more rows, chunks or tables are left out in the middle.
 _ROWS, _CHUNKS, _TABLES = 64, 16, 4
@@ -39,23 +38,15 @@ class SmemMap:
 
     def offset(self, *index: int) -> int:
         """The byte in which an element begins."""
-        return self._offsets[self._at(index)] // 8
+        return self._offsets[flat(index, self.shape)] // 8
 
     def bit(self, *index: int) -> int:
         """The bit of that byte in which it begins: 0 but for elements of less than a byte."""
-        return self._offsets[self._at(index)] % 8
+        return self._offsets[flat(index, self.shape)] % 8
 
     def bank(self, *index: int) -> int:
         """The first bank that has a part of it: of 32, each of 4 bytes."""
         return self.offset(*index) // _BANK_BYTES % _BANKS
-
-    def _at(self, index: Sequence[int]) -> int:
-        if len(index) != len(self.shape) or not all(-n <= i < n for i, n in zip(index, self.shape)):
-            raise IndexError(f"index {tuple(index)} of a buffer of shape {self.shape}")
-        at = 0
-        for i, n in zip(index, self.shape):
-            at = at * n + i % n
-        return at
 
     def _chunk(self) -> int:
         """Elements of 16 bytes, which no swizzle takes apart."""
@@ -81,10 +72,9 @@ class SmemMap:
             rows = middle_out(range(unit[-2]), _ROWS)
             columns = middle_out(range(0, unit[-1], self._chunk()), _CHUNKS)
             cells = {}
-            for r, c in itertools.product(rows, columns):
-                if r is not None and c is not None:
-                    byte = self._offsets[start + r * width + c] // 8
-                    cells[r, c] = byte, byte // _BANK_BYTES % _BANKS
+            for r, c in shown_cells(rows, columns):
+                byte = self._offsets[start + r * width + c] // 8
+                cells[r, c] = byte, byte // _BANK_BYTES % _BANKS
             tables.append((f"[{', '.join(map(str, leading))}, …]" if leading else "", rows, columns, cells))
         return tables
 
@@ -109,35 +99,14 @@ class SmemMap:
 
     def svg(self) -> str:
         """A drawing of the part that repeats, `byte:bank` in each cell, coloured by bank."""
-        wide, high, left, y, parts = 66, 22, 44, 0, []
-        text = 'font-family="monospace" font-size="11" fill="#222"'
-        for words in self._summary():
-            y += 18
-            parts.append(f'<text x="4" y="{y}" {text}>{html.escape(words)}</text>')
-        right = left + 8 * max(map(len, self._summary()))
-        for title, rows, columns, cells in self._tables() if self._offsets else []:
-            y += 20
-            parts.append(f'<text x="4" y="{y}" {text}>{html.escape(title)}</text>')
-            for k, c in enumerate(columns):
-                x = left + k * wide + wide // 2
-                parts.append(f'<text x="{x}" y="{y}" text-anchor="middle" {text}>{"…" if c is None else c}</text>')
-            for r in rows:
-                label = "…" if r is None else r
-                parts.append(f'<text x="{left - 6}" y="{y + 19}" text-anchor="end" {text}>{label}</text>')
-                for k, c in enumerate(columns):
-                    if r is None or c is None:
-                        continue
-                    byte, bank = cells[r, c]
-                    x, hue = left + k * wide, 360 * bank // _BANKS
-                    parts.append(f'<rect x="{x}" y="{y + 4}" width="{wide}" height="{high}" fill="hsl({hue},70%,80%)" stroke="#fff"/>')
-                    parts.append(f'<text x="{x + wide // 2}" y="{y + 19}" text-anchor="middle" {text}>{byte}:{bank}</text>')
-                y += high
-            right = max(right, left + len(columns) * wide + 4)
-        size = f'width="{right}" height="{y + 12}" viewBox="0 0 {right} {y + 12}"'
-        return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n' + "\n".join(parts) + "\n</svg>"
+        tables = []
+        for title, rows, columns, places in self._tables() if self._offsets else []:
+            cells = {at: Cell(f"{byte}:{bank}", 360 * bank // _BANKS, 80) for at, (byte, bank) in places.items()}
+            tables.append((title, rows, columns, cells))
+        return drawing(self._summary(), tables)
 
     def _repr_html_(self) -> str:
-        return f'<div style="overflow:auto;max-height:40em">{self.svg()}</div>'
+        return in_notebook(self.svg())
 
 
 def draw_smem(shape: Sequence[int], dtype: Any, transforms: Sequence[Any] = ()) -> SmemMap:

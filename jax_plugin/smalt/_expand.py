@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _attrs, _complex, _linalg, _special, _types, _versions
+from smalt import _attrs, _complex, _linalg, _registry, _special, _types, _versions
 from smalt._errors import Unsupported
 from smalt._walk import OpParts, Walker
 
@@ -24,13 +24,7 @@ Rule = Callable[[Any], Function | None]
 _RULES: dict[str, Rule] = {}
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        for name in names:
-            _RULES[name] = rule
-        return rule
-
-    return register
+_rule = _registry.into(_RULES)
 
 
 def definition(name: str, eqn: Any) -> Function | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from smalt import _registry
 from smalt._mlir_text import F32, I32, Kind, Text, unsupported
 
 Scalar = Callable[..., str]
@@ -15,22 +16,8 @@ ELEMENTWISE: dict[str, Scalar] = {}
 VECTORS: dict[str, Callable[[Any, Any], Any]] = {}
 
 
-def _elementwise(*names: str) -> Callable[[Scalar], Scalar]:
-    def add(f: Scalar) -> Scalar:
-        for name in names:
-            ELEMENTWISE[name] = f
-        return f
-
-    return add
-
-
-def _vectors(*names: str) -> Callable[[Any], Any]:
-    def add(f: Any) -> Any:
-        for name in names:
-            VECTORS[name] = f
-        return f
-
-    return add
+_elementwise = _registry.into(ELEMENTWISE)
+_vectors = _registry.into(VECTORS)
 
 
 def _refuse(what: str, kind: Kind, expected: str) -> Exception:

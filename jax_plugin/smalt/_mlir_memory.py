@@ -10,19 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from smalt import _registry
 from smalt._mlir_text import I64, Kind, Text, int_kind, kind_of, unsupported
 
 #: name of the op → what translates it.
 MEMORY: dict[str, Callable[[Any, Any], Any]] = {}
 
 
-def _memory(*names: str) -> Callable[[Any], Any]:
-    def add(f: Any) -> Any:
-        for name in names:
-            MEMORY[name] = f
-        return f
-
-    return add
+_memory = _registry.into(MEMORY)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smalt import _versions
+from smalt import _registry, _versions
 from smalt._errors import InvalidKernel
 from smalt._mlir_arith import ELEMENTWISE, VECTORS
 from smalt._mlir_memory import MEMORY, Fields, undefined
@@ -20,13 +20,7 @@ from smalt._mlir_text import I1, I32, I64, Kind, Text, kind_of, unsupported
 _OPS: dict[str, Callable[[Translator, Op], Any]] = {}
 
 
-def _op(*names: str) -> Callable[[Any], Any]:
-    def add(f: Any) -> Any:
-        for name in names:
-            _OPS[name] = f
-        return f
-
-    return add
+_op = _registry.into(_OPS)
 
 
 class Op:

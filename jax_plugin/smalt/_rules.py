@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _prints, _types, _versions, _windows
+from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _prints, _registry, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, OpParts, Walker
 from smalt._wire import Message, message
@@ -29,13 +29,7 @@ def apply(w: Walker, name: str, eqn: Any) -> OpParts:
     return _generic(w, eqn)
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        for name in names:
-            _RULES[name] = rule
-        return rule
-
-    return register
+_rule = _registry.into(_RULES)
 
 
 def _split(items: Sequence[Any], *counts: int) -> list[list[Any]]:
