@@ -24,7 +24,7 @@
 //! reported: a warp is one, and a release counts at every scope.
 use super::byte_history::{self, ByteHistory, Mask, Side, Touch, races};
 use super::clock::{Clock, View};
-use super::communication::{Communication, Who};
+use super::communication::{Communication, Who, polls, signals};
 use super::global;
 use super::history::{
     Barrier, Handover, History, IN_FLIGHT, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense, lines_of,
@@ -34,9 +34,11 @@ use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::map_order::{Author, MapOrder};
 use super::options::Names;
 use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
+use super::shared_words::{SharedWords, is_wide};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault, Loc};
 use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope, StoreSem};
+use arrayvec::ArrayVec;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -60,17 +62,19 @@ pub struct Causality {
     meet: bool,
     /// The number of the last access to shared memory.
     store: u32,
-    /// Per cluster: its barrier, and what goes through words of shared memory that are polled.
-    clusters: Vec<(Handover, Clock)>,
+    /// Per cluster: its barrier.
+    clusters: Vec<Handover>,
+    /// What goes through words of shared memory that are polled.
+    words: SharedWords,
     /// Across clusters, where they communicate.
     across: Option<Box<Communication>>,
 }
 
-/// What a warp's relaxed arrivals release, as of its last fence, and what its next fence acquires.
+/// What a warp's relaxed arrivals and accesses release, as of its last fences, and what its next ones acquire: within the CTA, and beyond.
 #[derive(Default)]
 struct Relaxed {
-    releases: Option<Clock>,
-    acquires: Option<Clock>,
+    releases: [Option<Clock>; 2],
+    acquires: [Option<Clock>; 2],
 }
 
 fn execution(what: impl Into<String>) -> Error {
@@ -748,19 +752,92 @@ impl Causality {
         Ok(())
     }
 
-    /// What goes through words of shared memory that are polled synchronises at every scope.
-    fn through_shared(&mut self, w: &Warp, releases: bool, acquires: bool) {
-        let (id, cluster) = (self.id(w), self.cluster_of(w.cta));
-        let shared = &mut self.clusters[cluster].1;
-        let clock = Rc::make_mut(&mut self.clocks[id]);
-        // What the warp is only told now it has not released.
-        if releases {
-            shared.join(clock);
+    /// Where lanes access shared memory: whose, and from which of its bytes on.
+    fn shared_places(
+        &self,
+        cta: CtaSlot,
+        addresses: &[u32; 32],
+        offset: i32,
+        mask: u32,
+    ) -> ArrayVec<(CtaSlot, u32), 32> {
+        let mut places = ArrayVec::new();
+        for i in lanes(mask) {
+            let address = addresses[i].wrapping_add(offset as u32);
+            let at = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+            let slot = match address >> RANK_SHIFT {
+                0 => cta,
+                rank if rank <= self.shape.cluster_size => CtaSlot(cta.0 - cta.0 % self.shape.cluster_size + rank - 1),
+                _ => continue,
+            };
+            if at < self.shape.smem_bytes && places.last() != Some(&(slot, at)) {
+                places.push((slot, at));
+            }
         }
-        if acquires {
-            clock.join(shared);
+        places
+    }
+
+    /// A warp is about to look at words of shared memory by which warps tell each other.
+    #[cold]
+    fn hear_words(&mut self, w: &Warp, addresses: &[u32; 32], offset: i32, mask: u32, access: Access<'_>) {
+        let heard = match access.mode {
+            Mode::Load(sem) => polls(sem),
+            Mode::Atomic(sem, scope) => Some((scope, matches!(sem, AtomSem::Acquire | AtomSem::AcqRel))),
+            Mode::Store(_) | Mode::Read | Mode::Write | Mode::Reduce => None,
+        };
+        let Some((scope, acquires)) = heard else { return };
+        let (id, width) = (self.id(w), self.width());
+        for (slot, at) in self.shared_places(w.cta, addresses, offset, mask) {
+            for (told, beyond) in self.words.heard((slot, at, access.bytes), w.cta) {
+                if beyond && !is_wide(scope) {
+                    continue;
+                }
+                match acquires {
+                    true => Rc::make_mut(&mut self.clocks[id]).join(told),
+                    false => self.relaxed[id].acquires[usize::from(beyond)]
+                        .get_or_insert_with(|| Clock::new(width))
+                        .join(told),
+                }
+            }
         }
-        self.tick(w);
+    }
+
+    /// A warp writes words of shared memory, which has been noted: whoever looks at them may learn what it did until now.
+    #[cold]
+    fn tell_words(&mut self, w: &Warp, addresses: &[u32; 32], offset: i32, mask: u32, access: Access<'_>) {
+        let (replaces, told) = match access.mode {
+            Mode::Store(sem) => (true, signals(sem)),
+            Mode::Atomic(sem, scope) => (false, Some((scope, matches!(sem, AtomSem::Release | AtomSem::AcqRel)))),
+            Mode::Load(_) | Mode::Read | Mode::Write | Mode::Reduce => return,
+        };
+        let (id, bytes) = (self.id(w), access.bytes);
+        let mut tell: ArrayVec<(&Clock, bool), 2> = ArrayVec::new();
+        match told {
+            Some((scope, true)) => tell.push((&*self.clocks[id], is_wide(scope))),
+            // A fence has released, as far as it and the access reach.
+            Some((scope, false)) => {
+                let releases = self.relaxed[id].releases.iter().zip([false, is_wide(scope)]);
+                tell.extend(releases.filter_map(|(clock, wide)| Some((clock.as_ref()?, wide))));
+            }
+            None => {}
+        }
+        for (slot, at) in self.shared_places(w.cta, addresses, offset, mask) {
+            if replaces {
+                self.words.replace(slot, at, bytes);
+            }
+            for (clock, wide) in &tell {
+                self.words.tell((slot, at, bytes), w.cta, *wide, clock);
+            }
+        }
+        let tells = !tell.is_empty();
+        drop(tell);
+        if let Some((scope, true)) = told
+            && is_wide(scope)
+        {
+            self.far_since[id] = None;
+        }
+        if tells {
+            self.tick(w);
+        }
     }
 
     /// What a CTA's warps have stored in peers' memory and have released to the own CTA at most: components, and from which epoch on.
@@ -855,9 +932,8 @@ impl Hooks for Causality {
             maps: MapOrder::default(),
             meet: false,
             store: 0,
-            clusters: (0..shape.clusters)
-                .map(|_| (Handover::new(width), Clock::new(width)))
-                .collect(),
+            clusters: (0..shape.clusters).map(|_| Handover::new(width)).collect(),
+            words: SharedWords::default(),
         }
     }
 
@@ -880,6 +956,7 @@ impl Hooks for Causality {
             self.relaxed[first + i] = Relaxed::default();
         }
         self.globals[slots.clone()].iter_mut().for_each(ByteHistory::clear);
+        self.words.clear(&slots);
         for history in &mut self.histories[slots] {
             history.barriers.clear();
             history.named = Default::default();
@@ -892,7 +969,7 @@ impl Hooks for Causality {
             history.visits.fill(0);
             history.ended.clear();
         }
-        self.clusters[cluster as usize] = (Handover::new(width), Clock::new(width));
+        self.clusters[cluster as usize] = Handover::new(width);
     }
 
     fn warp_ends(&mut self, w: &Warp) {
@@ -944,7 +1021,17 @@ impl Hooks for Causality {
                 addresses,
                 offset,
                 mask,
-            } => self.shared_lanes(w, addresses, offset, mask, access),
+            } => {
+                let is_ordered = !matches!(access.mode, Mode::Load(LoadSem::Weak) | Mode::Store(StoreSem::Weak));
+                if is_ordered {
+                    self.hear_words(w, addresses, offset, mask, access);
+                }
+                let verdict = self.shared_lanes(w, addresses, offset, mask, access);
+                if is_ordered || !self.words.is_empty() {
+                    self.tell_words(w, addresses, offset, mask, access);
+                }
+                verdict
+            }
             Range::GlobalLanes {
                 addresses,
                 offset,
@@ -1085,23 +1172,27 @@ impl Hooks for Causality {
                 if release == Some(Scope::Cluster) {
                     self.far_since[id] = None;
                 }
-                let narrow = slot != w.cta && release != Some(Scope::Cluster);
-                let kept = if narrow { self.far_stores(w.cta) } else { vec![] };
-                let released = match release {
-                    Some(_) => Some(&*self.clocks[id]),
-                    None => self.relaxed[id].releases.as_ref(),
+                let far = match slot == w.cta {
+                    true => vec![],
+                    false => self.far_stores(w.cta),
                 };
                 if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
                     let arriving = &mut barrier.phases.arriving;
-                    match released {
-                        Some(clock) if kept.is_empty() => arriving.join(clock),
-                        Some(clock) => {
+                    let mut tell = |clock: &Clock, wide: bool| match wide || far.is_empty() {
+                        true => arriving.join(clock),
+                        false => {
                             let mut clock = clock.clone();
-                            kept.iter()
+                            far.iter()
                                 .for_each(|(component, epoch)| clock.forget(*component, *epoch));
                             arriving.join(&clock);
                         }
-                        None => {}
+                    };
+                    match release {
+                        Some(scope) => tell(&self.clocks[id], is_wide(scope)),
+                        None => {
+                            let releases = self.relaxed[id].releases.iter().zip([false, true]);
+                            releases.for_each(|(clock, wide)| clock.iter().for_each(|clock| tell(clock, wide)));
+                        }
                     }
                     self.tick(w);
                 }
@@ -1120,8 +1211,7 @@ impl Hooks for Causality {
                     let clock = Rc::make_mut(&mut self.clocks[id]);
                     match scope {
                         Some(_) => clock.join(&barrier.phases.passed),
-                        None => self.relaxed[id]
-                            .acquires
+                        None => self.relaxed[id].acquires[0]
                             .get_or_insert_with(|| Clock::new(width))
                             .join(&barrier.phases.passed),
                     }
@@ -1149,43 +1239,39 @@ impl Hooks for Causality {
                 let cluster = self.cluster_of(w.cta);
                 if std::mem::take(&mut self.fenced[id]) || releases {
                     self.far_since[id] = None;
-                    self.clusters[cluster].0.arriving.join(&self.clocks[id]);
+                    self.clusters[cluster].arriving.join(&self.clocks[id]);
                     self.tick(w);
                 }
             }
             Sync::ClusterWaited => {
                 let cluster = self.cluster_of(w.cta);
-                Rc::make_mut(&mut self.clocks[id]).join(&self.clusters[cluster].0.passed);
+                Rc::make_mut(&mut self.clocks[id]).join(&self.clusters[cluster].passed);
             }
             Sync::Fence { sem, scope } => {
                 self.fenced[id] = true;
-                if sem != FenceSem::Release
-                    && let Some(acquired) = self.relaxed[id].acquires.take()
-                {
-                    self.clock(w).join(&acquired);
+                let wide = is_wide(scope);
+                if sem != FenceSem::Release {
+                    for (acquires, needs_wide) in self.relaxed[id].acquires.iter_mut().zip([false, true]) {
+                        if let Some(acquired) = acquires.take_if(|_| wide || !needs_wide) {
+                            Rc::make_mut(&mut self.clocks[id]).join(&acquired);
+                        }
+                    }
+                }
+                if self.across.is_some() {
+                    let who = self.who(w);
+                    let clock = Rc::make_mut(&mut self.clocks[id]);
+                    if let Some(across) = &mut self.across {
+                        across.fence(who, clock, sem, scope);
+                    }
                 }
                 if sem != FenceSem::Acquire {
-                    self.relaxed[id].releases = Some(Clock::clone(&self.clocks[id]));
-                    if scope != Scope::Cta {
+                    self.relaxed[id].releases[usize::from(wide)] = Some(Clock::clone(&self.clocks[id]));
+                    if wide {
                         self.far_since[id] = None;
                     }
                 }
-                if self.across.is_none() {
-                    self.through_shared(w, sem != FenceSem::Acquire, sem != FenceSem::Release);
-                    return Ok(());
-                }
-                let (who, cluster) = (self.who(w), self.cluster_of(w.cta));
-                let clock = Rc::make_mut(&mut self.clocks[id]);
-                if let Some(across) = &mut self.across {
-                    across.fence(who, clock, sem, scope);
-                }
-                // Who then polls a word of shared memory knows.
-                if sem != FenceSem::Acquire {
-                    self.clusters[cluster].1.join(clock);
-                }
                 self.tick(w);
             }
-            Sync::Ordered => self.through_shared(w, true, true),
             Sync::WordAdded { address, old, amount } => {
                 if let Some(across) = &mut self.across {
                     across.added(address, old, amount);
@@ -1273,6 +1359,6 @@ impl Hooks for Causality {
     }
 
     fn cluster_opens(&mut self, cluster: u32) {
-        self.clusters[cluster as usize].0.open();
+        self.clusters[cluster as usize].open();
     }
 }

@@ -75,7 +75,7 @@ fn narrower(a: Scope, b: Scope) -> Scope {
 }
 
 /// The scope of a load that others' stores may change, and whether it acquires.
-fn polls(sem: LoadSem) -> Option<(Scope, bool)> {
+pub(super) fn polls(sem: LoadSem) -> Option<(Scope, bool)> {
     match sem {
         LoadSem::Weak => None,
         LoadSem::RelaxedCta => Some((Scope::Cta, false)),
@@ -90,7 +90,7 @@ fn polls(sem: LoadSem) -> Option<(Scope, bool)> {
 }
 
 /// The scope of a store that others may poll, and whether it releases.
-fn signals(sem: StoreSem) -> Option<(Scope, bool)> {
+pub(super) fn signals(sem: StoreSem) -> Option<(Scope, bool)> {
     match sem {
         StoreSem::Weak => None,
         StoreSem::RelaxedCta => Some((Scope::Cta, false)),

@@ -8,8 +8,8 @@ use super::global::param_address;
 use super::hooks::Hooks;
 use super::index::{CheckIndex, IndexCheck};
 use super::mem::{
-    Atomic, AtomicVector, BeforeOrdered, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space,
-    Stmatrix, Store, Word16, Word32, Word64, atom_bytes, atom_code,
+    Atomic, AtomicVector, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store,
+    Word16, Word32, Word64, atom_bytes, atom_code,
 };
 use super::ops::*;
 use super::printer::PrintReserve;
@@ -2085,9 +2085,6 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let Some(run) = run else {
             return self.no(format!("st.v{}.{}", a.len(), ty.text()));
         };
-        if *sem != StoreSem::Weak && shared {
-            self.emit::<BeforeOrdered>(Operands::NONE);
-        }
         let sources = self.sources(a, *ty);
         let (aux, a) = (self.list(sources), self.reg(&addr.base));
         self.emit_fn(

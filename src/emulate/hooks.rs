@@ -205,8 +205,6 @@ pub enum Sync {
         pending: u32,
         reads_only: bool,
     },
-    /// An access to shared memory that others' accesses are ordered by: a poll is over, a store that may be polled is about to happen.
-    Ordered,
     /// A lane has waited for a word of global memory.
     WordWaited {
         address: u64,

@@ -571,22 +571,9 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
         let flow = Load::<S, E, N, B>::run(w, m, u);
         w.ordered = LoadSem::Weak;
         match flow {
-            Flow::Next if S::NAME == Global::NAME => Flow::Yield,
-            Flow::Next => match m.note(w, Sync::Ordered) {
-                Ok(()) => Flow::Yield,
-                Err(error) => m.fail(*error),
-            },
+            Flow::Next => Flow::Yield,
             other => other,
         }
-    }
-}
-
-/// Before a store to shared memory that others may poll.
-pub struct BeforeOrdered;
-impl<H: Hooks> Body<H> for BeforeOrdered {
-    #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        super::sync::noted(w, m, Sync::Ordered)
     }
 }
 
@@ -688,12 +675,6 @@ where
             AtomSem::ALL[(u.aux >> 24) as usize],
             Scope::ALL[(u.aux >> 16 & 0xff) as usize],
         );
-        if S::NAME != Global::NAME
-            && !matches!(mode, Mode::Atomic(AtomSem::Relaxed, _))
-            && let Err(error) = m.note(w, Sync::Ordered)
-        {
-            return m.fail(*error);
-        }
         if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode, &no_values) {
             return m.fail(*error);
         }

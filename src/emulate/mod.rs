@@ -49,6 +49,7 @@ mod rng;
 mod rounded;
 mod row;
 mod shared;
+mod shared_words;
 mod sync;
 mod tensor_maps;
 #[cfg(test)]

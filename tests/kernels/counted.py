@@ -25,6 +25,10 @@ ROWS, COLUMNS = 64, 32
 ARRIVALS = {"one": 1, "warps": 4, "all": 128, "plgpu": 1}
 
 
+#: The first of the named barriers at which warpgroups meet: the producer's, then those of consumers.
+MEETINGS = 9
+
+
 @dataclasses.dataclass(frozen=True)
 class Ring:
     """What a seed chooses."""
@@ -87,10 +91,13 @@ def draw(seed: int) -> Ring:
     )
 
 
-def arrive(barrier: Any, how: str, count: int, relaxed: bool) -> None:
+def arrive(barrier: Any, how: str, count: int, relaxed: bool, meeting: int) -> None:
     if how == "plgpu":
         plgpu.barrier_arrive(barrier)
     elif relaxed:
+        if how == "one":
+            # A relaxed arrival releases what its thread has fenced: what the others did, too, if they have met before the fence.
+            smalt.named_barrier_sync(meeting, 128)
         smalt.fence("release", "cta")
         smalt.mbarrier_arrive(barrier, count, threads=how, order="relaxed", scope="cta")
     else:
@@ -128,7 +135,7 @@ def build(ring: Ring) -> Any:
                     pl.when(i >= ring.slots)(lambda: plgpu.barrier_wait(empty.at[slot]))
                 if not ring.copies:
                     tiles[slot] = x[i]
-                    arrive(full.at[slot], ring.full_arrives, ring.full_count, ring.relaxed)
+                    arrive(full.at[slot], ring.full_arrives, ring.full_count, ring.relaxed, MEETINGS)
                     return carry
                 part = ROWS // ring.copies
                 if ring.announced == "expect_bytes":
@@ -151,7 +158,7 @@ def build(ring: Ring) -> Any:
                     wait(full.at[slot], ring.full_waits, turn, ring.relaxed)
                     tile = tiles[slot]
                     total = total * 3 + (tile[::-1] if ring.turned else tile) * (consumer + 1)
-                    arrive(empty.at[slot], ring.empty_arrives[consumer], ring.empty_counts[consumer], ring.relaxed)
+                    arrive(empty.at[slot], ring.empty_arrives[consumer], ring.empty_counts[consumer], ring.relaxed, MEETINGS + 1 + consumer)
                     return total
 
                 o[consumer] = over(ring.steps, step, jnp.zeros((ROWS, COLUMNS), jnp.int32))

@@ -450,7 +450,8 @@ def handed_on(how: str, mutate: str = "") -> Any:
                 case "relaxed mbarrier and fences":
                     if mutate != "release":
                         smalt.fence("acquire" if mutate == "first is an acquire" else "release", "cta")
-                    smalt.mbarrier_arrive(bar, threads="all", order="relaxed", scope="cta")
+                    is_one = mutate == "one arrives"
+                    smalt.mbarrier_arrive(bar, 128 if is_one else 1, threads="one" if is_one else "all", order="relaxed", scope="cta")
 
         @pl.when(wg == 1)
         def consume() -> None:
@@ -519,7 +520,7 @@ def test_fences_in_blocks_that_count_each_other(mutate: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("mutate", ["release", "acquire", "first is an acquire", "second is a release"])
+@pytest.mark.parametrize("mutate", ["release", "acquire", "first is an acquire", "second is a release", "one arrives"])
 def test_a_fence_that_is_missing_within_a_block_is_told(mutate: str) -> None:
     x = random(TILE, F32)
 
@@ -528,6 +529,139 @@ def test_a_fence_that_is_missing_within_a_block_is_told(mutate: str) -> None:
             np.asarray(jax.jit(handed_on("relaxed mbarrier and fences", mutate))(x))
 
     is_refused(call, "shared memory that")
+
+
+#: How words of shared memory tell of a tile, and whether they do.
+TELLS = {
+    "an acquire of the release": True,
+    "one thread's fences around relaxed accesses": True,
+    "a word that others add to": True,
+    "a word that another has replaced, who knew": True,
+    "no release": False,
+    "no acquire": False,
+    "a fence of all before the meeting": False,
+    "a fence of all behind the meeting": False,
+    "another word's acquire": False,
+    "another word's acquire, and a fence before the look": False,
+    "a word that another has replaced": False,
+}
+
+
+def told_by_words(how: str) -> Any:
+    """Warpgroup 0 stores a tile and then tells by a word, 1 by a word of its own or by that one, 2 waits for both and reads the tile."""
+
+    def body(x: Any, o: Any, buffer: Any, words: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+        pl.when(wg == 0)(lambda: [smalt.store(words.at[i], 0, scope="cta") for i in range(2)] and None)
+        smalt.named_barrier_sync(9, 384)
+        is_one_word = "a word that" in how
+
+        def wait(word: int, value: int, order: str) -> None:
+            """Polls, then looks once more: what it learns, it learns of the value that it waited for."""
+            look = lambda _: smalt.load(words.at[word], scope="cta")  # noqa: E731
+            jax.lax.while_loop(lambda v: v != value, look, jnp.int32(-1))
+            if order == "acquire":
+                smalt.load(words.at[word], order="acquire", scope="cta")
+            elif order == "fence":
+                smalt.inline_ptx("ld.relaxed.cta.shared.b32 {0}, [{1}]; fence.acquire.cta;", out(I32), words.at[word], once=True)
+
+        @pl.when(wg == 0)
+        def first() -> None:
+            buffer[...] = x[...]
+            if how == "one thread's fences around relaxed accesses":
+                smalt.inline_ptx("fence.release.cta; st.relaxed.cta.shared.b32 [{0}], 1;", (), words.at[0], once=True)
+                return
+            is_fenced = how == "a fence of all before the meeting"
+            if is_fenced:
+                smalt.fence("release", "cta")
+            smalt.store(words.at[0], 1, order="relaxed" if is_fenced or how == "no release" else "release", scope="cta")
+
+        @pl.when(wg == 1)
+        def second() -> None:
+            if not is_one_word:
+                smalt.store(words.at[1], 1, order="release", scope="cta")
+                return
+            knows = how.endswith("who knew")
+            wait(0, 1, "acquire" if knows else "relaxed")
+            if how == "a word that others add to":
+                smalt.atomic_add(words.at[0], 1, scope="cta")
+            else:
+                smalt.store(words.at[0], 2, order="release" if knows else "relaxed", scope="cta")
+
+        @pl.when(wg == 2)
+        def third() -> None:
+            if is_one_word:
+                wait(0, 2, "acquire")
+            elif how.startswith("another word's"):
+                if "fence" in how:
+                    smalt.fence("acquire", "cta")
+                wait(0, 1, "relaxed")
+                wait(1, 1, "acquire")
+            else:
+                is_fenced = how == "a fence of all behind the meeting"
+                order = "fence" if "one thread's" in how else "relaxed" if is_fenced or how == "no acquire" else "acquire"
+                wait(0, 1, order)
+                wait(1, 1, "relaxed")
+                if is_fenced:
+                    smalt.fence("acquire", "cta")
+            o[...] = buffer[...].T
+
+    scratch = [plgpu.SMEM(TILE, F32), plgpu.SMEM((8,), I32)]
+    return kernel(body, out(*TILE[::-1], F32), *scratch, num_threads=3, thread_name="wg")
+
+
+@pytest.mark.parametrize("how", TELLS)
+def test_words_of_shared_memory(how: str) -> None:
+    """A word tells what was released there, to whoever acquires there: not what was released at another, or what a store has replaced."""
+    x = random(TILE, F32)
+
+    def call() -> None:
+        with enabled():
+            got = np.asarray(jax.jit(told_by_words(how))(x))
+        np.testing.assert_array_equal(got, x.T)
+
+    if TELLS[how]:
+        call()
+    else:
+        is_refused(call, "shared memory that another warp wrote")
+
+
+@pytest.mark.parametrize("order", ["release", "acquire", "fence", "acquire fence"])
+@pytest.mark.parametrize("scope", ["cluster", "cta"])
+def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> None:
+    """Each block stores its tile into its neighbour's shared memory, then tells by a word there; `scope` is that of one of the two sides."""
+
+    def body(x: Any, o: Any, buffer: Any, words: Any) -> None:
+        block = jax.lax.axis_index("c")
+        peer = {"c": (block + 1) % CLUSTER}
+        smalt.store(words.at[0], 0, scope="cluster")
+        smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
+        plgpu.cluster_ref(buffer, peer)[...] = x[block]
+        word = plgpu.cluster_ref(words.at[0], peer)
+        if order == "fence":
+            smalt.inline_ptx(f"fence.release.{scope}; st.relaxed.cluster.shared::cluster.b32 [{{0}}], 1;", (), word, once=True)
+        else:
+            smalt.store(word, 1, order="release", scope=scope if order == "release" else "cluster")
+        look = lambda _: smalt.load(words.at[0], scope="cluster")  # noqa: E731
+        jax.lax.while_loop(lambda v: v != 1, look, jnp.int32(0))
+        if order == "acquire fence":
+            smalt.inline_ptx(f"ld.relaxed.cluster.shared.b32 {{0}}, [{{1}}]; fence.acquire.{scope};", out(I32), words.at[0], once=True)
+        else:
+            smalt.load(words.at[0], order="acquire", scope=scope if order == "acquire" else "cluster")
+        o[block] = buffer[...]
+        smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
+
+    x = random((CLUSTER, *TILE), F32)
+
+    def call() -> None:
+        scratch = [plgpu.SMEM(TILE, F32), plgpu.SMEM((8,), I32)]
+        got = run(body, out(CLUSTER, *TILE, F32), x, scratch=scratch, cluster=(CLUSTER,), cluster_names=("c",))
+        np.testing.assert_array_equal(got, np.roll(x, 1, 0))
+
+    if scope == "cta":
+        is_refused(call, "shared memory")
+    else:
+        call()
 
 
 PUSHES = [
@@ -631,6 +765,36 @@ def test_what_a_push_lacks_is_told(how: str, mutate: str) -> None:
             np.asarray(jax.jit(pushed(how, mutate))(x))
 
     is_refused(call, "shared memory")
+
+
+@pytest.mark.parametrize("scope", ["cluster", "cta"])
+def test_one_thread_fences_for_its_block(scope: str) -> None:
+    """Behind a meeting its fence covers what all have stored in a peer's memory, if its scope includes the peer. Blocks count each other, too."""
+
+    def body(x: Any, o: Any, count: Any, buffer: Any, bar: Any) -> None:
+        block = jax.lax.axis_index("c")
+        peer = {"c": (block + 1) % CLUSTER}
+        plgpu.cluster_ref(buffer, peer)[...] = x[block]
+        smalt.atomic_max(count.at[0], block)
+        text = f"fence.release.{scope}; mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [{{0}}];"
+        smalt.inline_ptx(text, (), plgpu.cluster_ref(bar, peer), once=True)
+        smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cluster")
+        smalt.fence("acquire", "cluster")
+        o[block] = buffer[...]
+        smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
+
+    x = random((CLUSTER, *TILE), F32)
+
+    def call() -> None:
+        types = out(CLUSTER, *TILE, F32), out(1, I32)
+        scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=1)]
+        got, _ = run(body, types, x, scratch=scratch, cluster=(CLUSTER,), cluster_names=("c",))
+        np.testing.assert_array_equal(got, np.roll(x, 1, 0))
+
+    if scope == "cta":
+        is_refused(call, "shared memory")
+    else:
+        call()
 
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["fences", "fences of shared memory"])
