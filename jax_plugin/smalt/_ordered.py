@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from smalt import _primitives, _versions
-from smalt._errors import InvalidKernel
+from smalt._errors import InvalidKernel, Unsupported
 from smalt._primitives import inline_ptx
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -72,7 +72,7 @@ def load(ref: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
     _choose("load", "order", order, ("relaxed", "acquire", "volatile"))
     place = _Place("load", ref, scope)
     suffix = "volatile" if order == "volatile" else f"{order}.{scope}"
-    return place.run("{0}", f"ld.{suffix}.{place.space}.{place.type}", "{0}, [{at}]", [], [place.dtype])
+    return place.run(f"ld.{suffix}.{place.space}.{place.type}", gives=True)
 
 
 def store(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> None:
@@ -87,7 +87,7 @@ def store(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -
     _choose("store", "order", order, ("relaxed", "release", "volatile"))
     place = _Place("store", ref, scope)
     suffix = "volatile" if order == "volatile" else f"{order}.{scope}"
-    place.run(None, f"st.{suffix}.{place.space}.{place.type}", "[{at}], {a}", [place.value(value)], [])
+    place.run(f"st.{suffix}.{place.space}.{place.type}", [place.value(value)])
 
 
 #: PTX's atomics: the types that each has.
@@ -109,9 +109,8 @@ def _atomic(name: str, op: str, ref: Any, values: Sequence[Any], order: str, sco
     types = _ATOMICS[op]
     if str(place.dtype) not in types:
         raise InvalidKernel(f"smalt.{name} of {place.dtype}\n  expected: one of {', '.join(types)}\n  got: a reference to {place.dtype}")
-    operands = ", ".join(f"{{{'abc'[i]}}}" for i in range(len(values)))
     opcode = f"atom.{order}.{scope}.{place.space}.{op}.{types[str(place.dtype)]}"
-    return place.run("{0}", opcode, "{0}, [{at}], " + operands, [place.value(v) for v in values], [place.dtype])
+    return place.run(opcode, [place.value(v) for v in values], gives=True)
 
 
 _DOCUMENTATION = """{does}, and gives what was there before.
@@ -195,6 +194,12 @@ class _Place:
                 f"smalt.{name} of a view that is no slice\n  expected: a reference to GMEM, indexed by integers and slices"
                 "\n  remedy: index the reference itself"
             )
+        reach = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides))
+        if reach >= 2**31:
+            raise Unsupported(
+                f"smalt.{name} of elements that are far apart\n  expected: fewer than 2^31 elements from the first to the last"
+                f"\n  got: {reach}\n  remedy: access it in parts (ref.at[…])"
+            )
         signed = np.issubdtype(self.dtype, np.signedinteger)
         self.type = {1: "s8" if signed else "u8", 2: "b16", 4: "b32", 8: "b64"}[self.dtype.itemsize]
 
@@ -228,21 +233,24 @@ class _Place:
             )
         return np.asarray(x).astype(self.dtype)
 
-    def run(self, result: str | None, opcode: str, form: str, values: list[Any], out: list[Any]) -> Any:
-        """One instruction; `{at}` is the address, `{a}`… are the values."""
-        n = len(out)
+    def run(self, opcode: str, values: Sequence[Any] = (), *, gives: bool = False) -> Any:
+        """One instruction of the address and the values; what it gives, if it does."""
+        n = int(gives)
+        out = [jax.ShapeDtypeStruct(self.shape, self.dtype)] * n
         if not self.shape:
-            names = {"abc"[i]: f"{{{n + 1 + i}}}" for i in range(len(values))}
-            text = f"{opcode} {form.format(*['{0}'], at=f'{{{n}}}', **names)};"
-            results = inline_ptx(text, [jax.ShapeDtypeStruct((), t) for t in out], self.ref, *values, once=True)
-        else:
-            # The address of each element: its place, in elements.
-            offsets = jnp.zeros(self.shape, jnp.int32)
-            for dim, stride in enumerate(self.strides or ()):
-                offsets += jax.lax.broadcasted_iota(jnp.int32, self.shape, dim) * stride
-            values = [jnp.broadcast_to(v, self.shape) for v in values]
-            names = {"abc"[i]: f"{{{n + 2 + i}}}" for i in range(len(values))}
-            access = f"{opcode} {form.format(*['{0}'], at='at', **names)};"
-            text = f"{{ .reg .b64 at; mad.wide.s32 at, {{{n + 1}}}, {self.dtype.itemsize}, {{{n}}}; {access} }}"
-            results = inline_ptx(text, [jax.ShapeDtypeStruct(self.shape, t) for t in out], self.ref, offsets, *values)
-        return results[0] if result else None
+            results = inline_ptx(self._text(opcode, f"{{{n}}}", n + 1, len(values), gives), out, self.ref, *values, once=True)
+            return results[0] if gives else None
+        # The address of each element: its place, in elements.
+        offsets = jnp.zeros(self.shape, jnp.int32)
+        for dim, stride in enumerate(self.strides or ()):
+            offsets += jax.lax.broadcasted_iota(jnp.int32, self.shape, dim) * stride
+        access = self._text(opcode, "at", n + 2, len(values), gives)
+        text = f"{{ .reg .b64 at; mad.wide.s32 at, {{{n + 1}}}, {self.dtype.itemsize}, {{{n}}}; {access} }}"
+        results = inline_ptx(text, out, self.ref, offsets, *(jnp.broadcast_to(v, self.shape) for v in values))
+        return results[0] if gives else None
+
+    @staticmethod
+    def _text(opcode: str, at: str, first: int, count: int, gives: bool) -> str:
+        """`opcode d, [at], a, b;`: values are the text's operands from `first` on."""
+        operands = [*["{0}"] * gives, f"[{at}]", *(f"{{{first + i}}}" for i in range(count))]
+        return f"{opcode} {', '.join(operands)};"

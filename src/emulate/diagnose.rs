@@ -3,6 +3,7 @@ use super::hooks::Hooks;
 use super::machine::Machine;
 use super::warp::{Wait, Warp};
 use crate::error::{Error, Fault};
+use bitflags::bitflags;
 use std::fmt::Write;
 
 /// CTAs that are described; the others are counted.
@@ -13,6 +14,7 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
     let mut text = String::new();
     let mut described = 0;
     let mut first = None;
+    let mut causes = Causes::empty();
     for (slot, cta) in m.ctas.iter().enumerate() {
         let warps: Vec<&Warp> = m
             .warps
@@ -24,6 +26,7 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
         if warps.is_empty() {
             continue;
         }
+        causes.extend(warps.iter().map(|w| causes_of(m, w.wait)));
         described += 1;
         if described > CTAS {
             continue;
@@ -87,15 +90,86 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
     if described > CTAS {
         let _ = writeln!(text, "and {} more CTAs", described - CTAS);
     }
+    let said = SAYINGS.iter().filter(|saying| causes.contains(saying.0));
+    let (expected, remedy): (Vec<&str>, Vec<&str>) = said.map(|(_, expected, remedy)| (*expected, *remedy)).unzip();
     let mut error = Error::new(
         Fault::Timeout,
         "deadlock: every warp waits, and nothing is in flight that could wake one",
     )
-    .expected("every phase that is waited for to get its arrivals (num_arrivals) and the bytes of its copies")
+    .expected(expected.join("; "))
     .got(text.trim_end())
-    .remedy("count the barrier_arrive calls and copies of each phase against num_arrivals, and look for a wait that comes first");
+    .remedy(remedy.join("; "));
     error.loc = first;
     error
+}
+
+bitflags! {
+    /// What warps wait for in a deadlock.
+    #[derive(Clone, Copy)]
+    struct Causes: u8 {
+        const PHASE = 1;
+        /// One of whose copies more or fewer bytes come than are expected.
+        const BYTES = 1 << 1;
+        const NAMED = 1 << 2;
+        const CLUSTER = 1 << 3;
+        const SIGNAL = 1 << 4;
+        const POLL = 1 << 5;
+        const REGISTERS = 1 << 6;
+    }
+}
+
+/// What would have ended a wait, and what to look for.
+const SAYINGS: [(Causes, &str, &str); 7] = [
+    (
+        Causes::PHASE,
+        "every phase that is waited for to get its arrivals (num_arrivals) and the bytes of its copies",
+        "count the barrier_arrive calls and copies of each phase against num_arrivals, and look for a wait that comes first",
+    ),
+    (
+        Causes::BYTES,
+        "as many bytes as are expected",
+        "expect the bytes of all copies to a barrier for which `expect_bytes` is called: they expect none themselves then",
+    ),
+    (
+        Causes::NAMED,
+        "as many threads at a named barrier as its count says",
+        "look for warps that do not reach it: `num_threads` counts all that arrive or wait, 128 a warpgroup",
+    ),
+    (
+        Causes::CLUSTER,
+        "every warp of every block at the cluster's barrier",
+        "look for a block that does not reach it",
+    ),
+    (
+        Causes::SIGNAL,
+        "a signal for each wait of a semaphore",
+        "count the signals (`pl.semaphore_signal`) against what is waited for, and look for a wait that comes first",
+    ),
+    (
+        Causes::POLL,
+        "somebody to store what a loop looks for",
+        "look for the store or atomic that would end the loop, and for a wait of those who should execute it",
+    ),
+    (
+        Causes::REGISTERS,
+        "registers to be free for those who ask for more (`set_max_registers`)",
+        "let other warpgroups give theirs back first: all of them together have those that the kernel was launched with",
+    ),
+];
+
+fn causes_of<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> Causes {
+    match wait {
+        Wait::No => Causes::empty(),
+        Wait::Mbarrier { slot, offset, .. } => match m.cta(slot).barriers.get(&offset) {
+            Some(barrier) if barrier.tx != 0 => Causes::PHASE | Causes::BYTES,
+            _ => Causes::PHASE,
+        },
+        Wait::Named { .. } => Causes::NAMED,
+        Wait::Cluster { .. } => Causes::CLUSTER,
+        Wait::Global { .. } | Wait::Tag { .. } => Causes::SIGNAL,
+        Wait::Registers { .. } => Causes::REGISTERS,
+        Wait::Poll => Causes::POLL,
+    }
 }
 
 /// A wait has outlasted `wait_timeout_ns`, while other warps run.
