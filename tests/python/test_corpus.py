@@ -13,6 +13,8 @@ import smalt
 from tests.corpus import golden, load_all
 from tests.corpus.decode import decode, show
 
+pytestmark = pytest.mark.xdist_group("corpus")
+
 CASES = load_all()
 
 

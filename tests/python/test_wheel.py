@@ -13,6 +13,8 @@ import pytest
 
 from smalt import _native
 
+pytestmark = pytest.mark.xdist_group("wheel")
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 PROGRAM = """
