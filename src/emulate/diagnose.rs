@@ -131,11 +131,6 @@ const SAYINGS: [(Causes, &str, &str); 7] = [
         "expect the bytes of all copies to a barrier for which `expect_bytes` is called: they expect none themselves then",
     ),
     (
-        Causes::NAMED,
-        "as many threads at a named barrier as its count says",
-        "look for warps that do not reach it: `num_threads` counts all that arrive or wait, 128 a warpgroup",
-    ),
-    (
         Causes::CLUSTER,
         "every warp of every block at the cluster's barrier",
         "look for a block that does not reach it",
@@ -154,6 +149,11 @@ const SAYINGS: [(Causes, &str, &str); 7] = [
         Causes::REGISTERS,
         "registers to be free for those who ask for more (`set_max_registers`)",
         "let other warpgroups give theirs back first: all of them together have those that the kernel was launched with",
+    ),
+    (
+        Causes::NAMED,
+        "as many threads at a named barrier as its count says",
+        "look for warps that do not reach it: `num_threads` counts all that arrive or wait, 128 a warpgroup",
     ),
 ];
 

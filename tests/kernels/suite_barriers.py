@@ -14,7 +14,7 @@ import pytest
 import smalt
 
 from tests.corpus.case import kernel
-from tests.kernels import counted
+from tests.kernels import counted, litmus
 from tests.kernels.suite import ON_GPU, enabled
 
 U32, I32, F32 = np.uint32, np.int32, np.float32
@@ -662,6 +662,18 @@ def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> Non
         is_refused(call, "shared memory")
     else:
         call()
+
+
+@pytest.mark.parametrize("first", range(0, 150, 25))
+def test_litmus(first: int) -> None:
+    """The checker tells of a race exactly where the memory model has one. A GPU runs the programs that have none."""
+    races = 0
+    for seed in range(first, first + 25):
+        if not ON_GPU:
+            races += litmus.check(seed)
+        elif not litmus.is_race(program := litmus.draw(seed)):
+            assert not litmus.verdict(program)
+    assert ON_GPU or 3 <= races <= 20
 
 
 PUSHES = [

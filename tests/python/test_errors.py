@@ -1345,7 +1345,7 @@ def semaphore_out_of_bounds(x):
     return kernel(body, like((1,), jnp.int32), plgpu.SemaphoreType.REGULAR((3,)))(x)
 
 
-@bad(RunTimeError, "deadlock", "wait for the word at byte 0 of buffer 2 (scratch", "to be at least 1", "remedy:")
+@bad(RunTimeError, "deadlock", "wait for the word at byte 0 of buffer 2 (scratch", "to be at least 1", "remedy: count the signals")
 def deadlock_on_a_semaphore(x):
     def body(x, o, sem):
         pl.semaphore_wait(sem, 1)  # BAD
