@@ -20,7 +20,8 @@ from tests.kernels.suite import ON_GPU, enabled
 U32, I32, F32 = np.uint32, np.int32, np.float32
 
 
-NEEDS_REFERENCES = pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="mutable references are arguments of kernels since 0.11")
+HAS_REFERENCES = jax.__version_info__ >= (0, 11)
+NEEDS_REFERENCES = pytest.mark.skipif(not HAS_REFERENCES, reason="mutable references are arguments of kernels since 0.11")
 
 
 def out(*shape_and_dtype: Any) -> Any:
@@ -667,13 +668,17 @@ def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> Non
 @pytest.mark.parametrize("first", range(0, 150, 25))
 def test_litmus(first: int) -> None:
     """The checker tells of a race exactly where the memory model has one. A GPU runs the programs that have none."""
-    races = 0
+    ran, races = 0, 0
     for seed in range(first, first + 25):
+        program = litmus.draw(seed)
+        if program.in_global and not HAS_REFERENCES:
+            continue
+        ran += 1
         if not ON_GPU:
             races += litmus.check(seed)
-        elif not litmus.is_race(program := litmus.draw(seed)):
+        elif not litmus.is_race(program):
             assert not litmus.verdict(program)
-    assert ON_GPU or 3 <= races <= 20
+    assert ON_GPU or 0 < races < ran
 
 
 PUSHES = [
