@@ -8,8 +8,9 @@ and an edge from each release pattern to each acquire pattern that observes it, 
 program has a race if two accesses to a word of data, one of them a store, are not ordered; and if two stores (or atomics) to a word are not, of which
 one's scope leaves out the other's thread.
 
-Where the checker is known to be lenient, so is the graph: in global memory the scope of a block is that of its cluster, and polls race with nothing;
-in shared memory only patterns have scopes.
+Where the checker is known to be lenient, so is the graph: in global memory the scope of a block is that of its cluster, polls race with nothing, a
+cluster that has polled a word knows of the store, and who has learnt of a fence knows of the relaxed stores to words behind it; in shared memory only
+patterns have scopes.
 """
 
 from __future__ import annotations
@@ -74,15 +75,19 @@ def draw(seed: int) -> Program:
     clusters = 2 if kind == "clusters" else 1
     owners = range(GLOBAL if kind in ("both", "clusters") else 0, BLOCKS)
     in_global = kind != "shared"
+    # Few threads and words, so that they have to do with each other.
+    everybody = list(itertools.product(range(clusters), range(BLOCKS), range(WARPGROUPS)))
+    some = rng.permutation(len(everybody))[: one_of(2, 2, 3, len(everybody))]
+    data, words = one_of(1, 1, DATA), one_of(1, WORDS)
     turns = []
     for _ in range(int(rng.integers(4, 15))):
-        thread = (int(rng.integers(clusters)), int(rng.integers(BLOCKS)), int(rng.integers(WARPGROUPS)))
+        thread = everybody[one_of(*some)]
         op = one_of("read", "read", "write", "load", "load", "store", "store", "add", "fence")
         owner = one_of(*owners) if kind != "clusters" else one_of(GLOBAL, GLOBAL, *owners)
         if op in ("read", "write"):
-            turns.append(Turn(thread, op, (owner, int(rng.integers(DATA)))))
+            turns.append(Turn(thread, op, (owner, int(rng.integers(data)))))
             continue
-        word = DATA + int(rng.integers(WORDS))
+        word = DATA + int(rng.integers(words))
         sem = {
             "load": ("relaxed", "acquire", "acquire"),
             "store": ("relaxed", "release", "release"),
@@ -173,7 +178,21 @@ def is_race(program: Program) -> bool:
                 break
     for k in range(n):
         before |= before[:, k : k + 1] & before[k : k + 1, :]
-    return any(conflict(a, b) and not before[a.at, b.at] for a, b in itertools.combinations(events, 2))
+    pairs = ((a, b) for a, b in itertools.combinations(events, 2) if conflict(a, b))
+    return any(not before[told_from(events, a), b.at] and not is_polled(events, a, b) for a, b in pairs)
+
+
+def is_polled(events: list[Event], a: Event, b: Event) -> bool:
+    """Whether somebody of `b`'s cluster has looked at a word since `a` stored to it."""
+    return any(e.op == "load" and e.place == a.place and e.thread[0] == b.thread[0] for e in events[a.at : b.at])
+
+
+def told_from(events: list[Event], of: Event) -> int:
+    """Who knows of this event knows of a word's store: of a relaxed one in global memory the fence before it, the widest."""
+    if not is_global(of) or of.op not in ("store", "add") or of.sem not in ("relaxed", "acquire"):
+        return of.at
+    fences = [e for e in events[: of.at] if e.op == "fence" and e.thread == of.thread and e.sem != "acquire"]
+    return max(fences, key=lambda e: (SCOPES.index(wider(e.scope, "cluster")), e.at), default=of).at
 
 
 def conflict(a: Event, b: Event) -> bool:

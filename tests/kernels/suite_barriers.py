@@ -627,7 +627,7 @@ def test_words_of_shared_memory(how: str) -> None:
         is_refused(call, "shared memory that another warp wrote")
 
 
-@pytest.mark.parametrize("order", ["release", "acquire", "fence", "acquire fence"])
+@pytest.mark.parametrize("order", ["release", "acquire", "fence", "acquire fence", "store behind a fence", "load before a fence"])
 @pytest.mark.parametrize("scope", ["cluster", "cta"])
 def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> None:
     """Each block stores its tile into its neighbour's shared memory, then tells by a word there; `scope` is that of one of the two sides."""
@@ -639,14 +639,16 @@ def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> Non
         smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
         plgpu.cluster_ref(buffer, peer)[...] = x[block]
         word = plgpu.cluster_ref(words.at[0], peer)
-        if order == "fence":
-            smalt.inline_ptx(f"fence.release.{scope}; st.relaxed.cluster.shared::cluster.b32 [{{0}}], 1;", (), word, once=True)
+        fence, access = (scope, "cluster") if order.endswith("fence") and " a " not in order else ("cluster", scope)
+        if order in ("fence", "store behind a fence"):
+            smalt.inline_ptx(f"fence.release.{fence}; st.relaxed.{access}.shared::cluster.b32 [{{0}}], 1;", (), word, once=True)
         else:
             smalt.store(word, 1, order="release", scope=scope if order == "release" else "cluster")
-        look = lambda _: smalt.load(words.at[0], scope="cluster")  # noqa: E731
+        polled = access if order == "load before a fence" else "cluster"
+        look = lambda _: smalt.load(words.at[0], scope=polled)  # noqa: E731
         jax.lax.while_loop(lambda v: v != 1, look, jnp.int32(0))
-        if order == "acquire fence":
-            smalt.inline_ptx(f"ld.relaxed.cluster.shared.b32 {{0}}, [{{1}}]; fence.acquire.{scope};", out(I32), words.at[0], once=True)
+        if order in ("acquire fence", "load before a fence"):
+            smalt.inline_ptx(f"ld.relaxed.{access}.shared.b32 {{0}}, [{{1}}]; fence.acquire.{fence};", out(I32), words.at[0], once=True)
         else:
             smalt.load(words.at[0], order="acquire", scope=scope if order == "acquire" else "cluster")
         o[block] = buffer[...]
