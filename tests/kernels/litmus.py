@@ -183,8 +183,8 @@ def is_race(program: Program) -> bool:
 
 
 def is_polled(events: list[Event], a: Event, b: Event) -> bool:
-    """Whether somebody of `b`'s cluster has looked at a word since `a` stored to it."""
-    return any(e.op == "load" and e.place == a.place and e.thread[0] == b.thread[0] for e in events[a.at : b.at])
+    """Whether somebody of `b`'s cluster has looked at the word since `a`, which is no atomic, stored to it."""
+    return a.op == "store" and any(e.op == "load" and e.place == a.place and e.thread[0] == b.thread[0] for e in events[a.at : b.at])
 
 
 def told_from(events: list[Event], of: Event) -> int:
