@@ -683,6 +683,29 @@ def test_litmus(first: int) -> None:
     assert ON_GPU or 0 < races < ran
 
 
+def test_a_store_behind_the_release_is_not_told_of() -> None:
+    """One thread releases, then stores without any meeting in between; who acquires does not know of that store."""
+
+    def body(x: Any, o: Any, words: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+        pl.when(wg == 0)(lambda: [smalt.store(words.at[i], 0, scope="cta") for i in range(2)] and None)
+        smalt.named_barrier_sync(9, 256)
+
+        @pl.when(wg == 0)
+        def first() -> None:
+            text = "st.release.cta.shared.b32 [{0}], 1; st.shared.b32 [{1}], 7;"
+            smalt.inline_ptx(text, (), words.at[0], words.at[1], once=True)
+
+        @pl.when(wg == 1)
+        def second() -> None:
+            look = lambda _: smalt.load(words.at[0], order="acquire", scope="cta")  # noqa: E731
+            jax.lax.while_loop(lambda v: v != 1, look, jnp.int32(0))
+            o[...] = x[...] + words[1]
+
+    scratch = [plgpu.SMEM((8,), I32)]
+    is_refused(lambda: run(body, out(128, I32), random((128,)), scratch=scratch, num_threads=2, thread_name="wg"), "shared memory that another warp")
+
+
 PUSHES = [
     "plgpu.ClusterBarrier",
     "plgpu.barrier_arrive at the peer",
