@@ -21,10 +21,11 @@
 //!
 //! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
 //! loads write per 16 bytes; of global memory, and of what peers do, bytes. So whatever is reported is wrong, and not everything wrong is
-//! reported: a warp is one, and a release counts at every scope.
+//! reported: a warp is one; a release on an mbarrier counts at every scope, but for stores in peers' memory; and in global memory the scope of a
+//! CTA counts as its cluster's. What goes through words of shared memory has its scope (`shared_words.rs`).
 use super::byte_history::{self, ByteHistory, Mask, Side, Touch, races};
 use super::clock::{Clock, View};
-use super::communication::{Communication, Who, polls, signals};
+use super::communication::{Communication, Who};
 use super::global;
 use super::history::{
     Barrier, Handover, History, IN_FLIGHT, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense, lines_of,
@@ -33,7 +34,7 @@ use super::history::{
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::map_order::{Author, MapOrder};
 use super::options::Names;
-use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
+use super::shared::{self, CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::shared_words::{SharedWords, is_wide};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault, Loc};
@@ -526,12 +527,9 @@ impl Causality {
         let mut verdict = Ok(());
         for i in lanes(mask) {
             let address = addresses[i].wrapping_add(offset as u32);
-            let rank = (address >> RANK_SHIFT).wrapping_sub(1);
-            if rank >= self.shape.cluster_size {
+            let Some((slot, at)) = shared::locate(w.cta, self.shape.cluster_size, address) else {
                 continue;
-            }
-            let slot = CtaSlot(w.cta.0 - w.cta.0 % self.shape.cluster_size + rank);
-            let at = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+            };
             let seen = self.clocks[id].seen()[self.loads_of(slot)];
             let (line, mask) = ((at >> 7) as usize, granules(at, bytes));
             if verdict.is_ok() && !self.histories[slot.0 as usize].is_seen(line, mask, seen) {
@@ -564,7 +562,10 @@ impl Causality {
             {
                 let from = 128 * line + hit.trailing_zeros() as usize;
                 let to = 128 * line + 128 - hit.leading_zeros() as usize;
-                let place = format!("shared bytes {from}..{to} of the cluster's CTA {rank}");
+                let place = format!(
+                    "shared bytes {from}..{to} of the cluster's CTA {}",
+                    slot.0 % self.shape.cluster_size
+                );
                 let Visit {
                     by: component,
                     wrote,
@@ -763,14 +764,13 @@ impl Causality {
         let mut places = ArrayVec::new();
         for i in lanes(mask) {
             let address = addresses[i].wrapping_add(offset as u32);
-            let at = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
-            let slot = match address >> RANK_SHIFT {
-                0 => cta,
-                rank if rank <= self.shape.cluster_size => CtaSlot(cta.0 - cta.0 % self.shape.cluster_size + rank - 1),
-                _ => continue,
-            };
-            if at < self.shape.smem_bytes && places.last() != Some(&(slot, at)) {
-                places.push((slot, at));
+            // Addresses of nobody the access itself reports.
+            let place =
+                shared::locate(cta, self.shape.cluster_size, address).filter(|(_, at)| *at < self.shape.smem_bytes);
+            if let Some(place) = place
+                && places.last() != Some(&place)
+            {
+                places.push(place);
             }
         }
         places
@@ -779,12 +779,9 @@ impl Causality {
     /// A warp is about to look at words of shared memory by which warps tell each other.
     #[cold]
     fn hear_words(&mut self, w: &Warp, addresses: &[u32; 32], offset: i32, mask: u32, access: Access<'_>) {
-        let heard = match access.mode {
-            Mode::Load(sem) => polls(sem),
-            Mode::Atomic(sem, scope) => Some((scope, matches!(sem, AtomSem::Acquire | AtomSem::AcqRel))),
-            Mode::Store(_) | Mode::Read | Mode::Write | Mode::Reduce => None,
+        let Some((scope, acquires)) = access.mode.looks() else {
+            return;
         };
-        let Some((scope, acquires)) = heard else { return };
         let (id, width) = (self.id(w), self.width());
         for (slot, at) in self.shared_places(w.cta, addresses, offset, mask) {
             for (told, beyond) in self.words.heard((slot, at, access.bytes), w.cta) {
@@ -804,11 +801,10 @@ impl Causality {
     /// A warp writes words of shared memory, which has been noted: whoever looks at them may learn what it did until now.
     #[cold]
     fn tell_words(&mut self, w: &Warp, addresses: &[u32; 32], offset: i32, mask: u32, access: Access<'_>) {
-        let (replaces, told) = match access.mode {
-            Mode::Store(sem) => (true, signals(sem)),
-            Mode::Atomic(sem, scope) => (false, Some((scope, matches!(sem, AtomSem::Release | AtomSem::AcqRel)))),
-            Mode::Load(_) | Mode::Read | Mode::Write | Mode::Reduce => return,
-        };
+        let (replaces, told) = (matches!(access.mode, Mode::Store(_)), access.mode.signals());
+        if !replaces && told.is_none() {
+            return;
+        }
         let (id, bytes) = (self.id(w), access.bytes);
         let mut tell: ArrayVec<(&Clock, bool), 2> = ArrayVec::new();
         match told {

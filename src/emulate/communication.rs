@@ -74,36 +74,6 @@ fn narrower(a: Scope, b: Scope) -> Scope {
     if (a as u8) < b as u8 { a } else { b }
 }
 
-/// The scope of a load that others' stores may change, and whether it acquires.
-pub(super) fn polls(sem: LoadSem) -> Option<(Scope, bool)> {
-    match sem {
-        LoadSem::Weak => None,
-        LoadSem::RelaxedCta => Some((Scope::Cta, false)),
-        LoadSem::RelaxedCluster => Some((Scope::Cluster, false)),
-        LoadSem::RelaxedGpu => Some((Scope::Gpu, false)),
-        LoadSem::Volatile | LoadSem::RelaxedSys => Some((Scope::Sys, false)),
-        LoadSem::AcquireCta => Some((Scope::Cta, true)),
-        LoadSem::AcquireCluster => Some((Scope::Cluster, true)),
-        LoadSem::AcquireGpu => Some((Scope::Gpu, true)),
-        LoadSem::AcquireSys => Some((Scope::Sys, true)),
-    }
-}
-
-/// The scope of a store that others may poll, and whether it releases.
-pub(super) fn signals(sem: StoreSem) -> Option<(Scope, bool)> {
-    match sem {
-        StoreSem::Weak => None,
-        StoreSem::RelaxedCta => Some((Scope::Cta, false)),
-        StoreSem::RelaxedCluster => Some((Scope::Cluster, false)),
-        StoreSem::RelaxedGpu => Some((Scope::Gpu, false)),
-        StoreSem::Volatile | StoreSem::RelaxedSys => Some((Scope::Sys, false)),
-        StoreSem::ReleaseCta => Some((Scope::Cta, true)),
-        StoreSem::ReleaseCluster => Some((Scope::Cluster, true)),
-        StoreSem::ReleaseGpu => Some((Scope::Gpu, true)),
-        StoreSem::ReleaseSys => Some((Scope::Sys, true)),
-    }
-}
-
 /// Whether a clock of a cluster has seen an epoch of any.
 fn has_seen(clock: &Clock, cluster: u32, agent: Agent, epoch: u32) -> bool {
     match agent.cluster == cluster {
@@ -208,7 +178,10 @@ impl Communication {
                 return Ok(());
             }
             Mode::Write => Kind::Write,
-            Mode::Store(sem) => signals(sem).map_or(Kind::Write, |(scope, _)| Kind::Flag(scope)),
+            Mode::Store(_) => access
+                .mode
+                .signals()
+                .map_or(Kind::Write, |(scope, _)| Kind::Flag(scope)),
             Mode::Atomic(_, scope) => Kind::Atomic(scope),
             Mode::Reduce => Kind::Atomic(Scope::Sys),
         };
@@ -422,25 +395,13 @@ impl Communication {
 
     /// A warp polls, signals or does both at a place, after the access has been noted. True: others may learn what it did until now.
     pub fn at_word(&mut self, who: Who, clock: &mut Clock, place: (u64, u64), mode: Mode, loc: Loc) -> bool {
-        let (acquire, release) = match mode {
-            Mode::Load(sem) => {
-                self.words.at(place.0).looked_at = true;
-                (polls(sem), None)
-            }
-            Mode::Store(sem) => {
-                if signals(sem).is_some() {
-                    self.words.overwrite_at(place.0, place.1);
-                }
-                (None, signals(sem))
-            }
-            Mode::Atomic(sem, scope) => (
-                Some((scope, matches!(sem, AtomSem::Acquire | AtomSem::AcqRel))),
-                Some((scope, matches!(sem, AtomSem::Release | AtomSem::AcqRel))),
-            ),
-            Mode::Read | Mode::Write | Mode::Reduce => (None, None),
-        };
+        match mode {
+            Mode::Load(_) => self.words.at(place.0).looked_at = true,
+            Mode::Store(sem) if sem != StoreSem::Weak => self.words.overwrite_at(place.0, place.1),
+            Mode::Store(_) | Mode::Atomic(..) | Mode::Read | Mode::Write | Mode::Reduce => {}
+        }
         let mut told = false;
-        if let Some((scope, releases)) = release {
+        if let Some((scope, releases)) = mode.signals() {
             let (own, polled) = (clock.known(who.agent.cluster), clock.far().polled[1].clone());
             let fences = self.fences[who.warp].clone();
             let fences = fences.iter().zip([Scope::Cluster, Scope::Gpu, Scope::Sys]);
@@ -462,7 +423,7 @@ impl Communication {
             }
             told = !tell.is_empty();
         }
-        if let Some((scope, acquires)) = acquire {
+        if let Some((scope, acquires)) = mode.looks() {
             self.hear(who, clock, place, scope, acquires);
         }
         told

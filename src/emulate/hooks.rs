@@ -48,6 +48,46 @@ pub enum Mode {
     Reduce,
 }
 
+impl Mode {
+    /// The scope of a look at what others may change meanwhile, and whether it acquires.
+    pub fn looks(self) -> Option<(Scope, bool)> {
+        match self {
+            Mode::Load(sem) => match sem {
+                LoadSem::Weak => None,
+                LoadSem::RelaxedCta => Some((Scope::Cta, false)),
+                LoadSem::RelaxedCluster => Some((Scope::Cluster, false)),
+                LoadSem::RelaxedGpu => Some((Scope::Gpu, false)),
+                LoadSem::Volatile | LoadSem::RelaxedSys => Some((Scope::Sys, false)),
+                LoadSem::AcquireCta => Some((Scope::Cta, true)),
+                LoadSem::AcquireCluster => Some((Scope::Cluster, true)),
+                LoadSem::AcquireGpu => Some((Scope::Gpu, true)),
+                LoadSem::AcquireSys => Some((Scope::Sys, true)),
+            },
+            Mode::Atomic(sem, scope) => Some((scope, matches!(sem, AtomSem::Acquire | AtomSem::AcqRel))),
+            Mode::Store(_) | Mode::Read | Mode::Write | Mode::Reduce => None,
+        }
+    }
+
+    /// The scope of a change that others may look at meanwhile, and whether it releases.
+    pub fn signals(self) -> Option<(Scope, bool)> {
+        match self {
+            Mode::Store(sem) => match sem {
+                StoreSem::Weak => None,
+                StoreSem::RelaxedCta => Some((Scope::Cta, false)),
+                StoreSem::RelaxedCluster => Some((Scope::Cluster, false)),
+                StoreSem::RelaxedGpu => Some((Scope::Gpu, false)),
+                StoreSem::Volatile | StoreSem::RelaxedSys => Some((Scope::Sys, false)),
+                StoreSem::ReleaseCta => Some((Scope::Cta, true)),
+                StoreSem::ReleaseCluster => Some((Scope::Cluster, true)),
+                StoreSem::ReleaseGpu => Some((Scope::Gpu, true)),
+                StoreSem::ReleaseSys => Some((Scope::Sys, true)),
+            },
+            Mode::Atomic(sem, scope) => Some((scope, matches!(sem, AtomSem::Release | AtomSem::AcqRel))),
+            Mode::Load(_) | Mode::Read | Mode::Write | Mode::Reduce => None,
+        }
+    }
+}
+
 /// Addresses of an access.
 #[derive(Clone, Copy, Debug)]
 pub enum Range<'a> {

@@ -8,10 +8,9 @@ use super::global::GlobalMemory;
 use super::grid::Author;
 use super::hooks::{Hooks, Shape, Sync, Verdict};
 use super::options::{Check, Options, Position, Watch};
-use super::overwrite;
 use super::program::Program;
 use super::rng::Rng;
-use super::shared::{CtaSlot, SMEM_BASE, Shared};
+use super::shared::{self, CtaSlot, SMEM_BASE, Shared};
 use super::trace::{Recorder, Trace, Turn, TurnEnd};
 use super::uop::Flow;
 use super::warp::{Wait, Warp};
@@ -521,7 +520,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// The CTA and offset that a shared-window address of a CTA stands for.
     #[inline(always)]
     pub fn locate_shared(&self, from: CtaSlot, address: u32) -> Option<(CtaSlot, u32)> {
-        overwrite::locate(&self.ctas, self.program.cluster_size(), from, address)
+        shared::locate(from, self.program.cluster_size(), address)
     }
 
     /// Whose access it is, where clusters are held against each other.

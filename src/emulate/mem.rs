@@ -3,7 +3,7 @@ use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
 use super::overwrite::{self, Values, no_values};
 use super::row::Lane;
-use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
+use super::shared::{self, CtaSlot, RANK_SHIFT, SMEM_BASE};
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault, Loc};
@@ -823,8 +823,7 @@ fn tell_shared<H: Hooks>(
     let changes = |slot: CtaSlot, line: u64| {
         let mut changed = 0;
         for i in lanes(mask) {
-            let Some((owner, at)) = overwrite::locate(ctas, size, w.cta, addresses[i].wrapping_add(offset as u32))
-            else {
+            let Some((owner, at)) = shared::locate(w.cta, size, addresses[i].wrapping_add(offset as u32)) else {
                 continue;
             };
             let smem = &ctas[owner.0 as usize].smem;

@@ -1,7 +1,5 @@
 //! What stores change: unordered stores of one value to one place are no race, others are.
 use super::byte_history::Mask;
-use super::machine::Cta;
-use super::shared::{CtaSlot, RANK_SHIFT, SMEM_BASE};
 use crate::error::{Error, Fault};
 
 /// The bytes that a store has for a lane; those beyond its width are not looked at.
@@ -10,18 +8,6 @@ pub type Values<'a> = dyn Fn(usize) -> [u8; 16] + 'a;
 /// Of loads.
 pub fn no_values(_: usize) -> [u8; 16] {
     [0; 16]
-}
-
-/// The CTA and offset that a shared-window address of a CTA stands for, in clusters of `size` CTAs.
-#[inline(always)]
-pub fn locate(ctas: &[Cta], size: u32, from: CtaSlot, address: u32) -> Option<(CtaSlot, u32)> {
-    let rank = address >> RANK_SHIFT;
-    let offset = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
-    if rank == 0 {
-        return Some((from, offset));
-    }
-    let here = ctas[from.0 as usize].rank;
-    (rank <= size).then(|| (CtaSlot(from.0 - here + rank - 1), offset))
 }
 
 /// Where `new` differs from `old`, which lies at `at`: bytes of the line of 128 that holds it.

@@ -12,6 +12,17 @@ pub const RANK_SHIFT: u32 = 24;
 /// Dynamic shared memory that a CTA can have on Hopper: 227 KB (CUDA C Programming Guide, compute capability 9.0).
 pub const MAX_SMEM: u32 = 232_448;
 
+/// The CTA and offset that a shared-window address of a CTA stands for, in clusters of `size` CTAs.
+#[inline(always)]
+pub fn locate(from: CtaSlot, size: u32, address: u32) -> Option<(CtaSlot, u32)> {
+    let rank = address >> RANK_SHIFT;
+    let offset = (address & ((1 << RANK_SHIFT) - 1)).wrapping_sub(SMEM_BASE);
+    match rank {
+        0 => Some((from, offset)),
+        rank => (rank <= size).then(|| (CtaSlot(from.0 - from.0 % size + rank - 1), offset)),
+    }
+}
+
 /// Bits of a shadow byte: the low nibble says which bytes are defined.
 const DEFINED: u8 = 0x0f;
 

@@ -264,9 +264,9 @@ def left(program: Program) -> np.ndarray:
     """What the words of blocks hold in the end."""
     words = np.zeros((program.clusters, BLOCKS, DATA + WORDS), np.int32)
     for k, turn in enumerate(program.turns):
-        place = (turn.thread[0], *turn.place)
         if turn.place[0] == GLOBAL:
             continue
+        place = (turn.thread[0], *turn.place)
         if turn.op in ("write", "store"):
             words[place] = k + 1
         elif turn.op == "add":
