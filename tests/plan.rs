@@ -332,6 +332,32 @@ fn warps_apart_are_ordered_before_and_behind_their_region() {
     );
 }
 
+#[test]
+fn a_warp_commits_what_its_warpgroup_stored_for_whoever_issues() {
+    let text = plan_of(|b, t| {
+        let (x, a) = (b.whole(t.x), b.whole(t.a));
+        let v = load(b, x);
+        b.store(a.clone(), v);
+        let axis = b.kernel.axes.push(AxisData {
+            name: "warp".into(),
+            size: 4,
+            kind: AxisKind::Warp,
+        });
+        let body = b.region(Group::Warp, &[], |b, _| {
+            b.op(OpKind::CommitSmem, &[]);
+            vec![]
+        });
+        let inits = vec![];
+        b.op(OpKind::WarpMap { axis, inits, body }, &[]);
+        let out = b.whole(t.out);
+        copy_out(b, a, out);
+    });
+    assert_eq!(
+        text,
+        "load, store, sync warpgroup, warp_map, commit_smem, sync warpgroup, copy_smem_to_gmem"
+    );
+}
+
 /// A region of which one warp updates an element that the warpgroup's first lane stores before and behind it.
 fn region_of_one_warp(warp: u64) -> String {
     plan_of(|b, t| {

@@ -130,9 +130,12 @@ fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
     if !lists.is_empty() && lists.len() != body.params.len() {
         return Err(r.damaged("`ref_transforms` for another number of allocations"));
     }
-    if r.group() == Group::Warp && !body.params.is_empty() {
-        return Err(Error::unsupported("scratch allocated inside of a warp region")
-            .remedy("allocate it before the warp region"));
+    let of_warp = r.group() == Group::Warp;
+    if of_warp && !ids.is_empty() {
+        return Err(
+            Error::unsupported("scratch of several threads allocated inside of a warp region")
+                .remedy("leave collective_axes out, and each warp has its own; or allocate it before the warp region"),
+        );
     }
     let region = r.importer.kernel.new_region(r.group());
     let (loc, threads) = (r.loc, r.importer.kernel.num_warpgroups);
@@ -149,9 +152,14 @@ fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
                         .expected("an accumulator allocated without `collective_axes`")
                         .remedy("give each warpgroup its own accumulator, of its part of the rows"));
                 }
+                AllocKind::Register { accumulator: true, .. } if of_warp => {
+                    return Err(Error::invalid("an accumulator allocated inside of a warp region")
+                        .expected("plgpu.ACC outside of it: all four warps of a warpgroup issue a wgmma together")
+                        .remedy("carry an array through the loop, and multiply by jnp.dot"));
+                }
                 AllocKind::Register { .. } => data.collective = false,
                 AllocKind::Semaphore { .. } => {}
-                _ if !shared && threads > 1 => {
+                _ if !shared && threads > 1 && !of_warp => {
                     return Err(
                         Error::invalid("memory or barriers of one thread in a kernel of several")
                             .expected("`collective_axes` = the thread axis")
@@ -161,7 +169,7 @@ fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
                 _ => {}
             }
             if data.is_gmem() {
-                let base = device_scratch(importer, data, shared, region, loc)?;
+                let base = device_scratch(importer, data, shared && !of_warp, region, loc)?;
                 importer.define(param.id, Binding::Ref(base))?;
                 continue;
             }
@@ -187,7 +195,7 @@ fn scratch(importer: &Importer, param: &proto::Value, collective: bool, loc: cra
     }
 }
 
-/// A scratch array in device memory. Each block (where warpgroups don't share it: each warpgroup) has its own: they are one array
+/// A scratch array in device memory. Each block (where warpgroups don't share it: each warpgroup, in a warp region each warp) has its own: they are one array
 /// with the owner as leading dimension, of which the use that is returned is a part.
 fn device_scratch(
     importer: &mut Importer,
@@ -198,12 +206,16 @@ fn device_scratch(
 ) -> Result<RefUse> {
     let kernel = &mut importer.kernel;
     let threads = kernel.thread_axis.filter(|_| !shared);
+    let warps = importer
+        .warp_axis
+        .filter(|_| kernel.regions[region].group == Group::Warp);
     let axes: Vec<Axis> = kernel
         .grid
         .iter()
         .chain(&kernel.cluster)
         .copied()
         .chain(threads)
+        .chain(warps)
         .collect();
     let own = data.shape.clone();
     let owners = axes.iter().try_fold(1u64, |n, a| n.checked_mul(kernel.axes[*a].size));
@@ -372,7 +384,9 @@ fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
         Ok(_) => return Err(r.damaged("an axis that is not one of warps")),
         Err(_) => r.importer.add_axis(*id, "", 4, AxisKind::Warp)?,
     };
+    r.importer.warp_axis = Some(axis);
     let body = r.importer.region(body, Group::Warp, r.loc)?;
+    r.importer.warp_axis = None;
     r.effect(OpKind::WarpMap {
         axis,
         inits: vec![],

@@ -53,6 +53,8 @@ pub struct Importer {
     defined: Vec<u32>,
     /// (descriptor axis id, axis).
     axes: Vec<(u32, Axis)>,
+    /// Of the warp region that is being imported.
+    pub warp_axis: Option<Axis>,
     /// The id that the next op must have.
     next_op: u32,
     num_ops: usize,
@@ -119,6 +121,7 @@ impl Importer {
             bindings: vec![Binding::Free; counts.values + 1],
             defined: Vec::with_capacity(counts.values),
             axes: vec![],
+            warp_axis: None,
             next_op: 1,
             num_ops: counts.ops,
         };

@@ -46,6 +46,7 @@ pub mod narrow_integers;
 pub mod normalize;
 pub mod op;
 pub mod overlap_products;
+pub mod own_warp_scratch;
 pub mod polling;
 pub mod print;
 pub mod progress;

@@ -10,6 +10,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("check_launch", legality::launch::run),
     ("move_transforms", move_transforms::run),
     ("simplify", simplify::run),
+    ("own_warp_scratch", own_warp_scratch::run),
     ("check_inputs", check_inputs::run),
     ("recognize_loops", recognize_loops::run),
     ("fuse_sums", fuse_sums::run),

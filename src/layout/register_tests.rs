@@ -376,3 +376,25 @@ fn slots_are_found_by_the_elements_of_the_first_thread() {
         }
     }
 }
+
+#[test]
+fn one_warp_has_of_a_layout_what_the_first_of_four_has() {
+    let mut cases = 0;
+    for name in TiledLayout::NAMES {
+        let whole = TiledLayout::by_name(name).unwrap();
+        let Some(one) = whole.of_one_warp() else { continue };
+        let base = whole.base_tile();
+        let shape: Vec<u64> = base.iter().enumerate().map(|(i, n)| n * (1 + i as u64)).collect();
+        let mut own = shape.clone();
+        if !whole.is_alike_in_warps() {
+            own[0] /= 4;
+        }
+        let (of_four, of_one) = (whole.instantiate(&shape).unwrap(), one.instantiate(&own).unwrap());
+        assert_eq!(of_one.group(), Group::Warp, "{name}");
+        for (lane, slot) in (0..32).flat_map(|t| (0..of_one.slots()).map(move |s| (t, s))) {
+            assert_eq!(of_one.element(lane, slot), of_four.element(lane, slot), "{name}");
+        }
+        cases += 1;
+    }
+    assert!(cases >= 7, "{cases}");
+}

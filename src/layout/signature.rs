@@ -226,8 +226,7 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                 let mut out = vec![];
                 for (i, (array, v)) in arrays.iter().zip(values).enumerate() {
                     if let Some(array) = array {
-                        let ty = kernel.ty(*v);
-                        out.push((i, spec::instantiate(&array.layout, ty.shape(), ty.dtype())?));
+                        out.push((i, spec::of_value(&array.layout, kernel, *v)?));
                     }
                 }
                 Ok::<_, Error>(out)
@@ -278,9 +277,8 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             sig.operands = values.iter().zip(results).map(|(_, r)| Need::Same(*r)).collect();
         }
         OpKind::LayoutCast { layout, .. } => {
-            let ty = kernel.ty(results[0]);
-            if !ty.is_scalar() {
-                let layout = spec::instantiate(layout, ty.shape(), ty.dtype())?;
+            if !kernel.ty(results[0]).is_scalar() {
+                let layout = spec::of_value(layout, kernel, results[0])?;
                 sig.operands[0] = Need::Same(results[0]);
                 sig.results[0] = Gives::Exactly(layout, "layout_cast");
             }

@@ -97,6 +97,26 @@ impl TiledLayout {
                 .all(|(d, t)| d % t == 0)
     }
 
+    /// Whether all warps hold the same.
+    pub fn is_alike_in_warps(&self) -> bool {
+        self.warp.iter().all(|p| matches!(p, Replicated(_)))
+    }
+
+    /// What one of the four warps has of it, as a layout of its own: without the warps' digits. None where they are not the first of the tile's.
+    pub fn of_one_warp(&self) -> Option<TiledLayout> {
+        let usable: usize = self.tiling.iter().map(Vec::len).sum();
+        let mut one = TiledLayout {
+            warp: vec![],
+            ..self.clone()
+        };
+        match self.warp.as_slice() {
+            [Dim(first)] if i64::from(*first) == -(usable as i64) => one.tiling[0][0] = *self.tiling.get(1)?.first()?,
+            _ if self.is_alike_in_warps() => {}
+            _ => return None,
+        }
+        Some(one)
+    }
+
     /// The layout of an array of this shape. The group is a warp if there are no warp digits, else a warpgroup.
     pub fn instantiate(&self, shape: &[u64]) -> Result<RegisterLayout, TilingError> {
         if self.tiling.is_empty()

@@ -198,8 +198,7 @@ fn lower_whole(
 
 /// An array's layout in a text that runs once, and the slots of the elements in the text's order.
 fn lie(cx: &LowerCx, v: Value, array: &LaneArray) -> Result<(RegisterLayout, Vec<u32>)> {
-    let ty = cx.ty(v);
-    let layout = spec::instantiate(&array.layout, ty.shape(), ty.dtype())?;
+    let layout = spec::of_value(&array.layout, cx.kernel, v)?;
     let slots = layout.slots_of(&array.order);
     let slots = slots.ok_or_else(|| Error::internal(format!("an order of elements that is none of {layout}")))?;
     Ok((layout, slots))

@@ -334,7 +334,7 @@ impl Planner<'_> {
             for (array, v) in arrays.chain(whole.results.iter().zip(&data.results)) {
                 let Some(array) = array else { continue };
                 let ty = kernel.ty(*v);
-                let layout = spec::instantiate(&array.layout, ty.shape(), ty.dtype())?;
+                let layout = spec::of_value(&array.layout, kernel, *v)?;
                 if layout.slots_of(&array.order).is_none() {
                     return Err(Error::unsupported(format!("inline_mgpu of {ty} in {layout}"))
                         .expected("a layout in which each thread has as many elements, all of the array's")

@@ -122,6 +122,8 @@ struct Apart {
     alone: FxHashMap<(Bytes, Option<Foot>), Option<Foot>>,
     /// Some warp tells others, in the name of its warpgroup.
     releases: bool,
+    /// Some warp commits what it knows of in shared memory, to units that read it.
+    commits: bool,
 }
 
 /// A loop as it was last seen: what it began with, what it begins an iteration with, and what it ends with.
@@ -308,8 +310,10 @@ impl Pass<'_> {
                     out.accesses.push(access);
                 }
             }
+            let order = effects::order(&kernel.ops[op].kind);
+            out.commits |= in_warps && matches!(order, Order::CommitSmem | Order::FenceShared);
             out.releases |= in_warps
-                && match effects::order(&kernel.ops[op].kind) {
+                && match order {
                     Order::Arrive | Order::MeetBefore => true,
                     Order::MeetExecuting { signals, .. } => signals,
                     Order::None
@@ -434,6 +438,10 @@ impl Pass<'_> {
                 let apart = self.apart(kernel, op);
                 state.absorb(&inner, |p| apart.alone.get(&(p.bytes, p.foot)).copied().flatten());
                 out.push(op);
+                if self.automatic && apart.commits {
+                    // Another warp may issue what reads it.
+                    self.sync(kernel, state, mode, out, state.group, loc);
+                }
             }
             None => {
                 self.begin(kernel, op, state, mode, out, loc);
@@ -585,7 +593,8 @@ impl Pass<'_> {
             self.need(kernel, state, access, all)
         });
         let mut need = need.max();
-        if self.automatic && apart.releases && state.pending.iter().any(Pending::is_told_of) {
+        let is_known = |p: &Pending| apart.releases && p.is_told_of() || apart.commits && p.is_committed();
+        if self.automatic && state.pending.iter().any(is_known) {
             need = Some(Need::Group);
         }
         match need {

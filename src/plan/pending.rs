@@ -99,6 +99,12 @@ impl Pending {
         data && !self.end.is_running()
     }
 
+    /// Whether it is a store that units read only behind a fence by somebody who knows of it.
+    pub fn is_committed(&self) -> bool {
+        let in_shared = !matches!(self.bytes.space, Space::Device(_) | Space::Progress);
+        in_shared && self.writes && self.generic && !self.end.is_running()
+    }
+
     /// Whether whatever conflicts with `other` conflicts with this.
     fn covers(&self, other: &Pending) -> bool {
         let ends = match (self.end, other.end) {

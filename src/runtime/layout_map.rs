@@ -149,7 +149,7 @@ fn instantiate(query: &Query, dtype: DType) -> Result<RegisterLayout, Error> {
         }
         LayoutSpec::Named { name, .. } if name == "WG_SPLAT" => Ok(RegisterLayout::splat(shape, Group::Warpgroup)),
         LayoutSpec::Tiled { .. } | LayoutSpec::Strided { .. } | LayoutSpec::Splat { .. } | LayoutSpec::Named { .. } => {
-            spec::instantiate(&spec, shape, dtype)
+            spec::instantiate(&spec, shape, dtype, Group::Warpgroup)
         }
     }
 }

@@ -1,4 +1,4 @@
-"""python -m tests.arrays [--count N] [--seed S] [--jobs J] [--show SEED] [--shrink] [--handed] [--schedule S]: random programs against JAX's interpreter.
+"""python -m tests.arrays [--count N] [--seed S] [--jobs J] [--show SEED] [--shrink] [--how H] [--schedule S]: random programs against JAX's interpreter.
 
 To hold a GPU to the emulator's bits, on a machine without one, then on the GPU's:
 
@@ -19,6 +19,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def main() -> int:
+    from tests.arrays.apart import APART, apart
+
     parser = argparse.ArgumentParser(prog="python -m tests.arrays", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -27,7 +29,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120, help="seconds for one program, after which it is called hanging")
     parser.add_argument("--show", type=int, help="prints the program of a seed")
     parser.add_argument("--shrink", action="store_true", help="makes failing programs small, and prints them")
-    parser.add_argument("--handed", action="store_true", help="by 2 or 3 warpgroups that hand on their results through shared memory and barriers")
+    parser.add_argument("--how", choices=sorted(APART), help="by 2 or 3 warpgroups that hand on their results, or by the warps of warp regions")
     parser.add_argument("--schedule", help="the emulator's: latest, earliest, or a seed; otherwise as the environment says")
     parser.add_argument("--write", help="keeps the digests of all outputs")
     parser.add_argument("--compare", help="holds the digests to kept ones, bit for bit, instead of results to JAX")
@@ -43,13 +45,11 @@ def main() -> int:
     from tests.arrays import kept
     from tests.arrays.program import Program
     from tests.arrays.generate import generate
-    from tests.arrays.handed import handed
     from tests.arrays.pool import results
 
     def program(seed: int) -> Program:
         p = generate(seed)
-        return (handed(p) or p) if args.handed else p
-
+        return apart(p, args.how) or p
 
     if args.show is not None:
         print(program(args.show))
@@ -59,7 +59,7 @@ def main() -> int:
     counts: collections.Counter[str] = collections.Counter()
     found = {}
     start = time.perf_counter()
-    for result in results(seeds, args.jobs, args.limit, judged=not args.compare, hands_on=args.handed):
+    for result in results(seeds, args.jobs, args.limit, judged=not args.compare, how=args.how):
         if args.compare and result.kind == "right":
             result = kept.held(result, known)
         found[result.seed] = result

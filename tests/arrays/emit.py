@@ -19,7 +19,7 @@ NAMES = ("x", "y", "z")
 
 
 class Body:
-    """Runs steps on references. `ids` are the indices of the grid, then of the warpgroup."""
+    """Runs steps on references. `ids` are the indices of the grid, then of the warpgroup, then of the warp."""
 
     def __init__(self, program: Program, refs: dict[str, Any], ids: Sequence[Any]) -> None:
         self.program = program
@@ -192,7 +192,7 @@ def _named(p: Program, refs: Sequence[Any]) -> dict[str, Any]:
 
 
 def _views(p: Program, refs: Sequence[Any], ids: Sequence[Any]) -> dict[str, Any]:
-    """A warpgroup's own parts."""
+    """A warpgroup's own parts, or a warp's."""
     named = _named(p, refs)
     smem = {r.name for r in p.scratch if r.space == "smem"}
     own = ids[len(p.form.grid) :]
@@ -206,22 +206,25 @@ def _kernel(p: Program, outs: list[Any]) -> Callable[..., Any]:
     form = p.form
     names = NAMES[: len(form.grid)]
     threads = {"num_threads": form.warpgroups, "thread_name": "wg"} if form.warpgroups > 1 else {}
-    own = (form.warpgroups,) if form.warpgroups > 1 else ()
 
     def body(*refs: Any) -> None:
-        ids = [lax.axis_index(n) for n in (*names, *(("wg",) if own else ()))]
+        ids = [lax.axis_index(n) for n in (*names, *(("wg",) if threads else ()))]
+
+        def each_warp() -> None:
+            own = [*ids, lax.axis_index("warp")]
+            Body(p, _views(p, refs, own), own).run()
+
         if form.handed:
             _hand_on(p, refs, ids)
+        elif form.by_warps:
+            pl.core_map(plgpu.WarpMesh(axis_name="warp"))(each_warp)
         else:
             Body(p, _views(p, refs, ids), ids).run()
 
+    scratch = [_scratch(r, form.own if r.space == "smem" else form.lead) for r in p.scratch]
     if form.handed:
-        through = [plgpu.SMEM((*own, *r.shape), jnp.dtype(r.dtype)) for r in p.outputs]
-        barriers = plgpu.Barrier(num_barriers=form.warpgroups)
-        own_scratch = [_scratch(r, own if r.space == "smem" else form.lead) for r in p.scratch]
-        kernel = plgpu.kernel(body, out_type=outs, scratch_types=[*own_scratch, *through, barriers], grid=form.grid, grid_names=names, **threads)
-        return lambda *xs: kernel(*xs)
-    scratch = [_scratch(r, own if r.space == "smem" else form.lead) for r in p.scratch]
+        scratch += [plgpu.SMEM((*form.own, *r.shape), jnp.dtype(r.dtype)) for r in p.outputs]
+        scratch.append(plgpu.Barrier(num_barriers=form.warpgroups))
     kernel = plgpu.kernel(body, out_type=outs, scratch_types=scratch, grid=form.grid, grid_names=names, **threads)
     return lambda *xs: kernel(*xs)
 
@@ -243,7 +246,6 @@ def _hand_on(p: Program, refs: Sequence[Any], ids: Sequence[Any]) -> None:
 
 def _interpreted(p: Program, outs: list[Any]) -> Callable[..., Any]:
     form = p.form
-    own = (form.warpgroups,) if form.warpgroups > 1 else ()
 
     def body(*refs: Any) -> None:
         ids = [pl.program_id(a) for a in range(len(form.lead))]
@@ -253,6 +255,6 @@ def _interpreted(p: Program, outs: list[Any]) -> Callable[..., Any]:
         body,
         out_shape=outs,
         grid=form.lead,
-        scratch_shapes=[_scratch(r, own if r.space == "smem" else form.lead) for r in p.scratch],
+        scratch_shapes=[_scratch(r, form.own if r.space == "smem" else form.lead) for r in p.scratch],
         interpret=True,
     )

@@ -15,9 +15,9 @@ LIFE = 150
 
 
 class _Worker:
-    def __init__(self, context: Any, how: tuple[bool, bool]) -> None:
+    def __init__(self, context: Any, given: tuple[bool, str | None]) -> None:
         self.here, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, *how), daemon=True)
+        self.process = context.Process(target=_serve, args=(there, *given), daemon=True)
         self.process.start()
         there.close()
         self.seed: int | None = None
@@ -35,15 +35,15 @@ class _Worker:
         self.here.close()
 
 
-def results(seeds: Sequence[int], jobs: int, limit: float, judged: bool = True, hands_on: bool = False) -> Iterator[Result]:
-    """A result for each seed, in no particular order; `judged` and `hands_on` as in `run`."""
+def results(seeds: Sequence[int], jobs: int, limit: float, judged: bool = True, how: str | None = None) -> Iterator[Result]:
+    """A result for each seed, in no particular order; `judged` and `how` as in `run`."""
     context = multiprocessing.get_context("spawn")
     left = list(reversed(seeds))
     workers: list[_Worker] = []
     try:
         while left or any(w.seed is not None for w in workers):
             while len(workers) < min(jobs, len(left) + sum(w.seed is not None for w in workers)):
-                workers.append(_Worker(context, (judged, hands_on)))
+                workers.append(_Worker(context, (judged, how)))
                 if left:
                     workers[-1].give(left.pop())
             ready = multiprocessing.connection.wait([w.here for w in workers], timeout=1)
@@ -79,7 +79,7 @@ def results(seeds: Sequence[int], jobs: int, limit: float, judged: bool = True, 
             w.end()
 
 
-def _serve(pipe: Any, judged: bool, hands_on: bool) -> None:
+def _serve(pipe: Any, judged: bool, how: str | None) -> None:
     import smalt
     from tests.arrays.run import run
 
@@ -87,7 +87,7 @@ def _serve(pipe: Any, judged: bool, hands_on: bool) -> None:
     while True:
         seed = pipe.recv()
         try:
-            result = run(seed, judged, hands_on)
+            result = run(seed, judged, how)
         except Exception as e:  # noqa: BLE001: of the generator itself
             import traceback
 

@@ -97,7 +97,7 @@ class Ref:
 class Form:
     """`kernel`: a `plgpu.kernel` of `grid` blocks and warpgroups; `call`: a `pl.pallas_call` over `grid`.
 
-    `handed`: a warpgroup's results are stored by the next one (`handed.py`).
+    `handed`: a warpgroup's results are stored by the next one (`apart.py`). `by_warps`: each warp runs the steps for itself, in a warp region.
     """
 
     kind: str
@@ -106,11 +106,17 @@ class Form:
     semantics: tuple[str, ...] | None = None
     slots: int = 1
     handed: bool = False
+    by_warps: bool = False
 
     @property
     def lead(self) -> Shape:
         """The leading dimensions of a kernel's arrays."""
-        return (*self.grid, *((self.warpgroups,) if self.warpgroups > 1 else ()))
+        return (*self.grid, *self.own)
+
+    @property
+    def own(self) -> Shape:
+        """The leading dimensions of what a block's warpgroups and warps have each for themselves."""
+        return (*((self.warpgroups,) if self.warpgroups > 1 else ()), *((4,) if self.by_warps else ()))
 
 
 @dataclasses.dataclass(frozen=True)

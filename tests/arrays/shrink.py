@@ -200,6 +200,8 @@ def _inlined(p: Program, s: Step, b: Block, given: dict[int, int], before: tuple
 def plainer(p: Program) -> Iterator[Program]:
     """On a smaller grid, of one warpgroup, in other memory, without 64-bit types."""
     f = p.form
+    if f.by_warps:
+        yield p.but(form=dataclasses.replace(f, by_warps=False))
     if f.warpgroups > 1:
         yield p.but(form=dataclasses.replace(f, warpgroups=1))
         yield p.but(form=dataclasses.replace(f, warpgroups=2))

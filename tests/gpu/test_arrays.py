@@ -23,5 +23,6 @@ def modest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
-def test_random_programs() -> None:
-    judge(list(results(range(COUNT), JOBS, limit=60)))
+@pytest.mark.parametrize("how", [None, "by_warps"])
+def test_random_programs(how: str | None) -> None:
+    judge(list(results(range(COUNT), JOBS, limit=60, how=how)))

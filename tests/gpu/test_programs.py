@@ -42,6 +42,11 @@ def test_random_programs(first: int) -> None:
     run("--seed", str(first), "--count", str(BATCH), *(["--skip", skipped] if skipped else []))
 
 
+@pytest.mark.parametrize("first", range(0, 200, BATCH))
+def test_programs_of_warps_with_arrays(first: int) -> None:
+    run("--kinds", "warp_arrays", "--seed", str(first), "--count", str(BATCH))
+
+
 @pytest.mark.parametrize("first", range(0, len(NAMED), BATCH))
 def test_regressions(first: int) -> None:
     run("--named", *NAMED[first : first + BATCH])

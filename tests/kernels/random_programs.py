@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax import lax
 
@@ -31,7 +33,10 @@ TABLE = 8
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One kernel: a grid of `blocks`, each of `warpgroups`, all running the same program on their own arrays."""
+    """One kernel: a grid of `blocks`, each of `warpgroups`, all running the same program on their own arrays.
+
+    `by_warps`: in a warp region, so that each warp has its own arrays.
+    """
 
     seed: int
     shape: tuple[int, ...]
@@ -42,9 +47,10 @@ class Program:
     outputs: tuple[np.dtype[Any], ...]
     steps: int
     x64: bool
+    by_warps: bool = False
 
     @classmethod
-    def of(cls, seed: int) -> Program:
+    def of(cls, seed: int, by_warps: bool = False) -> Program:
         rng = random.Random(seed)
         x64 = seed % 4 == 3
         wide = [d for d in INTS if d.itemsize == 8]
@@ -61,24 +67,36 @@ class Program:
             outputs=(*dtypes[3:], U32),
             steps=rng.randint(4, 7),
             x64=x64,
+            by_warps=by_warps,
         )
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Who has arrays of their own."""
+        return (self.blocks, self.warpgroups, *((4,) if self.by_warps else ()))
 
     def data(self) -> list[np.ndarray[Any, Any]]:
         """The inputs: arrays, then two tables of scalars."""
         rng = np.random.default_rng(zlib.crc32(f"program {self.seed}".encode()))
-        lead = (self.blocks, self.warpgroups)
+        lead = self.lead
         arrays = [data(rng, (*lead, *self.shape), dtype) for dtype in self.inputs]
         return [*arrays, data(rng, (*lead, TABLE), I32), data(rng, (*lead, TABLE), F32)]
 
     def run(self, *inputs: Array) -> Any:
         """The kernel, traced by the caller's jit."""
-        lead = (self.blocks, self.warpgroups)
+        lead = self.lead
 
         def body(*refs: Any) -> None:
             at = (lax.axis_index("block"), lax.axis_index("wg") if self.warpgroups > 1 else np.int32(0))
+            if self.by_warps:
+                pl.core_map(plgpu.WarpMesh(axis_name="warp"))(lambda: each(refs, (*at, lax.axis_index("warp"))))
+            else:
+                each(refs, at)
+
+        def each(refs: Sequence[Any], at: tuple[Array, ...]) -> None:
             *arrays, ints, floats = refs[: len(self.inputs) + 2]
-            ops = Jax(self.warpgroups, at[1], [ints.at[at], floats.at[at]])
-            values = [r[at] for r in arrays] + [at[0]] + ([at[1]] if self.warpgroups > 1 else [])
+            ops = Jax(1 if self.by_warps else self.warpgroups, at[1], [ints.at[at], floats.at[at]])
+            values = [r[at] for r in arrays] + self._indices(at)
             *whole, scalar = self._go(ops, values)
             for ref, v in zip(refs[len(self.inputs) + 2 :], whole):
                 ref[at] = v
@@ -89,19 +107,22 @@ class Program:
         return kernel(body, outs, params=NUMPY, grid=(self.blocks,), grid_names=("block",), **threads)(*inputs)
 
     def expected(self, inputs: Sequence[Array]) -> list[Array]:
-        lead = (self.blocks, self.warpgroups)
+        lead = self.lead
         outs = [np.zeros((*lead, *self.shape), d) for d in self.outputs] + [np.zeros(lead, np.int32)]
         for at in np.ndindex(lead):
             *arrays, ints, floats = (x[at] for x in inputs)
-            values = [*arrays, np.int32(at[0])] + ([np.int32(at[1])] if self.warpgroups > 1 else [])
+            values = [*arrays, *map(np.int32, self._indices(at))]
             with np.errstate(all="ignore"):
                 for out, v in zip(outs, self._go(Numpy([ints, floats]), [np.asarray(v) for v in values])):
                     out[at] = v
         return outs
 
+    def _indices(self, at: Sequence[Array]) -> list[Array]:
+        return [at[0], *(at[1:2] if self.warpgroups > 1 else ()), *at[2:]]
+
     def _go(self, ops: Any, values: list[Array]) -> list[Array]:
         """The outputs: some values, the digest of all, a scalar."""
-        g = Generator(ops, self.shape, self.dtypes, self.warpgroups)
+        g = Generator(ops, self.shape, self.dtypes, 1 if self.by_warps else self.warpgroups)
         values = [*values, *(ops.lookup(table, np.int32(i)) for table in range(2) for i in range(2))]
         pool = g.block(random.Random(self.seed), values[:], self.steps, 0, uniform=True)
         rng = random.Random(self.seed + 1)

@@ -24,6 +24,7 @@ from tests.kernels import conversions, hard
 from tests.kernels.random_programs import Program, batch
 
 PROGRAMS = 200
+PROGRAMS_OF_WARPS = 40
 BATCH = 10
 
 ON_GPU = jax.default_backend() == "gpu"
@@ -38,8 +39,16 @@ def enabled() -> Any:
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
 def test_random_programs_equal_numpy(first: int) -> None:
-    """Bit for bit; a batch is one jitted function per setting of x64."""
-    programs = [Program.of(seed) for seed in range(first, first + BATCH)]
+    equal_numpy([Program.of(seed) for seed in range(first, first + BATCH)])
+
+
+@pytest.mark.parametrize("first", range(PROGRAMS, PROGRAMS + PROGRAMS_OF_WARPS, BATCH))
+def test_random_programs_of_warps_equal_numpy(first: int) -> None:
+    equal_numpy([Program.of(seed, by_warps=True) for seed in range(first, first + BATCH)])
+
+
+def equal_numpy(programs: list[Program]) -> None:
+    """Bit for bit; one jitted function per setting of x64."""
     for wide in (False, True):
         chosen = [p for p in programs if p.x64 == wide]
         with x64(wide), enabled():

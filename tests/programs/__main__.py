@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="the first program's")
     parser.add_argument("--schedules", type=schedules, default=SCHEDULES, help="of the emulator: latest, earliest, seeds; by commas")
-    parser.add_argument("--kinds", help=f"by commas, of {', '.join(sorted(set(generate.KINDS)))}; default: by seed")
+    parser.add_argument("--kinds", help=f"by commas, of {', '.join(sorted({*generate.KINDS, *generate.MORE_KINDS}))}; default: by seed")
     parser.add_argument("--show", action="store_true", help="print every program")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--shrink", type=int, default=10**9, help="how many failures of a kind are shrunk")
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--named", nargs="+", metavar="NAME", help="programs of regressions.py instead of random ones")
     args = parser.parse_args()
     if args.kinds:
-        unknown = set(args.kinds.split(",")) - set(generate.KINDS)
+        unknown = set(args.kinds.split(",")) - {*generate.KINDS, *generate.MORE_KINDS}
         if unknown:
             parser.error(f"--kinds: there is no {', '.join(sorted(unknown))}")
     found: collections.Counter[str] = collections.Counter()

@@ -85,6 +85,7 @@ class Writer:
         self.lines: list[str] = []
         self.depth = 0
         self.fresh = 0
+        self.in_warps = False
         self.buffers: dict[str, Buffer] = {}
 
     def line(self, text: str) -> None:
@@ -300,12 +301,14 @@ class Writer:
             self.line("@warp_map")
             self.line(f"def {self.new('region')}(warp):")
             self.depth += 1
+            self.in_warps = True
             for which, body in zip(s.which, s.blocks):
                 if which < 0:
                     self.block(body)
                 else:
                     self.line(f"@pl.when(warp == {which})")
                     self.nested(f"def {self.new('arm')}():", body)
+            self.in_warps = False
             self.depth -= 1
         elif isinstance(s, Roles):
             for which, body in zip(s.which, s.blocks):
@@ -319,7 +322,7 @@ class Writer:
                 self.unpack(d)
             self.block(s.blocks[0])
             self.depth -= 1
-            axes = ', collective_axes="wg"' if self.program.warpgroups > 1 else ""
+            axes = ', collective_axes="wg"' if self.program.warpgroups > 1 and not self.in_warps else ""
             self.line(f"pl.run_scoped({', '.join([name, *(self.declared(d) for d in s.decls)])}{axes})")
         elif isinstance(s, Accumulate):
             name = self.new("product")

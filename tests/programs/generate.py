@@ -72,6 +72,8 @@ MAX_DEPTH = 3
 MENDS = 80
 #: What programs are about; each seed's is `seed % len`.
 KINDS = ("plain", "copies", "scopes", "warps", "products", "copies", "warpgroups", "plain", "cluster", "copies", "blocks", "warps")
+#: Those besides.
+MORE_KINDS = ("warp_arrays",)
 
 
 def generate(seed: int, kind: str | None = None) -> Program:
@@ -163,6 +165,7 @@ class Draft:
         self.decls: list[Any] = []
         self.readonly: set[str] = set()
         self.lead: dict[str, Expr] = {}  # buffers of which only that slot is meant
+        self.in_warp = False
         self.peers: set[str] = set()  # whose other block's part may be read
 
     # ---------------------------------------------------------------------------------------- the whole
@@ -188,6 +191,8 @@ class Draft:
         if rng.random() < 0.5:
             decls.append(Buffer("t", "smem", shape, other if rng.random() < 0.5 else dtype))
         decls.append(Buffer("c", "smem", (4,), "int32"))
+        if self.kind == "warp_arrays":
+            decls += [Buffer("xw", "in", (4, *shape), dtype), Buffer("ow", "out", (4, *shape), dtype), Buffer("w", "smem", (4, *shape), dtype)]
         if rng.random() < 0.3:
             decls.append(self.union("u", shape, dtype))
         decls += [Bar("b"), Bar("bs", rng.choice((1, 1, 2)), 2)]
@@ -353,7 +358,7 @@ class Draft:
 
     def cast(self, e: Expr, shape: Shape) -> Expr:
         rng = self.rng
-        if rng.random() < 0.6:
+        if rng.random() < 0.6 or self.in_warp:
             return e
         found = []
         if len(shape) == 2 and shape[0] % 64 == 0 and shape[1] % 8 == 0:
@@ -381,6 +386,8 @@ class Draft:
         return out
 
     def statement(self) -> list[Stmt]:
+        if self.in_warp:
+            return self.warp_statement()
         rng = self.rng
         weights = {"store": 8, "scalar": 4, "let": 2, "rmw": 3}
         if self.depth < MAX_DEPTH:
@@ -389,7 +396,7 @@ class Draft:
             weights |= {"in": 4, "out": 4, "wait": 0.5, "commit": 0.5, "back": 2, "arrive": 0.7}
         if self.kind == "scopes" and self.depth < MAX_DEPTH:
             weights |= {"scope": 6, "siblings": 2}
-        if self.kind == "warps":
+        if self.kind in ("warps", "warp_arrays"):
             weights |= {"warps": 6}
         if self.kind == "warpgroups" and self.depth < 2:
             weights |= {"warps": 1}
@@ -565,7 +572,7 @@ class Draft:
     # ---------------------------------------------------------------------------------------- scopes, warps, products
 
     def make_scope(self) -> list[Stmt]:
-        return [self.scope(self.rng.random() < 0.3)]
+        return [self.scope(self.rng.random() < 0.3 and not self.in_warp)]
 
     def scope(self, large: bool) -> Scope:
         rng = self.rng
@@ -574,7 +581,10 @@ class Draft:
             # Two of these do not fit beside each other: they share memory.
             rows = 118 * 1024 // (_count(self.shape) * _size(self.main))
             decls = [Buffer(self.new("s"), "smem", (rows, *self.shape), self.main)]
-        elif rng.random() < 0.3:
+        elif self.in_warp and _count(self.shape) * _size(self.main) > 8192:
+            # Each warp has its own.
+            decls = [Buffer(self.new("c"), "smem", (4,), "int32")]
+        elif rng.random() < 0.3 and not self.in_warp:
             decls.append(self.union(self.new("u"), self.shape, self.main))
         if rng.random() < 0.5:
             decls.append(Buffer(self.new("c"), "smem", (4,), "int32"))
@@ -618,10 +628,15 @@ class Draft:
         return [For(var, Const(self.rng.choice((2, 3))), blocks=(pair,))]
 
     def make_warps(self) -> list[Stmt]:
-        """A warp region: scalars, copies, waits."""
+        """A warp region: scalars, copies, waits; of `warp_arrays`, arrays and scopes too."""
         rng = self.rng
         values = [v for v in self.values if v[1] == ()]
         outer, self.values = self.values, values
+        self.in_warp = True
+        if self.kind == "warp_arrays" and rng.random() < 0.5:
+            block = tuple(s for _ in range(rng.randint(1, 4)) for s in (self.own_row() if rng.random() < 0.5 else self.warp_statement()))
+            self.values, self.in_warp = outer, False
+            return [Warps((-1,), blocks=(block,))]
         which: tuple[int, ...] = tuple(rng.sample(range(4), rng.choice((1, 1, 2))))
         blocks = []
         for _ in which:
@@ -635,12 +650,32 @@ class Draft:
                 blocks = [(Store(v, Bin("+", Load(v), Const(1))),)]
             else:
                 blocks = [()]
-        self.values = outer
+        self.values, self.in_warp = outer, False
         return [Warps(which, blocks=tuple(blocks))]
+
+    def own_row(self) -> list[Stmt]:
+        """A store to the warp's own row of a buffer, of what it makes of others' or its own."""
+        rng = self.rng
+
+        def row(b: str) -> View:
+            return View(b, (At(Var("warp")),))
+
+        value = Load(row(rng.choice(("xw", "w", "w"))))
+        if rng.random() < 0.5:
+            value = Bin(rng.choice(("+", "-", "^", "max")), value, self.expr(self.shape, 1))
+        if rng.random() < 0.3 and len(self.shape) == 2 and self.shape[0] == self.shape[1]:
+            value = Transpose(value)
+        return [Store(row(rng.choice(("ow", "w", "w"))), value)]
 
     def warp_statement(self) -> list[Stmt]:
         rng = self.rng
-        what = rng.choice(("scalar", "scalar", "scalar", "in", "in", "out", "wait", "if", "for"))
+        kinds = ["scalar", "scalar", "scalar", "in", "in", "out", "wait", "if", "for"]
+        if self.kind == "warp_arrays":
+            kinds += ["store", "store", "rmw", "rmw", "let", "commit", "back", "scope", "while"]
+        what = rng.choice(kinds)
+        if what in ("store", "rmw", "let", "commit", "back") or what in ("scope", "while") and self.depth < MAX_DEPTH:
+            made: list[Stmt] = getattr(self, f"make_{what}")()
+            return made
         if what == "scalar":
             v = self.view((), True)
             if v is None:

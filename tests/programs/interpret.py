@@ -560,8 +560,6 @@ class Machine:
                 raise Invalid(f"{e.name} is not there", self.last)
             return scopes.values[e.name]
         if isinstance(e, Load):
-            if agent.warp >= 0 and self.view(agent, scopes, e.view)[1].shape != ():
-                raise Invalid("an array in a warp region", self.last)
             return self.read(agent, *self.view(agent, scopes, e.view))
         if isinstance(e, AccLoad):
             if e.acc not in scopes.accs:
@@ -635,8 +633,6 @@ class Machine:
             storage, ids = self.view(agent, scopes, s.dst)
             if np.shape(value) != ids.shape:
                 raise Invalid(f"a store of {np.shape(value)} to {ids.shape}", path)
-            if agent.warp >= 0 and ids.shape != ():
-                raise Invalid("an array in a warp region", path)
             self.before_write(agent, storage, ids)
             self.write(agent, storage, ids, stored(np.asarray(value), storage.decl.dtype), agent.id, agent.now, True)
         elif isinstance(s, Let):
@@ -657,8 +653,6 @@ class Machine:
         elif isinstance(s, Wait):
             yield from self.wait(agent, self.bar(agent, scopes, s.bar, s.slot), path)
         elif isinstance(s, Commit):
-            if agent.warp >= 0:
-                raise Invalid("commit_smem in a warp region", path)
             self.commit(agent)
         elif isinstance(s, For):
             yield from self.for_(agent, scopes, s, path)
@@ -685,7 +679,7 @@ class Machine:
                     yield from self.run_block(agent, scopes.inner(), block, (*path, k))
         elif isinstance(s, Scope):
             inner = scopes.inner()
-            if self.program.warpgroups > 1:
+            if self.program.warpgroups > 1 and agent.warp < 0:
                 raise Invalid("a scope of several warpgroups", path)
             self.declare(inner, s.decls)
             self.inner_scopes.setdefault(agent.id, []).append(inner)
@@ -925,4 +919,5 @@ class Machine:
                     s.fencer[mine], s.fenced[mine] = agent.id, agent.now
 
     def alive(self, agent: Agent) -> list[Scopes]:
-        return [self.blocks[agent.block, agent.cta], *self.inner_scopes.get(agent.id, [])]
+        around = self.inner_scopes.get(agent.parent.id, []) if agent.parent else []
+        return [self.blocks[agent.block, agent.cta], *around, *self.inner_scopes.get(agent.id, [])]

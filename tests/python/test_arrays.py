@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.arrays.apart import by_warps, handed
 from tests.arrays.generate import generate
-from tests.arrays.handed import handed
 from tests.arrays.run import arrays, check, compare, reference
 from tests.arrays.suite import *  # noqa: F403
 from tests.arrays.suite import judge
@@ -33,6 +33,13 @@ def test_programs_that_hand_on_results() -> None:
     """By 2 and 3 warpgroups, through shared memory and barriers."""
     made = [p for p in map(handed, map(generate, range(FIRST + 1000, FIRST + 1016))) if p is not None]
     assert len(made) >= 4 and {p.form.warpgroups for p in made} == {2, 3}
+    judge([check(p) for p in made])
+
+
+def test_programs_of_warps() -> None:
+    """By each warp of warp regions, of one warpgroup and of several."""
+    made = [p for p in map(by_warps, map(generate, range(FIRST + 2000, FIRST + 2040))) if p is not None]
+    assert len(made) >= 12 and any(p.form.warpgroups > 1 for p in made)
     judge([check(p) for p in made])
 
 

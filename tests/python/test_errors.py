@@ -515,16 +515,54 @@ def unsupported_nested_warp_regions(x):
     return kernel(body, like((128,)))(x)
 
 
-@bad(smalt.Unsupported, "scratch allocated inside of a warp region", "remedy: allocate it before the warp region")
-def unsupported_scratch_of_a_warp(x):
+@bad(smalt.Unsupported, "scratch of several threads allocated inside of a warp region", "remedy: leave collective_axes out")
+def unsupported_scratch_of_several_threads_of_a_warp(x):
     def body(x, o):
         @helpers.warp_map
         def _(warp):
-            pl.run_scoped(lambda bar: None, Barrier())  # BAD
+            pl.run_scoped(lambda s: None, SMEM((2, 128), F32), collective_axes="wg")  # BAD
+
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), num_threads=2, thread_name="wg")(x)
+
+
+@bad(smalt.Unsupported, "a union of references allocated inside of a warp region", "remedy: allocate it before the warp region")
+def unsupported_union_of_a_warp(x):
+    def body(x, o):
+        def scope(union):
+            a, b = union
+            a[...] = x[...]
+
+        @helpers.warp_map
+        def _(warp):
+            pl.run_scoped(scope, plgpu.RefUnion(SMEM((128,), F32), SMEM((64,), F32)))  # BAD
 
         o[...] = x[...]
 
     return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "an accumulator allocated inside of a warp region", "remedy: carry an array through the loop")
+def an_accumulator_of_a_warp(x):
+    def body(x, o):
+        @helpers.warp_map
+        def _(warp):
+            pl.run_scoped(lambda acc: None, plgpu.ACC((64, 64), F32))  # BAD
+
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
+@bad(smalt.InvalidKernel, "layout WGMMA in a warp region", "got: one in which the four warps hold different elements", "remedy: leave the layout")
+def a_layout_of_four_warps_in_a_warp(x):
+    def body(x, o):
+        @helpers.warp_map
+        def _(warp):
+            o[...] = plgpu.layout_cast(x[...], plgpu.Layout.WGMMA)  # BAD
+
+    return kernel(body, like((64, 64)))(jnp.zeros((64, 64), jnp.float32))
 
 
 # What legality refuses, by types and views.

@@ -38,6 +38,14 @@ def test_random_programs(first: int) -> None:
     assert not wrong, "\n".join(wrong) + "\n`python -m tests.programs --seed SEED --count 1` makes it small"
 
 
+@pytest.mark.parametrize("first", range(0, 40, BATCH))
+def test_programs_of_warps_with_arrays(first: int) -> None:
+    """Under every schedule: loads and stores of arrays, scopes, copies and their waits in warp regions."""
+    failures = [check(generate(seed, "warp_arrays")) for seed in range(first, first + BATCH)]
+    wrong = [str(f) for f in failures if f is not None and f.kind != "refused"]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_regression(name: str) -> None:
     program = REGRESSIONS[name]

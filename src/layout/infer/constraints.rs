@@ -7,7 +7,7 @@ use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::*;
 use crate::layout::derivation::{Derivation, blocked, repeated};
 use crate::layout::facts::gcd;
-use crate::layout::register_layout::RegisterLayout;
+use crate::layout::register_layout::{Group, RegisterLayout};
 use crate::layout::signature::{self, Gives, Need, Signature};
 use crate::layout::tiled::TiledLayout;
 use cranelift_entity::{EntitySet, SecondaryMap};
@@ -358,6 +358,10 @@ impl Collector<'_> {
             (false, 8) => TiledLayout::wgmma_8bit(),
             (false, _) => TiledLayout::wgmma(),
             (true, _) => TiledLayout::wgmma_transposed(),
+        };
+        let tiled = match group_of(self.kernel.values[v].group) {
+            Group::Warpgroup => tiled,
+            Group::Warp => tiled.of_one_warp().expect("warps are the first digits of wgmma's"),
         };
         if ty.shape().len() >= 2
             && tiled.divides(ty.shape())

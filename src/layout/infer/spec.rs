@@ -1,13 +1,39 @@
 //! Layouts as users write them, made explicit.
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{LayoutDim, LayoutSpec};
+use crate::kernel_ir::{Kernel, LayoutDim, LayoutSpec, Value};
+use crate::layout::infer::group_of;
 use crate::layout::register_layout::{Group, RegisterLayout};
 use crate::layout::tiled::{Part, TiledLayout};
 
-/// The layout of an array of this type.
-pub fn instantiate(spec: &LayoutSpec, shape: &[u64], dtype: DType) -> Result<RegisterLayout> {
-    let group = Group::Warpgroup;
+/// The layout of a value that a user names one for.
+pub fn of_value(spec: &LayoutSpec, kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
+    let data = &kernel.values[v];
+    instantiate(spec, data.ty.shape(), data.ty.dtype(), group_of(data.group))
+}
+
+/// The layout of an array of this type that a group holds.
+pub fn instantiate(spec: &LayoutSpec, shape: &[u64], dtype: DType, group: Group) -> Result<RegisterLayout> {
+    let tiled = |name: &str, layout: TiledLayout| {
+        let layout = match group {
+            Group::Warpgroup => layout,
+            Group::Warp if layout.is_alike_in_warps() => layout.of_one_warp().expect("warps alike"),
+            Group::Warp => {
+                return Err(Error::invalid(format!("layout {name} in a warp region"))
+                    .expected(
+                        "a layout of one warp: WG_STRIDED, WG_SPLAT, or TILED with warp_dims=(plgpu.Replicated(4),)",
+                    )
+                    .got("one in which the four warps hold different elements")
+                    .remedy("leave the layout to the compiler, or cast outside of the warp region"));
+            }
+        };
+        layout.instantiate(shape).map_err(|e| {
+            Error::invalid(format!("layout {name}"))
+                .expected(format!("a shape that its tile {:?} covers", layout.base_tile()))
+                .got(format!("{shape:?} ({e})"))
+                .remedy("cast to another layout, or change the array's shape")
+        })
+    };
     match spec {
         LayoutSpec::Tiled {
             name,
@@ -24,22 +50,12 @@ pub fn instantiate(spec: &LayoutSpec, shape: &[u64], dtype: DType) -> Result<Reg
             let warp: Vec<Part> = warp_dims.iter().map(part).collect();
             let lane: Vec<Part> = lane_dims.iter().map(part).collect();
             let layout = TiledLayout::new(&tiles, &warp, &lane, *vector_dim as i32);
-            layout.instantiate(shape).map_err(|e| {
-                Error::invalid(format!("layout {}", if name.is_empty() { "TILED" } else { name }))
-                    .expected(format!("a shape that its tile {:?} covers", layout.base_tile()))
-                    .got(format!("{shape:?} ({e})"))
-                    .remedy("cast to another layout, or change the array's shape")
-            })
+            tiled(if name.is_empty() { "TILED" } else { name }, layout)
         }
         LayoutSpec::Strided { vec, .. } => Ok(RegisterLayout::strided(shape, *vec, group)),
         LayoutSpec::Splat { .. } => Ok(RegisterLayout::splat(shape, group)),
         LayoutSpec::Named { name, .. } => match TiledLayout::by_name(name) {
-            Some(layout) => layout.instantiate(shape).map_err(|e| {
-                Error::invalid(format!("layout {name}"))
-                    .expected(format!("a shape that its tile {:?} covers", layout.base_tile()))
-                    .got(format!("{shape:?} ({e})"))
-                    .remedy("cast to another layout, or change the array's shape")
-            }),
+            Some(layout) => tiled(name, layout),
             None if name == "WG_STRIDED" => Ok(RegisterLayout::strided_default(shape, dtype.bits(), group)),
             None => Err(Error::unsupported(format!("layout {name}")).remedy("use WGMMA, WG_STRIDED or TILED")),
         },
