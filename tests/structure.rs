@@ -485,3 +485,134 @@ fn the_finder_of_arms_for_whatever_op_finds() {
     let text = "fn f() {\n\n    match k {\n        OpKind::CommitSmem => 1,\n        _ => 2,\n    }\n}";
     assert_eq!(KindMatches::lines(text, &kinds), [3]);
 }
+
+/// Refusals: what is built from `Error::unsupported` or `Error::invalid`, and whether a remedy goes with it.
+#[derive(Default)]
+struct Refusals {
+    /// Lines whose error is given on as it is.
+    bare: Vec<usize>,
+    found: usize,
+    /// Behind `let wrong = || …` the remedy comes where it is used.
+    in_let: bool,
+}
+
+impl Refusals {
+    /// The line of a call that makes an error.
+    fn line(call: &syn::ExprCall) -> Option<usize> {
+        let syn::Expr::Path(path) = &*call.func else {
+            return None;
+        };
+        let names: Vec<String> = path.path.segments.iter().map(|s| s.ident.to_string()).collect();
+        let is_error = matches!(names.as_slice(), [error, kind] if error == "Error" && (kind == "unsupported" || kind == "invalid"));
+        is_error.then(|| path.path.segments[0].ident.span().start().line)
+    }
+
+    fn tell(&mut self, line: usize, has_remedy: bool) {
+        self.found += 1;
+        if !has_remedy && !self.in_let {
+            self.bare.push(line);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Refusals {
+    fn visit_item_mod(&mut self, module: &'a syn::ItemMod) {
+        if module.ident != "tests" {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_local(&mut self, local: &'a syn::Local) {
+        let is_closure = local
+            .init
+            .as_ref()
+            .is_some_and(|init| matches!(&*init.expr, syn::Expr::Closure(_)));
+        let outer = self.in_let;
+        self.in_let |= is_closure;
+        visit::visit_local(self, local);
+        self.in_let = outer;
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        let (mut has_remedy, mut at) = (call.method == "remedy", &*call.receiver);
+        let mut chain = vec![call];
+        while let syn::Expr::MethodCall(inner) = at {
+            has_remedy |= inner.method == "remedy";
+            chain.push(inner);
+            at = &inner.receiver;
+        }
+        match at {
+            syn::Expr::Call(base) => {
+                if let Some(line) = Refusals::line(base) {
+                    self.tell(line, has_remedy);
+                }
+                base.args.iter().for_each(|arg| self.visit_expr(arg));
+                if Refusals::line(base).is_none() {
+                    self.visit_expr(&base.func);
+                }
+            }
+            other => self.visit_expr(other),
+        }
+        chain.iter().flat_map(|c| &c.args).for_each(|arg| self.visit_expr(arg));
+    }
+
+    fn visit_expr_call(&mut self, call: &'a syn::ExprCall) {
+        if let Some(line) = Refusals::line(call) {
+            self.tell(line, false);
+        }
+        visit::visit_expr_call(self, call);
+    }
+}
+
+/// What users read ends with what to do.
+#[test]
+fn refusals_have_remedies() {
+    // What the host program, or a setting, gets wrong; and texts that say it all.
+    const OTHERS: &[&str] = &[
+        "runtime/",
+        "cuda/",
+        "ffi/",
+        "emulate/",
+        "capi/",
+        "inline/parse.rs",
+        "error.rs",
+    ];
+    let mut found = 0;
+    for source in all() {
+        if OTHERS.iter().any(|path| source.path.starts_with(path)) || source.path.ends_with("tests.rs") {
+            continue;
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(&source.path);
+        let file = syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let mut refusals = Refusals::default();
+        refusals.visit_file(&file);
+        found += refusals.found;
+        assert!(
+            refusals.bare.is_empty(),
+            "src/{}: an error without a remedy in lines {:?}",
+            source.path,
+            refusals.bare
+        );
+    }
+    assert!(found > 100, "only {found} errors");
+}
+
+#[test]
+fn the_finder_of_bare_refusals_finds() {
+    let lines = |code: &str| {
+        let mut refusals = Refusals::default();
+        refusals.visit_file(&syn::parse_file(code).unwrap());
+        refusals.bare
+    };
+    assert_eq!(lines("fn f() { Err(Error::invalid(\"x\").got(1)) }"), [1]);
+    assert_eq!(lines("fn f() { g(Error::unsupported(a)) }"), [1]);
+    assert_eq!(
+        lines("fn f() { Err(Error::invalid(\"x\").got(1).remedy(\"y\").at(z)) }"),
+        [0; 0]
+    );
+    assert_eq!(lines("fn f() { a.b(|| Error::invalid(\"x\")).c() }"), [1]);
+    assert_eq!(
+        lines("fn f() { let wrong = || Error::invalid(\"x\"); wrong().remedy(\"y\") }"),
+        [0; 0]
+    );
+}

@@ -49,7 +49,10 @@ def _refs(w: Walker, refs: Sequence[Any], trees: Sequence[Any], leaves: Sequence
     """Refs with their transforms, all of whose leaves come in one list, ref after ref. A None ref is absent."""
     parts = _split(leaves, *(_leaves(t) for t in trees))
     if parts[-1]:
-        raise Unsupported(f"{len(parts[-1])} operands more than its parameters account for")
+        raise Unsupported(
+            f"{len(parts[-1])} operands more than its parameters account for"
+            "\n  remedy: use a JAX version that smalt knows (0.10.2, 0.11.2, 0.12.0.1), or report it"
+        )
     return [
         ABSENT if ref is None else w.ref(ref, () if tree is None else w.leaves(tree, part))
         for ref, tree, part in zip(refs, trees, parts)
@@ -92,7 +95,7 @@ def _run_scoped(w: Walker, eqn: Any) -> OpParts:
 def _run_state(w: Walker, eqn: Any) -> OpParts:
     jaxpr, _ = _versions.open_jaxpr(eqn.params["jaxpr"])
     if not all(eqn.params["is_initialized"]):
-        raise Unsupported("run_state with uninitialised refs")
+        raise Unsupported("run_state with uninitialised refs\n  remedy: pass an array for each reference, or allocate scratch by pl.run_scoped")
     outer = [_versions.is_ref_aval(atom.aval) for atom in eqn.invars]
     bound, params, results = {}, [], []
     for is_outer, atom, var, out in zip(outer, eqn.invars, jaxpr.invars, eqn.outvars):
@@ -117,7 +120,10 @@ def _get_global(w: Walker, eqn: Any) -> OpParts:
 def _warp_map(w: Walker, eqn: Any) -> OpParts:
     found = _versions.warp_map(eqn)
     if found is None:
-        raise Unsupported("a nested kernel that is not a warp region")
+        raise Unsupported(
+            "a nested kernel that is not a warp region"
+            "\n  remedy: call the function that it runs, or nest pl.core_map(plgpu.WarpMesh(...)); kernels follow each other outside of kernels"
+        )
     axis, jaxpr, variables = found
     number = w.intern_axis(axis)
     body = w.region(jaxpr, w.bind(variables, eqn.invars))

@@ -103,7 +103,7 @@ def dtype(x: Any) -> str:
         return _DTYPES[name]
     if type(x).__name__ == "KeyTy":
         return "KEY"
-    raise Unsupported(f"element type {x} has no place in a descriptor")
+    raise Unsupported(f"elements of type {x}\n  remedy: numbers, bools, or keys; bitcast others to integers of their size outside of the kernel")
 
 
 def is_dtype(x: Any) -> bool:
@@ -129,7 +129,7 @@ def _extent(n: Any) -> int:
     try:
         return int(n)
     except Exception as e:
-        raise Unsupported(f"dimension {n} is not a number: dynamic shapes are not supported") from e
+        raise Unsupported(f"dimension {n}, which is not a number\n  remedy: static shapes; pass the extent as a scalar, and mask what is beyond") from e
 
 
 def memory_space(aval: Any) -> str:
@@ -197,7 +197,7 @@ def type_of(aval: Any, axis_id: AxisId, default_space: str = "GMEM") -> Message:
     if _versions.is_ref_aval(aval):
         return message("Type", ref=ref_type(aval, axis_id, default_space))
     if not hasattr(aval, "dtype"):
-        raise Unsupported(f"a value of type {aval} cannot be used in a kernel")
+        raise Unsupported(f"a value of type {aval} in a kernel\n  remedy: pass arrays and scalars, and references to them")
     return message("Type", array=array_type(aval.shape, aval.dtype, bool(getattr(aval, "weak_type", False))))
 
 
@@ -235,7 +235,7 @@ def layout(x: Any) -> Message:
         case "tiled":
             return message("Layout", name=name, tiled=_tiled(explicit), args=args)
         case _:
-            raise Unsupported(f"layout {x} is of a kind that smalt does not know")
+            raise Unsupported(f"layout {x}, which is of a kind that smalt does not know\n  remedy: a plgpu.Layout: WGMMA, WG_STRIDED, TILED, …")
 
 
 def _layout_name(x: Any) -> tuple[str, list[Message]]:
@@ -267,4 +267,4 @@ def _layout_dim(d: Any) -> Message:
         return message("LayoutDim", dim=d)
     if type(d).__name__ == "Replicated":
         return message("LayoutDim", replicated=d.times)
-    raise Unsupported(f"layout digit {d} cannot be written by a user")
+    raise Unsupported(f"the layout digit {d}\n  remedy: dimensions as negative numbers, and plgpu.Replicated(n)")

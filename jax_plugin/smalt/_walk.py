@@ -206,7 +206,7 @@ class Walker:
         if not transforms:
             return binding.operand
         if not binding.is_ref:
-            raise Unsupported("transforms on a value that is not a ref")
+            raise Unsupported("transforms of a value that is no reference\n  remedy: index the array itself: x[...]")
         chain = [*binding.prefix, *(self.transform(t, binding.parts) for t in transforms[binding.strip :])]
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
@@ -227,7 +227,7 @@ class Walker:
             case _ if hasattr(x, "dtype"):
                 return self.constant(x).operand
             case _:
-                raise Unsupported(f"{type(x).__name__} is not an operand")
+                raise Unsupported(f"an operand of type {type(x).__name__}\n  remedy: arrays, scalars and references")
 
     def device_id(self, x: Any, kind: str) -> Message:
         """The PyTree of a device id as a DeviceId; `kind` as JAX's `DeviceIdType` has it: MESH or LOGICAL."""
@@ -325,7 +325,10 @@ class Walker:
         """`parts` as in `Binding`: a view of complex numbers or keys keeps the dimension of their parts."""
         name = type(t).__name__
         if parts is not None and name not in ("NDIndexer", "PeerMemRef"):
-            raise Unsupported(f"not supported yet: {name} of a reference to {'complex numbers' if parts[0] == 'complex' else 'keys'}")
+            raise Unsupported(
+                f"not supported yet: {name} of a reference to {'complex numbers' if parts[0] == 'complex' else 'keys'}"
+                "\n  remedy: index it only, and change the array that is loaded"
+            )
         match name:
             case "NDIndexer":
                 field, body = "index", self._index(t, parts)
@@ -372,7 +375,7 @@ class Walker:
             case "CollapseLeadingBatchDimensionsTransform":
                 field, body = "collapse_leading_batch", message("CollapseLeadingBatch")
             case _:
-                raise Unsupported(f"ref transform {name} is not known")
+                raise Unsupported(f"the reference's transform {name}\n  remedy: index, slice, transpose, reshape or bitcast it")
         return message("Transform", **{field: body})
 
     def _index(self, t: Any, parts: tuple[str, int] | None) -> Message:

@@ -163,7 +163,7 @@ def reduce_window(params: dict[str, Any]) -> Function:
 
     def function(*operands: Any) -> Any:
         if len(operands) != 2:
-            raise Unsupported("reduce_window of several operands; reduce them one by one, or lax.reduce slices of them")
+            raise Unsupported("reduce_window of several operands\n  remedy: reduce them one by one, or lax.reduce slices of them")
         x, init = operands
 
         def combine(a: Any, b: Any) -> Any:

@@ -113,7 +113,10 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             let a = operand(r, 0, is_number)?;
             r.arity(1)?;
             let y = r.int("y")?;
-            let n = i32::try_from(y).map_err(|_| Error::unsupported(format!("`integer_pow` with the exponent {y}")))?;
+            let n = i32::try_from(y).map_err(|_| {
+                Error::unsupported(format!("`integer_pow` with the exponent {y}"))
+                    .remedy("jnp.power(x, y) with y as an array")
+            })?;
             let ty = r.ty(a).clone();
             r.result(OpKind::IntegerPow { a, n }, ty)?
         }
@@ -361,7 +364,8 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             };
             let layout = super::types::layout(layout)?;
             if r.is_ref(0) {
-                return Err(Error::unsupported("`layout_cast` of a TMEM reference"));
+                return Err(Error::unsupported("`layout_cast` of a TMEM reference")
+                    .remedy("load it, and cast the array; Hopper has no tensor memory"));
             }
             let a = r.value(0)?;
             let ty = r.ty(a).clone();
@@ -416,7 +420,11 @@ fn one(r: &mut OpReader<'_>, ty: &Type) -> Result<Value> {
         DType::F32 => 0x3f80_0000,
         DType::F64 => 0x3ff0_0000_0000_0000,
         d if d.is_int() => 1,
-        d => return Err(Error::unsupported(format!("`{}` of {d}", r.op.primitive))),
+        d => {
+            return Err(
+                Error::unsupported(format!("`{}` of {d}", r.op.primitive)).remedy("convert it to float32 first")
+            );
+        }
     };
     Ok(r.emit1(OpKind::Constant(Constant::Splat(bits)), ty.clone()))
 }
@@ -789,7 +797,8 @@ fn arg_reduce(r: &mut OpReader<'_>, op: ArgReduceOp) -> Result<()> {
     let axes = r.dims("axes", from.shape().len())?;
     let dtype = r.dtype("index_dtype")?;
     let ([axis], true) = (axes.as_slice(), dtype.is_int()) else {
-        return Err(Error::unsupported(format!("`{}` over several axes", r.op.primitive)));
+        return Err(Error::unsupported(format!("`{}` over several axes", r.op.primitive))
+            .remedy("flatten them first: x.reshape(-1), or reduce axis after axis"));
     };
     let mut shape = Shape::from_slice(from.shape());
     if shape.remove(*axis as usize) == 0 {

@@ -403,7 +403,9 @@ fn scan(r: &mut OpReader<'_>) -> Result<()> {
     let reverse = r.bool_or("reverse", false)?;
     let unroll = r.int_or("unroll", 1)?;
     if !(0..i64::from(i32::MAX)).contains(&length) {
-        return Err(Error::unsupported(format!("a scan of length {length}")));
+        return Err(Error::unsupported(format!("a scan of length {length}"))
+            .expected("0 to 2^31 - 2 steps")
+            .remedy("nest two loops"));
     }
     let operands = r.values_from(0)?;
     if num_carry > operands.len() || num_carry > body.results.len() || body.params.len() != operands.len() {
@@ -638,6 +640,7 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
         Error::invalid("inline PTX: a `pack` of elements")
             .expected("a positive number")
             .got(pack.to_string())
+            .remedy("pack=1 for one element in each register")
     })?;
     let (mut operands, mut refs, mut args) = (vec![], vec![], vec![]);
     for i in 0..r.op.operands.len() {

@@ -316,7 +316,9 @@ impl Importer {
                 match proto::semaphore_type::Kind::try_from(s.kind) {
                     Ok(proto::semaphore_type::Kind::Regular) => {}
                     Ok(proto::semaphore_type::Kind::Barrier | proto::semaphore_type::Kind::Dma) => {
-                        return Err(Error::unsupported("DMA and barrier semaphores").at(loc));
+                        return Err(Error::unsupported("DMA and barrier semaphores")
+                            .at(loc)
+                            .remedy("plgpu.SemaphoreType.REGULAR, or plgpu.Barrier for copies"));
                     }
                     Err(_) => return Err(newer("a kind of semaphore")),
                 }

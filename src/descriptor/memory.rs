@@ -395,7 +395,8 @@ fn same_type(r: &OpReader<'_>, src: &RefUse, dst: &RefUse) -> Result<()> {
         return Err(
             Error::invalid(format!("`{}` between different shapes or types", r.op.primitive))
                 .expected(to.to_string())
-                .got(from.to_string()),
+                .got(from.to_string())
+                .remedy("slice both sides to one shape (ref.at[...]), and convert in registers: load, astype, store"),
         );
     }
     Ok(())

@@ -421,7 +421,8 @@ impl<'a> OpReader<'a> {
             Some(i) => Err(Error::unsupported(format!(
                 "the parameter `{}` of `{}`",
                 self.op.attrs[i].name, self.op.primitive
-            ))),
+            ))
+            .remedy("leave it at its default, or use a version of smalt that fits this JAX")),
         }
     }
 
@@ -502,7 +503,10 @@ impl Importer {
         let constant = match first {
             Some(first) if chunks.all(|c| bits(c) == first) => Constant::Splat(first),
             Some(_) => Constant::Dense(literal.data.clone()),
-            None => return Err(Error::unsupported("literals without elements")),
+            None => {
+                return Err(Error::unsupported("a constant array without elements")
+                    .remedy("leave arrays of size 0 out of the kernel"));
+            }
         };
         let facts = match constant.splat().and_then(|b| kernel::bits_int(ty.dtype(), b)) {
             Some(x) if ty.is_scalar() => Some(Facts::constant(x)),

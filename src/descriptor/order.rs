@@ -10,7 +10,8 @@ fn signed(bits: u32) -> Result<DType> {
         16 => Ok(DType::I16),
         32 => Ok(DType::I32),
         64 => Ok(DType::I64),
-        _ => Err(Error::unsupported(format!("an order of numbers of {bits} bits"))),
+        _ => Err(Error::unsupported(format!("an order of numbers of {bits} bits"))
+            .remedy("convert them to 16 bits or more first")),
     }
 }
 

@@ -53,22 +53,26 @@ pub fn dtype(raw: i32) -> Result<DType> {
         P::C64 | P::C128 => {
             return Err(Error::unsupported("complex numbers").remedy("pass real and imaginary parts as two arrays"));
         }
-        P::Float0 => return Err(Error::unsupported("float0 values")),
+        P::Float0 => {
+            return Err(Error::unsupported("float0 values")
+                .remedy("take gradients with respect to floats only (jax.grad's argnums), or outside of the kernel"));
+        }
     })
 }
 
 /// A shape whose element count and rank are within limits.
 pub fn shape(dims: &[u64]) -> Result<Shape> {
     if dims.len() > MAX_RANK {
-        return Err(
-            Error::unsupported(format!("arrays of rank {}", dims.len())).expected(format!("at most {MAX_RANK}"))
-        );
+        return Err(Error::unsupported(format!("arrays of rank {}", dims.len()))
+            .expected(format!("at most {MAX_RANK}"))
+            .remedy("reshape the array to fewer dimensions outside of the kernel"));
     }
     // Zero extents must not hide an overflow of the others.
     let elements = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)));
     if elements.is_none_or(|n| n > MAX_ELEMENTS) {
         return Err(Error::unsupported(format!("an array of shape {dims:?}"))
-            .expected(format!("at most {MAX_ELEMENTS} elements")));
+            .expected(format!("at most {MAX_ELEMENTS} elements"))
+            .remedy("split the array among several calls"));
     }
     Ok(dims.iter().copied().collect())
 }

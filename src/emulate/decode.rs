@@ -1730,7 +1730,8 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
                 sat.text(),
                 to.text(),
                 from.text()
-            )));
+            ))
+            .remedy("convert in two steps, through a 32-bit type"));
         }
         let code = conversion.code();
         let width = |ty: &CvtType| ty.slot().class.bits();

@@ -140,8 +140,10 @@ fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, Error> {
 fn views(buffers: &[Buffer]) -> Result<SmallVec<[BufferView; 64]>, Error> {
     let mut views = SmallVec::new();
     for buffer in buffers {
-        let bits = element_bits(buffer.dtype)
-            .ok_or_else(|| Error::unsupported(format!("a buffer of the XLA element type {}", buffer.dtype)))?;
+        let bits = element_bits(buffer.dtype).ok_or_else(|| {
+            let what = format!("a buffer of the XLA element type {}", buffer.dtype);
+            Error::unsupported(what).remedy("bitcast it to integers of its size in front of the kernel")
+        })?;
         let bytes = (buffer.elements as u64)
             .checked_mul(bits)
             .ok_or_else(|| Error::invalid("a buffer of more than 2^61 bytes"))?

@@ -271,7 +271,8 @@ fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::
     if !(1..=16).contains(&code.pack) {
         return Err(Error::invalid("inline PTX: a `pack` of elements")
             .expected("1 to 16 elements of an array for each register")
-            .got(code.pack.to_string()));
+            .got(code.pack.to_string())
+            .remedy("as many as fit into a register of the text: 2 of 16 bits, 4 of 8"));
     }
     if code.whole.is_some() {
         return Ok(());
@@ -294,7 +295,8 @@ fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::
     }
     if code.pack > 1 && first.is_none() {
         return Err(Error::invalid("inline PTX: a `pack` of scalars")
-            .expected("pack=1 where no operand and no result is an array"));
+            .expected("pack=1 where no operand and no result is an array")
+            .remedy("leave `pack` out"));
     }
     Ok(())
 }

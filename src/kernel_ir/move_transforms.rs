@@ -183,7 +183,11 @@ impl MoveTransforms<'_> {
             return if used == none {
                 Ok(())
             } else {
-                Err(Error::unsupported("tiling or swizzle of a reference that is not to SMEM").at(loc))
+                Err(
+                    Error::unsupported("tiling or swizzle of a reference that is not to SMEM")
+                        .at(loc)
+                        .remedy("leave transforms to allocations of plgpu.SMEM"),
+                )
             };
         };
         if !known {
@@ -199,7 +203,8 @@ impl MoveTransforms<'_> {
             return Err(Error::unsupported("one allocation with different transforms")
                 .at(loc)
                 .expected(format!("{stated:?}"))
-                .got(format!("{used:?}")));
+                .got(format!("{used:?}"))
+                .remedy("state the transforms where it is allocated, and nowhere else"));
         }
         Ok(())
     }

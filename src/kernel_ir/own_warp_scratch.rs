@@ -70,9 +70,10 @@ impl Owner<'_> {
             }
             self.uses(op);
             self.kernel.regions[region].ops.push(op);
-            let warp = match self.kernel.ops[op].kind {
-                OpKind::WarpMap { axis, .. } => Some(axis),
-                _ => warp,
+            let warp = if let OpKind::WarpMap { axis, .. } = self.kernel.ops[op].kind {
+                Some(axis)
+            } else {
+                warp
             };
             for inner in regions_of(self.kernel, op) {
                 let by = self.who_comes(op, inner, by);
@@ -90,7 +91,7 @@ impl Owner<'_> {
         match kind.control() {
             Some(Control::Switch { .. }) => by.iter().copied().filter(takes).collect(),
             Some(Control::WarpMap { .. }) => by.iter().flat_map(warps).collect(),
-            Some(_) | None => by.to_vec(),
+            Some(Control::For { .. } | Control::While { .. } | Control::Scope { .. }) | None => by.to_vec(),
         }
     }
 

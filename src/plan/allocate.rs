@@ -260,7 +260,10 @@ impl<'a> Placer<'a> {
             .and_then(|b| b.checked_add(offset))
             .filter(|e| *e < u64::from(u32::MAX))
             .ok_or_else(|| {
-                Error::invalid("shared memory").got(format!("an allocation of shape {:?}", data.shape.as_slice()))
+                Error::invalid("shared memory")
+                    .expected("at most what a block has, some 227 KiB")
+                    .got(format!("an allocation of shape {:?}", data.shape.as_slice()))
+                    .remedy("use smaller tiles, or plgpu.GMEM")
             })?;
         self.offsets[alloc] = Some(offset as u32);
         Ok(end)

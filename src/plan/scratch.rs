@@ -291,7 +291,10 @@ fn plan(from: &RegisterLayout, to: &RegisterLayout, dtype: DType, budget: u64) -
         Err(RelayoutError::Scratch { needed, .. }) => plan(needed),
         plan => plan,
     };
-    plan.map_err(|e| Error::unsupported(format!("a change of layout of {dtype}{:?}: {e}", to.shape())))
+    plan.map_err(|e| {
+        Error::unsupported(format!("a change of layout of {dtype}{:?}: {e}", to.shape()))
+            .remedy("store the array to shared memory, and load it in the other layout")
+    })
 }
 
 /// How the partial results of a reduction over warps lie in scratch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from jax.extend.core import Primitive
 
 import smalt
 
-TABLE = pathlib.Path(__file__).resolve().parents[2] / "src" / "descriptor" / "remedies.rs"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TABLE = ROOT / "src" / "descriptor" / "remedies.rs"
 X = np.arange(128, dtype=np.float32)
 F32 = jax.ShapeDtypeStruct((128,), jnp.float32)
 
@@ -206,3 +208,24 @@ def test_memory_spaces_of_other_machines() -> None:
 
     with pytest.raises(smalt.Unsupported, match=r"(?s)memory space.*vmem.*remedy: plgpu.SMEM\(shape, dtype\)"):
         run(body, X, scratch_types=[pltpu.VMEM((8, 128), jnp.float32)])
+
+
+def _bare(code: str) -> list[int]:
+    """Lines in which an error is made whose text has no remedy."""
+
+    def text(node: ast.AST) -> str:
+        return "".join(n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+
+    calls = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    return [n.lineno for n in calls if n.func.id == "Unsupported" and "remedy: " not in text(n)]  # type: ignore[attr-defined]
+
+
+def test_refusals_of_the_front_end_have_remedies() -> None:
+    files = sorted((ROOT / "jax_plugin" / "smalt").glob("*.py"))
+    assert sum(f.read_text().count("raise Unsupported(") for f in files) > 30
+    bare = {f.name: lines for f in files if (lines := _bare(f.read_text()))}
+    assert not bare, bare
+
+
+def test_the_finder_of_bare_refusals_finds() -> None:
+    assert _bare("raise Unsupported(f'a {x}')\nraise Unsupported(f'b {x}' '\\n  remedy: c')") == [1]

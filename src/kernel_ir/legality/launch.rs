@@ -22,7 +22,8 @@ fn check(kernel: &Kernel) -> Result<()> {
     let product = |sizes: &[u64]| sizes.iter().try_fold(1u64, |n, size| n.checked_mul(*size));
     let (cluster, grid) = (kernel.cluster_sizes(), kernel.grid_sizes());
     if cluster.len() > 3 {
-        return Err(Error::unsupported("a cluster of more than 3 axes"));
+        return Err(Error::unsupported("a cluster of more than 3 axes")
+            .remedy("make one axis of several, and divide its index"));
     }
     let blocks = product(&cluster).filter(|n| (1..=target.max_cluster).contains(n));
     let Some(blocks) = blocks else {

@@ -15,7 +15,9 @@ pub fn wgmma(acc: &Type, a: &Type, b: &Type) -> Result<()> {
         _ => false,
     };
     let (&[m, n], &[ma, k], &[kb, nb]) = (acc.shape(), a.shape(), b.shape()) else {
-        return Err(wrong().expected("matrices: acc[m,n] += a[m,k] @ b[k,n]"));
+        return Err(wrong()
+            .expected("matrices: acc[m,n] += a[m,k] @ b[k,n]")
+            .remedy("index leading dimensions away (a.at[i]), or multiply by jnp.dot"));
     };
     if !types || (m, n, k) != (ma, nb, kb) {
         return Err(wrong()
