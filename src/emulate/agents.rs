@@ -30,9 +30,10 @@ pub enum Source {
         map: TensorMap,
         coords: [i32; 5],
     },
-    /// `st.async`: the bytes themselves.
+    /// `st.async`: the bytes themselves. `red.async`: what the element there is combined with.
     Value {
         data: [u8; 16],
+        reduce: Option<(AtomOp, AtomType)>,
     },
 }
 
@@ -103,7 +104,8 @@ impl<H: Hooks> Machine<'_, H> {
                 )
             }
             Source::Tensor { map, coords } => ("bulk load", self.describe_box(map, coords)),
-            Source::Value { .. } => ("st.async", "registers".to_owned()),
+            Source::Value { reduce: None, .. } => ("st.async", "registers".to_owned()),
+            Source::Value { reduce: Some(_), .. } => ("red.async", "registers".to_owned()),
         };
         let at = load.targets.first().map_or(0, |target| target.offset);
         let mut to = format!("shared memory {}", names.place(at));
@@ -181,6 +183,7 @@ impl<H: Hooks> Machine<'_, H> {
             offset,
             bytes,
             barrier: target.barrier,
+            reduces: matches!(load.source, Source::Value { reduce: Some(_), .. }),
             loc: self.program.origins[load.pc as usize].loc,
         }
     }
@@ -217,9 +220,18 @@ impl<H: Hooks> Machine<'_, H> {
                 self.tell_box(w, load.pc, &load.view, map, coords, (Mode::Read, 0), None)?;
                 tma::fetch(map, coords, self.memory, check, data)?;
             }
-            Source::Value { data: value } => {
+            Source::Value { data: value, reduce } => {
                 data.clear();
                 data.extend_from_slice(&value[..load.bytes as usize]);
+                if let (Some((op, ty)), [target]) = (reduce, &load.targets[..]) {
+                    self.check_defined(target.slot, target.offset, load.bytes).map_err(|mut error| {
+                        error.what = "a reduction (red.async) of shared memory that nothing wrote".into();
+                        error.remedy = Some("store what the reductions begin with, and synchronise the cluster before they are issued".into());
+                        error
+                    })?;
+                    let smem = &self.cta(target.slot).smem;
+                    tma::reduce_element(smem.get(target.offset, load.bytes), (*op, *ty), data);
+                }
             }
         }
         let read = !matches!(load.source, Source::Shared { .. } | Source::Value { .. });
@@ -615,9 +627,9 @@ pub struct BulkOp {
     pub map: u16,
     pub coords: Vec<u16>,
     pub reduce: Option<TensorRed>,
-    /// Of linear stores.
+    /// Of linear stores and `red.async`.
     pub reduce_elements: Option<(AtomOp, AtomType)>,
-    /// Of `st.async`: the registers and bytes of each.
+    /// Of `st.async` and `red.async`: the registers and bytes of each.
     pub values: Vec<u16>,
     pub value_bytes: u32,
 }
@@ -630,6 +642,7 @@ pub enum BulkKind {
     /// Shared to shared of the cluster.
     Copy,
     StoreAsync,
+    ReduceAsync,
     Store,
     TensorStore,
     Prefetch,
@@ -684,7 +697,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
         let bytes = tma::box_bytes(map);
         extent = Some(tma::footprint(0, bytes, map.swizzle).1);
         (bytes, tma::BOX_ALIGNMENT)
-    } else if op.kind == BulkKind::StoreAsync {
+    } else if matches!(op.kind, BulkKind::StoreAsync | BulkKind::ReduceAsync) {
         (
             op.value_bytes * op.values.len() as u32,
             op.value_bytes * op.values.len() as u32,
@@ -748,7 +761,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                 },
             )
         }
-        BulkKind::Load | BulkKind::TensorLoad | BulkKind::Copy | BulkKind::StoreAsync => {
+        BulkKind::Load | BulkKind::TensorLoad | BulkKind::Copy | BulkKind::StoreAsync | BulkKind::ReduceAsync => {
             let address = shared32(w, op.shared);
             let (slot, offset) = m.bulk_shared(w, address, extent.unwrap_or(bytes), alignment)?;
             let (barrier_slot, barrier) = m.barrier_at(w.cta, shared32(w, op.barrier))?;
@@ -763,7 +776,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     let (slot, offset) = m.bulk_shared(w, shared32(w, op.other), bytes, 16)?;
                     Source::Shared { slot, offset }
                 }
-                (BulkKind::StoreAsync, None) => {
+                (BulkKind::StoreAsync | BulkKind::ReduceAsync, None) => {
                     let mut data = [0; 16];
                     let size = op.value_bytes as usize;
                     for (to, r) in data.chunks_exact_mut(size).zip(&op.values) {
@@ -774,7 +787,8 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                         };
                         to.copy_from_slice(&bits.to_le_bytes()[..size]);
                     }
-                    Source::Value { data }
+                    let reduce = op.reduce_elements;
+                    Source::Value { data, reduce }
                 }
                 (_, None) => Source::Linear { address: linear(m, w)? },
             };

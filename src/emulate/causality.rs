@@ -78,6 +78,13 @@ struct Relaxed {
     acquires: [Option<Clock>; 2],
 }
 
+const BARRIER: &str =
+    "arrive at a barrier after the one, and wait for it before the other (`barrier_arrive`, `barrier_wait`)";
+
+/// What one may take instead of a word that warps tell each other by, which has at most so many bytes.
+const FLAG: &str = ", if it is a flag, access it in order on both sides (`smalt.store(…, order=\"release\")`, `smalt.load(…, order=\"acquire\")`)";
+const FLAG_BYTES: u32 = 8;
+
 fn execution(what: impl Into<String>) -> Error {
     Error::new(Fault::Execution, what)
 }
@@ -136,10 +143,21 @@ impl Causality {
     #[cold]
     fn unseen(&self, verb: &str, slot: CtaSlot, line: usize, mask: u32, seen: u32) -> Box<Error> {
         let (flies, load) = self.histories[slot.0 as usize].load_of(line, mask, seen);
+        let reduces = load.is_some_and(|load| load.reduces);
+        let (who, remedy) = match reduces {
+            true => (
+                "a reduction (red.async)",
+                "wait for the phase of the mbarrier that expects the reductions' bytes (`mbarrier_wait`), before the memory is touched again",
+            ),
+            false => (
+                "a bulk load",
+                "wait for the copy's barrier (`barrier_wait`) before its destination is touched again",
+            ),
+        };
         let what = if flies {
-            format!("{verb} shared memory that a bulk load in flight writes")
+            format!("{verb} shared memory that {who} in flight writes")
         } else {
-            format!("{verb} shared memory that a bulk load wrote, without having waited for it")
+            format!("{verb} shared memory that {who} wrote, without having waited for it")
         };
         let mut error = execution(what);
         if let Some(load) = load {
@@ -149,30 +167,40 @@ impl Causality {
                     self.names.mbarrier(load.barrier)
                 ))
                 .got(format!(
-                    "shared bytes {}..{}, of {}..{} of the load at {}",
+                    "shared bytes {}..{}, of {}..{} of the {} at {}",
                     128 * line + 4 * mask.trailing_zeros() as usize,
                     128 * line + 128 - 4 * mask.leading_zeros() as usize,
                     load.offset,
                     load.offset + load.bytes,
+                    if reduces { "reduction" } else { "load" },
                     load.loc
                 ));
         }
-        Box::new(error.remedy("wait for the copy's barrier (`barrier_wait`) before its destination is touched again"))
+        Box::new(error.remedy(remedy))
     }
 
     /// An ordinary access and an earlier one of another warp.
     #[cold]
-    fn race(&self, verb: &str, memory: &str, slot: CtaSlot, other: Other, place: String) -> Box<Error> {
+    fn race(&self, verb: &str, memory: &str, slot: CtaSlot, other: Other, (place, bytes): (String, u32)) -> Box<Error> {
         let (did, it) = match other.wrote {
             true => ("wrote", "store"),
             false => ("read (itself, or by what it issued)", "load"),
         };
         let who = self.name(other.component, slot);
         Box::new(
-            execution(format!("{verb} {memory} memory that another warp {did}, and nothing orders the two"))
-                .expected(format!("a barrier between the {it} by {who} (at {}) and this", other.loc))
-                .got(place)
-                .remedy("arrive at a barrier after the one, and wait for it before the other (`barrier_arrive`, `barrier_wait`)"),
+            execution(format!(
+                "{verb} {memory} memory that another warp {did}, and nothing orders the two"
+            ))
+            .expected(format!(
+                "a barrier between the {it} by {who} (at {}) and this",
+                other.loc
+            ))
+            .got(place)
+            .remedy(if bytes <= FLAG_BYTES {
+                format!("{BARRIER}; or{FLAG}")
+            } else {
+                BARRIER.to_owned()
+            }),
         )
     }
 
@@ -195,6 +223,7 @@ impl Causality {
         };
         // Of the others' accesses those that are atomic race with ordinary ones only.
         let atomic = is_atomic(mode);
+        let strong = atomic || !(reads || writes);
         let mine = Side { writes, atomic };
         let own_rank = w.cta.0 % self.shape.cluster_size + 1;
         let id = self.id(w);
@@ -224,7 +253,7 @@ impl Causality {
             if bytes < 4 && !history.narrow[line] {
                 history.make_narrow(line, warps);
             }
-            if !history.is_seen(line, mask, seen) {
+            if !history.is_seen(line, mask, seen, strong) {
                 conflict = Some((line, mask, None));
             } else if history.narrow[line] {
                 let exact = if bytes < 4 { exact } else { bytes_of(mask) };
@@ -366,7 +395,13 @@ impl Causality {
                 let from = 128 * line + 4 * mask.trailing_zeros() as usize;
                 let to = 128 * line + 128 - 4 * mask.leading_zeros() as usize;
                 let place = format!("shared bytes {from}..{to}");
-                Err(self.race(verb(mode), "shared", w.cta, Other { component, wrote, loc }, place))
+                Err(self.race(
+                    verb(mode),
+                    "shared",
+                    w.cta,
+                    Other { component, wrote, loc },
+                    (place, (to - from) as u32),
+                ))
             }
         }
     }
@@ -469,7 +504,7 @@ impl Causality {
         };
         let (buffer, offset) = global::split(address);
         let place = format!("{bytes} bytes from byte {offset} of {} on", self.names.buffer(buffer));
-        Err(self.race(what, "global", w.cta, other, place))
+        Err(self.race(what, "global", w.cta, other, (place, bytes)))
     }
 
     /// An access by the lanes of a warp to global memory.
@@ -522,6 +557,7 @@ impl Causality {
             Mode::Store(_) | Mode::Write => (false, true),
             Mode::Atomic(..) | Mode::Reduce => (true, true),
         };
+        let strong = is_atomic(mode) || !(reads || writes);
         let (id, own) = (self.id(w), self.component(w));
         let clock = Rc::clone(&self.clocks[id]);
         let mut verdict = Ok(());
@@ -532,7 +568,7 @@ impl Causality {
             };
             let seen = self.clocks[id].seen()[self.loads_of(slot)];
             let (line, mask) = ((at >> 7) as usize, granules(at, bytes));
-            if verdict.is_ok() && !self.histories[slot.0 as usize].is_seen(line, mask, seen) {
+            if verdict.is_ok() && !self.histories[slot.0 as usize].is_seen(line, mask, seen, strong) {
                 verdict = Err(self.unseen(verb(mode), slot, line, mask, seen));
             }
             self.visit(w, slot);
@@ -572,7 +608,13 @@ impl Causality {
                     touch,
                 } = visit;
                 let loc = touch.loc;
-                verdict = Err(self.race(verb(mode), "shared", w.cta, Other { component, wrote, loc }, place));
+                verdict = Err(self.race(
+                    verb(mode),
+                    "shared",
+                    w.cta,
+                    Other { component, wrote, loc },
+                    (place, (to - from) as u32),
+                ));
             }
             let history = &mut self.histories[slot.0 as usize];
             for wrote in [false, true] {
@@ -609,7 +651,7 @@ impl Causality {
         let history = &mut self.histories[slot.0 as usize];
         let (mut unseen, mut unfenced) = (None, None);
         for (line, mask) in lines {
-            if !history.is_seen(line, mask, seen) {
+            if !history.is_seen(line, mask, seen, false) {
                 unseen.get_or_insert((line, mask));
             }
             for column in lanes(history.writers[line]) {
@@ -721,12 +763,15 @@ impl Causality {
     fn check_load(&self, w: &Warp, view: &Clock, landing: Landing) -> Verdict {
         let slot = landing.slot;
         self.check_barrier(w, slot, landing.barrier, true)?;
+        if landing.reduces {
+            return self.check_reduction(w, view, landing);
+        }
         let seen = view.seen()[self.loads_of(slot)];
         let first = self.first_component(slot);
         let warps = self.shape.warps_per_cta as usize;
         let history = &self.histories[slot.0 as usize];
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
-            if !history.is_seen(line, mask, seen) {
+            if !history.is_seen(line, mask, seen, false) {
                 return Err(self.unseen("a bulk load overwrites", slot, line, mask, seen));
             }
             for column in lanes(history.writers[line]) {
@@ -748,6 +793,38 @@ impl Causality {
                             .remedy("release the slot (`barrier_arrive`) after its last use, and wait for that (`barrier_wait`) before it is refilled; if the read was meant for what this load brings, wait for the load first"),
                     ));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `red.async` may touch its element: a relaxed operation of the cluster, by the generic proxy (PTX ISA 9.7.13.7).
+    fn check_reduction(&self, w: &Warp, view: &Clock, landing: Landing) -> Verdict {
+        let slot = landing.slot;
+        let (own, seen) = (self.component(w), view.seen()[self.loads_of(slot)]);
+        let history = &self.histories[slot.0 as usize];
+        for (line, mask) in lines_of(landing.offset, landing.bytes) {
+            if !history.is_seen(line, mask, seen, true) {
+                return Err(self.unseen("a reduction (red.async) of", slot, line, mask, seen));
+            }
+            let touch = Touch {
+                epoch: view.seen()[own],
+                loc: landing.loc,
+                atomic: true,
+                mask: bytes_of(mask),
+            };
+            let changes = || Mask::MAX;
+            let other = history
+                .visit_unseen(line, own, true, touch, view.seen(), &changes)
+                .or_else(|| history.own_unseen(line, self.first_component(slot), true, touch, view.seen(), &changes));
+            if let Some((_, visit)) = other {
+                let (component, wrote, loc) = (visit.by, visit.wrote, visit.touch.loc);
+                let mut place = format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes);
+                if slot != w.cta {
+                    place += &format!(" of the cluster's CTA {}", slot.0 % self.shape.cluster_size);
+                }
+                let other = Other { component, wrote, loc };
+                return Err(self.race("a reduction (red.async) of", "shared", w.cta, other, (place, u32::MAX)));
             }
         }
         Ok(())
@@ -961,6 +1038,7 @@ impl Hooks for Causality {
             history.visited.clear();
             history.bytes.clear();
             history.flying.clear();
+            history.forget_reductions();
             history.recent.clear();
             history.visits.fill(0);
             history.ended.clear();
@@ -1084,6 +1162,10 @@ impl Hooks for Causality {
         let verdict = self.check_load(w, view, landing);
         let history = &mut self.histories[landing.slot.0 as usize];
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
+            if landing.reduces {
+                history.reduce(line, mask, None);
+                continue;
+            }
             // Whoever touches the line later comes after this load, and so after those.
             if mask == u32::MAX {
                 (history.readers[line], history.writers[line], history.atomics[line]) = (0, 0, 0);
@@ -1101,7 +1183,10 @@ impl Hooks for Causality {
         history.landings += 1;
         let number = history.landings;
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
-            history.land(line, mask, number);
+            match landing.reduces {
+                true => history.reduce(line, mask, Some(number)),
+                false => history.land(line, mask, number),
+            }
         }
         if let Some(at) = history.flying.iter().position(|l| *l == landing) {
             history.flying.swap_remove(at);

@@ -2144,17 +2144,16 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         addr: &Addr<Reg>,
         a: &Src<Reg>,
     ) -> Result<()> {
-        let op = match op {
-            RedOp::Add => AtomOp::Add,
-            RedOp::Min => AtomOp::Min,
-            RedOp::Max => AtomOp::Max,
-            RedOp::And => AtomOp::And,
-            RedOp::Or => AtomOp::Or,
-            RedOp::Xor => AtomOp::Xor,
-            RedOp::Inc => AtomOp::Inc,
-            RedOp::Dec => AtomOp::Dec,
-        };
-        self.atomic((*sem, *scope), *space, Some(op), *ty, NO_RESULT, addr, a, None)
+        self.atomic(
+            (*sem, *scope),
+            *space,
+            Some(op.as_atom()),
+            *ty,
+            NO_RESULT,
+            addr,
+            a,
+            None,
+        )
     }
     fn red_vector(
         &mut self,
@@ -2211,6 +2210,20 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             values,
             value_bytes,
             ..BulkOp::of(BulkKind::StoreAsync)
+        })
+    }
+    fn red_async(&mut self, op: &RedOp, ty: &AtomType, addr: &Addr<Reg>, a: &Src<Reg>, bar: &Addr<Reg>) -> Result<()> {
+        let value_bytes = atom_bytes(*ty);
+        let mem = if value_bytes == 8 { MemType::B64 } else { MemType::B32 };
+        let values = self.sources(&Srcs::from_elem(*a, 1), mem);
+        let (shared, barrier) = (self.at(addr), self.at(bar));
+        self.bulk(BulkOp {
+            shared,
+            barrier,
+            values,
+            value_bytes,
+            reduce_elements: Some((op.as_atom(), *ty)),
+            ..BulkOp::of(BulkKind::ReduceAsync)
         })
     }
 

@@ -65,11 +65,26 @@ pub struct Visit {
     pub touch: Touch,
 }
 
+/// Reductions in a granule: how many are in flight, and the number of the last that has landed.
+#[derive(Clone, Copy, Default)]
+struct Reduced {
+    flying: u32,
+    landed: u32,
+}
+
+impl Reduced {
+    fn latest(self) -> u32 {
+        if self.flying > 0 { IN_FLIGHT } else { self.landed }
+    }
+}
+
 /// What is remembered of a CTA.
 pub struct History {
     /// Per 16-byte chunk: the number of the bulk load of this CTA that wrote it, counted as they land.
     landed: Vec<u32>,
-    /// Per line: the largest of them.
+    /// Per line with reductions by `red.async`: those of each granule.
+    reduced: FxHashMap<usize, Box<[Reduced; 32]>>,
+    /// Per line: the largest number of all of these.
     latest: Vec<u32>,
     pub landings: u32,
     /// Per line: warps of this CTA that read or wrote it by themselves or asynchronously.
@@ -156,6 +171,7 @@ impl History {
         let (lines, warps) = (shape.smem_bytes.div_ceil(128) as usize, shape.warps_per_cta as usize);
         History {
             landed: vec![0; 8 * lines],
+            reduced: FxHashMap::default(),
             latest: vec![0; lines],
             landings: 0,
             readers: vec![0; lines],
@@ -311,10 +327,50 @@ impl History {
         }
     }
 
-    /// Whether no chunk of a line's granules was written by a load after `seen`.
+    /// Whether no chunk of a line's granules was written by a load after `seen`, and none of them by a reduction (of which an
+    /// atomic access needs to see nothing).
     #[inline(always)]
-    pub fn is_seen(&self, line: usize, mask: u32, seen: u32) -> bool {
-        self.latest[line] <= seen || (0..8).all(|i| mask >> (4 * i) & 15 == 0 || self.landed[8 * line + i] <= seen)
+    pub fn is_seen(&self, line: usize, mask: u32, seen: u32, atomic: bool) -> bool {
+        self.latest[line] <= seen || self.is_each_seen(line, mask, seen, atomic)
+    }
+
+    fn is_each_seen(&self, line: usize, mask: u32, seen: u32, atomic: bool) -> bool {
+        (0..8).all(|i| mask >> (4 * i) & 15 == 0 || self.landed[8 * line + i] <= seen)
+            && (atomic || self.reduced_late(line, mask, seen).is_none())
+    }
+
+    /// A granule in which somebody reduces, or has reduced, after `seen`.
+    fn reduced_late(&self, line: usize, mask: u32, seen: u32) -> Option<(usize, Reduced)> {
+        let granules = self.reduced.get(&line)?;
+        let mut touched = granules.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1);
+        touched.find(|(_, of)| of.latest() > seen).map(|(i, of)| (i, *of))
+    }
+
+    /// A reduction of granules is issued (`number`: `None`), or lands.
+    pub fn reduce(&mut self, line: usize, mask: u32, number: Option<u32>) {
+        let granules = self.reduced.entry(line).or_default();
+        for (_, of) in granules.iter_mut().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
+            match number {
+                None => of.flying += 1,
+                Some(number) => {
+                    of.flying = of.flying.saturating_sub(1);
+                    of.landed = number;
+                }
+            }
+        }
+        self.count_latest(line);
+    }
+
+    fn count_latest(&mut self, line: usize) {
+        let chunks = self.landed[8 * line..8 * line + 8].iter().copied();
+        let reduced = self.reduced.get(&line).into_iter().flat_map(|granules| granules.iter());
+        let numbers = chunks.chain(reduced.map(|of| of.latest()));
+        self.latest[line] = numbers.max().unwrap_or(0);
+    }
+
+    /// What is in flight goes with its cluster.
+    pub fn forget_reductions(&mut self) {
+        self.reduced.clear();
     }
 
     /// A load lands, or will land (`IN_FLIGHT`), on granules of a line. Pieces of less than a chunk (`st.async`) share it with
@@ -324,6 +380,9 @@ impl History {
         if mask == u32::MAX {
             chunks.fill(number);
             self.latest[line] = number;
+            if !self.reduced.is_empty() {
+                self.count_latest(line);
+            }
             return;
         }
         for (i, chunk) in chunks.iter_mut().enumerate() {
@@ -331,16 +390,22 @@ impl History {
                 *chunk = number;
             }
         }
-        self.latest[line] = chunks.iter().fold(0, |last, n| last.max(*n));
+        self.count_latest(line);
     }
 
-    /// The load that wrote, or will write, a line's granules.
+    /// The load that wrote, or will write, a line's granules: whether it is in flight.
     pub fn load_of(&self, line: usize, mask: u32, seen: u32) -> (bool, Option<Landing>) {
         let late = (0..8).find(|i| mask >> (4 * i) & 15 != 0 && self.landed[8 * line + i] > seen);
-        let Some(chunk) = late else { return (false, None) };
-        let offset = (128 * line + 16 * chunk) as u32;
-        let covers = |l: &Landing| l.offset < offset + 16 && offset < l.offset + l.bytes;
-        let number = self.landed[8 * line + chunk];
+        let (offset, bytes, number) = match late {
+            Some(chunk) => (128 * line + 16 * chunk, 16, self.landed[8 * line + chunk]),
+            None => match self.reduced_late(line, mask, seen) {
+                Some((granule, of)) => (128 * line + 4 * granule, 4, of.latest()),
+                None => return (false, None),
+            },
+        };
+        let offset = offset as u32;
+        let covers =
+            |l: &Landing| l.reduces == late.is_none() && l.offset < offset + bytes && offset < l.offset + l.bytes;
         if number == IN_FLIGHT {
             (true, self.flying.iter().find(|l| covers(l)).copied())
         } else {

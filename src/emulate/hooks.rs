@@ -284,6 +284,8 @@ pub struct Landing {
     pub bytes: u32,
     /// Offset of the barrier in the same CTA.
     pub barrier: u32,
+    /// It is a reduction (`red.async`), of an element.
+    pub reduces: bool,
     /// The instruction's.
     pub loc: Loc,
 }

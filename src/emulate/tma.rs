@@ -210,6 +210,12 @@ pub fn reduce_global(
     write_global(memory, address, &merged, by)
 }
 
+/// Combines an element of shared memory with another one, in place of which the result is.
+pub fn reduce_element(old: &[u8], (op, ty): (AtomOp, AtomType), new: &mut [u8]) {
+    let result = combine(op, ty, word(old), word(new), false);
+    new.copy_from_slice(&result.to_le_bytes()[..new.len()]);
+}
+
 /// The operation of a bulk tensor reduction (PTX ISA 9.7.9.25.5.4); `None`: there is none for the type.
 pub fn reduction(op: TensorRed, element: TensorMapElement) -> Option<(AtomOp, AtomType)> {
     let ty = match element {

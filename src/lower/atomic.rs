@@ -100,6 +100,14 @@ pub fn update(
             HalfRedOp::Min => pick(cx, MinMax::Min, half, target, addr, x, p),
         };
     }
+    let (reduction, ty) = reduction(update, dtype).ok_or_else(|| cx.unexpected(op))?;
+    let red = red(cx, target, reduction, ty, addr, x);
+    push_guarded(cx, target, p, red);
+    Ok(())
+}
+
+/// What PTX calls an update of elements of 32 and 64 bits.
+pub fn reduction(update: AtomicOp, dtype: DType) -> Option<(RedOp, AtomType)> {
     let ty = match (dtype, update) {
         (DType::F32, AtomicOp::Add) => AtomType::F32,
         (DType::F64, AtomicOp::Add) => AtomType::F64,
@@ -107,14 +115,14 @@ pub fn update(
         (DType::I32, _) => AtomType::S32,
         (DType::I64, AtomicOp::Add) | (DType::U64, _) => AtomType::U64,
         (DType::I64, _) => AtomType::S64,
-        _ => return Err(cx.unexpected(op)),
+        _ => return None,
     };
     let ty = match (update, ty) {
         (AtomicOp::And | AtomicOp::Or | AtomicOp::Xor, AtomType::U32 | AtomType::S32) => AtomType::B32,
         (AtomicOp::And | AtomicOp::Or | AtomicOp::Xor, AtomType::U64 | AtomType::S64) => AtomType::B64,
         (_, ty) => ty,
     };
-    let reduction = match update {
+    let op = match update {
         AtomicOp::Add => RedOp::Add,
         AtomicOp::Max => RedOp::Max,
         AtomicOp::Min => RedOp::Min,
@@ -122,9 +130,7 @@ pub fn update(
         AtomicOp::Or => RedOp::Or,
         AtomicOp::Xor => RedOp::Xor,
     };
-    let red = red(cx, target, reduction, ty, addr, x);
-    push_guarded(cx, target, p, red);
-    Ok(())
+    Some((op, ty))
 }
 
 /// The larger or smaller one of a 16-bit float in memory and another. PTX reduces pairs of them in global memory only: here compare

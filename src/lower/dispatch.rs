@@ -146,8 +146,8 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             value,
             dst,
             barrier,
-            atomic: _,
-        } => memory::lower_async_store(cx, op, dst, *value, barrier),
+            atomic,
+        } => memory::lower_async_store(cx, op, dst, *value, barrier, *atomic),
         OpKind::WaitGmemToSmem { .. } => Err(cx.unexpected(op)),
     }
 }

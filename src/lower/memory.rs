@@ -9,7 +9,7 @@ use super::value::{ArrayRegs, Packing, scalar_class};
 use super::{barrier, exchange, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
+use crate::kernel_ir::{AtomicOp, DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
@@ -34,8 +34,9 @@ pub struct Target {
     pub sem: LoadSem,
     /// Which other accesses may touch the same bytes.
     tag: MemTag,
-    /// The barrier of a peer, beside the memory, that is told of bytes which are stored (`st.async`).
-    told: Option<Addr<V>>,
+    /// The barrier of a peer, beside the memory, that is told of bytes which are stored (`st.async`), and what is done with those
+    /// that are there (`red.async`).
+    told: Option<(Addr<V>, Option<(RedOp, AtomType)>)>,
 }
 
 impl Target {
@@ -620,8 +621,15 @@ pub fn emit_store_where(
                 } else {
                     let ty = if wide { MemType::B64 } else { MemType::B32 };
                     let a: Srcs<V> = values.into_iter().collect();
+                    if let Some((bar, Some((op, ty)))) = target.told {
+                        for (w, a) in a.into_iter().enumerate() {
+                            let addr = Addr::at(addr.base, addr.offset + (w as u32 * word_bytes) as i32);
+                            push_guarded(cx, target, p, Inst::RedAsync { op, ty, addr, a, bar });
+                        }
+                        continue;
+                    }
                     let inst = match target.told {
-                        Some(bar) => Inst::StAsync { ty, addr, a, bar },
+                        Some((bar, _)) => Inst::StAsync { ty, addr, a, bar },
                         None => Inst::St {
                             sem: StoreSem::Weak,
                             space: target.space,
@@ -892,8 +900,16 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
     }
 }
 
-/// Stores into a peer's memory, whose barrier learns of the bytes when they are there; one lane tells it of them first, and arrives.
-pub fn lower_async_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value, barrier: &RefUse) -> Result<()> {
+/// Stores into a peer's memory, or reduces there; its barrier learns of the bytes when that is done, of which one lane tells it first, and
+/// arrives.
+pub fn lower_async_store(
+    cx: &mut LowerCx,
+    op: Op,
+    dst: &RefUse,
+    value: Value,
+    barrier: &RefUse,
+    atomic: Option<AtomicOp>,
+) -> Result<()> {
     let planned = cx.transfer(op)?;
     let plan = planned.store.as_ref().ok_or_else(|| cx.unexpected(op))?;
     let ty = cx.ty(value);
@@ -904,8 +920,12 @@ pub fn lower_async_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value, b
         let bytes = Src::u32(bytes as u32);
         cx.b.inst_if(Some(leader), Inst::MbarrierArriveExpectTxCluster { addr: bar, bytes });
     }
+    let reduction = match atomic {
+        Some(update) => Some(super::atomic::reduction(update, ty.dtype()).ok_or_else(|| cx.unexpected(op))?),
+        None => None,
+    };
     let target = Target {
-        told: Some(bar),
+        told: Some((bar, reduction)),
         ..locate(cx, dst, Src::Imm(1))?
     };
     let array = cx.array(value)?;

@@ -138,18 +138,9 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
                 matches!(sem, AtomSem::Relaxed | AtomSem::Release),
                 "relaxed or release semantics: nothing is read",
             )?;
-            let op = match op {
-                RedOp::Add => AtomOp::Add,
-                RedOp::Min => AtomOp::Min,
-                RedOp::Max => AtomOp::Max,
-                RedOp::And => AtomOp::And,
-                RedOp::Or => AtomOp::Or,
-                RedOp::Xor => AtomOp::Xor,
-                RedOp::Inc => AtomOp::Inc,
-                RedOp::Dec => AtomOp::Dec,
-            };
-            ensure(atom(op, *ty), "a type that the operation has")
+            ensure(atom(op.as_atom(), *ty), "a type that the operation has")
         }
+        Inst::RedAsync { op, ty, .. } => ensure(async_reduction(*op, *ty), "a type that the operation has"),
         Inst::RedVector { sem, a, .. } => {
             ensure(
                 matches!(sem, AtomSem::Relaxed | AtomSem::Release),
@@ -474,6 +465,16 @@ fn atom(op: AtomOp, ty: AtomType) -> bool {
         }
         AtomOp::And | AtomOp::Or | AtomOp::Xor | AtomOp::Exch => matches!(ty, AtomType::B32 | AtomType::B64),
         AtomOp::Inc | AtomOp::Dec => ty == AtomType::U32,
+    }
+}
+
+/// Reductions in another block's shared memory (PTX ISA 9.7.13.7).
+fn async_reduction(op: RedOp, ty: AtomType) -> bool {
+    match op {
+        RedOp::Add => matches!(ty, AtomType::U32 | AtomType::S32 | AtomType::U64),
+        RedOp::Min | RedOp::Max => matches!(ty, AtomType::U32 | AtomType::S32),
+        RedOp::And | RedOp::Or | RedOp::Xor => ty == AtomType::B32,
+        RedOp::Inc | RedOp::Dec => ty == AtomType::U32,
     }
 }
 

@@ -404,6 +404,9 @@ stmatrix Stmatrix { modifier trans: MatrixTrans; addr addr: [Slot::B32]; srcs a:
 /// Store to a peer's shared memory that completes on a barrier there.
 st_async StAsync { modifier ty: MemType; addr addr: [Slot::B32]; srcs a: [ty.slot()]; addr bar: [Slot::B32] }
     "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{#a}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::WRITE_SHARED | Effects::SYNC];
+/// Reduction in a peer's shared memory that completes on a barrier there.
+red_async RedAsync { modifier op: RedOp; modifier ty: AtomType; addr addr: [Slot::B32]; src a: [ty.slot()]; addr bar: [Slot::B32] }
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::READ_SHARED | Effects::WRITE_SHARED | Effects::SYNC];
 
 // ---------------------------------------------------------------- warps
 /// Exchange of registers within a warp. `c` holds the clamp and the segment mask.

@@ -980,6 +980,107 @@ def test_async_store_smem(dtype: Any, by_hand: bool) -> None:
     np.testing.assert_array_equal(got, np.stack([np.roll(x, 1, 0), np.roll(x + dtype(1), 1, 0)], 1))
 
 
+REDUCTIONS: dict[str, Any] = {
+    "add": np.add.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce,
+    "and": np.bitwise_and.reduce, "or": np.bitwise_or.reduce, "xor": np.bitwise_xor.reduce,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [*((op, dtype) for op in REDUCTIONS for dtype in (I32, U32)), ("add", np.int64), ("add", np.uint64)],
+    ids=lambda x: x if isinstance(x, str) else x.__name__,
+)
+def test_reductions_into_peers(op: str, dtype: Any) -> None:
+    """All blocks reduce their tile into every block's buffer, twice; each waits for its own barrier only."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        block = jax.lax.axis_index("c")
+        tile = plgpu.layout_cast(x[block], plgpu.Layout.WG_STRIDED(TILE, vec_size=2))
+        buffer[...] = jnp.full(TILE, np.array(start).astype(dtype))
+        meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;"
+        smalt.inline_ptx(meet)
+        for turn in range(2):
+            smalt.expect_bytes(bar, CLUSTER * tile.size * np.dtype(dtype).itemsize)
+            for peer in range(CLUSTER):
+                plgpu.async_store_smem(tile, buffer, bar, cluster_idx=jnp.int32(peer), cluster_dim="c", atomic=op)
+            smalt.mbarrier_wait(bar, turn, scope="cluster")
+            smalt.inline_ptx(meet)
+        o[block] = buffer[...]
+
+    x = np.random.default_rng(0).integers(-(2**31), 2**31, (CLUSTER, *TILE)).astype(dtype)
+    start = {"min": np.iinfo(dtype).max, "and": -1}.get(op, 0)
+    scratch = [plgpu.SMEM(TILE, dtype), plgpu.Barrier(num_arrivals=1)]
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        got = run(body, out(CLUSTER, *TILE, dtype), x, scratch=scratch, cluster=(CLUSTER,), cluster_names=("c",))
+    expected = REDUCTIONS[op](np.concatenate([np.full((1, *TILE), np.array(start).astype(dtype)), x, x]), axis=0).astype(dtype)
+    np.testing.assert_array_equal(got, np.broadcast_to(expected, got.shape))
+
+
+def reduced(mutate: str = "") -> Any:
+    """Every block adds to words of its right neighbour, whose threads have set them, and who waits for the bytes."""
+
+    def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
+        block = jax.lax.axis_index("c")
+        peer = {"c": (block + 1) % CLUSTER}
+        meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;"
+        if mutate == "a store behind":
+            smalt.inline_ptx(meet)
+        if mutate == "order":
+            pl.when(block == 0)(lambda: buffer.__setitem__(..., x[block]))
+        else:
+            buffer[...] = x[block]
+        smalt.expect_bytes(bar, 2 * 128 * 4 + (4 if mutate == "bytes" else 0))
+        if mutate not in ("order", "a store behind"):
+            smalt.inline_ptx(meet)
+        where = jax.lax.broadcasted_iota(jnp.int32, (128,), 0)
+        red = "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.s32 [at], {3}, [{1}];"
+        text = f"{{ .reg .b32 at; mad.lo.u32 at, {{2}}, 4, {{0}}; {red} {red} }}"
+        smalt.inline_ptx(text, (), plgpu.cluster_ref(buffer, peer), plgpu.cluster_ref(bar, peer), where, x[block])
+        if mutate == "a store":
+            smalt.inline_ptx("st.shared.b32 [{0}], 7;", (), buffer, once=True)
+        if mutate == "an atomic":
+            smalt.atomic_add(buffer.at[3], 1, scope="cluster")
+        if mutate == "a relaxed wait":
+            smalt.mbarrier_wait(bar, 0, order="relaxed", scope="cluster")
+        elif mutate != "no wait":
+            smalt.mbarrier_wait(bar, 0, scope="cluster")
+        o[block] = buffer[...]
+        smalt.inline_ptx(meet)
+
+    return kernel(body, out(CLUSTER, 128, I32), plgpu.SMEM((128,), I32), plgpu.Barrier(num_arrivals=1), cluster=(CLUSTER,), cluster_names=("c",))
+
+
+@pytest.mark.parametrize("mutate", ["", "an atomic"])
+def test_red_async_by_hand(mutate: str) -> None:
+    x = random((CLUSTER, 128))
+    with enabled():
+        got = np.asarray(jax.jit(reduced(mutate))(x))
+    expected = x + 2 * np.roll(x, 1, 0)
+    if mutate:
+        expected[:, 3] += 1
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "says"),
+    [
+        ("no wait", "a load of shared memory that a reduction (red.async) in flight writes"),
+        ("a relaxed wait", "a load of shared memory that a reduction (red.async) wrote, without having waited for it"),
+        ("a store", "a store to shared memory that a reduction (red.async) in flight writes"),
+        ("order", "a reduction (red.async) of shared memory that another warp wrote, and nothing orders the two"),
+        ("a store behind", "a store to shared memory that a reduction (red.async) in flight writes"),
+        ("bytes", "deadlock"),
+    ],
+)
+def test_what_a_reduction_lacks_is_told(mutate: str, says: str) -> None:
+    def call() -> None:
+        with enabled():
+            np.asarray(jax.jit(reduced(mutate))(random((CLUSTER, 128))))
+
+    is_refused(call, says, "remedy")
+
+
 @pytest.mark.parametrize("groups", ["both axes as one", "each axis"])
 def test_cluster_barriers_over_groups_of_axes(groups: str) -> None:
     """Blocks of a 2 × 4 cluster that all wait for each other, or for those in their row and column."""

@@ -142,8 +142,10 @@ def test_stores_into_peers_that_have_no_form() -> None:
             call = kernel(lambda *args: body(*args, **kwargs), X, buffer, plgpu.Barrier(), cluster=(2,), cluster_names=("c",))
             jax.jit(call).lower(X)
 
-    with pytest.raises(smalt.Unsupported, match="reductions into another block's shared memory(?s:.*)remedy"):
-        lower(SMEM, atomic="add")
+    for dtype, op, words in [(jnp.float32, "add", "add of f32"), (jnp.int16, "max", "max of i16"), (jnp.float16, "min", "min of f16")]:
+        match = rf"reductions into another block's shared memory: {words}(?s:.*)expected: int32 or uint32(?s:.*)remedy"
+        with pytest.raises(smalt.Unsupported, match=match):
+            lower(plgpu.SMEM((128,), dtype), atomic=op, dtype=dtype)
     with pytest.raises(smalt.Unsupported, match="stores of less than 4 bytes(?s:.*)layout_cast"):
         lower(plgpu.SMEM((128,), jnp.int8), dtype=jnp.int8)
 

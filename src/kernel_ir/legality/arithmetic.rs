@@ -93,6 +93,25 @@ pub fn atomic(op: AtomicOp, dtype: DType) -> Result<()> {
         .remedy("update int32, uint32, int64 or uint64; add float32 or float64; or add, maximum or minimum of float16 or bfloat16"))
 }
 
+/// What `red.async` does.
+pub fn async_reduction(op: AtomicOp, dtype: DType) -> Result<()> {
+    let defined = match dtype {
+        DType::I32 | DType::U32 => true,
+        DType::I64 | DType::U64 => op == AtomicOp::Add,
+        _ => false,
+    };
+    if defined {
+        return Ok(());
+    }
+    let what = format!(
+        "async_store_smem: reductions into another block's shared memory: {} of {dtype}",
+        op.name()
+    );
+    Err(Error::unsupported(what)
+        .expected("int32 or uint32; int64 or uint64 with atomic=\"add\"")
+        .remedy("store each block's part in a place of its own (async_store_smem without `atomic`), and let the block that waits for them reduce; or convert to int32"))
+}
+
 pub fn convert(from: DType, to: DType) -> Result<()> {
     if from != to && to == DType::F8E8M0FNU {
         return Err(Error::unsupported("conversion to float8_e8m0fnu")

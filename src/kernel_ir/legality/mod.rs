@@ -44,11 +44,8 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             value, barrier, atomic, ..
         } => {
             memory::arrival(kernel, barrier)?;
-            if atomic.is_some() {
-                lacks(
-                    "reductions into another block's shared memory",
-                    "store there, and let the block reduce: async_store_smem without `atomic`",
-                )?;
+            if let Some(op) = atomic {
+                arithmetic::async_reduction(*op, dtype(*value))?;
             }
             if kernel.ty(*value).is_scalar() {
                 lacks("a scalar", "an array, one element for each thread or more")?;
