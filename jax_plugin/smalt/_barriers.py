@@ -9,44 +9,74 @@ import numpy as np
 
 from smalt import _primitives, _versions
 from smalt._errors import InvalidKernel
-from smalt._primitives import inline_ptx
+from smalt._primitives import inline_ptx, run_ptx
 
 
-def named_barrier_sync(barrier_id: int, num_threads: int) -> None:
+def named_barrier_sync(barrier_id: Any, num_threads: int, *, among: range | None = None) -> None:
     """Arrives at one of the block's 16 named barriers, and waits until `num_threads` threads have (`bar.sync`).
 
     All threads of the executing warpgroup (of the warp in a warp region) arrive. What any of those who arrived had stored before is
     seen by those who waited. The barrier is then free for another round.
 
     Args:
-        barrier_id: A number that the kernel knows when it is compiled. 0 is the compiler's, and so are as many behind it as there are
-            warpgroups; up to 15 the others are yours.
+        barrier_id: A number, or an integer scalar that the kernel computes. 0 is the compiler's, and so are as many behind it as there
+            are warpgroups; up to 15 the others are yours.
         num_threads: How many threads arrive in a round, those that wait and those that do not: a multiple of 32.
+        among: Of a number that is computed, all that it may be: `range(4, 8)`. The emulator tells of others.
     """
-    _named_barrier("named_barrier_sync", "bar.sync", barrier_id, num_threads)
+    _named_barrier("named_barrier_sync", "bar.sync", barrier_id, num_threads, among)
 
 
-def named_barrier_arrive(barrier_id: int, num_threads: int) -> None:
+def named_barrier_arrive(barrier_id: Any, num_threads: int, *, among: range | None = None) -> None:
     """Arrives at a named barrier without waiting (`bar.arrive`); the arguments are those of `named_barrier_sync`."""
-    _named_barrier("named_barrier_arrive", "bar.arrive", barrier_id, num_threads)
+    _named_barrier("named_barrier_arrive", "bar.arrive", barrier_id, num_threads, among)
 
 
-def _named_barrier(name: str, instruction: str, barrier_id: Any, num_threads: Any) -> None:
-    numbers = {"barrier_id": barrier_id, "num_threads": num_threads}
-    for what, n in numbers.items():
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
-            raise InvalidKernel(
-                f"smalt.{name}: `{what}`\n  expected: a number that is known when the kernel is compiled\n  got: {type(n).__name__}"
-                "\n  remedy: branch on what it depends on (pl.when, jax.lax.cond), with a call in each arm"
-            )
-    if not 0 <= barrier_id < 16:
-        raise InvalidKernel(f"smalt.{name}: `barrier_id`\n  expected: 0 to 15, beside the compiler's\n  got: {barrier_id}")
+def _named_barrier(name: str, instruction: str, barrier_id: Any, num_threads: Any, among: Any) -> None:
+    if not _is_known(num_threads):
+        raise InvalidKernel(
+            f"smalt.{name}: `num_threads`\n  expected: a number that is known when the kernel is compiled\n  got: {type(num_threads).__name__}"
+            "\n  remedy: branch on what it depends on (pl.when, jax.lax.cond), with a call in each arm"
+        )
     if num_threads < 32 or num_threads % 32 or num_threads > 1024:
         raise InvalidKernel(
             f"smalt.{name}: `num_threads`\n  expected: a multiple of 32, at most 1024: warps arrive whole\n  got: {num_threads}"
             "\n  remedy: 128 for each warpgroup that takes part"
         )
-    inline_ptx(f"{instruction} {int(barrier_id)}, {int(num_threads)};")
+    _check_among(name, among)
+    if _is_known(barrier_id):
+        if not 0 <= barrier_id < 16:
+            raise InvalidKernel(f"smalt.{name}: `barrier_id`\n  expected: 0 to 15, beside the compiler's\n  got: {barrier_id}")
+        if among is not None and barrier_id not in among:
+            raise InvalidKernel(f"smalt.{name}: `barrier_id`\n  expected: one among {among}\n  got: {barrier_id}")
+        inline_ptx(f"{instruction} {int(barrier_id)}, {int(num_threads)};")
+        return
+    if isinstance(barrier_id, (bool, float, str)) or barrier_id is None:
+        raise InvalidKernel(f"smalt.{name}: `barrier_id`\n  expected: an integer\n  got: {barrier_id!r}")
+    number = _primitives.operand(barrier_id)
+    if number.ndim or not jax.numpy.issubdtype(number.dtype, jax.numpy.integer):
+        raise InvalidKernel(
+            f"smalt.{name}: `barrier_id`\n  expected: an integer scalar, which all threads of the warpgroup (or warp) agree on"
+            f"\n  got: {number.dtype}[{','.join(map(str, number.shape))}]"
+        )
+    if among is None:
+        raise InvalidKernel(
+            f"smalt.{name}: a `barrier_id` that the kernel computes\n  expected: `among`, all numbers that it may be: the compiler has"
+            " barriers of its own\n  got: no `among`\n  remedy: among=range(first, last + 1), or branch on the number (pl.when), with a call in each arm"
+        )
+    run_ptx(f"{instruction} {{0}}, {int(num_threads)};", (), number.astype(np.int32), barriers=(among.start, among.stop - 1), called=f"smalt.{name}")
+
+
+def _is_known(n: Any) -> bool:
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+
+
+def _check_among(name: str, among: Any) -> None:
+    if among is not None and not (isinstance(among, range) and among.step == 1 and len(among) and 0 < among.start and among.stop <= 16):
+        raise InvalidKernel(
+            f"smalt.{name}: `among`\n  expected: a range of barriers without gaps, between 1 and 15\n  got: {among!r}"
+            "\n  remedy: range(first, last + 1)"
+        )
 
 
 # ------------------------------------------------------------------------------------------ mbarriers

@@ -76,6 +76,19 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1, once: 
     Raises:
         InvalidKernel: When the kernel is compiled, for a text that is wrong: at this line, with the text's line.
     """
+    return run_ptx(text, out_types, *args, pack=pack, once=once)
+
+
+def run_ptx(
+    text: str,
+    out_types: Any = (),
+    *args: Any,
+    pack: int = 1,
+    once: bool = False,
+    barriers: tuple[int, int] | None = None,
+    called: str | None = None,
+) -> Any:
+    """`inline_ptx`; `barriers`: the first and last named barrier that it may use by a number in a register; `called`: what messages speak of."""
     if not isinstance(text, str):
         raise InvalidKernel(f"inline PTX that is no text\n  expected: a string of instructions\n  got: {type(text).__name__}")
     leaves, tree = jax.tree.flatten(out_types)
@@ -95,6 +108,8 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1, once: 
         text=text,
         pack=int(pack),
         once=bool(once),
+        barriers=barriers,
+        called=called,
         num_args=len(flat),
         out_types=tuple(types),
         transforms_tree=chains_tree,

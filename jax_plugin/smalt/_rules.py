@@ -299,7 +299,13 @@ def _inline_ptx(w: Walker, eqn: Any) -> OpParts:
     args, leaves = _split(eqn.invars, params["num_args"])
     chains = w.leaves(params["transforms_tree"], leaves)
     operands = [w.operand(arg) if chain is None else w.ref(arg, chain) for arg, chain in zip(args, chains)]
-    attrs = {"text": params["text"], "pack": _unless(params["pack"], 1), "once": _unless(params["once"], False)}
+    attrs = {
+        "text": params["text"],
+        "pack": _unless(params["pack"], 1),
+        "once": _unless(params["once"], False),
+        "barriers": params["barriers"],
+        "called": params["called"],
+    }
     return OpParts(operands, _attrs.encode(attrs))
 
 

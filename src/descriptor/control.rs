@@ -615,6 +615,8 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
                 once: false,
                 loads_from: vec![],
                 whole: None,
+                barriers: None,
+                called: None,
             };
             r.effect(inline(code, vec![], vec![]))
         }
@@ -671,12 +673,26 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
         once: r.bool_or("once", false)?,
         loads_from: vec![],
         whole,
+        barriers: barriers(r)?,
+        called: r.optional_text("called")?.map(str::to_string),
     };
     if code.once && code.whole.is_some() {
         return Err(r.damaged("a text that runs once a lane and in one lane"));
     }
     let results = r.emit(inline(code, refs, args), types);
     r.results(&results)
+}
+
+/// The first and last named barrier that a text may use by a number in a register.
+fn barriers(r: &mut OpReader<'_>) -> Result<Option<(u32, u32)>> {
+    let Some(ints) = r.optional_ints("barriers")? else {
+        return Ok(None);
+    };
+    let &[first, last] = ints else {
+        return Err(r.damaged("the first and the last barrier are due"));
+    };
+    let number = |n: i64| u32::try_from(n).map_err(|_| damaged("a negative barrier"));
+    Ok(Some((number(first)?, number(last)?)))
 }
 
 /// What a text that runs once relies on: `arrays` of operands and then of results, `refs`.

@@ -40,6 +40,10 @@ impl<H: Hooks> Body<H> for CheckIndex {
                 if index % i128::from(check.size) != 0 {
                     return m.fail(untrue(check.size, index));
                 }
+            } else if check.of == Indexed::Named {
+                if index < i128::from(check.place) || index >= i128::from(check.extent) {
+                    return m.fail(unnamed(&check, index));
+                }
             } else if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
                 return m.fail(outside(&m.options.names, &check, index));
             }
@@ -53,6 +57,16 @@ fn untrue(divisor: i64, got: i128) -> Error {
         .expected(format!("a multiple of {divisor}"))
         .got(got.to_string())
         .remedy("say what is true: what follows is compiled for it")
+}
+
+fn unnamed(check: &IndexCheck, got: i128) -> Error {
+    Error::new(
+        Fault::Execution,
+        "a named barrier that is not among those that were declared",
+    )
+    .expected(format!("a number from {} to {}", check.place, check.extent - 1))
+    .got(got.to_string())
+    .remedy("declare all that it may be (`among` of smalt.named_barrier_sync), or compute it within them")
 }
 
 fn outside(names: &Names, check: &IndexCheck, index: i128) -> Error {
@@ -80,6 +94,7 @@ fn outside(names: &Names, check: &IndexCheck, index: i128) -> Error {
                 .remedy("count around the mesh (`(i + 1) % lax.axis_size(axis)`)");
         }
         Indexed::Hint => return untrue(size, index),
+        Indexed::Named => return unnamed(check, index),
     };
     let (expected, got) = if size == 1 {
         (

@@ -1,5 +1,5 @@
 //! Reads the texts of a kernel, says what is wrong with them, and notes what each does.
-use super::emit::{emit, loop_end};
+use super::emit::{emit, loop_end, named_barrier};
 use super::parse::{Limits, parse};
 use super::program::{Program, Statement};
 use super::reads;
@@ -183,7 +183,7 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let num_results = num_results(kernel, op, code);
     let program = parse(&code.text, &interface(kernel, op)?, num_results, Limits::of(code))?;
     structure(&program)?;
-    named_barriers(&program, kernel.num_warpgroups)?;
+    named_barriers(&program, code, kernel.num_warpgroups)?;
     let uniform = match group {
         Group::Warp => Uniform::Warp,
         Group::Warpgroup => Uniform::Warpgroup,
@@ -302,13 +302,21 @@ fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::
 }
 
 /// The compiler's own barriers are 0, the block's, and those of the warpgroups behind it.
-fn named_barriers(program: &Program, num_warpgroups: u32) -> Result<()> {
+fn named_barriers(program: &Program, code: &InlinePtx, num_warpgroups: u32) -> Result<()> {
+    if let Some((first, last)) = code.barriers
+        && (first <= num_warpgroups || last > 15 || first > last)
+    {
+        let all = format!("numbers from {} to 15", num_warpgroups + 1);
+        return Err(Error::invalid("inline PTX: named barriers, of which some are the compiler's, or none")
+            .expected(all)
+            .got(format!("{first} to {last}"))
+            .remedy("0 is the block's barrier, and those that follow are its warpgroups': declare higher numbers (`among`)"));
+    }
     for (statement, line) in program.statements.iter().zip(&program.lines) {
         let Statement::Inst { inst, .. } = statement else {
             continue;
         };
-        let at = ROWS[inst.row()].fields.iter().position(|field| *field == ("src", "id"));
-        let Some(Field::Src(Src::Imm(id), _)) = at.map(|at| inst.fields()[at]) else {
+        let Some(Field::Src(Src::Imm(id), _)) = named_barrier(inst) else {
             continue;
         };
         if *id <= u64::from(num_warpgroups) {

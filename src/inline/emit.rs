@@ -7,9 +7,9 @@ use super::program::{Label, Program, Statement};
 use crate::error::Loc;
 use crate::ptx::build::{Builder, Operand};
 use crate::ptx::flat::{Guard, Reg};
-use crate::ptx::inst::{Inst, RegMap};
-use crate::ptx::modifier::{BitType, LogicType};
-use crate::ptx::operand::{Class, Slot, Src};
+use crate::ptx::inst::{Inst, ROWS, RegMap};
+use crate::ptx::modifier::{BitType, Indexed, IntType, LogicType};
+use crate::ptx::operand::{Class, Field, Slot, Src};
 use crate::ptx::ssa::{Rounding, Value};
 use std::ops::Range;
 
@@ -244,6 +244,9 @@ impl Emitter<'_> {
         let values: Vec<(Reg, Value)> = operands.into_iter().map(|r| (r, self.value(r))).collect();
         let mut defs = vec![];
         inst.for_each_def(|r, _| defs.push(r));
+        if let Some(Field::Src(Src::Reg(id), _)) = named_barrier(inst) {
+            self.check_barrier(*id);
+        }
         let inst = inst.map(&mut Rename(&values));
         if let ([d], true) = (&defs[..], inst.effects().is_pure()) {
             self.registers[self.program.index(*d)] = self.b.emit(inst);
@@ -253,6 +256,26 @@ impl Emitter<'_> {
         for (d, value) in defs.iter().zip(made) {
             self.registers[self.program.index(*d)] = Src::Reg(value);
         }
+    }
+
+    /// Says what numbers of a named barrier may be in a register, unless it is known to be one of them.
+    fn check_barrier(&mut self, id: Reg) {
+        let (first, last) = self.program.barriers;
+        let i = self.registers[self.program.index(id)];
+        if i.imm()
+            .is_some_and(|i| (u64::from(first)..=u64::from(last)).contains(&i))
+        {
+            return;
+        }
+        self.b.inst(Inst::CheckIndex {
+            ty: IntType::S32,
+            of: Indexed::Named,
+            i,
+            size: 1,
+            extent: i64::from(last) + 1,
+            dim: 0,
+            place: i64::from(first),
+        });
     }
 
     /// A loop, for these lanes; gives those that leave it at its end.
@@ -324,6 +347,15 @@ impl Emitter<'_> {
             (Src::Reg(_), _) => Src::Reg(left[exits.len()]),
         }
     }
+}
+
+/// The operand that is the number of a named barrier.
+pub(super) fn named_barrier<R: Copy>(inst: &Inst<R>) -> Option<Field<'_, R>> {
+    let at = ROWS[inst.row()]
+        .fields
+        .iter()
+        .position(|field| *field == ("src", "id"))?;
+    inst.fields().get(at).copied()
 }
 
 /// Registers of the text → values.

@@ -27,6 +27,8 @@ pub struct Program {
     pub interface: Vec<Reg>,
     /// How many registers there are of each class, by `Class as usize`.
     pub registers: [u32; 4],
+    /// The first and last of the named barriers whose numbers may be in registers.
+    pub barriers: (u32, u32),
 }
 
 impl Program {

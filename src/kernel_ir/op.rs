@@ -466,6 +466,10 @@ pub struct InlinePtx {
     pub loads_from: Vec<bool>,
     /// The text runs once: every element that a lane has of an array is a register.
     pub whole: Option<Box<Whole>>,
+    /// The first and last of the named barriers that it uses by numbers in registers; `None`: any that is not the compiler's.
+    pub barriers: Option<(u32, u32)>,
+    /// The function of smalt that the text is made by, for messages.
+    pub called: Option<String>,
 }
 
 /// What a text that runs once relies on.
@@ -494,6 +498,10 @@ impl InlinePtx {
             Some(true) => Access::Read,
             Some(false) | None => Access::Update,
         }
+    }
+    /// What a message calls it.
+    pub fn name(&self) -> &str {
+        self.called.as_deref().unwrap_or("inline PTX")
     }
     /// The registers that stand for one of the op's `args`.
     pub fn registers_of_arg(&self, i: usize) -> usize {

@@ -872,6 +872,9 @@ impl Printer<'_> {
                 if code.once {
                     f.write_str(" once")?;
                 }
+                if let Some((first, last)) = code.barriers {
+                    write!(f, " barriers {first}..={last}")?;
+                }
                 if let Some(whole) = &code.whole {
                     for array in whole.results.iter().chain(&whole.args).flatten() {
                         write!(f, " whole {:?}", array.order)?;

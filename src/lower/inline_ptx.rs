@@ -24,7 +24,8 @@ pub fn lower_inline_ptx(
     let results = cx.kernel.ops[op].results.clone();
     let classes = inline::check::interface(cx.kernel, op)?;
     let num_results = inline::check::num_results(cx.kernel, op, code);
-    let program = inline::parse(&code.text, &classes, num_results, inline::Limits::of(code))?;
+    let mut program = inline::parse(&code.text, &classes, num_results, inline::Limits::of(code))?;
+    program.barriers = code.barriers.unwrap_or((cx.kernel.num_warpgroups + 1, 15));
     let mut addresses = vec![];
     for (i, r) in refs.iter().enumerate() {
         addresses.push(address(cx, op, i, r)?);

@@ -953,6 +953,86 @@ def test_copies_and_threads_feed_a_product() -> None:
     np.testing.assert_allclose(got, x.astype(F32) @ y.astype(F32), rtol=1e-5, atol=1e-4)
 
 
+# ------------------------------------------------------------------------------------------ named barriers by computed numbers
+
+
+def numbered(steps: int, slots: int, mutate: str = "") -> Any:
+    """A warpgroup stores rows into a ring, another one adds them up; each slot has two named barriers, whose numbers are computed."""
+    first = 15 - 2 * slots + 1
+
+    def body(x: Any, o: Any, ring: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+        among = range(first, 16)
+
+        @pl.when(wg == 0)
+        def produce() -> None:
+            def step(i: Any, _: Any) -> None:
+                slot = i % slots
+
+                @pl.when(i >= slots)
+                def wait() -> None:
+                    if mutate != "empty":
+                        smalt.named_barrier_sync(first + 2 * slot + 1, 256, among=among)
+
+                ring[slot] = x[i]
+                smalt.named_barrier_arrive(first + 2 * slot, 256, among=among)
+
+            jax.lax.fori_loop(0, steps, step, None)
+
+        @pl.when(wg == 1)
+        def consume() -> None:
+            def step(i: Any, total: Any) -> Any:
+                slot = i % slots
+                meets = smalt.named_barrier_arrive if mutate == "full" else smalt.named_barrier_sync
+                meets(first + 2 * slot, 256, among=among)
+                total += ring[slot]
+
+                @pl.when(i + slots < steps)
+                def release() -> None:
+                    if mutate != "empty":
+                        smalt.named_barrier_arrive(first + 2 * slot + 1, 256, among=among)
+
+                return total
+
+            o[...] = jax.lax.fori_loop(0, steps, step, jnp.zeros((256,), I32))
+
+    return kernel(body, out(256, I32), plgpu.SMEM((slots, 256), I32), num_threads=2, thread_name="wg")
+
+
+@pytest.mark.parametrize(("steps", "slots"), [(1, 1), (7, 1), (9, 3), (20, 6)])
+def test_named_barriers_by_computed_numbers(steps: int, slots: int) -> None:
+    x = random((steps, 256))
+    with enabled():
+        got = np.asarray(jax.jit(numbered(steps, slots))(x))
+    np.testing.assert_array_equal(got, x.sum(0, dtype=I32))
+
+
+@pytest.mark.parametrize(("mutate", "says"), [("empty", "deadlock"), ("full", "shared memory that another warp")])
+def test_what_computed_numbers_lack_is_told(mutate: str, says: str) -> None:
+    def call() -> None:
+        with enabled():
+            np.asarray(jax.jit(numbered(9, 3, mutate))(random((9, 256))))
+
+    is_refused(call, says)
+
+
+def test_each_warp_has_a_named_barrier_of_its_own() -> None:
+    """In a warp region the number is the warp's."""
+
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+        def warps() -> None:
+            warp = jax.lax.axis_index("warp")
+            smalt.named_barrier_sync(4 + warp, 32, among=range(4, 8))
+            smalt.named_barrier_sync(8 + warp // 2, 64, among=range(8, 10))
+
+        buffer[...] = x[...]
+        o[...] = buffer[...]
+
+    x = random((128,))
+    np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=[plgpu.SMEM((128,), I32)]), x)
+
+
 # ------------------------------------------------------------------------------------------ stores into peers, cluster barriers
 
 

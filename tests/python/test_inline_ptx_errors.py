@@ -298,25 +298,58 @@ def test_what_an_address_reaches_is_looked_at() -> None:
 
 
 def test_named_barriers() -> None:
-    def body(x: Any, o: Any, barrier_id: Any, num_threads: Any) -> None:
-        smalt.named_barrier_sync(barrier_id(x) if callable(barrier_id) else barrier_id, num_threads)
+    def body(x: Any, o: Any, barrier_id: Any, num_threads: Any, among: Any) -> None:
+        smalt.named_barrier_sync(barrier_id(x) if callable(barrier_id) else barrier_id, num_threads, among=among)
         o[...] = x[...]
 
-    bad: list[tuple[Any, Any, str]] = [
-        (-1, 128, "0 to 15"),
-        (16, 128, "0 to 15"),
-        (0, 128, "the compiler's"),
-        (1, 128, "the compiler's"),
-        (9, 0, "a multiple of 32"),
-        (9, 100, "a multiple of 32"),
-        (9, 2048, "a multiple of 32"),
-        (9, 128.0, "known when the kernel is compiled"),
-        (True, 128, "known when the kernel is compiled"),
-        (lambda x: x[0], 128, "known when the kernel is compiled"),
+    def computed(x: Any) -> Any:
+        return x[0]
+
+    bad: list[tuple[Any, Any, Any, str]] = [
+        (-1, 128, None, "0 to 15"),
+        (16, 128, None, "0 to 15"),
+        (0, 128, None, "the compiler's"),
+        (1, 128, None, "the compiler's"),
+        (9, 0, None, "a multiple of 32"),
+        (9, 100, None, "a multiple of 32"),
+        (9, 2048, None, "a multiple of 32"),
+        (9, 128.0, None, "known when the kernel is compiled"),
+        (True, 128, None, "expected: an integer"),
+        (9.0, 128, None, "expected: an integer"),
+        (computed, 128, None, r"(?s)`barrier_id` that the kernel computes.*remedy: among=range\(first, last \+ 1\)"),
+        (lambda x: x[...], 128, range(4, 8), r"(?s)an integer scalar.*got: int32\[128\]"),
+        (lambda x: x[0] * 0.5, 128, range(4, 8), r"(?s)an integer scalar.*got: float32\[\]"),
+        (computed, 128, (4, 8), r"(?s)`among`.*a range of barriers.*got: \(4, 8\)"),
+        (computed, 128, range(4, 12, 2), r"(?s)without gaps.*remedy: range\(first, last \+ 1\)"),
+        (computed, 128, range(4, 4), "(?s)between 1 and 15"),
+        (computed, 128, range(4, 17), "(?s)between 1 and 15"),
+        (computed, 128, range(1, 4), "(?s)named barriers, of which some are the compiler's.*numbers from 2 to 15.*got: 1 to 3.*remedy"),
+        (9, 128, range(4, 8), r"(?s)one among range\(4, 8\).*got: 9"),
     ]
-    for barrier_id, num_threads, says in bad:
+    for barrier_id, num_threads, among, says in bad:
         with pytest.raises(smalt.InvalidKernel, match=says):
-            lower(lambda x, o: body(x, o, barrier_id, num_threads), X)
+            lower(lambda x, o: body(x, o, barrier_id, num_threads, among), X)
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["named_barrier_sync", "inline_ptx"])
+def test_a_named_barrier_that_is_not_among_the_declared_ones(by_hand: bool) -> None:
+    """By hand, the compiler's own are what may not be named."""
+
+    def body(x: Any, o: Any) -> None:
+        number = jnp.max(x[...])
+        if by_hand:
+            smalt.inline_ptx("bar.sync {0}, 128;", (), number)
+        else:
+            smalt.named_barrier_sync(number, 128, among=range(4, 8))
+        o[...] = x[...]
+
+    line = inspect.getsourcelines(body)[1] + (3 if by_hand else 5)
+    good, bad, expected = (15, 1, "2 to 15") if by_hand else (7, 8, "4 to 7")
+    with smalt.emulated("H100"):
+        np.asarray(jax.jit(kernel(body, X))(np.full(128, good, np.int32)))
+        match = f"(?s)a named barrier that is not among.*a number from {expected}.*got: {bad}.*remedy.*test_inline_ptx_errors.py:{line}"
+        with pytest.raises(jax.errors.JaxRuntimeError, match=match):
+            np.asarray(jax.jit(kernel(body, X))(np.full(128, bad, np.int32)))
 
 
 def test_a_round_that_does_not_wait_is_a_race() -> None:
