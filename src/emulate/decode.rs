@@ -1,6 +1,8 @@
 //! Flat form → micro-ops: one method per row of the instruction table.
 use super::agents::{Bulk, BulkCommit, BulkKind, BulkOp, BulkWait};
 use super::arith::tensor_core::{Accumulator, Element as MmaElement, MmaKind as TensorKind};
+use super::cache_policy::{DISCARDED, OfLines, PolicyOfFraction, PolicyOfRange};
+use super::carry::{CarryProduct, CarrySum};
 use super::control::*;
 use super::copies::{ALL_TAKEN, CopyArrive, CopyArriveMore, CopyAsync, CopyCommit, CopyWait, CopyWaitAll};
 use super::floats::*;
@@ -32,14 +34,15 @@ use crate::ptx::inst::Visitor;
 use crate::ptx::launch::EntryParam;
 use crate::ptx::modifier::{
     self, AccType, Acquire, AddSub, ArriveSem, AskSem, AtomOp, AtomSem, AtomType, BarRedOp, BarrierSpace, BitType,
-    BoolOp, BulkRed, ClusterArriveSem, Compare, CompareType, CopyCache, Counted, CvtRound, CvtType, DirectedRound,
-    DivMode, Exact, FenceSem, FloatOp, FloatTest, FloatType, Ftz, GridDep, Half, HalfRedOp, HalfType, Indexed,
-    Int32Type, IntType, Inverted, LoadCache, LoadSem, Logic, LogicType, MatrixTrans, MbarrierOp, MemType, MinMax,
-    MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16, PairIntType,
-    PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp, ReduxOp, RegCount, Release, Relu, ReluIntType,
-    Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType, SharedFence, ShiftAmount, ShiftDirection,
-    ShiftType, ShuffleMode, SignedMinType, SpecialPred, SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend,
-    TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes, WideFloatType, WideType, WordType,
+    BoolOp, BulkRed, CarryMad, CarryOp, ClusterArriveSem, Compare, CompareType, CopyCache, Counted, CvtRound, CvtType,
+    DirectedRound, DivMode, Exact, FenceSem, FloatOp, FloatTest, FloatType, Ftz, GridDep, Half, HalfRedOp, HalfType,
+    Indexed, Int32Type, IntType, Inverted, L1Priority, LoadCache, LoadSem, Logic, LogicType, MatrixTrans, MbarrierOp,
+    MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16,
+    PairIntType, PolicyOthers, PolicyPriority, PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp,
+    ReduxOp, RegCount, Release, Relu, ReluIntType, Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType,
+    SharedFence, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SignedMinType, SpecialPred, SpecialReg32,
+    SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes,
+    WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
 use crate::ptx::{Flat, verify_flat};
@@ -1107,6 +1110,55 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             WideType::S32 => self.op3::<MadWide<i32>>(d, a, b, c, 0),
         }
     }
+    fn carry_op(&mut self, op: &CarryOp, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
+        let wide = ty.bits() == 64;
+        let (a, b) = match wide {
+            true => (self.src::<u64>(a), self.src::<u64>(b)),
+            false => (self.src::<u32>(a), self.src::<u32>(b)),
+        };
+        let d = self.reg(d);
+        let operands = Operands {
+            d,
+            a,
+            b,
+            imm: *op as i32,
+            ..Operands::NONE
+        };
+        match wide {
+            true => self.emit::<CarrySum<u64>>(operands),
+            false => self.emit::<CarrySum<u32>>(operands),
+        }
+        Ok(())
+    }
+    fn carry_mad(
+        &mut self,
+        op: &CarryMad,
+        ty: &IntType,
+        d: &Reg,
+        a: &Src<Reg>,
+        b: &Src<Reg>,
+        c: &Src<Reg>,
+    ) -> Result<()> {
+        let wide = ty.bits() == 64;
+        let (a, b, c) = match wide {
+            true => (self.src::<u64>(a), self.src::<u64>(b), self.src::<u64>(c)),
+            false => (self.src::<u32>(a), self.src::<u32>(b), self.src::<u32>(c)),
+        };
+        let d = self.reg(d);
+        let operands = Operands {
+            d,
+            a,
+            b,
+            c,
+            imm: *op as i32,
+            aux: u32::from(ty.is_signed()),
+        };
+        match wide {
+            true => self.emit::<CarryProduct<u64>>(operands),
+            false => self.emit::<CarryProduct<u32>>(operands),
+        }
+        Ok(())
+    }
     fn div_int(&mut self, ty: &IntType, d: &Reg, a: &Src<Reg>, b: &Src<Reg>) -> Result<()> {
         by_int!(ty, IntType, T => self.op2::<Div<T>>(d, a, b, 0))
     }
@@ -1976,6 +2028,96 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         a: &Srcs<Reg>,
     ) -> Result<()> {
         self.st(&StoreSem::Weak, space, ty, addr, a)
+    }
+    fn ld_policy(
+        &mut self,
+        space: &Space_,
+        _l1: &L1Priority,
+        _size: &PrefetchSize,
+        ty: &MemType,
+        d: &Regs<Reg>,
+        addr: &Addr<Reg>,
+        _policy: &Src<Reg>,
+    ) -> Result<()> {
+        self.ld(&LoadSem::Weak, space, ty, d, addr)
+    }
+    fn ld_nc_policy(
+        &mut self,
+        _l1: &L1Priority,
+        _size: &PrefetchSize,
+        ty: &MemType,
+        d: &Regs<Reg>,
+        addr: &Addr<Reg>,
+        _policy: &Src<Reg>,
+    ) -> Result<()> {
+        self.ld(&LoadSem::Weak, &Space_::Global, ty, d, addr)
+    }
+    fn st_policy(
+        &mut self,
+        space: &Space_,
+        _l1: &L1Priority,
+        ty: &MemType,
+        addr: &Addr<Reg>,
+        a: &Srcs<Reg>,
+        _policy: &Src<Reg>,
+    ) -> Result<()> {
+        self.st(&StoreSem::Weak, space, ty, addr, a)
+    }
+    fn create_policy_fraction(
+        &mut self,
+        priority: &PolicyPriority,
+        _others: &PolicyOthers,
+        d: &Reg,
+        fraction: &Src<Reg>,
+    ) -> Result<()> {
+        let (a, d) = (self.src::<u32>(fraction), self.reg(d));
+        self.emit::<PolicyOfFraction>(Operands {
+            d,
+            a,
+            imm: *priority as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn create_policy(&mut self, priority: &PolicyPriority, others: &PolicyOthers, d: &Reg) -> Result<()> {
+        self.create_policy_fraction(priority, others, d, &Src::f32(1.0))
+    }
+    fn create_policy_range(
+        &mut self,
+        priority: &PolicyPriority,
+        _others: &PolicyOthers,
+        d: &Reg,
+        _addr: &Addr<Reg>,
+        primary: &Src<Reg>,
+        total: &Src<Reg>,
+    ) -> Result<()> {
+        let (b, c) = (self.src::<u32>(primary), self.src::<u32>(total));
+        let d = self.reg(d);
+        self.emit::<PolicyOfRange>(Operands {
+            d,
+            b,
+            c,
+            imm: *priority as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn create_policy_cvt(&mut self, d: &Reg, a: &Src<Reg>) -> Result<()> {
+        self.mov(&BitType::B64, d, a)
+    }
+    fn discard(&mut self, addr: &Addr<Reg>) -> Result<()> {
+        let a = self.reg(&addr.base);
+        self.emit::<OfLines>(Operands {
+            a,
+            imm: addr.offset,
+            ..Operands::NONE
+        });
+        let words = Srcs::from_elem(Src::Imm(DISCARDED), 4);
+        for at in 0..8 {
+            let addr = Addr::at(addr.base, addr.offset + 16 * at);
+            self.st(&StoreSem::Weak, &Space_::Global, &MemType::B32, &addr, &words)?;
+        }
+        Ok(())
     }
     fn prefetch(&mut self, _level: &PrefetchLevel, _addr: &Addr<Reg>) -> Result<()> {
         self.emit::<Nothing>(Operands::NONE);

@@ -17,6 +17,8 @@ pub mod arith;
 mod barrier;
 mod bulk;
 mod byte_history;
+mod cache_policy;
+mod carry;
 mod causality;
 pub mod clock;
 mod communication;

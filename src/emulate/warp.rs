@@ -77,6 +77,8 @@ pub struct Warp {
     pub named_ticket: Option<u64>,
     /// Its arrival at the cluster's barrier that it has not waited for.
     pub cluster_ticket: Option<u64>,
+    /// The carry in the condition code, by lanes.
+    pub carry: u32,
     /// Lanes whose part of a blocked instruction is done.
     pub lanes_done: u32,
     /// Of the load that runs: others' stores may change what it reads at any time, unless weak.
@@ -111,6 +113,7 @@ impl Warp {
             held_registers: 0,
             named_ticket: None,
             cluster_ticket: None,
+            carry: 0,
             lanes_done: 0,
             ordered: LoadSem::Weak,
             bulk: Default::default(),
@@ -132,6 +135,7 @@ impl Warp {
         self.wait = Wait::No;
         self.named_ticket = None;
         self.cluster_ticket = None;
+        self.carry = 0;
         self.lanes_done = 0;
         self.bulk.clear();
         self.copies.clear();

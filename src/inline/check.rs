@@ -13,6 +13,7 @@ use crate::ptx::inst::{Effects, Inst, ROWS};
 use crate::ptx::modifier::{Compare, CompareType, LoadSem, MemType, Space};
 use crate::ptx::operand::{Class, Field, Src};
 use crate::ptx::ssa::{OpKind, Region, Ssa, Uniform, Value};
+use crate::ptx::uniformity::carries;
 use rustc_hash::FxHashMap;
 
 /// Checks every text of an imported kernel; after it, each op says what its text does.
@@ -183,6 +184,7 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let num_results = num_results(kernel, op, code);
     let program = parse(&code.text, &interface(kernel, op)?, num_results, Limits::of(code))?;
     structure(&program)?;
+    carry_chains(&program)?;
     named_barriers(&program, code, kernel.num_warpgroups)?;
     let uniform = match group {
         Group::Warp => Uniform::Warp,
@@ -331,6 +333,52 @@ fn named_barriers(program: &Program, code: &InlinePtx, num_warpgroups: u32) -> R
     Ok(())
 }
 
+/// Carries go from one statement to a later one with no label, branch or guard in between (PTX ISA 9.7.2: for straight-line code), from
+/// sums to sums and from differences to differences.
+fn carry_chains(program: &Program) -> Result<()> {
+    let mut left: Option<bool> = None;
+    for (statement, line) in program.statements.iter().zip(&program.lines) {
+        let Statement::Inst { guard, inst } = statement else {
+            left = None;
+            continue;
+        };
+        let Some(carries) = carries(inst) else {
+            if guard.is_some() && !inst.is_speculatable() {
+                left = None;
+            }
+            continue;
+        };
+        let error = |what: &str| Error::invalid(format!("inline PTX, line {line}: {what}"));
+        if guard.is_some() {
+            return Err(error("a carry behind a guard")
+                .expected("sums with carries that all lanes execute which are there")
+                .remedy("compute the sum in all lanes, and pick its result with selp"));
+        }
+        if carries.takes && left != Some(carries.borrows) {
+            let (got, expected) = match (left, carries.borrows) {
+                (None, true) => (
+                    "none",
+                    "a difference before it that leaves a borrow (sub.cc), with no label and no branch in between",
+                ),
+                (None, false) => (
+                    "none",
+                    "a sum before it that leaves a carry (add.cc, mad.lo.cc), with no label and no branch in between",
+                ),
+                (Some(_), true) => ("the carry of a sum", "the borrow of a difference (sub.cc)"),
+                (Some(_), false) => ("the borrow of a difference", "the carry of a sum (add.cc, mad.lo.cc)"),
+            };
+            return Err(error("a carry that is taken and not there")
+                .expected(expected)
+                .got(got)
+                .remedy("begin the chain with the form that ends in .cc and takes none"));
+        }
+        if carries.leaves {
+            left = Some(carries.borrows);
+        }
+    }
+    Ok(())
+}
+
 /// No branch goes into the middle of a loop.
 fn structure(program: &Program) -> Result<()> {
     let n = program.statements.len();
@@ -429,7 +477,7 @@ fn does(program: &Program, acts: bool) -> Does {
         let effects = inst.effects();
         let looks_at_lanes = matches!(inst, Inst::MovSpecial32 { .. } | Inst::MovSpecial64 { .. });
         does = does.max(
-            if !effects.difference(Effects::CONVERGENT).is_empty() || reads_memory(inst) {
+            if !effects.difference(Effects::CONVERGENT | Effects::CARRY).is_empty() || reads_memory(inst) {
                 Does::Acts
             } else if effects.contains(Effects::CONVERGENT) || looks_at_lanes {
                 Does::Exchanges

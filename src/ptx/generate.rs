@@ -51,7 +51,7 @@ fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, 
     match (row, field) {
         ("PackB32" | "UnpackB32" | "PackB64" | "UnpackB64", _) => vec![2],
         ("PackQuarters" | "UnpackQuarters", _) => vec![4],
-        ("LdCached" | "LdNcCached" | "StCached", _) => vec![1, 2, 4],
+        ("LdCached" | "LdNcCached" | "StCached" | "LdPolicy" | "LdNcPolicy" | "StPolicy", _) => vec![1, 2, 4],
         ("AtomVector" | "AtomVectorF32" | "RedVectorF32", _) => vec![2, 4],
         ("Ld" | "LdNc" | "LdLocal" | "St" | "StLocal" | "StAsync" | "Ldmatrix" | "Stmatrix", _) => vec![1, 2, 4],
         ("RedVector", _) => vec![1, 2, 4],

@@ -3,13 +3,17 @@
 //! Everything starts as equal everywhere and is lowered by what defines it, loops until their parameters stay. Results of conditionals and loops are no
 //! more uniform than the condition (lanes that left a loop early hold values of another iteration). Where an
 //! instruction cannot tell (loads, shuffles), lowering's claim counts.
+use super::inst::Inst;
+use super::modifier::Carries;
 use super::ssa::*;
-use super::uniformity::{Derived, derive};
+use super::uniformity::{Derived, carries, derive};
 use cranelift_entity::SecondaryMap;
 
 struct Inference<'a> {
     ssa: &'a Ssa,
     uniform: SecondaryMap<Value, Uniform>,
+    /// Of the carry that is in the condition code.
+    carry: Uniform,
 }
 
 pub fn run(ssa: &mut Ssa) {
@@ -17,6 +21,7 @@ pub fn run(ssa: &mut Ssa) {
     let mut inference = Inference {
         ssa,
         uniform: SecondaryMap::with_default(Uniform::Cta),
+        carry: Uniform::Thread,
     };
     inference.region(body);
     let uniform = inference.uniform;
@@ -34,12 +39,24 @@ impl Inference<'_> {
         }
         news
     }
+    /// What a sum with carries gives is as uniform as its operands, the carry among them.
+    fn with_carry(&mut self, inst: &Inst<Value>, carries: Carries) -> Uniform {
+        let mut of = if carries.takes { self.carry } else { Uniform::Cta };
+        inst.for_each_use(|v, _| of = of.min(self.uniform[v]));
+        if carries.leaves {
+            self.carry = of;
+        }
+        of
+    }
     fn region(&mut self, r: Region) {
         let ssa = self.ssa;
         for op in &ssa.regions[r].ops {
             match &op.kind {
                 OpKind::Inst { inst, .. } => {
-                    let derived = derive(inst, |v| self.uniform[v]);
+                    let derived = match carries(inst) {
+                        Some(carries) => Derived::Known(self.with_carry(inst, carries)),
+                        None => derive(inst, |v| self.uniform[v]),
+                    };
                     inst.for_each_def(|d, _| {
                         let to = match derived {
                             Derived::Known(u) => u,

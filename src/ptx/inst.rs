@@ -20,6 +20,8 @@ bitflags::bitflags! {
         const ASYNC_PROXY = 1 << 7;
         /// Reads something that changes (a clock), or ends the kernel: neither removed nor merged.
         const VOLATILE = 1 << 8;
+        /// Takes a carry from the condition code, or leaves one there: in order with others that do.
+        const CARRY = 1 << 9;
         const BULK_LOAD = Self::READ_GLOBAL.bits() | Self::WRITE_SHARED.bits() | Self::ASYNC_PROXY.bits() | Self::SYNC.bits();
         const BULK_STORE = Self::READ_SHARED.bits() | Self::WRITE_GLOBAL.bits() | Self::ASYNC_PROXY.bits() | Self::SYNC.bits();
         const WGMMA = Self::READ_SHARED.bits() | Self::ASYNC_PROXY.bits() | Self::ASYNC_REGISTERS.bits() | Self::CONVERGENT.bits() | Self::SYNC.bits();

@@ -231,7 +231,7 @@ fn inst_doing(inst: &Inst<Value>, tag: MemTag, waits_for_grid: bool, out: &mut D
         effects |= Effects::READ_GLOBAL;
     }
     let reads = Effects::READ_GLOBAL | Effects::READ_SHARED;
-    out.orders |= effects.intersects(Effects::SYNC | Effects::VOLATILE | Effects::ASYNC_REGISTERS);
+    out.orders |= effects.intersects(Effects::SYNC | Effects::VOLATILE | Effects::ASYNC_REGISTERS | Effects::CARRY);
     out.acts |= !reads.contains(effects) || inst.tied().is_some();
     out.owns_registers |= effects.contains(Effects::ASYNC_REGISTERS) || inst.tied().is_some();
     // Lanes of a matrix's rows address it each for itself.

@@ -99,7 +99,26 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             ensure(matches!(space, Space::Global | Space::Generic), "global memory")?;
             vector(d.len(), *ty)
         }
-        Inst::LdNcCached { ty, d, .. } => vector(d.len(), *ty),
+        Inst::LdNcCached { ty, d, .. } | Inst::LdNcPolicy { ty, d, .. } => vector(d.len(), *ty),
+        Inst::LdPolicy { space, ty, d, .. } => {
+            ensure(matches!(space, Space::Global | Space::Generic), "global memory")?;
+            vector(d.len(), *ty)
+        }
+        Inst::StPolicy { space, ty, a, .. } => {
+            ensure(matches!(space, Space::Global | Space::Generic), "global memory")?;
+            vector(a.len(), *ty)
+        }
+        Inst::CreatePolicyFraction { fraction, .. } => ensure(
+            imm(fraction).is_none_or(|x| (0.0..=1.0).contains(&f32::from_bits(x as u32)) && x != 0),
+            "a fraction of more than 0 and at most 1",
+        ),
+        Inst::CreatePolicyRange { primary, total, .. } => ensure(
+            imm(primary)
+                .zip(imm(total))
+                .is_none_or(|(primary, total)| primary <= total),
+            "no more bytes in the first part than in all",
+        ),
+        Inst::CarryOp { ty, .. } | Inst::CarryMad { ty, .. } => ensure(ty.bits() != 16, "a 32- or 64-bit type"),
         Inst::StCached { space, ty, a, .. } => {
             ensure(matches!(space, Space::Global | Space::Generic), "global memory")?;
             vector(a.len(), *ty)

@@ -220,6 +220,15 @@ modifiers! {
     /// The same of stores.
     StoreCache { Wb = ".wb", Cg = ".cg", Cs = ".cs", Wt = ".wt", Normal = ".L1::evict_normal", Unchanged = ".L1::evict_unchanged",
         First = ".L1::evict_first", Last = ".L1::evict_last", NoAllocate = ".L1::no_allocate" }
+    /// Sums and differences that leave a carry in the condition code, take the one that is there, or do both.
+    CarryOp { AddCc = "add.cc", Addc = "addc", AddcCc = "addc.cc", SubCc = "sub.cc", Subc = "subc", SubcCc = "subc.cc" }
+    CarryMad { MadLoCc = "mad.lo.cc", MadcLo = "madc.lo", MadcLoCc = "madc.lo.cc", MadHiCc = "mad.hi.cc", MadcHi = "madc.hi", MadcHiCc = "madc.hi.cc" }
+    /// How long lines stay in the L2 cache: of a policy's part of the accesses, and of the others.
+    PolicyPriority { Last = ".L2::evict_last", Normal = ".L2::evict_normal", First = ".L2::evict_first", Unchanged = ".L2::evict_unchanged" }
+    PolicyOthers { Unchanged = "", First = ".L2::evict_first", AlsoUnchanged = ".L2::evict_unchanged" }
+    /// The same in the L1 cache, of one access.
+    L1Priority { No = "", Normal = ".L1::evict_normal", Unchanged = ".L1::evict_unchanged", First = ".L1::evict_first", Last = ".L1::evict_last",
+        NoAllocate = ".L1::no_allocate" }
     /// Where a line of memory is brought.
     PrefetchLevel { L1 = ".L1", L2 = ".L2", GlobalL1 = ".global.L1", GlobalL2 = ".global.L2", GlobalL2Last = ".global.L2::evict_last", GlobalL2Normal = ".global.L2::evict_normal" }
     /// Reductions of contiguous elements in global memory.
@@ -328,6 +337,63 @@ impl IntType {
             IntType::S32 => CompareType::S32,
             IntType::U64 => CompareType::U64,
             IntType::S64 => CompareType::S64,
+        }
+    }
+}
+
+/// What an instruction with carries does with the condition code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carries {
+    pub takes: bool,
+    pub leaves: bool,
+    /// It is the borrow of a difference.
+    pub borrows: bool,
+}
+
+impl CarryOp {
+    pub const fn carries(self) -> Carries {
+        let (takes, leaves, borrows) = match self {
+            CarryOp::AddCc => (false, true, false),
+            CarryOp::Addc => (true, false, false),
+            CarryOp::AddcCc => (true, true, false),
+            CarryOp::SubCc => (false, true, true),
+            CarryOp::Subc => (true, false, true),
+            CarryOp::SubcCc => (true, true, true),
+        };
+        Carries { takes, leaves, borrows }
+    }
+}
+
+impl CarryMad {
+    pub const fn carries(self) -> Carries {
+        let (takes, leaves) = match self {
+            CarryMad::MadLoCc | CarryMad::MadHiCc => (false, true),
+            CarryMad::MadcLo | CarryMad::MadcHi => (true, false),
+            CarryMad::MadcLoCc | CarryMad::MadcHiCc => (true, true),
+        };
+        Carries {
+            takes,
+            leaves,
+            borrows: false,
+        }
+    }
+    /// Whether it is the product's high half that is added.
+    pub const fn is_high(self) -> bool {
+        matches!(self, CarryMad::MadHiCc | CarryMad::MadcHi | CarryMad::MadcHiCc)
+    }
+}
+
+impl RedOp {
+    pub const fn as_atom(self) -> AtomOp {
+        match self {
+            RedOp::Add => AtomOp::Add,
+            RedOp::Min => AtomOp::Min,
+            RedOp::Max => AtomOp::Max,
+            RedOp::And => AtomOp::And,
+            RedOp::Or => AtomOp::Or,
+            RedOp::Xor => AtomOp::Xor,
+            RedOp::Inc => AtomOp::Inc,
+            RedOp::Dec => AtomOp::Dec,
         }
     }
 }

@@ -40,6 +40,9 @@ const SPELLINGS: &[(&[&str], &[(&str, &str)])] = &[
             "LdCached",
             "LdNcCached",
             "StCached",
+            "LdPolicy",
+            "LdNcPolicy",
+            "StPolicy",
             "Mov",
             "Selp",
             "Slct",
@@ -102,6 +105,13 @@ const OPCODES: &[(&str, &str)] = &[
     ("barrier.cta.arrive ", "barrier.arrive "),
     ("cp.async.ca.shared::cta.", "cp.async.ca.shared."),
     ("cp.async.cg.shared::cta.", "cp.async.cg.shared."),
+    (
+        "red.async.relaxed.cluster.mbarrier::",
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::",
+    ),
+    ("discard.L2 ", "discard.global.L2 "),
+    // Addresses of global memory are generic ones.
+    ("createpolicy.range.L2::", "createpolicy.range.global.L2::"),
     ("barrier.cluster.wait.aligned;", "barrier.cluster.wait.acquire.aligned;"),
 ];
 

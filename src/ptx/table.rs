@@ -165,6 +165,12 @@ mad_hi MadHi { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src
     "mad.hi.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
 mad_hi_sat MadHiSat { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
     "mad.hi.sat.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+/// Sums and differences over several words: the condition code of each lane holds a carry, or a borrow.
+carry_op CarryOp { modifier op: CarryOp; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
+    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [Effects::CARRY];
+/// `a·b + c` of such words, low or high half of the product.
+carry_mad CarryMad { modifier op: CarryMad; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
+    "{op}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CARRY];
 /// The product of the low 24 bits: its low 32, or its high 32 of 48.
 mul24 Mul24 { modifier half: Half; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
     "mul24.{half}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
@@ -354,6 +360,27 @@ prefetch_uniform PrefetchUniform { addr addr: [Slot::B64] }
 /// Takes back the priority that 128 bytes have in the L2 cache.
 apply_priority ApplyPriority { addr addr: [Slot::B64] }
     "applypriority.global.L2::evict_normal {addr}, 128", requires [base()], effects [Effects::SYNC];
+/// Ends the contents of 128 bytes: whoever loads them finds anything. The emulator leaves a pattern there.
+discard Discard { addr addr: [Slot::B64] }
+    "discard.global.L2 {addr}, 128", requires [base()], effects [Effects::WRITE_GLOBAL];
+/// A cache policy for a fraction of accesses, more than 0 and at most 1, and another one for the rest; or for all of them.
+create_policy_fraction CreatePolicyFraction { modifier priority: PolicyPriority; modifier others: PolicyOthers; def d: [Slot::B64]; src fraction: [Slot::F32] }
+    "createpolicy.fractional{priority}{others}.b64 {d}, {fraction}", requires [base()], effects [PURE];
+create_policy CreatePolicy { modifier priority: PolicyPriority; modifier others: PolicyOthers; def d: [Slot::B64] }
+    "createpolicy.fractional{priority}{others}.b64 {d}", requires [base()], effects [PURE];
+/// The same for the first `primary` of `total` bytes from an address of global memory on.
+create_policy_range CreatePolicyRange { modifier priority: PolicyPriority; modifier others: PolicyOthers; def d: [Slot::B64]; addr addr: [Slot::B64]; src primary: [Slot::B32]; src total: [Slot::B32] }
+    "createpolicy.range.global{priority}{others}.b64 {d}, {addr}, {primary}, {total}", requires [base()], effects [PURE];
+/// The policy that an access property of CUDA stands for.
+create_policy_cvt CreatePolicyCvt { def d: [Slot::B64]; src a: [Slot::B64] }
+    "createpolicy.cvt.L2.b64 {d}, {a}", requires [base()], effects [PURE];
+/// Weak loads and stores with a cache policy.
+ld_policy LdPolicy { modifier space: Space; modifier l1: L1Priority; modifier size: PrefetchSize; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [space_slot(*space)]; src policy: [Slot::B64] }
+    "ld{space}{l1}.L2::cache_hint{size}{#d}.{ty} {d}, {addr}, {policy}", requires [base()], effects [load_effects(*space, LoadSem::Weak)];
+ld_nc_policy LdNcPolicy { modifier l1: L1Priority; modifier size: PrefetchSize; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64]; src policy: [Slot::B64] }
+    "ld.global.nc{l1}.L2::cache_hint{size}{#d}.{ty} {d}, {addr}, {policy}", requires [base()], effects [Effects::READ_GLOBAL];
+st_policy StPolicy { modifier space: Space; modifier l1: L1Priority; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()]; src policy: [Slot::B64] }
+    "st{space}{l1}.L2::cache_hint{#a}.{ty} {addr}, {a}, {policy}", requires [base()], effects [store_effects(*space)];
 /// Words of the thread's own memory, at a known place: `at` bytes from the start of the entry's `smalt_local`, aligned to the whole access.
 ld_local LdLocal { defs d: [Slot::B32]; number at: _ }
     "ld.local{#d}.b32 {d}, [smalt_local+{at}]", requires [base()], effects [Effects::VOLATILE];

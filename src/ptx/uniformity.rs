@@ -16,6 +16,15 @@ pub enum Derived {
 /// Full mask of `shfl`, `vote`, ….
 const ALL_LANES: i64 = 0xffff_ffff;
 
+/// Of instructions with carries.
+pub fn carries<R>(inst: &Inst<R>) -> Option<Carries> {
+    match inst {
+        Inst::CarryOp { op, .. } => Some(op.carries()),
+        Inst::CarryMad { op, .. } => Some(op.carries()),
+        _ => None,
+    }
+}
+
 pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
     let mut operands = Uniform::Cta;
     inst.for_each_use(|v, _| operands = operands.min(of(v)));

@@ -85,9 +85,19 @@ _FLOAT: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def _product(a: Any, b: Any, is_high: bool, is_signed: bool) -> Any:
+    """A half of the products, in 64 bits."""
+    if is_signed:
+        whole = (_signed(a).astype(np.int64) * _signed(b).astype(np.int64)).view(np.uint64)
+    else:
+        whole = a.astype(np.uint64) * b.astype(np.uint64)
+    return (whole >> np.uint64(32) if is_high else whole) & np.uint64(0xFFFFFFFF)
+
+
 class _Writer:
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, carries: bool = False) -> None:
         self.rng = rng
+        self.carries = carries
         self.lines: list[str] = []
         self.labels = 0
 
@@ -175,6 +185,44 @@ class _Writer:
 
         return step
 
+    def chain(self) -> Step:
+        """Numbers of several words: sums, products and differences that hand on their carries, with other instructions in between."""
+        length, borrows = int(self.rng.integers(2, 5)), self.rng.random() < 0.4
+        steps: list[Step] = []
+        for i in range(length):
+            steps.append(self.link(i > 0, i < length - 1, borrows))
+            if self.rng.random() < 0.3:
+                steps.append(self.instruction())
+
+        def run(s: State, mask: Any) -> None:
+            for step in steps:
+                step(s, mask)
+
+        return run
+
+    def link(self, takes: bool, leaves: bool, borrows: bool) -> Step:
+        d, a, (b, of_b) = self.word(), self.word(), self.source()
+        ty, c = self.pick(["u32", "s32"]), ("c" if takes else "")
+        leave = ".cc" if leaves else ""
+        half = None if borrows else self.pick([None, None, "lo", "hi"])
+        factor = self.word()
+        if half is not None:
+            self.emit(f"mad{c}.{half}{leave}.{ty} {d}, {factor}, {a}, {b};")
+        else:
+            self.emit(f"{'sub' if borrows else 'add'}{c}{leave}.{ty} {d}, {a}, {b};")
+
+        def step(s: State, mask: Any) -> None:
+            x, y = s[a].astype(np.uint64), of_b(s).astype(np.uint64)
+            if half is not None:
+                x = _product(s[factor], s[a], half == "hi", ty == "s32")
+            taken = s["carry"].astype(np.uint64) if takes else np.uint64(0)
+            whole = x - y - taken if borrows else x + y + taken
+            if leaves:
+                s["carry"] = whole >> np.uint64(32) & np.uint64(1)
+            s[d] = np.where(mask, whole.astype(U32), s[d])
+
+        return step
+
     def together(self) -> Step:
         """What the warp does together, in all of its lanes."""
         d, w = self.word(), self.word()
@@ -212,6 +260,8 @@ class _Writer:
                 steps.append(self.branch(depth))
             elif depth < 3 and r < 0.17:
                 steps.append(self.loop(depth))
+            elif self.carries and r > 0.8:
+                steps.append(self.chain())
             elif together and r < 0.4:
                 steps.append(self.together())
             else:
@@ -277,8 +327,8 @@ class _Writer:
         return run
 
 
-def program(seed: int) -> Program:
-    writer = _Writer(np.random.default_rng(seed))
+def program(seed: int, carries: bool = False) -> Program:
+    writer = _Writer(np.random.default_rng(seed), carries)
     names = ["w", "f", "p"]
     counts = [NUM_WORDS, NUM_FLOATS, NUM_PREDICATES]
     types = [".b32", ".f32", ".pred"]
@@ -325,9 +375,9 @@ def kernel(programs: list[Program], slots: int) -> Any:
     return plgpu.kernel(body, out_type=out)
 
 
-def check(seeds: range, slots: int) -> list[str]:
+def check(seeds: range, slots: int, carries: bool = False) -> list[str]:
     """Runs programs in one kernel on whatever there is; says which are wrong."""
-    programs = [program(seed) for seed in seeds]
+    programs = [program(seed, carries) for seed in seeds]
     a, b, x = inputs(seeds.start, slots)
     words, floats = kernel(programs, slots)(a.reshape(-1), b.reshape(-1), x.reshape(-1))
     wrong = []

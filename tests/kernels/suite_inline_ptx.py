@@ -417,6 +417,87 @@ def test_random_programs(start: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("start", range(10_000, 10_000 + COUNT, TOGETHER))
+def test_random_programs_with_carries(start: int) -> None:
+    with enabled():
+        wrong = inline_programs.check(range(start, start + TOGETHER), slots=1 + start // TOGETHER % 3, carries=True)
+    assert not wrong, "\n".join(wrong)
+
+
+# ------------------------------------------------------------------------------------------ carries, cache policies
+
+
+def test_numbers_of_four_words() -> None:
+    """Products of 64 bits by 64, an element of each array in two registers; and sums of 128 bits by scalars, equal in all lanes."""
+    n = 256
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 1 << 32, (2, n), dtype=np.uint64).astype(U32) for _ in range(2))
+
+    def body(x: Any, y: Any, o: Any, total: Any) -> None:
+        text = """
+            mul.lo.u32 {0}, {4}, {6};
+            mul.hi.u32 {1}, {4}, {6};
+            mad.lo.cc.u32 {1}, {4}, {7}, {1};
+            madc.hi.u32 {2}, {4}, {7}, 0;
+            mad.lo.cc.u32 {1}, {5}, {6}, {1};
+            madc.hi.cc.u32 {2}, {5}, {6}, {2};
+            addc.u32 {3}, 0, 0;
+            mad.lo.cc.u32 {2}, {5}, {7}, {2};
+            madc.hi.u32 {3}, {5}, {7}, {3};"""
+        words = smalt.inline_ptx(text, [out(n, U32)] * 4, x[0], x[1], y[0], y[1])
+        for i, word in enumerate(words):
+            o[i] = word
+        scalars = "add.cc.u32 {0}, {3}, {4}; addc.cc.u32 {1}, {3}, {4}; addc.u32 {2}, 0, 0;"
+        for i, word in enumerate(smalt.inline_ptx(scalars, [jnp.uint32] * 3, jnp.uint32(0xFFFFFFF0), jax.lax.axis_index("i").astype(jnp.uint32) + jnp.uint32(0x20))):
+            total[i] = jnp.full((n,), word)
+
+    call = kernel(body, (out(4, n, U32), out(3, n, U32)), grid=(1,), grid_names=("i",))
+    with enabled():
+        got, total = (np.asarray(v) for v in jax.jit(call)(x, y))
+    wide = [v[0].astype(object) + (v[1].astype(object) << 32) for v in (x, y)]
+    product = wide[0] * wide[1]
+    np.testing.assert_array_equal(got, np.stack([(product >> 32 * i & 0xFFFFFFFF).astype(U32) for i in range(4)]))
+    np.testing.assert_array_equal(total[:, 0], np.array([0x10, 0x11, 1], U32))
+
+
+def test_cache_policies() -> None:
+    def body(x: Any, o: Any) -> None:
+        i = jax.lax.broadcasted_iota(jnp.int32, (512,), 0)
+        text = """{ .reg .b64 keep, from, at; .reg .b32 t;
+            createpolicy.fractional.L2::evict_last.L2::evict_first.b64 keep, 0.5;
+            mad.wide.s32 from, {2}, 4, {0};
+            mad.wide.s32 at, {2}, 4, {1};
+            ld.global.L1::no_allocate.L2::cache_hint.u32 t, [from], keep;
+            add.u32 t, t, 1;
+            createpolicy.range.L2::evict_first.b64 keep, [{1}], 1024, 2048;
+            st.global.L2::cache_hint.u32 [at], t, keep; }"""
+        smalt.inline_ptx(text, (), x, o, i)
+
+    x = np.arange(512, dtype=U32)
+    np.testing.assert_array_equal(run(body, out(512, U32), x), x + 1)
+
+
+def test_a_line_that_is_discarded_is_stored_anew() -> None:
+    def body(x: Any, o: Any) -> None:
+        o[...] = x[...] + U32(7)
+        smalt.inline_ptx("discard.global.L2 [{0}], 128; discard.L2 [{0}+128], 128;", (), o, once=True)
+        o[...] = x[...] + U32(1)
+
+    x = np.arange(128, dtype=U32)
+    np.testing.assert_array_equal(run(body, out(128, U32), x), x + 1)
+
+
+@pytest.mark.skipif(ON_GPU, reason="a GPU may leave anything there")
+def test_nobody_finds_what_was_discarded() -> None:
+    def body(x: Any, o: Any) -> None:
+        o[...] = x[...]
+        smalt.inline_ptx("discard.global.L2 [{0}], 128;", (), o, once=True)
+
+    x = np.arange(128, dtype=U32)
+    got = run(body, out(128, U32), x)
+    assert (got[:32] != x[:32]).all() and (got[32:] == x[32:]).all()
+
+
 # ------------------------------------------------------------------------------------------ named barriers
 
 

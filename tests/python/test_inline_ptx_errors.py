@@ -20,6 +20,18 @@ X = like((128,), jnp.int32)
 
 #: Texts of one result `{0}` and two operands `{1}`, `{2}`, all arrays of int32, by what their error says.
 HOSTILE: dict[str, list[str]] = {
+    "a carry behind a guard": [
+        "{ .reg .pred p; setp.lt.s32 p, {1}, 0; @p add.cc.u32 {0}, {1}, {2}; }",
+        "{ .reg .pred p; setp.lt.s32 p, {1}, 0; add.cc.u32 {0}, {1}, {2}; @!p addc.u32 {0}, {0}, 0; }",
+    ],
+    "a carry that is taken and not there": [
+        "addc.u32 {0}, {1}, {2};",
+        "madc.lo.u32 {0}, {1}, {2}, 0;",
+        "add.cc.u32 {0}, {1}, {2}; subc.u32 {0}, {0}, {2};",
+        "sub.cc.u32 {0}, {1}, {2}; addc.u32 {0}, {0}, {2};",
+        "add.cc.u32 {0}, {1}, {2}; bra L; L: addc.u32 {0}, {0}, {2};",
+        "{ .reg .pred p; L: add.cc.u32 {0}, {1}, {2}; setp.lt.s32 p, {0}, 0; @p bra L; addc.u32 {0}, {0}, 0; }",
+    ],
     "does not end with a semicolon": [
         "mov.b32 {0}, {1}",
         "add.s32 {0}, {1}, {2}; mov.b32 {0}, {1}",
