@@ -11,7 +11,7 @@ import numpy as np
 
 from smalt import _primitives, _versions
 from smalt._errors import InvalidKernel, Unsupported
-from smalt._primitives import inline_ptx
+from smalt._primitives import inline_ptx, run_ptx
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 
@@ -216,6 +216,7 @@ class _Place:
         if x.shape not in ((), self.shape):
             raise InvalidKernel(
                 f"smalt.{self.name}: a value of another shape\n  expected: {list(self.shape)}, the reference's, or a scalar\n  got: {list(x.shape)}"
+                + ("\n  remedy: pass the value of one element, x[i]" if not self.shape else "\n  remedy: jnp.broadcast_to or jnp.reshape the value, or take as much of the reference: ref.at[…]")
             )
         return x
 
@@ -238,7 +239,7 @@ class _Place:
         n = int(gives)
         out = [jax.ShapeDtypeStruct(self.shape, self.dtype)] * n
         if not self.shape:
-            results = inline_ptx(self._text(opcode, f"{{{n}}}", n + 1, len(values), gives), out, self.ref, *values, once=True)
+            results = run_ptx(self._text(opcode, f"{{{n}}}", n + 1, len(values), gives), out, self.ref, *values, once=True, called=f"smalt.{self.name}")
             return results[0] if gives else None
         # The address of each element: its place, in elements.
         offsets = jnp.zeros(self.shape, jnp.int32)
@@ -246,7 +247,8 @@ class _Place:
             offsets += jax.lax.broadcasted_iota(jnp.int32, self.shape, dim) * stride
         access = self._text(opcode, "at", n + 2, len(values), gives)
         text = f"{{ .reg .b64 at; mad.wide.s32 at, {{{n + 1}}}, {self.dtype.itemsize}, {{{n}}}; {access} }}"
-        results = inline_ptx(text, out, self.ref, offsets, *(jnp.broadcast_to(v, self.shape) for v in values))
+        spread = (jnp.broadcast_to(v, self.shape) for v in values)
+        results = run_ptx(text, out, self.ref, offsets, *spread, called=f"smalt.{self.name}")
         return results[0] if gives else None
 
     @staticmethod

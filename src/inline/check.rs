@@ -172,7 +172,8 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
         return Err(Error::internal("an op that is no inline PTX"));
     };
-    refs.iter().try_for_each(|r| ir::legality::memory::address(kernel, r))?;
+    refs.iter()
+        .try_for_each(|r| ir::legality::memory::address(kernel, code, r))?;
     shapes(kernel, code, args, &data.results)?;
     if let (Group::Warp, Some(whole)) = (group, &code.whole)
         && whole.args.iter().chain(&whole.results).any(Option::is_some)

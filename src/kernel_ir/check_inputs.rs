@@ -9,7 +9,13 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         let effects = effects::of(&data.kind);
         let mut written = effects.iter().filter(|effect| effect.access.writes());
         if let (None, Some(effect)) = (wrong, written.find(|effect| kernel.is_input(effect.alloc))) {
-            wrong = Some((effect.alloc, data.loc, data.kind.name()));
+            let mut name = data.kind.name();
+            if let OpKind::InlinePtx { code, .. } = &data.kind
+                && let Some(called) = &code.called
+            {
+                name = called;
+            }
+            wrong = Some((effect.alloc, data.loc, name));
         }
     });
     match wrong {

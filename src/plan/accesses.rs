@@ -319,11 +319,13 @@ impl Planner<'_> {
             // One element has an address wherever it is; of more, the text counts on.
             let one = r.shape.iter().product::<u64>() == 1;
             if !one && !view.has_plain_start() {
-                return Err(
-                    Error::unsupported(format!("the address of {} in inline PTX", words::of_use(kernel, r)))
-                        .expected("a buffer without swizzle, and slices that begin at whole tiles; or one element")
-                        .remedy("give the buffer no transforms, or pass a single element of it"),
-                );
+                return Err(Error::unsupported(format!(
+                    "{}: the address of {}",
+                    code.name(),
+                    words::of_use(kernel, r)
+                ))
+                .expected("a buffer without swizzle, and slices that begin at whole tiles; or one element")
+                .remedy("give the buffer no transforms, or pass a single element of it"));
             }
             views.push(Some(view));
         }
@@ -368,7 +370,7 @@ impl Planner<'_> {
             return Ok(());
         };
         let refuse = |what: &str| {
-            Err(Error::invalid(format!("inline PTX of an array {what}"))
+            Err(Error::invalid(format!("{} of an array {what}", code.name()))
                 .expected("each element in one lane, and elements for all lanes: the text does more than compute from its operands")
                 .got(format!("{} in {layout}", kernel.ty(v)))
                 .remedy("an array with as many elements for each thread (a multiple of 128 for a warpgroup, of `pack` a thread), or plgpu.layout_cast to a layout that repeats nothing"))

@@ -109,31 +109,30 @@ fn window(kind: &OpKind, data: &AllocData, r: &RefUse) -> Result<()> {
 }
 
 /// A reference whose address a text gets.
-pub fn address(kernel: &Kernel, r: &RefUse) -> Result<()> {
-    let data = &kernel.allocs[r.alloc];
+pub fn address(kernel: &Kernel, code: &InlinePtx, r: &RefUse) -> Result<()> {
+    let (data, name) = (&kernel.allocs[r.alloc], code.name());
     if data.is_barrier() {
         return barrier(kernel, r);
     }
     if !(data.is_smem() || data.is_gmem()) || r.elem.dtype().is_none() {
-        return Err(Error::unsupported(format!(
-            "inline PTX: the address of {}",
-            words::of_alloc(kernel, r.alloc)
-        ))
-        .expected("a reference to data in SMEM or GMEM, or to a barrier")
-        .remedy("load what is in registers; of semaphores use plgpu's operations"));
+        return Err(
+            Error::unsupported(format!("{name}: the address of {}", words::of_alloc(kernel, r.alloc)))
+                .expected("a reference to data in SMEM or GMEM, or to a barrier")
+                .remedy("load what is in registers; of semaphores use plgpu's operations"),
+        );
     }
     match r.place {
         Place::Here | Place::Peer { .. } => {}
         Place::Cluster { .. } if data.is_smem() => {}
         Place::Cluster { .. } | Place::Multicast { .. } => {
-            return Err(Error::unsupported("inline PTX: a reference to several memories")
+            return Err(Error::unsupported(format!("{name}: a reference to several memories"))
                 .remedy("pass a reference to one block's or device's"));
         }
     }
     let bits = r.elem.dtype().map_or(8, DType::bits);
     if bits < 8 {
         return Err(
-            Error::unsupported("inline PTX: the address of elements narrower than a byte")
+            Error::unsupported(format!("{name}: the address of elements narrower than a byte"))
                 .remedy("bitcast the reference to int8 outside of the kernel"),
         );
     }

@@ -51,7 +51,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
                 lacks("a scalar", "an array, one element for each thread or more")?;
             }
         }
-        OpKind::InlinePtx { refs, .. } => refs.iter().try_for_each(|r| memory::address(kernel, r))?,
+        OpKind::InlinePtx { code, refs, .. } => refs.iter().try_for_each(|r| memory::address(kernel, code, r))?,
         OpKind::DebugPrint { format, args, then: _ } => {
             for piece in text_format::parse(format, args.len())? {
                 if let text_format::Piece::Field(field) = piece {
