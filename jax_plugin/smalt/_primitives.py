@@ -5,6 +5,7 @@ They may be used in every kernel that smalt compiles, beside `plgpu`'s and `jax.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +39,9 @@ def _inline_ptx_abstract_eval(*avals: Any, num_args: int, out_types: Sequence[tu
     return tuple(_versions.array_aval(shape, dtype) for shape, dtype in out_types), _versions.effects_of_memory(avals[:num_args])
 
 
-def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1, once: bool = False) -> Any:
+def inline_ptx(
+    text: str, out_types: Any = (), *args: Any, pack: int = 1, once: bool = False, unchecked: bool | str = False
+) -> Any:
     """PTX in a kernel: every lane runs `text`, once for each element that it has of the arrays.
 
     `{0}`, `{1}`, … in the text stand for registers: the results, in the order of their types, and then the operands. The text may
@@ -69,6 +72,9 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1, once: 
         args: Arrays, scalars and references.
         pack: Elements of an array in one register.
         once: Whether one thread runs it for its warpgroup or warp.
+        unchecked: Hands the text to the assembler as it is, also what smalt does not know; a version ("8.6") is the PTX ISA that it asks
+            for. Nothing of it is read but braces and `{k}`, it is taken to do anything, and the emulator refuses it. Its scalar results
+            need `once`.
 
     Returns:
         The results, as a PyTree like `out_types`.
@@ -76,7 +82,17 @@ def inline_ptx(text: str, out_types: Any = (), *args: Any, pack: int = 1, once: 
     Raises:
         InvalidKernel: When the kernel is compiled, for a text that is wrong: at this line, with the text's line.
     """
-    return run_ptx(text, out_types, *args, pack=pack, once=once)
+    return run_ptx(text, out_types, *args, pack=pack, once=once, unchecked=_isa(unchecked))
+
+
+def _isa(unchecked: Any) -> int:
+    """The PTX ISA that an unchecked text asks for, 83 for 8.3; 0: the text is checked."""
+    if isinstance(unchecked, (bool, np.bool_)):
+        return 80 if unchecked else 0
+    match = re.fullmatch(r"([8-9])\.(\d)", unchecked) if isinstance(unchecked, str) else None
+    if match is None:
+        raise InvalidKernel(f"inline PTX: `unchecked`\n  expected: True, or the PTX ISA that the text asks for, '8.0' to '9.9'\n  got: {unchecked!r}")
+    return 10 * int(match[1]) + int(match[2])
 
 
 def run_ptx(
@@ -87,6 +103,7 @@ def run_ptx(
     once: bool = False,
     barriers: tuple[int, int] | None = None,
     called: str | None = None,
+    unchecked: int = 0,
 ) -> Any:
     """`inline_ptx`; `barriers`: the first and last named barrier that it may use by a number in a register; `called`: what messages speak of."""
     if not isinstance(text, str):
@@ -110,6 +127,7 @@ def run_ptx(
         once=bool(once),
         barriers=barriers,
         called=called,
+        unchecked=unchecked,
         num_args=len(flat),
         out_types=tuple(types),
         transforms_tree=chains_tree,

@@ -305,6 +305,7 @@ def _inline_ptx(w: Walker, eqn: Any) -> OpParts:
         "once": _unless(params["once"], False),
         "barriers": params["barriers"],
         "called": params["called"],
+        "unchecked": _unless(params["unchecked"], 0),
     }
     return OpParts(operands, _attrs.encode(attrs))
 

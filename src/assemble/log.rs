@@ -1,6 +1,7 @@
 //! Reading what the assembler said.
 use super::Request;
 use crate::error::{Error, Loc};
+use crate::ptx::print::UNCHECKED;
 use serde::Serialize;
 
 /// An assembler's log, read.
@@ -91,6 +92,18 @@ pub fn op_at_line(ptx: &str, line: u32) -> Option<Loc> {
 pub(super) fn failure(name: &str, log: &str, request: &Request<'_>) -> Error {
     let mut error = Error::internal(format!("{name} refuses the PTX for {}", request.target));
     let first = log.lines().find(|line| line.contains("error"));
+    if let Some((said, line)) = first.and_then(|said| Some((said, ptx_line(said)?)))
+        && let Some(text) = unchecked_text(request.ptx, line)
+    {
+        let said = said.split_once(';').map_or(said, |(_, said)| said).trim();
+        let error = Error::invalid("inline PTX that nobody has read (unchecked): the assembler refuses it")
+            .got(format!("`{}`: {said}", text.trim()))
+            .remedy("mend the text; where it asks for a newer PTX ISA, say so (unchecked=\"8.6\")");
+        return match op_at_line(request.ptx, line) {
+            Some(op) => error.at(op),
+            None => error,
+        };
+    }
     if let Some(line) = first.and_then(ptx_line) {
         if let Some(text) = request.ptx.lines().nth(line as usize - 1) {
             error.what += &format!("\n  line {line}: {}", text.trim());
@@ -100,6 +113,15 @@ pub(super) fn failure(name: &str, log: &str, request: &Request<'_>) -> Error {
         }
     }
     error.got(log.trim_end_matches(['\0', '\n']))
+}
+
+/// A line of a PTX text, if it is of a user's text that nobody has read.
+fn unchecked_text(ptx: &str, line: u32) -> Option<&str> {
+    let (begin, end) = UNCHECKED;
+    let before: Vec<&str> = ptx.lines().take(line as usize).collect();
+    let marks = before.iter().rev().map(|text| text.trim());
+    let mark = marks.into_iter().find(|text| *text == begin || *text == end)?;
+    (mark == begin).then(|| before[before.len() - 1])
 }
 
 /// `n` of "…n<what>…".

@@ -617,6 +617,7 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
                 whole: None,
                 barriers: None,
                 called: None,
+                unchecked: None,
             };
             r.effect(inline(code, vec![], vec![]))
         }
@@ -675,6 +676,10 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
         whole,
         barriers: barriers(r)?,
         called: r.optional_text("called")?.map(str::to_string),
+        unchecked: match r.int_or("unchecked", 0)? {
+            0 => None,
+            isa => Some(u32::try_from(isa).map_err(|_| r.damaged("a negative PTX ISA"))?),
+        },
     };
     if code.once && code.whole.is_some() {
         return Err(r.damaged("a text that runs once a lane and in one lane"));

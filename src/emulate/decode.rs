@@ -8,7 +8,7 @@ use super::copies::{ALL_TAKEN, CopyArrive, CopyArriveMore, CopyAsync, CopyCommit
 use super::floats::*;
 use super::global::param_address;
 use super::hooks::Hooks;
-use super::index::{CheckIndex, IndexCheck};
+use super::index::{CheckIndex, IndexCheck, Unknown};
 use super::mem::{
     Atomic, AtomicVector, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store,
     Word16, Word32, Word64, atom_bytes, atom_code,
@@ -36,17 +36,18 @@ use crate::ptx::modifier::{
     self, AccType, Acquire, AddSub, ArriveSem, AskSem, AtomOp, AtomSem, AtomType, BarRedOp, BarrierSpace, BitType,
     BoolOp, BulkRed, CarryMad, CarryOp, ClusterArriveSem, Compare, CompareType, CopyCache, Counted, CvtRound, CvtType,
     DirectedRound, DivMode, Exact, FenceSem, FloatOp, FloatTest, FloatType, Ftz, GridDep, Half, HalfRedOp, HalfType,
-    Indexed, Int32Type, IntType, Inverted, L1Priority, LoadCache, LoadSem, Logic, LogicType, MatrixTrans, MbarrierOp,
-    MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16,
-    PairIntType, PolicyOthers, PolicyPriority, PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp,
-    ReduxOp, RegCount, Release, Relu, ReluIntType, Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType,
-    SharedFence, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SignedMinType, SpecialPred, SpecialReg32,
-    SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes,
+    Indexed, Int32Type, IntType, Inverted, L1Priority, Lanes, LoadCache, LoadSem, Logic, LogicType, MatrixTrans,
+    MbarrierOp, MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8,
+    Pair16, PairIntType, PolicyOthers, PolicyPriority, PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache,
+    RedOp, ReduxOp, RegCount, Release, Relu, ReluIntType, Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope,
+    SetType, SharedFence, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SignedMinType, SpecialPred,
+    SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes,
     WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
 use crate::ptx::{Flat, verify_flat};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
 
 /// Decodes a kernel.
 pub fn run<H: Hooks>(flat: &Flat, tier: Tier) -> Result<Program<H>> {
@@ -243,6 +244,7 @@ struct Decoder<'a, H: Hooks> {
     mma_ops: Vec<MmaOp>,
     bulk_ops: Vec<BulkOp>,
     checks: Vec<IndexCheck>,
+    unknown: Vec<Arc<str>>,
     timeouts: Vec<u64>,
     /// The guard that the code at the end is under, and its `GuardBegin`.
     open: Option<(Guard, usize)>,
@@ -274,6 +276,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             mma_ops: vec![],
             bulk_ops: vec![],
             checks: vec![],
+            unknown: vec![],
             timeouts: vec![],
             open: None,
             loc: Loc::CALL_SITE,
@@ -300,6 +303,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             mma_ops: self.mma_ops,
             bulk_ops: self.bulk_ops,
             checks: self.checks,
+            unknown: self.unknown,
             timeouts: self.timeouts,
             communicates: self.communicates,
             min_ctas_per_sm: self.flat.min_ctas_per_sm,
@@ -2582,6 +2586,20 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             aux,
             ..Operands::NONE
         });
+        Ok(())
+    }
+    fn unchecked(
+        &mut self,
+        _lanes: &Lanes,
+        _version: &i64,
+        unknown: &Arc<str>,
+        _code: &Arc<str>,
+        _d: &Regs<Reg>,
+        _a: &Srcs<Reg>,
+    ) -> Result<()> {
+        let aux = self.unknown.len() as u32;
+        self.unknown.push(unknown.clone());
+        self.emit::<Unknown>(Operands { aux, ..Operands::NONE });
         Ok(())
     }
     fn print_reserve(&mut self, d: &Reg, printer: &Reg, weight: &Src<Reg>, bytes: &i64) -> Result<()> {

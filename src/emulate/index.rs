@@ -52,6 +52,25 @@ impl<H: Hooks> Body<H> for CheckIndex {
     }
 }
 
+/// A text that nobody has read: `aux` is what of it the table does not have.
+pub struct Unknown;
+
+impl<H: Hooks> Body<H> for Unknown {
+    fn run(_: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        let text = m.program.unknown[u.aux as usize].clone();
+        let error = match text.is_empty() {
+            true => Error::unsupported("inline PTX that nobody has read (unchecked), in the emulator")
+                .remedy("leave out `unchecked`: all of its instructions are in smalt's table"),
+            false => Error::unsupported(format!(
+                "the emulator does not have an instruction of inline PTX: {text}"
+            ))
+            .expected("instructions of the table (docs/INSTRUCTIONS.md)")
+            .remedy("run it on a GPU, or branch around it here"),
+        };
+        m.fail(error)
+    }
+}
+
 fn untrue(divisor: i64, got: i128) -> Error {
     Error::new(Fault::Execution, "a hint that is not true (pl.multiple_of)")
         .expected(format!("a multiple of {divisor}"))

@@ -51,6 +51,8 @@ pub struct Program<H: Hooks = Causality> {
     pub(super) mma_ops: Vec<MmaOp>,
     pub(super) bulk_ops: Vec<BulkOp>,
     pub(super) checks: Vec<IndexCheck>,
+    /// Of texts that nobody has read, what the table does not have.
+    pub(super) unknown: Vec<std::sync::Arc<str>>,
     /// Nanoseconds that waits may last.
     pub(super) timeouts: Vec<u64>,
     /// CTAs may see each other's global writes during the launch: atomics, flags, ordered accesses.

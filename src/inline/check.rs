@@ -3,6 +3,7 @@ use super::emit::{emit, loop_end, named_barrier};
 use super::parse::{Limits, parse};
 use super::program::{Program, Statement};
 use super::reads;
+use super::unchecked::Unchecked;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{self as ir, Does, Group, InlinePtx, Kernel};
@@ -183,6 +184,23 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
             .remedy("call it outside of the warp region, or pass the array in shared memory"));
     }
     let num_results = num_results(kernel, op, code);
+    if let Some(isa) = code.unchecked {
+        Unchecked::new(code, isa, &interface(kernel, op)?, num_results)?;
+        if !code.once
+            && let Some(k) = data.results.iter().position(|v| kernel.ty(*v).is_scalar())
+        {
+            return Err(
+                Error::invalid(format!("inline PTX that nobody has read: the scalar {{{k}}}"))
+                    .expected("results that are arrays, each lane's own an element; scalars, where `once` is true")
+                    .remedy("give the result the shape of an array, or run the text in one lane (once=True)"),
+            );
+        }
+        return Ok(Known {
+            does: Does::Acts,
+            loads_from: vec![],
+            unequal: vec![],
+        });
+    }
     let program = parse(&code.text, &interface(kernel, op)?, num_results, Limits::of(code))?;
     structure(&program)?;
     carry_chains(&program)?;

@@ -62,7 +62,7 @@ pub fn pieces(text: &str) -> Result<Vec<(Piece, u32)>, (u32, String)> {
 }
 
 /// Comments as spaces, lines kept.
-fn without_comments(text: &str) -> Result<String, (u32, String)> {
+pub fn without_comments(text: &str) -> Result<String, (u32, String)> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("//").into_iter().chain(rest.find("/*")).min() {

@@ -12,6 +12,7 @@
 //!             | [ "@" [ "!" ] name ] instruction ";"
 //!             | "{" text "}"                             a scope of names
 //! ```
+//! A text that is `unchecked` is not read: it goes to the assembler as it is ([`Unchecked`]), and is taken to do anything.
 //! `{0}`, `{1}`, … stand for the results and then the operands, `//` and `/* */` begin comments. Registers that a path reads
 //! without having written them hold 0 on it.
 //!
@@ -26,7 +27,11 @@ mod nearest;
 mod parse;
 mod program;
 mod reads;
+mod text;
+mod unchecked;
 
 pub use emit::emit;
 pub use parse::{Limits, parse};
 pub use program::{Program, Statement};
+pub use text::Text;
+pub use unchecked::Unchecked;

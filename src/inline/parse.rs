@@ -284,7 +284,7 @@ impl Parser {
         let unknown = || {
             self.error("no instruction of smalt's table")
                 .expected(nearest::forms(opcode))
-                .remedy("write it with instructions that are in the table (docs/INSTRUCTIONS.md)")
+                .remedy("write it with instructions that are in the table (docs/INSTRUCTIONS.md), or hand it to the assembler as it is (unchecked=True)")
         };
         let Some((inst, "")) = parse_inst(&text).map(|(inst, rest)| (inst, rest.trim())) else {
             return Err(unknown());

@@ -468,6 +468,8 @@ pub struct InlinePtx {
     pub whole: Option<Box<Whole>>,
     /// The first and last of the named barriers that it uses by numbers in registers; `None`: any that is not the compiler's.
     pub barriers: Option<(u32, u32)>,
+    /// Nobody reads it: it goes to the assembler as it is. The PTX ISA that it asks for: 83 for 8.3.
+    pub unchecked: Option<u32>,
     /// The function of smalt that the text is made by, for messages.
     pub called: Option<String>,
 }

@@ -872,6 +872,9 @@ impl Printer<'_> {
                 if code.once {
                     f.write_str(" once")?;
                 }
+                if let Some(isa) = code.unchecked {
+                    write!(f, " unchecked {isa}")?;
+                }
                 if let Some((first, last)) = code.barriers {
                     write!(f, " barriers {first}..={last}")?;
                 }

@@ -24,17 +24,17 @@ pub fn lower_inline_ptx(
     let results = cx.kernel.ops[op].results.clone();
     let classes = inline::check::interface(cx.kernel, op)?;
     let num_results = inline::check::num_results(cx.kernel, op, code);
-    let mut program = inline::parse(&code.text, &classes, num_results, inline::Limits::of(code))?;
-    program.barriers = code.barriers.unwrap_or((cx.kernel.num_warpgroups + 1, 15));
+    let barriers = (cx.kernel.num_warpgroups + 1, 15);
+    let text = inline::Text::new(code, &classes, num_results, barriers)?;
     let mut addresses = vec![];
     for (i, r) in refs.iter().enumerate() {
         addresses.push(address(cx, op, i, r)?);
     }
     if code.once {
-        return by_one_lane(cx, code, &program, &addresses, args, &results);
+        return by_one_lane(cx, code, &text, &addresses, args, &results);
     }
     if let Some(whole) = &code.whole {
-        return lower_whole(cx, op, code, whole, &program, &addresses, args);
+        return lower_whole(cx, op, code, whole, &text, &addresses, args);
     }
     let is_array = |cx: &LowerCx, v: &Value| !cx.ty(*v).is_scalar();
     let first = results.iter().find(|v| is_array(cx, v));
@@ -81,7 +81,7 @@ pub fn lower_inline_ptx(
                 InlineOperand::Ref(i) => addresses[*i as usize],
             })
             .collect();
-        let out = inline::emit(&mut cx.b, &program, &operands, false);
+        let out = text.emit(&mut cx.b, &operands);
         for (k, x) in out.into_iter().enumerate() {
             let ty = cx.ty(results[k]);
             let (dtype, n) = (ty.dtype(), if ty.is_scalar() { 1 } else { pack });
@@ -107,7 +107,7 @@ pub fn lower_inline_ptx(
 fn by_one_lane(
     cx: &mut LowerCx,
     code: &InlinePtx,
-    program: &inline::Program,
+    text: &inline::Text,
     addresses: &[S],
     args: &[Value],
     results: &[Value],
@@ -131,7 +131,7 @@ fn by_one_lane(
         leader.into(),
         &classes,
         |cx| {
-            let out = inline::emit(&mut cx.b, program, &operands, false);
+            let out = text.emit(&mut cx.b, &operands);
             let of = out.into_iter().zip(&dtypes);
             Ok(of.map(|(x, dtype)| out_of_register(cx, *dtype, 1, x)[0]).collect())
         },
@@ -150,7 +150,7 @@ fn lower_whole(
     op: Op,
     code: &InlinePtx,
     whole: &Whole,
-    program: &inline::Program,
+    text: &inline::Text,
     addresses: &[S],
     args: &[Value],
 ) -> Result<()> {
@@ -174,7 +174,7 @@ fn lower_whole(
             }
         }
     }
-    let mut made = inline::emit(&mut cx.b, program, &operands, false).into_iter();
+    let mut made = text.emit(&mut cx.b, &operands).into_iter();
     for (k, v) in cx.kernel.ops[op].results.clone().into_iter().enumerate() {
         let dtype = cx.ty(v).dtype();
         let registers: Vec<S> = made.by_ref().take(code.registers_of_result(k)).collect();

@@ -29,6 +29,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "ns" => vec![1_000_000],
         "bytes" if row == "PrintReserve" => vec![16, 4096],
         "bytes" => vec![4, 8, 16],
+        "version" => vec![80, 83],
         "offset" => vec![0, 120],
         "at" => vec![0, 16, 1020],
         "size" | "extent" | "dim" | "place" => vec![0, 70_000],
@@ -142,6 +143,7 @@ pub fn instances(row: usize, immediates: bool) -> Vec<Inst<Reg>> {
             "def" | "reg" | "src" => partial = expand(partial, i, vec!["%r0".into()]),
             "addr" => partial = expand(partial, i, vec!["[%r0]".into()]),
             "param" => partial = expand(partial, i, vec!["smalt_p0".into()]),
+            "text" => partial = expand(partial, i, vec![String::new()]),
             "defs" | "srcs" | "tied" => {}
             other => panic!("unknown kind `{other}`"),
         }

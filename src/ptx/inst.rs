@@ -1,6 +1,7 @@
 //! What the instruction table yields: the enum, its fields, the renaming, the visitor, requirements and effects.
 use super::modifier::*;
 use super::operand::*;
+use std::sync::Arc;
 
 bitflags::bitflags! {
     /// What an instruction does besides defining registers.
@@ -186,6 +187,16 @@ fn store_effects(space: Space) -> Effects {
         Space::Generic => Effects::WRITE_GLOBAL | Effects::WRITE_SHARED,
     }
 }
+const fn unchecked_effects(lanes: Lanes) -> Effects {
+    let anything = Effects::BULK_LOAD
+        .union(Effects::BULK_STORE)
+        .union(Effects::VOLATILE)
+        .union(Effects::CARRY);
+    match lanes {
+        Lanes::Warp => anything.union(Effects::CONVERGENT),
+        Lanes::One => anything,
+    }
+}
 fn atom_effects(space: Space) -> Effects {
     store_effects(space) | load_effects(space, LoadSem::Weak) | Effects::SYNC
 }
@@ -243,6 +254,7 @@ macro_rules! field_type {
     (modifier $t:tt, $R:ty) => { $t };
     (number $t:tt, $R:ty) => { i64 };
     (param $t:tt, $R:ty) => { ParamRef };
+    (text $t:tt, $R:ty) => { Arc<str> };
     (def $t:tt, $R:ty) => { $R };
     (reg $t:tt, $R:ty) => { $R };
     (src $t:tt, $R:ty) => { Src<$R> };
@@ -260,6 +272,9 @@ macro_rules! as_field {
     };
     (param $t:tt, $e:expr) => {
         Field::Param(*$e)
+    };
+    (text $t:tt, $e:expr) => {
+        Field::Text($e)
     };
     (def [$s:expr], $e:expr) => {
         Field::Def($e, $s)
@@ -296,6 +311,7 @@ macro_rules! rename {
     (uses modifier $t:tt, $e:ident, $m:ident) => {};
     (uses number $t:tt, $e:ident, $m:ident) => {};
     (uses param $t:tt, $e:ident, $m:ident) => {};
+    (uses text $t:tt, $e:ident, $m:ident) => {};
     (uses def $s:tt, $e:ident, $m:ident) => {};
     (uses defs $s:tt, $e:ident, $m:ident) => {};
     (uses reg [$s:expr], $e:ident, $m:ident) => {
@@ -344,6 +360,9 @@ macro_rules! renamed {
     };
     (param $e:ident) => {
         *$e
+    };
+    (text $e:ident) => {
+        $e.clone()
     };
     ($kind:ident $e:ident) => {
         $e
@@ -425,6 +444,9 @@ macro_rules! parse_field {
     };
     (param $t:tt, $text:expr, $cx:expr) => {
         $cx.param($text)?
+    };
+    (text $t:tt, $text:expr, $cx:expr) => {
+        Arc::<str>::from(*$text)
     };
     (def $t:tt, $text:expr, $cx:expr) => {
         $cx.reg($text)?

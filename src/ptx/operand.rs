@@ -103,6 +103,11 @@ impl Slot {
         class: Class::B32,
         literal: LiteralStyle::None,
     };
+    /// 64-bit registers that take no literal.
+    pub const WIDE: Slot = Slot {
+        class: Class::B64,
+        literal: LiteralStyle::None,
+    };
     /// Packed 16-bit pairs.
     pub const H16X2: Slot = Slot {
         class: Class::B32,
@@ -221,4 +226,5 @@ pub enum Field<'a, R> {
     /// A number that is part of the instruction.
     Number(i64),
     Param(ParamRef),
+    Text(&'a str),
 }

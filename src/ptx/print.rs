@@ -70,7 +70,8 @@ fn field_len<R>(field: &Field<'_, R>) -> usize {
         | Field::Src(..)
         | Field::Addr(..)
         | Field::Number(_)
-        | Field::Param(_) => 1,
+        | Field::Param(_)
+        | Field::Text(_) => 1,
     }
 }
 
@@ -144,6 +145,9 @@ pub(super) fn param_name(p: ParamRef) -> String {
 
 /// Appends one instruction, `;` included, no newline.
 pub fn write_inst(out: &mut String, inst: &Inst<Reg>) {
+    if let Inst::Unchecked { code, d, a, .. } = inst {
+        return write_unchecked(out, code, d, a);
+    }
     let fields = inst.fields();
     for piece in &SYNTAX[inst.row()] {
         match piece {
@@ -189,9 +193,34 @@ pub fn write_inst(out: &mut String, inst: &Inst<Reg>) {
                     };
                 }
                 Field::Param(p) => out.push_str(&param_name(*p)),
+                Field::Text(text) => out.push_str(text),
             },
         }
     }
+}
+
+/// How the block of a text that nobody has read begins and ends: for errors of the assembler.
+pub const UNCHECKED: (&str, &str) = ("{ // as written", "} // end of what is as written");
+
+/// Such a text in a block of its own, on lines of its own.
+fn write_unchecked(out: &mut String, code: &str, d: &[Reg], a: &[Src<Reg>]) {
+    let (begin, end) = UNCHECKED;
+    let _ = writeln!(out, "{begin}");
+    for (name, n) in [("d", d.len()), ("a", a.len())] {
+        if n > 0 {
+            let _ = writeln!(out, "\t.reg .b64 smalt_{name}<{n}>;");
+        }
+    }
+    for (i, a) in a.iter().enumerate() {
+        let _ = write!(out, "\tmov.b64 smalt_a{i}, ");
+        write_src(out, a, Slot::WIDE);
+        out.push_str(";\n");
+    }
+    let _ = writeln!(out, "{code}");
+    for (i, d) in d.iter().enumerate() {
+        let _ = writeln!(out, "\tmov.b64 {d}, smalt_d{i};");
+    }
+    out.push_str(end);
 }
 
 /// Lists whose braces stay with one element: those of rows that print the list's length in the opcode, and fragments of `mma.sync`.

@@ -19,6 +19,7 @@
 //! | `defs`, `srcs` | `[slot]` | `Regs<R>`, `Srcs<R>` | a list, printed `{a, b}` |
 //! | `tied` | `[slot]` | `Tied<R>` | registers updated in place |
 //! | `param` | `_` | `ParamRef` | a parameter of the entry |
+//! | `text` | `_` | `Arc<str>` | a text of the user's |
 //!
 //! In the syntax `{f}` stands for field `f`, `{#f}` for `.v2`/`.v4`/`.v8` by the length of list `f` (nothing for 1),
 //! `{$f}` for that length itself, `{{` and `}}` for braces. `;` is added unless the syntax has one. A wait is one row: its syntax is a loop.
@@ -491,6 +492,10 @@ nanosleep Nanosleep { src ns: [Slot::B32] }
 /// fields say what it is of.
 check_index CheckIndex { modifier ty: IntType; modifier of: Indexed; src i: [ty.slot()]; number size: _; number extent: _; number dim: _; number place: _ }
     "// index {ty} {i}: {size} of {extent} in dimension {dim} of {of} {place};", requires [base()], effects [Effects::VOLATILE];
+/// A text that nobody has read, handed to the assembler as it is: it may do anything. `code` names `d` and `a` `smalt_d0`, … and `smalt_a0`, …;
+/// `unknown` is the first of its instructions that is not in this table, `version` the PTX ISA that it asks for.
+unchecked Unchecked { modifier lanes: Lanes; number version: _; text unknown: _; text code: _; defs d: [Slot::B64]; srcs a: [Slot::WIDE] }
+    "{{ // unchecked {lanes} {version} {unknown} {code} {d} {a};}}", requires [isa(*version as u16)], effects [unchecked_effects(*lanes)];
 trap Trap { }
     "trap", requires [base()], effects [Effects::VOLATILE];
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
@@ -304,6 +305,82 @@ def test_what_an_address_reaches_is_looked_at() -> None:
     for body, says in [(outside, "1000000|outside|shared"), (race, "another warp")]:
         with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match=says):
             np.asarray(jax.jit(kernel(body, X, plgpu.SMEM((128,), jnp.int32)))(x))
+
+
+# ------------------------------------------------------------------------------------------ texts that nobody reads
+
+UNREAD = "vadd.u32.u32.u32 {0}, {1}.h0, {2};"
+
+
+@pytest.mark.parametrize(
+    ("text", "unchecked", "out_types", "says"),
+    [
+        ("foo {0}, {3};", True, X, r"(?s)line 1: `\{3\}` stands for nothing.*\{0\} to \{2\}"),
+        ("foo {0}, {1}", True, X, "(?s)does not end with a semicolon"),
+        ("{ foo {0};", True, X, "(?s)a `{` without its `}`"),
+        ("\nfoo {0}; }", True, X, "(?s)line 2: a `}` without its `{`"),
+        ("foo {0}; /* ", True, X, "(?s)a comment without"),
+        (UNREAD, "12", X, "(?s)`unchecked`.*the PTX ISA.*got: '12'"),
+        (UNREAD, 8.6, X, "(?s)`unchecked`.*got: 8.6"),
+        (UNREAD, True, jnp.int32, "(?s)the scalar {0}.*once=True"),
+        ("vadd.u32.u32.u32 {0}, {1}, {2};", False, X, r"(?s)no instruction of smalt's table.*unchecked=True"),
+    ],
+)
+def test_texts_that_nobody_reads_and_that_are_wrong(text: str, unchecked: Any, out_types: Any, says: str) -> None:
+    def body(x: Any, o: Any) -> None:
+        o[...] = x[...] + smalt.inline_ptx(text, out_types, x[...], x[...], unchecked=unchecked)
+
+    with pytest.raises(smalt.InvalidKernel, match=says) as error:
+        lower(body, X)
+    line = inspect.getsourcelines(body)[1] + 1
+    assert error.value.where is None or error.value.where.endswith(f"test_inline_ptx_errors.py:{line}")
+
+
+def unread(text: str) -> Any:
+    def body(x: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(text, X, x[...], x[...], unchecked=True)
+
+    return kernel(body, X), f"test_inline_ptx_errors.py:{inspect.getsourcelines(body)[1] + 1}"
+
+
+def test_the_assembler_gets_a_text_that_nobody_reads() -> None:
+    report = smalt.inspect(unread("\n" + UNREAD + " // a comment")[0], X)
+    assert "vadd.u32.u32.u32 smalt_0, smalt_1.h0, smalt_2;" in report[0].ptx
+    assert "a comment" not in report[0].ptx
+    if report[0].assembler is None:
+        pytest.skip("no assembler")
+    assert report[0].registers
+
+
+def test_what_the_assembler_says_of_such_a_text_names_the_line() -> None:
+    if smalt.inspect(unread(UNREAD)[0], X)[0].assembler is None:
+        pytest.skip("no assembler")
+    call, line = unread("add.u32 {0}, {1}, {2};\nvadd.u32.u32 {0}, {1}, {2};")
+    says = "\n".join(map(str, smalt.inspect(call, X)[0].warnings))
+    assert re.search(r"(?s)nobody has read.*the assembler refuses it.*got: `vadd.u32.u32 smalt_0.*error.*remedy", says), says
+    assert line in says
+
+
+def test_the_emulator_names_what_it_does_not_have() -> None:
+    def body(x: Any, o: Any, *, text: str, runs: bool) -> None:
+        o[...] = x[...]
+
+        @pl.when((x[0] == 0) == runs)
+        def unread() -> None:
+            o[...] = smalt.inline_ptx(text, X, x[...], x[...], unchecked=True)
+
+    def call(text: str, runs: bool) -> Any:
+        with smalt.emulated("H100"):
+            return np.asarray(jax.jit(kernel(lambda x, o: body(x, o, text=text, runs=runs), X))(np.arange(128, dtype=np.int32)))
+
+    line = inspect.getsourcelines(body)[1] + 5
+    match = rf"(?s)the emulator does not have an instruction of inline PTX: `vadd.u32.u32.u32 .*remedy: run it on a GPU.*test_inline_ptx_errors.py:{line}"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=match):
+        call("mov.b32 {0}, 1; " + UNREAD, True)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)nobody has read.*leave out `unchecked`"):
+        call("add.u32 {0}, {1}, {2};", True)
+    # Where nobody gets there, nothing is wrong.
+    np.testing.assert_array_equal(call(UNREAD, False), np.arange(128))
 
 
 # ------------------------------------------------------------------------------------------ named barriers
