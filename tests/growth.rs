@@ -31,6 +31,7 @@ fn shell() -> Shell {
             uses_programmatic_launch: false,
             mesh: None,
             printer: None,
+            profile: None,
         },
         target: "sm_90a".into(),
         min_ctas_per_sm: None,

@@ -63,10 +63,10 @@ class DebugTable:
                 lines.append(f"\n  {'in' if i else first} {file}:{line} ({function})")
         return "".join(lines)
 
-    def encode(self) -> Message:
+    def encode(self, profile_dir: str = "") -> Message:
         frames = [
             message("Frame", file=self._strings[f], function=self._strings[fn], line=line, column=column)
             for f, fn, line, column in self._frames
         ]
         chains = [message("FrameChain", frames=chain) for chain in self._chains]
-        return message("DebugTable", strings=list(self._strings), frames=frames, op_frames=chains)
+        return message("DebugTable", strings=list(self._strings), frames=frames, op_frames=chains, profile_dir=profile_dir)

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from smalt import _rules, _types, _versions
+from smalt import _profile, _rules, _types, _versions
 from smalt._errors import InvalidKernel
 from smalt._walk import Walker
 from smalt._wire import Message, message
@@ -37,7 +37,8 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
     `device_mesh` are the axes of the JAX device mesh, `call_site` the tracebacks of the equations around the kernel,
     innermost first.
     """
-    w = Walker(_rules.apply, call_site)
+    w = Walker(_rules.apply, call_site, _profile.space(call.compiler_params) > 0)
+    profile_dir = _profile.folder(call.compiler_params, w.debug.where)
     mesh = call.mesh
     grid = _axes(w, mesh.grid_names, mesh.grid)
     cluster = _axes(w, mesh.cluster_names, mesh.cluster)
@@ -66,7 +67,7 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
         body=body,
         compiler_params=_compiler_params(call.compiler_params),
     )
-    return Kernel(call.name, bytes(descriptor), bytes(w.debug.encode()))
+    return Kernel(call.name, bytes(descriptor), bytes(w.debug.encode(profile_dir)))
 
 
 def _axis_text(name: Any) -> str:
@@ -127,7 +128,8 @@ def _compiler_params(params: Any) -> Message:
         fp_contract="FP_CONTRACT_UNSPECIFIED" if contract is None else f"FP_CONTRACT_{'ON' if contract else 'OFF'}",
         target=str(get("target", "")),
         wait_timeout_ns=int(get("wait_timeout_ns", 0)),
-        profile_space=int(get("profile_space", 0)),
+        profile_space=_profile.space(params),
         profile_bounds_check=bool(get("profile_bounds_check", False)),
         precise_division=bool(get("precise_division", False)),
+        profile_warps=_profile.by_warps(params),
     )

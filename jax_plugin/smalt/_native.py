@@ -180,8 +180,8 @@ class ExtraOperands(NamedTuple):
     scratch: Sequence[int]
     #: Whether the device's position in its mesh follows, a `u32[]`.
     position: bool
-    #: Whether it prints: then no CUDA graph may record it.
-    prints: bool
+    #: Whether the host reads something behind each launch: then no CUDA graph may record it.
+    is_read: bool
 
 
 class Artifact:
@@ -203,7 +203,8 @@ class Artifact:
     def extra_operands(self) -> ExtraOperands:
         """What the caller passes after the kernel's own operands."""
         launch = self.report()["launch"]
-        return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], "mesh" in launch, "printer" in launch)
+        is_read = "printer" in launch or "profile" in launch
+        return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], "mesh" in launch, is_read)
 
     @property
     def ptx(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _config, _debug, _emulate, _pallas_call, _versions
+from smalt import _config, _debug, _emulate, _pallas_call, _profile, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the library may not be built
     from smalt import _native
 
 TARGET_NAME = "smalt_kernel"
-# The same, never recorded into a CUDA graph: what it prints is read by the host behind each launch.
+# The same, never recorded into a CUDA graph: what it prints, or its profile, is read by the host behind each launch.
 UNCAPTURED_TARGET_NAME = "smalt_kernel_uncaptured"
 _TARGETS = (TARGET_NAME, UNCAPTURED_TARGET_NAME)
 
@@ -84,8 +84,8 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
         "target": target,
         "flags": _emulate.flags() | _versions.mesh_number(ctx.module_context.axis_context) << 8,
     }
-    effects = _versions.has_effects(call)
-    name = UNCAPTURED_TARGET_NAME if extra and extra.prints else TARGET_NAME
+    effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0
+    name = UNCAPTURED_TARGET_NAME if extra and extra.is_read else TARGET_NAME
     out = _versions.custom_call(ctx, name, operands, results, attributes, aliases, effects)
     _versions.set_tokens_out(ctx, out[len(out) - len(tokens) :])
     return out[: len(ctx.avals_out)]

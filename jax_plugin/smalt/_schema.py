@@ -45,6 +45,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "profile_space": (9, "uint64"),
         "profile_bounds_check": (10, "bool"),
         "precise_division": (11, "bool"),
+        "profile_warps": (12, "bool"),
     },
     "Param": {
         "role": (1, "Role"),
@@ -292,6 +293,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "strings": (1, "repeated string"),
         "frames": (2, "repeated Frame"),
         "op_frames": (3, "repeated FrameChain"),
+        "profile_dir": (4, "string"),
     },
     "Frame": {
         "file": (1, "uint32"),

@@ -801,6 +801,11 @@ def at_line_of(eqn: Any) -> Any:
     return source_info_util.user_context(eqn.source_info.traceback, name_stack=eqn.source_info.name_stack)
 
 
+def scopes(eqn: Any) -> list[str]:
+    """The named scopes that an equation is in, as far as its own jaxpr goes."""
+    return [scope.name for scope in eqn.source_info.name_stack.stack]
+
+
 # ------------------------------------------------------------------------------------------ primitives of ours
 
 

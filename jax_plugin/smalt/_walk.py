@@ -7,12 +7,12 @@ transforms and regions are written; `_rules.py` knows the primitives.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from smalt import _debug, _types, _versions
+from smalt import _attrs, _debug, _types, _versions
 from smalt._attrs import Axes
 from smalt._errors import Error, Internal, InvalidKernel, Unsupported
 from smalt._wire import Message, message
@@ -61,7 +61,7 @@ def values(binding: Binding) -> tuple[Binding, ...]:
 class Walker:
     """Writes the body of one kernel."""
 
-    def __init__(self, rules: Callable[[Walker, str, Any], OpParts], call_site: Sequence[Any] = ()) -> None:
+    def __init__(self, rules: Callable[[Walker, str, Any], OpParts], call_site: Sequence[Any] = (), profiles: bool = False) -> None:
         self._rules = rules
         self.debug = _debug.DebugTable(call_site)
         self._chain: tuple[int, ...] = ()  # frames of the op being written
@@ -73,6 +73,7 @@ class Walker:
         self._types: dict[Any, Message] = {}
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
+        self._profiles = profiles  # named scopes become ranges
         self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
 
     # ---------------------------------------------------------------- axes
@@ -434,11 +435,38 @@ class Walker:
         outer = self._env, self._used
         self._env, self._used = env, _versions.used_variables(jaxpr)
         try:
-            ops = [self._op(eqn) for eqn in jaxpr.eqns if not self._is_known(eqn)]
+            ops = self._op_list(eqn for eqn in jaxpr.eqns if not self._is_known(eqn))
             results = self.operands(jaxpr.outvars)
         finally:
             self._env, self._used = outer
         return message("Region", params=definitions, ops=ops, results=results)
+
+    def _op_list(self, eqns: Iterable[Any]) -> list[Message]:
+        if not self._profiles or self._expanding:
+            return [self._op(eqn) for eqn in eqns]
+        ops: list[Message] = []
+        open_scopes: list[str] = []
+        eqn = None
+        for eqn in eqns:
+            scopes = _versions.scopes(eqn)
+            ops += self._marks(eqn, open_scopes, scopes)
+            ops.append(self._op(eqn))
+            open_scopes = scopes
+        return ops + self._marks(eqn, open_scopes, [])
+
+    def _marks(self, eqn: Any, before: list[str], after: list[str]) -> list[Message]:
+        """Ends the named scopes that are left and begins those that are entered, in front of an equation or behind the last one."""
+        same = 0
+        while same < min(len(before), len(after)) and before[same] == after[same]:
+            same += 1
+        marks = [(name, True) for name in reversed(before[same:])] + [(name, False) for name in after[same:]]
+        ops = []
+        for name, ends in marks:
+            self._ops += 1
+            self.debug.add(eqn.source_info.traceback, self._chain)
+            attrs = _attrs.encode({"ends": ends or None, "name": name})
+            ops.append(message("Op", id=self._ops, primitive="profile_mark", operands=[], results=[], attrs=attrs, regions=[]))
+        return ops
 
     def expansion(self, closed: Any, atoms: Sequence[Any]) -> Message:
         """Walks a jaxpr of ours, whose inputs are the physical values of these operands."""

@@ -76,6 +76,18 @@ impl DeviceMemory {
     }
 }
 
+impl DeviceMemory {
+    /// Queues a copy of the first words on `stream` (a `CUstream` of the same context) to pinned memory, which [`host_words`] gave.
+    pub fn read_behind(&self, stream: usize, to: &'static [AtomicU64]) -> Result<(), Error> {
+        let driver = driver()?;
+        let target = to.as_ptr().cast_mut().cast::<std::ffi::c_void>();
+        // SAFETY: the caller allocated at least that much, and the words live for ever.
+        let code =
+            unsafe { (driver.memcpy_dtoh_async)(target, self.address, size_of_val(to), stream as sys::CUstream) };
+        driver.check("cuMemcpyDtoHAsync", code)
+    }
+}
+
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         retire::retire(self.context, self.thing);

@@ -65,6 +65,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             })?
         }
         "debug_print" => debug_print(r)?,
+        "profile_mark" => profile_mark(r)?,
         "check" => check(r)?,
         "print_layout" => {
             r.arity(1)?;
@@ -545,6 +546,19 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
         args,
         then: AfterPrint::GoesOn,
     })
+}
+
+fn profile_mark(r: &mut OpReader<'_>) -> Result<()> {
+    r.arity(0)?;
+    let name = r.text("name")?.to_string();
+    let edge = match r.bool_or("ends", false)? {
+        false => ProfileEdge::Begins,
+        true => ProfileEdge::Ends,
+    };
+    if r.importer.kernel.compiler_params.profile_space == 0 {
+        return Err(r.damaged("a kernel without a profile"));
+    }
+    r.effect(OpKind::ProfileMark { name, edge })
 }
 
 /// A check that nobody asked for is none.

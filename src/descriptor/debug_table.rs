@@ -27,6 +27,7 @@ pub struct DebugTable {
     frames: Vec<proto::Frame>,
     /// By op id; [`Loc::CALL_SITE`] is entry 0. Indices into `frames`, innermost first.
     chains: Vec<Vec<u32>>,
+    profile_dir: String,
 }
 
 impl DebugTable {
@@ -36,6 +37,7 @@ impl DebugTable {
             strings,
             frames,
             op_frames,
+            profile_dir,
         } = decode(bytes, "the debug table")?;
         for frame in &frames {
             for index in [frame.file, frame.function] {
@@ -56,7 +58,13 @@ impl DebugTable {
             strings,
             frames,
             chains,
+            profile_dir,
         })
+    }
+
+    /// Where launches leave their profiles; empty: nowhere.
+    pub fn profile_dir(&self) -> &str {
+        &self.profile_dir
     }
 
     /// The frames of an op, the user's line first; empty if the table does not know the op.
@@ -143,6 +151,7 @@ mod tests {
             frames: frames.to_vec(),
         };
         proto::DebugTable {
+            profile_dir: "/profiles".into(),
             strings: ["", "kernel.py", "body", "main.py", "<module>"]
                 .map(String::from)
                 .to_vec(),
@@ -154,6 +163,7 @@ mod tests {
     #[test]
     fn errors_end_with_the_users_line() {
         let table = DebugTable::decode(&table().encode_to_vec()).unwrap();
+        assert_eq!(table.profile_dir(), "/profiles");
         let error = Error::unsupported("`sort`").at(Loc(1));
         assert_eq!(
             table.render(&error),

@@ -82,13 +82,6 @@ impl Importer {
         if d.num_threads == 0 {
             return Err(damaged("a kernel of no threads"));
         }
-        if params.profile_space != 0 {
-            return Err(
-                Error::unsupported("profiling inside of a kernel (CompilerParams.profile_space)")
-                    .at(Loc::CALL_SITE)
-                    .remedy("leave profile_space at 0; profile with Nsight Compute and SMALT_LINEINFO=1"),
-            );
-        }
         let mut kernel = Kernel::empty(d.name.clone(), d.num_threads);
         kernel.semantics = Semantics {
             false_predicate_suppresses_arrival: semantics.false_predicate_suppresses_arrival,
@@ -111,7 +104,11 @@ impl Importer {
             target: params.target,
             wait_timeout_ns: params.wait_timeout_ns,
             profile_space: params.profile_space,
-            profile_bounds_check: params.profile_bounds_check,
+            // Whoever finds no room never writes: there is nothing to choose.
+            profile_scope: match params.profile_warps {
+                false => ProfileScope::Warpgroup,
+                true => ProfileScope::Warp,
+            },
             every_lane_arrives: false,
         };
         kernel.values = PrimaryMap::with_capacity(counts.values + counts.ops);

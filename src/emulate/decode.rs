@@ -15,6 +15,7 @@ use super::mem::{
 };
 use super::ops::*;
 use super::printer::PrintReserve;
+use super::profile::{ProfileEnd, ProfileMark, ProfileStart};
 use super::program::{Branch as BranchTargets, Origin, Program};
 use super::registers::Allocation;
 use super::rounded::{
@@ -2611,6 +2612,23 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             aux: *bytes as u32,
             ..Operands::NONE
         });
+        Ok(())
+    }
+    fn profile_start(&mut self, at: &Reg, n: &Src<Reg>) -> Result<()> {
+        let (a, b) = (self.reg(at), self.src::<u32>(n));
+        self.emit::<ProfileStart>(Operands { a, b, ..Operands::NONE });
+        Ok(())
+    }
+    fn profile_mark(&mut self, tag: &i64, marks: &i64) -> Result<()> {
+        self.emit::<ProfileMark>(Operands {
+            aux: *tag as u32,
+            imm: *marks as i32,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
+    fn profile_end(&mut self) -> Result<()> {
+        self.emit::<ProfileEnd>(Operands::NONE);
         Ok(())
     }
     fn trap(&mut self) -> Result<()> {

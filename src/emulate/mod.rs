@@ -7,7 +7,7 @@
 //! * [`hooks`] is where a checker listens; [`causality`] is the one that does, if any, with the vector clocks of [`clock`]
 //!   and the memory of [`history`], [`byte_history`] and [`map_order`]; [`communication`] is its part across clusters, with [`known`],
 //!   [`words`] and [`far_history`]. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
-//! * [`printer`] gives prints their room.
+//! * [`printer`] gives prints their room; [`profile`] makes marks.
 //! * [`trace`] records what happened when, where somebody asks.
 //! * `arith` has the arithmetic, bit for bit.
 //!
@@ -44,6 +44,7 @@ mod ops;
 mod options;
 mod overwrite;
 mod printer;
+mod profile;
 mod program;
 mod registers;
 mod residency;

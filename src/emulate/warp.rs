@@ -86,6 +86,8 @@ pub struct Warp {
     pub bulk: super::bulk::BulkGroups,
     pub copies: super::copies::CopyGroups,
     pub tensor: super::wgmma::Pipeline,
+    /// Where its lanes are in their profiles.
+    pub profile: Option<Box<super::profile::Tracks>>,
     /// Instructions executed.
     pub steps: u64,
 }
@@ -119,6 +121,7 @@ impl Warp {
             bulk: Default::default(),
             copies: Default::default(),
             tensor: Default::default(),
+            profile: None,
             steps: 0,
         }
     }
@@ -140,6 +143,7 @@ impl Warp {
         self.bulk.clear();
         self.copies.clear();
         self.tensor.clear();
+        self.profile = None;
     }
 
     #[inline(always)]

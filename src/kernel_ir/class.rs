@@ -319,6 +319,7 @@ impl OpKind {
             | OpKind::Delay { .. }
             | OpKind::GridDependency { .. }
             | OpKind::DebugPrint { .. }
+            | OpKind::ProfileMark { .. }
             | OpKind::PrintLayout { .. } => Aside,
         }
     }

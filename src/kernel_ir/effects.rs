@@ -294,6 +294,7 @@ fn row(kind: &OpKind) -> Row<'_> {
         | OpKind::Delay { .. }
         | OpKind::GridDependency { .. }
         | OpKind::DebugPrint { .. }
+        | OpKind::ProfileMark { .. }
         | OpKind::PrintLayout { .. } => does(smallvec![]),
     }
 }

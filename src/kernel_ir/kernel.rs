@@ -99,10 +99,20 @@ pub struct CompilerParams {
     pub target: String,
     /// 0: waits spin for ever.
     pub wait_timeout_ns: u64,
+    /// Ranges that each track can record; 0: the kernel has no profile.
     pub profile_space: u64,
-    pub profile_bounds_check: bool,
+    /// What has a track.
+    pub profile_scope: ProfileScope,
     /// On mbarriers, instead of one lane for its warp: compute-sanitizer's racecheck follows no other way. Not in descriptors.
     pub every_lane_arrives: bool,
+}
+
+/// Who records the ranges of a profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProfileScope {
+    /// The first warp of each warpgroup; in a warp region, each warp.
+    Warpgroup,
+    Warp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -228,7 +238,7 @@ impl Kernel {
                 target: String::new(),
                 wait_timeout_ns: 0,
                 profile_space: 0,
-                profile_bounds_check: false,
+                profile_scope: ProfileScope::Warpgroup,
                 every_lane_arrives: false,
             },
             target: Target::sm_90a(),

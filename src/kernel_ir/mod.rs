@@ -49,6 +49,7 @@ pub mod overlap_products;
 pub mod own_warp_scratch;
 pub mod polling;
 pub mod print;
+pub mod profile;
 pub mod progress;
 pub mod promote_registers;
 pub mod recognize_loops;
@@ -76,7 +77,7 @@ pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms
 pub use entities::{Alloc, Axis, Op, Region, Value};
 pub use kernel::{
     AxisData, AxisKind, CompilerParams, FpContract, Kernel, LoweringSemantics, Note, OpData, ParamBinding, ParamData,
-    ParamRole, Quotients, RegionData, Semantics, Stage, ValueData,
+    ParamRole, ProfileScope, Quotients, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;
 pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};

@@ -445,6 +445,11 @@ pub enum OpKind {
         args: Vec<Value>,
         then: AfterPrint,
     },
+    /// A named range begins or ends here: the executing group records when. Ranges of a region are closed in it, the last one first.
+    ProfileMark {
+        name: String,
+        edge: ProfileEdge,
+    },
     /// Reported at compile time.
     PrintLayout {
         what: PrintLayoutOf,
@@ -546,6 +551,13 @@ pub enum AfterPrint {
     GoesOn,
     /// It fails: the text is the error's.
     Fails,
+}
+
+/// Which end of a range a mark is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ProfileEdge {
+    Begins,
+    Ends,
 }
 
 /// What `print_layout` asks about.
@@ -946,6 +958,7 @@ impl OpKind {
             OpKind::GridDependency { .. } => "grid_dependency",
             OpKind::InlinePtx { .. } => "inline_ptx",
             OpKind::DebugPrint { .. } => "debug_print",
+            OpKind::ProfileMark { .. } => "profile_mark",
             OpKind::PrintLayout { .. } => "print_layout",
         }
     }

@@ -893,6 +893,14 @@ impl Printer<'_> {
                 write!(f, " {format:?}")?;
                 plain(f)
             }
+            OpKind::ProfileMark { name, edge } => {
+                let edge = match edge {
+                    ProfileEdge::Begins => "begins",
+                    ProfileEdge::Ends => "ends",
+                };
+                write!(f, " {name:?} {edge}")?;
+                plain(f)
+            }
             OpKind::PrintLayout { what, format } => {
                 write!(f, " {format:?} ")?;
                 match what {

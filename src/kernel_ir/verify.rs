@@ -775,6 +775,7 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
         | OpKind::SetMaxRegisters { .. }
         | OpKind::GridDependency { .. }
         | OpKind::DebugPrint { .. }
+        | OpKind::ProfileMark { .. }
         | OpKind::PrintLayout { .. } => results_are(results, &[]),
         OpKind::Delay { nanos } => {
             scalar(*nanos, DType::is_int)?;

@@ -339,6 +339,7 @@ macro_rules! visit_parts {
                 args,
                 then: _,
             } => values!(args),
+            OpKind::ProfileMark { name: _, edge: _ } => {}
             OpKind::PrintLayout { what, format: _ } => match what {
                 PrintLayoutOf::Value(v) => value!(v),
                 PrintLayoutOf::Ref(r) => reference!(r),

@@ -550,6 +550,7 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         | OpKind::Delay { .. }
         | OpKind::GridDependency { .. }
         | OpKind::DebugPrint { .. }
+        | OpKind::ProfileMark { .. }
         | OpKind::PrintLayout { .. } => {}
     }
     Ok(sig)

@@ -52,6 +52,8 @@ pub struct LowerCx<'a> {
     pub told_by_peers: SecondaryMap<ir::Alloc, bool>,
     /// Whether waits look all the time ([`ir::intensity::Limit`]).
     pub waits_poll: bool,
+    /// Who records when ranges begin and end, if the kernel has a profile.
+    pub profile: Option<ir::profile::Profile>,
     /// Values that some op or region uses.
     pub used: EntitySet<ir::Value>,
     /// Loops that wait for others, and what they look at.
@@ -74,6 +76,8 @@ pub struct Entry {
     /// What the kernel prints, by number, and the address of what it prints to.
     pub prints: Vec<PrintSite>,
     printer: Option<V>,
+    /// Names of the profile's ranges, by number.
+    pub ranges: Vec<String>,
 }
 
 impl<'a> LowerCx<'a> {
@@ -99,6 +103,7 @@ impl<'a> LowerCx<'a> {
             shares_stores: shares_stores(kernel),
             told_by_peers: told_by_peers(kernel),
             waits_poll: ir::intensity::limit(kernel) == ir::intensity::Limit::TensorCores,
+            profile: ir::profile::of(kernel),
             polling: ir::polling::find(kernel),
             used: kernel.used_values(),
             extra: vec![],
@@ -641,13 +646,18 @@ impl<'a> LowerCx<'a> {
         v
     }
 
-    /// The number of the buffer that prints go to: behind the call's own, the device's position, and the exchange's block.
-    pub fn printer_buffer(&self) -> u32 {
+    /// The number of the buffer for the profile: behind the call's own, the device's position, and the exchange's block.
+    pub fn profile_buffer(&self) -> u32 {
         let own = (self.kernel.params.len() + self.entry.scratch.len()) as u32;
         match &self.mesh.launch {
             None => own,
             Some(mesh) => own + 1 + u32::from(mesh.exchange.is_some()),
         }
+    }
+
+    /// The number of the buffer that prints go to: the last one.
+    pub fn printer_buffer(&self) -> u32 {
+        self.profile_buffer() + u32::from(self.profile.is_some())
     }
 
     /// Where prints go.

@@ -209,7 +209,7 @@ fn record(cx: &mut LowerCx, id: u32, site: &PrintSite, values: &[(DType, Lowered
 }
 
 /// The executing block's number: along the grid's, then the cluster's axes, row-major.
-fn block(cx: &mut LowerCx) -> Result<S> {
+pub(super) fn block(cx: &mut LowerCx) -> Result<S> {
     let kernel = cx.kernel;
     let mut block: S = Src::u32(0);
     for &axis in kernel.grid.iter().chain(&kernel.cluster) {

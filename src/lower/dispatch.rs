@@ -1,8 +1,8 @@
 //! One match over the ops.
 use super::cx::LowerCx;
 use super::{
-    atomic, barrier, control, debug_print, dot, elementwise, ids, indexed, inline_ptx, memory, misc, put, reduce,
-    relayout, semaphore, shape, sort, take, tma, wgmma,
+    atomic, barrier, control, debug_print, dot, elementwise, ids, indexed, inline_ptx, memory, misc, profile, put,
+    reduce, relayout, semaphore, shape, sort, take, tma, wgmma,
 };
 use crate::error::Result;
 use crate::kernel_ir::{Op, OpKind};
@@ -129,6 +129,7 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::GridDependency { action } => misc::lower_grid_dependency(cx, *action),
         OpKind::InlinePtx { does, code, refs, args } => inline_ptx::lower_inline_ptx(cx, op, *does, code, refs, args),
         OpKind::PrintLayout { .. } => Ok(()),
+        OpKind::ProfileMark { name, edge } => profile::lower_mark(cx, name, *edge),
         OpKind::DebugPrint { format, args, then } => debug_print::lower_debug_print(cx, op, format, args, *then),
         OpKind::MbarrierArrive {
             barrier,

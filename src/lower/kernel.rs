@@ -3,13 +3,23 @@ use super::cx::{Entry, LowerCx};
 use super::debug_print::Prints;
 use super::exchange::Mesh;
 use super::ids::{GridMap, cluster_zyx};
-use super::{barrier, exchange, memory};
+use super::profile::Ranges;
+use super::{barrier, exchange, memory, profile};
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, ParamBinding};
 use crate::layout::Assignment;
 use crate::plan::{Accesses, Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::ssa::Ssa;
+
+/// A kernel as a program, and what is needed to launch it and to read what it leaves.
+pub struct Lowered {
+    pub ssa: Ssa,
+    pub launch: LaunchSpec,
+    pub prints: Prints,
+    /// Of its profile, if it has one.
+    pub ranges: Option<Ranges>,
+}
 
 /// Lowers a normalised kernel whose layouts, allocations and accesses are decided.
 ///
@@ -20,21 +30,32 @@ pub fn run(
     plan: &Allocation,
     exchanges: &Exchanges,
     accesses: &Accesses,
-) -> Result<(Ssa, LaunchSpec, Prints)> {
+) -> Result<Lowered> {
     let mut cx = LowerCx::new(kernel, assignment, plan, exchanges, accesses);
     exchange::find_use(&mut cx)?;
+    profile::begin(&mut cx)?;
     bind_parameters(&mut cx)?;
     exchange::prologue(&mut cx)?;
     barrier::prologue(&mut cx)?;
+    profile::begin_body(&mut cx)?;
     cx.lower_ops(kernel.body)?;
+    profile::end(&mut cx);
+    let profile = profile::of(&cx);
     let printer = (!cx.entry.prints.is_empty()).then(|| cx.printer_buffer());
     let (ssa, mut entry, mesh) = cx.finish();
     let prints = Prints::of(kernel, std::mem::take(&mut entry.prints));
+    let ranges = Ranges::of(kernel, std::mem::take(&mut entry.ranges));
     let launch = LaunchSpec {
         printer,
+        profile,
         ..launch_spec(kernel, plan, entry, mesh)
     };
-    Ok((ssa, launch, prints))
+    Ok(Lowered {
+        ssa,
+        launch,
+        prints,
+        ranges,
+    })
 }
 
 /// All pointers become entry parameters in the order of their buffers; scalar parameters are loaded.
@@ -68,6 +89,7 @@ fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Mesh) -> 
         uses_programmatic_launch: entry.uses_programmatic_launch,
         mesh: mesh.launch,
         printer: None,
+        profile: None,
     }
 }
 
@@ -89,14 +111,15 @@ mod tests {
             .cluster(&[2])
             .warpgroups(2)
             .finish();
-        let (_, spec, _) = run(
+        let spec = run(
             &kernel,
             &Assignment::default(),
             &Allocation::default(),
             &Exchanges::default(),
             &Accesses::default(),
         )
-        .unwrap();
+        .unwrap()
+        .launch;
         assert_eq!(spec.grid, [400_000, 1, 1]);
         assert_eq!(spec.cluster, [2, 1, 1]);
         assert_eq!(spec.block, 256);

@@ -32,6 +32,7 @@ mod network;
 mod parked;
 mod pieces;
 pub mod positions;
+pub mod profile;
 pub mod put;
 pub mod reduce;
 pub mod relayout;
@@ -51,4 +52,4 @@ pub mod view;
 pub mod wgmma;
 
 pub use cx::LowerCx;
-pub use kernel::run;
+pub use kernel::{Lowered, run};

@@ -170,6 +170,7 @@ impl Planner<'_> {
             | OpKind::Delay { .. }
             | OpKind::GridDependency { .. }
             | OpKind::DebugPrint { .. }
+            | OpKind::ProfileMark { .. }
             | OpKind::PrintLayout { .. } => Ok(()),
         }
     }

@@ -108,8 +108,9 @@ impl Finder<'_> {
             Class::Control(Control::Scope { .. } | Control::WarpMap { .. })
             | Class::Pinned
             | Class::Instructions
-            | Class::Accumulator
-            | Class::Aside => false,
+            | Class::Accumulator => false,
+            // The warp that issues says when.
+            Class::Aside => matches!(data.kind, OpKind::ProfileMark { .. }),
         }
     }
 
@@ -206,6 +207,11 @@ mod tests {
             (1, 1),
             "scalars of inputs are the same for all warps"
         );
+        let mark = |b: &mut KernelBuilder, _: &Outside| {
+            let (name, edge) = ("copy".into(), ProfileEdge::Begins);
+            b.op(OpKind::ProfileMark { name, edge }, &[]);
+        };
+        assert_eq!(found(mark), (1, 1), "the warp that issues says when");
     }
 
     #[test]

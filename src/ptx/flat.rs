@@ -95,6 +95,17 @@ pub struct Flat {
 }
 
 impl Flat {
+    /// Whether threads keep where they are in a profile.
+    pub fn has_profile(&self) -> bool {
+        let mut all = self.blocks.iter().flat_map(|b| &b.insts);
+        all.any(|i| {
+            matches!(
+                i.inst,
+                Inst::ProfileStart { .. } | Inst::ProfileMark { .. } | Inst::ProfileEnd {}
+            )
+        })
+    }
+
     /// Bytes of memory of its own that a thread has.
     pub fn local_bytes(&self) -> u32 {
         let ends = self.blocks.iter().flat_map(|b| &b.insts).filter_map(|i| match &i.inst {

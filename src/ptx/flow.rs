@@ -212,6 +212,7 @@ mod tests {
                 uses_programmatic_launch: false,
                 mesh: None,
                 printer: None,
+                profile: None,
             },
             target: "sm_90a".into(),
             registers: [1, 0, 0, 0],

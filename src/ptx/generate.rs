@@ -28,6 +28,8 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "lut" => vec![0x96, 0xe8],
         "ns" => vec![1_000_000],
         "bytes" if row == "PrintReserve" => vec![16, 4096],
+        "tag" if row == "ProfileMark" => vec![0, 0x8000_0001],
+        "marks" => vec![2, 1 << 20],
         "bytes" => vec![4, 8, 16],
         "version" => vec![80, 83],
         "offset" => vec![0, 120],
@@ -273,6 +275,7 @@ pub mod tests {
                     ".visible .entry kernel{k}(.param .align 64 .b8 smalt_p0[128])\n.maxntid 128, 1, 1\n\
                     .minnctapersm 1\n{{\n.local .align 16 .b8 smalt_local[1024];"
                 );
+                ptx.push_str(super::super::print::PROFILE_DECLARATION);
                 for class in Class::ALL {
                     let _ = writeln!(ptx, ".reg {} %{}<{REGISTERS}>;", class.ptx_type(), class.prefix());
                 }

@@ -33,9 +33,25 @@ pub struct LaunchSpec {
     /// The buffer that the kernel's prints go to ([`Printer`]), if it has any: behind all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printer: Option<u32>,
+    /// What each launch records of when ranges of the kernel begin and end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 impl LaunchSpec {
+    /// Whether a buffer is the launch's own: the profile's or the printer's.
+    pub fn is_of_launch(&self, buffer: u32) -> bool {
+        let profile = self.profile.as_ref().map(|profile| profile.buffer);
+        [self.printer, profile].contains(&Some(buffer))
+    }
+
+    /// Bytes of the memory of its profile; none: it has none.
+    pub fn profile_bytes(&self) -> Option<u64> {
+        let profile = self.profile.as_ref()?;
+        let blocks = self.grid.iter().map(|n| u64::from(*n)).product::<u64>();
+        Some(blocks * u64::from(profile.tracks) * profile.track_bytes())
+    }
+
     /// What the kernel needs to talk to other devices, if it does.
     pub fn exchange(&self) -> Option<&Exchange> {
         self.mesh.as_ref()?.exchange.as_ref()
@@ -67,6 +83,37 @@ impl Printer {
     pub const RECORDS: u64 = 64;
     /// Words before a record's own.
     pub const HEADER: usize = 4;
+}
+
+/// The memory for one launch's profile: a track for each warpgroup, or warp, of each block, the blocks along the grid's, then the cluster's
+/// axes, row-major.
+///
+/// A track begins with the multiprocessor's number and how many marks were made, more than it has room for if some were dropped (32 bits each);
+/// then `%globaltimer` and `%clock64` as the kernel begins, and both as it ends (64 bits each). Marks follow, two words of 32 bits each: the
+/// range's number, with [`Profile::ENDS`] where it ends, and `%clock`. One lane writes a track; what it does not write is whatever was there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Profile {
+    /// Its number as a buffer: behind the call's own, the device's position and the exchange's block, before the printer.
+    pub buffer: u32,
+    /// Tracks of a block.
+    pub tracks: u32,
+    /// Marks for which a track has room.
+    pub marks: u32,
+}
+
+impl Profile {
+    /// Bytes before the marks.
+    pub const HEADER: u64 = 40;
+    /// Bytes of a mark.
+    pub const MARK: u64 = 8;
+    /// Of a mark's first word: the range ends.
+    pub const ENDS: u32 = 1 << 31;
+    /// Marks that a thread has made which makes none.
+    pub const NEVER: u32 = 1 << 31;
+
+    pub fn track_bytes(&self) -> u64 {
+        Profile::HEADER + Profile::MARK * u64::from(self.marks)
+    }
 }
 
 /// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.

@@ -8,7 +8,7 @@ use super::inst::{Inst, Names, ROWS, RegMap};
 use super::launch::{EntryParam, LaunchSpec};
 use super::legal;
 use super::operand::*;
-use super::print::{Piece, SYNTAX, local_declaration};
+use super::print::{PROFILE_DECLARATION, Piece, SYNTAX, local_declaration};
 use crate::error::{Error, Fault, Loc};
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
@@ -478,6 +478,10 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
     p.expect("{")?;
     let mut registers = [0; 4];
     while let Some(decl) = p.peek().strip_prefix(".reg") {
+        if p.peek() == PROFILE_DECLARATION {
+            p.line();
+            continue;
+        }
         let parsed = Class::ALL.into_iter().find_map(|class| {
             let rest = decl.trim().strip_prefix(class.ptx_type())?.trim().strip_prefix('%')?;
             let count = rest
@@ -520,6 +524,7 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
             uses_programmatic_launch: false,
             mesh: None,
             printer: None,
+            profile: None,
         },
     };
     if launch.entry != entry

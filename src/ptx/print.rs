@@ -265,6 +265,9 @@ pub fn isa_version(flat: &Flat) -> u16 {
     of_insts.max(if param_bytes > 4352 { 81 } else { 80 })
 }
 
+/// The registers in which a thread keeps where it is in its profile.
+pub const PROFILE_DECLARATION: &str = ".reg .b32 %profile_n; .reg .b64 %profile_at;";
+
 /// Of so many bytes of memory of its own for each thread.
 pub fn local_declaration(bytes: u32) -> String {
     format!(".local .align 16 .b8 smalt_local[{bytes}];")
@@ -330,6 +333,9 @@ pub fn print_with_lines(flat: &Flat, lines: &SourceLines) -> String {
         if n > 0 {
             let _ = writeln!(out, "\t.reg {} %{}<{n}>;", class.ptx_type(), class.prefix());
         }
+    }
+    if flat.has_profile() {
+        let _ = writeln!(out, "\t{PROFILE_DECLARATION}");
     }
     let local = flat.local_bytes();
     if local > 0 {

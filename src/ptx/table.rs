@@ -635,6 +635,17 @@ mbarrier_pending_count MbarrierPendingCount { def d: [Slot::B32]; reg state: [Sl
 print_reserve PrintReserve { def d: [Slot::B64]; reg printer: [Slot::B64]; src weight: [Slot::B32]; number bytes: _ }
     "{{\n\t.reg .pred P, Q;\n\t.reg .b32 L, H;\n\t.reg .b64 E, C;\n\tmov.u32 L, %laneid;\n\tsetp.eq.u32 P, L, 0;\n\tmov.u64 E, 0;\n\t@P atom.relaxed.gpu.global.add.u64 E, [{printer}], {bytes};\n\tmov.b64 {{L, H}}, E;\n\tshfl.sync.idx.b32 L, L, 0, 31, 0xffffffff;\n\tshfl.sync.idx.b32 H, H, 0, 31, 0xffffffff;\n\tmov.b64 E, {{L, H}};\n\tld.global.u64 C, [{printer}+16];\n\tsub.u64 C, C, {bytes};\n\tsetp.gt.s64 Q, E, C;\n\tand.pred P, P, Q;\n\t@P red.relaxed.gpu.global.add.u32 [{printer}+8], {weight};\n\tadd.u64 E, E, {printer};\n\tadd.u64 E, E, 64;\n\tselp.b64 {d}, 0, E, Q;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 
+/// From here on the thread makes marks in a track of a profile ([`super::launch::Profile`]): the track's address, and 0, or
+/// [`NEVER`](super::launch::Profile::NEVER) for a thread that makes none. The two live in registers of their own, `%profile_at` and `%profile_n`.
+profile_start ProfileStart { reg at: [Slot::B64]; src n: [Slot::B32] }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 S;\n\t.reg .b64 T, C;\n\tmov.b64 %profile_at, {at};\n\tmov.b32 %profile_n, {n};\n\tsetp.eq.u32 P, %profile_n, 0;\n\tmov.u32 S, %smid;\n\tmov.u64 T, %globaltimer;\n\tmov.u64 C, %clock64;\n\t@P st.global.b32 [%profile_at], S;\n\t@P st.global.b64 [%profile_at+8], T;\n\t@P st.global.b64 [%profile_at+16], C;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE | Effects::WRITE_GLOBAL];
+/// A mark, if it is one of the first `marks`.
+profile_mark ProfileMark { number tag: _; number marks: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 C;\n\t.reg .b64 A;\n\tmov.u32 C, %clock;\n\tsetp.lt.u32 P, %profile_n, {marks};\n\tmad.wide.u32 A, %profile_n, 8, %profile_at;\n\t@P st.global.v2.b32 [A+40], {{{tag}, C}};\n\tadd.u32 %profile_n, %profile_n, 1;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE | Effects::WRITE_GLOBAL];
+/// The end of the thread's marks.
+profile_end ProfileEnd { }
+    "{{\n\t.reg .pred P;\n\t.reg .b64 T, C;\n\tmov.u64 T, %globaltimer;\n\tmov.u64 C, %clock64;\n\tsetp.ge.s32 P, %profile_n, 0;\n\t@P st.global.b32 [%profile_at+4], %profile_n;\n\t@P st.global.b64 [%profile_at+24], T;\n\t@P st.global.b64 [%profile_at+32], C;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE | Effects::WRITE_GLOBAL];
+
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.
 bulk_load BulkLoad { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }

@@ -60,6 +60,7 @@ impl Matmul {
                 uses_programmatic_launch: false,
                 mesh: None,
                 printer: None,
+                profile: None,
             },
             target: "sm_90a".into(),
             min_ctas_per_sm: Some(1),

@@ -110,6 +110,7 @@ impl Artifact {
             launch,
             buffers,
             prints: Prints::default(),
+            ranges: None,
             layouts: Vec::new(),
             traffic: Vec::new(),
             smem: Vec::new(),
@@ -454,8 +455,8 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
         },
     };
     let param = |param: &EntryParam| match param {
-        // A call site gives the printer's behind the rows.
-        EntryParam::Pointer { buffer } if launch.printer == Some(*buffer) => cuda::Param::Pointer {
+        // A call site gives the profile's and the printer's behind the rows.
+        EntryParam::Pointer { buffer } if launch.is_of_launch(*buffer) => cuda::Param::Pointer {
             buffer: buffer + launch.exchange().map_or(0, |exchange| exchange.told.len() as u32),
         },
         EntryParam::Pointer { buffer } => cuda::Param::Pointer { buffer: *buffer },
@@ -515,9 +516,11 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
                 uses_programmatic_launch: false,
                 mesh: None,
                 printer: None,
+                profile: None,
             },
             buffers: roles.map(buffer).to_vec(),
             prints: Prints::default(),
+            ranges: None,
             layouts: Vec::new(),
             traffic: Vec::new(),
             smem: Vec::new(),

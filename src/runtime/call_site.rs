@@ -4,6 +4,7 @@ use super::host::{self, HostBuffer};
 use super::meeting::Meeting;
 use super::peers::{Peers, Site};
 use super::printing::mailbox::{Mailbox, Mailboxes};
+use super::profile::recorder::{Recorder, Recorders};
 use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
 use crate::cuda;
 use crate::error::{Error, Fault};
@@ -48,6 +49,8 @@ pub struct CallSite {
     peers: Peers,
     /// Where what it prints on GPUs comes in.
     mailboxes: Mailboxes,
+    /// Where profiles come in from GPUs.
+    recorders: Recorders,
 }
 
 /// A place in the call frame.
@@ -120,6 +123,7 @@ impl CallSite {
             meeting: Meeting::default(),
             peers: Peers::default(),
             mailboxes: Mailboxes::default(),
+            recorders: Recorders::default(),
         })
     }
 
@@ -233,7 +237,20 @@ impl CallSite {
         }
     }
 
-    /// Queues the kernel, and behind it whoever prints what it has to say.
+    /// Where the profiles of launches on a stream come in, if the kernel has any.
+    fn recorder(&self, device: i32, stream: usize) -> Result<Option<&'static Recorder>, Error> {
+        match self.artifact.launch().profile_bytes() {
+            None => Ok(None),
+            Some(bytes) => {
+                let at = self
+                    .recorders
+                    .at((device, stream), bytes, &self.artifact, &self.locations);
+                at.map(Some)
+            }
+        }
+    }
+
+    /// Queues the kernel, and behind it whoever takes its profile and prints what it has to say.
     fn launch(
         &self,
         loaded: &cuda::Loaded,
@@ -241,12 +258,12 @@ impl CallSite {
         stream: usize,
         addresses: &mut SmallVec<[u64; 64]>,
     ) -> Result<(), Error> {
-        let Some(mailbox) = self.mailbox(device)? else {
-            return loaded.launch(stream, addresses);
-        };
-        addresses.push(mailbox.address());
+        let (recorder, mailbox) = (self.recorder(device, stream)?, self.mailbox(device)?);
+        addresses.extend(recorder.map(Recorder::address));
+        addresses.extend(mailbox.map(Mailbox::address));
         loaded.launch(stream, addresses)?;
-        mailbox.empty_behind(stream)
+        recorder.map_or(Ok(()), |recorder| recorder.read_behind(stream))?;
+        mailbox.map_or(Ok(()), |mailbox| mailbox.empty_behind(stream))
     }
 
     /// Runs the kernel in the emulator.

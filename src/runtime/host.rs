@@ -3,6 +3,7 @@ use super::buffers::BufferRole;
 use super::env::{Checking, Env};
 use super::meeting::{Meeting, Running};
 use super::printing::{mailbox, records, sink};
+use super::profile::{self, Machine};
 use super::supervise::Supervision;
 use super::{Artifact, Locations};
 use crate::cuda;
@@ -60,7 +61,8 @@ pub unsafe fn run_together(
     // SAFETY: as our caller promises; `check_sizes` or the call site has seen that it has four bytes.
     let position = unsafe { position.address.cast::<u32>().read_unaligned() };
     let all = |devices: &[Vec<HostBuffer>]| {
-        let per_device = buffers.len() as u32 + 1 + u32::from(launch.printer.is_some());
+        let per_device =
+            buffers.len() as u32 + 1 + u32::from(launch.printer.is_some()) + u32::from(launch.profile.is_some());
         let start = |device| emulate::buffer_address(device * per_device + exchange.buffer);
         meeting.with_blocks(exchange, start, |blocks| {
             let with_block = |(own, block): (&Vec<HostBuffer>, &HostBuffer)| [own.as_slice(), &[*block]].concat();
@@ -140,7 +142,18 @@ unsafe fn run_devices(
     };
     let mut lent = devices.iter().map(lent).collect::<Vec<_>>();
     let env = super::env::get()?;
-    let mut printed = vec![];
+    let (mut profiles, mut printed) = (vec![], vec![]);
+    if let Some(bytes) = artifact.launch().profile_bytes() {
+        for buffers in &mut lent {
+            let mut memory = vec![0u64; bytes.div_ceil(8) as usize];
+            buffers.push(emulate::HostBuffer {
+                ptr: memory.as_mut_ptr().cast(),
+                len: 8 * memory.len(),
+                contents: emulate::Contents::Defined,
+            });
+            profiles.push(memory);
+        }
+    }
     if artifact.launch().printer.is_some() {
         for buffers in &mut lent {
             let mut memory = records::empty(env.print_bytes);
@@ -162,7 +175,7 @@ unsafe fn run_devices(
         check: policy,
         names: artifact.names(),
         // What does not fit is then the same in every run, and times are of one clock.
-        threads: if printed.is_empty() && tracing.is_none() {
+        threads: if printed.is_empty() && profiles.is_empty() && tracing.is_none() {
             options.threads
         } else {
             1
@@ -184,6 +197,11 @@ unsafe fn run_devices(
     if let Some(tracing) = tracing {
         let failed = outcome.as_ref().err();
         tracing.write(&artifact.compiled.name, locations, &options.names, failed);
+    }
+    if outcome.is_ok() {
+        for (device, memory) in (first..).zip(&profiles) {
+            profile::write(artifact, locations, memory, Machine::Emulator, device);
+        }
     }
     let mut failed = None;
     for (device, memory) in (first..).zip(&printed) {
@@ -321,12 +339,20 @@ pub unsafe fn run_on_host_data(
     });
     let mut slices = slices.collect::<Vec<_>>();
     let (plan, image) = standalone(artifact)?;
+    let mut recorded = artifact.launch().profile_bytes().map(|bytes| vec![0; bytes as usize]);
+    slices.extend(recorded.as_deref_mut());
     let mut printed = printer(artifact)?;
     slices.extend(printed.as_deref_mut());
     let outcome = cuda::standalone::run(device, plan, image, &mut slices)?;
+    let words = |memory: &Vec<u8>| -> Vec<u64> {
+        let words = memory.as_chunks::<8>().0.iter();
+        words.map(|bytes| u64::from_le_bytes(*bytes)).collect()
+    };
+    if let Some(memory) = &recorded {
+        profile::write(artifact, locations, &words(memory), Machine::Gpu, device);
+    }
     if let Some(memory) = &printed {
-        let words = memory.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
-        print(artifact, &words.collect::<Vec<_>>(), device);
+        print(artifact, &words(memory), device);
     }
     // SAFETY: as our caller promises.
     unsafe { copy_aliased(artifact, buffers) };
@@ -349,6 +375,8 @@ pub unsafe fn measure(
         unsafe { std::slice::from_raw_parts(buffer.address.cast_const(), buffer.bytes as usize) }
     });
     let mut slices = slices.collect::<Vec<_>>();
+    let recorded = artifact.launch().profile_bytes().map(|bytes| vec![0; bytes as usize]);
+    slices.extend(recorded.as_deref());
     let printed = printer(artifact)?;
     slices.extend(printed.as_deref());
     let (plan, image) = standalone(artifact)?;

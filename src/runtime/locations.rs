@@ -41,6 +41,11 @@ impl Locations {
         }
     }
 
+    /// Where launches leave their profiles, if anywhere.
+    pub fn profile_dir(&self) -> Option<&str> {
+        Some(self.table.profile_dir()).filter(|dir| !dir.is_empty())
+    }
+
     /// The frames of an op, innermost first; those of the call site where the op has none.
     pub fn frames(&self, loc: Loc) -> Vec<Frame> {
         let mut frames = self.table.locate(loc);

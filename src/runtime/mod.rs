@@ -29,6 +29,7 @@ mod panics;
 mod peers;
 pub mod pipeline;
 pub mod printing;
+mod profile;
 mod reported;
 pub mod smem_map;
 #[cfg(target_os = "linux")]

@@ -9,7 +9,9 @@ use crate::inline;
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower;
+use crate::lower::Lowered;
 use crate::lower::debug_print::Prints;
+use crate::lower::profile::Ranges;
 use crate::plan::traffic::Moves;
 use crate::plan::{self, Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
@@ -61,6 +63,8 @@ pub struct Compiled {
     pub launch: LaunchSpec,
     /// What the kernel prints.
     pub prints: Prints,
+    /// Of its profile, if it has one.
+    pub ranges: Option<Ranges>,
     /// Operands, then results, then scratch: the buffers in the launch's numbering.
     pub buffers: Vec<BufferSpec>,
     /// Chosen layouts and transforms, with their reasons.
@@ -233,7 +237,12 @@ pub fn compile(
         })?;
     }
 
-    let (ssa, launch, prints) = observer.pass("lower", || {
+    let Lowered {
+        ssa,
+        launch,
+        prints,
+        ranges,
+    } = observer.pass("lower", || {
         lower::run(&kernel, &assignment, &allocation, &exchanges, &accesses)
     })?;
     observer.after(|| ssa.to_string());
@@ -278,6 +287,7 @@ pub fn compile(
         ptx,
         launch,
         prints,
+        ranges,
         buffers,
         layouts: layout_choices(&kernel, &assignment, &exchanges),
         traffic,

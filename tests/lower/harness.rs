@@ -64,7 +64,8 @@ impl KernelRun {
         let (exchanges, plan) = smalt::plan::scratch::allocate(&kernel, &assignment).unwrap();
         let accesses = smalt::plan::accesses::run(&kernel, &assignment).unwrap();
         smalt::plan::insert_barriers::run(&mut kernel, &assignment, &plan);
-        let (mut ssa, launch, _) = lower::run(&kernel, &assignment, &plan, &exchanges, &accesses).unwrap();
+        let lower::Lowered { mut ssa, launch, .. } =
+            lower::run(&kernel, &assignment, &plan, &exchanges, &accesses).unwrap();
         infer_uniformity::run(&mut ssa);
         let shell = Shell {
             launch: launch.clone(),

@@ -34,7 +34,7 @@ fn lowered(mut kernel: Kernel) -> Result<(), Error> {
     let assignment = layout::infer::run(&mut kernel)?;
     let (exchanges, allocation) = plan::scratch::allocate(&kernel, &assignment)?;
     let accesses = plan::accesses::run(&kernel, &assignment)?;
-    let (mut ssa, launch, _) = lower::run(&kernel, &assignment, &allocation, &exchanges, &accesses)?;
+    let lower::Lowered { mut ssa, launch, .. } = lower::run(&kernel, &assignment, &allocation, &exchanges, &accesses)?;
     infer_uniformity::run(&mut ssa);
     let shell = Shell {
         launch,

@@ -39,6 +39,7 @@ impl Kernel {
                     uses_programmatic_launch: false,
                     mesh: None,
                     printer: None,
+                    profile: None,
                 },
                 target: "sm_90a".into(),
                 registers: [0; 4],

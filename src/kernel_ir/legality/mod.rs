@@ -28,7 +28,8 @@ pub fn run(kernel: &Kernel) -> Result<()> {
         memory::element(param.ty.dtype()).map_err(|e| e.at(Loc::CALL_SITE))?;
     }
     kernel.try_for_each_op(&mut |id| op(kernel, id))?;
-    launch::peers(kernel)
+    launch::peers(kernel)?;
+    profile::check(kernel)
 }
 
 /// Whether an op of a normalised kernel can be compiled.
@@ -59,7 +60,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
                 }
             }
         }
-        OpKind::PrintLayout { .. } => return Ok(()),
+        OpKind::ProfileMark { .. } | OpKind::PrintLayout { .. } => return Ok(()),
         OpKind::Constant(c) => memory::constant(kernel, c, data.results[0])?,
         OpKind::Unary { op, a } => of(*a, arithmetic::unary(*op, dtype(*a)))?,
         OpKind::Binary { op, a, .. } => of(*a, arithmetic::binary(*op, dtype(*a)))?,

@@ -587,6 +587,7 @@ impl Walk<'_> {
             | OpKind::Delay { .. }
             | OpKind::GridDependency { .. }
             | OpKind::DebugPrint { .. }
+            | OpKind::ProfileMark { .. }
             | OpKind::PrintLayout { .. } => self.forget_results(op),
             OpKind::For {
                 lower,

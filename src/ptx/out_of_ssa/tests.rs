@@ -28,6 +28,7 @@ pub(in crate::ptx) fn shell() -> Shell {
             uses_programmatic_launch: false,
             mesh: None,
             printer: None,
+            profile: None,
         },
         target: "sm_90a".into(),
         min_ctas_per_sm: None,

@@ -239,7 +239,7 @@ fn index(shape: &[u64], mut number: u64) -> Vec<u64> {
 }
 
 /// `1, 2`
-fn index_text(shape: &[u64], number: u64) -> String {
+pub fn index_text(shape: &[u64], number: u64) -> String {
     let index: Vec<String> = index(shape, number).iter().map(u64::to_string).collect();
     index.join(", ")
 }
