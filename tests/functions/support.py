@@ -28,6 +28,16 @@ _LEGEND = """\
 *yes*: all its calls (shapes, element types) are right. *n of m*: so many are; what the others say follows. *no*: none is. A dash: not run.
 """
 
+_PARAMETERS = """\
+## Compiler parameters
+
+| of `plgpu.CompilerParams` | |
+|---|---|
+| `profile_space`, `profile_dir`, `profile_trace_scope` | yes, on a GPU and in the emulator: [SEEING.md](SEEING.md) |
+| `profile_bounds_check` | always: what finds no room is dropped and counted |
+| the others | yes |
+"""
+
 
 def module_of(function: str) -> str:
     if function.startswith("array"):
@@ -119,7 +129,7 @@ def document() -> str:
     for name, reason in REASONS.items():
         grouped[reason].append(f"`{name}`")
     lines += [f"| {' '.join(functions)} | {reason} |" for reason, functions in grouped.items()]
-    lines += ["", *_primitives()]
+    lines += ["", *_primitives(), "", *_PARAMETERS.splitlines()]
     return "\n".join(lines) + "\n"
 
 

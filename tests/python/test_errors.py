@@ -135,13 +135,41 @@ TABLE["unsupported_in_a_helper"] = dataclasses.replace(
 )
 
 
-@bad(smalt.Unsupported, "profile_space", "remedy: leave profile_space at 0")
-def unsupported_profile(x):
+def profiled(x, **params):
     def body(x, o):
         o[...] = x[...]
 
-    params = smalt.CompilerParams(profile_space=8, profile_dir="profile")
-    return kernel(body, like((128,)), params=params)(x)  # BAD
+    return kernel(body, like((128,)), params=smalt.CompilerParams(**params), grid=(4096, 4), grid_names=("i", "j"))(x)
+
+
+@bad(smalt.InvalidKernel, "profile_space of a kernel", "expected: how many ranges", "got: -1", "remedy: leave it at 0")
+def invalid_negative_profile(x):
+    return profiled(x, profile_space=-1, profile_dir=str(ROOT))
+
+
+@bad(smalt.InvalidKernel, "profile_dir of a kernel", "expected: a folder that can be written", "/missing: no such folder", "remedy: create it")
+def invalid_missing_profile_dir(x):
+    return profiled(x, profile_space=8, profile_dir=str(ROOT / "missing"))
+
+
+@bad(smalt.InvalidKernel, "profile_dir of a kernel", "/README.md: a file", "remedy: create it, or name another one")
+def invalid_profile_dir_that_is_a_file(x):
+    return profiled(x, profile_space=8, profile_dir=str(ROOT / "README.md"))
+
+
+@bad(
+    smalt.InvalidKernel,
+    "a profile of more than 1 GiB",
+    "expected: profile_space of at most 4092",
+    "got: profile_space 100000, for each of 16384 warpgroups",
+    "remedy: set CompilerParams.profile_space to how many ranges",
+)
+def invalid_profile_that_is_too_large(x):
+    return profiled(x, profile_space=100_000, profile_dir=str(ROOT))
+
+
+for _name in ("negative_profile", "missing_profile_dir", "profile_dir_that_is_a_file", "profile_that_is_too_large"):
+    TABLE[f"invalid_{_name}"] = dataclasses.replace(TABLE[f"invalid_{_name}"], line=profiled.__code__.co_firstlineno + 4)
 
 
 def inline_mgpu_row(layout: Any, dtype: Any = F32, shape: Any = (128,)) -> Any:
@@ -1691,6 +1719,8 @@ def test_wrong_buffers() -> None:
     [
         (lambda: smalt.CompilerParams(target="H100"), "target: expected an architecture like 'sm_90a', got 'H100'"),
         (lambda: smalt.CompilerParams(wait_timeout_ns=-1), "wait_timeout_ns: expected a number of nanoseconds >= 0"),
+        (lambda: smalt.CompilerParams(profile_space=8), "profile_space and profile_dir"),
+        (lambda: smalt.CompilerParams(profile_dir="/tmp"), "profile_space and profile_dir"),
         (lambda: smalt.emulated("TPU").__enter__(), "expected one of H100, H200, B200, got 'TPU'"),
     ],
 )
