@@ -201,7 +201,8 @@ def _while(w: Walker, eqn: Any) -> OpParts:
     for key, consts in (("cond_jaxpr", in_cond), ("body_jaxpr", in_body)):
         jaxpr, _ = _versions.open_jaxpr(params[key])
         bound = w.bind(jaxpr.invars[: len(consts)], consts)
-        regions.append(w.region(params[key], bound, jaxpr.invars[len(consts) :]))
+        # What a loop asks is looked at as a whole, to know how often it turns.
+        regions.append(w.region(params[key], bound, jaxpr.invars[len(consts) :], ranges=key == "body_jaxpr"))
     return OpParts(w.operands(carries), regions=regions)
 
 

@@ -416,8 +416,9 @@ class Walker:
         bound: Mapping[Any, Binding] | None = None,
         params: Sequence[Any] = (),
         default_space: str = "GMEM",
+        ranges: bool = True,
     ) -> Message:
-        """Walks a jaxpr (open or closed) as a region.
+        """Walks a jaxpr (open or closed) as a region; `ranges`: whether its named scopes may become ranges of a profile.
 
         `bound` are its variables that stand for values outside, `params` those that become region parameters.
         Constvars that the jaxpr holds values for and `bound` does not name become literals.
@@ -435,14 +436,14 @@ class Walker:
         outer = self._env, self._used
         self._env, self._used = env, _versions.used_variables(jaxpr)
         try:
-            ops = self._op_list(eqn for eqn in jaxpr.eqns if not self._is_known(eqn))
+            ops = self._op_list((eqn for eqn in jaxpr.eqns if not self._is_known(eqn)), ranges)
             results = self.operands(jaxpr.outvars)
         finally:
             self._env, self._used = outer
         return message("Region", params=definitions, ops=ops, results=results)
 
-    def _op_list(self, eqns: Iterable[Any]) -> list[Message]:
-        if not self._profiles or self._expanding:
+    def _op_list(self, eqns: Iterable[Any], ranges: bool) -> list[Message]:
+        if not (self._profiles and ranges) or self._expanding:
             return [self._op(eqn) for eqn in eqns]
         ops: list[Message] = []
         open_scopes: list[str] = []

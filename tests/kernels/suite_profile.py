@@ -162,7 +162,8 @@ def test_loops_that_ask(tmp_path: pathlib.Path) -> None:
 
     def body(x: Any, n: Any, o: Any) -> None:
         def go_on(i: Any) -> Any:
-            return i < n[0]
+            with scope("asks"):
+                return i < n[0]
 
         def step(i: Any) -> Any:
             with scope("turn"):
