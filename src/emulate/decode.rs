@@ -37,12 +37,12 @@ use crate::ptx::modifier::{
     self, AccType, Acquire, AddSub, ArriveSem, AskSem, AtomOp, AtomSem, AtomType, BarRedOp, BarrierSpace, BitType,
     BoolOp, BulkRed, CarryMad, CarryOp, ClusterArriveSem, Compare, CompareType, CopyCache, Counted, CvtRound, CvtType,
     DirectedRound, DivMode, Exact, FenceSem, FloatOp, FloatTest, FloatType, Ftz, GridDep, Half, HalfRedOp, HalfType,
-    Indexed, Int32Type, IntType, Inverted, L1Priority, LoadCache, LoadSem, Logic, LogicType, MatrixTrans, MbarrierOp,
-    MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16,
-    PairIntType, PolicyOthers, PolicyPriority, PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp,
-    ReduxOp, RegCount, Release, Relu, ReluIntType, Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType,
-    SharedFence, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SignedMinType, SpecialPred, SpecialReg32,
-    SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes,
+    Indexed, Int32Type, IntType, Inverted, L1Priority, Lanes, LoadCache, LoadSem, Logic, LogicType, MatrixTrans,
+    MbarrierOp, MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8,
+    Pair16, PairIntType, PolicyOthers, PolicyPriority, PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache,
+    RedOp, ReduxOp, RegCount, Release, Relu, ReluIntType, Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope,
+    SetType, SharedFence, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SignedMinType, SpecialPred,
+    SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes,
     WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};

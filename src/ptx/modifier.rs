@@ -229,6 +229,8 @@ modifiers! {
     /// The same in the L1 cache, of one access.
     L1Priority { No = "", Normal = ".L1::evict_normal", Unchanged = ".L1::evict_unchanged", First = ".L1::evict_first", Last = ".L1::evict_last",
         NoAllocate = ".L1::no_allocate" }
+    /// Which lanes execute a text: those of the warp together, or one by itself.
+    Lanes { Warp = "warp", One = "one" }
     /// Where a line of memory is brought.
     PrefetchLevel { L1 = ".L1", L2 = ".L2", GlobalL1 = ".global.L1", GlobalL2 = ".global.L2", GlobalL2Last = ".global.L2::evict_last", GlobalL2Normal = ".global.L2::evict_normal" }
     /// Reductions of contiguous elements in global memory.

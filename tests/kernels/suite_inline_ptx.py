@@ -498,6 +498,54 @@ def test_nobody_finds_what_was_discarded() -> None:
     assert (got[:32] != x[:32]).all() and (got[32:] == x[32:]).all()
 
 
+# ------------------------------------------------------------------------------------------ texts that nobody reads
+
+
+def unread(known: bool) -> Any:
+    """A sum of the low halves of two words, and whether it is even; by an instruction that the table does not have, or not."""
+    text = "vadd.u32.u32.u32 t, {2}.h0, {3}.h0;" if not known else "{ .reg .b32 a, b; and.b32 a, {2}, 65535; and.b32 b, {3}, 65535; add.u32 t, a, b; }"
+    text = f"""
+        .reg .b32 t, %r1; .reg .b64 wide;
+        {text}
+        mov.b32 %r1, t;   // names of the text's own
+        and.b32 t, t, 1; setp.eq.u32 {{1}}, t, 0;
+        cvt.u64.u32 wide, %r1; st.global.u64 [{{4}}], wide;
+        add.u32 {{0}}, %r1, {{5}};"""
+
+    def body(x: Any, y: Any, sums: Any, even: Any, last: Any) -> None:
+        layout = plgpu.Layout.WG_STRIDED((256,), vec_size=2)
+        a, b = plgpu.layout_cast(x[...], layout), plgpu.layout_cast(y[...], layout)
+        types = out(256, U32), out(256, np.bool_)
+        total, is_even = smalt.inline_ptx(text, types, a, b, last, jnp.uint32(3), unchecked=True)
+        sums[...] = total
+        even[...] = is_even.astype(jnp.int32)
+
+    return kernel(body, (out(256, U32), out(256, np.int32), out(1, np.uint64)))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the emulator reads what it runs")
+@pytest.mark.parametrize("known", [False, True])
+def test_a_text_that_nobody_reads(known: bool) -> None:
+    x, y = (np.random.default_rng(i).integers(0, 1 << 32, 256, dtype=np.uint64).astype(U32) for i in range(2))
+    with enabled(), jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        sums, even, last = (np.asarray(v) for v in jax.jit(unread(known))(x, y))
+    expected = (x & 0xFFFF) + (y & 0xFFFF)
+    np.testing.assert_array_equal(sums, expected + U32(3))
+    np.testing.assert_array_equal(even, expected % 2 == 0)
+    assert last[0] in expected
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the emulator reads what it runs")
+def test_one_lane_runs_a_text_that_nobody_reads() -> None:
+    def body(x: Any, o: Any, word: Any) -> None:
+        word[0] = x[0]
+        told = smalt.inline_ptx("{ .reg .b32 t; ld.shared.b32 t, [{1}]; vadd.u32.u32.u32 {0}, t.b0, {2}; }", U32, word.at[0], x[1], once=True, unchecked="8.3")
+        o[...] = jnp.full((128,), told)
+
+    x = np.array([0x1234, 5] + [0] * 126, U32)
+    np.testing.assert_array_equal(run(body, out(128, U32), x, scratch=[plgpu.SMEM((1,), U32)]), np.full(128, 0x34 + 5))
+
+
 # ------------------------------------------------------------------------------------------ named barriers
 
 
