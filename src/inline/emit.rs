@@ -8,7 +8,7 @@ use crate::error::Loc;
 use crate::ptx::build::{Builder, Operand};
 use crate::ptx::flat::{Guard, Reg};
 use crate::ptx::inst::{Inst, ROWS, RegMap};
-use crate::ptx::modifier::{BitType, Indexed, IntType, LogicType};
+use crate::ptx::modifier::{BitType, CarryMad, CarryOp, Indexed, IntType, LogicType, WideType};
 use crate::ptx::operand::{Class, Field, Slot, Src};
 use crate::ptx::ssa::{Rounding, Value};
 use std::ops::Range;
@@ -247,7 +247,7 @@ impl Emitter<'_> {
         if let Some(Field::Src(Src::Reg(id), _)) = named_barrier(inst) {
             self.check_barrier(*id);
         }
-        let inst = inst.map(&mut Rename(&values));
+        let inst = self.with_wide_products(inst.map(&mut Rename(&values)));
         if let ([d], true) = (&defs[..], inst.effects().is_pure()) {
             self.registers[self.program.index(*d)] = self.b.emit(inst);
             return;
@@ -255,6 +255,42 @@ impl Emitter<'_> {
         let made = self.b.inst(inst);
         for (d, value) in defs.iter().zip(made) {
             self.registers[self.program.index(*d)] = Src::Reg(value);
+        }
+    }
+
+    /// High halves of 32-bit products as parts of whole ones. ptxas before 13.4 makes one instruction of the high half and a sum, and loses every
+    /// second turn of a loop that adds the same product again (`tests/kernels/suite_inline_ptx.py` has such loops).
+    fn with_wide_products(&mut self, inst: Inst<Value>) -> Inst<Value> {
+        let (ty, a, b) = match inst {
+            Inst::MulHi { ty, a, b, .. } | Inst::MadHi { ty, a, b, .. } => (ty, a, b),
+            Inst::CarryMad { op, ty, a, b, .. } if op.is_high() => (ty, a, b),
+            other => return other,
+        };
+        let Some(wide) = wide(ty) else { return inst };
+        let a = self.high(wide, a, b);
+        match inst {
+            Inst::MadHi { d, c, .. } => Inst::AddInt { ty, d, a, b: c },
+            Inst::CarryMad { op, d, c, .. } => {
+                let op = sum_of_half(op);
+                Inst::CarryOp { op, ty, d, a, b: c }
+            }
+            Inst::MulHi { d, .. } => Inst::Mov { ty: BitType::B32, d, a },
+            other => other,
+        }
+    }
+
+    fn high(&mut self, ty: WideType, a: Operand, b: Operand) -> Operand {
+        match self.b.emit(Inst::MulWide {
+            ty,
+            d: Value::NEW,
+            a,
+            b,
+        }) {
+            Src::Imm(x) => Src::Imm(x >> 32),
+            Src::Reg(a) => {
+                let d = std::iter::repeat_n(Value::NEW, 2).collect();
+                self.b.inst(Inst::UnpackB64 { d, a })[1].into()
+            }
         }
     }
 
@@ -346,6 +382,24 @@ impl Emitter<'_> {
             (end @ Src::Imm(_), _) => end,
             (Src::Reg(_), _) => Src::Reg(left[exits.len()]),
         }
+    }
+}
+
+/// The type by which a whole product is twice as wide as words of 32 bits.
+fn wide(ty: IntType) -> Option<WideType> {
+    match ty {
+        IntType::U32 => Some(WideType::U32),
+        IntType::S32 => Some(WideType::S32),
+        IntType::U16 | IntType::S16 | IntType::U64 | IntType::S64 => None,
+    }
+}
+
+/// The sum of a product's half and a third operand.
+fn sum_of_half(op: CarryMad) -> CarryOp {
+    match op {
+        CarryMad::MadLoCc | CarryMad::MadHiCc => CarryOp::AddCc,
+        CarryMad::MadcLo | CarryMad::MadcHi => CarryOp::Addc,
+        CarryMad::MadcLoCc | CarryMad::MadcHiCc => CarryOp::AddcCc,
     }
 }
 

@@ -14,7 +14,7 @@ import pytest
 import smalt
 from jax._src.pallas.mosaic_gpu import helpers
 
-from tests.corpus.case import kernel
+from tests.corpus.case import kernel, x64
 from tests.kernels import inline_programs
 from tests.kernels.suite import ON_GPU, enabled
 
@@ -425,6 +425,33 @@ def test_random_programs_with_carries(start: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------ carries, cache policies
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int32, np.uint64, np.int64])
+@pytest.mark.parametrize("how", ["mad.hi", "mul.hi, add", "mad.hi.cc"])
+def test_the_same_product_in_every_turn_of_a_loop(how: str, dtype: Any) -> None:
+    """ptxas before 13.4 makes one instruction of the high half and the sum, and loses half of the turns."""
+    bits, name = 8 * np.dtype(dtype).itemsize, f"{np.dtype(dtype).kind.replace('i', 's')}{8 * np.dtype(dtype).itemsize}"
+    rng = np.random.default_rng(bits)
+    x, y = (rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, 128, dtype) for _ in range(2))
+    n = rng.integers(1, 23, 128).astype(np.int32)
+    step = {
+        "mad.hi": f"mad.hi.{name} {{0}}, {{1}}, {{2}}, {{0}};",
+        "mul.hi, add": f"mul.hi.{name} h, {{1}}, {{2}}; add.{name} {{0}}, {{0}}, h;",
+        "mad.hi.cc": f"mad.hi.cc.{name} {{0}}, {{1}}, {{2}}, {{0}};",
+    }[how]
+    text = f"""{{ .reg .b{bits} h; .reg .b32 n; .reg .pred p;
+        mov.b32 n, {{3}}; mov.b{bits} {{0}}, {{2}};
+        L: {step} add.s32 n, n, -1; setp.gt.s32 p, n, 0; @p bra L; }}"""
+
+    def body(x: Any, y: Any, n: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(text, jax.ShapeDtypeStruct((128,), dtype), x[...], y[...], n[...])
+
+    with x64(bits == 64):
+        got = run(body, out(128, dtype), x, y, n)
+    high = [int(a) * int(b) >> bits for a, b in zip(x, y)]
+    expected = [(int(b) + int(k) * h) % (1 << bits) for b, h, k in zip(y, high, n)]
+    np.testing.assert_array_equal(got.view(f"u{bits // 8}"), np.array(expected, f"u{bits // 8}"))
 
 
 def test_numbers_of_four_words() -> None:
