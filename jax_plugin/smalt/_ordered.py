@@ -184,10 +184,10 @@ class _Place:
                 "\n  remedy: ref.at[i] for a flag; ordinary loads and stores for data, with fences or barriers around them"
             )
         self.strides = _versions.element_strides(base, chain) if self.shape else ()
-        if self.shape and int(np.prod(self.shape)) % 128:
+        if self.shape and int(np.prod(self.shape)) % 32:
             raise InvalidKernel(
-                f"smalt.{name} of an array that some threads have no elements of\n  expected: a multiple of 128 elements, or one element"
-                f"\n  got: shape {list(self.shape)}\n  remedy: ref.at[i] for each of a few words; slices of whole warpgroups for more"
+                f"smalt.{name} of an array that some lanes have no elements of\n  expected: a multiple of 128 elements (in a warp region, of 32), or one element"
+                f"\n  got: shape {list(self.shape)}\n  remedy: ref.at[i] for each of a few words; as many elements for each thread for more"
             )
         if self.strides is None:
             raise InvalidKernel(

@@ -371,10 +371,20 @@ impl Planner<'_> {
             return Ok(());
         };
         let refuse = |what: &str| {
+            let (expected, remedy) = match code.called {
+                None => (
+                    "each element in one lane, and elements for all lanes: the text does more than compute from its operands",
+                    "an array with as many elements for each thread (a multiple of 128 for a warpgroup, of `pack` a thread), or plgpu.layout_cast to a layout that repeats nothing",
+                ),
+                Some(_) => (
+                    "a multiple of 128 elements (in a warp region, of 32), each in one lane, or one element",
+                    "ref.at[i] for each of a few words; as many elements for each thread for more",
+                ),
+            };
             Err(Error::invalid(format!("{} of an array {what}", code.name()))
-                .expected("each element in one lane, and elements for all lanes: the text does more than compute from its operands")
+                .expected(expected)
                 .got(format!("{} in {layout}", kernel.ty(v)))
-                .remedy("an array with as many elements for each thread (a multiple of 128 for a warpgroup, of `pack` a thread), or plgpu.layout_cast to a layout that repeats nothing"))
+                .remedy(remedy))
         };
         if layout.replication() > 1 || layout.is_constant_somewhere() {
             return refuse("that several lanes hold the same elements of");

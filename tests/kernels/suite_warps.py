@@ -124,6 +124,21 @@ def test_inline_ptx_of_arrays() -> None:
     np.testing.assert_array_equal(got, x + x)
 
 
+def test_atomics_of_arrays() -> None:
+    """An element is a lane's."""
+    x = random((4, 64))
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = jnp.zeros(64, I32)
+
+        def each(w: Any) -> None:
+            smalt.atomic_add(o, x[w])
+
+        warps(each)
+
+    np.testing.assert_array_equal(run(body, out(64, I32), x), x.sum(0, dtype=I32))
+
+
 def test_a_layout_of_one_warp() -> None:
     """As the user writes it: with warps that hold the same."""
     layout = plgpu.Layout.TILED(plgpu.Tiling(((8, 32), (8, 1))), warp_dims=(plgpu.Replicated(4),), lane_dims=(-3,), vector_dim=-1)
