@@ -59,7 +59,7 @@ MISUSES: list[tuple[Callable[[Any, Any, Any, Any, Any], Any], str, list[str]]] =
     (lambda x, o, s, b, bs: smalt.store(o.at[0], 2.7), "a value of another type", ["expected: int32", "got: 2.7", "remedy"]),
     (lambda x, o, s, b, bs: smalt.atomic_add(o.at[0], 1 << 40), "a value of another type", ["got: 1099511627776", "remedy"]),
     (lambda x, o, s, b, bs: smalt.load(o.at[jnp.arange(128)]), "a view that is no slice", ["remedy"]),
-    (lambda x, o, s, b, bs: smalt.load(o.at[:64]), "smalt.load of an array that some lanes", ["a multiple of 128", "got: shape [64]", "remedy"]),
+    (lambda x, o, s, b, bs: smalt.load(o.at[:64]), "smalt.load of an array that some lanes", ["a multiple of 128", "got: i32[64]", "remedy"]),
     (lambda x, o, s, b, bs: smalt.store(x.at[0], 1), "`smalt.store` to", ["which is an input", "remedy"]),
     (lambda x, o, s, b, bs: smalt.atomic_add(x, 1), "`smalt.atomic_add` to", ["which is an input", "remedy"]),
     (lambda x, o, s, b, bs: smalt.atomic_add(x.at[0], 1), "`smalt.atomic_add` to", ["which is an input", "remedy"]),
