@@ -64,7 +64,7 @@ pub enum AllocKind {
 pub struct ClusterBarrier {
     /// Each is one axis, or several that act as one.
     pub collective_axes: Vec<Vec<Axis>>,
-    /// Only the leader's barrier is used.
+    /// Only the leader's barrier is used: all arrive at that of the first block along the axes.
     pub leader_tracked: bool,
 }
 

@@ -69,14 +69,18 @@ pub fn check(kernel: &Kernel) -> Result<()> {
         Tracks::Warpgroups => "warpgroups",
         Tracks::Warps => "warps",
     };
-    let error = Error::invalid("a profile of more than 1 GiB").at(Loc::CALL_SITE);
-    let error = error.got(format!("profile_space {space}, for each of {tracks} {of}"));
-    Err(match most {
-        0 => error.remedy("profile fewer blocks"),
-        most => error
-            .expected(format!("profile_space of at most {most}"))
-            .remedy("set CompilerParams.profile_space to how many ranges one of them goes through"),
-    })
+    let (expected, remedy) = match most {
+        0 => ("fewer of them".to_string(), "profile fewer blocks"),
+        most => (
+            format!("profile_space of at most {most}"),
+            "set CompilerParams.profile_space to how many ranges one of them goes through",
+        ),
+    };
+    Err(Error::invalid("a profile of more than 1 GiB")
+        .at(Loc::CALL_SITE)
+        .expected(expected)
+        .got(format!("profile_space {space}, for each of {tracks} {of}"))
+        .remedy(remedy))
 }
 
 #[cfg(test)]

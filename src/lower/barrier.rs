@@ -89,7 +89,7 @@ fn position(cx: &mut LowerCx, r: &RefUse) -> Result<S> {
     }
 }
 
-/// The blocks that an arrival on a cluster barrier goes to, as ranks; `None`: a barrier of the own block only.
+/// The blocks that an arrival on a cluster barrier goes to (of one that a leader tracks: the leader), as ranks; `None`: a barrier of the own block only.
 fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
     let kernel = cx.kernel;
     let AllocKind::Barrier { cluster: Some(c), .. } = &kernel.allocs[alloc].kind else {
@@ -98,6 +98,17 @@ fn peers(cx: &mut LowerCx, alloc: Alloc) -> Result<Option<Vec<S>>> {
     let own = cx.cluster_rank();
     if kernel.cluster_size() == 1 {
         return Ok(None);
+    }
+    if c.leader_tracked {
+        // The first block along the axes.
+        let mut leader = own;
+        for axis in c.collective_axes.iter().flatten() {
+            let stride = cx.cluster_stride(*axis)?;
+            let at = super::ids::axis_index(cx, *axis)?;
+            let before = cx.b.mul(IntType::U32, at, Src::u32(stride));
+            leader = cx.b.sub(IntType::U32, leader, before);
+        }
+        return Ok(Some(vec![leader]));
     }
     let mut ranks = vec![own];
     for group in &c.collective_axes {

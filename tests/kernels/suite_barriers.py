@@ -1190,6 +1190,58 @@ def test_cluster_barriers_over_groups_of_axes(groups: str) -> None:
             np.testing.assert_array_equal(got[b, turn], x[there] + turn)
 
 
+def led(axes: Any, steps: int = 3, mutate: str = "") -> Any:
+    """Blocks of a 2 × 4 cluster store their parts in a leader's memory, who adds them up, and lets them go on by a barrier that all wait for."""
+
+    def body(x: Any, o: Any, parts: Any, came: Any, taken: Any) -> None:
+        r, c = jax.lax.axis_index("r"), jax.lax.axis_index("c")
+        both = axes == (("r", "c"),)
+        mine, leads = (r * 4 + c, (r == 0) & (c == 0)) if both else (c, c == 0)
+        leader = plgpu.cluster_ref(parts, {"r": 0 if both else r, "c": 0})
+        for step in range(steps):
+            leader[mine] = x[step, r * 4 + c]
+            plgpu.barrier_arrive(came)
+
+            @pl.when(leads | (mutate == "all wait"))
+            def lead() -> None:
+                if mutate != "no wait":
+                    plgpu.barrier_wait(came)
+                o[step, r] = jnp.sum(parts[...], axis=0)
+
+            plgpu.barrier_arrive(taken)
+            plgpu.barrier_wait(taken)
+
+    count = 8 if axes == (("r", "c"),) else 4
+    scratch = [
+        plgpu.SMEM((count, 128), I32),
+        plgpu.ClusterBarrier(collective_axes=axes, leader_tracked=True),
+        plgpu.ClusterBarrier(collective_axes=(("r", "c"),)),
+    ]
+    return kernel(body, out(steps, 2, 128, I32), *scratch, cluster=(2, 4), cluster_names=("r", "c"))
+
+
+@pytest.mark.parametrize("axes", [("c",), (("r", "c"),)], ids=["one axis", "two as one"])
+def test_barriers_of_a_leader(axes: Any) -> None:
+    x = random((3, 8, 128))
+    with enabled():
+        got = np.asarray(jax.jit(led(axes))(x))
+    rows = x.reshape(3, 2, 4, 128).sum(2, dtype=I32)
+    if axes == ("c",):
+        np.testing.assert_array_equal(got, rows)
+    else:
+        np.testing.assert_array_equal(got[:, 0], rows.sum(1, dtype=I32))
+
+
+def test_who_does_not_lead_waits_for_ever() -> None:
+    with smalt.emulated("H100"):
+        is_refused(lambda: np.asarray(jax.jit(led(("c",), mutate="all wait"))(random((3, 8, 128)))), "deadlock")
+
+
+def test_a_leader_that_does_not_wait_is_told() -> None:
+    with smalt.emulated("H100"):
+        is_refused(lambda: np.asarray(jax.jit(led(("c",), mutate="no wait"))(random((3, 8, 128)))), "nothing orders")
+
+
 #: Random rings, and how many in one test.
 COUNT, TOGETHER = (200, 25) if ON_GPU else (40, 10)
 

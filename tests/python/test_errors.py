@@ -571,6 +571,16 @@ def unsupported_union_of_a_warp(x):
     return kernel(body, like((128,)))(x)
 
 
+@bad(smalt.Unsupported, "leader-tracked cluster barriers over several axes", "remedy: name one axis")
+def unsupported_leader_of_several_axes(x):
+    def body(x, o, bar):
+        plgpu.barrier_arrive(bar)  # BAD
+        o[...] = x[...]
+
+    bar = plgpu.ClusterBarrier(collective_axes=("a", "b"), leader_tracked=True)
+    return kernel(body, like((128,)), bar, cluster=(2, 2), cluster_names=("a", "b"))(x)
+
+
 @bad(smalt.InvalidKernel, "an accumulator allocated inside of a warp region", "remedy: carry an array through the loop")
 def an_accumulator_of_a_warp(x):
     def body(x, o):

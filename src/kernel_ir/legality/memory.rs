@@ -204,9 +204,9 @@ pub fn arrival(kernel: &Kernel, barrier: &RefUse) -> Result<()> {
         );
     }
     match cluster {
-        Some(c) if c.leader_tracked => lacks(
-            "leader-tracked cluster barriers",
-            "use a cluster barrier of all its blocks",
+        Some(c) if c.leader_tracked && c.collective_axes.len() != 1 => lacks(
+            "leader-tracked cluster barriers over several axes",
+            "name one axis, or several that act as one: collective_axes=((\"x\", \"y\"),)",
         ),
         Some(_) | None => Ok(()),
     }
