@@ -8,6 +8,7 @@ import pathlib
 import re
 from typing import Any
 
+from tests.functions import shown
 from tests.functions.reasons import REASONS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -129,7 +130,7 @@ def document() -> str:
     for name, reason in REASONS.items():
         grouped[reason].append(f"`{name}`")
     lines += [f"| {' '.join(functions)} | {reason} |" for reason, functions in grouped.items()]
-    lines += ["", *_primitives(), "", *_PARAMETERS.splitlines()]
+    lines += ["", *_primitives(), "", *shown.lines(), "", *_PARAMETERS.splitlines()]
     return "\n".join(lines) + "\n"
 
 

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.functions import support
+from tests.functions import shown, support
 from tests.functions.judge import judge
 from tests.functions.reasons import REASONS
+from tests.functions.shown import ROOT
 from tests.functions.table import CASES
 from tests.kernels.angles import *  # noqa: F403
 
@@ -63,6 +64,14 @@ def test_every_public_function_has_a_call_or_a_reason(module: str) -> None:
     called = {case.function for case in CASES.values()}
     missing = [f"{module}.{n}" for n in public(MODULES[module]) if f"{module}.{n}" not in called and f"{module}.{n}" not in REASONS]
     assert not missing
+
+
+def test_what_the_page_names_is_there() -> None:
+    for _, page, tests in shown.ROWS:
+        assert (ROOT / "docs" / page).exists(), page
+        for test in tests:
+            file, name = test.split(": ")
+            assert f"def test_{name}(" in (ROOT / file).read_text(), test
 
 
 def test_the_page_is_what_the_results_say() -> None:
