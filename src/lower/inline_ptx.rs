@@ -24,7 +24,11 @@ pub fn lower_inline_ptx(
     let results = cx.kernel.ops[op].results.clone();
     let classes = inline::check::interface(cx.kernel, op)?;
     let num_results = inline::check::num_results(cx.kernel, op, code);
-    let barriers = (cx.kernel.num_warpgroups + 1, 15);
+    // What runs once for a warpgroup (`inline_mgpu`) meets at the warpgroup's own.
+    let barriers = match code.whole {
+        Some(_) => (0, 15),
+        None => (cx.kernel.num_warpgroups + 1, 15),
+    };
     let text = inline::Text::new(code, &classes, num_results, barriers)?;
     let mut addresses = vec![];
     for (i, r) in refs.iter().enumerate() {
