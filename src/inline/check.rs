@@ -328,10 +328,16 @@ fn named_barriers(program: &Program, code: &InlinePtx, num_warpgroups: u32) -> R
         && (first <= num_warpgroups || last > 15 || first > last)
     {
         let all = format!("numbers from {} to 15", num_warpgroups + 1);
-        return Err(Error::invalid("inline PTX: named barriers, of which some are the compiler's, or none")
+        let what = format!(
+            "{}: named barriers, of which some are the compiler's, or none",
+            code.name()
+        );
+        return Err(Error::invalid(what)
             .expected(all)
             .got(format!("{first} to {last}"))
-            .remedy("0 is the block's barrier, and those that follow are its warpgroups': declare higher numbers (`among`)"));
+            .remedy(
+                "0 is the block's barrier, and those that follow are its warpgroups': declare higher numbers (`among`)",
+            ));
     }
     for (statement, line) in program.statements.iter().zip(&program.lines) {
         let Statement::Inst { inst, .. } = statement else {

@@ -13,6 +13,9 @@ use cranelift_entity::SecondaryMap;
 use std::ops::Range;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
+    if kernel.regions.values().all(|region| region.group != Group::Warp) {
+        return Ok(());
+    }
     let everyone: Vec<Executor> = (0..kernel.num_warpgroups).map(Executor::warpgroup).collect();
     let mut pass = Owner {
         kernel,
@@ -97,15 +100,13 @@ impl Owner<'_> {
 
     /// A scope in a warp region keeps its registers; the rest is the kernel's from now on. What tells where a warp's own is comes before it.
     fn scope(&mut self, before: Region, op: Op, by: &[Executor], axis: Axis) -> Result<()> {
-        let OpKind::Scope { allocs, .. } = &mut self.kernel.ops[op].kind else {
+        let Kernel { ops, allocs: data, .. } = &mut *self.kernel;
+        let OpKind::Scope { allocs, .. } = &mut ops[op].kind else {
             unreachable!("a scope")
         };
-        let is_register = |kernel: &Kernel, a: Alloc| matches!(kernel.allocs[a].kind, AllocKind::Register { .. });
-        let all = std::mem::take(allocs);
-        let (kept, moved): (Vec<Alloc>, Vec<Alloc>) = all.into_iter().partition(|a| is_register(self.kernel, *a));
-        if let OpKind::Scope { allocs, .. } = &mut self.kernel.ops[op].kind {
-            *allocs = kept;
-        }
+        let is_register = |a: &Alloc| matches!(data[*a].kind, AllocKind::Register { .. });
+        let (kept, moved): (Vec<Alloc>, Vec<Alloc>) = std::mem::take(allocs).into_iter().partition(is_register);
+        *allocs = kept;
         if moved.is_empty() {
             return Ok(());
         }
