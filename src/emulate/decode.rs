@@ -731,6 +731,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
         scale_d: &Reg,
         neg: [i64; 2],
         trans: [i64; 2],
+        sparse: Option<(&Reg, i64)>,
     ) -> Result<()> {
         let kind = kind.ok_or_else(|| Error::internal("a wgmma of these operand and accumulator types"))?;
         let per = if kind.accumulator() == Accumulator::F16 { 4 } else { 2 };
@@ -754,6 +755,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             negate: (neg[0] < 0) != (neg[1] < 0),
             trans_a: trans[0] != 0,
             trans_b: trans[1] != 0,
+            sparse: sparse.map(|(meta, sel)| (self.reg(meta), sel as usize)),
         };
         let o = Operands {
             imm: self.code.len() as i32,
@@ -3183,6 +3185,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             scale_d,
             [*neg_a, *neg_b],
             [*trans_a, *trans_b],
+            None,
         )
     }
     fn wgmma_half_rs(
@@ -3208,6 +3211,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             scale_d,
             [*neg_a, *neg_b],
             [0, *trans_b],
+            None,
         )
     }
     fn wgmma_float_ss(
@@ -3233,6 +3237,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             scale_d,
             [*neg_a, *neg_b],
             [0, 0],
+            None,
         )
     }
     fn wgmma_float_rs(
@@ -3258,6 +3263,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
             scale_d,
             [*neg_a, *neg_b],
             [0, 0],
+            None,
         )
     }
     fn wgmma_int_ss(
@@ -3271,7 +3277,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         scale_d: &Reg,
     ) -> Result<()> {
         let a = AOperand::Shared(self.reg(a));
-        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0])
+        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0], None)
     }
     fn wgmma_int_rs(
         &mut self,
@@ -3284,7 +3290,152 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         scale_d: &Reg,
     ) -> Result<()> {
         let a = self.a_registers(a)?;
-        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0])
+        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0], None)
+    }
+    fn wgmma_sparse_half_ss(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Reg,
+        b: &Reg,
+        meta: &Reg,
+        sel: &i64,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+        trans_a: &i64,
+        trans_b: &i64,
+    ) -> Result<()> {
+        let a = AOperand::Shared(self.reg(a));
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [*trans_a, *trans_b],
+            Some((meta, *sel)),
+        )
+    }
+    fn wgmma_sparse_half_rs(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Srcs<Reg>,
+        b: &Reg,
+        meta: &Reg,
+        sel: &i64,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+        trans_b: &i64,
+    ) -> Result<()> {
+        let a = self.a_registers(a)?;
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [0, *trans_b],
+            Some((meta, *sel)),
+        )
+    }
+    fn wgmma_sparse_float_ss(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        _k: &i64,
+        acc: &Tied<Reg>,
+        a: &Reg,
+        b: &Reg,
+        meta: &Reg,
+        sel: &i64,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+    ) -> Result<()> {
+        let a = AOperand::Shared(self.reg(a));
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [0, 0],
+            Some((meta, *sel)),
+        )
+    }
+    fn wgmma_sparse_float_rs(
+        &mut self,
+        ty: &WgmmaTypes,
+        acc_ty: &AccType,
+        n: &i64,
+        _k: &i64,
+        acc: &Tied<Reg>,
+        a: &Srcs<Reg>,
+        b: &Reg,
+        meta: &Reg,
+        sel: &i64,
+        scale_d: &Reg,
+        neg_a: &i64,
+        neg_b: &i64,
+    ) -> Result<()> {
+        let a = self.a_registers(a)?;
+        self.matmul(
+            float_kind(*ty, *acc_ty),
+            *n,
+            acc,
+            a,
+            b,
+            scale_d,
+            [*neg_a, *neg_b],
+            [0, 0],
+            Some((meta, *sel)),
+        )
+    }
+    fn wgmma_sparse_int_ss(
+        &mut self,
+        ty: &WgmmaTypes,
+        sat: &SatFinite,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Reg,
+        b: &Reg,
+        meta: &Reg,
+        sel: &i64,
+        scale_d: &Reg,
+    ) -> Result<()> {
+        let a = AOperand::Shared(self.reg(a));
+        let sparse = Some((meta, *sel));
+        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0], sparse)
+    }
+    fn wgmma_sparse_int_rs(
+        &mut self,
+        ty: &WgmmaTypes,
+        sat: &SatFinite,
+        n: &i64,
+        acc: &Tied<Reg>,
+        a: &Srcs<Reg>,
+        b: &Reg,
+        meta: &Reg,
+        sel: &i64,
+        scale_d: &Reg,
+    ) -> Result<()> {
+        let a = self.a_registers(a)?;
+        let sparse = Some((meta, *sel));
+        self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0], sparse)
     }
     fn mma_sync(&mut self, kind: &MmaKind, d: &Regs<Reg>, a: &Srcs<Reg>, b: &Srcs<Reg>, c: &Srcs<Reg>) -> Result<()> {
         use MmaElement::*;

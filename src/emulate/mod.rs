@@ -53,6 +53,7 @@ mod rounded;
 mod row;
 mod shared;
 mod shared_words;
+mod sparse;
 mod sync;
 mod tensor_maps;
 #[cfg(test)]

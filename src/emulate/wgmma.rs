@@ -5,7 +5,7 @@
 //!
 //! Until the wait that covers it (unless agents act at the earliest) an instruction has read nothing, and its accumulator
 //! registers hold poison: their values are kept in the warp's [`Pipeline`].
-use super::arith::tensor_core::MmaKind;
+use super::arith::tensor_core::{Element, MmaKind};
 use super::arith::tensor_core_fast::{
     Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments, gather_b_fragments,
 };
@@ -15,6 +15,7 @@ use super::machine::Machine;
 use super::options::AgentOrder;
 use super::row::Row;
 use super::shared::SMEM_BASE;
+use super::sparse;
 use super::sync::noted;
 use super::tma::swizzled;
 use super::trace::What;
@@ -51,6 +52,15 @@ pub struct MatMul {
     pub negate: bool,
     pub trans_a: bool,
     pub trans_b: bool,
+    /// Holds the metadata of a sparse A; the selector of lanes.
+    pub sparse: Option<(u16, usize)>,
+}
+
+impl MatMul {
+    /// Bytes of B along K.
+    fn b_bytes(&self) -> u32 {
+        if self.sparse.is_some() { 64 } else { 32 }
+    }
 }
 
 /// An instruction in flight.
@@ -61,6 +71,8 @@ struct Issued {
     a: u64,
     b: u64,
     scale_d: bool,
+    /// The metadata of a sparse A.
+    meta: Option<Box<Fragment>>,
     group: u64,
     view: View,
 }
@@ -147,8 +159,13 @@ impl Descriptor {
     /// The address of 16-byte chunk `c` along K of row `r`, K-major. CUTLASS `mma_sm90_desc.hpp`, canonical layouts.
     #[inline(always)]
     fn k_major(self, r: u32, c: u32) -> u32 {
-        let along = if self.span == 16 { self.leading } else { 16 };
-        let linear = self.start + r % 8 * self.span + r / 8 * self.stride + c * along;
+        let along = if self.span == 16 {
+            c * self.leading
+        } else {
+            // A sparse product's 64 bytes may be two spans of 32.
+            16 * c % self.span + 16 * c / self.span * self.leading
+        };
+        let linear = self.start + r % 8 * self.span + r / 8 * self.stride + along;
         swizzled(linear, self.mask())
     }
 
@@ -174,6 +191,7 @@ impl<H: Hooks> Machine<'_, H> {
         bits: u64,
         first: u32,
         rows: u32,
+        k_bytes: u32,
         transposed: bool,
         view: &View,
         out: &mut Vec<u8>,
@@ -186,9 +204,13 @@ impl<H: Hooks> Machine<'_, H> {
             Box::new(error)
         };
         if d.base_offset != 0 {
-            return Err(problem("a wgmma operand with a base offset, which smalt does not use"));
+            return Err(problem("a wgmma operand with a base offset, which the emulator does not have"));
         }
-        let (outer, inner) = if transposed { (16, rows / 8) } else { (rows, 2) };
+        let (outer, inner) = if transposed {
+            (k_bytes / 2, rows / 8)
+        } else {
+            (rows, k_bytes / 16)
+        };
         let address = |i: u32, j: u32| {
             if transposed {
                 d.mn_major(first / 8 + j, i)
@@ -274,6 +296,7 @@ impl<H: Hooks> Machine<'_, H> {
                     issued.a,
                     w.index % 4 * 16,
                     16,
+                    32,
                     op.trans_a,
                     &issued.view,
                     out,
@@ -295,19 +318,12 @@ impl<H: Hooks> Machine<'_, H> {
             issued.b,
             0,
             op.n as u32,
+            op.b_bytes(),
             op.trans_b,
             &issued.view,
             out,
             lines,
         )?;
-        let instruction = Instruction {
-            kind: op.kind,
-            m: 16,
-            n: op.n,
-            k_bytes: 32,
-            scale_d: issued.scale_d,
-            negate: op.negate,
-        };
         let major = |transposed| if transposed { Major::Mn } else { Major::K };
         let a = Operand {
             bytes: &unit.a,
@@ -316,6 +332,19 @@ impl<H: Hooks> Machine<'_, H> {
         let b = Operand {
             bytes: &unit.b,
             major: major(op.trans_b),
+        };
+        if let (Some((_, sel)), Some(meta)) = (op.sparse, &issued.meta) {
+            let how = (issued.scale_d, op.negate);
+            let result = sparse::multiply(op.kind, op.n, (meta, sel), how, a, b, acc);
+            return result.map_err(|e| Box::new(unselected(op, e)));
+        }
+        let instruction = Instruction {
+            kind: op.kind,
+            m: 16,
+            n: op.n,
+            k_bytes: 32,
+            scale_d: issued.scale_d,
+            negate: op.negate,
         };
         unit.core.execute(instruction, a, b, acc);
         Ok(())
@@ -337,7 +366,7 @@ impl<H: Hooks> Machine<'_, H> {
             None => recorder.multiply_done(warp, now, false),
             Some((op, issued)) => {
                 let (a, b, to) = (op.kind.a(), op.kind.b(), op.kind.accumulator());
-                let k = 256 / a.bits();
+                let k = 8 * op.b_bytes() as usize / a.bits();
                 let what = What::Multiplies {
                     shape: format!("m64n{}k{k} {a:?}, {b:?} → {to:?}", op.n),
                     group: issued.group,
@@ -375,6 +404,18 @@ impl<H: Hooks> Machine<'_, H> {
         }
         result
     }
+}
+
+/// Metadata of a sparse operand that names no elements.
+fn unselected(op: &MatMul, e: sparse::Unselected) -> Error {
+    let expected = match op.kind.a() {
+        Element::Tf32 => "nibbles of 4 (the first of two elements) or 14 (the second)",
+        _ => "in each nibble the indices of two elements of four, the lower one in its low bits: 4, 8, 9, 12, 13 or 14",
+    };
+    Error::new(Fault::Execution, "metadata of a sparse wgmma that names no elements")
+        .expected(expected)
+        .got(format!("a nibble of {} in lane {} of the warp", e.nibble, e.lane))
+        .remedy("compute the metadata of every lane that the sparsity selector names")
 }
 
 /// Issues instruction `aux` of the program's table.
@@ -422,6 +463,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
         a,
         b,
         scale_d: scale_d != 0,
+        meta: op.sparse.map(|(meta, _)| Box::new(*w.read::<u32>(meta))),
         group: w.tensor.committed,
         view: m.hooks.view(w),
     };

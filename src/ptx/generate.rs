@@ -37,6 +37,8 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "size" | "extent" | "dim" | "place" => vec![0, 70_000],
         "neg_a" | "neg_b" => vec![1, -1],
         "trans_a" | "trans_b" => vec![0, 1],
+        "sel" => vec![0, 1],
+        "k" if row.starts_with("WgmmaSparse") => vec![16, 64],
         "k" => vec![8, 32],
         "n" => match row {
             "SetMaxReg" => vec![24, 240],

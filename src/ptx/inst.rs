@@ -83,6 +83,11 @@ const fn wgmma_int_requires(ty: WgmmaTypes) -> Requirement {
         | WgmmaTypes::U8U8 => base(),
     }
 }
+/// Sparse products of bytes came with PTX 8.2, of signed and unsigned ones with 8.4.
+const fn wgmma_sparse_int_requires(ty: WgmmaTypes) -> Requirement {
+    let dense = wgmma_int_requires(ty);
+    if dense.isa > 82 { dense } else { isa(82) }
+}
 /// fp8 operands of `mma.sync` came with PTX 8.4.
 const fn mma_requires(kind: MmaKind) -> Requirement {
     match kind {
@@ -419,6 +424,11 @@ macro_rules! field_defs {
     };
     ($kind:ident $t:tt, $e:ident, $f:ident) => {};
 }
+/// A list of any length that can be compared: tuples of more than twelve cannot.
+macro_rules! pairs {
+    () => { () };
+    ($first:expr, $($rest:expr,)*) => { ($first, pairs!($($rest,)*)) };
+}
 /// What of a field tells instructions apart when the names of what they define do not.
 macro_rules! but_for_names {
     (def $e:ident) => {
@@ -634,9 +644,9 @@ macro_rules! define_instructions {
             {
                 match self {
                     $( Inst::$variant { $( $field ),* } => {
-                        let mine = ($( but_for_names!($kind $field), )*);
+                        let mine = pairs!($( but_for_names!($kind $field), )*);
                         let Inst::$variant { $( $field ),* } = other else { return false };
-                        mine == ($( but_for_names!($kind $field), )*)
+                        mine == pairs!($( but_for_names!($kind $field), )*)
                     } ),*
                 }
             }

@@ -309,6 +309,80 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             ensure(is_int8(*ty), "8-bit integers")?;
             wgmma(*n, AccType::S32, acc.output.len(), a.len())
         }
+        Inst::WgmmaSparseHalfSs {
+            ty,
+            acc_ty,
+            n,
+            acc,
+            sel,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(half_acc(*ty, *acc_ty), "f32 accumulators, or f16 ones of f16 operands")?;
+            wgmma(*n, *acc_ty, acc.output.len(), 4)?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
+            selector(*ty, *sel)
+        }
+        Inst::WgmmaSparseHalfRs {
+            ty,
+            acc_ty,
+            n,
+            acc,
+            a,
+            sel,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(half_acc(*ty, *acc_ty), "f32 accumulators, or f16 ones of f16 operands")?;
+            wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
+            selector(*ty, *sel)
+        }
+        Inst::WgmmaSparseFloatSs {
+            ty,
+            acc_ty,
+            n,
+            k,
+            acc,
+            sel,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0, "tf32 with k = 16, or fp8 with k = 64")?;
+            wgmma(*n, *acc_ty, acc.output.len(), 4)?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
+            selector(*ty, *sel)
+        }
+        Inst::WgmmaSparseFloatRs {
+            ty,
+            acc_ty,
+            n,
+            k,
+            acc,
+            a,
+            sel,
+            neg_a,
+            neg_b,
+            ..
+        } => {
+            ensure(float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0, "tf32 with k = 16, or fp8 with k = 64")?;
+            wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
+            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
+            selector(*ty, *sel)
+        }
+        Inst::WgmmaSparseIntSs { ty, n, acc, sel, .. } => {
+            ensure(is_int8(*ty), "8-bit integers")?;
+            wgmma(*n, AccType::S32, acc.output.len(), 4)?;
+            selector(*ty, *sel)
+        }
+        Inst::WgmmaSparseIntRs { ty, n, acc, a, sel, .. } => {
+            ensure(is_int8(*ty), "8-bit integers")?;
+            wgmma(*n, AccType::S32, acc.output.len(), a.len())?;
+            selector(*ty, *sel)
+        }
         Inst::MmaSync { kind, a, b, c, d } => {
             let of = kind.fragments();
             ensure(
@@ -516,6 +590,22 @@ fn float_acc(ty: WgmmaTypes, acc: AccType, k: i64) -> bool {
         | WgmmaTypes::S8U8
         | WgmmaTypes::U8S8
         | WgmmaTypes::U8U8 => false,
+    }
+}
+/// All four lanes of a quad give the metadata of 8-bit types, two of them that of wider ones.
+fn selector(ty: WgmmaTypes, sel: i64) -> Result<(), &'static str> {
+    match ty {
+        WgmmaTypes::F16 | WgmmaTypes::BF16 | WgmmaTypes::TF32 => {
+            ensure((0..=1).contains(&sel), "a sparsity selector of 0 or 1")
+        }
+        WgmmaTypes::E4M3E4M3
+        | WgmmaTypes::E4M3E5M2
+        | WgmmaTypes::E5M2E4M3
+        | WgmmaTypes::E5M2E5M2
+        | WgmmaTypes::S8S8
+        | WgmmaTypes::S8U8
+        | WgmmaTypes::U8S8
+        | WgmmaTypes::U8U8 => ensure(sel == 0, "the sparsity selector 0: all lanes give metadata of 8-bit types"),
     }
 }
 fn is_int8(ty: WgmmaTypes) -> bool {

@@ -712,6 +712,22 @@ wgmma_int_ss WgmmaIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; numb
     "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
 wgmma_int_rs WgmmaIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
     "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
+/// Sparse products: of every four neighbouring elements of A's rows along K two are there, of tf32 one of two; which, says `meta` of the
+/// lanes that `sel` names (`src/emulate/sparse.rs`). k32 of 16 bits.
+wgmma_sparse_half_ss WgmmaSparseHalfSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_a: _; number trans_b: _ }
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA];
+wgmma_sparse_half_rs WgmmaSparseHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::H16X2]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_b: _ }
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA];
+/// tf32 (k16) and fp8 (k64).
+wgmma_sparse_float_ss WgmmaSparseFloatSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA];
+wgmma_sparse_float_rs WgmmaSparseFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA];
+/// int8 (k64).
+wgmma_sparse_int_ss WgmmaSparseIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA];
+wgmma_sparse_int_rs WgmmaSparseIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA];
 /// The warp's matrix multiply-add, `d = a·b + c`.
 mma_sync MmaSync { modifier kind: MmaKind; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
     "mma.sync.aligned.{kind} {d}, {a}, {b}, {c}", requires [mma_requires(*kind)], effects [Effects::CONVERGENT];
