@@ -1,7 +1,7 @@
 """`plgpu.inline_mgpu`: the user's function builds MLIR, of which one text of inline PTX is made.
 
-Every lane runs the text once. A register stands for each element that a lane has of an array, in the order of JAX's
-`FragmentedArray`, and for the address of each reference; how a reference lies in memory is in the text.
+Every lane runs the text once. `{k.i}` is a register with element i that a lane has of array k (results first), in the order of JAX's
+`FragmentedArray`; `{k}` is a scalar, or the address of a reference, which lies in memory as the text says.
 """
 
 from __future__ import annotations
@@ -56,50 +56,54 @@ def translate(function: Any, args: Sequence[Array | Reference], tree: Any, resul
     """The text of a function of these arguments."""
     text = Text()
     cx = Translator(text)
-    num_results = sum(len(_registers(r)) for r in results)
     with _versions.mlir_function(_ARCH) as enter:
         _check_types([*args, *results])
         types = [ty for arg in args for ty in _mlir_types(arg)]
         block = enter(types)
         values = iter(block.arguments)
-        given, number = [], num_results
-        for arg in args:
+        given = []
+        for k, arg in enumerate(args, len(results)):
             mine = [next(values) for _ in _mlir_types(arg)]
+            names = _names(k, arg)
             if isinstance(arg, Reference):
-                cx.set(mine[0], Buffer(f"{{{number}}}", "shared" if arg.shared else "global"))
+                cx.set(mine[0], Buffer(names[0], "shared" if arg.shared else "global"))
                 given.append(mine[0])
-                number += 1
                 continue
+            at = 0
             for value in mine:
                 n = int(np.prod(_versions.mlir_shape(value.type), dtype=np.int64))
-                cx.set(value, tuple(f"{{{number + i}}}" for i in range(n)))
-                number += n
+                cx.set(value, tuple(names[at : at + n]))
+                at += n
             given.append(_versions.fragmented_array(mine, arg.layout, arg.shape, arg.dtype))
         returned = _call(function, jax.tree.unflatten(tree, given))
         made = _checked(function, returned, results, result_tree)
         cx.block(block)
-        at = 0
-        for array in made:
+        for k, (array, result) in enumerate(zip(made, results, strict=True)):
+            to = iter(_names(k, result))
             for value in array.registers.flat:
                 cls = kind_of(_versions.mlir_element(value.type)).cls
                 for reg in cx.get(value):
-                    text.emit(f"mov.{cls} {{{at}}}, {reg};")
-                    at += 1
+                    text.emit(f"mov.{cls} {next(to)}, {reg};")
     return text.finish()
 
 
 def attributes(args: Sequence[Array | Reference], results: Sequence[Array], text: str) -> list[Message]:
     """Those of the descriptor's `inline_ptx`."""
-    arrays = [x for x in (*args, *results) if isinstance(x, Array) and not x.is_scalar]
     refs = [x for x in args if isinstance(x, Reference)]
-    layouts = [_attrs.named({"layout": _types.layout(a.layout), "order": _registers(a)}) for a in arrays]
     places = [_attrs.named({"tiling": list(r.tiling), "swizzle": r.swizzle}) for r in refs]
     return _attrs.encode({
         "text": text,
         "whole": True,
-        "arrays": _attrs.numbered(layouts) if layouts else None,
+        "arrays": arrays([x for x in (*args, *results) if isinstance(x, Array)]),
         "refs": _attrs.numbered(places) if places else None,
+        "called": "inline_mgpu",
     })  # fmt: skip
+
+
+def arrays(values: Sequence[Array]) -> Any:
+    """The descriptor's `arrays`: how those that are none of scalars lie in lanes."""
+    layouts = [_attrs.named({"layout": _types.layout(a.layout), "order": _registers(a)}) for a in values if not a.is_scalar]
+    return _attrs.numbered(layouts) if layouts else None
 
 
 def array(shape: Sequence[int], dtype: Any, layout: Any, what: str) -> Array:
@@ -124,6 +128,12 @@ def array(shape: Sequence[int], dtype: Any, layout: Any, what: str) -> Array:
 
 def _registers(x: Array | Reference) -> list[int]:
     return _versions.first_lane(x.layout, x.shape) if isinstance(x, Array) else [0]
+
+
+def _names(k: int, x: Array | Reference) -> list[str]:
+    """What the text calls the registers of result or operand `k`."""
+    n = len(_registers(x))
+    return [f"{{{k}}}"] if n == 1 else [f"{{{k}.{i}}}" for i in range(n)]
 
 
 def _check_types(values: Sequence[Array | Reference]) -> None:

@@ -141,6 +141,7 @@ class Translator:
             for extent in self.shape(v.type):
                 n *= extent
             out.append(tuple(self.text.fresh(cls) for _ in range(n)))
+            self.text.places.update(out[-1])
         return out
 
     def move(self, places: Sequence[Any], values: Sequence[Any]) -> None:
@@ -367,6 +368,21 @@ def _fence_proxy(cx: Translator, op: Op) -> None:
     if name is None:
         raise unsupported("`nvvm.fence.proxy`", "the async proxy's fences", kind)
     cx.text.emit(f"fence.proxy.{name};")
+
+
+@_op("nvvm.wgmma.fence.aligned")
+def _wgmma_fence(cx: Translator, op: Op) -> None:
+    cx.text.emit("wgmma.fence.sync.aligned;")
+
+
+@_op("nvvm.wgmma.commit.group.sync.aligned")
+def _wgmma_commit(cx: Translator, op: Op) -> None:
+    cx.text.emit("wgmma.commit_group.sync.aligned;")
+
+
+@_op("nvvm.wgmma.wait.group.sync.aligned")
+def _wgmma_wait(cx: Translator, op: Op) -> None:
+    cx.text.emit(f"wgmma.wait_group.sync.aligned {int(_versions.mlir_numbers(op.attr('group'))[0])};")
 
 
 @_op("nvvm.rcp.approx.ftz.f")

@@ -7,6 +7,7 @@ of all else, so that they are known everywhere.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ import numpy as np
 from smalt._errors import Unsupported
 
 _STEM = {"pred": "smalt_p", "b16": "smalt_h", "b32": "smalt_r", "b64": "smalt_d"}
+_NAME = re.compile(r"smalt_[phrd]\d+")
+#: Branches and labels.
+_CONTROL = re.compile(r"\bbra\b|(?<![:\w])[\w$]+:(?!:)")
 
 #: Floats by the names that MLIR prints: how NumPy has them, and their bits.
 _FLOATS: dict[str, tuple[Any, int]] = {
@@ -100,6 +104,11 @@ class Text:
         #: What is known of registers: the number in one, and the low word of one of 64 bits.
         self.known: dict[str, int] = {}
         self._low: dict[str, str] = {}
+        #: Registers that are written more than once.
+        self.places: set[str] = set()
+        #: Parts that another one was taken into, and the lines that did so.
+        self._whole: dict[tuple[str, ...], str] = {}
+        self._splits: list[tuple[int, Sequence[str]]] = []
         #: Of registers with addresses: the state space.
         self.space: dict[str, str] = {}
 
@@ -111,7 +120,24 @@ class Text:
                 constants.append(f"setp.{'eq' if bits else 'ne'}.u32 {reg}, {self._constants['b32', 0]}, 0;")
             else:
                 constants.append(f"mov.{cls} {reg}, {_number(bits)};")
-        return "\n".join([*declared, *constants, *self.lines])
+        return "\n".join([*declared, *constants, *self._needed()])
+
+    def _needed(self) -> list[str]:
+        """The lines. Registers are taken apart where that is needed, and not where they are put together again: a `wgmma` may have them."""
+        if not any("wgmma." in line for line in self.lines):
+            return self.lines
+        names = [set(_NAME.findall(line)) for line in self.lines]
+        before: dict[int, list[str]] = {}
+        moved = set()
+        for at, parts in self._splits:
+            end = at + 1
+            while end < len(self.lines) and not names[end].intersection(parts) and not _CONTROL.search(self.lines[end]):
+                end += 1
+            used = end < len(self.lines) and (names[end].intersection(parts) or any(n.intersection(parts) for n in names[end:]))
+            moved.add(at)
+            if used:
+                before.setdefault(end, []).append(self.lines[at])
+        return [x for at, line in enumerate(self.lines) for x in (*before.get(at, ()), *([] if at in moved else [line]))]
 
     # ---------------------------------------------------------------- registers
 
@@ -216,6 +242,9 @@ class Text:
         return [self._join(elements[i : i + n], kind, to) for i in range(0, len(elements), n)]
 
     def _join(self, parts: Sequence[str], kind: Kind, to: Kind) -> str:
+        whole = self._whole.get(tuple(parts))
+        if whole is not None:
+            return whole
         if kind.bits >= 16:
             return self.op(f"mov.b{to.bits}", to.cls, "{" + ", ".join(parts) + "}")
         if to.bits == 64:
@@ -230,6 +259,9 @@ class Text:
         n = kind.bits // to.bits
         if to.bits >= 16:
             parts = [self.fresh(to.cls) for _ in range(n)]
+            if x not in self.places:
+                self._whole[tuple(parts)] = x
+                self._splits.append((len(self.lines), parts))
             self.emit(f"mov.b{kind.bits} {{{', '.join(parts)}}}, {x};")
             return parts
         if kind.bits == 64:

@@ -40,7 +40,14 @@ def _inline_ptx_abstract_eval(*avals: Any, num_args: int, out_types: Sequence[tu
 
 
 def inline_ptx(
-    text: str, out_types: Any = (), *args: Any, pack: int = 1, once: bool = False, unchecked: bool | str = False
+    text: str,
+    out_types: Any = (),
+    *args: Any,
+    pack: int = 1,
+    once: bool = False,
+    whole: bool = False,
+    arg_layouts: Sequence[Any] = (),
+    unchecked: bool | str = False,
 ) -> Any:
     """PTX in a kernel: every lane runs `text`, once for each element that it has of the arrays.
 
@@ -64,6 +71,9 @@ def inline_ptx(
       `plgpu.barrier_arrive` is one, and so is a copy that completes on it.
     * With `once=True` the threads of the warpgroup (of the warp in a warp region) meet, and one of them runs the text, on scalars and
       references; all get its scalar results.
+    * With `whole=True` every lane runs the text once, on all that it has: `{k}` is the list of an array's registers (`{r, r, …}`, as
+      matrix instructions take them), `{k.i}` one of them. They are in the order of the layout's registers, in words: of types of less
+      than 32 bits as many elements as fill one. `wgmma` is written so, with accumulators and operands in registers.
 
     Args:
         text: The instructions, each with its semicolon.
@@ -72,6 +82,10 @@ def inline_ptx(
         args: Arrays, scalars and references.
         pack: Elements of an array in one register.
         once: Whether one thread runs it for its warpgroup or warp.
+        whole: Whether a lane runs it once for all its elements. Arrays may then have any shapes; the layouts of results stand in
+            `out_types`.
+        arg_layouts: Of a text that is `whole`: the layouts of operands, in order; None of scalars and references. An operand is brought
+            into its layout.
         unchecked: Hands the text to the assembler as it is, also what smalt does not know; a version ("8.6") is the PTX ISA that it asks
             for. Nothing of it is read but braces and `{k}`, it is taken to do anything, and the emulator refuses it. Its scalar results
             need `once`.
@@ -82,7 +96,29 @@ def inline_ptx(
     Raises:
         InvalidKernel: When the kernel is compiled, for a text that is wrong: at this line, with the text's line.
     """
-    return run_ptx(text, out_types, *args, pack=pack, once=once, unchecked=_isa(unchecked))
+    return run_ptx(
+        text, out_types, *args, pack=pack, once=once, unchecked=_isa(unchecked), layouts=_layouts(whole, arg_layouts, len(args), pack, once)
+    )
+
+
+def _layouts(whole: bool, arg_layouts: Sequence[Any], num_args: int, pack: int, once: bool) -> tuple[Any, ...] | None:
+    """The layouts of the operands of a text that is whole; None: it is not."""
+    layouts = tuple(arg_layouts)
+    wrong = [("layouts of operands (arg_layouts)", layouts and not whole), (f"pack={pack}", whole and pack != 1), ("once=True", whole and once)]
+    for what, is_wrong in wrong:
+        if is_wrong:
+            raise InvalidKernel(
+                f"inline PTX: {what} of a text that is {'' if whole else 'not '}whole\n  expected: arg_layouts with whole=True; pack and once without"
+                f"\n  got: whole={whole}, {what}\n  remedy: whole=True runs it once for all elements, in words of 32 bits; without it, it runs for each"
+            )
+    if not whole:
+        return None
+    if len(layouts) not in (0, num_args):
+        raise InvalidKernel(
+            f"inline PTX: layouts of operands\n  expected: {num_args}, None of scalars and references\n  got: {len(layouts)}"
+            "\n  remedy: an entry of arg_layouts for each operand"
+        )
+    return layouts or (None,) * num_args
 
 
 def _isa(unchecked: Any) -> int:
@@ -104,15 +140,16 @@ def run_ptx(
     barriers: tuple[int, int] | None = None,
     called: str | None = None,
     unchecked: int = 0,
+    layouts: tuple[Any, ...] | None = None,
 ) -> Any:
-    """`inline_ptx`; `barriers`: the first and last named barrier that it may use by a number in a register; `called`: what messages speak of."""
+    """`inline_ptx`; `layouts`: those of operands of a text that is whole; `barriers`: the first and last named barrier that it may use by a number in a register; `called`: what messages speak of."""
     if not isinstance(text, str):
         raise InvalidKernel(f"inline PTX that is no text\n  expected: a string of instructions\n  got: {type(text).__name__}")
     leaves, tree = jax.tree.flatten(out_types)
-    types, layouts = [], []
+    types, out_layouts = [], []
     for leaf in leaves:
         types.append(_out_type(leaf))
-        layouts.append(_versions.register_layout(leaf))
+        out_layouts.append(_versions.register_layout(leaf))
     flat, transforms = [], []
     for arg in args:
         ref, chain = _versions.split_ref(arg)
@@ -128,11 +165,12 @@ def run_ptx(
         barriers=barriers,
         called=called,
         unchecked=unchecked,
+        layouts=layouts if layouts is None else (layouts, tuple(out_layouts)),
         num_args=len(flat),
         out_types=tuple(types),
         transforms_tree=chains_tree,
     )
-    laid_out = [x if layout is None else _versions.layout_cast(x, layout) for x, layout in zip(results, layouts)]
+    laid_out = [x if layout is None else _versions.layout_cast(x, layout) for x, layout in zip(results, out_layouts)]
     return jax.tree.unflatten(tree, laid_out)
 
 

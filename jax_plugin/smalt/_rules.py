@@ -308,6 +308,12 @@ def _inline_ptx(w: Walker, eqn: Any) -> OpParts:
         "called": params["called"],
         "unchecked": _unless(params["unchecked"], 0),
     }
+    if params["layouts"] is not None:
+        of_args, of_results = params["layouts"]
+        values = [(v.aval, layout, f"operand {i}") for i, (v, layout, chain) in enumerate(zip(args, of_args, chains)) if chain is None]
+        values += [(v.aval, layout, f"result {i}") for i, (v, layout) in enumerate(zip(eqn.outvars, of_results))]
+        arrays = [_inline_mgpu.array(aval.shape, aval.dtype, layout, what) for aval, layout, what in values]
+        attrs |= {"whole": True, "words": True, "arrays": _inline_mgpu.arrays(arrays)}
     return OpParts(operands, _attrs.encode(attrs))
 
 

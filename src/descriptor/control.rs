@@ -741,7 +741,11 @@ fn whole(r: &mut OpReader<'_>, args: &[Value], results: &[Type], num_refs: usize
     if arrays.next().is_some() {
         return Err(damaged("more `arrays` than arrays"));
     }
+    let in_words = r.bool_or("words", false)?;
     let mut refs = vec![];
+    if in_words {
+        refs = vec![None; num_refs];
+    }
     for attr in r.optional_attrs("refs")? {
         let mut transforms = SmemTransforms::default();
         for field in fields(attr)? {
@@ -755,12 +759,13 @@ fn whole(r: &mut OpReader<'_>, args: &[Value], results: &[Type], num_refs: usize
                 (name, _) => return Err(newer(format!("`{name}` of a reference"))),
             }
         }
-        refs.push(transforms);
+        refs.push(Some(transforms));
     }
     if refs.len() != num_refs {
         return Err(damaged("as many `refs` as references are due"));
     }
     Ok(Whole {
+        in_words,
         args: of_args,
         results: of_results,
         refs,

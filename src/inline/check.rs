@@ -1,6 +1,7 @@
 //! Reads the texts of a kernel, says what is wrong with them, and notes what each does.
 use super::emit::{emit, loop_end, named_barrier};
-use super::parse::{Limits, parse};
+use super::parse::{Interface, Limits, parse};
+use super::in_flight;
 use super::program::{Program, Statement};
 use super::reads;
 use super::unchecked::Unchecked;
@@ -135,25 +136,31 @@ fn pack_error(ty: &ir::Type, pack: u32) -> Error {
 }
 
 /// The registers that stand for the results and operands of an op, in the text's order.
-pub fn interface(kernel: &Kernel, op: ir::Op) -> Result<Vec<Class>> {
+pub fn interface(kernel: &Kernel, op: ir::Op) -> Result<Interface> {
     let data = &kernel.ops[op];
     let ir::OpKind::InlinePtx { code, refs, args, .. } = &data.kind else {
         return Err(Error::internal("an op that is no inline PTX"));
     };
-    let of_value = |v: ir::Value| class_of(kernel.ty(v), code.pack);
-    let mut out = vec![];
+    let (mut classes, mut sizes) = (vec![], vec![]);
+    let mut push = |class: Class, n: usize| {
+        classes.extend(std::iter::repeat_n(class, n));
+        sizes.push(n);
+    };
+    let of_value = |v: ir::Value| class_of(kernel.ty(v), code.pack_of(kernel.ty(v)));
     for (k, v) in data.results.iter().enumerate() {
-        out.extend(std::iter::repeat_n(of_value(*v)?, code.registers_of_result(k)));
+        push(of_value(*v)?, code.registers_of_result(k, kernel.ty(*v)));
     }
     for operand in &code.operands {
-        let (class, n) = match operand {
-            ir::InlineOperand::Value(i) => (of_value(args[*i as usize])?, code.registers_of_arg(*i as usize)),
-            ir::InlineOperand::Ref(i) if is_shared(kernel, &refs[*i as usize]) => (Class::B32, 1),
-            ir::InlineOperand::Ref(_) => (Class::B64, 1),
-        };
-        out.extend(std::iter::repeat_n(class, n));
+        match operand {
+            ir::InlineOperand::Value(i) => {
+                let v = args[*i as usize];
+                push(of_value(v)?, code.registers_of_arg(*i as usize, kernel.ty(v)));
+            }
+            ir::InlineOperand::Ref(i) if is_shared(kernel, &refs[*i as usize]) => push(Class::B32, 1),
+            ir::InlineOperand::Ref(_) => push(Class::B64, 1),
+        }
     }
-    Ok(out)
+    Ok(Interface::new(classes, sizes))
 }
 
 /// Whether a reference is an address in shared memory.
@@ -164,8 +171,8 @@ fn is_shared(kernel: &Kernel, r: &ir::RefUse) -> bool {
 
 /// How many of them stand for results.
 pub fn num_results(kernel: &Kernel, op: ir::Op, code: &InlinePtx) -> usize {
-    let results = 0..kernel.ops[op].results.len();
-    results.map(|k| code.registers_of_result(k)).sum()
+    let results = kernel.ops[op].results.iter().enumerate();
+    results.map(|(k, v)| code.registers_of_result(k, kernel.ty(*v))).sum()
 }
 
 fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
@@ -179,7 +186,7 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     if let (Group::Warp, Some(whole)) = (group, &code.whole)
         && whole.args.iter().chain(&whole.results).any(Option::is_some)
     {
-        return Err(Error::invalid("inline_mgpu of arrays in a warp region")
+        return Err(Error::invalid(format!("{} of arrays in a warp region", code.name()))
             .expected("scalars and references: layouts are those of warpgroups")
             .remedy("call it outside of the warp region, or pass the array in shared memory"));
     }
@@ -204,6 +211,7 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let program = parse(&code.text, &interface(kernel, op)?, num_results, Limits::of(code))?;
     structure(&program)?;
     carry_chains(&program)?;
+    let has_products = in_flight::has_products(&program, group)?;
     named_barriers(&program, code, kernel.num_warpgroups)?;
     let uniform = match group {
         Group::Warp => Uniform::Warp,
@@ -221,7 +229,7 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
                 let i = *i as usize;
                 let array = code.whole.as_ref().and_then(|whole| whole.args[i].as_ref());
                 let is_equal = kernel.ty(args[i]).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
-                (code.registers_of_arg(i), is_equal)
+                (code.registers_of_arg(i, kernel.ty(args[i])), is_equal)
             }
             ir::InlineOperand::Ref(_) => (1, true),
         };
@@ -234,22 +242,29 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
         }
     }
     let results = emit(&mut b, &program, &operands, true);
+    if has_products {
+        in_flight::read_results(&mut b, &program, &results);
+    }
     let mut ssa = b.finish();
     infer_uniformity::run(&mut ssa);
     if let Some(body) = ssa.body {
-        convergent(&program, &ssa, body, code.once)?;
+        let together = if code.once { Uniform::Thread } else { uniform };
+        convergent(&program, &ssa, body, together)?;
+    }
+    if has_products {
+        in_flight::check(&program, ssa.clone())?;
     }
     let mut results = results.iter();
     let mut unequal = vec![];
     for (k, v) in data.results.iter().enumerate() {
-        let each = results.by_ref().take(code.registers_of_result(k));
+        let each = results.by_ref().take(code.registers_of_result(k, kernel.ty(*v)));
         let of = each
             .map(|x| x.reg().map_or(Uniform::Cta, |x| ssa.values[x].uniform))
             .min();
         let array = code.whole.as_ref().and_then(|whole| whole.results[k].as_ref());
         let is_equal = kernel.ty(*v).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
         if is_equal && of.is_some_and(|of| of < uniform) && !code.once {
-            if code.whole.is_some() && group != Group::Warp {
+            if code.whole.as_ref().is_some_and(|whole| !whole.in_words) && group != Group::Warp {
                 unequal.push(k);
                 continue;
             }
@@ -287,6 +302,22 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     })
 }
 
+/// What elements fill words with, there are as many of as words take.
+fn words(kernel: &Kernel, code: &InlinePtx, whole: &ir::Whole, args: &[ir::Value], results: &[ir::Value]) -> Result<()> {
+    let arrays = whole.results.iter().zip(results).chain(whole.args.iter().zip(args));
+    for (array, v) in arrays {
+        let (Some(array), ty) = (array, kernel.ty(*v)) else { continue };
+        let pack = code.pack_of(ty) as usize;
+        if whole.in_words && !array.order.len().is_multiple_of(pack) {
+            return Err(Error::invalid(format!("inline PTX: {ty} in words of 32 bits"))
+                .expected(format!("a layout in which a lane has a multiple of {pack} elements"))
+                .got(format!("{} of them", array.order.len()))
+                .remedy("another layout or shape, or convert the array to a type of 32 bits first"));
+        }
+    }
+    Ok(())
+}
+
 /// Arrays have one shape.
 fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::Value]) -> Result<()> {
     if !(1..=16).contains(&code.pack) {
@@ -295,8 +326,8 @@ fn shapes(kernel: &Kernel, code: &InlinePtx, args: &[ir::Value], results: &[ir::
             .got(code.pack.to_string())
             .remedy("as many as fit into a register of the text: 2 of 16 bits, 4 of 8"));
     }
-    if code.whole.is_some() {
-        return Ok(());
+    if let Some(whole) = &code.whole {
+        return words(kernel, code, whole, args, results);
     }
     let arrays = || results.iter().chain(args).filter(|v| !kernel.ty(**v).is_scalar());
     let types: Vec<String> = arrays().map(|v| kernel.ty(*v).to_string()).collect();
@@ -459,34 +490,50 @@ fn outside(b: &mut Builder, class: Class, uniform: Uniform) -> Value {
     }
 }
 
-/// What warps do together is not where lanes have parted.
-fn convergent(program: &Program, ssa: &Ssa, region: Region, parted: bool) -> Result<()> {
+/// What warps do together is not where lanes have parted, what warpgroups do not where warps have. `together`: who comes here as one.
+fn convergent(program: &Program, ssa: &Ssa, region: Region, together: Uniform) -> Result<()> {
     for op in &ssa.regions[region].ops {
         match &op.kind {
             OpKind::Inst { inst, guard } => {
-                if (parted || guard.is_some()) && inst.effects().contains(Effects::CONVERGENT) {
+                let (needs, who) = match in_flight::is_of_warpgroup(inst) {
+                    true => (Uniform::Warpgroup, ["warps that have parted", "the warpgroup", "warps"]),
+                    false => (Uniform::Warp, ["lanes that have parted", "the warp", "lanes"]),
+                };
+                let parted = guard.is_some() || together < needs;
+                if parted && inst.effects().contains(Effects::CONVERGENT) {
                     let line = program.lines.get(op.loc.0 as usize).copied().unwrap_or(1);
                     let row = &ROWS[inst.row()];
+                    let [parts, whole, each] = who;
+                    let (expected, remedy) = match needs {
+                        Uniform::Warpgroup => (
+                            format!("wgmma where all of {whole} is: behind no branch and no guard in which {each} differ"),
+                            "branch in plgpu's code, around the text; or make the condition of what is equal in the warpgroup",
+                        ),
+                        _ => (
+                            format!("shuffles, votes, barriers and matrices where all lanes of {whole} are: behind no branch and no guard in which {each} differ"),
+                            "execute it in all lanes, and pick its result with selp",
+                        ),
+                    };
                     return Err(Error::invalid(format!(
-                        "inline PTX, line {line}: lanes that have parted execute what the warp does together"
+                        "inline PTX, line {line}: {parts} execute what {whole} does together"
                     ))
-                    .expected("shuffles, votes, barriers and matrices where all lanes of the warp are: behind no branch and no guard in which lanes differ")
+                    .expected(expected)
                     .got(format!("`{}`", row.syntax.split(';').next().unwrap_or("")))
-                    .remedy("execute it in all lanes, and pick its result with selp"));
+                    .remedy(remedy));
                 }
             }
             OpKind::If {
                 cond, then, otherwise, ..
             } => {
-                let parts = parted || ssa.values[*cond].uniform < Uniform::Warp;
-                convergent(program, ssa, *then, parts)?;
-                convergent(program, ssa, *otherwise, parts)?;
+                let together = together.min(ssa.values[*cond].uniform);
+                convergent(program, ssa, *then, together)?;
+                convergent(program, ssa, *otherwise, together)?;
             }
             OpKind::Loop { cond, body, .. } => {
                 let goes_on = ssa.regions[*cond].results.first();
-                let parts = parted || goes_on.is_some_and(|p| ssa.values[*p].uniform < Uniform::Warp);
-                convergent(program, ssa, *cond, parts)?;
-                convergent(program, ssa, *body, parts)?;
+                let together = goes_on.map_or(together, |p| together.min(ssa.values[*p].uniform));
+                convergent(program, ssa, *cond, together)?;
+                convergent(program, ssa, *body, together)?;
             }
         }
     }

@@ -13,7 +13,7 @@
 //!             | "{" text "}"                             a scope of names
 //! ```
 //! A text that is `unchecked` is not read: it goes to the assembler as it is ([`Unchecked`]), and is taken to do anything.
-//! `{0}`, `{1}`, … stand for the results and then the operands, `//` and `/* */` begin comments. Registers that a path reads
+//! `{0}`, `{1}`, … stand for the results and then the operands (of one with several registers, for the list of them; `{0.1}` is one), `//` and `/* */` begin comments. Registers that a path reads
 //! without having written them hold 0 on it.
 //!
 //! # The way
@@ -22,6 +22,7 @@
 //! again ([`parse`]), and [`emit`]s it for every element that a lane has; once, where it sees all of them ([`Whole`](crate::kernel_ir::Whole)).
 pub mod check;
 mod emit;
+mod in_flight;
 mod lex;
 mod nearest;
 mod parse;
@@ -31,7 +32,7 @@ mod text;
 mod unchecked;
 
 pub use emit::emit;
-pub use parse::{Limits, parse};
+pub use parse::{Interface, Limits, parse};
 pub use program::{Program, Statement};
 pub use text::Text;
 pub use unchecked::Unchecked;

@@ -1,15 +1,18 @@
 //! Text → [`Program`].
+use super::in_flight;
 use super::lex::{self, Piece};
 use super::nearest;
 use super::program::{Label, Program, Statement};
 use crate::error::{Error, Result};
 use crate::kernel_ir::InlinePtx;
 use crate::ptx::flat::{Guard, Reg};
-use crate::ptx::inst::{Effects, Inst};
+use crate::ptx::inst::Inst;
+use crate::ptx::legal::MAX_PENDING_WGMMA_GROUPS;
 use crate::ptx::modifier::{Modifier, SpecialPred, SpecialReg32, SpecialReg64};
-use crate::ptx::operand::Class;
+use crate::ptx::operand::{Class, Tied};
 use crate::ptx::parse::{misfit, parse_inst, printed_float};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// How long a text may be.
 #[derive(Clone, Copy)]
@@ -34,25 +37,88 @@ impl Limits {
     };
 
     pub fn of(code: &InlinePtx) -> Limits {
-        match code.whole {
-            Some(_) => Limits::MADE,
-            None => Limits::WRITTEN,
+        match &code.whole {
+            Some(whole) if !whole.in_words => Limits::MADE,
+            Some(_) | None => Limits::WRITTEN,
         }
     }
 }
 
-/// Reads a text whose results and operands are registers of these classes. `results`: how many of them are results.
-/// Errors name the text's line.
-pub fn parse(text: &str, interface: &[Class], results: usize, limits: Limits) -> Result<Program> {
+/// The registers of a text's results and then operands.
+pub struct Interface {
+    classes: Vec<Class>,
+    /// How many registers each result and operand has.
+    sizes: Vec<usize>,
+}
+
+impl Interface {
+    /// Of values of `sizes` registers each.
+    pub fn new(classes: Vec<Class>, sizes: Vec<usize>) -> Interface {
+        debug_assert_eq!(classes.len(), sizes.iter().sum::<usize>());
+        Interface { classes, sizes }
+    }
+    /// Of the registers one by one.
+    pub fn classes(&self) -> &[Class] {
+        &self.classes
+    }
+    /// The registers that `{k}` stands for, or the one that `{k.i}` does; else what there is.
+    pub fn find(&self, name: &str) -> std::result::Result<Range<usize>, String> {
+        let (k, i) = match name.trim().split_once('.') {
+            Some((k, i)) => (k, Some(i)),
+            None => (name.trim(), None),
+        };
+        let count = self.sizes.len();
+        let Some(k) = k.parse::<usize>().ok().filter(|k| *k < count) else {
+            return Err(match count {
+                0 => "none: there are no results and no operands".to_string(),
+                n => format!("{{0}} to {{{}}}: the results, then the operands", n - 1),
+            });
+        };
+        let first: usize = self.sizes[..k].iter().sum();
+        let Some(i) = i else {
+            return Ok(first..first + self.sizes[k]);
+        };
+        match (i.parse::<usize>(), self.sizes[k]) {
+            (Ok(i), n) if i < n => Ok(first + i..first + i + 1),
+            (_, 1) => Err(format!("`{{{k}}}`, which is one register")),
+            (_, n) => Err(format!("`{{{k}.0}}` to `{{{k}.{}}}`, or all of them: `{{{k}}}`", n - 1)),
+        }
+    }
+    /// What a text calls one of the registers.
+    fn name_of(&self, at: usize) -> String {
+        let mut first = 0;
+        for (k, n) in self.sizes.iter().enumerate() {
+            if at < first + n {
+                return match n {
+                    1 => format!("{{{k}}}"),
+                    _ => format!("{{{k}.{}}}", at - first),
+                };
+            }
+            first += n;
+        }
+        String::new()
+    }
+}
+
+/// Of values of a register each.
+impl<const N: usize> From<[Class; N]> for Interface {
+    fn from(classes: [Class; N]) -> Interface {
+        Interface::new(classes.to_vec(), vec![1; N])
+    }
+}
+
+/// Reads a text with these results and operands. `results`: how many of their registers are the results'. Errors name the text's line.
+pub fn parse(text: &str, interface: &Interface, results: usize, limits: Limits) -> Result<Program> {
     let mut parser = Parser {
         limits,
         program: Program::default(),
+        interface,
         scopes: vec![FxHashMap::default()],
         labels: FxHashMap::default(),
         line: 1,
         statement: String::new(),
     };
-    for class in interface {
+    for class in &interface.classes {
         let reg = parser.fresh(*class);
         parser.program.interface.push(reg);
     }
@@ -75,9 +141,10 @@ pub fn parse(text: &str, interface: &[Class], results: usize, limits: Limits) ->
     parser.finish(results)
 }
 
-struct Parser {
+struct Parser<'a> {
     limits: Limits,
     program: Program,
+    interface: &'a Interface,
     /// Names of registers, innermost scope last.
     scopes: Vec<FxHashMap<String, Reg>>,
     labels: FxHashMap<String, (Label, Option<usize>)>,
@@ -86,7 +153,7 @@ struct Parser {
     statement: String,
 }
 
-impl Parser {
+impl Parser<'_> {
     fn error(&self, what: impl Into<String>) -> Error {
         let error = Error::invalid(format!("inline PTX, line {}: {}", self.line, what.into()));
         match self.statement.is_empty() {
@@ -191,10 +258,6 @@ impl Parser {
                 .error(format!("`{opcode}` in inline PTX"))
                 .expected("control that stays within the text: `bra` to its labels")
                 .remedy("branch to a label at the text's end")),
-            _ if opcode.starts_with("wgmma.") => Err(self
-                .error(format!("`{opcode}` in inline PTX"))
-                .expected("instructions whose registers are the text's: accumulators are the compiler's")
-                .remedy("plgpu.wgmma, plgpu.wgmma_wait")),
             _ => {
                 let inst = self.instruction(opcode, operands)?;
                 self.push(Statement::Inst { guard, inst })
@@ -252,7 +315,12 @@ impl Parser {
     /// The register that a name, or `{k}`, stands for.
     fn register(&self, name: &str) -> Result<Reg> {
         if let Some(k) = name.strip_prefix('{').and_then(|k| k.strip_suffix('}')) {
-            return self.placeholder(k);
+            return match self.placeholder(k)? {
+                &[reg] => Ok(reg),
+                regs => Err(self
+                    .error(format!("`{{{k}}}` is a list of {} registers", regs.len()))
+                    .expected(format!("one register: `{{{k}.0}}` to `{{{k}.{}}}`", regs.len() - 1))),
+            };
         }
         let found = self.scopes.iter().rev().find_map(|scope| scope.get(name));
         found.copied().ok_or_else(|| {
@@ -262,16 +330,13 @@ impl Parser {
         })
     }
 
-    fn placeholder(&self, k: &str) -> Result<Reg> {
-        let at = k.trim().parse::<usize>().ok();
-        at.and_then(|k| self.program.interface.get(k)).copied().ok_or_else(|| {
-            let n = self.program.interface.len();
-            let there = match n {
-                0 => "none: there are no results and no operands".to_string(),
-                n => format!("{{0}} to {{{}}}: the results, then the operands", n - 1),
-            };
-            self.error(format!("`{{{k}}}` stands for nothing")).expected(there)
-        })
+    fn placeholder(&self, name: &str) -> Result<&[Reg]> {
+        match self.interface.find(name) {
+            Ok(range) => Ok(&self.program.interface[range]),
+            Err(there) => Err(self
+                .error(format!("`{{{}}}` stands for nothing", name.trim()))
+                .expected(there)),
+        }
     }
 
     fn instruction(&mut self, opcode: &str, operands: &str) -> Result<Inst<Reg>> {
@@ -286,6 +351,9 @@ impl Parser {
                 .expected(nearest::forms(opcode))
                 .remedy("write it with instructions that are in the table (docs/INSTRUCTIONS.md), or hand it to the assembler as it is (unchecked=True)")
         };
+        if let Some(inst) = self.wgmma_order(opcode, &operands)? {
+            return Ok(inst);
+        }
         let Some((inst, "")) = parse_inst(&text).map(|(inst, rest)| (inst, rest.trim())) else {
             return Err(unknown());
         };
@@ -297,10 +365,15 @@ impl Parser {
                 "take one of these forms; cvt converts between widths, and addresses have 32 bits in shared memory, 64 elsewhere",
             ));
         }
-        if inst.effects().contains(Effects::ASYNC_REGISTERS) || inst.tied().is_some() {
-            return Err(self
-                .error("an instruction that uses registers after it has returned")
-                .remedy("multiply with plgpu.wgmma, which knows when its registers are free"));
+        if let Some(tied) = inst.tied() {
+            let mut seen = tied.output.clone();
+            seen.sort();
+            if seen.windows(2).any(|w| w[0] == w[1]) {
+                return Err(self
+                    .error("a register that stands twice among accumulators")
+                    .expected("as many accumulators as the shape has, each a register of its own")
+                    .remedy("declare more registers (`.reg .f32 d<64>;`)"));
+            }
         }
         if let Inst::GridDep { .. } = inst {
             return Err(self
@@ -315,6 +388,24 @@ impl Parser {
         Ok(inst)
     }
 
+    /// `wgmma.fence` and `wgmma.wait_group`. Which registers they are about, PTX does not say: [`in_flight::tie`] does.
+    fn wgmma_order(&self, opcode: &str, operands: &[String]) -> Result<Option<Inst<Reg>>> {
+        let acc = Tied::in_place(vec![]);
+        match (opcode, operands) {
+            ("wgmma.fence.sync.aligned", []) => Ok(Some(Inst::WgmmaFence { acc })),
+            ("wgmma.wait_group.sync.aligned", [n]) => {
+                let number = n.parse().ok().filter(|n| (0..=MAX_PENDING_WGMMA_GROUPS).contains(n));
+                let n = number.ok_or_else(|| {
+                    self.error("a wait for groups of wgmma").expected(format!(
+                        "how many groups may be pending behind it: 0 to {MAX_PENDING_WGMMA_GROUPS}"
+                    ))
+                })?;
+                Ok(Some(Inst::WgmmaWait { n, acc }))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// The operands with registers as the table's parser names them, and floats as it reads them.
     fn renamed(&self, opcode: &str, operands: &str) -> Result<String> {
         let mut out = String::with_capacity(operands.len() + 8);
@@ -323,9 +414,15 @@ impl Parser {
             let is_placeholder = c == '{' && rest[1..].trim_start().starts_with(|c: char| c.is_ascii_digit());
             if is_placeholder
                 && let Some(end) = rest.find('}')
-                && rest[1..end].trim().bytes().all(|b| b.is_ascii_digit())
+                && rest[1..end].trim().bytes().all(|b| b.is_ascii_digit() || b == b'.')
             {
-                out.push_str(&self.placeholder(&rest[1..end])?.to_string());
+                match self.placeholder(&rest[1..end])? {
+                    [reg] => out.push_str(&reg.to_string()),
+                    regs => {
+                        let names: Vec<String> = regs.iter().map(Reg::to_string).collect();
+                        out.push_str(&format!("{{{}}}", names.join(", ")));
+                    }
+                }
                 rest = &rest[end + 1..];
                 continue;
             }
@@ -429,6 +526,7 @@ impl Parser {
                 .error("too many labels")
                 .expected(format!("at most {}", self.limits.labels)));
         }
+        in_flight::tie(&mut self.program, results);
         let mut written = vec![false; self.program.count()];
         for statement in &self.program.statements {
             if let Statement::Inst { inst, .. } = statement {
@@ -438,12 +536,13 @@ impl Parser {
         let unwritten = self.program.interface[..results]
             .iter()
             .position(|r| !written[self.program.index(*r)]);
-        if let Some(k) = unwritten {
+        if let Some(at) = unwritten {
             self.line = self.program.lines.last().copied().unwrap_or(1);
+            let k = self.interface.name_of(at);
             return Err(self
-                .error(format!("the result {{{k}}} is never written"))
+                .error(format!("the result {k} is never written"))
                 .expected(format!(
-                    "an instruction whose destination is {{{k}}}; results are numbered before operands"
+                    "an instruction whose destination is {k}; results are numbered before operands"
                 )));
         }
         Ok(self.program)
@@ -482,8 +581,56 @@ mod tests {
     use super::*;
     use crate::ptx::inst::ROWS;
 
-    fn read(text: &str, interface: &[Class]) -> Result<Program> {
-        parse(text, interface, 1, Limits::WRITTEN)
+    fn read<const N: usize>(text: &str, interface: [Class; N]) -> Result<Program> {
+        parse(text, &interface.into(), 1, Limits::WRITTEN)
+    }
+
+    #[test]
+    fn values_of_several_registers_are_lists() {
+        let interface = Interface::new(vec![Class::B32; 6], vec![4, 1, 1]);
+        let read = |text: &str| parse(text, &interface, 4, Limits::WRITTEN);
+        let text = ".reg .b64 a; .reg .pred p;
+            wgmma.fence.sync.aligned;
+            wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {0}, { {1}, {2}, {1.0}, {2} }, a, p, 1, 1, 0;
+            wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; mov.b32 {0.3}, {0.2};";
+        let program = read(text).unwrap();
+        let regs = |n: std::ops::Range<u32>| -> Vec<Reg> {
+            let class = Class::B32;
+            n.map(|index| Reg { class, index }).collect()
+        };
+        let (mut fenced, mut settled) = (vec![], vec![]);
+        for statement in &program.statements {
+            match statement {
+                Statement::Inst {
+                    inst: Inst::WgmmaFence { acc },
+                    ..
+                } => fenced = acc.output.clone(),
+                Statement::Inst {
+                    inst: Inst::WgmmaWait { acc, .. },
+                    ..
+                } => settled = acc.output.clone(),
+                Statement::Inst {
+                    inst: Inst::WgmmaHalfRs { acc, a, .. },
+                    ..
+                } => {
+                    assert_eq!(acc.output, regs(0..4));
+                    assert_eq!(a.len(), 4);
+                }
+                _ => {}
+            }
+        }
+        // All that a product reads is ordered; of what it writes, the fourth is written over.
+        assert_eq!(fenced, regs(0..6));
+        assert_eq!(settled, regs(0..3));
+        for (text, says) in [
+            ("mov.b32 {0}, {1};", "no instruction of smalt's table"),
+            ("mov.b32 {0.4}, {1};", "`{0.4}` stands for nothing"),
+            ("mov.b32 {1.1}, {1};", "`{1.1}` stands for nothing"),
+            ("mov.b32 {0.0}, {1}; mov.b32 {0.1}, {1}; mov.b32 {0.2}, {1};", "the result {0.3} is never written"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.what.contains(says), "{text}: {error}");
+        }
     }
 
     #[test]
@@ -498,7 +645,7 @@ mod tests {
                ld.shared.b32 t0, [ {2} - 0x10 ];
                mov.u32 t1, %tid.x;
                selp.b32 {0}, %x, t0, p; }",
-            &[B32, B64, B32],
+            [B32, B64, B32],
         )
         .unwrap();
         let names: Vec<&str> = program
@@ -549,8 +696,8 @@ mod tests {
             ("mov.b32 {1}, {1};", "the result {0} is never written"),
             ("mov.b32 {0}, {1}; ret;", "`ret` in inline PTX"),
             (
-                "mov.b32 {0}, {1}; wgmma.fence.sync.aligned;",
-                "`wgmma.fence.sync.aligned` in inline PTX",
+                "mov.b32 {0}, {1}; wgmma.wait_group.sync.aligned 9;",
+                "a wait for groups of wgmma",
             ),
             ("mov.b32 {0}, 0x1g;", "no number"),
             ("mov.u32 {0}, smalt_smem;", "`smalt_smem` is not declared"),
@@ -560,7 +707,7 @@ mod tests {
             ),
         ];
         for (text, says) in cases {
-            let error = read(text, &[B32, B32]).expect_err(text);
+            let error = read(text, [B32, B32]).expect_err(text);
             assert!(error.what.contains(says), "{text}: {error}");
             assert!(error.what.starts_with("inline PTX, line 1: "), "{error}");
         }

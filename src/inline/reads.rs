@@ -65,7 +65,7 @@ mod tests {
     use crate::ptx::operand::Class;
 
     fn of(text: &str) -> Vec<bool> {
-        let program = parse(text, &[Class::B32, Class::B64, Class::B32], 0, Limits::WRITTEN).unwrap();
+        let program = parse(text, &[Class::B32, Class::B64, Class::B32].into(), 0, Limits::WRITTEN).unwrap();
         only(&program, &program.interface[1..])
     }
 

@@ -1,12 +1,11 @@
 //! A text as lowering emits it: read, or as it is.
 use super::emit::emit;
-use super::parse::{Limits, parse};
+use super::parse::{Interface, Limits, parse};
 use super::program::Program;
 use super::unchecked::Unchecked;
 use crate::error::Result;
 use crate::kernel_ir::InlinePtx;
 use crate::ptx::build::{Builder, Operand};
-use crate::ptx::operand::Class;
 
 /// What is emitted for a text.
 pub enum Text {
@@ -16,11 +15,11 @@ pub enum Text {
 
 impl Text {
     /// `barriers`: the named barriers that it may use by numbers in registers, where it does not say.
-    pub fn new(code: &InlinePtx, classes: &[Class], results: usize, barriers: (u32, u32)) -> Result<Text> {
+    pub fn new(code: &InlinePtx, interface: &Interface, results: usize, barriers: (u32, u32)) -> Result<Text> {
         if let Some(isa) = code.unchecked {
-            return Ok(Text::Unchecked(Unchecked::new(code, isa, classes, results)?));
+            return Ok(Text::Unchecked(Unchecked::new(code, isa, interface, results)?));
         }
-        let mut program = parse(&code.text, classes, results, Limits::of(code))?;
+        let mut program = parse(&code.text, interface, results, Limits::of(code))?;
         program.barriers = code.barriers.unwrap_or(barriers);
         Ok(Text::Read(program))
     }

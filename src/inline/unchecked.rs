@@ -1,6 +1,6 @@
 //! Texts that are handed to the assembler as they are: only braces and operands are looked at.
 use super::lex;
-use super::parse::{Limits, parse};
+use super::parse::{Interface, Limits, parse};
 use crate::error::{Error, Result};
 use crate::kernel_ir::InlinePtx;
 use crate::ptx::build::{Builder, Operand};
@@ -24,8 +24,9 @@ pub struct Unchecked {
 
 impl Unchecked {
     /// `isa`: the PTX ISA that it asks for.
-    pub fn new(code: &InlinePtx, isa: u32, classes: &[Class], results: usize) -> Result<Unchecked> {
-        let text = named(&code.text, classes.len())?;
+    pub fn new(code: &InlinePtx, isa: u32, interface: &Interface, results: usize) -> Result<Unchecked> {
+        let text = named(&code.text, interface)?;
+        let classes = interface.classes();
         let mut out = String::new();
         for (k, class) in classes.iter().enumerate() {
             let _ = writeln!(out, "\t.reg {} smalt_{k};", class.ptx_type());
@@ -48,7 +49,7 @@ impl Unchecked {
                 Class::B64 => writeln!(out, "\tmov.b64 smalt_d{k}, smalt_{k};"),
             };
         }
-        let unknown = match parse(&code.text, classes, results, Limits::WRITTEN) {
+        let unknown = match parse(&code.text, interface, results, Limits::WRITTEN) {
             Ok(_) => String::new(),
             Err(error) => error.got.unwrap_or(error.what),
         };
@@ -95,7 +96,7 @@ impl Unchecked {
 }
 
 /// The text with a name in place of each `{k}`.
-fn named(text: &str, count: usize) -> Result<String> {
+fn named(text: &str, interface: &Interface) -> Result<String> {
     let wrong = |line: u32, what: &str| Error::invalid(format!("inline PTX, line {line}: {what}"));
     let text = lex::without_comments(text).map_err(|(line, what)| wrong(line, &what))?;
     let (mut out, mut depth, mut line, mut rest) = (String::new(), 0u32, 1u32, text.as_str());
@@ -105,17 +106,19 @@ fn named(text: &str, count: usize) -> Result<String> {
             .strip_prefix('{')
             .and_then(|r| r.split_once('}'))
             .map(|(inner, _)| inner);
-        let placeholder = inner.filter(|i| !i.trim().is_empty() && i.trim().bytes().all(|b| b.is_ascii_digit()));
-        if let Some(inner) = placeholder {
-            let k = inner.trim().parse::<usize>().ok().filter(|k| *k < count);
-            let Some(k) = k else {
-                let there = match count {
-                    0 => "none: there are no results and no operands".to_string(),
-                    n => format!("{{0}} to {{{}}}: the results, then the operands", n - 1),
-                };
-                return Err(wrong(line, &format!("`{{{inner}}}` stands for nothing")).expected(there));
-            };
-            let _ = write!(out, "smalt_{k}");
+        let is_place = |i: &str| i.starts_with(|c: char| c.is_ascii_digit()) && i.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        if let Some(inner) = inner.filter(|i| is_place(i.trim())) {
+            let found = interface.find(inner);
+            let range = found.map_err(|there| {
+                wrong(line, &format!("`{{{inner}}}` stands for nothing")).expected(there)
+            })?;
+            let names: Vec<String> = range.map(|k| format!("smalt_{k}")).collect();
+            match &names[..] {
+                [name] => out.push_str(name),
+                _ => {
+                    let _ = write!(out, "{{{}}}", names.join(", "));
+                }
+            }
             line += inner.matches('\n').count() as u32;
             rest = &rest[inner.len() + 2..];
             continue;
@@ -146,8 +149,9 @@ mod tests {
 
     #[test]
     fn only_braces_and_operands_are_looked_at() {
+        let two = Interface::from([Class::B32, Class::B32]);
         assert_eq!(
-            named("{ .reg .b32 t; foo.bar {t, { 1 }}, [{0}+4]; } // {9}", 2)
+            named("{ .reg .b32 t; foo.bar {t, { 1 }}, [{0}+4]; } // {9}", &two)
                 .unwrap()
                 .trim(),
             "{ .reg .b32 t; foo.bar {t, smalt_1}, [smalt_0+4]; }"
@@ -159,7 +163,7 @@ mod tests {
             ("foo {0}; }", "a `}` without its `{`"),
             ("\nfoo; /* ", "line 2: a comment without"),
         ] {
-            let error = named(text, 2).unwrap_err();
+            let error = named(text, &two).unwrap_err();
             assert!(error.what.contains(says), "{text}: {error}");
         }
     }

@@ -469,7 +469,7 @@ pub struct InlinePtx {
     pub once: bool,
     /// Of each of the op's `refs`: nothing is done to it but to load from it. Where nobody has looked, none.
     pub loads_from: Vec<bool>,
-    /// The text runs once: every element that a lane has of an array is a register.
+    /// The text runs once, on registers of all elements that a lane has of an array.
     pub whole: Option<Box<Whole>>,
     /// The first and last of the named barriers that it uses by numbers in registers; `None`: any that is not the compiler's.
     pub barriers: Option<(u32, u32)>,
@@ -482,12 +482,14 @@ pub struct InlinePtx {
 /// What a text that runs once relies on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Whole {
+    /// Elements of less than 32 bits fill words, the first in the low bits; else each has a register of its own.
+    pub in_words: bool,
     /// Of each of the op's `args`; `None`: a scalar.
     pub args: Vec<Option<LaneArray>>,
     /// Of each result.
     pub results: Vec<Option<LaneArray>>,
-    /// How each of its `refs` lies in memory: in shared memory as tiled and swizzled, elsewhere plainly.
-    pub refs: Vec<SmemTransforms>,
+    /// How each of its `refs` lies in memory: in shared memory as tiled and swizzled, elsewhere plainly. `None`: the text takes it as it is.
+    pub refs: Vec<Option<SmemTransforms>>,
 }
 
 /// An array as a text that runs once sees it: its elements in a lane, in an order of their own.
@@ -510,18 +512,27 @@ impl InlinePtx {
     pub fn name(&self) -> &str {
         self.called.as_deref().unwrap_or("inline PTX")
     }
-    /// The registers that stand for one of the op's `args`.
-    pub fn registers_of_arg(&self, i: usize) -> usize {
-        Self::registers(self.whole.as_ref().map(|w| w.args.get(i)))
+    /// The registers that stand for one of the op's `args`, of this type.
+    pub fn registers_of_arg(&self, i: usize, ty: &super::Type) -> usize {
+        self.registers(self.whole.as_ref().and_then(|w| w.args.get(i)), ty)
     }
-    /// The registers that stand for one of the results.
-    pub fn registers_of_result(&self, k: usize) -> usize {
-        Self::registers(self.whole.as_ref().map(|w| w.results.get(k)))
+    /// The registers that stand for one of the results, of this type.
+    pub fn registers_of_result(&self, k: usize, ty: &super::Type) -> usize {
+        self.registers(self.whole.as_ref().and_then(|w| w.results.get(k)), ty)
     }
-    fn registers(array: Option<Option<&Option<LaneArray>>>) -> usize {
-        match array.flatten() {
-            Some(Some(array)) => array.order.len(),
+    fn registers(&self, array: Option<&Option<LaneArray>>, ty: &super::Type) -> usize {
+        match array {
+            Some(Some(array)) => array.order.len().div_ceil(self.pack_of(ty) as usize),
             Some(None) | None => 1,
+        }
+    }
+    /// Elements of a value in one register.
+    pub fn pack_of(&self, ty: &super::Type) -> u32 {
+        match &self.whole {
+            _ if ty.is_scalar() => 1,
+            Some(whole) if whole.in_words && ty.dtype() != DType::Bool => (32 / ty.dtype().bits()).max(1),
+            Some(_) => 1,
+            None => self.pack,
         }
     }
 }

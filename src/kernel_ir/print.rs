@@ -881,6 +881,9 @@ impl Printer<'_> {
                 if let Some(whole) = &code.whole {
                     for array in whole.results.iter().chain(&whole.args).flatten() {
                         write!(f, " whole {:?}", array.order)?;
+                        if whole.in_words {
+                            f.write_str(" in words")?;
+                        }
                     }
                 }
                 plain(f)

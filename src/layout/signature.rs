@@ -232,15 +232,16 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                 Ok::<_, Error>(out)
             };
             if let Some(whole) = &code.whole {
+                let why = if whole.in_words { "inline PTX" } else { "inline_mgpu" };
                 for (i, layout) in arrays(&whole.args, args)? {
                     sig.operands[first + i] = Need::Exactly {
                         layout,
                         pulls: true,
-                        why: "inline_mgpu",
+                        why,
                     };
                 }
                 for (k, layout) in arrays(&whole.results, results)? {
-                    sig.results[k] = Gives::Exactly(layout, "inline_mgpu");
+                    sig.results[k] = Gives::Exactly(layout, why);
                 }
             }
         }

@@ -22,14 +22,14 @@ pub fn lower_inline_ptx(
     args: &[Value],
 ) -> Result<()> {
     let results = cx.kernel.ops[op].results.clone();
-    let classes = inline::check::interface(cx.kernel, op)?;
+    let interface = inline::check::interface(cx.kernel, op)?;
     let num_results = inline::check::num_results(cx.kernel, op, code);
     // What runs once for a warpgroup (`inline_mgpu`) meets at the warpgroup's own.
-    let barriers = match code.whole {
-        Some(_) => (0, 15),
-        None => (cx.kernel.num_warpgroups + 1, 15),
+    let barriers = match &code.whole {
+        Some(whole) if !whole.in_words => (0, 15),
+        Some(_) | None => (cx.kernel.num_warpgroups + 1, 15),
     };
-    let text = inline::Text::new(code, &classes, num_results, barriers)?;
+    let text = inline::Text::new(code, &interface, num_results, barriers)?;
     let mut addresses = vec![];
     for (i, r) in refs.iter().enumerate() {
         addresses.push(address(cx, op, i, r)?);
@@ -148,7 +148,7 @@ fn by_one_lane(
     Ok(())
 }
 
-/// The text once, with a register for each element.
+/// The text once, with registers for all elements.
 fn lower_whole(
     cx: &mut LowerCx,
     op: Op,
@@ -174,23 +174,25 @@ fn lower_whole(
                     }
                     None => vec![cx.scalar(v)?],
                 };
-                operands.extend(elements.into_iter().map(|x| into_register(cx, dtype, 1, &[x])));
+                let pack = code.pack_of(cx.ty(v)) as usize;
+                operands.extend(elements.chunks(pack).map(|some| into_register(cx, dtype, pack, some)));
             }
         }
     }
     let mut made = text.emit(&mut cx.b, &operands).into_iter();
     for (k, v) in cx.kernel.ops[op].results.clone().into_iter().enumerate() {
-        let dtype = cx.ty(v).dtype();
-        let registers: Vec<S> = made.by_ref().take(code.registers_of_result(k)).collect();
-        let elements: Vec<S> = registers
+        let (dtype, pack) = (cx.ty(v).dtype(), code.pack_of(cx.ty(v)) as usize);
+        let registers: Vec<S> = made.by_ref().take(code.registers_of_result(k, cx.ty(v))).collect();
+        let mut elements: Vec<S> = registers
             .into_iter()
-            .flat_map(|x| out_of_register(cx, dtype, 1, x))
+            .flat_map(|x| out_of_register(cx, dtype, pack, x))
             .collect();
         let Some(array) = &whole.results[k] else {
             cx.bind_scalar(v, elements[0]);
             continue;
         };
         let (layout, slots) = lie(cx, v, array)?;
+        elements.truncate(slots.len());
         let mut lying = elements.clone();
         for (slot, x) in slots.into_iter().zip(elements) {
             lying[slot as usize] = x;

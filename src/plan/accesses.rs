@@ -265,17 +265,19 @@ impl Planner<'_> {
     }
 
     /// What a text that runs once takes for granted of a reference: that it is tiled and swizzled so, and begins where a swizzle begins.
-    fn relied_on(&self, r: &RefUse, view: &SmemView, expected: &SmemTransforms) -> Result<()> {
-        let kernel = self.kernel;
+    fn relied_on(&self, code: &InlinePtx, r: &RefUse, view: &SmemView, expected: Option<&SmemTransforms>) -> Result<()> {
+        let (kernel, name) = (self.kernel, code.name());
         let transforms = match kernel.allocs[r.alloc].is_smem() {
             true => self.assignment.smem[r.alloc].clone().unwrap_or_default(),
             false => SmemTransforms::default(),
         };
         let plain = |t: &SmemTransforms| (t.tiling.clone(), t.swizzle_bytes.max(16));
-        if plain(&transforms) != plain(expected) {
+        if let Some(expected) = expected
+            && plain(&transforms) != plain(expected)
+        {
             let words = |t: &SmemTransforms| format!("tiles of {:?}, swizzle {}", t.tiling, t.swizzle_bytes.max(16));
             return Err(
-                Error::unsupported(format!("inline_mgpu of {}", words::of_use(kernel, r)))
+                Error::unsupported(format!("{name} of {}", words::of_use(kernel, r)))
                     .expected(format!(
                         "the function's plgpu.RefType as the buffer is: {}",
                         words(&transforms)
@@ -289,11 +291,11 @@ impl Planner<'_> {
         let begins = view.swizzle.is_none() || view.base_alignment().is_multiple_of(pattern);
         if !begins || view.dims.iter().any(|d| !d.loose.is_empty()) {
             return Err(Error::unsupported(format!(
-                "inline_mgpu of {}: where it begins",
+                "{name} of {}: where it begins",
                 words::of_use(kernel, r)
             ))
             .expected("slices that begin at whole tiles")
-            .remedy("start slices at multiples of the tile, and state what is known with pl.multiple_of; or pass the whole buffer and slice it in the function"));
+            .remedy("start slices at multiples of the tile, and state what is known with pl.multiple_of; or pass the whole buffer and slice it in there"));
         }
         Ok(())
     }
@@ -313,7 +315,7 @@ impl Planner<'_> {
                 false => views::gmem(kernel, r)?,
             };
             if let Some(whole) = &code.whole {
-                self.relied_on(r, &view, &whole.refs[i])?;
+                self.relied_on(code, r, &view, whole.refs[i].as_ref())?;
                 views.push(Some(view));
                 continue;
             }
@@ -339,7 +341,7 @@ impl Planner<'_> {
                 let ty = kernel.ty(*v);
                 let layout = spec::of_value(&array.layout, kernel, *v)?;
                 if layout.slots_of(&array.order).is_none() {
-                    return Err(Error::unsupported(format!("inline_mgpu of {ty} in {layout}"))
+                    return Err(Error::unsupported(format!("{} of {ty} in {layout}", code.name()))
                         .expected("a layout in which each thread has as many elements, all of the array's")
                         .remedy("another shape, or another layout"));
                 }

@@ -122,8 +122,6 @@ HOSTILE: dict[str, list[str]] = {
     "without its `*/`": ["mov.b32 {0}, {1}; /* more"],
     "is never written": ["mov.b32 {1}, {1};", "", "// mov.b32 {0}, {1};\n", ".reg .b32 t; mov.b32 t, {1};"],
     "in inline PTX": [
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{0}}, {1}, {2}, 1, 1, 1, 0, 0;",
-        "wgmma.fence.sync.aligned; mov.b32 {0}, {1};",
         "mov.b32 {0}, {1}; ret;",
         "exit; mov.b32 {0}, {1};",
         "call f; mov.b32 {0}, {1};",
@@ -453,3 +451,96 @@ def test_threads_that_never_come() -> None:
 
     with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match="(?s)barrier.*256|256.*barrier"):
         np.asarray(jax.jit(kernel(body, X))(np.zeros(128, np.int32)))
+
+
+# ------------------------------------------------------------------------------------------ wgmma
+
+
+ISSUE = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {0}, a, a, p, 1, 1, 0, 0;"
+SPARSE = "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {0}, a, a, m, %d, p, 1, 1, 0, 0;"
+BYTES = "wgmma.mma_async.sp.sync.aligned.m64n8k64.f32.e4m3.e4m3 {0}, a, a, m, 1, p, 1, 1;"
+FENCE, COMMIT, WAIT = "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"
+#: Of texts with a descriptor `a`, a predicate `p` and a word `m`: what is said.
+WRONG_PRODUCTS = {
+    "on registers that no wgmma.fence has ordered": [
+        f"{ISSUE} {COMMIT} {WAIT}",
+        f"{FENCE} cvt.rn.f32.u32 {{0.1}}, {{1}}; {ISSUE} {COMMIT} {WAIT}",
+        f"{FENCE} {ISSUE} {COMMIT} {WAIT} add.f32 {{0.2}}, {{0.2}}, 1.0; {ISSUE} {COMMIT} {WAIT}",
+        f"mov.b32 m, {{1}}; {FENCE} add.u32 m, m, 1; {ISSUE.replace('a, a', '{m, m, m, m}, a').replace('0, 0;', '0;')} {COMMIT} {WAIT}",
+    ],
+    "this wgmma may be in flight": [
+        f"{FENCE} {ISSUE}",
+        f"{FENCE} {ISSUE} {COMMIT}",
+        f"{FENCE} {ISSUE} {WAIT}",
+        f"{FENCE} {ISSUE} {COMMIT} {WAIT.replace('0;', '1;')}",
+        f"{FENCE} {ISSUE} {COMMIT} {WAIT} setp.eq.s32 p, {{1}}, 0; @p bra L; {FENCE} {ISSUE} {COMMIT} L:",
+        f"{FENCE} {ISSUE} {COMMIT} setp.eq.s32 p, {{1}}, 0; @p bra L; {WAIT} L:",
+    ],
+    "that a wgmma in flight uses is touched": [
+        f"{FENCE} {ISSUE} {COMMIT} add.f32 {{0.0}}, {{0.0}}, 1.0; {WAIT}",
+        f"{FENCE} {ISSUE} {WAIT} add.f32 b0, {{0.3}}, 1.0; {COMMIT} {WAIT} add.f32 {{0.3}}, {{0.3}}, b0;",
+        f"{FENCE} {ISSUE} {COMMIT} {ISSUE.replace('{0}', '{b0, b1, b2, b3}')} {COMMIT} {WAIT.replace('0;', '1;')} add.f32 {{0.0}}, b0, 1.0; {WAIT}",
+    ],
+    "warps that have parted": [
+        f".reg .b32 t; mov.u32 t, %tid.x; shr.u32 t, t, 5; setp.eq.u32 p, t, 0; {FENCE} @p bra L; {ISSUE} {COMMIT} {WAIT} L:",
+        f"ld.shared.b32 m, [{{2}}]; setp.eq.u32 p, m, 0; @p bra L; {FENCE} {ISSUE} {COMMIT} {WAIT} L:",
+    ],
+    "stands twice among accumulators": [f"{FENCE} {ISSUE.replace('{0}', '{b0, b1, b2, b1}')} {COMMIT} {WAIT} mov.b32 {{0.0}}, b1;"],
+    "PTX has no such form": [
+        f"{FENCE} {SPARSE % 2} {COMMIT} {WAIT}",
+        f"{FENCE} {BYTES} {COMMIT} {WAIT}",
+        f"{FENCE} {ISSUE.replace('n8', 'n16')} {COMMIT} {WAIT}",
+        f"{FENCE} {ISSUE.replace('1, 1', '1, 2')} {COMMIT} {WAIT}",
+    ],
+    "a wait for groups of wgmma": [f"{FENCE} {ISSUE} {COMMIT} {WAIT.replace('0;', '8;')}", f"{FENCE} {ISSUE} {COMMIT} {WAIT.replace('0;', 'm;')}"],
+    "stands for nothing": [f"{FENCE} {ISSUE.replace('{0}', '{5}')} {COMMIT} {WAIT}", "mov.b32 {0.4}, 0;", "mov.b32 {1.1}, 0;"],
+    "is a list of 4 registers": ["@{0} mov.b32 {0.0}, 0;"],
+    "is never written": ["mov.b32 {0.0}, 0; mov.b32 {0.1}, 0; mov.b32 {0.3}, 0;"],
+    "no instruction of smalt's table": [f"{FENCE} {SPARSE.replace('m, %d', '%d, m') % 0} {COMMIT} {WAIT}", "mov.b32 {0}, 0;"],
+}
+
+
+def test_wrong_products() -> None:
+    here = inspect.getsourcefile(test_wrong_products)
+    acc = plgpu.ShapeDtypeStruct((64, 8), jnp.float32, layout=plgpu.Layout.WGMMA)
+    for says, texts in WRONG_PRODUCTS.items():
+        for text in texts:
+
+            def body(x: Any, o: Any, buffer: Any) -> None:
+                code = f".reg .b64 a; .reg .pred p; .reg .b32 m; .reg .f32 b<4>; setp.eq.u32 p, 0, 0; cvt.u64.u32 a, {{2}};\n{text}"
+                o[...] = smalt.inline_ptx(code, acc, x[0], buffer, whole=True)
+
+            line = inspect.getsourcelines(body)[1] + 2
+            with smalt.emulated("H100"), pytest.raises(smalt.InvalidKernel) as raised:
+                jax.jit(kernel(body, like((64, 8), jnp.float32), plgpu.SMEM((2048,), jnp.int32))).lower(X)
+            message = str(raised.value)
+            assert says in message and "inline PTX, line 2:" in message, f"{text!r}: {message}"
+            assert raised.value.where == f"{here}:{line}" and raised.value.expected, f"{text!r}: {message}"
+
+
+def test_products_of_a_warp() -> None:
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+        def _() -> None:
+            smalt.inline_ptx(FENCE, (), buffer)
+
+        o[...] = x[...]
+
+    with smalt.emulated("H100"), pytest.raises(smalt.InvalidKernel, match="wgmma in a warp region"):
+        jax.jit(kernel(body, X, plgpu.SMEM((2048,), jnp.int32))).lower(X)
+
+
+def test_texts_that_are_whole() -> None:
+    strided = plgpu.Layout.WG_STRIDED((128,), 1)
+    result = plgpu.ShapeDtypeStruct((128,), jnp.int32, layout=strided)
+    whole = lambda x: x[...]  # noqa: E731
+    fails(smalt.InvalidKernel, "not whole", "mov.b32 {0}, {1};", X, whole, arg_layouts=(strided,))
+    fails(smalt.InvalidKernel, "pack=2", "mov.b32 {0}, {1};", result, whole, whole=True, pack=2, arg_layouts=(strided,))
+    fails(smalt.InvalidKernel, "once=True", "mov.b32 {0}, {1};", result, whole, whole=True, once=True, arg_layouts=(strided,))
+    fails(smalt.InvalidKernel, "layouts of operands", "mov.b32 {0}, {1};", result, whole, whole=True, arg_layouts=(strided, None))
+    fails(smalt.InvalidKernel, "operand 0 has no layout", "mov.b32 {0}, {1};", result, whole, whole=True)
+    fails(smalt.InvalidKernel, "result 0 has no layout", "mov.b32 {0}, {1};", X, whole, whole=True, arg_layouts=(strided,))
+    fails(smalt.InvalidKernel, "the layout of operand 0", "mov.b32 {0}, {1};", result, whole, whole=True, arg_layouts=(plgpu.Layout.WGMMA,))
+    odd = plgpu.ShapeDtypeStruct((128,), jnp.int8, layout=strided)
+    fails(smalt.InvalidKernel, "in words of 32 bits", "mov.b32 {0}, {1};", odd, whole, whole=True, arg_layouts=(strided,))
+    fails(smalt.InvalidKernel, "do not agree on the scalar", "mov.u32 {0}, %laneid;", jnp.int32, whole=True)
