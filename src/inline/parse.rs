@@ -623,7 +623,7 @@ mod tests {
         assert_eq!(fenced, regs(0..6));
         assert_eq!(settled, regs(0..3));
         for (text, says) in [
-            ("mov.b32 {0}, {1};", "no instruction of smalt's table"),
+            ("mov.b32 {0}, {1};", "it takes two halves"),
             ("mov.b32 {0.4}, {1};", "`{0.4}` stands for nothing"),
             ("mov.b32 {1.1}, {1};", "`{1.1}` stands for nothing"),
             ("mov.b32 {0.0}, {1}; mov.b32 {0.1}, {1}; mov.b32 {0.2}, {1};", "the result {0.3} is never written"),
