@@ -1,5 +1,8 @@
 //! Flat form → micro-ops: one method per row of the instruction table.
 use super::agents::{Bulk, BulkCommit, BulkKind, BulkOp, BulkWait};
+use super::arith::convert::Fp8;
+use super::arith::float::Rounding;
+use super::arith::mma_sync::{Arithmetic, BitJoin, LaneHas, QuadTypes, Sparsity};
 use super::arith::tensor_core::{Accumulator, Element as MmaElement, MmaKind as TensorKind};
 use super::cache_policy::{DISCARDED, OfLines, PolicyOfFraction, PolicyOfRange};
 use super::carry::{CarryProduct, CarrySum};
@@ -13,6 +16,7 @@ use super::mem::{
     Atomic, AtomicVector, ByteS, ByteU, Global, Ldmatrix, Load, NO_RESULT, Polling, SharedCta, Space, Stmatrix, Store,
     Word16, Word32, Word64, atom_bytes, atom_code,
 };
+use super::mma::{Mma, MmaOp, Product};
 use super::ops::*;
 use super::printer::PrintReserve;
 use super::profile::{ProfileEnd, ProfileMark, ProfileStart};
@@ -28,21 +32,22 @@ use super::sync::*;
 use super::tensor_maps::{FenceMapAcquire, FenceMapRelease, LoadMapParameter, ReplaceMapAddress};
 use super::uop::{Body, Each, Each2, Each3, EachTest, Flow, Op1, Op2, Op3, OpFn, Test, Tier, Uop, pick};
 use super::warp::CONSTANT;
-use super::wgmma::{AOperand, MatMul, Mma, MmaOp, Wgmma, WgmmaCommit, WgmmaFence, WgmmaWait};
+use super::wgmma::{AOperand, MatMul, Wgmma, WgmmaCommit, WgmmaFence, WgmmaWait};
 use crate::error::{Error, Fault, Loc, Result};
 use crate::ptx::flat::{BlockId, Guard, Reg, Terminator, Uniformity};
 use crate::ptx::inst::Visitor;
 use crate::ptx::launch::EntryParam;
 use crate::ptx::modifier::{
-    self, AccType, Acquire, AddSub, ArriveSem, AskSem, AtomOp, AtomSem, AtomType, BarRedOp, BarrierSpace, BitType,
-    BoolOp, BulkRed, CarryMad, CarryOp, ClusterArriveSem, Compare, CompareType, CopyCache, Counted, CvtRound, CvtType,
-    DirectedRound, DivMode, Exact, FenceSem, FloatOp, FloatTest, FloatType, Ftz, GridDep, Half, HalfRedOp, HalfType,
-    Indexed, Int32Type, IntType, Inverted, L1Priority, Lanes, LoadCache, LoadSem, Logic, LogicType, MatrixTrans,
-    MbarrierOp, MemType, MinMax, MmaKind, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8,
-    Pair16, PairIntType, PolicyOthers, PolicyPriority, PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache,
-    RedOp, ReduxOp, RegCount, Release, Relu, ReluIntType, Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope,
-    SetType, SharedFence, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SignedMinType, SpecialPred,
-    SpecialReg32, SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes,
+    self, AccType, Acquire, AddSub, ArriveSem, AskSem, AtomOp, AtomSem, AtomType, BarRedOp, BarrierSpace, BitProduct,
+    BitType, BoolOp, BulkRed, CarryMad, CarryOp, ClusterArriveSem, Compare, CompareType, CopyCache, Counted, CvtRound,
+    CvtType, DirectedRound, DivMode, Exact, FenceSem, FloatOp, FloatTest, FloatType, Ftz, GridDep, Half, HalfRedOp,
+    HalfType, Indexed, Int32Type, IntType, Inverted, L1Priority, Lanes, LoadCache, LoadSem, Logic, LogicType,
+    MatrixTrans, MbarrierOp, MemType, MetadataOrder, MinMax, MmaBitShape, MmaF64Round, MmaF64Shape, MmaMajor,
+    MmaQuadTypes, MmaShape, MmaTypes, Modifier, Mufu, Mufu64, NanMode, NarrowPackType, OrAnd, PackType, Pair8, Pair16,
+    PairIntType, PolicyOthers, PolicyPriority, PrefetchLevel, PrefetchSize, PrmtMode, ProxyFence, ReadCache, RedOp,
+    ReduxOp, RegCount, Release, Relu, ReluIntType, Round, Sat, SatFinite, SatFloatType, Scalar16Type, Scope, SetType,
+    SharedFence, ShiftAmount, ShiftDirection, ShiftType, ShuffleMode, SignedMinType, SpecialPred, SpecialReg32,
+    SpecialReg64, StoreCache, StoreSem, Suspend, TensorRed, TxOp, TxScope, Unary16, VoteMode, WgmmaTypes,
     WideFloatType, WideType, WordType,
 };
 use crate::ptx::operand::{Addr, ParamRef, Regs, Src, Srcs, Tied};
@@ -3437,45 +3442,157 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         let sparse = Some((meta, *sel));
         self.matmul(int_kind(*ty, *sat), *n, acc, a, b, scale_d, [1, 1], [0, 0], sparse)
     }
-    fn mma_sync(&mut self, kind: &MmaKind, d: &Regs<Reg>, a: &Srcs<Reg>, b: &Srcs<Reg>, c: &Srcs<Reg>) -> Result<()> {
-        use MmaElement::*;
-        let (a_ty, b_ty, acc) = match kind {
-            MmaKind::M16N8K16F16 | MmaKind::M16N8K8F16 => (F16, F16, Accumulator::F32),
-            MmaKind::M16N8K16F16Half | MmaKind::M16N8K8F16Half => (F16, F16, Accumulator::F16),
-            MmaKind::M16N8K16BF16 | MmaKind::M16N8K8BF16 => (Bf16, Bf16, Accumulator::F32),
-            MmaKind::M16N8K8TF32 | MmaKind::M16N8K4TF32 => (Tf32, Tf32, Accumulator::F32),
-            MmaKind::M16N8K32S8 | MmaKind::M16N8K16S8 => (S8, S8, Accumulator::S32),
-            MmaKind::M16N8K32U8 | MmaKind::M16N8K16U8 => (U8, U8, Accumulator::S32),
-            MmaKind::M16N8K32S8U8 | MmaKind::M16N8K16S8U8 => (S8, U8, Accumulator::S32),
-            MmaKind::M16N8K32U8S8 | MmaKind::M16N8K16U8S8 => (U8, S8, Accumulator::S32),
-            MmaKind::M16N8K32S8Sat | MmaKind::M16N8K16S8Sat => (S8, S8, Accumulator::S32Saturating),
-            MmaKind::M16N8K32U8Sat | MmaKind::M16N8K16U8Sat => (U8, U8, Accumulator::S32Saturating),
-            MmaKind::M16N8K32E4M3 => (E4m3, E4m3, Accumulator::F32),
-            MmaKind::M16N8K32E5M2 => (E5m2, E5m2, Accumulator::F32),
-            MmaKind::M16N8K32E4M3E5M2 => (E4m3, E5m2, Accumulator::F32),
-            MmaKind::M16N8K32E5M2E4M3 => (E5m2, E4m3, Accumulator::F32),
-        };
-        let as_half = matches!(a_ty, E4m3 | E5m2);
-        let of = kind.fragments();
-        if (a.len(), b.len(), c.len(), d.len()) != (of.a, of.b, of.acc, of.acc) {
-            return self.no("mma.sync with these numbers of registers");
-        }
-        let Some(kind) = TensorKind::new(a_ty, b_ty, acc) else {
+    fn mma_sync(
+        &mut self,
+        _shape: &MmaShape,
+        sat: &SatFinite,
+        ty: &MmaTypes,
+        d: &Regs<Reg>,
+        a: &Srcs<Reg>,
+        b: &Srcs<Reg>,
+        c: &Srcs<Reg>,
+    ) -> Result<()> {
+        let Some(arithmetic) = mma_arithmetic(*ty, *sat) else {
             return self.no("mma.sync of this type");
         };
-        let mut list = |s: &Srcs<Reg>| s.iter().map(|s| self.src::<u32>(s)).collect::<Vec<_>>();
-        let (a, b, c) = (list(a), list(b), list(c));
+        self.mma::<u32>(Product::Dense(arithmetic), d, [a, b, c])
+    }
+    fn mma_bits(
+        &mut self,
+        _shape: &MmaBitShape,
+        op: &BitProduct,
+        d: &Regs<Reg>,
+        a: &Srcs<Reg>,
+        b: &Srcs<Reg>,
+        c: &Srcs<Reg>,
+    ) -> Result<()> {
+        let join = match op {
+            BitProduct::And => BitJoin::And,
+            BitProduct::Xor => BitJoin::Xor,
+        };
+        self.mma::<u32>(Product::Dense(Arithmetic::Bits(join)), d, [a, b, c])
+    }
+    fn mma_f64(
+        &mut self,
+        _shape: &MmaF64Shape,
+        rnd: &MmaF64Round,
+        d: &Regs<Reg>,
+        a: &Srcs<Reg>,
+        b: &Srcs<Reg>,
+        c: &Srcs<Reg>,
+    ) -> Result<()> {
+        let rounding = match rnd {
+            MmaF64Round::Rn => Rounding::NearestEven,
+            MmaF64Round::Rz => Rounding::TowardZero,
+            MmaF64Round::Rm => Rounding::Down,
+            MmaF64Round::Rp => Rounding::Up,
+        };
+        self.mma::<u64>(Product::Doubles(rounding), d, [a, b, c])
+    }
+    fn mma_quads(
+        &mut self,
+        a_major: &MmaMajor,
+        b_major: &MmaMajor,
+        ty: &MmaQuadTypes,
+        d: &Regs<Reg>,
+        a: &Srcs<Reg>,
+        b: &Srcs<Reg>,
+        c: &Srcs<Reg>,
+    ) -> Result<()> {
+        let has = [a_major, b_major].map(|major| match major {
+            MmaMajor::Row => LaneHas::Row,
+            MmaMajor::Col => LaneHas::Column,
+        });
+        let types = match ty {
+            MmaQuadTypes::F32 => QuadTypes::F32,
+            MmaQuadTypes::F32OfF16 => QuadTypes::F32OfF16,
+            MmaQuadTypes::F16 => QuadTypes::F16,
+        };
+        self.mma::<u32>(Product::Quads(has, types), d, [a, b, c])
+    }
+    fn mma_sparse(
+        &mut self,
+        order: &MetadataOrder,
+        _shape: &MmaShape,
+        sat: &SatFinite,
+        ty: &MmaTypes,
+        d: &Regs<Reg>,
+        a: &Srcs<Reg>,
+        b: &Srcs<Reg>,
+        c: &Srcs<Reg>,
+        meta: &Reg,
+        selector: &i64,
+    ) -> Result<()> {
+        let Some(arithmetic) = mma_arithmetic(*ty, *sat) else {
+            return self.no("mma.sp of this type");
+        };
+        let sparsity = Sparsity {
+            unit: if ty.element_bits() < 16 { 1 } else { 2 },
+            selector: *selector as usize,
+            ordered: match order {
+                MetadataOrder::Ordered => true,
+                MetadataOrder::Any => false,
+            },
+            whole_pairs: ty.element_bits() == 32,
+        };
+        let meta = self.reg(meta);
+        let product = Product::Sparse {
+            arithmetic,
+            sparsity,
+            meta,
+        };
+        self.mma::<u32>(product, d, [a, b, c])
+    }
+}
+
+/// What is computed of these types.
+fn mma_arithmetic(ty: MmaTypes, sat: SatFinite) -> Option<Arithmetic> {
+    use MmaElement::*;
+    let saturates = sat == SatFinite::Yes;
+    let integers = if saturates {
+        Accumulator::S32Saturating
+    } else {
+        Accumulator::S32
+    };
+    let step = |a, b, accumulator| TensorKind::new(a, b, accumulator).map(Arithmetic::Step);
+    let fp8 = |a, b, accumulator| Some(Arithmetic::Fp8 { a, b, accumulator });
+    let nibbles = |a_signed, b_signed| {
+        Some(Arithmetic::Nibbles {
+            a_signed,
+            b_signed,
+            saturates,
+        })
+    };
+    match ty {
+        MmaTypes::F16 => step(F16, F16, Accumulator::F32),
+        MmaTypes::F16Half => step(F16, F16, Accumulator::F16),
+        MmaTypes::BF16 => step(Bf16, Bf16, Accumulator::F32),
+        MmaTypes::TF32 => step(Tf32, Tf32, Accumulator::F32),
+        MmaTypes::S8S8 => step(S8, S8, integers),
+        MmaTypes::S8U8 => step(S8, U8, integers),
+        MmaTypes::U8S8 => step(U8, S8, integers),
+        MmaTypes::U8U8 => step(U8, U8, integers),
+        MmaTypes::S4S4 => nibbles(true, true),
+        MmaTypes::S4U4 => nibbles(true, false),
+        MmaTypes::U4S4 => nibbles(false, true),
+        MmaTypes::U4U4 => nibbles(false, false),
+        MmaTypes::E4M3E4M3 => fp8(Fp8::E4m3, Fp8::E4m3, Accumulator::F32),
+        MmaTypes::E4M3E5M2 => fp8(Fp8::E4m3, Fp8::E5m2, Accumulator::F32),
+        MmaTypes::E5M2E4M3 => fp8(Fp8::E5m2, Fp8::E4m3, Accumulator::F32),
+        MmaTypes::E5M2E5M2 => fp8(Fp8::E5m2, Fp8::E5m2, Accumulator::F32),
+        MmaTypes::E4M3E4M3Half => fp8(Fp8::E4m3, Fp8::E4m3, Accumulator::F16),
+        MmaTypes::E4M3E5M2Half => fp8(Fp8::E4m3, Fp8::E5m2, Accumulator::F16),
+        MmaTypes::E5M2E4M3Half => fp8(Fp8::E5m2, Fp8::E4m3, Accumulator::F16),
+        MmaTypes::E5M2E5M2Half => fp8(Fp8::E5m2, Fp8::E5m2, Accumulator::F16),
+    }
+}
+
+impl<H: Hooks> Decoder<'_, H> {
+    fn mma<T: Lane>(&mut self, product: Product, d: &Regs<Reg>, operands: [&Srcs<Reg>; 3]) -> Result<()> {
+        let [a, b, c] = operands.map(|list| list.iter().map(|s| self.src::<T>(s)).collect());
         let d = d.iter().map(|r| self.reg(r)).collect();
         let aux = self.mma_ops.len() as u32;
-        self.mma_ops.push(MmaOp {
-            kind,
-            k_bytes: 8 * of.a,
-            as_half,
-            d,
-            a,
-            b,
-            c,
-        });
+        self.mma_ops.push(MmaOp { product, d, a, b, c });
         self.emit::<Mma>(Operands { aux, ..Operands::NONE });
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! * [`decode`] turns instructions into micro-ops ([`uop`]) over rows of 32 lanes ([`row`]); [`registers`] places registers.
 //! * [`machine`] schedules warps ([`warp`]); [`barrier`], [`sync`] hold what they wait on; [`diagnose`] says why all wait.
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
-//!   them asynchronously, at a time that [`options`] chooses. [`tensor_maps`] finds tensor maps, in memory as [`map_bytes`] has them.
+//!   them asynchronously, at a time that [`options`] chooses; [`mma`] is a warp's own. [`tensor_maps`] finds tensor maps, in memory as [`map_bytes`] has them.
 //! * [`hooks`] is where a checker listens; [`causality`] is the one that does, if any, with the vector clocks of [`clock`]
 //!   and the memory of [`history`], [`byte_history`] and [`map_order`]; [`communication`] is its part across clusters, with [`known`],
 //!   [`words`] and [`far_history`]. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
@@ -40,6 +40,7 @@ mod machine;
 mod map_bytes;
 mod map_order;
 mod mem;
+mod mma;
 mod ops;
 mod options;
 mod overwrite;

@@ -1,4 +1,4 @@
-//! `wgmma`: operands through matrix descriptors, groups in flight, and when they take effect. Also `mma.sync`.
+//! `wgmma`: operands through matrix descriptors, groups in flight, and when they take effect.
 //!
 //! Each warp executes its own quarter of an instruction: rows `16·(warp % 4)…` of A and D, all of B. What one warp waits for
 //! says nothing about the others' quarters.
@@ -6,9 +6,7 @@
 //! Until the wait that covers it (unless agents act at the earliest) an instruction has read nothing, and its accumulator
 //! registers hold poison: their values are kept in the warp's [`Pipeline`].
 use super::arith::tensor_core::{Element, MmaKind};
-use super::arith::tensor_core_fast::{
-    Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments, gather_b_fragments,
-};
+use super::arith::tensor_core_fast::{Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments};
 use super::clock::View;
 use super::hooks::{Access, Hooks, Mode, Ownership, Proxy, Range, Sync, changes_all};
 use super::machine::Machine;
@@ -119,7 +117,7 @@ impl Pipeline {
 /// Scratch memory of the tensor cores.
 #[derive(Default)]
 pub struct TensorUnit {
-    core: TensorCore,
+    pub(super) core: TensorCore,
     a: Vec<u8>,
     b: Vec<u8>,
     d: Vec<Fragment>,
@@ -547,116 +545,6 @@ impl<H: Hooks> Body<H> for WgmmaWait {
             }
         }
         noted(w, m, Sync::WgmmaWaited { pending: u.imm as u32 })
-    }
-}
-
-/// `mma.sync`, as a side table holds it.
-#[derive(Clone, Debug)]
-pub struct MmaOp {
-    pub kind: MmaKind,
-    pub k_bytes: usize,
-    /// fp8: exact conversion to f16 and two steps (NUMERICS: nvcc 13.0's code for sm_90).
-    pub as_half: bool,
-    pub d: Vec<u16>,
-    pub a: Vec<u16>,
-    pub b: Vec<u16>,
-    pub c: Vec<u16>,
-}
-
-/// Executes `mma.sync` `aux` of the program's table.
-pub struct Mma;
-impl<H: Hooks> Body<H> for Mma {
-    #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if w.exec != !0 {
-            return m.fail(Error::new(
-                Fault::Execution,
-                "mma.sync in code that not all lanes of the warp execute",
-            ));
-        }
-        let program = m.program;
-        let op = &program.mma_ops[u.aux as usize];
-        let read = |list: &[u16]| list.iter().map(|r| *w.read::<u32>(*r)).collect::<Vec<Fragment>>();
-        let (a, b, mut d) = (read(&op.a), read(&op.b), read(&op.c));
-        let unit = &mut m.tensor_core;
-        unit.a.clear();
-        unit.a.resize(16 * op.k_bytes, 0);
-        gather_a_fragments(&a, &mut unit.a);
-        unit.b.clear();
-        unit.b.resize(8 * op.k_bytes, 0);
-        gather_b_fragments(&b, &mut unit.b);
-        let a = Operand {
-            bytes: &unit.a,
-            major: Major::K,
-        };
-        let b = Operand {
-            bytes: &unit.b,
-            major: Major::K,
-        };
-        if op.as_half {
-            mma_fp8(op, &mut unit.core, a.bytes, b.bytes, &mut d);
-        } else {
-            let instruction = Instruction {
-                kind: op.kind,
-                m: 16,
-                n: 8,
-                k_bytes: op.k_bytes,
-                scale_d: true,
-                negate: false,
-            };
-            unit.core.execute(instruction, a, b, &mut d);
-        }
-        for (r, value) in op.d.iter().zip(&d) {
-            *w.register::<u32>(*r) = *value;
-            m.hooks.writes(w, *r);
-        }
-        Flow::Next
-    }
-}
-
-/// fp8 on sm_90: two f16 steps from 0, first k % 4 ∈ {0, 1}, then {2, 3}, chained; then one f32 addition of C.
-fn mma_fp8(op: &MmaOp, core: &mut TensorCore, a: &[u8], b: &[u8], d: &mut [Fragment]) {
-    use super::arith::convert::{Fp8, fp8_to_f16};
-    use super::arith::float::add_f32;
-    use super::arith::tensor_core::{Accumulator, Element};
-    let format = |e: Element| if e == Element::E4m3 { Fp8::E4m3 } else { Fp8::E5m2 };
-    let widen = |bytes: &[u8], format: Fp8, half: usize| -> Vec<u8> {
-        let mut out = Vec::with_capacity(bytes.len());
-        for four in bytes.chunks_exact(4) {
-            for code in &four[2 * half..2 * half + 2] {
-                out.extend_from_slice(&fp8_to_f16(format, *code).to_le_bytes());
-            }
-        }
-        out
-    };
-    let Some(kind) = MmaKind::new(Element::F16, Element::F16, Accumulator::F32) else {
-        return;
-    };
-    let mut sum = vec![[0; 32]; d.len()];
-    for half in 0..2 {
-        let (a, b) = (widen(a, format(op.kind.a()), half), widen(b, format(op.kind.b()), half));
-        let instruction = Instruction {
-            kind,
-            m: 16,
-            n: 8,
-            k_bytes: op.k_bytes,
-            scale_d: true,
-            negate: false,
-        };
-        let a = Operand {
-            bytes: &a,
-            major: Major::K,
-        };
-        let b = Operand {
-            bytes: &b,
-            major: Major::K,
-        };
-        core.execute(instruction, a, b, &mut sum);
-    }
-    for (d, sum) in d.iter_mut().zip(&sum) {
-        for (d, sum) in d.iter_mut().zip(sum) {
-            *d = add_f32(*d, *sum);
-        }
     }
 }
 

@@ -364,12 +364,12 @@ impl Product<'_> {
     /// One step of K of one batch: all tiles of the warp.
     fn tensor_core(&self, cx: &mut LowerCx, bases: [S; 2], offsets: [i32; 2], sums: &mut [S]) -> Result<()> {
         let plan = self.plan;
-        let kind = match self.operand {
-            DType::F16 => MmaKind::M16N8K16F16,
-            DType::BF16 => MmaKind::M16N8K16BF16,
-            DType::F32 => MmaKind::M16N8K8TF32,
-            DType::I8 => MmaKind::M16N8K32S8,
-            DType::U8 => MmaKind::M16N8K32U8,
+        let (shape, ty) = match self.operand {
+            DType::F16 => (MmaShape::M16N8K16, MmaTypes::F16),
+            DType::BF16 => (MmaShape::M16N8K16, MmaTypes::BF16),
+            DType::F32 => (MmaShape::M16N8K8, MmaTypes::TF32),
+            DType::I8 => (MmaShape::M16N8K32, MmaTypes::S8S8),
+            DType::U8 => (MmaShape::M16N8K32, MmaTypes::U8U8),
             other => return Err(Error::internal(format!("tensor cores on {other}")).at(cx.b.loc())),
         };
         let [_, tm, tn] = plan.tiling.tiles;
@@ -390,7 +390,9 @@ impl Product<'_> {
                     let own = &mut sums[at..at + 4];
                     let c = own.iter().map(|&x| Src::Reg(cx.b.r32(x))).collect();
                     let d = cx.b.inst(Inst::MmaSync {
-                        kind,
+                        shape,
+                        sat: SatFinite::No,
+                        ty,
                         d: std::iter::repeat_n(PtxValue::NEW, 4).collect(),
                         a: a.iter().map(|&x| Src::Reg(x)).collect(),
                         b: b.iter().map(|&x| Src::Reg(x)).collect(),

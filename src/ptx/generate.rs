@@ -1,6 +1,7 @@
 //! Instances of every row, for tests: every combination of modifiers, with list lengths and numbers of each row's kind.
 use super::flat::Reg;
 use super::inst::{Inst, Names, ROWS, RegMap};
+use super::modifier::{MmaBitShape, MmaF64Shape, MmaFragments, MmaShape, Modifier};
 use super::operand::*;
 
 /// Registers of one class each row may name; enough that operands differ.
@@ -40,6 +41,7 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "sel" => vec![0, 1],
         "k" if row.starts_with("WgmmaSparse") => vec![16, 64],
         "k" => vec![8, 32],
+        "selector" => vec![0, 1, 2, 3],
         "n" => match row {
             "SetMaxReg" => vec![24, 240],
             "BulkWait" | "WgmmaWait" | "CopyWait" => vec![0, 1, 7],
@@ -68,10 +70,32 @@ fn lengths(row: &str, field: &str, numbers: &[(&str, i64)], modifiers: &[(&str, 
             let packed = modifiers.contains(&("acc_ty", "f16"));
             vec![n.expect("a shape") / if packed { 4 } else { 2 }]
         }
-        ("MmaSync", "b") => vec![1, 2],
-        ("MmaSync", _) => vec![2, 4],
+        ("MmaQuads", "a" | "b") => vec![2],
+        ("MmaQuads", _) => vec![4, 8],
+        ("MmaSync" | "MmaBits" | "MmaF64" | "MmaSparse", _) => {
+            let of = mma_fragments(row, modifiers);
+            vec![match field {
+                "a" => of.a,
+                "b" => of.b,
+                _ => of.acc,
+            }]
+        }
         (_, "a" | "c" | "d") => vec![4],
         _ => panic!("row {row}: a list `{field}` that the generator does not know"),
+    }
+}
+
+/// What `mma` of these modifiers takes, if there is such a form.
+fn mma_fragments(row: &str, modifiers: &[(&str, &str)]) -> MmaFragments {
+    fn of<M: Modifier>(modifiers: &[(&str, &str)], field: &str) -> M {
+        let (_, text) = modifiers.iter().find(|(f, _)| *f == field).expect("a modifier");
+        M::parse_prefix(text).expect("its text").0
+    }
+    match row {
+        "MmaBits" => of::<MmaBitShape>(modifiers, "shape").fragments(),
+        "MmaF64" => of::<MmaF64Shape>(modifiers, "shape").fragments(),
+        "MmaSparse" => of::<MmaShape>(modifiers, "shape").sparse_fragments(of(modifiers, "ty")),
+        _ => of::<MmaShape>(modifiers, "shape").fragments(of(modifiers, "ty")),
     }
 }
 

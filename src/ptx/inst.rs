@@ -88,32 +88,22 @@ const fn wgmma_sparse_int_requires(ty: WgmmaTypes) -> Requirement {
     let dense = wgmma_int_requires(ty);
     if dense.isa > 82 { dense } else { isa(82) }
 }
-/// fp8 operands of `mma.sync` came with PTX 8.4.
-const fn mma_requires(kind: MmaKind) -> Requirement {
-    match kind {
-        MmaKind::M16N8K32E4M3 | MmaKind::M16N8K32E5M2 | MmaKind::M16N8K32E4M3E5M2 | MmaKind::M16N8K32E5M2E4M3 => {
-            isa(84)
-        }
-        MmaKind::M16N8K16F16
-        | MmaKind::M16N8K16BF16
-        | MmaKind::M16N8K8TF32
-        | MmaKind::M16N8K32S8
-        | MmaKind::M16N8K32U8
-        | MmaKind::M16N8K8F16
-        | MmaKind::M16N8K8BF16
-        | MmaKind::M16N8K4TF32
-        | MmaKind::M16N8K16F16Half
-        | MmaKind::M16N8K8F16Half
-        | MmaKind::M16N8K32S8U8
-        | MmaKind::M16N8K32U8S8
-        | MmaKind::M16N8K16S8
-        | MmaKind::M16N8K16U8
-        | MmaKind::M16N8K16S8U8
-        | MmaKind::M16N8K16U8S8
-        | MmaKind::M16N8K32S8Sat
-        | MmaKind::M16N8K32U8Sat
-        | MmaKind::M16N8K16S8Sat
-        | MmaKind::M16N8K16U8Sat => base(),
+/// fp8 operands of `mma.sync` came with PTX 8.4, their f16 accumulators and the shorter shape with 8.7.
+const fn mma_requires(shape: MmaShape, ty: MmaTypes) -> Requirement {
+    if !ty.is_fp8() {
+        base()
+    } else if shape.depth() == 32 && ty.accumulator_bits() == 32 {
+        isa(84)
+    } else {
+        isa(87)
+    }
+}
+/// Ordered metadata came with PTX 8.5.
+const fn mma_sparse_requires(order: MetadataOrder, ty: MmaTypes) -> Requirement {
+    match order {
+        MetadataOrder::Ordered => isa(85),
+        MetadataOrder::Any if ty.is_fp8() => isa(84),
+        MetadataOrder::Any => base(),
     }
 }
 const fn proxy_fence_requires(proxy: ProxyFence) -> Requirement {

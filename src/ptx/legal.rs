@@ -383,11 +383,56 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             wgmma(*n, AccType::S32, acc.output.len(), a.len())?;
             selector(*ty, *sel)
         }
-        Inst::MmaSync { kind, a, b, c, d } => {
-            let of = kind.fragments();
+        Inst::MmaSync {
+            shape,
+            sat,
+            ty,
+            a,
+            b,
+            c,
+            d,
+        } => {
             ensure(
-                (a.len(), b.len(), c.len(), d.len()) == (of.a, of.b, of.acc, of.acc),
-                "as many registers as the shape has fragments",
+                dense(*shape, *ty),
+                "a depth of 16 or 32 bytes; eight rows of integers of 16 bytes",
+            )?;
+            saturates(*sat, *ty)?;
+            fragments(shape.fragments(*ty), [a.len(), b.len(), c.len(), d.len()])
+        }
+        Inst::MmaBits { shape, a, b, c, d, .. } => fragments(shape.fragments(), [a.len(), b.len(), c.len(), d.len()]),
+        Inst::MmaF64 { shape, a, b, c, d, .. } => fragments(shape.fragments(), [a.len(), b.len(), c.len(), d.len()]),
+        Inst::MmaQuads { ty, a, b, c, d, .. } => {
+            let (of_c, of_d) = ty.accumulators();
+            ensure(
+                [a.len(), b.len(), c.len(), d.len()] == [2, 2, of_c, of_d],
+                "two registers of A and of B; 8 of C or D of f32, 4 of f16",
+            )
+        }
+        Inst::MmaSparse {
+            shape,
+            sat,
+            ty,
+            a,
+            b,
+            c,
+            d,
+            selector,
+            ..
+        } => {
+            ensure(
+                sparse(*shape, *ty),
+                "16 rows, and a depth of 32 or 64 bytes (fp8: 64, and f32 accumulators)",
+            )?;
+            saturates(*sat, *ty)?;
+            fragments(shape.sparse_fragments(*ty), [a.len(), b.len(), c.len(), d.len()])?;
+            let places = shape.selectors(*ty);
+            ensure(
+                (0..places).contains(selector),
+                match places {
+                    1 => "a sparsity selector of 0: all lanes have metadata",
+                    2 => "a sparsity selector of 0 or 1: which two of each four lanes have metadata",
+                    _ => "a sparsity selector from 0 to 3: which of each four lanes has metadata",
+                },
             )
         }
         // Rows whose types leave nothing illegal.
@@ -569,6 +614,51 @@ fn async_reduction(op: RedOp, ty: AtomType) -> bool {
         RedOp::And | RedOp::Or | RedOp::Xor => ty == AtomType::B32,
         RedOp::Inc | RedOp::Dec => ty == AtomType::U32,
     }
+}
+
+/// Dense shapes of a type: its operands' rows are 16 or 32 bytes.
+const fn dense(shape: MmaShape, ty: MmaTypes) -> bool {
+    let bits = shape.depth() * ty.element_bits();
+    match shape.rows() {
+        8 => ty.is_integer() && bits == 128,
+        _ => bits == 128 || bits == 256,
+    }
+}
+/// Sparse ones (ptxas 13.0 has no f16 accumulators of fp8 operands for sm_90a).
+const fn sparse(shape: MmaShape, ty: MmaTypes) -> bool {
+    let bits = shape.depth() * ty.element_bits();
+    let exists = if ty.is_fp8() {
+        bits == 512 && ty.accumulator_bits() == 32
+    } else {
+        bits == 256 || bits == 512
+    };
+    exists && shape.rows() == 16
+}
+fn saturates(sat: SatFinite, ty: MmaTypes) -> Result<(), &'static str> {
+    ensure(
+        sat == SatFinite::No || ty.is_integer(),
+        "saturation of sums of integers only",
+    )
+}
+/// Lengths of A, B, C and D.
+fn fragments(of: MmaFragments, lengths: [usize; 4]) -> Result<(), &'static str> {
+    let MmaFragments { a, b, acc } = of;
+    ensure(
+        lengths == [a, b, acc, acc],
+        match (a, b, acc) {
+            (1, 1, 2) => "1 register of A, 1 of B, 2 of C and of D",
+            (2, 1, 2) => "2 registers of A, 1 of B, 2 of C and of D",
+            (2, 1, 4) => "2 registers of A, 1 of B, 4 of C and of D",
+            (2, 2, 2) => "2 registers of A, 2 of B, 2 of C and of D",
+            (2, 2, 4) => "2 registers of A, 2 of B, 4 of C and of D",
+            (4, 2, 2) => "4 registers of A, 2 of B, 2 of C and of D",
+            (4, 2, 4) => "4 registers of A, 2 of B, 4 of C and of D",
+            (4, 4, 2) => "4 registers of A, 4 of B, 2 of C and of D",
+            (4, 4, 4) => "4 registers of A, 4 of B, 4 of C and of D",
+            (8, 4, 4) => "8 registers of A, 4 of B, 4 of C and of D",
+            _ => "as many registers as the shape has fragments",
+        },
+    )
 }
 
 fn half_acc(ty: WgmmaTypes, acc: AccType) -> bool {

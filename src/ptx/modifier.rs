@@ -255,18 +255,27 @@ modifiers! {
     WgmmaTypes { F16 = "f16.f16", BF16 = "bf16.bf16", TF32 = "tf32.tf32", E4M3E4M3 = "e4m3.e4m3", E4M3E5M2 = "e4m3.e5m2", E5M2E4M3 = "e5m2.e4m3",
         E5M2E5M2 = "e5m2.e5m2", S8S8 = "s8.s8", S8U8 = "s8.u8", U8S8 = "u8.s8", U8U8 = "u8.u8" }
     SatFinite { No = "", Yes = ".satfinite" }
-    /// Shapes and operand types of mma.sync.
-    MmaKind { M16N8K16F16 = "m16n8k16.row.col.f32.f16.f16.f32", M16N8K16BF16 = "m16n8k16.row.col.f32.bf16.bf16.f32",
-        M16N8K8TF32 = "m16n8k8.row.col.f32.tf32.tf32.f32", M16N8K32S8 = "m16n8k32.row.col.s32.s8.s8.s32", M16N8K32U8 = "m16n8k32.row.col.s32.u8.u8.s32",
-        M16N8K32E4M3 = "m16n8k32.row.col.f32.e4m3.e4m3.f32", M16N8K32E5M2 = "m16n8k32.row.col.f32.e5m2.e5m2.f32",
-        M16N8K32E4M3E5M2 = "m16n8k32.row.col.f32.e4m3.e5m2.f32", M16N8K32E5M2E4M3 = "m16n8k32.row.col.f32.e5m2.e4m3.f32",
-        M16N8K8F16 = "m16n8k8.row.col.f32.f16.f16.f32", M16N8K8BF16 = "m16n8k8.row.col.f32.bf16.bf16.f32", M16N8K4TF32 = "m16n8k4.row.col.f32.tf32.tf32.f32",
-        M16N8K16F16Half = "m16n8k16.row.col.f16.f16.f16.f16", M16N8K8F16Half = "m16n8k8.row.col.f16.f16.f16.f16",
-        M16N8K32S8U8 = "m16n8k32.row.col.s32.s8.u8.s32", M16N8K32U8S8 = "m16n8k32.row.col.s32.u8.s8.s32",
-        M16N8K16S8 = "m16n8k16.row.col.s32.s8.s8.s32", M16N8K16U8 = "m16n8k16.row.col.s32.u8.u8.s32",
-        M16N8K16S8U8 = "m16n8k16.row.col.s32.s8.u8.s32", M16N8K16U8S8 = "m16n8k16.row.col.s32.u8.s8.s32",
-        M16N8K32S8Sat = "m16n8k32.row.col.satfinite.s32.s8.s8.s32", M16N8K32U8Sat = "m16n8k32.row.col.satfinite.s32.u8.u8.s32",
-        M16N8K16S8Sat = "m16n8k16.row.col.satfinite.s32.s8.s8.s32", M16N8K16U8Sat = "m16n8k16.row.col.satfinite.s32.u8.u8.s32" }
+    /// Shapes of `mma` with 32-bit registers: rows of A, columns of B, and depth.
+    MmaShape { M16N8K4 = "m16n8k4", M16N8K8 = "m16n8k8", M16N8K16 = "m16n8k16", M16N8K32 = "m16n8k32", M16N8K64 = "m16n8k64", M16N8K128 = "m16n8k128",
+        M8N8K16 = "m8n8k16", M8N8K32 = "m8n8k32" }
+    /// Types of D, A, B and C.
+    MmaTypes { F16 = "f32.f16.f16.f32", F16Half = "f16.f16.f16.f16", BF16 = "f32.bf16.bf16.f32", TF32 = "f32.tf32.tf32.f32",
+        E4M3E4M3 = "f32.e4m3.e4m3.f32", E4M3E5M2 = "f32.e4m3.e5m2.f32", E5M2E4M3 = "f32.e5m2.e4m3.f32", E5M2E5M2 = "f32.e5m2.e5m2.f32",
+        E4M3E4M3Half = "f16.e4m3.e4m3.f16", E4M3E5M2Half = "f16.e4m3.e5m2.f16", E5M2E4M3Half = "f16.e5m2.e4m3.f16", E5M2E5M2Half = "f16.e5m2.e5m2.f16",
+        S8S8 = "s32.s8.s8.s32", S8U8 = "s32.s8.u8.s32", U8S8 = "s32.u8.s8.s32", U8U8 = "s32.u8.u8.s32",
+        S4S4 = "s32.s4.s4.s32", S4U4 = "s32.s4.u4.s32", U4S4 = "s32.u4.s4.s32", U4U4 = "s32.u4.u4.s32" }
+    MmaBitShape { M8N8K128 = "m8n8k128", M16N8K128 = "m16n8k128", M16N8K256 = "m16n8k256" }
+    /// What joins single bits.
+    BitProduct { Xor = ".xor", And = ".and" }
+    MmaF64Shape { M8N8K4 = "m8n8k4", M16N8K4 = "m16n8k4", M16N8K8 = "m16n8k8", M16N8K16 = "m16n8k16" }
+    /// Rounding of products and sums of doubles.
+    MmaF64Round { Rn = "", Rz = ".rz", Rm = ".rm", Rp = ".rp" }
+    /// Whether lanes have rows or columns of a matrix.
+    MmaMajor { Row = "row", Col = "col" }
+    /// Types of D, A, B and C of products of eight lanes.
+    MmaQuadTypes { F32 = "f32.f16.f16.f32", F32OfF16 = "f32.f16.f16.f16", F16 = "f16.f16.f16.f16" }
+    /// Whether the places of a chunk's two elements must rise.
+    MetadataOrder { Ordered = "sp::ordered_metadata", Any = "sp" }
     RegCount { Increase = ".inc", Decrease = ".dec" }
     GridDep { Wait = "wait", LaunchDependents = "launch_dependents" }
 }
@@ -444,35 +453,149 @@ pub struct MmaFragments {
     pub acc: usize,
 }
 
-impl MmaKind {
+impl MmaShape {
+    /// Rows of A.
+    pub const fn rows(self) -> usize {
+        match self {
+            MmaShape::M16N8K4
+            | MmaShape::M16N8K8
+            | MmaShape::M16N8K16
+            | MmaShape::M16N8K32
+            | MmaShape::M16N8K64
+            | MmaShape::M16N8K128 => 16,
+            MmaShape::M8N8K16 | MmaShape::M8N8K32 => 8,
+        }
+    }
+    /// Columns of A: of a sparse one, those that are left out included.
+    pub const fn depth(self) -> usize {
+        match self {
+            MmaShape::M16N8K4 => 4,
+            MmaShape::M16N8K8 => 8,
+            MmaShape::M16N8K16 | MmaShape::M8N8K16 => 16,
+            MmaShape::M16N8K32 | MmaShape::M8N8K32 => 32,
+            MmaShape::M16N8K64 => 64,
+            MmaShape::M16N8K128 => 128,
+        }
+    }
+    /// PTX ISA, "Matrix Fragments for mma": 32-bit registers of a dense A.
+    pub const fn fragments(self, ty: MmaTypes) -> MmaFragments {
+        let b = self.depth() * ty.element_bits() / 128;
+        MmaFragments {
+            a: self.rows() / 8 * b,
+            b,
+            acc: self.rows() * ty.accumulator_bits() / 128,
+        }
+    }
+    /// The same where half of A's elements are there.
+    pub const fn sparse_fragments(self, ty: MmaTypes) -> MmaFragments {
+        let MmaFragments { a, b, acc } = self.fragments(ty);
+        MmaFragments { a: a / 2, b, acc }
+    }
+    /// How many places there are for the metadata of a sparse A among each four lanes.
+    pub const fn selectors(self, ty: MmaTypes) -> i64 {
+        // Of a row: two bits for each unit that is there; four lanes' words are for two rows.
+        let metadata = match ty.element_bits() {
+            4 => self.depth() / 2,
+            32 => 2 * self.depth(),
+            _ => self.depth(),
+        };
+        64 / metadata as i64
+    }
+}
+
+impl MmaTypes {
+    /// Bits of an element of A and of B.
+    pub const fn element_bits(self) -> usize {
+        match self {
+            MmaTypes::S4S4 | MmaTypes::S4U4 | MmaTypes::U4S4 | MmaTypes::U4U4 => 4,
+            MmaTypes::S8S8 | MmaTypes::S8U8 | MmaTypes::U8S8 | MmaTypes::U8U8 => 8,
+            MmaTypes::E4M3E4M3
+            | MmaTypes::E4M3E5M2
+            | MmaTypes::E5M2E4M3
+            | MmaTypes::E5M2E5M2
+            | MmaTypes::E4M3E4M3Half
+            | MmaTypes::E4M3E5M2Half
+            | MmaTypes::E5M2E4M3Half
+            | MmaTypes::E5M2E5M2Half => 8,
+            MmaTypes::F16 | MmaTypes::F16Half | MmaTypes::BF16 => 16,
+            MmaTypes::TF32 => 32,
+        }
+    }
+    /// Bits of an element of C and D.
+    pub const fn accumulator_bits(self) -> usize {
+        match self {
+            MmaTypes::F16Half
+            | MmaTypes::E4M3E4M3Half
+            | MmaTypes::E4M3E5M2Half
+            | MmaTypes::E5M2E4M3Half
+            | MmaTypes::E5M2E5M2Half => 16,
+            MmaTypes::F16
+            | MmaTypes::BF16
+            | MmaTypes::TF32
+            | MmaTypes::E4M3E4M3
+            | MmaTypes::E4M3E5M2
+            | MmaTypes::E5M2E4M3
+            | MmaTypes::E5M2E5M2
+            | MmaTypes::S8S8
+            | MmaTypes::S8U8
+            | MmaTypes::U8S8
+            | MmaTypes::U8U8
+            | MmaTypes::S4S4
+            | MmaTypes::S4U4
+            | MmaTypes::U4S4
+            | MmaTypes::U4U4 => 32,
+        }
+    }
+    pub const fn is_integer(self) -> bool {
+        matches!(
+            self,
+            MmaTypes::S8S8
+                | MmaTypes::S8U8
+                | MmaTypes::U8S8
+                | MmaTypes::U8U8
+                | MmaTypes::S4S4
+                | MmaTypes::S4U4
+                | MmaTypes::U4S4
+                | MmaTypes::U4U4
+        )
+    }
+    pub const fn is_fp8(self) -> bool {
+        self.element_bits() == 8 && !self.is_integer()
+    }
+}
+
+impl MmaBitShape {
     pub const fn fragments(self) -> MmaFragments {
         let (a, b, acc) = match self {
-            MmaKind::M16N8K16F16
-            | MmaKind::M16N8K16BF16
-            | MmaKind::M16N8K8TF32
-            | MmaKind::M16N8K32S8
-            | MmaKind::M16N8K32U8
-            | MmaKind::M16N8K32S8U8
-            | MmaKind::M16N8K32U8S8
-            | MmaKind::M16N8K32S8Sat
-            | MmaKind::M16N8K32U8Sat
-            | MmaKind::M16N8K32E4M3
-            | MmaKind::M16N8K32E5M2
-            | MmaKind::M16N8K32E4M3E5M2
-            | MmaKind::M16N8K32E5M2E4M3 => (4, 2, 4),
-            MmaKind::M16N8K8F16
-            | MmaKind::M16N8K8BF16
-            | MmaKind::M16N8K4TF32
-            | MmaKind::M16N8K16S8
-            | MmaKind::M16N8K16U8
-            | MmaKind::M16N8K16S8U8
-            | MmaKind::M16N8K16U8S8
-            | MmaKind::M16N8K16S8Sat
-            | MmaKind::M16N8K16U8Sat => (2, 1, 4),
-            MmaKind::M16N8K16F16Half => (4, 2, 2),
-            MmaKind::M16N8K8F16Half => (2, 1, 2),
+            MmaBitShape::M8N8K128 => (1, 1, 2),
+            MmaBitShape::M16N8K128 => (2, 1, 4),
+            MmaBitShape::M16N8K256 => (4, 2, 4),
         };
         MmaFragments { a, b, acc }
+    }
+}
+
+impl MmaF64Shape {
+    /// Of 64-bit registers.
+    pub const fn fragments(self) -> MmaFragments {
+        let (a, b, acc) = match self {
+            MmaF64Shape::M8N8K4 => (1, 1, 2),
+            MmaF64Shape::M16N8K4 => (2, 1, 4),
+            MmaF64Shape::M16N8K8 => (4, 2, 4),
+            MmaF64Shape::M16N8K16 => (8, 4, 4),
+        };
+        MmaFragments { a, b, acc }
+    }
+}
+
+impl MmaQuadTypes {
+    /// Registers of C and of D; there are two of A and two of B.
+    pub const fn accumulators(self) -> (usize, usize) {
+        match self {
+            MmaQuadTypes::F32 => (8, 8),
+            MmaQuadTypes::F32OfF16 => (4, 8),
+            MmaQuadTypes::F16 => (4, 4),
+        }
     }
 }
 

@@ -85,6 +85,7 @@ const SPELLINGS: &[(&[&str], &[(&str, &str)])] = &[
         &[(".shared::cta", ".shared"), ("", ".relaxed"), ("", ".gpu")],
     ),
     (&["ClusterArrive"], &[(".release", "")]),
+    (&["MmaF64"], &[(".rn", "")]),
 ];
 
 /// Opcodes that are another one's by definition.
@@ -175,6 +176,14 @@ fn tensor_copy(text: &str) -> Option<String> {
         printed.insert_str(at.unwrap_or(printed.len()), ".tile");
     }
     (printed != opcode).then(|| printed + after)
+}
+
+/// A product of doubles whose rounding stands in front of its types, as it is printed.
+fn rounded_product(text: &str) -> Option<String> {
+    let types = ".f64.f64.f64.f64";
+    let (shape, after) = text.strip_prefix("mma.sync.aligned.")?.split_once(".row.col.r")?;
+    let (rounding, operands) = after.split_once(types)?;
+    (rounding.len() == 1).then(|| format!("mma.sync.aligned.{shape}.row.col{types}.r{rounding}{operands}"))
 }
 
 fn spellings(row: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -331,7 +340,7 @@ pub fn parse_inst(text: &str) -> Option<(Inst<Reg>, &str)> {
         let (inst, rest) = parse_printed(&printed)?;
         return Some((inst, &after[after.len() - rest.len()..]));
     }
-    if let Some(printed) = tensor_copy(text) {
+    if let Some(printed) = tensor_copy(text).or_else(|| rounded_product(text)) {
         let (inst, rest) = parse_printed(&printed)?;
         return Some((inst, &text[text.len() - rest.len()..]));
     }

@@ -223,9 +223,9 @@ fn write_unchecked(out: &mut String, code: &str, d: &[Reg], a: &[Src<Reg>]) {
     out.push_str(end);
 }
 
-/// Lists whose braces stay with one element: those of rows that print the list's length in the opcode, and fragments of `mma.sync`.
+/// Lists whose braces stay with one element: those of rows that print the list's length in the opcode, and fragments of `mma`.
 fn needs_braces(row: usize, field: usize) -> bool {
-    SYNTAX[row].contains(&Piece::Length(field)) || ROWS[row].name == "MmaSync"
+    SYNTAX[row].contains(&Piece::Length(field)) || ROWS[row].syntax.starts_with("mma.")
 }
 
 fn write_flat_inst(out: &mut String, fi: &FlatInst) {

@@ -728,8 +728,21 @@ wgmma_sparse_int_ss WgmmaSparseIntSs { modifier ty: WgmmaTypes; modifier sat: Sa
     "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA];
 wgmma_sparse_int_rs WgmmaSparseIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
     "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA];
-/// The warp's matrix multiply-add, `d = a·b + c`.
-mma_sync MmaSync { modifier kind: MmaKind; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
-    "mma.sync.aligned.{kind} {d}, {a}, {b}, {c}", requires [mma_requires(*kind)], effects [Effects::CONVERGENT];
+/// The warp's matrix multiply-add, `d = a·b + c`. A row of A has 16 or 32 bytes; of eight rows, of integers, 16.
+mma_sync MmaSync { modifier shape: MmaShape; modifier sat: SatFinite; modifier ty: MmaTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
+    "mma.sync.aligned.{shape}.row.col{sat}.{ty} {d}, {a}, {b}, {c}", requires [mma_requires(*shape, *ty)], effects [Effects::CONVERGENT];
+/// The same of single bits: `op` joins those of A and B, and what is added is how many are ones.
+mma_bits MmaBits { modifier shape: MmaBitShape; modifier op: BitProduct; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
+    "mma.sync.aligned.{shape}.row.col.s32.b1.b1.s32{op}.popc {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+/// The same of doubles.
+mma_f64 MmaF64 { modifier shape: MmaF64Shape; modifier rnd: MmaF64Round; defs d: [Slot::WIDE]; srcs a: [Slot::WIDE]; srcs b: [Slot::WIDE]; srcs c: [Slot::WIDE] }
+    "mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64{rnd} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+/// Four products of f16, one of each group of eight lanes: four neighbours, and the four that are 16 lanes behind them.
+mma_quads MmaQuads { modifier a_major: MmaMajor; modifier b_major: MmaMajor; modifier ty: MmaQuadTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
+    "mma.sync.aligned.m8n8k4.{a_major}.{b_major}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+/// `d = a·b + c` where A has two of each four elements (4-bit ones: two of four pairs; tf32: one of two), and `meta` says which; `selector`
+/// says which lanes of each four have it. A row of A with what is left out has 32 or 64 bytes (fp8: 64, and accumulators are f32).
+mma_sparse MmaSparse { modifier order: MetadataOrder; modifier shape: MmaShape; modifier sat: SatFinite; modifier ty: MmaTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT]; reg meta: [Slot::B32]; number selector: _ }
+    "mma.{order}.sync.aligned.{shape}.row.col{sat}.{ty} {d}, {a}, {b}, {c}, {meta}, {selector}", requires [mma_sparse_requires(*order, *ty)], effects [Effects::CONVERGENT];
     } };
 }

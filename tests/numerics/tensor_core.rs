@@ -492,10 +492,9 @@ fn fp8_mma_sync_is_two_f16_steps_and_an_addition() {
         };
         for class in CLASSES {
             let tile = random_tile(&mut rng, class, instruction);
-            let a = fragments_of(&tile.a, 32, 2).try_into().unwrap();
-            let b = fragments_of(&tile.b, 32, 1).try_into().unwrap();
-            let mut d: [Fragment; 4] = tile.fragments().try_into().unwrap();
-            mma_sync_fp8(&mut core, (a_format, &a), (b_format, &b), &mut d);
+            let (a, b) = (fragments_of(&tile.a, 32, 2), fragments_of(&tile.b, 32, 1));
+            let mut d = tile.fragments();
+            mma_sync_fp8(&mut core, Accumulator::F32, (a_format, &a), (b_format, &b), &mut d);
             for (row, column) in (0..128).map(|i| (i / 8, i % 8)) {
                 let part = |bytes: &[u8], format: Fp8, first: bool| -> Vec<u8> {
                     let chosen = (0..32).filter(|k| (k % 4 < 2) == first);

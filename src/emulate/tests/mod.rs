@@ -5,6 +5,7 @@ mod control;
 mod copies;
 mod maps;
 mod memory;
+mod mma;
 mod scalar;
 mod synchronise;
 mod tensor;

@@ -570,17 +570,26 @@ fn operands_stay_inside_shared_memory() {
 #[test]
 fn mma_sync() {
     let kinds = [
-        (MmaKind::M16N8K16F16, kind(Element::F16, Element::F16, Accumulator::F32)),
         (
-            MmaKind::M16N8K16BF16,
+            (MmaShape::M16N8K16, MmaTypes::F16),
+            kind(Element::F16, Element::F16, Accumulator::F32),
+        ),
+        (
+            (MmaShape::M16N8K16, MmaTypes::BF16),
             kind(Element::Bf16, Element::Bf16, Accumulator::F32),
         ),
         (
-            MmaKind::M16N8K8TF32,
+            (MmaShape::M16N8K8, MmaTypes::TF32),
             kind(Element::Tf32, Element::Tf32, Accumulator::F32),
         ),
-        (MmaKind::M16N8K32S8, kind(Element::S8, Element::S8, Accumulator::S32)),
-        (MmaKind::M16N8K32U8, kind(Element::U8, Element::U8, Accumulator::S32)),
+        (
+            (MmaShape::M16N8K32, MmaTypes::S8S8),
+            kind(Element::S8, Element::S8, Accumulator::S32),
+        ),
+        (
+            (MmaShape::M16N8K32, MmaTypes::U8U8),
+            kind(Element::U8, Element::U8, Accumulator::S32),
+        ),
     ];
     for (mma, kind) in kinds {
         let (a, b) = (matrix(kind.a(), 16, 1), matrix(kind.b(), 8, 2));
@@ -589,7 +598,9 @@ fn mma_sync() {
         let list = |v: &[Reg]| v.iter().map(|r| Src::Reg(*r)).collect();
         let d: Vec<Reg> = (0..4).map(|_| k.r()).collect();
         k.push(Inst::MmaSync {
-            kind: mma,
+            shape: mma.0,
+            sat: SatFinite::No,
+            ty: mma.1,
             d: d.iter().copied().collect(),
             a: list(&ra),
             b: list(&rb),

@@ -568,11 +568,12 @@ fn shapes_of_mma() {
             }
         };
         let per = 4 / bytes;
-        let of = MmaKind::ALL
+        let (shape, _) = MmaShape::parse_prefix(text).expect("a shape");
+        let ty = MmaTypes::ALL
             .iter()
-            .find(|k| k.text() == text)
-            .expect("a kind")
-            .fragments();
+            .find(|ty| text.ends_with(ty.text()))
+            .expect("types");
+        let of = shape.fragments(*ty);
         let mut k = Kernel::new(32);
         let (a, b, c) = (
             k.load_own_words(0, of.a),
