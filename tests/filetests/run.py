@@ -230,6 +230,42 @@ class Scope:
         return (x.view(np.uint32) + np.uint32(0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
 
     @staticmethod
+    def mma_a(x: Array) -> Array:
+        """A of `mma`, `[warps, rows, columns]`, as threads have it: `[threads, registers, elements of one]`."""
+        threads, registers, each = x.shape
+        halves = min(registers, 2)
+        lanes = x.reshape(-1, 8, 4, registers // halves, halves, each)
+        return lanes.transpose(0, 4, 1, 3, 2, 5).reshape(threads // 32, 8 * halves, -1)
+
+    @staticmethod
+    def mma_b(x: Array) -> Array:
+        """The same of B, transposed."""
+        threads, registers, each = x.shape
+        return x.reshape(-1, 8, 4, registers, each).transpose(0, 1, 3, 2, 4).reshape(threads // 32, 8, -1)
+
+    @staticmethod
+    def mma_d(x: Array) -> Array:
+        """What threads have of D: `[threads, registers]`."""
+        warps, rows, _ = x.shape
+        return x.reshape(warps, -1, 8, 4, 2).transpose(0, 2, 3, 1, 4).reshape(32 * warps, rows // 4)
+
+    @classmethod
+    def integer_products(cls, a: Array, b: Array, c: Array, bits: int) -> Array:
+        """`mma` of threads' bytes of A and B: all mixtures of signs, each wrapped and then clamped."""
+
+        def numbers(m: Array, signed: bool) -> Array:
+            parts = [m] if bits == 8 else [m & 15, m >> 4]
+            x = np.stack(parts, -1).reshape(*m.shape[:2], -1).astype(np.int64)
+            sign = signed << bits - 1
+            return (x ^ sign) - sign
+
+        a, b = cls.mma_a(a), cls.mma_b(b)
+        signs = [True, False]
+        products = [numbers(a, x) @ numbers(b, y).transpose(0, 2, 1) for x in signs for y in signs]
+        sums = [c.astype(np.int64) + cls.mma_d(p) for p in products]
+        return np.hstack([v for s in sums for v in (s, np.clip(s, -(2**31), 2**31 - 1))])
+
+    @staticmethod
     def pair(high: Array, low: Array) -> Array:
         """Two halves as words."""
         return high.view(np.uint16).astype(np.uint32) << 16 | low.view(np.uint16)

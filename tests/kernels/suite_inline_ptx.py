@@ -230,6 +230,74 @@ def test_a_layout_is_the_results() -> None:
     np.testing.assert_array_equal(got, row // 16 * 32 + row % 8 * 4 + col % 8 // 2)
 
 
+# ------------------------------------------------------------------------------------------ matrices
+
+
+def multiply(opcode: str, a: Any, b: Any, c: Any, *rest: Any, last: str = "") -> Any:
+    """D of an `mma` of words `[registers, 128]`, as threads have them."""
+    operands = np.stack([x.view(U32) for x in (*a, *b, *c, *rest)])
+    first = len(c)
+    lists = [range(first)]
+    for x in (a, b, c):
+        lists.append(range(lists[-1].stop, lists[-1].stop + len(x)))
+    texts = ["{" + ", ".join(f"{{{k}}}" for k in numbers) + "}" for numbers in lists]
+    texts += [f"{{{k}}}" for k in range(lists[-1].stop, first + len(operands))]
+    text = f"{opcode} {', '.join(texts)}{last};"
+
+    def body(x: Any, o: Any) -> None:
+        made = smalt.inline_ptx(text, (out(128, U32),) * first, *(x[i] for i in range(len(operands))))
+        for i, row in enumerate(made):
+            o[i] = row
+
+    return run(body, out(first, 128, U32), operands)
+
+
+def place(matrix: Any) -> Any:
+    """`[warps, rows, bytes]` of A, or of B transposed: words of threads."""
+    warps, rows, _ = matrix.shape
+    blocks = matrix.reshape(warps, -1, 8, matrix.shape[2] // 16, 4, 4)
+    return np.ascontiguousarray(blocks.transpose(3, 1, 0, 2, 4, 5)).view(U32).reshape(-1, 32 * warps)
+
+
+def accumulators(matrix: Any) -> Any:
+    """The same of C or D, `[warps, 16, 8]` of 32 bits."""
+    return matrix.reshape(-1, 2, 8, 4, 2).transpose(1, 4, 0, 2, 3).reshape(4, -1)
+
+
+@pytest.mark.parametrize("sat", ["", ".satfinite"])
+def test_products_of_4_bit_integers(sat: str) -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-8, 8, (4, 16, 64)), rng.integers(0, 16, (4, 8, 64))
+    c = rng.choice([np.iinfo(np.int32).min, -7, np.iinfo(np.int32).max], (4, 16, 8))
+    pairs = lambda x: (x[..., ::2] & 15 | (x[..., 1::2] & 15) << 4).astype(np.uint8)  # noqa: E731
+    got = multiply(f"mma.sync.aligned.m16n8k64.row.col{sat}.s32.s4.u4.s32", place(pairs(a)), place(pairs(b)), accumulators(c.astype(np.int32)))
+    wanted = c + a @ b.transpose(0, 2, 1)
+    wanted = np.clip(wanted, -(2**31), 2**31 - 1) if sat else wanted
+    np.testing.assert_array_equal(got, accumulators(wanted.astype(np.int32)).view(U32))
+
+
+@pytest.mark.parametrize("selector", [0, 1])
+def test_sparse_products(selector: int) -> None:
+    """Two of each four elements of A's rows, and which they are."""
+    rng = np.random.default_rng(6)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((4, 16, 32), (4, 8, 32)))
+    chosen = np.sort(rng.permuted(np.broadcast_to(np.arange(4), (4, 16, 8, 4)), axis=-1)[..., :2])
+    kept = np.take_along_axis(a.reshape(4, 16, 8, 4), chosen, -1).reshape(4, 16, 16)
+    sparse = np.zeros((4, 16, 8, 4), np.float16)
+    np.put_along_axis(sparse, chosen, kept.reshape(4, 16, 8, 2), -1)
+    # A word has four chunks of row i and four of row i + 8; two of each four lanes have those of eight.
+    bits = (chosen[..., 0] | chosen[..., 1] << 2).reshape(4, 2, 8, 2, 4).transpose(0, 2, 3, 1, 4).reshape(4, 8, 2, 8)
+    words = (bits << 4 * np.arange(8)).sum(-1).astype(U32)
+    metadata = np.zeros((4, 8, 2, 2), U32)
+    metadata[:, :, selector] = words
+    c = rng.integers(-9, 9, (4, 16, 8)).astype(F32)
+    opcode = "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32"
+    operands = (place(kept.view(np.uint8)), place(b.view(np.uint8)), accumulators(c), metadata.reshape(128))
+    got = multiply(opcode, *operands, last=f", {selector}")
+    wanted = c + sparse.reshape(4, 16, 32).astype(F32) @ b.astype(F32).transpose(0, 2, 1)
+    np.testing.assert_array_equal(got.view(F32), accumulators(wanted))
+
+
 # ------------------------------------------------------------------------------------------ memory
 
 

@@ -19,6 +19,13 @@ from tests.kernels.suite_inline_ptx import ping_pong
 
 X = like((128,), jnp.int32)
 
+
+def mma(opcode: str, a: int, b: int, more: str = "") -> str:
+    """A text of an `mma` of words."""
+    lists = ["{" + ", ".join(names) + "}" for names in (["d0", "d1", "d2", "d3"], ["{1}"] * a, ["{2}"] * b, ["d0", "d1", "d2", "d3"])]
+    return f".reg .b32 d<4>; mma.{opcode} {', '.join(lists)}{more}; mov.b32 {{0}}, d0;"
+
+
 #: Texts of one result `{0}` and two operands `{1}`, `{2}`, all arrays of int32, by what their error says.
 HOSTILE: dict[str, list[str]] = {
     "a carry behind a guard": [
@@ -106,6 +113,11 @@ HOSTILE: dict[str, list[str]] = {
     ],
     "PTX has no such form": [
         "ld.shared.v3.b32 {{0}, {1}, {2}}, [{1}];",
+        mma("sync.aligned.m16n8k32.row.col.s32.s4.s4.s32", 4, 2),
+        mma("sync.aligned.m16n8k16.row.col.s32.s4.s4.s32", 4, 2),
+        mma("sync.aligned.m16n8k16.row.col.satfinite.f32.f16.f16.f32", 4, 2),
+        mma("sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 2, 2, ", {1}, 4"),
+        mma("sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32", 4, 4, ", {1}, 1"),
         "bfind.u16 {0}, {1};", "abs.u32 {0}, {1};", "bfe.u32 {0}, {1}, 300, 4;", "neg.u32 {0}, {1};"],
     "a directive": [".shared .b32 a; mov.b32 {0}, {1};", ".version 8.0; mov.b32 {0}, {1};", ".entry f; mov.b32 {0}, {1};", ".regs .b32 a;"],
     "registers of type": [".reg .b8 a; mov.b32 {0}, {1};", ".reg b32 a; mov.b32 {0}, {1};", ".reg .b128 a; mov.b32 {0}, {1};"],
@@ -185,6 +197,29 @@ def test_a_line_of_the_text_is_named() -> None:
 
     with pytest.raises(smalt.InvalidKernel, match=r"inline PTX, line 4: no instruction.*\n.*\n  got: `foo.s32 \{0\}, \{1\}`"):
         lower(body, X)
+
+
+def test_what_an_mma_takes_is_said() -> None:
+    """A sparsity selector that the shape does not have, registers that are too many, and metadata that means nothing."""
+    f16, s8 = ("sp::ordered_metadata.sync.aligned." + form for form in ("m16n8k16.row.col.f32.f16.f16.f32", "m16n8k64.row.col.s32.s8.s8.s32"))
+    for text, says in [
+        (mma(f16, 2, 2, ", {1}, 4"), "it takes a sparsity selector from 0 to 3: which of each four lanes has metadata"),
+        (mma(s8, 4, 4, ", {1}, 1"), "it takes a sparsity selector of 0: all lanes have metadata"),
+        (mma("sync.aligned.m16n8k64.row.col.s32.s4.u4.s32", 2, 1), "it takes 4 registers of A, 2 of B, 4 of C and of D"),
+        (mma("sync.aligned.m8n8k4.row.col.f32.f16.f16.f32", 2, 2), "it takes two registers of A and of B; 8 of C or D of f32, 4 of f16"),
+    ]:
+
+        def body(x: Any, y: Any, o: Any) -> None:
+            o[...] = smalt.inline_ptx(text, X, x[...], y[...])
+
+        with pytest.raises(smalt.InvalidKernel, match=re.escape(says) + "(?s:.*)expected: `mma(?s:.*)remedy: take one of these forms"):
+            lower(body, X, X)
+
+    def meaningless(x: Any, o: Any) -> None:
+        o[...] = smalt.inline_ptx(mma(f16, 2, 2, ", {1}, 0").replace("{2}", "{1}"), X, x[...])
+
+    with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match="metadata that means nothing(?s:.*)two rising places of four"):
+        np.asarray(jax.jit(kernel(meaningless, X))(np.zeros(128, np.int32)))
 
 
 # ------------------------------------------------------------------------------------------ what they are used for
