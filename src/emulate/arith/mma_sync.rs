@@ -331,12 +331,18 @@ pub fn multiply_add_doubles(rounding: Rounding, a: &[WideFragment], b: &[WideFra
     let halves = a.len() / b.len();
     for (row, column) in (0..8 * halves).flat_map(|row| (0..8).map(move |column| (row, column))) {
         let sum = &mut d[row / 8 * 2 + column % 2][row % 8 * 4 + column / 2];
-        // Not measured: products join C one by one, in the order of k, each with one rounding.
-        *sum = (0..4 * b.len()).fold(*sum, |sum, k| {
-            let x = a[k / 4 * halves + row / 8][row % 8 * 4 + k % 4];
-            let y = b[k / 4][column * 4 + k % 4];
-            fused(rounding, x, y, sum)
-        });
+        // An H200's: products join C one by one, in the order of k, each with one rounding. What is no number before four of them stays.
+        for four in 0..b.len() {
+            if F64.is_nan(*sum) {
+                *sum |= 1 << 51;
+                continue;
+            }
+            for k in 4 * four..4 * four + 4 {
+                let x = a[k / 4 * halves + row / 8][row % 8 * 4 + k % 4];
+                let y = b[k / 4][column * 4 + k % 4];
+                *sum = fused(rounding, x, y, *sum);
+            }
+        }
     }
 }
 
