@@ -33,6 +33,7 @@ def register() -> None:
     # Whoever loads an exported program need not lower a kernel first. The descriptor has a version, and older ones stay
     # readable (proto/descriptor.proto): that is the promise that JAX asks for.
     _versions.promise_stable(_TARGETS)
+    _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program)
     from smalt import _torch
 
     _versions.replace_as_torch_kernel(_torch.dispatch)
@@ -86,6 +87,8 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     }
     effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0
     name = UNCAPTURED_TARGET_NAME if extra and extra.is_read else TARGET_NAME
+    if "cpu" in _versions.platforms(ctx):
+        _versions.call_from_python(ctx)
     out = _versions.custom_call(ctx, name, operands, results, attributes, aliases, effects)
     _versions.set_tokens_out(ctx, out[len(out) - len(tokens) :])
     return out[: len(ctx.avals_out)]

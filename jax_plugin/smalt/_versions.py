@@ -25,9 +25,11 @@ from jax._src import core as jax_core
 from jax._src import distributed as _distributed
 from jax._src import effects as jax_effects
 from jax._src import mesh as mesh_lib
+from jax._src import pjit as _pjit
 from jax._src import source_info_util
 from jax._src.export import _export
 from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import special as lax_special
 from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
@@ -536,6 +538,46 @@ def choose_runtime_errors(find: Callable[[str], tuple[type[Exception], Any] | No
 
     new._smalt = True  # type: ignore[attr-defined]
     RuntimeError_.__new__ = new
+
+
+# What a program keeps alive that Python shall call.
+_FROM_PYTHON = object()
+
+
+def call_from_python(ctx: Any) -> None:
+    """The program that a rule is part of will be called by JAX's Python each time.
+
+    From the second call on JAX's C++ would call it, which makes a plain ValueError of an error that is there when the call returns.
+    """
+    module = ctx.module_context
+    if not module.lowering_parameters.for_export:  # JAX exports nothing that keeps something alive
+        module.add_keepalive(_FROM_PYTHON)
+
+
+def heed_calls_from_python(is_exported: Callable[[bytes], bool]) -> None:
+    """Makes JAX heed `call_from_python`; `is_exported`: whether it stands for a program that was exported."""
+    data, aot, exported = _pjit._get_fastpath_data, _pxla.MeshExecutable.create_cpp_call, _export._call_exported_lowering
+    if getattr(data, "_smalt", False):
+        return
+
+    def is_marked(executable: Any) -> bool:
+        return any(kept is _FROM_PYTHON for kept in getattr(getattr(executable, "unsafe_call", None), "keepalive", None) or ())
+
+    def fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if is_marked(executable) else data(executable, *args, **kwargs)
+
+    def create_cpp_call(executable: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if is_marked(executable) else aot(executable, *args, **kwargs)
+
+    def call_exported(ctx: Any, *args: Any, **params: Any) -> Any:
+        if "cpu" in platforms(ctx) and is_exported(params["exported"].mlir_module_serialized):
+            call_from_python(ctx)
+        return exported(ctx, *args, **params)
+
+    fastpath_data._smalt = True  # type: ignore[attr-defined]
+    _pjit._get_fastpath_data = fastpath_data
+    _pxla.MeshExecutable.create_cpp_call = create_cpp_call
+    mlir.register_lowering(_export.call_exported_p, call_exported)
 
 
 # ------------------------------------------------------------------------------------------ export

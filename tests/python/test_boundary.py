@@ -140,6 +140,48 @@ def test_what_a_run_finds_is_an_error_of_smalts(way: str, wait: Callable[..., An
     assert isinstance(again, smalt.ExecutionError) and again.where == error.where
 
 
+def load_at(v: Any, at: Any) -> Any:
+    def body(v, at, o):
+        o[0] = v[at[0]]
+
+    return kernel(body, like((1,)))(v, at)
+
+
+def compiled(v: Any, at: Any) -> Any:
+    return jax.jit(load_at).lower(v, at).compile()
+
+
+def exported(v: Any, at: Any) -> Any:
+    program = jax.export.export(jax.jit(load_at), platforms=["cpu"])(v, at)
+    return jax.jit(jax.export.deserialize(program.serialize()).call)
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "jitted": lambda *_: jax.jit(load_at),
+    "a part of a program": lambda *_: jax.jit(lambda v, at: jnp.sum(load_at(v * 2, at)) + 1),
+    "donated": lambda *_: jax.jit(load_at, donate_argnums=1),
+    "mapped": lambda *_: jax.vmap(jax.jit(load_at), in_axes=(None, None), axis_size=2),
+    "compiled ahead": compiled,
+    "exported": exported,
+}
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_later_calls_of_one_function_raise_the_same(how: str) -> None:
+    """JAX's C++, which calls what was called before, would make a plain ValueError of it."""
+    v = jnp.arange(128, dtype=jnp.float32)
+    with smalt.emulated("H100"):
+        f = CALLS[how](v, jnp.zeros(1, jnp.int32))
+        for at in (1, 2, 200, 200, 3, 200):
+            try:
+                jax.block_until_ready(f(v, jnp.full(1, at, jnp.int32)))
+            except smalt.ExecutionError as e:
+                assert at == 200 and e.what.startswith("an index outside of its dimension") and e.where and e.remedy
+                assert isinstance(e, JaxError)
+            else:
+                assert at != 200
+
+
 FAULTS = {
     "error_in_run": (smalt.ExecutionError, "FAILED_PRECONDITION", "Execution"),
     "invalid_in_run": (smalt.InvalidKernel, "INVALID_ARGUMENT", "InvalidKernel"),
