@@ -88,8 +88,8 @@ _SCOPES = {None: None, "cta": "block", "cluster": "cluster"}
 _MAX_COUNT = (1 << 20) - 1
 
 
-def _of_barrier(name: str) -> Any:
-    primitive = _primitives.new(name)
+def _of_barrier(name: str, called: str | None = None) -> Any:
+    primitive = _primitives.new(name, called)
 
     def abstract_eval(barrier: Any, *_: Any, **__: Any) -> Any:
         return (), _versions.effects_of_memory([barrier])
@@ -99,7 +99,7 @@ def _of_barrier(name: str) -> Any:
 
 
 mbarrier_arrive_p = _of_barrier("mbarrier_arrive")
-mbarrier_expect_p = _of_barrier("mbarrier_expect")
+mbarrier_expect_p = _of_barrier("mbarrier_expect", "expect_bytes")
 mbarrier_wait_p = _of_barrier("mbarrier_wait")
 
 

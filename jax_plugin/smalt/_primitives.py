@@ -12,22 +12,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from smalt import _versions
+from smalt import _batching, _versions
 from smalt._errors import InvalidKernel
 
 
-def new(name: str) -> Any:
-    """A primitive with several results that means something in kernels only."""
+def new(name: str, called: str | None = None) -> Any:
+    """A primitive with several results that means something in kernels only; `called`: the function, if it has another name."""
     primitive = _versions.new_primitive(f"smalt_{name}")
 
     def outside(*_: Any, **__: Any) -> Any:
         raise InvalidKernel(
-            f"smalt.{name} outside of a kernel\n  expected: a call inside of a `plgpu.kernel` or `pl.pallas_call` that smalt compiles"
+            f"smalt.{called or name} outside of a kernel\n  expected: a call inside of a `plgpu.kernel` or `pl.pallas_call` that smalt compiles"
             "\n  remedy: call it in the kernel's body, and smalt.enable() before the kernel is compiled"
         )
 
     primitive.def_impl(outside)
     _versions.register_lowering(primitive, outside)
+    _batching.register(primitive, called or name)
     return primitive
 
 
@@ -37,6 +38,13 @@ inline_ptx_p = new("inline_ptx")
 @inline_ptx_p.def_effectful_abstract_eval  # type: ignore[untyped-decorator]
 def _inline_ptx_abstract_eval(*avals: Any, num_args: int, out_types: Sequence[tuple[tuple[int, ...], Any]], **_: Any) -> Any:
     return tuple(_versions.array_aval(shape, dtype) for shape, dtype in out_types), _versions.effects_of_memory(avals[:num_args])
+
+
+def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+    return _batching.inline_ptx(inline_ptx_p, size, args, dims, params)
+
+
+_batching.register(inline_ptx_p, "inline_ptx", _batch)
 
 
 def inline_ptx(
@@ -74,6 +82,7 @@ def inline_ptx(
     * With `whole=True` every lane runs the text once, on all that it has: `{k}` is the list of an array's registers (`{r, r, …}`, as
       matrix instructions take them), `{k.i}` one of them. They are in the order of the layout's registers, in words: of types of less
       than 32 bits as many elements as fill one. `wgmma` is written so, with accumulators and operands in registers.
+    * Under `jax.vmap` a text that computes each element from its operands, of arrays and scalars, gets an axis more.
 
     Args:
         text: The instructions, each with its semicolon.
@@ -167,6 +176,7 @@ def run_ptx(
         unchecked=unchecked,
         layouts=layouts if layouts is None else (layouts, tuple(out_layouts)),
         num_args=len(flat),
+        laid_out=any(layout is not None for layout in out_layouts),
         out_types=tuple(types),
         transforms_tree=chains_tree,
     )

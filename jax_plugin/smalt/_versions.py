@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import itertools
 import os
 import re
 import sys
@@ -28,6 +29,7 @@ from jax._src import mesh as mesh_lib
 from jax._src import pjit as _pjit
 from jax._src import source_info_util
 from jax._src.export import _export
+from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import special as lax_special
@@ -390,6 +392,12 @@ def lowering_tracebacks() -> list[Any]:
     if not any(True for traceback in out for _ in frames(traceback)):
         out.append(_Stack(sys._getframe(1)))
     return out
+
+
+def here() -> str:
+    """The lines of what is being traced, as errors end with them."""
+    found = itertools.islice(frames(source_info_util.current().traceback), _Stack._LIMIT)
+    return "".join(f"\n  {'in' if i else 'at'} {file}:{line} ({function})" for i, (file, function, line, _) in enumerate(found))
 
 
 # ------------------------------------------------------------------------------------------ device mesh
@@ -861,6 +869,18 @@ def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule)
 
 
+def register_batching(primitive: Any, rule: Callable[..., Any]) -> None:
+    """`rule(size, operands, dims, **params)`, where some operand is mapped, gives the results and their axes of the batch."""
+
+    def batch(axis: Any, operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        if all(dim is None for dim in dims):
+            results = primitive.bind(*operands, **params)
+            return results, [None] * len(results)
+        return rule(axis.size, operands, dims, **params)
+
+    _batching.fancy_primitive_batchers[primitive] = batch
+
+
 def replace_as_torch_kernel(dispatch: Callable[[Any], Any]) -> None:
     """`plgpu.as_torch_kernel` becomes what `dispatch` makes of it."""
     plgpu.as_torch_kernel = dispatch(plgpu.as_torch_kernel)
@@ -869,6 +889,10 @@ def replace_as_torch_kernel(dispatch: Callable[[Any], Any]) -> None:
 def effects_of_memory(avals: Sequence[Any]) -> set[Any]:
     """The effects of an equation that does something to memory, and may do it to these operands."""
     return {gpu_core._memory_effect} | ref_effects(i for i, aval in enumerate(avals) if is_ref_aval(aval))
+
+
+def is_ref(x: Any) -> bool:
+    return is_ref_aval(jax_core.typeof(x))
 
 
 def split_ref(x: Any) -> tuple[Any, Any]:

@@ -179,6 +179,84 @@ def test_in_a_pallas_call_and_loops() -> None:
     np.testing.assert_array_equal(got, ((x * 0.5 + x) * F32(0.5) + x).astype(F32))
 
 
+# ------------------------------------------------------------------------------------------ jax.vmap
+
+
+def mapped(f: Any, out_type: Any, *args: Any, **axes: Any) -> Any:
+    """`jax.vmap(f, **axes)` of all operands, in a kernel."""
+
+    def body(*refs: Any) -> None:
+        refs[-1][...] = jax.vmap(f, **axes)(*(ref[...] for ref in refs[:-1]))
+
+    return run(body, out_type, *args)
+
+
+FMA = "fma.rn.f32 {0}, {1}, {2}, {3};"
+
+
+def test_vmap_of_arrays() -> None:
+    x, y = random((4, 256), F32), random((256,), F32, 1)
+
+    def f(row: Any, y: Any) -> Any:
+        return smalt.inline_ptx(FMA, row, row, 0.5, y)
+
+    want = x * F32(0.5) + y  # halves are exact
+    np.testing.assert_array_equal(mapped(f, out(4, 256, F32), x, y, in_axes=(0, None)), want)
+    np.testing.assert_array_equal(mapped(jax.jit(f), out(4, 256, F32), x, y, in_axes=(0, None)), want)
+    np.testing.assert_array_equal(mapped(f, out(256, 4, F32), x, y, in_axes=(0, None), out_axes=1), want.T)
+    np.testing.assert_array_equal(mapped(f, out(4, 256, F32), np.ascontiguousarray(x.T), y, in_axes=(1, None)), want)
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jitted"])
+def test_vmap_of_scalars(jitted: bool) -> None:
+    """A scalar of each: with arrays it goes to the elements of its own; with scalars alone, the results are an array."""
+    x, s = random((8, 128), np.int32), random((8,), np.int32, 1)
+    text = "mad.lo.s32 {0}, {1}, {2}, {3};"
+
+    def f(row: Any, s: Any) -> Any:
+        return smalt.inline_ptx(text, row, row, s, 3)
+
+    def g(a: Any, b: Any) -> Any:
+        low, high = smalt.inline_ptx("min.s32 {0}, {2}, {3}; max.s32 {1}, {2}, {3};", (jnp.int32, jnp.int32), a, b)
+        return low ^ (high * 2)
+
+    f, g = (jax.jit(f), jax.jit(g)) if jitted else (f, g)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(mapped(f, out(8, 128, np.int32), x, s), x * s[:, None] + 3)
+        np.testing.assert_array_equal(mapped(g, out(128, np.int32), x[0], x[1]), np.minimum(x[0], x[1]) ^ (np.maximum(x[0], x[1]) * 2))
+
+
+def test_vmap_of_vmap() -> None:
+    x, y = random((4, 64), np.int32), random((3, 64), np.int32, 1)
+
+    def f(a: Any, b: Any) -> Any:
+        return smalt.inline_ptx("{ .reg .pred p; setp.lt.s32 p, {1}, {2}; @p bra L; mov.b32 {0}, {1}; bra M; L: sub.s32 {0}, {2}, {1}; M: }", jnp.int32, a, b)
+
+    def pairs(a: Any, b: Any) -> Any:
+        return jax.vmap(lambda a: jax.vmap(lambda b: jax.vmap(f)(a, b))(b))(a)
+
+    def body(a: Any, b: Any, o: Any) -> None:
+        o[...] = pairs(a[...], b[...])
+
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run(body, out(4, 3, 64, np.int32), x, y), np.where(x[:, None] < y, y - x[:, None], x[:, None]))
+
+
+def test_vmap_of_what_is_not_mapped() -> None:
+    """A fence, a load, a number of the lane: once, and then equal for the whole batch."""
+    x = random((4, 128), np.int32)
+
+    def body(x: Any, flag: Any, o: Any) -> None:
+        def f(row: Any) -> Any:
+            smalt.fence("acq_rel", "gpu")
+            return row + smalt.load(flag.at[1]) + smalt.inline_ptx("mov.u32 {0}, %ctaid.x;", jnp.int32)
+
+        o[...] = jax.vmap(f)(x[...])
+
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run(body, out(4, 128, np.int32), x, np.arange(32, dtype=np.int32)), x + 1)
+
+
 # ------------------------------------------------------------------------------------------ lanes
 
 

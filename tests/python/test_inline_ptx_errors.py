@@ -157,9 +157,9 @@ HOSTILE: dict[str, list[str]] = {
 TEXTS = [(text, says) for says, texts in HOSTILE.items() for text in texts]
 
 
-def lower(body: Any, *types: Any, out: Any = X) -> None:
+def lower(body: Any, *types: Any, out: Any = X, scratch: Any = ()) -> None:
     with smalt.emulated("H100"):
-        jax.jit(kernel(body, out)).lower(*types)
+        jax.jit(kernel(body, out, *scratch)).lower(*types)
 
 
 def test_there_are_enough() -> None:
@@ -338,6 +338,55 @@ def test_what_an_address_reaches_is_looked_at() -> None:
     for body, says in [(outside, "1000000|outside|shared"), (race, "another warp")]:
         with smalt.emulated("H100"), pytest.raises(jax.errors.JaxRuntimeError, match=says):
             np.asarray(jax.jit(kernel(body, X, plgpu.SMEM((128,), jnp.int32)))(x))
+
+
+# ------------------------------------------------------------------------------------------ jax.vmap
+
+
+def test_what_jax_vmap_cannot_map() -> None:
+    strided = plgpu.ShapeDtypeStruct((128,), jnp.int32, layout=plgpu.Layout.WG_STRIDED((128,), 1))
+    text = "add.s32 {0}, {1}, 1;"
+    loop = "remedy: call it for one element after the other, in a loop"
+    rows = like((4, 128), jnp.int32)
+
+    bad: dict[str, tuple[Any, str]] = {
+        "once": (lambda b, m, r, g, row: smalt.inline_ptx(text, jnp.int32, row[0], once=True), f"smalt.inline_ptx under jax.vmap.*got: once=True.*{loop}"),
+        "unchecked": (lambda b, m, r, g, row: smalt.inline_ptx(text, row, row, unchecked=True), f"got: unchecked=True.*{loop}"),
+        "layout": (lambda b, m, r, g, row: smalt.inline_ptx(text, strided, row), "got: a layout in `out_types`.*remedy: pass jax.ShapeDtypeStruct"),
+        "memory": (lambda b, m, r, g, row: smalt.inline_ptx("st.shared.b32 [{0}], {1};", (), r, row), f"got: an access to memory.*{loop}"),
+        "lanes": (lambda b, m, r, g, row: smalt.inline_ptx("{ .reg .b32 t; L: mov.u32 t, %laneid; add.s32 {0}, {1}, t; }", row, row), "got: `%laneid`, which differs"),
+        "a shuffle": (lambda b, m, r, g, row: smalt.inline_ptx("shfl.sync.bfly.b32 {0}, {1}, 1, 31, -1;", row, row), f"got: `shfl.sync.bfly.b32 \\{{0\\}}, \\{{1\\}}, 1, 31, -1`.*{loop}"),
+        "a barrier behind a guard": (
+            lambda b, m, r, g, row: smalt.inline_ptx("{ .reg .pred p; setp.lt.s32 p, {1}, 0; L: @!p bar.sync 9, 128; mov.b32 {0}, {1}; }", row, row),
+            "got: `bar.sync 9, 128`",
+        ),
+        "a scalar result": (lambda b, m, r, g, row: smalt.inline_ptx("add.s32 {0}, {1}, 1;", jnp.int32, row), "got: a scalar result of a text over arrays"),
+        "two shapes": (lambda b, m, r, g, row: smalt.inline_ptx("add.s32 {0}, {1}, {2};", row, row, jnp.zeros((2, 128), jnp.int32)), r"arrays of one shape.*got: \[128\] and \[2, 128\]"),
+        "packs": (lambda b, m, r, g, row: smalt.inline_ptx("mov.b64 {0}, {1};", row, row, pack=2), "got: pack=2.*on the whole arrays"),
+        "a named barrier": (lambda b, m, r, g, row: smalt.named_barrier_sync(row[0], 128, among=range(4, 8)), f"smalt.named_barrier_sync under jax.vmap.*got: a barrier.*{loop}"),
+        "an atomic": (lambda b, m, r, g, row: smalt.atomic_add(g.at[0], row[0]), f"smalt.atomic_add under jax.vmap.*got: an access to memory.*{loop}"),
+        "atomics of an array": (lambda b, m, r, g, row: smalt.atomic_add(g, row), "smalt.atomic_add under jax.vmap"),
+        "a load": (lambda b, m, r, g, row: smalt.load(r.at[row[0]]), f"smalt.load under jax.vmap.*got: an access to memory.*{loop}"),
+        "a wait": (lambda b, m, r, g, row: smalt.mbarrier_wait(b, row[0]), f"smalt.mbarrier_wait under jax.vmap.*got: operands that jax.vmap maps.*{loop}"),
+        "an arrival": (lambda b, m, r, g, row: smalt.mbarrier_arrive(b, row[0]), "smalt.mbarrier_arrive under jax.vmap"),
+        "one of several": (lambda b, m, r, g, row: smalt.mbarrier_arrive(m.at[row[0]]), "smalt.mbarrier_arrive under jax.vmap"),
+        "bytes": (lambda b, m, r, g, row: smalt.expect_bytes(b, row[0]), "smalt.expect_bytes under jax.vmap"),
+    }
+    for wrap in (lambda f: f, jax.jit):
+        for name, (call, says) in bad.items():
+
+            def body(x: Any, o: Any, g: Any, b: Any, m: Any, r: Any) -> None:
+                def f(row: Any) -> Any:
+                    call(b, m, r, g, row)
+                    return row
+
+                o[...] = jax.vmap(wrap(f))(x[...])
+
+            line = call.__code__.co_firstlineno
+            scratch = (plgpu.Barrier(), plgpu.Barrier(num_barriers=2), plgpu.SMEM((128,), jnp.int32))
+            with pytest.raises(smalt.InvalidKernel, match=f"(?s)^smalt: .*{says}") as error:
+                lower(body, rows, out=(rows, X), scratch=scratch)
+            assert error.value.where and error.value.where.endswith(f"test_inline_ptx_errors.py:{line}"), (name, error.value.where, line)
 
 
 # ------------------------------------------------------------------------------------------ texts that nobody reads
