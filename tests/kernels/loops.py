@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,9 +41,7 @@ class Loops(abc.ABC):
 
     def lowered(self) -> tuple[bytes, bytes]:
         """Descriptor and debug information."""
-        with smalt.emulated("H100"):
-            [(_, descriptor, debug)] = smalt.descriptor(self.function(), *self.structs())
-        return descriptor, debug
+        return _lowered(self)
 
     def check(self, results: Iterable[Any], where: str = "") -> None:
         """What nobody writes is anything."""
@@ -51,14 +50,29 @@ class Loops(abc.ABC):
 
     def check_emulated(self, schedules: Iterable[Schedule] = SCHEDULES) -> None:
         """The order in which the hardware gets to things changes nothing, and the checker of races finds nothing."""
+        wanted, inputs, all_written = self.reference(), self.inputs(), self.written()
         for schedule, number in schedules:
             # As the emulator leaves what nobody writes.
-            got = [np.full(x.nbytes, 0xFF, np.uint8).view(x.dtype).reshape(x.shape) for x in self.reference()]
+            got = [np.full(x.nbytes, 0xFF, np.uint8).view(x.dtype).reshape(x.shape) for x in wanted]
             before = [x.copy() for x in got]
-            compiled(self).emulate([*self.inputs(), *got], schedule, number)
-            self.check(got, f"{schedule} {number}")
-            for a, b, written in zip(got, before, self.written(), strict=True):
-                np.testing.assert_array_equal(a[~written], b[~written], err_msg=f"{self}: what nobody writes")
+            compiled(self).emulate([*(x.copy() for x in inputs), *got], schedule, number)
+            for a, b, c, written in zip(got, wanted, before, all_written, strict=True):
+                np.testing.assert_array_equal(a[written], b[written], err_msg=f"{self}, {schedule} {number}")
+                np.testing.assert_array_equal(a[~written], c[~written], err_msg=f"{self}: what nobody writes")
+
+
+@functools.cache
+def _lowered(program: Loops) -> tuple[bytes, bytes]:
+    with smalt.emulated("H100"):
+        [(_, descriptor, debug)] = smalt.descriptor(program.function(), *program.structs())
+    return descriptor, debug
+
+
+@functools.cache
+def changed_by(program: Loops) -> frozenset[str]:
+    """The passes that change a program."""
+    stages = list(dict(_native.show(*program.lowered(), "sm_90a")).items())
+    return frozenset(name for (_, before), (name, after) in itertools.pairwise(stages) if after != before)
 
 
 @functools.cache

@@ -1,6 +1,10 @@
 """Tests run on the CPU, with several fake devices."""
 
+import gc
 import os
+
+# Traces and caches are many objects that live long: with Python's own thresholds 3 to 6 % of the time goes to looking through them.
+gc.set_threshold(20_000, 50, 50)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Not the user's: what a test keeps on disk, it keeps in a folder of its own.

@@ -6,8 +6,10 @@ import pytest
 
 import smalt
 from benchmarks.written_out import FORMS, matmul
-from smalt import _native
 from tests.kernels.drains import Drained
+from tests.kernels.loops import changed_by
+
+pytestmark = pytest.mark.xdist_group("drains")
 
 PROGRAMS = 60
 BATCH = 20
@@ -36,20 +38,15 @@ def test_what_runs_ahead_is_in_nobodys_way(seed: int) -> None:
     """The emulator tells each of these, if the producer runs ahead."""
     program = Drained.of(seed)
     assert not program.runs_ahead and (program.shared == "met" or program.hands in ("on", "device", "told"))
-    assert not changes(program, "defer_drains")
+    assert "defer_drains" not in changed_by(program)
     program.check_emulated()
-
-
-def changes(program: Drained, by: str) -> bool:
-    stages = dict(_native.show(*program.lowered(), "sm_90a"))
-    return stages[by] != stages[list(stages)[list(stages).index(by) - 1]]
 
 
 def test_producers_run_ahead_where_nothing_stands_against_it() -> None:
     ahead = 0
     for seed in range(2 * PROGRAMS):
         program = Drained.of(seed)
-        changed = changes(program, "defer_drains")
+        changed = "defer_drains" in changed_by(program)
         assert changed == program.runs_ahead, program
         ahead += changed
     assert PROGRAMS / 2 <= ahead <= 3 * PROGRAMS / 2, ahead
@@ -68,7 +65,7 @@ def test_tiles_are_stored_late_beside_steps_that_are_written_out() -> None:
     late = 0
     for seed in range(2 * PROGRAMS):
         program = Drained.of(seed)
-        changed = changes(program, "defer_epilogue")
+        changed = "defer_epilogue" in changed_by(program)
         assert changed == program.stores_late, program
         late += changed and program.worker != "loop"
     assert late >= PROGRAMS / 12, late

@@ -32,7 +32,11 @@ def results(devices: int, schedule: str = "") -> dict[str, Result]:
         return {r["name"]: r for r in supervise("tests.multi_gpu", devices, limit=200)}
 
 
-@pytest.mark.parametrize("devices", [2, 4])
+#: Tests of `results(2)`: one process of the tests has them.
+ON_TWO = pytest.mark.xdist_group("two devices")
+
+
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=ON_TWO), 4])
 def test_right_on(devices: int) -> None:
     found = results(devices)
     assert len(found) >= 200
@@ -57,6 +61,7 @@ def test_in_the_long_run() -> None:
         assert part in told, told
 
 
+@ON_TWO
 @pytest.mark.parametrize(("devices", "schedule"), [(2, "earliest"), (2, "1")])
 def test_schedules_change_nothing(devices: int, schedule: str) -> None:
     first, again = results(devices), results(devices, schedule)

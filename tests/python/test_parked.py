@@ -17,6 +17,8 @@ from tests.kernels.loops import compiled
 from tests.kernels.parked import Parked
 from tests.kernels.views import tiled
 
+pytestmark = pytest.mark.xdist_group("parked")
+
 PROGRAMS = 120
 BATCH = 20
 

@@ -5,6 +5,8 @@ import pytest
 from tests.kernels.loops import compiled
 from tests.kernels.staged import Staged
 
+pytestmark = pytest.mark.xdist_group("staged")
+
 PROGRAMS = 60
 BATCH = 10
 

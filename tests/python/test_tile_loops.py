@@ -5,6 +5,8 @@ import pytest
 from smalt import _native
 from tests.kernels.tile_loops import Tiles
 
+pytestmark = pytest.mark.xdist_group("tile_loops")
+
 PROGRAMS = 80
 BATCH = 10
 

@@ -7,6 +7,8 @@ import pytest
 from tests.kernels.loops import compiled
 from tests.kernels.turned_loops import Turned
 
+pytestmark = pytest.mark.xdist_group("turned")
+
 PROGRAMS = 60
 BATCH = 10
 
