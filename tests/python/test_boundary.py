@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import pathlib
@@ -510,12 +511,22 @@ def run_in(python: str, script: str, *args: str) -> subprocess.CompletedProcess[
 PAIRS = [(writer, reader) for writer in interpreters() for reader in interpreters() if writer <= reader]
 
 
+@pytest.fixture(scope="module")
+def exported_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pathlib.Path]:
+    @functools.cache
+    def write(writer: str) -> pathlib.Path:
+        file = tmp_path_factory.mktemp("exported") / "program.bin"
+        done = run_in(interpreters()[writer], EXPORT_SCRIPT, str(file))
+        assert done.returncode == 0, done.stderr
+        return file
+
+    return write
+
+
+@pytest.mark.xdist_group("exported")
 @pytest.mark.parametrize(("writer", "reader"), PAIRS)
-def test_a_program_is_exported_by_one_process_and_called_by_another(writer: str, reader: str, tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "program.bin"
-    done = run_in(interpreters()[writer], EXPORT_SCRIPT, str(file))
-    assert done.returncode == 0, done.stderr
-    done = run_in(interpreters()[reader], LOAD_SCRIPT, str(file))
+def test_a_program_is_exported_by_one_process_and_called_by_another(writer: str, reader: str, exported_by: Callable[[str], pathlib.Path]) -> None:
+    done = run_in(interpreters()[reader], LOAD_SCRIPT, str(exported_by(writer)))
     assert done.stdout.startswith("right"), done.stderr
 
 
