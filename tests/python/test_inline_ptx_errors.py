@@ -353,6 +353,7 @@ def test_what_jax_vmap_cannot_map() -> None:
         "once": (lambda b, m, r, g, row: smalt.inline_ptx(text, jnp.int32, row[0], once=True), f"smalt.inline_ptx under jax.vmap.*got: once=True.*{loop}"),
         "unchecked": (lambda b, m, r, g, row: smalt.inline_ptx(text, row, row, unchecked=True), f"got: unchecked=True.*{loop}"),
         "layout": (lambda b, m, r, g, row: smalt.inline_ptx(text, strided, row), "got: a layout in `out_types`.*remedy: pass jax.ShapeDtypeStruct"),
+        "whole": (lambda b, m, r, g, row: smalt.inline_ptx("mov.b32 {0}, 0;", jnp.int32, whole=True, arg_layouts=()) + smalt.inline_ptx("mov.b32 {0}, {1};", jnp.int32, row[0], whole=True), "got: whole=True.*on the whole arrays"),
         "memory": (lambda b, m, r, g, row: smalt.inline_ptx("st.shared.b32 [{0}], {1};", (), r, row), f"got: an access to memory.*{loop}"),
         "lanes": (lambda b, m, r, g, row: smalt.inline_ptx("{ .reg .b32 t; L: mov.u32 t, %laneid; add.s32 {0}, {1}, t; }", row, row), "got: `%laneid`, which differs"),
         "a shuffle": (lambda b, m, r, g, row: smalt.inline_ptx("shfl.sync.bfly.b32 {0}, {1}, 1, 31, -1;", row, row), f"got: `shfl.sync.bfly.b32 \\{{0\\}}, \\{{1\\}}, 1, 31, -1`.*{loop}"),
