@@ -202,7 +202,9 @@ impl<H: Hooks> Machine<'_, H> {
             Box::new(error)
         };
         if d.base_offset != 0 {
-            return Err(problem("a wgmma operand with a base offset, which the emulator does not have"));
+            return Err(problem(
+                "a wgmma operand with a base offset, which the emulator does not have",
+            ));
         }
         let (outer, inner) = if transposed {
             (k_bytes / 2, rows / 8)

@@ -1,7 +1,7 @@
 //! Reads the texts of a kernel, says what is wrong with them, and notes what each does.
 use super::emit::{emit, loop_end, named_barrier};
-use super::parse::{Interface, Limits, parse};
 use super::in_flight;
+use super::parse::{Interface, Limits, parse};
 use super::program::{Program, Statement};
 use super::reads;
 use super::unchecked::Unchecked;
@@ -303,10 +303,18 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
 }
 
 /// What elements fill words with, there are as many of as words take.
-fn words(kernel: &Kernel, code: &InlinePtx, whole: &ir::Whole, args: &[ir::Value], results: &[ir::Value]) -> Result<()> {
+fn words(
+    kernel: &Kernel,
+    code: &InlinePtx,
+    whole: &ir::Whole,
+    args: &[ir::Value],
+    results: &[ir::Value],
+) -> Result<()> {
     let arrays = whole.results.iter().zip(results).chain(whole.args.iter().zip(args));
     for (array, v) in arrays {
-        let (Some(array), ty) = (array, kernel.ty(*v)) else { continue };
+        let (Some(array), ty) = (array, kernel.ty(*v)) else {
+            continue;
+        };
         let pack = code.pack_of(ty) as usize;
         if whole.in_words && !array.order.len().is_multiple_of(pack) {
             return Err(Error::invalid(format!("inline PTX: {ty} in words of 32 bits"))
@@ -506,11 +514,15 @@ fn convergent(program: &Program, ssa: &Ssa, region: Region, together: Uniform) -
                     let [parts, whole, each] = who;
                     let (expected, remedy) = match needs {
                         Uniform::Warpgroup => (
-                            format!("wgmma where all of {whole} is: behind no branch and no guard in which {each} differ"),
+                            format!(
+                                "wgmma where all of {whole} is: behind no branch and no guard in which {each} differ"
+                            ),
                             "branch in plgpu's code, around the text; or make the condition of what is equal in the warpgroup",
                         ),
                         _ => (
-                            format!("shuffles, votes, barriers and matrices where all lanes of {whole} are: behind no branch and no guard in which {each} differ"),
+                            format!(
+                                "shuffles, votes, barriers and matrices where all lanes of {whole} are: behind no branch and no guard in which {each} differ"
+                            ),
                             "execute it in all lanes, and pick its result with selp",
                         ),
                     };

@@ -18,7 +18,10 @@ use crate::ptx::{Ssa, eliminate_dead_code};
 
 /// Whether a warpgroup executes it together.
 pub fn is_of_warpgroup<R: Copy>(inst: &Inst<R>) -> bool {
-    let orders = matches!(inst, Inst::WgmmaFence { .. } | Inst::WgmmaCommit {} | Inst::WgmmaWait { .. });
+    let orders = matches!(
+        inst,
+        Inst::WgmmaFence { .. } | Inst::WgmmaCommit {} | Inst::WgmmaWait { .. }
+    );
     orders || is_product(inst)
 }
 
@@ -171,9 +174,11 @@ pub fn has_products(program: &Program, group: Group) -> Result<bool> {
     let Some(first) = first else { return Ok(false) };
     if group == Group::Warp {
         let line = program.lines[first];
-        return Err(Error::invalid(format!("inline PTX, line {line}: wgmma in a warp region"))
-            .expected("code of a warpgroup: its four warps execute wgmma together")
-            .remedy("call it outside of the warp region; a warp alone multiplies with mma.sync"));
+        return Err(
+            Error::invalid(format!("inline PTX, line {line}: wgmma in a warp region"))
+                .expected("code of a warpgroup: its four warps execute wgmma together")
+                .remedy("call it outside of the warp region; a warp alone multiplies with mma.sync"),
+        );
     }
     Ok(true)
 }

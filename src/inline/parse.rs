@@ -539,11 +539,9 @@ impl Parser<'_> {
         if let Some(at) = unwritten {
             self.line = self.program.lines.last().copied().unwrap_or(1);
             let k = self.interface.name_of(at);
-            return Err(self
-                .error(format!("the result {k} is never written"))
-                .expected(format!(
-                    "an instruction whose destination is {k}; results are numbered before operands"
-                )));
+            return Err(self.error(format!("the result {k} is never written")).expected(format!(
+                "an instruction whose destination is {k}; results are numbered before operands"
+            )));
         }
         Ok(self.program)
     }
@@ -626,7 +624,10 @@ mod tests {
             ("mov.b32 {0}, {1};", "it takes two halves"),
             ("mov.b32 {0.4}, {1};", "`{0.4}` stands for nothing"),
             ("mov.b32 {1.1}, {1};", "`{1.1}` stands for nothing"),
-            ("mov.b32 {0.0}, {1}; mov.b32 {0.1}, {1}; mov.b32 {0.2}, {1};", "the result {0.3} is never written"),
+            (
+                "mov.b32 {0.0}, {1}; mov.b32 {0.1}, {1}; mov.b32 {0.2}, {1};",
+                "the result {0.3} is never written",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.what.contains(says), "{text}: {error}");

@@ -106,12 +106,12 @@ fn named(text: &str, interface: &Interface) -> Result<String> {
             .strip_prefix('{')
             .and_then(|r| r.split_once('}'))
             .map(|(inner, _)| inner);
-        let is_place = |i: &str| i.starts_with(|c: char| c.is_ascii_digit()) && i.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let is_place =
+            |i: &str| i.starts_with(|c: char| c.is_ascii_digit()) && i.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         if let Some(inner) = inner.filter(|i| is_place(i.trim())) {
             let found = interface.find(inner);
-            let range = found.map_err(|there| {
-                wrong(line, &format!("`{{{inner}}}` stands for nothing")).expected(there)
-            })?;
+            let range =
+                found.map_err(|there| wrong(line, &format!("`{{{inner}}}` stands for nothing")).expected(there))?;
             let names: Vec<String> = range.map(|k| format!("smalt_{k}")).collect();
             match &names[..] {
                 [name] => out.push_str(name),

@@ -265,7 +265,13 @@ impl Planner<'_> {
     }
 
     /// What a text that runs once takes for granted of a reference: that it is tiled and swizzled so, and begins where a swizzle begins.
-    fn relied_on(&self, code: &InlinePtx, r: &RefUse, view: &SmemView, expected: Option<&SmemTransforms>) -> Result<()> {
+    fn relied_on(
+        &self,
+        code: &InlinePtx,
+        r: &RefUse,
+        view: &SmemView,
+        expected: Option<&SmemTransforms>,
+    ) -> Result<()> {
         let (kernel, name) = (self.kernel, code.name());
         let transforms = match kernel.allocs[r.alloc].is_smem() {
             true => self.assignment.smem[r.alloc].clone().unwrap_or_default(),
@@ -276,15 +282,13 @@ impl Planner<'_> {
             && plain(&transforms) != plain(expected)
         {
             let words = |t: &SmemTransforms| format!("tiles of {:?}, swizzle {}", t.tiling, t.swizzle_bytes.max(16));
-            return Err(
-                Error::unsupported(format!("{name} of {}", words::of_use(kernel, r)))
-                    .expected(format!(
-                        "the function's plgpu.RefType as the buffer is: {}",
-                        words(&transforms)
-                    ))
-                    .got(words(expected))
-                    .remedy("give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"),
-            );
+            return Err(Error::unsupported(format!("{name} of {}", words::of_use(kernel, r)))
+                .expected(format!(
+                    "the function's plgpu.RefType as the buffer is: {}",
+                    words(&transforms)
+                ))
+                .got(words(expected))
+                .remedy("give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"));
         }
         // The pattern repeats after eight rows.
         let pattern = u64::from(view.swizzle.bytes()) * 8 * 8;

@@ -351,7 +351,10 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             neg_b,
             ..
         } => {
-            ensure(float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0, "tf32 with k = 16, or fp8 with k = 64")?;
+            ensure(
+                float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0,
+                "tf32 with k = 16, or fp8 with k = 64",
+            )?;
             wgmma(*n, *acc_ty, acc.output.len(), 4)?;
             ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
             selector(*ty, *sel)
@@ -368,7 +371,10 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             neg_b,
             ..
         } => {
-            ensure(float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0, "tf32 with k = 16, or fp8 with k = 64")?;
+            ensure(
+                float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0,
+                "tf32 with k = 16, or fp8 with k = 64",
+            )?;
             wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
             ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
             selector(*ty, *sel)
@@ -695,7 +701,10 @@ fn selector(ty: WgmmaTypes, sel: i64) -> Result<(), &'static str> {
         | WgmmaTypes::S8S8
         | WgmmaTypes::S8U8
         | WgmmaTypes::U8S8
-        | WgmmaTypes::U8U8 => ensure(sel == 0, "the sparsity selector 0: all lanes give metadata of 8-bit types"),
+        | WgmmaTypes::U8U8 => ensure(
+            sel == 0,
+            "the sparsity selector 0: all lanes give metadata of 8-bit types",
+        ),
     }
 }
 fn is_int8(ty: WgmmaTypes) -> bool {

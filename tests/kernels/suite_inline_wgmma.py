@@ -174,9 +174,9 @@ def test_a_loop_with_a_product_in_flight() -> None:
     group = [f"{kind.opcode(n)} {{{r}}}, a, b, p, 1, 1, 0, 0; add.s64 a, a, 2; add.s64 b, b, 2; wgmma.commit_group.sync.aligned;" for r in (0, 1, 0, 1)]
     text = "\n".join([
         ".reg .b64 a, b; .reg .b32 i; .reg .pred p, more; setp.eq.u32 p, 0, 0; mov.u32 i, 0;",
-        descriptor("a", "{2}", 8192), descriptor("b", "{3}", 8192), zeros, FENCE,
+        descriptor("a", "{2}", 8192), descriptor("b", "{3}", 8192), zeros,
         "again:",
-        f"{group[0]} {group[1]} wgmma.wait_group.sync.aligned 1; {group[2]} {group[3]}",
+        f"{FENCE} {group[0]} {group[1]} wgmma.wait_group.sync.aligned 1; {group[2]} {group[3]}",
         "wgmma.wait_group.sync.aligned 1;",
         # A tile of 128 bytes is done: 1024 bytes on.
         "add.s64 a, a, 56; add.s64 b, b, 56; add.u32 i, i, 1; setp.lt.u32 more, i, 8; @more bra again;",
