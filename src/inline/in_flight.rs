@@ -278,8 +278,10 @@ fn unsettled(program: &Program) -> Option<usize> {
                         now = Pending::None;
                     }
                 }
-                Statement::Inst { inst, .. } => match (inst, now) {
+                Statement::Inst { guard, inst } => match (inst, now) {
                     _ if is_product(inst) => now = Pending::Issued(at),
+                    // Behind a guard they may not be executed.
+                    _ if guard.is_some() => {}
                     (Inst::WgmmaCommit {}, Pending::Issued(at)) => now = Pending::Committed(at),
                     (Inst::WgmmaWait { n: 0, .. }, Pending::Committed(_)) => now = Pending::None,
                     _ => {}

@@ -712,8 +712,8 @@ wgmma_int_ss WgmmaIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; numb
     "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
 wgmma_int_rs WgmmaIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
     "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
-/// Sparse products: of every four neighbouring elements of A's rows along K two are there, of tf32 one of two; which, says `meta` of the
-/// lanes that `sel` names (`src/emulate/sparse.rs`). k32 of 16 bits.
+/// Sparse products: of every four neighbouring elements of A's rows along K two are there, of tf32 one of two; which, nibbles of `meta` say in the
+/// lanes that `sel` names (docs/inline-ptx.md). k32 of 16 bits.
 wgmma_sparse_half_ss WgmmaSparseHalfSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_a: _; number trans_b: _ }
     "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA];
 wgmma_sparse_half_rs WgmmaSparseHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::H16X2]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_b: _ }

@@ -225,6 +225,59 @@ def test_a_text_that_stores_its_accumulators() -> None:
     np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32).T)
 
 
+#: C + A·Bᵀ of 64 rows and columns: `{1}` and the buffers `{2}` and `{3}`, which have 64 f16 a row.
+ADD = "\n".join([
+    ".reg .b64 a, b; .reg .pred p; setp.eq.u32 p, 0, 0;", descriptor("a", "{2}", 1024), descriptor("b", "{3}", 1024),
+    *(f"mov.b32 {{0.{i}}}, {{1.{i}}};" for i in range(32)), FENCE,
+    *[f"{KINDS['f16'].opcode(64)} {{0}}, a, b, p, 1, 1, 0, 0; add.s64 a, a, 2; add.s64 b, b, 2;"] * 4, DONE,
+])  # fmt: skip
+
+
+def add(c: Any, a: Any, b: Any) -> Any:
+    return smalt.inline_ptx(ADD, sds((64, 64), F32, L.WGMMA), c, a, b, whole=True, arg_layouts=(L.WGMMA, None, None))
+
+
+def test_a_sum_goes_round_a_loop_of_the_kernel() -> None:
+    a, b = random((5, 64, 64), np.float16, 0), random((5, 64, 64), np.float16, 1)
+
+    def body(a_ref: Any, b_ref: Any, o: Any, a: Any, b: Any, barrier: Any) -> None:
+        def step(i: Any, c: Any) -> Any:
+            slot = i % 2
+            for ref, buffer in ((a_ref, a), (b_ref, b)):
+                plgpu.copy_gmem_to_smem(ref.at[i], buffer.at[slot], barrier.at[slot])
+            plgpu.barrier_wait(barrier.at[slot])
+            return add(c, a.at[slot], b.at[slot])
+
+        o[...] = jax.lax.fori_loop(0, 5, step, plgpu.layout_cast(jnp.zeros((64, 64), F32), L.WGMMA))
+
+    scratch = (*(rows((2, 64, 64), np.float16) for _ in range(2)), Barrier(num_arrivals=2, num_barriers=2))
+    got = run(body, jax.ShapeDtypeStruct((64, 64), F32), a, b, scratch=scratch)
+    check(got, np.einsum("smk,snk->mn", wide(a), wide(b)), KINDS["f16"])
+
+
+def test_beside_the_kernels_own_product() -> None:
+    """`plgpu.wgmma` is in flight when the text comes, whose wait settles both; the accumulator goes on behind it."""
+    a, b, c = random((64, 64), np.float16, 0), random((64, 64), np.float16, 1), random((64, 64), F32, 2)
+
+    def body(a_ref: Any, b_ref: Any, c: Any, o: Any, p: Any, a: Any, b: Any, barrier: Any) -> None:
+        load(barrier, (a_ref, a), (b_ref, b))
+
+        def multiply(acc: Any) -> Any:
+            plgpu.wgmma(acc, a, b)
+            p[...] = add(c[...], a, b)
+            plgpu.wgmma(acc, a, b)
+            plgpu.wgmma_wait(0)
+            return acc[...]
+
+        o[...] = pl.run_scoped(multiply, plgpu.ACC((64, 64), F32))
+
+    both = jax.ShapeDtypeStruct((64, 64), F32)
+    scratch = (*(rows((64, 64), np.float16) for _ in range(2)), Barrier(num_arrivals=2))
+    product, own = run(body, [both, both], a, b, c, scratch=scratch)
+    check(product, 2 * (wide(a) @ wide(b)), KINDS["f16"])
+    check(own, wide(c) + wide(a) @ wide(b).T, KINDS["f16"])
+
+
 # ------------------------------------------------------------------------------------------ sparse
 
 

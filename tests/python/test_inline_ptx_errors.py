@@ -560,6 +560,7 @@ WRONG_PRODUCTS = {
         f"{FENCE} {ISSUE} {COMMIT} {WAIT.replace('0;', '1;')}",
         f"{FENCE} {ISSUE} {COMMIT} {WAIT} setp.eq.s32 p, {{1}}, 0; @p bra L; {FENCE} {ISSUE} {COMMIT} L:",
         f"{FENCE} {ISSUE} {COMMIT} setp.eq.s32 p, {{1}}, 0; @p bra L; {WAIT} L:",
+        f"{FENCE} {ISSUE} {COMMIT} setp.eq.s32 p, {{1}}, 0; @p {WAIT}",
     ],
     "that a wgmma in flight uses is touched": [
         f"{FENCE} {ISSUE} {COMMIT} add.f32 {{0.0}}, {{0.0}}, 1.0; {WAIT}",
