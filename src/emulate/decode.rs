@@ -28,6 +28,7 @@ use super::rounded::{
 };
 use super::row::{Lane, Raw, Row};
 use super::shared::SMEM_BASE;
+use super::sparse::sparsity;
 use super::sync::*;
 use super::tensor_maps::{FenceMapAcquire, FenceMapRelease, LoadMapParameter, ReplaceMapAddress};
 use super::uop::{Body, Each, Each2, Each3, EachTest, Flow, Op1, Op2, Op3, OpFn, Test, Tier, Uop, pick};
@@ -760,7 +761,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             negate: (neg[0] < 0) != (neg[1] < 0),
             trans_a: trans[0] != 0,
             trans_b: trans[1] != 0,
-            sparse: sparse.map(|(meta, sel)| (self.reg(meta), sel as usize)),
+            sparse: sparse.map(|(meta, sel)| (self.reg(meta), sparsity(kind, sel as usize))),
         };
         let o = Operands {
             imm: self.code.len() as i32,

@@ -71,7 +71,7 @@ impl<H: Hooks> Body<H> for Mma {
             } => {
                 let metadata = *w.read::<u32>(meta);
                 if let Err(found) = multiply_add_sparse(arithmetic, sparsity, &metadata, (&a, &b), &mut d) {
-                    return m.fail(meaningless(sparsity, found));
+                    return m.fail(meaningless("mma.sp", sparsity, found));
                 }
             }
             Product::Quads(has, types) => {
@@ -93,14 +93,14 @@ impl<H: Hooks> Body<H> for Mma {
 }
 
 /// PTX ISA, "Sparse matrix storage": other values have no meaning.
-fn meaningless(sparsity: Sparsity, found: Meaningless) -> Error {
+pub fn meaningless(what: &str, sparsity: Sparsity, found: Meaningless) -> Error {
     let expected = match (sparsity.whole_pairs, sparsity.ordered) {
         (true, _) => "0b0100 (the first of two elements) or 0b1110 (the second) for each of A's elements",
         (false, true) => "two rising places of four for each two of A's elements, the first in the low bits",
         (false, false) => "two different places of four for each two of A's elements",
     };
     let Meaningless { row, chunk, bits } = found;
-    Error::new(Fault::Execution, "mma.sp with metadata that means nothing")
+    Error::new(Fault::Execution, format!("{what} with metadata that means nothing"))
         .expected(expected)
         .got(format!("0b{bits:04b} of row {row}, chunk {chunk}"))
         .remedy(

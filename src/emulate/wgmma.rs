@@ -5,11 +5,13 @@
 //!
 //! Until the wait that covers it (unless agents act at the earliest) an instruction has read nothing, and its accumulator
 //! registers hold poison: their values are kept in the warp's [`Pipeline`].
-use super::arith::tensor_core::{Element, MmaKind};
+use super::arith::mma_sync::Sparsity;
+use super::arith::tensor_core::MmaKind;
 use super::arith::tensor_core_fast::{Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments};
 use super::clock::View;
 use super::hooks::{Access, Hooks, Mode, Ownership, Proxy, Range, Sync, changes_all};
 use super::machine::Machine;
+use super::mma::meaningless;
 use super::options::AgentOrder;
 use super::row::Row;
 use super::shared::SMEM_BASE;
@@ -50,8 +52,8 @@ pub struct MatMul {
     pub negate: bool,
     pub trans_a: bool,
     pub trans_b: bool,
-    /// Holds the metadata of a sparse A; the selector of lanes.
-    pub sparse: Option<(u16, usize)>,
+    /// Holds the metadata of a sparse A; which lanes have it, and what of B it chooses.
+    pub sparse: Option<(u16, Sparsity)>,
 }
 
 impl MatMul {
@@ -333,10 +335,10 @@ impl<H: Hooks> Machine<'_, H> {
             bytes: &unit.b,
             major: major(op.trans_b),
         };
-        if let (Some((_, sel)), Some(meta)) = (op.sparse, &issued.meta) {
+        if let (Some((_, sparsity)), Some(meta)) = (op.sparse, &issued.meta) {
             let how = (issued.scale_d, op.negate);
-            let result = sparse::multiply(op.kind, op.n, (meta, sel), how, a, b, acc);
-            return result.map_err(|e| Box::new(unselected(op, e)));
+            let result = sparse::multiply(op.kind, op.n, (meta, sparsity), how, a, b, acc);
+            return result.map_err(|found| Box::new(meaningless("wgmma.sp", sparsity, found)));
         }
         let instruction = Instruction {
             kind: op.kind,
@@ -404,18 +406,6 @@ impl<H: Hooks> Machine<'_, H> {
         }
         result
     }
-}
-
-/// Metadata of a sparse operand that names no elements.
-fn unselected(op: &MatMul, e: sparse::Unselected) -> Error {
-    let expected = match op.kind.a() {
-        Element::Tf32 => "nibbles of 4 (the first of two elements) or 14 (the second)",
-        _ => "in each nibble the indices of two elements of four, the lower one in its low bits: 4, 8, 9, 12, 13 or 14",
-    };
-    Error::new(Fault::Execution, "metadata of a sparse wgmma that names no elements")
-        .expected(expected)
-        .got(format!("a nibble of {} in lane {} of the warp", e.nibble, e.lane))
-        .remedy("compute the metadata of every lane that the sparsity selector names")
 }
 
 /// Issues instruction `aux` of the program's table.

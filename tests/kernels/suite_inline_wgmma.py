@@ -365,7 +365,7 @@ def test_metadata_that_names_nothing() -> None:
         plgpu.commit_smem()
         o[...] = smalt.inline_ptx(text, sds((64, 8), F32, L.WGMMA), a[...], b, whole=True, arg_layouts=(L.WGMMA, None))
 
-    with pytest.raises(Exception, match=r"metadata of a sparse wgmma that names no elements(.|\n)*a nibble of 0 in lane"):
+    with pytest.raises(Exception, match=r"wgmma.sp with metadata that means nothing(.|\n)*0b0000 of row 0, chunk 0"):
         run(body, jax.ShapeDtypeStruct((64, 8), F32), random((64, 16), np.float16, 0), scratch=(rows((8, 64), np.float16),))
 
 

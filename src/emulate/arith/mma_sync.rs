@@ -285,6 +285,20 @@ impl Sparsity {
         };
         means.then_some([first, second])
     }
+
+    /// Of each unit of A's 16 rows of `k_bytes` bytes: where in a column of B its own begins.
+    pub fn chosen(self, metadata: &Fragment, k_bytes: usize) -> Result<Vec<usize>, Meaningless> {
+        let chunks = k_bytes / (2 * self.unit);
+        let mut chosen = vec![];
+        for row in 0..16 {
+            for chunk in 0..chunks {
+                let bits = self.chunk(metadata, row, chunk, chunks);
+                let places = self.places(bits).ok_or(Meaningless { row, chunk, bits })?;
+                chosen.extend(places.map(|place| (4 * chunk + place) * self.unit));
+            }
+        }
+        Ok(chosen)
+    }
 }
 
 /// Metadata without a meaning: of this row and chunk.
@@ -307,19 +321,11 @@ pub fn multiply_add_sparse(
 ) -> Result<(), Meaningless> {
     let (a_rows, b_rows, k_bytes) = gathered(a, b);
     let unit = sparsity.unit;
-    let chunks = k_bytes / (2 * unit);
-    // Of each row of A: where the units of B begin.
-    let mut chosen = vec![];
-    for row in 0..16 {
-        for chunk in 0..chunks {
-            let bits = sparsity.chunk(metadata, row, chunk, chunks);
-            let places = sparsity.places(bits).ok_or(Meaningless { row, chunk, bits })?;
-            chosen.extend(places.map(|place| (4 * chunk + place) * unit));
-        }
-    }
+    let chosen = sparsity.chosen(metadata, k_bytes)?;
+    let in_row = k_bytes / unit;
     each_output(arithmetic, d, |row, column, c| {
         let b = &b_rows[column * 2 * k_bytes..][..2 * k_bytes];
-        let of_row = &chosen[row * 2 * chunks..][..2 * chunks];
+        let of_row = &chosen[row * in_row..][..in_row];
         let b: Vec<u8> = of_row.iter().flat_map(|&at| &b[at..at + unit]).copied().collect();
         arithmetic.element(&a_rows[row * k_bytes..][..k_bytes], &b, c)
     });
