@@ -62,9 +62,9 @@ def _check(flat: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> 
         raise _error(
             name, "results whose layout the compiler chooses", "a layout in `out_types`", "pass jax.ShapeDtypeStruct(shape, dtype), or leave out jax.vmap and call it on the whole arrays"
         )
-    does = None
     if params["layouts"] is not None:
         raise _error(name, "a text that runs for each element", "whole=True", "leave out jax.vmap and call it on the whole arrays")
+    does = None
     if any(_versions.is_ref(x) for x in flat) or any(d is not None for d in dims[len(flat) :]):
         does = "an access to memory"
     elif params["once"]:

@@ -133,9 +133,8 @@ class Text:
             end = at + 1
             while end < len(self.lines) and not names[end].intersection(parts) and not _CONTROL.search(self.lines[end]):
                 end += 1
-            used = end < len(self.lines) and (names[end].intersection(parts) or any(n.intersection(parts) for n in names[end:]))
             moved.add(at)
-            if used:
+            if any(n.intersection(parts) for n in names[end:]):
                 before.setdefault(end, []).append(self.lines[at])
         return [x for at, line in enumerate(self.lines) for x in (*before.get(at, ()), *([] if at in moved else [line]))]
 

@@ -742,10 +742,10 @@ fn whole(r: &mut OpReader<'_>, args: &[Value], results: &[Type], num_refs: usize
         return Err(damaged("more `arrays` than arrays"));
     }
     let in_words = r.bool_or("words", false)?;
-    let mut refs = vec![];
-    if in_words {
-        refs = vec![None; num_refs];
-    }
+    let mut refs = match in_words {
+        true => vec![None; num_refs],
+        false => vec![],
+    };
     for attr in r.optional_attrs("refs")? {
         let mut transforms = SmemTransforms::default();
         for field in fields(attr)? {

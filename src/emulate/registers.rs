@@ -276,20 +276,7 @@ mod tests {
     }
     fn flat(registers: u32, blocks: Vec<(Vec<FlatInst>, Terminator)>) -> Flat {
         Flat {
-            launch: LaunchSpec {
-                entry: "test".into(),
-                grid: [1; 3],
-                cluster: [1; 3],
-                block: 32,
-                smem_bytes: 0,
-                params: vec![],
-                scratch: vec![],
-                map_templates: vec![],
-                uses_programmatic_launch: false,
-                mesh: None,
-                printer: None,
-                profile: None,
-            },
+            launch: LaunchSpec::of_one_block(32),
             target: "sm_90a".into(),
             registers: [1, 0, registers, 0],
             blocks: blocks

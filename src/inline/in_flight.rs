@@ -15,6 +15,7 @@ use crate::ptx::modifier::{BitType, MemType, Space};
 use crate::ptx::operand::{Addr, Class, Field, Src, Tied};
 use crate::ptx::out_of_ssa::{self, Shell};
 use crate::ptx::{Ssa, eliminate_dead_code};
+use std::collections::BTreeSet;
 
 /// Whether a warpgroup executes it together.
 pub fn is_of_warpgroup<R: Copy>(inst: &Inst<R>) -> bool {
@@ -38,54 +39,24 @@ fn insts(program: &Program) -> impl Iterator<Item = &Inst<Reg>> {
 
 // ------------------------------------------------------------------------------------------ what fences and waits are about
 
-/// A set of a text's registers.
-#[derive(Clone, PartialEq)]
-struct Set(Vec<u64>);
-
-impl Set {
-    fn of(program: &Program) -> Set {
-        Set(vec![0; program.count().div_ceil(64)])
-    }
-    /// Whether it is new.
-    fn add(&mut self, i: usize) -> bool {
-        let new = !self.has(i);
-        self.0[i / 64] |= 1 << (i % 64);
-        new
-    }
-    fn remove(&mut self, i: usize) {
-        self.0[i / 64] &= !(1 << (i % 64));
-    }
-    fn has(&self, i: usize) -> bool {
-        self.0[i / 64] >> (i % 64) & 1 == 1
-    }
-    /// Whether that changes anything.
-    fn join(&mut self, other: &Set) -> bool {
-        let before = self.clone();
-        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
-        before != *self
-    }
-}
-
 /// Names the registers that fences and waits are about. `results`: how many of the interface's registers are looked at behind the text.
 pub fn tie(program: &mut Program, results: usize) {
     let products: Vec<&Inst<Reg>> = insts(program).filter(|i| is_product(*i)).collect();
     if products.is_empty() {
         return;
     }
-    let (mut written, mut ordered) = (Set::of(program), Set::of(program));
+    let (mut written, mut ordered) = (BTreeSet::new(), BTreeSet::new());
     for inst in products {
         inst.for_each_def(|r, _| {
-            written.add(program.index(r));
-            ordered.add(program.index(r));
+            written.insert(r);
         });
         for field in inst.fields() {
             if let Field::Srcs(list, _) = field {
-                list.iter().filter_map(|s| s.reg()).for_each(|r| {
-                    ordered.add(program.index(r));
-                });
+                ordered.extend(list.iter().filter_map(|s| s.reg()));
             }
         }
     }
+    ordered.extend(&written);
     // And what they are copies of: a copy is no instruction in the end.
     for set in [&mut written, &mut ordered] {
         let mut changed = true;
@@ -97,21 +68,14 @@ pub fn tie(program: &mut Program, results: usize) {
                     a: Src::Reg(a),
                 } = inst
                 {
-                    changed |= set.has(program.index(*d)) && set.add(program.index(*a));
+                    changed |= set.contains(d) && set.insert(*a);
                 }
             }
         }
     }
     let live = live_behind(program, results, &ordered);
-    let words: Vec<Reg> = (0..program.registers[Class::B32 as usize])
-        .map(|index| Reg {
-            class: Class::B32,
-            index,
-        })
-        .collect();
-    let places: Vec<usize> = words.iter().map(|r| program.index(*r)).collect();
     for (statement, live) in program.statements.iter_mut().zip(live) {
-        let (Statement::Inst { inst, .. }, Some(live)) = (statement, live) else {
+        let Statement::Inst { inst, .. } = statement else {
             continue;
         };
         let (acc, about) = match inst {
@@ -119,41 +83,40 @@ pub fn tie(program: &mut Program, results: usize) {
             Inst::WgmmaWait { acc, .. } => (acc, &written),
             _ => continue,
         };
-        let named = words.iter().zip(&places);
-        let named = named.filter(|(_, i)| about.has(**i) && live.has(**i));
-        *acc = Tied::in_place(named.map(|(r, _)| *r).collect());
+        *acc = Tied::in_place(live.intersection(about).copied().collect());
     }
 }
 
-/// Of each fence and wait, the registers of `of` that somebody reads behind it.
-fn live_behind(program: &Program, results: usize, of: &Set) -> Vec<Option<Set>> {
-    let mut at_label = vec![Set::of(program); program.labels.len()];
-    let mut out: Vec<Option<Set>> = vec![None; program.statements.len()];
+/// Of each fence and wait, the registers of `of` that somebody reads behind it; of other statements none.
+fn live_behind(program: &Program, results: usize, of: &BTreeSet<Reg>) -> Vec<BTreeSet<Reg>> {
+    let looked_at: BTreeSet<Reg> = program.interface[..results].iter().copied().collect();
+    let mut at_label = vec![BTreeSet::new(); program.labels.len()];
+    let mut out = vec![BTreeSet::new(); program.statements.len()];
     let mut changed = true;
     while std::mem::take(&mut changed) {
-        let mut live = Set::of(program);
-        for r in &program.interface[..results] {
-            live.add(program.index(*r));
-        }
+        let mut live = looked_at.clone();
         for (at, statement) in program.statements.iter().enumerate().rev() {
             match statement {
-                Statement::Label(l) => changed |= at_label[*l].join(&live),
-                Statement::Branch { guard: None, to } => live = at_label[*to].clone(),
-                Statement::Branch { guard: Some(_), to } => {
-                    live.join(&at_label[*to]);
+                Statement::Label(l) => {
+                    let before = at_label[*l].len();
+                    at_label[*l].extend(&live);
+                    changed |= at_label[*l].len() > before;
                 }
+                Statement::Branch { guard: None, to } => live = at_label[*to].clone(),
+                Statement::Branch { guard: Some(_), to } => live.extend(&at_label[*to]),
                 Statement::Inst { guard, inst } => {
                     if matches!(inst, Inst::WgmmaFence { .. } | Inst::WgmmaWait { .. }) {
-                        out[at] = Some(live.clone());
+                        out[at] = live.clone();
                         continue;
                     }
                     if guard.is_none() {
-                        inst.for_each_def(|r, _| live.remove(program.index(r)));
+                        inst.for_each_def(|r, _| {
+                            live.remove(&r);
+                        });
                     }
                     inst.for_each_use(|r, _| {
-                        let i = program.index(r);
-                        if of.has(i) {
-                            live.add(i);
+                        if of.contains(&r) {
+                            live.insert(r);
                         }
                     });
                 }
@@ -214,20 +177,7 @@ pub fn check(program: &Program, mut ssa: Ssa) -> Result<()> {
     }
     eliminate_dead_code::run(&mut ssa);
     let shell = Shell {
-        launch: LaunchSpec {
-            entry: String::new(),
-            grid: [1; 3],
-            cluster: [1; 3],
-            block: 128,
-            smem_bytes: 0,
-            params: vec![],
-            scratch: vec![],
-            map_templates: vec![],
-            uses_programmatic_launch: false,
-            mesh: None,
-            printer: None,
-            profile: None,
-        },
+        launch: LaunchSpec::of_one_block(128),
         target: "sm_90a".into(),
         min_ctas_per_sm: None,
     };

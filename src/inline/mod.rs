@@ -13,8 +13,8 @@
 //!             | "{" text "}"                             a scope of names
 //! ```
 //! A text that is `unchecked` is not read: it goes to the assembler as it is ([`Unchecked`]), and is taken to do anything.
-//! `{0}`, `{1}`, … stand for the results and then the operands (of one with several registers, for the list of them; `{0.1}` is one), `//` and `/* */` begin comments. Registers that a path reads
-//! without having written them hold 0 on it.
+//! `{0}`, `{1}`, … stand for the results and then the operands, of one with several registers for the list of them, of which `{0.1}` is
+//! one; `//` and `/* */` begin comments. Registers that a path reads without having written them hold 0 on it.
 //!
 //! # The way
 //! [`check`] reads every text of an imported kernel once, says what is wrong with it at the user's line, and notes on the op what it

@@ -200,20 +200,7 @@ mod tests {
             loc: Loc::CALL_SITE,
         };
         Flat {
-            launch: LaunchSpec {
-                entry: "graph".into(),
-                grid: [1; 3],
-                cluster: [1; 3],
-                block: 32,
-                smem_bytes: 0,
-                params: vec![],
-                scratch: vec![],
-                map_templates: vec![],
-                uses_programmatic_launch: false,
-                mesh: None,
-                printer: None,
-                profile: None,
-            },
+            launch: LaunchSpec::of_one_block(32),
             target: "sm_90a".into(),
             registers: [1, 0, 0, 0],
             blocks: next.iter().map(block).collect(),

@@ -39,6 +39,24 @@ pub struct LaunchSpec {
 }
 
 impl LaunchSpec {
+    /// Of a block of as many threads that gets nothing: what code is looked at by itself is launched so.
+    pub fn of_one_block(threads: u32) -> LaunchSpec {
+        LaunchSpec {
+            entry: "code".into(),
+            grid: [1; 3],
+            cluster: [1; 3],
+            block: threads,
+            smem_bytes: 0,
+            params: vec![],
+            scratch: vec![],
+            map_templates: vec![],
+            uses_programmatic_launch: false,
+            mesh: None,
+            printer: None,
+            profile: None,
+        }
+    }
+
     /// Whether a buffer is the launch's own: the profile's or the printer's.
     pub fn is_of_launch(&self, buffer: u32) -> bool {
         let profile = self.profile.as_ref().map(|profile| profile.buffer);

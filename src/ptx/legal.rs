@@ -253,12 +253,31 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             neg_a,
             neg_b,
             ..
+        }
+        | Inst::WgmmaSparseHalfSs {
+            ty,
+            acc_ty,
+            n,
+            acc,
+            neg_a,
+            neg_b,
+            ..
         } => {
             ensure(half_acc(*ty, *acc_ty), "f32 accumulators, or f16 ones of f16 operands")?;
             wgmma(*n, *acc_ty, acc.output.len(), 4)?;
             ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")
         }
         Inst::WgmmaHalfRs {
+            ty,
+            acc_ty,
+            n,
+            acc,
+            a,
+            neg_a,
+            neg_b,
+            ..
+        }
+        | Inst::WgmmaSparseHalfRs {
             ty,
             acc_ty,
             n,
@@ -281,8 +300,21 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             neg_a,
             neg_b,
             ..
+        }
+        | Inst::WgmmaSparseFloatSs {
+            ty,
+            acc_ty,
+            n,
+            k,
+            acc,
+            neg_a,
+            neg_b,
+            ..
         } => {
-            ensure(float_acc(*ty, *acc_ty, *k), "tf32 with k = 8, or fp8 with k = 32")?;
+            ensure(
+                float_acc(*ty, *acc_ty, *k, wgmma_selector(inst).is_some()),
+                "tf32 with k = 8, or fp8 with k = 32; of sparse products twice as much",
+            )?;
             wgmma(*n, *acc_ty, acc.output.len(), 4)?;
             ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")
         }
@@ -296,98 +328,32 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
             neg_a,
             neg_b,
             ..
+        }
+        | Inst::WgmmaSparseFloatRs {
+            ty,
+            acc_ty,
+            n,
+            k,
+            acc,
+            a,
+            neg_a,
+            neg_b,
+            ..
         } => {
-            ensure(float_acc(*ty, *acc_ty, *k), "tf32 with k = 8, or fp8 with k = 32")?;
+            ensure(
+                float_acc(*ty, *acc_ty, *k, wgmma_selector(inst).is_some()),
+                "tf32 with k = 8, or fp8 with k = 32; of sparse products twice as much",
+            )?;
             wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
             ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")
         }
-        Inst::WgmmaIntSs { ty, n, acc, .. } => {
+        Inst::WgmmaIntSs { ty, n, acc, .. } | Inst::WgmmaSparseIntSs { ty, n, acc, .. } => {
             ensure(is_int8(*ty), "8-bit integers")?;
             wgmma(*n, AccType::S32, acc.output.len(), 4)
         }
-        Inst::WgmmaIntRs { ty, n, acc, a, .. } => {
+        Inst::WgmmaIntRs { ty, n, acc, a, .. } | Inst::WgmmaSparseIntRs { ty, n, acc, a, .. } => {
             ensure(is_int8(*ty), "8-bit integers")?;
             wgmma(*n, AccType::S32, acc.output.len(), a.len())
-        }
-        Inst::WgmmaSparseHalfSs {
-            ty,
-            acc_ty,
-            n,
-            acc,
-            sel,
-            neg_a,
-            neg_b,
-            ..
-        } => {
-            ensure(half_acc(*ty, *acc_ty), "f32 accumulators, or f16 ones of f16 operands")?;
-            wgmma(*n, *acc_ty, acc.output.len(), 4)?;
-            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
-            selector(*ty, *sel)
-        }
-        Inst::WgmmaSparseHalfRs {
-            ty,
-            acc_ty,
-            n,
-            acc,
-            a,
-            sel,
-            neg_a,
-            neg_b,
-            ..
-        } => {
-            ensure(half_acc(*ty, *acc_ty), "f32 accumulators, or f16 ones of f16 operands")?;
-            wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
-            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
-            selector(*ty, *sel)
-        }
-        Inst::WgmmaSparseFloatSs {
-            ty,
-            acc_ty,
-            n,
-            k,
-            acc,
-            sel,
-            neg_a,
-            neg_b,
-            ..
-        } => {
-            ensure(
-                float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0,
-                "tf32 with k = 16, or fp8 with k = 64",
-            )?;
-            wgmma(*n, *acc_ty, acc.output.len(), 4)?;
-            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
-            selector(*ty, *sel)
-        }
-        Inst::WgmmaSparseFloatRs {
-            ty,
-            acc_ty,
-            n,
-            k,
-            acc,
-            a,
-            sel,
-            neg_a,
-            neg_b,
-            ..
-        } => {
-            ensure(
-                float_acc(*ty, *acc_ty, k / 2) && k % 2 == 0,
-                "tf32 with k = 16, or fp8 with k = 64",
-            )?;
-            wgmma(*n, *acc_ty, acc.output.len(), a.len())?;
-            ensure(sign(*neg_a) && sign(*neg_b), "1 or −1")?;
-            selector(*ty, *sel)
-        }
-        Inst::WgmmaSparseIntSs { ty, n, acc, sel, .. } => {
-            ensure(is_int8(*ty), "8-bit integers")?;
-            wgmma(*n, AccType::S32, acc.output.len(), 4)?;
-            selector(*ty, *sel)
-        }
-        Inst::WgmmaSparseIntRs { ty, n, acc, a, sel, .. } => {
-            ensure(is_int8(*ty), "8-bit integers")?;
-            wgmma(*n, AccType::S32, acc.output.len(), a.len())?;
-            selector(*ty, *sel)
         }
         Inst::MmaSync {
             shape,
@@ -444,6 +410,9 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         // Rows whose types leave nothing illegal.
         _ => Ok(()),
     }?;
+    if let Some((ty, sel)) = wgmma_selector(inst) {
+        selector(ty, sel)?;
+    }
     tied_alike(inst)
 }
 
@@ -674,11 +643,12 @@ fn half_acc(ty: WgmmaTypes, acc: AccType) -> bool {
         AccType::S32 => false,
     }
 }
-fn float_acc(ty: WgmmaTypes, acc: AccType, k: i64) -> bool {
+fn float_acc(ty: WgmmaTypes, acc: AccType, k: i64, sparse: bool) -> bool {
+    let times = if sparse { 2 } else { 1 };
     match ty {
-        WgmmaTypes::TF32 => acc == AccType::F32 && k == 8,
+        WgmmaTypes::TF32 => acc == AccType::F32 && k == 8 * times,
         WgmmaTypes::E4M3E4M3 | WgmmaTypes::E4M3E5M2 | WgmmaTypes::E5M2E4M3 | WgmmaTypes::E5M2E5M2 => {
-            acc != AccType::S32 && k == 32
+            acc != AccType::S32 && k == 32 * times
         }
         WgmmaTypes::F16
         | WgmmaTypes::BF16
@@ -688,6 +658,19 @@ fn float_acc(ty: WgmmaTypes, acc: AccType, k: i64) -> bool {
         | WgmmaTypes::U8U8 => false,
     }
 }
+/// The operand types and the sparsity selector of a sparse `wgmma`.
+fn wgmma_selector<R: Copy>(inst: &Inst<R>) -> Option<(WgmmaTypes, i64)> {
+    match inst {
+        Inst::WgmmaSparseHalfSs { ty, sel, .. }
+        | Inst::WgmmaSparseHalfRs { ty, sel, .. }
+        | Inst::WgmmaSparseFloatSs { ty, sel, .. }
+        | Inst::WgmmaSparseFloatRs { ty, sel, .. }
+        | Inst::WgmmaSparseIntSs { ty, sel, .. }
+        | Inst::WgmmaSparseIntRs { ty, sel, .. } => Some((*ty, *sel)),
+        _ => None,
+    }
+}
+
 /// All four lanes of a quad give the metadata of 8-bit types, two of them that of wider ones.
 fn selector(ty: WgmmaTypes, sel: i64) -> Result<(), &'static str> {
     match ty {

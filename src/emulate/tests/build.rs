@@ -27,20 +27,7 @@ impl Kernel {
     pub fn new(threads: u32) -> Kernel {
         Kernel {
             flat: Flat {
-                launch: LaunchSpec {
-                    entry: "test".into(),
-                    grid: [1; 3],
-                    cluster: [1; 3],
-                    block: threads,
-                    smem_bytes: 0,
-                    params: vec![],
-                    scratch: vec![],
-                    map_templates: vec![],
-                    uses_programmatic_launch: false,
-                    mesh: None,
-                    printer: None,
-                    profile: None,
-                },
+                launch: LaunchSpec::of_one_block(threads),
                 target: "sm_90a".into(),
                 registers: [0; 4],
                 blocks: vec![Block {

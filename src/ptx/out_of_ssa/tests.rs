@@ -18,17 +18,7 @@ pub(in crate::ptx) fn shell() -> Shell {
     Shell {
         launch: LaunchSpec {
             entry: "kernel".into(),
-            grid: [1, 1, 1],
-            cluster: [1, 1, 1],
-            block: 128,
-            smem_bytes: 0,
-            params: vec![],
-            scratch: vec![],
-            map_templates: vec![],
-            uses_programmatic_launch: false,
-            mesh: None,
-            printer: None,
-            profile: None,
+            ..LaunchSpec::of_one_block(128)
         },
         target: "sm_90a".into(),
         min_ctas_per_sm: None,
