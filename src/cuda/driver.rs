@@ -18,6 +18,7 @@ pub const ERROR_INVALID_PTX: Code = 218;
 pub const ERROR_PEER_ACCESS_UNSUPPORTED: Code = 217;
 pub const ERROR_PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 pub const ERROR_UNSUPPORTED_PTX_VERSION: Code = 222;
+pub const ERROR_NOT_SUPPORTED: Code = 801;
 
 macro_rules! entry_points {
     ($($field:ident = $symbol:literal: fn($($arg:ty),*);)*) => {
@@ -98,6 +99,8 @@ entry_points! {
     memcpy_dtoh = "cuMemcpyDtoH_v2": fn(*mut c_void, u64, usize);
     memcpy_dtoh_async = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, sys::CUstream);
     stream_synchronize = "cuStreamSynchronize": fn(sys::CUstream);
+    stream_batch_mem_op = "cuStreamBatchMemOp_v2":
+        fn(sys::CUstream, c_uint, *mut sys::CUstreamBatchMemOpParams, c_uint);
     event_create = "cuEventCreate": fn(*mut sys::CUevent, c_uint);
     event_record = "cuEventRecord": fn(sys::CUevent, sys::CUstream);
     event_synchronize = "cuEventSynchronize": fn(sys::CUevent);

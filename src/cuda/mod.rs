@@ -7,11 +7,12 @@
 //!   encoded tensor maps, sets their addresses and calls `cuLaunchKernelEx`: no allocation of device memory, no lock.
 //! * [`PerDevice`]: where a kernel keeps what is loaded.
 //! * `retire`: modules are unloaded late, at a point where nothing can be queued on them.
-//! * [`HostCall`]: what the host does when a stream comes to it.
+//! * [`HostCall`]: what the host does when a stream comes to it; [`Gate`]: where a stream waits for the host if it must.
 //! * [`shared`]: memory that processes of one host share.
 //! * [`standalone`]: a kernel on host data, with no JAX around.
 mod device;
 mod driver;
+mod gate;
 mod host_call;
 mod kernel;
 mod memory;
@@ -22,6 +23,7 @@ pub mod shared;
 pub mod standalone;
 
 pub use device::{DeviceInfo, devices, driver_version};
+pub use gate::Gate;
 pub use host_call::HostCall;
 pub use kernel::{Image, JitLog, Loaded, Resources, encode_map};
 pub use memory::{DeviceMemory, host_words, reach};

@@ -3,8 +3,9 @@ use super::env::Checking;
 use super::host::{self, HostBuffer};
 use super::meeting::Meeting;
 use super::peers::{Peers, Site};
-use super::printing::mailbox::{Mailbox, Mailboxes};
-use super::profile::recorder::{Recorder, Recorders};
+use super::posts::Owner;
+use super::printing::mailbox::{self, Mailbox, Mailboxes};
+use super::profile::recorder::{self, Recorder, Recorders};
 use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
 use crate::cuda;
 use crate::error::{Error, Fault};
@@ -142,7 +143,8 @@ impl CallSite {
     /// Loads the kernel on the device whose context is current; an atomic load when it is there.
     pub fn initialize_cuda(&self, device: i32) -> Result<(), Error> {
         self.artifact.loaded(device)?;
-        self.mailbox(device)?;
+        let place = (device, None);
+        (self.recorder(place)?, self.mailbox(place)?);
         match self.exchange() {
             None => Ok(()),
             Some(_) if self.peers.are_known() => Ok(()),
@@ -229,24 +231,26 @@ impl CallSite {
         self.launch(loaded, device, stream, &mut ordered)
     }
 
-    /// Where the kernel prints to on a device, if it prints.
-    fn mailbox(&self, device: i32) -> Result<Option<&'static Mailbox>, Error> {
-        match self.artifact.launch().printer {
-            None => Ok(None),
-            Some(_) => self.mailboxes.at(device, &self.artifact, &self.locations).map(Some),
+    fn owner(&self) -> Owner {
+        Owner {
+            artifact: self.artifact.clone(),
+            locations: self.locations.clone(),
         }
     }
 
-    /// Where the profiles of launches on a stream come in, if the kernel has any.
-    fn recorder(&self, device: i32, stream: usize) -> Result<Option<&'static Recorder>, Error> {
+    /// Where launches on a device and a stream of it print to, if the kernel prints.
+    fn mailbox(&self, place: (i32, Option<usize>)) -> Result<Option<&'static Mailbox>, Error> {
+        match self.artifact.launch().printer {
+            None => Ok(None),
+            Some(_) => mailbox::at(&self.mailboxes, place, || self.owner()).map(Some),
+        }
+    }
+
+    /// Where the profiles of launches on a device and a stream of it come in, if the kernel has any.
+    fn recorder(&self, place: (i32, Option<usize>)) -> Result<Option<&'static Recorder>, Error> {
         match self.artifact.launch().profile_bytes() {
             None => Ok(None),
-            Some(bytes) => {
-                let at = self
-                    .recorders
-                    .at((device, stream), bytes, &self.artifact, &self.locations);
-                at.map(Some)
-            }
+            Some(bytes) => recorder::at(&self.recorders, place, bytes, || self.owner()).map(Some),
         }
     }
 
@@ -258,12 +262,18 @@ impl CallSite {
         stream: usize,
         addresses: &mut SmallVec<[u64; 64]>,
     ) -> Result<(), Error> {
-        let (recorder, mailbox) = (self.recorder(device, stream)?, self.mailbox(device)?);
+        let place = (device, Some(stream));
+        let (recorder, mailbox) = (self.recorder(place)?, self.mailbox(place)?);
         addresses.extend(recorder.map(Recorder::address));
         addresses.extend(mailbox.map(Mailbox::address));
-        loaded.launch(stream, addresses)?;
-        recorder.map_or(Ok(()), |recorder| recorder.read_behind(stream))?;
-        mailbox.map_or(Ok(()), |mailbox| mailbox.empty_behind(stream))
+        let queue = || {
+            loaded.launch(stream, addresses)?;
+            recorder.map_or(Ok(()), |recorder| recorder.read_behind(stream))
+        };
+        match mailbox {
+            None => queue(),
+            Some(mailbox) => mailbox.queue(stream, queue),
+        }
     }
 
     /// Runs the kernel in the emulator.

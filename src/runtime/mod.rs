@@ -28,6 +28,7 @@ mod no_sockets;
 mod panics;
 mod peers;
 pub mod pipeline;
+mod posts;
 pub mod printing;
 mod profile;
 mod reported;

@@ -83,6 +83,54 @@ def test_many_launches_in_flight() -> None:
     assert lines == [f"x {float(i)}" for i in range(1000)]
 
 
+def test_more_launches_than_a_stream_holds() -> None:
+    """The host is held back in the driver while streams wait for what is printed; now and then a launch prints nothing."""
+    lines = script(
+        """
+        def body(x, o):
+            pl.when(lax.rem(x[0].astype(jnp.int32), 3) != 1)(lambda: pl.debug_print("x {}", x[0]))
+            o[...] = x[...] + 1
+        f = jax.jit(kernel(body, like((128,))))
+        y = jnp.zeros(128)
+        for _ in range(5000):
+            y = f(y)
+        assert (np.asarray(y) == 5000).all()
+        """
+    )
+    assert lines == [f"x {float(i)}" for i in range(5000) if i % 3 != 1]
+
+
+def test_text_is_out_before_anything_goes_on() -> None:
+    """Kernels that print first and then take a while, and some that print nothing: lines of the host's stand where they belong."""
+    lines = script(
+        """
+        def body(x, n, o):
+            pl.when(x[0] > 0)(lambda: pl.debug_print("x {}", x[0]))
+            o[...] = lax.fori_loop(0, n[0], lambda i, v: v + x[...] * 0, x[...])
+        f = jax.jit(kernel(body, like((128,))))
+        for i in range(600):
+            jax.block_until_ready(f(jnp.full(128, i % 4, jnp.float32), jnp.full(1, 10 ** (i % 6), jnp.int32)))
+            sys.stdout.write(f"host {i}\\n")
+        """
+    )
+    assert lines == [line for i in range(600) for line in ([f"x {float(i % 4)}"] if i % 4 else []) + [f"host {i}"]]
+
+
+def test_nothing_is_lost_where_threads_launch_the_same_kernel() -> None:
+    lines = script(
+        """
+        import threading
+        f = jax.jit(prints)
+        def launch(k):
+            for i in range(200):
+                jax.block_until_ready(f(jnp.full(128, 1000 * k + i, jnp.float32)))
+        threads = [threading.Thread(target=launch, args=(k,)) for k in range(4)]
+        [t.start() for t in threads], [t.join() for t in threads]
+        """
+    )
+    assert sorted(lines) == sorted(f"x {float(1000 * k + i)}" for k in range(4) for i in range(200))
+
+
 def test_what_does_not_fit_is_counted_at_each_launch() -> None:
     lines = script(
         """

@@ -1,154 +1,164 @@
 //! Pinned memory that a kernel on a GPU prints to, and that the host empties when a launch is over.
 //!
-//! A call on the stream, behind the launch, takes what is there. Memory and call live for ever, for the stream may come to them when the
-//! call site is long gone; then they serve another one, once no launch is pending.
+//! Behind each launch its stream waits until the mailbox is empty, which it mostly is ([`Gate`]). [`collector`] sees that a stream has
+//! come there and waits, prints what there is, and lets it go on.
+use super::collector;
 use super::records::{self, Said};
 use super::sink;
-use crate::cuda::{self, HostCall};
+use crate::cuda::{self, Gate, HostCall};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::ptx::launch::Printer;
-use crate::runtime::{Artifact, Locations};
+use crate::runtime::Artifact;
+use crate::runtime::posts::{Owner, Pool, Post, Posts};
 use serde_json::{Value, json};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-pub struct Mailbox {
-    memory: &'static [AtomicU64],
-    /// Whose prints these are, and on which device.
-    owner: Mutex<Option<Owner>>,
-    /// No call site has it.
-    free: Mutex<bool>,
-    /// Calls that the stream has yet to come to.
-    pending: AtomicUsize,
+pub struct Memory {
+    /// As [`Printer`] has it.
+    words: &'static [AtomicU64],
+    gate: Gate,
+    /// Launches so far.
+    launches: AtomicU64,
+    /// Held by who queues one.
+    queueing: Mutex<()>,
+    /// Those that are known to be over.
+    seen: AtomicU64,
+    /// Held by who empties it.
+    emptying: Mutex<()>,
+    /// Where there are no gates.
     call: OnceLock<&'static HostCall>,
 }
 
-#[derive(Clone)]
-struct Owner {
-    artifact: Arc<Artifact>,
-    locations: Locations,
-    device: i32,
+pub type Mailbox = Post<Memory>;
+/// The mailboxes of a call site.
+pub type Mailboxes = Posts<Memory>;
+
+static ALL: Pool<Memory> = Pool::new();
+
+/// What a look at a mailbox finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// No launch is pending.
+    Idle,
+    Pending,
+    Printed,
 }
 
-static ALL: Mutex<Vec<&'static Mailbox>> = Mutex::new(Vec::new());
-
-/// The mailboxes of a call site, one for each device.
-#[derive(Default)]
-pub struct Mailboxes {
-    slots: OnceLock<Box<[OnceLock<&'static Mailbox>]>>,
+/// The mailbox of a call site for a device, and a stream of it.
+pub fn at(
+    mailboxes: &Mailboxes,
+    place: (i32, Option<usize>),
+    owner: impl FnOnce() -> Owner,
+) -> Result<&'static Mailbox, Error> {
+    mailboxes.at(place, &ALL, owner, |_| true, Memory::new)
 }
 
-impl Mailboxes {
-    /// The one for `device`, whose context is current. An atomic load when it is there.
-    pub fn at(&self, device: i32, artifact: &Arc<Artifact>, locations: &Locations) -> Result<&'static Mailbox, Error> {
-        let slots = match self.slots.get() {
-            Some(slots) => slots,
-            None => {
-                let count = cuda::devices()?.len();
-                self.slots.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect())
-            }
+impl Memory {
+    fn new() -> Result<Memory, Error> {
+        let contents = records::empty(crate::runtime::env::get()?.print_bytes);
+        let own = contents.len();
+        let words = cuda::host_words(own + 2)?;
+        for (word, value) in words.iter().zip(contents) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let gate = Gate {
+            came: &words[own],
+            closed: &words[(Printer::CURSOR / 8) as usize],
+            passed: &words[own + 1],
         };
-        let slot = usize::try_from(device).ok().and_then(|device| slots.get(device));
-        let slot = slot.ok_or_else(|| Error::internal(format!("a launch on device {device} of {}", slots.len())))?;
-        if let Some(mailbox) = slot.get() {
-            return Ok(mailbox);
-        }
-        let made = open(Owner {
-            artifact: artifact.clone(),
-            locations: locations.clone(),
-            device,
-        })?;
-        let kept = slot.get_or_init(|| made);
-        if !std::ptr::eq(*kept, made) {
-            *lock(&made.free) = true;
-        }
-        Ok(kept)
+        Ok(Memory {
+            words: &words[..own],
+            gate,
+            launches: AtomicU64::new(0),
+            queueing: Mutex::new(()),
+            seen: AtomicU64::new(0),
+            emptying: Mutex::new(()),
+            call: OnceLock::new(),
+        })
     }
-}
-
-impl Drop for Mailboxes {
-    fn drop(&mut self) {
-        let slots = self.slots.get().map(|slots| &slots[..]).unwrap_or_default();
-        for mailbox in slots.iter().filter_map(OnceLock::get) {
-            *lock(&mailbox.free) = true;
-        }
-    }
-}
-
-/// A mailbox for a kernel's prints on a device.
-fn open(owner: Owner) -> Result<&'static Mailbox, Error> {
-    let mut all = lock(&ALL);
-    for mailbox in all.iter() {
-        let mut free = lock(&mailbox.free);
-        if *free && mailbox.pending.load(Ordering::Acquire) == 0 {
-            *free = false;
-            *lock(&mailbox.owner) = Some(owner);
-            return Ok(mailbox);
-        }
-    }
-    let contents = records::empty(crate::runtime::env::get()?.print_bytes);
-    let memory = cuda::host_words(contents.len())?;
-    for (word, value) in memory.iter().zip(contents) {
-        word.store(value, Ordering::Relaxed);
-    }
-    let mailbox: &'static Mailbox = Box::leak(Box::new(Mailbox {
-        memory,
-        owner: Mutex::new(Some(owner)),
-        free: Mutex::new(false),
-        pending: AtomicUsize::new(0),
-        call: OnceLock::new(),
-    }));
-    all.push(mailbox);
-    Ok(mailbox)
 }
 
 impl Mailbox {
     /// Where kernels find it.
     pub fn address(&self) -> u64 {
-        self.memory.as_ptr() as u64
+        self.memory.words.as_ptr() as u64
     }
 
-    /// A launch that may print has been queued on `stream`: empties the mailbox behind it.
-    pub fn empty_behind(&'static self, stream: usize) -> Result<(), Error> {
-        let call = self.call.get_or_init(|| {
+    /// Queues a launch that may print on `stream`, as `launch` does: what is queued behind it goes on when the mailbox is empty.
+    pub fn queue(&'static self, stream: usize, launch: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        // A stream that nobody lets through would wait for ever.
+        let collector = collector::get()?;
+        let memory = &self.memory;
+        let _queueing = lock(&memory.queueing);
+        launch()?;
+        let number = memory.launches.load(Ordering::Relaxed) + 1;
+        self.begin();
+        let ends = |_: &Error| self.end();
+        if memory.call.get().is_none() && memory.gate.queue(stream, number).inspect_err(ends)? {
+            memory.launches.store(number, Ordering::Release);
+            collector.unpark();
+            return Ok(());
+        }
+        let call = memory.call.get_or_init(|| {
             HostCall::new(|| {
                 self.print();
-                self.pending.fetch_sub(1, Ordering::Release);
+                self.end();
             })
         });
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        call.queue(stream).inspect_err(|_| {
-            self.pending.fetch_sub(1, Ordering::Release);
-        })
+        call.queue(stream).inspect_err(ends)
     }
 
-    /// Prints what there is; the check that failed, if one did.
+    /// Prints what a launch has left that is over.
+    fn look(&self) -> Look {
+        let memory = &self.memory;
+        // In this order: if a stream has come to the gate and not passed it, then what made the cursor other than zero is over.
+        let is_empty = memory.gate.closed.load(Ordering::Acquire) == 0;
+        let came = memory.gate.came.load(Ordering::Acquire);
+        let passed = memory.gate.passed.load(Ordering::Acquire);
+        for _ in memory.seen.swap(passed, Ordering::Relaxed)..passed {
+            self.end();
+        }
+        if !is_empty && came > passed {
+            self.print();
+            return Look::Printed;
+        }
+        match passed < memory.launches.load(Ordering::Acquire) {
+            true => Look::Pending,
+            false => Look::Idle,
+        }
+    }
+
+    /// Prints what there is, and opens the gate; the check that failed, if one did.
     fn print(&self) -> Option<Value> {
+        let _emptying = lock(&self.memory.emptying);
         let taken = self.take()?;
-        let owner = lock(&self.owner).clone()?;
-        let said = said(&owner.artifact, &taken, owner.device);
+        let owner = self.owner();
+        let said = said(&owner.artifact, &taken, self.device);
         if !said.text.is_empty() {
             sink::write(said.text);
         }
+        self.memory.gate.closed.store(0, Ordering::Release);
         said.failed.map(|error| json!(owner.locations.locate(&error)))
     }
 
-    /// What kernels have left, if anything; there is room for more then.
+    /// What kernels have left, if anything. There is room for more, but for the cursor.
     fn take(&self) -> Option<Vec<u32>> {
-        let word = |at: u64| &self.memory[(at / 8) as usize];
+        let words = self.memory.words;
+        let word = |at: u64| &words[(at / 8) as usize];
         let asked = word(Printer::CURSOR).load(Ordering::Acquire);
         if asked == 0 {
             return None;
         }
         let capacity = word(Printer::CAPACITY).load(Ordering::Relaxed);
         let used = (Printer::RECORDS + asked.min(capacity)).div_ceil(8) as usize;
-        let words = self.memory[..used].iter().map(|word| word.load(Ordering::Relaxed));
-        let taken = words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
-        for word in &self.memory[..used] {
+        let taken = words[..used].iter().map(|word| word.load(Ordering::Relaxed));
+        let taken = taken.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
+        word(Printer::DROPPED).store(0, Ordering::Relaxed);
+        for word in &words[(Printer::RECORDS / 8) as usize..used] {
             word.store(0, Ordering::Relaxed);
         }
-        word(Printer::CAPACITY).store(capacity, Ordering::Release);
         Some(taken)
     }
 }
@@ -160,10 +170,19 @@ pub fn said(artifact: &Artifact, memory: &[u32], device: i32) -> Said {
     records::said(&compiled.name, &compiled.prints, memory, device)
 }
 
+/// Looks at all of them.
+pub fn look_at_all() -> Look {
+    let looks = ALL.all().into_iter().map(Mailbox::look);
+    looks.fold(Look::Idle, |found, look| match (found, look) {
+        (Look::Printed, _) | (_, Look::Printed) => Look::Printed,
+        (Look::Pending, _) | (_, Look::Pending) => Look::Pending,
+        (Look::Idle, Look::Idle) => Look::Idle,
+    })
+}
+
 /// Prints what kernels have left whose stream will not come to its end, for a GPU has failed; the check that failed, if that is why.
 pub fn print_what_is_left() -> Option<Value> {
-    let all = lock(&ALL).clone();
-    all.iter().fold(None, |failed, mailbox| {
+    ALL.all().into_iter().fold(None, |failed, mailbox| {
         let here = mailbox.print();
         failed.or(here)
     })

@@ -3,9 +3,11 @@
 //! * [`records`] reads what one launch has left, and says who printed what, in order;
 //! * [`values`] writes a number as Python's `format` would;
 //! * [`sink`] is where text goes;
-//! * [`mailbox`] is a GPU's memory for records, and the call behind each launch that empties it.
+//! * [`mailbox`] is a GPU's memory for records, and the gate behind each launch that opens when it is empty;
+//! * [`collector`] is the thread that empties them.
 //!
 //! The emulator executes the same PTX into memory of its own: the text is made here for both.
+mod collector;
 pub mod mailbox;
 pub mod records;
 pub mod sink;
