@@ -144,7 +144,8 @@ impl CallSite {
     pub fn initialize_cuda(&self, device: i32) -> Result<(), Error> {
         self.artifact.loaded(device)?;
         let place = (device, None);
-        (self.recorder(place)?, self.mailbox(place)?);
+        self.recorder(place)?;
+        self.mailbox(place)?;
         match self.exchange() {
             None => Ok(()),
             Some(_) if self.peers.are_known() => Ok(()),
