@@ -8,20 +8,73 @@ fn syntax(row: usize) -> String {
     text.split(';').next().unwrap_or("").to_string()
 }
 
-/// The same, and what its modifiers may be: of a form that is the only one.
-fn explained(row: usize) -> String {
+/// The same, and what some of its modifiers may be.
+fn explained(row: usize, says: impl Fn(usize) -> bool) -> String {
     let info = &ROWS[row];
     let mut text = format!("`{}`", syntax(row));
-    for (i, (_, name)) in info
-        .fields
-        .iter()
-        .enumerate()
-        .filter(|(_, field)| field.0 == "modifier")
-    {
-        let choices: Vec<String> = info.choices[i]().iter().map(|c| format!("`{c}`")).collect();
-        text += &format!(", {{{name}}} one of {}", choices.join(" "));
+    for (i, (_, name)) in modifiers(row).filter(|(i, _)| says(*i)) {
+        let choices = info.choices[i]().into_iter().map(|choice| match choice {
+            "" => "nothing".into(),
+            _ => format!("`{choice}`"),
+        });
+        text += &format!(", {{{name}}} one of {}", choices.collect::<Vec<String>>().join(" "));
     }
     text
+}
+
+fn modifiers(row: usize) -> impl Iterator<Item = (usize, (&'static str, &'static str))> {
+    let fields = ROWS[row].fields.iter().copied().enumerate();
+    fields.filter(|(_, (kind, _))| *kind == "modifier")
+}
+
+/// How many letters an opcode is away from what a row's may be. `any`: a modifier that may be whatever there is.
+fn away(row: usize, opcode: &str, any: Option<usize>) -> usize {
+    let info = &ROWS[row];
+    // By letters of the opcode: how far those before are from what the row has so far.
+    let mut costs: Vec<usize> = (0..=opcode.len()).collect();
+    let mut rest = info.syntax.split([' ', ';']).next().unwrap_or("");
+    while let Some(letter) = rest.chars().next() {
+        let field = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let Some((name, behind)) = field else {
+            spell(&mut costs, opcode, &rest[..letter.len_utf8()]);
+            rest = &rest[letter.len_utf8()..];
+            continue;
+        };
+        rest = behind;
+        let i = info.fields.iter().position(|(_, field)| *field == name);
+        let choices = i.map(|i| info.choices[i]()).unwrap_or_default();
+        let is_digit = |j: usize| opcode.as_bytes()[j].is_ascii_digit();
+        if choices.is_empty() || i == any {
+            for j in 1..costs.len() {
+                if i == any || is_digit(j - 1) {
+                    costs[j] = costs[j].min(costs[j - 1]);
+                }
+            }
+            continue;
+        }
+        let spelt = choices.iter().map(|choice| {
+            let mut costs = costs.clone();
+            spell(&mut costs, opcode, choice);
+            costs
+        });
+        costs = spelt
+            .reduce(|a, b| a.iter().zip(&b).map(|(a, b)| *a.min(b)).collect())
+            .unwrap_or(costs);
+    }
+    costs[opcode.len()]
+}
+
+/// The costs with letters more: insertions, deletions and changes.
+fn spell(costs: &mut [usize], text: &str, more: &str) {
+    for letter in more.bytes() {
+        let mut diagonal = costs[0];
+        costs[0] += 1;
+        for (j, there) in text.bytes().enumerate() {
+            let changed = diagonal + usize::from(there != letter);
+            diagonal = costs[j + 1];
+            costs[j + 1] = changed.min(costs[j] + 1).min(diagonal + 1);
+        }
+    }
 }
 
 /// Whether a row is an instruction, and not a loop, a comment, or about what users' texts cannot name.
@@ -50,51 +103,51 @@ fn words(row: usize) -> Vec<String> {
     choices.iter().map(|text| word(text).to_string()).collect()
 }
 
-/// The forms of the instruction that begins as `text` does; where there is none, words that differ little.
-pub fn forms(text: &str) -> String {
-    let first = word(text);
+/// The forms of the instruction that an opcode is nearest to; where no instruction begins so, words that differ little.
+pub fn forms(opcode: &str) -> String {
+    let first = word(opcode);
     let rows: Vec<usize> = (0..ROWS.len()).filter(|row| is_instruction(*row)).collect();
-    let of_word: Vec<usize> = rows
+    let is_of_word = |row: &usize| words(*row).iter().any(|w| w == first);
+    let mut of_word: Vec<(usize, usize)> = rows
         .iter()
         .copied()
-        .filter(|r| words(*r).iter().any(|w| w == first))
+        .filter(is_of_word)
+        .map(|row| (away(row, opcode, None), row))
         .collect();
-    if let [only] = of_word[..] {
-        return explained(only);
-    }
-    if !of_word.is_empty() {
-        let shown = of_word
-            .iter()
-            .take(6)
-            .map(|row| format!("`{}`", syntax(*row)))
-            .collect::<Vec<_>>()
-            .join(", ");
-        return match of_word.len() {
-            1..=6 => shown,
-            n => format!("{shown}, or one of {} other forms of `{first}`", n - 6),
-        };
+    of_word.sort();
+    match of_word[..] {
+        [] => {}
+        [(_, only)] => return explained(only, |_| true),
+        [(least, _), ..] => {
+            let nearest: Vec<String> = of_word
+                .iter()
+                .take_while(|(away, _)| *away == least)
+                .take(SHOWN)
+                .map(|&(_, row)| explained(row, |modifier| away(row, opcode, Some(modifier)) < least))
+                .collect();
+            let more = of_word.len() - nearest.len();
+            let text = nearest.join(", or ");
+            return match more {
+                0 => text,
+                1 => format!("{text}; `{first}` has one other form"),
+                _ => format!("{text}; `{first}` has {more} other forms"),
+            };
+        }
     }
     let all: BTreeSet<String> = rows.iter().flat_map(|r| words(*r)).collect();
-    let mut near: Vec<(usize, &String)> = all.iter().map(|w| (distance(first, w), w)).collect();
+    let distance = |word: &str| {
+        let mut costs: Vec<usize> = (0..=first.len()).collect();
+        spell(&mut costs, first, word);
+        costs[first.len()]
+    };
+    let mut near: Vec<(usize, &String)> = all.iter().map(|w| (distance(w), w)).collect();
     near.sort();
-    let near: Vec<String> = near.iter().take(3).map(|(_, w)| format!("`{w}`")).collect();
+    let near: Vec<String> = near.iter().take(SHOWN).map(|(_, w)| format!("`{w}`")).collect();
     format!("an instruction of the table; near that are {}", near.join(", "))
 }
 
-/// Insertions, deletions and changes of letters between two words.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
+/// Forms, or words, that are shown where several are as near.
+const SHOWN: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -128,10 +181,51 @@ mod tests {
     }
 
     #[test]
-    fn a_word_has_its_forms_or_its_neighbours() {
+    fn an_opcode_has_its_nearest_forms_or_its_word_has_neighbours() {
         assert_eq!(forms("popc.b16"), "`popc.{ty} {d}, {a}`, {ty} one of `b32` `b64`");
         assert!(forms("poppc.b32").contains("`popc`"));
-        assert!(forms("min.s8").contains("{op}.{ty} {d}, {a}, {b}"));
-        assert_eq!(distance("shfl", "shl"), 1);
+        assert!(forms("min.s8").starts_with("`{op}.{ty} {d}, {a}, {b}`, {ty} one of "));
+        // What is wrong about it is said, and no more.
+        let said = forms("mma.sync.aligned.m8n8k8.row.col.f64.f64.f64.f64");
+        assert!(
+            said.starts_with(
+                "`mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64{rnd} {d}, {a}, {b}, {c}`, {shape} one of `m8n8k4` "
+            ),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("; `mma` has 4 other forms") && !said.contains("{rnd} one of"),
+            "{said}"
+        );
+        // An opcode that is right: its operands are not.
+        let said = forms("shfl.sync.up.b32");
+        assert!(
+            said.starts_with("`shfl.sync.{mode}.b32 ") && !said.contains("one of"),
+            "{said}"
+        );
+        // Numbers within an opcode are not counted.
+        assert!(
+            forms("wgmma.mma_async.sync.aligned.m64n12k16.f32.f16.f16")
+                .starts_with("`wgmma.mma_async.sync.aligned.m64n{n}k16.")
+        );
+    }
+
+    #[test]
+    fn every_spelling_of_every_opcode_is_no_letter_away() {
+        for row in (0..ROWS.len()).filter(|row| is_instruction(*row)) {
+            let info = &ROWS[row];
+            for number in 0..200 {
+                let mut opcode = info.syntax.split([' ', ';']).next().unwrap_or("").to_string();
+                for (i, (kind, name)) in info.fields.iter().enumerate() {
+                    let choices = info.choices[i]();
+                    let text = match *kind {
+                        "modifier" => choices[number * (i + 7) % choices.len()],
+                        _ => "16",
+                    };
+                    opcode = opcode.replace(&format!("{{{name}}}"), text);
+                }
+                assert_eq!(away(row, &opcode, None), 0, "{opcode}");
+            }
+        }
     }
 }
