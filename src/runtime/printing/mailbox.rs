@@ -113,21 +113,15 @@ impl Mailbox {
     /// Prints what a launch has left that is over.
     fn look(&self) -> Look {
         let memory = &self.memory;
-        // In this order: if a stream has come to the gate and not passed it, then what made the cursor other than zero is over.
-        let is_empty = memory.gate.closed.load(Ordering::Acquire) == 0;
-        let came = memory.gate.came.load(Ordering::Acquire);
-        let passed = memory.gate.passed.load(Ordering::Acquire);
+        let launches = memory.launches.load(Ordering::Acquire);
+        let (look, passed) = look_at(&memory.gate, launches, |word| word.load(Ordering::Acquire));
         for _ in memory.seen.swap(passed, Ordering::Relaxed)..passed {
             self.end();
         }
-        if !is_empty && came > passed {
+        if look == Look::Printed {
             self.print();
-            return Look::Printed;
         }
-        match passed < memory.launches.load(Ordering::Acquire) {
-            true => Look::Pending,
-            false => Look::Idle,
-        }
+        look
     }
 
     /// Prints what there is, and opens the gate; the check that failed, if one did.
@@ -163,6 +157,20 @@ impl Mailbox {
     }
 }
 
+/// What there is behind a gate to which so many launches have been queued, and how many are known to have passed it. `read`: a word now.
+fn look_at(gate: &Gate, launches: u64, mut read: impl FnMut(&'static AtomicU64) -> u64) -> (Look, u64) {
+    // In this order: if a stream has come to the gate and not passed it, then what closes it is of a launch that is over.
+    let is_closed = read(gate.closed) != 0;
+    let came = read(gate.came);
+    let passed = read(gate.passed);
+    let look = match (is_closed && came > passed, passed < launches) {
+        (true, _) => Look::Printed,
+        (false, true) => Look::Pending,
+        (false, false) => Look::Idle,
+    };
+    (look, passed)
+}
+
 /// What a launch on a device has said.
 pub fn said(artifact: &Artifact, memory: &[u32], device: i32) -> Said {
     let compiled = &artifact.compiled;
@@ -186,4 +194,85 @@ pub fn print_what_is_left() -> Option<Value> {
         let here = mailbox.print();
         failed.or(here)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a stream does with some launches, step by step.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Step {
+        Print,
+        Come(u64),
+        Pass(u64),
+    }
+
+    struct Stream {
+        gate: Gate,
+        steps: Vec<Step>,
+        done: usize,
+    }
+
+    impl Stream {
+        /// `prints`: how many times each launch prints.
+        fn new(prints: &[usize]) -> Stream {
+            let word = || &*Box::leak(Box::new(AtomicU64::new(0)));
+            let steps = (1..).zip(prints).flat_map(|(number, prints)| {
+                let prints = std::iter::repeat_n(Step::Print, *prints);
+                prints.chain([Step::Come(number), Step::Pass(number)])
+            });
+            Stream {
+                gate: Gate {
+                    came: word(),
+                    closed: word(),
+                    passed: word(),
+                },
+                steps: steps.collect(),
+                done: 0,
+            }
+        }
+
+        fn waits(&self) -> bool {
+            matches!(self.steps.get(self.done), Some(Step::Pass(_))) && self.gate.closed.load(Ordering::Relaxed) != 0
+        }
+
+        /// As many steps, unless it waits or has come to its end.
+        fn go(&mut self, steps: usize) {
+            for _ in 0..steps {
+                if self.waits() {
+                    return;
+                }
+                match self.steps.get(self.done) {
+                    Some(Step::Print) => drop(self.gate.closed.fetch_add(32, Ordering::Relaxed)),
+                    Some(Step::Come(number)) => self.gate.came.store(*number, Ordering::Relaxed),
+                    Some(Step::Pass(number)) => self.gate.passed.store(*number, Ordering::Relaxed),
+                    None => return,
+                }
+                self.done += 1;
+            }
+        }
+    }
+
+    /// Looks while the stream goes on between any two reads: what is found to be over is over, and who waits is found.
+    #[test]
+    fn what_is_printed_is_of_launches_that_are_over() {
+        for prints in [[0, 0, 2], [2, 0, 1], [0, 3, 0], [1, 1, 1], [0, 0, 0]] {
+            let all = Stream::new(&prints).steps.len();
+            for way in 0..(all + 1).pow(4) {
+                let mut stream = Stream::new(&prints);
+                let mut pauses = (0..4).map(|i| way / (all + 1).pow(i) % (all + 1));
+                stream.go(pauses.next().unwrap());
+                let waited = stream.waits();
+                let gate = stream.gate;
+                let (look, passed) = look_at(&gate, prints.len() as u64, |word| {
+                    stream.go(pauses.next().unwrap());
+                    word.load(Ordering::Relaxed)
+                });
+                assert!(look != Look::Printed || stream.waits(), "{prints:?}, {way}");
+                assert!(look == Look::Printed || !waited, "{prints:?}, {way}");
+                assert_eq!(look == Look::Idle, passed == prints.len() as u64, "{prints:?}, {way}");
+            }
+        }
+    }
 }
