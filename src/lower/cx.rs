@@ -460,6 +460,13 @@ impl<'a> LowerCx<'a> {
             Group::Warpgroup | Group::Block => self.b.thread_in_warpgroup(),
         }
     }
+    /// The thread's warp's number in its group, which has its own scratch.
+    pub fn warp_in_group(&mut self) -> S {
+        match self.group {
+            Group::Warp => Src::u32(0),
+            Group::Warpgroup | Group::Block => self.b.warp_in_warpgroup().into(),
+        }
+    }
     /// True in the executing group's first warp. Branches on one thread are kept out of loops that poll: ptxas 13.0 threads such
     /// a branch through the loop and executes the `shfl.sync` behind it with the warp still apart (a hang on an H200).
     pub fn is_leading_warp(&mut self) -> S {

@@ -316,7 +316,7 @@ fn between_warps(
     if at_once == 0 {
         return Err(Error::internal("no scratch in shared memory for a reduction over warps").at(cx.b.loc()));
     }
-    let (lane, warp) = (cx.b.lane(), cx.b.warp_in_warpgroup());
+    let (lane, warp) = (cx.b.lane(), cx.warp_in_group());
     let target = Target::shared(base.into());
     let column = if equal_lanes {
         Src::u32(0)
@@ -331,7 +331,7 @@ fn between_warps(
         Src::Imm(1)
     };
     // The first warp of those whose partial results belong together.
-    let first = cx.b.and32(warp.into(), !u32::from(plan.warp_bits) & 3);
+    let first = cx.b.and32(warp, !u32::from(plan.warp_bits) & 3);
     let first = cx.b.mad(IntType::U32, first, Src::u32(lanes * bytes), base);
     let first = cx.b.add(IntType::U32, first, column);
     let binary = binary_op(op);

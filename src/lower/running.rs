@@ -216,7 +216,7 @@ impl Runner {
         let class = scalar_class(element);
         let (base, _) = cx.scratch();
         let warps = self.plan.runs.threads / 32;
-        let warp: S = cx.b.warp_in_warpgroup().into();
+        let warp = cx.warp_in_group();
         let mine = cx.b.mad(IntType::U32, warp, Src::u32(8), base);
         let mine = cx.b.addr(mine, self.plan.totals as i32);
         let in_unit = cx.b.shr(ShiftType::U32, own, Src::u32(5));

@@ -233,7 +233,7 @@ impl Scan<'_> {
     fn warps(&self, cx: &mut LowerCx, state: &mut State, digit: &Digit, bit: u8) -> Result<()> {
         let bytes = u64::from(self.element.bits() / 8);
         let (per_slot, per_warp) = self.plan.place_strides();
-        let warp: S = cx.b.warp_in_warpgroup().into();
+        let warp = cx.warp_in_group();
         let lane: S = cx.b.lane().into();
         let index = self.index(cx, warp, bit, digit.size);
         let (scratch, _) = cx.scratch();

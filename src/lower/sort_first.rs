@@ -49,7 +49,7 @@ pub fn first(
         return Ok(out);
     }
     let (base, _) = cx.scratch();
-    let (lane, warp): (S, S) = (cx.b.lane().into(), cx.b.warp_in_warpgroup().into());
+    let (lane, warp): (S, S) = (cx.b.lane().into(), cx.warp_in_group());
     let part = Src::u32(kept.area as u32);
     let first = First {
         network,
@@ -241,7 +241,7 @@ impl First<'_> {
         let list = cx.b.shr(ShiftType::U32, number, Src::u32(size.ilog2()));
         let within = cx.b.and32(number, size as u32 - 1);
         let (base, _) = cx.scratch();
-        let warp: S = cx.b.warp_in_warpgroup().into();
+        let warp = cx.warp_in_group();
         let warp = cx.b.and32(warp, !(lists as u32 - 1) & 3);
         let warp = cx.b.add(IntType::U32, warp, list);
         let at = cx.b.mad(IntType::U32, warp, Src::u32(area as u32), base);
