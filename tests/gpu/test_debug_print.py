@@ -11,6 +11,7 @@ import textwrap
 
 import pytest
 
+from smalt import _native
 from tests.prints.cases import CASES
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -129,6 +130,36 @@ def test_nothing_is_lost_where_threads_launch_the_same_kernel() -> None:
         """
     )
     assert sorted(lines) == sorted(f"x {float(1000 * k + i)}" for k in range(4) for i in range(200))
+
+
+def test_devices_that_wait_for_each_other() -> None:
+    """Two devices meet in each launch; where one prints, its stream waits for the host, and the other's goes on."""
+    devices = _native.doctor()["devices"]
+    assert isinstance(devices, list)
+    if len(devices) < 2:
+        pytest.skip(f"needs two GPUs; here: {len(devices)}")
+    lines = script(
+        """
+        from tests.multi_gpu import suite
+        def local(x):
+            def body(x, o, sem):
+                i = x[0, 0]
+                pl.when(lax.rem(i + suite.me(), 3) == 0)(lambda: pl.debug_print("{} is there", i))
+                pl.semaphore_signal(sem, 1, device_id=suite.right(2))
+                pl.semaphore_wait(sem, 1)
+                o[0, 0] = i + 1
+            return suite.kernel(body, suite.like((1, 1), jnp.int32), suite.REGULAR)(x)
+        f = jax.jit(suite.over(local, suite.line(2)))
+        y = np.zeros((2, 1), np.int32)
+        for _ in range(900):
+            y = f(y)
+        assert (np.asarray(y) == 900).all()
+        """
+    )
+    for device in range(2):
+        said = [line for line in lines if line.startswith(f"[device {device}] ")]
+        assert said == [f"[device {device}] {i} is there" for i in range(900) if (i + device) % 3 == 0]
+    assert len(lines) == 600
 
 
 def test_what_does_not_fit_is_counted_at_each_launch() -> None:
