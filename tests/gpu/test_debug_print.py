@@ -117,6 +117,21 @@ def test_text_is_out_before_anything_goes_on() -> None:
     assert lines == [line for i in range(600) for line in ([f"x {float(i % 4)}"] if i % 4 else []) + [f"host {i}"]]
 
 
+def test_a_process_that_leaves_at_once_has_printed_everything() -> None:
+    lines = script(
+        """
+        def body(x, n, o):
+            pl.debug_print("x {}", x[0])
+            o[...] = lax.fori_loop(0, n[0], lambda i, v: v + 1, x[...])
+        f = jax.jit(kernel(body, like((128,))))
+        y, n = jnp.zeros(128), jnp.full(1, 1000000, jnp.int32)
+        for _ in range(20):
+            y = f(y, n)
+        """
+    )
+    assert len(lines) == 20
+
+
 def test_nothing_is_lost_where_threads_launch_the_same_kernel() -> None:
     lines = script(
         """
