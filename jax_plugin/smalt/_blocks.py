@@ -31,6 +31,8 @@ RESERVED = 1 << 10
 MAX_POINTS = 1 << 16
 #: Ways to read dimensions as rows that are tried: blocks may have several of one size.
 MAX_CHOICES = 16
+#: Elements that the copy engine takes along one dimension, and how many copies one block may be.
+MAX_SIDE, MAX_COPIES = 256, 128
 
 
 class Way(enum.Enum):
@@ -539,7 +541,27 @@ def _is_for_tma(block: Block, steps: int) -> bool:
     if any(d.size > d.extent for d in dims):
         return False
     stride = dims[-1].extent * bits
-    return (len(dims) == 1 or stride % 128 == 0) and (steps == 1 or block.bytes % 128 == 0)
+    return (len(dims) == 1 or stride % 128 == 0) and (steps == 1 or block.bytes % 128 == 0) and _fits_boxes(block)
+
+
+def _fits_boxes(block: Block) -> bool:
+    """Whether each dimension is made of rows that the copy engine can take, of at most 256 elements, and of 16 bytes along the last
+    dimension: rows of which the array is made, too, as of one dimension more, or few that begin at multiples of 128 bytes."""
+    dims = block.dims
+    first = next((i for i, d in enumerate(dims) if d.size > 1), len(dims) - 1)
+    if not block.outside and all(d.size == d.extent for d in dims[first + 1 :]):
+        return True  # one piece of memory
+    bits, unit, more = block.bits, max(128 // block.bits, 1), 0
+    for k, d in reversed(list(enumerate(dims))):
+        if d.size > MAX_SIDE:
+            rows = [n for n in range(unit, MAX_SIDE + 1, unit) if d.size % n == 0]
+            outer = math.prod(d.size for d in dims[:k])
+            if not any(n * bits % 1024 == 0 and d.size // n * outer <= MAX_COPIES for n in rows):
+                if not any(d.extent % n == 0 and d.size // n <= MAX_SIDE for n in rows):
+                    return False
+                more += 1
+        bits, unit = bits * d.size, 1
+    return len(dims) + more <= 5
 
 
 def _slots(block: Block, steps: int) -> int:

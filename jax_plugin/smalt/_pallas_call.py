@@ -409,6 +409,9 @@ def _in_chunks(
                 move([*at, starts[k] + first, *starts[k + 1 :]], [*sizes, n, *tail], (*here, pl.ds(first, n), *kept))
 
             _nest([-(-dim.size // n)], some)
+        elif dim.outside:
+            # A window of one: it may be behind the end, which an index may not.
+            _nest([dim.size], lambda i: go(k + 1, [*at, starts[k] + i], [*sizes, 1], [*here, pl.ds(i, 1)]))
         else:
             _nest([dim.size], lambda i: go(k + 1, [*at, starts[k] + i], [*sizes, None], [*here, i]))
 
@@ -452,7 +455,7 @@ def _never_inside(block: Block, sizes: Sequence[int | None]) -> bool:
 
 
 def _all_inside(block: Block, starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:
-    """Whether a part of a block is within its array. (An index behind an end is a window of one.)"""
+    """Whether a part of a block is within its array."""
     inside = jnp.bool_(True)
     for dim, start, size in zip(block.dims, starts, sizes):
         if dim.outside:

@@ -171,6 +171,8 @@ enum Mode {
 
 /// More boxes than this are refused.
 const MAX_PIECES: u64 = 128;
+/// Elements of a box along one dimension, at most.
+const MAX_SIDE: u64 = 256;
 
 /// A digit of the box.
 #[derive(Clone, Debug)]
@@ -204,7 +206,38 @@ pub fn plan(
         .or_else(|_| plan_parts(gmem, smem, bits, out_of_bounds, Cut::None, allow_bulk))
 }
 
+/// A copy in boxes as dimensions lie. Where those would begin within 128 bytes, or be too many, for a side of theirs has more elements
+/// than a box, that dimension is two of the map: rows of it, which lie one after the other, and their number.
 fn plan_parts(
+    gmem: &[GmemDim],
+    smem: &SmemView,
+    bits: u32,
+    out_of_bounds: OutOfBounds,
+    parts: Cut,
+    allow_bulk: bool,
+) -> Result<CopyPlan, CopyError> {
+    let plan = |smem| plan_as_it_lies(gmem, smem, bits, out_of_bounds, parts, allow_bulk);
+    let first = match plan(smem) {
+        Err(error @ (CopyError::SmemAlignment { .. } | CopyError::Pieces { .. })) if smem.swizzle.is_none() => error,
+        done => return done,
+    };
+    let long = |dim: &usize| matches!(smem.dims[*dim].chain.as_slice(), [one] if one.size > MAX_SIDE);
+    for dim in (0..smem.dims.len()).rev().filter(long) {
+        let whole = smem.dims[dim].chain[0];
+        for row in (2..=MAX_SIDE).rev().filter(|row| whole.size.is_multiple_of(*row)) {
+            let mut rows = smem.clone();
+            let number = Digit::new(whole.size / row, Stride(whole.place.0 * row));
+            rows.dims[dim].chain = smallvec![Digit::new(row, whole.place), number];
+            // Another dimension may be long, too.
+            if let Ok(plan) = plan_parts(gmem, &rows, bits, out_of_bounds, parts, allow_bulk) {
+                return Ok(plan);
+            }
+        }
+    }
+    Err(first)
+}
+
+fn plan_as_it_lies(
     gmem: &[GmemDim],
     smem: &SmemView,
     bits: u32,
@@ -441,7 +474,7 @@ fn plan_tensor(
             let row_ends = swizzle != 0 && low.smem == u64::from(bits);
             let continues = low.gmem * low.size == d.gmem && low.extent == low.size && low.coord == Affine::default();
             let pieces = low.steps.is_some() || d.steps.is_some();
-            if k < dense && continues && !row_ends && !pieces && low.size * d.size <= 256 {
+            if k < dense && continues && !row_ends && !pieces && low.size * d.size <= MAX_SIDE {
                 low.coord = scaled(&d.coord, low.size);
                 low.extent = d.extent * low.size;
                 low.own.extend(d.own.iter().map(|o| (o.0, o.1 * low.size)));
@@ -708,10 +741,10 @@ fn in_pieces(digits: &[BoxDigit], boxes: Vec<u64>, parts: u64) -> Vec<u64> {
     best.map_or(boxes, |(_, cut)| cut)
 }
 
-/// The largest divisor of `n` up to 256 that is a multiple of `unit`; 0 if there is none.
+/// The largest divisor of `n` up to [`MAX_SIDE`] that is a multiple of `unit`; 0 if there is none.
 fn largest_side(n: u64, unit: u64) -> u64 {
     let unit = unit.max(1);
-    (1..=256 / unit)
+    (1..=MAX_SIDE / unit)
         .rev()
         .map(|k| k * unit)
         .find(|side| n.is_multiple_of(*side))

@@ -401,3 +401,42 @@ fn what_has_no_copy_says_why() {
         }
     );
 }
+
+#[test]
+fn long_rows_within_longer_ones_are_one_copy() {
+    for (n, bits) in [
+        (1000, 16),
+        (1600, 16),
+        (320, 16),
+        (520, 16),
+        (600, 32),
+        (300, 32),
+        (1000, 64),
+        (4000, 8),
+        (1032, 16),
+    ] {
+        let smem = SmemView::new(&[4, n], bits, &[], 0).unwrap();
+        // Twice as long, and half as long again: over the end are zeros.
+        for extent in [2 * n, (3 * n / 2).next_multiple_of(128 / u64::from(bits))] {
+            let mut g = whole(&[10, extent], bits);
+            slice(&mut g[0], 0, Some((0, 4)), 4);
+            slice(&mut g[1], 0, Some((1, n)), n);
+            let p =
+                plan(&g, &smem, bits, OutOfBounds::Zeros, 1, true).unwrap_or_else(|e| panic!("{n} of {extent}: {e}"));
+            for values in [[0, 0], [4, n], [8, n]] {
+                check(&g, &smem, bits, &values, &p);
+            }
+            assert_eq!(tensor(p).pieces.len(), 1, "{n} of {extent}");
+        }
+    }
+    // Both dimensions are long; and many rows, of which a box has one where they are two pieces.
+    for (shape, bits) in [([300, 528], 8), ([100, 512], 16), ([1000, 24], 16)] {
+        let smem = SmemView::new(&shape, bits, &[], 0).unwrap();
+        let mut g = whole(&[2 * shape[0], 2 * shape[1]], bits);
+        slice(&mut g[0], 0, Some((0, shape[0])), shape[0]);
+        slice(&mut g[1], 0, Some((1, shape[1])), shape[1]);
+        let p = plan(&g, &smem, bits, OutOfBounds::Zeros, 1, true).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
+        check(&g, &smem, bits, &[shape[0], shape[1]], &p);
+        assert!(tensor(p).pieces.len() <= 100, "{shape:?}");
+    }
+}

@@ -8,6 +8,7 @@ import pytest
 
 import smalt
 from tests.blocks.bounded import Bounded
+from tests.blocks.long import Long
 from tests.blocks.named import CALLS
 from tests.blocks.run import check_named, run
 
@@ -36,3 +37,9 @@ def test_random(first: int) -> None:
 def test_bounded_slices(first: int) -> None:
     for seed in range(first, min(first + 50, COUNT // 2)):
         Bounded(seed).check()
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 2, 50))
+def test_long_rows(first: int) -> None:
+    for seed in range(first, min(first + 50, COUNT // 2)):
+        Long(seed).check()

@@ -16,6 +16,7 @@ import pytest
 import smalt
 from smalt import _blocks, _pallas_call
 from tests.blocks.bounded import Bounded
+from tests.blocks.long import Long
 from tests.blocks.named import CALLS
 from tests.blocks.run import check_named, run
 
@@ -45,6 +46,31 @@ def test_random(first: int) -> None:
 def test_bounded_slices(first: int) -> None:
     for seed in range(first, first + 5):
         Bounded(seed).check()
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
+def test_long_rows(first: int) -> None:
+    for seed in range(first, first + 5):
+        Long(seed).check()
+
+
+def test_long_rows_within_longer_ones_are_copied_by_the_copy_engine() -> None:
+    """In rows of 200, of which the array is made, too; 257 · 8 has none."""
+    for columns, way in (1600, "tma"), (520, "tma"), (2056, "view"):
+        x = jax.ShapeDtypeStruct((8, 2 * columns), jnp.bfloat16)
+        spec = pl.BlockSpec((4, columns), lambda i, j: (i, j))
+        call = decided(lambda x, o: o.__setitem__(..., x[...] + jnp.sum(x[...])), [x], out_shape=x, grid=(2, 2), in_specs=[spec], out_specs=spec)
+        assert ways(call) == [way, way], columns
+        assert all(b.dims[1].size == columns for b in call.blocks)
+
+
+@pytest.mark.parametrize("dims", [(7, 300, 32), (7, 843, 32)])
+def test_parts_behind_the_end_of_an_array(dims: tuple[int, ...]) -> None:
+    """Blocks that are moved row by row, some of which lie outside altogether."""
+    x = np.random.default_rng(0).integers(0, 100, dims).astype(np.float32)
+    spec = pl.BlockSpec((3, dims[1] + 10, 16), lambda i, j: (i, 0, j))
+    call = pl.pallas_call(add, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), grid=(3, 2), in_specs=[spec], out_specs=spec)
+    np.testing.assert_array_equal(jax.jit(call)(x), x + 1)
 
 
 def test_a_parallel_axis_of_a_traced_size() -> None:
