@@ -518,8 +518,6 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
             entry: entry.clone(),
             grid: cluster,
             cluster,
-            block,
-            smem_bytes: 0,
             params: params
                 .iter()
                 .enumerate()
@@ -528,12 +526,7 @@ pub fn parse(text: &str) -> Result<Flat, Error> {
                     true => Err(p.error("a tensor map needs a `// smalt.launch` comment")),
                 })
                 .collect::<Result<_, _>>()?,
-            scratch: vec![],
-            map_templates: vec![],
-            uses_programmatic_launch: false,
-            mesh: None,
-            printer: None,
-            profile: None,
+            ..LaunchSpec::of_one_block(block)
         },
     };
     if launch.entry != entry

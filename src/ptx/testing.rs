@@ -47,20 +47,13 @@ impl Matmul {
             launch: LaunchSpec {
                 entry: "matmul".into(),
                 grid: [(self.n / 128) as u32, (self.m / 128) as u32, 1],
-                cluster: [1, 1, 1],
-                block: 384,
                 smem_bytes: BARRIERS + 16 * STAGES,
                 params: vec![
                     operand(0, self.m),
                     operand(1, self.n),
                     EntryParam::Pointer { buffer: 2 },
                 ],
-                scratch: vec![],
-                map_templates: vec![],
-                uses_programmatic_launch: false,
-                mesh: None,
-                printer: None,
-                profile: None,
+                ..LaunchSpec::of_one_block(384)
             },
             target: "sm_90a".into(),
             min_ctas_per_sm: Some(1),
