@@ -32,6 +32,7 @@ BATCH = 50
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, BATCH))
+@pytest.mark.shared
 def test_random_products(first: int) -> None:
     for seed in range(first, first + BATCH):
         p = Product.of(seed)
@@ -41,6 +42,7 @@ def test_random_products(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 3, 20))
+@pytest.mark.shared
 def test_random_products_of_memory(first: int) -> None:
     for seed in range(first, first + 20):
         p = MemoryProduct.of(seed)
@@ -51,6 +53,7 @@ def test_random_products_of_memory(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 10, 10))
+@pytest.mark.shared
 def test_random_convolutions(first: int) -> None:
     for seed in range(first, first + 10):
         c = Convolution.of(seed)

@@ -38,11 +38,13 @@ def enabled() -> Any:
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_random_programs_equal_numpy(first: int) -> None:
     equal_numpy([Program.of(seed) for seed in range(first, first + BATCH)])
 
 
 @pytest.mark.parametrize("first", range(PROGRAMS, PROGRAMS + PROGRAMS_OF_WARPS, BATCH))
+@pytest.mark.shared
 def test_random_programs_of_warps_equal_numpy(first: int) -> None:
     equal_numpy([Program.of(seed, by_warps=True) for seed in range(first, first + BATCH)])
 
@@ -107,6 +109,7 @@ def test_conversions_of_layouts(seeds: list[int]) -> None:
         k.check(artifact, 0 if ON_GPU else None)
 
 
+@pytest.mark.shared
 def test_conversions_happen() -> None:
     """Arrays lie as Mosaic would have them lie, and conversions of every kind are emitted, for types of every width."""
     every, kinds, trips, widths, placed = 0, collections.Counter(), 0, collections.Counter(), 0

@@ -668,6 +668,7 @@ def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> Non
 
 
 @pytest.mark.parametrize("first", range(0, 150, 50))
+@pytest.mark.shared
 def test_litmus(first: int) -> None:
     """The checker tells of a race exactly where the memory model has one. A GPU runs the programs that have none."""
     ran, races = 0, 0
@@ -1248,6 +1249,7 @@ COUNT, TOGETHER = (200, 25) if ON_GPU else (40, 10)
 
 @pytest.mark.parametrize("schedule", ["latest"] if ON_GPU else ["latest", "earliest"])
 @pytest.mark.parametrize("first", range(0, COUNT, TOGETHER))
+@pytest.mark.shared
 def test_random_rings(first: int, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMALT_SCHEDULE", schedule)
     for seed in range(first, first + TOGETHER):

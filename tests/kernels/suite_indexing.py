@@ -23,6 +23,7 @@ PART = 10
 
 
 @pytest.mark.parametrize("first", range(0, TRIALS, PART))
+@pytest.mark.shared
 def test_indexing_and_order_equal_jax(first: int) -> None:
     for seed in range(first, min(first + PART, TRIALS)):
         trial = Trial.of(seed)
@@ -36,6 +37,7 @@ def test_indexing_and_order_equal_jax(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, REFS, 3 * PART))
+@pytest.mark.shared
 def test_references_at_arrays_of_indices(first: int) -> None:
     for seed in range(first, min(first + 3 * PART, REFS)):
         with enabled():
@@ -82,6 +84,7 @@ def test_the_last_update_stays() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 31, 33, 127, 129, 1000, 4096])
+@pytest.mark.shared
 def test_sorts_of_every_length(n: int) -> None:
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
     x[::5] = 0.0
@@ -150,6 +153,7 @@ def test_top_k_of_long_rows(shape, k, dtype) -> None:  # type: ignore[no-untyped
 
 
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.shared
 def test_running_reductions_of_arrays_in_registers(seed: int) -> None:
     """Powers of two divide evenly among slots, lanes and warps."""
     rng = np.random.default_rng(seed)
@@ -196,6 +200,7 @@ def _shape_of_runs(rng: np.random.Generator) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("first", range(0, SORTS, 5))
+@pytest.mark.shared
 def test_sorts_of_runs_in_registers_and_in_scratch(first: int) -> None:
     for seed in range(first, min(first + 5, SORTS)):
         rng = np.random.default_rng([seed, 5])

@@ -556,6 +556,7 @@ def test_lanes_that_leave_before_a_loop_and_in_it() -> None:
 COUNT, TOGETHER = (1000, 10) if ON_GPU else (60, 10)
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("start", range(0, COUNT, TOGETHER))
 def test_random_programs(start: int) -> None:
     with enabled():
@@ -563,6 +564,7 @@ def test_random_programs(start: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("start", range(10_000, 10_000 + COUNT, TOGETHER))
 def test_random_programs_with_carries(start: int) -> None:
     with enabled():

@@ -37,6 +37,7 @@ def test_512_elements_a_thread() -> None:
     np.testing.assert_allclose(run(body, x), np.sin(wide) * np.cos(wide), rtol=1e-6, atol=2e-7)
 
 
+@pytest.mark.shared
 def test_300_sines() -> None:
     def body(x: Any, o: Any) -> None:
         o[...] = functools.reduce(lambda v, _: jnp.sin(v), range(300), x[...])

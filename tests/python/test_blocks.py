@@ -36,6 +36,7 @@ def test_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, 10))
+@pytest.mark.shared
 def test_random(first: int) -> None:
     for seed in range(first, first + 10):
         result = run(seed)
@@ -43,12 +44,14 @@ def test_random(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
+@pytest.mark.shared
 def test_bounded_slices(first: int) -> None:
     for seed in range(first, first + 5):
         Bounded(seed).check()
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
+@pytest.mark.shared
 def test_long_rows(first: int) -> None:
     for seed in range(first, first + 5):
         Long(seed).check()

@@ -430,6 +430,7 @@ def test_a_limit_on_the_emulators_time() -> None:
     assert done.stdout.startswith("<string>:") and done.stdout.endswith("to end within SMALT_TIMEOUT=1.5 s True\n"), done.stdout + done.stderr
 
 
+@pytest.mark.shared
 def test_a_long_run_says_where_it_is() -> None:
     script = ENDLESS + """
     with smalt.emulated("H100"):

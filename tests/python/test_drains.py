@@ -16,6 +16,7 @@ BATCH = 20
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_drains_equal_numpy(first: int) -> None:
     for seed in range(first, first + BATCH):
         Drained.of(seed).check_emulated()
@@ -34,6 +35,7 @@ def test_drains_equal_numpy(first: int) -> None:
         269,
     ],
 )  # fmt: skip
+@pytest.mark.shared
 def test_what_runs_ahead_is_in_nobodys_way(seed: int) -> None:
     """The emulator tells each of these, if the producer runs ahead."""
     program = Drained.of(seed)
@@ -42,6 +44,7 @@ def test_what_runs_ahead_is_in_nobodys_way(seed: int) -> None:
     program.check_emulated()
 
 
+@pytest.mark.shared
 def test_producers_run_ahead_where_nothing_stands_against_it() -> None:
     ahead = 0
     for seed in range(2 * PROGRAMS):
@@ -52,6 +55,7 @@ def test_producers_run_ahead_where_nothing_stands_against_it() -> None:
     assert PROGRAMS / 2 <= ahead <= 3 * PROGRAMS / 2, ahead
 
 
+@pytest.mark.shared
 def test_producers_that_drain_are_told_why() -> None:
     for program in map(Drained.of, range(PROGRAMS)):
         if program.tiles > 1 or program.dynamic:
@@ -61,6 +65,7 @@ def test_producers_that_drain_are_told_why() -> None:
             assert said != program.runs_ahead, program
 
 
+@pytest.mark.shared
 def test_tiles_are_stored_late_beside_steps_that_are_written_out() -> None:
     late = 0
     for seed in range(2 * PROGRAMS):
@@ -74,6 +79,7 @@ def test_tiles_are_stored_late_beside_steps_that_are_written_out() -> None:
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("k", [256, 1024])
+@pytest.mark.shared
 def test_the_benchmarks_run_ahead_and_store_late_without_spills(k: int, form: str, separate: bool) -> None:
     a, b = jax.ShapeDtypeStruct((8192, k), jnp.bfloat16), jax.ShapeDtypeStruct((k, 8192), jnp.bfloat16)
     with smalt.emulated("H100"):
@@ -82,6 +88,7 @@ def test_the_benchmarks_run_ahead_and_store_late_without_spills(k: int, form: st
     assert not [note for note in report.notes if note.by.startswith("defer_")]
 
 
+@pytest.mark.shared
 def test_what_stores_late_does_not_spill() -> None:
     late = [program for program in map(Drained.of, range(PROGRAMS)) if program.stores_late]
     for program in late[:10]:

@@ -36,7 +36,7 @@ def results(devices: int, schedule: str = "") -> dict[str, Result]:
 ON_TWO = pytest.mark.xdist_group("two devices")
 
 
-@pytest.mark.parametrize("devices", [pytest.param(2, marks=ON_TWO), 4])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=ON_TWO), pytest.param(4, marks=pytest.mark.shared)])
 def test_right_on(devices: int) -> None:
     found = results(devices)
     assert len(found) >= 200
@@ -45,6 +45,7 @@ def test_right_on(devices: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.shared
 def test_right_on_eight() -> None:
     """Some; `python -m tests.multi_gpu --devices 8` has all."""
     with pytest.MonkeyPatch.context() as patch:
@@ -55,6 +56,7 @@ def test_right_on_eight() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.shared
 def test_in_the_long_run() -> None:
     told = _runs("-m", "tests.multi_gpu.endurance", "--rounds", "60")
     for part in ("many: 60 exchanges", "replays: 60 runs", "late: ", "absent: ", "unsignalled: "):
@@ -63,6 +65,7 @@ def test_in_the_long_run() -> None:
 
 @ON_TWO
 @pytest.mark.parametrize(("devices", "schedule"), [(2, "earliest"), (2, "1")])
+@pytest.mark.shared
 def test_schedules_change_nothing(devices: int, schedule: str) -> None:
     first, again = results(devices), results(devices, schedule)
     differ = [line(r) for name, r in again.items() if (r["status"], r.get("digest")) != (first[name]["status"], first[name].get("digest"))]
@@ -76,6 +79,7 @@ def twins() -> list[Result]:
         return supervise("tests.multi_gpu.broken", 4, limit=120)
 
 
+@pytest.mark.shared
 def test_mistakes_are_found() -> None:
     """Each of them, at a line that has to do with it; and nothing is found in the right twins."""
     assert sum(r["status"] != "right" for r in twins()) >= 20
@@ -83,6 +87,7 @@ def test_mistakes_are_found() -> None:
     assert not missed, "\n".join(missed)
 
 
+@pytest.mark.shared
 def test_what_is_left_out_is_found() -> None:
     """Every signal and every wait of some kernels, one by one."""
     only = ["ring_reduce_scatter", "producer_and_consumer", "halo_exchange", "all_reduce_in_two_shots", "one_warpgroup_sends"]

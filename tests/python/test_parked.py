@@ -38,11 +38,13 @@ def places(seed: int) -> set[str]:
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_parked_accumulators_equal_numpy(first: int) -> None:
     for seed in range(first, first + BATCH):
         Parked.of(seed).check_emulated()
 
 
+@pytest.mark.shared
 def test_all_kinds_are_among_them() -> None:
     """Kernels whose accumulators wait in shared memory, in local memory, in both, and in registers."""
     found = [places(seed) for seed in range(PROGRAMS)]
@@ -51,6 +53,7 @@ def test_all_kinds_are_among_them() -> None:
     assert PROGRAMS / 4 <= found.count(set()) <= PROGRAMS * 3 / 4, found.count(set())
 
 
+@pytest.mark.shared
 def test_the_report_says_so() -> None:
     """A note for each accumulator, and the shared memory, which is no more than there is."""
     seed = next(seed for seed in range(PROGRAMS) if places(seed) == {"shared"})
@@ -66,6 +69,7 @@ def test_the_report_says_so() -> None:
     assert PASS in [phase.name for phase in report.phases] and "park" in str(report)
 
 
+@pytest.mark.shared
 def test_what_fits_is_left_alone() -> None:
     """No note and no place."""
     seed = next(seed for seed in range(PROGRAMS) if not places(seed))
@@ -76,6 +80,7 @@ def test_what_fits_is_left_alone() -> None:
     assert all(row.what != PLACE for row in report.shared_memory)
 
 
+@pytest.mark.shared
 def test_more_than_a_thread_can_hold_is_refused() -> None:
     """Twenty accumulators are 5,120 words: parked, they would keep the assembler busy for minutes."""
 

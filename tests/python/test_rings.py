@@ -15,11 +15,13 @@ BATCH = 20
 
 @pytest.mark.parametrize("kind", [Ring, Late])
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_rings_equal_numpy(first: int, kind: type[Ring]) -> None:
     for seed in range(first, first + BATCH):
         kind.of(seed).check_emulated()
 
 
+@pytest.mark.shared
 def test_there_are_fewer_arrivals_where_loads_limit() -> None:
     limited, shared = 0, 0
     for seed in range(PROGRAMS):
@@ -40,6 +42,7 @@ def test_there_are_fewer_arrivals_where_loads_limit() -> None:
     assert PROGRAMS / 6 <= shared <= limited * 3 / 4, shared
 
 
+@pytest.mark.shared
 def test_tiles_are_stored_late_where_nothing_stands_against_it() -> None:
     late = 0
     for seed in range(PROGRAMS):

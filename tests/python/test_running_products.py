@@ -9,6 +9,7 @@ BATCH = 10
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_products_in_flight_equal_numpy(first: int) -> None:
     for seed in range(first, first + BATCH):
         Running.of(seed).check_emulated()

@@ -12,11 +12,13 @@ BATCH = 10
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_products_of_converted_operands_equal_numpy(first: int) -> None:
     for seed in range(first, first + BATCH):
         Staged.of(seed).check_emulated()
 
 
+@pytest.mark.shared
 def test_products_begin_with_a_half_where_nothing_stands_against_it() -> None:
     halves = 0
     for seed in range(PROGRAMS):

@@ -12,11 +12,13 @@ BATCH = 10
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_tiles_equal_numpy(first: int) -> None:
     for seed in range(first, first + BATCH):
         Tiles.of(seed).check_emulated()
 
 
+@pytest.mark.shared
 def test_tiles_are_stored_late_where_there_are_several() -> None:
     for seed in range(PROGRAMS):
         program = Tiles.of(seed)

@@ -94,6 +94,7 @@ def test_blocks() -> None:
         matmul.block_shape(100, 64)
 
 
+@pytest.mark.shared
 def test_gradients_of_the_model() -> None:
     params = train_gpt.init(TINY, jax.random.key(0))
     text = jnp.asarray(train_gpt.batches(TINY)(0))
@@ -110,6 +111,7 @@ def test_gradients_of_the_model() -> None:
         assert error(a, c) < 0.03, (path, error(a, c))
 
 
+@pytest.mark.shared
 def test_training(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train_gpt", "--tiny", "--compare", "--steps", "4"])
     runs: dict[str, train_gpt.Run] = {}

@@ -25,11 +25,13 @@ def is_turned(seed: int) -> bool:
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+@pytest.mark.shared
 def test_turned_loops_equal_numpy(first: int) -> None:
     for seed in range(first, first + BATCH):
         Turned.of(seed).check_emulated()
 
 
+@pytest.mark.shared
 def test_both_kinds_are_among_them() -> None:
     """Loops that are turned and loops that stay, arrivals that are tied to arithmetic and arrivals that are not."""
     turned = [is_turned(seed) for seed in range(PROGRAMS)]
