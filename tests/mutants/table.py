@@ -1,0 +1,191 @@
+"""Changes for the worse, one at a time: what each makes wrong, and the tests that are tried first."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """An expression (or, with `to` empty, a statement) of a file that becomes another one.
+
+    Attributes:
+        file: Beneath `src/` or `jax_plugin/smalt/`.
+        within: Text that the file has once.
+        old: What of it is replaced.
+        to: By what; empty: a statement that is left out.
+        wrong: What goes wrong.
+        first: Test files that are tried before all others.
+    """
+
+    file: str
+    within: str
+    old: str
+    to: str
+    wrong: str
+    first: tuple[str, ...]
+
+    @property
+    def is_python(self) -> bool:
+        return self.file.endswith(".py")
+
+    def applied(self, text: str, condition: str) -> str:
+        """The file's text, in which `condition` decides."""
+        if text.count(self.within) != 1 or self.within.count(self.old) != 1:
+            raise LookupError(f"{self.file} has this {text.count(self.within)} times, and the part {self.within.count(self.old)} times in it: {self.within}")
+        if self.is_python:
+            new = self.to
+        elif self.to:
+            new = f"(if {condition} {{ {self.to} }} else {{ {self.old} }})"
+        else:
+            new = f"if !{condition} {{ {self.old} }}"
+        return text.replace(self.within, self.within.replace(self.old, new))
+
+
+def m(file: str, within: str, old: str, to: str, wrong: str, *first: str) -> Mutant:
+    return Mutant(file, within, old or within, to, wrong, first)
+
+
+MUTANTS: list[Mutant] = [
+    # ------------------------------------------------------------------ kernel IR
+    m("kernel_ir/hoist_invariants.rs", "scalar && !arrays && loops > 0 && needs < loops", "needs < loops", "needs <= loops",
+      "scalars leave loops whose values they need", "test_kernels", "test_arrays"),
+    m("kernel_ir/promote_registers.rs", "(shape[1] > MAX_WIDTH || !is_plain)", "!is_plain", "false",
+      "wgmmas of other widths on registers in flight are taken for those of the same", "test_views", "test_running_products"),
+    m("kernel_ir/legality/arithmetic.rs", "Sub | Div => dtype.is_int()", "dtype.is_int()", "!dtype.is_float()",
+      "booleans are divided, which lowering does not know", "test_errors", "test_types"),
+    # ------------------------------------------------------------------ layouts
+    m("layout/relayout.rs", "lo: at as u8,\n                    bits: bits as u8,", "at as u8", "0",
+      "parts of words are taken from the word's first element", "test_layouts", "test_kernels"),
+    m("layout/relayout.rs", ".filter(|a| a.offset as u64 / chunk == pass)", "a.offset as u64 / chunk == pass", "a.offset as u64 / chunk <= pass",
+      "conversions in several passes store what belongs to passes before", "test_kernels", "test_layouts"),
+    # ------------------------------------------------------------------ plan
+    m("plan/allocate.rs", "next += data.shape.iter().product::<u64>() as u32 * 8;", "data.shape.iter().product::<u64>() as u32 * 8", "data.shape.iter().product::<u64>() as u32 * 4",
+      "barriers overlap", "test_kernels", "test_rings"),
+    m("plan/allocate.rs", "                kernel.num_warpgroups > 1\n            }\n            Class::Pure(", "kernel.num_warpgroups > 1", "kernel.num_warpgroups > 2",
+      "what two warpgroups load is taken for the same in both", "test_programs", "test_scopes"),
+    m("plan/footprint.rs", "t.tiling.is_empty() && t.swizzle_bytes == 0", "t.tiling.is_empty() && t.swizzle_bytes == 0", "true",
+      "tiled memory is taken for plain: barriers are left out", "test_programs", "test_layouts"),
+    m("plan/footprint.rs", "|| layout.is_constant_somewhere()", "layout.is_constant_somewhere()", "false",
+      "elements that several lanes hold are one lane's: barriers are left out", "test_programs", "test_arrays"),
+    m("plan/footprint.rs", "*known = Some(known.map_or(who, |k| k.and(who)));", "known.map_or(who, |k| k.and(who))", "who",
+      "elements that several lanes hold are the last one's", "test_programs", "test_arrays"),
+    m("plan/arrivals.rs", ".saturating_mul(senders(kernel, alloc))", "senders(kernel, alloc)", "1",
+      "barriers of clusters count one block", "test_barriers", "test_kernels"),
+    m("plan/arrivals.rs", "            && told[barrier.alloc]", "told[barrier.alloc]", "false",
+      "bytes that the author announces are announced twice", "test_barriers", "test_errors"),
+    m("plan/insert_barriers.rs", "if self.automatic && apart.commits {", "self.automatic && apart.commits", "false",
+      "no barrier behind warp regions that commit", "test_warps", "test_programs"),
+    m("plan/insert_barriers.rs", "if barrier.is_some_and(|alloc| self.waited_alone[alloc]) && !is_apart {", "barrier.is_some_and(|alloc| self.waited_alone[alloc])", "false",
+      "a warpgroup may be a phase ahead of its warp that waits alone", "test_warps", "test_barriers"),
+    m("plan/insert_barriers.rs", "Some(Need::Warp) => self.sync(kernel, state, mode, out, Group::Warp, loc),\n            None => {}\n        }\n        if accesses", "self.sync(kernel, state, mode, out, Group::Warp, loc)", "()",
+      "warps do not meet where only their own lanes must", "test_programs", "test_warps"),
+    m("plan/insert_barriers.rs", "self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);\n                state.fence(shared);", "self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);", "",
+      "no fence before copies of what lanes stored", "test_asynchrony", "test_programs"),
+    m("plan/insert_barriers.rs", "if accesses.iter().any(|access| access.ends == Ends::Wgmma) {", "accesses.iter().any(|access| access.ends == Ends::Wgmma)", "false",
+      "products in flight are not known to be", "test_running_products", "test_programs"),
+    # ------------------------------------------------------------------ lowering
+    m("lower/convert.rs", "let fits = from.bits() < to.bits() && (from.is_unsigned_int() || to.is_signed_int());", "(from.is_unsigned_int() || to.is_signed_int())", "true",
+      "signed numbers keep bits that a wider unsigned type has not", "test_types", "test_kernels"),
+    m("lower/convert.rs", "b.pick(Class::B32, inexact, odd, x)", "b.pick(Class::B32, inexact, odd, x)", "x",
+      "integers are rounded twice on the way to 16-bit floats", "test_types", "test_kernels"),
+    m("lower/convert.rs", "if from == DType::F64 || to.bits() == 64 {", "from == DType::F64 || to.bits() == 64", "to.bits() == 64",
+      "NaN of f64 is no zero as an integer", "test_types", "test_kernels"),
+    m("lower/reduce.rs", "Src::Imm(axis.size - offset))", "axis.size - offset", "axis.size - offset + 1",
+      "an element behind the array is reduced", "test_kernels", "test_arrays"),
+    m("lower/reduce.rs", "ReduceOp::Xor if n % 2 == 1 => Ok(x),", "n % 2 == 1", "n > 1",
+      "the xor of an even number of equal elements is the element", "test_arrays", "test_functions"),
+    m("lower/reduce.rs", "let whole_warp = lane_bits == (1 << LANE_BITS) - 1;", "lane_bits == (1 << LANE_BITS) - 1", "lane_bits & 15 == 15",
+      "reductions over half a warp are those over all of it", "test_arrays", "test_kernels"),
+    m("lower/network.rs", "if i / (2 * merged) == (i + distance) / (2 * merged) {", "i / (2 * merged) == (i + distance) / (2 * merged)", "true",
+      "networks compare elements of lists apart", "test_indexing", "test_functions"),
+    m("lower/network.rs", "let later = cx.b.both(equal, out);", "cx.b.both(equal, out)", "out",
+      "second keys decide where first ones differ", "test_indexing", "test_arrays"),
+    m("lower/take.rs", "Src::u32(n as u32 - 1));", "n as u32 - 1", "n as u32",
+      "an index outside reads a lane's element behind the array", "test_indexing", "test_arrays"),
+    m("lower/float.rs", "    b.pick(Class::B64, nan, Src::f64(f64::NAN), number)", "b.pick(Class::B64, nan, Src::f64(f64::NAN), number)", "number",
+      "the larger of NaN and a number is the number, of f64", "test_types", "test_kernels"),
+    m("lower/tma.rs", "let expected = cx.b.select(BitType::B32, p, Src::u32(bytes), Src::u32(0));", "Src::u32(0)", "Src::u32(bytes)",
+      "copies that are not made are announced", "test_kernels", "test_rings"),
+    m("lower/barrier.rs", "(Group::Warp, ArrivesBy::Lanes) => by.count() / 32,", "by.count() / 32", "by.count()",
+      "a warp's lanes arrive 128 times each", "test_barriers", "test_warps"),
+    m("lower/barrier.rs", "            (Group::Warp, _) => by.count(),", "by.count()", "1",
+      "a warp region arrives for its own warp", "test_warps", "test_barriers"),
+    m("lower/memory.rs", "let x = cx.b.add(IntType::U32, x, Src::u32(g.constant as u32));", "g.constant as u32", "0",
+      "predicates of accesses forget where the slot is", "test_kernels", "test_arrays"),
+    m("lower/shape.rs", "    pub fn load(&self, cx: &mut LowerCx, layout: &RegisterLayout, view: &SmemView) -> Result<ArrayRegs> {\n        cx.sync_group();", "cx.sync_group();", "",
+      "threads load from scratch before others have stored", "test_kernels", "test_arrays"),
+    m("lower/scan.rs", "cx.b.sub(ty, Src::Imm(n as u64 - 1), from_start)", "n as u64 - 1", "n as u64",
+      "scans from the end begin behind it", "test_arrays", "test_functions"),
+    m("lower/scan.rs", "next.push(cx.b.pick(class, here[slot % runs.n], made[slot / runs.n], before));", "slot % runs.n", "slot / runs.n % runs.n",
+      "scans stack results where others belong", "test_arrays", "test_kernels"),
+    m("descriptor/gather.rs", "dropped.contains(&(*d as u32)) || of_operand.contains(&(*d as u32))", "of_operand.contains(&(*d as u32))", "false",
+      "batched gathers keep batching dimensions", "test_indexing", "test_functions"),
+    # ------------------------------------------------------------------ PTX
+    m("ptx/simplify.rs", "Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(Src::Imm(0)),", "c > bound_of(facts, *a, class)", "c >= bound_of(facts, *a, class)",
+      "the quotient of the largest number is 0", "test_kernels", "test_arrays"),
+    m("ptx/simplify.rs", "Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Shr {",
+      "c.is_power_of_two() && unsigned(facts, *ty, *a, c)", "c.is_power_of_two()", "negative numbers are shifted where they are divided", "test_kernels", "test_types"),
+    m("ptx/divide.rs", "(e <= 1 << (k + 1)).then_some((m as u64, k))", "e <= 1 << (k + 1)", "e <= 1 << (k + 3)",
+      "multipliers of signed divisions are too coarse for large numbers", "test_kernels", "test_types"),
+    m("ptx/divide.rs", "    if bound / c == 1 {", "bound / c == 1", "bound / c <= 2",
+      "quotients of 2 are 1", "test_kernels", "test_blocks"),
+    m("ptx/divide.rs", "if ty.is_signed() && (bound > half || c > half) {", "(bound > half || c > half)", "bound > half",
+      "divisors that are negative are large", "test_kernels", "test_types"),
+    m("ptx/merge_equal.rs", "OpKind::Inst { guard: None, inst } => inst.is_speculatable(),", "inst.is_speculatable()", "true",
+      "branches that store become selections", "test_kernels", "test_programs"),
+    m("ptx/contract.rs", "if op.rounding == Rounding::ByTheKernel\n                        && let Inst::MulFloat {", "op.rounding == Rounding::ByTheKernel", "true",
+      "products of inline PTX are fused", "test_inline_ptx", "test_inline_mgpu"),
+    m("ptx/contract.rs", ".map(|p| (p, *a, *d, Negate::Factor))", "Negate::Factor", "Negate::Addend",
+      "a − b·c has the other sign", "test_kernels", "test_functions"),
+    m("ptx/hoist.rs", "if known.alias[*h].is_some() && c.params.contains(h) {", "known.alias[*h].is_some() && c.params.contains(h)", "c.params.contains(h)",
+      "what a loop changes is taken for what it began with", "test_kernels", "test_arrays"),
+    m("ptx/evaluate.rs", "63u64.wrapping_sub(u64::from(a.leading_zeros()))", "63u64", "64u64",
+      "the highest bit of a constant is one higher", "test_inline_ptx", "test_filetests"),
+    # ------------------------------------------------------------------ emulator
+    m("emulate/barrier.rs", "        if count > self.pending {\n            return Err(Misuse::OverArrival {\n                pending: self.pending,", "count > self.pending", "count > self.pending.max(count)",
+      "arrivals too many are not told", "test_barrier_errors", "test_errors"),
+    m("emulate/barrier.rs", "        self.tx += expect;\n        if self.tx.abs() > MAX_TX {", "self.tx.abs() > MAX_TX", "false",
+      "bytes beyond a barrier's range are not told", "test_barrier_errors", "test_barriers"),
+    m("emulate/tma.rs", "inside &= at >= 0 && (at as u64) < map.dims[d];", "(at as u64) < map.dims[d]", "(at as u64) <= map.dims[d]",
+      "a row behind the tensor is copied", "test_blocks", "test_filetests"),
+    m("emulate/tma.rs", "if !inner.is_multiple_of(16) {", "!inner.is_multiple_of(16)", "false",
+      "boxes that the hardware refuses are copied", "test_errors", "test_filetests"),
+    m("emulate/tma.rs", "if map.swizzle != TensorMapSwizzle::None && inner > map.swizzle.bytes() {", "inner > map.swizzle.bytes()", "inner > 2 * map.swizzle.bytes()",
+      "boxes wider than their swizzle are copied", "test_errors", "test_filetests"),
+    m("emulate/wgmma.rs", "16 * c % self.span + 16 * c / self.span * self.leading", "16 * c / self.span * self.leading", "0",
+      "sparse operands of two spans read the first one twice", "test_filetests", "test_inline_wgmma"),
+    m("emulate/wgmma.rs", "                    granules |= 15 << (offset >> 2 & 31);", "15", "3",
+      "of what a product reads the checker sees a half", "test_asynchrony", "test_running_products"),
+    m("emulate/clock.rs", "self.epochs[at] = self.epochs[at].min(from.saturating_sub(1));", "from.saturating_sub(1)", "from",
+      "what is to be forgotten is known still", "test_asynchrony", "test_barriers"),
+    m("emulate/clock.rs", ".take(scope as usize + 1) {", "scope as usize + 1", "scope as usize + 2",
+      "releases reach one scope further", "test_barriers", "test_asynchrony"),
+    m("emulate/mma.rs", "                    return m.fail(meaningless(\"mma.sp\", sparsity, found));", "return m.fail(meaningless(\"mma.sp\", sparsity, found));", "",
+      "metadata that means nothing is not told", "test_filetests", "test_inline_ptx"),
+    # ------------------------------------------------------------------ run time
+    m("assemble/cache.rs", "if entry.len() as u64 > self.place.limit_bytes {", "entry.len() as u64 > self.place.limit_bytes", "false",
+      "entries larger than the limit are kept", "test_assemble"),
+    m("inline/check.rs", "    carry_chains(&program)?;", "carry_chains(&program)?;", "",
+      "carries that others may change are accepted", "test_inline_ptx_errors", "test_inline_ptx"),
+    # ------------------------------------------------------------------ the plugin
+    m("_blocks.py", "return Form(self.constant + sign * other.constant, kept)", "sign * other.constant", "other.constant",
+      "index maps that subtract a constant are analysed as if they added it", "test_blocks"),
+    m("_blocks.py", "ends = [sorted((0, f * max(grid[a] - 1, 0))) for a, f in self.factors]", "max(grid[a] - 1, 0)", "max(grid[a] - 2, 0)",
+      "the last step of an axis is forgotten in bounds", "test_blocks"),
+    m("_complex.py", "re = (a + b * ratio) / below", "a + b * ratio", "a - b * ratio", "quotients of complex numbers", "test_functions"),
+    m("_complex.py", "lax.select(z.im == 0, z.im, e * lax.sin(z.im))", "lax.select(z.im == 0, z.im, e * lax.sin(z.im))", "e * lax.sin(z.im)",
+      "exp of a large real number has a NaN for its imaginary part", "test_functions"),
+    m("_convolution.py", "limits = [start + (n - 1) * step + 1 if n else start", "(n - 1) * step + 1", "n * step",
+      "strided convolutions take more than there is", "test_products", "test_functions"),
+    m("_windows.py", "return lax.slice(x, (0,) * rank, x.shape, params[\"window_strides\"])", "(0,) * rank", "tuple(min(1, n - 1) for n in x.shape)",
+      "windows begin one further", "test_functions"),
+    m("_windows.py", "    return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min", "jnp.iinfo(dtype).min", "0",
+      "the least integer is 0", "test_functions", "test_indexing"),
+    m("_linalg.py", "broken = jnp.any((rows == columns) & ~(out > 0))", "~(out > 0)", "(out < 0)",
+      "a matrix that is not positive definite has no NaNs", "test_functions"),
+    m("_linalg.py", "candidates = jnp.where(_iota(m) >= k, jnp.abs(_column(a, k)), -1)", "_iota(m) >= k", "_iota(m) > k",
+      "pivots are never on the diagonal", "test_functions"),
+    m("_gather.py", "unsigned = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.unsignedinteger)", "jnp.issubdtype(dtype, jnp.unsignedinteger)", "False",
+      "unsigned gathers are filled with 0", "test_indexing", "test_functions"),
+]
