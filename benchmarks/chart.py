@@ -52,6 +52,10 @@ def families(kernels: list[dict[str, Any]]) -> dict[str, list[float]]:
     return ratios | {"all": [kernel["ratio"] for kernel in kernels]}
 
 
+def mean(ratios: list[float]) -> float:
+    return statistics.geometric_mean(ratios)
+
+
 def draw(results: dict[str, Any]) -> str:
     """The chart as SVG. Kernels that were refused have no ratio and are left out."""
     ratios = families([kernel for kernel in results["kernels"] if "ratio" in kernel])
@@ -73,16 +77,16 @@ def draw(results: dict[str, Any]) -> str:
         label = "1.0 (stock)" if tenth == 10 else f"{tenth / 10:.1f}"
         out.append(f'<text class="faint" x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">{label}</text>')
     for i, family in enumerate(rows):
-        y, mean = _TOP + _LINE * i + _LINE / 2, statistics.geometric_mean(ratios[family])
+        y, middle = _TOP + _LINE * i + _LINE / 2, mean(ratios[family])
         label = f"{FAMILIES.get(family, 'all')} ({len(ratios[family])})"
-        start, end = sorted((_x(mean), _x(1.0)))
+        start, end = sorted((_x(middle), _x(1.0)))
         bold = ' class="mean"' if family == "all" else ""
         out.append(f'<text{bold} x="{_LEFT - 10}" y="{y + 4.5}" text-anchor="end">{label}</text>')
         out.append(f'<rect class="bar" x="{start:.1f}" y="{y - 9}" width="{end - start:.1f}" height="18"/>')
         if family != "all":
             out += [f'<circle class="dot" cx="{_x(ratio):.1f}" cy="{y}" r="3"/>' for ratio in sorted(ratios[family])]
-        out.append(f'<path class="tick" d="M{_x(mean):.1f} {y - 9}v18"/>')
-        out.append(f'<text class="mean" x="{_WIDTH - 16}" y="{y + 4.5}" text-anchor="end">{mean:.2f}</text>')
+        out.append(f'<path class="tick" d="M{_x(middle):.1f} {y - 9}v18"/>')
+        out.append(f'<text class="mean" x="{_WIDTH - 16}" y="{y + 4.5}" text-anchor="end">{middle:.2f}</text>')
     out.append(f'<text class="faint" x="16" y="{bottom + 36}">{results["machine"]}; medians in one process</text>')
     return "\n".join([*out, "</svg>", ""])
 

@@ -142,7 +142,7 @@ def _refusal(descriptor: bytes) -> str | None:
     try:
         _native.compile(descriptor, b"", "sm_90a")
     except smalt.Error as e:
-        return str(e.what)
+        return f"{e.what}: expected {e.expected}" if e.expected else str(e.what)
     return None
 
 

@@ -22,6 +22,7 @@ SHIPPED = [
     "hopper_matmul_with_c",
 ]
 
+
 def small_cases() -> list[str]:
     cases = load_all()
     return [name for name, case in cases.items() if case.reference is not None and case.target == "hopper" and not case.large]
