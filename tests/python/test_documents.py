@@ -96,3 +96,18 @@ def test_the_chart_and_the_page_have_the_same_figures() -> None:
         assert int(count) == len(values), label
         assert not worst or float(worst.split()[0]) == max(values), label
         assert float(mean) == pytest.approx(chart.mean(values), abs=1e-3), label
+
+
+def test_commands_name_files_that_exist() -> None:
+    """`python -m module`, `python file.py` in every page; `test_x`, `gpu/test_x` in VERIFICATION.md."""
+    for page in PAGES:
+        text = page.read_text()
+        for module in re.findall(r"python -m ((?:tests|benchmarks|examples)[\w.]*)", text):
+            path = ROOT / module.rstrip(".").replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page.name}: {module}"
+        for file in re.findall(r"python ((?:tests|benchmarks|examples|scripts)/[\w/]+\.py)", text):
+            assert (ROOT / file).exists(), f"{page.name}: {file}"
+    named = re.findall(r"`(gpu/)?(test_\w+)(?: -k [^`]*)?`", (ROOT / "docs" / "VERIFICATION.md").read_text())
+    assert len(named) > 50
+    for gpu, name in named:
+        assert name == "test_x" or (ROOT / "tests" / (gpu or "python/") / f"{name}.py").exists(), gpu + name
