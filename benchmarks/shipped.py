@@ -1,11 +1,12 @@
 """The kernels that JAX ships for Hopper, unmodified: device time of smalt and of stock Mosaic GPU in one process.
 
-    PYTHONPATH=jax_plugin:. python benchmarks/shipped.py [--full] [--only attention] [--json out.json] [--svg out.svg]
+    PYTHONPATH=jax_plugin:. python benchmarks/shipped.py [--full] [--only attention] [--json out.json]
 
 N(0,1) inputs, CUPTI medians of interleaved runs; `bits`: whether both give the same, else the largest difference over the largest
 number. The tables are last: every kernel, then worst and geometric mean of each family. A kernel that one of them refuses is told
 with its reason. `--full` adds lengths, heads, groups and blocks; the matmul's tuning space has a benchmark of its own
 (`hopper_matmul.py`), here are shapes that it was not tuned on. The mixed matmul takes no 4-bit operands (its own check).
+`--json` writes what `benchmarks/chart.py` draws.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -174,34 +176,6 @@ def kernels(full: bool = False) -> Iterator[Kernel]:
             yield matmul(m, n, k, pair, wg)
 
 
-def plot(rows: list[dict[str, Any]]) -> str:
-    """Ratios as bars around 1, one kernel a line, families together."""
-    rows = [row for row in rows if "ratio" in row]
-    low, high = 0.6, max(1.1, *(row["ratio"] for row in rows))
-    left, width, line = 330, 760, 16
-
-    def x(ratio: float) -> float:
-        return left + (width - left - 60) * (ratio - low) / (high - low)
-
-    height = line * len(rows) + 50
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-    ]
-    for tick in np.arange(low, high, 0.1):
-        out.append(f'<path d="M{x(tick):.0f} 10V{height - 30}" stroke="#ddd"/>')
-        out.append(f'<text x="{x(tick):.0f}" y="{height - 14}" text-anchor="middle">{tick:.1f}</text>')
-    out.append(f'<text x="{left}" y="{height - 2}">time of smalt / time of stock Mosaic GPU</text>')
-    for i, row in enumerate(rows):
-        y, ratio = 14 + line * i, row["ratio"]
-        start, end = sorted((x(1.0), x(ratio)))
-        colour = "#2e8b57" if ratio <= 1 else "#c0392b"
-        out.append(f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="{line - 4}" fill="{colour}"/>')
-        out.append(f'<text x="{left - 6}" y="{y + 10}" text-anchor="end">{row["kernel"]}</text>')
-        out.append(f'<text x="{width - 50}" y="{y + 10}">{ratio:.3f}</text>')
-    return "\n".join([*out, "</svg>", ""])
-
-
 def difference(ours: Any, stock: Any) -> float:
     worst = 0.0
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(stock), strict=True):
@@ -218,9 +192,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=6)
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--svg", type=pathlib.Path)
     options = parser.parse_args()
-    print(describe_machine(), flush=True)
+    machine = describe_machine()
+    print(machine, flush=True)
     rows: list[dict[str, Any]] = []
     chosen = [kernel for kernel in kernels(options.full) if options.only in kernel.name]
     if not chosen:
@@ -254,9 +228,8 @@ def main() -> None:
         if ratios:
             print(f"{family:44} {len(ratios):9} {max(ratios):9.4f} {geometric_mean(ratios):7.4f}")
     if options.json:
-        options.json.write_text(json.dumps(rows))
-    if options.svg:
-        options.svg.write_text(plot(rows))
+        command = " ".join(["python", *sys.argv])
+        options.json.write_text(json.dumps({"machine": machine, "command": command, "kernels": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -42,8 +42,10 @@ def _tag() -> str:
 
 def _metadata() -> str:
     project = _project()
-    lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {project['version']}"]
+    lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {project['version']}"]
     lines += [f"Summary: {project['description']}", f"Requires-Python: {project['requires-python']}"]
+    lines.append(f"License-Expression: {project['license']}")
+    lines += [f"License-File: {file}" for file in project["license-files"]]
     lines += [f"Requires-Dist: {requirement}" for requirement in project["dependencies"]]
     lines.append("Description-Content-Type: text/markdown")
     return "\n".join(lines) + "\n\n" + (ROOT / "README.md").read_text()
@@ -86,6 +88,8 @@ def _write_wheel(folder: str, files: dict[str, bytes]) -> str:
     files = dict(files)
     files[f"{info}/METADATA"] = _metadata().encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: smalt\nRoot-Is-Purelib: false\nTag: {_tag()}\n".encode()
+    for file in _project()["license-files"]:
+        files[f"{info}/licenses/{file}"] = (ROOT / file).read_bytes()
     rows = []
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -37,7 +37,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("`wgmma` and sparse `wgmma` in texts and functions", "inline-ptx.md", (f"{G}: products", f"{G}: sparse_products", f"{G}: functions")),
     ("`mma.sync` in every form, sparse ones too", "inline-ptx.md", (f"{I}: sparse_products",)),
     ("`plgpu.inline_mgpu`", "inline-ptx.md", (f"{M}: each_register_is_the_element_that_jax_says", f"{M}: loops_and_conditionals", f"{M}: tiled_memory")),
-    ("`plgpu.as_torch_kernel`", "STATUS.md", ("tests/kernels/suite_torch.py: trees_several_kernels_and_jit",)),
+    ("`plgpu.as_torch_kernel`", "API.md", ("tests/kernels/suite_torch.py: trees_several_kernels_and_jit",)),
     # Instruments
     ("prints and checks", "PRINTING.md", (f"{PY}debug_print.py: what_is_printed", f"{PY}debug_print.py: debug_checks_check_where_they_are_enabled")),
     ("profiles of named scopes", "SEEING.md", (f"{P}: scopes_nest", f"{P}: a_persistent_matmul")),

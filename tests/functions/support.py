@@ -8,6 +8,9 @@ import pathlib
 import re
 from typing import Any
 
+import smalt
+from smalt import _native
+from tests.corpus import decode, golden
 from tests.functions import shown
 from tests.functions.reasons import REASONS
 
@@ -134,13 +137,20 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _primitives() -> list[str]:
-    """Primitives of Pallas in the committed descriptors: how many kernels have each, and how many of them are compiled today."""
-    from tests.corpus import decode, golden
-    from tests.python.test_run import UNSUPPORTED
+def _refusal(descriptor: bytes) -> str | None:
+    """What the compiler says of a kernel that it does not take."""
+    try:
+        _native.compile(descriptor, b"", "sm_90a")
+    except smalt.Error as e:
+        return f"{e.what}: expected {e.expected}" if e.expected else str(e.what)
+    return None
 
-    version = sorted(p.name for p in golden.ROOT.iterdir() if p.is_dir())[-1]
+
+def _primitives() -> list[str]:
+    """Primitives of Pallas in the committed descriptors: how many kernels have each, and how many of them compile with this library."""
+    version = golden.versions()[-1]
     kernels: dict[str, set[str]] = collections.defaultdict(set)
+    refused: dict[str, list[str]] = collections.defaultdict(list)
 
     def walk(region: dict[str, Any], key: str) -> None:
         for op in region.get("ops", ()):
@@ -148,21 +158,26 @@ def _primitives() -> list[str]:
             for inner in op.get("regions", ()):
                 walk(inner, key)
 
-    for path in sorted((golden.ROOT / version).glob("*.pb")):
-        walk(decode.decode("KernelDescriptor", path.read_bytes())["body"], path.stem)
+    descriptors = golden.read(version)
+    for key, descriptor in descriptors.items():
+        walk(decode.decode("KernelDescriptor", descriptor)["body"], key)
+        if why := _refusal(descriptor):
+            refused[why].append(key)
+    failing = {key for keys in refused.values() for key in keys}
     lines = [
         "## Primitives of Pallas",
         "",
-        f"In the committed descriptors of `tests/corpus/` (jax {version}): kernels that have the primitive, and those of them that are"
-        " known to be refused. `python -m tests.corpus.run --small` runs the small ones.",
+        f"In the {len(descriptors)} committed descriptors of `tests/corpus/` (jax {version}), compiled for sm_90a when this page was written:",
+        "kernels that have the primitive, and how many of them compile. A kernel fails as a whole, so the reasons stand below, once each.",
+        "`python -m tests.corpus.run --small` runs the small ones.",
         "",
-        "| primitive | kernels | refused |",
+        "| primitive | kernels | compile |",
         "|---|---|---|",
     ]
-    for name in sorted(kernels):
-        if name in _PALLAS:
-            refused = sorted(k for k in kernels[name] if k.split(".")[0] in UNSUPPORTED)
-            lines.append(f"| `{name}` | {len(kernels[name])} | {', '.join(refused)} |")
+    for name in sorted(kernels.keys() & _PALLAS):
+        lines.append(f"| `{name}` | {len(kernels[name])} | {len(kernels[name] - failing)} |")
+    lines += ["", "| error | kernels |", "|---|---|"]
+    lines += [f"| {_brief('refused', why)} | {', '.join(f'`{key}`' for key in keys)} |" for why, keys in sorted(refused.items())]
     return lines
 
 

@@ -22,11 +22,6 @@ SHIPPED = [
     "hopper_matmul_with_c",
 ]
 
-#: Cases that smalt refuses today, with a clear error. FIXME: they shrink; a case that begins to run must leave this list.
-UNSUPPORTED = {
-    "async_store_to_peer",
-}
-
 
 def small_cases() -> list[str]:
     cases = load_all()
@@ -36,10 +31,8 @@ def small_cases() -> list[str]:
 def test_small_cases_are_right() -> None:
     results = run_all(small_cases(), workers=2, timeout=240)
     assert len(results) > 100
-    bad = {r["name"]: f"{r['outcome']}: {r['detail'][:400]}" for r in results if r["outcome"] not in ("ok", "unsupported")}
+    bad = {r["name"]: f"{r['outcome']}: {r['detail'][:400]}" for r in results if r["outcome"] != "ok"}
     assert not bad
-    refused = {r["name"] for r in results if r["outcome"] == "unsupported"}
-    assert refused <= UNSUPPORTED, refused - UNSUPPORTED
 
 
 def test_jax_own_matmul_is_right() -> None:

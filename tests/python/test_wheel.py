@@ -51,7 +51,9 @@ def test_one_wheel_for_every_python(wheel: pathlib.Path) -> None:
         sources = {f"smalt/{p.name}" for p in (ROOT / "jax_plugin/smalt").glob("*.py")}
         assert sources | {"smalt/libsmalt.so"} <= names
         metadata = archive.read("smalt-0.1.0.dist-info/METADATA").decode()
+        assert archive.read("smalt-0.1.0.dist-info/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     assert "Requires-Dist: jax>=0.10.2,<0.13" in metadata and "Requires-Python: >=3.11" in metadata
+    assert "License-Expression: Apache-2.0\nLicense-File: LICENSE\n" in metadata
     assert not [n for n in names if "__pycache__" in n]
 
 
