@@ -6,7 +6,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import textwrap
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ from jax import lax
 import smalt
 from tests.corpus.case import kernel, like
 from tests.prints.cases import CASES, printed
+from tests.python.fresh import run_script
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -27,11 +27,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_printed(name: str) -> None:
     assert printed(CASES[name]) == CASES[name].expected
-
-
-def run_script(text: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ, PYTHONPATH=f"{ROOT}/jax_plugin:{ROOT}", **env)
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 _MANY = """

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-import pathlib
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.export
@@ -21,6 +17,7 @@ import numpy as np
 import pytest
 
 from smalt import _ffi, _native
+from tests.python.fresh import run_script
 
 SHAPE = jax.ShapeDtypeStruct((1024,), np.float32)
 
@@ -209,8 +206,6 @@ def test_sub_byte_and_odd_sized_operands_pass():
 
 
 def run_python(script: str) -> str:
-    path = pathlib.Path(_native.__file__).parent.parent
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(path)!r})\n" + textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
     return done.stdout

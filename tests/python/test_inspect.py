@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import pathlib
 import re
 import subprocess
 import sys
-import textwrap
 import xml.dom.minidom
 from typing import Any
 
@@ -25,6 +23,7 @@ from smalt import __main__ as cli
 from smalt import _native
 from examples.matmul import matmul as annotated_matmul
 from tests.corpus.case import kernel, like
+from tests.python.fresh import run_script
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 A = jax.ShapeDtypeStruct((64, 128), jnp.float16)
@@ -380,10 +379,7 @@ PROGRAM = """
 
 
 def run_program(**environment: str) -> str:
-    paths = dict(PYTHONPATH=str(ROOT / "jax_plugin"), SMALT_LIBRARY=str(_native.library_path()), JAX_PLATFORMS="cpu")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)], env={**os.environ, **paths, **environment}, capture_output=True, text=True, timeout=300
-    )
+    done = run_script(PROGRAM, SMALT_LIBRARY=str(_native.library_path()), **environment)
     assert done.returncode == 0 and done.stdout.strip() == "4.0", done.stderr
     return done.stderr
 

@@ -8,7 +8,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import textwrap
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ import pytest
 import smalt
 from examples import matmul as example
 from tests.corpus.case import kernel
+from tests.python.fresh import run_script
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, DEPTH = 5, 2
@@ -218,11 +218,6 @@ SCRIPT = """
     for _ in range(3):
         np.asarray(jax.jit(double)(np.ones(256, np.float32)))
 """
-
-
-def run_script(text: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'jax_plugin'}:{ROOT}", "JAX_PLATFORMS": "cpu", **variables}
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], env=env, capture_output=True, text=True, timeout=300)
 
 
 def test_the_variable(tmp_path: pathlib.Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+from tests.python.fresh import run_script
 
 ROOT = pathlib.Path(__file__).parents[2]
 #: The pages, and how many checks of results they have at least.
@@ -26,7 +24,5 @@ def test_page(page: str, tmp_path: pathlib.Path) -> None:
     assert source.count("assert_") >= PAGES[page]
     script = tmp_path / "tutorial.py"
     script.write_text(source)
-    paths = [str(ROOT / "jax_plugin"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
-    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=300)
+    done = run_script("import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", str(script))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import pathlib
-import subprocess
-import sys
-import textwrap
 import time
 
 import jax
@@ -18,6 +14,7 @@ import pytest
 
 import smalt
 from smalt import _ffi, _native
+from tests.python.fresh import run_script
 
 SHAPE = jax.ShapeDtypeStruct((128, 64), jnp.float32)
 
@@ -86,9 +83,7 @@ def test_exported_program_runs_in_another_process(tmp_path):
         program = jax.export.deserialize(pathlib.Path({str(tmp_path / "program")!r}).read_bytes())
         print(np.asarray(program.call(np.full((128, 64), 4, np.float32)))[-1, -1])
     """
-    path = pathlib.Path(_native.__file__).parent.parent
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(path)!r})\n" + textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "10.0"
 
