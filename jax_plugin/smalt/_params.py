@@ -13,6 +13,8 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
 
     Attributes:
         enabled: Whether smalt compiles this kernel; None: as `smalt.enable()` and `smalt.enabled()` say.
+        approx_math: Mosaic GPU's: functions may be less exact, and floats may be added in another order: in `acc + x @ y` the products
+            go into `acc` one by one, which saves registers and the sum, and loses what is small beside `acc`. Default: False.
         fp_contract: Whether `x * y + z` may become one `fma`; None: yes. With False, and `precise_division`, f32 arithmetic
             equals NumPy's.
         precise_division: Whether quotients of f32 are correctly rounded, as NumPy's. Otherwise they are what XLA computes

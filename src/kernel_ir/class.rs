@@ -13,8 +13,9 @@ use smallvec::{SmallVec, smallvec};
 /// the kinds that it knows out of it, with an answer for the others that is right whatever they do.
 #[derive(Clone, Copy, Debug)]
 pub enum Class<'a> {
-    /// The results depend on the operands alone and the op does nothing else: it may be removed, repeated, or moved to any place
-    /// where its operands are defined and the executing group is the same.
+    /// The results depend on the operands alone and the op does nothing else: it may be removed, repeated, or moved to where its
+    /// operands are defined, the executing group is the same, and it is executed only if it was before. Whether it may be executed
+    /// where it was not (in front of a loop without trips, of an arm that is not taken) says [`OpKind::is_speculatable`].
     Pure(Pure<'a>),
     /// Returns its operands, and no op moves across it.
     Pinned,
@@ -344,6 +345,38 @@ impl OpKind {
             "the class and the pattern of {self:?}"
         );
         is_pure
+    }
+
+    /// Whether it may be executed where it was not: it is pure, and nothing of it is checked where it stands.
+    pub fn is_speculatable(&self) -> bool {
+        match self.pure() {
+            // What the author promises holds where the author says so.
+            Some(Pure::Elementwise(Function::MultipleOf { .. })) | None => false,
+            Some(Pure::Elementwise(
+                Function::Unary { .. }
+                | Function::Binary { .. }
+                | Function::Compare { .. }
+                | Function::Select { .. }
+                | Function::Clamp { .. }
+                | Function::IntegerPow { .. }
+                | Function::Convert { .. }
+                | Function::ReducePrecision,
+            )) => true,
+            Some(
+                Pure::Constant(_)
+                | Pure::AxisIndex(_)
+                | Pure::Iota
+                | Pure::Bitcast
+                | Pure::Shape(_)
+                | Pure::Reduce { .. }
+                | Pure::Run
+                | Pure::Exchange
+                | Pure::Product { .. }
+                | Pure::LayoutCast
+                | Pure::Relayout { .. }
+                | Pure::Inline,
+            ) => true,
+        }
     }
 
     /// How its regions run, if it has any.

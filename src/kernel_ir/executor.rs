@@ -1,7 +1,6 @@
 //! What depends on nothing but who executes it: integers, bools and arms.
 use super::class::{Control, Function, Pure};
 use super::*;
-use crate::dtype::DType;
 use std::cell::Cell;
 
 /// Who executes: a warpgroup, or one of its warps.
@@ -75,39 +74,18 @@ fn evaluate(
     let Some(Pure::Elementwise(function)) = kind.pure() else {
         return None;
     };
+    let dtype = kernel.ty(v).dtype();
+    let number = |x: i128| i64::try_from(x).ok();
     match function {
-        Function::Convert { a } if !kernel.ty(a).dtype().is_float() => of(a),
+        Function::Convert { a } if !kernel.ty(a).dtype().is_float() => number(arithmetic::wrap(dtype, of(a)?.into())),
         Function::Compare { op, a, b } => {
             let (a, b) = (of(a)?, of(b)?);
-            Some(i64::from(match op {
-                CompareOp::Eq => a == b,
-                CompareOp::Ne => a != b,
-                CompareOp::Lt => a < b,
-                CompareOp::Le => a <= b,
-                CompareOp::Gt => a > b,
-                CompareOp::Ge => a >= b,
-            }))
+            Some(i64::from(arithmetic::compare(op, a.into(), b.into())))
         }
-        Function::Binary { op, a, b } => {
-            let (a, b) = (of(a)?, of(b)?);
-            match op {
-                BinaryOp::Add => a.checked_add(b),
-                BinaryOp::Sub => a.checked_sub(b),
-                BinaryOp::Mul => a.checked_mul(b),
-                BinaryOp::Div => a.checked_div(b),
-                BinaryOp::Rem => a.checked_rem(b),
-                BinaryOp::Max => Some(a.max(b)),
-                BinaryOp::Min => Some(a.min(b)),
-                BinaryOp::And => Some(a & b),
-                BinaryOp::Or => Some(a | b),
-                BinaryOp::Xor => Some(a ^ b),
-                _ => None,
-            }
-        }
-        Function::Unary { op: UnaryOp::Not, a } if kernel.ty(a).dtype() == DType::Bool => Some(i64::from(of(a)? == 0)),
+        Function::Binary { op, a, b } => number(arithmetic::binary(op, dtype, of(a)?.into(), of(b)?.into())?),
+        Function::Unary { op, a } => number(arithmetic::unary(op, dtype, of(a)?.into())?),
         Function::Clamp { lo, x, hi } => Some(of(x)?.max(of(lo)?).min(of(hi)?)),
         Function::Convert { .. }
-        | Function::Unary { .. }
         | Function::Select { .. }
         | Function::IntegerPow { .. }
         | Function::ReducePrecision

@@ -29,7 +29,7 @@ pub fn run(kernel: &mut Kernel) {
                     && let OpKind::Constant(Constant::Splat(bits)) = kernel.ops[op].kind
                     && let Some(x) = bits_int(kernel.ty(v).dtype(), bits)
                 {
-                    landmarks.extend([x.saturating_sub(1), x, x.saturating_add(1)]);
+                    landmarks.extend([x - 1, x, x + 1]);
                 }
             }
         }
@@ -49,7 +49,7 @@ struct Analysis<'a> {
     /// Op visits left for iterating over loops.
     budget: u64,
     /// Constants that the kernel compares with, and their neighbours, in order.
-    landmarks: Vec<i64>,
+    landmarks: Vec<i128>,
 }
 
 impl Analysis<'_> {
@@ -79,14 +79,10 @@ impl Analysis<'_> {
                 let params = self.kernel.regions[body].params.clone();
                 let counter = Facts {
                     lo: lo.lo,
-                    hi: hi.hi.saturating_sub(1).max(lo.lo),
+                    hi: (hi.hi - 1).max(lo.lo),
                     divisor: 1,
                 };
-                self.kernel.values[params[0]].facts = if counter.as_constant().is_some() {
-                    Facts::constant(counter.lo)
-                } else {
-                    counter
-                };
+                self.kernel.values[params[0]].facts = counter.tight();
                 for &p in &params[1 + inits.len()..] {
                     self.kernel.values[p].facts = self.top(p);
                 }
@@ -228,17 +224,8 @@ impl Facts {
     /// A result computed exactly in [lo, hi], which the type `dtype` then wraps.
     fn wrapped(dtype: DType, lo: i128, hi: i128, divisor: u64) -> Facts {
         let top = Facts::of_dtype(dtype);
-        if lo >= i128::from(top.lo) && hi <= i128::from(top.hi) {
-            let (lo, hi) = (lo as i64, hi as i64);
-            return if lo == hi {
-                Facts::constant(lo)
-            } else {
-                Facts {
-                    lo,
-                    hi,
-                    divisor: divisor.max(1),
-                }
-            };
+        if lo >= top.lo && hi <= top.hi {
+            return Facts { lo, hi, divisor }.tight();
         }
         // Wrapping adds a multiple of 2^width.
         let width = dtype.bits();
@@ -284,8 +271,7 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
                 .map_or(top, Facts::constant);
         }
         Some(Pure::AxisIndex(axis)) => {
-            let last = kernel.axes[axis].size.saturating_sub(1);
-            return Facts::range(0, last.min(i64::MAX as u64) as i64);
+            return Facts::range(0, kernel.axes[axis].size.saturating_sub(1)).tight();
         }
         Some(Pure::Elementwise(function)) => function,
         Some(
@@ -311,21 +297,14 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
             } else {
                 compare(op, f(a), f(b))
             };
-            known.map_or(top, |x| Facts::constant(i64::from(x)))
+            known.map_or(top, Facts::constant)
         }
         Function::Select { which, cases } => select(kernel, which, cases),
         Function::Clamp { lo, x, hi } => {
             let raised = binary(BinaryOp::Max, dtype, f(x), f(lo));
             binary(BinaryOp::Min, dtype, raised, f(hi))
         }
-        Function::Convert { a } if is_int(a) && dtype == DType::Bool => {
-            let known = compare(CompareOp::Ne, f(a), Facts::constant(0));
-            known.map_or(top, |x| Facts::constant(i64::from(x)))
-        }
-        Function::Convert { a } if is_int(a) => {
-            let a = f(a);
-            Facts::wrapped(dtype, i128::from(a.lo), i128::from(a.hi), a.divisor)
-        }
+        Function::Convert { a } if is_int(a) => convert(dtype, f(a)),
         Function::MultipleOf { a, divisor } => {
             let a = f(a);
             let d = if a.divisor == 0 {
@@ -336,41 +315,52 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
             };
             Facts { divisor: d, ..a }
         }
-        Function::Unary { .. }
-        | Function::Compare { .. }
-        | Function::Convert { .. }
-        | Function::IntegerPow { .. }
-        | Function::ReducePrecision => top,
+        Function::IntegerPow { a, n } => {
+            let known = f(a).only().and_then(|a| arithmetic::power(dtype, a, n));
+            known.map_or(top, Facts::constant)
+        }
+        Function::Unary { .. } | Function::Compare { .. } | Function::Convert { .. } | Function::ReducePrecision => top,
+    }
+}
+
+/// An integer or bool as one of the type `to`.
+fn convert(to: DType, a: Facts) -> Facts {
+    if to == DType::Bool {
+        let known = compare(CompareOp::Ne, a, Facts::constant(0));
+        return known.map_or(Facts::of_dtype(to), Facts::constant);
+    }
+    match a.only() {
+        Some(x) => Facts::constant(arithmetic::wrap(to, x)),
+        None => Facts::wrapped(to, a.lo, a.hi, a.divisor),
     }
 }
 
 fn binary(op: BinaryOp, dtype: DType, a: Facts, b: Facts) -> Facts {
     let top = Facts::of_dtype(dtype);
-    let (al, ah, bl, bh) = (i128::from(a.lo), i128::from(a.hi), i128::from(b.lo), i128::from(b.hi));
-    // A u64 without an upper bound may be above i64::MAX.
-    let unbounded = |f: Facts| dtype == DType::U64 && f.hi == i64::MAX;
-    if unbounded(a) || unbounded(b) {
-        return top;
+    if let (Some(x), Some(y)) = (a.only(), b.only()) {
+        return arithmetic::binary(op, dtype, x, y).map_or(top, Facts::constant);
     }
+    if dtype == DType::Bool {
+        return truth(op, a, b);
+    }
+    let (al, ah, bl, bh) = (a.lo, a.hi, b.lo, b.hi);
+    let width = i128::from(dtype.bits());
     match op {
         BinaryOp::Add => Facts::wrapped(dtype, al + bl, ah + bh, gcd(a.divisor, b.divisor)),
         BinaryOp::Sub => Facts::wrapped(dtype, al - bh, ah - bl, gcd(a.divisor, b.divisor)),
         BinaryOp::Mul => {
-            let p = [al * bl, al * bh, ah * bl, ah * bh];
+            // The largest are beyond every type; exactly how far does not matter.
+            let p = [(al, bl), (al, bh), (ah, bl), (ah, bh)].map(|(x, y)| x.saturating_mul(y));
             let (lo, hi) = (p.into_iter().min().unwrap_or(0), p.into_iter().max().unwrap_or(0));
             // The product of the divisors, or as much of it as fits.
             let divisor = a.divisor.checked_mul(b.divisor).unwrap_or(a.divisor.max(b.divisor));
             Facts::wrapped(dtype, lo, hi, divisor)
         }
-        BinaryOp::Div => match (a.as_constant(), b.as_constant()) {
-            (_, Some(0)) => Facts::wrapped(dtype, -1, -1, 1),
-            (Some(x), Some(y)) => {
-                let q = i128::from(x) / i128::from(y);
-                Facts::wrapped(dtype, q, q, 1)
-            }
-            (_, Some(y)) => {
-                let q = [al / i128::from(y), ah / i128::from(y)];
-                let y = y.unsigned_abs();
+        BinaryOp::Div => match b.only() {
+            Some(0) => Facts::constant(arithmetic::wrap(dtype, -1)),
+            Some(y) => {
+                let q = [al / y, ah / y];
+                let y = y.unsigned_abs() as u64;
                 let divisor = if a.divisor.is_multiple_of(y) { a.divisor / y } else { 1 };
                 Facts::wrapped(dtype, q[0].min(q[1]), q[0].max(q[1]), divisor)
             }
@@ -378,14 +368,6 @@ fn binary(op: BinaryOp, dtype: DType, a: Facts, b: Facts) -> Facts {
             _ => top,
         },
         BinaryOp::Rem => {
-            if let (Some(x), Some(y)) = (a.as_constant(), b.as_constant()) {
-                let r = if y == 0 {
-                    i128::from(x)
-                } else {
-                    i128::from(x) % i128::from(y)
-                };
-                return Facts::wrapped(dtype, r, r, 1);
-            }
             let zero = b.lo <= 0 && b.hi >= 0;
             if zero {
                 // x rem 0 = x, otherwise towards zero.
@@ -395,14 +377,14 @@ fn binary(op: BinaryOp, dtype: DType, a: Facts, b: Facts) -> Facts {
                     divisor: gcd(a.divisor, b.divisor).max(1),
                 };
             }
-            let most = (bl.abs().max(bh.abs()) - 1) as i64;
-            if let Some(y) = b.as_constant()
+            let most = bl.abs().max(bh.abs()) - 1;
+            if let Some(y) = b.only()
                 && a.lo >= 0
-                && i128::from(a.hi) < i128::from(y).abs()
+                && a.hi < y.abs()
             {
                 return a;
             }
-            if a.is_multiple_of(b.divisor) && b.as_constant().is_some() && b.divisor != 0 {
+            if a.is_multiple_of(b.divisor) && b.only().is_some() {
                 return Facts::constant(0);
             }
             Facts {
@@ -423,41 +405,26 @@ fn binary(op: BinaryOp, dtype: DType, a: Facts, b: Facts) -> Facts {
             divisor: gcd(a.divisor, b.divisor),
         }
         .tight(),
-        BinaryOp::And if dtype == DType::Bool => Facts::range(a.lo.min(b.lo).max(0), a.hi.min(b.hi)).tight(),
-        BinaryOp::Or if dtype == DType::Bool => Facts::range(a.lo.max(b.lo), a.hi.max(b.hi).min(1)).tight(),
-        BinaryOp::Xor if dtype == DType::Bool => match (a.as_constant(), b.as_constant()) {
-            (Some(x), Some(y)) => Facts::constant(x ^ y),
+        BinaryOp::And => match (al >= 0, bl >= 0) {
+            (true, true) => Facts::range(0, ah.min(bh)),
+            (true, false) => Facts::range(0, ah),
+            (false, true) => Facts::range(0, bh),
+            (false, false) => top,
+        },
+        BinaryOp::Or | BinaryOp::Xor if al >= 0 && bl >= 0 => {
+            let bits = 128 - (ah | bh).leading_zeros();
+            Facts::range(0, (1i128 << bits) - 1)
+        }
+        // A shift by s is a product with, or a quotient by, 2^s: the factor is exact, the result wraps.
+        BinaryOp::ShiftLeft => match b.only() {
+            Some(s) if (0..width).contains(&s) => binary(BinaryOp::Mul, dtype, a, Facts::constant(1i128 << s)),
             _ => top,
         },
-        BinaryOp::And => match (a.as_constant(), b.as_constant()) {
-            (Some(x), Some(y)) => Facts::constant(x & y),
-            _ if a.lo >= 0 && b.lo >= 0 => Facts::range(0, a.hi.min(b.hi)),
-            _ if a.lo >= 0 => Facts::range(0, a.hi),
-            _ if b.lo >= 0 => Facts::range(0, b.hi),
-            _ => top,
-        },
-        BinaryOp::Or | BinaryOp::Xor => match (a.as_constant(), b.as_constant()) {
-            (Some(x), Some(y)) => Facts::constant(if op == BinaryOp::Or { x | y } else { x ^ y }),
-            _ if a.lo >= 0 && b.lo >= 0 => {
-                let bits = 64 - (a.hi | b.hi).leading_zeros();
-                let hi = if bits >= 63 { i64::MAX } else { (1 << bits) - 1 };
-                Facts::range(0, hi.min(top.hi))
-            }
-            _ => top,
-        },
-        BinaryOp::ShiftLeft => match b.as_constant() {
-            Some(s) if (0..i64::from(dtype.bits())).contains(&s) && s < 63 => {
-                binary(BinaryOp::Mul, dtype, a, Facts::constant(1 << s))
-            }
-            _ => top,
-        },
-        BinaryOp::ShiftRightLogical | BinaryOp::ShiftRightArithmetic if a.lo >= 0 => match b.as_constant() {
-            Some(s) if (0..i64::from(dtype.bits())).contains(&s) && s < 63 => {
-                binary(BinaryOp::Div, dtype, a, Facts::constant(1 << s))
-            }
-            _ => Facts::range(0, a.hi),
-        },
-        BinaryOp::ShiftRightLogical
+        BinaryOp::ShiftRightLogical => shifted_right(dtype, a, b),
+        // The bits of an unsigned type are shifted as those of a signed one.
+        BinaryOp::ShiftRightArithmetic if ah < 1 << (width - 1) => shifted_right(dtype, a, b),
+        BinaryOp::Or
+        | BinaryOp::Xor
         | BinaryOp::ShiftRightArithmetic
         | BinaryOp::Pow
         | BinaryOp::Atan2
@@ -466,10 +433,42 @@ fn binary(op: BinaryOp, dtype: DType, a: Facts, b: Facts) -> Facts {
     }
 }
 
+/// A function of bools that are not both known.
+fn truth(op: BinaryOp, a: Facts, b: Facts) -> Facts {
+    match op {
+        BinaryOp::And | BinaryOp::Mul | BinaryOp::Min => Facts::range(a.lo.min(b.lo), a.hi.min(b.hi)).tight(),
+        BinaryOp::Or | BinaryOp::Add | BinaryOp::Max => Facts::range(a.lo.max(b.lo), a.hi.max(b.hi)).tight(),
+        BinaryOp::Sub
+        | BinaryOp::Div
+        | BinaryOp::Rem
+        | BinaryOp::Xor
+        | BinaryOp::ShiftLeft
+        | BinaryOp::ShiftRightLogical
+        | BinaryOp::ShiftRightArithmetic
+        | BinaryOp::Pow
+        | BinaryOp::Atan2
+        | BinaryOp::NextAfter
+        | BinaryOp::CopySign => Facts::of_dtype(DType::Bool),
+    }
+}
+
+/// A right shift of bits whose highest is known to be 0.
+fn shifted_right(dtype: DType, a: Facts, b: Facts) -> Facts {
+    if a.lo < 0 {
+        return Facts::of_dtype(dtype);
+    }
+    match b.only() {
+        Some(s) if (0..i128::from(dtype.bits())).contains(&s) => {
+            binary(BinaryOp::Div, dtype, a, Facts::constant(1i128 << s))
+        }
+        _ => Facts::range(0, a.hi),
+    }
+}
+
 impl Facts {
     /// A range of one value is that constant.
     fn tight(self) -> Facts {
-        match self.as_constant() {
+        match self.only() {
             Some(x) => Facts::constant(x),
             None => Facts {
                 divisor: self.divisor.max(1),
@@ -481,7 +480,10 @@ impl Facts {
 
 fn unary(op: UnaryOp, dtype: DType, a: Facts) -> Facts {
     let top = Facts::of_dtype(dtype);
-    let (lo, hi) = (i128::from(a.lo), i128::from(a.hi));
+    if let Some(x) = a.only() {
+        return arithmetic::unary(op, dtype, x).map_or(top, Facts::constant);
+    }
+    let (lo, hi) = (a.lo, a.hi);
     match op {
         UnaryOp::Neg if dtype.is_signed_int() => Facts::wrapped(dtype, -hi, -lo, a.divisor),
         UnaryOp::Abs if a.lo >= 0 => a,
@@ -490,12 +492,8 @@ fn unary(op: UnaryOp, dtype: DType, a: Facts) -> Facts {
             Facts::wrapped(dtype, least, (-lo).max(hi), a.divisor)
         }
         UnaryOp::Sign => Facts::range(a.lo.signum(), a.hi.signum()).tight(),
-        UnaryOp::Not if dtype == DType::Bool => match a.as_constant() {
-            Some(x) => Facts::constant(1 - x),
-            None => top,
-        },
         UnaryOp::Not if dtype.is_signed_int() => Facts::range(!a.hi, !a.lo).tight(),
-        UnaryOp::CountLeadingZeros | UnaryOp::PopulationCount => Facts::range(0, i64::from(dtype.bits())),
+        UnaryOp::CountLeadingZeros | UnaryOp::PopulationCount => Facts::wrapped(dtype, 0, dtype.bits().into(), 1),
         _ => top,
     }
 }
@@ -505,17 +503,16 @@ fn reflexive(op: CompareOp) -> bool {
 }
 
 fn compare(op: CompareOp, a: Facts, b: Facts) -> Option<bool> {
-    // `i64::MAX` may mean "no bound", but then the comparisons below decide nothing by it.
     match op {
         CompareOp::Lt if a.hi < b.lo => Some(true),
-        CompareOp::Lt if a.lo >= b.hi && b.hi != i64::MAX => Some(false),
-        CompareOp::Le if a.hi <= b.lo && a.hi != i64::MAX => Some(true),
+        CompareOp::Lt if a.lo >= b.hi => Some(false),
+        CompareOp::Le if a.hi <= b.lo => Some(true),
         CompareOp::Le if a.lo > b.hi => Some(false),
         CompareOp::Gt => compare(CompareOp::Lt, b, a),
         CompareOp::Ge => compare(CompareOp::Le, b, a),
         CompareOp::Eq if a.hi < b.lo || b.hi < a.lo => Some(false),
-        CompareOp::Eq => match (a.as_constant(), b.as_constant()) {
-            (Some(x), Some(y)) if x != i64::MAX => Some(x == y),
+        CompareOp::Eq => match (a.only(), b.only()) {
+            (Some(x), Some(y)) => Some(x == y),
             _ => None,
         },
         CompareOp::Ne => compare(CompareOp::Eq, a, b).map(|x| !x),
@@ -528,7 +525,7 @@ fn select(kernel: &Kernel, which: Value, cases: &[Value]) -> Facts {
     let w = kernel.facts(which);
     let mut joined: Option<Facts> = None;
     for (i, &case) in cases.iter().enumerate() {
-        let i = i as i64;
+        let i = i as i128;
         if i < w.lo || i > w.hi {
             continue;
         }
@@ -560,26 +557,23 @@ fn refine(kernel: &Kernel, op: CompareOp, a: Value, b: Value, truth: bool, v: Va
     } else {
         return f;
     };
-    if kernel.ty(v).dtype() == DType::U64 {
-        return f;
-    }
     let mut r = f;
     match (op, truth) {
-        (CompareOp::Lt, true) | (CompareOp::Ge, false) => r.hi = r.hi.min(bound.hi.saturating_sub(1)),
+        (CompareOp::Lt, true) | (CompareOp::Ge, false) => r.hi = r.hi.min(bound.hi - 1),
         (CompareOp::Le, true) | (CompareOp::Gt, false) => r.hi = r.hi.min(bound.hi),
-        (CompareOp::Gt, true) | (CompareOp::Le, false) => r.lo = r.lo.max(bound.lo.saturating_add(1)),
+        (CompareOp::Gt, true) | (CompareOp::Le, false) => r.lo = r.lo.max(bound.lo + 1),
         (CompareOp::Ge, true) | (CompareOp::Lt, false) => r.lo = r.lo.max(bound.lo),
         (CompareOp::Eq, true) | (CompareOp::Ne, false) => {
             r.lo = r.lo.max(bound.lo);
             r.hi = r.hi.min(bound.hi);
         }
         (CompareOp::Eq, false) | (CompareOp::Ne, true) => {
-            if let Some(x) = bound.as_constant() {
+            if let Some(x) = bound.only() {
                 if r.lo == x {
-                    r.lo = r.lo.saturating_add(1);
+                    r.lo += 1;
                 }
                 if r.hi == x {
-                    r.hi = r.hi.saturating_sub(1);
+                    r.hi -= 1;
                 }
             }
         }
@@ -592,94 +586,129 @@ fn refine(kernel: &Kernel, op: CompareOp, a: Value, b: Value, truth: bool, v: Va
 mod tests {
     use super::*;
 
-    /// Every pair of small ranges: the facts of a result hold for every pair of values in them.
-    #[test]
-    fn binary_facts_hold_for_every_value() {
-        let lax = |op: BinaryOp, x: i64, y: i64| -> i64 {
-            let wrap = |x: i64| i64::from(x as i8);
-            match op {
-                BinaryOp::Add => wrap(x + y),
-                BinaryOp::Sub => wrap(x - y),
-                BinaryOp::Mul => wrap(x * y),
-                BinaryOp::Div => {
-                    if y == 0 {
-                        -1
-                    } else {
-                        wrap(x / y)
-                    }
-                }
-                BinaryOp::Rem => {
-                    if y == 0 {
-                        x
-                    } else {
-                        x % y
-                    }
-                }
-                BinaryOp::Max => x.max(y),
-                BinaryOp::Min => x.min(y),
-                BinaryOp::And => x & y,
-                BinaryOp::Or => x | y,
-                BinaryOp::Xor => x ^ y,
-                BinaryOp::ShiftLeft => {
-                    if (0..8).contains(&y) {
-                        wrap(x << y)
-                    } else {
-                        0
-                    }
-                }
-                BinaryOp::ShiftRightLogical => {
-                    if (0..8).contains(&y) {
-                        wrap((x & 0xff) >> y)
-                    } else {
-                        0
-                    }
-                }
-                BinaryOp::ShiftRightArithmetic => x >> if (0..8).contains(&y) { y } else { 7 },
-                BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter | BinaryOp::CopySign => unreachable!("floats"),
-            }
+    fn integers() -> impl Iterator<Item = DType> {
+        DType::ALL.into_iter().filter(|d| !d.is_float())
+    }
+
+    fn holds(facts: Facts, x: i128) -> bool {
+        let divides = match facts.divisor {
+            0 => x == 0,
+            n => x.unsigned_abs().is_multiple_of(n.into()),
         };
-        let bounds = [-128, -127, -9, -8, -1, 0, 1, 3, 7, 8, 64, 126, 127];
-        let mut ranges = vec![];
-        for (i, &lo) in bounds.iter().enumerate() {
-            for &hi in &bounds[i..] {
+        facts.within(i64::MIN, u64::MAX) && facts.lo <= x && x <= facts.hi && divides
+    }
+
+    /// Facts of numbers of a type, each with some of the numbers that it is true of, its ends among them.
+    fn ranges(dtype: DType) -> Vec<(Facts, Vec<i128>)> {
+        let all = arithmetic::numbers(dtype);
+        let last = all.len() - 1;
+        let zero = all.partition_point(|x| *x < 0);
+        let mut ends: Vec<usize> = [
+            0,
+            1,
+            9,
+            zero.saturating_sub(1),
+            zero,
+            zero + 1,
+            zero + 3,
+            zero + 8,
+            last / 3,
+            last - 1,
+            last,
+        ]
+        .map(|i| i.min(last))
+        .to_vec();
+        ends.sort_unstable();
+        ends.dedup();
+        let mut out = vec![];
+        for (i, &from) in ends.iter().enumerate() {
+            for &to in &ends[i..] {
                 for divisor in [1u64, 4, 6] {
-                    let values: Vec<i64> = (lo..=hi)
-                        .filter(|x: &i64| x.unsigned_abs().is_multiple_of(divisor))
-                        .collect();
-                    if !values.is_empty() {
-                        ranges.push((
-                            Facts {
-                                lo,
-                                hi,
-                                divisor: if lo == hi { lo.unsigned_abs() } else { divisor },
-                            },
-                            values,
-                        ));
+                    let range = Facts {
+                        lo: all[from],
+                        hi: all[to],
+                        divisor,
+                    };
+                    let range = range.tight();
+                    let of_range: Vec<i128> = all[from..=to].iter().copied().filter(|x| holds(range, *x)).collect();
+                    let some = of_range.iter().step_by(1 + of_range.len() / 6);
+                    let some: Vec<i128> = some.chain(of_range.last()).copied().collect();
+                    if !some.is_empty() {
+                        out.push((range, some));
                     }
                 }
             }
         }
-        for op in BinaryOp::ALL.iter().copied().filter(|op| {
-            !matches!(
-                op,
-                BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter | BinaryOp::CopySign
-            )
-        }) {
+        out
+    }
+
+    #[test]
+    fn what_is_folded_is_what_is_computed() {
+        for dtype in integers() {
+            let numbers = arithmetic::numbers(dtype);
+            for &x in &numbers {
+                for op in UnaryOp::ALL.iter().copied() {
+                    let want = arithmetic::unary(op, dtype, x);
+                    let got = unary(op, dtype, Facts::constant(x));
+                    assert_eq!(
+                        got,
+                        want.map_or(Facts::of_dtype(dtype), Facts::constant),
+                        "{} {x}",
+                        op.name()
+                    );
+                }
+                for op in BinaryOp::ALL.iter().copied() {
+                    for &y in &numbers {
+                        let want = arithmetic::binary(op, dtype, x, y);
+                        let got = binary(op, dtype, Facts::constant(x), Facts::constant(y));
+                        let want = want.map_or(Facts::of_dtype(dtype), Facts::constant);
+                        assert_eq!(got, want, "{} {dtype} {x} {y}", op.name());
+                    }
+                }
+                for to in integers() {
+                    let got = convert(to, Facts::constant(x));
+                    assert_eq!(got, Facts::constant(arithmetic::wrap(to, x)), "{dtype} {x} to {to}");
+                }
+            }
+        }
+    }
+
+    /// For some pairs of numbers in every pair of ranges.
+    #[test]
+    fn facts_of_results_hold() {
+        for dtype in integers() {
+            let ranges = ranges(dtype);
             for (i, (a, xs)) in ranges.iter().enumerate() {
+                for op in UnaryOp::ALL.iter().copied() {
+                    let facts = unary(op, dtype, *a);
+                    for &x in xs {
+                        if let Some(z) = arithmetic::unary(op, dtype, x) {
+                            assert!(holds(facts, z), "{} {dtype} {x} = {z}: {a} gave {facts}", op.name());
+                        }
+                    }
+                }
+                for to in integers() {
+                    let facts = convert(to, *a);
+                    for &x in xs {
+                        let z = arithmetic::wrap(to, x);
+                        assert!(holds(facts, z), "{dtype} {x} to {to} = {z}: {a} gave {facts}");
+                    }
+                }
                 // A third of the pairs, a different third for each row.
                 for (b, ys) in ranges.iter().skip(i % 3).step_by(3) {
-                    let r = binary(op, DType::I8, *a, *b);
-                    for &x in xs.iter().step_by(1 + xs.len() / 16).chain(xs.last()) {
-                        for &y in ys.iter().step_by(1 + ys.len() / 16).chain(ys.last()) {
-                            let z = lax(op, x, y);
-                            let holds = r.lo <= z
-                                && z <= r.hi
-                                && (if r.divisor == 0 {
-                                    z == 0
-                                } else {
-                                    z.unsigned_abs().is_multiple_of(r.divisor)
-                                });
-                            assert!(holds, "{} {x} {y} = {z}: {a} {b} gave {r} (÷{})", op.name(), r.divisor);
+                    for op in BinaryOp::ALL.iter().copied() {
+                        let facts = binary(op, dtype, *a, *b);
+                        for (&x, &y) in xs.iter().flat_map(|x| ys.iter().map(move |y| (x, y))) {
+                            if let Some(z) = arithmetic::binary(op, dtype, x, y) {
+                                let name = op.name();
+                                assert!(holds(facts, z), "{name} {dtype} {x} {y} = {z}: {a}, {b} gave {facts}");
+                            }
+                        }
+                    }
+                    for op in CompareOp::ALL.iter().copied() {
+                        let Some(known) = compare(op, *a, *b) else { continue };
+                        for (&x, &y) in xs.iter().flat_map(|x| ys.iter().map(move |y| (x, y))) {
+                            assert_eq!(arithmetic::compare(op, x, y), known, "{x} {} {y}: {a}, {b}", op.name());
                         }
                     }
                 }

@@ -1,5 +1,8 @@
 //! What is added to a product of arrays becomes its accumulator: `acc + x @ y` needs the registers of one sum, and no addition.
 //!
+//! This adds in another order: to the accumulator each element of K by itself, and not their sum. So it is done to integers, which
+//! wrap in any order, and to floats where the user allows it (`approx_math`): f32 ones added to 10⁸ one by one leave it what it is.
+//!
 //! The product goes to where the addition is, which is in the same region; it has no other user. A product that is rounded to a narrower
 //! float and at once widened again, as `acc += x @ y` does with f16 operands and an f32 `acc`, is not rounded: XLA leaves the same out
 //! (`xla_allow_excess_precision`, on by default).
@@ -59,8 +62,12 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
         else {
             continue;
         };
+        let ty = kernel.ty(results[0]);
+        if ty.dtype().is_float() && !kernel.compiler_params.approx_math {
+            continue;
+        }
         // The sum's type is the product's: what was narrowed is widened again.
-        let is_sum = |p: Op| kernel.ty(kernel.ops[p].results[0]) == kernel.ty(kernel.ops[op].results[0]);
+        let is_sum = |p: Op| kernel.ty(kernel.ops[p].results[0]) == ty;
         let of = |v: Value| products.iter().rposition(|(p, sum, _)| *sum == v && is_sum(*p));
         let Some((at, acc)) = of(b).map(|at| (at, a)).or_else(|| of(a).map(|at| (at, b))) else {
             continue;
@@ -83,8 +90,8 @@ mod tests {
     use super::testing::KernelBuilder;
     use super::*;
 
-    fn product(b: &mut KernelBuilder) -> Value {
-        let x = b.input(DType::F16, &[64, 32]);
+    fn product(b: &mut KernelBuilder, dtype: DType) -> Value {
+        let x = b.input(dtype, &[64, 32]);
         let x = b.load(b.whole(x));
         let kind = OpKind::Dot {
             acc: None,
@@ -92,7 +99,7 @@ mod tests {
             b: x,
             arithmetic: DotArithmetic::TensorCore,
         };
-        b.op1(kind, DType::F32, &[64, 64])
+        b.op1(kind, DotArithmetic::TensorCore.result(dtype).unwrap(), &[64, 64])
     }
 
     fn sums(kernel: &Kernel) -> usize {
@@ -101,23 +108,25 @@ mod tests {
         n
     }
 
-    /// `acc + x @ xᵀ`, stored; and the product too, if asked for.
-    fn kernel(is_used: bool) -> Kernel {
+    /// `acc + x @ xᵀ` of such `x`, stored; and the product too, if asked for.
+    fn kernel(x: DType, is_used: bool, approx_math: bool) -> Kernel {
         let mut b = KernelBuilder::new();
-        let acc = b.input(DType::F32, &[64, 64]);
+        let dtype = DotArithmetic::TensorCore.result(x).unwrap();
+        let acc = b.input(dtype, &[64, 64]);
         let acc = b.load(b.whole(acc));
-        let dot = product(&mut b);
+        let dot = product(&mut b, x);
         let add = OpKind::Binary {
             op: BinaryOp::Add,
             a: acc,
             b: dot,
         };
-        let sum = b.op1(add, DType::F32, &[64, 64]);
+        let sum = b.op1(add, dtype, &[64, 64]);
         for v in [Some(sum), is_used.then_some(dot)].into_iter().flatten() {
-            let out = b.output(DType::F32, &[64, 64]);
+            let out = b.output(dtype, &[64, 64]);
             b.store(b.whole(out), v);
         }
         let mut kernel = b.finish();
+        kernel.compiler_params.approx_math = approx_math;
         run(&mut kernel).unwrap();
         verify::run(&kernel).unwrap();
         kernel
@@ -125,11 +134,17 @@ mod tests {
 
     #[test]
     fn a_product_takes_what_it_is_added_to() {
-        assert_eq!(sums(&kernel(false)), 0);
+        assert_eq!(sums(&kernel(DType::F16, false, true)), 0);
+        assert_eq!(sums(&kernel(DType::I8, false, false)), 0);
+    }
+
+    #[test]
+    fn floats_are_added_in_the_users_order() {
+        assert_eq!(sums(&kernel(DType::F16, false, false)), 1);
     }
 
     #[test]
     fn a_product_that_somebody_else_needs_stays() {
-        assert_eq!(sums(&kernel(true)), 1);
+        assert_eq!(sums(&kernel(DType::F16, true, true)), 1);
     }
 }

@@ -154,7 +154,7 @@ impl Found {
             let data = &kernel.ops[op];
             if is_constant_load(kernel, &data.kind) {
                 loads += 1;
-            } else if data.kind.is_pure()
+            } else if data.kind.is_speculatable()
                 && data.results.iter().all(|v| kernel.ty(*v).is_scalar())
                 && item.uses.iter().all(|v| kernel.ty(*v).is_scalar())
                 && item.uses.iter().any(|v| derived[*v])

@@ -1,4 +1,4 @@
-//! Moves pure scalar ops out of loops.
+//! Moves scalar ops that may as well be executed where they were not out of loops.
 //!
 //! Array ops stay: hoisting them costs registers for the whole loop.
 use super::class::Control;
@@ -56,7 +56,7 @@ impl Hoist<'_> {
 
     fn place(&mut self, op: Op, loops: u32, kept: &mut Vec<Op>, leaving: &mut Vec<Op>) {
         let data = &self.kernel.ops[op];
-        let scalar = data.kind.is_pure() && data.results.iter().all(|&v| self.kernel.ty(v).is_scalar());
+        let scalar = data.kind.is_speculatable() && data.results.iter().all(|&v| self.kernel.ty(v).is_scalar());
         let mut arrays = false;
         let mut needs = 0;
         visit::for_each_value(&data.kind, &mut |v| {

@@ -4,7 +4,7 @@ use super::entities::{Alloc, Axis, Op, Region, Value};
 use super::op::{Constant, OpKind};
 use super::types::{Elem, Facts, Group, Type};
 use super::view::{Place, RefUse};
-use super::{AllocData, AllocKind, GmemOrigin, visit};
+use super::{AllocData, AllocKind, GmemOrigin, arithmetic, visit};
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
 use crate::target::Target;
@@ -367,7 +367,7 @@ impl Kernel {
             Type::Scalar(dtype),
             loc,
         );
-        self.values[v].facts = Facts::constant(x);
+        self.values[v].facts = Facts::constant(arithmetic::wrap(dtype, x.into()));
         v
     }
 
@@ -525,7 +525,8 @@ impl Kernel {
 }
 
 /// The low bits of an integer in a type of `dtype`'s width.
-pub fn int_bits(dtype: DType, x: i64) -> u64 {
+pub fn int_bits(dtype: DType, x: impl Into<i128>) -> u64 {
+    let x = x.into();
     match dtype {
         DType::Bool => u64::from(x != 0),
         _ if dtype.bits() >= 64 => x as u64,
@@ -533,14 +534,11 @@ pub fn int_bits(dtype: DType, x: i64) -> u64 {
     }
 }
 
-/// The integer that the low bits stand for in `dtype` (bool: 0 or 1; u64 above `i64::MAX`: `None`; floats: `None`).
-pub fn bits_int(dtype: DType, bits: u64) -> Option<i64> {
-    let width = dtype.bits();
+/// The integer that the low bits stand for in `dtype` (bool: 0 or 1; floats: `None`).
+pub fn bits_int(dtype: DType, bits: u64) -> Option<i128> {
     match dtype {
-        DType::Bool => Some((bits & 1) as i64),
-        d if d.is_signed_int() => Some((bits as i64) << (64 - width) >> (64 - width)),
-        d if d.is_unsigned_int() && width < 64 => Some((bits & ((1 << width) - 1)) as i64),
-        d if d.is_unsigned_int() => i64::try_from(bits).ok(),
+        DType::Bool => Some(i128::from(bits & 1)),
+        d if d.is_int() => Some(arithmetic::wrap(d, bits.into())),
         _ => None,
     }
 }

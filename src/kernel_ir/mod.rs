@@ -20,6 +20,7 @@
 //!
 //! Architecture invariant: this room knows no layouts beyond what the user wrote ([`types::LayoutSpec`]), no PTX, and no protobuf.
 pub mod alloc;
+pub mod arithmetic;
 pub mod carry_accumulators;
 pub mod check_inputs;
 pub mod check_registers;

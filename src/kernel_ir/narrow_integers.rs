@@ -49,8 +49,7 @@ impl Narrow<'_> {
     }
 
     fn fits(&self, v: Value) -> bool {
-        let f = self.kernel.facts(v);
-        f.lo >= i64::from(i32::MIN) && f.hi <= i64::from(i32::MAX)
+        self.kernel.facts(v).within(i32::MIN, i32::MAX)
     }
 
     fn is_wide(&self, v: Value) -> bool {

@@ -168,7 +168,7 @@ pub enum OpKind {
     OptimizationBarrier {
         values: Vec<Value>,
     },
-    /// The user's promise that the integer scalar is a multiple; feeds facts.
+    /// The user's promise that the integer scalar is a multiple, which is checked where it stands; feeds facts.
     MultipleOf {
         a: Value,
         divisor: u64,

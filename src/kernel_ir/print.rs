@@ -928,10 +928,13 @@ impl Printer<'_> {
 
 impl Display for Facts {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        const LEAST: i128 = i64::MIN as i128;
+        const GREATEST: i128 = i64::MAX as i128;
+        const UNSIGNED: i128 = u64::MAX as i128;
         match (self.lo, self.hi) {
-            (i64::MIN, i64::MAX) => f.write_str("..")?,
-            (i64::MIN, hi) => write!(f, "..={hi}")?,
-            (lo, i64::MAX) => write!(f, "{lo}..")?,
+            (LEAST, GREATEST | UNSIGNED) => f.write_str("..")?,
+            (LEAST, hi) => write!(f, "..={hi}")?,
+            (lo, GREATEST | UNSIGNED) => write!(f, "{lo}..")?,
             (lo, hi) => write!(f, "{lo}..={hi}")?,
         }
         if self.divisor > 1 && self.lo != self.hi {

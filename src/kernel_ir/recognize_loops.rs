@@ -187,7 +187,7 @@ fn induction(kernel: &mut Kernel, at: Region, op: Op, subst: &mut Substitution) 
     }
 }
 
-/// `init + (i − lower)·c`.
+/// `init + (i − lower)·c`, modulo the carry's type as the loop's sums are.
 #[allow(clippy::too_many_arguments)]
 fn advanced(
     kernel: &mut Kernel,
@@ -199,11 +199,12 @@ fn advanced(
     dtype: DType,
     loc: Loc,
 ) -> Value {
-    let mut n = i;
+    // In the carry's type: i − lower may be beyond the counter's.
+    let mut n = append_convert(kernel, region, i, dtype, loc);
     if kernel.facts(lower).as_constant() != Some(0) {
-        n = append_binary(kernel, region, BinaryOp::Sub, i, lower, loc);
+        let lower = append_convert(kernel, region, lower, dtype, loc);
+        n = append_binary(kernel, region, BinaryOp::Sub, n, lower, loc);
     }
-    n = append_convert(kernel, region, n, dtype, loc);
     if kernel.facts(c).as_constant() != Some(1) {
         n = append_binary(kernel, region, BinaryOp::Mul, n, c, loc);
     }

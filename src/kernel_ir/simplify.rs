@@ -12,7 +12,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 
-/// Most pure scalar ops in an arm that becomes a `select`.
+/// Most speculatable scalar ops in an arm that becomes a `select`.
 const SPECULATED: usize = 8;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
@@ -99,7 +99,7 @@ impl Simplify<'_> {
         }
         facts::update(self.kernel, result);
         if !ty.dtype().is_float() && !matches!(self.kernel.ops[op].kind, OpKind::Constant(_)) {
-            if let Some(x) = self.kernel.facts(result).as_constant() {
+            if let Some(x) = self.kernel.facts(result).only() {
                 let bits = kernel::int_bits(ty.dtype(), x);
                 self.kernel.ops[op].kind = OpKind::Constant(Constant::Splat(bits));
             } else {
@@ -150,7 +150,7 @@ impl Simplify<'_> {
             let ints = !from.dtype().is_float() && !via.dtype().is_float();
             let fits = from.is_scalar() && {
                 let (f, top) = (self.kernel.facts(source), Facts::of_dtype(via.dtype()));
-                f.lo >= top.lo && f.hi <= top.hi
+                f.within(top.lo, top.hi)
             };
             return (ints && fits && from == self.kernel.ty(result)).then_some(source);
         }
@@ -174,8 +174,7 @@ impl Simplify<'_> {
             BinaryOp::And | BinaryOp::Or | BinaryOp::Max | BinaryOp::Min if a == b => Some(*a),
             BinaryOp::Max | BinaryOp::Min => {
                 let (fa, fb) = (self.kernel.facts(*a), self.kernel.facts(*b));
-                let a_above = fa.lo >= fb.hi && fb.hi != i64::MAX;
-                let b_above = fb.lo >= fa.hi && fa.hi != i64::MAX;
+                let (a_above, b_above) = (fa.lo >= fb.hi, fb.lo >= fa.hi);
                 match (*op == BinaryOp::Max, a_above, b_above) {
                     (true, true, _) | (false, _, true) => Some(*a),
                     (true, _, true) | (false, true, _) => Some(*b),
@@ -184,7 +183,7 @@ impl Simplify<'_> {
             }
             BinaryOp::Rem => {
                 let (fa, n) = (self.kernel.facts(*a), self.constant(*b)?);
-                (fa.lo >= 0 && n > 0 && fa.hi < n).then_some(*a)
+                (n > 0 && fa.within(0, n - 1)).then_some(*a)
             }
             _ => None,
         }
@@ -376,14 +375,14 @@ impl Simplify<'_> {
         }
     }
 
-    /// A few pure ops on scalars.
+    /// A few speculatable ops on scalars.
     fn is_cheap(&self, arm: Region) -> bool {
         let data = &self.kernel.regions[arm];
         data.ops.len() <= SPECULATED
             && data.results.iter().all(|&v| self.kernel.ty(v).is_scalar())
             && data.ops.iter().all(|&op| {
                 let data = &self.kernel.ops[op];
-                data.kind.is_pure() && data.results.iter().all(|&v| self.kernel.ty(v).is_scalar())
+                data.kind.is_speculatable() && data.results.iter().all(|&v| self.kernel.ty(v).is_scalar())
             })
     }
 

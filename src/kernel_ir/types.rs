@@ -159,38 +159,60 @@ impl fmt::Display for Group {
 
 /// What is known about an integer (or bool) scalar: `lo ≤ x ≤ hi` and `divisor` divides x.
 ///
-/// The numbers are the mathematical value that the bits stand for under the scalar's type. A u64 above `i64::MAX` is outside of
-/// what facts express: then `hi` is `i64::MAX` and means "no bound".
+/// The numbers are the mathematical value that the bits stand for under the scalar's type, of any integer type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Facts {
-    pub lo: i64,
-    pub hi: i64,
+    pub lo: i128,
+    pub hi: i128,
     /// At least 1; 0 for the constant 0, which everything divides.
     pub divisor: u64,
 }
 
 impl Facts {
+    /// What holds for every integer of every type.
     pub const UNKNOWN: Facts = Facts {
-        lo: i64::MIN,
-        hi: i64::MAX,
+        lo: i64::MIN as i128,
+        hi: u64::MAX as i128,
         divisor: 1,
     };
 
-    pub const fn constant(x: i64) -> Facts {
+    /// `x` is a number of some integer type.
+    pub fn constant(x: impl Into<i128>) -> Facts {
+        let x = x.into();
         Facts {
             lo: x,
             hi: x,
-            divisor: x.unsigned_abs(),
+            divisor: x.unsigned_abs() as u64,
         }
     }
 
-    pub const fn range(lo: i64, hi: i64) -> Facts {
-        Facts { lo, hi, divisor: 1 }
+    pub fn range(lo: impl Into<i128>, hi: impl Into<i128>) -> Facts {
+        Facts {
+            lo: lo.into(),
+            hi: hi.into(),
+            divisor: 1,
+        }
     }
 
     /// The value, if only one is possible.
-    pub fn as_constant(&self) -> Option<i64> {
+    pub fn only(&self) -> Option<i128> {
         (self.lo == self.hi).then_some(self.lo)
+    }
+
+    /// The value, if only one is possible and it is an i64.
+    pub fn as_constant(&self) -> Option<i64> {
+        self.only().and_then(|x| x.try_into().ok())
+    }
+
+    /// The least and the greatest value; those of a u64 that are beyond i64 as its greatest.
+    pub fn bounds_i64(&self) -> (i64, i64) {
+        let clamp = |x: i128| x.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        (clamp(self.lo), clamp(self.hi))
+    }
+
+    /// Whether every possible value is in the range.
+    pub fn within(&self, lo: impl Into<i128>, hi: impl Into<i128>) -> bool {
+        lo.into() <= self.lo && self.hi <= hi.into()
     }
 
     /// Whether every possible value is a multiple of `n`.
@@ -207,9 +229,8 @@ impl Facts {
         let bits = dtype.bits();
         match dtype {
             DType::Bool => Facts::range(0, 1),
-            d if d.is_unsigned_int() && bits < 64 => Facts::range(0, (1i64 << bits) - 1),
-            d if d.is_unsigned_int() => Facts::range(0, i64::MAX),
-            d if d.is_signed_int() && bits < 64 => Facts::range(-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
+            d if d.is_unsigned_int() => Facts::range(0, (1i128 << bits) - 1),
+            d if d.is_signed_int() => Facts::range(-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
             _ => Facts::UNKNOWN,
         }
     }
@@ -269,7 +290,8 @@ mod tests {
     fn facts_of_types_hold_their_extremes() {
         assert_eq!(Facts::of_dtype(DType::I8), Facts::range(-128, 127));
         assert_eq!(Facts::of_dtype(DType::U4), Facts::range(0, 15));
-        assert_eq!(Facts::of_dtype(DType::I64), Facts::UNKNOWN);
+        assert_eq!(Facts::of_dtype(DType::I64), Facts::range(i64::MIN, i64::MAX));
+        assert_eq!(Facts::of_dtype(DType::U64), Facts::range(0, u64::MAX));
         assert!(Facts::constant(0).is_multiple_of(64));
         assert!(!Facts::constant(96).is_multiple_of(64));
     }

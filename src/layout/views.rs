@@ -21,11 +21,12 @@ pub fn value_of(id: DynId) -> Value {
 /// What is known about an index.
 fn fact_of(kernel: &Kernel, v: Value) -> Fact {
     let f = kernel.facts(v);
+    let (min, max) = f.bounds_i64();
     // 0 is divisible by everything.
     Fact {
         divisor: if f.divisor == 0 { 1 << 40 } else { f.divisor },
-        min: f.lo,
-        max: f.hi,
+        min,
+        max,
     }
 }
 

@@ -123,7 +123,7 @@ impl<'a> LowerCx<'a> {
         // What the kernel IR knows of an index spares the signed forms of divisions and remainders.
         let facts = self.kernel.facts(v);
         let integer = self.kernel.ty(v).dtype().is_int();
-        if integer && facts.is_non_negative() && facts.hi < i64::from(i32::MAX) {
+        if integer && facts.within(0, i32::MAX - 1) {
             self.b.assume_at_most(x, facts.hi as u64);
         }
         self.bind(v, Lowered::Scalar(x));

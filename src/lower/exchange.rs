@@ -590,7 +590,7 @@ fn checked_device(cx: &mut LowerCx, device: Value) -> Result<S> {
     let id = cx.index32(device)?;
     let devices = i64::from(cx.kernel.devices());
     let facts = cx.kernel.facts(device);
-    if facts.lo < 0 || facts.hi >= devices {
+    if !facts.within(0, devices - 1) {
         cx.b.inst(Inst::CheckIndex {
             ty: IntType::S32,
             of: Indexed::Devices,

@@ -344,11 +344,20 @@ fn clamped_starts(cx: &mut LowerCx, starts: &[Value], extents: &[u64], sizes: &[
         let start = match static_start(cx.kernel, v, extent, size) {
             Some(start) => Start::Static(start),
             None => {
-                let inside = facts.lo >= 0 && facts.hi <= most as i64;
-                let x = cx.index64(v)?;
-                let x = cx.b.max(IntType::S64, x, Src::Imm(0));
-                let x = cx.b.min(IntType::S64, x, Src::Imm(most));
-                let x = if inside { cx.index32(v)? } else { cx.b.truncate(x) };
+                let inside = facts.within(0, most);
+                let x = if inside {
+                    cx.index32(v)?
+                } else {
+                    let x = cx.index64(v)?;
+                    let x = match cx.ty(v).dtype().is_signed_int() {
+                        true => {
+                            let x = cx.b.max(IntType::S64, x, Src::Imm(0));
+                            cx.b.min(IntType::S64, x, Src::Imm(most))
+                        }
+                        false => cx.b.min(IntType::U64, x, Src::Imm(most)),
+                    };
+                    cx.b.truncate(x)
+                };
                 let divisor = if inside { facts.divisor.max(1) } else { 1 };
                 Start::Dynamic(
                     cx.extra_dyn(x),

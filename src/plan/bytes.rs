@@ -164,8 +164,8 @@ fn bounds(kernel: &Kernel, index: Index, extent: u64) -> (u64, u64) {
     match index {
         Index::Const(c) => (clamp(c), clamp(c)),
         Index::Value(v) => {
-            let facts = kernel.facts(v);
-            (clamp(facts.lo), clamp(facts.hi.max(facts.lo)))
+            let (lo, hi) = kernel.facts(v).bounds_i64();
+            (clamp(lo), clamp(hi.max(lo)))
         }
     }
 }

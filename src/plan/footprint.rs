@@ -140,7 +140,7 @@ impl Footprints {
                 // Outside of the dimension nobody knows where it is.
                 let is_inside = |dim: usize, v: Value| {
                     let (facts, extent) = (kernel.facts(v), kernel.allocs[view.alloc].shape.get(dim));
-                    facts.lo >= 0 && extent.is_some_and(|n| facts.hi < *n as i64)
+                    extent.is_some_and(|n| facts.within(0, i128::from(*n) - 1))
                 };
                 let value = |(dim, index): (usize, &DimIndex)| match index {
                     DimIndex::At(Index::Value(v)) => is_inside(dim, *v).then_some((dim, *v)),
@@ -260,7 +260,8 @@ impl Part {
             Index::Const(c) => (clamp(c), clamp(c), 1),
             Index::Value(v) => {
                 let facts = kernel.facts(v);
-                let (lo, hi) = (clamp(facts.lo), clamp(facts.hi.max(facts.lo)));
+                let (lo, hi) = facts.bounds_i64();
+                let (lo, hi) = (clamp(lo), clamp(hi.max(lo)));
                 // From the least multiple on.
                 let step = facts.divisor.max(1);
                 (lo.next_multiple_of(step).min(hi), hi, step)
@@ -287,6 +288,10 @@ impl Part {
     fn is_aligned(&self) -> bool {
         let size = self.size.max(1);
         self.stride == 1 && (if self.is_fixed() { self.lo } else { self.step }).is_multiple_of(size)
+    }
+    /// How many there are of [`Part::starts`].
+    fn ways(&self) -> u64 {
+        (self.hi - self.lo) / self.step + 1
     }
     fn starts(&self) -> impl Iterator<Item = u64> + use<> {
         (self.lo..=self.hi).step_by(self.step as usize)
@@ -409,7 +414,7 @@ type Touched = Vec<(u64, Who)>;
 
 fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Touched> {
     let elements: u64 = parts.iter().map(|p| p.size).product();
-    let ways: u64 = parts.iter().map(|p| p.starts().count() as u64).product();
+    let ways = parts.iter().map(Part::ways).fold(1, u64::saturating_mul);
     if elements.saturating_mul(ways) > MAX_ELEMENTS {
         return None;
     }

@@ -658,7 +658,7 @@ impl Pass<'_> {
             }
             Some(Control::While { inits, cond, body }) => {
                 let begins = begins(kernel, inits, cond, self.warpgroup);
-                (Some(cond), body, (i64::from(begins), i64::MAX))
+                (Some(cond), body, (i128::from(begins), i128::MAX))
             }
             Some(Control::Switch { .. } | Control::Scope { .. } | Control::WarpMap { .. }) | None => return,
         };

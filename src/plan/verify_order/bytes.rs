@@ -317,8 +317,9 @@ impl Walker<'_> {
                 Val::Int(x) => ((x.max(0) as u64).min(last), 1),
                 Val::Sym { .. } => {
                     let facts = self.kernel.facts(v);
-                    let lo = (facts.lo.max(0) as u64).min(last);
-                    let hi = (facts.hi.max(0) as u64).clamp(lo, last);
+                    let (lo, hi) = facts.bounds_i64();
+                    let lo = (lo.max(0) as u64).min(last);
+                    let hi = (hi.max(0) as u64).clamp(lo, last);
                     let step = facts.divisor.max(1);
                     let first = lo.next_multiple_of(step).min(hi);
                     let places = (hi - first) / step + 1;

@@ -1,7 +1,8 @@
 //! Integer scalars on one path: numbers where they can be computed, else symbols.
 use crate::dtype::DType;
+use crate::kernel_ir::arithmetic;
 use crate::kernel_ir::class::{Function, Pure};
-use crate::kernel_ir::kernel::{bits_int, int_bits};
+use crate::kernel_ir::kernel::bits_int;
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::{BinaryOp, CompareOp, Kernel, Op, OpKind, UnaryOp, Value};
 use cranelift_entity::SecondaryMap;
@@ -157,7 +158,7 @@ impl Scalars {
 
     fn compute(&mut self, kernel: &Kernel, kind: &OpKind, dtype: DType) -> Option<Val> {
         let function = match kind.pure() {
-            Some(Pure::Constant(constant)) => return bits_int(dtype, constant.splat()?).map(Val::Int),
+            Some(Pure::Constant(constant)) => return number(bits_int(dtype, constant.splat()?)?),
             Some(Pure::Elementwise(function)) => function,
             // Elements of arrays, bits of floats, and what reads memory: unknown.
             Some(
@@ -214,8 +215,8 @@ fn fold(term: &Term) -> Option<Val> {
             return usize::try_from(i).ok().and_then(|i| cases.get(i)).copied();
         }
         _ if !integer => None,
-        (Applied::Unary(op), &[Val::Int(a)]) => unary(op, dtype, a),
-        (Applied::Binary(op), &[Val::Int(a), Val::Int(b)]) => binary(op, dtype, a, b),
+        (Applied::Unary(op), &[Val::Int(a)]) => arithmetic::unary(op, dtype, a.into()),
+        (Applied::Binary(op), &[Val::Int(a), Val::Int(b)]) => arithmetic::binary(op, dtype, a.into(), b.into()),
         (
             Applied::Binary(BinaryOp::Add),
             &[Val::Sym { id, plus }, Val::Int(n)] | &[Val::Int(n), Val::Sym { id, plus }],
@@ -231,69 +232,24 @@ fn fold(term: &Term) -> Option<Val> {
                 plus: plus.wrapping_sub(n),
             });
         }
-        (Applied::Compare(op), &[Val::Int(a), Val::Int(b)]) => Some(compare(op, a, b)),
+        (Applied::Compare(op), &[Val::Int(a), Val::Int(b)]) => Some(arithmetic::compare(op, a.into(), b.into()).into()),
         (Applied::Compare(op), &[Val::Sym { id: i, plus: a }, Val::Sym { id: j, plus: b }]) if i == j => {
-            Some(compare(op, a, b))
+            Some(arithmetic::compare(op, a.into(), b.into()).into())
         }
-        (Applied::Clamp, &[Val::Int(lo), Val::Int(x), Val::Int(hi)]) => Some(x.max(lo).min(hi)),
-        (Applied::Power(n), &[Val::Int(a)]) => u32::try_from(n).ok().map(|n| a.wrapping_pow(n)),
+        (Applied::Clamp, &[Val::Int(lo), Val::Int(x), Val::Int(hi)]) => Some(x.max(lo).min(hi).into()),
+        (Applied::Power(n), &[Val::Int(a)]) => arithmetic::power(dtype, a.into(), n),
         (Applied::Convert(from), &[a]) if from.is_int() || from == DType::Bool => match a {
-            Val::Int(x) if dtype == DType::Bool => Some(i64::from(x != 0)),
-            Val::Int(x) => Some(x),
+            Val::Int(x) => Some(arithmetic::wrap(dtype, x.into())),
             // Wider or narrower, equal numbers stay equal; facts keep the range.
             Val::Sym { .. } if from.is_int() && dtype.is_int() => return Some(a),
             Val::Sym { .. } => None,
         },
         _ => None,
     };
-    number.and_then(|x| bits_int(dtype, int_bits(dtype, x))).map(Val::Int)
+    number.and_then(self::number)
 }
 
-fn unary(op: UnaryOp, dtype: DType, a: i64) -> Option<i64> {
-    // Indices and selectors are made of few functions; more would only make more symbols numbers.
-    if op == UnaryOp::Neg {
-        Some(a.wrapping_neg())
-    } else if op == UnaryOp::Abs {
-        Some(a.wrapping_abs())
-    } else if op == UnaryOp::Sign {
-        Some(a.signum())
-    } else if op == UnaryOp::Not {
-        Some(if dtype == DType::Bool { 1 - a } else { !a })
-    } else {
-        None
-    }
-}
-
-fn binary(op: BinaryOp, dtype: DType, a: i64, b: i64) -> Option<i64> {
-    let bits = dtype.bits();
-    let shift = u32::try_from(b).ok().filter(|s| *s < bits);
-    Some(match op {
-        BinaryOp::Add => a.wrapping_add(b),
-        BinaryOp::Sub => a.wrapping_sub(b),
-        BinaryOp::Mul => a.wrapping_mul(b),
-        BinaryOp::Div if b == 0 => -1,
-        BinaryOp::Div => a.wrapping_div(b),
-        BinaryOp::Rem if b == 0 => a,
-        BinaryOp::Rem => a.wrapping_rem(b),
-        BinaryOp::Max => a.max(b),
-        BinaryOp::Min => a.min(b),
-        BinaryOp::And => a & b,
-        BinaryOp::Or => a | b,
-        BinaryOp::Xor => a ^ b,
-        BinaryOp::ShiftLeft => shift.map_or(0, |s| a.wrapping_shl(s)),
-        BinaryOp::ShiftRightLogical => shift.map_or(0, |s| (int_bits(dtype, a) >> s) as i64),
-        BinaryOp::ShiftRightArithmetic => a >> shift.unwrap_or(63),
-        BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::NextAfter | BinaryOp::CopySign => return None,
-    })
-}
-
-fn compare(op: CompareOp, a: i64, b: i64) -> i64 {
-    i64::from(match op {
-        CompareOp::Eq => a == b,
-        CompareOp::Ne => a != b,
-        CompareOp::Lt => a < b,
-        CompareOp::Le => a <= b,
-        CompareOp::Gt => a > b,
-        CompareOp::Ge => a >= b,
-    })
+/// None: a u64 that is beyond what is counted with here.
+fn number(x: i128) -> Option<Val> {
+    i64::try_from(x).ok().map(Val::Int)
 }

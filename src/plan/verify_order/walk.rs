@@ -712,21 +712,22 @@ impl Walk<'_> {
         let (from, to) = (self.scalars.get(kernel, lower), self.scalars.get(kernel, upper));
         let first = match from {
             Val::Int(x) => x,
-            Val::Sym { .. } => kernel.facts(lower).lo.max(0),
+            Val::Sym { .. } => kernel.facts(lower).bounds_i64().0.max(0),
         };
         if let (Val::Int(a), Val::Int(b)) = (from, to) {
             return (a, b.saturating_sub(a).max(0) as u64);
         }
         let facts = kernel.facts(upper);
+        let (least, most) = facts.bounds_i64();
         let fits = |n: &i64| {
             let end = first.saturating_add(*n);
             matches!(to, Val::Int(b) if b >= first)
-                || (facts.lo..=facts.hi).contains(&end)
+                || (least..=most).contains(&end)
                     && (end == 0 || end.unsigned_abs().is_multiple_of(facts.divisor.max(1)))
         };
         let mut possible: Vec<i64> = UNKNOWN_ROUNDS.iter().copied().filter(fits).collect();
         if possible.is_empty() {
-            possible.push(facts.lo.saturating_sub(first).clamp(0, 64));
+            possible.push(least.saturating_sub(first).clamp(0, 64));
         }
         let n = possible[self.choices.choose(possible.len())];
         self.scalars.choose(from, first);
@@ -765,8 +766,9 @@ impl Walk<'_> {
             Val::Int(x) => (x.max(0) as usize).min(last),
             unknown @ Val::Sym { .. } => {
                 let facts = kernel.facts(selector);
-                let lo = (facts.lo.max(0) as usize).min(last);
-                let hi = (facts.hi.max(0) as usize).clamp(lo, last);
+                let (lo, hi) = facts.bounds_i64();
+                let lo = (lo.max(0) as usize).min(last);
+                let hi = (hi.max(0) as usize).clamp(lo, last);
                 let arm = lo + self.choices.choose(hi - lo + 1);
                 self.scalars.choose(unknown, arm as i64);
                 arm
