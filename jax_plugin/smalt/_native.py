@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import json
@@ -10,12 +11,12 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from smalt import _errors
 
-CAPI_VERSION = 2
+CAPI_VERSION = 3
 _NAME = "libsmalt.dylib" if platform.system() == "Darwin" else "libsmalt.so"
 
 
@@ -33,6 +34,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "smalt_capi_version": (ctypes.c_uint32, ()),
     "smalt_version": (ctypes.c_char_p, ()),
     "smalt_free": (None, (_Bytes,)),
+    "smalt_wait_for_runs": (None, (ctypes.c_int32,)),
+    "smalt_end_runs": (None, ()),
     "smalt_set_packages": (_Bytes, _Input),
     "smalt_look_for_assembler": (None, ()),
     "smalt_set_stdout": (None, (_Write,)),
@@ -156,7 +159,32 @@ def _take(lib: ctypes.CDLL, owned: _Bytes) -> bytes:
 
 def _check(lib: ctypes.CDLL, result: _Bytes) -> None:
     if error := _take(lib, result):
-        raise _errors.of_report(_parsed("an error", error))
+        report = _parsed("an error", error)
+        if report["fault"] == "Interrupted":
+            raise_kept()
+        raise _errors.of_report(report)
+
+
+def raise_kept() -> None:
+    """Raises what the handler of a signal raised while the main thread was in a run, if one did."""
+    # With the interpreter's lock: ctypes raises the error that the function sets.
+    function = ctypes.PyDLL(str(library_path())).smalt_raise_kept
+    function.restype = None
+    function()
+
+
+@contextlib.contextmanager
+def waiting_for_runs() -> Iterator[None]:
+    """The main thread waits for runs of the emulator in the interpreter: if a handler of a signal raises here, they end."""
+    lib = library()
+    lib.smalt_wait_for_runs(1)
+    try:
+        yield
+    except BaseException:
+        lib.smalt_end_runs()
+        raise
+    finally:
+        lib.smalt_wait_for_runs(0)
 
 
 def _answer(lib: ctypes.CDLL, function: Callable[..., _Bytes], *arguments: Any) -> bytes:

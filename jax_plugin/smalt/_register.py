@@ -33,9 +33,9 @@ def register() -> None:
     # Whoever loads an exported program need not lower a kernel first. The descriptor has a version, and older ones stay
     # readable (proto/descriptor.proto): that is the promise that JAX asks for.
     _versions.promise_stable(_TARGETS)
-    _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program)
-    from smalt import _torch
+    from smalt import _native, _torch
 
+    _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program, _native.waiting_for_runs)
     _versions.replace_as_torch_kernel(_torch.dispatch)
     with contextlib.suppress(ImportError):  # not built: said when a kernel is lowered
         from smalt import _ffi

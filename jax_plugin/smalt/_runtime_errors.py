@@ -28,6 +28,8 @@ def _find(text: str) -> tuple[type[Exception], Mapping[str, Any]] | None:
     report = _native.reported(text)
     if report is None:
         return None
+    if report["fault"] == "Interrupted":
+        _native.raise_kept()
     # What a kernel said before it ended on a GPU is not in the driver's text.
     words = str(_errors.of_report(report)) if report.get("last_words") else ""
     return _class(report["fault"]), {"report": report, "last_words": words}

@@ -15,6 +15,8 @@ import itertools
 import os
 import re
 import sys
+import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -562,14 +564,34 @@ def call_from_python(ctx: Any) -> None:
         module.add_keepalive(_FROM_PYTHON)
 
 
-def heed_calls_from_python(is_exported: Callable[[bytes], bool]) -> None:
-    """Makes JAX heed `call_from_python`; `is_exported`: whether it stands for a program that was exported."""
+def heed_calls_from_python(is_exported: Callable[[bytes], bool], waiting: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Makes JAX heed `call_from_python`; `is_exported`: whether it stands for a program that was exported.
+
+    On the main thread a call returns when its results are there, and waits for them in the interpreter, in the context that `waiting`
+    makes: handlers of signals are called there, and not while a thread is in XLA.
+    """
     data, aot, exported = _pjit._get_fastpath_data, _pxla.MeshExecutable.create_cpp_call, _export._call_exported_lowering
     if getattr(data, "_smalt", False):
         return
 
+    execute = _pxla.ExecuteReplicated.__call__
+
+    def keeps_mark(call: Any) -> bool:
+        return any(kept is _FROM_PYTHON for kept in getattr(call, "keepalive", None) or ())
+
     def is_marked(executable: Any) -> bool:
-        return any(kept is _FROM_PYTHON for kept in getattr(getattr(executable, "unsafe_call", None), "keepalive", None) or ())
+        return keeps_mark(getattr(executable, "unsafe_call", None))
+
+    def execute_and_wait(call: Any, *args: Any) -> Any:
+        results = execute(call, *args)
+        if keeps_mark(call) and threading.current_thread() is threading.main_thread():
+            unready = [result for result in results if hasattr(result, "is_ready")]
+            pause = 1e-5
+            with waiting():
+                while not all(result.is_ready() for result in unready):
+                    time.sleep(pause)
+                    pause = min(2 * pause, 5e-3)
+        return results
 
     def fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
         return None if is_marked(executable) else data(executable, *args, **kwargs)
@@ -585,6 +607,7 @@ def heed_calls_from_python(is_exported: Callable[[bytes], bool]) -> None:
     fastpath_data._smalt = True  # type: ignore[attr-defined]
     _pjit._get_fastpath_data = fastpath_data
     _pxla.MeshExecutable.create_cpp_call = create_cpp_call
+    _pxla.ExecuteReplicated.__call__ = execute_and_wait
     mlir.register_lowering(_export.call_exported_p, call_exported)
 
 

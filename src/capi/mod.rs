@@ -15,7 +15,7 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 /// Raised with every incompatible change; the Python side checks it.
-pub const CAPI_VERSION: u32 = 2;
+pub const CAPI_VERSION: u32 = 3;
 
 /// Bytes that the library owns until [`smalt_free`]. Empty: null and 0.
 #[repr(C)]
@@ -97,6 +97,24 @@ fn locations(debug: &[u8]) -> Locations {
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_capi_version() -> u32 {
     CAPI_VERSION
+}
+
+/// The main thread begins (1), or ends (0), to wait for runs of the emulator in the interpreter, which calls handlers of signals.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_wait_for_runs(begins: i32) {
+    runtime::handled_in_python(begins != 0);
+}
+
+/// All runs of the emulator are to end: a handler of a signal has raised.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_end_runs() {
+    runtime::end_runs();
+}
+
+/// Sets the interpreter's error to what the handler of a signal raised during a run, if one did. The caller holds the interpreter's lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn smalt_raise_kept() {
+    runtime::raise_kept();
 }
 
 /// The crate's version, NUL-terminated and static.

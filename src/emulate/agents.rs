@@ -1,6 +1,7 @@
 //! The asynchronous agents: bulk copies, and when they act.
 use super::bulk::{BulkStore, Destination};
 use super::clock::View;
+use super::grid::{Clash, Did};
 use super::hooks::{Access, Changes, Hooks, Landing, Mode, Proxy, Range, Sync, Verdict, changes_all};
 use super::machine::Machine;
 use super::options::AgentOrder;
@@ -197,7 +198,7 @@ impl<H: Hooks> Machine<'_, H> {
     }
 
     fn perform_load_with(&mut self, w: &Warp, load: &BulkLoad, data: &mut Vec<u8>) -> Result<(), Box<Error>> {
-        let check = self.options.check_undefined;
+        let check = self.options.denies_undefined();
         let mut swizzle = TensorMapSwizzle::None;
         match &load.source {
             Source::Linear { address } => {
@@ -209,7 +210,7 @@ impl<H: Hooks> Machine<'_, H> {
                 tma::read_global(self.memory, *address, data, check)?;
             }
             Source::Shared { slot, offset } => {
-                self.check_defined(*slot, *offset, load.bytes)?;
+                self.check_defined(load.pc, *slot, *offset, load.bytes)?;
                 self.tell_read(w, load.pc, &load.view, *slot, *offset, load.bytes)?;
                 data.clear();
                 data.extend_from_slice(self.cta(*slot).smem.get(*offset, load.bytes));
@@ -224,7 +225,7 @@ impl<H: Hooks> Machine<'_, H> {
                 data.clear();
                 data.extend_from_slice(&value[..load.bytes as usize]);
                 if let (Some((op, ty)), [target]) = (reduce, &load.targets[..]) {
-                    self.check_defined(target.slot, target.offset, load.bytes).map_err(|mut error| {
+                    self.check_defined(load.pc, target.slot, target.offset, load.bytes).map_err(|mut error| {
                         error.what = "a reduction (red.async) of shared memory that nothing wrote".into();
                         error.remedy = Some("store what the reductions begin with, and synchronise the cluster before they are issued".into());
                         error
@@ -307,14 +308,18 @@ impl<H: Hooks> Machine<'_, H> {
         self.judge_at(w, pc, verdict)
     }
 
-    /// Whether a bulk load reads what another cluster wrote.
+    /// Whether a bulk load reads what another cluster wrote, or nobody.
     pub fn tell_of_others(&mut self, w: &Warp, pc: u32, address: u64, bytes: u32) -> Verdict {
+        if H::LISTENS && self.options.notes_undefined().is_some() && !self.memory.is_written(address, bytes.into()) {
+            self.note_undefined(self.program.origins[pc as usize].loc);
+        }
         let author = self.author(w.cta, || self.program.origins[pc as usize].loc);
-        let other = author.and_then(|by| self.memory.written_by_other(by, address, bytes.into()));
+        let other = author.and_then(|by| self.memory.load(by, address, bytes.into()));
         match other {
             None => Ok(()),
-            Some(other) => {
-                let error = self.foreign("a bulk load of", other, self.memory.describe(address));
+            Some(by) => {
+                let did = Did::Write;
+                let error = self.foreign("a bulk load of", Clash { by, did }, self.memory.describe(address));
                 self.judge_at(w, pc, Err(error))
             }
         }
@@ -348,9 +353,17 @@ impl<H: Hooks> Machine<'_, H> {
         Ok(())
     }
 
-    /// Whether something has written what the async proxy is about to read.
-    pub fn check_defined(&self, slot: CtaSlot, offset: u32, bytes: u32) -> Result<(), Box<Error>> {
-        if self.options.check_undefined && !self.cta(slot).smem.is_defined(offset, bytes) {
+    /// Whether something has written what the async proxy is about to read for the instruction at `pc`.
+    pub fn check_defined(&self, pc: u32, slot: CtaSlot, offset: u32, bytes: u32) -> Result<(), Box<Error>> {
+        let (denies, notes) = (
+            self.options.denies_undefined(),
+            H::LISTENS && self.options.notes_undefined().is_some(),
+        );
+        if (denies || notes) && !self.cta(slot).smem.is_defined(offset, bytes) {
+            if notes {
+                self.note_undefined(self.program.origins[pc as usize].loc);
+                return Ok(());
+            }
             let mut error = execution("the async proxy reads shared memory that nothing wrote");
             error.got = Some(format!("bytes {offset}..{} of {}", offset + bytes, self.cta_name(slot)));
             return Err(error);
@@ -399,7 +412,7 @@ impl<H: Hooks> Machine<'_, H> {
 
     /// Remembers a store that has been performed until it is waited for, where the checker asks.
     pub fn note_performed(&self, w: &mut Warp, store: &BulkStore) {
-        if H::LISTENS && self.program.communicates {
+        if H::LISTENS {
             w.bulk.note_performed(store);
         }
     }
@@ -415,7 +428,7 @@ impl<H: Hooks> Machine<'_, H> {
         };
         let warp = self.warp_id(w);
         let (first, bytes) = tma::footprint(store.source, store.bytes, swizzle);
-        self.check_defined(w.cta, first, bytes)
+        self.check_defined(store.pc, w.cta, first, bytes)
             .and_then(|()| self.tell_read(w, store.pc, &store.view, w.cta, first, bytes))
             .map_err(|e| self.at_issue(e, warp, store.pc))?;
         let mut data = vec![];

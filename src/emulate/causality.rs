@@ -19,17 +19,16 @@
 //!
 //! A finding changes nothing: what happens is noted all the same, so that a run may go on after it ([`Check::Warn`](super::options::Check::Warn)).
 //!
-//! Accesses are remembered per 128-byte line and warp with their epoch and 4-byte granules, the last epoch only; what bulk
-//! loads write per 16 bytes; of global memory, and of what peers do, bytes. So whatever is reported is wrong, and not everything wrong is
-//! reported: a warp is one; a release on an mbarrier counts at every scope, but for stores in peers' memory; and in global memory the scope of a
+//! Accesses are remembered per warp with their epoch, for each 4-byte granule of shared memory (byte, where somebody accesses less) and each
+//! byte of global memory the last; what bulk loads write per 16 bytes. So whatever is reported is wrong, and not everything wrong is reported:
+//! a warp is one; a release on an mbarrier counts at every scope, but for stores in peers' memory; and in global memory the scope of a
 //! CTA counts as its cluster's. What goes through words of shared memory has its scope (`shared_words.rs`).
-use super::byte_history::{self, ByteHistory, Mask, Side, Touch, races};
+use super::byte_history::{self, ByteHistory, Mask, Pending, Side, Touch, races};
 use super::clock::{Clock, View};
 use super::communication::{Communication, Who};
 use super::global;
 use super::history::{
-    Barrier, Handover, History, IN_FLIGHT, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense, lines_of,
-    touch,
+    Barrier, Handover, History, IN_FLIGHT, Issued, Past, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense, lines_of,
 };
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::map_order::{Author, MapOrder};
@@ -63,6 +62,10 @@ pub struct Causality {
     meet: bool,
     /// The number of the last access to shared memory.
     store: u32,
+    /// Bulk loads issued.
+    loads: u32,
+    /// Where wgmma has read shared memory: for messages.
+    products: Vec<Loc>,
     /// Per cluster: its barrier.
     clusters: Vec<Handover>,
     /// What goes through words of shared memory that are polled.
@@ -80,6 +83,8 @@ struct Relaxed {
 
 const BARRIER: &str =
     "arrive at a barrier after the one, and wait for it before the other (`barrier_arrive`, `barrier_wait`)";
+
+const WAIT_FOR_PRODUCTS: &str = "wait for it (`wgmma_wait(0)`) before the next copy is issued, or issue that copy a step later (`delay_release=1` of the BlockSpec in `emit_pipeline`)";
 
 /// What one may take instead of a word that warps tell each other by, which has at most so many bytes.
 const FLAG: &str = ", if it is a flag, access it in order on both sides (`smalt.store(…, order=\"release\")`, `smalt.load(…, order=\"acquire\")`)";
@@ -141,17 +146,22 @@ impl Causality {
 
     /// Somebody touches what a load writes and has not seen it land.
     #[cold]
-    fn unseen(&self, verb: &str, slot: CtaSlot, line: usize, mask: u32, seen: u32) -> Box<Error> {
+    fn unseen(&self, verb: &str, by: &Warp, slot: CtaSlot, line: usize, mask: u32, seen: u32) -> Box<Error> {
         let (flies, load) = self.histories[slot.0 as usize].load_of(line, mask, seen);
+        let load = load.map(|it| it.landing);
         let reduces = load.is_some_and(|load| load.reduces);
         let (who, remedy) = match reduces {
             true => (
                 "a reduction (red.async)",
                 "wait for the phase of the mbarrier that expects the reductions' bytes (`mbarrier_wait`), before the memory is touched again",
             ),
-            false => (
+            false if slot == by.cta => (
                 "a bulk load",
                 "wait for the copy's barrier (`barrier_wait`) before its destination is touched again",
+            ),
+            false => (
+                "a bulk load",
+                "a block's own wait says nothing of its peers' copies: let each peer arrive at a barrier of the cluster (`plgpu.ClusterBarrier`) after it has waited for the copy and used it, and wait for that before its memory is touched again",
             ),
         };
         let what = if flies {
@@ -167,9 +177,13 @@ impl Causality {
                     self.names.mbarrier(load.barrier)
                 ))
                 .got(format!(
-                    "shared bytes {}..{}, of {}..{} of the {} at {}",
+                    "shared bytes {}..{}{}, of {}..{} of the {} at {}",
                     128 * line + 4 * mask.trailing_zeros() as usize,
                     128 * line + 128 - 4 * mask.leading_zeros() as usize,
+                    match slot == by.cta {
+                        true => String::new(),
+                        false => format!(" of the cluster's CTA {}", slot.0 % self.shape.cluster_size),
+                    },
                     load.offset,
                     load.offset + load.bytes,
                     if reduces { "reduction" } else { "load" },
@@ -182,9 +196,9 @@ impl Causality {
     /// An ordinary access and an earlier one of another warp.
     #[cold]
     fn race(&self, verb: &str, memory: &str, slot: CtaSlot, other: Other, (place, bytes): (String, u32)) -> Box<Error> {
-        let (did, it) = match other.wrote {
-            true => ("wrote", "store"),
-            false => ("read (itself, or by what it issued)", "load"),
+        let (did, it) = match other.did {
+            Did::Wrote | Did::Writes => ("wrote", "store"),
+            Did::Read => ("read (itself, or by what it issued)", "load"),
         };
         let who = self.name(other.component, slot);
         Box::new(
@@ -235,7 +249,7 @@ impl Causality {
         let epoch = clock.seen()[self.component(w)];
         let loads = self.loads_of(w.cta);
         let seen = clock.seen()[loads];
-        let (column, warps) = (w.index as usize, self.shape.warps_per_cta as usize);
+        let column = w.index as usize;
         let size = self.shape.smem_bytes;
         let first = self.first_component(w.cta);
         let history = &mut self.histories[w.cta.0 as usize];
@@ -250,78 +264,44 @@ impl Causality {
                 again |= before & mask != 0;
                 history.stores[line] = (number, before | mask);
             }
-            if bytes < 4 && !history.narrow[line] {
-                history.make_narrow(line, warps);
+            if (bytes < 4 || atomic) && !history.narrow[line] {
+                history.make_narrow(line);
             }
+            let narrow = history.narrow[line];
+            let exact = if bytes < 4 { exact } else { bytes_of(mask) };
             if !history.is_seen(line, mask, seen, strong) {
                 conflict = Some((line, mask, None));
-            } else if history.narrow[line] {
-                let exact = if bytes < 4 { exact } else { bytes_of(mask) };
-                let here = history.bytes.line(line as u64);
-                let mut look = |theirs: u32, wrote: bool| {
-                    for other in lanes(theirs & !(1 << column)) {
-                        let entry = history.bytes.entry(here, other, wrote);
-                        let hit = entry.unseen(exact, clock.seen()[first + other]);
-                        let theirs = Side {
-                            writes: wrote,
-                            atomic: entry.is_atomic(),
-                        };
-                        if races(hit, theirs, mine, || changes(w.cta, line as u64)) {
-                            conflict = Some((line, granules_of(hit), Some((first + other, wrote, entry.loc()))));
-                        }
-                    }
-                };
-                if reads || writes {
-                    look(history.bytes.writers(here), true);
-                }
-                if writes {
-                    look(history.bytes.readers(here), false);
-                }
-                let touch = Touch {
-                    epoch,
-                    loc,
-                    atomic,
-                    mask: exact,
-                };
-                if reads {
-                    history.bytes.note_read(here, column, touch);
-                }
-                if writes {
-                    history.bytes.note_write(here, column, touch);
-                }
             } else if reads || writes {
                 // A load looks at stores; a store at loads, and at stores of something else.
-                let known = if atomic { history.atomics[line] } else { 0 } | 1 << column;
-                for other in lanes(history.writers[line] & !known) {
-                    let entry = history.writes[line * warps + other];
-                    let hit = entry as u32 & mask;
-                    if hit == 0 || (entry >> 32) as u32 <= clock.seen()[first + other] {
+                for (wrote, theirs) in [(true, history.writers[line]), (false, history.readers[line])] {
+                    if !(wrote || writes) {
                         continue;
                     }
-                    if races(bytes_of(hit), ORDINARY_STORE, mine, || changes(w.cta, line as u64)) {
-                        let loc = history.written_at[line * warps + other];
-                        conflict = Some((line, hit, Some((first + other, true, loc))));
-                    }
-                }
-                if writes {
-                    for other in lanes(history.readers[line] & !known) {
-                        let entry = history.reads[line * warps + other];
-                        let hit = entry as u32 & mask;
-                        if hit != 0 && (entry >> 32) as u32 > clock.seen()[first + other] {
-                            let loc = history.read_at[line * warps + other];
-                            conflict = Some((line, hit, Some((first + other, false, loc))));
+                    for other in lanes(theirs & !(1 << column)) {
+                        let since = clock.seen()[first + other];
+                        let mut hold = |hit: Mask, atomic: bool, loc: Loc| {
+                            let theirs = Side { writes: wrote, atomic };
+                            if races(hit, theirs, mine, || changes(w.cta, line as u64)) {
+                                conflict = Some((line, granules_of(hit), Some((first + other, wrote, loc))));
+                            }
+                        };
+                        if narrow {
+                            let touches = history.unseen(line, other, wrote, exact, since);
+                            touches.iter().for_each(|it| hold(it.mask, it.atomic, it.loc));
+                        } else {
+                            let pasts = history.unseen_granules(line, other, wrote, mask, since);
+                            pasts.for_each(|past| hold(bytes_of(past.granules), false, past.loc));
                         }
                     }
                 }
             }
+            let touch = Touch {
+                epoch,
+                loc,
+                atomic,
+                mask: exact,
+            };
             if !history.visited.is_empty() && (reads || writes) {
-                let mask = if bytes < 4 { exact } else { bytes_of(mask) };
-                let touch = Touch {
-                    epoch,
-                    loc,
-                    atomic,
-                    mask,
-                };
                 let changes = || changes(w.cta, line as u64);
                 if let Some((hit, visit)) =
                     history.visit_unseen(line, first + column, writes, touch, clock.seen(), &changes)
@@ -329,18 +309,12 @@ impl Causality {
                     conflict = Some((line, granules_of(hit), Some((visit.by, visit.wrote, visit.touch.loc))));
                 }
             }
-            if reads {
-                touch(&mut history.reads[line * warps + column], epoch, mask);
-                history.read_at[line * warps + column] = loc;
-                history.readers[line] |= 1 << column;
-            }
-            if writes {
-                touch(&mut history.writes[line * warps + column], epoch, mask);
-                history.written_at[line * warps + column] = loc;
-                history.writers[line] |= 1 << column;
-            }
-            if atomic {
-                history.atomics[line] |= 1 << column;
+            for (wrote, does) in [(false, reads), (true, writes)] {
+                match (does, narrow) {
+                    (false, _) => {}
+                    (true, false) => history.note(line, column, wrote, epoch, mask, loc),
+                    (true, true) => history.note_exact(line, column, wrote, touch),
+                }
             }
         };
         let (mut line, mut touched, mut exact) = (usize::MAX, 0, 0);
@@ -390,7 +364,7 @@ impl Causality {
         };
         match conflict {
             None => peer,
-            Some((line, mask, None)) => Err(self.unseen(verb(mode), w.cta, line, mask, seen)),
+            Some((line, mask, None)) => Err(self.unseen(verb(mode), w, w.cta, line, mask, seen)),
             Some((line, mask, Some((component, wrote, loc)))) => {
                 let from = 128 * line + 4 * mask.trailing_zeros() as usize;
                 let to = 128 * line + 128 - 4 * mask.leading_zeros() as usize;
@@ -399,7 +373,11 @@ impl Causality {
                     verb(mode),
                     "shared",
                     w.cta,
-                    Other { component, wrote, loc },
+                    Other {
+                        component,
+                        did: Did::of(wrote),
+                        loc,
+                    },
                     (place, (to - from) as u32),
                 ))
             }
@@ -423,14 +401,16 @@ impl Causality {
                 verdict = across.access(who, view, epoch, lines_.clone(), &access);
             }
         }
-        let (reads, writes) = match mode {
-            Mode::Load(LoadSem::Weak) | Mode::Read => (true, false),
-            // A poll races with nothing; a reduction is one of many, in any order.
-            Mode::Load(_) | Mode::Reduce => return verdict,
-            Mode::Store(_) | Mode::Write | Mode::Atomic(..) => (false, true),
+        let writes = match mode {
+            Mode::Load(LoadSem::Weak) | Mode::Read => false,
+            // A poll races with nothing.
+            Mode::Load(_) => return verdict,
+            Mode::Store(_) | Mode::Write | Mode::Atomic(..) | Mode::Reduce => true,
         };
         // What an atomic or a flag did, others may not touch without being told; nor it what they did.
         let atomic = is_atomic(mode);
+        // It acts for its warp at any time until that has waited for it.
+        let is_bulk = matches!(mode, Mode::Read | Mode::Write | Mode::Reduce);
         let mine = Side { writes, atomic };
         let (own, column) = (w.cta.0 as usize, w.index as usize);
         let size = self.shape.cluster_size as usize;
@@ -440,29 +420,47 @@ impl Causality {
             for cta in ctas.clone() {
                 let history = &mut self.globals[cta];
                 let (line, own_column) = if cta == own {
-                    (history.line(address), 1 << column)
+                    (history.line(address), if is_bulk { 0 } else { 1 << column })
                 } else {
                     let Some(line) = history.peek(address) else { continue };
                     (line, 0)
                 };
                 let first = (cta % size) * self.shape.warps_per_cta as usize;
+                let changes = || (access.changes)(w.cta, address);
                 let mut look = |theirs: u32, wrote: bool| {
                     for other in lanes(theirs & !own_column) {
-                        let entry = history.entry(line, other, wrote);
-                        let hit = entry.unseen(mask, view.seen()[first + other]);
-                        let theirs = Side {
-                            writes: wrote,
-                            atomic: entry.is_atomic(),
-                        };
-                        if races(hit, theirs, mine, || (access.changes)(w.cta, address)) {
-                            let (component, loc) = (first + other, entry.loc());
-                            conflict = Some((address, hit, Other { component, wrote, loc }));
+                        for entry in history.entries(line, other, wrote) {
+                            let hit = entry.unseen(mask, view.seen()[first + other]);
+                            let theirs = Side {
+                                writes: wrote,
+                                atomic: entry.is_atomic(),
+                            };
+                            if races(hit, theirs, mine, changes) {
+                                let did = Did::of(wrote);
+                                let (component, loc) = (first + other, entry.loc());
+                                conflict = Some((address, hit, Other { component, did, loc }));
+                            }
                         }
                     }
                 };
                 look(history.writers(line), true);
                 if writes {
                     look(history.readers(line), false);
+                }
+                for store in history.pending(line) {
+                    if is_bulk && (cta, store.warp, store.number) == (own, column, access.number) {
+                        continue;
+                    }
+                    let theirs = Side {
+                        writes: true,
+                        atomic: store.touch.atomic,
+                    };
+                    let hit = store.touch.mask & mask;
+                    if races(hit, theirs, mine, changes) {
+                        let (component, loc) = (first + store.warp, store.touch.loc);
+                        let did = Did::Writes;
+                        conflict = Some((address, hit, Other { component, did, loc }));
+                    }
                 }
                 if cta != own {
                     continue;
@@ -474,11 +472,15 @@ impl Causality {
                     mask,
                 };
                 // What a bulk load has read is over for whoever waits for it, not for its issuer.
-                if reads && mode != Mode::Read {
-                    history.note_read(line, column, touch);
-                }
-                if writes {
-                    history.note_write(line, column, touch);
+                match (mode, writes) {
+                    (Mode::Read, _) => {}
+                    (Mode::Write | Mode::Reduce, _) => {
+                        let number = access.number;
+                        let warp = column;
+                        history.note_pending(line, Pending { warp, number, touch });
+                    }
+                    (_, false) => history.note_read(line, column, touch),
+                    (_, true) => history.note_write(line, column, touch),
                 }
             }
             if writes && !self.maps.is_empty() {
@@ -487,7 +489,7 @@ impl Causality {
                     epoch,
                     loc: access.loc,
                 };
-                let any = matches!(mode, Mode::Atomic(..));
+                let any = matches!(mode, Mode::Atomic(..) | Mode::Reduce);
                 let changes = || any || (access.changes)(w.cta, address) & mask != 0;
                 self.maps.written(address, author, changes);
             }
@@ -497,14 +499,45 @@ impl Causality {
         };
         let address = 128 * line + u64::from(mask.trailing_zeros());
         let bytes = 128 - mask.leading_zeros() - mask.trailing_zeros();
-        let what = match mode {
-            Mode::Read => "a bulk load of",
-            Mode::Write => "a bulk store to",
-            mode => verb(mode),
-        };
         let (buffer, offset) = global::split(address);
         let place = format!("{bytes} bytes from byte {offset} of {} on", self.names.buffer(buffer));
-        Err(self.race(what, "global", w.cta, other, (place, bytes)))
+        if is_bulk && other.component == self.component(w) || other.did == Did::Writes {
+            return Err(self.in_flight(w, mode, other, place));
+        }
+        let mut error = self.race(bulk_verb(mode), "global", w.cta, other, (place, bytes));
+        if matches!(mode, Mode::Write | Mode::Reduce) {
+            error.remedy = Some(format!(
+                "{BARRIER}; what comes behind the copy comes behind a wait for all of it (`wait_smem_to_gmem(0)`), too"
+            ));
+        }
+        Err(error)
+    }
+
+    /// An access to what a bulk store in flight writes; or a bulk copy and what its warp did before it waited for it.
+    #[cold]
+    fn in_flight(&self, w: &Warp, mode: Mode, other: Other, place: String) -> Box<Error> {
+        let who = self.name(other.component, w.cta);
+        let verb = bulk_verb(mode);
+        let (what, expected) = match other.did {
+            Did::Writes => (
+                format!("{verb} global memory that a bulk store of {who} writes, which has not waited for it"),
+                format!("a wait for the whole of that store (at {}) by {who} before this", other.loc),
+            ),
+            Did::Wrote | Did::Read => {
+                let touched = if other.did == Did::Read { "read" } else { "wrote" };
+                (
+                    format!("{verb} global memory that the warp which issued it {touched} before it waited for the copy"),
+                    format!("a wait for the whole of the copy before {} touches the memory (at {})", who, other.loc),
+                )
+            }
+        };
+        let remedy = match mode {
+            Mode::Read => "wait for the copy's barrier (`barrier_wait`) before its source is written",
+            _ => {
+                "wait for the whole copy, not only for its reads (`wait_smem_to_gmem(0)`), before its destination is touched; other warps learn of that by a barrier behind the wait"
+            }
+        };
+        Box::new(execution(what).expected(expected).got(place).remedy(remedy))
     }
 
     /// An access by the lanes of a warp to global memory.
@@ -569,7 +602,7 @@ impl Causality {
             let seen = self.clocks[id].seen()[self.loads_of(slot)];
             let (line, mask) = ((at >> 7) as usize, granules(at, bytes));
             if verdict.is_ok() && !self.histories[slot.0 as usize].is_seen(line, mask, seen, strong) {
-                verdict = Err(self.unseen(verb(mode), slot, line, mask, seen));
+                verdict = Err(self.unseen(verb(mode), w, slot, line, mask, seen));
             }
             self.visit(w, slot);
             if writes {
@@ -607,12 +640,12 @@ impl Causality {
                     wrote,
                     touch,
                 } = visit;
-                let loc = touch.loc;
+                let (did, loc) = (Did::of(wrote), touch.loc);
                 verdict = Err(self.race(
                     verb(mode),
                     "shared",
                     w.cta,
-                    Other { component, wrote, loc },
+                    Other { component, did, loc },
                     (place, (to - from) as u32),
                 ));
             }
@@ -642,12 +675,20 @@ impl Causality {
         view: &Clock,
         slot: CtaSlot,
         lines: impl Iterator<Item = (usize, u32)>,
+        reader: Reader,
         loc: Loc,
     ) -> Verdict {
-        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
+        let mut epoch = self.clocks[self.id(w)].seen()[self.component(w)];
+        if reader == Reader::Product {
+            // It reads until its warp has waited for it, when that has another epoch.
+            epoch += 1;
+            if !self.products.contains(&loc) {
+                self.products.push(loc);
+            }
+        }
         let seen = view.seen()[self.loads_of(slot)];
         let first = self.first_component(slot);
-        let (warps, own, index) = (self.shape.warps_per_cta as usize, slot == w.cta, w.index as usize);
+        let (own, index) = (slot == w.cta, w.index as usize);
         let history = &mut self.histories[slot.0 as usize];
         let (mut unseen, mut unfenced) = (None, None);
         for (line, mask) in lines {
@@ -655,58 +696,69 @@ impl Causality {
                 unseen.get_or_insert((line, mask));
             }
             for column in lanes(history.writers[line]) {
-                let write = history.writes[line * warps + column];
-                if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
-                    unfenced.get_or_insert((line, write, mask, column));
+                let since = view.fenced()[first + column];
+                if let Some(write) = history.any_unseen(line, column, true, mask, since) {
+                    unfenced.get_or_insert((line, write, column));
                 }
             }
             if own {
-                touch(&mut history.reads[line * warps + index], epoch, mask);
-                history.read_at[line * warps + index] = loc;
-                history.readers[line] |= 1 << index;
-                if history.narrow[line] {
-                    let here = history.bytes.line(line as u64);
-                    let touch = Touch {
-                        epoch,
-                        loc,
-                        atomic: false,
-                        mask: bytes_of(mask),
-                    };
-                    history.bytes.note_read(here, index, touch);
-                }
+                history.note(line, index, false, epoch, mask, loc);
             }
         }
         match (unseen, unfenced) {
             (None, None) => Ok(()),
-            (Some((line, mask)), _) => Err(self.unseen("the async proxy reads", slot, line, mask, seen)),
-            (None, Some((line, write, mask, column))) => {
-                Err(self.unfenced("the async proxy reads", view, slot, line, write, mask, column))
+            (Some((line, mask)), _) => match self.histories[slot.0 as usize].load_of(line, mask, seen).1 {
+                Some(load) if load.loads_before >= view.loads_before() && !load.landing.reduces => {
+                    Err(self.refilled(reader, loc, load.landing))
+                }
+                Some(_) | None => Err(self.unseen("the async proxy reads", w, slot, line, mask, seen)),
+            },
+            (None, Some((line, write, column))) => {
+                Err(self.unfenced("the async proxy reads", view, slot, line, write, column))
             }
         }
     }
 
+    /// A load that was issued after an asynchronous operation overwrites what that reads.
+    #[cold]
+    fn refilled(&self, reader: Reader, at: Loc, load: Landing) -> Box<Error> {
+        let (who, remedy) = match reader {
+            Reader::Product => ("a wgmma", WAIT_FOR_PRODUCTS),
+            Reader::Copy => (
+                "a copy from it",
+                "wait for that copy (`wait_smem_to_gmem(0)`) before the next one into its source is issued",
+            ),
+        };
+        let error = execution(format!("a bulk load overwrites shared memory that is still read, by {who} in flight"));
+        Box::new(
+            error
+                .expected(format!("a wait for {who} (at {at}) before the load is issued"))
+                .got(format!("shared bytes {}..{}", load.offset, load.offset + load.bytes))
+                .remedy(remedy)
+                .at(load.loc),
+        )
+    }
+
     /// A write of a warp that an asynchronous operation may not have seen.
     #[cold]
-    #[expect(clippy::too_many_arguments, reason = "what a message needs")]
     fn unfenced(
         &self,
         verb: &str,
         view: &Clock,
         slot: CtaSlot,
         line: usize,
-        write: u64,
-        mask: u32,
+        write: Past,
         column: usize,
     ) -> Box<Error> {
         let component = self.first_component(slot) + column;
         let who = self.name(component, slot);
-        let hit = write as u32 & mask;
+        let hit = write.granules;
         let got = format!(
             "shared bytes {}..{}, written by {who}",
             128 * line + 4 * hit.trailing_zeros() as usize,
             128 * line + 128 - 4 * hit.leading_zeros() as usize
         );
-        Box::new(if (write >> 32) as u32 <= view.seen()[component] {
+        Box::new(if write.epoch <= view.seen()[component] {
             execution(format!("{verb} shared memory that the generic proxy wrote"))
                 .expected("fence.proxy.async between the writes and the asynchronous operation")
                 .got(got)
@@ -768,29 +820,50 @@ impl Causality {
         }
         let seen = view.seen()[self.loads_of(slot)];
         let first = self.first_component(slot);
-        let warps = self.shape.warps_per_cta as usize;
         let history = &self.histories[slot.0 as usize];
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
             if !history.is_seen(line, mask, seen, false) {
-                return Err(self.unseen("a bulk load overwrites", slot, line, mask, seen));
+                return Err(self.unseen("a bulk load overwrites", w, slot, line, mask, seen));
             }
             for column in lanes(history.writers[line]) {
-                let write = history.writes[line * warps + column];
-                if write as u32 & mask != 0 && (write >> 32) as u32 > view.fenced()[first + column] {
-                    return Err(self.unfenced("a bulk load overwrites", view, slot, line, write, mask, column));
+                let since = view.fenced()[first + column];
+                if let Some(write) = history.any_unseen(line, column, true, mask, since) {
+                    return Err(self.unfenced("a bulk load overwrites", view, slot, line, write, column));
                 }
             }
             for column in lanes(history.readers[line]) {
-                let read = history.reads[line * warps + column];
-                if read as u32 & mask != 0 && (read >> 32) as u32 > view.seen()[first + column] {
+                let since = view.seen()[first + column];
+                if let Some(read) = history.any_unseen(line, column, false, mask, since) {
                     let who = self.name(first + column, w.cta);
+                    let (at, barrier) = (read.loc, self.names.mbarrier(landing.barrier));
+                    let wait = format!("wait for the load first, for the {barrier} (`barrier_wait`), before it is read at {at}");
+                    let release = format!(
+                        "release the slot (`barrier_arrive`) after its last use at {at} (behind the `wgmma_wait` or `wait_smem_to_gmem` that covers that), and wait for that (`barrier_wait`) before it is refilled"
+                    );
+                    // What nothing has filled yet was read for what this load brings.
+                    let by_product = self.products.contains(&at);
+                    let (expected, remedy) = match (history.is_untouched(line), by_product) {
+                        (true, _) => (
+                            format!("{who} to wait for what fills the memory before it reads it (at {at}): nothing has yet"),
+                            wait,
+                        ),
+                        (false, true) => (
+                            format!("a wait of {who} for the wgmma (at {at}), and the issuer of the load to know of that"),
+                            format!("{WAIT_FOR_PRODUCTS}; between warpgroups: {release}"),
+                        ),
+                        (false, false) => (
+                            format!(
+                                "{who} to have arrived at a barrier after it read (at {at}; or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
+                            ),
+                            format!("{release}; if the read was meant for what this load brings, {wait}"),
+                        ),
+                    };
+                    let bytes = format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes);
                     return Err(Box::new(
                         execution("a bulk load overwrites shared memory that is still read, as far as its issuer knows")
-                            .expected(format!(
-                                "{who} to have arrived at a barrier after it read (or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
-                            ))
-                            .got(format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes))
-                            .remedy("release the slot (`barrier_arrive`) after its last use, and wait for that (`barrier_wait`) before it is refilled; if the read was meant for what this load brings, wait for the load first"),
+                            .expected(expected)
+                            .got(format!("{bytes}, read by {who} at {at}"))
+                            .remedy(remedy),
                     ));
                 }
             }
@@ -805,7 +878,7 @@ impl Causality {
         let history = &self.histories[slot.0 as usize];
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
             if !history.is_seen(line, mask, seen, true) {
-                return Err(self.unseen("a reduction (red.async) of", slot, line, mask, seen));
+                return Err(self.unseen("a reduction (red.async) of", w, slot, line, mask, seen));
             }
             let touch = Touch {
                 epoch: view.seen()[own],
@@ -818,12 +891,12 @@ impl Causality {
                 .visit_unseen(line, own, true, touch, view.seen(), &changes)
                 .or_else(|| history.own_unseen(line, self.first_component(slot), true, touch, view.seen(), &changes));
             if let Some((_, visit)) = other {
-                let (component, wrote, loc) = (visit.by, visit.wrote, visit.touch.loc);
+                let (component, did, loc) = (visit.by, Did::of(visit.wrote), visit.touch.loc);
                 let mut place = format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes);
                 if slot != w.cta {
                     place += &format!(" of the cluster's CTA {}", slot.0 % self.shape.cluster_size);
                 }
-                let other = Other { component, wrote, loc };
+                let other = Other { component, did, loc };
                 return Err(self.race("a reduction (red.async) of", "shared", w.cta, other, (place, u32::MAX)));
             }
         }
@@ -953,14 +1026,31 @@ impl Causality {
 #[derive(Clone, Copy)]
 struct Other {
     component: usize,
-    wrote: bool,
+    did: Did,
     loc: Loc,
 }
 
-const ORDINARY_STORE: Side = Side {
-    writes: true,
-    atomic: false,
-};
+/// What reads shared memory asynchronously.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    /// A wgmma.
+    Product,
+    Copy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Did {
+    Read,
+    Wrote,
+    /// By a bulk store in flight.
+    Writes,
+}
+
+impl Did {
+    fn of(wrote: bool) -> Did {
+        if wrote { Did::Wrote } else { Did::Read }
+    }
+}
 
 /// Whether an access races with ordinary ones only.
 fn is_atomic(mode: Mode) -> bool {
@@ -977,6 +1067,16 @@ fn verb(mode: Mode) -> &'static str {
         Mode::Load(_) | Mode::Read => "a load of",
         Mode::Store(_) | Mode::Write => "a store to",
         Mode::Atomic(..) | Mode::Reduce => "an atomic on",
+    }
+}
+
+/// The same of global memory, which the async proxy writes, too.
+fn bulk_verb(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Read => "a bulk load of",
+        Mode::Write => "a bulk store to",
+        Mode::Reduce => "a bulk reduction into",
+        Mode::Load(_) | Mode::Store(_) | Mode::Atomic(..) => verb(mode),
     }
 }
 
@@ -1005,6 +1105,8 @@ impl Hooks for Causality {
             maps: MapOrder::default(),
             meet: false,
             store: 0,
+            loads: 0,
+            products: vec![],
             clusters: (0..shape.clusters).map(|_| Handover::new(width)).collect(),
             words: SharedWords::default(),
         }
@@ -1034,9 +1136,9 @@ impl Hooks for Causality {
             history.barriers.clear();
             history.named = Default::default();
             history.narrow.fill(false);
-            history.atomics.fill(0);
             history.visited.clear();
             history.bytes.clear();
+            history.landed_before = history.landings;
             history.flying.clear();
             history.forget_reductions();
             history.recent.clear();
@@ -1085,7 +1187,11 @@ impl Hooks for Causality {
     }
 
     fn view(&mut self, w: &Warp) -> View {
-        Some(Rc::clone(&self.clocks[self.id(w)]))
+        let id = self.id(w);
+        if self.clocks[id].loads_before() != self.loads {
+            Rc::make_mut(&mut self.clocks[id]).set_loads_before(self.loads);
+        }
+        Some(Rc::clone(&self.clocks[id]))
     }
 
     #[inline(always)]
@@ -1135,11 +1241,12 @@ impl Hooks for Causality {
             }
             _ if access.mode != Mode::Read => Ok(()),
             Range::Shared { slot, offset } => {
-                self.async_read(w, view, slot, lines_of(offset, access.bytes), access.loc)
+                let lines = lines_of(offset, access.bytes);
+                self.async_read(w, view, slot, lines, Reader::Copy, access.loc)
             }
             Range::Lines { slot, lines } => {
                 let lines = lines.iter().map(|(line, mask)| (*line as usize, *mask));
-                self.async_read(w, view, slot, lines, access.loc)
+                self.async_read(w, view, slot, lines, Reader::Product, access.loc)
             }
             Range::SharedLanes { .. } | Range::GlobalLanes { .. } => Ok(()),
         }
@@ -1168,12 +1275,13 @@ impl Hooks for Causality {
             }
             // Whoever touches the line later comes after this load, and so after those.
             if mask == u32::MAX {
-                (history.readers[line], history.writers[line], history.atomics[line]) = (0, 0, 0);
-                history.visited.remove(&line);
+                history.forget(line);
             }
             history.land(line, mask, IN_FLIGHT);
         }
-        history.flying.push(landing);
+        let loads_before = self.loads;
+        history.flying.push(Issued { landing, loads_before });
+        self.loads = self.loads.wrapping_add(1);
         verdict
     }
 
@@ -1188,13 +1296,12 @@ impl Hooks for Causality {
                 false => history.land(line, mask, number),
             }
         }
-        if let Some(at) = history.flying.iter().position(|l| *l == landing) {
-            history.flying.swap_remove(at);
-        }
+        let at = history.flying.iter().position(|it| it.landing == landing);
+        let loads_before = at.map_or(0, |at| history.flying.swap_remove(at).loads_before);
         if history.recent.len() == REMEMBERED {
             history.recent.pop_front();
         }
-        history.recent.push_back((number, landing));
+        history.recent.push_back((number, Issued { landing, loads_before }));
         if let Some(across) = &mut self.across {
             across.load_landed(component, number);
         }
@@ -1219,9 +1326,12 @@ impl Hooks for Causality {
             self.tick(w);
         }
         let epoch = self.clocks[id].seen()[self.component(w)];
-        let who = self.who(w);
-        if let Some(across) = &mut self.across {
-            across.store_waited(who, number, epoch);
+        self.globals[w.cta.0 as usize].settle(w.index as usize, number, epoch);
+        if self.across.is_some() {
+            let who = self.who(w);
+            if let Some(across) = &mut self.across {
+                across.store_waited(who, number, epoch);
+            }
         }
     }
 
@@ -1409,11 +1519,11 @@ impl Hooks for Causality {
                 self.tick(w);
             }
             Sync::MapAcquire { address, scope } => self.acquire_map(w, address >> 7, scope),
+            Sync::WgmmaWaited { .. } => self.tick(w),
             Sync::CompleteTx { .. }
             | Sync::WarpBarrier { .. }
             | Sync::WgmmaFence
             | Sync::WgmmaCommit
-            | Sync::WgmmaWaited { .. }
             | Sync::BulkCommit
             | Sync::BulkWaited { .. } => {}
         }

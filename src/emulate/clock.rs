@@ -16,6 +16,8 @@ pub struct Clock {
     released: Option<Box<[u32]>>,
     /// Of other clusters.
     far: Far,
+    /// Of what an asynchronous operation inherits: bulk loads that had been issued then, whoever knows of them.
+    loads_before: u32,
 }
 
 /// What an asynchronous operation inherits from its issuer; `None` where nobody checks.
@@ -28,7 +30,15 @@ impl Clock {
             epochs: vec![0; 2 * width].into_boxed_slice(),
             released: None,
             far: Far::default(),
+            loads_before: 0,
         }
+    }
+
+    pub fn loads_before(&self) -> u32 {
+        self.loads_before
+    }
+    pub fn set_loads_before(&mut self, loads: u32) {
+        self.loads_before = loads;
     }
 
     fn width(&self) -> usize {

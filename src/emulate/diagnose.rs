@@ -90,6 +90,18 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
     if described > CTAS {
         let _ = writeln!(text, "and {} more CTAs", described - CTAS);
     }
+    if m.clusters_to_come > 0 {
+        let launch = &m.program.launch;
+        let (size, devices) = (u64::from(m.program.cluster_size()), u64::from(m.ctas.last().map_or(0, |cta| cta.device) + 1));
+        let all = launch.grid.iter().map(|n| u64::from(*n)).product::<u64>() * devices;
+        let _ = write!(
+            text,
+            "{} of {all} blocks have not begun: {} fit at once",
+            m.clusters_to_come * size,
+            m.ctas.len()
+        );
+        causes |= Causes::ROOM;
+    }
     let said = SAYINGS.iter().filter(|saying| causes.contains(saying.0));
     let (expected, remedy): (Vec<&str>, Vec<&str>) = said.map(|(_, expected, remedy)| (*expected, *remedy)).unzip();
     let mut error = Error::new(
@@ -115,14 +127,21 @@ bitflags! {
         const SIGNAL = 1 << 4;
         const POLL = 1 << 5;
         const REGISTERS = 1 << 6;
+        /// Blocks have not begun.
+        const ROOM = 1 << 7;
     }
 }
 
 /// What would have ended a wait, and what to look for.
-const SAYINGS: [(Causes, &str, &str); 7] = [
+const SAYINGS: [(Causes, &str, &str); 8] = [
+    (
+        Causes::ROOM,
+        "blocks to wait only for blocks that have begun: others begin when one ends",
+        "launch no more blocks than fit at once (a grid of `jax.devices()[0].core_count` blocks, each of which takes several tiles in a loop)",
+    ),
     (
         Causes::PHASE,
-        "every phase that is waited for to get its arrivals (num_arrivals) and the bytes of its copies",
+        "every phase that is waited for to get its arrivals (num_arrivals, of which each counts for every warp that makes it) and the bytes of its copies",
         "count the barrier_arrive calls and copies of each phase against num_arrivals, and look for a wait that comes first",
     ),
     (

@@ -3,9 +3,11 @@
 //! Buffer i starts at `(i + 1) << 40`, whatever its host address: runs are deterministic, neighbours are a terabyte apart,
 //! and an address names its buffer. Pointers taken by `param_addr` (tensor maps) have their own range.
 use super::byte_history::{self, Mask};
-use super::grid::{Author, SharedLines, Written};
-use super::options::Names;
+use super::grid::{Author, Clash, SharedLines, Written};
+use super::options::{Names, Noted, Options, Undefined};
 use super::overwrite;
+use crate::error::Loc;
+use crate::lock::lock;
 use crate::ptx::launch::Printer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -13,7 +15,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// What a buffer holds before the launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents {
-    /// Values that the kernel may read.
+    /// Values that the kernel only reads.
+    Constant,
+    /// Values that the kernel may read, and write.
     Defined,
     /// Nothing: it is filled with poison, and reading it before writing it is an error.
     Undefined,
@@ -65,6 +69,8 @@ struct Mapped {
 /// The buffers of one launch.
 pub struct GlobalMemory {
     buffers: Vec<Mapped>,
+    /// An address of which is noted who stores to it, and that.
+    watched: Option<(u64, AtomicU32)>,
     names: Arc<Names>,
     shared: SharedLines,
 }
@@ -76,33 +82,35 @@ unsafe impl Send for GlobalMemory {}
 unsafe impl Sync for GlobalMemory {}
 
 impl GlobalMemory {
-    /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation if `track` says so, and which
-    /// cluster wrote what if `apart` does. `names` is for messages.
+    /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation unless the options ignore it, and which
+    /// cluster wrote what if `apart` says so.
     ///
     /// # Safety
     /// Each `ptr` must be valid for reads and writes of `len` bytes for the life of the result, and nothing else may access
     /// them meanwhile. Buffers may be the same (aliased results), not partly overlapping.
-    pub unsafe fn new(buffers: &[HostBuffer], track: bool, apart: bool, names: Arc<Names>) -> GlobalMemory {
+    pub unsafe fn new(buffers: &[HostBuffer], apart: bool, options: &Options) -> GlobalMemory {
+        let track = !matches!(options.undefined, Undefined::Ignored);
         let buffers = buffers
             .iter()
             .map(|b| {
                 let undefined = b.contents == Contents::Undefined;
                 if undefined && b.len > 0 {
                     // SAFETY: the caller's promise.
-                    unsafe { std::ptr::write_bytes(b.ptr, POISON_BYTE, b.len) };
+                    unsafe { std::ptr::write_bytes(b.ptr, options.poison, b.len) };
                 }
                 let written = (undefined && track).then(|| (0..b.len.div_ceil(4)).map(|_| AtomicU8::new(0)).collect());
                 Mapped {
                     ptr: b.ptr,
                     len: b.len as u64,
                     written,
-                    authors: apart.then(|| Written::new(b.len)),
+                    authors: apart.then(|| Written::new(b.len, b.contents != Contents::Constant)),
                 }
             })
             .collect();
         GlobalMemory {
             buffers,
-            names,
+            watched: options.watched.map(|address| (address, AtomicU32::new(Loc::CALL_SITE.0))),
+            names: options.names.clone(),
             shared: SharedLines::default(),
         }
     }
@@ -158,10 +166,29 @@ impl GlobalMemory {
         self.buffers.get(index)?.written.as_deref().map(|w| (w, offset))
     }
 
+    /// Tells what the launch has noted.
+    pub fn note(&self, noted: &Noted) {
+        let load = |written: &[AtomicU8]| written.iter().map(|granule| granule.load(Ordering::Relaxed)).collect();
+        *lock(&noted.written) = self.buffers.iter().map(|b| b.written.as_deref().map(load)).collect();
+        if let Some((_, stored)) = &self.watched {
+            *lock(&noted.stored) = Some(Loc(stored.load(Ordering::Relaxed)));
+        }
+    }
+
+    /// Whether somebody wants to know who stores to an address.
+    pub fn is_watching(&self) -> bool {
+        self.watched.is_some()
+    }
+
     /// Notes that bytes have been written. The range is inside a buffer.
     #[inline(always)]
     pub fn mark_written(&self, address: u64, bytes: u64) {
         if let Some((written, offset)) = self.tracked(address) {
+            if offset.is_multiple_of(4) && bytes.is_multiple_of(4) {
+                // Others say no less of these.
+                mark_held(written, offset, bytes);
+                return;
+            }
             for_granules(offset, bytes, |granule, mask| {
                 written[granule].fetch_or(mask, Ordering::Relaxed);
                 true
@@ -180,9 +207,10 @@ impl GlobalMemory {
         }
     }
 
-    /// Writes bytes inside a buffer. `by`: whose store it is, where that is watched; another cluster that wrote something else there.
+    /// Writes bytes inside a buffer. `by`: whose store it is, where that is watched; another cluster that wrote something else there, or
+    /// read it.
     #[inline(always)]
-    pub fn store(&self, by: Option<Author>, address: u64, data: &[u8]) -> Option<Author> {
+    pub fn store(&self, by: Option<Author>, address: u64, data: &[u8]) -> Option<Clash> {
         let (index, offset) = split(address);
         let buffer = &self.buffers[index];
         let write = |from: usize, to: usize| {
@@ -192,6 +220,11 @@ impl GlobalMemory {
                 std::ptr::copy_nonoverlapping(data[from..to].as_ptr(), at, to - from);
             }
         };
+        if let (Some((watched, stored)), Some(by)) = (&self.watched, by)
+            && (address..address + data.len() as u64).contains(watched)
+        {
+            stored.store(by.loc.0, Ordering::Relaxed);
+        }
         let (Some(by), Some(authors)) = (by, &buffer.authors) else {
             write(0, data.len());
             self.mark_written(address, data.len() as u64);
@@ -223,22 +256,18 @@ impl GlobalMemory {
         found
     }
 
-    /// Another cluster that wrote some of these bytes.
+    /// A cluster loads bytes; another that wrote some of them.
     #[inline(always)]
-    pub fn written_by_other(&self, by: Author, address: u64, bytes: u64) -> Option<Author> {
+    pub fn load(&self, by: Author, address: u64, bytes: u64) -> Option<Author> {
         let (index, offset) = split(address);
         let buffer = self.buffers.get(index)?;
-        let authors = buffer.authors.as_ref().filter(|authors| authors.any())?;
+        let authors = buffer.authors.as_ref().filter(|authors| authors.heeds_loads())?;
         if offset + bytes > buffer.len {
             return None;
         }
         byte_history::lines_of(address, bytes).find_map(|(line, mask)| {
-            authors.other(
-                &self.shared,
-                (line, (offset & !127) / 128 + line - (address >> 7)),
-                by,
-                mask,
-            )
+            let index = (offset & !127) / 128 + line - (address >> 7);
+            authors.load(&self.shared, (line, index), by, mask)
         })
     }
 
@@ -247,11 +276,11 @@ impl GlobalMemory {
         self.buffers.iter().any(|b| b.authors.is_some())
     }
 
-    /// Whether clusters' stores are watched, and some were made to the buffer of an address.
+    /// Whether clusters are watched, and loads from the buffer of an address matter.
     #[inline(always)]
-    pub fn has_stores(&self, address: u64) -> bool {
+    pub fn heeds_loads(&self, address: u64) -> bool {
         let buffer = self.buffers.get(split(address).0);
-        buffer.is_some_and(|b| b.authors.as_ref().is_some_and(Written::any))
+        buffer.is_some_and(|b| b.authors.as_ref().is_some_and(Written::heeds_loads))
     }
 
     /// Which bytes of a line (`line` · 128 on) differ from `new`, which is for `address`.

@@ -1,10 +1,12 @@
 //! What the checker remembers of a CTA: who touched its shared memory when, and what its barriers hand on.
 //!
-//! Memory is in lines of 128 bytes, 32 granules of 4 bytes each; a line's granules are a mask. An entry says when a warp last
-//! touched a line, and which of its granules then: the epoch above, the mask below.
-use super::byte_history::{ByteHistory, Mask, Side, Touch, races};
+//! Memory is in lines of 128 bytes, 32 granules of 4 bytes each; a line's granules are a mask. A [`Cell`] says when a warp last touched each
+//! of a line's granules, if that was in two epochs at most. Lines for which that, or granules, is too coarse are narrow: they are remembered
+//! byte by byte (`byte_history.rs`).
+use super::byte_history::{ByteHistory, Entry, Mask, Side, Touch, races};
 use super::clock::Clock;
 use super::hooks::{Landing, Shape};
+use super::warp::lanes;
 use crate::error::Loc;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -78,8 +80,79 @@ impl Reduced {
     }
 }
 
+/// A warp's reads, or writes, of a line: its last epoch and the granules that it touched then; and of an older one what it has not
+/// touched since. Epochs above, masks below.
+#[derive(Clone, Copy, Default)]
+pub struct Cell {
+    last: u64,
+    older: u64,
+    last_at: Loc,
+    older_at: Loc,
+}
+
+/// What a warp did to granules of a line.
+#[derive(Clone, Copy)]
+pub struct Past {
+    pub epoch: u32,
+    pub granules: u32,
+    pub loc: Loc,
+}
+
+impl Cell {
+    /// Which of these granules it touched after the epoch `seen`.
+    #[inline(always)]
+    fn unseen(&self, mask: u32, seen: u32) -> impl Iterator<Item = Past> {
+        let of = move |entry: u64, loc: Loc| {
+            let (epoch, granules) = ((entry >> 32) as u32, entry as u32 & mask);
+            (granules != 0 && epoch > seen).then_some(Past { epoch, granules, loc })
+        };
+        let older = of(self.older, self.older_at);
+        of(self.last, self.last_at).into_iter().chain(older)
+    }
+
+    /// Notes a touch. False: it would be of three epochs, and what it has of the oldest is lost.
+    #[inline(always)]
+    fn touch(&mut self, epoch: u32, mask: u32, loc: Loc) -> bool {
+        let (behind, mut fits) = (!u64::from(mask), true);
+        let older = self.older & behind;
+        if (self.last >> 32) as u32 == epoch {
+            self.last |= u64::from(mask);
+            self.older = older;
+        } else {
+            let left = self.last & behind;
+            if left as u32 != 0 {
+                fits = older as u32 == 0;
+                (self.older, self.older_at) = (left, self.last_at);
+            } else {
+                self.older = older;
+            }
+            self.last = u64::from(epoch) << 32 | u64::from(mask);
+        }
+        self.last_at = loc;
+        fits
+    }
+
+    /// Both entries, the older first.
+    fn entries(&self) -> [Past; 2] {
+        [(self.older, self.older_at), (self.last, self.last_at)].map(|(entry, loc)| Past {
+            epoch: (entry >> 32) as u32,
+            granules: entry as u32,
+            loc,
+        })
+    }
+}
+
+/// A bulk load, and how many had been issued before it.
+#[derive(Clone, Copy)]
+pub struct Issued {
+    pub landing: Landing,
+    pub loads_before: u32,
+}
+
 /// What is remembered of a CTA.
 pub struct History {
+    /// Warps of the CTA.
+    warps: usize,
     /// Per 16-byte chunk: the number of the bulk load of this CTA that wrote it, counted as they land.
     landed: Vec<u32>,
     /// Per line with reductions by `red.async`: those of each granule.
@@ -90,24 +163,21 @@ pub struct History {
     /// Per line: warps of this CTA that read or wrote it by themselves or asynchronously.
     pub readers: Vec<u32>,
     pub writers: Vec<u32>,
-    /// Per line and warp: the last epoch (high half) and granules.
-    pub reads: Vec<u64>,
-    pub writes: Vec<u64>,
-    /// The same: the last instruction.
-    pub read_at: Vec<Loc>,
-    pub written_at: Vec<Loc>,
+    /// Per line and warp; not kept up for narrow lines.
+    reads: Vec<Cell>,
+    writes: Vec<Cell>,
     /// Per line: the last store that touched it with gaps between its lanes, by number, and its granules.
     pub stores: Vec<(u32, u32)>,
-    /// Per line: warps that accessed it atomically.
-    pub atomics: Vec<u32>,
-    /// Lines with accesses of less than a granule: of these, ordinary accesses are in `bytes`, too.
+    /// Lines with accesses of less than a granule, or atomic ones, or of more epochs than a cell holds: their accesses are in `bytes`.
     pub narrow: Vec<bool>,
     pub bytes: ByteHistory,
     pub barriers: FxHashMap<u32, Barrier>,
     pub named: [Option<Box<Handover>>; 16],
     /// Loads in flight, and those that have landed lately with their number.
-    pub flying: Vec<Landing>,
-    pub recent: VecDeque<(u32, Landing)>,
+    pub flying: Vec<Issued>,
+    pub recent: VecDeque<(u32, Issued)>,
+    /// The number of the last that had landed when the CTA began.
+    pub landed_before: u32,
     /// Per warp of the cluster: the epoch of its last access from another CTA.
     pub visits: Vec<u32>,
     /// Per line: its peers' accesses.
@@ -133,8 +203,17 @@ pub fn lines_of(offset: u32, bytes: u32) -> impl Iterator<Item = (usize, u32)> {
 }
 
 /// The bytes of granules.
+#[inline(always)]
 pub fn bytes_of(granules: u32) -> Mask {
-    (0..32).filter(|i| granules >> i & 1 == 1).map(|i| 0xf << (4 * i)).sum()
+    let half = |bits: u32| {
+        let mut spread = u64::from(bits);
+        spread = (spread | spread << 24) & 0x0000_00ff_0000_00ff;
+        spread = (spread | spread << 12) & 0x000f_000f_000f_000f;
+        spread = (spread | spread << 6) & 0x0303_0303_0303_0303;
+        spread = (spread | spread << 3) & 0x1111_1111_1111_1111;
+        Mask::from(spread * 0xf)
+    };
+    half(granules & 0xffff) | half(granules >> 16) << 64
 }
 
 /// The granules that bytes are in.
@@ -155,39 +234,27 @@ pub fn is_dense(addresses: &[u32; 32], bytes: u32) -> bool {
     differs == 0
 }
 
-/// A warp touches granules in an epoch; what it did in older ones is forgotten.
-#[inline(always)]
-pub fn touch(entry: &mut u64, epoch: u32, mask: u32) {
-    let old = if (*entry >> 32) as u32 == epoch {
-        *entry as u32
-    } else {
-        0
-    };
-    *entry = u64::from(epoch) << 32 | u64::from(old | mask);
-}
-
 impl History {
     pub fn new(shape: Shape, width: usize) -> History {
         let (lines, warps) = (shape.smem_bytes.div_ceil(128) as usize, shape.warps_per_cta as usize);
         History {
+            warps,
             landed: vec![0; 8 * lines],
             reduced: FxHashMap::default(),
             latest: vec![0; lines],
             landings: 0,
             readers: vec![0; lines],
             writers: vec![0; lines],
-            reads: vec![0; lines * warps],
-            writes: vec![0; lines * warps],
-            read_at: vec![Loc::CALL_SITE; lines * warps],
-            written_at: vec![Loc::CALL_SITE; lines * warps],
+            reads: vec![Cell::default(); lines * warps],
+            writes: vec![Cell::default(); lines * warps],
             stores: vec![(0, 0); lines],
-            atomics: vec![0; lines],
             narrow: vec![false; lines],
             bytes: ByteHistory::new(warps),
             barriers: FxHashMap::default(),
             named: Default::default(),
             flying: vec![],
             recent: VecDeque::new(),
+            landed_before: 0,
             visited: FxHashMap::default(),
             visits: vec![0; (shape.cluster_size * shape.warps_per_cta) as usize],
             ended: Clock::new(width),
@@ -234,97 +301,182 @@ impl History {
         seen: &[u32],
         changes: &dyn Fn() -> Mask,
     ) -> Option<(Mask, Visit)> {
-        let warps = self.warps();
         let mine = Side {
             writes,
             atomic: touch.atomic,
         };
-        let narrow = self.narrow[line].then(|| self.bytes.peek(line as u64)).flatten();
         let sides = [
             (true, self.writers[line]),
             (false, if writes { self.readers[line] } else { 0 }),
         ];
         for (wrote, theirs) in sides {
-            for warp in (0..warps).filter(|warp| theirs >> warp & 1 == 1) {
-                let at = line * warps + warp;
-                let (entry, loc) = if wrote {
-                    (self.writes[at], self.written_at[at])
-                } else {
-                    (self.reads[at], self.read_at[at])
-                };
-                let hit = match narrow {
-                    Some(here) => self
-                        .bytes
-                        .entry(here, warp, wrote)
-                        .unseen(touch.mask, seen[first + warp]),
-                    None if (entry >> 32) as u32 > seen[first + warp] => bytes_of(entry as u32) & touch.mask,
-                    None => 0,
-                };
-                let atomic = self.atomics[line] >> warp & 1 == 1;
-                let theirs = Side { writes: wrote, atomic };
-                if races(hit, theirs, mine, changes) {
-                    let touch = Touch {
-                        epoch: 0,
-                        loc,
-                        atomic,
-                        mask: hit,
-                    };
-                    return Some((
-                        hit,
-                        Visit {
-                            by: first + warp,
-                            wrote,
-                            touch,
-                        },
-                    ));
+            for warp in lanes(theirs) {
+                for past in self.unseen(line, warp, wrote, touch.mask, seen[first + warp]) {
+                    let atomic = past.atomic;
+                    if races(past.mask, Side { writes: wrote, atomic }, mine, changes) {
+                        let by = first + warp;
+                        return Some((past.mask, Visit { by, wrote, touch: past }));
+                    }
                 }
             }
         }
         None
     }
 
-    /// Warps of the CTA.
-    fn warps(&self) -> usize {
-        self.reads.len() / self.readers.len().max(1)
-    }
-
-    /// A peer's warp touches bytes of a line.
+    /// A peer's warp touches bytes of a line: that stands for what it did to them before, but an atomic for atomics alone.
     #[cold]
     pub fn note_visit(&mut self, line: usize, visit: Visit) {
         let visits = self.visited.entry(line).or_default();
-        match visits.iter_mut().find(|v| (v.by, v.wrote) == (visit.by, visit.wrote)) {
-            Some(old) if old.touch.epoch == visit.touch.epoch => {
-                old.touch.mask |= visit.touch.mask;
-                old.touch.atomic |= visit.touch.atomic;
-                old.touch.loc = visit.touch.loc;
+        let (mut mine, same) = (visit, |v: &Visit| (v.by, v.wrote) == (visit.by, visit.wrote));
+        visits.retain_mut(|old| {
+            if same(old) && (old.touch.epoch, old.touch.atomic) == (visit.touch.epoch, visit.touch.atomic) {
+                mine.touch.mask |= old.touch.mask;
+                return false;
             }
-            Some(old) => *old = visit,
-            None => visits.push(visit),
+            if same(old) && (old.touch.atomic || !visit.touch.atomic) {
+                old.touch.mask &= !visit.touch.mask;
+            }
+            old.touch.mask != 0
+        });
+        visits.push(mine);
+    }
+
+    /// A warp's writes, or reads, of a line that is not narrow: those of these granules after the epoch `seen`.
+    #[inline(always)]
+    pub fn unseen_granules(
+        &self,
+        line: usize,
+        warp: usize,
+        wrote: bool,
+        mask: u32,
+        seen: u32,
+    ) -> impl Iterator<Item = Past> {
+        let cells = if wrote { &self.writes } else { &self.reads };
+        cells[line * self.warps + warp].unseen(mask, seen)
+    }
+
+    /// The same of these bytes of any line.
+    #[cold]
+    pub fn unseen(&self, line: usize, warp: usize, wrote: bool, mask: Mask, seen: u32) -> Vec<Touch> {
+        let here = match self.narrow[line] {
+            true => self.bytes.peek(line as u64),
+            false => None,
+        };
+        let Some(here) = here else {
+            let pasts = self.unseen_granules(line, warp, wrote, granules_of(mask), seen);
+            let touch = |past: Past| Touch {
+                epoch: past.epoch,
+                loc: past.loc,
+                atomic: false,
+                mask: bytes_of(past.granules) & mask,
+            };
+            return pasts.map(touch).collect();
+        };
+        let touch = |entry: &Entry| Touch {
+            epoch: entry.epoch(),
+            loc: entry.loc(),
+            atomic: entry.is_atomic(),
+            mask: entry.unseen(mask, seen),
+        };
+        let touches = self.bytes.entries(here, warp, wrote).map(touch);
+        touches.filter(|touch| touch.mask != 0).collect()
+    }
+
+    /// Of what a warp did to granules of a line after the epoch `seen`, something.
+    #[inline(always)]
+    pub fn any_unseen(&self, line: usize, warp: usize, wrote: bool, mask: u32, seen: u32) -> Option<Past> {
+        match self.narrow[line] {
+            false => self.unseen_granules(line, warp, wrote, mask, seen).next(),
+            true => {
+                let touches = self.unseen(line, warp, wrote, bytes_of(mask), seen);
+                touches.first().map(|touch| Past {
+                    epoch: touch.epoch,
+                    granules: granules_of(touch.mask),
+                    loc: touch.loc,
+                })
+            }
+        }
+    }
+
+    /// A warp reads, or writes, granules of a line, and no part of one.
+    #[inline(always)]
+    pub fn note(&mut self, line: usize, warp: usize, wrote: bool, epoch: u32, mask: u32, loc: Loc) {
+        let at = line * self.warps + warp;
+        let (cells, touched) = match wrote {
+            true => (&mut self.writes, &mut self.writers[line]),
+            false => (&mut self.reads, &mut self.readers[line]),
+        };
+        let cell = &mut cells[at];
+        if *touched >> warp & 1 == 0 {
+            *touched |= 1 << warp;
+            *cell = Cell::default();
+        }
+        let before = *cell;
+        if self.narrow[line] || !cell.touch(epoch, mask, loc) {
+            *cell = before;
+            self.note_bytes(line, warp, wrote, epoch, mask, loc);
+        }
+    }
+
+    #[cold]
+    fn note_bytes(&mut self, line: usize, warp: usize, wrote: bool, epoch: u32, mask: u32, loc: Loc) {
+        self.make_narrow(line);
+        let touch = Touch {
+            epoch,
+            loc,
+            atomic: false,
+            mask: bytes_of(mask),
+        };
+        self.note_exact(line, warp, wrote, touch);
+    }
+
+    /// A warp reads, or writes, bytes of a narrow line.
+    pub fn note_exact(&mut self, line: usize, warp: usize, wrote: bool, touch: Touch) {
+        let touched = if wrote { &mut self.writers } else { &mut self.readers };
+        touched[line] |= 1 << warp;
+        let here = self.bytes.line(line as u64);
+        match wrote {
+            true => self.bytes.note_write(here, warp, touch),
+            false => self.bytes.note_read(here, warp, touch),
         }
     }
 
     /// From here on, a line is looked at byte by byte.
     #[cold]
-    pub fn make_narrow(&mut self, line: usize, warps: usize) {
-        self.narrow[line] = true;
+    pub fn make_narrow(&mut self, line: usize) {
+        if std::mem::replace(&mut self.narrow[line], true) {
+            return;
+        }
         let here = self.bytes.line(line as u64);
-        for warp in 0..warps {
-            let at = line * warps + warp;
-            let touch = |entry: u64, loc| Touch {
-                epoch: (entry >> 32) as u32,
-                loc,
-                atomic: self.atomics[line] >> warp & 1 == 1,
-                mask: bytes_of(entry as u32),
-            };
-            if self.readers[line] >> warp & 1 == 1 {
-                let touch = touch(self.reads[at], self.read_at[at]);
-                self.bytes.note_read(here, warp, touch);
-            }
-            if self.writers[line] >> warp & 1 == 1 {
-                let touch = touch(self.writes[at], self.written_at[at]);
-                self.bytes.note_write(here, warp, touch);
+        let warps = self.warps;
+        for (wrote, touched) in [(false, self.readers[line]), (true, self.writers[line])] {
+            for warp in lanes(touched) {
+                let cells = if wrote { &self.writes } else { &self.reads };
+                for past in cells[line * warps + warp].entries() {
+                    let touch = Touch {
+                        epoch: past.epoch,
+                        loc: past.loc,
+                        atomic: false,
+                        mask: bytes_of(past.granules),
+                    };
+                    match wrote {
+                        _ if past.granules == 0 => {}
+                        true => self.bytes.note_write(here, warp, touch),
+                        false => self.bytes.note_read(here, warp, touch),
+                    }
+                }
             }
         }
+    }
+
+    /// Whoever touches a line from here on comes after all that was done to it.
+    pub fn forget(&mut self, line: usize) {
+        (self.readers[line], self.writers[line]) = (0, 0);
+        if self.narrow[line] {
+            self.narrow[line] = false;
+            self.bytes.forget(line as u64);
+        }
+        self.visited.remove(&line);
     }
 
     /// Whether no chunk of a line's granules was written by a load after `seen`, and none of them by a reduction (of which an
@@ -393,8 +545,13 @@ impl History {
         self.count_latest(line);
     }
 
+    /// Whether no load has landed in a line since the CTA began, and none of its warps has written it.
+    pub fn is_untouched(&self, line: usize) -> bool {
+        self.latest[line] <= self.landed_before && self.writers[line] == 0
+    }
+
     /// The load that wrote, or will write, a line's granules: whether it is in flight.
-    pub fn load_of(&self, line: usize, mask: u32, seen: u32) -> (bool, Option<Landing>) {
+    pub fn load_of(&self, line: usize, mask: u32, seen: u32) -> (bool, Option<Issued>) {
         let late = (0..8).find(|i| mask >> (4 * i) & 15 != 0 && self.landed[8 * line + i] > seen);
         let (offset, bytes, number) = match late {
             Some(chunk) => (128 * line + 16 * chunk, 16, self.landed[8 * line + chunk]),
@@ -404,8 +561,10 @@ impl History {
             },
         };
         let offset = offset as u32;
-        let covers =
-            |l: &Landing| l.reduces == late.is_none() && l.offset < offset + bytes && offset < l.offset + l.bytes;
+        let covers = |it: &Issued| {
+            let l = &it.landing;
+            l.reduces == late.is_none() && l.offset < offset + bytes && offset < l.offset + l.bytes
+        };
         if number == IN_FLIGHT {
             (true, self.flying.iter().find(|l| covers(l)).copied())
         } else {
@@ -431,12 +590,28 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_forgets_older_epochs() {
-        let mut entry = 0;
-        touch(&mut entry, 3, 1);
-        touch(&mut entry, 3, 4);
-        assert_eq!(entry, 3 << 32 | 5);
-        touch(&mut entry, 4, 2);
-        assert_eq!(entry, 4 << 32 | 2);
+    fn granules_are_bytes() {
+        for granules in [0, 1, 0x8000_0000, 0xffff_ffff, 0x1234_5678, 0x0001_8000] {
+            let bytes = (0..32).filter(|i| granules >> i & 1 == 1).map(|i| 0xf << (4 * i)).sum();
+            assert_eq!(bytes_of(granules), bytes);
+            assert_eq!(granules_of(bytes), granules);
+        }
+    }
+
+    #[test]
+    fn a_cell_has_two_epochs() {
+        let mut cell = Cell::default();
+        let touch = |cell: &mut Cell, epoch, mask| cell.touch(epoch, mask, Loc(epoch));
+        let unseen = |cell: &Cell, mask, seen| cell.unseen(mask, seen).next().map(|past| (past.granules, past.loc));
+        assert!(touch(&mut cell, 3, 0b0001) && touch(&mut cell, 3, 0b0100));
+        assert!(touch(&mut cell, 5, 0b0010));
+        assert_eq!(unseen(&cell, 0b0111, 2), Some((0b0010, Loc(5))));
+        assert_eq!(unseen(&cell, 0b0101, 2), Some((0b0101, Loc(3))), "of the epoch before");
+        assert_eq!(unseen(&cell, 0b0101, 3), None);
+        // The last stands for those before it.
+        assert!(touch(&mut cell, 5, 0b0101));
+        assert_eq!(unseen(&cell, 0b0101, 2), Some((0b0101, Loc(5))));
+        assert!(touch(&mut cell, 6, 0b0110));
+        assert!(!touch(&mut cell, 7, 0b1000), "of three epochs");
     }
 }

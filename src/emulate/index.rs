@@ -45,7 +45,16 @@ impl<H: Hooks> Body<H> for CheckIndex {
                     return m.fail(unnamed(&check, index));
                 }
             } else if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
-                return m.fail(outside(&m.options.names, &check, index));
+                // The access itself says whether it leaves its buffer.
+                let error = outside(&m.options.names, &check, index);
+                let verdict = match check.of {
+                    Indexed::Buffer | Indexed::Shared => m.judge(w, Err(Box::new(error))),
+                    Indexed::Barriers | Indexed::Devices | Indexed::Hint | Indexed::Named => Err(Box::new(error)),
+                };
+                match verdict {
+                    Ok(()) => return Flow::Next,
+                    Err(error) => return m.fail(*error),
+                }
             }
         }
         Flow::Next

@@ -12,6 +12,10 @@ use crate::ptx::launch::EntryParam;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How often the thread that called for a run looks whether the others are done.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Executes the kernel.
 ///
@@ -62,7 +66,7 @@ pub unsafe fn run_on<H: Hooks>(
     // Nothing orders what clusters do that cannot tell each other.
     let apart = H::LISTENS && !program.communicates && total > 1;
     // SAFETY: the caller's promise.
-    let memory = unsafe { GlobalMemory::new(&devices.concat(), options.check_undefined, apart, options.names.clone()) };
+    let memory = unsafe { GlobalMemory::new(&devices.concat(), apart, options) };
     for param in &program.launch.params {
         let buffer = match param {
             EntryParam::Pointer { buffer } => *buffer,
@@ -98,10 +102,17 @@ pub unsafe fn run_on<H: Hooks>(
         ctas: total * size * count,
         resident_ctas: u64::from(resident).min(total) * size * count,
     };
+    let done = |report: Report| {
+        if let Some(noted) = options.notes_undefined() {
+            memory.note(noted);
+        }
+        report
+    };
     if program.communicates {
         let _mode = IeeeMode::enter();
         let clusters = u64::from(resident).min(total) as u32;
         let mut machine = Machine::new(program, &memory, options, watch, clusters, count as u32);
+        machine.clusters_to_come = total * count;
         let mut started = vec![0; devices.len()];
         machine.run(&mut |device| {
             let next = &mut started[device as usize];
@@ -109,7 +120,7 @@ pub unsafe fn run_on<H: Hooks>(
             (i < total).then(|| position(i))
         })?;
         report.steps = machine.clock;
-        return Ok(report);
+        return Ok(done(report));
     }
     let next = AtomicU64::new(0);
     let take = || {
@@ -126,26 +137,31 @@ pub unsafe fn run_on<H: Hooks>(
     if threads == 1 {
         let (steps, result) = worker();
         report.steps = steps;
-        return result.map(|()| report);
+        return result.map(|()| done(report));
     }
     let outcome = Mutex::new((0u64, Ok(())));
+    let work = || {
+        let (steps, result) = worker();
+        let mut outcome = lock(&outcome);
+        outcome.0 += steps;
+        if result.is_err() {
+            // The others need not go on.
+            next.store(total, Ordering::Relaxed);
+            if outcome.1.is_ok() {
+                outcome.1 = result;
+            }
+        }
+    };
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let (steps, result) = worker();
-                let mut outcome = lock(&outcome);
-                outcome.0 += steps;
-                if result.is_err() {
-                    // The others need not go on.
-                    next.store(total, Ordering::Relaxed);
-                    if outcome.1.is_ok() {
-                        outcome.1 = result;
-                    }
-                }
-            });
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        work();
+        // Signals are this thread's matter, which may be Python's main one.
+        while others.iter().any(|other| !other.is_finished()) {
+            watch.look();
+            std::thread::sleep(LOOK);
         }
     });
     let (steps, result) = outcome.into_inner().unwrap_or_else(|e| e.into_inner());
     report.steps = steps;
-    result.map(|()| report)
+    result.map(|()| done(report))
 }

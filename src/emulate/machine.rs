@@ -5,7 +5,7 @@
 use super::agents::Agents;
 use super::barrier::{ClusterBarrier, Mbarrier, Misuse, Named};
 use super::global::GlobalMemory;
-use super::grid::Author;
+use super::grid::{Author, Clash, Did};
 use super::hooks::{Hooks, Shape, Sync, Verdict};
 use super::options::{Check, Options, Position, Watch};
 use super::program::Program;
@@ -17,11 +17,14 @@ use super::warp::{Wait, Warp};
 use super::wgmma::TensorUnit;
 use crate::error::{Error, Fault, Loc};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Micro-ops that a warp runs before the others go first.
 const QUANTUM: u64 = 1 << 20;
+/// Rounds of nothing but polls after which blocks that have not begun are what is waited for.
+const QUIET_POLLS: u64 = 1 << 12;
 /// Turns of warps between two looks at the clock: a turn may be as short as one micro-op.
 const TURNS: u32 = 64;
 
@@ -89,12 +92,20 @@ pub struct Machine<'a, H: Hooks> {
     turns: u32,
     /// Clusters are held against each other in global memory.
     apart: bool,
-    /// What the store that runs overwrote of another cluster's.
-    pub overwritten: Option<(u64, Author)>,
+    /// What the store that runs overwrote that another cluster wrote or read.
+    pub overwritten: Option<(u64, Clash)>,
     /// Warps whose waits are bounded, which of them it is, and the clock at which that runs out.
     bounded: Vec<(u32, u32, u64)>,
     /// Where somebody wants to see what happens when.
     pub recorder: Option<Box<Recorder>>,
+    /// Instructions that have read undefined memory, where that is noted.
+    undefined: RefCell<FxHashSet<Loc>>,
+    /// Of a launch whose clusters may wait for each other: those that have not begun.
+    pub clusters_to_come: u64,
+    /// Rounds of polls in which nobody stored anything or did anything else but poll.
+    quiet_polls: u64,
+    /// In the last round somebody did.
+    stirred: bool,
 }
 
 /// Why a warp stopped.
@@ -138,7 +149,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 number: 0,
                 rank: slot % size,
                 rank_id: [0; 3],
-                smem: Shared::new(launch.smem_bytes),
+                smem: Shared::new(launch.smem_bytes, options.poison),
                 barriers: FxHashMap::default(),
                 named: Default::default(),
                 live_warps: 0,
@@ -184,10 +195,14 @@ impl<'a, H: Hooks> Machine<'a, H> {
             told: FxHashSet::default(),
             asked: 0,
             turns: 0,
-            apart: memory.is_watched(),
+            apart: memory.is_watched() || memory.is_watching(),
             overwritten: None,
             bounded: vec![],
             recorder: options.trace.as_ref().map(record),
+            undefined: RefCell::default(),
+            clusters_to_come: 0,
+            quiet_polls: 0,
+            stirred: false,
         }
     }
 
@@ -352,6 +367,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
                             ));
                             return Stop::Fault;
                         }
+                        self.stirred = true;
                         w.wait = Wait::Poll;
                         return Stop::Polled;
                     }
@@ -375,7 +391,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
 
     /// No warp can run. Lets agents act, waiters look again, pollers poll. False: nothing is left that could change.
     fn wake_someone(&mut self) -> Result<bool, Error> {
-        if std::mem::take(&mut self.memory_changed) && !self.memory_waiters.is_empty() {
+        let changed = std::mem::take(&mut self.memory_changed);
+        self.quiet_polls = if std::mem::take(&mut self.stirred) || changed { 0 } else { self.quiet_polls + 1 };
+        if changed && !self.memory_waiters.is_empty() {
             self.ready.extend(self.memory_waiters.drain(..));
             self.idle_polls = 0;
             return Ok(true);
@@ -390,7 +408,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
             if self.idle_polls.is_multiple_of(8) && self.act_for_pollers()? {
                 self.idle_polls = 0;
             }
-            if self.idle_polls > self.options.max_polls {
+            // Those who have not begun will not, unless somebody ends.
+            let starved = self.clusters_to_come > 0 && self.quiet_polls > QUIET_POLLS;
+            if starved || self.idle_polls > self.options.max_polls {
                 return Ok(false);
             }
             self.ready.extend(self.pollers.drain(..));
@@ -418,6 +438,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         };
         let device = self.device_of(cluster);
         self.hooks.cluster_starts(cluster as u32, device, id);
+        self.clusters_to_come = self.clusters_to_come.saturating_sub(1);
         let (held, free) = super::residency::initial_registers(self.program);
         for rank in 0..size {
             let slot = cluster as u32 * size + rank;
@@ -532,30 +553,48 @@ impl<'a, H: Hooks> Machine<'a, H> {
         })
     }
 
-    /// An access to what another cluster wrote.
+    /// An access to what another cluster wrote, or read.
     #[cold]
-    pub fn foreign(&self, verb: &str, other: Author, place: String) -> Box<Error> {
+    pub fn foreign(&self, verb: &str, other: Clash, place: String) -> Box<Error> {
         let launch = &self.program.launch;
         let [nx, ny] = [0, 1].map(|i| launch.grid[i] / launch.cluster[i]);
-        let id = [other.cluster % nx, other.cluster / nx % ny, other.cluster / nx / ny];
+        let Author { cluster, loc } = other.by;
+        let id = [cluster % nx, cluster / nx % ny, cluster / nx / ny];
         let [x, y, z] = [0, 1, 2].map(|i| id[i] * launch.cluster[i]);
         let who = match self.program.cluster_size() {
             1 => format!("CTA ({x}, {y}, {z})"),
             _ => format!("the cluster from CTA ({x}, {y}, {z}) on"),
         };
+        let (did, remedy) = match other.did {
+            Did::Write => (
+                "wrote",
+                "let the axes of the grid choose different places, make an axis sequential, or combine with atomics (`plgpu.atomic_add`)",
+            ),
+            Did::Read => (
+                "reads",
+                "store to another array than the one that is read (an output without an alias), or let each CTA read only what it stores itself",
+            ),
+        };
         let error = Error::new(
             Fault::Execution,
-            format!(
-                "{verb} global memory that {who} wrote (at {}), and nothing orders the two",
-                other.loc
-            ),
+            format!("{verb} global memory that {who} {did} (at {loc}), and nothing orders the two"),
         );
         Box::new(
             error
                 .expected("CTAs of one launch to access different places, or to store the same value")
                 .got(place)
-                .remedy("let the axes of the grid choose different places, make an axis sequential, or combine with atomics (`plgpu.atomic_add`)"),
+                .remedy(remedy),
         )
+    }
+
+    /// An instruction has read memory of which not all was written.
+    #[cold]
+    pub fn note_undefined(&self, at: Loc) {
+        if let Some(noted) = self.options.notes_undefined()
+            && self.undefined.borrow_mut().insert(at)
+        {
+            noted.read(at);
+        }
     }
 
     /// The op that the warp is at, where a checker listens.
@@ -640,7 +679,8 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 Err(Box::new(match misuse {
                     Misuse::OverArrival { pending, count } => error
                         .expected(format!("at most {pending} more arrivals in this phase"))
-                        .got(count.to_string()),
+                        .got(count.to_string())
+                        .remedy("let `num_arrivals` be the number of arrivals of a phase (`barrier_arrive` of each warpgroup that calls it, copies), or wait for the phase (`barrier_wait`) before the next one's arrivals"),
                     Misuse::TxRange { tx } => error
                         .expected("a transaction count within ±(2^20 - 1)")
                         .got(tx.to_string()),
@@ -698,6 +738,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 }
                 Ok(())
             }
+            (Err(_), Check::Off) => Ok(()),
             (verdict, _) => verdict,
         }
     }

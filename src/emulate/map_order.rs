@@ -104,7 +104,7 @@ impl Causality {
             let here = history.peek(line);
             here.into_iter().flat_map(move |here| {
                 lanes(history.writers(here)).map(move |index| {
-                    let entry = history.entry(here, index, true);
+                    let entry = history.last_write(here, index);
                     Author {
                         warp: cta * per + index,
                         epoch: entry.epoch(),

@@ -1,6 +1,8 @@
 //! Loads, stores and atomics of warps.
+use super::grid::{Clash, Did};
 use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
+use super::options::Undefined;
 use super::overwrite::{self, Values, no_values};
 use super::row::Lane;
 use super::shared::{self, CtaSlot, RANK_SHIFT, SMEM_BASE};
@@ -74,8 +76,28 @@ pub trait Space: 'static {
         offset: i32,
     ) -> Option<u64> {
         let start = Self::run::<B, H>(m, w, addresses, offset)?;
-        (!m.options.check_undefined || Self::is_defined(m, w, start, 32 * B)).then_some(start)
+        (!heeds_undefined(m) || Self::is_defined(m, w, start, 32 * B)).then_some(start)
     }
+}
+
+/// Whether it matters that a load is of memory that nothing wrote.
+#[inline(always)]
+fn heeds_undefined<H: Hooks>(m: &Machine<'_, H>) -> bool {
+    match m.options.undefined {
+        Undefined::Denied => true,
+        Undefined::Ignored => false,
+        Undefined::Noted(_) => H::LISTENS,
+    }
+}
+
+/// A load is of memory of which not all was written.
+#[cold]
+fn undefined<H: Hooks>(m: &Machine<'_, H>) -> Result<(), Denied> {
+    if m.options.denies_undefined() {
+        return Err(Denied::Undefined);
+    }
+    m.note_undefined(m.here());
+    Ok(())
 }
 
 /// Why an access did not happen.
@@ -121,8 +143,8 @@ impl Space for Global {
             return Err(Denied::Misaligned);
         }
         let at = m.memory.resolve(address, B as u64).ok_or(Denied::OutOfBounds)?;
-        if m.options.check_undefined && !m.memory.is_written(address, B as u64) {
-            return Err(Denied::Undefined);
+        if heeds_undefined(m) && !m.memory.is_written(address, B as u64) {
+            undefined(m)?;
         }
         // SAFETY: `resolve` checked that the range is inside a buffer lent for the launch.
         Ok(unsafe { at.cast::<[u8; B]>().read_unaligned() })
@@ -260,8 +282,8 @@ impl Space for SharedCta {
     fn read<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64) -> Result<[u8; B], Denied> {
         let (slot, offset) = Self::place::<B, H>(m, w, address)?;
         let cta = &m.ctas[slot.0 as usize];
-        if m.options.check_undefined && !cta.smem.is_defined(offset, B as u32) {
-            return Err(Denied::Undefined);
+        if heeds_undefined(m) && !cta.smem.is_defined(offset, B as u32) {
+            undefined(m)?;
         }
         let mut data = [0; B];
         data.copy_from_slice(cta.smem.get(offset, B as u32));
@@ -312,7 +334,24 @@ impl Space for SharedCta {
     }
 }
 
-/// The error of a denied access.
+/// A load outside of global memory, where its value may never be used: zeros, unless findings are errors.
+#[cold]
+fn gives_zeros<S: Space, H: Hooks>(
+    m: &mut Machine<'_, H>,
+    w: &Warp,
+    why: Denied,
+    lane: usize,
+    address: u64,
+    bytes: usize,
+) -> Verdict {
+    let error = Box::new(denial(m, w, why, "load", S::NAME, lane, address, bytes));
+    match why == Denied::OutOfBounds && S::NAME == Global::NAME {
+        true => m.judge(w, Err(error)),
+        false => Err(error),
+    }
+}
+
+/// Stops the run at a denied access.
 #[cold]
 pub fn denied<H: Hooks>(
     m: &mut Machine<'_, H>,
@@ -324,6 +363,22 @@ pub fn denied<H: Hooks>(
     address: u64,
     bytes: usize,
 ) -> Flow {
+    let error = denial(m, w, why, verb, space, lane, address, bytes);
+    m.fail(error)
+}
+
+/// The error of a denied access.
+#[cold]
+fn denial<H: Hooks>(
+    m: &Machine<'_, H>,
+    w: &Warp,
+    why: Denied,
+    verb: &str,
+    space: &str,
+    lane: usize,
+    address: u64,
+    bytes: usize,
+) -> Error {
     let cause = match why {
         Denied::Misaligned => "misaligned address",
         Denied::OutOfBounds => "out of bounds",
@@ -343,12 +398,12 @@ pub fn denied<H: Hooks>(
             m.cta_name(slot)
         )
     };
-    let mut error = Error::new(
+    let error = Error::new(
         Fault::Execution,
         format!("{verb} of {bytes} {space} bytes by lane {lane}: {cause}"),
     )
     .got(format!("address 0x{address:x}: {where_}"));
-    error = match why {
+    match why {
         Denied::Misaligned => error.expected(format!("a multiple of {bytes}")),
         Denied::OutOfBounds => error
             .expected("an access inside of the array: indices at run time are not clamped")
@@ -357,8 +412,7 @@ pub fn denied<H: Hooks>(
         Denied::Gone => error
             .expected("a barrier of the cluster after the last access to a peer's shared memory, before the peer ends")
             .remedy("keep the block alive until its peers are done: a cluster barrier at the end"),
-    };
-    m.fail(error)
+    }
 }
 
 /// How an element of a load or store sits in memory and in registers.
@@ -426,7 +480,14 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
                             w.set_lane::<E::Lane>(*d, i, E::get(&bytes[j * E::BYTES..]));
                         }
                     }
-                    Err(why) => return denied(m, w, why, "load", S::NAME, i, address, B),
+                    Err(why) => {
+                        if let Err(error) = gives_zeros::<S, H>(m, w, why, i, address, B) {
+                            return m.fail(*error);
+                        }
+                        for d in lists {
+                            w.set_lane::<E::Lane>(*d, i, E::get(&[0; 16]));
+                        }
+                    }
                 }
             }
         }
@@ -516,23 +577,30 @@ fn tell_of_others<H: Hooks>(
 ) -> Verdict {
     // Lanes load from one buffer, and most loads are of what nobody stores to.
     let first = addresses[w.exec.trailing_zeros() as usize & 31];
-    if !m.memory.has_stores(first) {
+    if !m.memory.heeds_loads(first) {
         return Ok(());
     }
     let Some(author) = m.author(w.cta, || m.here()) else {
         return Ok(());
     };
-    for i in lanes(w.exec) {
-        let address = Global::offset(addresses[i], offset);
-        if let Some(other) = m.memory.written_by_other(author, address, bytes.into()) {
-            let error = m.foreign("a load of", other, m.memory.describe(address));
-            return m.judge(w, Err(error));
+    let load = |address: u64, bytes: u32| Some((address, m.memory.load(author, address, bytes.into())?));
+    let first = Global::offset(addresses[0], offset);
+    let is_run = |i: usize| addresses[i] == addresses[0].wrapping_add(i as u64 * u64::from(bytes));
+    let found = match w.exec == !0 && is_run(31) && (1..31).all(is_run) {
+        true => load(first, 32 * bytes),
+        false => lanes(w.exec).find_map(|i| load(Global::offset(addresses[i], offset), bytes)),
+    };
+    match found {
+        None => Ok(()),
+        Some((address, by)) => {
+            let did = Did::Write;
+            let error = m.foreign("a load of", Clash { by, did }, m.memory.describe(address));
+            m.judge(w, Err(error))
         }
     }
-    Ok(())
 }
 
-/// Whether a store has overwritten what another cluster wrote.
+/// Whether a store has overwritten what another cluster wrote, or read.
 #[inline(always)]
 pub fn tell_of_overwritten<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp) -> Verdict {
     match m.overwritten.take() {

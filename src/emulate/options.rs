@@ -1,7 +1,10 @@
 //! How to run, who looks on, and what came of it.
+use super::global::POISON_BYTE;
 use super::trace::Trace;
 use crate::error::{Error, Loc};
-use std::sync::Arc;
+use crate::lock::lock;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 /// When asynchronous operations take effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +31,79 @@ pub enum Check {
     Error,
     /// [`Watch::finding`] is told, once per instruction and machine, and the run goes on.
     Warn,
+    /// Nothing.
+    Off,
+}
+
+/// What becomes of reads of memory that nothing wrote: shared memory, and buffers that begin undefined.
+#[derive(Clone, Debug, Default)]
+pub enum Undefined {
+    /// They are errors.
+    #[default]
+    Denied,
+    Ignored,
+    /// They are noted, where a checker listens.
+    Noted(Arc<Noted>),
+}
+
+/// What a run has seen of undefined memory.
+#[derive(Default, Debug)]
+pub struct Noted {
+    /// Instructions that read some.
+    reads: Mutex<BTreeSet<Loc>>,
+    /// By buffer that began undefined, for each 4 bytes which of them have been written.
+    pub(super) written: Mutex<Vec<Option<Vec<u8>>>>,
+    /// Who last stored to [`Options::watched`].
+    pub(super) stored: Mutex<Option<Loc>>,
+}
+
+impl Noted {
+    pub(super) fn read(&self, at: Loc) {
+        lock(&self.reads).insert(at);
+    }
+
+    pub fn reads(&self) -> Vec<Loc> {
+        lock(&self.reads).iter().copied().collect()
+    }
+
+    pub fn stored(&self) -> Option<Loc> {
+        *lock(&self.stored)
+    }
+
+    /// The first of a buffer's bytes that differ between two runs, if something wrote it.
+    pub fn difference(&self, buffer: usize, one: &[u8], other: &[u8]) -> Option<usize> {
+        let written = lock(&self.written);
+        let granules = written.get(buffer).and_then(Option::as_ref);
+        let is_written = |byte: usize| granules.is_none_or(|granules| granules[byte / 4] >> (byte % 4) & 1 == 1);
+        let mut at = 0;
+        for (one, other) in one.chunks(4096).zip(other.chunks(4096)) {
+            if one != other {
+                let found = (0..one.len()).find(|i| one[*i] != other[*i] && is_written(at + i));
+                if let Some(i) = found {
+                    return Some(at + i);
+                }
+            }
+            at += 4096;
+        }
+        None
+    }
+
+    /// Of a buffer that began undefined, and of which something was written: its bytes that were not, how many and the first.
+    pub fn unwritten(&self, buffer: usize, bytes: usize) -> Option<(usize, usize)> {
+        let written = lock(&self.written);
+        let granules = written.get(buffer)?.as_ref()?;
+        if granules.iter().all(|granule| *granule == 0) {
+            return None;
+        }
+        let gaps = granules.iter().enumerate().filter(|(_, granule)| **granule != 0xf);
+        let bytes_of = |(at, granule): (usize, &u8)| {
+            let granule = *granule;
+            (0..4).filter(move |i| granule >> i & 1 == 0).map(move |i| 4 * at + i)
+        };
+        let mut missing = gaps.flat_map(bytes_of).filter(|byte| *byte < bytes);
+        let first = missing.next()?;
+        Some((1 + missing.count(), first))
+    }
 }
 
 /// What the user calls the kernel's buffers and barriers: messages say it behind their numbers.
@@ -100,6 +176,8 @@ pub struct Position {
 pub trait Watch: Sync {
     /// An error ends the run; its location is filled in.
     fn poll(&self, at: Position) -> Result<(), Error>;
+    /// The thread that called for the run waits for the others.
+    fn look(&self) {}
     /// What the checker found under [`Check::Warn`].
     fn finding(&self, error: Error);
 }
@@ -130,10 +208,13 @@ pub struct Options {
     pub max_polls: u64,
     /// Host threads.
     pub threads: usize,
-    /// Reading shared memory or undefined buffers that nothing wrote is an error.
-    pub check_undefined: bool,
+    pub undefined: Undefined,
+    /// What undefined memory holds, byte by byte. The default is a NaN of every float type, −1 of every integer type.
+    pub poison: u8,
     /// What registers hold at the start.
     pub register_poison: u32,
+    /// An address of global memory: who stores to it is noted ([`Noted::stored`]).
+    pub watched: Option<u64>,
     pub check: Check,
     pub names: Arc<Names>,
     /// Where to record what happens when. Times are of one machine: to be used with one host thread.
@@ -151,8 +232,10 @@ impl Default for Options {
             max_steps: 1 << 40,
             max_polls: 1 << 20,
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
-            check_undefined: true,
+            undefined: Undefined::Denied,
+            poison: POISON_BYTE,
             register_poison: 0xdead_beef,
+            watched: None,
             check: Check::Error,
             names: Arc::default(),
             trace: None,
@@ -161,6 +244,18 @@ impl Default for Options {
 }
 
 impl Options {
+    pub(super) fn denies_undefined(&self) -> bool {
+        matches!(self.undefined, Undefined::Denied)
+    }
+
+    /// Where reads of undefined memory are to be noted.
+    pub(super) fn notes_undefined(&self) -> Option<&Arc<Noted>> {
+        match &self.undefined {
+            Undefined::Noted(noted) => Some(noted),
+            Undefined::Denied | Undefined::Ignored => None,
+        }
+    }
+
     pub fn with_agents(self, agents: AgentOrder) -> Options {
         let seed = if let AgentOrder::Seeded(seed) = agents {
             seed

@@ -1,5 +1,5 @@
 //! Shared memory of a CTA: bytes, and a shadow byte per 4-byte granule.
-use super::global::{POISON_BYTE, for_granules};
+use super::global::for_granules;
 
 /// Position of a resident CTA in the machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -28,21 +28,24 @@ const DEFINED: u8 = 0x0f;
 
 /// The dynamic shared memory of one CTA.
 pub struct Shared {
+    poison: u8,
     bytes: Box<[u8]>,
     shadow: Box<[u8]>,
 }
 
 impl Shared {
-    pub fn new(bytes: u32) -> Shared {
+    /// `poison`: what it holds before it is written.
+    pub fn new(bytes: u32, poison: u8) -> Shared {
         Shared {
-            bytes: vec![POISON_BYTE; bytes as usize].into_boxed_slice(),
+            poison,
+            bytes: vec![poison; bytes as usize].into_boxed_slice(),
             shadow: vec![0; bytes.div_ceil(4) as usize].into_boxed_slice(),
         }
     }
 
     /// As before a CTA starts.
     pub fn reset(&mut self) {
-        self.bytes.fill(POISON_BYTE);
+        self.bytes.fill(self.poison);
         self.shadow.fill(0);
     }
 
@@ -101,6 +104,6 @@ impl Shared {
     pub fn undefine(&mut self, offset: u32, bytes: u32) {
         let (first, last) = ((offset / 4) as usize, ((offset + bytes).div_ceil(4)) as usize);
         self.shadow[first..last].fill(0);
-        self.bytes[offset as usize..(offset + bytes) as usize].fill(POISON_BYTE);
+        self.bytes[offset as usize..(offset + bytes) as usize].fill(self.poison);
     }
 }

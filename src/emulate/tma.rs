@@ -1,6 +1,6 @@
 //! Boxes of tensor maps, between global memory and the dense (unswizzled) box.
 use super::global::GlobalMemory;
-use super::grid::Author;
+use super::grid::{Author, Clash};
 use super::mem::{atom_bytes, combine};
 use super::shared::{SMEM_BASE, Shared};
 use crate::error::{Error, Fault};
@@ -276,10 +276,10 @@ pub fn write_global(memory: &GlobalMemory, address: u64, data: &[u8], by: &mut S
     Ok(())
 }
 
-/// Whose store it is, where that is watched, and what it overwrote of another's.
+/// Whose store it is, where that is watched, and what it did to another's.
 pub struct Signed {
     pub author: Option<Author>,
-    pub overwritten: Option<(u64, Author)>,
+    pub overwritten: Option<(u64, Clash)>,
 }
 
 /// Address bits that a swizzle XORs into bits 4 to 6: those from bit 7 on (PTX ISA 5.5.7; CUTLASS `Swizzle<b, 4, 3>`).

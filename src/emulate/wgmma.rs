@@ -225,6 +225,7 @@ impl<H: Hooks> Machine<'_, H> {
         let smem = &self.cta(w.cta).smem;
         lines.clear();
         let (mut line, mut granules) = (u32::MAX, 0);
+        let (notes, mut defined) = (self.options.notes_undefined().is_some(), true);
         let mut chunks = out.chunks_exact_mut(16);
         for i in 0..outer {
             for j in 0..inner {
@@ -240,6 +241,7 @@ impl<H: Hooks> Machine<'_, H> {
                         (line, granules) = (offset >> 7, 0);
                     }
                     granules |= 15 << (offset >> 2 & 31);
+                    defined &= !notes || smem.is_defined(offset, 16);
                 }
                 if let Some(chunk) = chunks.next() {
                     chunk.copy_from_slice(smem.get(offset, 16));
@@ -249,12 +251,15 @@ impl<H: Hooks> Machine<'_, H> {
         if granules != 0 {
             lines.push((line, granules));
         }
-        if self.options.check_undefined {
+        if self.options.denies_undefined() {
             for i in 0..outer {
                 for j in 0..inner {
-                    self.check_defined(w.cta, address(i, j) - SMEM_BASE, 16)?;
+                    self.check_defined(pc, w.cta, address(i, j) - SMEM_BASE, 16)?;
                 }
             }
+        }
+        if !defined {
+            self.note_undefined(self.program.origins[pc as usize].loc);
         }
         let range = Range::Lines { slot: w.cta, lines };
         let verdict = self.hooks.async_memory(

@@ -117,6 +117,22 @@ pub fn get() -> Result<&'static Env, Error> {
         .map_err(Clone::clone)
 }
 
+/// `SMALT_TIMEOUT` as it is now: a program may set it from one run to the next.
+pub fn timeout() -> Result<Option<Duration>, Error> {
+    let text = std::env::var("SMALT_TIMEOUT").ok().filter(|text| !text.is_empty());
+    text.as_deref().map(limit).transpose()
+}
+
+/// Seconds of `SMALT_TIMEOUT`.
+fn limit(seconds: &str) -> Result<Duration, Error> {
+    let parsed = seconds
+        .parse()
+        .ok()
+        .and_then(|n: f64| Duration::try_from_secs_f64(n).ok());
+    let limit = parsed.filter(|limit| !limit.is_zero());
+    limit.ok_or_else(|| wrong("SMALT_TIMEOUT", "seconds, more than 0", seconds))
+}
+
 /// Where this user's caches lie: `$XDG_CACHE_HOME`, or `~/.cache`; on Windows `%LOCALAPPDATA%`. None without a home.
 fn user_caches() -> Option<PathBuf> {
     let folder = choose_base_strategy().ok()?.cache_dir();
@@ -220,14 +236,7 @@ impl Env {
                 .ok_or_else(|| wrong("SMALT_CHECK", "error, warn or off", &name))?
                 .1;
         }
-        if let Some(seconds) = text("SMALT_TIMEOUT")? {
-            let limit = seconds
-                .parse()
-                .ok()
-                .and_then(|n: f64| Duration::try_from_secs_f64(n).ok());
-            let limit = limit.filter(|limit| !limit.is_zero());
-            env.timeout = Some(limit.ok_or_else(|| wrong("SMALT_TIMEOUT", "seconds, more than 0", &seconds))?);
-        }
+        env.timeout = text("SMALT_TIMEOUT")?.as_deref().map(limit).transpose()?;
         Ok(env)
     }
 

@@ -5,11 +5,13 @@ use super::meeting::{Meeting, Running};
 use super::printing::{mailbox, records, sink};
 use super::profile::{self, Machine};
 use super::supervise::Supervision;
+use super::undefined::{self, Again};
 use super::{Artifact, Locations};
 use crate::cuda;
-use crate::emulate;
-use crate::error::Error;
+use crate::emulate::{self, Noted, Watch};
+use crate::error::{Error, Fault};
 use serde_json::json;
+use std::sync::Arc;
 
 /// A buffer in host memory.
 #[derive(Clone, Copy, Debug)]
@@ -128,8 +130,11 @@ unsafe fn run_devices(
     check: Checking,
 ) -> Result<emulate::Report, Error> {
     let _running = Running::start();
-    let contents = |index: usize| match artifact.compiled.buffers.get(index) {
+    let specs = &artifact.compiled.buffers;
+    let is_result = |index: usize| specs.iter().any(|spec| spec.alias_of == Some(index as u32));
+    let contents = |index: usize| match specs.get(index) {
         Some(spec) if spec.role == BufferRole::Output && spec.alias_of.is_none() => emulate::Contents::Undefined,
+        Some(spec) if spec.role == BufferRole::Input && !is_result(index) => emulate::Contents::Constant,
         Some(_) | None => emulate::Contents::Defined,
     };
     let lent = |buffers: &&[HostBuffer]| {
@@ -167,10 +172,15 @@ unsafe fn run_devices(
     }
     let lent = lent.iter().map(Vec::as_slice).collect::<Vec<_>>();
     let policy = match check {
-        Checking::Error | Checking::Off => emulate::Check::Error,
+        Checking::Error => emulate::Check::Error,
         Checking::Warn => emulate::Check::Warn,
+        Checking::Off => emulate::Check::Off,
     };
     let tracing = super::trace::begin();
+    // Devices that talk run once: what they told each other would have to be told again.
+    let noted = (check != Checking::Off && devices.len() == 1).then(Arc::<Noted>::default);
+    // SAFETY: as our caller promises.
+    let before = noted.as_ref().map(|_| unsafe { copies(lent[0]) });
     let options = emulate::Options {
         check: policy,
         names: artifact.names(),
@@ -181,9 +191,10 @@ unsafe fn run_devices(
             1
         },
         trace: tracing.as_ref().map(|tracing| tracing.trace.clone()),
+        undefined: noted.clone().map_or(options.undefined.clone(), emulate::Undefined::Noted),
         ..options
     };
-    let watch = Supervision::new(artifact, locations, env);
+    let watch = Supervision::new(artifact, locations, super::env::timeout()?);
     let outcome = match check {
         Checking::Error | Checking::Warn => {
             // SAFETY: as our caller promises.
@@ -198,6 +209,20 @@ unsafe fn run_devices(
         let failed = outcome.as_ref().err();
         tracing.write(&artifact.compiled.name, locations, &options.names, failed);
     }
+    let outcome = match (outcome, noted, before) {
+        (Ok(report), Some(noted), Some(before)) => {
+            let run = Run {
+                artifact,
+                options: &options,
+                buffers: lent[0],
+                before: &before,
+                steps: report.steps,
+            };
+            // SAFETY: as our caller promises.
+            unsafe { look_at_undefined(&run, &noted, &watch) }.map(|()| report)
+        }
+        (outcome, _, _) => outcome,
+    };
     if outcome.is_ok() {
         for (device, memory) in (first..).zip(&profiles) {
             profile::write(artifact, locations, memory, Machine::Emulator, device);
@@ -211,6 +236,137 @@ unsafe fn run_devices(
     match (outcome, failed) {
         (Err(_), Some(check)) => Err(check),
         (outcome, _) => outcome,
+    }
+}
+
+/// Copies of what buffers hold that the kernel may write.
+///
+/// # Safety
+/// Every buffer is valid for reads of its bytes.
+unsafe fn copies(buffers: &[emulate::HostBuffer]) -> Vec<Option<Vec<u8>>> {
+    let copy = |buffer: &emulate::HostBuffer| match buffer.contents {
+        // SAFETY: as our caller promises.
+        emulate::Contents::Defined => Some(unsafe { bytes_of(buffer) }.to_vec()),
+        emulate::Contents::Constant | emulate::Contents::Undefined => None,
+    };
+    buffers.iter().map(copy).collect()
+}
+
+/// # Safety
+/// The buffer is valid for reads of its bytes as long as the result lives, and nobody writes it meanwhile.
+unsafe fn bytes_of(buffer: &emulate::HostBuffer) -> &[u8] {
+    match buffer.len {
+        0 => &[],
+        // SAFETY: as our caller promises.
+        len => unsafe { std::slice::from_raw_parts(buffer.ptr, len) },
+    }
+}
+
+/// A run of a kernel on one device that has come to its end.
+struct Run<'a> {
+    artifact: &'a Artifact,
+    options: &'a emulate::Options,
+    buffers: &'a [emulate::HostBuffer],
+    /// What those held before that it may write.
+    before: &'a [Option<Vec<u8>>],
+    steps: u64,
+}
+
+impl Run<'_> {
+    /// The kernel runs again on copies, with other contents of undefined memory. What its buffers hold then.
+    ///
+    /// # Safety
+    /// As for [`run_with`].
+    unsafe fn again(&self, noted: Arc<Noted>, watched: Option<u64>, watch: &Supervision) -> Result<Vec<Vec<u8>>, Error> {
+        let memory = |(buffer, before): (&emulate::HostBuffer, &Option<Vec<u8>>)| match buffer.contents {
+            emulate::Contents::Constant => vec![],
+            emulate::Contents::Defined | emulate::Contents::Undefined => {
+                before.clone().unwrap_or_else(|| vec![0; buffer.len])
+            }
+        };
+        let mut memory: Vec<Vec<u8>> = self.buffers.iter().zip(self.before).map(memory).collect();
+        let lend = |(buffer, memory): (&emulate::HostBuffer, &mut Vec<u8>)| emulate::HostBuffer {
+            ptr: match buffer.contents {
+                emulate::Contents::Constant => buffer.ptr,
+                emulate::Contents::Defined | emulate::Contents::Undefined => memory.as_mut_ptr(),
+            },
+            ..*buffer
+        };
+        let lent: Vec<_> = self.buffers.iter().zip(&mut memory).map(lend).collect();
+        let options = emulate::Options {
+            undefined: emulate::Undefined::Noted(noted),
+            poison: undefined::OTHER_POISON,
+            check: emulate::Check::Off,
+            max_steps: 4 * self.steps + (1 << 20),
+            watched,
+            trace: None,
+            ..self.options.clone()
+        };
+        // SAFETY: as our caller promises of constant ones; the others are ours.
+        unsafe { emulate::run_on(self.artifact.emulated()?, &[&lent], &options, &Again(watch)) }?;
+        Ok(memory)
+    }
+
+    /// An output that has other bytes after another run, and the first of those that something wrote.
+    ///
+    /// # Safety
+    /// As for [`run_with`].
+    unsafe fn difference(&self, noted: &Noted, other: &[Vec<u8>]) -> Option<(usize, usize)> {
+        let specs = self.artifact.compiled.buffers.iter().zip(self.buffers).zip(other);
+        specs.enumerate().find_map(|(index, ((spec, buffer), other))| {
+            let is_output = match spec.role {
+                BufferRole::Output => spec.alias_of.is_none(),
+                BufferRole::Mutable | BufferRole::Input => buffer.contents == emulate::Contents::Defined,
+                BufferRole::Scratch | BufferRole::Position => false,
+            };
+            // SAFETY: as our caller promises; the run is over.
+            let own = unsafe { bytes_of(buffer) };
+            let at = is_output.then(|| noted.difference(index, own, other)).flatten()?;
+            Some((index, at))
+        })
+    }
+}
+
+/// Whether it matters what memory held that nothing wrote; and tells of outputs of which a part was never stored.
+///
+/// # Safety
+/// As for [`run_with`].
+unsafe fn look_at_undefined(run: &Run, noted: &Noted, watch: &Supervision) -> Result<(), Error> {
+    let specs = &run.artifact.compiled.buffers;
+    for (index, spec) in specs.iter().enumerate() {
+        if let Some(error) = undefined::unstored(spec, index, noted) {
+            watch.finding(error);
+        }
+    }
+    let reads = noted.reads();
+    if reads.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: as our caller promises.
+    let again = |watched: Option<u64>| {
+        let noted = Arc::<Noted>::default();
+        unsafe { run.again(noted.clone(), watched, watch) }.map(|memory| (memory, noted))
+    };
+    let found = match again(None) {
+        Err(error) if matches!(error.fault, Fault::Interrupted | Fault::Internal) => return Err(error),
+        Err(_) if watch.is_over() => return Ok(()),
+        Err(error) => undefined::decides(&error, &reads),
+        // SAFETY: as our caller promises.
+        Ok((memory, _)) => match unsafe { run.difference(noted, &memory) } {
+            None => return Ok(()),
+            Some((index, byte)) => {
+                let address = emulate::buffer_address(index as u32) + byte as u64;
+                let stored = again(Some(address)).ok().and_then(|(_, noted)| noted.stored());
+                undefined::reaches(&specs[index], byte, stored, &reads)
+            }
+        },
+    };
+    match run.options.check {
+        emulate::Check::Error => Err(found),
+        emulate::Check::Warn | emulate::Check::Off => {
+            watch.finding(found);
+            Ok(())
+        }
     }
 }
 
@@ -312,7 +468,7 @@ fn options(env: &Env) -> emulate::Options {
         (_, seed) => emulate::AgentOrder::Seeded(seed.unwrap_or(0)),
     };
     emulate::Options {
-        check_undefined: false,
+        undefined: emulate::Undefined::Ignored,
         ..emulate::Options::default()
     }
     .with_agents(agents)

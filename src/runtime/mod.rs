@@ -37,6 +37,7 @@ pub mod smem_map;
 mod sockets;
 mod supervise;
 pub mod trace;
+mod undefined;
 mod unit_functions;
 
 pub use artifact::{Artifact, Phase};
@@ -46,6 +47,7 @@ pub use call_site::{BufferView, CallSite, CallSiteAttributes};
 pub use doctor::doctor;
 pub use handler_calls::handler_calls;
 pub use host::{HostBuffer, Schedule, emulate_on_host_data, measure, run_on_host_data};
+pub use interrupt::{end_runs, handled_in_python, raise_kept};
 pub use locations::{Frame, LocatedError, Locations};
 pub use panics::contain_panics;
 pub use pipeline::CompileOptions;

@@ -1,8 +1,7 @@
 //! Who looks on while the emulator runs: interrupts, `SMALT_TIMEOUT`, reports of long runs, findings of the checker.
 //!
-//! Nothing here takes the interpreter's lock, which the thread that waits for the run may hold: what is to be told goes to
-//! stderr.
-use super::env::Env;
+//! Nothing here takes the interpreter's lock, which the thread that waits for the run may hold (but on Python's main thread, for handlers
+//! of signals): what is to be told goes to stderr.
 use super::interrupt::Interrupts;
 use super::{Artifact, Locations};
 use crate::emulate::{Position, Watch};
@@ -31,16 +30,22 @@ pub struct Supervision<'a> {
 }
 
 impl<'a> Supervision<'a> {
-    pub fn new(artifact: &'a Artifact, locations: &'a Locations, env: &Env) -> Supervision<'a> {
+    /// `timeout`: how long the run may last.
+    pub fn new(artifact: &'a Artifact, locations: &'a Locations, timeout: Option<Duration>) -> Supervision<'a> {
         Supervision {
             artifact,
             locations,
             interrupts: Interrupts::watch(),
             start: Instant::now(),
-            timeout: env.timeout,
+            timeout,
             steps: AtomicU64::new(0),
             due: AtomicU64::new(PERIOD),
         }
+    }
+
+    /// Whether the run has lasted as long as it may.
+    pub fn is_over(&self) -> bool {
+        self.timeout.is_some_and(|limit| self.start.elapsed() > limit)
     }
 
     /// `1.5 million instructions of warps; CTA (0, 0, 0), warp 1 is at kernel.py:12`
@@ -94,6 +99,10 @@ impl Watch for Supervision<'_> {
             }
         }
         Ok(())
+    }
+
+    fn look(&self) {
+        self.interrupts.happened();
     }
 
     fn finding(&self, error: Error) {

@@ -441,7 +441,7 @@ flawed(
     wgmma_refill,
     WGMMA_REFILL,
     "refills before wgmma_wait",
-    shows=("a bulk load overwrites shared memory that is still read",),
+    shows=("a bulk load overwrites shared memory that is still read", "remedy: wait for it (`wgmma_wait(0)`) before the next copy is issued"),
     line="plgpu.copy_gmem_to_smem(a.at[:, ks], a_buf, bars.at[0])",
 )
 
@@ -606,7 +606,7 @@ flawed(
     multicast_ring,
     MULTICAST_RING,
     "does not ask the peer",
-    shows=("a bulk load overwrites shared memory that a bulk load wrote, without having waited for it",),
+    shows=("a bulk load overwrites shared memory that a bulk load wrote, without having waited for it", "plgpu.ClusterBarrier"),
     line="plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], bars.at[slot], collective_axes=\"c\")",
 )
 

@@ -35,8 +35,8 @@ BLOCKS, WARPGROUPS = 2, 2
 DATA, WORDS = 2, 2
 SCOPES = ("cta", "cluster", "gpu")
 
-#: The checker remembers a warp's last access to each line of 128 bytes: here each word has one.
-LINE = 32
+#: Words from one to the next: each has a line of 128 bytes, for all of which a warp may have one entry, or they share one.
+DISTANCES = (1, 32)
 
 #: A warpgroup's, by cluster, block and warpgroup.
 Thread = tuple[int, int, int]
@@ -63,6 +63,8 @@ class Program:
     #: The turn is a word of global memory, or one of block 0's shared memory; and the scope of the polls of it and the stores to it.
     in_global: bool
     scope: str
+    #: Words from one to the next.
+    distance: int = 1
 
 
 def draw(seed: int) -> Program:
@@ -96,7 +98,7 @@ def draw(seed: int) -> Program:
         }[op]
         turns.append(Turn(thread, op, (owner, word), one_of(*sem), one_of("cta", "cta", "cluster", "gpu")))
     scopes = ("gpu",) if kind == "clusters" else ("cluster", "gpu") if in_global else ("cta", "cluster")
-    return Program(clusters, tuple(turns), in_global, one_of(*scopes))
+    return Program(clusters, tuple(turns), in_global, one_of(*scopes), one_of(*DISTANCES))
 
 
 # ------------------------------------------------------------------------------------------ the memory model
@@ -210,7 +212,7 @@ def conflict(a: Event, b: Event) -> bool:
 
 def build(program: Program) -> Any:
     """A kernel whose threads (one of each warpgroup) take those turns."""
-    turns = program.turns
+    turns, distance = program.turns, program.distance
     space = "global" if program.in_global else "shared::cluster"
     count = DATA + WORDS + 1
 
@@ -221,10 +223,10 @@ def build(program: Program) -> Any:
         @pl.when(wg == 0)
         def clear() -> None:
             for i in range(count):
-                words[LINE * i] = 0
+                words[distance * i] = 0
 
         smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
-        the_turn = common[0].at[LINE * (count - 1)] if program.in_global else plgpu.cluster_ref(words.at[LINE * (count - 1)], {"c": jnp.int32(0)})
+        the_turn = common[0].at[distance * (count - 1)] if program.in_global else plgpu.cluster_ref(words.at[distance * (count - 1)], {"c": jnp.int32(0)})
         for k, now in enumerate(turns):
 
             @pl.when(jnp.logical_and(cluster == now.thread[0], jnp.logical_and(block == now.thread[1], wg == now.thread[2])))
@@ -242,22 +244,22 @@ def build(program: Program) -> Any:
                     "fence": f"fence.{now.sem}.{now.scope};",
                 }[now.op]
                 owner, word = now.place
-                place = common[0].at[LINE * word] if owner == GLOBAL else plgpu.cluster_ref(words.at[LINE * word], {"c": jnp.int32(owner)})
-                operands = () if now.op == "fence" else (place, sinks.at[LINE * wg]) if "{1}" in text else (place,)
+                place = common[0].at[distance * word] if owner == GLOBAL else plgpu.cluster_ref(words.at[distance * word], {"c": jnp.int32(owner)})
+                operands = () if now.op == "fence" else (place, sinks.at[wg]) if "{1}" in text else (place,)
                 smalt.inline_ptx(text, (), *operands, once=True)
                 smalt.inline_ptx(f"st.relaxed.{program.scope}.{space}.b32 [{{0}}], {k + 1};", (), the_turn, once=True)
 
         smalt.inline_ptx("barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;")
-        pl.when(wg == 0)(lambda: [o.__setitem__((cluster, block, i), words[LINE * i]) for i in range(DATA + WORDS)] and None)
+        pl.when(wg == 0)(lambda: [o.__setitem__((cluster, block, i), words[distance * i]) for i in range(DATA + WORDS)] and None)
 
     i32 = jnp.int32
     out = jax.ShapeDtypeStruct((program.clusters, BLOCKS, DATA + WORDS), i32)
-    scratch = [plgpu.SMEM((LINE * count,), i32), plgpu.SMEM((LINE * WARPGROUPS,), i32)]
+    scratch = [plgpu.SMEM((distance * count,), i32), plgpu.SMEM((WARPGROUPS,), i32)]
     launch = {"grid": (program.clusters,), "grid_names": ("g",), "cluster": (BLOCKS,), "cluster_names": ("c",)}
     launch |= {"num_threads": WARPGROUPS, "thread_name": "wg"}
     call = kernel(body, out, *scratch, **launch)
     # A mutable reference, which JAX has since 0.11.
-    return jax.jit(lambda: call(jax.new_ref(jnp.zeros((LINE * count,), i32))) if program.in_global else call())
+    return jax.jit(lambda: call(jax.new_ref(jnp.zeros((distance * count,), i32))) if program.in_global else call())
 
 
 def left(program: Program) -> np.ndarray:
@@ -291,7 +293,7 @@ def check(seed: int) -> bool:
     program = draw(seed)
     expected, got = is_race(program), verdict(program)
     shown = "\n  ".join(map(str, program.turns))
-    assert expected == got, f"seed {seed}: a race {expected}, told {got}; {program.clusters=} {program.in_global=} {program.scope=}\n  {shown}"
+    assert expected == got, f"seed {seed}: a race {expected}, told {got}; {program.clusters=} {program.in_global=} {program.scope=} {program.distance=}\n  {shown}"
     return got
 
 

@@ -196,7 +196,7 @@ fn shared_memory_that_nothing_wrote_is_not_read() {
     assert!(error.what.contains("lane 11: memory that nothing wrote"), "{error}");
     // Without the check it reads poison.
     let unchecked = crate::emulate::Options {
-        check_undefined: false,
+        undefined: crate::emulate::Undefined::Ignored,
         ..options()
     };
     let mut buffers = [vec![0; 128]];
