@@ -8,6 +8,7 @@ use super::program::Program;
 use super::{residency, tma};
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::panics::contain_panics;
 use crate::ptx::launch::EntryParam;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,7 +133,7 @@ pub unsafe fn run_on<H: Hooks>(
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let (steps, result) = worker();
+                let (steps, result) = contain_panics(|| Ok(worker())).unwrap_or_else(|panic| (0, Err(panic)));
                 let mut outcome = lock(&outcome);
                 outcome.0 += steps;
                 if result.is_err() {
