@@ -531,6 +531,21 @@ pub unsafe extern "C" fn smalt_set_trace(path: *const u8, len: usize) -> Bytes {
     })
 }
 
+/// This process has lowered a kernel whose profiles go to a folder: `query` is JSON, `{"hash": …, "folder": …}`. Of others they go nowhere, or where
+/// `SMALT_PROFILE_DIR` says.
+///
+/// # Safety
+/// `query` points to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_lowered_profile(query: *const u8, len: usize) -> Bytes {
+    // SAFETY: as our caller promises.
+    let query = unsafe { slice(query, len) };
+    answer(&Locations::default(), || {
+        runtime::lowered_here(from_json("a profile", query)?);
+        Ok(())
+    })
+}
+
 /// Which thread holds which element of an array, as JSON. `query` is JSON, too ([`runtime::layout_map::Query`]).
 ///
 /// # Safety

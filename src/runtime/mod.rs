@@ -47,6 +47,7 @@ pub use handler_calls::handler_calls;
 pub use host::{HostBuffer, Schedule, emulate_on_host_data, measure, run_on_host_data};
 pub use locations::{Frame, LocatedError, Locations};
 pub use pipeline::CompileOptions;
+pub use profile::lowered_here;
 pub use reported::{find_reported, remember_reported};
 
 pub use crate::panics::contain_panics;
