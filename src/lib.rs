@@ -18,6 +18,7 @@ pub mod kernel_ir;
 pub mod layout;
 mod lock;
 pub mod lower;
+mod panics;
 pub mod plan;
 pub mod ptx;
 pub mod runtime;

@@ -5,7 +5,7 @@ use syn::Pat;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
-/// Rooms and what they may import; `error`, `dtype`, `lock` and `target` are everybody's.
+/// Rooms and what they may import; `error`, `dtype`, `lock`, `panics` and `target` are everybody's.
 const ROOMS: &[(&str, &[&str])] = &[
     ("descriptor", &["kernel_ir"]),
     ("kernel_ir", &[]),
@@ -35,7 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("capi", &["runtime"]),
     ("ffi", &["runtime"]),
 ];
-const SHARED: &[&str] = &["error", "dtype", "lock", "target"];
+const SHARED: &[&str] = &["error", "dtype", "lock", "panics", "target"];
 
 /// Crates that only one room knows.
 const PRIVATE: &[(&str, &str)] = &[("cxx::", "ffi"), ("cudarc::", "cuda"), ("prost::", "descriptor")];

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from smalt import _profile, _rules, _types, _versions
+from smalt import _native, _profile, _rules, _types, _versions
 from smalt._errors import InvalidKernel
 from smalt._walk import Walker
 from smalt._wire import Message, message
@@ -67,7 +67,10 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
         body=body,
         compiler_params=_compiler_params(call.compiler_params),
     )
-    return Kernel(call.name, bytes(descriptor), bytes(w.debug.encode(profile_dir)))
+    kernel = Kernel(call.name, bytes(descriptor), bytes(w.debug.encode(profile_dir)))
+    if profile_dir:
+        _native.lowered_profile(kernel.hash, profile_dir)
+    return kernel
 
 
 def _axis_text(name: Any) -> str:

@@ -87,6 +87,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ),
     ),
     "smalt_set_trace": (_Bytes, _Input),
+    "smalt_lowered_profile": (_Bytes, _Input),
     "smalt_layout_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_smem_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_reported": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
@@ -391,6 +392,12 @@ def set_trace(path: str | None) -> None:
     """Where runs in the emulator are traced to; None: as SMALT_TRACE says."""
     lib, text = library(), (path or "").encode()
     _check(lib, lib.smalt_set_trace(text, len(text)))
+
+
+def lowered_profile(hash: str, folder: str) -> None:
+    """This process has lowered the kernel of this hash, whose profiles go to `folder`: who only brings an artefact chooses no folder."""
+    lib, text = library(), json.dumps({"hash": hash, "folder": folder}).encode()
+    _check(lib, lib.smalt_lowered_profile(text, len(text)))
 
 
 def layout_map(layout: dict[str, Any], shape: Sequence[int] | None, dtype: str | None) -> dict[str, Any]:

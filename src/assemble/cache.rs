@@ -7,6 +7,10 @@
 //! while it is read stays readable until it is closed.
 //!
 //! A read marks its file as just used (its time of modification). Above the limit the least recently used go.
+//!
+//! Whoever can write an entry chooses the code that runs here: the checksum finds accidents, not forgeries. So the folder is its
+//! user's alone. It is made for nobody else, whatever the umask; a folder or an entry that belongs to another user, or that others may
+//! write, is not used, which is said once.
 use super::Output;
 use crate::lock::lock;
 use serde::Serialize;
@@ -15,6 +19,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Of the files and of the key: entries of another number are never found, and leave in their turn.
@@ -85,13 +90,17 @@ impl Cache {
 
     /// The entry, if it is there and whole.
     pub fn get(&self, key: &Key) -> Option<Output> {
+        self.place.check().ok()?;
         let path = self.file(key);
-        // Asked before it is opened: to open a pipe is to wait for somebody who writes.
-        let about = fs::metadata(&path).ok()?;
-        if !about.is_file() || about.len() > self.place.limit_bytes {
+        // Asked before it is opened: to open a pipe is to wait for somebody who writes. A link is no file of ours.
+        if !fs::symlink_metadata(&path).ok()?.is_file() {
             return None;
         }
         let file = File::open(path).ok()?;
+        let about = file.metadata().ok()?;
+        if !about.is_file() || is_others(&about).is_some() || about.len() > self.place.limit_bytes {
+            return None;
+        }
         let mut bytes = Vec::new();
         (&file).take(about.len()).read_to_end(&mut bytes).ok()?;
         let output = decode(key, &bytes)?;
@@ -107,7 +116,7 @@ impl Cache {
             return;
         }
         let store = || -> io::Result<()> {
-            let mut file = unfinished(&self.place.folder)?;
+            let mut file = self.place.unfinished()?;
             file.write_all(&entry)?;
             file.persist(self.file(key))?;
             Ok(())
@@ -130,6 +139,29 @@ impl Cache {
 }
 
 impl Place {
+    /// Whether the folder is this user's alone, and says once if not.
+    fn check(&self) -> io::Result<()> {
+        let Some(whose) = is_others(&fs::metadata(&self.folder)?) else {
+            return Ok(());
+        };
+        let folder = self.folder.display();
+        let text = format!("{folder} {whose}: kernels could be put there that you did not compile");
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "smalt: the cubin cache is not used. {text} (`chmod 700 {folder}` if it is yours, or set SMALT_CACHE_DIR to another folder)"
+            );
+        }
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    }
+
+    /// A file in the folder, which is made on demand; it is removed unless it is renamed.
+    fn unfinished(&self) -> io::Result<tempfile::NamedTempFile> {
+        make(&self.folder)?;
+        self.check()?;
+        tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.folder)
+    }
+
     /// Entries, and how much room there is.
     pub fn state(&self) -> State {
         let files = self.entries();
@@ -138,7 +170,7 @@ impl Place {
             entries: files.len(),
             bytes: files.iter().map(|entry| entry.bytes).sum(),
             limit_bytes: self.limit_bytes,
-            unwritable: unfinished(&self.folder).err().map(|error| error.to_string()),
+            unwritable: self.unfinished().err().map(|error| error.to_string()),
         }
     }
 
@@ -203,10 +235,32 @@ fn is_entry(name: &str) -> bool {
     hex.is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// A file in the folder, which is made on demand; it is removed unless it is renamed.
-fn unfinished(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
-    fs::create_dir_all(folder)?;
-    tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder)
+/// A folder for nobody but this user.
+fn make(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+/// Whose a file or folder is, if it is not this user's alone.
+#[cfg(unix)]
+fn is_others(about: &fs::Metadata) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let (own, owner, mode) = (rustix::process::geteuid().as_raw(), about.uid(), about.mode() & 0o7777);
+    if owner != own {
+        Some(format!("belongs to user {owner}, not {own}"))
+    } else if mode & 0o022 != 0 {
+        Some(format!("may be written by others (mode {mode:04o})"))
+    } else {
+        None
+    }
+}
+
+/// Where caches lie, nobody else comes.
+#[cfg(not(unix))]
+fn is_others(_: &fs::Metadata) -> Option<String> {
+    None
 }
 
 /// SHA-256 of key and rest · length of the log · log · cubin.
@@ -294,6 +348,49 @@ mod tests {
         }
         cache.put(&key(0), &output(0));
         assert!(same(cache.get(&key(0)), 0), "a damaged entry is replaced");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_others_may_write_is_not_used() {
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&folder.path().join("made/on/demand"), PLENTY);
+        cache.put(&key(0), &output(0));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let (dir, file) = (cache.place.folder.clone(), cache.file(&key(0)));
+        for path in [&dir, dir.parent().unwrap()] {
+            assert_eq!(mode(path) & 0o077, 0, "{}", path.display());
+        }
+        for (path, right) in [(&dir, 0o700), (&file, 0o600)] {
+            for wrong in [0o020, 0o002] {
+                set(path, right | wrong);
+                assert!(cache.get(&key(0)).is_none(), "{} {wrong:o}", path.display());
+            }
+            set(path, right);
+            assert!(same(cache.get(&key(0)), 0));
+        }
+        set(&dir, 0o777);
+        cache.put(&key(1), &output(1));
+        assert!(!cache.file(&key(1)).exists(), "nothing is stored there either");
+        let why = cache.place.state().unwritable.unwrap();
+        assert!(why.contains("may be written by others (mode 0777)"), "{why}");
+        set(&dir, 0o700);
+        // Another's file, under the entry's name.
+        let other = folder.path().join("other");
+        fs::rename(&file, &other).unwrap();
+        symlink(&other, &file).unwrap();
+        assert!(cache.get(&key(0)).is_none());
+        fs::remove_file(&file).unwrap();
+        fs::rename(&other, &file).unwrap();
+        // Only root can give files away.
+        if chown(&file, Some(1), None).is_ok() {
+            assert!(cache.get(&key(0)).is_none());
+            chown(&dir, Some(1), None).unwrap();
+            let why = cache.place.state().unwritable.unwrap();
+            assert!(why.contains("belongs to user 1, not 0"), "{why}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! * Bytes come in as pointer and length, and go out as [`Bytes`], which the caller gives back to [`smalt_free`].
 //! * A function returns its error as JSON ([`LocatedError`](crate::runtime::LocatedError)), and empty bytes on success;
 //!   results go through out-parameters.
-//! * No panic leaves: a panic is an error like others. So every function that does anything can fail, but for the two
-//!   that give back what the library made.
+//! * No panic leaves: a panic is an error like others. So every function that does anything can fail, but for those
+//!   that nobody asks for an answer: who gives back what the library made, and who says whom it may call.
 use crate::error::Error;
 use crate::runtime::{
     self, Artifact, BufferSpec, BufferView, CallSite, CallSiteAttributes, CompileOptions, HostBuffer, Locations,
@@ -89,6 +89,15 @@ unsafe fn answer_with<T: Into<Vec<u8>>>(
     })
 }
 
+/// Runs what has no way to tell of a panic: Python calls it when it collects an object, or the library itself. A panic while dropping leaks the
+/// rest, which is the better half of an abort.
+fn contained(body: impl FnOnce()) {
+    let _ = runtime::contain_panics(|| {
+        body();
+        Ok(())
+    });
+}
+
 /// The locations in a debug table; none where it is damaged.
 fn locations(debug: &[u8]) -> Locations {
     runtime::contain_panics(|| Ok(Locations::decode(debug))).unwrap_or_default()
@@ -153,11 +162,13 @@ pub unsafe extern "C" fn smalt_set_packages(json: *const u8, len: usize) -> Byte
 /// [`smalt_directory_answer`] with `sink` before it returns. See src/runtime/directory.rs.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_set_directory(ask: extern "C" fn(request: *const u8, len: usize, sink: *mut Vec<u8>)) {
-    runtime::directory::set(Arc::new(move |request: &str| {
-        let mut answer = Vec::new();
-        ask(request.as_ptr(), request.len(), &mut answer);
-        answer
-    }));
+    contained(|| {
+        runtime::directory::set(Arc::new(move |request: &str| {
+            let mut answer = Vec::new();
+            ask(request.as_ptr(), request.len(), &mut answer);
+            answer
+        }));
+    });
 }
 
 /// # Safety
@@ -165,7 +176,7 @@ pub extern "C" fn smalt_set_directory(ask: extern "C" fn(request: *const u8, len
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smalt_directory_answer(sink: *mut Vec<u8>, json: *const u8, len: usize) {
     // SAFETY: as our caller promises.
-    unsafe { (*sink).extend_from_slice(slice(json, len)) };
+    contained(|| unsafe { (*sink).extend_from_slice(slice(json, len)) });
 }
 
 /// Who writes what kernels print: a text of `len` bytes, to standard output; false where it could not. Called from any thread, by one at
@@ -175,13 +186,13 @@ pub extern "C" fn smalt_set_stdout(write: Option<extern "C" fn(text: *const u8, 
     let writer = move |write: extern "C" fn(*const u8, usize) -> bool| -> runtime::printing::sink::Writer {
         Arc::new(move |text: &str| write(text.as_ptr(), text.len()))
     };
-    runtime::printing::sink::set(write.map(writer));
+    contained(|| runtime::printing::sink::set(write.map(writer)));
 }
 
 /// Starts to look for an assembler, on another thread: a kernel for a GPU will soon be compiled.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_look_for_assembler() {
-    runtime::look_for_assembler();
+    contained(runtime::look_for_assembler);
 }
 
 /// Compiles a descriptor (from the cache, if it was compiled before). `options` is JSON: `{"target": "sm_90a"}`.
@@ -293,13 +304,10 @@ pub unsafe extern "C" fn smalt_release(handle: *mut Handle) {
     if !handle.is_null() {
         // SAFETY: made by `Box::into_raw`.
         let handle = unsafe { Box::from_raw(handle) };
-        // A panic while dropping leaks the rest, which is the better half of an abort. Nobody could be told: Python calls
-        // this when it collects the object.
-        let _ = runtime::contain_panics(|| {
+        contained(|| {
             #[cfg(feature = "test-handlers")]
             handle.artifact.provoke("release");
             drop(handle);
-            Ok(())
         });
     }
 }
@@ -443,7 +451,12 @@ pub unsafe extern "C" fn smalt_call_site(
 pub unsafe extern "C" fn smalt_release_call_site(site: *mut CallSite) {
     if !site.is_null() {
         // SAFETY: as our caller promises.
-        drop(unsafe { Box::from_raw(site) });
+        let site = unsafe { Box::from_raw(site) };
+        contained(|| {
+            #[cfg(feature = "test-handlers")]
+            site.artifact().provoke("release");
+            drop(site);
+        });
     }
 }
 
@@ -533,6 +546,21 @@ pub unsafe extern "C" fn smalt_set_trace(path: *const u8, len: usize) -> Bytes {
     answer(&Locations::default(), || {
         let path = String::from_utf8_lossy(path);
         runtime::trace::choose(Some(&*path).filter(|path| !path.is_empty()))
+    })
+}
+
+/// This process has lowered a kernel whose profiles go to a folder: `query` is JSON, `{"hash": …, "folder": …}`. Of others they go nowhere, or where
+/// `SMALT_PROFILE_DIR` says.
+///
+/// # Safety
+/// `query` points to `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_lowered_profile(query: *const u8, len: usize) -> Bytes {
+    // SAFETY: as our caller promises.
+    let query = unsafe { slice(query, len) };
+    answer(&Locations::default(), || {
+        runtime::lowered_here(from_json("a profile", query)?);
+        Ok(())
     })
 }
 

@@ -332,9 +332,18 @@ impl Importer {
                 .got(num_arrivals.to_string())
                 .remedy("count the barrier_arrive calls of one phase"));
         }
+        let shape = match kind {
+            AllocKind::Register { .. } => types::computed(&r.shape)?,
+            AllocKind::Gmem { .. } | AllocKind::Semaphore { .. } => shape(&r.shape)?,
+            AllocKind::Smem { .. }
+            | AllocKind::SmemUnion
+            | AllocKind::Barrier { .. }
+            | AllocKind::Tmem { .. }
+            | AllocKind::TmemUnion => types::on_chip(&r.shape)?,
+        };
         Ok(AllocData {
             kind,
-            shape: shape(&r.shape)?,
+            shape,
             collective,
             within: None,
             loc,

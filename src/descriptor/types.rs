@@ -7,8 +7,10 @@ use crate::kernel_ir::{LayoutArg, LayoutDim, LayoutSpec, Shape, Type};
 
 /// Largest rank of an array or ref.
 const MAX_RANK: usize = 16;
-/// Most elements of an array or ref. Offsets in bits of any element type then fit in an i64.
+/// Most elements of a reference. Offsets in bits of any element type then fit in an i64.
 const MAX_ELEMENTS: u64 = 1 << 56;
+/// Most elements of an array that a kernel computes with: of 128 threads each has 2^19, more code than a kernel can have.
+const MAX_COMPUTED: u64 = 1 << 26;
 
 /// An element type that kernels can compute with.
 pub fn dtype(raw: i32) -> Result<DType> {
@@ -77,9 +79,40 @@ pub fn shape(dims: &[u64]) -> Result<Shape> {
     Ok(dims.iter().copied().collect())
 }
 
+/// Most elements of what lies in a block's own memory: far more than fit, few enough for sums of sizes.
+const MAX_ON_CHIP: u64 = 1 << 24;
+
+/// The shape of what lies in a block's own memory.
+pub fn on_chip(dims: &[u64]) -> Result<Shape> {
+    let shape = shape(dims)?;
+    let elements = shape.iter().map(|n| (*n).max(1)).product::<u64>();
+    if elements > MAX_ON_CHIP {
+        return Err(Error::invalid("shared memory")
+            .expected("at most 232448 bytes for a block")
+            .got(format!("{dims:?}, which are {elements} elements"))
+            .remedy("use smaller tiles, and fewer pipeline stages (max_concurrent_steps)"));
+    }
+    Ok(shape)
+}
+
 /// The type of a value.
 pub fn array_type(t: &proto::ArrayType) -> Result<Type> {
-    Ok(Type::of(dtype(t.dtype)?, shape(&t.shape)?))
+    Ok(Type::of(dtype(t.dtype)?, computed(&t.shape)?))
+}
+
+/// The shape of what registers hold.
+pub fn computed(dims: &[u64]) -> Result<Shape> {
+    let shape = shape(dims)?;
+    let elements = shape.iter().map(|n| (*n).max(1)).product::<u64>();
+    if elements > MAX_COMPUTED {
+        return Err(
+            Error::invalid(format!("an array of {elements} elements, {dims:?}, at once"))
+                .expected(format!("at most {MAX_COMPUTED} elements in the threads of a block"))
+                .got(elements.to_string())
+                .remedy("load parts of the reference (ref[pl.ds(…)]), in a larger grid or in a loop"),
+        );
+    }
+    Ok(shape)
 }
 
 /// A layout as the user wrote it, of an encoded `Layout`.

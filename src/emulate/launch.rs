@@ -8,6 +8,7 @@ use super::program::Program;
 use super::{residency, tma};
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::panics::contain_panics;
 use crate::ptx::launch::EntryParam;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -141,7 +142,7 @@ pub unsafe fn run_on<H: Hooks>(
     }
     let outcome = Mutex::new((0u64, Ok(())));
     let work = || {
-        let (steps, result) = worker();
+        let (steps, result) = contain_panics(|| Ok(worker())).unwrap_or_else(|panic| (0, Err(panic)));
         let mut outcome = lock(&outcome);
         outcome.0 += steps;
         if result.is_err() {

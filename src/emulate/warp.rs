@@ -3,6 +3,7 @@ use super::program::Program;
 use super::row::{Lane, Raw, Row};
 use super::shared::CtaSlot;
 use crate::ptx::modifier::LoadSem;
+use std::ptr::NonNull;
 
 /// Where lanes that parted meet again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,9 @@ pub struct Warp {
     /// Lanes that have not returned.
     pub alive: u32,
     pub stack: Vec<Split>,
-    pub registers: Box<[Row]>,
+    /// Made of a box, which is made again when the warp is dropped. It is kept as a pointer because a box is taken for the only way to its
+    /// contents whenever it is moved or borrowed, and `read` has another.
+    registers: NonNull<[Row]>,
     pub predicates: Box<[u32]>,
     /// Registers and constants, by the operand's top bit.
     bases: [*const Row; 2],
@@ -92,13 +95,23 @@ pub struct Warp {
     pub steps: u64,
 }
 
+impl Drop for Warp {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::leak` in `new`, and dropped once.
+        drop(unsafe { Box::from_raw(self.registers.as_ptr()) });
+    }
+}
+
 /// The top bit of an operand: a constant of the program.
 pub const CONSTANT: u16 = 0x8000;
 
 impl Warp {
     pub fn new<H: super::hooks::Hooks>(program: &Program<H>, cta: CtaSlot, index: u32) -> Warp {
-        let registers = vec![Row::ZERO; program.register_rows].into_boxed_slice();
-        let bases = [registers.as_ptr(), program.constants.as_ptr()];
+        let registers = NonNull::from(Box::leak(vec![Row::ZERO; program.register_rows].into_boxed_slice()));
+        let bases = [
+            registers.cast::<Row>().as_ptr().cast_const(),
+            program.constants.as_ptr(),
+        ];
         Warp {
             pc: 0,
             exec: !0,
@@ -133,7 +146,8 @@ impl Warp {
         self.path = lanes;
         self.set_exec(lanes);
         self.stack.clear();
-        self.registers.fill(Row::splat(poison));
+        // SAFETY: made of a box, and `&mut self` ends every borrow of a row.
+        unsafe { self.registers.as_mut() }.fill(Row::splat(poison));
         self.predicates.fill(poison);
         self.wait = Wait::No;
         self.named_ticket = None;
@@ -170,11 +184,8 @@ impl Warp {
         debug_assert!(usize::from(operand) + T::Raw::ROWS <= self.registers.len());
         // SAFETY: as in `read`; definitions are never constants.
         unsafe {
-            &mut *self
-                .registers
-                .as_mut_ptr()
-                .add(usize::from(operand))
-                .cast::<[T::Raw; 32]>()
+            let first = self.registers.cast::<Row>().as_ptr();
+            &mut *first.add(usize::from(operand)).cast::<[T::Raw; 32]>()
         }
     }
 

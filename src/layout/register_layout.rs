@@ -308,7 +308,10 @@ impl RegisterLayout {
     }
     /// 32-bit words per thread for a type of `bits` bits (densely packed).
     pub fn words(&self, bits: u32) -> u32 {
-        (self.0.slots * bits).div_ceil(32)
+        // As many slots as there can be, of 64 bits, are below 2^32 words.
+        (u64::from(self.0.slots) * u64::from(bits))
+            .div_ceil(32)
+            .min(u32::MAX.into()) as u32
     }
     /// How many slots share a 32-bit word; 1 for 32-bit and wider types.
     pub fn slots_per_word(bits: u32) -> u32 {

@@ -158,7 +158,12 @@ pub enum RelayoutError {
     ToConstant(String),
     #[error("the relayout needs {needed} bytes of shared memory as scratch, there are {available}")]
     Scratch { needed: u64, available: u64 },
+    #[error("{0} words of each thread, more than it can hold")]
+    TooLarge(u64),
 }
+
+/// Words of a thread in either layout above which nothing is planned: many times what a thread can hold.
+const MAX_WORDS: u32 = 1 << 15;
 
 /// The cheapest plan from `src` to `dst` with at most `scratch` bytes of shared memory.
 pub fn plan(
@@ -169,6 +174,10 @@ pub fn plan(
 ) -> Result<RelayoutPlan, RelayoutError> {
     if src.shape() != dst.shape() || src.group() != dst.group() {
         return Err(RelayoutError::Different(src.to_string(), dst.to_string()));
+    }
+    let words = src.words(bits).max(dst.words(bits));
+    if words > MAX_WORDS {
+        return Err(RelayoutError::TooLarge(words.into()));
     }
     let aligned = src.align(dst);
     let made_constant = |d: &Aligned| d.b == Place::Constant && d.a != Place::Constant;
@@ -814,31 +823,22 @@ fn trips(
 ) -> RelayoutPlan {
     let last = |p: &TransferPlan| p.accesses.iter().map(|a| a.offset as u64 / chunk).max().unwrap_or(0);
     let passes = last(&store).max(last(&load)) + 1;
-    let part = |p: &TransferPlan, pass: u64| {
-        let mut part = TransferPlan {
-            accesses: Vec::new(),
-            ..p.clone()
-        };
-        part.accesses = p
-            .accesses
-            .iter()
-            .filter(|a| a.offset as u64 / chunk == pass)
-            .cloned()
-            .collect();
-        for a in &mut part.accesses {
+    let parts = |mut p: TransferPlan| {
+        let accesses = std::mem::take(&mut p.accesses);
+        let mut parts = vec![p; passes as usize];
+        for mut a in accesses {
             debug_assert!(matches!(a.kind, AccessKind::Vector { .. }));
+            let pass = a.offset as u64 / chunk;
             a.offset -= (pass * chunk) as i64;
+            parts[pass as usize].accesses.push(a);
         }
-        part
+        parts
     };
     let cost = store.cost + load.cost + 60 * passes as u32;
     let trips = match passes {
         1 => vec![Trip { store, load }],
-        _ => (0..passes)
-            .map(|p| Trip {
-                store: part(&store, p),
-                load: part(&load, p),
-            })
+        _ => (parts(store).into_iter().zip(parts(load)))
+            .map(|(store, load)| Trip { store, load })
             .collect(),
     };
     let plan = ScratchPlan {

@@ -45,9 +45,14 @@ pub enum TilingError {
     NotPowerOfTwo(u64),
     #[error("the layout's tile {tile:?} has more dimensions than the array shape {shape:?}")]
     RankTooLow { tile: Vec<u64>, shape: Vec<u64> },
+    #[error("tiles {tiling:?} make it {MAX_PADDED} elements or more")]
+    TooLarge { tiling: Vec<Vec<u64>> },
     #[error("tile {inner:?} does not divide the tile {outer:?} around it")]
     NotNested { outer: Vec<u64>, inner: Vec<u64> },
 }
+
+/// Elements of an array, padding included: slots are numbered in 32 bits.
+const MAX_PADDED: u64 = 1 << 32;
 
 /// A dimension of the tiled shape.
 #[derive(Clone, Copy)]
@@ -154,6 +159,11 @@ impl TiledLayout {
                 d.size = d.size.div_ceil(t);
             }
             tiled.extend(inner);
+        }
+        let padded = tiled.iter().try_fold(1u64, |n, t| n.checked_mul(t.size.max(1)));
+        if padded.is_none_or(|n| n > MAX_PADDED) {
+            let tiling = self.tiling.clone();
+            return Err(TilingError::TooLarge { tiling });
         }
         // Roles of the tiled dimensions.
         let usable = tiled.len() - shape.len();

@@ -108,6 +108,7 @@ impl<'a> LowerCx<'a> {
             used: kernel.used_values(),
             extra: vec![],
         };
+        cx.b.keep_at_most(kernel.target.max_instructions);
         cx.number_scratch();
         let tid = cx.b.tid();
         cx.b.assume_at_most(tid, u64::from(128 * kernel.num_warpgroups) - 1);
@@ -407,6 +408,10 @@ impl<'a> LowerCx<'a> {
             let loc = kernel.ops[op].loc;
             self.b.set_loc(loc);
             dispatch::lower_op(self, op).map_err(|e| e.at(loc))?;
+            let (emitted, target) = (self.b.emitted(), &kernel.target);
+            if emitted > target.max_instructions {
+                return Err(crate::plan::size::too_long(target, emitted).at(loc));
+            }
         }
         Ok(())
     }

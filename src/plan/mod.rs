@@ -10,6 +10,7 @@
 //! * [`accesses`]: how ops load, store, copy and multiply what is in memory, by their [`views`](crate::layout::views) of it;
 //! * [`insert_barriers`]: the barriers that program order needs, by what is [`pending`], which [`bytes`] it touches, from
 //!   which lanes ([`footprint`]), and which slots were [refilled](refills) since;
+//! * [`size`]: what is refused before anything is planned for it;
 //! * [`traffic`]: what ops move, for reports;
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
@@ -27,6 +28,7 @@ pub mod pending;
 pub mod refills;
 pub mod rendezvous;
 pub mod scratch;
+pub mod size;
 pub mod traffic;
 pub mod verify_order;
 

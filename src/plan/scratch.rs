@@ -4,6 +4,7 @@
 //! reads for all. Their plans are made here and emitted by lowering; scratch is as large as the largest of them.
 use super::allocate::{self, Allocation};
 use super::leading_loads;
+use super::size::too_many_values;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::class::{Class, Pure};
@@ -11,13 +12,14 @@ use crate::kernel_ir::effects::{self, Look};
 use crate::kernel_ir::op::is_short_run;
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Value};
+use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Type, Value};
 use crate::layout::dot::{self, DotPlan};
 use crate::layout::exchange;
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
 use crate::layout::scan::ScanPlan;
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
+use crate::target::Target;
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 
@@ -155,7 +157,7 @@ impl Planner<'_> {
                 if is_renamed(from, to, dtype) {
                     return Ok(0);
                 }
-                let plan = plan(from, to, dtype, budget.exchanges)?;
+                let plan = plan(from, to, kernel.ty(a), &kernel.target, budget.exchanges)?;
                 let bytes = match &plan.kind {
                     RelayoutKind::Registers(_) => 0,
                     RelayoutKind::Scratch(plan) => plan.bytes,
@@ -284,16 +286,18 @@ pub fn is_renamed(from: &RegisterLayout, to: &RegisterLayout, dtype: DType) -> b
     (dtype == DType::Bool || dtype.bits() >= 32) && from.rename_to(to).is_some()
 }
 
-fn plan(from: &RegisterLayout, to: &RegisterLayout, dtype: DType, budget: u64) -> Result<RelayoutPlan> {
+fn plan(from: &RegisterLayout, to: &RegisterLayout, ty: &Type, target: &Target, budget: u64) -> Result<RelayoutPlan> {
+    let dtype = ty.dtype();
     let plan = |budget| relayout::plan(from, to, travel_bits(dtype), budget);
     let plan = match plan(budget) {
         // No pass is smaller.
         Err(RelayoutError::Scratch { needed, .. }) => plan(needed),
         plan => plan,
     };
-    plan.map_err(|e| {
-        Error::unsupported(format!("a change of layout of {dtype}{:?}: {e}", to.shape()))
-            .remedy("store the array to shared memory, and load it in the other layout")
+    plan.map_err(|e| match e {
+        RelayoutError::TooLarge(words) => too_many_values(target, words, Some(ty)),
+        e => Error::unsupported(format!("a change of layout of {ty}: {e}"))
+            .remedy("store the array to shared memory, and load it in the other layout"),
     })
 }
 
@@ -327,7 +331,7 @@ impl PartialResults {
 mod tests {
     use super::*;
     use crate::kernel_ir::testing::KernelBuilder;
-    use crate::kernel_ir::{LayoutSpec, ReduceOp, Type};
+    use crate::kernel_ir::{LayoutSpec, ReduceOp};
     use crate::layout::infer;
 
     const SMEM: u64 = 232_448;

@@ -118,6 +118,9 @@ pub struct Builder {
     in_prologue: bool,
     warp: Option<Value>,
     warpgroup: Option<Value>,
+    /// Instructions until now, and how many are kept.
+    emitted: u64,
+    limit: u64,
 }
 
 impl Default for Builder {
@@ -211,6 +214,8 @@ impl Builder {
             in_prologue: false,
             warp: None,
             warpgroup: None,
+            emitted: 0,
+            limit: u64::MAX,
         }
     }
 
@@ -236,6 +241,13 @@ impl Builder {
     }
     pub fn loc(&self) -> Loc {
         self.loc
+    }
+    /// Instructions until now. After [`Builder::keep_at_most`] there may be more than are kept: the program is of no use then.
+    pub fn emitted(&self) -> u64 {
+        self.emitted
+    }
+    pub fn keep_at_most(&mut self, instructions: u64) {
+        self.limit = instructions;
     }
     /// The memory that loads and stores which follow touch; gives back the previous one.
     pub fn set_memory(&mut self, memory: MemTag) -> MemTag {
@@ -327,6 +339,11 @@ impl Builder {
         let index = self.ssa.regions[region].ops.len() as u32;
         let mut defs: SmallVec<[Value; 4]> = smallvec![];
         inst.for_each_def(|v, _| defs.push(v));
+        self.emitted += 1;
+        if self.emitted > self.limit {
+            // Nobody wants this program any more: it only takes no more memory until whoever emits it looks.
+            return defs;
+        }
         for &d in &defs {
             self.info[d].def = Def::Op(region, index);
         }

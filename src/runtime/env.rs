@@ -103,6 +103,8 @@ pub struct Env {
     pub print_bytes: u64,
     /// `SMALT_TRACE`: the file that timelines of runs in the emulator go to.
     pub trace: Option<PathBuf>,
+    /// `SMALT_PROFILE_DIR`: where profiles of kernels go that another process has lowered; none: nowhere.
+    pub profile_dir: Option<PathBuf>,
     /// `CUDA_HOME`, else `CUDA_PATH`
     pub cuda_home: Option<PathBuf>,
     /// `PATH`
@@ -169,6 +171,7 @@ impl Env {
                 .map(|path| std::env::split_paths(&path).collect())
                 .unwrap_or_default(),
             trace: var("SMALT_TRACE").map(PathBuf::from),
+            profile_dir: var("SMALT_PROFILE_DIR").map(PathBuf::from),
             schedule: text("SMALT_SCHEDULE")?,
             print_bytes: PRINT_BYTES,
             ..Env::default()

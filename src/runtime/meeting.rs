@@ -7,6 +7,7 @@ use super::interrupt::Interrupts;
 use crate::emulate;
 use crate::error::{Error, Fault};
 use crate::lock::lock;
+use crate::panics::contain_panics;
 use crate::ptx::launch::Exchange;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,20 +77,39 @@ impl Meeting {
                 "`{name}` on device {position} of a mesh of {devices}"
             )));
         }
-        let launch = {
-            let mut launches = lock(&self.launches);
-            let new = || {
-                Arc::new(Launch {
-                    devices: Mutex::new(Gathered {
-                        buffers: vec![None; devices],
-                        outcome: None,
-                    }),
-                    changed: Condvar::new(),
-                })
-            };
-            launches.entry(run).or_insert_with(new).clone()
+        let launch = self.launch(run, devices);
+        self.wait(&launch, (name, limit), run, position, buffers, all)
+    }
+
+    /// The devices that have come to an execution until now.
+    fn launch(&self, run: i64, devices: usize) -> Arc<Launch> {
+        let new = || {
+            Arc::new(Launch {
+                devices: Mutex::new(Gathered {
+                    buffers: vec![None; devices],
+                    outcome: None,
+                }),
+                changed: Condvar::new(),
+            })
         };
+        lock(&self.launches).entry(run).or_insert_with(new).clone()
+    }
+
+    /// A device joins a launch, and waits for its outcome or brings it about.
+    fn wait(
+        &self,
+        launch: &Launch,
+        (name, limit): (&str, u64),
+        run: i64,
+        position: usize,
+        buffers: Buffers,
+        all: impl FnOnce(&[Buffers]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut gathered = lock(&launch.devices);
+        // Others may have given up since this device found the launch. They have returned, and their buffers are XLA's again.
+        if let Some(outcome) = &gathered.outcome {
+            return outcome.clone();
+        }
         if gathered.buffers[position].replace(buffers).is_some() {
             return Err(Error::internal(format!(
                 "device {position} is twice in one execution of `{name}`"
@@ -100,7 +120,8 @@ impl Meeting {
             lock(&self.launches).remove(&run);
             let buffers = gathered.buffers.iter_mut().filter_map(Option::take).collect::<Vec<_>>();
             drop(gathered);
-            let outcome = all(&buffers);
+            // Whatever comes of it, the others are waiting for it.
+            let outcome = contain_panics(|| all(&buffers));
             lock(&launch.devices).outcome = Some(outcome.clone());
             launch.changed.notify_all();
             return outcome;
@@ -127,6 +148,8 @@ impl Meeting {
             if gathered.outcome.is_none() && !all && (interrupts.happened() || idle.elapsed() > patience) {
                 let missing = missing(name, &gathered.buffers, interrupts.happened());
                 gathered.outcome = Some(Err(missing));
+                // Whoever comes later must find no buffers of those who have returned.
+                gathered.buffers.fill(None);
                 lock(&self.launches).remove(&run);
                 launch.changed.notify_all();
             }
@@ -184,4 +207,51 @@ fn missing(name: &str, buffers: &[Option<Buffers>], interrupted: bool) -> Error 
         "set PJRT_NPROC={} before JAX starts, so that every emulated device has a thread; let every device of the mesh run the program",
         2 * devices
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn buffers() -> Buffers {
+        vec![]
+    }
+
+    const SOON: u64 = 1;
+
+    #[test]
+    fn who_comes_when_others_have_given_up_uses_none_of_their_buffers() {
+        let (meeting, ran) = (Meeting::default(), AtomicBool::new(false));
+        let run = |_: &[Buffers]| {
+            ran.store(true, Ordering::Relaxed);
+            Ok(())
+        };
+        // Device 1 has found the launch, and is held up before it joins.
+        let launch = meeting.launch(7, 2);
+        let early = meeting.come(("k", SOON), 7, (0, 2), buffers(), run);
+        assert_eq!(early.unwrap_err().fault, Fault::Timeout);
+        assert!(lock(&launch.devices).buffers.iter().all(Option::is_none));
+        let late = meeting.wait(&launch, ("k", SOON), 7, 1, buffers(), run);
+        assert_eq!(late.unwrap_err().fault, Fault::Timeout);
+        assert!(!ran.load(Ordering::Relaxed));
+        // The next execution is another launch.
+        assert!(!Arc::ptr_eq(&launch, &meeting.launch(7, 2)));
+    }
+
+    #[test]
+    fn a_panic_in_the_run_is_everybodys_error() {
+        let meeting = Meeting::default();
+        let come = |position| meeting.come(("k", SOON), 1, (position, 2), buffers(), |_| panic!("half-way"));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| come(0));
+            let errors = [come(1).unwrap_err(), other.join().unwrap().unwrap_err()];
+            for error in errors {
+                assert!(
+                    error.fault == Fault::Internal && error.what.contains("half-way"),
+                    "{error}"
+                );
+            }
+        });
+    }
 }

@@ -25,7 +25,6 @@ mod meeting;
 mod neighbours;
 #[cfg(not(target_os = "linux"))]
 mod no_sockets;
-mod panics;
 mod peers;
 pub mod pipeline;
 mod posts;
@@ -49,10 +48,11 @@ pub use handler_calls::handler_calls;
 pub use host::{HostBuffer, Schedule, emulate_on_host_data, measure, run_on_host_data};
 pub use interrupt::{end_runs, handled_in_python, raise_kept};
 pub use locations::{Frame, LocatedError, Locations};
-pub use panics::contain_panics;
 pub use pipeline::CompileOptions;
+pub use profile::lowered_here;
 pub use reported::{find_reported, remember_reported};
 
+pub use crate::panics::contain_panics;
 pub use crate::ptx::launch::LaunchSpec;
 
 use crate::assemble::{Assembler, Config};
@@ -115,7 +115,7 @@ pub fn look_for_assembler() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         if let Some(pool) = artifact::assemblers() {
-            pool.spawn(|| drop(assembler()));
+            pool.spawn(|| drop(contain_panics(assembler)));
         }
     });
 }

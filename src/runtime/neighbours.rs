@@ -1,7 +1,14 @@
 //! Other processes of this host: they map our device memory, and we theirs.
 //!
 //! A thread of each process listens on a socket. Who wants a neighbour to reach some memory sends the allocation's descriptor, and is
-//! told where the neighbour has mapped it. Nobody waits for what the neighbour's Python, or its GPU, does at the time.
+//! told where the neighbour has mapped it. Nobody waits for what the neighbour's Python, or its GPU, does at the time, nor for a
+//! neighbour that has nothing to say: each is served by a thread of its own.
+//!
+//! Both sides look at the other's user before they say anything: names of sockets are everybody's. Processes of one user may do to
+//! each other what they like.
+//!
+//! What is mapped here stays mapped until the process ends, its owner's end included: a kernel in flight may be using it, and a job that has
+//! lost a process ends soon.
 #[cfg(not(target_os = "linux"))]
 use super::no_sockets as sockets;
 #[cfg(target_os = "linux")]
@@ -9,6 +16,7 @@ use super::sockets;
 use crate::cuda;
 use crate::error::{Error, Fault};
 use crate::lock::lock;
+use crate::panics::contain_panics;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -22,6 +30,11 @@ use std::time::{Duration, Instant};
 
 /// How long a neighbour may take for one answer: it maps memory, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Neighbours that are served at once. Others wait for their turn.
+const SERVED: usize = 64;
+/// Between attempts to accept where that fails: the process may be out of file descriptors.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How memory of another process is mapped.
 pub trait Mapper: Send + Sync + 'static {
@@ -74,6 +87,9 @@ pub struct Neighbours {
     /// What is mapped here, by its owner: where it is there and here.
     imports: Mutex<FxHashMap<String, Vec<(Range<u64>, u64)>>>,
     changed: Condvar,
+    /// How many are being served.
+    served: Mutex<usize>,
+    leaves: Condvar,
 }
 
 /// This process; it listens from the first call on.
@@ -102,12 +118,23 @@ impl Neighbours {
             exports: Mutex::default(),
             imports: Mutex::default(),
             changed: Condvar::new(),
+            served: Mutex::new(0),
+            leaves: Condvar::new(),
         });
         let own = neighbours.clone();
         let serve = move || {
+            let mut pause = SHORTEST_PAUSE;
             for stream in listener.incoming() {
-                // Whoever asked sees that there is no answer.
-                let _ = stream.and_then(|stream| own.serve(stream));
+                match stream {
+                    Ok(stream) => {
+                        pause = SHORTEST_PAUSE;
+                        own.serve_apart(stream);
+                    }
+                    Err(_) => {
+                        std::thread::sleep(pause);
+                        pause = (2 * pause).min(LONGEST_PAUSE);
+                    }
+                }
             }
         };
         let thread = std::thread::Builder::new().name("smalt-neighbours".into()).spawn(serve);
@@ -179,24 +206,50 @@ impl Neighbours {
         lock(&self.imports)
     }
 
+    /// Serves a neighbour on another thread. Whoever cannot be served sees that there is no answer.
+    fn serve_apart(self: &Arc<Neighbours>, stream: UnixStream) {
+        if !sockets::is_of_our_user(&stream).unwrap_or(false) {
+            return;
+        }
+        let mut served = lock(&self.served);
+        while *served >= SERVED {
+            served = self.leaves.wait(served).unwrap_or_else(PoisonError::into_inner);
+        }
+        *served += 1;
+        drop(served);
+        let own = self.clone();
+        let serve = move || {
+            let _ = contain_panics(|| Ok(own.serve(stream)));
+            *lock(&own.served) -= 1;
+            own.leaves.notify_one();
+        };
+        let name = "smalt-neighbour".to_owned();
+        if std::thread::Builder::new().name(name).spawn(serve).is_err() {
+            *lock(&self.served) -= 1;
+        }
+    }
+
     fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        if !sockets::is_of_our_user(&stream)? {
-            return Ok(());
-        }
         let (text, descriptor) = sockets::receive(&mut stream)?;
-        let answer = match (serde_json::from_slice::<Offer>(&text), descriptor) {
-            (Ok(offer), Some(descriptor)) => match self.mapper.import(&descriptor, offer.bytes) {
+        let offer = serde_json::from_slice::<Offer>(&text).map_err(|error| error.to_string());
+        // An offer is another process's word: its numbers are anything.
+        let range = offer.and_then(|offer| match offer.start.checked_add(offer.bytes) {
+            Some(end) if offer.bytes > 0 => Ok((offer.from, offer.start..end)),
+            _ => Err(format!("{} bytes from {:#x}", offer.bytes, offer.start)),
+        });
+        let answer = match (range, descriptor) {
+            (Ok((from, there)), Some(descriptor)) => match self.mapper.import(&descriptor, there.end - there.start) {
                 Ok(here) => {
-                    let there = offer.start..offer.start + offer.bytes;
-                    self.imports().entry(offer.from).or_default().push((there, here));
+                    self.imports().entry(from).or_default().push((there, here));
                     self.changed.notify_all();
                     json!({ "address": here })
                 }
                 Err(error) => json!({ "error": error.to_string() }),
             },
-            (offer, _) => json!({ "error": format!("not an offer of memory: {:?}", offer.err()) }),
+            (Ok(_), None) => json!({ "error": "an offer of memory without a descriptor" }),
+            (Err(text), _) => json!({ "error": format!("not an offer of memory: {text}") }),
         };
         stream.write_all(answer.to_string().as_bytes())
     }
@@ -321,6 +374,29 @@ mod tests {
             stream.read_to_string(&mut answer).unwrap();
             assert!(answer.contains("error"), "{answer}");
         }
+        // Nor numbers that are no memory's.
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        for (start, bytes) in [
+            (u64::MAX, 0x1000),
+            (0x1000, u64::MAX),
+            (u64::MAX, u64::MAX),
+            (0x1000, 0),
+        ] {
+            let offer = json!({ "from": "x", "start": start, "bytes": bytes });
+            let answer = sockets::ask(b.name(), &offer.to_string(), &file, PATIENCE).unwrap();
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.contains("not an offer of memory"), "{answer}");
+        }
         assert!(a.offer(b.name(), 0x5000).is_ok());
+    }
+
+    #[test]
+    fn a_silent_neighbour_keeps_nobody_waiting() {
+        let ((_, a), (_, b)) = (process(false), process(false));
+        let silent = [(); 8].map(|()| sockets::connect(b.name()).unwrap());
+        let start = Instant::now();
+        assert!(a.offer(b.name(), 0x5000).is_ok());
+        assert!(start.elapsed() < PATIENCE / 3, "{:?}", start.elapsed());
+        drop(silent);
     }
 }

@@ -53,6 +53,8 @@ pub struct Peers {
 struct Come {
     /// This process's, by device ordinal.
     devices: Vec<(i32, DeviceMemory)>,
+    /// Where their kernels leave their last words.
+    words: Vec<last_words::Word>,
     /// How the call site is called in the directory, and the job, where its devices are several processes'; none: not decided yet.
     key: Option<Option<(String, directory::Job)>>,
 }
@@ -134,7 +136,8 @@ impl Peers {
     fn meet(&self, site: &Site<'_>, mut come: MutexGuard<'_, Come>) -> Result<(), Error> {
         if come.devices.len() == site.exchange.devices as usize {
             let starts = come.devices.iter().map(|(_, memory)| memory.address());
-            self.write_blocks(site, &come, &starts.collect::<Vec<_>>())?;
+            let starts = starts.collect::<Vec<_>>();
+            self.write_blocks(site, &mut come, &starts)?;
             let known = come.devices.iter().map(|(ordinal, memory)| Device {
                 ordinal: *ordinal,
                 block: memory.address(),
@@ -206,7 +209,7 @@ impl Peers {
         if let Some(far) = all.values().find(|one| one.host != host) {
             return Err(across_hosts(site, &job, far));
         }
-        let come = lock(&self.come);
+        let mut come = lock(&self.come);
         if self.known.get().is_some() {
             return Ok(());
         }
@@ -233,13 +236,13 @@ impl Peers {
             let came = || format!("no memory of process {} of the job", one.process);
             starts.push(start.ok_or_else(|| missing(site, PATIENCE, &came()))?);
         }
-        self.write_blocks(site, &come, &starts)?;
+        self.write_blocks(site, &mut come, &starts)?;
         self.publish(devices, processes);
         Ok(())
     }
 
     /// Fills the blocks of this process's devices; `starts`: where all devices' are.
-    fn write_blocks(&self, site: &Site<'_>, come: &Come, starts: &[u64]) -> Result<(), Error> {
+    fn write_blocks(&self, site: &Site<'_>, come: &mut Come, starts: &[u64]) -> Result<(), Error> {
         let exchange = site.exchange;
         let maps = site
             .templates
@@ -248,7 +251,12 @@ impl Peers {
             .collect::<Result<Vec<_>, _>>()?;
         for (ordinal, memory) in &come.devices {
             let last_words = match site.waits_are_bounded {
-                true => last_words::listen(site.name, *ordinal, exchange.devices, site.locations)?,
+                true => {
+                    let word = last_words::listen(site.name, *ordinal, exchange.devices, site.locations)?;
+                    let address = word.address();
+                    come.words.push(word);
+                    address
+                }
                 false => 0,
             };
             for (at, words) in exchange.own_parts(starts, &maps, last_words) {
@@ -351,6 +359,7 @@ impl Device {
 ///
 /// The processes of a mesh run its programs in the same order, so that the same descriptor's call sites have the same numbers.
 fn directory_key(site: &Site<'_>) -> Result<Option<(String, directory::Job)>, Error> {
+    // An entry is never removed: the directory forgets no key, so that one that came again would name a call site that is gone.
     static SITES: Mutex<BTreeMap<(u64, String), u32>> = Mutex::new(BTreeMap::new());
     let devices = site.exchange.devices;
     let is_spanning = |job: &directory::Job| job.processes > 1 && (site.mesh != 0 || devices > job.local_devices);

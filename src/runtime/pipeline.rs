@@ -204,6 +204,7 @@ pub fn compile(
     observer.pass("check_ops", || kernel_ir::legality::run(&kernel))?;
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&mut kernel))?;
     observer.after(|| kernel.to_string());
+    observer.pass("check_size", || plan::size::run(&kernel, &assignment))?;
     let (exchanges, mut allocation) = observer.pass("allocate", || plan::scratch::allocate(&kernel, &assignment))?;
     let parked = observer.pass("park_accumulators", || {
         plan::parked::run(&kernel, &assignment, &mut allocation)
@@ -356,15 +357,8 @@ fn check_peak(kernel: &Kernel, peak: ptx::out_of_ssa::Peak) -> Result<(), Error>
             }
         }
     });
-    let array = largest.map_or_else(String::new, |(_, ty)| format!(", most of them of the {ty} made here"));
-    Err(Error::invalid("more values at once than a thread can hold")
-        .at(peak.loc)
-        .expected(format!(
-            "at most {} 32-bit words a thread, of which {} are in registers",
-            target.max_live_words, target.max_thread_registers
-        ))
-        .got(format!("{} words a thread{array}", peak.words))
-        .remedy("work on smaller blocks or in a loop over parts of the array, or give each block more warpgroups"))
+    let largest = largest.map(|(_, ty)| ty);
+    Err(plan::size::too_many_values(target, peak.words.into(), largest).at(peak.loc))
 }
 
 /// Whether any warpgroup changes its register count: that needs `.minnctapersm`.

@@ -26,8 +26,24 @@ pub fn is_of_our_user(stream: &UnixStream) -> io::Result<bool> {
 }
 
 /// Sends a text with a descriptor to the process that listens at `peer`; its answer, which may take `patience`.
+///
+/// A name is free once its owner has ended, and anybody may take it: another user's process gets nothing.
 pub fn ask(peer: &str, text: &str, descriptor: &OwnedFd, patience: Duration) -> io::Result<Vec<u8>> {
+    ask_if(is_of_our_user, peer, text, descriptor, patience)
+}
+
+fn ask_if(
+    may_have_it: impl Fn(&UnixStream) -> io::Result<bool>,
+    peer: &str,
+    text: &str,
+    descriptor: &OwnedFd,
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
     let mut stream = connect(peer)?;
+    if !may_have_it(&stream)? {
+        let text = format!("another user's process listens at {peer}");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -65,4 +81,27 @@ pub fn receive(stream: &mut UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)
     });
     stream.take(1 << 16).read_to_end(&mut text)?;
     Ok((text, descriptor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_is_asked_before_anything_is_sent() {
+        let name = format!("smalt-test-{}", std::process::id());
+        let listener = listen(&name).unwrap();
+        let descriptor = OwnedFd::from(tempfile::tempfile().unwrap());
+        let ask = |ours: bool| ask_if(|_| Ok(ours), &name, "an offer", &descriptor, Duration::from_millis(50));
+        assert_eq!(ask(false).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(is_of_our_user(&stream).unwrap());
+        let (text, received) = receive(&mut stream).unwrap();
+        assert!(text.is_empty() && received.is_none(), "{text:?}");
+        // The same of our own, which has nobody to answer.
+        assert!(ask(true).is_err());
+        let (mut stream, _) = listener.accept().unwrap();
+        let (text, received) = receive(&mut stream).unwrap();
+        assert!(text == b"an offer" && received.is_some());
+    }
 }

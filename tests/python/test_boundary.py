@@ -587,3 +587,49 @@ def test_a_program_is_exported_by_one_process_and_called_by_another(writer: str,
 def test_an_old_program_is_still_understood() -> None:
     done = run_in(sys.executable, LOAD_SCRIPT, str(EXPORTED))
     assert done.stdout.startswith("right"), done.stderr
+
+
+PROFILED = """
+    import jax, jax.export, jax.experimental.pallas.mosaic_gpu as plgpu, numpy as np, pathlib, smalt, sys
+    from tests.corpus.case import like
+
+    def body(x, o):
+        with jax.named_scope("work"):
+            o[...] = x[...] * 2
+
+    file, folder = map(pathlib.Path, sys.argv[1:])
+    params = smalt.CompilerParams(profile_space=8, profile_dir=str(folder))
+    f = jax.jit(plgpu.kernel(body, out_type=like((128,)), compiler_params=params))
+    x = np.arange(128, dtype=np.float32)
+    with smalt.emulated("H100"):
+        file.write_bytes(jax.export.export(f)(x).serialize())
+        assert not list(folder.iterdir())
+        assert (f(x) == 2 * x).all() and len(list(folder.iterdir())) == 1
+    print("right")
+"""
+
+LOAD_PROFILED = """
+    import jax, jax.export, numpy as np, pathlib, smalt, sys
+    program = jax.export.deserialize(bytearray(pathlib.Path(sys.argv[1]).read_bytes()))
+    x = np.arange(128, dtype=np.float32)
+    for _ in range(2):
+        assert (np.asarray(jax.jit(program.call)(x)) == 2 * x).all()
+    print("right")
+"""
+
+
+def test_an_artefact_does_not_choose_where_files_are_written(tmp_path: pathlib.Path) -> None:
+    """Whoever lowers a kernel names its profiles' folder; who only runs it has SMALT_PROFILE_DIR."""
+    artefact, folder, own = tmp_path / "program.bin", tmp_path / "folder", tmp_path / "own"
+    folder.mkdir()
+    own.mkdir()
+    done = run_script(PROFILED, str(artefact), str(folder))
+    assert done.stdout == "right\n", done.stderr
+    before = sorted(folder.iterdir())
+    done = run_script(LOAD_PROFILED, str(artefact))
+    assert done.stdout == "right\n", done.stderr
+    assert sorted(folder.iterdir()) == before
+    assert done.stderr.count("is not written") == 1 and str(folder) in done.stderr and "SMALT_PROFILE_DIR" in done.stderr, done.stderr
+    done = run_script(LOAD_PROFILED, str(artefact), SMALT_PROFILE_DIR=str(own))
+    assert done.stdout == "right\n" and "is not written" not in done.stderr, done.stderr
+    assert sorted(folder.iterdir()) == before and len(list(own.iterdir())) == 2

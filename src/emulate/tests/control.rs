@@ -1,5 +1,7 @@
 //! Branches, guards, special registers, exchanges within a warp.
 use super::build::*;
+use crate::emulate::{Options, Position, Watch, run};
+use crate::error::{Error, Fault};
 use crate::ptx::flat::Terminator;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
@@ -269,6 +271,39 @@ fn a_uniform_branch_must_be_uniform() {
     assert!(error.got.as_deref().unwrap_or("").contains("0x00000007"), "{error}");
 }
 
+/// Panics as soon as it is asked.
+struct Panics;
+
+impl Watch for Panics {
+    fn poll(&self, _: Position) -> Result<(), Error> {
+        panic!("somewhere in a thread of the emulator")
+    }
+    fn finding(&self, _: Error) {}
+}
+
+#[test]
+fn a_panic_in_a_thread_is_an_internal_error() {
+    let mut k = Kernel::new(32).grid([4, 1, 1], [1; 3]);
+    k.jump();
+    k.mov(imm(1));
+    k.block(Terminator::Branch {
+        to: crate::ptx::flat::BlockId(1),
+    });
+    let program = k.decode().unwrap();
+    for threads in [2, 4] {
+        let options = Options {
+            threads,
+            ..Options::default()
+        };
+        // SAFETY: there are no buffers.
+        let error = unsafe { run(&program, &[], &options, &Panics) }.unwrap_err();
+        assert!(
+            error.fault == Fault::Internal && error.what.contains("somewhere in a thread"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn an_endless_loop_is_reported() {
     let mut k = Kernel::new(32);
@@ -277,7 +312,7 @@ fn an_endless_loop_is_reported() {
     k.block(Terminator::Branch {
         to: crate::ptx::flat::BlockId(1),
     });
-    let limited = crate::emulate::Options {
+    let limited = Options {
         max_steps: 5_000_000,
         ..options()
     };

@@ -12,6 +12,9 @@ pub fn of_value(spec: &LayoutSpec, kernel: &Kernel, v: Value) -> Result<Register
     instantiate(spec, data.ty.shape(), data.ty.dtype(), group_of(data.group))
 }
 
+/// Elements of a vector of a strided layout.
+const MAX_VECTOR: u64 = 1 << 16;
+
 /// The layout of an array of this type that a group holds.
 pub fn instantiate(spec: &LayoutSpec, shape: &[u64], dtype: DType, group: Group) -> Result<RegisterLayout> {
     let tiled = |name: &str, layout: TiledLayout| {
@@ -43,15 +46,19 @@ pub fn instantiate(spec: &LayoutSpec, shape: &[u64], dtype: DType, group: Group)
             vector_dim,
         } => {
             let part = |d: &LayoutDim| match d {
-                LayoutDim::Dim(d) => Part::Dim(*d as i32),
+                LayoutDim::Dim(d) => Part::Dim(dimension(*d)),
                 LayoutDim::Replicated(n) => Part::Replicated(*n),
             };
             let tiles: Vec<&[u64]> = tiling.iter().map(Vec::as_slice).collect();
             let warp: Vec<Part> = warp_dims.iter().map(part).collect();
             let lane: Vec<Part> = lane_dims.iter().map(part).collect();
-            let layout = TiledLayout::new(&tiles, &warp, &lane, *vector_dim as i32);
+            let layout = TiledLayout::new(&tiles, &warp, &lane, dimension(*vector_dim));
             tiled(if name.is_empty() { "TILED" } else { name }, layout)
         }
+        LayoutSpec::Strided { vec, .. } if *vec > MAX_VECTOR => Err(Error::invalid("layout WG_STRIDED")
+            .expected(format!("vectors of at most {MAX_VECTOR} elements"))
+            .got(vec.to_string())
+            .remedy("leave vec_size out, or take one of 16 bytes")),
         LayoutSpec::Strided { vec, .. } => Ok(RegisterLayout::strided(shape, *vec, group)),
         LayoutSpec::Splat { .. } => Ok(RegisterLayout::splat(shape, group)),
         LayoutSpec::Named { name, .. } => match TiledLayout::by_name(name) {
@@ -60,4 +67,9 @@ pub fn instantiate(spec: &LayoutSpec, shape: &[u64], dtype: DType, group: Group)
             None => Err(Error::unsupported(format!("layout {name}")).remedy("use WGMMA, WG_STRIDED or TILED")),
         },
     }
+}
+
+/// A dimension by its negative position; one that is none stays none.
+fn dimension(d: i64) -> i32 {
+    i32::try_from(d).unwrap_or(0)
 }

@@ -7,8 +7,9 @@
 pub mod recorder;
 mod timeline;
 
-use super::{Artifact, Locations};
+use super::{Artifact, Locations, env};
 use crate::lock::lock;
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,15 +25,51 @@ pub enum Machine {
     Emulator,
 }
 
-/// Writes what a launch has left in its memory for that, where the call site says. A file that cannot be written fails nothing.
+/// A kernel that this process has lowered, and the folder that its author chose for profiles.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub struct LoweredHere {
+    /// The descriptor's.
+    pub hash: String,
+    pub folder: String,
+}
+
+static LOWERED: Mutex<BTreeSet<LoweredHere>> = Mutex::new(BTreeSet::new());
+
+/// From now on, profiles of the kernel go to the folder.
+pub fn lowered_here(kernel: LoweredHere) {
+    lock(&LOWERED).insert(kernel);
+}
+
+/// Where profiles of a kernel go that names a folder. Artefacts come from anywhere (`jax.export`): what one says is heard only if this process
+/// has lowered the kernel with that folder itself; else the environment says where, if it does.
+fn folder(hash: &str, named: &str, from_environment: Option<&Path>) -> Option<PathBuf> {
+    let kernel = LoweredHere {
+        hash: hash.to_owned(),
+        folder: named.to_owned(),
+    };
+    match lock(&LOWERED).contains(&kernel) {
+        true => Some(named.into()),
+        false => from_environment.map(Path::to_owned),
+    }
+}
+
+/// Writes what a launch has left in its memory for that, where the call site says if it may. A file that cannot be written fails nothing.
 pub fn write(artifact: &Artifact, locations: &Locations, memory: &[u64], machine: Machine, device: i32) {
-    let (compiled, Some(dir)) = (&artifact.compiled, locations.profile_dir()) else {
+    let (compiled, Some(named)) = (&artifact.compiled, locations.profile_dir()) else {
         return;
     };
     let (Some(profile), Some(ranges)) = (&compiled.launch.profile, &compiled.ranges) else {
         return;
     };
     let name = &compiled.name;
+    let from_environment = env::get().ok().and_then(|env| env.profile_dir.as_deref());
+    let Some(dir) = folder(&artifact.hash, named, from_environment) else {
+        tell(format!(
+            "smalt: the profile of `{name}` is not written: another process lowered the kernel and named the folder {named:?} \
+             (set SMALT_PROFILE_DIR to the folder that such profiles may go to)"
+        ));
+        return;
+    };
     let made = timeline::of(name, profile, ranges, memory, machine, device);
     if made.dropped > 0 {
         let of = match ranges.tracks {
@@ -44,9 +81,10 @@ pub fn write(artifact: &Artifact, locations: &Locations, memory: &[u64], machine
             "smalt: the profile of `{name}` is cut short: {of} has room for {space} ranges and went through {most} (set profile_space to more)"
         ));
     }
-    if let Err(error) = save(Path::new(dir), name, &made.json) {
+    if let Err(error) = save(&dir, name, &made.json) {
         tell(format!(
-            "smalt: the profile of `{name}` cannot be written to {dir}: {error}"
+            "smalt: the profile of `{name}` cannot be written to {}: {error}",
+            dir.display()
         ));
     }
 }
@@ -70,7 +108,7 @@ fn save(dir: &Path, name: &str, json: &Value) -> std::io::Result<PathBuf> {
             '_'
         }
     };
-    let name: String = name.chars().map(clean).collect();
+    let name: String = name.chars().take(64).map(clean).collect();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut nanos = since.as_nanos();
     loop {
@@ -91,6 +129,35 @@ fn save(dir: &Path, name: &str, json: &Value) -> std::io::Result<PathBuf> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn only_who_lowered_a_kernel_chooses_its_folder() {
+        let kernel = |hash: &str, folder: &str| LoweredHere {
+            hash: hash.into(),
+            folder: folder.into(),
+        };
+        assert_eq!(folder("1a", "/chosen", None), None);
+        lowered_here(kernel("1a", "/chosen"));
+        assert_eq!(folder("1a", "/chosen", Some(Path::new("/env"))), Some("/chosen".into()));
+        for (hash, named) in [
+            ("1a", "/elsewhere"),
+            ("2b", "/chosen"),
+            ("1a", "/chosen/.."),
+            ("1a", ""),
+        ] {
+            assert_eq!(folder(hash, named, None), None, "{hash} {named}");
+            assert_eq!(folder(hash, named, Some(Path::new("/env"))), Some("/env".into()));
+        }
+    }
+
+    #[test]
+    fn a_name_is_no_path() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["../../up", "/etc/passwd", "a\0b", "..", &"long".repeat(1000)] {
+            let path = save(dir.path(), name, &json!({})).unwrap();
+            assert_eq!(path.parent(), Some(dir.path()), "{name}");
+        }
+    }
 
     #[test]
     fn each_launch_has_a_file_of_its_own() {

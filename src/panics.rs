@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_with_its_place() {
         let error = contain_panics(|| -> Result<(), Error> { panic!("boom {}", 7) }).unwrap_err();
-        assert!(error.what.starts_with("boom 7 (src/runtime/panics.rs:"), "{error}");
+        assert!(error.what.starts_with("boom 7 (src/panics.rs:"), "{error}");
         assert_eq!(error.fault.name(), "Internal");
         let index = 3;
         let error = contain_panics(|| Ok([1, 2][index])).unwrap_err();
