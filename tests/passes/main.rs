@@ -1,0 +1,2 @@
+//! The kernel IR as text.
+mod round_trip;
