@@ -553,8 +553,7 @@ impl Machine<'_> {
             | OpKind::PrintLayout { .. } => {}
             OpKind::BarrierArrive { barrier, predicate } => {
                 if self.holds(a, *predicate)? {
-                    let (at, arrivals) = (self.single(a, barrier)?, self.arrivals(barrier));
-                    self.barrier(at).arrive(1, arrivals);
+                    self.arrive(a, barrier)?;
                 }
             }
             OpKind::BarrierWait { barrier, phases } => {

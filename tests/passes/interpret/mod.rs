@@ -232,8 +232,13 @@ impl<'k> Machine<'k> {
             }
             AllocKind::Gmem { dtype, .. } | AllocKind::Smem { dtype, .. } => memory::bits(n, *dtype, memory::POISON),
             AllocKind::SmemUnion => memory::bits(n, DType::I8, memory::POISON),
-            AllocKind::Barrier { cluster: None, .. } => Memory::Barriers(vec![Barrier::default(); n as usize]),
-            AllocKind::Barrier { .. } => return unsupported("a barrier of a cluster"),
+            AllocKind::Barrier {
+                cluster: Some(ClusterBarrier {
+                    leader_tracked: true, ..
+                }),
+                ..
+            } => return unsupported("a barrier that a leader tracks"),
+            AllocKind::Barrier { .. } => Memory::Barriers(vec![Barrier::default(); n as usize]),
             AllocKind::Semaphore { .. } => Memory::Semaphores(vec![0; n as usize]),
             AllocKind::Tmem { .. } | AllocKind::TmemUnion => return unsupported("tensor memory"),
         })
@@ -426,19 +431,22 @@ impl<'k> Machine<'k> {
             return Ok(*home);
         }
         let block = self.block_of(a, place)?;
-        if let Some(home) = self.blocks[block].shared.get(&alloc) {
-            return Ok(*home);
-        }
-        let data = &self.kernel.allocs[alloc];
-        if let Some(Within { union, offset, .. }) = data.within {
+        if let Some(Within { union, offset, .. }) = self.kernel.allocs[alloc].within {
             let whole = self.home_of(a, union, place)?;
             return Ok(Home {
                 memory: whole.memory,
                 bit: whole.bit + offset * 8,
             });
         }
-        // Barriers live as long as the kernel, and what a peer of the cluster has may be needed before it gets there.
-        let memory = self.fresh(data)?;
+        self.home_in(block, alloc)
+    }
+
+    /// Barriers live as long as the kernel, and what a peer of the cluster has may be needed before it gets there.
+    fn home_in(&mut self, block: usize, alloc: Alloc) -> Outcome<Home> {
+        if let Some(home) = self.blocks[block].shared.get(&alloc) {
+            return Ok(*home);
+        }
+        let memory = self.fresh(&self.kernel.allocs[alloc])?;
         let home = self.home(memory);
         self.blocks[block].shared.insert(alloc, home);
         Ok(home)
@@ -558,12 +566,51 @@ impl<'k> Machine<'k> {
         }
     }
 
-    /// Arrivals that end a phase.
+    /// Arrivals that end a phase: of a cluster's barrier from every block that arrives at it.
     fn arrivals(&self, r: &RefUse) -> u64 {
-        match self.kernel.allocs[r.alloc].kind {
-            AllocKind::Barrier { num_arrivals, .. } => num_arrivals,
-            _ => 1,
+        let AllocKind::Barrier {
+            num_arrivals, cluster, ..
+        } = &self.kernel.allocs[r.alloc].kind
+        else {
+            return 1;
+        };
+        let groups = cluster.iter().flat_map(|c| &c.collective_axes);
+        let others = groups.map(|axes| axes.iter().map(|a| self.kernel.axes[*a].size).product::<u64>() - 1);
+        num_arrivals * (1 + others.sum::<u64>())
+    }
+
+    /// One arrival: at a cluster's barrier at those of all blocks that differ along one of its axes at most.
+    fn arrive(&mut self, a: usize, r: &RefUse) -> Outcome<()> {
+        let ((memory, index), arrivals) = (self.single(a, r)?, self.arrivals(r));
+        self.barrier((memory, index)).arrive(1, arrivals);
+        let AllocKind::Barrier { cluster: Some(c), .. } = &self.kernel.allocs[r.alloc].kind else {
+            return Ok(());
+        };
+        let own = self.block_of(a, &r.place)?;
+        let position = |axis: &Axis| self.kernel.cluster.iter().position(|x| x == axis);
+        let groups: Vec<Vec<usize>> = c
+            .collective_axes
+            .iter()
+            .map(|axes| axes.iter().filter_map(position).collect())
+            .collect();
+        let mut peers = vec![];
+        for (other, block) in self
+            .blocks
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| b.grid == self.blocks[own].grid)
+        {
+            let differs = |d: usize| block.cluster[d] != self.blocks[own].cluster[d];
+            let along: Vec<usize> = (0..block.cluster.len()).filter(|d| differs(*d)).collect();
+            if !along.is_empty() && groups.iter().any(|axes| along.iter().all(|d| axes.contains(d))) {
+                peers.push(other);
+            }
         }
+        for block in peers {
+            let home = self.home_in(block, r.alloc)?;
+            self.barrier((home.memory, index)).arrive(1, arrivals);
+        }
+        Ok(())
     }
 
     fn results(mut self) -> Outcome<Results> {
