@@ -48,6 +48,7 @@ pub mod normalize;
 pub mod op;
 pub mod overlap_products;
 pub mod own_warp_scratch;
+pub mod parse;
 pub mod polling;
 pub mod print;
 pub mod profile;

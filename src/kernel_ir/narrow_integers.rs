@@ -140,9 +140,14 @@ impl Narrow<'_> {
             Some(Function::Compare { a, .. }) => self.is_wide(a),
             Some(Function::Convert { a }) => {
                 let ty = self.kernel.ty(a);
-                // Wide from something small, or anything from something wide and small.
                 let small = ty.is_scalar() && !ty.dtype().is_float() && self.fits(a);
-                small && (self.is_wide(result) || self.is_wide(a))
+                // A negative number is not small as a u64.
+                small
+                    && if self.is_wide(result) {
+                        is_narrow
+                    } else {
+                        self.is_wide(a)
+                    }
             }
             None | Some(Function::Select { .. } | Function::Clamp { .. } | Function::MultipleOf { .. }) => is_narrow,
             Some(Function::IntegerPow { .. } | Function::ReducePrecision) => false,

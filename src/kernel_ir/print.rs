@@ -1,7 +1,9 @@
-//! Kernels as text, for dumps and tests.
+//! Kernels as text, for dumps and tests. [`parse`](super::parse) reads it.
 //!
 //! Scalar constants print where they are used (`64`, `0:u32`, `1.5:f32`) and have no line of their own. A trailing comment gives
-//! what is known about an integer scalar: `// 0..=63, multiple of 8`.
+//! the op of the descriptor, and what is known about an integer scalar: `// op7; 0..=63, multiple of 8`. Options print where they are
+//! not those of [`Kernel::empty`]. What is not in the text: facts of regions' parameters, which [`facts`] computes, and where
+//! allocations are from.
 use super::entities::{Op, Region, Value};
 use super::kernel::bits_int;
 use super::types::{LayoutSpec, write_array};
@@ -21,9 +23,15 @@ impl Display for Kernel {
             num_warpgroups,
             params,
             allocs,
+            values: _,
+            ops: _,
+            regions: _,
             body,
             semantics,
-            ..
+            compiler_params: _,
+            target: _,
+            device_mesh: _,
+            notes: _,
         } = self;
         let lowering = match semantics.lowering {
             LoweringSemantics::Lane => "lane",
@@ -37,6 +45,10 @@ impl Display for Kernel {
             f,
             "kernel {name:?} {stage}, {num_warpgroups} warpgroup(s), {lowering} semantics"
         )?;
+        let options = options(self);
+        if !options.is_empty() {
+            writeln!(f, "options: {}", options.join(", "))?;
+        }
         for (axis, data) in axes {
             let kind = match data.kind {
                 AxisKind::Grid(i) => format!("grid {i}"),
@@ -58,7 +70,13 @@ impl Display for Kernel {
             };
             match param.binding {
                 ParamBinding::Alloc(alloc) => writeln!(f, "param{i}: {role} {alloc}")?,
-                ParamBinding::Scalar(v) => writeln!(f, "param{i}: {role} {v}: {}", self.ty(v))?,
+                ParamBinding::Scalar(v) => {
+                    write!(f, "param{i}: {role} {v}: {}", self.ty(v))?;
+                    match self.values[v].group {
+                        Group::Warpgroup => writeln!(f)?,
+                        group => writeln!(f, " per {group}")?,
+                    }
+                }
             }
         }
         for (alloc, data) in allocs {
@@ -70,6 +88,63 @@ impl Display for Kernel {
         write_region_body(f, self, *body, 1)?;
         writeln!(f, "}}")
     }
+}
+
+/// `name value` of what is not as in an empty kernel.
+fn options(kernel: &Kernel) -> Vec<String> {
+    let plain = Kernel::empty("", 1);
+    let Semantics {
+        false_predicate_suppresses_arrival,
+        tensor_core_barrier_tracks_copies,
+        leader_tracked_last_axis_only,
+        lowering: _,
+    } = plain.semantics;
+    let CompilerParams {
+        approx_math,
+        unsafe_no_auto_barriers,
+        reduction_scratch_bytes,
+        skip_device_barrier,
+        is_multi_process,
+        fp_contract,
+        quotients,
+        target,
+        wait_timeout_ns,
+        profile_space,
+        profile_scope,
+        every_lane_arrives,
+    } = plain.compiler_params;
+    let (semantics, params) = (kernel.semantics, &kernel.compiler_params);
+    let mut options = vec![];
+    let mut option = |differs: bool, text: String| {
+        if differs {
+            options.push(text);
+        }
+    };
+    macro_rules! plain {
+        ($of:expr, $($name:ident)*) => {
+            $(option($of.$name != $name, format!("{} {:?}", stringify!($name), $of.$name));)*
+        };
+    }
+    plain!(semantics, false_predicate_suppresses_arrival tensor_core_barrier_tracks_copies leader_tracked_last_axis_only);
+    plain!(params, approx_math unsafe_no_auto_barriers reduction_scratch_bytes skip_device_barrier is_multi_process);
+    let contract = match params.fp_contract {
+        FpContract::On => "fp_contract on",
+        FpContract::Off => "fp_contract off",
+    };
+    option(params.fp_contract != fp_contract, contract.to_string());
+    let of_quotients = match params.quotients {
+        Quotients::Full => "quotients full",
+        Quotients::Rounded => "quotients rounded",
+    };
+    option(params.quotients != quotients, of_quotients.to_string());
+    plain!(params, target wait_timeout_ns profile_space);
+    let scope = match params.profile_scope {
+        ProfileScope::Warpgroup => "profile_scope warpgroup",
+        ProfileScope::Warp => "profile_scope warp",
+    };
+    option(params.profile_scope != profile_scope, scope.to_string());
+    plain!(params, every_lane_arrives);
+    options
 }
 
 fn write_alloc(f: &mut Formatter<'_>, data: &AllocData) -> fmt::Result {
@@ -89,11 +164,8 @@ fn write_alloc(f: &mut Formatter<'_>, data: &AllocData) -> fmt::Result {
         AllocKind::Smem { dtype, transforms } => {
             f.write_str("smem ")?;
             write_array(f, dtype, shape)?;
-            if let Some(SmemTransforms { tiling, swizzle_bytes }) = transforms {
-                if !tiling.is_empty() {
-                    write!(f, " tile({})", Commas(tiling))?;
-                }
-                write!(f, " swizzle({swizzle_bytes})")?;
+            if let Some(transforms) = transforms {
+                write_transforms(f, transforms)?;
             }
         }
         AllocKind::SmemUnion => write!(f, "smem_union {} bytes", shape[0])?,
@@ -105,7 +177,8 @@ fn write_alloc(f: &mut Formatter<'_>, data: &AllocData) -> fmt::Result {
             f.write_str("tmem ")?;
             write_array(f, dtype, shape)?;
             if let Some(layout) = layout {
-                write!(f, " {layout}")?;
+                f.write_char(' ')?;
+                write_layout(f, layout, Named::Whole)?;
             }
             if *collective_mma {
                 f.write_str(" collective_mma")?;
@@ -154,6 +227,14 @@ fn write_alloc(f: &mut Formatter<'_>, data: &AllocData) -> fmt::Result {
     Ok(())
 }
 
+fn write_transforms(f: &mut Formatter<'_>, transforms: &SmemTransforms) -> fmt::Result {
+    let SmemTransforms { tiling, swizzle_bytes } = transforms;
+    if !tiling.is_empty() {
+        write!(f, " tile({})", Commas(tiling))?;
+    }
+    write!(f, " swizzle({swizzle_bytes})")
+}
+
 fn write_origin(f: &mut Formatter<'_>, origin: GmemOrigin) -> fmt::Result {
     match origin {
         GmemOrigin::Param(i) => write!(f, " param{i}"),
@@ -177,53 +258,69 @@ impl<T: Display> Display for Commas<'_, T> {
     }
 }
 
+/// How a layout with a name prints.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// As its name, for messages.
+    Short,
+    /// With what it is, for dumps.
+    Whole,
+}
+
 impl Display for LayoutSpec {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            LayoutSpec::Tiled {
-                name,
-                tiling,
-                warp_dims,
-                lane_dims,
-                vector_dim,
-            } => {
-                if !name.is_empty() {
-                    return f.write_str(name);
-                }
-                f.write_str("TILED(")?;
-                for tile in tiling {
-                    write!(f, "({})", Commas(tile))?;
-                }
-                for (what, dims) in [("warp", warp_dims), ("lane", lane_dims)] {
-                    write!(f, " {what}")?;
-                    for dim in dims {
-                        match dim {
-                            LayoutDim::Dim(d) => write!(f, " {d}")?,
-                            LayoutDim::Replicated(n) => write!(f, " R{n}")?,
-                        }
-                    }
-                }
-                write!(f, " vec {vector_dim})")
+        write_layout(f, self, Named::Short)
+    }
+}
+
+fn write_layout(f: &mut Formatter<'_>, layout: &LayoutSpec, named: Named) -> fmt::Result {
+    match layout {
+        LayoutSpec::Tiled {
+            name,
+            tiling,
+            warp_dims,
+            lane_dims,
+            vector_dim,
+        } => {
+            match named {
+                _ if name.is_empty() => {}
+                Named::Short => return f.write_str(name),
+                Named::Whole => write!(f, "{name:?}=")?,
             }
-            LayoutSpec::Strided { shape, vec } => write!(f, "WG_STRIDED({}; {vec})", Commas(shape)),
-            LayoutSpec::Splat { shape } => write!(f, "WG_SPLAT({})", Commas(shape)),
-            LayoutSpec::Named { name, args } => {
-                write!(f, "{name}(")?;
-                for (i, (key, arg)) in args.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str(", ")?;
-                    }
-                    match arg {
-                        LayoutArg::Int(x) => write!(f, "{key}={x}")?,
-                        LayoutArg::Bool(x) => write!(f, "{key}={x}")?,
-                        LayoutArg::Ints(x) => write!(f, "{key}=({})", Commas(x))?,
-                        LayoutArg::Text(x) => write!(f, "{key}={x:?}")?,
-                        LayoutArg::DType(x) => write!(f, "{key}={x}")?,
-                        LayoutArg::Layout(x) => write!(f, "{key}={x}")?,
+            f.write_str("TILED(")?;
+            for tile in tiling {
+                write!(f, "({})", Commas(tile))?;
+            }
+            for (what, dims) in [("warp", warp_dims), ("lane", lane_dims)] {
+                write!(f, " {what}")?;
+                for dim in dims {
+                    match dim {
+                        LayoutDim::Dim(d) => write!(f, " {d}")?,
+                        LayoutDim::Replicated(n) => write!(f, " R{n}")?,
                     }
                 }
-                f.write_char(')')
             }
+            write!(f, " vec {vector_dim})")
+        }
+        LayoutSpec::Strided { shape, vec } => write!(f, "WG_STRIDED({}; {vec})", Commas(shape)),
+        LayoutSpec::Splat { shape } => write!(f, "WG_SPLAT({})", Commas(shape)),
+        LayoutSpec::Named { name, args } => {
+            write!(f, "{name}(")?;
+            for (i, (key, arg)) in args.iter().enumerate() {
+                if i > 0 {
+                    f.write_str(", ")?;
+                }
+                write!(f, "{key}=")?;
+                match arg {
+                    LayoutArg::Int(x) => write!(f, "{x}")?,
+                    LayoutArg::Bool(x) => write!(f, "{x}")?,
+                    LayoutArg::Ints(x) => write!(f, "({})", Commas(x))?,
+                    LayoutArg::Text(x) => write!(f, "{x:?}")?,
+                    LayoutArg::DType(x) => write!(f, "{x}")?,
+                    LayoutArg::Layout(x) => write_layout(f, x, named)?,
+                }
+            }
+            f.write_char(')')
         }
     }
 }
@@ -233,6 +330,17 @@ fn write_bits(f: &mut impl Write, dtype: DType, bits: u64) -> fmt::Result {
     match dtype {
         DType::Bool => write!(f, "{}", bits & 1 != 0),
         DType::I32 => write!(f, "{}", bits as u32 as i32),
+        // A NaN other than the usual one.
+        DType::F32 if f32::from_bits(bits as u32).is_nan() && bits != u64::from(f32::NAN.to_bits()) => {
+            write!(f, "{bits:#x}:f32")
+        }
+        DType::F64 if f64::from_bits(bits).is_nan() && bits != f64::NAN.to_bits() => write!(f, "{bits:#x}:f64"),
+        DType::F16 if half::f16::from_bits(bits as u16).is_nan() && bits != u64::from(half::f16::NAN.to_bits()) => {
+            write!(f, "{bits:#x}:f16")
+        }
+        DType::BF16 if half::bf16::from_bits(bits as u16).is_nan() && bits != u64::from(half::bf16::NAN.to_bits()) => {
+            write!(f, "{bits:#x}:bf16")
+        }
         DType::F32 => write!(f, "{:?}:f32", f32::from_bits(bits as u32)),
         DType::F64 => write!(f, "{:?}:f64", f64::from_bits(bits)),
         DType::F16 => write!(f, "{:?}:f16", half::f16::from_bits(bits as u16)),
@@ -315,15 +423,19 @@ impl Printer<'_> {
                 Step::Transpose(permutation) => write!(f, ".transpose({})", Commas(permutation))?,
                 Step::Reshape(shape) => write!(f, ".reshape({})", Commas(shape))?,
                 Step::Bitcast { dtype, shape } => write!(f, ".bitcast({dtype}; {})", Commas(shape))?,
-                Step::Im2Col { window, padding, .. } => {
+                Step::Im2Col { window, padding, shape } => {
                     write!(f, ".im2col({};", Commas(window))?;
                     for (lo, hi) in padding {
                         write!(f, " {lo}:{hi}")?;
                     }
-                    f.write_char(')')?;
+                    write!(f, "; {})", Commas(shape))?;
                 }
                 Step::ExpandLeadingBatch(shape) => write!(f, ".expand_leading_batch({})", Commas(shape))?,
-                Step::ExtractAlias { offset, group, .. } => write!(f, ".alias({offset}, group {group})")?,
+                Step::ExtractAlias { offset, group, member } => {
+                    write!(f, ".alias({offset}, group {group}, ")?;
+                    write_alloc(f, member)?;
+                    f.write_char(')')?;
+                }
                 Step::Unswizzle(bytes) => write!(f, ".unswizzle({bytes})")?,
                 Step::Untile(tiling) => write!(f, ".untile({})", Commas(tiling))?,
             }
@@ -384,16 +496,26 @@ impl Printer<'_> {
     }
 
     /// `(%v1 = init, …)`.
-    fn carries(&self, f: &mut Formatter<'_>, params: &[Value], inits: &[Value]) -> fmt::Result {
+    fn carries(&self, f: &mut Formatter<'_>, params: &[Value], inits: &[Value], group: Group) -> fmt::Result {
         f.write_char('(')?;
         for (i, (&p, &init)) in params.iter().zip(inits).enumerate() {
             if i > 0 {
                 f.write_str(", ")?;
             }
-            write!(f, "{p}: {} = ", self.kernel.ty(p))?;
+            write!(f, "{p}: {}", self.kernel.ty(p))?;
+            self.group(f, p, group)?;
+            f.write_str(" = ")?;
             self.value(f, init)?;
         }
         f.write_char(')')
+    }
+
+    /// Over whom a value is uniform, where that is not `usual`.
+    fn group(&self, f: &mut Formatter<'_>, v: Value, usual: Group) -> fmt::Result {
+        match self.kernel.values[v].group {
+            group if group == usual => Ok(()),
+            group => write!(f, " per {group}"),
+        }
     }
 
     fn op(&self, f: &mut Formatter<'_>, op: Op, indent: usize) -> fmt::Result {
@@ -407,9 +529,7 @@ impl Printer<'_> {
         for (i, &v) in results.iter().enumerate() {
             let sep = if i > 0 { ", " } else { "" };
             write!(f, "{sep}{v}: {}", self.kernel.ty(v))?;
-            if self.kernel.values[v].group != Group::Warpgroup {
-                write!(f, " per {}", self.kernel.values[v].group)?;
-            }
+            self.group(f, v, Group::Warpgroup)?;
         }
         if !results.is_empty() {
             f.write_str(" = ")?;
@@ -423,7 +543,10 @@ impl Printer<'_> {
         for &v in results {
             let data = &self.kernel.values[v];
             if data.ty.is_scalar() && !data.ty.dtype().is_float() && data.facts != Facts::of_dtype(data.ty.dtype()) {
-                comments.push(data.facts.to_string());
+                comments.push(match results.len() {
+                    1 => data.facts.to_string(),
+                    _ => format!("{v} {}", data.facts),
+                });
             }
         }
         if !comments.is_empty() {
@@ -450,13 +573,7 @@ impl Printer<'_> {
             }
             OpKind::Constant(Constant::Dense(bytes)) => {
                 f.write_str(" dense ")?;
-                for byte in bytes.iter().take(32) {
-                    write!(f, "{byte:02x}")?;
-                }
-                if bytes.len() > 32 {
-                    write!(f, "… ({} bytes)", bytes.len())?;
-                }
-                Ok(())
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
             OpKind::Unary { .. }
             | OpKind::Binary { .. }
@@ -568,7 +685,8 @@ impl Printer<'_> {
             }
             OpKind::LayoutCast { layout, .. } => {
                 plain(f)?;
-                write!(f, " {layout}")
+                f.write_char(' ')?;
+                write_layout(f, layout, Named::Whole)
             }
             OpKind::AxisIndex { axis } => write!(f, " {axis}"),
             OpKind::Load { src } => {
@@ -799,10 +917,15 @@ impl Printer<'_> {
                 body,
             } => {
                 let params = &regions[*body].params;
+                let group = regions[*body].group;
                 match params.first() {
-                    Some(i) => write!(f, " {i}: {} in ", self.kernel.ty(*i))?,
-                    None => f.write_str(" ? in ")?,
+                    Some(i) => {
+                        write!(f, " {i}: {}", self.kernel.ty(*i))?;
+                        self.group(f, *i, group)?;
+                    }
+                    None => f.write_str(" ?")?,
                 }
+                f.write_str(" in ")?;
                 self.value(f, *lower)?;
                 f.write_str("..")?;
                 self.value(f, *upper)?;
@@ -814,21 +937,24 @@ impl Printer<'_> {
                 }
                 f.write_char(' ')?;
                 let carries = params.get(1..).unwrap_or(&[]);
-                self.carries(f, carries, inits)?;
+                self.carries(f, carries, inits, group)?;
                 if !xs.is_empty() {
                     f.write_str(" slices ")?;
-                    self.carries(f, carries.get(inits.len()..).unwrap_or(&[]), xs)?;
+                    self.carries(f, carries.get(inits.len()..).unwrap_or(&[]), xs, group)?;
                 }
                 f.write_char(' ')?;
                 self.region(f, *body, indent)
             }
             OpKind::While { inits, cond, body } => {
                 f.write_char(' ')?;
-                self.carries(f, &regions[*cond].params, inits)?;
+                self.carries(f, &regions[*cond].params, inits, regions[*cond].group)?;
                 f.write_char(' ')?;
                 self.region(f, *cond, indent)?;
                 f.write_str(" do (")?;
-                self.values(f, &regions[*body].params)?;
+                for (i, v) in regions[*body].params.iter().enumerate() {
+                    write!(f, "{}{v}", if i > 0 { ", " } else { "" })?;
+                    self.group(f, *v, regions[*body].group)?;
+                }
                 f.write_str(") ")?;
                 self.region(f, *body, indent)
             }
@@ -856,37 +982,29 @@ impl Printer<'_> {
             }
             OpKind::WarpMap { axis, inits, body } => {
                 write!(f, " {axis} ")?;
-                self.carries(f, &regions[*body].params, inits)?;
+                self.carries(f, &regions[*body].params, inits, Group::Warp)?;
                 f.write_char(' ')?;
                 self.region(f, *body, indent)
             }
             OpKind::SetMaxRegisters { action, n } => write!(f, " {} {n}", action.name()),
             OpKind::GridDependency { action } => write!(f, " {}", action.name()),
-            OpKind::InlinePtx { does, code, .. } => {
-                let order = code.operands.iter().map(|operand| match operand {
-                    InlineOperand::Value(i) => format!("v{i}"),
-                    InlineOperand::Ref(i) => format!("r{i}"),
-                });
-                let order = order.collect::<Vec<_>>().join(" ");
-                write!(f, " {} {:?} pack {} [{order}]", does.name(), code.text, code.pack)?;
-                if code.once {
-                    f.write_str(" once")?;
-                }
-                if let Some(isa) = code.unchecked {
-                    write!(f, " unchecked {isa}")?;
-                }
-                if let Some((first, last)) = code.barriers {
-                    write!(f, " barriers {first}..={last}")?;
-                }
-                if let Some(whole) = &code.whole {
-                    for array in whole.results.iter().chain(&whole.args).flatten() {
-                        write!(f, " whole {:?}", array.order)?;
-                        if whole.in_words {
-                            f.write_str(" in words")?;
-                        }
+            OpKind::InlinePtx { does, code, refs, args } => {
+                write!(f, " {}", does.name())?;
+                self.inline_ptx(f, code)?;
+                if !refs.is_empty() {
+                    f.write_str(" refs(")?;
+                    for (i, r) in refs.iter().enumerate() {
+                        f.write_str(if i > 0 { ", " } else { "" })?;
+                        self.reference(f, r)?;
                     }
+                    f.write_char(')')?;
                 }
-                plain(f)
+                if !args.is_empty() {
+                    f.write_str(" args(")?;
+                    self.values(f, args)?;
+                    f.write_char(')')?;
+                }
+                Ok(())
             }
             OpKind::DebugPrint { format, args: _, then } => {
                 f.write_str(match then {
@@ -912,6 +1030,75 @@ impl Printer<'_> {
                 }
             }
         }
+    }
+
+    fn inline_ptx(&self, f: &mut Formatter<'_>, code: &InlinePtx) -> fmt::Result {
+        let InlinePtx {
+            text,
+            operands,
+            pack,
+            once,
+            loads_from,
+            whole,
+            barriers,
+            unchecked,
+            called,
+        } = code;
+        let order = operands.iter().map(|operand| match operand {
+            InlineOperand::Value(i) => format!("v{i}"),
+            InlineOperand::Ref(i) => format!("r{i}"),
+        });
+        write!(f, " {text:?} pack {pack} [{}]", order.collect::<Vec<_>>().join(" "))?;
+        if *once {
+            f.write_str(" once")?;
+        }
+        if !loads_from.is_empty() {
+            write!(f, " loads_from({})", Commas(loads_from))?;
+        }
+        if let Some(isa) = unchecked {
+            write!(f, " unchecked {isa}")?;
+        }
+        if let Some((first, last)) = barriers {
+            write!(f, " barriers {first}..={last}")?;
+        }
+        if let Some(called) = called {
+            write!(f, " called {called:?}")?;
+        }
+        let Some(whole) = whole else {
+            return Ok(());
+        };
+        let Whole {
+            in_words,
+            args,
+            results,
+            refs,
+        } = &**whole;
+        f.write_str(if *in_words { " whole in_words (" } else { " whole (" })?;
+        for (i, arrays) in [args, results].into_iter().enumerate() {
+            f.write_str(if i > 0 { "; " } else { "" })?;
+            for (i, array) in arrays.iter().enumerate() {
+                f.write_str(if i > 0 { ", " } else { "" })?;
+                match array {
+                    Some(LaneArray { layout, order }) => {
+                        write_layout(f, layout, Named::Whole)?;
+                        write!(f, " order({})", Commas(order))?;
+                    }
+                    None => f.write_str("scalar")?,
+                }
+            }
+        }
+        f.write_str("; ")?;
+        for (i, transforms) in refs.iter().enumerate() {
+            f.write_str(if i > 0 { ", " } else { "" })?;
+            match transforms {
+                Some(transforms) => {
+                    f.write_str("lies")?;
+                    write_transforms(f, transforms)?;
+                }
+                None => f.write_str("as_is")?,
+            }
+        }
+        f.write_char(')')
     }
 
     fn acc(&self, f: &mut Formatter<'_>, acc: &AccUse) -> fmt::Result {
