@@ -12,18 +12,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from smalt import _blocks, _rows, _versions
+from smalt import _axes, _blocks, _flow, _rows, _versions
 from smalt._blocks import Block, Way
-from smalt._errors import Unsupported
+from smalt._errors import InvalidKernel, Unsupported
 
 #: Elements that one load or store of a block moves: 32 a thread.
 CHUNK = 4096
@@ -109,6 +110,8 @@ class BlockReport:
 def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[BlockReport, ...]]:
     """A function of the call's operands, to be traced and lowered in its place; and what was decided for them."""
     call = _Call(params)
+    outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.partner is None}
+    _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, call.uses)
     aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
     name = params.get("name") or params["jaxpr"].debug_info.func_name
     results = _versions.run_kernel(
@@ -135,10 +138,19 @@ class _Call:
         self.indices = mapping.num_index_operands  # operands for index maps
         self.compiler_params = params["compiler_params"] or plgpu.CompilerParams()
         self.blocks = [_blocks.block_of(i, m, i >= mapping.num_inputs, self.grid) for i, m in enumerate(mapping.block_mappings)]
-        self._look_at_body(params["input_output_aliases"])
-        conflicts = not all(same for _, same in _blocks.same_map(self.blocks))
-        semantics = self.compiler_params.dimension_semantics
-        self.parallel, known = _blocks.parallel_axes(self.blocks, mapping, semantics, conflicts)
+        given, wanted = len(self.jaxpr.invars), self.indices + len(self.blocks) + len(mapping.scratch_avals)
+        if given != wanted:  # JAX's rule for derivatives counts tangents that are 0
+            raise Unsupported(
+                "not supported yet: the derivative of a pallas_call with respect to some of its inputs, or of one with scratch"
+                f"\n  expected: {wanted} references of the body\n  got: {given}"
+                "\n  remedy: a tangent for each input (jax.jvp with zeros), or jax.custom_jvp around the call"
+            )
+        _blocks.check_inside(self.blocks, self.grid)
+        self.own = [a for a in range(len(self.grid)) if a not in mapping.vmapped_dims]  # axes that the body knows
+        uses = self.uses = _flow.uses(self.jaxpr, [self.grid[a] if isinstance(self.grid[a], int) else None for a in self.own])
+        self._look_at_body(uses, params["input_output_aliases"])
+        self.axes = _axes.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics)
+        self.parallel = self.axes.parallel
         self.loops = [a for a, p in enumerate(self.parallel) if not p]
         self.blocks_grid = tuple(self.grid[a] for a, p in enumerate(self.parallel) if p)
         self.parts, self.rows = _blocks.split_rows(self.jaxpr, self.blocks, self.indices)
@@ -151,27 +163,48 @@ class _Call:
             turns = math.prod(self.grid[a] for a in self.loops)
             self.steps = max(1, min(self.compiler_params.max_concurrent_steps, turns))
         for block in self.blocks:
-            block.settled, returns = _blocks.visits(block, known.get(block.number), self.grid, self.loops)
+            block.settled, returns = _axes.visits(block, self.axes.touched.get(block.number), self.grid, self.loops)
             if block.is_output:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.partner is not None and not block.overwrites
+        self._keep_order()
         _blocks.choose_ways(self.blocks, self.steps, self.is_static)
 
-    def _look_at_body(self, aliases: Sequence[tuple[int, int]]) -> None:
-        written = _versions.written_refs(self.jaxpr)
+    def _look_at_body(self, uses: Mapping[int, _flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         for block in self.blocks:
             at = self.indices + block.number
-            block.is_written = at in written
+            block.is_read, block.is_written = uses[at].read, uses[at].is_written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
             block.is_stored_once = _versions.is_stored_once(self.jaxpr, at)
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number
+            if a.is_written:
+                raise Unsupported(
+                    f"not supported yet: pallas_call: a store to {a.name}, an input that shares the buffer of {b.name}"
+                    f"\n  remedy: store to the reference of {b.name}"
+                )
+
+    def _keep_order(self) -> None:
+        """Where an input and an output share a buffer, a step reads what earlier ones wrote: if blocks are not the same ones, or if they
+        are visited again, they are moved in each step, by loads and stores, which are done when the step is."""
+        turns = [a for a in self.loops if self.grid[a] != 1]
+        for block in self.blocks:
+            if not block.is_output or block.partner is None or not self.blocks[block.partner].is_read:
+                continue
+            partner = self.blocks[block.partner]
+            again = block.resident or block.reload and not block.overwrites and bool(turns) or not set(turns) <= block.alone
+            if again or not _blocks.same_blocks(block, partner):
+                block.in_order = partner.in_order = True
+                block.settled, block.resident = len(self.loops), False
+                block.reload = not block.overwrites
 
     def report(self) -> tuple[BlockReport, ...]:
         """What was decided, for people."""
         axes = ", ".join(f"{n}{'' if p else ' in turn'}" for n, p in zip(self.grid, self.parallel)) or "one step"
         runs = axes if self.parts == 1 else f"{axes}; rows in {self.parts} parts"
+        why = {self.own.index(a): reason.what for a, reason in self.axes.reasons.items() if a in self.own}
+        runs += "".join(f"; axis {a} in turn: {what}" for a, what in sorted(why.items()))
         return tuple(BlockReport(b.name, b.shape, b.describe_way(self.steps), runs) for b in self.blocks)
 
     # -------------------------------------------------------------------------------- tracing
@@ -262,7 +295,7 @@ class _Step:
                 refs.append(self.slots[at])
                 if _is_filled(block) and block.settled:
                     self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
-        own = [i for a, i in enumerate(indices) if a not in call.mapping.vmapped_dims]
+        own = [indices[a] for a in call.own]
         if call.parts == 1:
             _bind(call, own, [*self.prefetched, *refs], self.scratch)
         else:
@@ -339,6 +372,12 @@ def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequenc
 def _check(params: dict[str, Any]) -> None:
     if params.get("mesh") is not None:
         raise Unsupported("not supported yet: pallas_call over a mesh\n  remedy: use plgpu.kernel")
+    steps = getattr(params["compiler_params"], "max_concurrent_steps", 1)
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+        raise InvalidKernel(
+            f"max_concurrent_steps of a pallas_call\n  expected: 1 and more: so many steps of a sequential axis have their blocks in shared memory"
+            f"\n  got: {steps!r}\n  remedy: 1, or leave it out"
+        )
 
 
 # ------------------------------------------------------------------------------------------ blocks by loads and stores
