@@ -84,8 +84,8 @@ def decide(
             continue
         name = _versions.argument_name(jaxpr, at, f"{at - len(jaxpr.invars) + len(mapping.scratch_avals)}")
         for proved in (True, False):
-            axes = _carried(uses[at], [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], proved)
-            carry((own[a] for a in axes), f"a step {'loads' if proved else 'may load'} what another one stored in scratch {name}", proved)
+            found = _carried(uses[at], [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], proved)
+            carry((own[a] for a in found), f"a step {'loads' if proved else 'may load'} what another one stored in scratch {name}", proved)
     parallel = []
     for axis, n in enumerate(grid):
         wish, reason = asked.get(axis), reasons.get(axis)

@@ -175,6 +175,7 @@ class Dim:
     is_element: bool
     length: Form | None = None  # pl.BoundedSlice: how many positions, `size` at most, are the block's
     outside: bool = False  # a block may reach outside of the array
+    is_checked: bool = False  # what the index map gives is known when the kernel runs
     high: int = 0  # positions behind the array's end that are padding; in front of it `-shift`
     parts: int = 1  # the rows that are asked for are taken in so many parts of `size`
 
@@ -348,17 +349,20 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
 
 
 def check_inside(blocks: Sequence[Block], grid: Sequence[Any]) -> None:
-    """Each block has something of its array, or of the padding that was asked for, at all points of the grid where that is known."""
-    if not all(isinstance(n, int) for n in grid) or 0 in grid:
+    """Each block has something of its array, or of the padding that was asked for, at all points of the grid where that is known.
+    Elsewhere (`Dim.is_checked`) the emulator looks."""
+    if 0 in grid:
         return
+    is_static = all(isinstance(n, int) for n in grid)
     for block in blocks:
         for k, dim in enumerate(block.dims):
             if 0 in (dim.extent, dim.size) or dim.length is not None:
                 continue
             if (bounds := dim.form.bounds(grid)) is None:
-                at = points(block.mapping.index_map_jaxpr, block.forms, grid, block.results)
+                at = points(block.mapping.index_map_jaxpr, block.forms, grid, block.results) if is_static else None
                 bounds = None if at is None else (int(at[:, k].min()), int(at[:, k].max()))
             if bounds is None:
+                dim.is_checked = not dim.is_element
                 continue
             # The index map's numbers; of elements, where blocks begin, in the padded array.
             most = (dim.extent - dim.shift + dim.high - 1) // dim.scale

@@ -261,7 +261,9 @@ class _Call:
             return tuple(i if d.parts == 1 else i * d.parts + self.part() for d, i in zip(block.dims, found))
 
         shape = tuple(None if d.squeezed else d.size for d in block.dims)
-        return plgpu.BlockSpec(shape, index_map, transforms=block.transforms)
+        # Where indices are known at run time only, and no block may reach outside, the emulator looks whether they are in range.
+        promise = any(d.is_checked for d in block.dims) and not block.outside and not block.is_output
+        return plgpu.BlockSpec(shape, index_map, transforms=block.transforms, **(_versions.promise_in_bounds() if promise else {}))
 
     def part(self) -> Any:
         """Which part of the rows this is."""
@@ -396,14 +398,14 @@ def _index(dim: _blocks.Dim, start: Any, size: int) -> Any:
 
 def _copy_in(array: Any, slot: Any, block: Block, starts: Sequence[Any]) -> None:
     def move(at: Sequence[Any], sizes: Sequence[int | None], here: tuple[Any, ...]) -> None:
-        slot[here] = _load(array, block, at, sizes)
+        slot[here] = _load(array, block, starts, at, sizes)
 
     _in_chunks(block, starts, move)
 
 
 def _copy_out(array: Any, slot: Any, block: Block, starts: Sequence[Any]) -> None:
     def move(at: Sequence[Any], sizes: Sequence[int | None], here: tuple[Any, ...]) -> None:
-        _store(array, block, at, sizes, slot[here])
+        _store(array, block, starts, at, sizes, slot[here])
 
     _in_chunks(block, starts, move, bounded=True)
 
@@ -457,21 +459,35 @@ def _in_chunks(
     go(0, [], [], [])
 
 
-def _load(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:
+def _looked_at(array: Any, block: Block, origin: Sequence[Any], value: Any) -> Any:
+    """A value of a block that reaches outside of its array. Where it has nothing of it, since an index that only the run knows is out of
+    range, the block's first element is loaded: an index outside of its dimension, which the emulator reports."""
+    if not any(d.is_checked for d in block.dims):
+        return value
+    nothing = jnp.bool_(False)
+    for dim, start in zip(block.dims, origin):
+        if dim.is_checked:
+            nothing |= (start < 0) | (start >= dim.extent)
+    first = [s if d.is_checked else jnp.clip(s, 0, d.extent - 1) for d, s in zip(block.dims, origin)]
+    return lax.cond(nothing, lambda: jnp.broadcast_to(array[tuple(first)], value.shape), lambda: value)
+
+
+def _load(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:
     index = tuple(s if n is None else pl.ds(s, n) for s, n in zip(starts, sizes))
     if not block.outside:
         return array[index]
 
     def window() -> Any:
         parts = tuple(Part(n) for n in sizes)
-        return window_load_p.bind(_versions.ref_and_transforms(array)[0], *starts, parts=parts)
+        loaded = window_load_p.bind(_versions.ref_and_transforms(array)[0], *starts, parts=parts)
+        return _looked_at(array, block, origin, loaded)
 
     if _never_inside(block, sizes):
         return window()
     return lax.cond(_all_inside(block, starts, sizes), lambda: array[index], window)
 
 
-def _store(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int | None], value: Any) -> None:
+def _store(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any], sizes: Sequence[int | None], value: Any) -> None:
     index = tuple(s if n is None else pl.ds(s, n) for s, n in zip(starts, sizes))
 
     def whole() -> None:
@@ -479,7 +495,9 @@ def _store(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int 
 
     def window() -> None:
         parts = tuple(Part(n) for n in sizes)
-        window_store_p.bind(_versions.ref_and_transforms(array)[0], value, *starts, parts=parts)
+        window_store_p.bind(
+            _versions.ref_and_transforms(array)[0], _looked_at(array, block, origin, value), *starts, parts=parts
+        )
 
     if not block.outside:
         whole()

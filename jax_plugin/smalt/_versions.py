@@ -236,6 +236,13 @@ def is_ref_aval(aval: Any) -> bool:
     return isinstance(aval, state_types.AbstractRef)
 
 
+def promise_in_bounds() -> dict[str, Any]:
+    """What a `plgpu.BlockSpec` takes whose blocks are all inside of their array; nothing where it has no such field (0.10)."""
+    mode = getattr(gpu_core, "OOBFillMode", None)
+    fields = {f.name for f in dataclasses.fields(plgpu.BlockSpec)}
+    return {"oob_fill_mode": mode.PROMISE_IN_BOUNDS} if mode is not None and "oob_fill_mode" in fields else {}
+
+
 def key_data(keys: Any) -> Any:
     return np.asarray(jax.random.key_data(keys))
 

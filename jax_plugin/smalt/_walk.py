@@ -398,7 +398,7 @@ class Walker:
         return message("Transform", **{field: body})
 
     def _index(self, t: Any, parts: tuple[str, int] | None) -> Message:
-        dims = [self._dim_index(index, t.int_indexer_shape) for index in t.indices]
+        dims = [self._dim_index(index, extent) for index, extent in zip(t.indices, t.shape)]
         inner = [int(n) for n in t.int_indexer_shape]
         shape = list(t.shape)
         if parts is not None:
@@ -406,7 +406,7 @@ class Walker:
             dims.append(message("DimIndex", slice=message("Slice", stride=1, static_start=0, static_size=parts[1])))
         return message("Index", shape=shape, dims=dims, int_indexer_shape=inner)
 
-    def _dim_index(self, index: Any, gather_shape: Sequence[Any]) -> Message:
+    def _dim_index(self, index: Any, extent: int) -> Message:
         if type(index).__name__ == "Slice":
             if index.stride == 0:
                 raise Unsupported(
@@ -416,13 +416,16 @@ class Walker:
             fields: dict[str, Any] = {"stride": index.stride}
             for part in ("start", "size"):
                 x = getattr(index, part)
-                if isinstance(x, int):
-                    fields[f"static_{part}"] = x
+                if isinstance(x, (int, np.integer)):
+                    fields[f"static_{part}"] = int(x)
                 else:
                     _check_index(x)
                     fields[f"dynamic_{part}"] = self.dynamic(x)
             return message("DimIndex", slice=message("Slice", **fields))
         _check_index(index)
+        number = _versions.literal_value(index.atom) if isinstance(index, Leaf) and _versions.is_literal(index.atom) else index
+        if isinstance(number, (int, np.integer)) and -extent <= number < 0:  # from the end, as NumPy has it
+            return message("DimIndex", at=self.constant(np.int32(int(number) + extent)).operand)
         shape = self._shape(index)
         return message("DimIndex", **{"gather" if shape else "at": self.dynamic(index)})
 

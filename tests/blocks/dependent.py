@@ -123,7 +123,7 @@ class Operand:
     by_elements: bool  # the maps give positions, and blocks may overlap
 
 
-def _operand(rng: random.Random, grid: Sequence[int], block: tuple[int, int], shape: tuple[int, int] | None = None) -> Operand:
+def _operand(rng: random.Random, grid: Sequence[int], block: tuple[int, int], partial: bool = True) -> Operand:
     by_elements = rng.random() < 0.12
     while True:
         maps = (_map(rng, grid, block[0]), _map(rng, grid, block[1]) if rng.random() < 0.5 else Map("constant", ()))
@@ -132,11 +132,9 @@ def _operand(rng: random.Random, grid: Sequence[int], block: tuple[int, int], sh
         extents = []
         for n, m in zip(block, maps):
             most = int(m.values(grid).max())
-            extents.append(most + n if by_elements else (most + 1) * n - (rng.randrange(n) if rng.random() < 0.2 else 0))
-        if shape is None and math.prod(extents) <= MAX_ELEMENTS:
+            extents.append(most + n if by_elements else (most + 1) * n - (rng.randrange(n) if partial and rng.random() < 0.2 else 0))
+        if math.prod(extents) <= MAX_ELEMENTS:
             return Operand((extents[0], extents[1]), block, maps, by_elements)
-        if shape is not None and all(e <= s for e, s in zip(extents, shape)):
-            return Operand(shape, block, maps, by_elements)
 
 
 # ------------------------------------------------------------------------------------------ bodies
@@ -280,7 +278,9 @@ def generate(seed: int) -> Dependent:
         grid = tuple(max(1, n - 1) for n in grid)
     block = rng.choice([(8, 4), (4, 8), (2, 16), (1, 32), (2, 3), (1, 5), (3, 7), (5, 4), (1, 1), (8, 8), (6, 20)])
     alias = rng.random() < 0.35
-    outputs = [_operand(rng, grid, block) for _ in range(rng.choice([1, 1, 2]))]
+    # What lies outside of an output's array the interpreter keeps, and reads again.
+    outputs = [_operand(rng, grid, block, partial=not alias and rng.random() < 0.5) for _ in range(rng.choice([1, 1, 2]))]
+    divided = [o for o, x in enumerate(outputs) if x.by_elements or all(e % n == 0 for e, n in zip(x.shape, block))]
     inputs = [_operand(rng, grid, block) for _ in range(rng.choice([1, 2]))]
     if alias:
         same = rng.random() < 0.4
@@ -288,9 +288,8 @@ def generate(seed: int) -> Dependent:
     scratch = rng.choice([0, 1, 1, 1, 2, 3])
 
     def load() -> tuple[str, int, Index]:
-        kinds = ["in"] * 3 + ["scratch"] * (2 * bool(scratch)) + ["out"] * (rng.random() < 0.3)
-        kind = rng.choice(kinds)
-        number = rng.randrange({"in": len(inputs), "scratch": max(scratch, 1), "out": len(outputs)}[kind])
+        kind = rng.choice(["in"] * 3 + ["scratch"] * (2 * bool(scratch)) + ["out"] * (bool(divided) and rng.random() < 0.3))
+        number = rng.choice({"in": range(len(inputs)), "scratch": range(scratch), "out": divided}[kind])
         return kind, number, _index(rng, block, rank, 0.3)
 
     def value() -> Value:
