@@ -93,7 +93,7 @@ def decide(
             raise InvalidKernel(
                 f"steps of a parallel grid axis that depend on each other: {reason.what}"
                 f"\n  expected: axis {own.index(axis)} to run sequentially, or steps along it that have nothing to do with each other"
-                f'\n  got: dimension_semantics "parallel" for an axis of {n if isinstance(n, int) else "a traced number of"} steps'
+                f'\n  got: dimension_semantics "parallel" for an axis of {f"{n} steps" if isinstance(n, int) else "a traced size"}'
                 f'\n  remedy: dimension_semantics "sequential" for axis {own.index(axis)} (or none: it is chosen then)'
             )
         if not isinstance(n, int):
@@ -113,7 +113,7 @@ def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
     if isinstance(semantics, str) or len(semantics) != len(own):
         raise InvalidKernel(
             f"dimension_semantics\n  expected: one for each of {len(own)} grid axes"
-            f"\n  got: {semantics!r}{'' if isinstance(semantics, str) else f', {len(semantics)} of them'}{remedy}"
+            f"\n  got: {repr(semantics) if isinstance(semantics, str) else len(semantics)}{remedy}"
         )
     for axis, wish in enumerate(semantics):
         if wish not in ("parallel", "sequential"):
