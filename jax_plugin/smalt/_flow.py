@@ -114,7 +114,9 @@ class _Walk:
             if not _versions.is_literal(atom):
                 return env.get(atom)
             value = _versions.literal_value(atom)
-            return self.number(np.asarray(value, atom.aval.dtype)) if np.ndim(value) == 0 and _is_scalar(atom.aval) else None
+            if np.ndim(value) or not _is_scalar(atom.aval):
+                return None
+            return _Number(self.constant(np.asarray(value, atom.aval.dtype)), self.constant(True))
 
         outer = self.jaxpr, self.used
         self.jaxpr, self.used = jaxpr, _versions.used_variables(jaxpr)
@@ -123,9 +125,6 @@ class _Walk:
             env.update((v, r) for v, r in zip(eqn.outvars, results) if r is not None)
         self.jaxpr, self.used = outer
         return [read(a) for a in jaxpr.outvars]
-
-    def number(self, value: Any, known: Mask | None = None) -> _Number:
-        return _Number(np.broadcast_to(value, (1,) * self.rank) if value.ndim == 0 else value, self.constant(True) if known is None else known)
 
     def equation(self, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> list[Any]:
         name, params = eqn.primitive.name, eqn.params

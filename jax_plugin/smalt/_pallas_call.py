@@ -258,6 +258,7 @@ class _Call:
     def _spec(self, block: Block, prefetched: Sequence[Any]) -> Any:
         def index_map(*loop: Any) -> tuple[Any, ...]:
             found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*self.merge(loop), *prefetched])
+            found = [_traced(i) if d.outside else i for d, i in zip(block.dims, found)]
             return tuple(i if d.parts == 1 else i * d.parts + self.part() for d, i in zip(block.dims, found))
 
         shape = tuple(None if d.squeezed else d.size for d in block.dims)
@@ -292,7 +293,9 @@ class _Step:
             if at in streams:
                 refs.append(streams[at])
             elif block.way is Way.VIEW:
-                refs.append(self.arrays[at].at[_inside(block, starts[at])] if block.dims else self.arrays[at])
+                inside = _inside(block, starts[at])
+                is_part = not all(isinstance(i, slice) for i in inside)
+                refs.append(self.arrays[at].at[inside] if is_part else self.arrays[at])
             else:
                 refs.append(self.slots[at])
                 if _is_filled(block) and block.settled:
@@ -321,7 +324,8 @@ class _Step:
     def _starts(self, block: Block, indices: Sequence[Any]) -> list[Any]:
         """Where a block begins, then how long its bounded dimensions are."""
         found = block.results(_versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *self.prefetched]))
-        starts = [dim.start(jnp.asarray(i, jnp.int32), self.call.part()) for dim, i in zip(block.dims, found)]
+        found = [_traced(i) if d.outside else jnp.asarray(i, jnp.int32) for d, i in zip(block.dims, found)] + found[len(block.dims) :]
+        starts = [dim.start(i, self.call.part()) for dim, i in zip(block.dims, found)]
         return [*starts, *(jnp.asarray(n, jnp.int32) for n in found[len(starts) :])]
 
     def _when(self, block: Block, loop: Sequence[Any], first: bool, do: Callable[[], None]) -> None:
@@ -349,6 +353,11 @@ class _Step:
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(slot, array.at[_inside(block, starts)])
         plgpu.wait_smem_to_gmem(0)
+
+
+def _traced(index: Any) -> Any:
+    """A number that JAX knows nothing of: blocks may reach outside of their arrays, slices of known numbers may not."""
+    return lax.add(jnp.asarray(index, jnp.int32), jnp.int32(0))
 
 
 def _is_filled(block: Block) -> bool:
