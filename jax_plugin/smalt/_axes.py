@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _flow, _versions
+from smalt import _flow, _types, _versions
 from smalt._blocks import Block, points
 from smalt._errors import InvalidKernel
 
@@ -80,7 +80,7 @@ def decide(
             for axis, proved in _shared(grid, block, [partner])[1].items():
                 carry([axis], f"{partner.name} is read where other steps write {block.name}, in the same buffer", proved)
     for at, aval in enumerate(mapping.scratch_avals, len(jaxpr.invars) - len(mapping.scratch_avals)):
-        if at not in uses or _versions.is_accumulator_aval(aval):  # an accumulator begins at 0 in each block of the grid
+        if at not in uses or not _lasts(aval):
             continue
         name = _versions.argument_name(jaxpr, at, f"{at - len(jaxpr.invars) + len(mapping.scratch_avals)}")
         for proved in (True, False):
@@ -104,6 +104,11 @@ def decide(
             reasons.pop(axis, None)
         parallel.append(axis not in reasons)
     return Axes(tuple(parallel), reasons, touched)
+
+
+def _lasts(aval: Any) -> bool:
+    """Whether scratch holds numbers of one step for another one: barriers do not, and an accumulator begins at 0 in each block of the grid."""
+    return not _versions.is_accumulator_aval(aval) and _types.is_dtype(aval.inner_aval.dtype)
 
 
 def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:

@@ -280,6 +280,25 @@ def test_scratch_that_is_begun_anew_keeps_outer_axes_apart() -> None:
     assert decided(product(first, (80, 80, 80)), np.zeros((640, 640)), np.zeros((640, 640))).parallel == (True, True, False)
 
 
+def test_barriers_and_what_is_copied_before_it_is_loaded_keep_axes_apart() -> None:
+    def body(x: Any, o: Any, buffer: Any, barrier: Any) -> None:
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(pl.program_id(0) * 8, 8)], buffer, barrier)
+        plgpu.barrier_wait(barrier)
+        o[...] = buffer[...] + 1
+
+    x = numbers(32, 32)
+    call = pl.pallas_call(
+        body,
+        grid=(4,),
+        in_specs=[pl.BlockSpec(memory_space=plgpu.GMEM)],
+        out_specs=rows(8, 32),
+        out_shape=like(32, 32),
+        scratch_shapes=[plgpu.SMEM((8, 32), jnp.float32), plgpu.Barrier()],
+    )
+    assert decided(call, x).parallel == (True,)
+    np.testing.assert_array_equal(call(x), x + 1)
+
+
 def test_scratch_in_a_batch_is_each_element_s_own() -> None:
     x = np.ones((3, 4, 8), np.float32)
     np.testing.assert_array_equal(jax.vmap(running_sum())(x)[:, :, 0], [[1, 2, 3, 4]] * 3)
