@@ -1,7 +1,7 @@
-"""Which grid axes of a `pl.pallas_call` may run at once, and how each block gets into the kernel and out of it.
+"""How each block of a `pl.pallas_call` gets into the kernel and out of it.
 
 An index map is evaluated once, as far as it is affine in the grid's indices, and point by point otherwise. From that follow
-* the axes on which an output's block is visited again: they run one after the other;
+* which grid axes run one after the other (`_axes.py`);
 * whether a block can reach outside of its array (then its elements are moved one by one, those that are there);
 * the way of each block: `TMA` (the copy engine, into a slot in shared memory), `COPY` (loads and stores, into a slot), `VIEW` (the
   block is a view of the array in device memory).
@@ -13,13 +13,13 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from smalt import _rows, _versions
+from smalt import _flow, _rows, _versions
 from smalt._errors import InvalidKernel, Unsupported
 
 #: Shared memory for blocks: 227 KiB less what barriers, the compiler's scratch and users' own scratch may need.
@@ -27,8 +27,8 @@ BUDGET = 200 << 10
 #: Shared memory of a multiprocessor, and what each block of the grid takes of it for the system.
 MULTIPROCESSOR = 228 << 10
 RESERVED = 1 << 10
-#: Grids up to this size are looked at point by point, where index maps are not affine.
-MAX_POINTS = 1 << 16
+#: Steps of a traced grid axis: what an i32 counts.
+MAX_TRACED = 1 << 31
 #: Ways to read dimensions as rows that are tried: blocks may have several of one size.
 MAX_CHOICES = 16
 #: Elements that the copy engine takes along one dimension, and how many copies one block may be.
@@ -84,8 +84,20 @@ def _opaque(forms: Sequence[Form], reads: bool = False) -> Form:
     return Form(unknown=axes, reads=reads or any(f.reads for f in forms))
 
 
-def forms_of(closed: Any, arguments: Sequence[Form]) -> list[Form]:
-    """What a jaxpr over scalars computes; operands beyond `arguments` are references."""
+def _fits(form: Form, dtype: Any, grid: Sequence[Any]) -> bool:
+    """Whether a type has each of an affine form's values: arithmetic that wraps, or rounds, is another function of the indices."""
+    dtype = np.dtype(dtype)
+    low, high = form.bounds([n if isinstance(n, int) else MAX_TRACED for n in grid]) or (0, 0)
+    if dtype.kind == "b":
+        return 0 <= low and high <= 1
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= low and high <= limits.max)
+    return dtype.kind == "f" and max(-low, high) <= 1 << np.finfo(dtype).nmant
+
+
+def forms_of(closed: Any, arguments: Sequence[Form], grid: Sequence[Any]) -> list[Form]:
+    """What a jaxpr over scalars computes at the points of a grid; operands beyond `arguments` are references."""
     jaxpr, consts = _versions.open_jaxpr(closed)
     memory = Form(unknown=frozenset(), reads=True)
     env: dict[Any, Form] = {}
@@ -112,9 +124,11 @@ def forms_of(closed: Any, arguments: Sequence[Form]) -> list[Form]:
             case ("convert_element_type" | "copy" | "copy_p" | "multiple_of"), [a]:
                 results = [a]
             case _ if inner is not None:
-                results = forms_of(inner, operands)
+                results = forms_of(inner, operands, grid)
             case _:
                 results = [_opaque(operands)] * len(eqn.outvars)
+        if inner is None:
+            results = [f if not f.is_affine or _fits(f, v.aval.dtype, grid) else _opaque(operands) for f, v in zip(results, eqn.outvars)]
         env.update(zip(eqn.outvars, results))
     return [read(a) for a in jaxpr.outvars]
 
@@ -127,12 +141,15 @@ def points(
     `order`: the jaxpr's results in the order of `forms`.
     """
     total = math.prod(grid)
-    if total > MAX_POINTS or any(f.reads for f in forms):
+    if total > _flow.MAX_POINTS or any(f.reads for f in forms):
         return None
     at = np.indices(tuple(grid), dtype=np.int64).reshape(len(grid), total)
     if all(f.is_affine for f in forms):
         rows = [f.constant + sum((factor * at[a] for a, factor in f.factors), np.zeros(total, np.int64)) for f in forms]
         return np.stack(rows, 1) if rows else np.zeros((total, 0), np.int64)
+    found = _flow.scalars(closed, grid)
+    if found is not None:
+        return np.stack([np.broadcast_to(np.asarray(x, np.int64), grid).reshape(total) for x in order(found)], 1)
     with jax.ensure_compile_time_eval():
 
         def one(*indices: Any) -> list[Any]:
@@ -158,6 +175,8 @@ class Dim:
     is_element: bool
     length: Form | None = None  # pl.BoundedSlice: how many positions, `size` at most, are the block's
     outside: bool = False  # a block may reach outside of the array
+    is_checked: bool = False  # what the index map gives is known when the kernel runs
+    high: int = 0  # positions behind the array's end that are padding; in front of it `-shift`
     parts: int = 1  # the rows that are asked for are taken in so many parts of `size`
 
     def start(self, index: Any, part: Any) -> Any:
@@ -180,6 +199,9 @@ class Block:
     transforms: tuple[Any, ...]
     in_gmem: bool  # the user wants it there
     is_written: bool = False
+    is_read: bool = True
+    #: An output: what it writes, later steps read through its partner. An input: its partner writes what it reads.
+    in_order: bool = False
     overwrites: bool = False  # the body begins with a store to all of it
     is_stored_once: bool = False  # and does nothing else with it
     partner: int | None = None  # the operand that shares its buffer
@@ -195,6 +217,11 @@ class Block:
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.bits // 8
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether it stays in device memory as a whole, and the body takes what it wants."""
+        return self.in_gmem and all(d.size == d.extent and not d.squeezed for d in self.dims)
 
     @property
     def outside(self) -> bool:
@@ -222,8 +249,9 @@ class Block:
         for d in self.dims:
             if d.form.is_affine and len(d.form.factors) == 1:
                 ((axis, factor),) = d.form.factors
-                # Slices of a known length that do not overlap.
-                if d.length is None or d.length.is_affine and not d.length.factors and abs(factor) >= d.length.constant:
+                # What does not overlap; of slices of a known length.
+                size = d.size if d.length is None else d.length.constant
+                if abs(factor * d.scale) >= size and (d.length is None or d.length.is_affine and not d.length.factors):
                     out.add(axis)
         return frozenset(out)
 
@@ -270,7 +298,7 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
     name = str(mapping.origin) or (f"output {number}" if is_output else f"input {number}")
     shape = tuple(mapping.array_aval.shape)
     dtype = mapping.array_aval.dtype
-    forms, lengths = _results(mapping, forms_of(mapping.index_map_jaxpr, [Form(factors=((a, 1),)) for a in range(len(grid))]))
+    forms, lengths = _results(mapping, forms_of(mapping.index_map_jaxpr, [Form(factors=((a, 1),)) for a in range(len(grid))], grid))
     dims = []
     for extent, dim, form, length in zip(shape, mapping.block_shape, forms, lengths):
         kind = type(dim).__name__
@@ -295,8 +323,13 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
             continue
         squeezed = kind == "Squeezed"
         size = 1 if squeezed else int(dim.block_size)
-        low = int(dim.padding[0]) if kind == "Element" else 0
-        made = Dim(extent, size, squeezed, 1 if kind in ("Element", "Squeezed") else size, -low, form, kind == "Element")
+        low, high = (int(n) for n in dim.padding) if kind == "Element" else (0, 0)
+        if size < 0:
+            raise InvalidKernel(
+                f"pallas_call: a block of {name} of {size} positions\n  expected: 0 and more\n  got: {size} in dimension {len(dims)}"
+                "\n  remedy: a block has an extent for each dimension; None leaves it out"
+            )
+        made = Dim(extent, size, squeezed, 1 if kind in ("Element", "Squeezed") else size, -low, form, kind == "Element", high=high)
         made.outside = _reaches_outside(made, grid)
         dims.append(made)
     for d in dims:
@@ -327,6 +360,39 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
     )
 
 
+def check_inside(blocks: Sequence[Block], grid: Sequence[Any]) -> None:
+    """Each block has something of its array, or of the padding that was asked for, at all points of the grid where that is known.
+    Elsewhere (`Dim.is_checked`) the emulator looks."""
+    if 0 in grid:
+        return
+    is_static = all(isinstance(n, int) for n in grid)
+    for block in blocks:
+        for k, dim in enumerate(block.dims):
+            if 0 in (dim.extent, dim.size) or dim.length is not None:
+                continue
+            if (bounds := dim.form.bounds(grid)) is None:
+                at = points(block.mapping.index_map_jaxpr, block.forms, grid, block.results) if is_static else None
+                bounds = None if at is None else (int(at[:, k].min()), int(at[:, k].max()))
+            if bounds is None:
+                dim.is_checked = not dim.is_element
+                continue
+            # The index map's numbers; of elements, where blocks begin, in the padded array.
+            most = (dim.extent - dim.shift + dim.high - 1) // dim.scale
+            least = 1 - dim.size if dim.is_element else 0
+            wrong = next((i for i in bounds if not least <= i <= most), None)
+            if wrong is None:
+                continue
+            counts = "squeezed" if dim.squeezed else "elements" if dim.is_element else f"blocks of {dim.size}"
+            hint = "keep it in range (jnp.clip), and let the body skip what is not there (pl.when)"
+            if dim.size > 1 and not dim.is_element and bounds[1] == most * dim.size:
+                hint = f"an index map gives the number of a block, not of its first element: leave out the factor {dim.size}"
+            raise InvalidKernel(
+                f"a block of {block.name} outside of its array: dimension {k}, which has {dim.extent} positions"
+                f"\n  expected: an index map that gives {least} to {most} there ({counts})\n  got: {wrong}\n  remedy: {hint}"
+                + _versions.function_line(block.mapping.index_map_jaxpr)
+            )
+
+
 def _reaches_outside(dim: Dim, grid: Sequence[Any]) -> bool:
     if dim.squeezed or 0 in (dim.extent, dim.size):
         return False
@@ -337,111 +403,6 @@ def _reaches_outside(dim: Dim, grid: Sequence[Any]) -> bool:
             return False
         # Blocks that are whole stay inside as long as the map is right; what is outside of the array altogether is nobody's.
     return dim.is_element or dim.extent % dim.size != 0 or bounds is not None
-
-
-# ------------------------------------------------------------------------------------------ axes
-
-
-def parallel_axes(
-    blocks: Sequence[Block], mapping: Any, semantics: Sequence[str] | None, conflicts: bool
-) -> tuple[list[bool], dict[int, np.ndarray[Any, Any] | None]]:
-    """Whether each grid axis is parallel, and each output's indices at the grid's points, where they are known.
-
-    Axes that `vmap` added are parallel. `conflicts`: blocks that share a buffer are not the same ones.
-    """
-    grid = tuple(mapping.grid)
-    rank = len(grid)
-    own = [i for i in range(rank) if i not in mapping.vmapped_dims]
-    if semantics is not None and len(semantics) != len(own):
-        raise InvalidKernel(
-            f"dimension_semantics\n  expected: one for each of {len(own)} grid axes\n  got: {len(semantics)}"
-            '\n  remedy: name each axis "parallel" or "sequential"'
-        )
-    asked = dict(zip(own, semantics)) if semantics is not None else {}
-    static = all(isinstance(n, int) for n in grid)
-    known: dict[int, np.ndarray[Any, Any] | None] = {}
-    again: dict[int, Block] = {}  # axis -> an output that is visited again along it
-    perhaps: set[int] = set()
-    for block in blocks:
-        if not block.is_output or block.in_gmem and _is_whole(block):
-            continue
-        rest = [a for a in range(rank) if a not in block.alone and grid[a] != 1]
-        known[block.number] = None
-        if not rest:
-            continue
-        for axis in rest:
-            if axis not in block.axes and not block.is_looked_up:
-                again.setdefault(axis, block)
-        at = points(block.mapping.index_map_jaxpr, block.forms, grid, block.results) if static else None
-        known[block.number] = at
-        if at is None:
-            perhaps.update(rest)
-        else:
-            for axis in _varying(at, grid):
-                again.setdefault(axis, block)
-            # Other slices may have positions in common.
-            perhaps.update(a for d in block.dims if d.length is not None for a in (d.form.axes | d.length.axes) - block.alone)
-    parallel = []
-    for axis in range(rank):
-        wish = asked.get(axis)
-        if wish == "parallel" and axis in again and axis not in mapping.vmapped_dims:
-            raise InvalidKernel(
-                f"blocks of a parallel grid axis that write the same block of {again[axis].name}"
-                f"\n  expected: an index map that depends on grid axis {own.index(axis)}, or an axis that runs sequentially"
-                f'\n  got: dimension_semantics "parallel" for an axis of {_steps(grid[axis])} that share blocks of the output'
-                f'\n  remedy: dimension_semantics "sequential" for axis {own.index(axis)} (or none: it is chosen then)'
-            )
-        if not isinstance(grid[axis], int):
-            parallel.append(False)  # a launch has a size that is known: steps that may run at once run one after the other
-        elif wish is not None:
-            parallel.append(wish == "parallel")
-        elif axis in mapping.vmapped_dims:
-            parallel.append(True)
-        else:
-            parallel.append(axis not in again and axis not in perhaps and not conflicts)
-    return parallel, known
-
-
-def _steps(size: Any) -> str:
-    return f"{size} steps" if isinstance(size, int) else "a traced size"
-
-
-def _is_whole(block: Block) -> bool:
-    return all(d.size == d.extent and not d.squeezed for d in block.dims)
-
-
-def _varying(at: np.ndarray[Any, Any], grid: Sequence[int]) -> list[int]:
-    """The axes along which points with equal rows differ."""
-    if not len(at):
-        return []
-    _, group = np.unique(at, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    count = int(np.max(group)) + 1
-    out = []
-    for axis, index in enumerate(np.indices(tuple(grid)).reshape(len(grid), -1)):
-        low = np.full(count, np.iinfo(np.int64).max)
-        high = np.full(count, -1)
-        np.minimum.at(low, group, index)
-        np.maximum.at(high, group, index)
-        if (low != high).any():
-            out.append(axis)
-    return out
-
-
-def visits(block: Block, at: np.ndarray[Any, Any] | None, grid: Sequence[Any], loops: Sequence[int]) -> tuple[int, bool]:
-    """How many of the sequential axes choose a block, and whether an output's block comes back after another one.
-
-    `loops`: the sequential axes, outermost first. All of them choose it: no step has the block of the step before.
-    """
-    if block.is_looked_up or not block.is_output and (block.is_written or block.partner is not None):
-        return len(loops), block.is_output and bool(loops)
-    settled = max((k + 1 for k, axis in enumerate(loops) if axis in block.axes and grid[axis] != 1), default=0)
-    chosen = loops[:settled]
-    if not block.is_output or all(a in block.alone or grid[a] == 1 for a in chosen):
-        return settled, False
-    if at is None:
-        return settled, True
-    return settled, bool(set(_varying(at, grid)) & set(chosen))
 
 
 # ------------------------------------------------------------------------------------------ parts
@@ -519,12 +480,14 @@ def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> W
         return Way.VIEW
     if block.transforms:
         return Way.TMA
-    tma = streams and _is_for_tma(block, steps) and not block.reload
+    if block.partner is not None and not block.is_output and not block.is_read:
+        return Way.VIEW  # of which nobody sees anything
+    tma = streams and _is_for_tma(block, steps) and not block.reload and not block.in_order
     if block.is_output:
         if block.resident:
             return Way.TMA if tma else Way.COPY
         return Way.TMA if tma else Way.VIEW if _may_be_view(block, blocks) else Way.COPY
-    if block.partner is not None and not _same_blocks(block, blocks[block.partner]):
+    if block.in_order:
         return Way.COPY
     return Way.TMA if tma else Way.VIEW if _may_be_view(block, blocks) else Way.COPY
 
@@ -538,7 +501,7 @@ def _may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
     return block.partner is None and not block.is_written
 
 
-def _same_blocks(a: Block, b: Block) -> bool:
+def same_blocks(a: Block, b: Block) -> bool:
     same = [(x.form, x.length, x.size, x.scale, x.shift) == (y.form, y.length, y.size, y.scale, y.shift) for x, y in zip(a.dims, b.dims)]
     return all(same) and all(f.is_affine for f in a.forms)
 
@@ -546,7 +509,7 @@ def _same_blocks(a: Block, b: Block) -> bool:
 def _is_for_tma(block: Block, steps: int) -> bool:
     """Whether the copy engine can move it: contiguous rows of 16 bytes, strides of 16 bytes, slots of 128 bytes."""
     dims, bits = block.dims, block.bits
-    if not dims or len(dims) > 5 or 0 in block.shape or any(d.is_element for d in dims) or dims[-1].squeezed or bits < 8:
+    if _versions.is_key(block.dtype) or not dims or len(dims) > 5 or 0 in block.shape or any(d.is_element for d in dims) or dims[-1].squeezed or bits < 8:
         return False
     if dims[-1].size * bits % 128 or math.prod(block.shape) * bits >= 1 << 20 << 3:
         return False
@@ -584,10 +547,3 @@ def _slots(block: Block, steps: int) -> int:
             return -(-block.bytes // 128) * 128
         case Way.TMA:
             return (1 if block.resident else steps) * block.bytes
-
-
-def same_map(blocks: Sequence[Block]) -> Iterator[tuple[Block, bool]]:
-    """Each output with a partner, and whether the two see the same blocks."""
-    for block in blocks:
-        if block.is_output and block.partner is not None:
-            yield block, _same_blocks(block, blocks[block.partner])

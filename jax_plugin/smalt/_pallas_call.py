@@ -12,18 +12,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from smalt import _blocks, _rows, _versions
+from smalt import _axes, _blocks, _flow, _rows, _versions
 from smalt._blocks import Block, Way
-from smalt._errors import Unsupported
+from smalt._errors import InvalidKernel, Unsupported
 
 #: Elements that one load or store of a block moves: 32 a thread.
 CHUNK = 4096
@@ -109,6 +110,8 @@ class BlockReport:
 def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[BlockReport, ...]]:
     """A function of the call's operands, to be traced and lowered in its place; and what was decided for them."""
     call = _Call(params)
+    outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.partner is None}
+    _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, call.uses)
     aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
     name = params.get("name") or params["jaxpr"].debug_info.func_name
     results = _versions.run_kernel(
@@ -135,10 +138,19 @@ class _Call:
         self.indices = mapping.num_index_operands  # operands for index maps
         self.compiler_params = params["compiler_params"] or plgpu.CompilerParams()
         self.blocks = [_blocks.block_of(i, m, i >= mapping.num_inputs, self.grid) for i, m in enumerate(mapping.block_mappings)]
-        self._look_at_body(params["input_output_aliases"])
-        conflicts = not all(same for _, same in _blocks.same_map(self.blocks))
-        semantics = self.compiler_params.dimension_semantics
-        self.parallel, known = _blocks.parallel_axes(self.blocks, mapping, semantics, conflicts)
+        given, wanted = len(self.jaxpr.invars), self.indices + len(self.blocks) + len(mapping.scratch_avals)
+        if given != wanted:  # JAX's rule for derivatives counts tangents that are 0
+            raise Unsupported(
+                "not supported yet: the derivative of a pallas_call with respect to some of its inputs, or of one with scratch"
+                f"\n  expected: {wanted} references of the body\n  got: {given}"
+                "\n  remedy: a tangent for each input (jax.jvp with zeros), or jax.custom_jvp around the call"
+            )
+        _blocks.check_inside(self.blocks, self.grid)
+        self.own = [a for a in range(len(self.grid)) if a not in mapping.vmapped_dims]  # axes that the body knows
+        uses = self.uses = _flow.uses(self.jaxpr, [self.grid[a] if isinstance(self.grid[a], int) else None for a in self.own])
+        self._look_at_body(uses, params["input_output_aliases"])
+        self.axes = _axes.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics)
+        self.parallel = self.axes.parallel
         self.loops = [a for a, p in enumerate(self.parallel) if not p]
         self.blocks_grid = tuple(self.grid[a] for a, p in enumerate(self.parallel) if p)
         self.parts, self.rows = _blocks.split_rows(self.jaxpr, self.blocks, self.indices)
@@ -151,27 +163,48 @@ class _Call:
             turns = math.prod(self.grid[a] for a in self.loops)
             self.steps = max(1, min(self.compiler_params.max_concurrent_steps, turns))
         for block in self.blocks:
-            block.settled, returns = _blocks.visits(block, known.get(block.number), self.grid, self.loops)
+            block.settled, returns = _axes.visits(block, self.axes.touched.get(block.number), self.grid, self.loops)
             if block.is_output:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.partner is not None and not block.overwrites
+        self._keep_order()
         _blocks.choose_ways(self.blocks, self.steps, self.is_static)
 
-    def _look_at_body(self, aliases: Sequence[tuple[int, int]]) -> None:
-        written = _versions.written_refs(self.jaxpr)
+    def _look_at_body(self, uses: Mapping[int, _flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         for block in self.blocks:
             at = self.indices + block.number
-            block.is_written = at in written
+            block.is_read, block.is_written = uses[at].read, uses[at].is_written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
             block.is_stored_once = _versions.is_stored_once(self.jaxpr, at)
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number
+            if a.is_written:
+                raise Unsupported(
+                    f"not supported yet: pallas_call: a store to {a.name}, an input that shares the buffer of {b.name}"
+                    f"\n  remedy: store to the reference of {b.name}"
+                )
+
+    def _keep_order(self) -> None:
+        """Where an input and an output share a buffer, a step reads what earlier ones wrote: if blocks are not the same ones, or if they
+        are visited again, they are moved in each step, by loads and stores, which are done when the step is."""
+        turns = [a for a in self.loops if self.grid[a] != 1]
+        for block in self.blocks:
+            if not block.is_output or block.partner is None or not self.blocks[block.partner].is_read:
+                continue
+            partner = self.blocks[block.partner]
+            again = block.resident or block.reload and not block.overwrites and bool(turns) or not set(turns) <= block.alone
+            if again or not _blocks.same_blocks(block, partner):
+                block.in_order = partner.in_order = True
+                block.settled, block.resident = len(self.loops), False
+                block.reload = not block.overwrites
 
     def report(self) -> tuple[BlockReport, ...]:
         """What was decided, for people."""
         axes = ", ".join(f"{n}{'' if p else ' in turn'}" for n, p in zip(self.grid, self.parallel)) or "one step"
         runs = axes if self.parts == 1 else f"{axes}; rows in {self.parts} parts"
+        why = {self.own.index(a): reason.what for a, reason in self.axes.reasons.items() if a in self.own}
+        runs += "".join(f"; axis {a} in turn: {what}" for a, what in sorted(why.items()))
         return tuple(BlockReport(b.name, b.shape, b.describe_way(self.steps), runs) for b in self.blocks)
 
     # -------------------------------------------------------------------------------- tracing
@@ -225,10 +258,13 @@ class _Call:
     def _spec(self, block: Block, prefetched: Sequence[Any]) -> Any:
         def index_map(*loop: Any) -> tuple[Any, ...]:
             found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*self.merge(loop), *prefetched])
+            found = [_traced(i) if d.outside else i for d, i in zip(block.dims, found)]
             return tuple(i if d.parts == 1 else i * d.parts + self.part() for d, i in zip(block.dims, found))
 
         shape = tuple(None if d.squeezed else d.size for d in block.dims)
-        return plgpu.BlockSpec(shape, index_map, transforms=block.transforms)
+        # Where indices are known at run time only, and no block may reach outside, the emulator looks whether they are in range.
+        promise = any(d.is_checked for d in block.dims) and not block.outside and not block.is_output
+        return plgpu.BlockSpec(shape, index_map, transforms=block.transforms, **(_versions.promise_in_bounds() if promise else {}))
 
     def part(self) -> Any:
         """Which part of the rows this is."""
@@ -257,12 +293,14 @@ class _Step:
             if at in streams:
                 refs.append(streams[at])
             elif block.way is Way.VIEW:
-                refs.append(self.arrays[at].at[_inside(block, starts[at])] if block.dims else self.arrays[at])
+                inside = _inside(block, starts[at])
+                is_part = not all(isinstance(i, slice) for i in inside)
+                refs.append(self.arrays[at].at[inside] if is_part else self.arrays[at])
             else:
                 refs.append(self.slots[at])
                 if _is_filled(block) and block.settled:
                     self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
-        own = [i for a, i in enumerate(indices) if a not in call.mapping.vmapped_dims]
+        own = [indices[a] for a in call.own]
         if call.parts == 1:
             _bind(call, own, [*self.prefetched, *refs], self.scratch)
         else:
@@ -286,7 +324,8 @@ class _Step:
     def _starts(self, block: Block, indices: Sequence[Any]) -> list[Any]:
         """Where a block begins, then how long its bounded dimensions are."""
         found = block.results(_versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *self.prefetched]))
-        starts = [dim.start(jnp.asarray(i, jnp.int32), self.call.part()) for dim, i in zip(block.dims, found)]
+        found = [_traced(i) if d.outside else jnp.asarray(i, jnp.int32) for d, i in zip(block.dims, found)] + found[len(block.dims) :]
+        starts = [dim.start(i, self.call.part()) for dim, i in zip(block.dims, found)]
         return [*starts, *(jnp.asarray(n, jnp.int32) for n in found[len(starts) :])]
 
     def _when(self, block: Block, loop: Sequence[Any], first: bool, do: Callable[[], None]) -> None:
@@ -316,6 +355,11 @@ class _Step:
         plgpu.wait_smem_to_gmem(0)
 
 
+def _traced(index: Any) -> Any:
+    """A number that JAX knows nothing of: blocks may reach outside of their arrays, slices of known numbers may not."""
+    return lax.add(jnp.asarray(index, jnp.int32), jnp.int32(0))
+
+
 def _is_filled(block: Block) -> bool:
     """Whether a slot of our own begins with what the array has."""
     return block.way is Way.COPY and (not block.is_output or block.reload)
@@ -339,6 +383,12 @@ def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequenc
 def _check(params: dict[str, Any]) -> None:
     if params.get("mesh") is not None:
         raise Unsupported("not supported yet: pallas_call over a mesh\n  remedy: use plgpu.kernel")
+    steps = getattr(params["compiler_params"], "max_concurrent_steps", 1)
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+        raise InvalidKernel(
+            f"max_concurrent_steps of a pallas_call\n  expected: 1 and more: so many steps of a sequential axis have their blocks in shared memory"
+            f"\n  got: {steps!r}\n  remedy: 1, or leave it out"
+        )
 
 
 # ------------------------------------------------------------------------------------------ blocks by loads and stores
@@ -357,14 +407,14 @@ def _index(dim: _blocks.Dim, start: Any, size: int) -> Any:
 
 def _copy_in(array: Any, slot: Any, block: Block, starts: Sequence[Any]) -> None:
     def move(at: Sequence[Any], sizes: Sequence[int | None], here: tuple[Any, ...]) -> None:
-        slot[here] = _load(array, block, at, sizes)
+        slot[here] = _load(array, block, starts, at, sizes)
 
     _in_chunks(block, starts, move)
 
 
 def _copy_out(array: Any, slot: Any, block: Block, starts: Sequence[Any]) -> None:
     def move(at: Sequence[Any], sizes: Sequence[int | None], here: tuple[Any, ...]) -> None:
-        _store(array, block, at, sizes, slot[here])
+        _store(array, block, starts, at, sizes, slot[here])
 
     _in_chunks(block, starts, move, bounded=True)
 
@@ -418,21 +468,35 @@ def _in_chunks(
     go(0, [], [], [])
 
 
-def _load(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:
+def _looked_at(array: Any, block: Block, origin: Sequence[Any], value: Any) -> Any:
+    """A value of a block that reaches outside of its array. Where it has nothing of it, since an index that only the run knows is out of
+    range, the block's first element is loaded: an index outside of its dimension, which the emulator reports."""
+    if not any(d.is_checked for d in block.dims):
+        return value
+    nothing = jnp.bool_(False)
+    for dim, start in zip(block.dims, origin):
+        if dim.is_checked:
+            nothing |= (start < 0) | (start >= dim.extent)
+    first = [s if d.is_checked else jnp.clip(s, 0, d.extent - 1) for d, s in zip(block.dims, origin)]
+    return lax.cond(nothing, lambda: jnp.broadcast_to(array[tuple(first)], value.shape), lambda: value)
+
+
+def _load(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:
     index = tuple(s if n is None else pl.ds(s, n) for s, n in zip(starts, sizes))
     if not block.outside:
         return array[index]
 
     def window() -> Any:
         parts = tuple(Part(n) for n in sizes)
-        return window_load_p.bind(_versions.ref_and_transforms(array)[0], *starts, parts=parts)
+        loaded = window_load_p.bind(_versions.ref_and_transforms(array)[0], *starts, parts=parts)
+        return _looked_at(array, block, origin, loaded)
 
     if _never_inside(block, sizes):
         return window()
     return lax.cond(_all_inside(block, starts, sizes), lambda: array[index], window)
 
 
-def _store(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int | None], value: Any) -> None:
+def _store(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any], sizes: Sequence[int | None], value: Any) -> None:
     index = tuple(s if n is None else pl.ds(s, n) for s, n in zip(starts, sizes))
 
     def whole() -> None:
@@ -440,7 +504,9 @@ def _store(array: Any, block: Block, starts: Sequence[Any], sizes: Sequence[int 
 
     def window() -> None:
         parts = tuple(Part(n) for n in sizes)
-        window_store_p.bind(_versions.ref_and_transforms(array)[0], value, *starts, parts=parts)
+        window_store_p.bind(
+            _versions.ref_and_transforms(array)[0], _looked_at(array, block, origin, value), *starts, parts=parts
+        )
 
     if not block.outside:
         whole()

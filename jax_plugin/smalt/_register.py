@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _config, _debug, _emulate, _pallas_call, _profile, _versions
+from smalt import _config, _debug, _emulate, _flow, _pallas_call, _profile, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
@@ -30,6 +30,7 @@ def register() -> None:
     """Takes over the lowering of kernels and `pallas_call` on CPU and CUDA; while disabled the rules are JAX's own."""
     _versions.register_rule(_versions.mpmd_map_p, _mpmd_map_rule, ("cpu", "cuda"))
     _versions.register_rule(_versions.pallas_call_p, _pallas_call_rule, ("cpu", "cuda"))
+    _versions.heed_grids_in_traces()
     # Whoever loads an exported program need not lower a kernel first. The descriptor has a version, and older ones stay
     # readable (proto/descriptor.proto): that is the promise that JAX asks for.
     _versions.promise_stable(_TARGETS)
@@ -58,6 +59,11 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     target = choose_target(call.compiler_params, ctx)
     blocks = getattr(_LOCAL, "blocks", ())
     kernel = dataclasses.replace(kernel, target=target, seconds=time.perf_counter() - start, blocks=blocks)
+    if not blocks:  # of a pallas_call that was looked at before
+        shared = {out for _, out in call.aliases}
+        numbers = range(len(call.jaxpr.invars) - call.num_inputs)
+        outputs = {call.num_inputs + i: f"output {i}" for i in numbers if i not in shared}
+        _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, _flow.uses(call.jaxpr))
     if (captured := getattr(_LOCAL, "captured", None)) is not None:
         captured.append(kernel)
         extra = None

@@ -7,13 +7,14 @@ equation by equation, and `look_at` does the same without results, to know. What
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
+import jax.experimental.pallas as pl
 import jax.numpy as jnp
 from jax import lax
 
@@ -62,13 +63,14 @@ class Rows:
     dim: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Same:
-    """An array that is equal along `dims`, made with any extent there."""
+    """An array that is equal along `dims`, made with any extent there: what an equation makes of these operands (`_Eval.make`)."""
 
     shape: tuple[int, ...]
     dims: frozenset[int]
-    make: Callable[[int | None, int], Any]  # (dimension, extent); None: of its own shape
+    eqn: Any
+    operands: tuple[Value, ...]
 
 
 Value = Any  # Rows, Same, or an array or ref that has no rows
@@ -138,6 +140,8 @@ class _Eval:
     used: frozenset[Any] = frozenset()  # variables of the jaxpr at hand that something uses
     products: bool = False
     work: int = 0
+    #: What was made of each `Same`, by dimension and extent; what an arm of a `cond` makes is the arm's own.
+    made: collections.ChainMap[tuple[Same, int | None], Any] = dataclasses.field(default_factory=collections.ChainMap)
 
     def body(self, jaxpr: Any, values: Sequence[Value], consts: Sequence[Any] = ()) -> list[Value]:
         env: dict[Any, Value] = dict(zip(jaxpr.invars, values))
@@ -148,12 +152,14 @@ class _Eval:
 
         outer, self.used = self.used, _versions.used_variables(jaxpr)
         for eqn in jaxpr.eqns:
-            scope = contextlib.nullcontext() if self.dry else _versions.at_line_of(eqn)
-            with scope:
+            with self.line(eqn):
                 results = self.equation(eqn, [read(a) for a in eqn.invars])
             env.update(zip(eqn.outvars, results))
         self.used = outer
         return [read(a) for a in jaxpr.outvars]
+
+    def line(self, eqn: Any) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.dry else _versions.at_line_of(eqn)
 
     # ------------------------------------------------------------------------------ equations
 
@@ -184,7 +190,7 @@ class _Eval:
         if name in _ELEMENTWISE:
             return self.elementwise(eqn, values)
         if not dims:
-            return self.bind(eqn, [v.make(None, 0) if isinstance(v, Same) else v for v in values])
+            return self.bind(eqn, [self.whole(v) for v in values])
         if name in _ORDERS:
             return self.order(eqn, values)
         (value, *rest) = values
@@ -200,7 +206,7 @@ class _Eval:
         free = [[d for d in range(len(eqn.invars[i].aval.shape)) if d not in (*contracted[i], *batch[i])] for i in range(2)]
         if isinstance(values[1 - own], Rows) or of.dim not in free[own]:
             raise Mixed("dot_general")
-        operands = [v.make(None, 0) if isinstance(v, Same) else v.value if isinstance(v, Rows) else v for v in values]
+        operands = [v.value if isinstance(v, Rows) else self.whole(v) for v in values]
         at = len(batch[0]) + (len(free[0]) if own else 0) + free[own].index(of.dim)
         return Rows(self.bind(eqn, operands)[0], at)
 
@@ -247,14 +253,10 @@ class _Eval:
             arrays = [v for v in values if isinstance(v, Same)]
             common = frozenset.intersection(*(v.dims for v in arrays))
             if any(_rank(v) for v in values if not isinstance(v, Same)):
-                return self.bind(eqn, [v.make(None, 0) if isinstance(v, Same) else v for v in values])
-
-            def make(dim: int | None, extent: int) -> Any:
-                return self.bind(eqn, [v.make(dim, extent) if isinstance(v, Same) else v for v in values])[0]
-
+                return self.bind(eqn, [self.whole(v) for v in values])
             if len(eqn.outvars) != 1:
                 raise Mixed(eqn.primitive.name)
-            return [Same(arrays[0].shape, common, make)]
+            return [Same(arrays[0].shape, common, eqn, tuple(values))]
         if len(dims) != 1:
             raise Mixed(eqn.primitive.name)
         (dim,) = dims
@@ -269,7 +271,7 @@ class _Eval:
         if isinstance(v, Same):
             if dim not in v.dims:
                 raise Mixed("an array that is not the same in all rows")
-            return v.make(dim, self.part)
+            return self.make(v, dim)
         if _rank(v):
             raise Mixed("an array without rows")
         return v
@@ -284,24 +286,38 @@ class _Eval:
                 raise Mixed("broadcast_in_dim")
             new = tuple(self.part if d == at[x.dim] else n for d, n in enumerate(shape))
             return Rows(self.bind(eqn, [x.value], {"shape": new})[0], at[x.dim])
-        if isinstance(x, Same):
-            x = x.make(None, 0)
+        x = self.whole(x)
         small = eqn.invars[0].aval.shape
         free = frozenset(d for d in range(len(shape)) if d not in at or small[at.index(d)] == 1)
-
-        def make(dim: int | None, extent: int) -> Any:
-            new = tuple(extent if d == dim else n for d, n in enumerate(shape))
-            return self.bind(eqn, [x], {"shape": new})[0]
-
-        return Same(shape, free, make)
+        return Same(shape, free, eqn, (x,))
 
     def iota(self, eqn: Any) -> Value:
         shape = tuple(eqn.params["shape"])
+        return Same(shape, frozenset(range(len(shape))) - {eqn.params["dimension"]}, eqn, ())
 
-        def make(dim: int | None, extent: int) -> Any:
-            return self.bind(eqn, [], {"shape": tuple(extent if d == dim else n for d, n in enumerate(shape))})[0]
+    def whole(self, v: Value) -> Any:
+        """A value without rows, as it is."""
+        return self.make(v, None) if isinstance(v, Same) else v
 
-        return Same(shape, frozenset(range(len(shape))) - {eqn.params["dimension"]}, make)
+    def make(self, same: Same, dim: int | None) -> Any:
+        """A `Same` with a part's extent along `dim`; None: of its own shape. Each is made once, whatever uses it, and after what it is of."""
+        stack = [same]
+        while stack:
+            v = stack[-1]
+            needed = [x for x in v.operands if isinstance(x, Same) and (x, dim) not in self.made]
+            if needed:
+                stack += needed
+                continue
+            stack.pop()
+            if (v, dim) in self.made:
+                continue
+            params = None
+            if "shape" in v.eqn.params:  # `broadcast_in_dim` and `iota`
+                params = {"shape": tuple(self.part if d == dim else n for d, n in enumerate(v.shape))}
+            operands = [self.made[x, dim] if isinstance(x, Same) else x for x in v.operands]
+            with self.line(v.eqn):
+                (self.made[v, dim],) = self.bind(v.eqn, operands, params)
+        return self.made[same, dim]
 
     def cond(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
         index, *captured = values
@@ -310,7 +326,13 @@ class _Eval:
 
         def arm(branch: Any) -> Callable[[], None]:
             jaxpr, consts = _versions.open_jaxpr(branch)
-            return lambda: (self.body(jaxpr, captured, consts), None)[1]
+
+            def go() -> None:
+                outer, self.made = self.made, self.made.new_child()
+                self.body(jaxpr, captured, consts)
+                self.made = outer
+
+            return go
 
         arms = [arm(b) for b in eqn.params["branches"]]
         if self.dry:
@@ -369,7 +391,7 @@ class _Eval:
             return ...
         own = original.dim if isinstance(original, Rows) else None
         return tuple(
-            slice(None) if d == own else jax.experimental.pallas.ds(i.start, i.size) if hasattr(i, "stride") else i
+            slice(None) if d == own else pl.ds(i.start, i.size, i.stride) if hasattr(i, "stride") else i
             for d, i in enumerate(indices)
         )
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _prints, _registry, _types, _versions, _windows
+from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _prints, _registry, _strides, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
-from smalt._walk import ABSENT, OpParts, Walker
+from smalt._walk import ABSENT, Emit, OpParts, Walker
 from smalt._wire import Message, message
 
 Rule = Callable[[Walker, Any], OpParts]
@@ -369,12 +369,18 @@ def _complex_access(w: Walker, eqn: Any) -> OpParts:
         )
     transforms = w.leaves(eqn.params["tree"], leaves)
     views = [w.part(ref, transforms, i) for i in range(2)]
-    operations: list[tuple[str, list[Message], Any]]
     if value is None:
-        operations = [("load", [view], _types.physical(eqn.outvars[0].aval)[0]) for view in views]
+        part = _types.physical(eqn.outvars[0].aval)[0]
+        region = w.written(lambda emit: [emit("load", [view], part) for view in views])
     else:
-        operations = [("store", [view, x], None) for view, x in zip(views, w.operands([value]), strict=True)]
-    region = w.written(operations)
+        stored = w.operands([value])
+
+        def write(emit: Emit) -> list[Message]:
+            for view, x in zip(views, stored, strict=True):
+                emit("store", [view, x])
+            return []
+
+        region = w.written(write)
     results = None if value is None else ()
     return OpParts(attrs=_attrs.encode({"name": eqn.primitive.name}), regions=[region], primitive="call", results=results)
 
@@ -388,7 +394,18 @@ def _load(w: Walker, eqn: Any) -> OpParts:
     ref, *leaves = eqn.invars
     if _types.is_complex_ref(ref.aval):
         return _complex_access(w, eqn)
-    return OpParts(_refs(w, [ref], [eqn.params["tree"]], leaves), _attrs.encode({"optimized": _optimized(eqn)}))
+    attrs = _attrs.encode({"optimized": _optimized(eqn)})
+    tree, shaped = eqn.params["tree"], eqn.outvars[0].aval
+    transforms = () if tree is None else w.leaves(tree, leaves)
+    load = _strides.of(transforms, shaped.dtype, tuple(shaped.shape))
+    if load is None:
+        return OpParts(_refs(w, [ref], [tree], leaves), attrs)
+
+    def write(emit: Emit) -> list[Message]:
+        loaded = emit("load", [w.ref(ref, load.transforms)], _versions.array_aval(load.shape, shaped.dtype), attrs)
+        return [emit(load.primitive, [loaded], shaped, _attrs.encode(load.params))]
+
+    return OpParts(attrs=_attrs.encode({"name": "load"}), regions=[w.written(write)], primitive="call")
 
 
 @_rule("store")

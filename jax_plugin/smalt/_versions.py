@@ -238,6 +238,13 @@ def is_ref_aval(aval: Any) -> bool:
     return isinstance(aval, state_types.AbstractRef)
 
 
+def promise_in_bounds() -> dict[str, Any]:
+    """What a `plgpu.BlockSpec` takes whose blocks are all inside of their array; nothing where it has no such field (0.10)."""
+    mode = getattr(gpu_core, "OOBFillMode", None)
+    fields = {f.name for f in dataclasses.fields(plgpu.BlockSpec)}
+    return {"oob_fill_mode": mode.PROMISE_IN_BOUNDS} if mode is not None and "oob_fill_mode" in fields else {}
+
+
 def key_data(keys: Any) -> Any:
     return np.asarray(jax.random.key_data(keys))
 
@@ -394,6 +401,33 @@ def lowering_tracebacks() -> list[Any]:
     if not any(True for traceback in out for _ in frames(traceback)):
         out.append(_Stack(sys._getframe(1)))
     return out
+
+
+def function_place(closed: Any) -> tuple[str, str, int] | None:
+    """(function, file, line) of the user's function that a jaxpr is of, or of what it does first; None where neither is known."""
+    jaxpr, _ = open_jaxpr(closed)
+    found = re.fullmatch(r"(.*) at (.*):(\d+)", str(jaxpr.debug_info.func_src_info or ""))
+    if found is not None and _is_reported(found[2]):
+        return found[1], found[2], int(found[3])
+    for eqn in jaxpr.eqns:
+        for file, function, line, _ in frames(eqn.source_info.traceback):
+            return function, file, line
+        for inner in (p for value in eqn.params.values() for p in (value if isinstance(value, (tuple, list)) else [value])):
+            if is_jaxpr(inner) and (place := function_place(inner)) is not None:
+                return place
+    return None
+
+
+def function_line(closed: Any) -> str:
+    """The same as errors have it; nothing where it is not known."""
+    place = function_place(closed)
+    return "" if place is None else f"\n  at {place[1]}:{place[2]} ({place[0]})"
+
+
+def argument_name(jaxpr: Any, at: int, otherwise: str) -> str:
+    """The name that the user's function gives its argument; `otherwise` where that is not known."""
+    names = jaxpr.debug_info.arg_names or ()
+    return names[at] if at < len(names) and str(names[at]).isidentifier() else otherwise
 
 
 def here() -> str:
@@ -744,6 +778,25 @@ def stock_pallas_call_rule() -> Callable[..., Any]:
     return _mlir._lowerings[pallas_call_p].rule  # type: ignore[no-any-return]
 
 
+def heed_grids_in_traces() -> None:
+    """Makes a call's grid part of the keys of what JAX remembers of tracing.
+
+    `pl.num_programs` is a number when a kernel is traced; JAX gives a kernel that it has traced before, whatever its grid was then.
+    """
+    own = pallas_core.tracing_grid_env
+    if getattr(own, "_smalt", False):
+        return
+    grids = make_state(None)
+
+    @contextlib.contextmanager
+    def tracing_grid_env(grid: Any, mapped_dims: Any) -> Iterator[None]:
+        with own(grid, mapped_dims), grids((tuple(grid), tuple(mapped_dims))):
+            yield
+
+    tracing_grid_env._smalt = True  # type: ignore[attr-defined]
+    pallas_core.tracing_grid_env = tracing_grid_env
+
+
 def is_gpu_compiler_params(params: Any) -> bool:
     return isinstance(params, gpu_core.CompilerParams)
 
@@ -810,8 +863,24 @@ _NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
 
 
 def bits_of(dtype: Any) -> int:
+    """Of one element; of a key, those of its data."""
+    if is_key(dtype):
+        return 32 * int(np.prod(dtype._impl.key_shape))
     dtype = np.dtype(dtype)
     return _NARROW.get(dtype.name, 8 * int(dtype.itemsize))
+
+
+def is_key(dtype: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def is_integer(dtype: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(dtype, np.integer))
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether elements are of less than a byte."""
+    return getattr(dtype, "name", "") in _NARROW
 
 
 def array_aval(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -843,7 +912,7 @@ def begins_with_store(jaxpr: Any, at: int) -> bool:
             return False  # what was there is used
         tree = eqn.params["tree"]
         transforms = tree.unflatten(eqn.invars[2:]) if tree is not None else ()
-        return all(_is_all(t) for t in transforms)
+        return all(is_whole_index(t) for t in transforms)
     return False
 
 
@@ -854,7 +923,7 @@ def is_stored_once(jaxpr: Any, at: int) -> bool:
     return uses == 1 and begins_with_store(jaxpr, at)
 
 
-def _is_all(transform: Any) -> bool:
+def is_whole_index(transform: Any) -> bool:
     """Whether a transform is an index of the whole ref."""
     if type(transform).__name__ != "NDIndexer":
         return False

@@ -18,6 +18,8 @@ from smalt._errors import Error, Internal, InvalidKernel, Unsupported
 from smalt._wire import Message, message
 
 ABSENT = message("Operand", absent=message("Absent"))
+#: Writes an op: its name, operands, the type of its result (None: it has none) and attributes.
+Emit = Callable[..., Message]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,17 @@ class OpParts:
 def values(binding: Binding) -> tuple[Binding, ...]:
     """The values that a binding stands for: a complex one's two parts."""
     return (binding,) if binding.imaginary is None else (dataclasses.replace(binding, imaginary=None), binding.imaginary)
+
+
+def _check_index(index: Any) -> None:
+    """An index of a reference is of whole numbers."""
+    dtype = getattr(getattr(getattr(index, "atom", index), "aval", index), "dtype", None)
+    if dtype is None or _versions.is_integer(dtype):
+        return
+    what, remedy = "an index", "convert it: index.astype(jnp.int32)"
+    if dtype == np.bool_:
+        what, remedy = "a mask", "load the array, and choose with jnp.where"
+    raise InvalidKernel(f"{what} of type {dtype} in a reference's index\n  expected: integers\n  got: {dtype}\n  remedy: {remedy}")
 
 
 class Walker:
@@ -305,19 +318,24 @@ class Walker:
         chain.append(message("Transform", index=message("Index", shape=[*shape, 2], dims=dims, int_indexer_shape=[])))
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
-    def written(self, operations: Sequence[tuple[str, Sequence[Message], Any]]) -> Message:
-        """A region of these ops (name, operands, type of the result or None), whose results are theirs."""
-        ops, results = [], []
-        for name, operands, aval in operations:
+    def written(self, write: Callable[[Emit], Sequence[Message]]) -> Message:
+        """A region of the ops that `write` emits, and whose results are what it returns."""
+        ops: list[Message] = []
+
+        def emit(name: str, operands: Sequence[Message], aval: Any = None, attrs: Sequence[Message] = ()) -> Message:
+            """Writes an op; returns its result as an operand (ABSENT where `aval`, its type, is None)."""
             self._ops += 1
             number = self._ops
             self.debug.add(None, self._chain)
-            definitions = []
+            definitions, result = [], ABSENT
             if aval is not None:
                 definition, binding = self.define(aval)
                 definitions.append(definition)
-                results.append(binding.operand)
-            ops.append(message("Op", id=number, primitive=name, operands=operands, results=definitions, attrs=[], regions=[]))
+                result = binding.operand
+            ops.append(message("Op", id=number, primitive=name, operands=operands, results=definitions, attrs=attrs, regions=[]))
+            return result
+
+        results = write(emit)
         return message("Region", params=[], ops=ops, results=results)
 
     # ---------------------------------------------------------------- transforms
@@ -380,7 +398,7 @@ class Walker:
         return message("Transform", **{field: body})
 
     def _index(self, t: Any, parts: tuple[str, int] | None) -> Message:
-        dims = [self._dim_index(index, t.int_indexer_shape) for index in t.indices]
+        dims = [self._dim_index(index, extent) for index, extent in zip(t.indices, t.shape)]
         inner = [int(n) for n in t.int_indexer_shape]
         shape = list(t.shape)
         if parts is not None:
@@ -388,16 +406,26 @@ class Walker:
             dims.append(message("DimIndex", slice=message("Slice", stride=1, static_start=0, static_size=parts[1])))
         return message("Index", shape=shape, dims=dims, int_indexer_shape=inner)
 
-    def _dim_index(self, index: Any, gather_shape: Sequence[Any]) -> Message:
+    def _dim_index(self, index: Any, extent: int) -> Message:
         if type(index).__name__ == "Slice":
+            if index.stride == 0:
+                raise Unsupported(
+                    f"not supported yet: a slice of stride 0 of which more than a load is made\n  expected: strides of 1 and more"
+                    f"\n  got: {index.size} times one position\n  remedy: index the position, and broadcast or reduce the array"
+                )
             fields: dict[str, Any] = {"stride": index.stride}
             for part in ("start", "size"):
                 x = getattr(index, part)
-                if isinstance(x, int):
-                    fields[f"static_{part}"] = x
+                if isinstance(x, (int, np.integer)):
+                    fields[f"static_{part}"] = int(x)
                 else:
+                    _check_index(x)
                     fields[f"dynamic_{part}"] = self.dynamic(x)
             return message("DimIndex", slice=message("Slice", **fields))
+        _check_index(index)
+        number = _versions.literal_value(index.atom) if isinstance(index, Leaf) and _versions.is_literal(index.atom) else index
+        if isinstance(number, (int, np.integer)) and -extent <= number < 0:  # from the end, as NumPy has it
+            return message("DimIndex", at=self.constant(np.int32(int(number) + extent)).operand)
         shape = self._shape(index)
         return message("DimIndex", **{"gather" if shape else "at": self.dynamic(index)})
 

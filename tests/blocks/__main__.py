@@ -1,4 +1,4 @@
-"""python -m tests.blocks [--count N] [--seed S] [--jobs J]: random calls against JAX's interpreter."""
+"""python -m tests.blocks [--kind blocks|dependent] [--count N] [--seed S] [--jobs J]: random calls against JAX's interpreter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import concurrent.futures
 import multiprocessing
 
 import smalt
-from tests.blocks.run import Result, run
+from tests.blocks.run import KINDS, Result
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.blocks")
+    parser.add_argument("--kind", choices=KINDS, default="blocks")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -21,7 +22,7 @@ def main() -> int:
     seeds = range(args.seed, args.seed + args.count)
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(args.jobs, context, initializer=smalt.enable) as pool:
-        for result in pool.map(run, seeds, chunksize=10):
+        for result in pool.map(KINDS[args.kind], seeds, chunksize=10):
             counts[result.kind] += 1
             _tell(result)
     print(", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())), f"of {args.count}")

@@ -31,6 +31,8 @@ class Dim:
     block: int | None  # None: squeezed
     axis: int | None  # None: the block stays at 0
     turn: str = "plain"  # plain, flip, rotate, half, table
+    stride: int = 1  # the body takes each so many-th position, from `offset` on
+    offset: int = 0
 
     @property
     def blocks(self) -> int:
@@ -39,6 +41,10 @@ class Dim:
     @property
     def size(self) -> int:
         return self.block or 1
+
+    @property
+    def taken(self) -> int:
+        return self.size // self.stride
 
     @property
     def is_partial(self) -> bool:
@@ -173,7 +179,17 @@ def _input(rng: random.Random, out: Operand, grid: Sequence[int], summed: Sequen
         dims.pop(), order.pop()
     if any(d.is_partial for d in dims):
         whole = None  # what is not there cannot be read
+    if whole in (None, "gmem block"):
+        dims = [_strided(rng, d) if not d.is_partial and d.block is not None else d for d in dims]
+        while np.prod([d.extent for d in dims], dtype=np.int64) > MAX_ELEMENTS:
+            dims.pop(), order.pop()
     return Operand(tuple(dims), rng.choice(DTYPES), tuple(order), whole)
+
+
+def _strided(rng: random.Random, d: Dim) -> Dim:
+    """Blocks of more positions, of which the body takes as many."""
+    n = rng.choice([1, 1, 1, 2, 3])
+    return dataclasses.replace(d, extent=d.extent * n, block=(d.block or 1) * n, stride=n, offset=rng.randrange(n))
 
 
 # ------------------------------------------------------------------------------------------ to JAX
@@ -229,7 +245,10 @@ def build(call: Call) -> Callable[[bool], Callable[..., Any]]:
                 at.append(start if d.block is None else pl.ds(start, d.size) if d.size != d.extent else slice(None))
             v = ref[tuple(at)] if at else ref[...]
         else:
-            v = ref[...]
+            taken = [d for d in x.dims if d.block is not None]
+            # Slices, and parts with a size, say the same.
+            parts = [slice(d.offset, None, d.stride) if n % 2 else pl.ds(d.offset, d.taken, d.stride) for n, d in enumerate(taken)]
+            v = ref[tuple(parts)] if any(d.stride != 1 for d in taken) else ref[...]
         v = v.astype(jnp.int32)
         kept = [(d, o) for d, o in zip(x.dims, x.order) if d.block is not None]
         axes = tuple(i for i, (_, o) in enumerate(kept) if o >= rank)
@@ -238,7 +257,7 @@ def build(call: Call) -> Callable[[bool], Callable[..., Any]]:
         kept = [(d, o) for d, o in kept if o < rank]
         by_order = sorted(range(len(kept)), key=lambda i: kept[i][1])
         v = jnp.transpose(v, by_order)
-        present = {kept[i][1]: kept[i][0].size for i in by_order}
+        present = {kept[i][1]: kept[i][0].taken for i in by_order}
         shape = [present.get(k, 1) for k, d in enumerate(out.dims) if d.block is not None]
         return v.reshape(shape)
 

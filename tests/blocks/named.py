@@ -234,6 +234,38 @@ def an_array_in_gmem_with_a_block(how):
     )(x)
 
 
+@call(numbers(48, 8))
+def a_constant_map_to_the_block_at_the_end(how):
+    """It reaches outside of the array in each step."""
+
+    def body(x, o):
+        o[...] = x[...]
+
+    return lambda x: pl.pallas_call(
+        body,
+        out_shape=like(x, 48, 10),
+        grid=(5,),
+        in_specs=[pl.BlockSpec((8, 8), lambda i: (i + 1, 0))],
+        out_specs=pl.BlockSpec((8, 8), lambda i: (i + 1, 1)),
+        **how,
+    )(x)[8:, 8:]
+
+
+@call(numbers(10, 48))
+def a_constant_map_to_the_block_at_the_end_of_an_input(how):
+    def body(x, o):
+        o[...] = x[0:2]
+
+    return lambda x: pl.pallas_call(
+        body,
+        out_shape=like(x, 2, 48),
+        grid=(6,),
+        in_specs=[pl.BlockSpec((8, 8), lambda i: (1, i))],
+        out_specs=pl.BlockSpec((2, 8), lambda i: (0, i)),
+        **how,
+    )(x)
+
+
 @call(numbers(16, 30, dtype="int8"))
 def four_bits(how):
     def body(x, o):

@@ -140,10 +140,10 @@ def test_axes() -> None:
     }
     for want, index_map in maps.items():
         out = pl.BlockSpec((1, 32), index_map)
-        assert tuple(decided(add, [x], out_specs=out, **two).parallel) == want
+        assert decided(add, [x], out_specs=out, **two).parallel == want
     # (2 i + j) is another number for each of both.
     out = pl.BlockSpec((1, 32), lambda i, j: (2 * i + j, 0))
-    assert decided(add, [x], out_specs=out, grid=(4, 2), in_specs=two["in_specs"], out_shape=x).parallel == [True, True]
+    assert decided(add, [x], out_specs=out, grid=(4, 2), in_specs=two["in_specs"], out_shape=x).parallel == (True, True)
 
 
 def test_an_output_that_is_overwritten_is_not_read() -> None:
@@ -165,7 +165,7 @@ def test_forms() -> None:
 
     closed = jax.make_jaxpr(index_map)(jnp.int32(0), jnp.int32(0))
     axes = [_blocks.Form(factors=((a, 1),)) for a in range(2)]
-    forms = _blocks.forms_of(closed, axes)
+    forms = _blocks.forms_of(closed, axes, (4, 6))
     assert forms[0] == _blocks.Form(5, ((0, 3), (1, -1)))
     assert forms[0].bounds((4, 6)) == (0, 14)
     assert forms[1].axes == {0} and not forms[1].is_affine

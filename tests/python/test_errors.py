@@ -1486,7 +1486,7 @@ def foreign_mesh(x):
     return pl.kernel(lambda x, o: pltpu.sync_copy(x, o), out_type=like((128,)), mesh=mesh)(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "blocks of a parallel grid axis", "for an axis of a traced size", 'remedy: dimension_semantics "sequential"')
+@bad(smalt.InvalidKernel, "steps of a parallel grid axis that depend on each other", "for an axis of a traced size", 'remedy: dimension_semantics "sequential"')
 def traced_grid(x):
     def body(x, o):
         o[...] = x[...]
@@ -1516,8 +1516,8 @@ def indirect_block(x):
 
 @bad(
     smalt.InvalidKernel,
-    "blocks of a parallel grid axis that write the same block of output",
-    "expected: an index map that depends on grid axis 0",
+    "steps of a parallel grid axis that depend on each other: steps write the same block of output",
+    "expected: axis 0 to run sequentially",
     'got: dimension_semantics "parallel" for an axis of 4 steps',
     'remedy: dimension_semantics "sequential" for axis 0',
 )

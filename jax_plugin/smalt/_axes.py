@@ -1,0 +1,259 @@
+"""Which grid axes of a `pl.pallas_call` run one step after the other.
+
+A call means what its steps do in the grid's order, the last axis fastest, with scratch that lasts over all of them (JAX's interpreter,
+TPUs). Steps along an axis may run at once if no two of them that differ there depend on each other. An axis *carries*, and runs in
+order, where
+* two steps write elements in common of an output;
+* a step writes elements of an output that another one reads, through an operand that shares the output's buffer;
+* a step may load scratch before it has stored all of it, and another one may have stored what it loads: the one before, or any since
+  the last one that stores all of it whatever happens. `@pl.when(pl.program_id(2) == 0)` around such a store keeps the outer axes apart;
+* its size is traced.
+Index maps are looked at point by point up to 65536 points, and beyond as far as they are affine; what is not known carries. An
+axis that `vmap` added never does. Outputs and operands that stay in device memory as a whole (no block) are the kernel's own business.
+
+`dimension_semantics` "sequential" makes an axis run in order, "parallel" at once: a promise, which is an error where the opposite is
+proved, and believed where the analysis only lacks a proof (indices from prefetched tables, conditions on data).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smalt import _flow, _types, _versions
+from smalt._blocks import Block, points
+from smalt._errors import InvalidKernel
+
+Points = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why an axis carries."""
+
+    what: str
+    proved: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    parallel: tuple[bool, ...]
+    reasons: dict[int, Reason]  # of those that carry
+    #: Of each output what of its array its block touches at the grid's points (equal rows: elements in common), where that is known.
+    touched: dict[int, Points | None]
+
+
+def decide(
+    blocks: Sequence[Block], mapping: Any, jaxpr: Any, uses: Mapping[int, _flow.Use], semantics: Sequence[str] | None
+) -> Axes:
+    """`uses`: of the body's references."""
+    grid = tuple(mapping.grid)
+    rank = len(grid)
+    own = [i for i in range(rank) if i not in mapping.vmapped_dims]
+    asked = _asked(semantics, own)
+    reasons: dict[int, Reason] = {}
+
+    def carry(axes: Iterable[int], what: str, proved: bool) -> None:
+        for axis in axes:
+            if grid[axis] != 1 and axis not in mapping.vmapped_dims and (axis not in reasons or proved and not reasons[axis].proved):
+                reasons[axis] = Reason(what, proved)
+
+    touched: dict[int, Points | None] = {}
+    for block in blocks:
+        if not block.is_output:
+            continue
+        partner = None if block.partner is None else blocks[block.partner]
+        if partner is not None and not partner.is_read:
+            partner = None
+        if block.is_left_alone:
+            if partner is not None and not partner.is_left_alone:
+                carry(own, f"{partner.name} is read where {block.name}, which has no block, may be written", False)
+            continue
+        touched[block.number], axes = _shared(grid, block, [])
+        for axis, proved in axes.items():
+            carry([axis], f"steps write the same block of {block.name}", proved)
+        if partner is not None:
+            for axis, proved in _shared(grid, block, [partner])[1].items():
+                carry([axis], f"{partner.name} is read where other steps write {block.name}, in the same buffer", proved)
+    for at, aval in enumerate(mapping.scratch_avals, len(jaxpr.invars) - len(mapping.scratch_avals)):
+        if at not in uses or not _lasts(aval):
+            continue
+        name = _versions.argument_name(jaxpr, at, f"{at - len(jaxpr.invars) + len(mapping.scratch_avals)}")
+        for proved in (True, False):
+            found = _carried(uses[at], [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], proved)
+            carry((own[a] for a in found), f"a step {'loads' if proved else 'may load'} what another one stored in scratch {name}", proved)
+    parallel = []
+    for axis, n in enumerate(grid):
+        wish, reason = asked.get(axis), reasons.get(axis)
+        if wish == "parallel" and reason is not None and reason.proved:
+            raise InvalidKernel(
+                f"steps of a parallel grid axis that depend on each other: {reason.what}"
+                f"\n  expected: axis {own.index(axis)} to run sequentially, or steps along it that have nothing to do with each other"
+                f'\n  got: dimension_semantics "parallel" for an axis of {f"{n} steps" if isinstance(n, int) else "a traced size"}'
+                f'\n  remedy: dimension_semantics "sequential" for axis {own.index(axis)} (or none: it is chosen then)'
+            )
+        if not isinstance(n, int):
+            reasons.setdefault(axis, Reason("its size is traced", True))
+        elif wish == "sequential":
+            reasons.setdefault(axis, Reason("dimension_semantics says so", True))
+        elif wish == "parallel":
+            reasons.pop(axis, None)
+        parallel.append(axis not in reasons)
+    return Axes(tuple(parallel), reasons, touched)
+
+
+def _lasts(aval: Any) -> bool:
+    """Whether scratch holds numbers of one step for another one: barriers do not, and an accumulator begins at 0 in each block of the grid."""
+    return not _versions.is_accumulator_aval(aval) and _types.is_dtype(aval.inner_aval.dtype)
+
+
+def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
+    if semantics is None:
+        return {}
+    remedy = '\n  remedy: name each axis "parallel" or "sequential", or leave it out: it is chosen then'
+    if isinstance(semantics, str) or len(semantics) != len(own):
+        raise InvalidKernel(
+            f"dimension_semantics\n  expected: one for each of {len(own)} grid axes"
+            f"\n  got: {repr(semantics) if isinstance(semantics, str) else len(semantics)}{remedy}"
+        )
+    for axis, wish in enumerate(semantics):
+        if wish not in ("parallel", "sequential"):
+            hint = ' ("arbitrary" of other backends is "sequential")' if str(getattr(wish, "value", wish)) == "arbitrary" else ""
+            raise InvalidKernel(f'dimension_semantics of grid axis {axis}\n  expected: "parallel" or "sequential"\n  got: {wish!r}{remedy}{hint}')
+    return dict(zip(own, semantics))
+
+
+# ------------------------------------------------------------------------------------------ outputs
+
+
+def _shared(grid: Sequence[Any], block: Block, readers: Sequence[Block]) -> tuple[Points | None, dict[int, bool]]:
+    """What an output's block touches at each point, and the axes along which steps have elements in common with a step that writes them:
+    whether they have for sure. With readers: elements that these touch, too."""
+    accesses = [block, *readers]
+    rank = len(grid)
+    alone = _alone(accesses)
+    rest = {a for a in range(rank) if a not in alone and grid[a] != 1}
+    if not rest:
+        return None, {}
+    if any(a.is_left_alone for a in readers):
+        return None, dict.fromkeys(rest, False)
+    at: list[Points] = []
+    if all(isinstance(n, int) for n in grid):
+        for access in accesses:
+            found = points(access.mapping.index_map_jaxpr, access.forms, grid, access.results)
+            if found is None:
+                break
+            at.append(found)
+    if len(at) == len(accesses):
+        return _common(grid, accesses, at)
+    used = frozenset[int]().union(*(a.axes for a in accesses))
+    return None, {axis: axis not in used for axis in rest}
+
+
+def _alone(accesses: Sequence[Block]) -> frozenset[int]:
+    """Axes that all of them have by itself in one dimension, the same way, so that steps which differ there touch other elements."""
+    first, *others = accesses
+    out = set()
+    for axis in first.alone:
+        for k, d in enumerate(first.dims):
+            if [a for a, _ in d.form.factors] != [axis] or not d.form.is_affine:
+                continue
+            same = [o.dims[k] for o in others if len(o.dims) == len(first.dims)]
+            if len(same) == len(others) and all(
+                (x.form, x.size, x.scale, x.shift) == (d.form, d.size, d.scale, d.shift) for x in same
+            ):
+                out.add(axis)
+    return frozenset(out)
+
+
+def _common(grid: Sequence[int], accesses: Sequence[Block], at: Sequence[Points]) -> tuple[Points, dict[int, bool]]:
+    """Intervals that overlap, directly or by others between them, are one; so are blocks with the same ones along every dimension."""
+    columns: list[list[Points]] = [[] for _ in accesses]
+    exact = not any(d.length is not None for a in accesses for d in a.dims)
+    for k in range(len(accesses[0].dims)):
+        starts = [found[:, k] * a.dims[k].scale + a.dims[k].shift for a, found in zip(accesses, at)]
+        ends = [s + a.dims[k].size for s, a in zip(starts, accesses)]
+        intervals = np.unique(np.stack([np.concatenate(starts), np.concatenate(ends)], 1), axis=0)
+        reached = np.maximum.accumulate(intervals[:, 1])
+        begins = np.concatenate([[True], intervals[1:, 0] >= reached[:-1]]) if len(intervals) else np.zeros(0, bool)
+        number = np.cumsum(begins)
+        exact = exact and len(number) == (number[-1] if len(number) else 0)
+        for column, start in zip(columns, starts):
+            column.append(number[np.searchsorted(intervals[:, 0], start)])
+    total = math.prod(grid)
+    touched = [np.stack(c, 1) if c else np.zeros((total, 0), np.int64) for c in columns]
+    _, group = np.unique(np.concatenate(touched), axis=0, return_inverse=True)
+    group = group.reshape(len(accesses), total)
+    coordinates = np.indices(tuple(grid)).reshape(len(grid), -1)
+    return touched[0], dict.fromkeys(_differing(group, np.tile(coordinates, (1, len(accesses))), keep=np.unique(group[0])), exact)
+
+
+def _differing(group: Points, coordinates: Points, keep: Points) -> list[int]:
+    """The axes along which members of one of the groups `keep` differ."""
+    group = group.reshape(-1)
+    if not len(group) or not len(keep):
+        return []
+    count = int(group.max()) + 1
+    out = []
+    for axis, index in enumerate(coordinates):
+        low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+        np.minimum.at(low, group, index)
+        np.maximum.at(high, group, index)
+        if (low[keep] < high[keep]).any():
+            out.append(axis)
+    return out
+
+
+# ------------------------------------------------------------------------------------------ scratch
+
+
+def _carried(use: _flow.Use, grid: Sequence[int], proved: bool) -> list[int]:
+    """The axes along which a step loads what another one stored."""
+    reads, writes, resets = (np.asarray(m) for m in (use.carries if proved else use.exposed, use.written, use.stored))
+    if not reads.any() or not writes.any():
+        return []
+    everything = list(range(len(grid)))
+    used = [a for a in everything if any(m.shape[a] != 1 for m in (reads, writes, resets))]
+    if not used:
+        return everything
+    # What happens is the same for all indices of the axes in front of these.
+    outer = used[0]
+    inner = tuple(grid[outer:])
+    if math.prod(inner) > _flow.MAX_POINTS:
+        begins_anew = bool(resets.flat[0]) and not reads.flat[0]
+        return [] if proved else everything[outer:] if begins_anew else everything
+    r, w, z = (np.broadcast_to(m.reshape(m.shape[outer:]), inner).reshape(-1) for m in (reads, writes, resets))
+    until = np.cumsum(z)
+    before = until - z  # so many steps have stored all of it before one
+    if (r & (before == 0)).any():
+        return everything  # what it loads may be from the last steps of other indices
+    coordinates = np.indices(inner).reshape(len(inner), -1)
+    group = np.concatenate([before[r], until[w]])
+    members = np.concatenate([coordinates[:, r], coordinates[:, w]], 1)
+    return [outer + a for a in _differing(group, members, keep=np.unique(before[r]))]
+
+
+# ------------------------------------------------------------------------------------------ visits
+
+
+def visits(block: Block, touched: Points | None, grid: Sequence[Any], loops: Sequence[int]) -> tuple[int, bool]:
+    """How many of the sequential axes choose a block, and whether an output's block comes back after another one.
+
+    `loops`: the sequential axes, outermost first. All of them choose it: no step has the block of the step before.
+    """
+    if block.is_looked_up or not block.is_output and (block.is_written or block.partner is not None):
+        return len(loops), block.is_output and bool(loops)
+    settled = max((k + 1 for k, axis in enumerate(loops) if axis in block.axes and grid[axis] != 1), default=0)
+    chosen = loops[:settled]
+    if not block.is_output or all(a in block.alone or grid[a] == 1 for a in chosen):
+        return settled, False
+    if touched is None:
+        return settled, True
+    _, group = np.unique(touched, axis=0, return_inverse=True)
+    again = _differing(group, np.indices(tuple(grid)).reshape(len(grid), -1), keep=np.unique(group))
+    return settled, bool(set(again) & set(chosen))
+

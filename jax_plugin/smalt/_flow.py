@@ -1,0 +1,351 @@
+"""What a kernel's body does to its references, at each point of the grid.
+
+The body is walked once, with numbers for all points side by side: `program_id` of an axis is an array along that axis, and so is what
+is computed of it; a branch is taken at the points where its condition holds, or may hold where that is not known. Masks are as small as
+what they depend on: arrays of the grid's rank, with extent 1 along other axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smalt import _versions
+
+Mask = Any  # np.ndarray of bool
+
+#: Points up to which axes are looked at point by point.
+MAX_POINTS = 1 << 16
+
+
+@dataclasses.dataclass
+class Use:
+    """What becomes of one reference, at each point."""
+
+    exposed: Mask  # it may be loaded before all of it is stored
+    written: Mask  # it may be stored to
+    stored: Mask  # all of it is stored, whatever happens
+    carries: Mask  # it is loaded for sure, nothing of it was stored before, and what was loaded is stored or computed with
+    read: bool = False
+
+    @property
+    def is_written(self) -> bool:
+        return bool(self.written.any())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Number:
+    """A scalar at each point, where it is known."""
+
+    value: Any
+    known: Mask
+
+
+def uses(jaxpr: Any, grid: Sequence[int | None] = ()) -> dict[int, Use]:
+    """Of each invar of an open jaxpr that is a reference. `grid`: its extents; None: a traced size."""
+    walk = _Walk(grid)
+    env: dict[Any, Any] = {}
+    refs = {i: v for i, v in enumerate(jaxpr.invars) if _versions.is_ref_aval(v.aval)}
+    for var in refs.values():
+        env[var] = walk.reference()
+    everywhere = walk.constant(True)
+    walk.region(jaxpr, env, everywhere, everywhere)
+    return {i: walk.uses[env[var]] for i, var in refs.items()}
+
+
+def warn_of_outputs_never_stored(jaxpr: Any, outputs: Mapping[int, str], found: Mapping[int, Use]) -> None:
+    """A warning at a kernel's line for each of these invars, with a name, that has elements, none of which it stores to. `found`: its
+    uses."""
+    for at, otherwise in outputs.items():
+        if found[at].is_written or 0 in jaxpr.invars[at].aval.shape:
+            continue
+        name = _versions.argument_name(jaxpr, at, otherwise)
+        ref = name if name.isidentifier() else "ref"
+        text = (
+            f"smalt: an output that the kernel never stores to: {name}\n  expected: a store to all of it\n  got: elements that nobody wrote"
+            f"\n  remedy: {ref}[...] = value ({ref} = value only gives the name to something else), or leave the output out"
+        )
+        _, file, line = _versions.function_place(jaxpr) or ("", "<unknown>", 0)
+        warnings.warn_explicit(text + _versions.function_line(jaxpr), UserWarning, file, line)
+
+
+def scalars(closed: Any, grid: Sequence[int]) -> list[Any] | None:
+    """What a jaxpr over the grid's indices computes at each point, as arrays that broadcast; None: something that is not known here."""
+    walk = _Walk(grid)
+    jaxpr, _ = _versions.open_jaxpr(closed)
+    if jaxpr.constvars:
+        return None
+    everywhere = walk.constant(True)
+    found = walk.region(jaxpr, {v: walk.index(a) for a, v in enumerate(jaxpr.invars)}, everywhere, everywhere)
+    return [r.value for r in found] if all(isinstance(r, _Number) and r.known.all() for r in found) else None
+
+
+#: Points that stand for an axis of a traced size: the first one, and others.
+TRACED = 3
+
+
+class _Walk:
+    def __init__(self, grid: Sequence[int | None]) -> None:
+        self.rank = len(grid)
+        self.grid = tuple(grid)
+        self.uses: list[Use] = []
+        self.jaxpr: Any = None  # at hand
+        self.used: frozenset[Any] = frozenset()  # variables of it that something uses
+
+    def constant(self, value: Any) -> Any:
+        return np.full((1,) * self.rank, value)
+
+    def reference(self) -> int:
+        no = self.constant(False)
+        self.uses.append(Use(no, no, no, no))
+        return len(self.uses) - 1
+
+    # ------------------------------------------------------------------------------ equations
+
+    def region(self, jaxpr: Any, env: dict[Any, Any], reach: Mask, certain: Mask) -> list[Any]:
+        """`env`: its references' numbers, and scalars that are known; `reach`: where it may run, `certain`: where it does for sure."""
+
+        def read(atom: Any) -> Any:
+            if not _versions.is_literal(atom):
+                return env.get(atom)
+            value = _versions.literal_value(atom)
+            if np.ndim(value) or not _is_scalar(atom.aval):
+                return None
+            return _Number(self.constant(np.asarray(value, atom.aval.dtype)), self.constant(True))
+
+        outer = self.jaxpr, self.used
+        self.jaxpr, self.used = jaxpr, _versions.used_variables(jaxpr)
+        for eqn in jaxpr.eqns:
+            results = self.equation(eqn, [read(a) for a in eqn.invars], reach, certain)
+            env.update((v, r) for v, r in zip(eqn.outvars, results) if r is not None)
+        self.jaxpr, self.used = outer
+        return [read(a) for a in jaxpr.outvars]
+
+    def equation(self, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> list[Any]:
+        name, params = eqn.primitive.name, eqn.params
+        nothing: list[Any] = [None] * len(eqn.outvars)
+        if name == "program_id":
+            return [self.index(params["axis"])]
+        if name in _MEMORY:
+            _MEMORY[name](self, eqn, values, reach, certain)
+            return nothing
+        if name == "cond":
+            return self.cond(eqn, values, reach, certain)
+        if name == "scan":
+            jaxpr, _ = _versions.open_jaxpr(params["jaxpr"])
+            consts, _ = _versions.scan_counts(params)
+            if params["length"]:
+                self.region(jaxpr, self.bound(jaxpr.invars[:consts], values), reach, certain)
+            return nothing
+        if name == "while":
+            self.loop(eqn, values, reach, certain)
+            return nothing
+        if name == "run_scoped":
+            jaxpr, _ = _versions.open_jaxpr(params["jaxpr"])
+            self.region(jaxpr, self.bound(jaxpr.constvars, values), reach, certain)
+            return nothing
+        if (callee := params.get(_versions.CALLS.get(name, ""))) is not None:
+            jaxpr, _ = _versions.open_jaxpr(callee)
+            if len(jaxpr.invars) == len(values):
+                return self.region(jaxpr, self.bound(jaxpr.invars, values), reach, certain)
+        for ref in {v for v in values if isinstance(v, int)}:  # who knows
+            self.load(ref, reach, self.constant(False))
+            self.store(ref, reach, certain, whole=False)
+        return [self.compute(eqn, values)] if len(nothing) == 1 else nothing
+
+    @staticmethod
+    def bound(variables: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+        return {var: value for var, value in zip(variables, values) if value is not None}
+
+    def index(self, axis: int) -> _Number | None:
+        if axis >= self.rank:
+            return None
+        shape = [1] * self.rank
+        n = self.grid[axis]
+        shape[axis] = TRACED if n is None else n
+        value = np.arange(shape[axis], dtype=np.int32).reshape(shape)
+        known = np.ones(shape, bool) if n is not None else value == 0
+        return _Number(value, known) if value.size <= MAX_POINTS else None
+
+    def compute(self, eqn: Any, values: list[Any]) -> _Number | None:
+        """Integers and truths of numbers that are known."""
+        function, aval = _FUNCTIONS.get(eqn.primitive.name), eqn.outvars[0].aval
+        if function is None or not values or not all(isinstance(v, _Number) for v in values) or not _is_scalar(aval):
+            return None
+        if math.prod(np.broadcast_shapes(*(v.value.shape for v in values))) > MAX_POINTS:
+            return None
+        with np.errstate(all="ignore"):
+            value = np.asarray(function(eqn, *(v.value for v in values)))
+        known = values[0].known
+        for v in values[1:]:
+            known = known & v.known
+        return _Number(value.astype(aval.dtype), known)
+
+    def cond(self, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> list[Any]:
+        index, *captured = values
+        branches = eqn.params["branches"]
+        if not isinstance(index, _Number) or math.prod(np.broadcast_shapes(index.value.shape, reach.shape)) > MAX_POINTS:
+            index = None
+        before = [use.stored for use in self.uses]
+        after = [self.constant(True) for _ in before]
+        for n, branch in enumerate(branches):
+            jaxpr, _ = _versions.open_jaxpr(branch)
+            taken, surely = reach, self.constant(False)
+            if index is not None:
+                here = np.clip(index.value.astype(np.int64), 0, len(branches) - 1) == n
+                taken, surely = reach & (here | ~index.known), certain & here & index.known
+            if not taken.any():
+                continue
+            for use, stored in zip(self.uses, before):
+                use.stored = stored
+            self.region(jaxpr, self.bound(jaxpr.invars, captured), taken, surely)
+            after = [_fit(a & (use.stored | ~taken), np.all) for a, use in zip(after, self.uses)]
+        for use, stored in zip(self.uses, after):
+            use.stored = stored
+        return [None] * len(eqn.outvars)
+
+    def loop(self, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+        params = eqn.params
+        cond, _ = _versions.open_jaxpr(params["cond_jaxpr"])
+        body, _ = _versions.open_jaxpr(params["body_jaxpr"])
+        c, b = params["cond_nconsts"], params["body_nconsts"]
+        self.region(cond, self.bound(cond.invars[:c], values[:c]), reach, certain)
+        before = [use.stored for use in self.uses]
+        self.region(body, self.bound(body.invars[:b], values[c : c + b]), reach, self.constant(False))
+        for use, stored in zip(self.uses, before):  # perhaps it runs not at all
+            use.stored = stored
+
+    # ------------------------------------------------------------------------------ memory
+
+    def load(self, ref: int, reach: Mask, certain: Mask) -> None:
+        use = self.uses[ref]
+        use.read = True
+        use.exposed = _fit(use.exposed | reach & ~use.stored, np.any)
+        use.carries = _fit(use.carries | certain & ~use.written, np.all)
+
+    def store(self, ref: int, reach: Mask, certain: Mask, whole: bool) -> None:
+        """Where it may run. What is stored in part before it is loaded keeps what it had elsewhere."""
+        use = self.uses[ref]
+        use.written = _fit(use.written | reach, np.any)
+        if whole:
+            # Control is here, or `stored` says nothing of the point.
+            use.stored = _fit(use.stored | reach, np.all)
+
+
+def _fit(mask: Mask, how: Callable[..., Any]) -> Mask:
+    return mask if mask.size <= MAX_POINTS else np.full((1,) * mask.ndim, how(mask))
+
+
+def _is_scalar(aval: Any) -> bool:
+    return getattr(aval, "shape", None) == () and getattr(aval.dtype, "kind", "") in "iub"
+
+
+# ------------------------------------------------------------------------------------------ primitives
+
+
+def _is_whole(tree: Any, leaves: Sequence[Any]) -> bool:
+    return all(_versions.is_whole_index(t) for t in (tree.unflatten(leaves) if tree is not None else ()))
+
+
+def _others(walk: _Walk, values: Sequence[Any], reach: Mask, certain: Mask) -> None:
+    """References among indices and values are loaded."""
+    for ref in values:
+        if isinstance(ref, int):
+            walk.load(ref, reach, certain)
+
+
+def _get(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+    used, _ = _spread(walk.jaxpr, set(eqn.outvars))
+    _others(walk, values, reach, certain if used else walk.constant(False))
+
+
+def _spread(jaxpr: Any, tainted: set[Any]) -> tuple[bool, list[bool]]:
+    """Whether something is stored that these variables are part of, whatever is chosen (`jnp.where` may do without), and which results
+    they are part of."""
+    used = False
+    for eqn in jaxpr.eqns:
+        now = [not _versions.is_literal(a) and a in tainted for a in eqn.invars]
+        if not any(now) or eqn.primitive.name in ("select_n", "cond", "scan", "while"):
+            continue
+        if eqn.primitive.name in ("swap", "store"):
+            used = used or now[1]
+            continue
+        results = [True] * len(eqn.outvars)
+        if (callee := eqn.params.get(_versions.CALLS.get(eqn.primitive.name, ""))) is not None:
+            inner, _ = _versions.open_jaxpr(callee)
+            if len(inner.invars) == len(now):
+                stored, results = _spread(inner, {v for v, t in zip(inner.invars, now) if t})
+                used = used or stored
+        tainted = tainted | {v for v, t in zip(eqn.outvars, results) if t}
+    return used, [not _versions.is_literal(a) and a in tainted for a in jaxpr.outvars]
+
+
+def _swap(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+    _others(walk, values[1:], reach, certain)
+    if isinstance(values[0], int):
+        if any(v in walk.used for v in eqn.outvars):
+            walk.load(values[0], reach, certain)
+        walk.store(values[0], reach, certain, _is_whole(eqn.params["tree"], eqn.invars[2:]))
+
+
+def _addupdate(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+    _others(walk, values, reach, certain)
+    if isinstance(values[0], int):
+        walk.store(values[0], reach, certain, whole=False)
+
+
+def _copy(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+    """An asynchronous copy: from the first reference to the second."""
+    source, target = values[:2]
+    _others(walk, [source, *values[2:]], reach, certain)
+    if isinstance(target, int):
+        trees = [eqn.params[f"{which}_transforms_treedef"] for which in ("src", "dst")]
+        walk.store(target, reach, certain, whole=trees[1] is None or trees[1].num_leaves == 0 and _is_whole(trees[1], []))
+
+
+_MEMORY: dict[str, Callable[[_Walk, Any, list[Any], Mask, Mask], None]] = {
+    "get": _get, "load": _get, "swap": _swap, "store": _swap, "addupdate": _addupdate, "copy_gmem_to_smem": _copy, "copy_smem_to_gmem": _copy,
+}  # fmt: skip
+
+
+def _divide(eqn: Any, x: Any, y: Any) -> Any:
+    """Towards zero, as integers are."""
+    x, y = x.astype(np.int64), np.where(y == 0, 1, y).astype(np.int64)
+    return np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y))
+
+
+def _choose(eqn: Any, which: Any, *cases: Any) -> Any:
+    return np.select([which.astype(np.int64) == n for n in range(len(cases))], np.broadcast_arrays(*cases))
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda _, x, y: x + y,
+    "sub": lambda _, x, y: x - y,
+    "mul": lambda _, x, y: x * y,
+    "div": _divide,
+    "rem": lambda _, x, y: np.fmod(x, np.where(y == 0, 1, y)),
+    "neg": lambda _, x: -x,
+    "abs": lambda _, x: np.abs(x),
+    "sign": lambda _, x: np.sign(x),
+    "max": lambda _, x, y: np.maximum(x, y),
+    "min": lambda _, x, y: np.minimum(x, y),
+    "eq": lambda _, x, y: x == y,
+    "ne": lambda _, x, y: x != y,
+    "lt": lambda _, x, y: x < y,
+    "le": lambda _, x, y: x <= y,
+    "gt": lambda _, x, y: x > y,
+    "ge": lambda _, x, y: x >= y,
+    "and": lambda _, x, y: x & y,
+    "or": lambda _, x, y: x | y,
+    "xor": lambda _, x, y: x ^ y,
+    "not": lambda _, x: ~x,
+    "select_n": _choose,
+    "convert_element_type": lambda eqn, x: x.astype(eqn.outvars[0].aval.dtype),
+    "stop_gradient": lambda _, x: x,
+    "copy": lambda _, x: x,
+}
