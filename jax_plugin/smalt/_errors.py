@@ -33,7 +33,7 @@ class Error(Exception):
 
     @property
     def fault(self) -> str:
-        """Whose fault it is: Unsupported, InvalidKernel, InvalidDescriptor, Environment, Execution, Timeout, Interrupted
+        """Whose fault it is: Unsupported, InvalidKernel, InvalidArgument, InvalidDescriptor, Environment, Execution, Timeout, Interrupted
         or Internal."""
         return str(self._field("fault") or _FAULTS.get(_public(type(self)), "InvalidKernel"))
 
@@ -104,6 +104,14 @@ class CompileError(Error):
     """What came to the compiler is no kernel, or the machine lacks what compiling or running takes."""
 
 
+class NotInstalled(CompileError, ImportError):
+    """What smalt needs is not there, or is another version's: JAX, or the native library."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument of one of smalt's functions, or an environment variable, says what means nothing."""
+
+
 class ExecutionError(Error, RuntimeError):
     """A kernel failed while it ran: out of bounds, a missing wait, a driver's error."""
 
@@ -128,11 +136,11 @@ CLASSES: dict[str, type[Error]] = {
     "Internal": Internal,
 }
 _FAULTS = {"Unsupported": "Unsupported", "Internal": "Internal", "CompileError": "Environment"}
-_FAULTS |= {"ExecutionError": "Execution", "Timeout": "Timeout", "Interrupted": "Interrupted"}
+_FAULTS |= {"ExecutionError": "Execution", "Timeout": "Timeout", "Interrupted": "Interrupted", "InvalidArgument": "InvalidArgument"}
 
 
 def _public(cls: type) -> str:
-    return next(c.__name__ for c in cls.__mro__ if c in (*CLASSES.values(), Error))
+    return next(c.__name__ for c in cls.__mro__ if c in (*CLASSES.values(), InvalidArgument, Error))
 
 
 def of_report(report: Mapping[str, Any]) -> Error:

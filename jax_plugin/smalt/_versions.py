@@ -17,7 +17,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
@@ -97,12 +97,6 @@ def kernel_call(num_inputs: int, params: dict[str, Any]) -> KernelCall:
         aliases=tuple(sorted(params["input_output_aliases"].items())),
         compiler_params=params["compiler_params"],
     )
-
-
-@functools.cache
-def stock_rule() -> Callable[..., Any]:
-    """JAX's own lowering rule of `mpmd_map`, for every platform that has no rule of its own."""
-    return _mlir._lowerings[mpmd_map_p].rule  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------------------------------ jaxprs
@@ -452,34 +446,39 @@ class _CudaVersions:
         return 13000
 
 
-_ANSWERED: list[tuple[Any, str]] = []
+#: (name, what the class had under it).
+_ANSWERED: list[tuple[str, Any]] = []
 
 
 def answer_for_cpu_devices(**answers: Callable[[], Any]) -> None:
-    """Gives the class of JAX's devices properties that CPU devices lack, until `stop_answering`.
+    """Has CPU devices answer like another one, until `stop_answering`: with what a function gives, where it gives something.
 
-    Real devices answer such questions in `__getattr__`, which a property hides: a property therefore asks it first.
+    What they know themselves (`platform`, `device_kind`) JAX goes on to be told, which compiles for what is there.
     """
     cls = xla_client.Device
-    own = getattr(cls, "__getattr__", None)
+    by_name = getattr(cls, "__getattr__", None)  # how devices answer what only some of them know
 
-    def prop(name: str, answer: Callable[[], Any]) -> property:
+    def prop(name: str, own: Any, answer: Callable[[], Any]) -> property:
         def get(device: Any) -> Any:
             if own is not None:
-                try:
-                    return own(device, name)
-                except AttributeError:
-                    pass
-            value = answer()
-            if value is None:
+                value = own.__get__(device, cls)
+                if platform.__get__(device, cls) != "cpu" or _is_jax(sys._getframe(1)):
+                    return value
+                return answer() or value
+            if by_name is not None:
+                with contextlib.suppress(AttributeError):
+                    return by_name(device, name)
+            if (value := answer()) is None:
                 raise AttributeError(name)
             return value
 
         return property(get)
 
+    platform = vars(cls)["platform"]
     for name, answer in answers.items():
-        setattr(cls, name, prop(name, answer))
-        _ANSWERED.append((cls, name))
+        own = vars(cls).get(name)
+        _ANSWERED.append((name, own))
+        setattr(cls, name, prop(name, own, answer))
     module = _attention_module()
     if module is not None and getattr(module, "cuda_versions", None) is None:
         module.cuda_versions = _CudaVersions()
@@ -493,9 +492,16 @@ def _attention_module() -> Any:
         return None
 
 
+def _is_jax(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] in ("jax", "jaxlib")
+
+
 def stop_answering() -> None:
-    for cls, name in _ANSWERED:
-        delattr(cls, name)
+    for name, own in _ANSWERED:
+        if own is None:
+            delattr(xla_client.Device, name)
+        else:
+            setattr(xla_client.Device, name, own)
     _ANSWERED.clear()
     module: Any = sys.modules.get("jax.experimental.pallas.ops.gpu.attention_mgpu")
     if isinstance(getattr(module, "cuda_versions", None), _CudaVersions):
@@ -604,9 +610,51 @@ def promise_stable(targets: Iterable[str]) -> None:
 # ------------------------------------------------------------------------------------------ lowering
 
 
-def register_rule(primitive: Any, rule: Any, platforms: Sequence[str]) -> None:
+#: `rule(before, ctx, *operands, **params)`: `before` is the rule that answered until now.
+ChainedRule: TypeAlias = Callable[..., Any]
+
+
+def chain_rule(primitive: Any, rule: ChainedRule, platforms: Sequence[str]) -> list[Callable[[], None]]:
+    """Puts a rule before those that JAX has for a primitive on these platforms; the steps that take it away again, the last one first.
+
+    Where it is already the first one, nothing is done. A rule that another plugin puts there later stays there.
+    """
+    undo: list[Callable[[], None]] = []
+    made: dict[Any, Any] = {}  # one rule for the platforms that had one rule: they share one lowering
     for platform in platforms:
-        mlir.register_lowering(primitive, rule, platform=platform)
+        table = _mlir._platform_specific_lowerings[platform]
+        there = table.get(primitive)
+        if isinstance(getattr(there, "rule", None), _Chained) and there.rule.rule is rule:
+            continue
+        key = None if there is None else there.rule
+        if key not in made:
+            made[key] = _Chained(rule, primitive, there)
+        mlir.register_lowering(primitive, made[key], platform=platform)
+        undo.append(functools.partial(_take_away, table, primitive, table[primitive], there))
+    return undo
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Chained:
+    rule: ChainedRule
+    primitive: Any
+    there: Any  # the platform's entry, if it had one
+
+    def before(self, ctx: Any, *args: Any, **params: Any) -> Any:
+        entry = self.there or _mlir._lowerings[self.primitive]
+        return entry.rule(ctx, *args, **params)
+
+    def __call__(self, ctx: Any, *args: Any, **params: Any) -> Any:
+        return self.rule(self.before, ctx, *args, **params)
+
+
+def _take_away(table: dict[Any, Any], primitive: Any, ours: Any, there: Any) -> None:
+    if table.get(primitive) is not ours:
+        return
+    if there is None:
+        del table[primitive]
+    else:
+        table[primitive] = there
 
 
 def platforms(ctx: Any) -> tuple[str, ...]:
@@ -713,12 +761,6 @@ def _is_kernel_local(effect: Any) -> bool:
 # ------------------------------------------------------------------------------------------ pallas_call
 
 pallas_call_p = pallas_call.pallas_call_p
-
-
-@functools.cache
-def stock_pallas_call_rule() -> Callable[..., Any]:
-    """JAX's own lowering rule of `pallas_call`, for every platform that has no rule of its own."""
-    return _mlir._lowerings[pallas_call_p].rule  # type: ignore[no-any-return]
 
 
 def is_gpu_compiler_params(params: Any) -> bool:

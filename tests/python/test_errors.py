@@ -1749,7 +1749,7 @@ from smalt import _native, _errors
 try:
     _native.compile(open(sys.argv[2], "rb").read(), b"", sys.argv[3]).assemble()
     print("no error")
-except (_errors.Error, ImportError) as error:
+except _errors.Error as error:
     print(type(error).__name__, error)
 """
 
@@ -1762,7 +1762,7 @@ SETTINGS: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     "SMALT_SCHEDULE": ({"SMALT_SCHEDULE": "random"}, "sm_90a", ("SMALT_SCHEDULE", "expected: latest, earliest or seeded", "got: random")),
     "SMALT_CACHE_LIMIT": ({"SMALT_CACHE_LIMIT": "lots"}, "sm_90a", ("SMALT_CACHE_LIMIT", "expected: a size in bytes", "got: lots")),
     "SMALT_PTXAS": ({"SMALT_PTXAS": "/nowhere/ptxas"}, "sm_90a", ("ptxas was asked for and is not there", "remedy")),
-    "SMALT_LIBRARY": ({"SMALT_LIBRARY": "/nowhere/libsmalt.so"}, "sm_90a", ("ImportError", "native library", "/nowhere/libsmalt.so")),
+    "SMALT_LIBRARY": ({"SMALT_LIBRARY": "/nowhere/libsmalt.so"}, "sm_90a", ("NotInstalled", "native library", "expected", "/nowhere/libsmalt.so", "got: ", "remedy: unset SMALT_LIBRARY")),
     "no ptxas": ({"SMALT_ASSEMBLER": "ptxas", "PATH": "/nowhere", "CUDA_HOME": "/nowhere"}, "sm_90a", ("ptxas", "remedy", "pip install")),
     "no nvJitLink": ({"SMALT_ASSEMBLER": "nvjitlink", "PATH": "/nowhere", "CUDA_HOME": "/nowhere"}, "sm_90a", ("nvJitLink", "remedy", "pip install")),
     "a target": ({}, "gfx942", ("the target `gfx942`", "expected: sm_90a")),
@@ -1795,7 +1795,7 @@ def test_no_assembler_at_all(tmp_path: pathlib.Path) -> None:
 
 def import_smalt(*flags: str, path: pathlib.Path) -> str:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(path), str(ROOT / "jax_plugin")]))
-    done = subprocess.run([sys.executable, *flags, "-c", "import smalt"], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *flags, "-c", "from smalt import enable"], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     return done.stderr
 
@@ -1811,24 +1811,25 @@ def fake_jax(folder: pathlib.Path, version: str, text: str) -> pathlib.Path:
 
 def test_unsupported_jax(tmp_path: pathlib.Path) -> None:
     text = import_smalt(path=fake_jax(tmp_path, "0.9.1", "class Array: pass"))
-    in_order(("ImportError: smalt: this version of JAX is not supported", "expected: jax 0.10.2", "got: jax 0.9.1", "remedy: pip install"), text)
+    in_order(("NotInstalled: smalt: this version of JAX is not supported", "expected: jax 0.10.2", "got: jax 0.9.1", "remedy: pip install"), text)
 
 
 def test_missing_jax(tmp_path: pathlib.Path) -> None:
-    in_order(("ImportError: smalt: JAX is not installed", "expected: jax 0.10.2", "remedy: pip install"), import_smalt("-S", path=tmp_path))
+    in_order(("NotInstalled: smalt: JAX is not installed", "expected: jax 0.10.2", "remedy: pip install"), import_smalt("-S", path=tmp_path))
 
 
 def test_missing_absl(tmp_path: pathlib.Path) -> None:
     fake_jax(tmp_path, "0.10.2", "raise ModuleNotFoundError(\"No module named 'absl'\", name='absl')")
-    in_order(("ImportError: smalt: jax 0.10.2 needs absl-py", "remedy: pip install absl-py"), import_smalt(path=tmp_path))
+    in_order(("NotInstalled: smalt: jax 0.10.2 needs absl-py", "remedy: pip install absl-py"), import_smalt(path=tmp_path))
 
 
 def test_wrong_enable() -> None:
-    with pytest.raises(ValueError, match="SMALT_ENABLE: expected 0 or 1, got 'perhaps'"):
+    with pytest.raises(ValueError, match="SMALT_ENABLE\n  expected: 0 or 1\n  got: 'perhaps'\n  remedy: SMALT_ENABLE=1") as caught:
         with contextlib.ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setenv("SMALT_ENABLE", "perhaps")
             smalt._config._from_environment()
+    assert isinstance(caught.value, smalt.InvalidArgument) and caught.value.expected == "0 or 1"
 
 
 if __name__ == "__main__":
