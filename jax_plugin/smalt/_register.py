@@ -40,8 +40,9 @@ def begin() -> None:
 
 def _prepare_jax() -> None:
     """What compiled programs need for as long as they live, and `jax.export` of them."""
-    from smalt import _runtime_errors, _torch
+    from smalt import _contract, _runtime_errors, _torch
 
+    _contract.check()
     # The descriptor has a version, and older ones stay readable (proto/descriptor.proto): that is the promise that JAX asks for.
     _versions.promise_stable(_TARGETS)
     _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program)

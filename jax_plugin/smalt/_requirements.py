@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from smalt._errors import NotInstalled
 
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0.1")
-_REMEDY = "remedy: pip install -c constraints/jax.txt jax (or any version of jax>=0.10.2,<0.13)"
+REMEDY = "remedy: pip install -c constraints/jax.txt jax (or any version of jax>=0.10.2,<0.13)"
 
 
 def jax_version() -> str | None:
@@ -30,7 +30,7 @@ def has_jax() -> bool:
 
 
 def no_jax() -> NotInstalled:
-    return NotInstalled(f"smalt: JAX is not installed\n  expected: jax {', '.join(TESTED_JAX)}\n  {_REMEDY}")
+    return NotInstalled(f"smalt: JAX is not installed\n  expected: jax {', '.join(TESTED_JAX)}\n  {REMEDY}")
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def explained() -> Iterator[None]:
             raise
         raise NotInstalled(
             f"smalt: this version of JAX is not supported\n  expected: jax {tested} (0.10.2 to 0.12)"
-            f"\n  got: jax {version} ({type(e).__name__}: {e})\n  {_REMEDY}"
+            f"\n  got: jax {version} ({type(e).__name__}: {e})\n  {REMEDY}"
         ) from e
 
 

@@ -49,7 +49,7 @@ from jaxlib.mlir.dialects import llvm as llvm_dialect
 
 # ------------------------------------------------------------------------------------------ features
 
-_IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12
+_IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12: `_contract.py`
 
 #: What nothing in an equation shows (`Semantics` in the schema).
 FALSE_PREDICATE_SUPPRESSES_ARRIVAL = _IS_012
@@ -264,18 +264,21 @@ _OWN = frozenset({
 
 @functools.cache
 def _definitions() -> dict[str, Callable[..., Any]]:
-    """`mlir.lower_fun(f)` is a closure over `f`."""
     found = {}
-    for primitive, rule in _mlir._lowerings.items():
-        rule = getattr(rule, "rule", rule)
-        while isinstance(rule, functools.partial):
-            rule = rule.func
-        code = getattr(rule, "__code__", None)
-        if code is None or "lower_fun" not in rule.__qualname__ or "fun" not in code.co_freevars:
-            continue
-        cell = rule.__closure__[code.co_freevars.index("fun")]
-        found[primitive.name] = cell.cell_contents
+    for primitive, entry in _mlir._lowerings.items():
+        if (function := lowered_function(entry.rule)) is not None:
+            found[primitive.name] = function
     return found
+
+
+def lowered_function(rule: Any) -> Callable[..., Any] | None:
+    """The function that a rule lowers: `mlir.lower_fun(f)` is a closure over `f`; None for other rules."""
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    code = getattr(rule, "__code__", None)
+    if code is None or "lower_fun" not in rule.__qualname__ or "fun" not in code.co_freevars:
+        return None
+    return rule.__closure__[code.co_freevars.index("fun")].cell_contents  # type: ignore[no-any-return]
 
 
 def has_definition(name: str) -> bool:
@@ -602,9 +605,7 @@ def promise_stable(targets: Iterable[str]) -> None:
 
     JAX keeps the list; it has no public way to it but a flag at each call of `jax.export.export`.
     """
-    known = getattr(_export, "_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE", None)
-    if isinstance(known, set):
-        known.update(targets)
+    _export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE.update(targets)
 
 
 # ------------------------------------------------------------------------------------------ lowering
@@ -1003,11 +1004,11 @@ FragmentedArray = mgpu.FragmentedArray
 
 def is_inline_ptx_helper(function: Any) -> bool:
     """Whether it is what JAX's `inline_ptx(asm)` makes of a text."""
-    return function.__code__ is _inline_ptx_code()
+    return function.__code__ is inline_ptx_code()
 
 
 @functools.cache
-def _inline_ptx_code() -> Any:
+def inline_ptx_code() -> Any:
     codes = [c for c in gpu_helpers.inline_ptx.__code__.co_consts if hasattr(c, "co_name")]
     return next((c for c in codes if "asm" in c.co_freevars), None)
 
