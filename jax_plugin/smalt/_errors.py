@@ -7,7 +7,10 @@ Python through XLA, as a `jax.errors.JaxRuntimeError`; it is one of these classe
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,9 +46,10 @@ class Error(Exception):
 
     @property
     def where(self) -> str | None:
-        """The user's `file:line`; None where no line is at fault."""
+        """The user's `file:line`: the innermost frame outside of installed packages, if one is; None where no line is at fault."""
         frames = self.frames
-        return f"{frames[0].file}:{frames[0].line}" if frames else None
+        frame = next((f for f in frames if not _is_installed(f.file)), frames[0] if frames else None)
+        return None if frame is None else f"{frame.file}:{frame.line}"
 
     @property
     def expected(self) -> str | None:
@@ -74,6 +78,16 @@ class Error(Exception):
         if self.report is not None:
             return self.report.get(name)
         return _parse(self._text()).get(name)
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is no source of the user's: of a package, of JAX (from wherever it was imported), or smalt's."""
+    parts = pathlib.PurePath(file).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    packages = (sys.modules.get(name) for name in ("jax", "smalt"))
+    folders = [os.path.dirname(p.__file__) + os.sep for p in packages if p is not None and p.__file__]
+    return file.startswith(tuple(folders))
 
 
 # A message is `smalt: what`, then lines that begin with these words, then frames.

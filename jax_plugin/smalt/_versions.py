@@ -352,6 +352,14 @@ def frames(traceback: Any) -> Iterator[tuple[str, str, int, int]]:
             yield _position(code, lasti)
 
 
+def traced_function(jaxpr: Any) -> tuple[str, str, int, int] | None:
+    """Where the function begins that a jaxpr was traced from; None if it is not the user's, or not known."""
+    found = re.fullmatch(r"(.+) at (.+):(\d+)", str(jaxpr.debug_info.func_src_info))
+    if found is None or not _is_reported(found[2]):
+        return None
+    return found[2], found[1], int(found[3]), 0
+
+
 class _Stack:
     """The user's frames on the Python stack, as a traceback."""
 

@@ -65,6 +65,7 @@ class Walker:
         self._rules = rules
         self.debug = _debug.DebugTable(call_site)
         self._chain: tuple[int, ...] = ()  # frames of the op being written
+        self._function: _debug.Position | None = None  # the user's, whose jaxpr is being walked
         self._axes: dict[Any, int] = {}
         self._values = 0
         self._ops = 0
@@ -433,13 +434,14 @@ class Walker:
         for var in params:
             defined, env[var] = self.define_all(var.aval, default_space)
             definitions += defined
-        outer = self._env, self._used
+        outer = self._env, self._used, self._function
         self._env, self._used = env, _versions.used_variables(jaxpr)
+        self._function = _versions.traced_function(jaxpr) or self._function
         try:
             ops = self._op_list((eqn for eqn in jaxpr.eqns if not self._is_known(eqn)), ranges)
             results = self.operands(jaxpr.outvars)
         finally:
-            self._env, self._used = outer
+            self._env, self._used, self._function = outer
         return message("Region", params=definitions, ops=ops, results=results)
 
     def _op_list(self, eqns: Iterable[Any], ranges: bool) -> list[Message]:
@@ -464,7 +466,7 @@ class Walker:
         ops = []
         for name, ends in marks:
             self._ops += 1
-            self.debug.add(eqn.source_info.traceback, self._chain)
+            self.debug.add(eqn.source_info.traceback, self._chain, self._function)
             attrs = _attrs.encode({"ends": ends or None, "name": name})
             ops.append(message("Op", id=self._ops, primitive="profile_mark", operands=[], results=[], attrs=attrs, regions=[]))
         return ops
@@ -500,7 +502,7 @@ class Walker:
         self._ops += 1
         number = self._ops
         outer = self._chain
-        self._chain = self.debug.add(None if self._expanding else eqn.source_info.traceback, outer)
+        self._chain = self.debug.add(None if self._expanding else eqn.source_info.traceback, outer, self._function)
         name = _versions.primitive_name(eqn)
         try:
             parts = self._rules(self, name, eqn)
