@@ -108,7 +108,15 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
     _prepare(ctx)
 
     def traced(*arrays: Any) -> list[Any]:
-        results, _LOCAL.blocks = _pallas_call.kernel(arrays, params)
+        mapped = _versions.mapped_operands(params, ctx.avals_in)
+        if mapped is None:
+            raise Unsupported(
+                "not supported yet: the derivative of a pl.pallas_call with respect to some of its operands, which have different blocks"
+                f"\n  expected: a tangent for each of {params['grid_mapping'].num_inputs // 2} operands, or blocks that are alike"
+                f"\n  got: tangents for {len(arrays) - params['grid_mapping'].num_inputs // 2}"
+                "\n  remedy: differentiate with respect to all operands, with zeros for the others, or give the call a jax.custom_jvp"
+            )
+        results, _LOCAL.blocks = _pallas_call.kernel(arrays, mapped)
         return results
 
     try:

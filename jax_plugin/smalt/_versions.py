@@ -772,6 +772,32 @@ def _is_kernel_local(effect: Any) -> bool:
 pallas_call_p = pallas_call.pallas_call_p
 
 
+def mapped_operands(params: dict[str, Any], avals: Sequence[Any]) -> dict[str, Any] | None:
+    """The parameters of a `pallas_call` with one block mapping for each operand; None if nothing says which operand has which.
+
+    JAX's derivative of a call repeats the mappings of all operands for their tangents, but passes only tangents that are not zero.
+    """
+    mapping = params["grid_mapping"]
+    first = mapping.num_index_operands + sum(not isinstance(n, int) for n in mapping.grid)
+    given, mapped = avals[first:], mapping.num_inputs
+    if len(given) == mapped:
+        return params
+    own, results = mapping.block_mappings[: mapped // 2], mapping.block_mappings[mapped:]
+    tangents = given[len(own) :]
+
+    def fits(block: Any, aval: Any) -> bool:
+        return bool(block.array_aval.shape == aval.shape and block.array_aval.dtype == aval.dtype)
+
+    def same(block: Any) -> Any:
+        return tuple(map(str, block.block_shape)), str(block.index_map_jaxpr)
+
+    choices = [c for c in itertools.combinations(own, len(tangents)) if all(map(fits, c, tangents))]
+    if len({tuple(map(same, choice)) for choice in choices}) != 1:
+        return None
+    blocks = (*own, *choices[0], *results)
+    return params | {"grid_mapping": mapping.replace(block_mappings=blocks, num_inputs=len(given))}
+
+
 def is_gpu_compiler_params(params: Any) -> bool:
     return isinstance(params, gpu_core.CompilerParams)
 

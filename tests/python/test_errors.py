@@ -836,7 +836,7 @@ def impossible_strided_layout(x):
 
 
 @bad(
-    smalt.InvalidKernel,
+    smalt.Unsupported,
     "copy_gmem_to_smem",
     "got: f16[8, 64] of argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
     "remedy: copy to whole slots",
@@ -938,7 +938,7 @@ def copy_of_twelve_byte_rows(x):
 
 
 @bad(
-    smalt.InvalidKernel,
+    smalt.Unsupported,
     "copy_gmem_to_smem",
     "the copy needs 7 dimensions; tensor maps have 5",
     "remedy: copy in a loop over the outer dimensions",
@@ -970,6 +970,23 @@ def slice_through_tiles(x):
         o[...] = buf[:, pl.ds(32, 64)]
 
     return kernel(body, like((64, 64), F16), SMEM((64, 128), F16, transforms=tiled(F16)), Barrier())(x)
+
+
+@bad(
+    smalt.Unsupported,
+    "view of a reference",
+    "expected: slices of whole tiles",
+    "slice of dimension 0 cuts tiles of 8: start dynamic",
+    "remedy: start slices at multiples of the tile, state what is known with pl.multiple_of",
+    args=(f16(64, 64), i32(8)),
+)
+def slice_at_a_computed_row(x, at):
+    def body(x, at, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = buf[pl.ds(at[0], 8)]  # BAD
+
+    return kernel(body, like((8, 64), F16), SMEM((64, 64), F16, transforms=tiled(F16)), Barrier())(x, at)
 
 
 @bad(smalt.InvalidKernel, "on several barriers", "expected: one barrier", "got: shape [2]", "remedy: index the array")
@@ -1443,7 +1460,7 @@ def shared_memory_out_of_bounds(x):
 
 
 @bad(
-    smalt.InvalidKernel,
+    smalt.Unsupported,
     "pl.pallas_call with the compiler parameters of another backend",
     "expected: plgpu.CompilerParams",
     "got: jax._src.pallas.mosaic.core.CompilerParams",
@@ -1458,7 +1475,7 @@ def parameters_of_tpu(x):
     return pl.pallas_call(body, out_shape=like((128,)), compiler_params=pltpu.CompilerParams())(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "pl.pallas_call with the compiler parameters", "got: jax._src.pallas.triton", "remedy:")
+@bad(smalt.Unsupported, "pl.pallas_call with the compiler parameters", "got: jax._src.pallas.triton", "remedy:")
 def parameters_of_triton(x):
     import jax.experimental.pallas.triton as plt
 
@@ -1468,7 +1485,7 @@ def parameters_of_triton(x):
     return pl.pallas_call(body, out_shape=like((128,)), compiler_params=plt.CompilerParams(num_warps=4))(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "plgpu.kernel with the compiler parameters of another backend", "remedy: pass smalt.CompilerParams()")
+@bad(smalt.Unsupported, "plgpu.kernel with the compiler parameters of another backend", "remedy: pass smalt.CompilerParams()")
 def parameters_of_tpu_for_a_kernel(x):
     import jax.experimental.pallas.tpu as pltpu
 
@@ -1478,7 +1495,7 @@ def parameters_of_tpu_for_a_kernel(x):
     return kernel(body, like((128,)), params=pltpu.CompilerParams())(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "the mesh of another backend", "expected: one plgpu.Mesh", "got: TensorCoreMesh", "remedy: write it with plgpu.kernel")
+@bad(smalt.Unsupported, "the mesh of another backend", "expected: one plgpu.Mesh", "got: TensorCoreMesh", "remedy: write it with plgpu.kernel")
 def foreign_mesh(x):
     import jax.experimental.pallas.tpu as pltpu
 
