@@ -73,6 +73,7 @@ class Walker:
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
+        self.grid_names: tuple[Any, ...] = ()  # its grid axes, if they have names
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
         self._profiles = profiles  # named scopes become ranges
         self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
@@ -493,9 +494,15 @@ class Walker:
 
     def _is_known(self, eqn: Any) -> bool:
         """Whether the equation asks for a grid index of `pallas_call`, which is an operand of its body."""
-        if self.grid_indices is None or eqn.primitive.name != "program_id":
+        if self.grid_indices is None:
             return False
-        self._env[eqn.outvars[0]] = self.grid_indices[eqn.params["axis"]]
+        if eqn.primitive.name == "program_id":
+            axis = eqn.params["axis"]
+        elif eqn.primitive.name == "axis_index" and eqn.params["axis_name"] in self.grid_names:
+            axis = self.grid_names.index(eqn.params["axis_name"])
+        else:
+            return False
+        self._env[eqn.outvars[0]] = self.grid_indices[axis]
         return True
 
     def _op(self, eqn: Any) -> Message:

@@ -499,6 +499,27 @@ def test_pallas_call_checks_dimension_semantics(compiled):
         lower(lambda x: double(x, params, grid=(1,)), X, platforms=("cpu",))
 
 
+@pytest.mark.parametrize("semantics", [None, ["parallel", "sequential"], ["sequential", "parallel"]])
+@pytest.mark.parametrize("vmapped", [False, True])
+def test_axes_of_a_grid_have_names(semantics, vmapped):
+    def body(x, o):
+        def step(_, total):
+            return total + 100 * lax.axis_index("rows") + lax.axis_index("columns")
+
+        o[...] = x[...] + lax.fori_loop(0, 3, step, jnp.int32(0)) + 10_000 * lax.axis_size("columns")
+
+    params = plgpu.CompilerParams(dimension_semantics=semantics)
+    spec = pl.BlockSpec((8, 32), lambda i, j: (i, j))
+    grid, shape = (("rows", 2), ("columns", 4)), like((16, 128), jnp.int32)
+    call = pl.pallas_call(body, out_shape=shape, grid=grid, in_specs=[spec], out_specs=spec, compiler_params=params)
+    x = np.arange(3 * 16 * 128, dtype=np.int32).reshape(3, 16, 128)
+    with smalt.emulated():
+        got = jax.vmap(call)(x) if vmapped else call(x[0])
+    rows, columns = np.indices((16, 128)) // np.array([8, 32])[:, None, None]
+    expected = x + 3 * (100 * rows + columns) + 40_000
+    np.testing.assert_array_equal(got, expected if vmapped else expected[0])
+
+
 def test_pallas_call_body_sees_the_pipeline_s_slots():
     def body(x, o):
         o[...] = x[...] + pl.program_id(1).astype(jnp.float32)
