@@ -334,8 +334,8 @@ def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequenc
     for ref in scratch:
         operands.append(_versions.ref_and_transforms(ref)[0])
     name = "pallas_call: " + ", ".join(b.describe() for b in call.blocks)
-    names = [n for axis, n in enumerate(call.mapping.grid_names or ()) if axis not in call.mapping.vmapped_dims]
-    pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), tuple(written), name, tuple(names)))
+    axes = _versions.grid_names(call.mapping)
+    pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), tuple(written), name, axes))
 
 
 def _check(params: dict[str, Any]) -> None:

@@ -798,6 +798,14 @@ def mapped_operands(params: dict[str, Any], avals: Sequence[Any]) -> dict[str, A
     return params | {"grid_mapping": mapping.replace(block_mappings=blocks, num_inputs=len(given))}
 
 
+def grid_names(mapping: Any) -> tuple[Any, ...]:
+    """Names of a grid's axes but those that `vmap` added, which have none (and no place in 0.10)."""
+    names = tuple(mapping.grid_names or ())
+    if len(names) < len(mapping.grid):
+        return names
+    return tuple(name for axis, name in enumerate(names) if axis not in mapping.vmapped_dims)
+
+
 def is_gpu_compiler_params(params: Any) -> bool:
     return isinstance(params, gpu_core.CompilerParams)
 

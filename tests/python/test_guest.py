@@ -48,7 +48,7 @@ PRELUDE = r"""
 
     def who(name, *platforms):
         text = lowered(name, *platforms)
-        found = [tag for tag in ("plugin_of_ours", "smalt_kernel", "mosaic_gpu") if tag in text]
+        found = [tag for tag in ("plugin_of_ours", "smalt_kernel", "mosaic_gpu") if f"@{tag}" in text]
         return "+".join(found) or text.split("\n")[0]
 
     def patches():
