@@ -72,20 +72,20 @@ def add_ones(count: int) -> list[Callable[[], tuple[Callable[..., Any], list[Any
     return [lambda i=i: make(i) for i in range(3 * count)]
 
 
-def _empty_rule(ctx: Any, *args: Any, **_: Any) -> Any:
+def _empty_rule(_before: Any, ctx: Any, *args: Any, **_: Any) -> Any:
     results = [(a.shape, a.dtype) for a in ctx.avals_out]
     return mlir.lower_fun(lambda *_: [jnp.zeros(*r) for r in results], multiple_results=True)(ctx, *args)
 
 
 @contextlib.contextmanager
 def floor() -> Iterator[None]:
-    stock = _versions.stock_rule
-    _versions.stock_rule = lambda: _empty_rule
-    try:
-        with smalt.enabled(False):
+    with smalt.enabled(False):
+        undo = _versions.chain_rule(_versions.mpmd_map_p, _empty_rule, ("cpu", "cuda"))
+        try:
             yield
-    finally:
-        _versions.stock_rule = stock
+        finally:
+            for step in reversed(undo):
+                step()
 
 
 SCOPES: dict[str, Callable[[], Any]] = {

@@ -4,57 +4,60 @@
 """
 
 from smalt import _requirements
+from smalt._errors import (
+    CompileError,
+    Error,
+    ExecutionError,
+    Frame,
+    Internal,
+    Interrupted,
+    InvalidArgument,
+    InvalidKernel,
+    Timeout,
+    Unsupported,
+)
 
-with _requirements.explained():
-    from smalt import _register, _runtime_errors
-    from smalt._barriers import expect_bytes, mbarrier_arrive, mbarrier_wait, named_barrier_arrive, named_barrier_sync
-    from smalt._config import disable, enable, enabled
-    from smalt._draw_layout import LayoutMap, draw_layout
-    from smalt._draw_smem import SmemMap, draw_smem
-    from smalt._emulate import emulated
-    from smalt._errors import (
-        CompileError,
-        Error,
-        ExecutionError,
-        Frame,
-        Internal,
-        Interrupted,
-        InvalidKernel,
-        Timeout,
-        Unsupported,
-    )
-    from smalt._inspect import inspect
-    from smalt._ordered import (
-        atomic_add,
-        atomic_and,
-        atomic_cas,
-        atomic_exchange,
-        atomic_max,
-        atomic_min,
-        atomic_or,
-        atomic_xor,
-        fence,
-        fence_proxy_async,
-        load,
-        store,
-    )
-    from smalt._params import CompilerParams
-    from smalt._primitives import inline_ptx
-    from smalt._register import descriptor
-    from smalt._torch import as_torch_kernel
-    from smalt._trace import trace
+# Without JAX there are the errors, and `python -m smalt` for dumped kernels.
+if _requirements.has_jax():
+    with _requirements.explained():
+        from smalt import _register
+        from smalt._barriers import expect_bytes, mbarrier_arrive, mbarrier_wait, named_barrier_arrive, named_barrier_sync
+        from smalt._config import disable, enable, enabled
+        from smalt._draw_layout import LayoutMap, draw_layout
+        from smalt._draw_smem import SmemMap, draw_smem
+        from smalt._emulate import emulated
+        from smalt._inspect import inspect
+        from smalt._ordered import (
+            atomic_add,
+            atomic_and,
+            atomic_cas,
+            atomic_exchange,
+            atomic_max,
+            atomic_min,
+            atomic_or,
+            atomic_xor,
+            fence,
+            fence_proxy_async,
+            load,
+            store,
+        )
+        from smalt._params import CompilerParams
+        from smalt._primitives import inline_ptx
+        from smalt._register import descriptor
+        from smalt._torch import as_torch_kernel
+        from smalt._trace import trace
 
-    _register.register()
-    _runtime_errors.install()
-
+        _register.begin()
 
 
 def __getattr__(name: str) -> str:
-    """`smalt.__version__`: the native library's, which is loaded for it."""
+    """`smalt.__version__`: the native library's, which is loaded for it. Names that need JAX say so where there is none."""
     if name == "__version__":
         from smalt import _native
 
         return _native.version()
+    if name in __all__:
+        raise _requirements.no_jax()
     raise AttributeError(f"module 'smalt' has no attribute {name!r}")
 
 
@@ -66,6 +69,7 @@ __all__ = [
     "Frame",
     "Internal",
     "Interrupted",
+    "InvalidArgument",
     "InvalidKernel",
     "LayoutMap",
     "SmemMap",

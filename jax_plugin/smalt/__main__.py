@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import hashlib
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -14,8 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from smalt import _errors, _native
-from smalt._requirements import TESTED_JAX
+from smalt import _errors, _native, _requirements
 
 # First bytes of a dumped descriptor: src/runtime/dump.rs.
 MAGIC = b"SMALT\0\x01\n"
@@ -44,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = {"doctor": doctor, "compile": compile_, "run": run}[arguments.command]
     try:
         return command(arguments)
-    except (_errors.Error, ImportError) as error:
+    except _errors.Error as error:
         print(error, file=sys.stderr)
         return 1
 
@@ -66,12 +64,13 @@ def doctor(arguments: argparse.Namespace) -> int:
 def _examine() -> Iterator[tuple[bool | None, str, str]]:
     """(works, what, in words); None: not there, and not needed."""
     yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} ({sys.executable})"
-    try:
-        jax_version = importlib.metadata.version("jax")
-        tested = "tested with this version" if jax_version in TESTED_JAX else f"tested with {', '.join(TESTED_JAX)}"
+    jax_version = _requirements.jax_version()
+    if jax_version is not None and _requirements.has_jax():
+        tested = ", ".join(_requirements.TESTED_JAX)
+        tested = "tested with this version" if jax_version in _requirements.TESTED_JAX else f"tested with {tested}"
         yield True, "JAX", f"{jax_version}; smalt was {tested}"
-    except importlib.metadata.PackageNotFoundError:
-        yield False, "JAX", "not installed: pip install -c constraints/jax.txt jax"
+    else:
+        yield False, "JAX", "not installed: pip install -c constraints/jax.txt jax (compile and run of dumped kernels need none)"
     try:
         facts = _native.doctor()
         yield True, "library", f"{_native.version()} at {_native.library_path()}"
@@ -128,6 +127,8 @@ def _examine_environment(known: list[str]) -> Iterator[tuple[bool | None, str, s
 
 
 def _examine_xla() -> Iterator[tuple[bool | None, str, str]]:
+    if not _requirements.has_jax():
+        return
     try:
         import jax
 
@@ -247,11 +248,18 @@ _DTYPES = {
 
 
 def _dtype(text: str) -> Any:
-    import ml_dtypes
     import numpy as np
 
     name = _DTYPES.get(text.split("[")[0], "uint8")
-    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
+    if name == "bfloat16" or name.startswith("float8"):
+        try:
+            import ml_dtypes
+        except ImportError as e:  # JAX brings it
+            raise _errors.NotInstalled(
+                f"smalt: arrays of {name} need ml_dtypes\n  expected: ml_dtypes, which comes with JAX\n  got: {e}\n  remedy: pip install ml_dtypes"
+            ) from e
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
 
 
 #: The bytes of outputs before a run: what the emulator fills them with, so that elements that no machine writes are equal.

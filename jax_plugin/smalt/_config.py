@@ -5,6 +5,7 @@ Environment variables are read here and nowhere else in the package:
 | variable | meaning |
 |---|---|
 | `SMALT_ENABLE` | 1: as if `smalt.enable()` had been called at import |
+| `SMALT_PALLAS_CALL` | 0: what `enable(pallas_call=False)` says, where nothing else is said |
 | `SMALT_TARGET` | the target of kernels for which nothing else says one, e.g. `sm_90a` |
 """
 
@@ -13,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
-from smalt import _versions
+from smalt import _takeover, _versions
+from smalt._errors import InvalidArgument
 
 DEFAULT_TARGET = "sm_90a"
 
@@ -26,19 +29,28 @@ class Settings:
     """What `enable`, `enabled` and `emulated` choose."""
 
     enabled: bool = False
-    pallas_call: bool = False  # take over pl.pallas_call(compiler_params=None) on CUDA
+    pallas_call: bool = True  # whether pl.pallas_call(compiler_params=None) is taken
     device: str | None = None  # the emulated device
     check: str | None = None  # what becomes of what the emulator's checker finds; None: as SMALT_CHECK says
 
 
 def _from_environment() -> Settings:
-    value = os.environ.get("SMALT_ENABLE", "").strip().lower()
-    if value not in ("", "0", "1", "true", "false", "on", "off"):
-        raise ValueError(f"SMALT_ENABLE: expected 0 or 1, got {value!r}")
-    return Settings(enabled=value in ("1", "true", "on"))
+    return Settings(enabled=_switch("SMALT_ENABLE", False), pallas_call=_switch("SMALT_PALLAS_CALL", True))
 
 
-_STATE = _versions.make_state(_from_environment())
+def _switch(name: str, default: bool) -> bool:
+    value = os.environ.get(name, "").strip().lower()
+    if value in ("", "0", "1", "true", "false", "on", "off"):
+        return value in ("1", "true", "on") if value else default
+    raise InvalidArgument(
+        f"smalt: the environment variable {name}\n  expected: 0 or 1\n  got: {value!r}"
+        f"\n  remedy: {name}=1, or {name}=0"
+    )
+
+
+_DEFAULT = _from_environment()
+_STATE = _versions.make_state(dataclasses.replace(_DEFAULT, enabled=False))
+_LOCK = threading.Lock()
 
 
 def settings() -> Settings:
@@ -46,40 +58,61 @@ def settings() -> Settings:
     return _STATE.value  # type: ignore[no-any-return]
 
 
-def enable(*, pallas_call: bool = False) -> None:
-    """From here on, Pallas:MGPU kernels are compiled by smalt, in every thread.
+def enable(*, pallas_call: bool | None = None) -> None:
+    """From here on, in every thread, smalt compiles Pallas's GPU kernels: the same ones on a CPU (in the emulator) and on a GPU.
 
-    With `pallas_call`, also `pl.pallas_call(compiler_params=None)` on CUDA, which otherwise means Triton (on CPU
-    it is always taken).
+    These are `plgpu.kernel`, and `pl.pallas_call` with `plgpu.CompilerParams`, with `smalt.CompilerParams`, or with no compiler parameters.
+    A `pl.pallas_call` with Triton's parameters is left to Triton.
+
+    Args:
+        pallas_call: Whether `pl.pallas_call` with no parameters is taken. In stock JAX such a call means Triton on CUDA, and nothing on a
+            CPU. False leaves it to JAX on both; None: as `SMALT_PALLAS_CALL` says, else True. On CUDA, a taken one that asks for what smalt
+            lacks goes to the compiler that JAX has for it, with a warning; one that is wrong is an error.
     """
-    _update(dataclasses.replace(_global(), enabled=True, pallas_call=pallas_call))
+    _choose_for_all(Settings(True, _DEFAULT.pallas_call if pallas_call is None else pallas_call))
 
 
 def disable() -> None:
-    """From here on, Pallas:MGPU kernels are JAX's own business again."""
-    _update(dataclasses.replace(_global(), enabled=False, pallas_call=False))
+    """From here on, Pallas's GPU kernels are JAX's own business again."""
+    _choose_for_all(dataclasses.replace(_DEFAULT, enabled=False))
 
 
-def _global() -> Settings:
-    return _versions.global_value(_STATE)  # type: ignore[no-any-return]
+def _choose_for_all(value: Settings) -> None:
+    with _LOCK:
+        was = _versions.global_value(_STATE).enabled
+        if value.enabled:
+            _takeover.hold()
+        _versions.set_global(_STATE, value)
+        if was:
+            _takeover.release()
 
 
-def _update(value: Settings) -> None:
-    _versions.set_global(_STATE, value)
+def begin() -> None:
+    """Makes the choice of the environment."""
+    if _DEFAULT.enabled:
+        enable()
 
 
 @contextlib.contextmanager
 def scoped(value: Settings) -> Iterator[None]:
-    with _STATE(value):
-        yield
+    if not value.enabled:
+        with _STATE(value):
+            yield
+        return
+    _takeover.hold()
+    try:
+        with _STATE(value):
+            yield
+    finally:
+        _takeover.release()
 
 
 @contextlib.contextmanager
 def enabled(value: bool = True, *, pallas_call: bool | None = None) -> Iterator[None]:
-    """`with smalt.enabled(True):` makes the choice for this thread and this scope."""
+    """`with smalt.enabled(True):` makes the choice of `enable` or `disable` for this thread and this scope."""
     now = settings()
     calls = now.pallas_call if pallas_call is None else pallas_call
-    with scoped(dataclasses.replace(now, enabled=value, pallas_call=calls and value)):
+    with scoped(dataclasses.replace(now, enabled=value, pallas_call=calls if value else _DEFAULT.pallas_call)):
         yield
 
 

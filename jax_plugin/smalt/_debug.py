@@ -16,31 +16,39 @@ class DebugTable:
 
     JAX cuts the tracebacks of a nested jaxpr at the equation that holds it, so an op's chain is its own frames and then
     its parent's chain. The chain of op 0 is the call site's.
+
+    In a backward pass JAX gives all that is traced the traceback of the call in the forward pass. Such an op lies in the function
+    that was traced, at whatever line.
     """
 
     def __init__(self, call_site: Sequence[Any]) -> None:
         self._strings: dict[str, int] = {"": 0}
         self._frames: dict[Position, int] = {("", "", 0, 0): 0}
         self._chains: list[tuple[int, ...]] = []
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+        self._known: dict[tuple[int, tuple[int, ...], Position | None], tuple[int, ...]] = {}
         self._alive: list[Any] = []  # ids in _known are of these
         chain: tuple[int, ...] = ()
         for traceback in reversed(call_site):
             chain = self._chain(traceback, chain)
         self._chains.append(chain)
+        self._call_site = frozenset(chain)
 
-    def add(self, traceback: Any, parent: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Appends the chain of the next op, and returns it."""
-        key = (id(traceback), parent)
+    def add(self, traceback: Any, parent: tuple[int, ...] = (), function: Position | None = None) -> tuple[int, ...]:
+        """Appends the chain of the next op, and returns it; `function`: the user's, that was traced."""
+        key = (id(traceback), parent, function)
         chain = self._known.get(key)
         if chain is None:
-            chain = self._known[key] = self._chain(traceback, parent)
+            chain = self._known[key] = self._chain(traceback, parent, function)
             self._alive.append(traceback)
         self._chains.append(chain)
         return chain
 
-    def _chain(self, traceback: Any, parent: tuple[int, ...]) -> tuple[int, ...]:
+    def _chain(self, traceback: Any, parent: tuple[int, ...], function: Position | None = None) -> tuple[int, ...]:
         own = tuple(self._frame(position) for position in _versions.frames(traceback))
+        if function is not None and traceback is not None and (own[0] in self._call_site if own else not parent):
+            own = (self._frame(function),)
+            parent = () if self._call_site.issuperset(parent[:1]) else parent
+            return parent if parent[:1] == own else own + parent
         if own and parent and own[-1] == parent[-1]:  # a traceback that was not cut
             return own
         return own + parent

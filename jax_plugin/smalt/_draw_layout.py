@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from smalt import _native, _types, _versions
 from smalt._drawing import Cell, drawing, dtype_name, extent, flat, in_notebook, invalid, middle_out, shown_cells
+from smalt._errors import InvalidArgument
 from smalt._wire import message
 
 #: What a text or a drawing shows of the repeating unit: more rows, columns or tables than that are left out in the middle.
@@ -183,7 +184,7 @@ class LayoutMap:
     def svg(self, color: str = "warp") -> str:
         """A drawing of the part that repeats, `lane:register` in each cell; coloured by "warp" or "lane"."""
         if color not in ("warp", "lane"):
-            raise ValueError(f'color: expected "warp" or "lane", got {color!r}')
+            raise InvalidArgument(f"smalt: `color` of a drawing\n  expected: 'warp' or 'lane'\n  got: {color!r}\n  remedy: leave it out")
         width = self.shape[-1] if self.shape else 1
         tables = []
         for title, rows, columns, start in self._tables(_TABLES if self._owners else 0):

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from smalt import _config, _versions
+from smalt._errors import InvalidArgument
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What kernels ask about a GPU at trace time."""
+    """What kernels, and libraries of kernels, ask about a GPU at trace time."""
 
     kind: str
     core_count: int  # streaming multiprocessors
     compute_capability: str
     target: str
 
+
+#: What one block may have at most: 227 KiB since Hopper (CUDA C++ Programming Guide, "Compute Capabilities").
+SHARED_MEMORY = 227 << 10
 
 # Numbers of SMs: NVIDIA's data sheets of the SXM parts.
 DEVICES = {
@@ -51,15 +57,16 @@ def emulated(device: str = "H100", *, check: str | None = None) -> Iterator[None
     """Within the scope, JAX's questions about the GPU are answered for `device` ("H100", "H200", "B200").
 
     Kernels that ask at trace time (for the number of SMs, the architecture or the CUDA version), the shipped ones
-    among them, then trace on a machine with no GPU, and smalt (enabled within the scope) runs them in its emulator.
+    among them, then trace on a machine with no GPU, and smalt (enabled within the scope) runs them in its emulator. So do libraries
+    that choose their kernels by `device.platform`, `device_kind`, `compute_capability`, `core_count` or
+    `shared_memory_per_block_optin`, of `jax.devices()` or of an array. JAX itself sees the CPU, and runs on it whatever is no kernel.
 
     What the emulator's checker finds (races, missing waits) is an error with `check="error"`, told on stderr once per
     line with "warn", and not looked for with "off"; None: as the scope around says, else `SMALT_CHECK`, else an error.
     """
-    if device not in DEVICES:
-        raise ValueError(f"device: expected one of {', '.join(DEVICES)}, got {device!r}")
-    if check is not None and check not in CHECKS:
-        raise ValueError(f"check: expected one of {', '.join(CHECKS)}, got {check!r}")
+    _check_choice("device", device, DEVICES)
+    if check is not None:
+        _check_choice("check", check, CHECKS)
     about, now = DEVICES[device], _config.settings()
     settings = dataclasses.replace(now, enabled=True, device=device, check=check or now.check)
     with contextlib.ExitStack() as stack:
@@ -69,16 +76,31 @@ def emulated(device: str = "H100", *, check: str | None = None) -> Iterator[None
         yield
 
 
+def _check_choice(name: str, value: object, known: Collection[str]) -> None:
+    if value in known:
+        return
+    choices = ", ".join(map(repr, known))
+    nearest = [*difflib.get_close_matches(str(value), known, 1), *known][0]
+    raise InvalidArgument(f"smalt.emulated: `{name}`\n  expected: one of {choices}\n  got: {value!r}\n  remedy: {name}={nearest!r}")
+
+
 @contextlib.contextmanager
 def _device_attributes() -> Iterator[None]:
-    """CPU devices have a `core_count` and a `compute_capability` while some thread is in an `emulated` scope."""
+    """CPU devices answer like the emulated one while some thread is in an `emulated` scope, in that thread."""
     global _DEPTH
+
+    def about(answer: Callable[[Device], Any]) -> Callable[[], Any]:
+        return lambda: (device := current()) and answer(device)
+
     with _LOCK:
         _DEPTH += 1
         if _DEPTH == 1:
             _versions.answer_for_cpu_devices(
-                core_count=lambda: (d := current()) and d.core_count,
-                compute_capability=lambda: (d := current()) and d.compute_capability,
+                platform=about(lambda d: "gpu"),
+                device_kind=about(lambda d: d.kind),
+                core_count=about(lambda d: d.core_count),
+                compute_capability=about(lambda d: d.compute_capability),
+                shared_memory_per_block_optin=about(lambda d: SHARED_MEMORY),
             )
     try:
         yield

@@ -7,7 +7,10 @@ Python through XLA, as a `jax.errors.JaxRuntimeError`; it is one of these classe
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +36,7 @@ class Error(Exception):
 
     @property
     def fault(self) -> str:
-        """Whose fault it is: Unsupported, InvalidKernel, InvalidDescriptor, Environment, Execution, Timeout, Interrupted
+        """Whose fault it is: Unsupported, InvalidKernel, InvalidArgument, InvalidDescriptor, Environment, Execution, Timeout, Interrupted
         or Internal."""
         return str(self._field("fault") or _FAULTS.get(_public(type(self)), "InvalidKernel"))
 
@@ -43,9 +46,10 @@ class Error(Exception):
 
     @property
     def where(self) -> str | None:
-        """The user's `file:line`; None where no line is at fault."""
+        """The user's `file:line`: the innermost frame outside of installed packages, if one is; None where no line is at fault."""
         frames = self.frames
-        return f"{frames[0].file}:{frames[0].line}" if frames else None
+        frame = next((f for f in frames if not _is_installed(f.file)), frames[0] if frames else None)
+        return None if frame is None else f"{frame.file}:{frame.line}"
 
     @property
     def expected(self) -> str | None:
@@ -76,6 +80,16 @@ class Error(Exception):
         return _parse(self._text()).get(name)
 
 
+def _is_installed(file: str) -> bool:
+    """Whether a file is no source of the user's: of a package, of JAX (from wherever it was imported), or smalt's."""
+    parts = pathlib.PurePath(file).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    packages = (sys.modules.get(name) for name in ("jax", "smalt"))
+    folders = [os.path.dirname(p.__file__) + os.sep for p in packages if p is not None and p.__file__]
+    return file.startswith(tuple(folders))
+
+
 # A message is `smalt: what`, then lines that begin with these words, then frames.
 _PART = re.compile(r"^  (expected|got|remedy|at|in|called from):? ", re.M)
 _FRAME = re.compile(r"^  (?:at|in|called from) (.+):(\d+) \((.*)\)$", re.M)
@@ -104,6 +118,14 @@ class CompileError(Error):
     """What came to the compiler is no kernel, or the machine lacks what compiling or running takes."""
 
 
+class NotInstalled(CompileError, ImportError):
+    """What smalt needs is not there, or is another version's: JAX, or the native library."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument of one of smalt's functions, or an environment variable, says what means nothing."""
+
+
 class ExecutionError(Error, RuntimeError):
     """A kernel failed while it ran: out of bounds, a missing wait, a driver's error."""
 
@@ -128,11 +150,11 @@ CLASSES: dict[str, type[Error]] = {
     "Internal": Internal,
 }
 _FAULTS = {"Unsupported": "Unsupported", "Internal": "Internal", "CompileError": "Environment"}
-_FAULTS |= {"ExecutionError": "Execution", "Timeout": "Timeout", "Interrupted": "Interrupted"}
+_FAULTS |= {"ExecutionError": "Execution", "Timeout": "Timeout", "Interrupted": "Interrupted", "InvalidArgument": "InvalidArgument"}
 
 
 def _public(cls: type) -> str:
-    return next(c.__name__ for c in cls.__mro__ if c in (*CLASSES.values(), Error))
+    return next(c.__name__ for c in cls.__mro__ if c in (*CLASSES.values(), InvalidArgument, Error))
 
 
 def of_report(report: Mapping[str, Any]) -> Error:

@@ -109,25 +109,37 @@ def candidates() -> list[pathlib.Path]:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library, loaded once. Raises ImportError with every place that was tried."""
+    """The library, loaded once. Raises NotInstalled with every place that was tried."""
     path = next((c for c in candidates() if c.is_file()), None)
     if path is None:
-        tried = "\n  ".join(str(c) for c in candidates())
-        raise ImportError(f"smalt's native library is not built: run `make build`. Looked for:\n  {tried}")
-    lib = ctypes.CDLL(str(path))
+        tried = "".join(f"\n    {c}" for c in candidates())
+        raise _missing("the native library is not there", f"a file at one of{tried}", "none of them")
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as e:
+        raise _missing(f"the native library at {path} cannot be loaded", f"a library for {platform.machine()}", str(e)) from e
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(lib, name, None)
         if function is None:
-            raise ImportError(f"{path} lacks {name}: it was built from another version; run `make build`")
+            raise _missing(f"the native library at {path} is another version's", f"one that has {name}", "one that lacks it")
         function.restype, function.argtypes = result, arguments
     if (version := lib.smalt_capi_version()) != CAPI_VERSION:
-        raise ImportError(f"{path} has C API version {version}, this package wants {CAPI_VERSION}: run `make build`")
+        wanted, got = f"version {CAPI_VERSION} of its interface", f"version {version}"
+        raise _missing(f"the native library at {path} is another version's", wanted, got)
     packages = json.dumps([p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]).encode()
     _check(lib, lib.smalt_set_packages(packages, len(packages)))
     lib.smalt_set_stdout(_WRITE)
     # Threads of the library outlive the interpreter.
     atexit.register(lib.smalt_set_stdout, _Write())
     return lib
+
+
+def _missing(what: str, expected: str, got: str) -> _errors.NotInstalled:
+    if "SMALT_LIBRARY" in os.environ:
+        remedy = "unset SMALT_LIBRARY, or name a library that `make build` made from this version"
+    else:
+        remedy = "pip install smalt anew; in a source tree: make build"
+    return _errors.NotInstalled(f"smalt: {what}\n  expected: {expected}\n  got: {got}\n  remedy: {remedy}")
 
 
 def _write(text: int, length: int) -> bool:
@@ -430,7 +442,7 @@ def xla_handler(number: int) -> int:
     """The address of an XLA FFI handler; see `smalt_xla_handler` in src/ffi/handlers.rs."""
     function = getattr(library(), "smalt_xla_handler", None)
     if function is None:
-        raise ImportError(f"{library_path()} was built without the XLA FFI (feature xla-ffi): run `make build`")
+        raise _missing(f"the native library at {library_path()} cannot be called by XLA", "one built with feature xla-ffi", "one without it")
     function.restype, function.argtypes = ctypes.c_size_t, (ctypes.c_uint32,)
     address: int = function(number)
     return address

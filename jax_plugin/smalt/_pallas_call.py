@@ -46,6 +46,7 @@ class Body:
     grid_rank: int
     refs: tuple[Written, ...]
     name: str
+    axes: tuple[Any, ...] = ()  # names of the grid's axes
 
 
 def _abstract_eval(*avals: Any, body: Body) -> tuple[list[Any], set[Any]]:
@@ -377,7 +378,8 @@ def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequenc
     for ref in scratch:
         operands.append(_versions.ref_and_transforms(ref)[0])
     name = "pallas_call: " + ", ".join(b.describe() for b in call.blocks)
-    pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), tuple(written), name))
+    axes = _versions.grid_names(call.mapping)
+    pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), tuple(written), name, axes))
 
 
 def _check(params: dict[str, Any]) -> None:

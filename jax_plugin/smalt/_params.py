@@ -6,6 +6,9 @@ import dataclasses
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
 
+from smalt import _takeover
+from smalt._errors import InvalidArgument
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
@@ -33,6 +36,12 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.wait_timeout_ns < 0:
-            raise ValueError(f"wait_timeout_ns: expected a number of nanoseconds >= 0, got {self.wait_timeout_ns}")
+            raise _wrong("wait_timeout_ns", "a number of nanoseconds >= 0", self.wait_timeout_ns, "0, for waits that never end")
         if self.target is not None and not self.target.startswith("sm_"):
-            raise ValueError(f"target: expected an architecture like 'sm_90a', got {self.target!r}")
+            raise _wrong("target", "an architecture like 'sm_90a'", self.target, "target='sm_90a' for Hopper, 'sm_100a' for Blackwell")
+        if self.enabled:
+            _takeover.hold_for_ever()
+
+
+def _wrong(name: str, expected: str, got: object, remedy: str) -> InvalidArgument:
+    return InvalidArgument(f"smalt.CompilerParams: `{name}`\n  expected: {expected}\n  got: {got!r}\n  remedy: {remedy}")

@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _config, _debug, _emulate, _flow, _pallas_call, _profile, _versions
+from smalt import _config, _debug, _emulate, _flow, _pallas_call, _profile, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
-from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
+from smalt._errors import CompileError, Error, Internal, Unsupported
 
 if TYPE_CHECKING:  # the library may not be built
     from smalt import _native
@@ -26,30 +27,36 @@ _TARGETS = (TARGET_NAME, UNCAPTURED_TARGET_NAME)
 _LOCAL = threading.local()
 
 
-def register() -> None:
-    """Takes over the lowering of kernels and `pallas_call` on CPU and CUDA; while disabled the rules are JAX's own."""
-    _versions.register_rule(_versions.mpmd_map_p, _mpmd_map_rule, ("cpu", "cuda"))
-    _versions.register_rule(_versions.pallas_call_p, _pallas_call_rule, ("cpu", "cuda"))
-    _versions.heed_grids_in_traces()
-    # Whoever loads an exported program need not lower a kernel first. The descriptor has a version, and older ones stay
-    # readable (proto/descriptor.proto): that is the promise that JAX asks for.
-    _versions.promise_stable(_TARGETS)
-    from smalt import _native, _torch
-
-    _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program, _native.waiting_for_runs)
-    _versions.replace_as_torch_kernel(_torch.dispatch)
+def begin() -> None:
+    """At import: whoever loads an exported program need do no more, and JAX is as it was. The rest is for the first enabling."""
     with contextlib.suppress(ImportError):  # not built: said when a kernel is lowered
         from smalt import _ffi
 
         _ffi.register()
+    _takeover.RULES[:] = [(_versions.mpmd_map_p, _mpmd_map_rule), (_versions.pallas_call_p, _pallas_call_rule)]
+    _takeover.FIRST[:] = [_prepare_jax]
+    _config.begin()
 
 
-def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+def _prepare_jax() -> None:
+    """What compiled programs need for as long as they live, and `jax.export` of them."""
+    from smalt import _contract, _native, _runtime_errors, _torch
+
+    _contract.check()
+    _versions.heed_grids_in_traces()
+    # The descriptor has a version, and older ones stay readable (proto/descriptor.proto): that is the promise that JAX asks for.
+    _versions.promise_stable(_TARGETS)
+    _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program, _native.waiting_for_runs)
+    _versions.replace_as_torch_kernel(_torch.dispatch)
+    _runtime_errors.install()
+
+
+def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     wanted = _capturing() or _config.is_enabled(params["compiler_params"])
     if wanted and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles kernels there
         _check_mesh(params)
     if not (wanted and _versions.is_gpu_kernel(params)):
-        return _versions.stock_rule()(ctx, *args, **params)  # type: ignore[no-any-return]
+        return before(ctx, *args, **params)  # type: ignore[no-any-return]
     _check_params("plgpu.kernel", params["compiler_params"])
     _prepare(ctx)
     call = _versions.kernel_call(len(args), params)
@@ -100,14 +107,22 @@ def _mpmd_map_rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     return out[: len(ctx.avals_out)]
 
 
-def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
+def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: Any) -> Any:
     if not _takes_pallas_call(ctx, params):
-        return _versions.stock_pallas_call_rule()(ctx, *args, **params)
+        return before(ctx, *args, **params)
 
     _prepare(ctx)
 
     def traced(*arrays: Any) -> list[Any]:
-        results, _LOCAL.blocks = _pallas_call.kernel(arrays, params)
+        mapped = _versions.mapped_operands(params, ctx.avals_in)
+        if mapped is None:
+            raise Unsupported(
+                "not supported yet: the derivative of a pl.pallas_call with respect to some of its operands, which have different blocks"
+                f"\n  expected: a tangent for each of {params['grid_mapping'].num_inputs // 2} operands, or blocks that are alike"
+                f"\n  got: tangents for {len(arrays) - params['grid_mapping'].num_inputs // 2}"
+                "\n  remedy: differentiate with respect to all operands, with zeros for the others, or give the call a jax.custom_jvp"
+            )
+        results, _LOCAL.blocks = _pallas_call.kernel(arrays, mapped)
         return results
 
     try:
@@ -115,9 +130,19 @@ def _pallas_call_rule(ctx: Any, *args: Any, **params: Any) -> Any:
     except Error as e:
         if not str(e).startswith("smalt: "):
             e.args = (f"smalt: {e}{_where()}",)
-        raise
+        if not _may_leave(e, ctx, params):
+            raise
+        lines = str(e).replace("\n", "\n  ")
+        warnings.warn(f"smalt leaves a pl.pallas_call to the compiler that JAX has for it:\n  {lines}", stacklevel=2)
+        return before(ctx, *args, **params)
     finally:
         _LOCAL.blocks = ()
+
+
+def _may_leave(e: Error, ctx: Any, params: dict[str, Any]) -> bool:
+    """Whether what smalt lacks is asked of JAX's own compiler: only of calls that name none, and where there is one."""
+    is_free = params["compiler_params"] is None and not _capturing()
+    return is_free and isinstance(e, Unsupported) and "cpu" not in _versions.platforms(ctx)
 
 
 def _prepare(ctx: Any) -> None:
@@ -135,14 +160,14 @@ def _where() -> str:
 
 
 def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
-    """Mosaic GPU's and our parameters always; no parameters on CPU, and on CUDA (where they mean Triton) if asked for."""
+    """Calls with Mosaic GPU's and our parameters, and with none where those are wanted, on every platform alike."""
     if params["interpret"]:
         return False
     compiler_params = params["compiler_params"]
     if not (_capturing() or _config.is_enabled(compiler_params)):
         return False
     if compiler_params is None:
-        return _versions.platforms(ctx) == ("cpu",) or _config.settings().pallas_call
+        return _config.settings().pallas_call
     if _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
         _check_params("pl.pallas_call", compiler_params)
     return _versions.is_gpu_compiler_params(compiler_params)
@@ -152,8 +177,8 @@ def _check_mesh(params: dict[str, Any]) -> None:
     if params["interpret"] or _versions.is_gpu_kernel(params):
         return
     meshes = ", ".join(type(mesh).__qualname__ for mesh in params["meshes"])
-    raise InvalidKernel(
-        "smalt: a kernel over the mesh of another backend\n  expected: one plgpu.Mesh (jax.experimental.pallas.mosaic_gpu)"
+    raise Unsupported(
+        "smalt: not supported yet: a kernel over the mesh of another backend\n  expected: one plgpu.Mesh (jax.experimental.pallas.mosaic_gpu)"
         f"\n  got: {meshes}\n  remedy: write it with plgpu.kernel, or run it in JAX's interpreter (interpret=){_where()}"
     )
 
@@ -162,8 +187,8 @@ def _check_params(what: str, compiler_params: Any) -> None:
     if compiler_params is None or _versions.is_gpu_compiler_params(compiler_params):
         return
     kind = type(compiler_params)
-    raise InvalidKernel(
-        f"smalt: {what} with the compiler parameters of another backend"
+    raise Unsupported(
+        f"smalt: not supported yet: {what} with the compiler parameters of another backend"
         "\n  expected: plgpu.CompilerParams (jax.experimental.pallas.mosaic_gpu) or smalt.CompilerParams"
         f"\n  got: {kind.__module__}.{kind.__qualname__}"
         f"\n  remedy: pass smalt.CompilerParams(), or leave smalt disabled for this call{_where()}"
@@ -183,12 +208,9 @@ def _check_manual(ctx: Any) -> None:
 
 def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> _native.ExtraOperands:
     """Compiles for real; returns what the launch needs besides the kernel's operands."""
-    try:
-        from smalt import _ffi, _native
+    from smalt import _ffi, _native
 
-        _ffi.register(platforms)
-    except ImportError as e:
-        raise Internal(str(e)) from e
+    _ffi.register(platforms)
     try:
         artifact = _native.compile(kernel.descriptor, kernel.debug, target)
     except CompileError as e:
@@ -229,11 +251,13 @@ def capture() -> Iterator[list[Kernel]]:
     """Within the scope, kernels that this thread lowers are serialised, listed, and not compiled."""
     outer = getattr(_LOCAL, "captured", None)
     kernels: list[Kernel] = []
+    _takeover.hold()
     _LOCAL.captured = kernels
     try:
         yield kernels
     finally:
         _LOCAL.captured = outer
+        _takeover.release()
 
 
 def descriptor(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[str, bytes, bytes]]:
@@ -256,4 +280,4 @@ def captured(f: Callable[..., Any], *args: Any, platform: str = "cuda", **kwargs
     return kernels
 
 
-__all__ = ["Error", "capture", "choose_target", "descriptor", "register"]
+__all__ = ["Error", "begin", "capture", "choose_target", "descriptor"]

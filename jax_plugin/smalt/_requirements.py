@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import re
 from collections.abc import Iterator
 
+from smalt._errors import NotInstalled
+
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0.1")
-_REMEDY = "remedy: pip install -c constraints/jax.txt jax (or any version of jax>=0.10.2,<0.13)"
+REMEDY = "remedy: pip install -c constraints/jax.txt jax (or any version of jax>=0.10.2,<0.13)"
 
 
 def jax_version() -> str | None:
@@ -19,26 +22,37 @@ def jax_version() -> str | None:
         return None
 
 
+def has_jax() -> bool:
+    try:
+        return importlib.util.find_spec("jax") is not None
+    except (ImportError, ValueError):  # a finder or an entry of sys.modules that forbids it
+        return False
+
+
+def no_jax() -> NotInstalled:
+    return NotInstalled(f"smalt: JAX is not installed\n  expected: jax {', '.join(TESTED_JAX)}\n  {REMEDY}")
+
+
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Within the scope, a failing import of JAX's parts becomes an ImportError that says what to install."""
+    """Within the scope, a failing import of JAX's parts becomes one that says what to install."""
     try:
         yield
     except (ImportError, AttributeError, TypeError) as e:
         version = jax_version()
         tested = ", ".join(TESTED_JAX)
         if version is None:
-            raise ImportError(f"smalt: JAX is not installed\n  expected: jax {tested}\n  {_REMEDY}") from e
+            raise no_jax() from e
         if isinstance(e, ModuleNotFoundError) and (e.name or "").split(".")[0] == "absl":
-            raise ImportError(
+            raise NotInstalled(
                 f"smalt: jax {version} needs absl-py for its Mosaic GPU kernels, and does not install it"
                 "\n  remedy: pip install absl-py"
             ) from e
         if is_tested(version):
             raise
-        raise ImportError(
+        raise NotInstalled(
             f"smalt: this version of JAX is not supported\n  expected: jax {tested} (0.10.2 to 0.12)"
-            f"\n  got: jax {version} ({type(e).__name__}: {e})\n  {_REMEDY}"
+            f"\n  got: jax {version} ({type(e).__name__}: {e})\n  {REMEDY}"
         ) from e
 
 

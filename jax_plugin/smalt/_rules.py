@@ -156,9 +156,10 @@ def _pallas_block(w: Walker, eqn: Any) -> OpParts:
         (base, *leaves), rest = _split(rest, 1 + ref.treedef.num_leaves)
         bindings.append(w.view(base, w.leaves(ref.treedef, leaves), ref.strip))
     bindings += [w.binding(ref) for ref in rest]
-    outer, w.grid_indices = w.grid_indices, [w.binding(i) for i in indices]
+    outer = w.grid_indices, w.grid_names
+    w.grid_indices, w.grid_names = [w.binding(i) for i in indices], body.axes
     region = w.region(body.jaxpr, dict(zip(body.jaxpr.invars, bindings, strict=True)))
-    w.grid_indices = outer
+    w.grid_indices, w.grid_names = outer
     return OpParts(attrs=_attrs.encode({"name": body.name}), regions=[region], primitive="call")
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from smalt import _config, _native, _register, _versions
-from smalt._errors import InvalidKernel, Unsupported
+from smalt._errors import InvalidKernel, NotInstalled, Unsupported
 
 #: What the compiler takes for granted of device memory (`target.rs`, `gmem_alignment`), in bytes.
 _ALIGNMENT = 16
@@ -70,7 +70,7 @@ def _torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError:
-        raise InvalidKernel("smalt: as_torch_kernel without PyTorch\n  expected: a `torch` that can be imported\n  remedy: pip install torch") from None
+        raise NotInstalled("smalt: as_torch_kernel without PyTorch\n  expected: a `torch` that can be imported\n  remedy: pip install torch") from None
 
 
 def _device_of(tensors: Sequence[Any]) -> Any:

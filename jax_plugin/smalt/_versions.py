@@ -19,7 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
@@ -51,7 +51,7 @@ from jaxlib.mlir.dialects import llvm as llvm_dialect
 
 # ------------------------------------------------------------------------------------------ features
 
-_IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12
+_IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12: `_contract.py`
 
 #: What nothing in an equation shows (`Semantics` in the schema).
 FALSE_PREDICATE_SUPPRESSES_ARRIVAL = _IS_012
@@ -99,12 +99,6 @@ def kernel_call(num_inputs: int, params: dict[str, Any]) -> KernelCall:
         aliases=tuple(sorted(params["input_output_aliases"].items())),
         compiler_params=params["compiler_params"],
     )
-
-
-@functools.cache
-def stock_rule() -> Callable[..., Any]:
-    """JAX's own lowering rule of `mpmd_map`, for every platform that has no rule of its own."""
-    return _mlir._lowerings[mpmd_map_p].rule  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------------------------------ jaxprs
@@ -279,18 +273,21 @@ _OWN = frozenset({
 
 @functools.cache
 def _definitions() -> dict[str, Callable[..., Any]]:
-    """`mlir.lower_fun(f)` is a closure over `f`."""
     found = {}
-    for primitive, rule in _mlir._lowerings.items():
-        rule = getattr(rule, "rule", rule)
-        while isinstance(rule, functools.partial):
-            rule = rule.func
-        code = getattr(rule, "__code__", None)
-        if code is None or "lower_fun" not in rule.__qualname__ or "fun" not in code.co_freevars:
-            continue
-        cell = rule.__closure__[code.co_freevars.index("fun")]
-        found[primitive.name] = cell.cell_contents
+    for primitive, entry in _mlir._lowerings.items():
+        if (function := lowered_function(entry.rule)) is not None:
+            found[primitive.name] = function
     return found
+
+
+def lowered_function(rule: Any) -> Callable[..., Any] | None:
+    """The function that a rule lowers: `mlir.lower_fun(f)` is a closure over `f`; None for other rules."""
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    code = getattr(rule, "__code__", None)
+    if code is None or "lower_fun" not in rule.__qualname__ or "fun" not in code.co_freevars:
+        return None
+    return rule.__closure__[code.co_freevars.index("fun")].cell_contents  # type: ignore[no-any-return]
 
 
 def has_definition(name: str) -> bool:
@@ -362,6 +359,14 @@ def frames(traceback: Any) -> Iterator[tuple[str, str, int, int]]:
     for code, lasti in zip(codes, lastis):
         if _is_reported(code.co_filename):
             yield _position(code, lasti)
+
+
+def traced_function(jaxpr: Any) -> tuple[str, str, int, int] | None:
+    """Where the function begins that a jaxpr was traced from; None if it is not the user's, or not known."""
+    found = re.fullmatch(r"(.+) at (.+):(\d+)", str(jaxpr.debug_info.func_src_info))
+    if found is None or not _is_reported(found[2]):
+        return None
+    return found[2], found[1], int(found[3]), 0
 
 
 class _Stack:
@@ -488,34 +493,39 @@ class _CudaVersions:
         return 13000
 
 
-_ANSWERED: list[tuple[Any, str]] = []
+#: (name, what the class had under it).
+_ANSWERED: list[tuple[str, Any]] = []
 
 
 def answer_for_cpu_devices(**answers: Callable[[], Any]) -> None:
-    """Gives the class of JAX's devices properties that CPU devices lack, until `stop_answering`.
+    """Has CPU devices answer like another one, until `stop_answering`: with what a function gives, where it gives something.
 
-    Real devices answer such questions in `__getattr__`, which a property hides: a property therefore asks it first.
+    What they know themselves (`platform`, `device_kind`) JAX goes on to be told, which compiles for what is there.
     """
     cls = xla_client.Device
-    own = getattr(cls, "__getattr__", None)
+    by_name = getattr(cls, "__getattr__", None)  # how devices answer what only some of them know
 
-    def prop(name: str, answer: Callable[[], Any]) -> property:
+    def prop(name: str, own: Any, answer: Callable[[], Any]) -> property:
         def get(device: Any) -> Any:
             if own is not None:
-                try:
-                    return own(device, name)
-                except AttributeError:
-                    pass
-            value = answer()
-            if value is None:
+                value = own.__get__(device, cls)
+                if platform.__get__(device, cls) != "cpu" or _is_jax(sys._getframe(1)):
+                    return value
+                return answer() or value
+            if by_name is not None:
+                with contextlib.suppress(AttributeError):
+                    return by_name(device, name)
+            if (value := answer()) is None:
                 raise AttributeError(name)
             return value
 
         return property(get)
 
+    platform = vars(cls)["platform"]
     for name, answer in answers.items():
-        setattr(cls, name, prop(name, answer))
-        _ANSWERED.append((cls, name))
+        own = vars(cls).get(name)
+        _ANSWERED.append((name, own))
+        setattr(cls, name, prop(name, own, answer))
     module = _attention_module()
     if module is not None and getattr(module, "cuda_versions", None) is None:
         module.cuda_versions = _CudaVersions()
@@ -529,9 +539,16 @@ def _attention_module() -> Any:
         return None
 
 
+def _is_jax(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] in ("jax", "jaxlib")
+
+
 def stop_answering() -> None:
-    for cls, name in _ANSWERED:
-        delattr(cls, name)
+    for name, own in _ANSWERED:
+        if own is None:
+            delattr(xla_client.Device, name)
+        else:
+            setattr(xla_client.Device, name, own)
     _ANSWERED.clear()
     module: Any = sys.modules.get("jax.experimental.pallas.ops.gpu.attention_mgpu")
     if isinstance(getattr(module, "cuda_versions", None), _CudaVersions):
@@ -653,17 +670,57 @@ def promise_stable(targets: Iterable[str]) -> None:
 
     JAX keeps the list; it has no public way to it but a flag at each call of `jax.export.export`.
     """
-    known = getattr(_export, "_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE", None)
-    if isinstance(known, set):
-        known.update(targets)
+    _export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE.update(targets)
 
 
 # ------------------------------------------------------------------------------------------ lowering
 
 
-def register_rule(primitive: Any, rule: Any, platforms: Sequence[str]) -> None:
+#: `rule(before, ctx, *operands, **params)`: `before` is the rule that answered until now.
+ChainedRule: TypeAlias = Callable[..., Any]
+
+
+def chain_rule(primitive: Any, rule: ChainedRule, platforms: Sequence[str]) -> list[Callable[[], None]]:
+    """Puts a rule before those that JAX has for a primitive on these platforms; the steps that take it away again, the last one first.
+
+    Where it is already the first one, nothing is done. A rule that another plugin puts there later stays there.
+    """
+    undo: list[Callable[[], None]] = []
+    made: dict[Any, Any] = {}  # one rule for the platforms that had one rule: they share one lowering
     for platform in platforms:
-        mlir.register_lowering(primitive, rule, platform=platform)
+        table = _mlir._platform_specific_lowerings[platform]
+        there = table.get(primitive)
+        if isinstance(getattr(there, "rule", None), _Chained) and there.rule.rule is rule:
+            continue
+        key = None if there is None else there.rule
+        if key not in made:
+            made[key] = _Chained(rule, primitive, there)
+        mlir.register_lowering(primitive, made[key], platform=platform)
+        undo.append(functools.partial(_take_away, table, primitive, table[primitive], there))
+    return undo
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Chained:
+    rule: ChainedRule
+    primitive: Any
+    there: Any  # the platform's entry, if it had one
+
+    def before(self, ctx: Any, *args: Any, **params: Any) -> Any:
+        entry = self.there or _mlir._lowerings[self.primitive]
+        return entry.rule(ctx, *args, **params)
+
+    def __call__(self, ctx: Any, *args: Any, **params: Any) -> Any:
+        return self.rule(self.before, ctx, *args, **params)
+
+
+def _take_away(table: dict[Any, Any], primitive: Any, ours: Any, there: Any) -> None:
+    if table.get(primitive) is not ours:
+        return
+    if there is None:
+        del table[primitive]
+    else:
+        table[primitive] = there
 
 
 def platforms(ctx: Any) -> tuple[str, ...]:
@@ -772,10 +829,38 @@ def _is_kernel_local(effect: Any) -> bool:
 pallas_call_p = pallas_call.pallas_call_p
 
 
-@functools.cache
-def stock_pallas_call_rule() -> Callable[..., Any]:
-    """JAX's own lowering rule of `pallas_call`, for every platform that has no rule of its own."""
-    return _mlir._lowerings[pallas_call_p].rule  # type: ignore[no-any-return]
+def mapped_operands(params: dict[str, Any], avals: Sequence[Any]) -> dict[str, Any] | None:
+    """The parameters of a `pallas_call` with one block mapping for each operand; None if nothing says which operand has which.
+
+    JAX's derivative of a call repeats the mappings of all operands for their tangents, but passes only tangents that are not zero.
+    """
+    mapping = params["grid_mapping"]
+    first = mapping.num_index_operands + sum(not isinstance(n, int) for n in mapping.grid)
+    given, mapped = avals[first:], mapping.num_inputs
+    if len(given) == mapped:
+        return params
+    own, results = mapping.block_mappings[: mapped // 2], mapping.block_mappings[mapped:]
+    tangents = given[len(own) :]
+
+    def fits(block: Any, aval: Any) -> bool:
+        return bool(block.array_aval.shape == aval.shape and block.array_aval.dtype == aval.dtype)
+
+    def same(block: Any) -> Any:
+        return tuple(map(str, block.block_shape)), str(block.index_map_jaxpr)
+
+    choices = [c for c in itertools.combinations(own, len(tangents)) if all(map(fits, c, tangents))]
+    if len({tuple(map(same, choice)) for choice in choices}) != 1:
+        return None
+    blocks = (*own, *choices[0], *results)
+    return params | {"grid_mapping": mapping.replace(block_mappings=blocks, num_inputs=len(given))}
+
+
+def grid_names(mapping: Any) -> tuple[Any, ...]:
+    """Names of a grid's axes but those that `vmap` added, which have none (and no place in 0.10)."""
+    names = tuple(mapping.grid_names or ())
+    if len(names) < len(mapping.grid):
+        return names
+    return tuple(name for axis, name in enumerate(names) if axis not in mapping.vmapped_dims)
 
 
 def heed_grids_in_traces() -> None:
@@ -1053,11 +1138,11 @@ FragmentedArray = mgpu.FragmentedArray
 
 def is_inline_ptx_helper(function: Any) -> bool:
     """Whether it is what JAX's `inline_ptx(asm)` makes of a text."""
-    return function.__code__ is _inline_ptx_code()
+    return function.__code__ is inline_ptx_code()
 
 
 @functools.cache
-def _inline_ptx_code() -> Any:
+def inline_ptx_code() -> Any:
     codes = [c for c in gpu_helpers.inline_ptx.__code__.co_consts if hasattr(c, "co_name")]
     return next((c for c in codes if "asm" in c.co_freevars), None)
 

@@ -78,6 +78,7 @@ class Walker:
         self._rules = rules
         self.debug = _debug.DebugTable(call_site)
         self._chain: tuple[int, ...] = ()  # frames of the op being written
+        self._function: _debug.Position | None = None  # the user's, whose jaxpr is being walked
         self._axes: dict[Any, int] = {}
         self._values = 0
         self._ops = 0
@@ -85,6 +86,7 @@ class Walker:
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
+        self.grid_names: tuple[Any, ...] = ()  # its grid axes, if they have names
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
         self._profiles = profiles  # named scopes become ranges
         self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
@@ -461,13 +463,14 @@ class Walker:
         for var in params:
             defined, env[var] = self.define_all(var.aval, default_space)
             definitions += defined
-        outer = self._env, self._used
+        outer = self._env, self._used, self._function
         self._env, self._used = env, _versions.used_variables(jaxpr)
+        self._function = _versions.traced_function(jaxpr) or self._function
         try:
             ops = self._op_list((eqn for eqn in jaxpr.eqns if not self._is_known(eqn)), ranges)
             results = self.operands(jaxpr.outvars)
         finally:
-            self._env, self._used = outer
+            self._env, self._used, self._function = outer
         return message("Region", params=definitions, ops=ops, results=results)
 
     def _op_list(self, eqns: Iterable[Any], ranges: bool) -> list[Message]:
@@ -492,7 +495,7 @@ class Walker:
         ops = []
         for name, ends in marks:
             self._ops += 1
-            self.debug.add(eqn.source_info.traceback, self._chain)
+            self.debug.add(eqn.source_info.traceback, self._chain, self._function)
             attrs = _attrs.encode({"ends": ends or None, "name": name})
             ops.append(message("Op", id=self._ops, primitive="profile_mark", operands=[], results=[], attrs=attrs, regions=[]))
         return ops
@@ -519,16 +522,22 @@ class Walker:
 
     def _is_known(self, eqn: Any) -> bool:
         """Whether the equation asks for a grid index of `pallas_call`, which is an operand of its body."""
-        if self.grid_indices is None or eqn.primitive.name != "program_id":
+        if self.grid_indices is None:
             return False
-        self._env[eqn.outvars[0]] = self.grid_indices[eqn.params["axis"]]
+        if eqn.primitive.name == "program_id":
+            axis = eqn.params["axis"]
+        elif eqn.primitive.name == "axis_index" and eqn.params["axis_name"] in self.grid_names:
+            axis = self.grid_names.index(eqn.params["axis_name"])
+        else:
+            return False
+        self._env[eqn.outvars[0]] = self.grid_indices[axis]
         return True
 
     def _op(self, eqn: Any) -> Message:
         self._ops += 1
         number = self._ops
         outer = self._chain
-        self._chain = self.debug.add(None if self._expanding else eqn.source_info.traceback, outer)
+        self._chain = self.debug.add(None if self._expanding else eqn.source_info.traceback, outer, self._function)
         name = _versions.primitive_name(eqn)
         try:
             parts = self._rules(self, name, eqn)

@@ -42,6 +42,7 @@ def main() -> int:
         os.environ.pop("SMALT_SEED", None)
         os.environ["SMALT_SEED" if args.schedule.isdigit() else "SMALT_SCHEDULE"] = args.schedule
 
+    from tests import too_many
     from tests.arrays import kept
     from tests.arrays.program import Program
     from tests.arrays.generate import generate
@@ -87,7 +88,7 @@ def main() -> int:
         for r in bad:
             small, again = shrink(program(r.seed), r)
             print(f"\n{again.kind}: {again.text[:1500]}\n{small}\n{small!r}", flush=True)
-    return int(bool(bad))
+    return int(bool(bad) or too_many(counts["refused"], len(seeds)))
 
 
 if __name__ == "__main__":

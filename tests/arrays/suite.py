@@ -6,6 +6,7 @@ import pytest
 
 import smalt
 
+from tests import too_many
 from tests.arrays.regressions import REGRESSIONS
 from tests.arrays.run import Result
 
@@ -26,7 +27,7 @@ def judge(results: list[Result]) -> None:
     bad = [f"{r.seed}: {r.kind}: {r.text}" for r in results if r.kind in ("wrong", "race", "error", "hangs")]
     assert not bad, "\n".join(bad)
     refused = [f"{r.seed}: {r.text}" for r in results if r.kind == "refused"]
-    assert len(refused) <= max(1, len(results) // 50), "\n".join(refused)
+    assert not too_many(len(refused), len(results)), "\n".join(refused)
 
 
 

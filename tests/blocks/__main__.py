@@ -8,6 +8,7 @@ import concurrent.futures
 import multiprocessing
 
 import smalt
+from tests import too_many
 from tests.blocks.run import KINDS, Result
 
 
@@ -26,7 +27,7 @@ def main() -> int:
             counts[result.kind] += 1
             _tell(result)
     print(", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())), f"of {args.count}")
-    return int(counts["wrong"] + counts["error"] > 0)
+    return int(counts["wrong"] + counts["error"] > 0 or too_many(counts["refused"], args.count))
 
 
 def _tell(result: Result) -> None:

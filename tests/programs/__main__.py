@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 
+from tests import too_many
 from tests.programs import generate
 from tests.programs.emit import source
 from tests.programs.regressions import REGRESSIONS
@@ -59,7 +60,7 @@ def main() -> int:
         if failure is None:
             continue
         print(f"==== program {name}{' ' + args.kinds if args.kinds else ''}: {failure.signature}, {failure.where}", flush=True)
-        if failure.kind == "refused":
+        if failure.kind in ("refused", "passed over"):
             print(failure.text)
             continue
         shrunk[failure.signature] += 1
@@ -69,7 +70,7 @@ def main() -> int:
             print(source(program).split("\n\n\n", 1)[1])
             print(failure.text, flush=True)
     print(f"{sum(found.values())} programs, {time.monotonic() - start:.0f} s: {dict(found)}")
-    return int(bool(set(found) - {"right", "refused"}))
+    return int(bool(set(found) - {"right", "refused", "passed over"}) or too_many(found["refused"], sum(found.values())))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Failure:
     """What is wrong with what smalt made of a program.
 
     Attributes:
-        kind: "wrong number", "deadlock", "race" (diagnosed by the emulator), "refused" (what smalt says it lacks),
+        kind: "wrong number", "deadlock", "race" (diagnosed by the emulator), "refused" (what smalt says it lacks), "passed over" (what this JAX lacks),
             "rejected" (called the author's mistake), "internal error", "not traced" (JAX's front end refuses).
         where: The schedule; None: compiling fails.
         text: The diagnosis, or the first wrong elements.
@@ -95,7 +95,7 @@ def compare(program: Program, got: list[Array]) -> str | None:
 def prepare(program: Program) -> Failure | None:
     """Compiles; what of that fails."""
     if program.of("mut") and not MUTABLE_REFS:
-        return Failure("refused", None, "JAX 0.10 takes no mutable refs as arguments of kernels")
+        return Failure("passed over", None, "JAX 0.10 takes no mutable refs as arguments of kernels")
     try:
         compiled(program)
     except _errors.Error as error:

@@ -836,7 +836,7 @@ def impossible_strided_layout(x):
 
 
 @bad(
-    smalt.InvalidKernel,
+    smalt.Unsupported,
     "copy_gmem_to_smem",
     "got: f16[8, 64] of argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
     "remedy: copy to whole slots",
@@ -938,7 +938,7 @@ def copy_of_twelve_byte_rows(x):
 
 
 @bad(
-    smalt.InvalidKernel,
+    smalt.Unsupported,
     "copy_gmem_to_smem",
     "the copy needs 7 dimensions; tensor maps have 5",
     "remedy: copy in a loop over the outer dimensions",
@@ -970,6 +970,23 @@ def slice_through_tiles(x):
         o[...] = buf[:, pl.ds(32, 64)]
 
     return kernel(body, like((64, 64), F16), SMEM((64, 128), F16, transforms=tiled(F16)), Barrier())(x)
+
+
+@bad(
+    smalt.Unsupported,
+    "view of a reference",
+    "expected: slices of whole tiles",
+    "slice of dimension 0 cuts tiles of 8: start dynamic",
+    "remedy: start slices at multiples of the tile, state what is known with pl.multiple_of",
+    args=(f16(64, 64), i32(8)),
+)
+def slice_at_a_computed_row(x, at):
+    def body(x, at, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = buf[pl.ds(at[0], 8)]  # BAD
+
+    return kernel(body, like((8, 64), F16), SMEM((64, 64), F16, transforms=tiled(F16)), Barrier())(x, at)
 
 
 @bad(smalt.InvalidKernel, "on several barriers", "expected: one barrier", "got: shape [2]", "remedy: index the array")
@@ -1443,7 +1460,7 @@ def shared_memory_out_of_bounds(x):
 
 
 @bad(
-    smalt.InvalidKernel,
+    smalt.Unsupported,
     "pl.pallas_call with the compiler parameters of another backend",
     "expected: plgpu.CompilerParams",
     "got: jax._src.pallas.mosaic.core.CompilerParams",
@@ -1458,7 +1475,7 @@ def parameters_of_tpu(x):
     return pl.pallas_call(body, out_shape=like((128,)), compiler_params=pltpu.CompilerParams())(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "pl.pallas_call with the compiler parameters", "got: jax._src.pallas.triton", "remedy:")
+@bad(smalt.Unsupported, "pl.pallas_call with the compiler parameters", "got: jax._src.pallas.triton", "remedy:")
 def parameters_of_triton(x):
     import jax.experimental.pallas.triton as plt
 
@@ -1468,7 +1485,7 @@ def parameters_of_triton(x):
     return pl.pallas_call(body, out_shape=like((128,)), compiler_params=plt.CompilerParams(num_warps=4))(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "plgpu.kernel with the compiler parameters of another backend", "remedy: pass smalt.CompilerParams()")
+@bad(smalt.Unsupported, "plgpu.kernel with the compiler parameters of another backend", "remedy: pass smalt.CompilerParams()")
 def parameters_of_tpu_for_a_kernel(x):
     import jax.experimental.pallas.tpu as pltpu
 
@@ -1478,7 +1495,7 @@ def parameters_of_tpu_for_a_kernel(x):
     return kernel(body, like((128,)), params=pltpu.CompilerParams())(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "the mesh of another backend", "expected: one plgpu.Mesh", "got: TensorCoreMesh", "remedy: write it with plgpu.kernel")
+@bad(smalt.Unsupported, "the mesh of another backend", "expected: one plgpu.Mesh", "got: TensorCoreMesh", "remedy: write it with plgpu.kernel")
 def foreign_mesh(x):
     import jax.experimental.pallas.tpu as pltpu
 
@@ -1749,7 +1766,7 @@ from smalt import _native, _errors
 try:
     _native.compile(open(sys.argv[2], "rb").read(), b"", sys.argv[3]).assemble()
     print("no error")
-except (_errors.Error, ImportError) as error:
+except _errors.Error as error:
     print(type(error).__name__, error)
 """
 
@@ -1762,7 +1779,7 @@ SETTINGS: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     "SMALT_SCHEDULE": ({"SMALT_SCHEDULE": "random"}, "sm_90a", ("SMALT_SCHEDULE", "expected: latest, earliest or seeded", "got: random")),
     "SMALT_CACHE_LIMIT": ({"SMALT_CACHE_LIMIT": "lots"}, "sm_90a", ("SMALT_CACHE_LIMIT", "expected: a size in bytes", "got: lots")),
     "SMALT_PTXAS": ({"SMALT_PTXAS": "/nowhere/ptxas"}, "sm_90a", ("ptxas was asked for and is not there", "remedy")),
-    "SMALT_LIBRARY": ({"SMALT_LIBRARY": "/nowhere/libsmalt.so"}, "sm_90a", ("ImportError", "native library", "/nowhere/libsmalt.so")),
+    "SMALT_LIBRARY": ({"SMALT_LIBRARY": "/nowhere/libsmalt.so"}, "sm_90a", ("NotInstalled", "native library", "expected", "/nowhere/libsmalt.so", "got: ", "remedy: unset SMALT_LIBRARY")),
     "no ptxas": ({"SMALT_ASSEMBLER": "ptxas", "PATH": "/nowhere", "CUDA_HOME": "/nowhere"}, "sm_90a", ("ptxas", "remedy", "pip install")),
     "no nvJitLink": ({"SMALT_ASSEMBLER": "nvjitlink", "PATH": "/nowhere", "CUDA_HOME": "/nowhere"}, "sm_90a", ("nvJitLink", "remedy", "pip install")),
     "a target": ({}, "gfx942", ("the target `gfx942`", "expected: sm_90a")),
@@ -1795,7 +1812,7 @@ def test_no_assembler_at_all(tmp_path: pathlib.Path) -> None:
 
 def import_smalt(*flags: str, path: pathlib.Path) -> str:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(path), str(ROOT / "jax_plugin")]))
-    done = subprocess.run([sys.executable, *flags, "-c", "import smalt"], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *flags, "-c", "from smalt import enable"], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     return done.stderr
 
@@ -1811,24 +1828,25 @@ def fake_jax(folder: pathlib.Path, version: str, text: str) -> pathlib.Path:
 
 def test_unsupported_jax(tmp_path: pathlib.Path) -> None:
     text = import_smalt(path=fake_jax(tmp_path, "0.9.1", "class Array: pass"))
-    in_order(("ImportError: smalt: this version of JAX is not supported", "expected: jax 0.10.2", "got: jax 0.9.1", "remedy: pip install"), text)
+    in_order(("NotInstalled: smalt: this version of JAX is not supported", "expected: jax 0.10.2", "got: jax 0.9.1", "remedy: pip install"), text)
 
 
 def test_missing_jax(tmp_path: pathlib.Path) -> None:
-    in_order(("ImportError: smalt: JAX is not installed", "expected: jax 0.10.2", "remedy: pip install"), import_smalt("-S", path=tmp_path))
+    in_order(("NotInstalled: smalt: JAX is not installed", "expected: jax 0.10.2", "remedy: pip install"), import_smalt("-S", path=tmp_path))
 
 
 def test_missing_absl(tmp_path: pathlib.Path) -> None:
     fake_jax(tmp_path, "0.10.2", "raise ModuleNotFoundError(\"No module named 'absl'\", name='absl')")
-    in_order(("ImportError: smalt: jax 0.10.2 needs absl-py", "remedy: pip install absl-py"), import_smalt(path=tmp_path))
+    in_order(("NotInstalled: smalt: jax 0.10.2 needs absl-py", "remedy: pip install absl-py"), import_smalt(path=tmp_path))
 
 
 def test_wrong_enable() -> None:
-    with pytest.raises(ValueError, match="SMALT_ENABLE: expected 0 or 1, got 'perhaps'"):
+    with pytest.raises(ValueError, match="SMALT_ENABLE\n  expected: 0 or 1\n  got: 'perhaps'\n  remedy: SMALT_ENABLE=1") as caught:
         with contextlib.ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setenv("SMALT_ENABLE", "perhaps")
             smalt._config._from_environment()
+    assert isinstance(caught.value, smalt.InvalidArgument) and caught.value.expected == "0 or 1"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import textwrap
 from typing import Any
 
 import jax
@@ -144,3 +145,54 @@ def test_errors_are_one_message(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
         assert cli.main(["compile", str(path)]) == 1
         captured = capsys.readouterr()
         assert text in captured.err and captured.out == ""
+
+
+# ------------------------------------------------------------------------------------------ without JAX
+
+
+@pytest.fixture
+def no_jax(tmp_path: pathlib.Path) -> dict[str, str]:
+    """The environment of a Python in which neither JAX nor what comes with it can be imported."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nfor name in ('jax', 'jaxlib', 'ml_dtypes'):\n    sys.modules[name] = None\n")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SMALT_")}
+    path = os.pathsep.join([str(tmp_path), str(pathlib.Path(smalt.__file__).parents[1])])
+    return environment | {"SMALT_LIBRARY": str(_native.library_path()), "PYTHONPATH": path}
+
+
+def without_jax(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_dumped_kernels_are_replayed_without_jax(no_jax: dict[str, str], kernel: pathlib.Path) -> None:
+    assert without_jax(no_jax, "-c", "import jax").returncode == 1
+    for arguments, text in ((["compile", "--ptx"], ".entry add_one"), (["compile"], "add_one for sm_90a"), (["run"], "buffer 1 f32[1024]")):
+        done = without_jax(no_jax, "-m", "smalt", *arguments, str(kernel))
+        assert done.returncode == 0 and text in done.stdout, done.stderr
+    missing = without_jax(no_jax, "-m", "smalt", "run", "missing.pb")
+    assert (missing.returncode, missing.stderr) == (1, "missing.pb: No such file or directory\n")
+
+
+def test_doctor_without_jax(no_jax: dict[str, str]) -> None:
+    done = without_jax(no_jax, "-m", "smalt", "doctor", "--json")
+    lines = {line["what"]: line for line in json.loads(done.stdout)}
+    assert done.returncode == 1 and not done.stderr
+    assert lines["JAX"]["ok"] is False and "pip install" in lines["JAX"]["says"]
+    assert lines["library"]["ok"] and lines["environment"]["ok"]
+
+
+def test_names_that_need_jax_say_so(no_jax: dict[str, str]) -> None:
+    script = """
+        import smalt
+        assert smalt.__version__ and issubclass(smalt.Unsupported, smalt.Error)
+        for name in smalt.__all__:
+            try:
+                getattr(smalt, name)
+            except ImportError as e:
+                assert isinstance(e, smalt.CompileError) and e.what == "JAX is not installed" and "pip install" in e.remedy, e
+            else:
+                assert name in ("Error", "Frame") or issubclass(getattr(smalt, name), smalt.Error), name
+        assert not hasattr(smalt, "no_such_name")
+        from smalt import enable
+    """
+    done = without_jax(no_jax, "-c", textwrap.dedent(script))
+    assert done.returncode == 1 and "NotInstalled: smalt: JAX is not installed" in done.stderr, done.stderr

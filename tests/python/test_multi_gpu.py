@@ -68,6 +68,8 @@ def test_in_the_long_run() -> None:
 @pytest.mark.shared
 def test_schedules_change_nothing(devices: int, schedule: str) -> None:
     first, again = results(devices), results(devices, schedule)
+    wrong = [line(r) for r in again.values() if not as_it_must_be(r)]
+    assert not wrong, "\n".join(wrong)
     differ = [line(r) for name, r in again.items() if (r["status"], r.get("digest")) != (first[name]["status"], first[name].get("digest"))]
     assert not differ, "\n".join(differ)
 

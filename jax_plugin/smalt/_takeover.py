@@ -1,0 +1,60 @@
+"""What smalt changes in JAX: nothing at import; from the first enabling on, and given back where it can be.
+
+The lowering rules stand in JAX's tables while somebody holds them: `smalt.enable()` until `smalt.disable()`, a scope of `smalt.enabled()`
+until its end, `CompilerParams(enabled=True)` for ever. What was in the tables before answers for every kernel that is not smalt's, and
+stands there again afterwards, another plugin's rules included.
+
+What programs need that were compiled while smalt was enabled (their errors' classes, calls that Python makes) stays: it does something
+for those programs only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from smalt import _versions
+
+#: (primitive, rule): entered by `_register`, which knows the rules.
+RULES: list[tuple[object, _versions.ChainedRule]] = []
+#: What is done once, at the first enabling.
+FIRST: list[Callable[[], None]] = []
+PLATFORMS = ("cpu", "cuda")
+
+_lock = threading.RLock()
+_holders = 0
+_is_first = True
+_is_held_for_ever = False
+_restore: list[Callable[[], None]] = []
+
+
+def hold() -> None:
+    """Puts the rules into JAX's tables, above whatever came there meanwhile."""
+    global _holders, _is_first
+    with _lock:
+        if _is_first:
+            for prepare in FIRST:
+                prepare()
+            _is_first = False
+        for primitive, rule in RULES:
+            _restore.extend(_versions.chain_rule(primitive, rule, PLATFORMS))
+        _holders += 1
+
+
+def release() -> None:
+    """Ends one `hold`; behind the last one, JAX's tables are as before the first."""
+    global _holders
+    with _lock:
+        _holders -= 1
+        if _holders == 0:
+            while _restore:
+                _restore.pop()()
+
+
+def hold_for_ever() -> None:
+    """For a choice that an object carries: it may be used at any time."""
+    global _is_held_for_ever
+    with _lock:
+        if not _is_held_for_ever:
+            hold()
+            _is_held_for_ever = True
