@@ -509,7 +509,9 @@ def same_blocks(a: Block, b: Block) -> bool:
 def _is_for_tma(block: Block, steps: int) -> bool:
     """Whether the copy engine can move it: contiguous rows of 16 bytes, strides of 16 bytes, slots of 128 bytes."""
     dims, bits = block.dims, block.bits
-    if _versions.is_key(block.dtype) or not dims or len(dims) > 5 or 0 in block.shape or any(d.is_element for d in dims) or dims[-1].squeezed or bits < 8:
+    if _versions.is_key(block.dtype) or bits < 8:
+        return False
+    if not dims or len(dims) > 5 or 0 in block.shape or any(d.is_element for d in dims) or dims[-1].squeezed:
         return False
     if dims[-1].size * bits % 128 or math.prod(block.shape) * bits >= 1 << 20 << 3:
         return False

@@ -480,7 +480,10 @@ def test_a_promise_that_is_not_true_is_an_error() -> None:
 # ------------------------------------------------------------------------------------------ block indices
 
 
-@pytest.mark.parametrize(("index_map", "hint"), [(lambda i: (i * 8, 0), "factor 8"), (lambda i: (i - 1, 0), "in range"), (lambda i: (i + 1, 0), "in range"), (lambda i: (i // 2 * 4, 0), "in range")])  # MAPS
+MAPS = [lambda i: (i * 8, 0), lambda i: (i - 1, 0), lambda i: (i + 1, 0), lambda i: (i // 2 * 4, 0)]  # MAPS
+
+
+@pytest.mark.parametrize(("index_map", "hint"), list(zip(MAPS, ["factor 8", "in range", "in range", "in range"])))
 @pytest.mark.parametrize("is_output", [False, True])
 def test_blocks_outside_of_their_array_are_errors(index_map: Any, hint: str, is_output: bool) -> None:
     spec, plain = rows(8, 4, index_map), rows(8, 4)
@@ -510,9 +513,7 @@ def test_indices_from_a_table_are_looked_at_by_the_emulator(shape: tuple[int, in
     padded[: shape[0]] = x
     blocks = (padded + 1).reshape(4, 8, -1)
     want = blocks[np.argsort(order)] if is_output else blocks[order]
-    got = call(order)
-    known = ~np.isin(np.arange(32), [30, 31, 8 * order.index(3) + 6, 8 * order.index(3) + 7]) if shape[0] == 30 else slice(None)
-    np.testing.assert_array_equal(got[known if shape[0] == 32 else known[:30]], want.reshape(32, -1)[: shape[0]][known if shape[0] == 32 else known[:30]])
+    np.testing.assert_array_equal(call(order), want.reshape(32, -1)[: shape[0]])
     with pytest.raises(smalt.ExecutionError, match="an index outside of its dimension"):
         call([0, index, 1, 2])
 
