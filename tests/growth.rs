@@ -1,10 +1,15 @@
-//! Every pass of `ptx/`, and the emulator's decoder, grows with the program: ten times the instructions take about ten times as
-//! long, up to 100,000.
+//! Every pass of `ptx/`, the checkers that run at every compilation, and the emulator's decoder grow with the program: ten times the
+//! instructions take about ten times as long, up to 100,000; ten times the kernel IR's ops, up to 20,000.
 //!
 //! Time is the thread's own on a processor, the best of several runs, and growth is measured over one decade and over two: what is
 //! quadratic fails both, whatever else the machine does.
+use smalt::dtype::DType;
 use smalt::emulate::Program;
 use smalt::emulate::hooks::NoCheck;
+use smalt::kernel_ir::testing::KernelBuilder;
+use smalt::kernel_ir::{self, Alloc, DimIndex, Group, Index, Kernel, Type, facts};
+use smalt::layout::{self, Assignment, verify_layouts};
+use smalt::plan::{Allocation, insert_barriers, scratch, verify_order};
 use smalt::ptx::build::{Builder, Operand};
 use smalt::ptx::inst::Inst;
 use smalt::ptx::launch::LaunchSpec;
@@ -196,11 +201,110 @@ fn times(build: impl Fn() -> Ssa, runs: usize) -> Times {
     best
 }
 
+/// A kernel under construction: a vector of 128 numbers, and what else its ops need.
+struct Memory {
+    row: kernel_ir::Value,
+    ring: Alloc,
+    flat: Alloc,
+    out: Alloc,
+    /// A number that nobody knows.
+    count: kernel_ir::Value,
+}
+
+fn planned(n: usize, build: impl Fn(&mut KernelBuilder, &Memory, usize)) -> (Kernel, Assignment, Allocation) {
+    let mut b = KernelBuilder::new();
+    let count = b.scalar(DType::I32);
+    let x = b.input(DType::F32, &[128]);
+    let memory = Memory {
+        row: b.load(b.whole(x)),
+        ring: b.smem(DType::F32, &[4, 128], None),
+        flat: b.smem(DType::F32, &[32_768], None),
+        out: b.output(DType::F32, &[128]),
+        count,
+    };
+    build(&mut b, &memory, n);
+    let (mut kernel, _) = b.finish_in_scope(&[memory.ring, memory.flat]);
+    facts::run(&mut kernel);
+    let assignment = layout::infer::run(&mut kernel).unwrap();
+    let (_, allocation) = scratch::allocate(&kernel, &assignment).unwrap();
+    insert_barriers::run(&mut kernel, &assignment, &allocation);
+    (kernel, assignment, allocation)
+}
+
+/// Loops one behind the other, each of which stores to slots of a ring, and reads them in one lane's order and in another's.
+fn small_loops(b: &mut KernelBuilder, m: &Memory, n: usize, is_counted: bool) {
+    for _ in 0..n / 8 {
+        let (lower, four) = (b.int(DType::I32, 0), b.int(DType::I32, 4));
+        let body = b.region(Group::Warpgroup, &[Type::Scalar(DType::I32)], |b, p| {
+            let at = DimIndex::At(Index::Value(p[0]));
+            let slot = b.indexed(m.ring, vec![at.clone(), DimIndex::all(128)]);
+            b.store(slot.clone(), m.row);
+            let row = b.load(slot);
+            b.store(b.whole(m.out), row);
+            let one = b.load(b.indexed(m.ring, vec![at, DimIndex::At(Index::Const(77))]));
+            b.store(b.indexed(m.flat, vec![DimIndex::At(Index::Value(p[0]))]), one);
+            vec![]
+        });
+        let kind = kernel_ir::OpKind::For {
+            lower,
+            upper: if is_counted { four } else { m.count },
+            inits: vec![],
+            xs: vec![],
+            reverse: false,
+            unroll: 1,
+            body,
+        };
+        b.op(kind, &[]);
+    }
+}
+
+/// Accesses to places of their own, none of which needs an order, with no barrier between them.
+fn apart(b: &mut KernelBuilder, m: &Memory, n: usize) {
+    for i in 0..n / 2 {
+        let start = Index::Const(128 * (i as i64 % 256));
+        let (size, stride) = (128, 1);
+        let part = b.indexed(m.flat, vec![DimIndex::Slice { start, size, stride }]);
+        b.store(part.clone(), m.row);
+        b.load(part);
+    }
+}
+
+/// Elements that one lane stores and all lanes read, later.
+fn elements(b: &mut KernelBuilder, m: &Memory, n: usize) {
+    let at = |i: usize| vec![DimIndex::At(Index::Const(i as i64 % 32_768))];
+    let number = b.load(b.indexed(m.flat, at(0)));
+    for i in 0..n / 2 {
+        b.store(b.indexed(m.flat, at(i)), number);
+        b.load(b.indexed(m.flat, at(i / 2)));
+    }
+}
+
+/// The best time of every checker of a planned kernel over some runs.
+fn checkers(build: impl Fn() -> (Kernel, Assignment, Allocation), runs: usize) -> Times {
+    let mut best = Times::new();
+    let (start, (kernel, assignment, allocation)) = (Instant::now(), build());
+    for _ in 0..runs {
+        let mut before = now(start);
+        let mut lap = |name: &'static str| {
+            let spent = now(start).saturating_sub(before);
+            let slot = best.entry(name).or_insert(spent);
+            *slot = spent.min(*slot);
+            before = now(start);
+        };
+        kernel_ir::verify::run(&kernel).unwrap();
+        lap("verify");
+        verify_layouts::run(&kernel, &assignment.values).unwrap();
+        lap("verify_layouts");
+        assert_eq!(verify_order::run(&kernel, &assignment, &allocation), vec![]);
+        lap("verify_order");
+    }
+    best
+}
+
 /// Ten times the program takes at most 10^1.3 times as long, or a hundred times the program that twice. Below two ticks of the
 /// scheduler, by which the statistics move, times are noise.
-fn assert_linear(family: &str, build: impl Fn(usize) -> Ssa) {
-    let sizes = [(1000, 8), (10_000, 4), (100_000, 3)];
-    let all: Vec<Times> = sizes.iter().map(|(n, runs)| times(|| build(*n), *runs)).collect();
+fn assert_linear_times(family: &str, sizes: [(usize, usize); 3], times: impl Fn(usize, usize) -> Times) {
+    let all: Vec<Times> = sizes.iter().map(|(n, runs)| times(*n, *runs)).collect();
     let mut broken = vec![];
     for (pass, large) in &all[2] {
         let row: Vec<Duration> = all.iter().map(|times| times[pass]).collect();
@@ -213,6 +317,36 @@ fn assert_linear(family: &str, build: impl Fn(usize) -> Ssa) {
         }
     }
     assert!(broken.is_empty(), "{family}, {sizes:?}:\n{}", broken.join("\n"));
+}
+
+fn assert_linear(family: &str, build: impl Fn(usize) -> Ssa) {
+    let sizes = [(1000, 8), (10_000, 4), (100_000, 3)];
+    assert_linear_times(family, sizes, |n, runs| times(|| build(n), runs));
+}
+
+fn assert_checkers_are_linear(family: &str, build: impl Fn(&mut KernelBuilder, &Memory, usize)) {
+    let sizes = [(200, 4), (2000, 3), (20_000, 2)];
+    assert_linear_times(family, sizes, |n, runs| checkers(|| planned(n, &build), runs));
+}
+
+#[test]
+fn small_loops_in_order() {
+    assert_checkers_are_linear("small loops", |b, m, n| small_loops(b, m, n, true));
+}
+
+#[test]
+fn loops_of_unknown_length_in_order() {
+    assert_checkers_are_linear("loops of unknown length", |b, m, n| small_loops(b, m, n, false));
+}
+
+#[test]
+fn accesses_apart_in_order() {
+    assert_checkers_are_linear("accesses apart", apart);
+}
+
+#[test]
+fn elements_in_order() {
+    assert_checkers_are_linear("elements", elements);
 }
 
 #[test]

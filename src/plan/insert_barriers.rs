@@ -394,8 +394,9 @@ impl Pass<'_> {
             Some(Control::For { .. } | Control::While { .. }) => {
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
-                // A loop that polls is a wait.
+                // A loop that polls is a wait, for what others may have told by any store.
                 if self.polling.loops.contains(op) {
+                    state.release();
                     self.acquire(state);
                 }
             }
@@ -525,19 +526,27 @@ impl Pass<'_> {
     /// What an op does to the order of what is pending.
     fn order(&mut self, kernel: &Kernel, op: Op, state: &mut State) {
         match effects::order(&kernel.ops[op].kind) {
-            Order::None | Order::Unknown | Order::Arrive | Order::ArriveByIssuer => {}
-            Order::MeetBefore => self.acquire(state),
+            Order::None => {}
+            Order::Unknown => state.forget_filled(),
+            Order::Arrive | Order::ArriveByIssuer => state.release(),
+            Order::MeetBefore => {
+                state.release();
+                self.acquire(state);
+            }
             Order::Meet(group) => state.meet(group),
-            Order::MeetExecuting { acquires, signals: _ } => {
+            Order::MeetExecuting { acquires, signals } => {
                 state.meet(state.group);
                 if acquires {
                     self.acquire(state);
+                }
+                if signals {
+                    state.release();
                 }
             }
             Order::Wait(barrier) => {
                 self.acquire(state);
                 if state.group != Group::Warp && !self.allocation.feeding.waits[op] {
-                    self.refill(kernel, &kernel.ops[op].kind, barrier, state);
+                    self.refill(&kernel.ops[op].kind, barrier, state);
                     state.begin(&WAITS);
                 }
             }
@@ -554,7 +563,7 @@ impl Pass<'_> {
     }
 
     /// Every lane has waited for a slot to be refilled.
-    fn refill(&self, kernel: &Kernel, kind: &OpKind, barrier: &RefUse, state: &mut State) {
+    fn refill(&self, kind: &OpKind, barrier: &RefUse, state: &mut State) {
         if !matches!(kind, OpKind::BarrierWait { .. }) {
             return;
         }
@@ -562,14 +571,13 @@ impl Pass<'_> {
             return;
         };
         for &alloc in &self.refills[barrier.alloc] {
-            if let Some(bytes) = bytes::of_smem(kernel, self.allocation, alloc) {
-                state.refill(bytes, Slot { alloc, index });
-            }
+            state.refill(Slot { alloc, index });
         }
     }
 
-    /// Others have told of their stores.
+    /// Others have told of their stores, and of what they had learnt.
     fn acquire(&self, state: &mut State) {
+        state.acquire();
         // In shared memory, those are the block's other warpgroups.
         for bytes in self
             .mixed
@@ -680,7 +688,7 @@ impl Pass<'_> {
                 let before_body = inner.clone();
                 self.region(kernel, body, &mut inner, Mode::Dry);
                 let after_body = inner.clone();
-                self.next_iteration(&mut inner, count);
+                self.next_iteration(&mut inner, &entry, count);
                 let exit = match (cond, least >= 1, most >= 1) {
                     (Some(cond), true, _) => {
                         // Behind the body, and the condition once more.
@@ -728,8 +736,8 @@ impl Pass<'_> {
 
     /// What is pending at the end of an iteration, seen from the next one: a slice from a dynamic start may overlap with
     /// another one of its kind, unless it starts at multiples of its size.
-    fn next_iteration(&self, state: &mut State, count: Option<Value>) {
-        state.forget_refills();
+    fn next_iteration(&self, state: &mut State, entry: &State, count: Option<Value>) {
+        state.forget_refills(entry);
         state.later(|foot, since| self.footprints.next_iteration(foot, since, count));
     }
 }

@@ -17,7 +17,7 @@ use super::bytes::{Bytes, Space};
 use super::footprint::{Foot, Meeting};
 use super::refills::Slot;
 use crate::kernel_ir::effects::{Completion, Proxy};
-use crate::kernel_ir::{Group, Value, WaitScope};
+use crate::kernel_ir::{Alloc, Group, Value, WaitScope};
 
 /// More entries are made coarser.
 const MAX_PENDING: usize = 64;
@@ -80,6 +80,8 @@ impl Ends {
 pub struct Pending {
     pub bytes: Bytes,
     pub foot: Option<Foot>,
+    /// It was made in a slot of this ring, before anybody can have known that the slot's next refill is over: before that was issued.
+    before_refill: Option<Alloc>,
     /// A slot that none of it is in, as its refill says that was waited for.
     outside: Option<Slot>,
     since: Since,
@@ -116,6 +118,7 @@ impl Pending {
         self.bytes.covers(&other.bytes)
             && (self.foot.is_none()
                 || self.foot == other.foot && (self.since == Since::Before || self.since == other.since))
+            && (self.before_refill.is_none() || self.before_refill == other.before_refill)
             && (self.outside.is_none() || self.outside == other.outside)
             && (self.reads || !other.reads)
             && (self.writes || !other.writes)
@@ -309,6 +312,10 @@ pub struct State {
     pub unfenced: Vec<Bytes>,
     /// Shared memory of scopes that are over, which other warpgroups may still be in.
     pub left: Vec<Bytes>,
+    /// Slots whose refill was waited for, and of whose next refill nobody can have told.
+    filled: Vec<Slot>,
+    /// Others may have learnt of one of these waits.
+    released: bool,
 }
 
 impl State {
@@ -318,12 +325,15 @@ impl State {
             pending: vec![],
             unfenced: vec![],
             left: vec![],
+            filled: vec![],
+            released: false,
         }
     }
 
     fn add(&mut self, new: Pending) {
         let same = |p: &&mut Pending| {
-            (p.bytes, p.foot, p.outside, p.since) == (new.bytes, new.foot, new.outside, new.since)
+            (p.bytes, p.foot, p.since) == (new.bytes, new.foot, new.since)
+                && (p.before_refill, p.outside) == (new.before_refill, new.outside)
                 && (p.reads, p.writes, p.generic) == (new.reads, new.writes, new.generic)
                 && p.end.is_like(new.end)
         };
@@ -358,6 +368,7 @@ impl State {
                     c.bytes = c.bytes.hull(&p.bytes);
                     c.reads |= p.reads;
                     c.writes |= p.writes;
+                    c.before_refill = c.before_refill.filter(|_| c.before_refill == p.before_refill);
                     c.end = c.end.join(end);
                 }
                 None => coarse.push(Pending {
@@ -387,6 +398,8 @@ impl State {
         for &bytes in &other.left {
             self.leave(bytes);
         }
+        self.filled.retain(|slot| other.filled.contains(slot));
+        self.released |= other.released;
     }
 
     pub fn unfence(&mut self, bytes: Bytes) {
@@ -425,6 +438,10 @@ impl State {
         self.add(Pending {
             bytes: access.bytes,
             foot: access.foot,
+            before_refill: access
+                .slot
+                .filter(|slot| self.filled.contains(slot))
+                .map(|slot| slot.alloc),
             outside: None,
             since: Since::Now,
             reads: access.reads,
@@ -509,6 +526,7 @@ impl State {
             (Group::Warpgroup | Group::Block, Group::Warpgroup | Group::Block) => {
                 self.pending.retain(|p| p.end.is_running());
                 if group == Group::Block {
+                    self.filled.clear();
                     let pending = &self.pending;
                     self.left.retain(|left| pending.iter().any(|p| p.bytes.overlap(left)));
                 }
@@ -526,20 +544,38 @@ impl State {
         }
     }
 
-    /// A slot has been refilled, in these bytes: whatever was pending is over there.
-    pub fn refill(&mut self, bytes: Bytes, slot: Slot) {
-        let (there, elsewhere): (Vec<Pending>, Vec<Pending>) = std::mem::take(&mut self.pending)
-            .into_iter()
-            .partition(|p| p.bytes.space == bytes.space && p.bytes.overlap(&bytes));
-        self.pending = elsewhere;
-        for p in there {
-            let outside = Some(slot);
-            self.add(Pending { outside, ..p });
+    /// Others may learn from here on of what came before.
+    pub fn release(&mut self) {
+        self.released = true;
+    }
+
+    /// Others have told, of whatever followed from what they had learnt.
+    pub fn acquire(&mut self) {
+        if std::mem::take(&mut self.released) {
+            self.filled.clear();
         }
     }
 
-    /// Another iteration begins, in which slots have other numbers.
-    pub fn forget_refills(&mut self) {
+    /// Nothing is known of what others may have told.
+    pub fn forget_filled(&mut self) {
+        self.filled.clear();
+    }
+
+    /// Every lane has waited for a refill of the slot. What was pending when that was issued is over there.
+    pub fn refill(&mut self, slot: Slot) {
+        for p in std::mem::take(&mut self.pending) {
+            let is_over = p.before_refill == Some(slot.alloc);
+            let outside = if is_over { Some(slot) } else { p.outside };
+            self.add(Pending { outside, ..p });
+        }
+        if !self.filled.contains(&slot) {
+            self.filled.push(slot);
+        }
+    }
+
+    /// Another iteration begins, in which slots have other numbers, but for those named before the loop, which was entered like this.
+    pub fn forget_refills(&mut self, entry: &State) {
+        self.filled.retain(|slot| entry.filled.contains(slot));
         if self.pending.iter().any(|p| p.outside.is_some()) {
             for p in std::mem::take(&mut self.pending) {
                 self.add(Pending { outside: None, ..p });
@@ -568,6 +604,8 @@ impl State {
             };
             self.add(Pending { foot, end, ..p });
         }
+        // Its warps ran apart: what one of them was told may follow from what another one told.
+        self.forget_filled();
         for &bytes in &region.unfenced {
             self.unfence(bytes);
         }
@@ -581,6 +619,7 @@ impl State {
         self.add(Pending {
             bytes: Bytes::EVERYTHING,
             foot: None,
+            before_refill: None,
             outside: None,
             since: Since::Now,
             reads: false,

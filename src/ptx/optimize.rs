@@ -30,7 +30,8 @@ impl Default for Options {
     }
 }
 
-/// All passes. `around` is called before each, and after it with the kernel as it is then. Debug builds verify each time.
+/// All passes. `around` is called before each, and after it with the kernel as it is then. Debug builds verify each time;
+/// who compiles verifies what comes out.
 pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Option<&Ssa>)) -> Result<Ssa, Error> {
     let mut ssa = ssa;
     let mut pass = |name: &'static str, ssa: Option<&Ssa>| {

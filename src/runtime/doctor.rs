@@ -26,6 +26,7 @@ pub fn doctor() -> Value {
             "dump_dir": env.dump_dir,
             "line_info": env.line_info,
             "racecheck": env.racecheck,
+            "verify": env.verify,
             "schedule": env.schedule,
             "seed": env.seed,
             "check": env.check,

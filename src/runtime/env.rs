@@ -92,6 +92,8 @@ pub struct Env {
     pub line_info: bool,
     /// `SMALT_RACECHECK`
     pub racecheck: bool,
+    /// `SMALT_VERIFY`: whether the compiler's own checkers run.
+    pub verify: bool,
     /// `SMALT_SCHEDULE` and `SMALT_SEED`: how the emulator orders what the hardware leaves open.
     pub schedule: Option<String>,
     pub seed: Option<u64>,
@@ -201,6 +203,11 @@ impl Env {
         };
         env.line_info = switch("SMALT_LINEINFO")?;
         env.racecheck = switch("SMALT_RACECHECK")?;
+        env.verify = match text("SMALT_VERIFY")?.as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(other) => return Err(wrong("SMALT_VERIFY", "on or off", other)),
+        };
         if let Some(seed) = text("SMALT_SEED")? {
             env.seed = Some(
                 seed.parse()
@@ -344,6 +351,7 @@ mod tests {
             ("SMALT_ASSEMBLER", "gas"),
             ("SMALT_LINEINFO", "yes"),
             ("SMALT_RACECHECK", "on"),
+            ("SMALT_VERIFY", "0"),
             ("SMALT_SEED", "-1"),
             ("SMALT_CACHE_LIMIT", "0"),
             ("SMALT_CACHE_LIMIT", "1.5G"),
@@ -369,6 +377,12 @@ mod tests {
         }
         let env = read(&[("SMALT_SCHEDULE", "seeded"), ("SMALT_SEED", "7")]).unwrap();
         assert_eq!((env.schedule.as_deref(), env.seed), (Some("seeded"), Some(7)));
+    }
+
+    #[test]
+    fn the_compilers_checkers_run_unless_they_are_off() {
+        let verify = |pairs: &[(&str, &str)]| read(pairs).unwrap().verify;
+        assert!(verify(&[]) && verify(&[("SMALT_VERIFY", "on")]) && !verify(&[("SMALT_VERIFY", "off")]));
     }
 
     #[test]

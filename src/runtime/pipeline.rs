@@ -189,6 +189,7 @@ pub fn compile(
     observer: &mut Observer,
 ) -> Result<Compiled, Error> {
     super::capability(&options.target)?;
+    let verifies = super::env::get()?.verify;
     #[cfg(feature = "test-handlers")]
     if let Some(compiled) = super::artifact::test_kernel(descriptor) {
         return compiled;
@@ -205,6 +206,11 @@ pub fn compile(
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&mut kernel))?;
     observer.after(|| kernel.to_string());
     observer.pass("check_size", || plan::size::run(&kernel, &assignment))?;
+    if verifies {
+        observer.pass("verify_layouts", || {
+            layout::verify_layouts::run(&kernel, &assignment.values)
+        })?;
+    }
     let (exchanges, mut allocation) = observer.pass("allocate", || plan::scratch::allocate(&kernel, &assignment))?;
     let parked = observer.pass("park_accumulators", || {
         plan::parked::run(&kernel, &assignment, &mut allocation)
@@ -225,7 +231,7 @@ pub fn compile(
     observer.after(|| kernel.to_string());
     // An independent checker holds the barriers to the definition.
     let mut out_of_order = vec![];
-    if cfg!(debug_assertions) || options.omit_barrier.is_some() {
+    if verifies || options.omit_barrier.is_some() {
         observer.pass("verify_order", || {
             let findings = plan::verify_order::run(&kernel, &assignment, &allocation);
             match options.omit_barrier {
@@ -255,6 +261,12 @@ pub fn compile(
         register_budget: Some(kernel.target.register_budget(launch.block)),
     };
     let ssa = ptx::optimize::run(ssa, choices, observer.around())?;
+    if verifies {
+        observer.pass("verify_ssa", || match ptx::verify_ssa::run(&ssa) {
+            broken if broken.is_empty() => Ok(()),
+            broken => Err(ptx::verify::into_error("ptx::Ssa", &broken)),
+        })?;
+    }
     let (flat, peak) = observer.pass("out_of_ssa", || {
         let min_ctas_per_sm = uses_register_counts(&kernel).then_some(1);
         ptx::out_of_ssa::run_measured(

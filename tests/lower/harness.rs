@@ -61,6 +61,7 @@ impl KernelRun {
     /// Goes through all passes that follow normalisation.
     pub fn of(mut kernel: Kernel) -> KernelRun {
         let assignment = layout::infer::run(&mut kernel).unwrap();
+        layout::verify_layouts::run(&kernel, &assignment.values).unwrap();
         let (exchanges, plan) = smalt::plan::scratch::allocate(&kernel, &assignment).unwrap();
         let accesses = smalt::plan::accesses::run(&kernel, &assignment).unwrap();
         smalt::plan::insert_barriers::run(&mut kernel, &assignment, &plan);

@@ -32,6 +32,7 @@ fn kernel_of(operands: &[Type], results: &[Type], kind: impl FnOnce(&mut KernelB
 
 fn lowered(mut kernel: Kernel) -> Result<(), Error> {
     let assignment = layout::infer::run(&mut kernel)?;
+    layout::verify_layouts::run(&kernel, &assignment.values)?;
     let (exchanges, allocation) = plan::scratch::allocate(&kernel, &assignment)?;
     let accesses = plan::accesses::run(&kernel, &assignment)?;
     let lower::Lowered { mut ssa, launch, .. } = lower::run(&kernel, &assignment, &allocation, &exchanges, &accesses)?;

@@ -60,6 +60,7 @@ from tests.programs.tree import (
     edited,
     inserted,
     replaced,
+    statements,
 )
 
 #: Of the arrays that most of a program's statements are about.
@@ -73,7 +74,7 @@ MENDS = 80
 #: What programs are about; each seed's is `seed % len`.
 KINDS = ("plain", "copies", "scopes", "warps", "products", "copies", "warpgroups", "plain", "cluster", "copies", "blocks", "warps")
 #: Those besides.
-MORE_KINDS = ("warp_arrays",)
+MORE_KINDS = ("warp_arrays", "rings")
 
 
 def generate(seed: int, kind: str | None = None) -> Program:
@@ -85,21 +86,27 @@ def generate(seed: int, kind: str | None = None) -> Program:
             from tests.programs import phased
 
             draft = phased.draft(rng, f"{seed}", kind)
+        elif kind == "rings":
+            from tests.programs import rings
+
+            draft = rings.draft(rng, f"{seed}")
         else:
             draft = Draft(rng, f"{seed}", kind).program()
-        program = mend(rng, draft)
+        program = mend(rng, draft, has_waits=kind == "rings")
         if program is not None:
             return program
     raise AssertionError(f"no valid program of seed {seed}")
 
 
-def mend(rng: random.Random, program: Program) -> Program | None:
-    """With what its author owes; None: hopeless."""
+def mend(rng: random.Random, program: Program, has_waits: bool = False) -> Program | None:
+    """With what its author owes; None: hopeless. `has_waits`: what comes before memory is written, or a load is over, goes."""
     for _ in range(MENDS):
         fault = find_fault(program)
         if fault is None:
+            if has_waits:
+                return program if {type(s) for _, s in statements(program.body)} >= {CopyIn, Wait, Store} else None
             return program if any(isinstance(s, (Store, CopyOut)) for s in program.body) or len(program.body) > 1 else None
-        program = mended(rng, program, fault)
+        program = mended(rng, program, fault, has_waits)
     return None
 
 
@@ -118,9 +125,11 @@ def find_fault(program: Program) -> Invalid | None:
     return None
 
 
-def mended(rng: random.Random, program: Program, fault: Invalid) -> Program:
+def mended(rng: random.Random, program: Program, fault: Invalid, has_waits: bool) -> Program:
     path, need = fault.path, fault.need
-    if fault.unwritten is not None and rng.random() < 0.9:
+    if has_waits and need is not None and isinstance(need[0], Wait):
+        need = None
+    if not has_waits and fault.unwritten is not None and rng.random() < 0.9:
         decl = next((d for d in program.decls if isinstance(d, Buffer) and d.name == fault.unwritten), None)
         if decl is not None:
             like = [b.name for b in program.of("in") if b.shape == decl.shape]

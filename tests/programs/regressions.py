@@ -30,6 +30,7 @@ from tests.programs.tree import (
     Load,
     Mma,
     MmaWait,
+    Part,
     Program,
     Reduce,
     Roles,
@@ -103,6 +104,7 @@ TA = Buffer("ta", "smem", TILE, "float16", tiled=True)
 TB = Buffer("tb", "smem", TILE, "float16", tiled=True)
 OUT = Buffer("o", "out", TILE)
 OUT2 = Buffer("p", "out", TILE)
+TS = Buffer("ts", "smem", (2, *TILE), "float16")
 
 
 def other_lanes(buffer: str, *index: int | Expr) -> Expr:
@@ -244,6 +246,13 @@ BULK_STORES = [
 # ------------------------------------------------------------------------------------------ bulk loads
 
 BULK_LOADS = [
+    program("a warp region that ends no group of the warpgroup's bulk stores", [OUT, Buffer("os", "out", (3, *TILE)), Buffer("s", "smem", TILE), Buffer("ss", "smem", (2, *TILE))],
+            put("ss", Iota((2, *TILE), 2)), put("o", Iota(TILE, 1)),
+            loop(2, If(Bin("==", Reduce("sum", Load(View("o"))), Const(6)), blocks=(
+                (CopyOut(View("s", (Part(Const(1), 8),)), View("o", (Part(Const(1), 8),)), commit=False),),
+                (region(0, Commit(), WaitOut(0), CopyOut(at("ss", 1), at("os", 0))),)))),
+            WaitOut(0), put("os", Load(View("o")), 0)),
+
     program("load in bulk what lanes stored", [X, O, OS, S, B], put("os", plus(Load(View("x")), 1), 2), CopyIn(at("os", 2), View("s"), "b"), Wait("b"), put("o", Load(View("s")))),
     program("load in bulk what lanes stored, in a loop", [X, O, OS, S, B], loop(
         3, put("os", plus(Load(View("x")), Var("i")), 2), CopyIn(at("os", 2), View("s"), "b"), Wait("b"), put("o", Load(View("s"))))),
@@ -295,10 +304,57 @@ PRODUCTS = [
         2, loop(3, MMA, Commit(), var="j"), MmaWait(0), CopyIn(View("a"), View("tb"), "b"), Wait("b")), put("o", AccLoad("acc"))))),
     program("the next product ends the last", *_tiles(
         product("acc", MMA, Mma("acc", View("tb"), View("tb")), put("ta", Iota(TILE, 1)), put("o", AccLoad("acc"))), put("p", Load(View("ta"))))),
+    program("a store beside what a product reads, as an index has it", [Buffer("n", "in", (4,)), TS, TA, OUT], put("ts", Iota((2, *TILE), 2)), put("ta", Iota(TILE, 0)), Commit(),
+            product("acc", Mma("acc", at("ts", 0), at("ts", Bin("&", load("n", 1), Const(1)))), put("ts", load("ts", 1), 1), Mma("acc", View("ta"), View("ta")), MmaWait(0), put("o", AccLoad("acc"))),
+            indices=0),
     program("left operand overwritten behind its wait", *_tiles(
         product("acc", MMA, MmaWait(0), put("ta", Transpose(Load(View("ta")))), Commit(), MMA, put("o", AccLoad("acc"))))),
 ]
 
-EVERY: list[Program] = [*LEFT_OPERANDS, *WARP_REGIONS, *WHILES, *SCOPES, *BULK_STORES, *BULK_LOADS, *POLLS, *PRODUCTS]
+# ------------------------------------------------------------------------------------------ rings
+
+SLOT = (64, 32)
+RING = Buffer("r", "smem", (2, *SLOT))
+RING_DECLS = [Buffer("xs", "in", (4, *SLOT)), Buffer("o", "out", (4, *SLOT)), Buffer("p", "out", (4, *SLOT)), RING, Bar("full", 1, 2), Bar("go", 1, 2), Bar("free", 1, 2)]
+I = Var("i")  # noqa: E741
+S_I = Bin("&", I, Const(1))
+
+
+def by_columns(e: Expr) -> Expr:
+    return Cast("WGMMA", e)
+
+
+def by_rows(e: Expr) -> Expr:
+    return Cast(f"WG_STRIDED({SLOT}, vec_size=1)", e)
+
+
+COLUMN: Expr = by_columns(Bin("+", Iota(SLOT, 1), I))
+
+
+def ring(name: str, *worker: Stmt, rounds: int = 2, informer: int = 0, more: tuple[Stmt, ...] = ()) -> Program:
+    """Warpgroup 0 fills slots; it, or warpgroup 2, tells the worker, 1, of a load that is over."""
+    tells = (Wait("full", S_I), Arrive("go", S_I))
+    fill = (If(Bin("<", Const(1), I), blocks=((Wait("free", S_I),), ())), CopyIn(at("xs", I), at("r", S_I), "full", S_I))
+    waits = tuple(Wait("free", Const(i % 2)) for i in range(rounds - 2, rounds))
+    frees = (*worker, Arrive("free", S_I))
+    loader, decls = (loop(rounds, *fill, *(tells if informer == 0 else ())), *waits), list(RING_DECLS)
+    roles = [loader, (loop(rounds, *frees), *more)]
+    if informer:
+        roles.append((loop(rounds, *tells, Arrive("free", S_I)),))
+        decls[-1] = Bar("free", 2, 2)
+    return program(name, decls, Roles(tuple(range(len(roles))), blocks=tuple(roles)), warpgroups=len(roles))
+
+
+RINGS = [
+    ring("store, a late wait, read", Wait("go", S_I), put("r", COLUMN, S_I), Wait("full", S_I), put("o", by_rows(load("r", S_I)), I)),
+    ring("read, a late wait, store", Wait("go", S_I), put("o", by_rows(load("r", S_I)), I), Wait("full", S_I), put("r", COLUMN, S_I)),
+    ring("a late wait in later phases", Wait("go", S_I), put("r", COLUMN, S_I), Wait("full", S_I), put("o", by_rows(load("r", S_I)), I), rounds=4),
+    ring("told by another warpgroup before a late wait", Wait("go", S_I), put("r", COLUMN, S_I), Wait("full", S_I), put("o", by_rows(load("r", S_I)), I), rounds=4, informer=2),
+    ring("a wait in time, then told", Wait("full", S_I), put("r", COLUMN, S_I), Wait("go", S_I), put("o", by_rows(load("r", S_I)), I), rounds=4),
+    ring("a late wait for another slot", Wait("go", S_I), Wait("full", S_I), put("o", by_columns(load("r", S_I)), I), put("r", by_rows(Iota(SLOT, 0)), S_I),
+         put("p", by_columns(load("r", 0)), I)),
+]
+
+EVERY: list[Program] = [*LEFT_OPERANDS, *WARP_REGIONS, *WHILES, *SCOPES, *BULK_STORES, *BULK_LOADS, *POLLS, *PRODUCTS, *RINGS]
 REGRESSIONS: dict[str, Program] = {p.name: p for p in EVERY}
 assert len(REGRESSIONS) == len(EVERY)

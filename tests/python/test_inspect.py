@@ -121,6 +121,34 @@ def test_passes_and_times() -> None:
     assert all(p.ms >= 0 for p in report.phases) and sum(p.ms for p in report.phases) > 0
 
 
+CHECKERS = ["verify_layouts", "verify_order", "verify_ssa"]
+
+VERIFIED = """
+import hashlib, jax, jax.numpy as jnp, smalt
+from tests.corpus.case import kernel, like
+
+def body(x, o):
+    o[...] = x[...] * 2
+
+(report,) = smalt.inspect(lambda x: kernel(body, like((128,), jnp.float32))(x), jax.ShapeDtypeStruct((128,), jnp.float32), assemble=False)
+print([p.name for p in report.phases if p.name.startswith("verify_")], hashlib.sha256(report.ptx.encode()).hexdigest())
+"""
+
+
+def test_the_compilers_own_checkers_run() -> None:
+    """In every build, unless the environment says not to; nothing that is made hangs on it."""
+
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        paths = dict(PYTHONPATH=f"{ROOT / 'jax_plugin'}:{ROOT}", SMALT_LIBRARY=str(_native.library_path()), JAX_PLATFORMS="cpu")
+        return subprocess.run([sys.executable, "-c", VERIFIED], env={**os.environ, **paths, **environment}, capture_output=True, text=True, timeout=300)
+
+    on, off, wrong = run(), run(SMALT_VERIFY="off"), run(SMALT_VERIFY="no")
+    assert on.stdout.startswith(str(CHECKERS)), on.stderr
+    assert off.stdout.startswith("[] "), off.stderr
+    assert on.stdout.split()[-1] == off.stdout.split()[-1]
+    assert wrong.returncode != 0 and "SMALT_VERIFY" in wrong.stderr and "expected: on or off" in wrong.stderr
+
+
 def passes_in(file: str, pattern: str) -> list[str]:
     text = (pathlib.Path(__file__).parents[2] / file).read_text()
     return re.findall(pattern, text.split("#[cfg(test)]")[0], re.M)

@@ -48,6 +48,14 @@ def test_programs_of_warps_with_arrays(first: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("first", range(0, 80, BATCH))
+def test_rings(first: int) -> None:
+    """Slots that bulk loads fill, and waits that come late."""
+    failures = [check(generate(seed, "rings")) for seed in range(first, first + BATCH)]
+    wrong = [str(f) for f in failures if f is not None and f.kind != "refused"]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_regression(name: str) -> None:
     program = REGRESSIONS[name]

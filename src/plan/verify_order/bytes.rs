@@ -9,12 +9,34 @@ use crate::layout::register_layout;
 use crate::layout::smem_layout::{self, SmemView, ViewDim};
 use crate::layout::{RegisterLayout, Start};
 use crate::plan::Allocation;
+use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// A footprint's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Foot(u32);
+
+impl Foot {
+    pub fn number(self) -> usize {
+        self.0 as usize
+    }
+    pub fn from_number(n: usize) -> Foot {
+        Foot(n as u32)
+    }
+}
+
+/// A piece of memory, of shared memory or of one device array: what has no cell in common has no byte in common.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Cell {
+    alloc: Option<Alloc>,
+    at: u64,
+}
+
+/// Bytes of a cell of shared memory: some lines of a swizzle, which moves bytes within its line.
+const CELL: u64 = 1024;
+/// Cells of a device array, at most.
+const DEVICE_CELLS: u64 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Space {
@@ -33,6 +55,8 @@ pub struct Footprint {
     views: Vec<SmemView>,
     /// Where the allocation begins: what the views' own offsets count from.
     origin: u64,
+    /// Bytes of the allocation's cells.
+    cell: u64,
     /// Bytes move within their 128-byte line.
     swizzled: bool,
     /// Two views with equal patterns are the same bytes in the same order, or disjoint.
@@ -47,12 +71,19 @@ const MAX_RUNS: u64 = 4096;
 /// An interval per warp.
 type PerWarp = [Ranges; 4];
 
+/// What makes a footprint: equal ones are one.
+type Place = (Alloc, Ranges, Vec<i64>, usize);
+
 #[derive(Default)]
 pub struct Bytes {
     feet: Vec<Footprint>,
     numbers: FxHashMap<(Op, u8, SmallVec<[Val; 4]>), Foot>,
+    places: FxHashMap<Place, Foot>,
     overlaps: FxHashMap<(Foot, Foot), bool>,
-    warps: FxHashMap<(Foot, Value), PerWarp>,
+    /// What each warp touches of a footprint through a layout, by the layout's number.
+    warps: FxHashMap<(Foot, u32), Option<PerWarp>>,
+    layouts: FxHashMap<RegisterLayout, u32>,
+    layout_of: SecondaryMap<Value, Option<u32>>,
 }
 
 impl Bytes {
@@ -78,10 +109,43 @@ impl Bytes {
             return foot;
         }
         let made = footprint(kernel, assignment, allocation, scalars, r);
-        let foot = Foot(self.feet.len() as u32);
-        self.feet.push(made);
+        let next = Foot(self.feet.len() as u32);
+        let place = (made.alloc, made.ranges.clone(), made.pattern.clone(), made.views.len());
+        let foot = *self.places.entry(place).or_insert(next);
+        if foot == next {
+            self.feet.push(made);
+        }
         self.numbers.insert(key, foot);
         foot
+    }
+
+    /// The number of a value's layout.
+    pub fn layout(&mut self, assignment: &Assignment, value: Value) -> Option<u32> {
+        if self.layout_of[value].is_none() {
+            let layout = assignment.values[value].as_ref()?;
+            let next = self.layouts.len() as u32;
+            let number = match self.layouts.get(layout) {
+                Some(number) => *number,
+                None => *self.layouts.entry(layout.clone()).or_insert(next),
+            };
+            self.layout_of[value] = Some(number);
+        }
+        self.layout_of[value]
+    }
+
+    /// The cells that a footprint is in.
+    pub fn cells(&self, foot: Foot) -> Vec<Cell> {
+        let foot = self.get(foot);
+        let alloc = (foot.space == Space::Device).then_some(foot.alloc);
+        let mut out: Vec<Cell> = vec![];
+        for &(start, end) in &foot.ranges {
+            for at in start / foot.cell..end.div_ceil(foot.cell) {
+                if out.last().is_none_or(|last| last.at < at) {
+                    out.push(Cell { alloc, at });
+                }
+            }
+        }
+        out
     }
 
     /// Whether the two have a byte in common.
@@ -111,47 +175,50 @@ impl Bytes {
         (a, x, p): (Foot, Option<Value>, usize),
         (b, y, q): (Foot, Option<Value>, usize),
     ) -> bool {
-        for (foot, value) in [(a, x), (b, y)] {
-            if let Some(v) = value {
-                self.split(assignment, foot, v);
-            }
-        }
-        let part = |foot: Foot, value: Option<Value>, warp: usize| match value.and_then(|v| self.warps.get(&(foot, v)))
-        {
-            Some(parts) => &parts[warp],
-            None => &self.get(foot).ranges,
+        let mut layout = |foot: Foot, value: Option<Value>| {
+            let number = self.layout(assignment, value?)?;
+            self.split(assignment, foot, value?, number);
+            Some(number)
         };
+        let (x, y) = (layout(a, x), layout(b, y));
+        let part =
+            |foot: Foot, layout: Option<u32>, warp: usize| match layout.and_then(|l| self.warps[&(foot, l)].as_ref()) {
+                Some(parts) => &parts[warp],
+                None => &self.get(foot).ranges,
+            };
         let (f, g) = (self.get(a), self.get(b));
         let lines = f.alloc != g.alloc && (f.swizzled || g.swizzled);
         meet(part(a, x, p), part(b, y, q), lines)
     }
 
     /// Finds what each warp touches, if it can be known.
-    fn split(&mut self, assignment: &Assignment, foot: Foot, value: Value) {
-        if self.warps.contains_key(&(foot, value)) {
+    fn split(&mut self, assignment: &Assignment, foot: Foot, value: Value, number: u32) {
+        if self.warps.contains_key(&(foot, number)) {
             return;
         }
-        let print = self.get(foot);
-        let Some(layout) = &assignment.values[value] else {
-            return;
-        };
+        let parts = assignment.values[value]
+            .as_ref()
+            .and_then(|layout| self.get(foot).split(layout));
+        self.warps.insert((foot, number), parts);
+    }
+}
+
+impl Footprint {
+    /// What each warp touches through a layout, if it can be known.
+    fn split(&self, layout: &RegisterLayout) -> Option<PerWarp> {
         let fits = |view: &SmemView| layout.shape() == view.shape().as_slice();
-        let is_known = !print.views.is_empty() && print.views.iter().all(fits) && !layout.is_constant_somewhere();
+        let is_known = !self.views.is_empty() && self.views.iter().all(fits) && !layout.is_constant_somewhere();
         if !is_known || layout.group() != register_layout::Group::Warpgroup {
-            return;
+            return None;
         }
         let mut index = vec![0; layout.rank()];
         let mut parts: PerWarp = Default::default();
         for thread in 0..layout.group().threads() {
             let part = &mut parts[thread as usize / 32];
-            for (view, slot) in print
-                .views
-                .iter()
-                .flat_map(|v| (0..layout.slots()).map(move |s| (v, s)))
-            {
+            for (view, slot) in self.views.iter().flat_map(|v| (0..layout.slots()).map(move |s| (v, s))) {
                 if layout.write_element(thread, slot, &mut index) {
                     let size = u64::from(view.bits / 8);
-                    let at = print.origin + view.linear_bits(&index, &|_| 0) / 8;
+                    let at = self.origin + view.linear_bits(&index, &|_| 0) / 8;
                     match part.last_mut() {
                         Some(last) if last.1 == at => last.1 = at + size,
                         _ => part.push((at, at + size)),
@@ -159,14 +226,9 @@ impl Bytes {
                 }
             }
         }
-        for part in &mut parts {
-            *part = merged(std::mem::take(part));
-        }
-        self.warps.insert((foot, value), parts);
+        Some(parts.map(merged))
     }
-}
 
-impl Footprint {
     pub fn text(&self, kernel: &Kernel) -> String {
         let (start, end) = match (self.ranges.first(), self.ranges.last()) {
             (Some(first), Some(last)) => (first.0, last.1),
@@ -490,7 +552,12 @@ fn footprint(
         | AllocKind::Semaphore { .. }
         | AllocKind::Register { .. } => (Space::Device, 0, Some(SmemView::row_major(&data.shape, bits))),
     };
-    let everything = vec![(0, (data.shape.iter().product::<u64>() * u64::from(bits)).div_ceil(8))];
+    let size = (data.shape.iter().product::<u64>() * u64::from(bits)).div_ceil(8);
+    let cell = match space {
+        Space::Shared => CELL,
+        Space::Device => size.div_ceil(DEVICE_CELLS).max(CELL),
+    };
+    let everything = vec![(0, size)];
     let swizzled = whole.as_ref().is_some_and(|v| !v.swizzle.is_none());
     let mut walk = |choice: Option<u64>| {
         let mut walker = Walker {
@@ -537,6 +604,7 @@ fn footprint(
         ranges,
         views,
         origin,
+        cell,
         swizzled,
         pattern,
     }

@@ -1,27 +1,28 @@
 //! What happened before what, on one path of one warpgroup.
 //!
-//! Vector clocks, read from the other end: instead of a clock for each warp there is, for each access that somebody may yet
-//! collide with, the set of warps whose *present* lies behind it ([`Behind`]). A barrier adds its warps to the set of every
-//! access that one of them is behind; nothing else moves order from warp to warp. An asynchronous access is an actor of its own:
-//! nobody is behind it before a wait that covers it, and then those who waited.
+//! Of each access that somebody may yet collide with it is known which warps' *present* lies behind it. A barrier adds its warps to
+//! those of every access that one of them is behind ([`clock`](super::clock)); nothing else moves order from warp to warp. An
+//! asynchronous access is an actor of its own: nobody is behind it before a wait that covers it, and then those who waited. A wait for a bulk load
+//! into a slot says besides that what came before that load is over ([`refills`](crate::plan::refills)).
 //!
 //! Assumed of the machine: the accesses that one warp makes to one address happen in the order of its program, whichever of
 //! its lanes make them. PTX promises that for one lane; shared memory serves a warp's instructions in order, which `stmatrix`
 //! followed by ordinary loads relies on throughout. A wait by a warp counts for all of its lanes.
 use super::bytes::{Bytes, Foot, Space, has_owners};
+use super::clock::{ALL_WARPS, Behind, Clock, OTHERS};
 use super::finding::{Fault, Finding, Missing};
+use super::live::{Access, Completion, Live};
 use super::scalars::Val;
+use crate::error::Loc;
 use crate::kernel_ir::{Alloc, AllocKind, AtomicOp, Kernel, Op, Value, WaitScope};
 use crate::layout::assignment::Assignment;
-use rustc_hash::FxHashMap;
-
-/// A set of warps of the warpgroup; bit 4 stands for all other warpgroups of the block.
-pub type Behind = u8;
-pub const ALL_WARPS: Behind = 0b1111;
-pub const OTHERS: Behind = 0b1_0000;
+use cranelift_entity::SecondaryMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
+use std::hash::BuildHasher;
 
 /// What an access does, and through which door.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum What {
     Read,
     Write,
@@ -64,7 +65,7 @@ impl What {
 }
 
 /// Who executes an op.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Actor {
     /// The warps that are here: all four, one in a warp region, the first in a feeding loop.
     pub warps: Behind,
@@ -93,51 +94,35 @@ pub struct BarrierKey {
 
 impl BarrierKey {
     /// Whether the two may be one barrier.
-    fn may_be(self, other: BarrierKey) -> bool {
+    pub fn may_be(self, other: BarrierKey) -> bool {
         let apart = matches!((self.index, other.index), (Val::Int(a), Val::Int(b)) if a != b);
         self.alloc == other.alloc && !apart
     }
 }
 
-/// What ends an asynchronous access.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Completion {
-    /// At once.
-    Done,
-    /// A phase.
-    Mbarrier(BarrierKey),
-    /// The issuing warp's commit group of this number.
-    BulkGroup(u32),
-    MmaGroup(u32),
-}
-
-/// An access to bytes.
-struct Access {
-    op: Op,
-    what: What,
-    foot: Foot,
-    /// The value whose layout says which warp touches what.
-    value: Option<Value>,
-    actor: Actor,
-    /// How often the allocation's scope had been entered: another number is other memory.
-    life: u32,
-    completion: Completion,
-    /// For each warp of the actor: who is behind its part.
-    behind: [Behind; 4],
-    /// Who is behind a proxy fence that is behind it.
-    fenced: [Behind; 4],
-    /// Whether the kernel has committed it since.
-    committed: bool,
-    /// The warp region in which somebody waited for it, the first to do so.
-    waited_in: Option<u32>,
-}
-
-/// A wait that not every warp, or each warp by itself, has gone through.
+/// A wait that only some warps have gone through.
 struct Waited {
     op: Op,
     actor: Actor,
     barrier: Option<BarrierKey>,
-    behind: [Behind; 4],
+}
+
+/// A wgmma, and where the path was.
+struct Mma {
+    loc: Loc,
+    turns: u64,
+}
+
+/// Of a ring, as far as its loads are issued by others: what a wait for a phase of `full[i]` says of slot `i`.
+#[derive(Default)]
+struct Rings {
+    /// What each phase of a barrier refills a slot of.
+    refills: SecondaryMap<Alloc, Vec<Alloc>>,
+    /// How often this warpgroup has told others of something, and been told since.
+    exchange: u32,
+    released: bool,
+    /// The exchange in which each slot's refill was last waited for.
+    filled: FxHashMap<(Alloc, Val), u32>,
 }
 
 /// Accesses of one path that later ones may collide with.
@@ -145,17 +130,23 @@ pub struct History<'a> {
     kernel: &'a Kernel,
     assignment: &'a Assignment,
     pub bytes: Bytes,
-    accesses: Vec<Access>,
+    clock: Clock,
+    live: Live,
+    /// Waits by some warps, since the last barrier.
     waited: Vec<Waited>,
-    /// Commit groups of each warp, and wgmma groups.
-    bulk_groups: [u32; 4],
-    mma_groups: u32,
+    /// The last wait by every warp, each for itself, since the last barrier.
+    all_waited: Option<Op>,
+    rings: Rings,
+    /// Commit groups of each warp: of its warpgroup's copies, and of those of warp regions.
+    bulk_groups: [[u32; 4]; 2],
+    /// The wgmmas, each a group of its own.
+    mmas: Vec<Mma>,
     /// Entries of the scope that owns an allocation (a union for its members).
     lives: FxHashMap<Alloc, u32>,
     /// Device arrays that copies touch: stores to them wait for a fence.
     copied: Vec<Alloc>,
-    /// Whether some bytes have several owners in turn.
-    reuse: bool,
+    /// What lies in bytes that have several owners in turn.
+    reuse: SecondaryMap<Alloc, bool>,
     /// The block has met since anything else happened.
     met: bool,
     automatic: bool,
@@ -166,7 +157,7 @@ pub struct History<'a> {
 }
 
 /// A choice of the path's that still holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Turn {
     Round(u64),
     Arm(usize),
@@ -174,16 +165,29 @@ pub enum Turn {
 }
 
 impl<'a> History<'a> {
-    /// `copied`: device arrays that copies touch. `reuse`: some bytes have several owners in turn.
-    pub fn new(kernel: &'a Kernel, assignment: &'a Assignment, copied: Vec<Alloc>, reuse: bool) -> History<'a> {
+    /// `copied`: device arrays that copies touch. `reuse`: what lies in bytes that have several owners in turn. `refills`: what each phase
+    /// of a barrier refills a slot of.
+    pub fn new(
+        kernel: &'a Kernel,
+        assignment: &'a Assignment,
+        copied: Vec<Alloc>,
+        reuse: SecondaryMap<Alloc, bool>,
+        refills: SecondaryMap<Alloc, Vec<Alloc>>,
+    ) -> History<'a> {
         History {
             kernel,
             assignment,
             bytes: Bytes::default(),
-            accesses: vec![],
+            clock: Clock::default(),
+            live: Live::default(),
             waited: vec![],
-            bulk_groups: [0; 4],
-            mma_groups: 0,
+            all_waited: None,
+            rings: Rings {
+                refills,
+                ..Rings::default()
+            },
+            bulk_groups: [[0; 4]; 2],
+            mmas: vec![],
             lives: FxHashMap::default(),
             copied,
             reuse,
@@ -197,10 +201,15 @@ impl<'a> History<'a> {
 
     /// Another path begins.
     pub fn restart(&mut self, start: String) {
-        self.accesses.clear();
+        self.clock = Clock::default();
+        self.live.clear();
         self.waited.clear();
-        self.bulk_groups = [0; 4];
-        self.mma_groups = 0;
+        self.all_waited = None;
+        self.rings.exchange = 0;
+        self.rings.released = false;
+        self.rings.filled.clear();
+        self.bulk_groups = [[0; 4]; 2];
+        self.mmas.clear();
         self.lives.clear();
         self.met = false;
         self.start = start;
@@ -222,115 +231,74 @@ impl<'a> History<'a> {
         if !actor.is_whole() {
             return;
         }
-        let group = if block { ALL_WARPS | OTHERS } else { ALL_WARPS };
-        for access in &mut self.accesses {
-            if block && matches!(access.completion, Completion::Mbarrier(_)) {
-                // Who waits for a load may be another warpgroup: that protocol is the kernel's.
-                access.behind[access.actor.warps.trailing_zeros() as usize] |= group;
-            }
-            for set in access.behind.iter_mut().chain(&mut access.fenced) {
-                if *set & ALL_WARPS != 0 {
-                    *set |= group;
-                }
-            }
+        let now = self.clock.tick();
+        self.live.join(block, now);
+        self.clock.join(block);
+        self.waited.clear();
+        self.all_waited = None;
+        if block {
+            self.exchange();
         }
-        for wait in &mut self.waited {
-            for set in &mut wait.behind {
-                if *set & ALL_WARPS != 0 {
-                    *set |= group;
-                }
-            }
-        }
-        self.retire();
     }
 
-    /// Forgets what nothing can collide with any more.
-    fn retire(&mut self) {
-        let needed = if self.kernel.num_warpgroups > 1 {
-            ALL_WARPS | OTHERS
-        } else {
-            ALL_WARPS
-        };
-        let done = |actor: Actor, sets: &[Behind; 4], needed: Behind| {
-            (0..4).all(|a| actor.warps >> a & 1 == 0 || sets[a] & needed == needed)
-        };
-        let (bytes, copied, reuse) = (&self.bytes, &self.copied, self.reuse);
-        self.accesses.retain(|x| {
-            let foot = bytes.get(x.foot);
-            let copies = foot.space == Space::Shared || copied.contains(&foot.alloc);
-            let plain_write = x.what.writes() && !x.what.is_asynchronous();
-            let fences = copies && plain_write && !done(x.actor, &x.fenced, ALL_WARPS);
-            let needed = if reuse && foot.space == Space::Shared {
-                needed
-            } else {
-                ALL_WARPS
-            };
-            fences || !done(x.actor, &x.behind, needed)
-        });
-        self.waited.retain(|x| !done(x.actor, &x.behind, ALL_WARPS));
+    /// Whether nothing can collide with an access any more.
+    fn is_over(&self, x: &Access) -> bool {
+        let foot = self.bytes.get(x.foot);
+        let copies = foot.space == Space::Shared || self.copied.contains(&foot.alloc);
+        let needs_fence = copies && x.what.writes() && !x.what.is_asynchronous() && !x.refilled;
+        let is_fenced = |a: usize| (0..4).all(|b| self.clock.is_fenced(foot.space, (a, x.made), b));
+        let fenced = !needs_fence || (0..4).all(|a| x.actor.warps >> a & 1 == 0 || is_fenced(a));
+        let shared = self.kernel.num_warpgroups > 1 && self.reuse[self.root(foot.alloc)] && foot.space == Space::Shared;
+        let needed = if shared { ALL_WARPS | OTHERS } else { ALL_WARPS };
+        fenced && x.is_behind(&self.clock, needed)
     }
 
     /// These warps announce to the async proxy what they are behind of in this memory. `commits`: as the kernel says.
     pub fn fence(&mut self, actor: Actor, space: Space, commits: bool) {
         self.met = false;
-        for access in &mut self.accesses {
-            if self.bytes.get(access.foot).space != space {
-                continue;
-            }
-            access.committed |= commits;
-            for a in 0..4 {
-                access.fenced[a] |= access.behind[a] & actor.warps;
-            }
-        }
+        self.clock.fence(space, actor.warps, commits);
+    }
+
+    /// The group of bulk stores that who issues them has open.
+    fn bulk_group(&mut self, actor: Actor) -> &mut u32 {
+        let issuer = actor.warps.trailing_zeros() as usize;
+        &mut self.bulk_groups[usize::from(actor.apart.is_some())][issuer]
     }
 
     pub fn commit_group(&mut self, actor: Actor) {
         self.met = false;
-        self.bulk_groups[actor.leader().warps.trailing_zeros() as usize] += 1;
+        *self.bulk_group(actor) += 1;
     }
 
     pub fn wait_bulk_stores(&mut self, actor: Actor, n: u32, scope: WaitScope) {
         self.met = false;
-        for access in &mut self.accesses {
-            let Completion::BulkGroup(group) = access.completion else {
-                continue;
-            };
-            let issuer = access.actor.warps.trailing_zeros() as usize;
-            let waits = actor.warps & access.actor.warps;
+        let now = self.clock.tick();
+        let groups = self.bulk_groups;
+        self.live.wait_stores(actor, now, |access, issuer, group| {
             let covers = access.what == What::StoreRead || scope == WaitScope::Complete;
-            if covers && group + n < self.bulk_groups[issuer] {
-                access.behind[issuer] |= waits;
-                access.waited_in = actor.apart;
-            }
-        }
+            covers && group + n < groups[usize::from(access.actor.apart.is_some())][issuer]
+        });
     }
 
     pub fn wait_mma(&mut self, actor: Actor, n: u32) {
         self.met = false;
-        for access in &mut self.accesses {
-            if let Completion::MmaGroup(group) = access.completion
-                && group + n < self.mma_groups
-            {
-                for a in 0..4 {
-                    access.behind[a] |= actor.warps & 1 << a;
-                }
-            }
-        }
+        let now = self.clock.tick();
+        self.live
+            .wait_mmas(actor, now, (self.mmas.len() as u32).saturating_sub(n));
     }
 
     /// Each of these warps has waited for an mbarrier.
     pub fn wait_barrier(&mut self, op: Op, actor: Actor, key: BarrierKey) {
         self.met = false;
         self.others_have_waited(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
-        for access in &mut self.accesses {
-            if let Completion::Mbarrier(of) = access.completion
-                && of.may_be(key)
-            {
-                let behind = &mut access.behind[access.actor.warps.trailing_zeros() as usize];
-                if *behind == 0 {
-                    access.waited_in = actor.apart;
-                }
-                *behind |= actor.warps;
+        let now = self.clock.tick();
+        self.live.wait_loads(key, actor, now);
+        self.acquire();
+        if actor.is_whole() && actor.apart.is_none() {
+            let rings = &mut self.rings;
+            for &alloc in &rings.refills[key.alloc] {
+                self.live.refill((alloc, key.index));
+                rings.filled.insert((alloc, key.index), rings.exchange);
             }
         }
         self.add_wait(op, actor, Some(key));
@@ -344,23 +312,37 @@ impl<'a> History<'a> {
     /// These warps have waited for a semaphore.
     pub fn wait_semaphore(&mut self, op: Op, actor: Actor) {
         self.met = false;
+        self.acquire();
         if !actor.is_whole() {
             self.add_wait(op, actor, None);
         }
     }
 
     fn add_wait(&mut self, op: Op, actor: Actor, barrier: Option<BarrierKey>) {
-        let mut behind = [0; 4];
-        for (a, set) in behind.iter_mut().enumerate() {
-            *set = actor.warps & 1 << a;
+        if actor.is_whole() {
+            self.all_waited = Some(op);
+        } else {
+            self.waited.retain(|w| w.barrier != barrier || w.actor != actor);
+            self.waited.push(Waited { op, actor, barrier });
         }
-        self.waited.retain(|w| w.op != op || w.actor != actor);
-        self.waited.push(Waited {
-            op,
-            actor,
-            barrier,
-            behind,
-        });
+    }
+
+    /// Others may learn from here on of what came before.
+    pub fn release(&mut self) {
+        self.rings.released = true;
+    }
+
+    /// Others have told what they know.
+    pub fn acquire(&mut self) {
+        if self.rings.released {
+            self.exchange();
+        }
+    }
+
+    /// Others may have learnt of everything, and told of whatever followed.
+    pub fn exchange(&mut self) {
+        self.rings.released = false;
+        self.rings.exchange += 1;
     }
 
     // ------------------------------------------------------------ control
@@ -404,11 +386,13 @@ impl<'a> History<'a> {
     /// One warp speaks for its warpgroup: what the others did must be behind it.
     pub fn releases_for_all(&mut self, op: Op, actor: Actor) {
         self.met = false;
+        self.release();
         if actor.is_whole() || !self.automatic {
             return;
         }
         let mut found = vec![];
-        for x in &self.accesses {
+        for i in self.live.since_barrier() {
+            let x = self.live.get(i);
             let apart = x.actor.apart.is_some() && x.actor.apart == actor.apart;
             let foot = self.bytes.get(x.foot);
             let counts = match foot.space {
@@ -416,8 +400,9 @@ impl<'a> History<'a> {
                 Space::Device => matches!(x.what, What::Write | What::Atomic(_)),
             };
             let lacks = (0..4).find(|&a| {
-                let started = !x.what.is_asynchronous() || x.behind[a] & ALL_WARPS != 0;
-                x.actor.warps >> a & 1 == 1 && started && x.behind[a] & actor.warps == 0
+                let behind = x.behind(&self.clock, a);
+                let started = !x.what.is_asynchronous() || behind & ALL_WARPS != 0;
+                x.actor.warps >> a & 1 == 1 && started && behind & actor.warps == 0
             });
             if let Some(a) = lacks.filter(|_| counts && !apart) {
                 let text = format!(
@@ -439,50 +424,72 @@ impl<'a> History<'a> {
 
     // ------------------------------------------------------------ accesses
 
-    /// An access by the lanes of these warps.
-    pub fn touch(&mut self, op: Op, actor: Actor, what: What, foot: Foot, value: Option<Value>) {
+    /// An access by the lanes of these warps. `slot`: of a ring, that all of it lies in.
+    pub fn touch(
+        &mut self,
+        op: Op,
+        actor: Actor,
+        what: What,
+        foot: Foot,
+        value: Option<Value>,
+        slot: Option<(Alloc, Val)>,
+    ) {
         self.check(op, actor, what, foot, value);
-        let mut behind = [0; 4];
-        for (a, set) in behind.iter_mut().enumerate() {
-            *set = actor.warps & 1 << a;
-        }
-        self.add(op, actor, what, foot, value, Completion::Done, behind);
+        self.add(op, actor, what, foot, value, Completion::Done, slot);
     }
 
     /// A bulk load begins. `device`: none where nobody writes.
     pub fn load(&mut self, op: Op, actor: Actor, device: Option<Foot>, shared: Foot, barrier: Option<BarrierKey>) {
         let issuer = actor.leader();
+        self.met = false;
         self.waits_are_over(op, issuer);
-        let completion = barrier.map_or(Completion::Done, Completion::Mbarrier);
         let parts = [(What::LoadRead, device), (What::LoadWrite, Some(shared))];
         for (what, foot) in parts.iter().filter_map(|&(what, foot)| Some((what, foot?))) {
             self.check(op, issuer, what, foot, None);
         }
+        // Who waits for a load without a barrier is not looked at: nobody is known to be behind it.
+        let Some(barrier) = barrier else { return };
+        self.release();
         for (what, foot) in parts.iter().filter_map(|&(what, foot)| Some((what, foot?))) {
-            self.add(op, issuer, what, foot, None, completion, [0; 4]);
+            self.add(op, issuer, what, foot, None, Completion::Mbarrier(barrier), None);
         }
     }
 
     /// A bulk store begins.
-    pub fn store(&mut self, op: Op, actor: Actor, shared: Foot, device: Foot) {
+    pub fn store(&mut self, op: Op, actor: Actor, shared: Foot, device: Foot, slot: Option<(Alloc, Val)>) {
         let issuer = actor.leader();
         self.check(op, issuer, What::StoreRead, shared, None);
         self.check(op, issuer, What::StoreWrite, device, None);
-        let group = Completion::BulkGroup(self.bulk_groups[issuer.warps.trailing_zeros() as usize]);
-        self.add(op, issuer, What::StoreRead, shared, None, group, [0; 4]);
-        self.add(op, issuer, What::StoreWrite, device, None, group, [0; 4]);
+        let group = Completion::BulkGroup(*self.bulk_group(issuer));
+        self.add(op, issuer, What::StoreRead, shared, None, group, slot);
+        self.add(op, issuer, What::StoreWrite, device, None, group, None);
     }
 
     /// A wgmma begins, which reads these operands.
-    pub fn mma(&mut self, op: Op, actor: Actor, operands: &[Foot]) {
-        for &foot in operands {
+    pub fn mma(&mut self, op: Op, actor: Actor, operands: &[(Foot, Option<(Alloc, Val)>)]) {
+        for &(foot, _) in operands {
             self.check(op, actor, What::MmaRead, foot, None);
         }
-        let group = Completion::MmaGroup(self.mma_groups);
-        self.mma_groups += 1;
-        for &foot in operands {
-            self.add(op, actor, What::MmaRead, foot, None, group, [0; 4]);
+        let group = Completion::MmaGroup(self.mmas.len() as u32);
+        let (loc, turns) = (self.kernel.ops[op].loc, self.turns_now());
+        self.mmas.push(Mma { loc, turns });
+        for &(foot, slot) in operands {
+            self.add(op, actor, What::MmaRead, foot, None, group, slot);
         }
+    }
+
+    /// The turns that the path has taken to where it is, as one number.
+    fn turns_now(&self) -> u64 {
+        FxBuildHasher.hash_one(&self.turns)
+    }
+
+    /// The last wgmma that comes before an op in the program. A pass may have moved later ones before it, not knowing of a collision
+    /// that is the kernel's own to prevent.
+    fn mma_before(&self, op: Op) -> Option<Completion> {
+        let (loc, turns) = (self.kernel.ops[op].loc, self.turns_now());
+        let is_later = |mma: &Mma| mma.turns == turns && mma.loc > loc;
+        let last = self.mmas.iter().rposition(|mma| !is_later(mma))?;
+        Some(Completion::MmaGroup(last as u32))
     }
 
     fn add(
@@ -493,26 +500,17 @@ impl<'a> History<'a> {
         foot: Foot,
         value: Option<Value>,
         completion: Completion,
-        behind: [Behind; 4],
+        slot: Option<(Alloc, Val)>,
     ) {
         self.met = false;
-        // The same again: it is ordered before less than the one before.
-        self.accesses
-            .retain(|x| !(x.op == op && x.what == what && x.foot == foot && x.actor.warps == actor.warps));
         let life = self.life(self.bytes.get(foot).alloc);
-        self.accesses.push(Access {
-            op,
-            what,
-            foot,
-            value,
-            actor,
-            life,
-            completion,
-            behind,
-            fenced: [0; 4],
-            committed: false,
-            waited_in: None,
-        });
+        let layout = value.and_then(|v| self.bytes.layout(self.assignment, v));
+        // Within the exchange in which the slot's refill was waited for, nobody can have been told of the next one.
+        let before_refill = slot.filter(|slot| self.rings.filled.get(slot) == Some(&self.rings.exchange));
+        let now = self.clock.tick();
+        let access = (op, what, foot, value);
+        self.live
+            .add(&self.bytes, now, access, layout, actor, life, completion, before_refill);
     }
 
     /// A bulk load completes phases, and arms others: no warp may still have to see an older one.
@@ -520,10 +518,8 @@ impl<'a> History<'a> {
         if !self.automatic {
             return;
         }
-        let late = self.waited.iter().find_map(|w| {
-            let late = (0..4).find(|&a| w.actor.warps >> a & 1 == 1 && w.behind[a] & issuer.warps == 0)?;
-            (w.actor.is_whole()).then_some((w.op, late))
-        });
+        let late = (0..4).find(|a| issuer.warps >> a & 1 == 0);
+        let late = self.all_waited.zip(late);
         if let Some((wait, late)) = late {
             let text = format!(
                 "{} at {} may complete a phase that warp {late} still has to see at {}: that warp then waits for ever",
@@ -542,10 +538,9 @@ impl<'a> History<'a> {
             return;
         }
         let missed = self.waited.iter().find_map(|w| {
-            let behind = w.behind.iter().fold(0, |all, set| all | set);
             let apart = w.actor.apart.is_some() && w.actor.apart == actor.apart;
-            let late = actor.warps & !behind;
-            (!w.actor.is_whole() && !apart && late != 0 && of(w)).then_some((w.op, w.actor.warps, late))
+            let late = actor.warps & !w.actor.warps;
+            (!apart && late != 0 && of(w)).then_some((w.op, w.actor.warps, late))
         });
         if let Some((wait, who, late)) = missed {
             let text = format!(
@@ -565,11 +560,14 @@ impl<'a> History<'a> {
         let space = self.bytes.get(foot).space;
         self.others_have_waited(op, actor, |_| true);
         let mut found = vec![];
-        for i in 0..self.accesses.len() {
-            if let Some(one) = self.collide(i, actor, what, foot, value) {
-                found.push((self.accesses[i].op, one));
+        let mut live = std::mem::take(&mut self.live);
+        for i in live.near(&self.bytes, foot, |x| self.is_over(x)) {
+            let old = *live.get(i);
+            if let Some(one) = self.collide(&old, op, actor, what, foot, value) {
+                found.push((old.op, one));
             }
         }
+        self.live = live;
         for (earlier, (fault, missing, text)) in found {
             let expected = match missing {
                 Missing::Barrier => "a warpgroup barrier between the two",
@@ -586,13 +584,13 @@ impl<'a> History<'a> {
 
     fn collide(
         &mut self,
-        i: usize,
+        old: &Access,
+        op: Op,
         actor: Actor,
         what: What,
         foot: Foot,
         value: Option<Value>,
     ) -> Option<(Fault, Missing, String)> {
-        let old = &self.accesses[i];
         let same_atomic = matches!((old.what, what), (What::Atomic(a), What::Atomic(b)) if a == b);
         if !(old.what.writes() || what.writes()) || same_atomic {
             return None;
@@ -604,7 +602,6 @@ impl<'a> History<'a> {
         if !self.bytes.overlap(old.foot, foot) {
             return None;
         }
-        let old = &self.accesses[i];
         let (was, is) = (self.bytes.get(old.foot), self.bytes.get(foot));
         let (alloc, old_alloc, space) = (is.alloc, was.alloc, is.space);
         let reused =
@@ -612,11 +609,11 @@ impl<'a> History<'a> {
         if reused && !what.writes() {
             return None; // what was there before a scope began is nobody's
         }
-        let place = is.text(self.kernel);
-        let before = format!("{place}, which {} {}", self.name(old.op), old.what.verb());
-        let waited = old.behind.iter().any(|set| *set & ALL_WARPS != 0);
-
-        if old.what.is_asynchronous() && !waited {
+        let before = |this: &Self| {
+            let place = this.bytes.get(foot).text(this.kernel);
+            format!("{place}, which {} {}", this.name(old.op), old.what.verb())
+        };
+        if old.what.is_asynchronous() && old.behind_any(&self.clock) & ALL_WARPS == 0 {
             let fault = match old.what {
                 // The kernel's own protocol, perhaps with another warpgroup.
                 What::LoadWrite | What::LoadRead => return None,
@@ -624,16 +621,18 @@ impl<'a> History<'a> {
                 What::StoreRead | What::StoreWrite if reused => Fault::Compiler,
                 What::StoreRead | What::StoreWrite => Fault::User,
                 // "When a wgmma returns, no older one is still running."
-                What::MmaRead if reused || old.completion != Completion::MmaGroup(self.mma_groups - 1) => {
-                    Fault::Compiler
-                }
+                What::MmaRead if reused || Some(old.completion) != self.mma_before(op) => Fault::Compiler,
                 What::MmaRead => Fault::User,
                 What::Read | What::Write | What::Atomic(_) => return None,
             };
             if fault == Fault::Compiler && !self.automatic && !reused {
                 return None;
             }
-            return Some((fault, Missing::Wait, format!("{before} and may still be doing so")));
+            return Some((
+                fault,
+                Missing::Wait,
+                format!("{} and may still be doing so", before(self)),
+            ));
         }
         if old.waited_in.is_some() && old.waited_in == actor.apart {
             return None; // one warp of the region would have to tell the other
@@ -642,50 +641,52 @@ impl<'a> History<'a> {
         if !demanded {
             return None;
         }
-        let mut pairs: Vec<(usize, usize)> = (0..4)
+        let mut pairs: SmallVec<[(usize, usize); 16]> = (0..4)
             .flat_map(|a| (0..4).map(move |b| (a, b)))
             .filter(|&(a, b)| old.actor.warps >> a & 1 == 1 && actor.warps >> b & 1 == 1)
             .collect();
         let unannounced = what.is_asynchronous() && old.what.writes() && !old.what.is_asynchronous();
-        let is_late = |old: &Access, &(a, b): &(usize, usize)| old.behind[a] >> b & 1 == 0;
-        let is_unfenced = |old: &Access, &(a, b): &(usize, usize)| unannounced && old.fenced[a] >> b & 1 == 0;
-        if pairs.iter().any(|pair| is_late(old, pair) || is_unfenced(old, pair)) {
-            pairs = self.owners_meet(i, what, foot, value, pairs);
+        let is_late = |this: &Self, (a, b): (usize, usize)| old.behind(&this.clock, a) >> b & 1 == 0;
+        let is_unfenced = |this: &Self, (a, b): (usize, usize)| {
+            unannounced && !old.refilled && !this.clock.is_fenced(space, (a, old.made), b)
+        };
+        if pairs.iter().any(|&pair| is_late(self, pair) || is_unfenced(self, pair)) {
+            pairs = self.owners_meet(old, what, foot, value, pairs);
         }
-        let old = &self.accesses[i];
         let users_fence = !reused && matches!(what, What::StoreRead | What::MmaRead);
-        if let Some((a, b)) = pairs.iter().find(|pair| is_late(old, pair)) {
+        if let Some(&(a, b)) = pairs.iter().find(|&&pair| is_late(self, pair)) {
+            let before = before(self);
             let who = if old.what.is_asynchronous() {
-                let waiters = old.behind.iter().fold(0, |all, set| all | set);
-                format!(
-                    "{before}; {} has waited for that, and nothing orders warp {b} behind it",
-                    names(waiters)
-                )
+                let waiters = names(old.behind_any(&self.clock));
+                format!("{before}; {waiters} has waited for that, and nothing orders warp {b} behind it")
             } else {
                 format!("{before}; nothing orders warp {a} there before warp {b} here")
             };
-            let fault = if unannounced && users_fence && !old.committed {
+            let fault = if unannounced && users_fence && !self.clock.is_committed(space, old.made) {
                 Fault::User
             } else {
                 Fault::Compiler
             };
             return Some((fault, Missing::Barrier, who));
         }
-        if unannounced && self.automatic {
-            if pairs.iter().any(|pair| is_unfenced(old, pair)) {
-                // JAX has an op that announces to tensor cores and bulk stores what they read, and no other.
-                let fault = if space == Space::Shared && users_fence {
-                    Fault::User
-                } else {
-                    Fault::Compiler
-                };
-                return Some((fault, Missing::Fence, format!("{before} through the other proxy")));
-            }
+        if self.automatic && pairs.iter().any(|&pair| is_unfenced(self, pair)) {
+            // JAX has an op that announces to tensor cores and bulk stores what they read, and no other.
+            let fault = if space == Space::Shared && users_fence {
+                Fault::User
+            } else {
+                Fault::Compiler
+            };
+            return Some((
+                fault,
+                Missing::Fence,
+                format!("{} through the other proxy", before(self)),
+            ));
         }
         let collective = |alloc: Alloc| self.kernel.allocs[alloc].collective;
         if reused && self.kernel.num_warpgroups > 1 && (collective(old_alloc) || collective(alloc)) {
-            let here = pairs.iter().all(|&(a, _)| old.behind[a] & OTHERS != 0);
+            let here = pairs.iter().all(|&(a, _)| old.behind(&self.clock, a) & OTHERS != 0);
             if !here {
+                let before = before(self);
                 let text = format!("{before} in an earlier life; other warpgroups may not have come so far");
                 return Some((Fault::Compiler, Missing::BlockBarrier, text));
             }
@@ -696,35 +697,31 @@ impl<'a> History<'a> {
     /// Of these pairs of warps those that touch a common byte, when each lane's part is known.
     fn owners_meet(
         &mut self,
-        i: usize,
+        old: &Access,
         what: What,
         foot: Foot,
         value: Option<Value>,
-        pairs: Vec<(usize, usize)>,
-    ) -> Vec<(usize, usize)> {
-        let (old_foot, old_value) = (self.accesses[i].foot, self.accesses[i].value);
+        pairs: SmallVec<[(usize, usize); 16]>,
+    ) -> SmallVec<[(usize, usize); 16]> {
         // Of several copies of an element one is stored, by a warp that holds it.
         let part_of = |what: What, foot: Foot, value: Option<Value>| match what {
             What::Read => value,
             _ => value.filter(|_| self.has_bytes(foot)),
         };
-        let (x, y) = (
-            part_of(self.accesses[i].what, old_foot, old_value),
-            part_of(what, foot, value),
-        );
+        let (x, y) = (part_of(old.what, old.foot, old.value), part_of(what, foot, value));
         let layout = |v: Option<Value>| v.and_then(|v| self.assignment.values[v].as_ref());
         if let (Some(a), Some(b)) = (layout(x), layout(y))
-            && self.bytes.same_pattern(old_foot, foot)
+            && self.bytes.same_pattern(old.foot, foot)
             && self.has_bytes(foot)
             && a == b
             && has_owners(a)
         {
-            return vec![];
+            return SmallVec::new();
         }
         let (bytes, assignment) = (&mut self.bytes, self.assignment);
         pairs
             .into_iter()
-            .filter(|&(a, b)| bytes.warps_meet(assignment, (old_foot, x, a), (foot, y, b)))
+            .filter(|&(a, b)| bytes.warps_meet(assignment, (old.foot, x, a), (foot, y, b)))
             .collect()
     }
 

@@ -3,7 +3,8 @@
 //! In a Pallas thread an op is done by all 128 lanes, and each op sees what the ones before it did. The compiler owes whatever
 //! makes that so on a machine whose warps run apart and whose copies and tensor cores run beside them. [`insert_barriers`](super::insert_barriers)
 //! decides by an analysis where barriers go; what is here says of the *result*, by another method and from the definitions alone, whether
-//! any two accesses are out of order. It shares nothing with the analysis: an error in one is not repeated in the other.
+//! any two accesses are out of order. It shares nothing with the analysis but what the program itself says of its rings ([`refills`](super::refills): which
+//! loads make a phase, what they fill): an error in one is not repeated in the other.
 //!
 //! **Method.** Paths are walked op by op ([`walk`]): one warpgroup of the first or the last block, loops unrolled, arms taken, indices
 //! computed where they are numbers ([`scalars`]). On a path the actors are the warpgroup's four warps and every asynchronous access;
@@ -20,6 +21,7 @@
 //! | a bulk load, then anything | behind a wait for its mbarrier, if any warp has waited at all: else the protocol is the kernel's, and may be with another warpgroup |
 //! | a bulk store, then anything | behind the issuing warp's wait that covers its group; `complete` for what it writes |
 //! | wgmma, then anything | behind each warp's own wait that covers its group. When a wgmma is issued, only the one before it may still run |
+//! | anything in a ring's slot, then a wait for its next refill | behind it: the refill was issued by somebody who had been told. It is the next one if this warpgroup cannot have been told of it otherwise: it has told others of nothing since its last wait for the slot, or has heard of nobody since |
 //! | anything, then other memory at the same bytes | the same, the kernel owing no fences or waits of its own; other warpgroups too, if they share either memory |
 //!
 //! Apart from bytes: a bulk load (or an arrival by one warp for all) comes behind every warp's earlier waits for mbarriers, or a
@@ -35,8 +37,10 @@
 //! rings; of many combinations of unknown choices some are enumerated and some are drawn, the same ones each time. Of a view whose
 //! indices no path knows, some of the possible places are taken.
 mod bytes;
+mod clock;
 mod finding;
 mod history;
+mod live;
 mod scalars;
 mod walk;
 

@@ -3,17 +3,19 @@
 //! Loops are unrolled and arms are taken as the scalars say. Where they don't, each number of rounds from none to three and each arm is
 //! a path of its own; what has been chosen stays chosen for equal scalars.
 use super::bytes::{Bytes, Foot, Space};
+use super::clock::ALL_WARPS;
 use super::finding::{Finding, Report};
-use super::history::{ALL_WARPS, Actor, BarrierKey, History, Turn, What};
+use super::history::{Actor, BarrierKey, History, Turn, What};
 use super::scalars::{Scalars, Val};
 use crate::kernel_ir::class::{Class, Control, pure_ops};
+use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
 use crate::kernel_ir::{
     Alloc, AllocKind, Arriving, AxisKind, Elem, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse,
     Region, Value,
 };
 use crate::layout::assignment::Assignment;
-use crate::plan::Allocation;
+use crate::plan::{Allocation, refills};
 use cranelift_entity::SecondaryMap;
 
 /// Paths that are enumerated from one start, and as many again that are drawn where there are more.
@@ -34,7 +36,13 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) ->
 
 /// Walks the kernel's paths and says what is out of order on them.
 pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Report {
-    let history = History::new(kernel, assignment, copied(kernel), reuses(kernel, allocation));
+    let history = History::new(
+        kernel,
+        assignment,
+        copied(kernel),
+        reuses(kernel, allocation),
+        refills::find(kernel),
+    );
     let mut walk = Walk {
         kernel,
         assignment,
@@ -44,6 +52,7 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
         choices: Choices::default(),
         used: used(kernel),
         written: written(kernel),
+        polling: polling::find(kernel),
         period: period(kernel),
         start: Start::default(),
         max_rounds: u64::MAX,
@@ -101,19 +110,21 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
     written
 }
 
-/// Whether bytes have several owners in turn: overlapping places, or a scope that is entered again.
-fn reuses(kernel: &Kernel, allocation: &Allocation) -> bool {
-    fn in_loops(kernel: &Kernel, region: Region, inside: bool) -> bool {
-        kernel.regions[region].ops.iter().any(|&op| {
+/// What lies in bytes that have several owners in turn: in overlapping places, or in a scope that is entered again.
+fn reuses(kernel: &Kernel, allocation: &Allocation) -> SecondaryMap<Alloc, bool> {
+    fn in_loops(kernel: &Kernel, region: Region, inside: bool, reuses: &mut SecondaryMap<Alloc, bool>) {
+        for &op in &kernel.regions[region].ops {
             let kind = &kernel.ops[op].kind;
-            let scope = matches!(kind, OpKind::Scope { allocs, .. } if !allocs.is_empty());
             let inside = inside || kind.control().is_some_and(Control::is_loop);
-            let mut found = scope && inside;
-            for_each_region(kind, &mut |r| found |= in_loops(kernel, r, inside));
-            found
-        })
+            if let OpKind::Scope { allocs, .. } = kind {
+                allocs.iter().for_each(|alloc| reuses[*alloc] = inside);
+            }
+            for_each_region(kind, &mut |r| in_loops(kernel, r, inside, reuses));
+        }
     }
-    let mut places: Vec<(u64, u64)> = vec![];
+    let mut reuses = SecondaryMap::new();
+    in_loops(kernel, kernel.body, false, &mut reuses);
+    let mut places: Vec<(u64, u64, Alloc)> = vec![];
     for (alloc, data) in kernel.allocs.iter() {
         let bytes = match &data.kind {
             AllocKind::Smem { dtype, .. } if data.within.is_none() => dtype.bytes(data.shape.iter().product()),
@@ -127,11 +138,24 @@ fn reuses(kernel: &Kernel, allocation: &Allocation) -> bool {
             | AllocKind::Register { .. } => None,
         };
         if let (Some(start), Some(bytes @ 1..)) = (allocation.smem[alloc], bytes) {
-            places.push((u64::from(start), u64::from(start) + bytes));
+            places.push((u64::from(start), u64::from(start) + bytes, alloc));
         }
     }
     places.sort_unstable();
-    places.windows(2).any(|w| w[0].1 > w[1].0) || in_loops(kernel, kernel.body, false)
+    // The place that reaches farthest, of those that begin before.
+    let mut farthest: Option<(u64, Alloc)> = None;
+    for (start, end, alloc) in places {
+        if let Some((before, other)) = farthest
+            && start < before
+        {
+            reuses[alloc] = true;
+            reuses[other] = true;
+        }
+        if farthest.is_none_or(|(before, _)| before < end) {
+            farthest = Some((end, alloc));
+        }
+    }
+    reuses
 }
 
 /// Rounds after which rings of slots and barriers are where they were.
@@ -218,6 +242,7 @@ struct Walk<'a> {
     choices: Choices,
     used: SecondaryMap<Value, bool>,
     written: SecondaryMap<Alloc, bool>,
+    polling: Polling,
     period: u64,
     start: Start,
     max_rounds: u64,
@@ -297,6 +322,12 @@ impl Walk<'_> {
         }
     }
 
+    /// The slot of a ring that a view lies in.
+    fn slot(&mut self, r: &RefUse) -> Option<(Alloc, Val)> {
+        let slot = refills::slot(self.kernel, r)?;
+        Some((slot.alloc, self.scalars.get(self.kernel, slot.index)))
+    }
+
     fn foot(&mut self, op: Op, position: u8, r: &RefUse) -> Foot {
         let bytes: &mut Bytes = &mut self.history.bytes;
         bytes.of(
@@ -362,17 +393,17 @@ impl Walk<'_> {
             }
             return;
         }
-        let foot = self.foot(op, 0, r);
+        let (foot, slot) = (self.foot(op, 0, r), self.slot(r));
         if !self.is_scalar(result) {
-            self.history.touch(op, actor, What::Read, foot, Some(result));
+            self.history.touch(op, actor, What::Read, foot, Some(result), slot);
         } else if self.allocation.meets[op] || self.allocation.leads[op] {
             // One lane reads, and tells the others if they want to know.
-            self.history.touch(op, actor.leader(), What::Read, foot, None);
+            self.history.touch(op, actor.leader(), What::Read, foot, None, slot);
             if self.allocation.meets[op] {
                 self.meet(op, actor);
             }
         } else {
-            self.history.touch(op, actor, What::Read, foot, None);
+            self.history.touch(op, actor, What::Read, foot, None, slot);
         }
     }
 
@@ -380,20 +411,20 @@ impl Walk<'_> {
         if !self.is_watched(r) {
             return;
         }
-        let foot = self.foot(op, 0, r);
+        let (foot, slot) = (self.foot(op, 0, r), self.slot(r));
         if r.shape.is_empty() {
-            self.history.touch(op, actor.leader(), what, foot, None);
+            self.history.touch(op, actor.leader(), what, foot, None, slot);
         } else {
             let value = Some(value).filter(|v| !self.is_scalar(*v));
-            self.history.touch(op, actor, what, foot, value);
+            self.history.touch(op, actor, what, foot, value, slot);
         }
     }
 
     /// Any lane touches any element of the view.
     fn touch_anywhere(&mut self, op: Op, actor: Actor, what: What, r: &RefUse) {
         if self.is_watched(r) {
-            let foot = self.foot(op, 0, r);
-            self.history.touch(op, actor, what, foot, None);
+            let (foot, slot) = (self.foot(op, 0, r), self.slot(r));
+            self.history.touch(op, actor, what, foot, None, slot);
         }
     }
 
@@ -437,8 +468,8 @@ impl Walk<'_> {
             }
             OpKind::LoadAt { src, at: _ } => {
                 if self.is_watched(src) && self.written[src.alloc] {
-                    let foot = self.foot(op, 0, src);
-                    self.history.touch(op, actor, What::Read, foot, None);
+                    let (foot, slot) = (self.foot(op, 0, src), self.slot(src));
+                    self.history.touch(op, actor, What::Read, foot, None, slot);
                 }
                 self.forget_results(op);
             }
@@ -462,12 +493,13 @@ impl Walk<'_> {
                         } else {
                             What::Read
                         };
-                        self.history.touch(op, by, what, foot, None);
+                        self.history.touch(op, by, what, foot, None, None);
                     }
                 }
                 if self.allocation.meets[op] {
                     self.meet(op, actor);
                 }
+                self.history.exchange();
                 self.forget_results(op);
             }
             OpKind::CopyGmemToSmem {
@@ -495,7 +527,8 @@ impl Walk<'_> {
             } => {
                 if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
                     let (from, to) = (self.foot(op, 0, src), self.foot(op, 1, dst));
-                    self.history.store(op, actor, from, to);
+                    let slot = self.slot(src);
+                    self.history.store(op, actor, from, to, slot);
                 }
                 if *commit_group {
                     self.history.commit_group(actor);
@@ -542,9 +575,14 @@ impl Walk<'_> {
                 self.history.arrive(op, actor, key);
                 self.history.releases_for_all(op, actor);
             }
-            OpKind::MbarrierExpect { .. } => self.meet(op, actor),
+            OpKind::MbarrierExpect { .. } => {
+                self.meet(op, actor);
+                self.history.release();
+            }
             OpKind::MbarrierWait { barrier, order, .. } => {
-                if !order.relaxed {
+                if order.relaxed {
+                    self.history.exchange();
+                } else {
                     let key = self.barrier(barrier);
                     self.history.wait_barrier(op, actor, key);
                 }
@@ -571,9 +609,9 @@ impl Walk<'_> {
             }
             OpKind::Wgmma { acc: _, a, b } => {
                 if self.history.all_here(op, actor, "wgmma") {
-                    let mut operands = vec![self.foot(op, 1, b)];
+                    let mut operands = vec![(self.foot(op, 1, b), self.slot(b))];
                     if let MmaOperand::Smem(a) = a {
-                        operands.push(self.foot(op, 0, a));
+                        operands.push((self.foot(op, 0, a), self.slot(a)));
                     }
                     self.history.mma(op, actor, &operands);
                 }
@@ -657,6 +695,13 @@ impl Walk<'_> {
         let (first, rounds) = self.rounds(lower, upper);
         let skipped = rounds.saturating_sub(self.max_rounds) / self.period * self.period;
         self.shortened |= skipped > 0;
+        // A path that is going to be too long is not walked to where it is.
+        let least = (rounds - skipped).saturating_mul(region.ops.len() as u64);
+        let is_last_try = ROUNDS.last() == Some(&self.max_rounds);
+        if !is_last_try && least > (MAX_STEPS - self.steps.min(MAX_STEPS)) as u64 {
+            self.stopped = true;
+            return;
+        }
         let before = (rounds - skipped).div_ceil(2);
         let (carries, slices) = region.params[1..].split_at(inits.len());
         self.pass(inits, carries);
@@ -704,6 +749,9 @@ impl Walk<'_> {
             i += 1;
         }
         self.pass(&inner.params, &self.kernel.ops[op].results);
+        if self.polling.loops.contains(op) {
+            self.history.exchange();
+        }
     }
 
     /// The first index of a loop and the number of its rounds.
@@ -789,6 +837,8 @@ impl Walk<'_> {
             .iter()
             .map(|&v| kernel.ty(v).is_scalar().then(|| self.scalars.get(kernel, v)))
             .collect();
+        // What one of them is told may follow from what another one tells.
+        self.history.exchange();
         self.regions_apart += 1;
         let number = self.regions_apart;
         for warp in 0..4u32 {
@@ -809,6 +859,7 @@ impl Walk<'_> {
             self.region(body, one);
             self.history.turns.pop();
         }
+        self.history.exchange();
         self.forget_results(op);
     }
 }

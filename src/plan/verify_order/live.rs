@@ -1,0 +1,303 @@
+//! Accesses of one path that later ones may collide with, found by the bytes that they touch.
+//!
+//! However long the path, a new access is held against those few that are live in its bytes: each is listed in the cells of memory that it
+//! touches. It leaves them when every warp is behind it, or when a later one stands for it.
+use super::bytes::{Bytes, Cell, Foot};
+use super::clock::{ALL_WARPS, Behind, Clock, Moment};
+use super::history::{Actor, BarrierKey, What};
+use super::scalars::Val;
+use crate::kernel_ir::{Alloc, Op, Value};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// What ends an access.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Completion {
+    /// It is over with its op.
+    Done,
+    /// A phase.
+    Mbarrier(BarrierKey),
+    /// The issuing warp's commit group of this number.
+    BulkGroup(u32),
+    MmaGroup(u32),
+}
+
+/// An access to bytes.
+#[derive(Clone, Copy)]
+pub struct Access {
+    pub op: Op,
+    pub what: What,
+    pub foot: Foot,
+    /// The value whose layout says which warp touches what.
+    pub value: Option<Value>,
+    pub actor: Actor,
+    /// How often the allocation's scope had been entered: another number is other memory.
+    pub life: u32,
+    pub completion: Completion,
+    pub made: Moment,
+    /// For each warp of the actor: who is behind its part by himself, and since when.
+    own: [(Behind, Moment); 4],
+    /// A refill of its slot that was issued behind it has been waited for.
+    pub refilled: bool,
+    /// The warp region in which somebody waited for it, the first to do so.
+    pub waited_in: Option<u32>,
+    gone: bool,
+    /// The last search that came by.
+    search: u32,
+}
+
+impl Access {
+    /// Who is behind warp `a`'s part.
+    pub fn behind(&self, clock: &Clock, a: usize) -> Behind {
+        let (own, since) = self.own[a];
+        let refilled = if self.refilled { ALL_WARPS } else { 0 };
+        clock.spread(own, since) | refilled
+    }
+
+    /// Who is behind any part.
+    pub fn behind_any(&self, clock: &Clock) -> Behind {
+        (0..4).fold(0, |all, a| all | self.behind(clock, a))
+    }
+
+    /// Whether all of these are behind every part.
+    pub fn is_behind(&self, clock: &Clock, needed: Behind) -> bool {
+        (0..4).all(|a| self.actor.warps >> a & 1 == 0 || self.behind(clock, a) & needed == needed)
+    }
+
+    /// These warps have waited for warp `a`'s part.
+    fn wait(&mut self, a: usize, warps: Behind, now: Moment) {
+        let (own, since) = &mut self.own[a];
+        if *own == 0 {
+            *since = now;
+        }
+        *own |= warps;
+    }
+
+    fn issuer(&self) -> usize {
+        self.actor.warps.trailing_zeros() as usize
+    }
+}
+
+/// What two accesses have in common of which the later one stands for the earlier one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Same {
+    /// The op comes round again.
+    Op(Op, What, Foot, Behind),
+    /// The same warps do the same to the same bytes, laid out alike, all at once.
+    Place(What, Foot, Option<u32>, Actor, u32),
+}
+
+#[derive(Default)]
+pub struct Live {
+    all: Vec<Access>,
+    /// What is live in each cell.
+    cells: Vec<Vec<u32>>,
+    numbers: FxHashMap<Cell, u32>,
+    /// A footprint's cells.
+    cells_of: Vec<SmallVec<[u32; 4]>>,
+    latest: FxHashMap<Same, u32>,
+    /// Those that not everybody has waited for yet, who issued them.
+    loads: FxHashMap<Alloc, Vec<u32>>,
+    stores: Vec<u32>,
+    mmas: Vec<u32>,
+    /// Those that were made or waited for since the last barrier of the warpgroup.
+    recent: Vec<u32>,
+    /// Those that came before the next refill of the slot that they are in.
+    in_slots: FxHashMap<(Alloc, Val), Vec<u32>>,
+    searches: u32,
+}
+
+impl Live {
+    /// Another path begins.
+    pub fn clear(&mut self) {
+        self.all.clear();
+        self.cells.iter_mut().for_each(Vec::clear);
+        self.latest.clear();
+        self.loads.clear();
+        self.stores.clear();
+        self.mmas.clear();
+        self.recent.clear();
+        self.in_slots.clear();
+        self.searches = 0;
+    }
+
+    pub fn get(&self, i: u32) -> &Access {
+        &self.all[i as usize]
+    }
+
+    fn cells_of(&mut self, bytes: &Bytes, foot: Foot) -> SmallVec<[u32; 4]> {
+        while self.cells_of.len() <= foot.number() {
+            let cells = bytes.cells(Foot::from_number(self.cells_of.len()));
+            let numbers = cells.into_iter().map(|cell| {
+                let next = self.numbers.len() as u32;
+                *self.numbers.entry(cell).or_insert(next)
+            });
+            let numbers = numbers.collect();
+            self.cells_of.push(numbers);
+            self.cells.resize(self.numbers.len(), vec![]);
+        }
+        self.cells_of[foot.number()].clone()
+    }
+
+    /// An access begins. `layout`: the number of its value's layout; `slot`: that it lies in, before the next refill of that.
+    #[allow(clippy::too_many_arguments)]
+    pub fn add(
+        &mut self,
+        bytes: &Bytes,
+        now: Moment,
+        (op, what, foot, value): (Op, What, Foot, Option<Value>),
+        layout: Option<u32>,
+        actor: Actor,
+        life: u32,
+        completion: Completion,
+        slot: Option<(Alloc, Val)>,
+    ) {
+        let done = completion == Completion::Done;
+        let mut own = [(0, now); 4];
+        for (a, set) in own.iter_mut().enumerate().filter(|_| done) {
+            set.0 = actor.warps & 1 << a;
+        }
+        let i = self.all.len() as u32;
+        let again = Same::Op(op, what, foot, actor.warps);
+        let place = done.then_some(Same::Place(what, foot, layout, actor, life));
+        for same in [Some(again), place].into_iter().flatten() {
+            if let Some(old) = self.latest.insert(same, i) {
+                self.all[old as usize].gone = true;
+            }
+        }
+        self.all.push(Access {
+            op,
+            what,
+            foot,
+            value,
+            actor,
+            life,
+            completion,
+            made: now,
+            own,
+            refilled: false,
+            waited_in: None,
+            gone: false,
+            search: 0,
+        });
+        for cell in self.cells_of(bytes, foot) {
+            self.cells[cell as usize].push(i);
+        }
+        match completion {
+            Completion::Done => {}
+            Completion::Mbarrier(key) => self.loads.entry(key.alloc).or_default().push(i),
+            Completion::BulkGroup(_) => self.stores.push(i),
+            Completion::MmaGroup(_) => self.mmas.push(i),
+        }
+        self.recent.push(i);
+        if let Some(slot) = slot {
+            self.in_slots.entry(slot).or_default().push(i);
+        }
+    }
+
+    /// Live accesses in the cells of a footprint, oldest first. Those that are `over` go.
+    pub fn near(&mut self, bytes: &Bytes, foot: Foot, over: impl Fn(&Access) -> bool) -> Vec<u32> {
+        self.searches += 1;
+        let mut found = vec![];
+        for cell in self.cells_of(bytes, foot) {
+            let (all, search) = (&mut self.all, self.searches);
+            self.cells[cell as usize].retain(|&i| {
+                let access = &mut all[i as usize];
+                if access.search != search && !access.gone {
+                    access.search = search;
+                    access.gone = over(access);
+                    if !access.gone {
+                        found.push(i);
+                    }
+                }
+                !access.gone
+            });
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Live accesses that were made, or waited for, since the last barrier of the warpgroup.
+    pub fn since_barrier(&mut self) -> Vec<u32> {
+        let all = &self.all;
+        self.recent.sort_unstable();
+        self.recent.dedup();
+        self.recent.retain(|&i| !all[i as usize].gone);
+        self.recent.clone()
+    }
+
+    /// All warps have met. Of a load, another warpgroup may be the one that waits: who meets that may know (`block`).
+    pub fn join(&mut self, block: bool, now: Moment) {
+        self.recent.clear();
+        if block {
+            for i in self.loads.drain().flat_map(|(_, list)| list) {
+                let access = &mut self.all[i as usize];
+                access.wait(access.issuer(), ALL_WARPS, now);
+            }
+        }
+    }
+
+    /// These warps have waited for a barrier.
+    pub fn wait_loads(&mut self, key: BarrierKey, actor: Actor, now: Moment) {
+        let Some(list) = self.loads.get_mut(&key.alloc) else {
+            return;
+        };
+        let (all, recent) = (&mut self.all, &mut self.recent);
+        list.retain(|&i| {
+            let access = &mut all[i as usize];
+            if let Completion::Mbarrier(of) = access.completion
+                && of.may_be(key)
+            {
+                let issuer = access.issuer();
+                if access.own[issuer].0 == 0 {
+                    access.waited_in = actor.apart;
+                }
+                access.wait(issuer, actor.warps, now);
+                recent.push(i);
+            }
+            let (waited, _) = access.own[access.issuer()];
+            !access.gone && waited & ALL_WARPS != ALL_WARPS
+        });
+    }
+
+    /// These warps have waited for groups of bulk stores. `covers`: whether the wait says that an access is over.
+    pub fn wait_stores(&mut self, actor: Actor, now: Moment, covers: impl Fn(&Access, usize, u32) -> bool) {
+        let (all, recent) = (&mut self.all, &mut self.recent);
+        self.stores.retain(|&i| {
+            let access = &mut all[i as usize];
+            let (issuer, waits) = (access.issuer(), actor.warps & access.actor.warps);
+            if let Completion::BulkGroup(group) = access.completion
+                && covers(access, issuer, group)
+            {
+                access.wait(issuer, waits, now);
+                access.waited_in = actor.apart;
+                recent.push(i);
+            }
+            !access.gone && access.own[issuer].0 == 0
+        });
+    }
+
+    /// These warps have waited for wgmmas, up to the group of this number, exclusively.
+    pub fn wait_mmas(&mut self, actor: Actor, now: Moment, groups: u32) {
+        let (all, recent) = (&mut self.all, &mut self.recent);
+        self.mmas.retain(|&i| {
+            let access = &mut all[i as usize];
+            if let Completion::MmaGroup(group) = access.completion
+                && group < groups
+            {
+                for a in (0..4).filter(|a| actor.warps >> a & 1 == 1) {
+                    access.wait(a, 1 << a, now);
+                }
+                recent.push(i);
+            }
+            !access.gone && (0..4).any(|a| access.own[a].0 == 0)
+        });
+    }
+
+    /// Every warp has waited for a refill of a slot.
+    pub fn refill(&mut self, slot: (Alloc, Val)) {
+        for i in self.in_slots.remove(&slot).unwrap_or_default() {
+            self.all[i as usize].refilled = true;
+        }
+    }
+}
