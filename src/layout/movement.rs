@@ -203,9 +203,15 @@ fn following(derived: Option<&Derivation>, operand: &RegisterLayout, result: &Re
 /// `None`: it is the padding value.
 type From<'a> = dyn Fn(&[u64], &mut [u64]) -> Option<usize> + 'a;
 
+/// Slots above which nobody looks whether elements stay where they are: of one byte each, all that a thread can hold.
+const MAX_RENAMED_SLOTS: u32 = 1 << 14;
+
 /// The renaming, if no element has to leave its thread and all threads agree. Looks at every element: where layouts say it by
 /// themselves, ask them first.
 fn renaming(sources: &[&RegisterLayout], result: &RegisterLayout, from: &From) -> Option<Renaming> {
+    if result.slots() > MAX_RENAMED_SLOTS {
+        return None;
+    }
     let mut index = vec![0; result.rank()];
     let mut inner = vec![0; sources[0].rank()];
     let mut out = Vec::with_capacity(result.slots() as usize);

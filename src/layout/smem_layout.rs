@@ -535,7 +535,8 @@ fn cut(dim: &ViewDim, start: Start, size: u64) -> Result<Cut, u64> {
     };
     let mut block = dim.size; // product of the digits up to `k`
     let mut topmost = true;
-    if size == 0 {
+    // Of a dimension of no elements every index is outside, which is found when it is used.
+    if size == 0 || dim.size == 0 {
         return Ok(out);
     }
     for k in (0..dim.chain.len()).rev() {

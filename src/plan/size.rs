@@ -8,6 +8,8 @@ use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::{Kernel, Op, OpKind, Type, Value};
 use crate::layout::Assignment;
 use crate::target::Target;
+use cranelift_entity::SecondaryMap;
+use smallvec::SmallVec;
 
 /// Elements of a matrix product that one instruction of a warpgroup's warps multiplies at most: `mma` of 16 × 8 × 64, by four warps.
 const PRODUCTS_AN_INSTRUCTION: u64 = 4 * 16 * 8 * 64;
@@ -22,8 +24,10 @@ pub fn run(kernel: &Kernel, assignment: &Assignment) -> Result<()> {
         Type::Scalar(_) | Type::Acc { .. } => 0,
     };
     let (mut instructions, mut largest) = (0u64, None::<(u64, Op)>);
+    let mut needs: SecondaryMap<Value, SmallVec<[Value; 2]>> = SecondaryMap::new();
     kernel.try_for_each_op(&mut |op| {
         held(kernel, op, &words)?;
+        awaited(kernel, op, &words, &mut needs)?;
         let own = length(kernel, op, &words);
         instructions = instructions.saturating_add(own);
         if largest.is_none_or(|(most, _)| own > most) {
@@ -75,6 +79,42 @@ fn held(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> Result<()> {
     }
     let largest = values.iter().max_by_key(|v| words(**v)).map(|v| kernel.ty(*v));
     Err(too_many_values(&kernel.target, sum, largest).at(data.loc))
+}
+
+/// Refuses an array that is used beside what is only known once all of it is: it has to stay meanwhile. `needs`: arrays of that size of which a
+/// value needs every element.
+fn awaited(
+    kernel: &Kernel,
+    op: Op,
+    words: &impl Fn(Value) -> u64,
+    needs: &mut SecondaryMap<Value, SmallVec<[Value; 2]>>,
+) -> Result<()> {
+    let data = &kernel.ops[op];
+    let (mut used, mut needed) = (SmallVec::<[Value; 4]>::new(), SmallVec::<[Value; 2]>::new());
+    for_each_value(&data.kind, &mut |v| {
+        used.push(v);
+        needed.extend(needs[v].iter().copied());
+    });
+    if let Some(v) = used.iter().find(|v| needed.contains(v)) {
+        let loc = kernel.def_op(*v).map_or(data.loc, |def| kernel.ops[def].loc);
+        return Err(too_many_values(&kernel.target, words(*v), Some(kernel.ty(*v))).at(loc));
+    }
+    if let Class::Pure(pure) = data.kind.class() {
+        if let Pure::Reduce { a, axes } = pure
+            && axes.len() == kernel.ty(a).shape().len()
+            && words(a) > kernel.target.max_live_words.into()
+        {
+            needed.push(a);
+        }
+        needed.sort_unstable();
+        needed.dedup();
+        // Enough to find one.
+        needed.truncate(8);
+        for r in &data.results {
+            needs[*r] = needed.clone();
+        }
+    }
+    Ok(())
 }
 
 /// Instructions that an op takes at least, of each thread.

@@ -102,15 +102,12 @@ def test_shared_memory(stages: int) -> None:
     assert time.process_time() - start < SECONDS
 
 
-@pytest.mark.parametrize("vec", [2**16, 2**28, 2**32 - 1, 2**50, 2**63])
+@pytest.mark.parametrize("vec", [2**17, 2**28, 2**32 - 1, 2**50])
 def test_vectors_of_layouts(vec: int) -> None:
     def body(x: Any, o: Any) -> None:
         o[...] = plgpu.layout_cast(x[...] + 1, plgpu.Layout.WG_STRIDED((128,), vec))
 
-    try:
-        refusal(body, (128,))
-    except (ValueError, OverflowError, AssertionError) as error:  # JAX refuses it, too
-        assert "WG_STRIDED" in str(error) or "vec" in str(error), error
+    assert "vectors of at most" in refusal(body, (128,))
 
 
 def test_large_arrays_in_parts_compile() -> None:
@@ -127,3 +124,13 @@ def test_large_arrays_in_parts_compile() -> None:
     with smalt.emulated("H100"):
         ((_, descriptor, debug),) = smalt.descriptor(kernel(body, array), array)
     assert _native.compile(descriptor, debug, "sm_90a").ptx
+
+
+def test_an_index_into_a_dimension_of_no_elements() -> None:
+    def body(x: Any, o: Any) -> None:
+        i = jax.lax.axis_index("i")
+        o[i] = x[i]
+
+    call = kernel(body, jax.ShapeDtypeStruct((4, 64), jnp.float32), grid=(4,), grid_names=("i",))
+    with smalt.emulated("H100"), pytest.raises(smalt.Error, match="an index outside of its dimension"):
+        jax.block_until_ready(jax.jit(call)(jnp.zeros((0, 64), jnp.float32)))
