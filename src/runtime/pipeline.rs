@@ -357,7 +357,7 @@ fn check_peak(kernel: &Kernel, peak: ptx::out_of_ssa::Peak) -> Result<(), Error>
         }
     });
     let array = largest.map_or_else(String::new, |(_, ty)| format!(", most of them of the {ty} made here"));
-    Err(Error::invalid("more values at once than a thread can hold")
+    Err(Error::unsupported("more values at once than a thread can hold")
         .at(peak.loc)
         .expected(format!(
             "at most {} 32-bit words a thread, of which {} are in registers",
