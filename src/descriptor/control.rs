@@ -222,7 +222,7 @@ fn device_scratch(
     let owners = axes.iter().try_fold(1u64, |n, a| n.checked_mul(kernel.axes[*a].size));
     let whole = owners.and_then(|n| own.iter().try_fold(n, |n, d| n.checked_mul(*d)));
     if owners.is_none_or(|n| n > i32::MAX as u64) || whole.is_none_or(|n| n > i32::MAX as u64) {
-        return Err(Error::invalid("a scratch array in device memory")
+        return Err(Error::unsupported("a scratch array in device memory")
             .expected("fewer than 2^31 elements over all blocks")
             .got(format!(
                 "{:?} in each of {} blocks",

@@ -85,7 +85,20 @@ fn widened(mut whole: SmemView, dims: &[DimIndex]) -> SmemView {
 }
 
 fn view_error(kernel: &Kernel, r: &RefUse, e: ViewError) -> Error {
-    Error::invalid("view of a reference")
+    let what = "view of a reference";
+    let error = match &e {
+        // Another compiler takes it for granted that a start which is computed is a tile's.
+        ViewError::CutsTile { start: None, .. } | ViewError::BadReshape { .. } | ViewError::BadBitcast { .. } => {
+            Error::unsupported(what)
+        }
+        ViewError::CutsTile { start: Some(_), .. }
+        | ViewError::TilingDoesNotDivide { .. }
+        | ViewError::SwizzleWidth { .. }
+        | ViewError::UnknownSwizzle(_)
+        | ViewError::OutOfBounds { .. }
+        | ViewError::Rank { .. } => Error::invalid(what),
+    };
+    error
         .expected("slices of whole tiles of the buffer's transforms")
         .got(format!("{}: {e}", words::of_use(kernel, r)))
         .remedy("start slices at multiples of the tile, state what is known with pl.multiple_of, or choose other transforms")

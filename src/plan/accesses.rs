@@ -465,7 +465,23 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
         CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
     };
-    Error::invalid(op)
+    let error = match &e {
+        // Copies that another compiler splits up, or whose alignment it takes for granted.
+        CopyError::SmemAlignment { .. }
+        | CopyError::Start { .. }
+        | CopyError::NotDense
+        | CopyError::Dimensions { .. }
+        | CopyError::Pieces { .. } => Error::unsupported(op),
+        CopyError::Extent { .. }
+        | CopyError::MinorSize { .. }
+        | CopyError::SwizzleWidth { .. }
+        | CopyError::Stride { .. }
+        | CopyError::Alignment { .. }
+        | CopyError::MinorStride
+        | CopyError::Shapes { .. }
+        | CopyError::Limits { .. } => Error::invalid(op),
+    };
+    error
         .expected("a slice that the copy engine can move")
         .got(format!("{}: {e}", words::of_use(kernel, gmem)))
         .remedy(remedy)

@@ -307,7 +307,7 @@ def test_findings_as_warnings_or_not_at_all(argument: str, environment: dict[str
 
 
 def test_a_wrong_choice_of_check() -> None:
-    with pytest.raises(ValueError, match="check: expected one of error, warn, off, got 'never'"):
+    with pytest.raises(ValueError, match="`check`\n  expected: one of 'error', 'warn', 'off'\n  got: 'never'\n  remedy: check='error'"):
         with smalt.emulated("H100", check="never"):
             pass
     done = run_script(CHECK_SCRIPT, "environment", SMALT_CHECK="never")

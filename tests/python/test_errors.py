@@ -972,23 +972,6 @@ def slice_through_tiles(x):
     return kernel(body, like((64, 64), F16), SMEM((64, 128), F16, transforms=tiled(F16)), Barrier())(x)
 
 
-@bad(
-    smalt.Unsupported,
-    "view of a reference",
-    "expected: slices of whole tiles",
-    "slice of dimension 0 cuts tiles of 8: start dynamic",
-    "remedy: start slices at multiples of the tile, state what is known with pl.multiple_of",
-    args=(f16(64, 64), i32(8)),
-)
-def slice_at_a_computed_row(x, at):
-    def body(x, at, o, buf, bar):
-        plgpu.copy_gmem_to_smem(x, buf, bar)
-        plgpu.barrier_wait(bar)
-        o[...] = buf[pl.ds(at[0], 8)]  # BAD
-
-    return kernel(body, like((8, 64), F16), SMEM((64, 64), F16, transforms=tiled(F16)), Barrier())(x, at)
-
-
 @bad(smalt.InvalidKernel, "on several barriers", "expected: one barrier", "got: shape [2]", "remedy: index the array")
 def copy_on_two_barriers(x):
     def body(x, o, buf, bars):
@@ -1744,11 +1727,11 @@ def test_wrong_buffers() -> None:
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: smalt.CompilerParams(target="H100"), "target: expected an architecture like 'sm_90a', got 'H100'"),
-        (lambda: smalt.CompilerParams(wait_timeout_ns=-1), "wait_timeout_ns: expected a number of nanoseconds >= 0"),
+        (lambda: smalt.CompilerParams(target="H100"), "`target`\n  expected: an architecture like 'sm_90a'\n  got: 'H100'\n  remedy: target='sm_90a'"),
+        (lambda: smalt.CompilerParams(wait_timeout_ns=-1), "`wait_timeout_ns`\n  expected: a number of nanoseconds >= 0\n  got: -1\n  remedy: 0"),
         (lambda: smalt.CompilerParams(profile_space=8), "profile_space and profile_dir"),
         (lambda: smalt.CompilerParams(profile_dir="/tmp"), "profile_space and profile_dir"),
-        (lambda: smalt.emulated("TPU").__enter__(), "expected one of H100, H200, B200, got 'TPU'"),
+        (lambda: smalt.emulated("TPU").__enter__(), "`device`\n  expected: one of 'H100', 'H200', 'B200'\n  got: 'TPU'\n  remedy: device='H100'"),
     ],
 )
 def test_wrong_choices(make: Callable[[], Any], words: str) -> None:

@@ -56,7 +56,7 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
                     None if is_annotated => {}
                     None => {
                         failure.get_or_insert_with(|| {
-                            Error::invalid(format!("wgmma {which} operand in SMEM"))
+                            Error::unsupported(format!("wgmma {which} operand in SMEM"))
                                 .at(kernel.ops[op].loc)
                                 .expected("a 2-D view whose rows and columns are those of the allocation's last two dimensions")
                                 .got(words::of_use(kernel, r))
