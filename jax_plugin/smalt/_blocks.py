@@ -262,6 +262,10 @@ def _results(mapping: Any, flat: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return starts, [i.size if b else None for i, b in zip(found, bounded)]
 
 
+#: Blocks begin at positions of type int32.
+MAX_POSITION = 2**31 - 1
+
+
 def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) -> Block:
     name = str(mapping.origin) or (f"output {number}" if is_output else f"input {number}")
     shape = tuple(mapping.array_aval.shape)
@@ -295,6 +299,14 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
         made = Dim(extent, size, squeezed, 1 if kind in ("Element", "Squeezed") else size, -low, form, kind == "Element")
         made.outside = _reaches_outside(made, grid)
         dims.append(made)
+    for d in dims:
+        if d.extent > MAX_POSITION and d.size < d.extent:
+            raise Unsupported(
+                f"not supported yet: pallas_call: blocks of {name} along a dimension that 32 bits do not count"
+                f"\n  expected: at most {MAX_POSITION} elements"
+                f"\n  got: blocks of {d.size} of {d.extent}"
+                "\n  remedy: reshape the array to rows before the call"
+            )
     bits = _versions.bits_of(dtype)
     if bits < 8 and is_output and any(d.outside for d in dims):
         raise Unsupported(

@@ -152,7 +152,7 @@ pub enum CopyError {
     Pieces { pieces: u64, limit: u64 },
     #[error("the SMEM view starts at an offset only known to be a multiple of {bytes} bytes; the copy needs {needed}")]
     SmemAlignment { bytes: u64, needed: u64 },
-    #[error("GMEM dimension of {extent} elements, {stride} bytes apart: tensor maps end at 2^32 and 2^40")]
+    #[error("GMEM dimension of {extent} elements, {stride} bytes apart: tensor maps end at 2^31 and 2^40")]
     Limits { extent: u64, stride: u64 },
     #[error("the GMEM address is only known to be a multiple of {bytes} bytes; copies need 16")]
     Alignment { bytes: u64 },
@@ -173,6 +173,8 @@ enum Mode {
 const MAX_PIECES: u64 = 128;
 /// Elements of a box along one dimension, at most.
 const MAX_SIDE: u64 = 256;
+/// Elements of an array along one dimension, at most: extents may be 2^32, but a coordinate is an i32.
+const MAX_EXTENT: u64 = 1 << 31;
 
 /// A digit of the box.
 #[derive(Clone, Debug)]
@@ -474,7 +476,13 @@ fn plan_tensor(
             let row_ends = swizzle != 0 && low.smem == u64::from(bits);
             let continues = low.gmem * low.size == d.gmem && low.extent == low.size && low.coord == Affine::default();
             let pieces = low.steps.is_some() || d.steps.is_some();
-            if k < dense && continues && !row_ends && !pieces && low.size * d.size <= MAX_SIDE {
+            if k < dense
+                && continues
+                && !row_ends
+                && !pieces
+                && low.size * d.size <= MAX_SIDE
+                && d.extent * low.size <= MAX_EXTENT
+            {
                 low.coord = scaled(&d.coord, low.size);
                 low.extent = d.extent * low.size;
                 low.own.extend(d.own.iter().map(|o| (o.0, o.1 * low.size)));
@@ -655,7 +663,7 @@ fn plan_tensor(
             }
             plan.strides.push(d.gmem / 8);
         }
-        if d.extent > 1 << 32 || d.gmem / 8 >= 1 << 40 {
+        if d.extent > MAX_EXTENT || d.gmem / 8 >= 1 << 40 {
             return Err(CopyError::Limits {
                 extent: d.extent,
                 stride: d.gmem / 8,

@@ -240,9 +240,10 @@ pub fn lower_atomic_update(cx: &mut LowerCx, op: Op, by: AtomicOp, dst: &RefUse,
         let slots = &access.slots[..];
         let at = |cx: &mut LowerCx, i: usize| match access.kind {
             AccessKind::Element => Ok(memory::element_address(cx, target, plan, &planned.view, slots[i])?.0),
-            AccessKind::Vector { .. } | AccessKind::Matrix { .. } => Ok(cx
-                .b
-                .addr(addresses.bases[access.base], (access.offset + i as i64 * size) as i32)),
+            AccessKind::Vector { .. } | AccessKind::Matrix { .. } => {
+                let offset = access.offset + i as i64 * size;
+                Ok(memory::address(cx, addresses.bases[access.base], offset))
+            }
         };
         if let Some(half) = half {
             let addr = at(cx, 0)?;

@@ -9,7 +9,7 @@ use super::value::{ArrayRegs, Packing, scalar_class};
 use super::{barrier, exchange, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{AtomicOp, DimIndex, Group, Index, Op, Place, RefUse, Step, Type, Value};
+use crate::kernel_ir::{AtomicOp, DimIndex, Elem, Group, Index, Op, Place, RefUse, Step, Type, Value, num_elements};
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
@@ -28,6 +28,7 @@ pub struct Target {
     pub space: Space,
     /// Address of the allocation: 32 bits in shared spaces, else 64.
     origin: S,
+    size: Size,
     /// Nothing writes it while the kernel runs.
     read_only: bool,
     /// How it is loaded.
@@ -39,12 +40,32 @@ pub struct Target {
     told: Option<(Addr<V>, Option<(RedOp, AtomType)>)>,
 }
 
+/// How large an array in device memory is: what offsets in it and indices of it may be. Where they are small they have 32 bits.
+#[derive(Clone, Copy, Default)]
+pub struct Size {
+    bytes: u64,
+    /// As elements of the narrower one of its type and a view's.
+    positions: u64,
+}
+
+/// The size of the array that is seen.
+pub fn size(cx: &LowerCx, r: &RefUse) -> Size {
+    let data = &cx.kernel.allocs[r.alloc];
+    let bits = |elem: Elem| u64::from(elem.dtype().map_or(32, DType::bits));
+    let whole = bits(data.elem()) * num_elements(&data.shape);
+    Size {
+        bytes: whole.div_ceil(8),
+        positions: whole / bits(data.elem()).min(bits(r.elem)),
+    }
+}
+
 impl Target {
     /// Shared memory of the own block.
     pub fn shared(origin: S) -> Target {
         Target {
             space: Space::Shared,
             origin,
+            size: Size::default(),
             read_only: false,
             sem: LoadSem::Weak,
             tag: MemTag::ANY,
@@ -88,6 +109,7 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
         return Ok(Target {
             space,
             origin,
+            size: Size::default(),
             read_only: false,
             sem: LoadSem::Weak,
             tag: smem_tag(cx, r),
@@ -99,6 +121,7 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
     Ok(Target {
         space: Space::Global,
         origin,
+        size: size(cx, r),
         // A peer's input is not written either, but was perhaps not yet there when this kernel began.
         read_only: kernel.is_constant(r),
         sem: LoadSem::Weak,
@@ -155,6 +178,7 @@ pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
     let target = Target {
         space: Space::Global,
         origin: pointer.into(),
+        size: Size::default(),
         read_only: true,
         sem: LoadSem::Weak,
         tag: MemTag::ANY,
@@ -290,11 +314,92 @@ fn swizzle(cx: &mut LowerCx, s: Swizzle, address: S) -> S {
     cx.b.xor(LogicType::B32, address, row)
 }
 
+/// The same of addresses in device memory where strides may be large: 64 bits if the sum may need them.
+fn thread_offset(cx: &mut LowerCx, terms: &[Term]) -> (S, Width) {
+    let most = |t: &Term| i128::from(t.stride) * ((1 << t.bits) - 1);
+    if terms.iter().map(most).sum::<i128>() <= u32::MAX.into() {
+        return (thread_terms(cx, terms), Width::Short);
+    }
+    let mut sum: S = Src::Imm(0);
+    for t in terms {
+        let x = thread_terms(cx, &[Term { stride: 1, ..*t }]);
+        let x = cx.b.widen(x, false);
+        sum = cx.b.mad(IntType::S64, x, Src::Imm(t.stride as u64), sum);
+    }
+    (sum, Width::Long)
+}
+
+/// In how many bits an offset is computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Width {
+    Short,
+    Long,
+}
+
+impl Width {
+    /// Of offsets below `count`.
+    fn of(count: u128) -> Width {
+        match count <= u32::MAX.into() {
+            true => Width::Short,
+            false => Width::Long,
+        }
+    }
+    fn int(self) -> IntType {
+        match self {
+            Width::Short => IntType::U32,
+            Width::Long => IntType::U64,
+        }
+    }
+    fn imm(self, x: u64) -> S {
+        match self {
+            Width::Short => Src::u32(x as u32),
+            Width::Long => Src::Imm(x),
+        }
+    }
+    /// An unsigned number of 32 bits.
+    fn widened(self, cx: &mut LowerCx, x: S) -> S {
+        match self {
+            Width::Short => x,
+            Width::Long => cx.b.widen(x, false),
+        }
+    }
+    /// Where a slice starts.
+    fn start(self, cx: &mut LowerCx, start: &Start) -> Result<S> {
+        match (start, self) {
+            (Start::Static(x), _) => Ok(self.imm(*x)),
+            (Start::Dynamic(id, _), Width::Short) => view::dyn_value(cx, *id),
+            (Start::Dynamic(id, _), Width::Long) => view::long_dyn_value(cx, *id),
+        }
+    }
+    fn term(self, cx: &mut LowerCx, term: &DynTerm) -> Result<S> {
+        match self {
+            Width::Short => view::dyn_term(cx, term),
+            Width::Long => view::long_dyn_term(cx, term),
+        }
+    }
+    /// An offset in bytes, added to an address.
+    fn add_offset(self, cx: &mut LowerCx, target: Target, at: S, offset: S) -> S {
+        match self {
+            Width::Short => add_offset(cx, target, at, offset),
+            Width::Long => cx.b.add(IntType::U64, at, offset),
+        }
+    }
+}
+
 /// A dynamic term in bytes, added to an address.
 fn add_dynamic(cx: &mut LowerCx, target: Target, at: S, term: &DynTerm) -> Result<S> {
     if !target.wide() {
         let x = view::dyn_term(cx, term)?;
         return Ok(cx.b.add(IntType::U32, at, x));
+    }
+    add_far(cx, at, term, target.size)
+}
+
+/// A dynamic term in bytes, added to an address in an array in device memory.
+pub fn add_far(cx: &mut LowerCx, at: S, term: &DynTerm, size: Size) -> Result<S> {
+    if view::is_long(cx, term.value, size.positions) {
+        let x = view::long_dyn_term(cx, term)?;
+        return Ok(cx.b.add(IntType::U64, at, x));
     }
     let unscaled = DynTerm { stride: 1, ..*term };
     let x = view::dyn_term(cx, &unscaled)?;
@@ -322,27 +427,24 @@ fn add_offset(cx: &mut LowerCx, target: Target, at: S, offset: S) -> S {
 }
 
 /// The value of `Σ` of an element term, in bits.
-fn element_term(cx: &mut LowerCx, t: &ElementTerm, indices: &[S]) -> Result<S> {
+fn element_term(cx: &mut LowerCx, t: &ElementTerm, indices: &[S], width: Width) -> Result<S> {
     let mut x: S = match t.axis {
         Some(axis) => indices[axis],
-        None => Src::u32(0),
+        None => width.imm(0),
     };
     let step = |cx: &mut LowerCx, mut x: S, div: u64, modulus: Option<u64>| {
         if div != 1 {
-            x = cx.b.div(IntType::U32, x, Src::u32(div as u32));
+            x = cx.b.div(width.int(), x, width.imm(div));
         }
         if let Some(m) = modulus {
-            x = cx.b.rem(IntType::U32, x, Src::u32(m as u32));
+            x = cx.b.rem(width.int(), x, width.imm(m));
         }
         x
     };
     x = step(cx, x, t.div, t.modulus);
     for s in &t.starts {
-        let start = match s {
-            Start::Static(v) => Src::u32(*v as u32),
-            Start::Dynamic(id, _) => view::dyn_value(cx, *id)?,
-        };
-        x = cx.b.add(IntType::U32, x, start);
+        let start = width.start(cx, s)?;
+        x = cx.b.add(width.int(), x, start);
     }
     x = step(cx, x, t.then_div, t.then_modulus);
     Ok(x)
@@ -365,6 +467,8 @@ pub fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra:
 struct Window {
     dim: usize,
     start: S,
+    /// Of positions in the dimension. Half of them are in front of the array.
+    width: Width,
     extent: u64,
 }
 
@@ -378,11 +482,19 @@ fn windows(cx: &mut LowerCx, r: &RefUse) -> Result<Vec<Window>> {
     let kept = kept.filter(|(d, _)| !matches!(d, DimIndex::At(_)));
     for (dim, (index, &extent)) in kept.enumerate() {
         if let Some(start) = index.window() {
-            let start = match start {
-                Index::Const(c) => Src::imm32(c as i32),
-                Index::Value(v) => cx.index32(v)?,
+            let width = Width::of(u128::from(extent) << 1);
+            let start = match (start, width) {
+                (Index::Const(c), Width::Short) => Src::imm32(c as i32),
+                (Index::Value(v), Width::Short) => cx.index32(v)?,
+                (Index::Const(c), Width::Long) => Src::Imm(c as u64),
+                (Index::Value(v), Width::Long) => cx.index64(v)?,
             };
-            out.push(Window { dim, start, extent });
+            out.push(Window {
+                dim,
+                start,
+                width,
+                extent,
+            });
         }
     }
     Ok(out)
@@ -393,9 +505,11 @@ fn inside(cx: &mut LowerCx, layout: &RegisterLayout, windows: &[Window], slot: u
     let mut all = Src::Imm(1);
     for w in windows {
         let x = dim_index(cx, layout, w.dim, slot);
+        let x = w.width.widened(cx, x);
         // In front of the array is far behind it.
-        let x = cx.b.add(IntType::U32, x, w.start);
-        let here = cx.b.setp(Compare::Lt, CompareType::U32, x, Src::u32(w.extent as u32));
+        let x = cx.b.add(w.width.int(), x, w.start);
+        let here =
+            cx.b.setp(Compare::Lt, w.width.int().as_compare(), x, w.width.imm(w.extent));
         all = cx.b.both(all, here);
     }
     all
@@ -414,26 +528,41 @@ pub fn bases(cx: &mut LowerCx, target: Target, addressing: &Addressing) -> Resul
     for term in &plan.dynamic {
         origin = add_dynamic(cx, target, origin, term)?;
     }
-    let t = thread_terms(cx, &plan.terms);
+    let (t, width) = match target.wide() {
+        true => thread_offset(cx, &plan.terms),
+        false => (thread_terms(cx, &plan.terms), Width::Short),
+    };
     let mut out = vec![];
     let folded = match plan.fold {
+        Fold::Linear if target.wide() => Some(t),
         Fold::Linear => Some(swizzle(cx, plan.swizzle, t)),
         Fold::Absolute => None,
     };
     for &constant in &plan.bases {
         out.push(match folded {
             Some(t) => {
-                let t = cx.b.xor(LogicType::B32, t, Src::u32(constant as u32));
-                add_offset(cx, target, origin, t)
+                let t = cx.b.xor(width.int().as_logic(), t, width.imm(constant));
+                width.add_offset(cx, target, origin, t)
             }
             None => {
-                let at = add_offset(cx, target, origin, t);
+                let at = width.add_offset(cx, target, origin, t);
                 let at = cx.b.add(IntType::U32, at, Src::u32(constant as u32));
                 swizzle(cx, plan.swizzle, at)
             }
         });
     }
     Ok(Addresses { bases: out })
+}
+
+/// The address that is so many bytes behind a base: an immediate, unless it is too large for one.
+pub fn address(cx: &mut LowerCx, base: S, offset: i64) -> Addr<V> {
+    match i32::try_from(offset) {
+        Ok(offset) => cx.b.addr(base, offset),
+        Err(_) => {
+            let at = cx.b.add(IntType::U64, base, Src::Imm(offset as u64));
+            cx.b.addr(at, 0)
+        }
+    }
 }
 
 /// Address of the element in `slot`, and the bit in its byte.
@@ -452,37 +581,39 @@ pub fn element_address(
     else {
         return Err(Error::internal("an element without an address"));
     };
+    let sub_byte = view.bits < 8;
+    let unit = if sub_byte { 1 } else { 8 };
+    let width = Width::of(u128::from(target.size.bytes) * 8 / u128::from(unit));
     let mut indices: Vec<S> = vec![];
     let offsets = plan.layout.slot_offset(slot);
     for (axis, offset) in plan.layout.axes().iter().zip(offsets) {
         let x = thread_terms(cx, &RegisterLayout::axis_terms(axis));
-        indices.push(cx.b.add(IntType::U32, x, Src::u32(offset as u32)));
+        let x = cx.b.add(IntType::U32, x, Src::u32(offset as u32));
+        indices.push(width.widened(cx, x));
     }
-    let sub_byte = view.bits < 8;
-    let unit = if sub_byte { 1 } else { 8 };
-    let mut offset: S = Src::u32((constant_bits / unit) as u32);
+    let mut offset: S = width.imm(constant_bits / unit);
     for d in dynamic_bits {
-        let x = view::dyn_term(
-            cx,
-            &DynTerm {
-                stride: d.stride / unit as i64,
-                ..*d
-            },
-        )?;
-        offset = cx.b.add(IntType::U32, offset, x);
+        let stride = d.stride / unit as i64;
+        let x = width.term(cx, &DynTerm { stride, ..*d })?;
+        offset = cx.b.add(width.int(), offset, x);
     }
     for t in terms {
-        let x = element_term(cx, t, &indices)?;
-        offset =
-            cx.b.mad(IntType::U32, x, Src::u32((t.stride_bits / unit) as u32), offset);
+        let x = element_term(cx, t, &indices, width)?;
+        offset = cx.b.mad(width.int(), x, width.imm(t.stride_bits / unit), offset);
     }
-    let (bytes, bit) = if sub_byte {
-        let bit = cx.b.and(LogicType::B32, offset, Src::u32(7));
-        (cx.b.shr(ShiftType::U32, offset, Src::u32(3)), bit)
-    } else {
-        (offset, Src::u32(0))
+    let (bytes, bit) = match (sub_byte, width) {
+        (false, _) => (offset, Src::u32(0)),
+        (true, Width::Short) => {
+            let bit = cx.b.and(LogicType::B32, offset, Src::u32(7));
+            (cx.b.shr(ShiftType::U32, offset, Src::u32(3)), bit)
+        }
+        (true, Width::Long) => {
+            let bit = cx.b.and(LogicType::B64, offset, Src::Imm(7));
+            let bit = cx.b.truncate(bit);
+            (cx.b.shr(ShiftType::U64, offset, Src::u32(3)), bit)
+        }
     };
-    let at = add_offset(cx, target, target.origin, bytes);
+    let at = width.add_offset(cx, target, target.origin, bytes);
     let at = if target.wide() {
         at
     } else {
@@ -607,7 +738,7 @@ pub fn emit_store_where(
                 &choices,
             ));
         }
-        let addr = cx.b.addr(addresses.bases[access.base], access.offset as i32);
+        let addr = address(cx, addresses.bases[access.base], access.offset);
         match access.kind {
             AccessKind::Matrix { trans, .. } => {
                 let trans = if trans { MatrixTrans::Yes } else { MatrixTrans::No };
@@ -727,7 +858,7 @@ fn load_inside(
                 }]
             }
             AccessKind::Vector { bytes } => {
-                let addr = cx.b.addr(addresses.bases[access.base], access.offset as i32);
+                let addr = address(cx, addresses.bases[access.base], access.offset);
                 match bytes {
                     1 | 2 => load_guarded(cx, target, addr, bytes, 1, p)?,
                     _ if wide => load_guarded(cx, target, addr, 8, (bytes / 8) as usize, p)?,
@@ -735,7 +866,7 @@ fn load_inside(
                 }
             }
             AccessKind::Matrix { count, trans } => {
-                let addr = cx.b.addr(addresses.bases[access.base], access.offset as i32);
+                let addr = address(cx, addresses.bases[access.base], access.offset);
                 let trans = if trans { MatrixTrans::Yes } else { MatrixTrans::No };
                 let d = std::iter::repeat_n(PtxValue::NEW, count as usize).collect();
                 touch(cx, target, Inst::Ldmatrix { trans, d, addr })
@@ -816,32 +947,26 @@ pub fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Resu
     }
     for dim in &view.dropped {
         // A loose dimension: its start has to be taken apart into digits.
-        let mut start: S = Src::u32(0);
+        let width = Width::of(target.size.bytes.into());
+        let mut start: S = width.imm(0);
         for s in &dim.loose {
-            let x = match s {
-                Start::Static(v) => Src::u32(*v as u32),
-                Start::Dynamic(id, _) => view::dyn_value(cx, *id)?,
-            };
-            start = cx.b.add(IntType::U32, start, x);
+            let x = width.start(cx, s)?;
+            start = cx.b.add(width.int(), start, x);
         }
         let (mut weight, last) = (1u64, dim.chain.len().saturating_sub(1));
         for (k, digit) in dim.chain.iter().enumerate() {
-            let mut x = cx.b.div(IntType::U32, start, Src::u32(weight as u32));
+            let mut x = cx.b.div(width.int(), start, width.imm(weight));
             if k != last {
-                x = cx.b.rem(IntType::U32, x, Src::u32(digit.size as u32));
+                x = cx.b.rem(width.int(), x, width.imm(digit.size));
             }
-            let x = cx.b.mul(IntType::U32, x, Src::u32((digit.place.0 / 8) as u32));
-            at = add_offset(cx, target, at, x);
+            let x = cx.b.mul(width.int(), x, width.imm(digit.place.0 / 8));
+            at = width.add_offset(cx, target, at, x);
             weight *= digit.size;
         }
     }
     let constant = view.offset / 8;
     if view.swizzle.is_none() || target.wide() {
-        if let Ok(offset) = i32::try_from(constant) {
-            return Ok(cx.b.addr(at, offset));
-        }
-        let at = cx.b.add(IntType::U64, at, Src::Imm(constant));
-        return Ok(cx.b.addr(at, 0));
+        return Ok(address(cx, at, constant as i64));
     }
     let at = cx.b.add(IntType::U32, at, Src::u32(constant as u32));
     let at = swizzle(cx, view.swizzle, at);

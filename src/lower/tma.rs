@@ -5,7 +5,7 @@
 //! and mean something in the one that issued.
 use super::cx::LowerCx;
 use super::emit::{S, V};
-use super::{barrier, exchange, view};
+use super::{barrier, exchange, memory, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
@@ -17,7 +17,6 @@ use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
 use crate::ptx::legal::MAX_PENDING_BULK_GROUPS;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src, Srcs};
-use crate::ptx::ssa::Value as PtxValue;
 
 fn element_of(dtype: DType) -> TensorMapElement {
     match (dtype, dtype.bits()) {
@@ -84,22 +83,11 @@ fn affine32(cx: &mut LowerCx, a: &Affine) -> Result<S> {
 /// The global address that a bulk copy starts at.
 fn gmem_address(cx: &mut LowerCx, gmem: &RefUse, a: &Affine) -> Result<Addr<V>> {
     let mut at: S = exchange::buffer_start(cx, gmem)?;
+    let size = memory::size(cx, gmem);
     for t in &a.terms {
-        let unscaled = crate::layout::facts::DynTerm { stride: 1, ..*t };
-        let x = view::dyn_term(cx, &unscaled)?;
-        at = cx.b.emit(Inst::MadWide {
-            ty: WideType::S32,
-            d: PtxValue::NEW,
-            a: x,
-            b: Src::imm32(t.stride as i32),
-            c: at,
-        });
+        at = memory::add_far(cx, at, t, size)?;
     }
-    if let Ok(offset) = i32::try_from(a.constant) {
-        return Ok(cx.b.addr(at, offset));
-    }
-    let at = cx.b.add(IntType::S64, at, Src::Imm(a.constant as u64));
-    Ok(cx.b.addr(at, 0))
+    Ok(memory::address(cx, at, a.constant))
 }
 
 /// The shared side of a copy lies in its dimensions; the other one too, where nothing fills or clips what is outside.

@@ -32,6 +32,33 @@ pub fn dyn_term(cx: &mut LowerCx, term: &DynTerm) -> Result<S> {
     Ok(cx.b.mul(IntType::S32, x, Src::imm32(term.stride as i32)))
 }
 
+/// The value of a term, in 64 bits: of what may be in memory that 32 bits do not count.
+pub fn long_dyn_term(cx: &mut LowerCx, term: &DynTerm) -> Result<S> {
+    let mut x = long_dyn_value(cx, term.value)?;
+    if term.div != 1 {
+        x = cx.b.div(IntType::U64, x, Src::Imm(term.div));
+    }
+    if let Some(m) = term.modulus {
+        x = cx.b.rem(IntType::U64, x, Src::Imm(m));
+    }
+    Ok(cx.b.mul(IntType::S64, x, Src::Imm(term.stride as u64)))
+}
+
+/// The scalar that a number stands for, in 64 bits.
+pub fn long_dyn_value(cx: &mut LowerCx, id: DynId) -> Result<S> {
+    match cx.extra_value(id) {
+        Some(x) => Ok(cx.b.widen(x, true)),
+        None => cx.index64(value_of(id)),
+    }
+}
+
+/// Whether an index of so many positions may be one that 32 bits do not hold.
+pub fn is_long(cx: &LowerCx, id: DynId, positions: u64) -> bool {
+    positions > i32::MAX as u64
+        && cx.extra_value(id).is_none()
+        && !cx.kernel.facts(value_of(id)).within(i32::MIN, i32::MAX)
+}
+
 /// Where the emulator's message finds what is indexed; none: it has none for it.
 fn indexed(cx: &mut LowerCx, r: &RefUse) -> Result<Option<(Indexed, u32)>> {
     let kernel = cx.kernel;
@@ -115,7 +142,7 @@ pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
             };
             let facts = kernel.facts(v);
             let extent = extent as i64;
-            if facts.lo >= 0 && facts.hi.saturating_add(size) <= extent {
+            if facts.within(0, extent - size) {
                 continue;
             }
             let (ty, i) = index_of(cx, v)?;
