@@ -169,7 +169,7 @@ fn length(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> u64 {
 /// A kernel whose values cannot be where they are needed. `largest`: the array that most of them belong to.
 pub fn too_many_values(target: &Target, words: u64, largest: Option<&Type>) -> Error {
     let array = largest.map_or_else(String::new, |ty| format!(", most of them of the {ty} made here"));
-    Error::invalid("more values at once than a thread can hold")
+    Error::unsupported("more values at once than a thread can hold")
         .expected(format!(
             "at most {} 32-bit words a thread, of which {} are in registers",
             target.max_live_words, target.max_thread_registers
@@ -180,7 +180,7 @@ pub fn too_many_values(target: &Target, words: u64, largest: Option<&Type>) -> E
 
 /// A kernel of too much code.
 pub fn too_long(target: &Target, instructions: u64) -> Error {
-    Error::invalid("more code than a kernel can have")
+    Error::unsupported("more code than a kernel can have")
         .expected(format!("at most {} instructions", target.max_instructions))
         .got(format!("at least {instructions}, most of them of the arrays here"))
         .remedy("work on smaller blocks: a larger grid, or a loop over parts of the arrays (jax.lax.fori_loop, not Python's for)")

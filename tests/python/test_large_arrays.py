@@ -161,7 +161,8 @@ def test_atomics(name: str) -> None:
         for n, row in enumerate(ROWS):
             plgpu.atomic_add(o.at[row, pl.ds(256, 256)], v[...])
             plgpu.atomic_add(o.at[k[n], pl.ds(512, 256)], v[...])
-            plgpu.atomic_max(o.at[row, pl.ds(768, 256)], v[...])
+            other = plgpu.atomic_add if name == "float32" else plgpu.atomic_max
+            other(o.at[row, pl.ds(768, 256)], v[...])
 
     run(body, v, np.array(ROWS, np.int32), into=o)
     for row in ROWS:
