@@ -251,7 +251,10 @@ impl ByteHistory {
     /// A bulk store writes bytes of a line.
     pub fn note_pending(&mut self, line: usize, pending: Pending) {
         self.pending.entry(line).or_default().push(pending);
-        self.stores.entry((pending.warp, pending.number)).or_default().push(line);
+        self.stores
+            .entry((pending.warp, pending.number))
+            .or_default()
+            .push(line);
     }
 
     /// Bulk stores to a line that have not been waited for.
@@ -265,7 +268,9 @@ impl ByteHistory {
     /// A warp has waited for a bulk store in full: it has written now, in an epoch of the warp's.
     pub fn settle(&mut self, warp: usize, number: u64, epoch: u32) {
         for line in self.stores.remove(&(warp, number)).unwrap_or_default() {
-            let Some(stores) = self.pending.get_mut(&line) else { continue };
+            let Some(stores) = self.pending.get_mut(&line) else {
+                continue;
+            };
             let mut over = vec![];
             stores.retain(|store| {
                 let settles = (store.warp, store.number) == (warp, number);

@@ -28,7 +28,8 @@ use super::clock::{Clock, View};
 use super::communication::{Communication, Who};
 use super::global;
 use super::history::{
-    Barrier, Handover, History, IN_FLIGHT, Issued, Past, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense, lines_of,
+    Barrier, Handover, History, IN_FLIGHT, Issued, Past, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense,
+    lines_of,
 };
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::map_order::{Author, MapOrder};
@@ -521,13 +522,21 @@ impl Causality {
         let (what, expected) = match other.did {
             Did::Writes => (
                 format!("{verb} global memory that a bulk store of {who} writes, which has not waited for it"),
-                format!("a wait for the whole of that store (at {}) by {who} before this", other.loc),
+                format!(
+                    "a wait for the whole of that store (at {}) by {who} before this",
+                    other.loc
+                ),
             ),
             Did::Wrote | Did::Read => {
                 let touched = if other.did == Did::Read { "read" } else { "wrote" };
                 (
-                    format!("{verb} global memory that the warp which issued it {touched} before it waited for the copy"),
-                    format!("a wait for the whole of the copy before {} touches the memory (at {})", who, other.loc),
+                    format!(
+                        "{verb} global memory that the warp which issued it {touched} before it waited for the copy"
+                    ),
+                    format!(
+                        "a wait for the whole of the copy before {} touches the memory (at {})",
+                        who, other.loc
+                    ),
                 )
             }
         };
@@ -729,7 +738,9 @@ impl Causality {
                 "wait for that copy (`wait_smem_to_gmem(0)`) before the next one into its source is issued",
             ),
         };
-        let error = execution(format!("a bulk load overwrites shared memory that is still read, by {who} in flight"));
+        let error = execution(format!(
+            "a bulk load overwrites shared memory that is still read, by {who} in flight"
+        ));
         Box::new(
             error
                 .expected(format!("a wait for {who} (at {at}) before the load is issued"))
@@ -741,15 +752,7 @@ impl Causality {
 
     /// A write of a warp that an asynchronous operation may not have seen.
     #[cold]
-    fn unfenced(
-        &self,
-        verb: &str,
-        view: &Clock,
-        slot: CtaSlot,
-        line: usize,
-        write: Past,
-        column: usize,
-    ) -> Box<Error> {
+    fn unfenced(&self, verb: &str, view: &Clock, slot: CtaSlot, line: usize, write: Past, column: usize) -> Box<Error> {
         let component = self.first_component(slot) + column;
         let who = self.name(component, slot);
         let hit = write.granules;
@@ -836,7 +839,9 @@ impl Causality {
                 if let Some(read) = history.any_unseen(line, column, false, mask, since) {
                     let who = self.name(first + column, w.cta);
                     let (at, barrier) = (read.loc, self.names.mbarrier(landing.barrier));
-                    let wait = format!("wait for the load first, for the {barrier} (`barrier_wait`), before it is read at {at}");
+                    let wait = format!(
+                        "wait for the load first, for the {barrier} (`barrier_wait`), before it is read at {at}"
+                    );
                     let release = format!(
                         "release the slot (`barrier_arrive`) after its last use at {at} (behind the `wgmma_wait` or `wait_smem_to_gmem` that covers that), and wait for that (`barrier_wait`) before it is refilled"
                     );
@@ -844,11 +849,15 @@ impl Causality {
                     let by_product = self.products.contains(&at);
                     let (expected, remedy) = match (history.is_untouched(line), by_product) {
                         (true, _) => (
-                            format!("{who} to wait for what fills the memory before it reads it (at {at}): nothing has yet"),
+                            format!(
+                                "{who} to wait for what fills the memory before it reads it (at {at}): nothing has yet"
+                            ),
                             wait,
                         ),
                         (false, true) => (
-                            format!("a wait of {who} for the wgmma (at {at}), and the issuer of the load to know of that"),
+                            format!(
+                                "a wait of {who} for the wgmma (at {at}), and the issuer of the load to know of that"
+                            ),
                             format!("{WAIT_FOR_PRODUCTS}; between warpgroups: {release}"),
                         ),
                         (false, false) => (
@@ -860,10 +869,12 @@ impl Causality {
                     };
                     let bytes = format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes);
                     return Err(Box::new(
-                        execution("a bulk load overwrites shared memory that is still read, as far as its issuer knows")
-                            .expected(expected)
-                            .got(format!("{bytes}, read by {who} at {at}"))
-                            .remedy(remedy),
+                        execution(
+                            "a bulk load overwrites shared memory that is still read, as far as its issuer knows",
+                        )
+                        .expected(expected)
+                        .got(format!("{bytes}, read by {who} at {at}"))
+                        .remedy(remedy),
                     ));
                 }
             }

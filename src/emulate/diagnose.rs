@@ -92,7 +92,10 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
     }
     if m.clusters_to_come > 0 {
         let launch = &m.program.launch;
-        let (size, devices) = (u64::from(m.program.cluster_size()), u64::from(m.ctas.last().map_or(0, |cta| cta.device) + 1));
+        let (size, devices) = (
+            u64::from(m.program.cluster_size()),
+            u64::from(m.ctas.last().map_or(0, |cta| cta.device) + 1),
+        );
         let all = launch.grid.iter().map(|n| u64::from(*n)).product::<u64>() * devices;
         let _ = write!(
             text,

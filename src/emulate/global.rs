@@ -109,7 +109,9 @@ impl GlobalMemory {
             .collect();
         GlobalMemory {
             buffers,
-            watched: options.watched.map(|address| (address, AtomicU32::new(Loc::CALL_SITE.0))),
+            watched: options
+                .watched
+                .map(|address| (address, AtomicU32::new(Loc::CALL_SITE.0))),
             names: options.names.clone(),
             shared: SharedLines::default(),
         }

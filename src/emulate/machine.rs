@@ -392,7 +392,11 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// No warp can run. Lets agents act, waiters look again, pollers poll. False: nothing is left that could change.
     fn wake_someone(&mut self) -> Result<bool, Error> {
         let changed = std::mem::take(&mut self.memory_changed);
-        self.quiet_polls = if std::mem::take(&mut self.stirred) || changed { 0 } else { self.quiet_polls + 1 };
+        self.quiet_polls = if std::mem::take(&mut self.stirred) || changed {
+            0
+        } else {
+            self.quiet_polls + 1
+        };
         if changed && !self.memory_waiters.is_empty() {
             self.ready.extend(self.memory_waiters.drain(..));
             self.idle_polls = 0;

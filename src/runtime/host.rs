@@ -191,7 +191,9 @@ unsafe fn run_devices(
             1
         },
         trace: tracing.as_ref().map(|tracing| tracing.trace.clone()),
-        undefined: noted.clone().map_or(options.undefined.clone(), emulate::Undefined::Noted),
+        undefined: noted
+            .clone()
+            .map_or(options.undefined.clone(), emulate::Undefined::Noted),
         ..options
     };
     let watch = Supervision::new(artifact, locations, super::env::timeout()?);
@@ -277,7 +279,12 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As for [`run_with`].
-    unsafe fn again(&self, noted: Arc<Noted>, watched: Option<u64>, watch: &Supervision) -> Result<Vec<Vec<u8>>, Error> {
+    unsafe fn again(
+        &self,
+        noted: Arc<Noted>,
+        watched: Option<u64>,
+        watch: &Supervision,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         let memory = |(buffer, before): (&emulate::HostBuffer, &Option<Vec<u8>>)| match buffer.contents {
             emulate::Contents::Constant => vec![],
             emulate::Contents::Defined | emulate::Contents::Undefined => {

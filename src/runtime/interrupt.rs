@@ -190,7 +190,11 @@ fn call_handlers() {
 fn drop_kept() {
     let kept = lock(&KEPT).take();
     if let (Some(kept), Some(python)) = (kept, Python::get()) {
-        python.locked(|| kept.into_iter().filter(|object| *object != 0).for_each(|object| (python.decref)(object)));
+        python.locked(|| {
+            kept.into_iter()
+                .filter(|object| *object != 0)
+                .for_each(|object| (python.decref)(object))
+        });
     }
 }
 

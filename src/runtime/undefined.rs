@@ -42,10 +42,13 @@ fn read_at(reads: &[Loc]) -> String {
 pub fn reaches(spec: &BufferSpec, byte: usize, stored: Option<Loc>, reads: &[Loc]) -> Error {
     let stored = stored.filter(|at| *at != Loc::CALL_SITE);
     let stored = stored.map_or(String::new(), |at| format!(", stored at {at}"));
-    let error = Error::new(Fault::Execution, "a value of memory that nothing wrote reaches an output")
-        .expected("every value of an output to be made of memory that was written")
-        .got(format!("{}{stored}; {}", element(spec, byte), read_at(reads)))
-        .remedy(remedy());
+    let error = Error::new(
+        Fault::Execution,
+        "a value of memory that nothing wrote reaches an output",
+    )
+    .expected("every value of an output to be made of memory that was written")
+    .got(format!("{}{stored}; {}", element(spec, byte), read_at(reads)))
+    .remedy(remedy());
     error.at(reads[0])
 }
 

@@ -415,8 +415,7 @@ WAYS = INTERRUPTS | {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize("how, way", [("alarm", way) for way in WAYS] + [(how, "jitted") for how in SIGNALS if how != "alarm"])
 def test_handlers_of_signals_are_called_while_a_kernel_runs(how: str, way: str) -> None:
     """A handler that raises ends the run; one that does not, does not."""
     setting, raised = SIGNALS[how]
