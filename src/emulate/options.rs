@@ -70,15 +70,15 @@ impl Noted {
         *lock(&self.stored)
     }
 
-    /// The first of a buffer's bytes that differ between two runs, if something wrote it.
-    pub fn difference(&self, buffer: usize, one: &[u8], other: &[u8]) -> Option<usize> {
+    /// The first of a buffer's bytes that differ between two runs, if something wrote it and it `counts`.
+    pub fn difference(&self, buffer: usize, one: &[u8], other: &[u8], counts: impl Fn(usize) -> bool) -> Option<usize> {
         let written = lock(&self.written);
         let granules = written.get(buffer).and_then(Option::as_ref);
         let is_written = |byte: usize| granules.is_none_or(|granules| granules[byte / 4] >> (byte % 4) & 1 == 1);
         let mut at = 0;
         for (one, other) in one.chunks(4096).zip(other.chunks(4096)) {
             if one != other {
-                let found = (0..one.len()).find(|i| one[*i] != other[*i] && is_written(at + i));
+                let found = (0..one.len()).find(|i| one[*i] != other[*i] && is_written(at + i) && counts(at + i));
                 if let Some(i) = found {
                     return Some(at + i);
                 }

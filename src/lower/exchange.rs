@@ -333,7 +333,7 @@ fn set_maps(
             let i = told_index(exchange, map.buffer)?;
             let now = behind(cx, here, there, each, 8 * i as u64);
             let then = behind(cx, before, there, each, 8 * i as u64);
-            let now = load64(cx, now);
+            let now = load_relaxed64(cx, now);
             let then = load_relaxed64(cx, then);
             // Equal addresses, and tags that follow each other.
             let difference = cx.b.sub(IntType::U64, now, then);

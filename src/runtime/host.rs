@@ -314,11 +314,12 @@ impl Run<'_> {
         Ok(memory)
     }
 
-    /// An output that has other bytes after another run, and the first of those that something wrote.
+    /// An output that has other bytes after another run, and the first of those that something wrote; `computed`: one that is no copy of
+    /// undefined memory.
     ///
     /// # Safety
     /// As for [`run_with`].
-    unsafe fn difference(&self, noted: &Noted, other: &[Vec<u8>]) -> Option<(usize, usize)> {
+    unsafe fn difference(&self, noted: &Noted, other: &[Vec<u8>], computed: bool) -> Option<(usize, usize)> {
         let specs = self.artifact.compiled.buffers.iter().zip(self.buffers).zip(other);
         specs.enumerate().find_map(|(index, ((spec, buffer), other))| {
             let is_output = match spec.role {
@@ -328,7 +329,10 @@ impl Run<'_> {
             };
             // SAFETY: as our caller promises; the run is over.
             let own = unsafe { bytes_of(buffer) };
-            let at = is_output.then(|| noted.difference(index, own, other)).flatten()?;
+            let counts = |byte: usize| !computed || !undefined::is_copy(spec, byte, self.options.poison, own, other);
+            let at = is_output
+                .then(|| noted.difference(index, own, other, counts))
+                .flatten()?;
             Some((index, at))
         })
     }
@@ -354,17 +358,23 @@ unsafe fn look_at_undefined(run: &Run, noted: &Noted, watch: &Supervision) -> Re
         let noted = Arc::<Noted>::default();
         unsafe { run.again(noted.clone(), watched, watch) }.map(|memory| (memory, noted))
     };
+    let stored = |index: usize, byte: usize| {
+        let address = emulate::buffer_address(index as u32) + byte as u64;
+        again(Some(address)).ok().and_then(|(_, noted)| noted.stored())
+    };
     let found = match again(None) {
         Err(error) if matches!(error.fault, Fault::Interrupted | Fault::Internal) => return Err(error),
         Err(_) if watch.is_over() => return Ok(()),
         Err(error) => undefined::decides(&error, &reads),
         // SAFETY: as our caller promises.
-        Ok((memory, _)) => match unsafe { run.difference(noted, &memory) } {
-            None => return Ok(()),
-            Some((index, byte)) => {
-                let address = emulate::buffer_address(index as u32) + byte as u64;
-                let stored = again(Some(address)).ok().and_then(|(_, noted)| noted.stored());
-                undefined::reaches(&specs[index], byte, stored, &reads)
+        Ok((memory, _)) => match unsafe { run.difference(noted, &memory, true) } {
+            Some((index, byte)) => undefined::reaches(&specs[index], byte, stored(index, byte), &reads),
+            None => {
+                // SAFETY: as our caller promises.
+                if let Some((index, byte)) = unsafe { run.difference(noted, &memory, false) } {
+                    watch.finding(undefined::copied(&specs[index], byte, stored(index, byte), &reads));
+                }
+                return Ok(());
             }
         },
     };

@@ -2,7 +2,8 @@
 //!
 //! Reading it is no error by itself: kernels load padding and throw it away. So a run in the emulator notes the reads, and if there are any
 //! the kernel runs again on copies, with other contents in all undefined memory. If it then stores something else, or does something else, a
-//! value of that memory has reached an output or a decision: nothing but that differs.
+//! value of that memory has reached an output or a decision: nothing but that differs. An element that holds nothing but such memory, as
+//! it was, has not been computed with: blocks of which a part is stored are copied whole. That is a warning, as for what is never stored.
 use super::buffers::BufferSpec;
 use crate::emulate::{Noted, Position, Watch};
 use crate::error::{Error, Fault, Loc};
@@ -50,6 +51,20 @@ pub fn reaches(spec: &BufferSpec, byte: usize, stored: Option<Loc>, reads: &[Loc
     .got(format!("{}{stored}; {}", element(spec, byte), read_at(reads)))
     .remedy(remedy());
     error.at(reads[0])
+}
+
+/// Whether the element around a byte is undefined memory as it was, in both runs.
+pub fn is_copy(spec: &BufferSpec, byte: usize, poison: u8, one: &[u8], other: &[u8]) -> bool {
+    let size = bytes_of_element(spec).unwrap_or(1);
+    let element = byte / size * size..((byte / size + 1) * size).min(one.len());
+    one[element.clone()].iter().all(|b| *b == poison) && other[element].iter().all(|b| *b == OTHER_POISON)
+}
+
+/// Undefined memory was copied to an output, whose byte `byte` was stored at `stored`.
+pub fn copied(spec: &BufferSpec, byte: usize, stored: Option<Loc>, reads: &[Loc]) -> Error {
+    let mut error = reaches(spec, byte, stored, reads);
+    error.what = "memory that nothing wrote is copied to an output".into();
+    error
 }
 
 /// With other contents in undefined memory the run ends like this.

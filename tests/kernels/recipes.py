@@ -37,7 +37,10 @@ def matmul_kernel(x_ref: Any, y_ref: Any, o_ref: Any, *, activation: Any, block_
     o_ref[:, :] = activation(acc).astype(o_ref.dtype)
 
 
-def matmul_fused(x: Any, y: Any, activation: Any = jax.nn.relu, block_shape: tuple[int, int, int] = (128, 128, 64)) -> Any:
+def matmul_fused(
+    x: Any, y: Any, activation: Any = jax.nn.relu, block_shape: tuple[int, int, int] = (128, 128, 64), approx_math: bool = True
+) -> Any:
+    """`approx_math`: what is added to a product becomes its accumulator; else each product is rounded first, as the author wrote it."""
     block_m, block_n, block_k = block_shape
 
     return pl.pallas_call(
@@ -49,6 +52,7 @@ def matmul_fused(x: Any, y: Any, activation: Any = jax.nn.relu, block_shape: tup
             pl.BlockSpec((y.shape[0], block_n), lambda i, j: (0, j)),
         ],
         out_specs=pl.BlockSpec((block_m, block_n), lambda i, j: (i, j)),
+        compiler_params=smalt.CompilerParams(approx_math=approx_math),
     )(x, y)
 
 
@@ -241,6 +245,7 @@ def _case(name: str, fn: Any, args: tuple[Arg, ...], reference: Any, tolerance: 
 
 CASES = [
     _case("pallas_matmul_f16", matmul_fused, (Arg((256, 128), F16), Arg((128, 128), F16)), relu_product, 2e-3, F16),
+    _case("pallas_matmul_f16_rounded", partial(matmul_fused, approx_math=False), (Arg((256, 128), F16), Arg((128, 128), F16)), relu_product, 2e-2, F16),
     _case("pallas_matmul_bf16", matmul_of_64, (Arg((64, 64), BF16), Arg((64, 128), BF16)), relu_product, 8e-3, BF16),
     _case("pallas_matmul_f32", matmul_of_64, (Arg((64, 64), F32), Arg((64, 64), F32)), relu_product, 1e-2),
     _case("matmul_over_grid", matmul_over_grid, (Arg((128, 96), BF16), Arg((96, 64), BF16)), lambda x, y: np.matmul(*_f64(x, y)), 1e-5),

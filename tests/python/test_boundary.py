@@ -407,7 +407,7 @@ SIGNALS = {
     ),
 }
 
-WAYS = INTERRUPTS | {
+RUNS = INTERRUPTS | {
     # XLA executes it on a thread of its own.
     "asynchronous": "jax.jit(lambda v, w: f(v + jnp.sum(w @ w)))(v, np.zeros((1024, 1024), np.float32)).block_until_ready()",
     # The emulator does, too.
@@ -415,7 +415,7 @@ WAYS = INTERRUPTS | {
 }
 
 
-@pytest.mark.parametrize("how, way", [("alarm", way) for way in WAYS] + [(how, "jitted") for how in SIGNALS if how != "alarm"])
+@pytest.mark.parametrize("how, way", [("alarm", way) for way in RUNS] + [(how, "jitted") for how in SIGNALS if how != "alarm"])
 def test_handlers_of_signals_are_called_while_a_kernel_runs(how: str, way: str) -> None:
     """A handler that raises ends the run; one that does not, does not."""
     setting, raised = SIGNALS[how]
@@ -432,7 +432,7 @@ def test_handlers_of_signals_are_called_while_a_kernel_runs(how: str, way: str) 
     with smalt.emulated("H100"):
         {setting}
         try:
-            {WAYS[way]}
+            {RUNS[way]}
         except BaseException as e:
             print(type(e).__name__)
     print(sorted(calls) == sorted([signal.SIGUSR1, signal.SIGINT]) if {how!r} == "after others" else not calls)

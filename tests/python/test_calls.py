@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable
@@ -409,8 +410,12 @@ def test_a_store_to_an_input_in_the_buffer_of_an_output_is_refused() -> None:
     ],
 )
 def test_index_maps_that_narrow_or_wrap(index_map: Any) -> None:
+    # Which block is visited first is the map's; a step that begins one says so.
+    places = [int(index_map(jnp.int32(i))) for i in range(4)]
+    first = [i for i in range(4) if places[i] not in places[:i]]
+
     def body(x: Any, o: Any) -> None:
-        @pl.when(pl.program_id(0) < 2)
+        @pl.when(functools.reduce(jnp.logical_or, [pl.program_id(0) == i for i in first]))
         def _() -> None:
             o[...] = jnp.zeros_like(o)
 
@@ -421,7 +426,7 @@ def test_index_maps_that_narrow_or_wrap(index_map: Any) -> None:
     )
     x = numbers(4, 8)
     assert decided(make(), x).parallel == (False,)
-    visited = sorted({int(index_map(jnp.int32(i))) for i in range(4)})
+    visited = sorted(set(places))
     np.testing.assert_array_equal(np.asarray(make()(x))[visited], np.asarray(make(interpret=True)(x))[visited])
 
 
@@ -588,12 +593,3 @@ def test_an_output_that_is_never_stored_is_a_warning() -> None:
         plgpu.kernel(in_part, out_type=shape)(x)
         np.testing.assert_array_equal(plgpu.kernel(copied, out_type=shape)(x), x)
         pl.pallas_call(lambda x, o: None, out_shape=shape, input_output_aliases={0: 0})(x)
-
-
-def test_a_derivative_with_respect_to_some_inputs_is_refused() -> None:
-    f = pl.pallas_call(lambda x, y, o: o.__setitem__(..., x[...] * y[...]), out_shape=like(8))
-    x = numbers(8)
-    value, slope = jax.jvp(f, (x, x), (x, jnp.zeros(8)))
-    np.testing.assert_array_equal(value, slope)
-    with pytest.raises(smalt.Unsupported, match="derivative of a pallas_call"):
-        jax.jvp(lambda x: f(x, jnp.ones(8)), (x,), (x,))

@@ -855,7 +855,7 @@ def misaligned_slice_of_a_swizzled_buffer(x):
 
 
 @bad(
-    smalt.InvalidKernel,
+    smalt.Unsupported,
     "copy_gmem_to_smem",
     "multiple of 2 bytes; the copy needs 128",
     "remedy: copy to whole slots",
@@ -1195,7 +1195,7 @@ def registers_at_an_array_of_indices(x, at):
     return kernel(body, like((128,)))(x, at)
 
 
-@bad(smalt.InvalidKernel, "wgmma left operand in SMEM", "got: f16[64, 64] of a scratch buffer (f16[4096] in SMEM", "remedy: give the buffer", args=())
+@bad(smalt.Unsupported, "wgmma left operand in SMEM", "got: f16[64, 64] of a scratch buffer (f16[4096] in SMEM", "remedy: give the buffer", args=())
 def wgmma_of_a_flat_buffer():
     def body(o, a, b):
         def compute(acc):

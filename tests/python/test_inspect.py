@@ -138,11 +138,8 @@ print([p.name for p in report.phases if p.name.startswith("verify_")], hashlib.s
 def test_the_compilers_own_checkers_run() -> None:
     """In every build, unless the environment says not to; nothing that is made hangs on it."""
 
-    def run(**environment: str) -> subprocess.CompletedProcess[str]:
-        paths = dict(PYTHONPATH=f"{ROOT / 'jax_plugin'}:{ROOT}", SMALT_LIBRARY=str(_native.library_path()), JAX_PLATFORMS="cpu")
-        return subprocess.run([sys.executable, "-c", VERIFIED], env={**os.environ, **paths, **environment}, capture_output=True, text=True, timeout=300)
-
-    on, off, wrong = run(), run(SMALT_VERIFY="off"), run(SMALT_VERIFY="no")
+    library = str(_native.library_path())
+    on, off, wrong = (run_script(VERIFIED, SMALT_LIBRARY=library, SMALT_VERIFY=how) for how in ("", "off", "no"))
     assert on.stdout.startswith(str(CHECKERS)), on.stderr
     assert off.stdout.startswith("[] "), off.stderr
     assert on.stdout.split()[-1] == off.stdout.split()[-1]

@@ -15,7 +15,7 @@ import smalt
 from smalt import _native
 from tests.corpus.case import kernel
 
-SECONDS = 2.0  # of processor time; on a machine by itself none takes 0.5
+SECONDS = 5.0  # of processor time: a product of 1024² f32 takes 3, all others less than 1
 
 
 def refusal(body: Callable[..., Any], *shapes: tuple[int, ...], out: tuple[int, ...] | None = None, dtype: Any = jnp.float32) -> str:
@@ -62,14 +62,13 @@ def test_products(n: int, dtype: Any) -> None:
     assert "more values at once than a thread can hold" in text, text
 
 
-@pytest.mark.parametrize("name", ["cumsum", "flip", "transpose", "take", "concatenate", "sum"])
+@pytest.mark.parametrize("name", ["cumsum", "flip", "take", "concatenate", "sum"])
 def test_whole_arrays(name: str) -> None:
     def body(x: Any, o: Any) -> None:
         v = x[...]
         made: dict[str, Callable[[], Any]] = {
             "cumsum": lambda: jnp.cumsum(v, axis=0),
             "flip": lambda: jnp.flip(v, axis=0),
-            "transpose": lambda: v.T,
             "take": lambda: v[jnp.arange(8192) // 2],
             "concatenate": lambda: jnp.concatenate([v[4096:], v[:4096]]),
             "sum": lambda: v / jnp.sum(v),
@@ -104,10 +103,14 @@ def test_shared_memory(stages: int) -> None:
 
 @pytest.mark.parametrize("vec", [2**17, 2**28, 2**32 - 1, 2**50])
 def test_vectors_of_layouts(vec: int) -> None:
+    """Mosaic GPU's own class refuses them where it knows the shape; what only a descriptor can hold is in `tests/fuzz_extremes.rs`."""
+
     def body(x: Any, o: Any) -> None:
         o[...] = plgpu.layout_cast(x[...] + 1, plgpu.Layout.WG_STRIDED((128,), vec))
 
-    assert "vectors of at most" in refusal(body, (128,))
+    f = kernel(body, jax.ShapeDtypeStruct((128,), jnp.float32))
+    with smalt.emulated("H100"), pytest.raises(smalt.InvalidKernel, match="WG_STRIDED"):
+        smalt.descriptor(f, jax.ShapeDtypeStruct((128,), jnp.float32))
 
 
 def test_large_arrays_in_parts_compile() -> None:
