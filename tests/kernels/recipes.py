@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import smalt
 from tests.corpus.case import Arg, Case, kernel, like
 
 F16, BF16, F32, I8 = jnp.float16, jnp.bfloat16, jnp.float32, jnp.int8

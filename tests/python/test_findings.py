@@ -228,8 +228,11 @@ def undefined(how: str) -> Any:
         elif how == "the output is added to":
             o[...] += x[...]  # READ
         elif how == "a part of the scratch is stored":
-            s[0:64] = x[0:64] if False else jnp.zeros((64,), F32)
-            o[...] = s[...]  # READ
+            s[0:64] = jnp.zeros((64,), F32)
+            o[...] = s[...] * 2  # READ
+        elif how == "a part of the scratch is stored and all of it copied":
+            s[0:64] = jnp.zeros((64,), F32)
+            o[...] = s[...]
         elif how == "a branch":
             v = s[0]  # READ
             o[...] = x[...]
@@ -286,6 +289,13 @@ def test_a_value_of_memory_that_nobody_wrote_reaches_an_output(how: str, capfd: 
 def test_memory_that_nobody_wrote_may_be_read(how: str) -> None:
     got = run(undefined(how), X)
     assert not np.isnan(got).any()
+
+
+def test_memory_that_nobody_wrote_is_copied(capfd: pytest.CaptureFixture[str]) -> None:
+    """Blocks of which a part is stored are copied whole, and nobody may look at the rest."""
+    run(undefined("a part of the scratch is stored and all of it copied"), X)
+    text = capfd.readouterr().err
+    assert "warning: memory that nothing wrote is copied to an output" in text and "element (64) of output f32[128]" in text, text
 
 
 def test_a_value_of_memory_that_nobody_wrote_decides() -> None:
