@@ -180,10 +180,10 @@ class _Call:
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number
-            if a.is_written:
+            if a.is_written and not a.is_left_alone:
                 raise Unsupported(
                     f"not supported yet: pallas_call: a store to {a.name}, an input that shares the buffer of {b.name}"
-                    f"\n  remedy: store to the reference of {b.name}"
+                    f"\n  remedy: store to the reference of {b.name}, or take the whole array (memory_space=plgpu.GMEM)"
                 )
 
     def _keep_order(self) -> None:

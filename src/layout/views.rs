@@ -1,7 +1,7 @@
 //! References as the layout algebra sees them: views of shared memory, slices of device memory.
 //!
 //! Dynamic indices go to the algebra by number: [`DynId`] is the number of the kernel value.
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::kernel_ir::{
     Alloc, AllocKind, DimIndex, Index, Kernel, OobMode, OpKind, RefUse, SmemTransforms, Step, Value, words,
 };
@@ -85,20 +85,19 @@ fn widened(mut whole: SmemView, dims: &[DimIndex]) -> SmemView {
 }
 
 fn view_error(kernel: &Kernel, r: &RefUse, e: ViewError) -> Error {
-    let what = "view of a reference";
-    let error = match &e {
+    let fault = match &e {
         // Another compiler takes it for granted that a start which is computed is a tile's.
         ViewError::CutsTile { start: None, .. } | ViewError::BadReshape { .. } | ViewError::BadBitcast { .. } => {
-            Error::unsupported(what)
+            Fault::Unsupported
         }
         ViewError::CutsTile { start: Some(_), .. }
         | ViewError::TilingDoesNotDivide { .. }
         | ViewError::SwizzleWidth { .. }
         | ViewError::UnknownSwizzle(_)
         | ViewError::OutOfBounds { .. }
-        | ViewError::Rank { .. } => Error::invalid(what),
+        | ViewError::Rank { .. } => Fault::InvalidKernel,
     };
-    error
+    Error::new(fault, "view of a reference")
         .expected("slices of whole tiles of the buffer's transforms")
         .got(format!("{}: {e}", words::of_use(kernel, r)))
         .remedy("start slices at multiples of the tile, state what is known with pl.multiple_of, or choose other transforms")

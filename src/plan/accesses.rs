@@ -1,6 +1,6 @@
 //! How ops touch memory: the plan of every load and store, of every copy, of every operand of a wgmma in shared memory, made once on
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::{
     AccUse, Does, Elem, InlinePtx, Kernel, MmaOperand, Op, OpKind, Place, RefUse, SmemTransforms, Value, op, words,
@@ -465,13 +465,13 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
         CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
     };
-    let error = match &e {
+    let fault = match &e {
         // Copies that another compiler splits up, or whose alignment it takes for granted.
         CopyError::SmemAlignment { .. }
         | CopyError::Start { .. }
         | CopyError::NotDense
         | CopyError::Dimensions { .. }
-        | CopyError::Pieces { .. } => Error::unsupported(op),
+        | CopyError::Pieces { .. } => Fault::Unsupported,
         CopyError::Extent { .. }
         | CopyError::MinorSize { .. }
         | CopyError::SwizzleWidth { .. }
@@ -479,9 +479,9 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         | CopyError::Alignment { .. }
         | CopyError::MinorStride
         | CopyError::Shapes { .. }
-        | CopyError::Limits { .. } => Error::invalid(op),
+        | CopyError::Limits { .. } => Fault::InvalidKernel,
     };
-    error
+    Error::new(fault, op)
         .expected("a slice that the copy engine can move")
         .got(format!("{}: {e}", words::of_use(kernel, gmem)))
         .remedy(remedy)

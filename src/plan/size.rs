@@ -70,7 +70,7 @@ fn held(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> Result<()> {
         | Class::Memory
         | Class::Synchronisation
         | Class::Accumulator
-        | Class::Control(_)
+        | Class::Control(Control::Switch { .. } | Control::Scope { .. } | Control::WarpMap { .. })
         | Class::Aside => return Ok(()),
     };
     let sum = values.iter().fold(0, |sum: u64, v| sum.saturating_add(words(*v)));
@@ -131,10 +131,10 @@ fn length(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> u64 {
         Class::Pure(Pure::Reduce { .. } | Pure::Run | Pure::Exchange) => operands(),
         Class::Pure(Pure::Product { a, .. }) => {
             let result = kernel.ty(data.results[0]).shape();
-            let depth = match (&data.kind, kernel.ty(a).shape()) {
-                (OpKind::Dot { .. }, [.., depth]) => *depth,
-                _ => 1,
-            };
+            let mut depth = 1;
+            if let (OpKind::Dot { .. }, [.., inner]) = (&data.kind, kernel.ty(a).shape()) {
+                depth = *inner;
+            }
             let products = result.iter().fold(depth, |n, extent| n.saturating_mul(*extent));
             results().max(products / PRODUCTS_AN_INSTRUCTION)
         }

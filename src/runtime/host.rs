@@ -368,7 +368,10 @@ unsafe fn look_at_undefined(run: &Run, noted: &Noted, watch: &Supervision) -> Re
         Err(error) => undefined::decides(&error, &reads),
         // SAFETY: as our caller promises.
         Ok((memory, _)) => match unsafe { run.difference(noted, &memory, true) } {
-            Some((index, byte)) => undefined::reaches(&specs[index], byte, stored(index, byte), &reads),
+            Some((index, byte)) => {
+                watch.finding(undefined::reaches(&specs[index], byte, stored(index, byte), &reads));
+                return Ok(());
+            }
             None => {
                 // SAFETY: as our caller promises.
                 if let Some((index, byte)) = unsafe { run.difference(noted, &memory, false) } {

@@ -3,7 +3,8 @@
 //! Reading it is no error by itself: kernels load padding and throw it away. So a run in the emulator notes the reads, and if there are any
 //! the kernel runs again on copies, with other contents in all undefined memory. If it then stores something else, or does something else, a
 //! value of that memory has reached an output or a decision: nothing but that differs. An element that holds nothing but such memory, as
-//! it was, has not been computed with: blocks of which a part is stored are copied whole. That is a warning, as for what is never stored.
+//! it was, has not been computed with: blocks of which a part is stored are copied whole. Outputs that have such values are warnings, for
+//! nobody may look at them (JAX's own tests compute with buffers that are filled in part); what decides is an error.
 use super::buffers::BufferSpec;
 use crate::emulate::{Noted, Position, Watch};
 use crate::error::{Error, Fault, Loc};

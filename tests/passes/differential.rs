@@ -296,20 +296,6 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// FIXME: what passes are known to get wrong, by what kernels have. Whoever mends one takes it off here.
-fn known(finding: &Finding) -> Option<&'static str> {
-    let shifts = |line: &str| line.contains(": u") && line.contains("= shift_right_arithmetic");
-    match finding.pass.as_str() {
-        "fuse_sums" => Some("sums of floats are made in another order"),
-        "recognize_loops" => Some("loops whose counter is of another type than what they carry"),
-        _ if finding.before.lines().any(shifts) => {
-            Some("arithmetic shifts of unsigned integers are folded as divisions")
-        }
-        _ if finding.before.contains("u64") => Some("facts of numbers above those of i64"),
-        _ => None,
-    }
-}
-
 /// What all kernels came to: fails where a pass did wrong.
 fn conclude(what: &str, reports: Vec<(String, Report)>) -> (usize, BTreeMap<String, usize>) {
     let compared = reports.iter().map(|(_, r)| r.compared).sum();
@@ -321,10 +307,6 @@ fn conclude(what: &str, reports: Vec<(String, Report)>) -> (usize, BTreeMap<Stri
             .iter()
             .for_each(|(why, n)| *stopped.entry(why.clone()).or_default() += n);
         for finding in &report.findings {
-            if let Some(why) = known(finding) {
-                *stopped.entry(format!("known: {}: {why}", finding.pass)).or_default() += 1;
-                continue;
-            }
             by_pass.entry(&finding.pass).or_default().push((name, finding));
         }
     }
