@@ -152,43 +152,41 @@ def main() -> int:
     built = threading.Event()
     failures: list[str] = []
 
+    def attempt(step: Step, live: bool = False) -> None:
+        """One that fails does not keep the others from running."""
+        try:
+            steps.run(step, live)
+        except Failed as failed:
+            failures.append(str(failed))
+
     def rust() -> None:
-        if lint:
-            steps.run(Step("cargo fmt", ["cargo", "fmt", "--check"]), live=False)
-            steps.run(Step("mypy", [first / "python", "-m", "mypy"]), live=False)
-            steps.run(Step("cargo clippy", ["cargo", "clippy", "--quiet", "--all-targets", "--features", "test-handlers", "--", "-D", "warnings"]), live=False)
-        # Most of their time is the optimiser's: what is compiled for the unit tests alone goes without.
+        # Most of the unit tests' time would be the optimiser's: they go without.
         bare = {"CARGO_PROFILE_TEST_OPT_LEVEL": "0", "CARGO_PROFILE_TEST_DEBUG": "0"}
-        steps.run(Step("cargo test, units", [*cargo_test, "--lib"], bare), live=False)
-        if built.wait():
-            steps.run(Step("cargo test, the others", [*cargo_test, "--profile", "ci", "--test", "*"]), live=False)
+        clippy = ["cargo", "clippy", "--quiet", "--all-targets", "--features", "test-handlers", "--", "-D", "warnings"]
+        if lint:
+            attempt(Step("cargo fmt", ["cargo", "fmt", "--check"]))
+            attempt(Step("mypy", [first / "python", "-m", "mypy"]))
+            attempt(Step("cargo clippy", clippy))
+        attempt(Step("cargo test, units", [*cargo_test, "--lib"], bare))
+        built.wait()
+        attempt(Step("cargo test, the others", [*cargo_test, "--profile", "ci", "--test", "*"]))
 
     def python() -> None:
         try:
-            steps.run(Step("build", [*cargo_test, "--profile", "ci", "--test", "*", "--no-run"]))
+            attempt(Step("build", [*cargo_test, "--profile", "ci", "--test", "*", "--no-run"]), live=True)
         finally:
             built.set()
         # The one that those tests are linked with: `cargo build` would compile it again, for dependencies without the features of tests.
         library = {"SMALT_LIBRARY": str(target / "ci/deps/libsmalt.so")}
-        for i, venv in enumerate(venvs):
+        for i, venv in enumerate([] if "build" in failures else venvs):
             versions = output(venv / "bin/python", "-c", "import sys, jax; print('Python', sys.version.split()[0], 'JAX', jax.__version__)")
             share = {"SMALT_TEST_SHARE": f"{i}/{len(venvs)}"}
             pytest = [venv / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "loadgroup", "tests/python"]
-            try:
-                steps.run(Step(f"pytest, {versions}", pytest, {**library, **share}))
-            except Failed as failed:
-                failures.append(str(failed))
+            attempt(Step(f"pytest, {versions}", pytest, {**library, **share}), live=True)
 
-    def lane(work: object) -> None:
-        assert callable(work)
-        try:
-            work()
-        except Failed as failed:
-            failures.append(str(failed))
-
-    beside = threading.Thread(target=lane, args=(rust,))
+    beside = threading.Thread(target=rust)
     beside.start()
-    lane(python)
+    python()
     beside.join()
     say("\n" + steps.table())
     say("\nfailed: " + ", ".join(failures) if failures else "\npassed")

@@ -146,13 +146,21 @@ impl Python {
         // SAFETY: the signatures of Python's C API, which do not change within its stable ABI.
         unsafe {
             Some(Python {
-                is_initialized: std::mem::transmute::<*mut c_void, _>(symbol(c"Py_IsInitialized")?),
-                ensure: std::mem::transmute::<*mut c_void, _>(symbol(c"PyGILState_Ensure")?),
-                release: std::mem::transmute::<*mut c_void, _>(symbol(c"PyGILState_Release")?),
-                check_signals: std::mem::transmute::<*mut c_void, _>(symbol(c"PyErr_CheckSignals")?),
-                fetch: std::mem::transmute::<*mut c_void, _>(symbol(c"PyErr_Fetch")?),
-                restore: std::mem::transmute::<*mut c_void, _>(symbol(c"PyErr_Restore")?),
-                decref: std::mem::transmute::<*mut c_void, _>(symbol(c"Py_DecRef")?),
+                is_initialized: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(
+                    c"Py_IsInitialized",
+                )?),
+                ensure: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(c"PyGILState_Ensure")?),
+                release: std::mem::transmute::<*mut c_void, extern "C" fn(c_int)>(symbol(c"PyGILState_Release")?),
+                check_signals: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(
+                    c"PyErr_CheckSignals",
+                )?),
+                fetch: std::mem::transmute::<*mut c_void, extern "C" fn(*mut usize, *mut usize, *mut usize)>(symbol(
+                    c"PyErr_Fetch",
+                )?),
+                restore: std::mem::transmute::<*mut c_void, extern "C" fn(usize, usize, usize)>(symbol(
+                    c"PyErr_Restore",
+                )?),
+                decref: std::mem::transmute::<*mut c_void, extern "C" fn(usize)>(symbol(c"Py_DecRef")?),
             })
         }
     }

@@ -220,7 +220,7 @@ impl Machine<'_> {
             }
             OpKind::Broadcast { a, dims } => {
                 let from = ty(a).shape();
-                picked(&*get(a)?, from, to, |index, at| {
+                picked(&get(a)?, from, to, |index, at| {
                     for (i, d) in dims.iter().enumerate() {
                         at[i] = if from[i] == 1 { 0 } else { index[*d as usize] };
                     }
@@ -237,19 +237,19 @@ impl Machine<'_> {
                 }
                 get(a)?.to_vec()
             }
-            OpKind::Transpose { a, permutation } => picked(&*get(a)?, ty(a).shape(), to, |index, at| {
+            OpKind::Transpose { a, permutation } => picked(&get(a)?, ty(a).shape(), to, |index, at| {
                 for (i, p) in permutation.iter().enumerate() {
                     at[*p as usize] = index[i];
                 }
             }),
-            OpKind::Slice { a, starts, strides } => picked(&*get(a)?, ty(a).shape(), to, |index, at| {
+            OpKind::Slice { a, starts, strides } => picked(&get(a)?, ty(a).shape(), to, |index, at| {
                 for d in 0..at.len() {
                     at[d] = starts[d] + index[d] * strides[d];
                 }
             }),
             OpKind::DynamicSlice { a, starts } => {
                 let starts = self.starts(agent, starts, ty(a).shape(), to)?;
-                picked(&*get(a)?, ty(a).shape(), to, |index, at| {
+                picked(&get(a)?, ty(a).shape(), to, |index, at| {
                     for d in 0..at.len() {
                         at[d] = starts[d] + index[d];
                     }
@@ -303,7 +303,7 @@ impl Machine<'_> {
                 });
                 result
             }
-            OpKind::Reverse { a, dims } => picked(&*get(a)?, ty(a).shape(), to, |index, at| {
+            OpKind::Reverse { a, dims } => picked(&get(a)?, ty(a).shape(), to, |index, at| {
                 at.copy_from_slice(index);
                 for d in dims {
                     at[*d as usize] = to[*d as usize] - 1 - index[*d as usize];
