@@ -361,7 +361,7 @@ mod tests {
         let reads = |who, mask| written.load(&shared, (9, 2), who, mask);
         assert!(written.heeds_loads() && !written.any());
         assert_eq!(reads(by(0, 5), 0b0011), None);
-        assert_eq!(store(by(0, 6), 0b0011, !0), None, "one's own");
+        assert_eq!(store(by(0, 6), 0b0001, !0), None, "one's own");
         assert_eq!(store(by(1, 6), 0b0100, !0), None, "other bytes");
         assert_eq!(store(by(1, 7), 0b0111, 0b0100), None, "the same value");
         assert_eq!(store(by(1, 7), 0b0110, !0), Some(by(0, 5)));
