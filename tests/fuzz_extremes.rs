@@ -3,7 +3,7 @@
 //! Each round takes a golden descriptor and puts extreme numbers into fields that the schema calls numbers: one extent of the kernel wherever
 //! it occurs (so that shapes go on agreeing with each other), grids, clusters, counts, layouts' parameters, indices, attributes. What comes out
 //! is well formed: it gets as far as a kernel of such numbers can get. Compiling it ends in a kernel or in an error that is not
-//! ours, within a second of processor time and 512 MiB if it is refused, and in proportion to its code if not; nothing panics.
+//! ours, within two seconds of processor time and 512 MiB if it is refused, and in proportion to its code if not; nothing panics.
 //! `SMALT_FUZZ_N` is the number of rounds (default 1,500), `SMALT_FUZZ_SEED` the first seed; a failure names its seed, and
 //! `SMALT_FUZZ_N=1 SMALT_FUZZ_SEED=…` repeats it.
 use smalt::error::Fault;
