@@ -135,10 +135,10 @@ def _counted_rings(seed: int) -> Outcome:
 
 
 def _litmus(seed: int) -> Outcome:
+    from tests.corpus.case import REFS_AS_ARGUMENTS
     from tests.kernels import litmus
-    from tests.kernels.suite_barriers import HAS_REFERENCES
 
-    if litmus.draw(seed).in_global and not HAS_REFERENCES:
+    if litmus.draw(seed).in_global and not REFS_AS_ARGUMENTS:
         return "no program", ""
     litmus.check(seed)
     return RIGHT
@@ -163,7 +163,7 @@ def _cargo(test: str, name: str, count: str, first: str, many: int) -> Callable[
     """A generator in Rust, `many` seeds at a time."""
 
     def run(seed: int) -> Outcome:
-        command = ["cargo", "test", "--quiet", "--profile", "ci", "--features", "test-handlers", "--test", test, name]
+        command = ["cargo", "test", "--quiet", "--features", "test-handlers", "--test", test, name]
         done = subprocess.run(command, env={**os.environ, count: str(many), first: str(seed)}, capture_output=True, text=True)
         return RIGHT if done.returncode == 0 else ("wrong", (done.stdout + done.stderr)[-3000:])
 

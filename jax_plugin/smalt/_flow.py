@@ -94,8 +94,9 @@ class _Walk:
         self.rank = len(grid)
         self.grid = tuple(grid)
         self.uses: list[Use] = []
-        self.jaxpr: Any = None  # at hand
-        self.used: frozenset[Any] = frozenset()  # variables of it that something uses
+        # Variables of the jaxpr at hand: that something uses, that something stored is made of.
+        self.used: frozenset[Any] = frozenset()
+        self.stored: set[Any] = set()
 
     def constant(self, value: Any) -> Any:
         return np.full((1,) * self.rank, value)
@@ -118,12 +119,12 @@ class _Walk:
                 return None
             return _Number(self.constant(np.asarray(value, atom.aval.dtype)), self.constant(True))
 
-        outer = self.jaxpr, self.used
-        self.jaxpr, self.used = jaxpr, _versions.used_variables(jaxpr)
+        outer = self.used, self.stored
+        self.used, self.stored = _versions.used_variables(jaxpr), _parts_of_stores(jaxpr)
         for eqn in jaxpr.eqns:
             results = self.equation(eqn, [read(a) for a in eqn.invars], reach, certain)
             env.update((v, r) for v, r in zip(eqn.outvars, results) if r is not None)
-        self.jaxpr, self.used = outer
+        self.used, self.stored = outer
         return [read(a) for a in jaxpr.outvars]
 
     def equation(self, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> list[Any]:
@@ -260,29 +261,30 @@ def _others(walk: _Walk, values: Sequence[Any], reach: Mask, certain: Mask) -> N
 
 
 def _get(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
-    used, _ = _spread(walk.jaxpr, set(eqn.outvars))
-    _others(walk, values, reach, certain if used else walk.constant(False))
+    is_stored = any(v in walk.stored for v in eqn.outvars)
+    _others(walk, values, reach, certain if is_stored else walk.constant(False))
 
 
-def _spread(jaxpr: Any, tainted: set[Any]) -> tuple[bool, list[bool]]:
-    """Whether something is stored that these variables are part of, whatever is chosen (`jnp.where` may do without), and which results
-    they are part of."""
-    used = False
-    for eqn in jaxpr.eqns:
-        now = [not _versions.is_literal(a) and a in tainted for a in eqn.invars]
-        if not any(now) or eqn.primitive.name in ("select_n", "cond", "scan", "while"):
+def _parts_of_stores(jaxpr: Any, results: Sequence[bool] = ()) -> set[Any]:
+    """Variables that something stored is made of, whatever is chosen (`jnp.where` may do without), or one of these results."""
+    parts = {a for a, wanted in zip(jaxpr.outvars, results) if wanted and not _versions.is_literal(a)}
+    for eqn in reversed(jaxpr.eqns):
+        name, inputs = eqn.primitive.name, eqn.invars
+        if name in ("select_n", "cond", "scan", "while"):
             continue
-        if eqn.primitive.name in ("swap", "store"):
-            used = used or now[1]
-            continue
-        results = [True] * len(eqn.outvars)
-        if (callee := eqn.params.get(_versions.CALLS.get(eqn.primitive.name, ""))) is not None:
-            inner, _ = _versions.open_jaxpr(callee)
-            if len(inner.invars) == len(now):
-                stored, results = _spread(inner, {v for v, t in zip(inner.invars, now) if t})
-                used = used or stored
-        tainted = tainted | {v for v, t in zip(eqn.outvars, results) if t}
-    return used, [not _versions.is_literal(a) and a in tainted for a in jaxpr.outvars]
+        if name in ("swap", "store"):
+            inputs = [inputs[1]]
+        else:
+            wanted = [v in parts for v in eqn.outvars]
+            callee = eqn.params.get(_versions.CALLS.get(name, ""))
+            inner = None if callee is None else _versions.open_jaxpr(callee)[0]
+            if inner is not None and len(inner.invars) == len(inputs):
+                inside = _parts_of_stores(inner, wanted)
+                inputs = [a for a, v in zip(inputs, inner.invars) if v in inside]
+            elif not any(wanted):
+                continue
+        parts.update(a for a in inputs if not _versions.is_literal(a))
+    return parts
 
 
 def _swap(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:

@@ -42,16 +42,3 @@ pub use facts::{DynId, DynTerm, Fact, Start};
 pub use register_layout::{Axis, Group, Place, ReducePlan, RegisterLayout, Source, Term};
 pub use smem_layout::{Index, SmemView, Stride, Swizzle, ViewError};
 pub use tiled::{Part, TiledLayout, TilingError};
-
-#[cfg(test)]
-mod register_tests;
-#[cfg(test)]
-mod relayout_tests;
-#[cfg(test)]
-mod signature_tests;
-#[cfg(test)]
-mod testing;
-#[cfg(test)]
-mod tma_tests;
-#[cfg(test)]
-mod transfer_tests;

@@ -162,8 +162,8 @@ pub enum RelayoutError {
     TooLarge(u64),
 }
 
-/// Words of a thread in either layout above which nothing is planned: many times what a thread can hold.
-const MAX_WORDS: u32 = 1 << 15;
+/// Words of a thread in either layout above which nothing is planned: twice what a thread can hold ([`crate::target::Target::max_live_words`]).
+const MAX_WORDS: u32 = 1 << 13;
 
 /// The cheapest plan from `src` to `dst` with at most `scratch` bytes of shared memory.
 pub fn plan(

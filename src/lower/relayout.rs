@@ -7,8 +7,11 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Op, Value};
 use crate::layout::RegisterLayout;
-use crate::layout::relayout::{self, LaneMap, Program, RelayoutKind, RelayoutPlan, ScratchPlan, travel_bits};
+use crate::layout::relayout::{
+    self, LaneMap, Program, RelayoutError, RelayoutKind, RelayoutPlan, ScratchPlan, travel_bits,
+};
 use crate::plan::scratch::is_renamed;
+use crate::plan::size::too_many_values;
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
@@ -44,8 +47,10 @@ pub fn filled(cx: &mut LowerCx, a: &ArrayRegs, layout: &RegisterLayout) -> Resul
             .expected(layout.to_string())
             .got(a.layout.to_string()));
     }
-    let plan =
-        relayout::plan(&a.layout, layout, travel_bits(a.dtype), 0).map_err(|e| Error::internal(e.to_string()))?;
+    let plan = relayout::plan(&a.layout, layout, travel_bits(a.dtype), 0).map_err(|e| match e {
+        RelayoutError::TooLarge(words) => too_many_values(&cx.kernel.target, words, None).at(cx.b.loc()),
+        e => Error::internal(e.to_string()).at(cx.b.loc()),
+    })?;
     in_layout(cx, a, layout, Some(&plan))
 }
 

@@ -42,6 +42,8 @@ pub fn hash(descriptor: &[u8]) -> String {
 /// Compiles, or finds what was compiled before. Callers that come while a kernel is compiled wait for it.
 pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Result<Arc<Artifact>, Error> {
     let env = env::get()?;
+    // What is wrong with them shows before a kernel runs.
+    env::emulation()?;
     let options = CompileOptions {
         line_info: options.line_info || env.line_info,
         racecheck: options.racecheck || env.racecheck,

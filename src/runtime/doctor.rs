@@ -21,16 +21,16 @@ pub fn doctor() -> Value {
         // Null where nothing is kept.
         "cache": result(env::get().map(|env| json!(env.cache.as_ref().map(Place::state)))),
         "variables": env::documented(),
-        "environment": result(env::get().map(|env| json!({
+        "environment": result(env::get().and_then(|env| Ok((env, env::emulation()?))).map(|(env, emulation)| json!({
             "dump": env.dump.iter().map(|dump| format!("{dump:?}").to_lowercase()).collect::<Vec<_>>(),
             "dump_dir": env.dump_dir,
             "line_info": env.line_info,
             "racecheck": env.racecheck,
             "verify": env.verify,
-            "schedule": env.schedule,
-            "seed": env.seed,
-            "check": env.check,
-            "timeout_s": env.timeout.map(|limit| limit.as_secs_f64()),
+            "schedule": emulation.schedule,
+            "seed": emulation.seed,
+            "check": emulation.check,
+            "timeout_s": emulation.timeout.map(|limit| limit.as_secs_f64()),
         }))),
     })
 }

@@ -94,13 +94,6 @@ pub struct Env {
     pub racecheck: bool,
     /// `SMALT_VERIFY`: whether the compiler's own checkers run.
     pub verify: bool,
-    /// `SMALT_SCHEDULE` and `SMALT_SEED`: how the emulator orders what the hardware leaves open.
-    pub schedule: Option<String>,
-    pub seed: Option<u64>,
-    /// `SMALT_CHECK`: what becomes of what the emulator's checker finds.
-    pub check: Checking,
-    /// `SMALT_TIMEOUT`: how long a run in the emulator may last.
-    pub timeout: Option<Duration>,
     /// `SMALT_PRINT_BYTES`: how much one launch may print.
     pub print_bytes: u64,
     /// `SMALT_TRACE`: the file that timelines of runs in the emulator go to.
@@ -121,10 +114,21 @@ pub fn get() -> Result<&'static Env, Error> {
         .map_err(Clone::clone)
 }
 
-/// `SMALT_TIMEOUT` as it is now: a program may set it from one run to the next.
-pub fn timeout() -> Result<Option<Duration>, Error> {
-    let text = std::env::var("SMALT_TIMEOUT").ok().filter(|text| !text.is_empty());
-    text.as_deref().map(limit).transpose()
+/// How the emulator runs kernels.
+#[derive(Default)]
+pub struct Emulation {
+    /// `SMALT_SCHEDULE` and `SMALT_SEED`: how it orders what the hardware leaves open.
+    pub schedule: Option<String>,
+    pub seed: Option<u64>,
+    /// `SMALT_CHECK`: what becomes of what its checker finds.
+    pub check: Checking,
+    /// `SMALT_TIMEOUT`: how long a run may last.
+    pub timeout: Option<Duration>,
+}
+
+/// The emulator's settings as they are now: a program may change them from one run to the next.
+pub fn emulation() -> Result<Emulation, Error> {
+    Emulation::read(|name| std::env::var_os(name))
 }
 
 /// Seconds of `SMALT_TIMEOUT`.
@@ -156,15 +160,57 @@ fn size(text: &str) -> Option<u64> {
     n.checked_mul(1 << shift)
 }
 
+/// The value of a variable; one that is empty counts as unset.
+fn text(raw: &impl Fn(&str) -> Option<OsString>, name: &str) -> Result<Option<String>, Error> {
+    match raw(name).filter(|value| !value.is_empty()).map(OsString::into_string) {
+        None => Ok(None),
+        Some(Ok(text)) => Ok(Some(text)),
+        Some(Err(_)) => Err(wrong(name, "text", "bytes that are not UTF-8")),
+    }
+}
+
+impl Emulation {
+    fn read(raw: impl Fn(&str) -> Option<OsString>) -> Result<Emulation, Error> {
+        let text = |name: &str| text(&raw, name);
+        let mut emulation = Emulation {
+            schedule: text("SMALT_SCHEDULE")?,
+            timeout: text("SMALT_TIMEOUT")?.as_deref().map(limit).transpose()?,
+            ..Emulation::default()
+        };
+        if let Some(name) = &emulation.schedule {
+            if !["latest", "earliest", "seeded"].contains(&name.as_str()) {
+                return Err(wrong("SMALT_SCHEDULE", "latest, earliest or seeded", name));
+            }
+        }
+        if let Some(seed) = text("SMALT_SEED")? {
+            emulation.seed = Some(
+                seed.parse()
+                    .map_err(|_| wrong("SMALT_SEED", "a number below 2^64", &seed))?,
+            );
+            if let Some(schedule) = emulation.schedule.as_deref().filter(|name| *name != "seeded") {
+                let got = format!("SMALT_SCHEDULE={schedule} SMALT_SEED={seed}");
+                return Err(wrong(
+                    "SMALT_SEED",
+                    "SMALT_SCHEDULE=seeded, or unset: no other schedule has a seed",
+                    &got,
+                ));
+            }
+        }
+        if let Some(name) = text("SMALT_CHECK")? {
+            let found = Checking::ALL.iter().find(|(known, _)| *known == name);
+            emulation.check = found
+                .ok_or_else(|| wrong("SMALT_CHECK", "error, warn or off", &name))?
+                .1;
+        }
+        Ok(emulation)
+    }
+}
+
 impl Env {
     /// `raw`: variables as they are; one that is empty counts as unset, but for `SMALT_CACHE_DIR`.
     fn read(raw: impl Fn(&str) -> Option<OsString>, user_caches: Option<PathBuf>) -> Result<Env, Error> {
         let var = |name: &str| raw(name).filter(|value| !value.is_empty());
-        let text = |name: &str| match var(name).map(OsString::into_string) {
-            None => Ok(None),
-            Some(Ok(text)) => Ok(Some(text)),
-            Some(Err(_)) => Err(wrong(name, "text", "bytes that are not UTF-8")),
-        };
+        let text = |name: &str| text(&raw, name);
         let mut env = Env {
             dump_dir: var("SMALT_DUMP_DIR").map_or_else(|| "smalt_dump".into(), PathBuf::from),
             ptxas: var("SMALT_PTXAS").map(PathBuf::from),
@@ -174,15 +220,9 @@ impl Env {
                 .unwrap_or_default(),
             trace: var("SMALT_TRACE").map(PathBuf::from),
             profile_dir: var("SMALT_PROFILE_DIR").map(PathBuf::from),
-            schedule: text("SMALT_SCHEDULE")?,
             print_bytes: PRINT_BYTES,
             ..Env::default()
         };
-        if let Some(name) = &env.schedule {
-            if !["latest", "earliest", "seeded"].contains(&name.as_str()) {
-                return Err(wrong("SMALT_SCHEDULE", "latest, earliest or seeded", name));
-            }
-        }
         let names = || Dump::ALL.map(|(name, _)| name).join(", ");
         for name in text("SMALT_DUMP")?.as_deref().unwrap_or("").split(',').map(str::trim) {
             match Dump::ALL.iter().find(|(known, _)| *known == name) {
@@ -208,20 +248,6 @@ impl Env {
             Some("off") => false,
             Some(other) => return Err(wrong("SMALT_VERIFY", "on or off", other)),
         };
-        if let Some(seed) = text("SMALT_SEED")? {
-            env.seed = Some(
-                seed.parse()
-                    .map_err(|_| wrong("SMALT_SEED", "a number below 2^64", &seed))?,
-            );
-            if let Some(schedule) = env.schedule.as_deref().filter(|name| *name != "seeded") {
-                let got = format!("SMALT_SCHEDULE={schedule} SMALT_SEED={seed}");
-                return Err(wrong(
-                    "SMALT_SEED",
-                    "SMALT_SCHEDULE=seeded, or unset: no other schedule has a seed",
-                    &got,
-                ));
-            }
-        }
         let limit_bytes = match text("SMALT_CACHE_LIMIT")? {
             None => CACHE_LIMIT,
             Some(limit) => {
@@ -240,13 +266,6 @@ impl Env {
                 .filter(|bytes| (256..=1 << 30).contains(bytes))
                 .ok_or_else(|| wrong("SMALT_PRINT_BYTES", expected, &bytes))?;
         }
-        if let Some(name) = text("SMALT_CHECK")? {
-            let found = Checking::ALL.iter().find(|(known, _)| *known == name);
-            env.check = found
-                .ok_or_else(|| wrong("SMALT_CHECK", "error, warn or off", &name))?
-                .1;
-        }
-        env.timeout = text("SMALT_TIMEOUT")?.as_deref().map(limit).transpose()?;
         Ok(env)
     }
 
@@ -271,6 +290,13 @@ mod tests {
             found.map(|(_, value)| value.into())
         };
         Env::read(var, Some("/home/me/.cache".into()))
+    }
+
+    fn emulation(pairs: &[(&str, &str)]) -> Result<Emulation, Error> {
+        Emulation::read(|name| {
+            let found = pairs.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| value.into())
+        })
     }
 
     #[test]
@@ -327,16 +353,9 @@ mod tests {
 
     #[test]
     fn lists_and_choices() {
-        let env = read(&[
-            ("SMALT_DUMP", "ptx, cubin"),
-            ("SMALT_ASSEMBLER", "ptxas"),
-            ("SMALT_SEED", "7"),
-        ])
-        .unwrap();
-        assert_eq!(
-            (env.dump, env.assembler, env.seed),
-            (vec![Dump::Ptx, Dump::Cubin], Choice::Ptxas, Some(7))
-        );
+        let env = read(&[("SMALT_DUMP", "ptx, cubin"), ("SMALT_ASSEMBLER", "ptxas")]).unwrap();
+        assert_eq!((env.dump, env.assembler), (vec![Dump::Ptx, Dump::Cubin], Choice::Ptxas));
+        assert_eq!(emulation(&[("SMALT_SEED", "7")]).unwrap().seed, Some(7));
         assert_eq!(read(&[("SMALT_DUMP", "all")]).unwrap().dump.len(), Dump::ALL.len());
         assert_eq!(
             read(&[("CUDA_PATH", "/a"), ("CUDA_HOME", "/b")]).unwrap().cuda_home,
@@ -363,7 +382,8 @@ mod tests {
             ("SMALT_TIMEOUT", "-3"),
             ("SMALT_TIMEOUT", "soon"),
         ] {
-            let error = read(&[(name, value)]).unwrap_err();
+            let pairs = [(name, value)];
+            let error = read(&pairs).map(drop).and(emulation(&pairs).map(drop)).unwrap_err();
             assert!(error.what.contains(name), "{error}");
             assert_eq!(error.fault, Fault::Environment);
         }
@@ -372,10 +392,12 @@ mod tests {
     #[test]
     fn a_seed_and_a_schedule_without_one_contradict_each_other() {
         for schedule in ["latest", "earliest"] {
-            let error = read(&[("SMALT_SCHEDULE", schedule), ("SMALT_SEED", "7")]).unwrap_err();
+            let error = emulation(&[("SMALT_SCHEDULE", schedule), ("SMALT_SEED", "7")])
+                .map(drop)
+                .unwrap_err();
             assert!(error.to_string().contains(schedule), "{error}");
         }
-        let env = read(&[("SMALT_SCHEDULE", "seeded"), ("SMALT_SEED", "7")]).unwrap();
+        let env = emulation(&[("SMALT_SCHEDULE", "seeded"), ("SMALT_SEED", "7")]).unwrap();
         assert_eq!((env.schedule.as_deref(), env.seed), (Some("seeded"), Some(7)));
     }
 
@@ -387,12 +409,12 @@ mod tests {
 
     #[test]
     fn the_emulators_limits() {
-        let env = read(&[("SMALT_CHECK", "warn"), ("SMALT_TIMEOUT", "2.5")]).unwrap();
+        let set = emulation(&[("SMALT_CHECK", "warn"), ("SMALT_TIMEOUT", "2.5")]).unwrap();
         assert_eq!(
-            (env.check, env.timeout),
+            (set.check, set.timeout),
             (Checking::Warn, Some(Duration::from_millis(2500)))
         );
-        let env = read(&[]).unwrap();
-        assert_eq!((env.check, env.timeout), (Checking::Error, None));
+        let unset = emulation(&[]).unwrap();
+        assert_eq!((unset.check, unset.timeout), (Checking::Error, None));
     }
 }

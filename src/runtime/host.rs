@@ -1,6 +1,6 @@
 //! The CPU's side of a launch.
 use super::buffers::BufferRole;
-use super::env::{Checking, Env};
+use super::env::{Checking, Emulation};
 use super::meeting::{Meeting, Running};
 use super::printing::{mailbox, records, sink};
 use super::profile::{self, Machine};
@@ -36,10 +36,10 @@ pub unsafe fn run(
     device: i32,
     buffers: &[HostBuffer],
 ) -> Result<emulate::Report, Error> {
-    let env = super::env::get()?;
-    let check = check.unwrap_or(env.check);
+    let emulation = super::env::emulation()?;
+    let check = check.unwrap_or(emulation.check);
     // SAFETY: as our caller promises.
-    unsafe { run_with(artifact, locations, device, buffers, options(env), check) }
+    unsafe { run_with(artifact, locations, device, buffers, options(&emulation), check) }
 }
 
 /// Runs one device's part of a kernel that talks to other devices: all of them, once all have come to execution `run_id`.
@@ -54,7 +54,7 @@ pub unsafe fn run_together(
     run_id: i64,
     buffers: &[HostBuffer],
 ) -> Result<(), Error> {
-    let env = super::env::get()?;
+    let emulation = super::env::emulation()?;
     let launch = artifact.launch();
     let (Some(mesh), Some(exchange)) = (&launch.mesh, launch.exchange()) else {
         return Err(Error::internal("a kernel that does not talk, run together"));
@@ -77,8 +77,8 @@ pub unsafe fn run_together(
                     locations,
                     0,
                     &devices,
-                    options(env),
-                    check.unwrap_or(env.check),
+                    options(&emulation),
+                    check.unwrap_or(emulation.check),
                 )
             }
             .map(drop)
@@ -196,7 +196,7 @@ unsafe fn run_devices(
             .map_or(options.undefined.clone(), emulate::Undefined::Noted),
         ..options
     };
-    let watch = Supervision::new(artifact, locations, super::env::timeout()?);
+    let watch = Supervision::new(artifact, locations, super::env::emulation()?.timeout);
     let outcome = match check {
         Checking::Error | Checking::Warn => {
             // SAFETY: as our caller promises.
@@ -424,8 +424,8 @@ pub unsafe fn emulate_on_host_data(
     schedule: &Schedule,
 ) -> Result<serde_json::Value, Error> {
     check_sizes(artifact, buffers)?;
-    let env = super::env::get()?;
-    let mut options = options(env);
+    let emulation = super::env::emulation()?;
+    let mut options = options(&emulation);
     match schedule.schedule.as_deref() {
         None => {}
         Some("latest") => options = options.with_agents(emulate::AgentOrder::Latest),
@@ -449,7 +449,7 @@ pub unsafe fn emulate_on_host_data(
             0,
             buffers,
             options,
-            schedule.check.unwrap_or(env.check),
+            schedule.check.unwrap_or(emulation.check),
         )
     }?;
     let wall_us = start.elapsed().as_micros() as u64;
@@ -478,11 +478,11 @@ unsafe fn copy_aliased(artifact: &Artifact, buffers: &[HostBuffer]) {
     }
 }
 
-/// How the emulator runs: as `SMALT_SCHEDULE` and `SMALT_SEED` say. Reading what nothing wrote is no error here, since it
+/// Reading what nothing wrote is no error here, since it
 /// is none on a GPU whose result nobody uses; it reads poison.
-fn options(env: &Env) -> emulate::Options {
-    // `Env` refuses a seed without a schedule that has one.
-    let agents = match (env.schedule.as_deref(), env.seed) {
+fn options(emulation: &Emulation) -> emulate::Options {
+    // `Emulation` refuses a seed without a schedule that has one.
+    let agents = match (emulation.schedule.as_deref(), emulation.seed) {
         (None | Some("latest"), None) => emulate::AgentOrder::Latest,
         (Some("earliest"), _) => emulate::AgentOrder::Earliest,
         (_, seed) => emulate::AgentOrder::Seeded(seed.unwrap_or(0)),

@@ -193,6 +193,9 @@ def like(shape: Sequence[int], dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct
 #: JAX's own GPU interpreter, when the references are held against it (`python -m tests.corpus --interpret`).
 INTERPRET: Any = None
 
+#: Whether kernels take mutable references as arguments.
+REFS_AS_ARGUMENTS = jax.__version_info__ >= (0, 11)
+
 #: Arithmetic as NumPy does it: no contraction to fma.
 EXACT = smalt.CompilerParams(fp_contract=False)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.corpus.case import kernel, like
+from tests.corpus.case import REFS_AS_ARGUMENTS, kernel, like
 from tests.kernels.suite import ON_GPU, enabled
 
 DTYPES = [jnp.float16, jnp.bfloat16]
@@ -117,7 +117,7 @@ def test_elements_at_indices(shared: bool, op: str, dtype: Any) -> None:
 @every
 @each
 @pytest.mark.parametrize("size", [1024, 96, 1])
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="mutable references are arguments of kernels since 0.11")
+@pytest.mark.skipif(not REFS_AS_ARGUMENTS, reason="mutable references are arguments of kernels since 0.11")
 def test_blocks_on_one_place(size: int, op: str, dtype: Any) -> None:
     """Eight blocks; a scalar, where there is one element."""
     update, reference = UPDATES[op]

@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 import smalt
 
-from tests.corpus.case import kernel
+from tests.corpus.case import REFS_AS_ARGUMENTS, kernel
 from tests.kernels import counted, litmus
 from tests.kernels.suite import ON_GPU, enabled
 
 U32, I32, F32 = np.uint32, np.int32, np.float32
 
-
-HAS_REFERENCES = jax.__version_info__ >= (0, 11)
-NEEDS_REFERENCES = pytest.mark.skipif(not HAS_REFERENCES, reason="mutable references are arguments of kernels since 0.11")
+NEEDS_REFERENCES = pytest.mark.skipif(not REFS_AS_ARGUMENTS, reason="mutable references are arguments of kernels since 0.11")
 
 
 def out(*shape_and_dtype: Any) -> Any:
@@ -674,7 +672,7 @@ def test_litmus(first: int) -> None:
     ran, races = 0, 0
     for seed in range(first, first + 50):
         program = litmus.draw(seed)
-        if program.in_global and not HAS_REFERENCES:
+        if program.in_global and not REFS_AS_ARGUMENTS:
             continue
         ran += 1
         if not ON_GPU:

@@ -17,23 +17,26 @@ def main() -> int:
     parser.add_argument("--json", metavar="PATH", help="what became of each, with a hash of its results")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for a kernel; after that it hangs")
     parser.add_argument("--trace", action="store_true", help="trace and serialise only")
+    parser.add_argument("--part", default="0/1", help="of these kernels: 1/3 is the second third")
+    parser.add_argument("--schedule", action="append", default=[], help="one more run of each, for the same bits: earliest, latest or a seed")
     parser.add_argument("--list", action="store_true", help="names, and nothing else")
     add_arguments(parser)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work and args.processes > 1:
         join(args)
+    part = int(args.part.split("/")[0]), int(args.part.split("/")[1])
     if args.list or args.work:
         from tests.multi_gpu import work
 
         if args.list:
-            print("\n".join(work.names(args.devices, args.only)))
+            print("\n".join(work.names(args.devices, args.only, part)))
             return 0
         for name in sys.stdin.read().split("\n"):
-            print(json.dumps(work.one(work.SUBJECTS[name], args.devices, args.trace)), flush=True)
+            print(json.dumps(work.one(work.SUBJECTS[name], args.devices, args.trace, args.schedule)), flush=True)
         return 0
-    more = [*(["--trace"] if args.trace else []), *(["--share-gpus"] if args.share_gpus else [])]
-    results = supervise("tests.multi_gpu", args.devices, args.only, args.limit, more, print, args.processes)
+    more = [*(["--trace"] if args.trace else []), *(["--share-gpus"] if args.share_gpus else []), *(f"--schedule={s}" for s in args.schedule)]
+    results = supervise("tests.multi_gpu", args.devices, args.only, args.limit, more, print, args.processes, args.part)
     if args.json:
         with open(args.json, "w") as f:
             json.dump(results, f, indent=1)

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tests.corpus.case import REFS_AS_ARGUMENTS
 from tests.multi_gpu.suite import (
     REGULAR, P, Program, data, everyone, fetch, grid, handshake, i32, kernel, like, line, me, over, place, right, subject,
 )  # fmt: skip
 
 ON_012 = hasattr(plgpu, "barrier_arrive_and_wait")
-REFS_AS_ARGUMENTS = hasattr(plgpu, "wait_gmem_to_smem")
 
 
 def shift(n: int, x: Any, by: int = 1, factor: float = 2.0) -> Any:

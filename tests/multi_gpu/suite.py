@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import warnings
 import zlib
@@ -46,8 +47,11 @@ class Program:
     jit: bool = True
 
     def run(self) -> list[Array]:
-        fn = jax.jit(self.fn) if self.jit else self.fn
-        return [fetch(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(fn(*self.inputs)))]
+        return [fetch(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(self._callable(*self.inputs)))]
+
+    @functools.cached_property
+    def _callable(self) -> Callable[..., Any]:
+        return jax.jit(self.fn) if self.jit else self.fn
 
     def fault(self, got: Sequence[Array]) -> str | None:
         """What is wrong about results; None if nothing is."""

@@ -48,10 +48,14 @@ def supervise(
     more: Sequence[str] = (),
     tell: Callable[[str], None] = lambda text: None,
     processes: int = 1,
+    part: str = "",
 ) -> list[Result]:
-    """What becomes of each kernel of a module that knows `--devices`, `--only`, `--list` and `--work` (names on stdin, JSON lines out)."""
+    """What becomes of each kernel of a module that knows `--devices`, `--only`, `--list` and `--work` (names on stdin, JSON lines out).
+
+    `part`: for a module that knows `--part`.
+    """
     command = [sys.executable, "-m", module, "--devices", str(devices), *(f"--only={o}" for o in only)]
-    listed = subprocess.run([*command, "--list"], env=environment(devices), capture_output=True, text=True)
+    listed = subprocess.run([*command, "--list", *([f"--part={part}"] if part else [])], env=environment(devices), capture_output=True, text=True)
     if listed.returncode:
         raise RuntimeError(listed.stderr)
     left = listed.stdout.split("\n")[:-1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,13 +18,28 @@ from tests.multi_gpu.suite import SUBJECTS, Subject, digest, load_all
 load_all()
 
 
-def names(devices: int, only: Sequence[str]) -> list[str]:
-    """The kernels that are for this number of devices."""
-    return [s.name for s in SUBJECTS.values() if s.devices(devices) and (not only or any(o in s.name for o in only))]
+def names(devices: int, only: Sequence[str], part: tuple[int, int] = (0, 1)) -> list[str]:
+    """The kernels that are for this number of devices; of them a part of several."""
+    found = [s.name for s in SUBJECTS.values() if s.devices(devices) and (not only or any(o in s.name for o in only))]
+    return found[part[0] :: part[1]]
 
 
-def one(subject: Subject, devices: int, trace: bool = False) -> dict[str, Any]:
-    """What becomes of one kernel: right, wrong, refused (smalt does not have it), error, or skipped (JAX does not have it)."""
+@contextlib.contextmanager
+def scheduled(schedule: str) -> Iterator[None]:
+    """Runs of the emulator under a schedule, or under that of this seed."""
+    name = "SMALT_SEED" if schedule.isdigit() else "SMALT_SCHEDULE"
+    os.environ[name] = schedule
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def one(subject: Subject, devices: int, trace: bool = False, schedules: Sequence[str] = ()) -> dict[str, Any]:
+    """What becomes of one kernel: right, wrong, refused (smalt does not have it), error, or skipped (JAX does not have it).
+
+    It runs once more under each of these schedules of the emulator (`earliest`, or a seed), for the same bits.
+    """
     start = time.perf_counter()
 
     def result(status: str, text: str = "", **more: Any) -> dict[str, Any]:
@@ -43,7 +60,11 @@ def one(subject: Subject, devices: int, trace: bool = False) -> dict[str, Any]:
                 kernels = smalt.descriptor(program.fn, *program.inputs)
                 return result("right", digest="", kernels=len(kernels))
             got = program.run()
-        fault = program.fault(got)
+            fault = program.fault(got)
+            for schedule in schedules if fault is None else ():
+                with scheduled(schedule):
+                    if digest(again := program.run()) != digest(got):
+                        fault = f"under the schedule {schedule}: {program.fault(again) or 'other bits'}"
         return result("wrong" if fault else "right", fault or "", digest=digest(got))
     except Exception as e:  # noqa: BLE001  (it is told)
         kind = getattr(e, "fault", type(e).__name__)

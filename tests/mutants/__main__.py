@@ -52,7 +52,7 @@ def sources(folder: pathlib.Path) -> None:
 def cargo(folder: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target/mutants"))
     env = {**os.environ, "CARGO_TARGET_DIR": target, "SMALT_XLA_FFI_INCLUDE_DIR": headers(), **environment}
-    command = ["cargo", "test", "--quiet", "--profile", "ci", "--features", "test-handlers", *arguments]
+    command = ["cargo", "test", "--quiet", "--features", "test-handlers", *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT)
 
 
@@ -67,7 +67,7 @@ def build(folder: pathlib.Path) -> None:
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target/mutants"))
-    shutil.copy2(target / "ci/deps/libsmalt.so", folder / "libsmalt.so")
+    shutil.copy2(target / "debug/deps/libsmalt.so", folder / "libsmalt.so")
 
 
 def plugin(mutant: Mutant, folder: pathlib.Path) -> pathlib.Path:

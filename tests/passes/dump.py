@@ -1,7 +1,7 @@
 """Writes descriptors of random kernels to a folder, for `tests/passes`: nothing is compiled or run.
 
 `python -m tests.passes.dump FOLDER --count 50 --first 0`, then
-`SMALT_PASSES_FOLDER=FOLDER cargo test --profile ci --features test-handlers --test passes folder`.
+`SMALT_PASSES_FOLDER=FOLDER cargo test --features test-handlers --test passes folder`.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ import numpy as np
 
 import smalt
 from smalt import _errors, _native
+from tests.corpus.case import REFS_AS_ARGUMENTS
 from tests.programs.emit import function
 from tests.programs.interpret import interpret
 from tests.programs.tree import DTYPES, Array, Program
 
-MUTABLE_REFS = jax.__version_info__ >= (0, 11)
 #: (schedule, seed) of the emulator.
 Schedule = tuple[str, int]
 SCHEDULES: tuple[Schedule, ...] = (("latest", 0), ("earliest", 0), ("seeded", 1), ("seeded", 2))
@@ -94,7 +94,7 @@ def compare(program: Program, got: list[Array]) -> str | None:
 
 def prepare(program: Program) -> Failure | None:
     """Compiles; what of that fails."""
-    if program.of("mut") and not MUTABLE_REFS:
+    if program.of("mut") and not REFS_AS_ARGUMENTS:
         return Failure("passed over", None, "JAX 0.10 takes no mutable refs as arguments of kernels")
     try:
         compiled(program)

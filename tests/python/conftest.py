@@ -22,7 +22,7 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests that are marked `shared`, `SMALT_TEST_SHARE=1/3` runs the second third: other versions of JAX run the others.
 
-    Each test is in one share, by its name alone.
+    Each test is in one share, by its name alone, or by the number that the mark gives.
     """
     share, of = map(int, os.environ.get("SMALT_TEST_SHARE", "0/1").split("/"))
     assert 0 <= share < of, "SMALT_TEST_SHARE: expected a share of several, such as 0/3"
@@ -32,7 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker is None:
             return True
         name = marker.args[0] if marker.args else item.nodeid.split("@")[0]
-        return zlib.crc32(name.encode()) % of == share
+        number = name if isinstance(name, int) else zlib.crc32(name.encode())
+        return number % of == share
 
     left_out = [item for item in items if not is_here(item)]
     if left_out:

@@ -16,6 +16,8 @@ import pytest
 
 from smalt import _native
 
+pytestmark = pytest.mark.shared
+
 #: Root may do everything.
 NOBODY = "65534" if os.geteuid() == 0 else ""
 Counted = Callable[..., tuple[dict[str, Any], int]]

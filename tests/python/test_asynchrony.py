@@ -10,6 +10,8 @@ import pytest
 from smalt import _errors, _native
 from tests.asynchrony.subject import Broken, Subject, load_all
 
+pytestmark = pytest.mark.shared
+
 SUBJECTS, BROKEN = load_all()
 SEEDS = 100
 

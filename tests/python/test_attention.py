@@ -6,6 +6,8 @@ import pytest
 
 from tests.numerics.attention import CASES, Attention
 
+pytestmark = pytest.mark.shared
+
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attention_rounds_where_its_author_does(case: Attention) -> None:

@@ -28,6 +28,7 @@ from smalt import _ffi, _native
 from tests.asynchrony.kernels import exchange
 from tests.asynchrony.subject import load_all
 from tests.corpus.case import kernel, like
+from tests.python.fresh import run_script
 from tests.python.test_ffi import SHAPE, attributes, call, x
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -35,15 +36,7 @@ _, BROKEN = load_all()
 JaxError = jax.errors.JaxRuntimeError
 
 
-def run_script(script: str, *args: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = dict(os.environ, SMALT_LIBRARY=str(_native.library_path()), PYTHONPATH=f"{ROOT / 'jax_plugin'}:{ROOT}") | environment
-    command = [sys.executable, "-c", textwrap.dedent(script), *args]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-
-
 # ------------------------------------------------------------------------------------------ JAX's configuration
-
-
 
 
 @pytest.mark.parametrize("how", ["parse_flags_with_absl", "config_with_absl"])
@@ -381,7 +374,7 @@ INTERRUPTS = {
 def test_ctrl_c_ends_an_endless_kernel(way: str) -> None:
     script = ENDLESS + f"""
     import smalt._native
-    threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    threading.Timer(1.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with smalt.emulated("H100"):
         try:
             {INTERRUPTS[way]}
@@ -396,13 +389,13 @@ def test_ctrl_c_ends_an_endless_kernel(way: str) -> None:
 
 #: How a program asks to be stopped: what sets that up, and the exception that comes of it.
 SIGNALS = {
-    "alarm": ("signal.signal(signal.SIGALRM, fail); signal.setitimer(signal.ITIMER_REAL, 2.5)", "Stopped"),
-    "term": ("signal.signal(signal.SIGTERM, fail); threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()", "Stopped"),
-    "interrupt": ("signal.signal(signal.SIGINT, fail); threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()", "Stopped"),
+    "alarm": ("signal.signal(signal.SIGALRM, fail); signal.setitimer(signal.ITIMER_REAL, 1.2)", "Stopped"),
+    "term": ("signal.signal(signal.SIGTERM, fail); threading.Timer(1.2, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()", "Stopped"),
+    "interrupt": ("signal.signal(signal.SIGINT, fail); threading.Timer(1.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()", "Stopped"),
     "after others": (
         "signal.signal(signal.SIGUSR1, seen); signal.signal(signal.SIGINT, seen); signal.signal(signal.SIGALRM, fail);"
-        "[threading.Timer(1.5, lambda which=which: os.kill(os.getpid(), which)).start() for which in (signal.SIGUSR1, signal.SIGINT)];"
-        "signal.setitimer(signal.ITIMER_REAL, 4)",
+        "[threading.Timer(0.8, lambda which=which: os.kill(os.getpid(), which)).start() for which in (signal.SIGUSR1, signal.SIGINT)];"
+        "signal.setitimer(signal.ITIMER_REAL, 2)",
         "Stopped",
     ),
 }
@@ -452,7 +445,7 @@ def test_another_thread_is_told_that_it_was_interrupted() -> None:
             print(type(e).__name__, e.fault, e.where.rsplit(":", 1)[0])
     worker = threading.Thread(target=work)
     worker.start()
-    time.sleep(2.5)
+    time.sleep(1.2)
     try:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5)
@@ -556,6 +549,8 @@ def interpreters() -> dict[str, str]:
 
 
 def run_in(python: str, script: str, *args: str) -> subprocess.CompletedProcess[str]:
+    if python == interpreters().get(pathlib.Path(sys.prefix).name):
+        return run_script(script, *args)
     env = dict(os.environ, SMALT_LIBRARY=str(_native.library_path()), PYTHONPATH=f"{ROOT / 'jax_plugin'}:{ROOT}")
     return subprocess.run([python, "-c", textwrap.dedent(script), *args], env=env, capture_output=True, text=True, timeout=300)
 
@@ -576,6 +571,8 @@ def exported_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pat
     return write
 
 
+# Whichever of them has pytest: one of them asks all.
+@pytest.mark.shared("exported")
 @pytest.mark.xdist_group("exported")
 @pytest.mark.parametrize(("writer", "reader"), PAIRS)
 def test_a_program_is_exported_by_one_process_and_called_by_another(writer: str, reader: str, exported_by: Callable[[str], pathlib.Path]) -> None:
@@ -584,7 +581,7 @@ def test_a_program_is_exported_by_one_process_and_called_by_another(writer: str,
 
 
 def test_an_old_program_is_still_understood() -> None:
-    done = run_in(sys.executable, LOAD_SCRIPT, str(EXPORTED))
+    done = run_script(LOAD_SCRIPT, str(EXPORTED))
     assert done.stdout.startswith("right"), done.stderr
 
 

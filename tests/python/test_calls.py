@@ -58,6 +58,7 @@ def line_of(mark: str) -> str:
         return f"{HERE}:{next(i for i, line in enumerate(file, 1) if line.rstrip().endswith('# ' + mark))}"
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("first", range(0, COUNT, 10))
 def test_steps_that_depend_on_each_other(first: int) -> None:
     for seed in range(first, first + 10):

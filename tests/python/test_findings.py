@@ -23,6 +23,8 @@ from jax import lax
 from tests.asynchrony.subject import load_all
 from tests.corpus.case import kernel, like
 
+pytestmark = pytest.mark.shared
+
 I32, F32 = jnp.int32, jnp.float32
 SMEM, Barrier = plgpu.SMEM, plgpu.Barrier
 #: The author answers for every barrier and fence.

@@ -17,6 +17,8 @@ import smalt
 from tests.corpus.case import kernel, like
 from tests.kernels.suite_inline_ptx import ping_pong
 
+pytestmark = pytest.mark.shared
+
 X = like((128,), jnp.int32)
 
 

@@ -15,6 +15,8 @@ from tests.corpus.case import kernel
 from tests.kernels import suite_inline_wgmma as suite
 from tests.kernels.suite_inline_wgmma import *  # noqa: F403
 
+pytestmark = pytest.mark.shared
+
 
 class Caught(Exception):
     pass

@@ -25,6 +25,8 @@ from examples.matmul import matmul as annotated_matmul
 from tests.corpus.case import kernel, like
 from tests.python.fresh import run_script
 
+pytestmark = pytest.mark.shared
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 A = jax.ShapeDtypeStruct((64, 128), jnp.float16)
 B = jax.ShapeDtypeStruct((128, 64), jnp.float16)

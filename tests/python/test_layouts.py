@@ -20,6 +20,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import smalt
 from tests.corpus.case import kernel, like, load
 
+pytestmark = pytest.mark.shared
+
 SHAPE = (128, 64)
 L = plgpu.Layout
 #: Everything that an array of this shape can be cast to. What `None` stands for is up to inference.

@@ -15,6 +15,8 @@ import smalt
 from smalt import _native
 from tests.corpus.case import kernel
 
+pytestmark = pytest.mark.shared
+
 SECONDS = 5.0  # of processor time: a product of 1024² f32 takes 3, all others less than 1
 
 

@@ -13,6 +13,8 @@ from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as hm
 import smalt
 from examples.matmul import matmul as annotated_matmul
 
+pytestmark = pytest.mark.shared
+
 ROWS, COLUMNS = hm.MatmulDimension.M, hm.MatmulDimension.N
 
 

@@ -12,6 +12,8 @@ import pytest
 import smalt
 from tests.kernels.products_suite import *  # noqa: F403
 
+pytestmark = pytest.mark.shared
+
 F16, BF16, F32, I8 = jnp.float16, jnp.bfloat16, jnp.float32, jnp.int8
 
 

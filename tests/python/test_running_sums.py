@@ -16,6 +16,8 @@ from tests.kernels.loops import compiled
 from tests.kernels.running_sums import STEPS, Sums, Update, shuffles_in_loops
 from tests.programs.run import SCHEDULES
 
+pytestmark = pytest.mark.shared
+
 PROGRAMS = 120
 BATCH = 20
 

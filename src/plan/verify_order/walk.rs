@@ -22,8 +22,11 @@ use cranelift_entity::SecondaryMap;
 const MAX_PATHS: usize = 16;
 /// Ops on one path.
 const MAX_STEPS: usize = 12_000;
-/// Ops on all paths.
+/// Ops on all paths, for each op of the kernel, and at most.
+const TOTAL_PER_OP: usize = 100;
 const MAX_TOTAL: usize = 150_000;
+/// Ops on all paths of the smallest kernels.
+const MIN_TOTAL: usize = 2 * MAX_STEPS;
 /// Rounds of one loop that are walked, in turn, until a path is short enough.
 const ROUNDS: [u64; 4] = [u64::MAX, 24, 8, 4];
 /// Rounds of a loop whose number is not known, the likeliest first.
@@ -54,6 +57,7 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
         written: written(kernel),
         polling: polling::find(kernel),
         period: period(kernel),
+        max_total: MAX_TOTAL.min(MIN_TOTAL + TOTAL_PER_OP * kernel.ops.len()),
         start: Start::default(),
         max_rounds: u64::MAX,
         first_scope: true,
@@ -244,6 +248,7 @@ struct Walk<'a> {
     written: SecondaryMap<Alloc, bool>,
     polling: Polling,
     period: u64,
+    max_total: usize,
     start: Start,
     max_rounds: u64,
     first_scope: bool,
@@ -261,7 +266,7 @@ impl Walk<'_> {
         for _ in 0..MAX_PATHS {
             self.path(report);
             more = self.choices.advance();
-            if !more || report.steps > MAX_TOTAL {
+            if !more || report.steps > self.max_total {
                 break;
             }
         }
@@ -270,7 +275,7 @@ impl Walk<'_> {
         }
         report.bounded = true;
         for i in 0..MAX_PATHS as u64 {
-            if report.steps > MAX_TOTAL {
+            if report.steps > self.max_total {
                 return;
             }
             let seed = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -303,7 +308,7 @@ impl Walk<'_> {
             self.region(self.kernel.body, everybody);
             report.steps += self.steps;
             report.bounded |= self.shortened | self.stopped;
-            if !self.stopped || report.steps > MAX_TOTAL {
+            if !self.stopped || report.steps > self.max_total {
                 break;
             }
         }

@@ -1,14 +1,14 @@
 //! Transfer plans executed access by access against the layouts' definitions.
-use super::address::{Fold, possible_bits};
-use super::derivation::blocked;
-use super::digits::Digit;
-use super::facts::{DynId, Fact, Start};
-use super::gf2::BitMatrix;
-use super::register_layout::{Axis, Group, Place, RegisterLayout, Term};
-use super::smem_layout::{Index, SmemView};
 use super::testing::*;
-use super::tiled::TiledLayout;
-use super::transfer::*;
+use smalt::layout::address::{Fold, possible_bits};
+use smalt::layout::derivation::blocked;
+use smalt::layout::digits::Digit;
+use smalt::layout::facts::{DynId, Fact, Start};
+use smalt::layout::gf2::BitMatrix;
+use smalt::layout::register_layout::{Axis, Group, Place, RegisterLayout, Term};
+use smalt::layout::smem_layout::{Index, SmemView};
+use smalt::layout::tiled::TiledLayout;
+use smalt::layout::transfer::*;
 
 /// A random view of `shape`: tiled and swizzled, transposed, sliced out of something larger, loose.
 fn arbitrary_view(rng: &mut Rng, shape: &[u64], bits: u32, values: &mut Vec<u64>) -> SmemView {

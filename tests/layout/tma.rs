@@ -1,8 +1,8 @@
 //! Copy plans executed element by element, as the copy engine does it, against direct indexing.
-use super::facts::{DynId, Fact, Start};
-use super::smem_layout::{Index, SmemView};
 use super::testing::{Rng, indices};
-use super::tma::*;
+use smalt::layout::facts::{DynId, Fact, Start};
+use smalt::layout::smem_layout::{Index, SmemView};
+use smalt::layout::tma::*;
 use std::collections::BTreeMap;
 
 /// Where SMEM bytes come from: bit offset in GMEM, or nothing (out of bounds).

@@ -1,9 +1,9 @@
 //! Relayout plans executed word by word.
-use super::register_layout::{Group, RegisterLayout};
-use super::relayout::{self, Op, Program, RelayoutError, RelayoutKind, RelayoutPlan};
 use super::testing::*;
-use super::tiled::TiledLayout;
-use super::transfer::Direction;
+use smalt::layout::register_layout::{Group, RegisterLayout};
+use smalt::layout::relayout::{self, Op, Program, RelayoutError, RelayoutKind, RelayoutPlan};
+use smalt::layout::tiled::TiledLayout;
+use smalt::layout::transfer::Direction;
 
 const SCRATCH: u64 = 64 << 10;
 
@@ -86,7 +86,7 @@ fn run(program: &Program, inputs: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
 fn check(src: &RegisterLayout, dst: &RegisterLayout, bits: u32, scratch: u64) -> RelayoutPlan {
     let plan = relayout::plan(src, dst, bits, scratch).unwrap_or_else(|e| panic!("{src} -> {dst}: {e}"));
     let constant = |l: &RegisterLayout, d| {
-        use super::register_layout::Place;
+        use smalt::layout::register_layout::Place;
         l.axis_of(d).chain.iter().any(|c| c.place == Place::Constant)
     };
     // Where the source is constant, its value must not depend on the index.
@@ -295,7 +295,7 @@ fn trips_through_memory_are_vectorised_and_free_of_conflicts() {
             assert_eq!((t.store.conflicts, t.load.conflicts), (1, 1), "{src} -> {dst}");
             for a in t.store.accesses.iter().chain(&t.load.accesses) {
                 assert!(
-                    matches!(a.kind, super::transfer::AccessKind::Vector { bytes: b } if b >= bytes),
+                    matches!(a.kind, smalt::layout::transfer::AccessKind::Vector { bytes: b } if b >= bytes),
                     "{a:?}"
                 );
             }

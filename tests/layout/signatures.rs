@@ -1,13 +1,13 @@
 //! Every layout as the operand of every kind of op: what inference leaves meets the signatures, and what does not is found.
-use super::assignment::Assignment;
-use super::register_layout::{Group, RegisterLayout};
-use super::tiled::TiledLayout;
 use super::{infer, verify_layouts};
-use crate::dtype::DType;
-use crate::error::Fault;
-use crate::kernel_ir::testing::KernelBuilder;
-use crate::kernel_ir::visit::for_each_value;
-use crate::kernel_ir::*;
+use smalt::dtype::DType;
+use smalt::error::Fault;
+use smalt::kernel_ir::testing::KernelBuilder;
+use smalt::kernel_ir::visit::for_each_value;
+use smalt::kernel_ir::*;
+use smalt::layout::assignment::Assignment;
+use smalt::layout::register_layout::{Group, RegisterLayout};
+use smalt::layout::tiled::TiledLayout;
 
 const SHAPE: [u64; 2] = [128, 64];
 
@@ -48,7 +48,7 @@ fn looped(b: &mut KernelBuilder, x: Value, y: Value) -> Value {
     let (lower, upper) = (b.int(DType::I32, 0), b.int(DType::I32, 4));
     let ty = Type::of(DType::F16, SHAPE.as_slice());
     let params = [Type::Scalar(DType::I32), ty.clone(), ty.clone()];
-    let body = b.region(crate::kernel_ir::Group::Warpgroup, &params, |_, p| vec![p[2], p[1]]);
+    let body = b.region(smalt::kernel_ir::Group::Warpgroup, &params, |_, p| vec![p[2], p[1]]);
     let kind = OpKind::For {
         lower,
         upper,
@@ -244,7 +244,7 @@ fn no_operand_in_another_layout_passes() {
         for v in operands {
             let own = assignment.values[v].clone().unwrap();
             // Nobody needs this: single elements, the first dimension's in one thread.
-            let odd = super::derivation::with_dim_in_slots(own.shape(), None, Group::Warpgroup);
+            let odd = smalt::layout::derivation::with_dim_in_slots(own.shape(), None, Group::Warpgroup);
             let odd = if odd == own {
                 RegisterLayout::strided(own.shape(), 1, Group::Warpgroup)
             } else {
@@ -277,7 +277,7 @@ fn equal_conversions_are_one_and_leave_loops() {
     let (lower, upper) = (b.int(DType::I32, 0), b.int(DType::I32, 4));
     let ty = Type::of(DType::F32, SHAPE.as_slice());
     let params = [Type::Scalar(DType::I32), ty.clone()];
-    let body = b.region(crate::kernel_ir::Group::Warpgroup, &params, |b, p| {
+    let body = b.region(smalt::kernel_ir::Group::Warpgroup, &params, |b, p| {
         let layout = wgmma.clone();
         let mut y = b.op1(OpKind::LayoutCast { a: p[1], layout }, DType::F32, &SHAPE);
         for _ in 0..2 {

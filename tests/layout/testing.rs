@@ -1,10 +1,10 @@
 //! What the tests of this room share: a deterministic generator, random layouts.
-use super::digits::{Chain, Digit};
-use super::facts::{DynId, Start};
-use super::register_layout::{Axis, Group, Place, RegisterLayout};
-use super::smem_layout::SmemView;
-use super::tiled::TiledLayout;
-use super::transfer::{AccessKind, Addressing, Direction, TransferPlan};
+use smalt::layout::digits::{Chain, Digit};
+use smalt::layout::facts::{DynId, Start};
+use smalt::layout::register_layout::{Axis, Group, Place, RegisterLayout};
+use smalt::layout::smem_layout::SmemView;
+use smalt::layout::tiled::TiledLayout;
+use smalt::layout::transfer::{AccessKind, Addressing, Direction, TransferPlan};
 
 pub struct Rng(u64);
 

@@ -1,8 +1,8 @@
 //! Register layouts against enumeration and against Mosaic's own index arithmetic.
-use super::register_layout::{Group, Place, RegisterLayout};
 use super::testing::{Rng, arbitrary_layout, flat, indices};
-use super::tiled::TiledLayout;
 use sha2::{Digest, Sha256};
+use smalt::layout::register_layout::{Group, Place, RegisterLayout};
+use smalt::layout::tiled::TiledLayout;
 use std::collections::BTreeMap;
 
 /// The layout of one line of the oracle file.
