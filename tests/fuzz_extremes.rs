@@ -186,9 +186,9 @@ fn write_varint(out: &mut Vec<u8>, mut x: u64) {
     out.push(x as u8);
 }
 
-/// FIXME: seeds that take 2 to 11 s, or up to 1.3 GiB, to be refused (layouts of arrays that no thread holds are planned first), or end as
-/// internal errors (relayouts that are found too large only when they are lowered).
-const KNOWN: [u64; 13] = [405, 430, 651, 691, 700, 991, 1013, 1076, 1112, 1255, 1351, 1481, 1482];
+/// FIXME: seeds that take up to 10 s and 1.3 GiB to be refused: their code, of up to [`smalt::target::Target::max_instructions`], is optimised
+/// before it shows that its values are too many at once.
+const KNOWN: [u64; 9] = [405, 430, 651, 1013, 1076, 1112, 1255, 1481, 1482];
 
 const NUMBERS: [&str; 4] = ["uint32", "uint64", "int64", "bool"];
 

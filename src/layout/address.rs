@@ -95,7 +95,7 @@ impl AddressPlan {
 }
 
 /// Bits that the sum of the terms can have.
-pub(super) fn possible_bits(terms: &[Term]) -> u64 {
+pub fn possible_bits(terms: &[Term]) -> u64 {
     // Sums of some terms that have no bit in common: what each can have, and its maximum.
     let mut sums: SmallVec<[(u64, u64); 8]> = SmallVec::new();
     for t in terms.iter().filter(|t| t.stride != 0) {

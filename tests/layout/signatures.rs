@@ -1,5 +1,4 @@
 //! Every layout as the operand of every kind of op: what inference leaves meets the signatures, and what does not is found.
-use super::{infer, verify_layouts};
 use smalt::dtype::DType;
 use smalt::error::Fault;
 use smalt::kernel_ir::testing::KernelBuilder;
@@ -8,6 +7,7 @@ use smalt::kernel_ir::*;
 use smalt::layout::assignment::Assignment;
 use smalt::layout::register_layout::{Group, RegisterLayout};
 use smalt::layout::tiled::TiledLayout;
+use smalt::layout::{infer, verify_layouts};
 
 const SHAPE: [u64; 2] = [128, 64];
 

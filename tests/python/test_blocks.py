@@ -20,6 +20,8 @@ from tests.blocks.long import Long
 from tests.blocks.named import CALLS
 from tests.blocks.run import check_named, run
 
+pytestmark = pytest.mark.shared
+
 COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "50"))
 
 
@@ -36,7 +38,6 @@ def test_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, 10))
-@pytest.mark.shared
 def test_random(first: int) -> None:
     for seed in range(first, first + 10):
         result = run(seed)
@@ -44,14 +45,12 @@ def test_random(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
-@pytest.mark.shared
 def test_bounded_slices(first: int) -> None:
     for seed in range(first, first + 5):
         Bounded(seed).check()
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
-@pytest.mark.shared
 def test_long_rows(first: int) -> None:
     for seed in range(first, first + 5):
         Long(seed).check()

@@ -18,6 +18,8 @@ from jax.experimental.mosaic.gpu import fragmented_array as fa
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from tests.corpus.case import kernel
 
+pytestmark = pytest.mark.shared
+
 L = plgpu.Layout
 THREADS = np.arange(128)
 

@@ -8,6 +8,8 @@ import warnings
 
 import pytest
 
+pytestmark = pytest.mark.shared
+
 PATH = pathlib.Path(__file__).parents[2] / "examples" / "as_first_written.py"
 SPEC = importlib.util.spec_from_file_location("as_first_written", PATH)
 assert SPEC is not None and SPEC.loader is not None

@@ -9,6 +9,8 @@ import pytest
 
 from tests.filetests.run import DIRECTORY, Expectation, FileTest, load_all, read
 
+pytestmark = pytest.mark.shared
+
 SEEDS = 8
 
 

@@ -20,12 +20,13 @@ from tests.programs.regressions import BULK_LOADS, BULK_STORES, REGRESSIONS
 from tests.programs.run import SCHEDULES, Failure, check, compare, prepare
 from tests.programs.tree import Buffer, Commit, CopyOut, Program, Stmt, Wait, WaitOut, parts, replaced, statements
 
+pytestmark = pytest.mark.shared
+
 BATCH = 10
 generate = functools.cache(generator.generate)
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
 def test_random_programs(first: int) -> None:
     """Right under every schedule, none refused; a known defect fails in the known way, so that its mending shows."""
     wrong = []
@@ -40,7 +41,6 @@ def test_random_programs(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 40, BATCH))
-@pytest.mark.shared
 def test_programs_of_warps_with_arrays(first: int) -> None:
     """Under every schedule: loads and stores of arrays, scopes, copies and their waits in warp regions."""
     failures = [check(generate(seed, "warp_arrays")) for seed in range(first, first + BATCH)]
@@ -68,7 +68,6 @@ def test_regression(name: str) -> None:
         assert failure is None, f"{failure}\n{source(program)}"
 
 
-@pytest.mark.shared
 def test_a_barrier_that_is_left_out_is_missed() -> None:
     """`verify_order` says so of nearly every one; the emulator where a run comes by with indices that meet."""
     left_out = [o for seed in range(0, 40) if not prepare(generate(seed)) for o in omissions(generate(seed))]
@@ -88,7 +87,6 @@ def test_what_is_known_to_fail_is_there() -> None:
 # ------------------------------------------------------------------------------------------ the generator
 
 
-@pytest.mark.shared
 def test_programs_are_about_memory() -> None:
     """Every kind of statement occurs often, most statements are taken, few programs repeat what others do."""
     found: collections.Counter[type] = collections.Counter()

@@ -27,7 +27,6 @@ def ptx_of(program: Sums) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
 def test_sums_equal_numpy(first: int) -> None:
     left = 0
     for seed in range(first, first + BATCH):

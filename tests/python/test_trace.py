@@ -21,6 +21,8 @@ from examples import matmul as example
 from tests.corpus.case import kernel
 from tests.python.fresh import run_script
 
+pytestmark = pytest.mark.shared
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, DEPTH = 5, 2
 

@@ -16,6 +16,8 @@ import smalt
 from examples import train_gpt
 from examples.gpt import matmul
 
+pytestmark = pytest.mark.shared
+
 PLAIN, KERNELS = train_gpt.BACKENDS["xla"], train_gpt.KERNELS
 TINY = train_gpt.TINY
 
@@ -94,7 +96,6 @@ def test_blocks() -> None:
         matmul.block_shape(100, 64)
 
 
-@pytest.mark.shared
 def test_gradients_of_the_model() -> None:
     params = train_gpt.init(TINY, jax.random.key(0))
     text = jnp.asarray(train_gpt.batches(TINY)(0))
@@ -111,7 +112,6 @@ def test_gradients_of_the_model() -> None:
         assert error(a, c) < 0.03, (path, error(a, c))
 
 
-@pytest.mark.shared
 def test_training(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train_gpt", "--tiny", "--compare", "--steps", "4"])
     runs: dict[str, train_gpt.Run] = {}

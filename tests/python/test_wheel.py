@@ -13,7 +13,7 @@ import pytest
 
 from smalt import _native
 
-pytestmark = pytest.mark.xdist_group("wheel")
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.shared("wheel")]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -18,6 +18,8 @@ from jax import lax
 from smalt import _errors
 from tests.corpus.case import kernel, like
 
+pytestmark = pytest.mark.shared
+
 X = np.ones((128,), np.float32)
 
 
