@@ -170,7 +170,7 @@ MUTANTS: list[Mutant] = [
       "carries that others may change are accepted", "test_inline_ptx_errors", "test_inline_ptx"),
     # ------------------------------------------------------------------ the plugin
     m("_blocks.py", "return Form(self.constant + sign * other.constant, kept)", "sign * other.constant", "other.constant",
-      "index maps that subtract a constant are analysed as if they added it", "test_blocks"),
+      "index maps that subtract a constant are analysed as if they added it", "test_calls", "test_blocks"),
     m("_blocks.py", "ends = [sorted((0, f * max(grid[a] - 1, 0))) for a, f in self.factors]", "max(grid[a] - 1, 0)", "max(grid[a] - 2, 0)",
       "the last step of an axis is forgotten in bounds", "test_blocks"),
     m("_complex.py", "re = (a + b * ratio) / below", "a + b * ratio", "a - b * ratio", "quotients of complex numbers", "test_functions"),
