@@ -6,7 +6,7 @@
 The Pythons have JAX 0.10.2, 0.11.2 and 0.12.0.1. Where there are several, each runs all that depends on the version of JAX, and
 a share of the tests that do not (`tests/python/conftest.py`).
 
-Two lanes run side by side: the compiler is built and its tests in Python run, while Rust is checked and tested. The table at the end
+The compiler is built; then two lanes run side by side: its tests in Python, and Rust's lints and tests. The table at the end
 says how long each step took, by the clock and in seconds of processors.
 """
 

@@ -186,7 +186,7 @@ fn write_varint(out: &mut Vec<u8>, mut x: u64) {
     out.push(x as u8);
 }
 
-/// FIXME: seeds that take up to 10 s and 1.3 GiB to be refused: their code, of up to [`smalt::target::Target::max_instructions`], is optimised
+/// FIXME: seeds that take up to 23 s and 1.3 GiB to be refused: their code, of up to [`smalt::target::Target::max_instructions`], is optimised
 /// before it shows that its values are too many at once.
 const KNOWN: [u64; 9] = [405, 430, 651, 1013, 1076, 1112, 1255, 1481, 1482];
 

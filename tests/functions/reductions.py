@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 
 from tests.functions.case import case
-from tests.functions.shapes import shaped
 
 SHAPES = ("8,128", "10", "257", "5,7", "2,3,5")
 

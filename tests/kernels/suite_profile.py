@@ -20,7 +20,7 @@ import smalt
 from jax import lax
 
 from tests.corpus.case import kernel, like
-from tests.kernels.suite import ON_GPU, enabled
+from tests.kernels.suite import enabled
 
 F32 = jnp.float32
 scope = jax.named_scope

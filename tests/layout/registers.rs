@@ -26,7 +26,7 @@ fn oracle_layout(name: &str, args: &str, shape: &[u64]) -> RegisterLayout {
 #[test]
 fn mosaic_places_every_element_where_we_do() {
     let mut cases = 0;
-    for line in include_str!("../../tests/layout/mosaic_layouts.txt")
+    for line in include_str!("mosaic_layouts.txt")
         .lines()
         .filter(|l| !l.starts_with('#'))
     {

@@ -1,4 +1,4 @@
-//! What the tests of this room share: a deterministic generator, random layouts.
+//! What the tests of layouts share: a deterministic generator, random layouts.
 use smalt::layout::digits::{Chain, Digit};
 use smalt::layout::facts::{DynId, Start};
 use smalt::layout::register_layout::{Axis, Group, Place, RegisterLayout};

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu

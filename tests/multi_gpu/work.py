@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 
@@ -22,17 +22,6 @@ def names(devices: int, only: Sequence[str], part: tuple[int, int] = (0, 1)) -> 
     """The kernels that are for this number of devices; of them a part of several."""
     found = [s.name for s in SUBJECTS.values() if s.devices(devices) and (not only or any(o in s.name for o in only))]
     return found[part[0] :: part[1]]
-
-
-@contextlib.contextmanager
-def scheduled(schedule: str) -> Iterator[None]:
-    """Runs of the emulator under a schedule, or under that of this seed."""
-    name = "SMALT_SEED" if schedule.isdigit() else "SMALT_SCHEDULE"
-    os.environ[name] = schedule
-    try:
-        yield
-    finally:
-        del os.environ[name]
 
 
 def one(subject: Subject, devices: int, trace: bool = False, schedules: Sequence[str] = ()) -> dict[str, Any]:
@@ -62,7 +51,7 @@ def one(subject: Subject, devices: int, trace: bool = False, schedules: Sequence
             got = program.run()
             fault = program.fault(got)
             for schedule in schedules if fault is None else ():
-                with scheduled(schedule):
+                with mock.patch.dict(os.environ, {"SMALT_SEED" if schedule.isdigit() else "SMALT_SCHEDULE": schedule}):
                     if digest(again := program.run()) != digest(got):
                         fault = f"under the schedule {schedule}: {program.fault(again) or 'other bits'}"
         return result("wrong" if fault else "right", fault or "", digest=digest(got))

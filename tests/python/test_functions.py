@@ -71,7 +71,7 @@ _ROWS = np.arange(-40, 40, dtype=np.int32).reshape(8, 10) * 7 % 61 - 50
 CORNERS: dict[str, tuple[Any, list[Any]]] = {
     "windows of negative integers": (_windows(np.iinfo(np.int32).min, jax.lax.max, (1, 1)), [_ROWS]),
     "windows apart": (_windows(np.iinfo(np.int32).max, jax.lax.min, (3, 2)), [_ROWS]),
-    "pooled integers of which all are negative": (lambda x: jax.lax.cummax(x), [_ROWS[:, :1].reshape(8) - 100]),
+    "running maximum of negative integers": (lambda x: jax.lax.cummax(x), [_ROWS[:, :1].reshape(8) - 100]),
     "unsigned elements from outside": (lambda x, i: x.at[i].get(mode="fill"), [np.arange(10, dtype=np.uint8), np.array([3, 12, 9, 10], np.int32)]),
     "integers from outside": (lambda x, i: x.at[i].get(mode="fill"), [np.arange(10, dtype=np.int16), np.array([3, 12, 9, 10], np.int32)]),
     "a matrix that is not positive definite": (jnp.linalg.cholesky, [np.diag([4, 0, 1]).astype(np.float32)]),
