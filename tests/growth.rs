@@ -4,8 +4,7 @@
 //! Time is the thread's own on a processor, the best of several runs, and growth is measured over one decade and over two: what is
 //! quadratic fails both, whatever else the machine does.
 use smalt::dtype::DType;
-use smalt::emulate::Program;
-use smalt::emulate::hooks::NoCheck;
+use smalt::emulate;
 use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::{self, Alloc, DimIndex, Group, Index, Kernel, Type, facts};
 use smalt::layout::{self, Assignment, verify_layouts};
@@ -195,7 +194,7 @@ fn times(build: impl Fn() -> Ssa, runs: usize) -> Times {
         lap("verify_flat");
         print::print(&flat);
         lap("print");
-        Program::<NoCheck>::decode(&flat).unwrap();
+        emulate::testing::decode_unchecked(&flat).unwrap();
         lap("decode");
     }
     best

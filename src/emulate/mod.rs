@@ -57,6 +57,7 @@ mod shared_words;
 mod sparse;
 mod sync;
 mod tensor_maps;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod tma;

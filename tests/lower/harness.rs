@@ -1,6 +1,6 @@
 //! Kernels from the IR to the emulator.
 use smalt::dtype::DType;
-use smalt::emulate::{self, Contents, HostBuffer, Options, Program, Unwatched};
+use smalt::emulate::{Contents, HostBuffer, testing};
 use smalt::kernel_ir::testing::KernelBuilder;
 use smalt::kernel_ir::{Kernel, ParamData, ParamRole, Value};
 use smalt::layout;
@@ -93,7 +93,6 @@ impl KernelRun {
 
     /// The results, given the operands.
     pub fn run(&self, operands: &[Buffer]) -> Vec<Buffer> {
-        let program: Program = Program::decode(&self.flat).unwrap();
         let mut storage: Vec<Vec<u64>> = vec![];
         let mut operands = operands.iter();
         for &(bytes, is_output) in &self.params {
@@ -130,7 +129,7 @@ impl KernelRun {
             })
             .collect();
         // SAFETY: the buffers are `storage`'s, which outlives the call and which nobody else touches.
-        let report = unsafe { emulate::run(&program, &buffers, &Options::default(), &Unwatched) };
+        let report = unsafe { testing::run_checked(&self.flat, &buffers) };
         if let Err(e) = report {
             panic!("{e}\n{}", smalt::ptx::print::print(&self.flat));
         }

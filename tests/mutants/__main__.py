@@ -11,6 +11,8 @@ the plugin is made in a copy of it. For each change the tests run until one fail
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import json
 import os
 import pathlib
 import shutil
@@ -49,11 +51,16 @@ def sources(folder: pathlib.Path) -> None:
     library.write_text(library.read_text() + SWITCH)
 
 
-def cargo(folder: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def cargo(folder: pathlib.Path, *arguments: str, **environment: str) -> list[pathlib.Path]:
+    """Builds tests, and says where they are."""
     target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target/mutants"))
     env = {**os.environ, "CARGO_TARGET_DIR": target, "SMALT_XLA_FFI_INCLUDE_DIR": headers(), **environment}
-    command = ["cargo", "test", "--quiet", "--features", "test-handlers", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT)
+    command = ["cargo", "test", "--quiet", "--features", "test-handlers", "--no-run", "--message-format", "json-render-diagnostics", *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    return [pathlib.Path(m["executable"]) for m in messages if m.get("executable")]
 
 
 def headers() -> str:
@@ -62,10 +69,15 @@ def headers() -> str:
 
 
 def build(folder: pathlib.Path) -> None:
+    """The library and the compiler's tests, into `folder`, where the tests find what they read."""
     sources(folder)
-    done = cargo(folder, "--test", "*", "--no-run")
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
+    tests = folder / "compiled"
+    shutil.rmtree(tests, ignore_errors=True)
+    tests.mkdir()
+    for binary in [*cargo(folder, "--test", "*"), *cargo(folder, "--lib", CARGO_PROFILE_TEST_OPT_LEVEL="0")]:
+        # The borders between rooms are read from sources, which the changes have altered.
+        if (name := binary.name.rpartition("-")[0]) != "structure":
+            shutil.copy2(binary, tests / name)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target/mutants"))
     shutil.copy2(target / "debug/deps/libsmalt.so", folder / "libsmalt.so")
 
@@ -102,12 +114,19 @@ def pytest(number: int, mutant: Mutant, built: pathlib.Path, jobs: int, files: l
     return failed[0] if failed else f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
 
 
-def rust(number: int, built: pathlib.Path) -> str:
-    done = cargo(built, "--test", "*", "--no-fail-fast", SMALT_MUTANT=str(number))
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("test ") and line.endswith("FAILED")]
-    # The borders between rooms are read from sources, which the changes have altered.
-    failed = [name for name in failed if "structure" not in name]
-    return f"cargo: {failed[0]}" if failed else ""
+def rust(number: int, built: pathlib.Path, jobs: int) -> str:
+    """The first of the compiler's own tests that fails."""
+
+    def run(binary: pathlib.Path) -> str:
+        try:
+            done = subprocess.run([binary, "-q"], cwd=built, env={**os.environ, "SMALT_MUTANT": str(number)}, capture_output=True, text=True, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            return f"{binary.name}: it does not end"
+        failed = [line.strip() for line in done.stdout.rpartition("failures:")[2].splitlines() if line.startswith("    ")]
+        return "" if done.returncode == 0 else f"{binary.name}: {failed[0] if failed else done.returncode}"
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, jobs // 2)) as pool:
+        return next(filter(None, pool.map(run, sorted((built / "compiled").iterdir()))), "")
 
 
 def main() -> int:
@@ -136,7 +155,7 @@ def main() -> int:
         found = pytest(number, mutant, built, args.jobs, first, args.python)
         if not found and not args.first_only:
             if not mutant.is_python and not args.no_rust:
-                found = rust(number, built)
+                found = rust(number, built, args.jobs)
             found = found or pytest(number, mutant, built, args.jobs, ["tests/python"], args.python)
         missed += [] if found else [mutant]
         print(f"{number:3} {'found' if found else 'MISSED'}, {time.monotonic() - start:4.0f} s, {mutant.file}: {mutant.wrong}" + (f": {found}" if found else ""), flush=True)
