@@ -117,9 +117,12 @@ def pytest(number: int, mutant: Mutant, built: pathlib.Path, jobs: int, files: l
 def rust(number: int, built: pathlib.Path, jobs: int) -> str:
     """The first of the compiler's own tests that fails."""
 
+    # As cargo would: texts that are expected are found by it.
+    env = {**os.environ, "SMALT_MUTANT": str(number), "CARGO_MANIFEST_DIR": str(built)}
+
     def run(binary: pathlib.Path) -> str:
         try:
-            done = subprocess.run([binary, "-q"], cwd=built, env={**os.environ, "SMALT_MUTANT": str(number)}, capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run([binary, "-q"], cwd=built, env=env, capture_output=True, text=True, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             return f"{binary.name}: it does not end"
         failed = [line.strip() for line in done.stdout.rpartition("failures:")[2].splitlines() if line.startswith("    ")]
