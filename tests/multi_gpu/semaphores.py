@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
