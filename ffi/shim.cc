@@ -135,15 +135,15 @@ xf::Error initialize_cuda_call(CallSite<Platform::Cuda>* site, std::int32_t devi
   return to_error(initialize_cuda(*site->kernel, device));
 }
 
-xf::Error execute_cuda_call(CallSite<Platform::Cuda>* site, void* stream, std::int32_t device,
+xf::Error execute_cuda_call(CallSite<Platform::Cuda>* site, void* stream, std::int32_t device, xf::RunId run,
                             xf::RemainingArgs args, xf::RemainingRets rets) {
   const auto queue = reinterpret_cast<std::uintptr_t>(stream);
   if (site->checked.load(std::memory_order_acquire)) {
     Addresses addresses(args, rets);
-    return to_error(execute_cuda_again(*site->kernel, device, queue, args.size(), addresses.slice()));
+    return to_error(execute_cuda_again(*site->kernel, device, run.run_id, queue, args.size(), addresses.slice()));
   }
   Buffers buffers(args, rets);
-  Status status = execute_cuda(*site->kernel, device, queue, args.size(), buffers.slice());
+  Status status = execute_cuda(*site->kernel, device, run.run_id, queue, args.size(), buffers.slice());
   if (status.code == 0) site->checked.store(true, std::memory_order_release);
   return to_error(status);
 }
@@ -183,6 +183,7 @@ XLA_FFI_Error* ExecuteCudaHandler(XLA_FFI_CallFrame* frame) {
                        .Ctx<xf::State<CallSite<Platform::Cuda>>>()
                        .Ctx<xf::PlatformStream<void*>>()
                        .Ctx<xf::DeviceOrdinal>()
+                       .Ctx<xf::RunId>()
                        .RemainingArgs()
                        .RemainingRets();
     if constexpr (captured) return std::move(binding).To(execute_cuda_call, {xf::Traits::kCmdBufferCompatible}).release();

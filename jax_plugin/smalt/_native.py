@@ -244,7 +244,7 @@ class Artifact:
     def extra_operands(self) -> ExtraOperands:
         """What the caller passes after the kernel's own operands."""
         launch = self.report()["launch"]
-        is_read = "printer" in launch or "profile" in launch
+        is_read = any(reads in launch for reads in ("printer", "profile", "gives_up"))
         return ExtraOperands([scratch["bytes"] for scratch in launch["scratch"]], "mesh" in launch, is_read)
 
     @property

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the library may not be built
     from smalt import _native
 
 TARGET_NAME = "smalt_kernel"
-# The same, never recorded into a CUDA graph: what it prints, or its profile, is read by the host behind each launch.
+# The same, never recorded into a CUDA graph: what it prints, its profile, or whether a wait took too long is read by the host behind each launch.
 UNCAPTURED_TARGET_NAME = "smalt_kernel_uncaptured"
 _TARGETS = (TARGET_NAME, UNCAPTURED_TARGET_NAME)
 

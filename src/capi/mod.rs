@@ -488,7 +488,7 @@ pub unsafe extern "C" fn smalt_launch(
             })
             .collect();
         site.initialize_cuda(device)?;
-        site.execute_cuda(device, stream, operands.min(count), &buffers)
+        site.execute_cuda((device, 0), stream, operands.min(count), &buffers)
     })
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 pub struct DeviceMemory {
     context: sys::CUcontext,
     address: u64,
+    bytes: u64,
     /// How it goes back.
     thing: retire::Thing,
 }
@@ -33,6 +34,7 @@ impl DeviceMemory {
         Ok(DeviceMemory {
             context,
             address,
+            bytes,
             thing,
         })
     }
@@ -45,12 +47,17 @@ impl DeviceMemory {
         Ok(DeviceMemory {
             context,
             address,
+            bytes,
             thing,
         })
     }
 
     pub fn address(&self) -> u64 {
         self.address
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Copies words to byte `at` and waits for that; its own context need not be current.
@@ -92,6 +99,22 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         retire::retire(self.context, self.thing);
     }
+}
+
+/// Words at a device address of the current context when all is over that was queued on `stream` (a `CUstream` of it): waits for that.
+pub fn read_at_end<const N: usize>(stream: usize, address: u64) -> Result<[u64; N], Error> {
+    let driver = driver()?;
+    let stream = stream as sys::CUstream;
+    let mut words = [0u64; N];
+    // SAFETY: the caller has that much at the address; the words outlive the copy, which is waited for.
+    let code = uncaptured(driver, || unsafe {
+        match (driver.memcpy_dtoh_async)(words.as_mut_ptr().cast(), address, size_of_val(&words), stream) {
+            SUCCESS => (driver.stream_synchronize)(stream),
+            code => code,
+        }
+    });
+    driver.check("waiting for the end of a kernel", code)?;
+    Ok(words)
 }
 
 /// Lets kernels of the current context reach what `other`'s context holds. XLA has mostly done so.

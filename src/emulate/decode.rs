@@ -2639,6 +2639,28 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.emit::<ProfileEnd>(Operands::NONE);
         Ok(())
     }
+
+    // -------------------------------------------------------------------------------------------------- giving up
+    // A wait that takes too long is the run's error (`bounded`), so that no block ever has given up.
+    fn give_up_begin(&mut self, _flag: &i64) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn give_up(&mut self, _word: &Reg, _words: &Reg, _place: &Reg, _flag: &i64) -> Result<()> {
+        self.trap()
+    }
+    fn leave_if_block_gave_up(&mut self, _flag: &i64) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn leave_if_any_gave_up(&mut self, _word: &Reg, _flag: &i64) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
+    fn give_up_end(&mut self, _threads: &i64, _drain: &modifier::Drain, _flag: &i64, _ns: &i64) -> Result<()> {
+        self.emit::<Nothing>(Operands::NONE);
+        Ok(())
+    }
     fn trap(&mut self) -> Result<()> {
         self.emit::<Trap>(Operands::NONE);
         Ok(())
@@ -2795,17 +2817,17 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     ) -> Result<()> {
         self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire))
     }
-    fn mbarrier_wait_timeout(
+    fn mbarrier_wait_for(
         &mut self,
         acquire: &Acquire,
+        ok: &Reg,
         addr: &Addr<Reg>,
         parity: &Src<Reg>,
+        _flag: &i64,
         ns: &i64,
     ) -> Result<()> {
         self.mbarrier::<MbarrierWait>(addr, parity, acquired_scope(*acquire))?;
-        self.timeouts.push(ns.unsigned_abs());
-        self.code.last_mut().expect("just emitted").aux = self.timeouts.len() as u32;
-        Ok(())
+        self.bounded(ok, *ns)
     }
     fn wait_tagged(&mut self, scope: &Scope, d: &Reg, addr: &Addr<Reg>, tag: &Src<Reg>) -> Result<()> {
         self.communicates = true;

@@ -51,10 +51,18 @@ mod bridge_types {
         fn status(self: &Kernel) -> Status;
         fn instantiate(platform: Platform, attributes: &Attributes) -> Box<Kernel>;
         fn initialize_cuda(kernel: &Kernel, device: i32) -> Status;
-        fn execute_cuda(kernel: &Kernel, device: i32, stream: usize, operands: usize, buffers: &[Buffer]) -> Status;
+        fn execute_cuda(
+            kernel: &Kernel,
+            device: i32,
+            run_id: i64,
+            stream: usize,
+            operands: usize,
+            buffers: &[Buffer],
+        ) -> Status;
         fn execute_cuda_again(
             kernel: &Kernel,
             device: i32,
+            run_id: i64,
             stream: usize,
             operands: usize,
             addresses: &[usize],

@@ -64,9 +64,16 @@ pub(super) fn initialize_cuda(kernel: &Kernel, device: i32) -> Status {
     run(kernel, |site| site.initialize_cuda(device))
 }
 
-pub(super) fn execute_cuda(kernel: &Kernel, device: i32, stream: usize, operands: usize, buffers: &[Buffer]) -> Status {
+pub(super) fn execute_cuda(
+    kernel: &Kernel,
+    device: i32,
+    run_id: i64,
+    stream: usize,
+    operands: usize,
+    buffers: &[Buffer],
+) -> Status {
     run(kernel, |site| {
-        site.execute_cuda(device, stream, operands, &views(buffers)?)
+        site.execute_cuda((device, run_id), stream, operands, &views(buffers)?)
     })
 }
 
@@ -74,12 +81,13 @@ pub(super) fn execute_cuda(kernel: &Kernel, device: i32, stream: usize, operands
 pub(super) fn execute_cuda_again(
     kernel: &Kernel,
     device: i32,
+    run_id: i64,
     stream: usize,
     operands: usize,
     addresses: &[usize],
 ) -> Status {
     run(kernel, |site| {
-        site.execute_cuda_again(device, stream, operands, addresses)
+        site.execute_cuda_again((device, run_id), stream, operands, addresses)
     })
 }
 

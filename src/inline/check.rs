@@ -193,6 +193,9 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let num_results = num_results(kernel, op, code);
     if let Some(isa) = code.unchecked {
         Unchecked::new(code, isa, &interface(kernel, op)?, num_results)?;
+        if is_bounded(kernel) && may_synchronise(&code.text) {
+            return Err(unforgiving("in a text that nobody has read"));
+        }
         if !code.once
             && let Some(k) = data.results.iter().position(|v| kernel.ty(*v).is_scalar())
         {
@@ -213,6 +216,9 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     carry_chains(&program)?;
     let has_products = in_flight::has_products(&program, group)?;
     named_barriers(&program, code, kernel.num_warpgroups)?;
+    if is_bounded(kernel) {
+        no_barriers(&program)?;
+    }
     let uniform = match group {
         Group::Warp => Uniform::Warp,
         Group::Warpgroup => Uniform::Warpgroup,
@@ -395,6 +401,36 @@ fn named_barriers(program: &Program, code: &InlinePtx, num_warpgroups: u32) -> R
         }
     }
     Ok(())
+}
+
+fn is_bounded(kernel: &Kernel) -> bool {
+    kernel.compiler_params.wait_timeout_ns > 0
+}
+
+/// Who stands at a barrier with a count when another warp gives up would stand there for ever, and who arrives there for it is not known.
+fn no_barriers(program: &Program) -> Result<()> {
+    for (statement, line) in program.statements.iter().zip(&program.lines) {
+        if let Statement::Inst { inst, .. } = statement
+            && (named_barrier(inst).is_some() || matches!(inst, Inst::ClusterArrive { .. } | Inst::ClusterWait {}))
+        {
+            return Err(unforgiving(&format!("line {line}")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the text names an instruction of a barrier of the block's or the cluster's.
+fn may_synchronise(text: &str) -> bool {
+    ["bar.", "barrier."].iter().any(|name| {
+        text.match_indices(name)
+            .any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')))
+    })
+}
+
+fn unforgiving(at: &str) -> Error {
+    Error::unsupported(format!("inline PTX, {at}: a barrier in a kernel whose waits have a limit"))
+        .expected("no bar, barrier or barrier.cluster where wait_timeout_ns is set: who waits there while another warp gives up waits for ever")
+        .remedy("use a plgpu.Barrier, whose waits have the limit, or leave wait_timeout_ns out")
 }
 
 /// Carries go from one statement to a later one with no label, branch or guard in between (PTX ISA 9.7.2: for straight-line code), from

@@ -6,13 +6,14 @@
 use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
 use super::value::Packing;
-use super::view;
+use super::{give_up, view};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{
     Alloc, AllocKind, Arriving, BarrierOrder, BarrierScope, Group, Index, Op, Place, RefUse, Value,
 };
 use crate::plan::{ArrivesBy, FeedingPart};
 use crate::ptx::inst::Inst;
+use crate::ptx::launch::Awaited;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
 use crate::ptx::ssa::Value as PtxValue;
@@ -347,8 +348,7 @@ pub fn lower_wait_phase(cx: &mut LowerCx, barrier: &RefUse, phase: Value, order:
         (true, false) => Acquire::RelaxedCta,
         (true, true) => Acquire::RelaxedCluster,
     };
-    wait(cx, addr, parity, acquire);
-    Ok(())
+    wait(cx, barrier, addr, parity, acquire)
 }
 
 /// Whether a wait sees what other blocks of the cluster stored: that takes an acquire of their scope, which empties the L1 cache. Only
@@ -357,23 +357,28 @@ fn acquires_from_peers(cx: &LowerCx, barrier: &RefUse) -> bool {
     cx.kernel.cluster_size() > 1 && cx.told_by_peers[barrier.alloc] && cx.shares_stores
 }
 
-fn wait(cx: &mut LowerCx, addr: Addr<V>, parity: S, acquire: Acquire) {
-    let inst = if let Some(ns) = cx.wait_limit() {
-        Inst::MbarrierWaitTimeout {
-            acquire,
-            addr,
-            parity,
-            ns,
-        }
-    } else {
-        Inst::MbarrierWait {
+fn wait(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>, parity: S, acquire: Acquire) -> Result<()> {
+    let Some(limit) = cx.limit else {
+        cx.b.inst(Inst::MbarrierWait {
             acquire,
             suspend: if cx.waits_poll { Suspend::Short } else { Suspend::Long },
             addr,
             parity,
-        }
+        });
+        return Ok(());
     };
-    cx.b.inst(inst);
+    let ok = cx.b.inst(Inst::MbarrierWaitFor {
+        acquire,
+        ok: PtxValue::NEW,
+        addr,
+        parity,
+        flag: limit.flag,
+        ns: limit.ns,
+    })[0];
+    let position = position(cx, barrier)?;
+    give_up::unless(cx, ok, Awaited::Barrier, position)?;
+    give_up::leave(cx);
+    Ok(())
 }
 
 /// The parity that the group waits for, 0 or 1, and its mask in the group's phase bits.
@@ -398,7 +403,7 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
         false => Acquire::Cta,
     };
     if cx.feeding != Some(FeedingPart::Counts) {
-        wait(cx, addr, parity, acquire);
+        wait(cx, barrier, addr, parity, acquire)?;
     }
     cx.bind_scalar(cx.result(op), flipped);
     Ok(())

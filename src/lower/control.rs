@@ -4,6 +4,7 @@
 //! together again inside, in the layout that inference gave the parameter or result.
 use super::cx::{Carried, LowerCx};
 use super::emit::{S, V};
+use super::give_up;
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use crate::error::{Error, Result};
 use crate::kernel_ir::polling::Reach;
@@ -266,6 +267,12 @@ fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Re
         &state,
         |cx, now| {
             bind_all(cx, cond_params, body_params, now)?;
+            // It may never end if others of its block, or who it polls, are gone.
+            if cx.polling.loops.contains(op) {
+                give_up::leave_if_any(cx);
+            } else {
+                give_up::leave(cx);
+            }
             cx.lower_ops(cond)?;
             cx.scalar(kernel.regions[cond].results[0])
         },

@@ -2,6 +2,7 @@
 use super::debug_print::PrintSite;
 use super::emit::{ALL_LANES, S, V};
 use super::exchange::Mesh;
+use super::give_up::{self, Limit};
 use super::value::{AccRegs, ArrayRegs, Lowered, Packing, scalar_class};
 use super::{dispatch, exchange, relayout, semaphore};
 use crate::error::{Error, Result};
@@ -52,6 +53,9 @@ pub struct LowerCx<'a> {
     pub told_by_peers: SecondaryMap<ir::Alloc, bool>,
     /// Whether waits look all the time ([`ir::intensity::Limit`]).
     pub waits_poll: bool,
+    /// What it has if its waits have a limit, and whether warps may leave yet.
+    pub limit: Option<Limit>,
+    pub may_leave: bool,
     /// Who records when ranges begin and end, if the kernel has a profile.
     pub profile: Option<ir::profile::Profile>,
     /// Values that some op or region uses.
@@ -103,6 +107,8 @@ impl<'a> LowerCx<'a> {
             shares_stores: shares_stores(kernel),
             told_by_peers: told_by_peers(kernel),
             waits_poll: ir::intensity::limit(kernel) == ir::intensity::Limit::TensorCores,
+            limit: None,
+            may_leave: false,
             profile: ir::profile::of(kernel),
             polling: ir::polling::find(kernel),
             used: kernel.used_values(),
@@ -448,6 +454,9 @@ impl<'a> LowerCx<'a> {
             }
         };
         self.b.inst(inst);
+        if group != Group::Warp {
+            give_up::leave(self);
+        }
     }
 
     /// The executing warpgroup in the block.
@@ -587,12 +596,6 @@ impl<'a> LowerCx<'a> {
         number as u32
     }
 
-    /// How long a wait may last, in nanoseconds; none: for ever.
-    pub fn wait_limit(&self) -> Option<i64> {
-        let limit = self.kernel.compiler_params.wait_timeout_ns;
-        (limit != 0).then(|| limit.min(i64::MAX as u64) as i64)
-    }
-
     /// Blocks of the grid.
     pub fn blocks(&self) -> u64 {
         self.kernel.grid_sizes().iter().product::<u64>() * self.kernel.cluster_size()
@@ -643,6 +646,13 @@ impl<'a> LowerCx<'a> {
             let number = (kernel.params.len() + self.entry.scratch.len()) as u32;
             self.entry.scratch.push(Scratch { bytes: bytes.max(4) });
             self.entry.scratch_buffers.push((alloc, number));
+        }
+        if let Some(flag) = self.plan.gave_up {
+            let buffer = (kernel.params.len() + self.entry.scratch.len()) as u32;
+            self.entry.scratch.push(Scratch { bytes: give_up::BYTES });
+            let ns = kernel.compiler_params.wait_timeout_ns.min(i64::MAX as u64) as i64;
+            let flag = flag.into();
+            self.limit = Some(Limit { ns, flag, buffer });
         }
     }
 

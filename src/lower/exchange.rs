@@ -15,13 +15,13 @@
 //! zeroes the semaphores of the next one: those of this epoch are zero since the last, whose signals are all over.
 use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
-use super::{memory, semaphore, tma};
+use super::{give_up, memory, semaphore, tma};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AxisKind, Group, Kernel, OpKind, Place, RefUse, Value, visit};
 use crate::layout::tma::CopyPlan;
 use crate::ptx::inst::Inst;
-use crate::ptx::launch::{Exchange, LastWords, MeshUse, TensorMapSpec};
+use crate::ptx::launch::{Awaited, Exchange, MeshUse, TensorMapSpec};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src, Srcs};
 use crate::ptx::ssa::{Uniform, Value as PtxValue};
@@ -234,7 +234,7 @@ fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<
             let slot = cx.b.mad(IntType::U32, *device, Src::u32(each), base);
             for (i, buffer) in exchange.told.iter().enumerate() {
                 let at = Addr::at(message.base, message.offset + 8 * i as i32);
-                let word = wait_for_message(cx, block, *device, at, tag)?;
+                let word = wait_tagged(cx, Scope::Sys, at, tag, Awaited::Device, *device)?;
                 let mut address = address_of(cx, word.into());
                 if *buffer == exchange.buffer {
                     address = cx.b.add(IntType::U64, address, sems);
@@ -259,10 +259,10 @@ fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<
     Ok(())
 }
 
-/// A device's word of this epoch. Where waits have a limit, that device is named if it does not come.
-fn wait_for_message(cx: &mut LowerCx, block: V, device: S, addr: Addr<V>, tag: S) -> Result<V> {
-    let (scope, d) = (Scope::Sys, PtxValue::NEW);
-    let Some(ns) = cx.wait_limit() else {
+/// A word of this epoch. Where waits have a limit, `awaited` and `detail` say whose it is if it does not come.
+fn wait_tagged(cx: &mut LowerCx, scope: Scope, addr: Addr<V>, tag: S, awaited: Awaited, detail: S) -> Result<V> {
+    let d = PtxValue::NEW;
+    let Some(limit) = cx.limit else {
         return Ok(cx.b.inst(Inst::WaitTagged { scope, d, addr, tag })[0]);
     };
     let ok = PtxValue::NEW;
@@ -272,40 +272,10 @@ fn wait_for_message(cx: &mut LowerCx, block: V, device: S, addr: Addr<V>, tag: S
         d,
         addr,
         tag,
-        ns,
+        ns: limit.ns,
     });
-    let device = cx.b.or(LogicType::B32, device, Src::u32(LastWords::DEVICE));
-    give_up_unless(cx, waited[0], block, device)?;
+    give_up::unless(cx, waited[0], awaited, detail)?;
     Ok(waited[1])
-}
-
-/// Ends the kernel where `ok` is false; `detail` goes with the op to the host.
-pub fn give_up_unless(cx: &mut LowerCx, ok: V, block: V, detail: S) -> Result<()> {
-    let late = cx.b.not_pred(ok.into());
-    cx.if_then(late, |cx| {
-        let at = cx.b.addr(block, Exchange::LAST_WORDS as i32);
-        let there = load64(cx, at);
-        let is_heard = cx.b.setp(Compare::Ne, CompareType::U64, there, Src::Imm(0));
-        cx.if_then(is_heard, |cx| {
-            let op = Src::u32(cx.b.loc().0);
-            let words = cx.b.pack64(detail, op);
-            let addr = cx.b.addr(there, 0);
-            store64(cx, StoreSem::RelaxedSys, Space::Global, addr, words);
-            cx.b.inst(Inst::Fence {
-                sem: FenceSem::AcqRel,
-                scope: Scope::Sys,
-            });
-            Ok(())
-        })?;
-        cx.b.inst(Inst::Trap {});
-        Ok(())
-    })
-}
-
-/// The exchange's block, where there is one.
-pub fn block(cx: &mut LowerCx) -> Option<V> {
-    let buffer = cx.mesh.launch.as_ref()?.exchange.as_ref()?.buffer;
-    Some(cx.buffer_pointer(buffer))
 }
 
 /// Tensor maps over the devices' buffers get their addresses from the first block; the others wait for that where an address is not
@@ -380,12 +350,8 @@ fn set_maps(
         })
     })?;
     cx.if_then(moved.into(), |cx| {
-        cx.b.inst(Inst::WaitTagged {
-            scope: Scope::Gpu,
-            d: PtxValue::NEW,
-            addr: at,
-            tag,
-        });
+        // The first block may have given up before.
+        wait_tagged(cx, Scope::Gpu, at, tag, Awaited::Maps, Src::u32(0))?;
         Ok(())
     })
 }

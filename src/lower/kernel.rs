@@ -4,7 +4,7 @@ use super::debug_print::Prints;
 use super::exchange::Mesh;
 use super::ids::{GridMap, cluster_zyx};
 use super::profile::Ranges;
-use super::{barrier, exchange, memory, profile};
+use super::{barrier, exchange, give_up, memory, profile};
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, ParamBinding};
 use crate::layout::Assignment;
@@ -35,19 +35,24 @@ pub fn run(
     exchange::find_use(&mut cx)?;
     profile::begin(&mut cx)?;
     bind_parameters(&mut cx)?;
+    give_up::begin(&mut cx);
     exchange::prologue(&mut cx)?;
     barrier::prologue(&mut cx)?;
+    give_up::begin_body(&mut cx);
     profile::begin_body(&mut cx)?;
     cx.lower_ops(kernel.body)?;
     profile::end(&mut cx);
+    give_up::end(&mut cx);
     let profile = profile::of(&cx);
     let printer = (!cx.entry.prints.is_empty()).then(|| cx.printer_buffer());
+    let gives_up = cx.limit.map(|limit| limit.buffer);
     let (ssa, mut entry, mesh) = cx.finish();
     let prints = Prints::of(kernel, std::mem::take(&mut entry.prints));
     let ranges = Ranges::of(kernel, std::mem::take(&mut entry.ranges));
     let launch = LaunchSpec {
         printer,
         profile,
+        gives_up,
         ..launch_spec(kernel, plan, entry, mesh)
     };
     Ok(Lowered {
@@ -90,6 +95,7 @@ fn launch_spec(kernel: &Kernel, plan: &Allocation, entry: Entry, mesh: Mesh) -> 
         mesh: mesh.launch,
         printer: None,
         profile: None,
+        gives_up: None,
     }
 }
 

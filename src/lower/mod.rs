@@ -20,6 +20,7 @@ pub mod elementwise;
 pub mod emit;
 pub mod exchange;
 pub mod float;
+mod give_up;
 pub mod ids;
 pub mod indexed;
 mod inline_ptx;

@@ -7,11 +7,11 @@
 //! after what all of its warps did to the semaphore: the reading lane's own warp may be ahead of them.
 use super::cx::LowerCx;
 use super::emit::S;
-use super::{exchange, memory};
+use super::{exchange, give_up, memory};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Index, Kernel, MemoryScope, Op, RefUse, Value};
 use crate::ptx::inst::Inst;
-use crate::ptx::launch::LastWords;
+use crate::ptx::launch::Awaited;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
 use crate::ptx::ssa;
@@ -118,7 +118,7 @@ pub fn lower_wait(
     cx.if_then(leader.into(), |cx| {
         let addr = address(cx, semaphore)?;
         let value = cx.index32(value)?;
-        let Some(ns) = cx.wait_limit() else {
+        let Some(ns) = cx.limit.map(|limit| limit.ns) else {
             cx.b.inst(match decrement {
                 true => Inst::WaitAndSubtract { scope, addr, value },
                 false => Inst::WaitAtLeast { scope, addr, value },
@@ -142,21 +142,12 @@ pub fn lower_wait(
                 ns,
             },
         })[0];
-        match exchange::block(cx) {
-            Some(block) => {
-                let value = cx.b.and32(value, !LastWords::DEVICE);
-                exchange::give_up_unless(cx, ok, block, value)
-            }
-            None => {
-                let late = cx.b.not_pred(ok.into());
-                cx.if_then(late, |cx| {
-                    cx.b.inst(Inst::Trap {});
-                    Ok(())
-                })
-            }
-        }
+        give_up::unless(cx, ok, Awaited::Semaphore, value)
     })?;
     cx.sync_group();
+    if cx.group == Group::Warp {
+        give_up::leave(cx);
+    }
     Ok(())
 }
 

@@ -32,6 +32,8 @@ pub struct Allocation {
     /// A table of addresses on the other devices: eight bytes for each device and each allocation that it has of its own, and as many
     /// for the semaphores.
     pub exchange: Option<u32>,
+    /// Where waits have a limit: a word that says that one of the block has taken longer.
+    pub gave_up: Option<u32>,
     /// Accumulators that are not all in registers.
     pub parked: Parked,
     /// All of it.
@@ -71,7 +73,12 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
         0 => 0,
         shared => 8 * u64::from(kernel.devices()) * (shared + 1),
     };
-    let fixed = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + exchange + 128;
+    let gave_up = if kernel.compiler_params.wait_timeout_ns > 0 {
+        8
+    } else {
+        0
+    };
+    let fixed = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + exchange + gave_up + 128;
     let taint = thread_dependent(kernel);
     let mut separate = Placer::new(kernel, &taint, false);
     separate.region(kernel.body, 0, false)?;
@@ -109,6 +116,10 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
     if exchange > 0 {
         out.exchange = Some(next);
         next += exchange as u32;
+    }
+    if gave_up > 0 {
+        out.gave_up = Some(next);
+        next += gave_up as u32;
     }
     out.smem_bytes = next;
     Ok(out)

@@ -36,6 +36,10 @@ pub struct LaunchSpec {
     /// What each launch records of when ranges of the kernel begin and end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
+    /// Where waits have a limit: the buffer, one of the scratch, in which the kernel leaves that one took longer ([`GaveUp`]). The host looks
+    /// there behind each launch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gives_up: Option<u32>,
 }
 
 impl LaunchSpec {
@@ -54,6 +58,7 @@ impl LaunchSpec {
             mesh: None,
             printer: None,
             profile: None,
+            gives_up: None,
         }
     }
 
@@ -137,7 +142,7 @@ impl Profile {
 /// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.
 ///
 /// Each device has such a block of its own, which lives as long as the call site. Words of 64 bits: a counter of tickets; the
-/// epoch for which the tensor maps are; where last words go; the addresses of all devices' blocks (in any order), and as many zeros: a row
+/// epoch for which the tensor maps are; nothing; the addresses of all devices' blocks (in any order), and as many zeros: a row
 /// of [`EntryParam::Row`] for devices of one process. From [`Exchange::messages`] on the
 /// messages, by parity of the epoch and by the position of who sent them: the addresses of its buffers, each with the epoch's low 16
 /// bits below. From [`Exchange::maps`] on the launch's `map_templates`, one for each device; from [`Exchange::semaphores`] on
@@ -160,9 +165,7 @@ impl Exchange {
     pub const TICKETS: u64 = 0;
     /// Offset of the epoch for which the tensor maps are.
     pub const MAPS_EPOCH: u64 = 8;
-    /// Offset of the address of a word that the host reads when the kernel has given up ([`LastWords`]); 0: nobody does.
-    pub const LAST_WORDS: u64 = 16;
-    /// Offset of the addresses of the devices' blocks.
+    /// Offset of the addresses of the devices' blocks. The word before it is nothing.
     pub const BLOCKS: u64 = 24;
 
     /// Offset of a row of zeros.
@@ -199,16 +202,14 @@ impl Exchange {
     }
     /// What a block has before the first launch in the parts that only its device writes, by offset; peers may have written the others, which
     /// are zero at first.
-    pub fn own_parts(&self, starts: &[u64], maps: &[[u8; 128]], last_words: u64) -> [(u64, Vec<u64>); 2] {
-        let words = self.block(starts, maps, last_words);
+    pub fn own_parts(&self, starts: &[u64], maps: &[[u8; 128]]) -> [(u64, Vec<u64>); 2] {
+        let words = self.block(starts, maps);
         let part = |from: u64, to: u64| (from, words[(from / 8) as usize..(to / 8) as usize].to_vec());
         [part(0, self.messages()), part(self.maps(), self.semaphores())]
     }
     /// The words of a block before the first launch. `starts`: where all devices' blocks begin; `maps`: the tensor maps' bytes;
-    /// `last_words`: where those go.
-    pub fn block(&self, starts: &[u64], maps: &[[u8; 128]], last_words: u64) -> Vec<u64> {
+    pub fn block(&self, starts: &[u64], maps: &[[u8; 128]]) -> Vec<u64> {
         let mut words = vec![0; self.bytes().div_ceil(8) as usize];
-        words[(Exchange::LAST_WORDS / 8) as usize] = last_words;
         let at = (Exchange::BLOCKS / 8) as usize;
         words[at..at + starts.len()].copy_from_slice(starts);
         for (map, bytes) in (0..).zip(maps) {
@@ -223,27 +224,58 @@ impl Exchange {
     }
 }
 
-/// What a kernel that waited for too long leaves for the host: the op's number above, this below.
+/// What a kernel waited for that gave up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LastWords {
-    /// A device did not come to the launch.
-    NoDevice(u32),
-    /// A semaphore did not reach a value.
-    Semaphore { op: u32, value: u32 },
+pub enum Awaited {
+    /// A semaphore, to reach the value that is the detail.
+    Semaphore,
+    /// Another device, whose position is the detail, to come to the launch.
+    Device,
+    /// A phase of an mbarrier, whose position among its allocation's is the detail.
+    Barrier,
+    /// The launch's first block, to set addresses in tensor maps.
+    Maps,
 }
 
-impl LastWords {
-    /// With the number of a device, in the lower half: it did not come.
-    pub const DEVICE: u32 = 1 << 31;
+impl Awaited {
+    const ALL: [Awaited; 4] = [Awaited::Semaphore, Awaited::Device, Awaited::Barrier, Awaited::Maps];
+    /// The bits of a detail.
+    pub const DETAIL: u32 = (1 << 28) - 1;
 
-    /// None: nothing was said.
-    pub fn of(word: u64) -> Option<LastWords> {
-        let (op, detail) = ((word >> 32) as u32, word as u32);
-        match detail & LastWords::DEVICE {
-            _ if word == 0 => None,
-            0 => Some(LastWords::Semaphore { op, value: detail }),
-            _ => Some(LastWords::NoDevice(detail & !LastWords::DEVICE)),
-        }
+    /// The bits above the detail. Never zero.
+    pub const fn code(self) -> u32 {
+        (self as u32 + 1) << 28
+    }
+}
+
+/// What a kernel that waited for too long leaves for the host in [`LaunchSpec::gives_up`].
+///
+/// A word of 64 bits: the op's number above, what it waited for below; one of where that was: the warp above, the block, x fastest, below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GaveUp {
+    pub op: u32,
+    pub awaited: Awaited,
+    pub detail: u32,
+    pub block: u32,
+    pub warp: u32,
+}
+
+impl GaveUp {
+    pub const BYTES: u64 = 16;
+
+    /// None: nobody gave up.
+    pub fn of([word, place]: [u64; 2]) -> Option<GaveUp> {
+        let low = word as u32;
+        let awaited = Awaited::ALL
+            .into_iter()
+            .find(|awaited| awaited.code() == low & !Awaited::DETAIL)?;
+        Some(GaveUp {
+            op: (word >> 32) as u32,
+            awaited,
+            detail: low & Awaited::DETAIL,
+            block: place as u32,
+            warp: (place >> 32) as u32,
+        })
     }
 }
 
@@ -344,7 +376,7 @@ mod tests {
             };
             let starts = (0..u64::from(devices)).map(|i| 0x1000 * (i + 1)).collect::<Vec<_>>();
             let maps = vec![[7; 128]; map_count as usize];
-            let whole = exchange.block(&starts, &maps, 5);
+            let whole = exchange.block(&starts, &maps);
             let mut block = vec![0; whole.len()];
             let by_peers = 0xdead;
             let both = exchange.messages()..exchange.messages() + 2 * exchange.parity_bytes();
@@ -352,7 +384,7 @@ mod tests {
             for at in both.step_by(8).chain(semaphores.clone().step_by(8)) {
                 block[(at / 8) as usize] = by_peers;
             }
-            for (at, words) in exchange.own_parts(&starts, &maps, 5) {
+            for (at, words) in exchange.own_parts(&starts, &maps) {
                 let at = (at / 8) as usize;
                 block[at..at + words.len()].copy_from_slice(&words);
             }

@@ -228,7 +228,7 @@ pub fn check<R: Copy>(inst: &Inst<R>) -> Result<(), &'static str> {
         }
         Inst::MbarrierTest { parity, .. }
         | Inst::MbarrierWait { parity, .. }
-        | Inst::MbarrierWaitTimeout { parity, .. } => ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1"),
+        | Inst::MbarrierWaitFor { parity, .. } => ensure(imm(parity).is_none_or(|p| p < 2), "a parity of 0 or 1"),
         Inst::BulkLoad { bytes, .. }
         | Inst::BulkLoadMulticast { bytes, .. }
         | Inst::BulkStore { bytes, .. }

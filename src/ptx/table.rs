@@ -573,9 +573,10 @@ mbarrier_test MbarrierTest { def d: [Slot::PRED]; addr addr: [Slot::B32]; src pa
 /// wakes up late.
 mbarrier_wait MbarrierWait { modifier acquire: Acquire; modifier suspend: Suspend; addr addr: [Slot::B32]; src parity: [Slot::B32] }
     "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC];
-/// The same, giving up after `ns` nanoseconds: traps.
-mbarrier_wait_timeout MbarrierWaitTimeout { modifier acquire: Acquire; addr addr: [Slot::B32]; src parity: [Slot::B32]; number ns: _ }
-    "{{\n\t.reg .pred P;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity};\n\t@P bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\ttrap;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC];
+/// The same, giving up after `ns` nanoseconds: `ok` is false then. It is over, too, when the block has given up, of which `flag` in shared
+/// memory tells: what follows is [`leave_if_block_gave_up`](Inst::LeaveIfBlockGaveUp).
+mbarrier_wait_for MbarrierWaitFor { modifier acquire: Acquire; def ok: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32]; number flag: _; number ns: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 {ok}, {addr}, {parity};\n\t@{ok} bra D;\n\tld.volatile.shared.b32 V, [smalt_smem+{flag}];\n\tsetp.ne.u32 {ok}, V, 0;\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC];
 /// The same, giving up after `ns` nanoseconds: whether it was there in time.
 wait_tagged_for WaitTaggedFor { modifier scope: Scope; def ok: [Slot::PRED]; def d: [Slot::B64]; addr addr: [Slot::B64]; src tag: [Slot::B32]; number ns: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.acquire{scope}.global.b64 {d}, {addr};\n\tcvt.u32.u64 V, {d};\n\tand.b32 V, V, 65535;\n\tsetp.eq.u32 {ok}, V, {tag};\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
@@ -645,6 +646,26 @@ profile_mark ProfileMark { number tag: _; number marks: _ }
 /// The end of the thread's marks.
 profile_end ProfileEnd { }
     "{{\n\t.reg .pred P;\n\t.reg .b64 T, C;\n\tmov.u64 T, %globaltimer;\n\tmov.u64 C, %clock64;\n\tsetp.ge.s32 P, %profile_n, 0;\n\t@P st.global.b32 [%profile_at+4], %profile_n;\n\t@P st.global.b64 [%profile_at+24], T;\n\t@P st.global.b64 [%profile_at+32], C;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE | Effects::WRITE_GLOBAL];
+
+// ---------------------------------------------------------------- giving up
+// A kernel whose waits have a limit ends when one takes longer, and none of its warps is left at a barrier: `lower/give_up.rs` says how.
+// `flag` is where the block's word is in shared memory that says so, `word` where the launch's is. In the emulator a wait that takes longer is
+// the run's error: nobody gives up there.
+/// The block has not given up.
+give_up_begin GiveUpBegin { number flag: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\tmov.u32 V, %tid.x;\n\tsetp.eq.u32 P, V, 0;\n\t@P st.volatile.shared.b32 [smalt_smem+{flag}], 0;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::VOLATILE];
+/// The block gives up. Whoever is first in the launch leaves `words`, and at which `place` it was.
+give_up GiveUp { reg word: [Slot::B64]; reg words: [Slot::B64]; reg place: [Slot::B64]; number flag: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b64 T;\n\tatom.relaxed.gpu.global.cas.b64 T, [{word}], 0, {words};\n\tsetp.eq.u64 P, T, 0;\n\t@P st.global.b64 [{word}+8], {place};\n\tst.volatile.shared.b32 [smalt_smem+{flag}], 1;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::VOLATILE | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
+/// The warp ends if its block has given up.
+leave_if_block_gave_up LeaveIfBlockGaveUp { number flag: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\tld.volatile.shared.b32 V, [smalt_smem+{flag}];\n\tsetp.ne.u32 P, V, 0;\n\tvote.sync.any.pred P, P, 0xffffffff;\n\t@P bra smalt_leaves;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE];
+/// The warp ends, and its block gives up, if any block of the launch has.
+leave_if_any_gave_up LeaveIfAnyGaveUp { reg word: [Slot::B64]; number flag: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b64 T;\n\tld.relaxed.gpu.global.b64 T, [{word}];\n\tsetp.ne.u64 P, T, 0;\n\t@P st.volatile.shared.b32 [smalt_smem+{flag}], 1;\n\tvote.sync.any.pred P, P, 0xffffffff;\n\t@P bra smalt_leaves;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE | Effects::READ_GLOBAL];
+/// The end of the kernel, where warps that leave come, too. `ns`: how long a block that has given up waits for loads in flight.
+give_up_end GiveUpEnd { number threads: _; modifier drain: Drain; number flag: _; number ns: _ }
+    ".reg .pred %gave_up;\n\t.reg .b32 %gave_up_word;\n\t.reg .b64 %gave_up_at, %gave_up_now;\n\tbra.uni smalt_ends;\nsmalt_leaves:\n\tbar.warp.sync 0xffffffff;\n\tfence.acq_rel.cta;\n\tbarrier.arrive 0, {threads};\n\tmov.u32 %gave_up_word, %tid.x;\n\tshr.u32 %gave_up_word, %gave_up_word, 7;\n\tadd.u32 %gave_up_word, %gave_up_word, 1;\n\tbarrier.arrive %gave_up_word, 128;\n\tcp.async.wait_all;{drain}\nsmalt_ends:\n\tcp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;\n\tbarrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;\n\tld.volatile.shared.b32 %gave_up_word, [smalt_smem+{flag}];\n\tsetp.eq.u32 %gave_up, %gave_up_word, 0;\n\t@%gave_up bra smalt_ended;\n\tmov.u64 %gave_up_at, %globaltimer;\nsmalt_lingers:\n\tnanosleep.u32 10000;\n\tmov.u64 %gave_up_now, %globaltimer;\n\tsub.u64 %gave_up_now, %gave_up_now, %gave_up_at;\n\tsetp.lt.u64 %gave_up, %gave_up_now, {ns};\n\t@%gave_up bra smalt_lingers;\nsmalt_ended:", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE];
 
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.

@@ -517,6 +517,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
                 mesh: None,
                 printer: None,
                 profile: None,
+                gives_up: None,
             },
             buffers: roles.map(buffer).to_vec(),
             prints: Prints::default(),

@@ -2,11 +2,11 @@
 use super::env::Checking;
 use super::host::{self, HostBuffer};
 use super::meeting::Meeting;
-use super::peers::{Peers, Site};
+use super::peers::{Peers, Running, Site};
 use super::posts::Owner;
 use super::printing::mailbox::{self, Mailbox, Mailboxes};
 use super::profile::recorder::{self, Recorder, Recorders};
-use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache};
+use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache, gave_up};
 use crate::cuda;
 use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
@@ -154,11 +154,9 @@ impl CallSite {
                 let name = &self.artifact.compiled.name;
                 let site = Site {
                     name,
-                    locations: &self.locations,
                     hash: &self.hash,
                     mesh: self.mesh,
                     exchange,
-                    waits_are_bounded: self.artifact.compiled.wait_timeout_ns != 0,
                     templates: &plan.map_templates,
                 };
                 self.peers.introduce(&site, device)
@@ -182,10 +180,10 @@ impl CallSite {
         }
     }
 
-    /// Queues the kernel. `buffers` are the call's operands (`operands` of them), then its results.
+    /// Queues the kernel, on a device in an execution. `buffers` are the call's operands (`operands` of them), then its results.
     pub fn execute_cuda(
         &self,
-        device: i32,
+        (device, run_id): (i32, i64),
         stream: usize,
         operands: usize,
         buffers: &[BufferView],
@@ -204,13 +202,13 @@ impl CallSite {
             self.peers
                 .extend(exchange, self.sizes(exchange), device, &mut addresses)?;
         }
-        self.launch(loaded, device, stream, &mut addresses)
+        self.launch(loaded, (device, run_id), stream, &mut addresses)
     }
 
     /// As [`CallSite::execute_cuda`] with buffers of the sizes of an earlier, successful call.
     pub fn execute_cuda_again(
         &self,
-        device: i32,
+        (device, run_id): (i32, i64),
         stream: usize,
         operands: usize,
         addresses: &[usize],
@@ -229,7 +227,7 @@ impl CallSite {
             self.peers
                 .extend(exchange, self.sizes(exchange), device, &mut ordered)?;
         }
-        self.launch(loaded, device, stream, &mut ordered)
+        self.launch(loaded, (device, run_id), stream, &mut ordered)
     }
 
     fn owner(&self) -> Owner {
@@ -255,11 +253,11 @@ impl CallSite {
         }
     }
 
-    /// Queues the kernel, and behind it whoever takes its profile and prints what it has to say.
+    /// Queues the kernel, and behind it whoever takes its profile and prints what it has to say. If its waits have a limit, waits for its end.
     fn launch(
         &self,
         loaded: &cuda::Loaded,
-        device: i32,
+        (device, run_id): (i32, i64),
         stream: usize,
         addresses: &mut SmallVec<[u64; 64]>,
     ) -> Result<(), Error> {
@@ -267,14 +265,25 @@ impl CallSite {
         let (recorder, mailbox) = (self.recorder(place)?, self.mailbox(place)?);
         addresses.extend(recorder.map(Recorder::address));
         addresses.extend(mailbox.map(Mailbox::address));
-        let queue = || {
-            loaded.launch(stream, addresses)?;
-            recorder.map_or(Ok(()), |recorder| recorder.read_behind(stream))
+        let (name, launch) = (&self.artifact.compiled.name, self.artifact.launch());
+        let running = match (launch.gives_up, launch.exchange()) {
+            (Some(_), Some(_)) => Some(self.peers.begin(name, run_id)?),
+            _ => None,
         };
+        let queue = || loaded.launch(stream, addresses);
         match mailbox {
-            None => queue(),
-            Some(mailbox) => mailbox.queue(stream, queue),
+            None => queue()?,
+            Some(mailbox) => mailbox.queue(stream, queue)?,
         }
+        if let Some(buffer) = launch.gives_up {
+            let words = cuda::read_at_end(stream, addresses[buffer as usize])?;
+            if let Some(error) = gave_up::error_of(name, launch, device, words) {
+                running.iter().for_each(Running::gave_up);
+                return Err(error);
+            }
+        }
+        // What a kernel leaves that gave up is no profile.
+        recorder.map_or(Ok(()), |recorder| recorder.read_behind(stream))
     }
 
     /// Runs the kernel in the emulator.

@@ -6,7 +6,7 @@ use super::printing::{mailbox, records, sink};
 use super::profile::{self, Machine};
 use super::supervise::Supervision;
 use super::undefined::{self, Again};
-use super::{Artifact, Locations};
+use super::{Artifact, Locations, gave_up};
 use crate::cuda;
 use crate::emulate::{self, Noted, Watch};
 use crate::error::{Error, Fault};
@@ -520,6 +520,11 @@ pub unsafe fn run_on_host_data(
     let mut printed = printer(artifact)?;
     slices.extend(printed.as_deref_mut());
     let outcome = cuda::standalone::run(device, plan, image, &mut slices)?;
+    let gave_up = artifact.launch().gives_up.and_then(|buffer| {
+        let said = slices[buffer as usize].as_chunks::<8>().0;
+        let said = [said[0], said[1]].map(u64::from_le_bytes);
+        gave_up::error_of(&artifact.compiled.name, artifact.launch(), device, said)
+    });
     let words = |memory: &Vec<u8>| -> Vec<u64> {
         let words = memory.as_chunks::<8>().0.iter();
         words.map(|bytes| u64::from_le_bytes(*bytes)).collect()
@@ -529,6 +534,9 @@ pub unsafe fn run_on_host_data(
     }
     if let Some(memory) = &printed {
         print(artifact, &words(memory), device);
+    }
+    if let Some(error) = gave_up {
+        return Err(error);
     }
     // SAFETY: as our caller promises.
     unsafe { copy_aliased(artifact, buffers) };

@@ -170,9 +170,7 @@ impl Meeting {
             let maps = (0..exchange.map_count)
                 .map(emulate::encode_map_template)
                 .collect::<Vec<_>>();
-            *blocks = (0..exchange.devices)
-                .map(|_| exchange.block(&starts, &maps, 0))
-                .collect();
+            *blocks = (0..exchange.devices).map(|_| exchange.block(&starts, &maps)).collect();
         }
         let lent = blocks.iter_mut().map(|block| HostBuffer {
             address: block.as_mut_ptr().cast(),

@@ -3,7 +3,7 @@
 //! The devices of one process meet in memory. Where a mesh spans processes of a host, each device announces itself in the
 //! [`directory`], and the processes map each other's memory ([`neighbours`]): the blocks at the first launch, other
 //! buffers when a launch first names them.
-use super::{Locations, directory, last_words, neighbours};
+use super::{directory, gave_up, neighbours};
 use crate::cuda::{self, DeviceMemory};
 use crate::error::{Error, Fault};
 use crate::lock::lock;
@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,13 +30,11 @@ const ROWS: u64 = 32;
 /// A call site, as far as its devices need to know it.
 pub struct Site<'a> {
     pub name: &'a str,
-    pub locations: &'a Locations,
     /// The descriptor's.
     pub hash: &'a str,
     /// Says which devices the mesh has, where these are several processes'; else 0.
     pub mesh: u64,
     pub exchange: &'a Exchange,
-    pub waits_are_bounded: bool,
     pub templates: &'a [cuda::TensorMap],
 }
 
@@ -47,20 +45,42 @@ pub struct Peers {
     changed: Condvar,
     /// Once all are there and each has all addresses.
     known: OnceLock<Known>,
+    /// Of a kernel whose waits have a limit.
+    launches: Mutex<Launches>,
+    ended: Condvar,
+}
+
+/// Launches that this process sees end.
+#[derive(Default)]
+struct Launches {
+    running: usize,
+    /// Executions in which one gave up: what other devices launch in them has no partner.
+    failed: VecDeque<i64>,
+    /// One gave up, so that the blocks' epochs are no longer alike.
+    is_stale: bool,
+}
+
+/// Failed executions that are remembered: more than devices may be behind each other.
+const FAILED: usize = 64;
+
+/// A launch that has begun.
+pub struct Running<'a> {
+    peers: &'a Peers,
+    run: i64,
 }
 
 #[derive(Default)]
 struct Come {
     /// This process's, by device ordinal.
     devices: Vec<(i32, DeviceMemory)>,
-    /// Where their kernels leave their last words.
-    words: Vec<last_words::Word>,
     /// How the call site is called in the directory, and the job, where its devices are several processes'; none: not decided yet.
     key: Option<Option<(String, directory::Job)>>,
 }
 
 struct Known {
     devices: Vec<Device>,
+    /// What a block has in the parts that only its device writes.
+    contents: [(u64, Vec<u64>); 2],
     /// All devices of the call site, in the order of the blocks' lists: the process of each, none for this one.
     processes: Vec<Option<String>>,
 }
@@ -137,13 +157,13 @@ impl Peers {
         if come.devices.len() == site.exchange.devices as usize {
             let starts = come.devices.iter().map(|(_, memory)| memory.address());
             let starts = starts.collect::<Vec<_>>();
-            self.write_blocks(site, &mut come, &starts)?;
+            let contents = write_blocks(site, &come, &starts)?;
             let known = come.devices.iter().map(|(ordinal, memory)| Device {
                 ordinal: *ordinal,
                 block: memory.address(),
                 rows: None,
             });
-            self.publish(known.collect(), vec![]);
+            self.publish(known.collect(), vec![], contents);
         }
         let start = Instant::now();
         while self.known.get().is_none() {
@@ -209,7 +229,7 @@ impl Peers {
         if let Some(far) = all.values().find(|one| one.host != host) {
             return Err(across_hosts(site, &job, far));
         }
-        let mut come = lock(&self.come);
+        let come = lock(&self.come);
         if self.known.get().is_some() {
             return Ok(());
         }
@@ -236,39 +256,57 @@ impl Peers {
             let came = || format!("no memory of process {} of the job", one.process);
             starts.push(start.ok_or_else(|| missing(site, PATIENCE, &came()))?);
         }
-        self.write_blocks(site, &mut come, &starts)?;
-        self.publish(devices, processes);
+        let contents = write_blocks(site, &come, &starts)?;
+        self.publish(devices, processes, contents);
         Ok(())
     }
 
-    /// Fills the blocks of this process's devices; `starts`: where all devices' are.
-    fn write_blocks(&self, site: &Site<'_>, come: &mut Come, starts: &[u64]) -> Result<(), Error> {
-        let exchange = site.exchange;
-        let maps = site
-            .templates
-            .iter()
-            .map(cuda::encode_map)
-            .collect::<Result<Vec<_>, _>>()?;
-        for (ordinal, memory) in &come.devices {
-            let last_words = match site.waits_are_bounded {
-                true => {
-                    let word = last_words::listen(site.name, *ordinal, exchange.devices, site.locations)?;
-                    let address = word.address();
-                    come.words.push(word);
-                    address
-                }
-                false => 0,
-            };
-            for (at, words) in exchange.own_parts(starts, &maps, last_words) {
-                memory.write(at, &words)?;
+    /// A device is about to launch the kernel `name`, whose waits have a limit, in execution `run`.
+    ///
+    /// Where one gave up before, its device's epoch and semaphores are not what the others' are: when no launch is running, all begin anew. No launch of
+    /// the failed execution comes after that.
+    pub fn begin(&self, name: &str, run: i64) -> Result<Running<'_>, Error> {
+        let mut launches = lock(&self.launches);
+        loop {
+            if launches.failed.contains(&run) {
+                return Err(gave_up::elsewhere(name));
+            }
+            if !launches.is_stale {
+                break;
+            }
+            if launches.running == 0 {
+                self.begin_anew(name)?;
+                launches.is_stale = false;
+                break;
+            }
+            launches = self.ended.wait(launches).unwrap_or_else(PoisonError::into_inner);
+        }
+        launches.running += 1;
+        Ok(Running { peers: self, run })
+    }
+
+    /// The blocks are as before the first launch. No device runs the kernel.
+    fn begin_anew(&self, name: &str) -> Result<(), Error> {
+        let known = self.known.get().ok_or_else(unknown)?;
+        if known.processes.iter().any(Option::is_some) {
+            return Err(gave_up::lost(name));
+        }
+        for (_, memory) in &lock(&self.come).devices {
+            memory.write(0, &vec![0; (memory.bytes() / 8) as usize])?;
+            for (at, words) in &known.contents {
+                memory.write(*at, words)?;
             }
         }
         Ok(())
     }
 
     /// The caller holds the lock.
-    fn publish(&self, devices: Vec<Device>, processes: Vec<Option<String>>) {
-        let _ = self.known.set(Known { devices, processes });
+    fn publish(&self, devices: Vec<Device>, processes: Vec<Option<String>>, contents: [(u64, Vec<u64>); 2]) {
+        let _ = self.known.set(Known {
+            devices,
+            contents,
+            processes,
+        });
         self.changed.notify_all();
     }
 
@@ -281,7 +319,6 @@ impl Peers {
         device: i32,
         addresses: &mut SmallVec<[u64; 64]>,
     ) -> Result<(), Error> {
-        let unknown = || Error::internal("a launch on a device that was not initialised");
         let known = self.known.get().ok_or_else(unknown)?;
         let device = known
             .devices
@@ -298,6 +335,45 @@ impl Peers {
         }
         Ok(())
     }
+}
+
+impl Running<'_> {
+    /// It gave up.
+    pub fn gave_up(&self) {
+        let mut launches = lock(&self.peers.launches);
+        launches.is_stale = true;
+        if launches.failed.len() == FAILED {
+            launches.failed.pop_front();
+        }
+        launches.failed.push_back(self.run);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.peers.launches).running -= 1;
+        self.peers.ended.notify_all();
+    }
+}
+
+fn unknown() -> Error {
+    Error::internal("a launch on a device that was not initialised")
+}
+
+/// Fills the blocks of this process's devices; `starts`: where all devices' are. Gives what it writes to each.
+fn write_blocks(site: &Site<'_>, come: &Come, starts: &[u64]) -> Result<[(u64, Vec<u64>); 2], Error> {
+    let maps = site
+        .templates
+        .iter()
+        .map(cuda::encode_map)
+        .collect::<Result<Vec<_>, _>>()?;
+    let contents = site.exchange.own_parts(starts, &maps);
+    for (_, memory) in &come.devices {
+        for (at, words) in &contents {
+            memory.write(*at, words)?;
+        }
+    }
+    Ok(contents)
 }
 
 impl Device {
@@ -440,11 +516,9 @@ mod tests {
         };
         let site = Site {
             name: "ring",
-            locations: &Locations::default(),
             hash: "0",
             mesh: 1,
             exchange: &exchange,
-            waits_are_bounded: false,
             templates: &[],
         };
         let job = directory::Job {

@@ -2,7 +2,7 @@
 //!
 //! XLA takes a status: a code and a message. On its way to Python it becomes an exception with that message and some of
 //! XLA's own words around it; what, where, expected, got and remedy are found again by the message.
-use super::Locations;
+use super::{Locations, printing};
 use crate::error::Error;
 use crate::lock::lock;
 use serde_json::{Value, json};
@@ -28,9 +28,17 @@ pub fn remember_reported(message: &str, error: &Error, locations: &Locations) {
 pub fn find_reported(text: &str) -> Option<Value> {
     let kept = lock(&KEPT_ERRORS);
     let found = kept.iter().rev().find(|(message, _)| text.contains(message.as_str()));
-    found
-        .map(|(_, error)| error.clone())
-        .or_else(|| super::last_words::heard(text))
+    found.map(|(_, error)| error.clone()).or_else(|| failed_check(text))
+}
+
+/// The check that a kernel on a GPU made before it ended, and which failed, if that is why the driver failed with `text`.
+fn failed_check(text: &str) -> Option<Value> {
+    if !text.contains("CUDA_ERROR") {
+        return None;
+    }
+    let mut error = printing::mailbox::print_what_is_left()?;
+    error["last_words"] = json!(true);
+    Some(error)
 }
 
 #[cfg(test)]
