@@ -2649,15 +2649,21 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     fn give_up(&mut self, _word: &Reg, _words: &Reg, _place: &Reg, _flag: &i64) -> Result<()> {
         self.trap()
     }
-    fn leave_if_block_gave_up(&mut self, _flag: &i64) -> Result<()> {
+    fn leave_if_block_gave_up(&mut self, _drain: &modifier::Drain, _flag: &i64) -> Result<()> {
         self.emit::<Nothing>(Operands::NONE);
         Ok(())
     }
-    fn leave_if_any_gave_up(&mut self, _word: &Reg, _flag: &i64) -> Result<()> {
+    fn leave_if_any_gave_up(&mut self, _drain: &modifier::Drain, _word: &Reg, _flag: &i64) -> Result<()> {
         self.emit::<Nothing>(Operands::NONE);
         Ok(())
     }
-    fn give_up_end(&mut self, _threads: &i64, _drain: &modifier::Drain, _flag: &i64, _ns: &i64) -> Result<()> {
+    fn give_up_end(
+        &mut self,
+        _threads: &i64,
+        _registers: &modifier::LeftRegisters,
+        _flag: &i64,
+        _ns: &i64,
+    ) -> Result<()> {
         self.emit::<Nothing>(Operands::NONE);
         Ok(())
     }

@@ -652,7 +652,13 @@ impl<'a> LowerCx<'a> {
             self.entry.scratch.push(Scratch { bytes: give_up::BYTES });
             let ns = kernel.compiler_params.wait_timeout_ns.min(i64::MAX as u64) as i64;
             let flag = flag.into();
-            self.limit = Some(Limit { ns, flag, buffer });
+            let drain = give_up::drain(kernel);
+            self.limit = Some(Limit {
+                ns,
+                flag,
+                buffer,
+                drain,
+            });
         }
     }
 

@@ -25,7 +25,7 @@ use crate::error::Result;
 use crate::kernel_ir::{Group, Kernel, OpKind};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{Awaited, GaveUp};
-use crate::ptx::modifier::{Drain, LogicType};
+use crate::ptx::modifier::{Drain, LeftRegisters, LogicType};
 use crate::ptx::operand::Src;
 
 /// What a kernel has whose waits have a limit.
@@ -37,6 +37,8 @@ pub struct Limit {
     pub flag: i64,
     /// The buffer of the launch's word.
     pub buffer: u32,
+    /// What warps may have in flight.
+    pub drain: Drain,
 }
 
 /// How long a block that has given up stays, in nanoseconds. All 227 KiB of a block come over a PCIe link of 55 GB/s that 132 of them share in
@@ -67,25 +69,31 @@ pub fn end(cx: &mut LowerCx) {
     if let Some(Limit { flag, .. }) = cx.limit {
         cx.b.inst(Inst::GiveUpEnd {
             threads: i64::from(128 * cx.kernel.num_warpgroups),
-            drain: drain(cx.kernel),
+            registers: left_registers(cx.kernel),
             flag,
             ns: LINGER,
         });
     }
 }
 
-fn drain(kernel: &Kernel) -> Drain {
-    let (mut products, mut registers) = (false, false);
+/// What warps may have in flight.
+pub fn drain(kernel: &Kernel) -> Drain {
+    let mut found = false;
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
         // A text may issue some, too.
-        products |= kind.is_product() || matches!(kind, OpKind::InlinePtx { .. });
-        registers |= matches!(kind, OpKind::SetMaxRegisters { .. });
+        found |= kind.is_product() || matches!(kind, OpKind::InlinePtx { .. });
     });
-    match (products, registers) {
-        (_, true) => Drain::ProductsAndRegisters,
-        (true, false) => Drain::Products,
-        (false, false) => Drain::Nothing,
+    if found { Drain::Products } else { Drain::Nothing }
+}
+
+fn left_registers(kernel: &Kernel) -> LeftRegisters {
+    let mut counted = false;
+    kernel.for_each_op(&mut |op| counted |= matches!(kernel.ops[op].kind, OpKind::SetMaxRegisters { .. }));
+    if counted {
+        LeftRegisters::Released
+    } else {
+        LeftRegisters::Kept
     }
 }
 
@@ -117,15 +125,18 @@ pub fn unless(cx: &mut LowerCx, ok: V, kind: Awaited, detail: S) -> Result<()> {
 
 /// The executing warps leave if their block has given up.
 pub fn leave(cx: &mut LowerCx) {
-    if let (Some(Limit { flag, .. }), true) = (cx.limit, cx.may_leave) {
-        cx.b.inst(Inst::LeaveIfBlockGaveUp { flag });
+    if let (Some(Limit { drain, flag, .. }), true) = (cx.limit, cx.may_leave) {
+        cx.b.inst(Inst::LeaveIfBlockGaveUp { drain, flag });
     }
 }
 
 /// The executing warps leave if any block of the launch has given up.
 pub fn leave_if_any(cx: &mut LowerCx) {
-    if let Some(Limit { flag, buffer, .. }) = cx.limit {
+    if let Some(Limit {
+        drain, flag, buffer, ..
+    }) = cx.limit
+    {
         let word = cx.buffer_pointer(buffer);
-        cx.b.inst(Inst::LeaveIfAnyGaveUp { word, flag });
+        cx.b.inst(Inst::LeaveIfAnyGaveUp { drain, word, flag });
     }
 }

@@ -193,8 +193,10 @@ modifiers! {
         AsyncGenericReleaseCluster = "async::generic.release.sync_restrict::shared::cta.cluster" }
     /// Bulk-copy waits: until the sources may be overwritten, or until the writes are visible.
     BulkWait { Complete = "", Read = ".read" }
-    /// What a warp that leaves a kernel early may have in flight besides copies.
-    Drain { Nothing = "", Products = "\n\twgmma.wait_group.sync.aligned 0;", ProductsAndRegisters = "\n\twgmma.wait_group.sync.aligned 0;\n\tsetmaxnreg.dec.sync.aligned.u32 24;" }
+    /// What a warp may have in flight that leaves a kernel early.
+    Drain { Nothing = "", Products = "\n\twgmma.wait_group.sync.aligned 0;" }
+    /// What it does with its registers, for which others may wait.
+    LeftRegisters { Kept = "", Released = "\n\tsetmaxnreg.dec.sync.aligned.u32 24;" }
     /// Reductions of predicates at a barrier.
     BarRedOp { And = "and", Or = "or" }
     /// What a thread does to the count of an mbarrier: arrives, or arrives and no more.
