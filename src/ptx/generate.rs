@@ -28,6 +28,8 @@ fn numbers(row: &str, field: &str) -> Vec<i64> {
         "mask" => vec![0xffff_ffff],
         "lut" => vec![0x96, 0xe8],
         "ns" => vec![1_000_000],
+        "flag" => vec![0, 70_000],
+        "threads" => vec![128, 1024],
         "bytes" if row == "PrintReserve" => vec![16, 4096],
         "tag" if row == "ProfileMark" => vec![0, 0x8000_0001],
         "marks" => vec![2, 1 << 20],
@@ -284,6 +286,15 @@ pub mod tests {
             {
                 let mut text = String::new();
                 write_inst(&mut text, &inst);
+                // Where a warp leaves to is in another row's text.
+                if text.contains("smalt_leaves") {
+                    let to = if text.contains("smalt_leaves:") {
+                        ""
+                    } else {
+                        "smalt_leaves:\n"
+                    };
+                    text = format!("{{\n{text}\n{to}bar.warp.sync 0xffffffff;\n}}");
+                }
                 modules.entry(inst.requires().isa).or_default().push(text);
             }
         }

@@ -2,7 +2,7 @@
 use super::env::Checking;
 use super::host::{self, HostBuffer};
 use super::meeting::Meeting;
-use super::peers::{Peers, Running, Site};
+use super::peers::{Peers, Site};
 use super::posts::Owner;
 use super::printing::mailbox::{self, Mailbox, Mailboxes};
 use super::profile::recorder::{self, Recorder, Recorders};
@@ -12,6 +12,7 @@ use crate::error::{Error, Fault};
 use crate::ptx::launch::Exchange;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A buffer as the handlers see it: a host or a device address.
 #[derive(Clone, Copy, Debug)]
@@ -278,7 +279,10 @@ impl CallSite {
         if let Some(buffer) = launch.gives_up {
             let words = cuda::read_at_end(stream, addresses[buffer as usize])?;
             if let Some(error) = gave_up::error_of(name, launch, device, words) {
-                running.iter().for_each(Running::gave_up);
+                let limit = Duration::from_nanos(self.artifact.compiled.wait_timeout_ns);
+                if let Some(running) = running {
+                    running.gave_up(limit);
+                }
                 return Err(error);
             }
         }

@@ -338,14 +338,28 @@ impl Peers {
 }
 
 impl Running<'_> {
-    /// It gave up.
-    pub fn gave_up(&self) {
-        let mut launches = lock(&self.peers.launches);
+    /// It gave up; `limit`: after what time.
+    ///
+    /// Returns when no other device writes this one's buffers any more, which are XLA's again then: what runs ends by its own limits, and nothing is
+    /// launched before. Of other processes it is not known; they get as much time as a wait may take.
+    pub fn gave_up(self, limit: Duration) {
+        let peers = self.peers;
+        let mut launches = lock(&peers.launches);
         launches.is_stale = true;
         if launches.failed.len() == FAILED {
             launches.failed.pop_front();
         }
         launches.failed.push_back(self.run);
+        drop(launches);
+        drop(self);
+        let spans = |known: &Known| known.processes.iter().any(Option::is_some);
+        if peers.known.get().is_some_and(spans) {
+            std::thread::sleep(limit);
+        }
+        let mut launches = lock(&peers.launches);
+        while launches.is_stale && launches.running > 0 {
+            launches = peers.ended.wait(launches).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -504,6 +518,36 @@ fn across_hosts(site: &Site<'_>, job: &directory::Job, far: &Announcement) -> Er
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nobody who gives up returns while another launch runs, and of a failed execution none comes.
+    #[test]
+    fn who_gives_up_waits_for_the_others() {
+        let peers = Peers::default();
+        peers.publish(vec![], vec![], Default::default());
+        let [first, second] = [0, 1].map(|_| peers.begin("f", 7).unwrap());
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                first.gave_up(Duration::ZERO);
+                assert!(ended.load(std::sync::atomic::Ordering::Acquire));
+            });
+            while !lock(&peers.launches).is_stale {
+                std::thread::yield_now();
+            }
+            assert!(peers.begin("f", 7).is_err_and(|error| error.fault == Fault::Timeout));
+            let next = scope.spawn(|| {
+                drop(peers.begin("f", 8).unwrap());
+                assert!(ended.load(std::sync::atomic::Ordering::Acquire));
+            });
+            std::thread::sleep(LOOK);
+            ended.store(true, std::sync::atomic::Ordering::Release);
+            drop(second);
+            waits.join().unwrap();
+            next.join().unwrap();
+        });
+        assert!(peers.begin("f", 7).is_err());
+        assert!(!lock(&peers.launches).is_stale);
+    }
 
     #[test]
     fn what_keeps_devices_apart_is_said() {
