@@ -36,6 +36,7 @@ fn shell() -> Shell {
             mesh: None,
             printer: None,
             profile: None,
+            gives_up: None,
         },
         target: "sm_90a".into(),
         min_ctas_per_sm: None,

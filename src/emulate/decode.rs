@@ -2661,6 +2661,7 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         &mut self,
         _threads: &i64,
         _registers: &modifier::LeftRegisters,
+        _peers: &modifier::EndsWith,
         _flag: &i64,
         _ns: &i64,
     ) -> Result<()> {

@@ -11,9 +11,8 @@
 //!   does not synchronise in, which is the one that the others are in or come to (it has passed the one before, so that all had
 //!   arrived there). The flag was set before, so that all who pass that phase see it and leave: nobody comes to the phase behind it, where
 //!   their arrivals lie. No other barriers have counts: texts of inline PTX with barriers of their own are refused (`inline/check.rs`).
-//! * **Where they leave to.** All warps of a cluster meet at the end, those that leave and those that have ended, at a barrier that counts
-//!   the threads there are (`barrier.cluster`, which takes a block for a cluster where there are none). So no block is gone while another
-//!   arrives on its mbarriers or copies to its memory. Before, each warp waits for the products and bulk stores that it has issued. Warps that
+//! * **Where they leave to.** All warps of a block meet at the end, those that leave and those that have ended, on an mbarrier of their own,
+//!   and then all of a cluster. So no block is gone while another arrives on its mbarriers or copies to its memory. Before, each warp waits for the products and bulk stores that it has issued. Warps that
 //!   wait for registers (`setmaxnreg.inc`) get those of who leaves.
 //! * **Loads in flight** to the block's shared memory complete on mbarriers for which nobody waits any more. They wait for nobody: a block that
 //!   has given up stays for [`LINGER`], when nobody issues any more.
@@ -25,7 +24,7 @@ use crate::error::Result;
 use crate::kernel_ir::{Group, Kernel, OpKind};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{Awaited, GaveUp};
-use crate::ptx::modifier::{Drain, LeftRegisters, LogicType};
+use crate::ptx::modifier::{Drain, EndsWith, LeftRegisters, LogicType};
 use crate::ptx::operand::Src;
 
 /// What a kernel has whose waits have a limit.
@@ -33,7 +32,7 @@ use crate::ptx::operand::Src;
 pub struct Limit {
     /// How long a wait may last.
     pub ns: i64,
-    /// Where the block's flag is in shared memory.
+    /// Where the block's flag is in shared memory, and 8 bytes behind it the mbarrier at which it ends.
     pub flag: i64,
     /// The buffer of the launch's word.
     pub buffer: u32,
@@ -70,6 +69,11 @@ pub fn end(cx: &mut LowerCx) {
         cx.b.inst(Inst::GiveUpEnd {
             threads: i64::from(128 * cx.kernel.num_warpgroups),
             registers: left_registers(cx.kernel),
+            peers: if cx.kernel.cluster_size() > 1 {
+                EndsWith::Cluster
+            } else {
+                EndsWith::Nobody
+            },
             flag,
             ns: LINGER,
         });

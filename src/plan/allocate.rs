@@ -32,7 +32,7 @@ pub struct Allocation {
     /// A table of addresses on the other devices: eight bytes for each device and each allocation that it has of its own, and as many
     /// for the semaphores.
     pub exchange: Option<u32>,
-    /// Where waits have a limit: a word that says that one of the block has taken longer.
+    /// Where waits have a limit: a word that says that one of the block has taken longer, and the mbarrier at which the block ends.
     pub gave_up: Option<u32>,
     /// Accumulators that are not all in registers.
     pub parked: Parked,
@@ -74,7 +74,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
         shared => 8 * u64::from(kernel.devices()) * (shared + 1),
     };
     let gave_up = if kernel.compiler_params.wait_timeout_ns > 0 {
-        8
+        16
     } else {
         0
     };
