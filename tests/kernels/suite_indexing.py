@@ -123,6 +123,18 @@ def test_complex_numbers_and_keys_at_indices() -> None:
     _equals_jax(lambda keys, i: jax.random.key_data(jax.random.wrap_key_data(keys)[i % 7]), keys, i)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64"])
+def test_an_index_outside_reads_nothing_outside(dtype: str) -> None:
+    """Arrays that take all shared memory that the kernel has: there is nothing behind them."""
+    info = np.iinfo(np.int32)
+    n = 512 // np.dtype(dtype).itemsize
+    at = np.int32([0, n - 1, n, n + 1, 2 * n, -1, -n, -n - 1, info.max, info.min])
+    x = np.random.default_rng(5).integers(0, 2, n).astype(dtype)
+    with x64(dtype == "float64"):
+        for mode in ("fill", "clip"):
+            _equals_jax(lambda x, at, mode=mode: (jnp.take(x, at, mode=mode), x.reshape(4, -1).at[at % 4, at].get(mode=mode)), x, at)
+
+
 def test_nothing_at_all() -> None:
     x = np.ones((4, 3), np.float32)
     (got,) = _run(lambda x: x.at[jnp.zeros((2, 0), jnp.int32)].add(1.0) + 1, x)

@@ -15,7 +15,7 @@ from jax.experimental.pallas.ops.gpu import hopper_mixed_type_matmul_mgpu as mix
 
 import smalt
 from smalt import _native
-from tests.corpus.case import kernel, like
+from tests.corpus.case import kernel, like, x64
 from tests.kernels import semantics
 from tests.kernels.suite import enabled
 
@@ -75,6 +75,53 @@ def test_every_code(source: str, target: str, layout: str) -> None:
             nan = semantics.is_nan(want)
             np.testing.assert_array_equal(semantics.is_nan(got), nan)
         np.testing.assert_array_equal(np.where(nan, 0, semantics.bits(got)), np.where(nan, 0, semantics.bits(want)))
+
+
+# ------------------------------------------------------------------------------------------ one rounding
+
+#: From which numbers do not fit a float with as few bits, and where between two of them they lie tells only a bit that f32 has not.
+LONG = ("int32", "uint32", "int64", "uint64", "float32", "float64")
+
+
+def around_ties(source: str, target: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Numbers half-way between two neighbours of a float type and beside it, as close as the source has any; and what they round to.
+
+    They are `(m + 1/2)·2^e` with `m` of as many bits as the target has: of all exponents that an integer may have, of some of a float's.
+    """
+    info, kind = ml_dtypes.finfo(target), np.dtype(source)
+    digits, lowest = info.nmant + 1, int(np.log2(float(info.smallest_subnormal)))
+    first, last = 1 << info.nmant, 2 * (1 << info.nmant) - 1
+    if kind.kind == "f":
+        close = 2.0 ** (digits - np.finfo(kind).nmant)
+        exponents = [*range(lowest, int(info.maxexp) - digits, 7), int(info.maxexp) - digits]
+    else:
+        exponents = list(range(2, np.iinfo(kind).bits - (kind.kind == "i") - digits))
+    given, want = [], []
+    for e in exponents:
+        # The smallest exponent is also that of numbers with fewer bits.
+        for m in sorted({first, first + 1, first + first // 3, last - 1, last, *([0, 1, 2] if e == lowest else [])}):
+            for step in (-1, 0, 1):
+                rounded = (m + (step > 0 or (step == 0 and m % 2 == 1))) * 2.0**e
+                if rounded <= float(info.max):
+                    given.append((m + 0.5 + step * close) * 2.0**e if kind.kind == "f" else ((2 * m + 1) << e - 1) + step)
+                    want.append(rounded)
+    if kind.kind != "u":
+        given, want = [*given, *(-x for x in given)], [*want, *(-x for x in want)]
+    padded = -len(given) % 128
+    shape = (-1, 128)
+    return np.array(given + padded * [0], kind).reshape(shape), np.array(want + padded * [0.0]).astype(jnp.dtype(target)).reshape(shape)
+
+
+@pytest.mark.parametrize("source", LONG)
+def test_numbers_are_rounded_once(source: str) -> None:
+    """On the way to a narrow float through f32, what lies beside a tie must not become one."""
+    targets = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+    with x64(True), enabled():
+        for target in targets:
+            x, want = around_ties(source, target)
+            got = np.asarray(jax.jit(lambda x, target=target: converted(x, target, None))(x))
+            wrong = np.argwhere(semantics.bits(got) != semantics.bits(want))
+            assert not len(wrong), f"{target}: {len(wrong)} wrong: {[(x[tuple(i)], got[tuple(i)], want[tuple(i)]) for i in wrong[:3]]}"
 
 
 # ------------------------------------------------------------------------------------------ instructions

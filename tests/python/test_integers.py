@@ -383,3 +383,38 @@ def test_what_is_added_to_a_product_is_added_to_its_sum(precision: str | None, d
     acc = np.full((64, 64), 1e8, np.float32)
     got = run(kernel(body, like((64, 64), jnp.float32)), acc, ones, ones)
     np.testing.assert_array_equal(got, np.full((64, 64), 1e8 + 64, np.float32))
+
+
+# ------------------------------------------------------------------------------------------ reductions
+
+#: NumPy's, JAX's, and what it begins with.
+REDUCTIONS: dict[str, tuple[Any, Callable[..., Any], Callable[[Any], int]]] = {
+    "sum": (np.add, lax.add, lambda info: 0),
+    "prod": (np.multiply, lax.mul, lambda info: 1),
+    "max": (np.maximum, lax.max, lambda info: info.min),
+    "min": (np.minimum, lax.min, lambda info: info.max),
+    "and": (np.bitwise_and, lax.bitwise_and, lambda info: -1 if info.min else info.max),
+    "or": (np.bitwise_or, lax.bitwise_or, lambda info: 0),
+    "xor": (np.bitwise_xor, lax.bitwise_xor, lambda info: 0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64"])
+def test_reductions_of_equal_elements(dtype: str) -> None:
+    """A scalar in an array's clothes, of an even number of elements and an odd one."""
+    shapes = ((1,), (2,), (3,), (4,), (7,), (3, 5), (3, 32))
+    with x64(dtype.endswith("64")):
+        x = numbers(dtype)
+
+        def body(x: Any, o: Any) -> None:
+            @pl.loop(0, x.shape[0])
+            def _(i: Any) -> None:
+                for k, (_, f, start) in enumerate(REDUCTIONS.values()):
+                    for n, shape in enumerate(shapes):
+                        o[k, n, i] = lax.reduce(lax.broadcast(x[i], shape), x.dtype.type(start(np.iinfo(dtype))), f, range(len(shape)))
+
+        got = run(kernel(body, like((len(REDUCTIONS), len(shapes), len(x)), x.dtype)), x)
+        for k, (name, (f, _, _)) in enumerate(REDUCTIONS.items()):
+            for n, shape in enumerate(shapes):
+                want = f.reduce(np.broadcast_to(x, (np.prod(shape), len(x))), axis=0, dtype=x.dtype)
+                np.testing.assert_array_equal(got[k, n], want, f"{name} of {shape}")
