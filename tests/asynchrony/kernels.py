@@ -264,6 +264,52 @@ flawed(produce_and_consume, PRODUCE, "the producer does not wait", shows=("deadl
 flawed(produce_and_consume, PRODUCE, "the consumer does not wait", shows=(RACE_OF_STORE,), line="queue[slot] = x[i] * 2")
 
 
+def warps_produce(x, flaw=None):
+    """Warps by themselves write a row each and say so; a warpgroup reads the rows, and frees them one by one."""
+
+    def body(x, o, rows, produced, consumed):
+        wg = lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def _():
+            @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+            def _():
+                w = lax.axis_index("warp")
+
+                @pl.loop(0, 3)
+                def _(i):
+                    @pl.when(i > 0)
+                    def _():
+                        plgpu.barrier_wait(consumed.at[w])
+
+                    rows[w] = x[i, w] * 2
+                    if flaw == "a warp does not arrive":
+
+                        @pl.when(w != 2)
+                        def _():
+                            plgpu.barrier_arrive(produced.at[w])
+                    else:
+                        plgpu.barrier_arrive(produced.at[w])
+
+        @pl.when(wg == 1)
+        def _():
+            @pl.loop(0, 3)
+            def _(i):
+                for w in range(4):
+                    if flaw != "the consumer does not wait":
+                        plgpu.barrier_wait(produced.at[w])
+                    o[i, w] = rows[w] + 1
+                    plgpu.barrier_arrive(consumed.at[w])
+
+    scratch = (SMEM((4, 128), jnp.float32), Barrier(num_barriers=4), Barrier(num_barriers=4))
+    return kernel(body, like((3, 4, 128)), *scratch, num_threads=2, thread_name="wg")(x)
+
+
+WARPS = subject(f32(3, 4, 128), reference=lambda x: x * 2 + 1)(warps_produce)
+flawed(warps_produce, WARPS, "a warp does not arrive", shows=("deadlock", "number 2 of 4 barriers"))
+flawed(warps_produce, WARPS, "the consumer does not wait", shows=(RACE_OF_STORE,), line="rows[w] = x[i, w] * 2")
+
+
 # ------------------------------------------------------------------------------------------ copies out
 
 
