@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -383,6 +384,39 @@ def test_what_is_added_to_a_product_is_added_to_its_sum(precision: str | None, d
     acc = np.full((64, 64), 1e8, np.float32)
     got = run(kernel(body, like((64, 64), jnp.float32)), acc, ones, ones)
     np.testing.assert_array_equal(got, np.full((64, 64), 1e8 + 64, np.float32))
+
+
+# ------------------------------------------------------------------------------------------ divisors that are known
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_divisors_of_each_sign(dtype: str) -> None:
+    """Of dividends of which nothing is known, their sign, or a range: right, and no division is left."""
+    info = np.iinfo(dtype)
+    divisors = [*(sign * m for m in (1, 2, 7, 64, 100, info.max // 3) for sign in (1, -1)), info.min, info.max]
+    known = [-1, info.max, 15]
+
+    def body(x: Any, o: Any) -> None:
+        for n, mask in enumerate(known):
+            v = x[...] & x.dtype.type(mask)
+            for k, c in enumerate(divisors):
+                o[n, k, 0] = lax.div(v, x.dtype.type(c))
+                o[n, k, 1] = lax.rem(v, x.dtype.type(c))
+
+    with x64(dtype == "int64"):
+        x = numbers(dtype)
+        f = kernel(body, like((len(known), len(divisors), 2, len(x)), x.dtype))
+        with smalt.emulated("H100"):
+            (report,) = smalt.inspect(f, x)
+        assert not re.search(r"\b(div|rem)\.[su]", report.ptx)
+        got = run(f, x)
+    for n, mask in enumerate(known):
+        for k, c in enumerate(divisors):
+            for at, v in enumerate((x & x.dtype.type(mask)).tolist()):
+                quotient = abs(v) // abs(c) * (1 if (v < 0) == (c < 0) else -1)
+                # The least number by -1 is itself.
+                want = quotient if quotient <= info.max else info.min, v - quotient * c
+                assert tuple(got[n, k, :, at]) == want, f"{v} by {c}"
 
 
 # ------------------------------------------------------------------------------------------ reductions
