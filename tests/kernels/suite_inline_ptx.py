@@ -572,6 +572,34 @@ def test_random_programs_with_carries(start: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+# ------------------------------------------------------------------------------------------ roundings
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_roundings_of_a_text_are_its_own(dtype: Any) -> None:
+    """Products and sums of a kernel are fused, unless one of the two stands in a text: rounded products less themselves are 0."""
+    name = f"f{8 * np.dtype(dtype).itemsize}"
+    x, y = random((256,), dtype), random((256,), dtype, 1)
+
+    def body(x: Any, y: Any, z: Any, o: Any) -> None:
+        one, y = out(256, dtype), y[...]
+        # Powers of two make products that differ: one that is used twice is not fused.
+        (x0, z0), (x1, z1), (x2, z2), (x3, z3), (x4, z4), (x5, z5) = ((x[...] * 2.0**k, z[...] * 2.0**k) for k in range(6))
+
+        def product(x: Any) -> Any:
+            return smalt.inline_ptx(f"mul.rn.{name} {{0}}, {{1}}, {{2}};", one, x, y)
+
+        o[0], o[1], o[2] = product(x0) + -z0, product(x1) - z1, z2 - product(x2)
+        o[3] = smalt.inline_ptx(f"sub.rn.{name} {{0}}, {{1}}, {{2}};", one, x3 * y, z3)
+        o[4] = smalt.inline_ptx(f"{{ .reg .{name} p; mul.rn.{name} p, {{1}}, {{2}}; sub.rn.{name} {{0}}, p, {{3}}; }}", one, x4, y, z4)
+        o[5] = x5 * y - z5
+
+    with x64(dtype is np.float64), enabled():
+        got = np.asarray(jax.jit(kernel(body, out(6, 256, dtype), params=smalt.CompilerParams()))(x, y, x * y))
+    np.testing.assert_array_equal(got[:5], np.zeros((5, 256), dtype))
+    assert np.count_nonzero(got[5]) > 64, "the kernel's own are not fused"
+
+
 # ------------------------------------------------------------------------------------------ carries, cache policies
 
 
