@@ -38,15 +38,15 @@ def run(body: Any, out_type: Any, *args: Any, scratch: Any = ()) -> Any:
         return jax.tree.map(np.asarray, jax.jit(kernel(body, out_type, *scratch))(*args))
 
 
-def rows(shape: Any, dtype: Any) -> Any:
-    """A buffer whose rows lie in swizzled tiles of 128 bytes, as tensor cores read operands along K."""
-    width = 128 // np.dtype(dtype).itemsize
-    return SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(128)))
+def rows(shape: Any, dtype: Any, swizzle: int = 128) -> Any:
+    """A buffer whose rows lie in tiles as wide as their swizzle, as tensor cores read operands along K."""
+    width = swizzle // np.dtype(dtype).itemsize
+    return SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(swizzle)))
 
 
-def descriptor(name: str, address: str, stride: int) -> str:
-    """Tiles of eight swizzled rows of 128 bytes, `stride` bytes apart."""
-    bits = 1 << 62 | (stride >> 4) << 32 | 1 << 16
+def descriptor(name: str, address: str, stride: int, swizzle: int = 128) -> str:
+    """Tiles of eight swizzled rows, `stride` bytes apart; those that follow each other along K are neighbours."""
+    bits = {128: 1, 64: 2, 32: 3}[swizzle] << 62 | (stride >> 4) << 32 | (8 * swizzle >> 4) << 16
     return (
         f"{{ .reg .b32 w; shr.u32 w, {address}, 4; and.b32 w, w, 0x3fff; cvt.u64.u32 {name}, w; or.b64 {name}, {name}, {bits:#x}; }}"
     )
@@ -319,10 +319,21 @@ SPARSE = {name: KINDS[name] for name in ("f16", "f16 into f16", "bf16", "e4m3", 
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_products(name: str, n: int, registers: bool) -> None:
     """A packed, with metadata in registers; twice as much of B, which lies in two tiles."""
-    kind = SPARSE[name]
-    bits = 8 * np.dtype(kind.a).itemsize
-    if registers and bits == 8:
+    if registers and np.dtype(SPARSE[name].a).itemsize == 1:
         pytest.skip("JAX has no layout of 8-bit operands in all versions")
+    sparse_products(SPARSE[name], n, registers)
+
+
+@pytest.mark.parametrize("swizzle", [32, 64])
+@pytest.mark.parametrize("name", ["f16", "s8"])
+def test_narrow_tiles_of_sparse_products(name: str, swizzle: int) -> None:
+    """The 64 bytes of B that an instruction takes are a tile, or two beside each other."""
+    sparse_products(SPARSE[name], 24, False, swizzle)
+
+
+def sparse_products(kind: Kind, n: int, registers: bool, swizzle: int = 128) -> None:
+    """Four, which add up; B's rows lie in tiles as wide as their swizzle."""
+    bits = 8 * np.dtype(kind.a).itemsize
     k = 8 * kind.step
     full, packed, pairs = pruned((64, k), kind.a, 3)
     selector = 1 if bits == 16 else 0
@@ -332,13 +343,14 @@ def test_sparse_products(name: str, n: int, registers: bool) -> None:
     tail = kind.tail.removesuffix(", 0") if registers and bits == 16 else kind.tail
     for s in range(4):
         a = "{ " + ", ".join(f"{{2.{4 * s + i}}}" for i in range(4)) + " }" if registers else "a"
-        # 64 bytes of B: the second half of a tile, or the next tile.
-        on = 4 if s % 2 == 0 else 60
+        # 64 bytes of B: the second half of a tile, the next tile, or the one behind it.
+        here, there = (64 * t // swizzle * 8 * swizzle + 64 * t % swizzle for t in (s, s + 1))
+        on = there - here >> 4
         steps.append(f"{kind.opcode(n, sparse=True)} {{0}}, {a}, b, {{1.{s}}}, {selector}, p{tail}; add.s64 b, b, {on};")
         steps.append("setp.eq.u32 p, 0, 0;" + "" if registers else "setp.eq.u32 p, 0, 0; add.s64 a, a, 2;")
     text = "\n".join([
         ".reg .b64 a, b; .reg .pred p; setp.ne.u32 p, 0, 0;",
-        "" if registers else descriptor("a", "{2}", 1024), descriptor("b", "{3}", 2048), FENCE, *steps, DONE,
+        "" if registers else descriptor("a", "{2}", 1024), descriptor("b", "{3}", 2048, swizzle), FENCE, *steps, DONE,
     ])  # fmt: skip
     words = L.WG_STRIDED((512,), 4)
 
@@ -348,7 +360,7 @@ def test_sparse_products(name: str, n: int, registers: bool) -> None:
         args = m[...], operand, b
         o[...] = smalt.inline_ptx(text, sds((64, n), kind.acc, L.WGMMA), *args, whole=True, arg_layouts=(words, layout, None))
 
-    scratch = (rows((64, k // 2), kind.a), rows((n, k), kind.b), Barrier(num_arrivals=2))
+    scratch = (rows((64, k // 2), kind.a), rows((n, k), kind.b, swizzle), Barrier(num_arrivals=2))
     got = run(body, jax.ShapeDtypeStruct((64, n), kind.acc), packed, b, meta.reshape(512), scratch=scratch)
     check(got, wide(full) @ wide(b).T, kind)
 
