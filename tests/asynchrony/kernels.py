@@ -443,6 +443,34 @@ flawed(
 )
 
 
+def wgmma_of_words(a, b, flaw=None):
+    """Both operands are written by the warpgroup; the flaw: one word of a row once more, behind the fence."""
+
+    def body(a, b, o, a_buf, b_buf):
+        a_buf[...] = a[...]
+        b_buf[...] = b[...]
+        plgpu.commit_smem()
+        if flaw is not None:
+            operand, column = flaw.split()
+            (a_buf if operand == "a" else b_buf)[17, pl.ds(int(column), 2)] = jnp.ones(2, jnp.float16)
+
+        def compute(acc):
+            plgpu.wgmma(acc, a_buf, b_buf)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), jnp.float32))
+
+    buf = SMEM((64, 64), jnp.float16, transforms=tiled(jnp.float16))
+    return kernel(body, like((64, 64)), buf, buf, params=MANUAL)(a, b)
+
+
+WGMMA_OF_WORDS = subject(f16(64, 64), f16(64, 64), reference=mul, tolerance=1e-3)(wgmma_of_words)
+# Each word of 16 bytes, which is what tensor cores read at a time. Of A each warp reads its own rows, B is read by all.
+for _column in (24, 26, 28, 30):
+    flawed(wgmma_of_words, WGMMA_OF_WORDS, f"a {_column}", shows=(UNORDERED,), line="plgpu.wgmma(acc, a_buf, b_buf)")
+    flawed(wgmma_of_words, WGMMA_OF_WORDS, f"b {_column}", shows=(RACE_OF_STORE,), line="(a_buf if operand")
+
+
 def wgmma_refill(a, b, flaw=None):
     """One buffer for every step of the product."""
     steps = 3
