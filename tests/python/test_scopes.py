@@ -87,3 +87,42 @@ def test_a_choice_that_reaches_a_scope_through_two_loops_diverges() -> None:
     k = kernel(body, like((2, 256)), num_threads=2, thread_name="wg")
     with smalt.emulated("H100"), pytest.raises(smalt.Error, match="at most 232448 bytes"):
         k(np.zeros(4, np.float32))
+
+
+#: How two warpgroups come by a number that they need not agree on; and a word of shared memory.
+DIFFER: dict[str, Callable[[Any, Any], Any]] = {
+    "the warpgroup's index": lambda x, count: lax.axis_index("wg"),
+    "what lies at it": lambda x, count: x[lax.axis_index("wg")],
+    "what may have changed": lambda x, count: x[0],
+    "who comes first": lambda x, count: smalt.atomic_add(count.at[0], 1, order="relaxed"),
+    "a branch": lambda x, count: lax.cond(x[0] > 1, lambda: 0, lambda: 1),
+    "a count of turns": lambda x, count: lax.while_loop(lambda n: n < x[0], lambda n: n + 1, 0),
+}
+
+
+def _fills(choose: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Each warpgroup fills one of two arrays that do not fit beside each other."""
+
+    def body(x, o, count):
+        def fills(value: int) -> Callable[[], None]:
+            def scope(buf):
+                buf[...] = jnp.full((150, 256), value, jnp.int32)
+                o[lax.axis_index("wg")] = buf[0]
+
+            return lambda: pl.run_scoped(scope, SMEM((150, 256), jnp.int32), collective_axes="wg")
+
+        lax.cond(choose(x, count) == 1, fills(1), fills(2))
+
+    return kernel(body, like((2, 256), jnp.int32), SMEM((1,), jnp.int32), num_threads=2, thread_name="wg", grid=(2,), grid_names=("i",))
+
+
+@pytest.mark.parametrize("how", DIFFER)
+def test_arms_of_a_choice_that_warpgroups_need_not_agree_on_share_no_memory(how: str) -> None:
+    with smalt.emulated("H100"), pytest.raises(smalt.Error, match="at most 232448 bytes"):
+        smalt.inspect(_fills(DIFFER[how]), np.zeros(4, np.int32))
+
+
+def test_arms_of_a_choice_of_the_block_share_memory() -> None:
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(_fills(lambda x, count: lax.axis_index("i")), np.zeros(4, np.int32))
+    assert report.smem_bytes < 200_000
