@@ -12,8 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import smalt
+from smalt._versions import FALSE_PREDICATE_SUPPRESSES_ARRIVAL
 
 from tests.corpus.case import REFS_AS_ARGUMENTS, kernel
+from tests.corpus.memory import HAS_PREDICATES
 from tests.kernels import counted, litmus
 from tests.kernels.suite import ON_GPU, enabled
 
@@ -188,6 +190,31 @@ def test_a_phase_that_is_over_is_not_waited_for() -> None:
 
     x = np.full(128, 7, I32)
     np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=[plgpu.Barrier(num_arrivals=1)]), x)
+
+
+@pytest.mark.skipif(not HAS_PREDICATES, reason="copies have predicates since 0.11")
+def test_copies_that_are_not_made_announce_no_bytes() -> None:
+    """Two copies a phase, of which each is made or not: the phase ends, and what is not copied stays."""
+
+    def body(x: Any, y: Any, o: Any, p: Any, one: Any, two: Any, bar: Any) -> None:
+        one[...], two[...] = jnp.zeros(128, I32), jnp.zeros(256, I32)
+        plgpu.commit_smem()
+
+        @pl.loop(0, 8)
+        def step(i: Any) -> None:
+            for ref, buffer, made in ((x, one, i & 1 == 1), (y, two, i & 2 == 2)):
+                plgpu.copy_gmem_to_smem(ref.at[i], buffer, bar, predicate=made)
+                if FALSE_PREDICATE_SUPPRESSES_ARRIVAL:
+                    plgpu.barrier_arrive(bar, predicate=~made)
+            plgpu.barrier_wait(bar)
+            o[i], p[i] = one[...], two[...]
+
+    x, y = random((8, 128)), random((8, 256), seed=1)
+    scratch = [plgpu.SMEM((128,), I32), plgpu.SMEM((256,), I32), plgpu.Barrier(num_arrivals=2)]
+    got = run(body, [out(8, 128, I32), out(8, 256, I32)], x, y, scratch=scratch)
+    # The step of the last copy; none before the first.
+    for result, given, last in zip(got, (x, y), ([-1, 1, 1, 3, 3, 5, 5, 7], [-1, -1, 2, 3, 3, 3, 6, 7])):
+        np.testing.assert_array_equal(result, [given[k] if k >= 0 else given[0] * 0 for k in last])
 
 
 def test_waits_of_both_kinds() -> None:
