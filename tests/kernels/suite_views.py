@@ -50,6 +50,32 @@ def test_products_of_other_widths_on_one_accumulator() -> None:
     np.testing.assert_array_equal(got, a @ b * 2 + a @ c.T)
 
 
+def test_products_of_other_widths_on_one_accumulator_of_integers() -> None:
+    """120 columns of bytes are five instructions, fifteen where three runs of 40 rows are taken out of longer ones."""
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(-128, 128, shape, np.int8) for shape in ((64, 128), (3, 64, 128), (120, 128)))
+
+    def body(a, b, c, o, a_buf, b_buf, c_buf, bars):  # type: ignore[no-untyped-def]
+        for i, (src, dst) in enumerate(((a, a_buf), (b, b_buf), (c, c_buf))):
+            plgpu.copy_gmem_to_smem(src, dst, bars.at[i])
+            plgpu.barrier_wait(bars.at[i])
+
+        def compute(acc):  # type: ignore[no-untyped-def]
+            runs = plgpu.transpose_ref(b_buf.at[:, 0:40].reshape(120, 128), (1, 0))
+            plgpu.wgmma(acc, a_buf, runs)
+            plgpu.wgmma(acc, a_buf, plgpu.transpose_ref(c_buf, (1, 0)))
+            plgpu.wgmma(acc, a_buf, runs)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, plgpu.ACC((64, 120), jnp.int32))
+
+    buffers = [plgpu.SMEM(x.shape, jnp.int8, transforms=views.tiled(jnp.int8, 128)) for x in (a, b, c)]
+    with enabled():
+        got = np.asarray(kernel(body, like((64, 120), jnp.int32), *buffers, plgpu.Barrier(num_barriers=3))(a, b, c))
+    a, b, c = (x.astype(np.int32) for x in (a, b, c))
+    np.testing.assert_array_equal(got, a @ (b[:, :40].reshape(120, 128) * 2 + c).T)
+
+
 @pytest.mark.parametrize("at", [1, 63])
 def test_a_computed_index_of_registers_is_clamped(at: int) -> None:
     """As JAX's references have it, where nobody looks."""
