@@ -331,3 +331,27 @@ def test_store_and_load(memory: str, layout: Any) -> None:
     transforms = TILED if memory == "tiled" else ()
     got = run(body, like(SHAPE, jnp.float16), X, scratch=(plgpu.SMEM(shape, jnp.float16, transforms=transforms),))
     np.testing.assert_array_equal(got, X * 2 if memory == "swapped" else X)
+
+
+@pytest.mark.parametrize("tile", [(8, 32), (8, 16), (64, 8)], ids=str)
+@pytest.mark.parametrize("tiled_first", [False, True], ids=["plain first", "tiled first"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_members_of_a_union_that_lie_differently(tile: tuple[int, int], tiled_first: bool, dtype: Any) -> None:
+    """The same lane has the same elements of both, but not the same bytes: warps meet before memory changes its use."""
+
+    def body(x: Any, y: Any, o: Any, p: Any, union: Any) -> None:
+        first, second = union if tiled_first else union[::-1]
+
+        @pl.loop(0, 2)
+        def _(_: Any) -> None:
+            first[...] = x[...]
+            o[...] = first[...]
+            second[...] = y[...]
+            p[...] = second[...]
+
+    union = plgpu.RefUnion(plgpu.SMEM((64, 64), dtype, transforms=(plgpu.TilingTransform(tile),)), plgpu.SMEM((64, 64), dtype))
+    x = np.arange(64 * 64, dtype=dtype).reshape(64, 64)
+    with smalt.enabled(True):
+        got = jax.jit(kernel(body, [like(x.shape, dtype)] * 2, union))(x, -x)
+    for result, given in zip(got, (x, -x), strict=True):
+        np.testing.assert_array_equal(result, given)
