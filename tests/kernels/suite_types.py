@@ -79,7 +79,7 @@ def test_every_code(source: str, target: str, layout: str) -> None:
 
 # ------------------------------------------------------------------------------------------ one rounding
 
-#: From which numbers do not fit a float with as few bits, and where between two of them they lie tells only a bit that f32 has not.
+#: Types of which some numbers lie closer to a tie between two narrow floats than any f32; and f32.
 LONG = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 
 

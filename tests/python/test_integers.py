@@ -296,6 +296,32 @@ def test_fori_loops_count_as_they_do_elsewhere(dtype: str) -> None:
     np.testing.assert_array_equal(run(kernel(body, like((len(chosen), 4), jnp.int32)), given), want)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_numbers_that_loops_exchange(order: tuple[int, ...], dtype: str) -> None:
+    """What a turn computes of them changes from turn to turn, unless they stay."""
+    turns = 5
+
+    def body(x: Any, whiles: Any, fors: Any) -> None:
+        def turn(o: Any, i: Any, s: Any) -> Any:
+            for k in range(3):
+                o[i, k] = s[k] * s[k] + s[k] * 3
+            return tuple(s[k] for k in order)
+
+        first = x[0], x[1], x[2]
+        lax.while_loop(lambda s: s[0] < turns, lambda s: (s[0] + 1, *turn(whiles, s[0], s[1:])), (jnp.int32(0), *first))
+        lax.fori_loop(0, turns, lambda i, s: turn(fors, i, s), first)
+
+    x = np.array([3, 5, 11], dtype)
+    got = run(kernel(body, [like((turns, 3), x.dtype)] * 2), x)
+    want, s = [], x
+    for _ in range(turns):
+        want.append(s * s + s * 3)
+        s = s[list(order)]
+    for result in got:
+        np.testing.assert_array_equal(result, np.stack(want))
+
+
 # ------------------------------------------------------------------------------------------ what is checked where it stands
 
 
