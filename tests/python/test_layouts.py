@@ -355,3 +355,23 @@ def test_members_of_a_union_that_lie_differently(tile: tuple[int, int], tiled_fi
         got = jax.jit(kernel(body, [like(x.shape, dtype)] * 2, union))(x, -x)
     for result, given in zip(got, (x, -x), strict=True):
         np.testing.assert_array_equal(result, given)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "float8_e4m3fn", "float16", "int32"])
+@pytest.mark.parametrize("layout", ["WGMMA", "WGMMA_8BIT", "WGMMA_UPCAST_2X", "WGMMA_UPCAST_4X"])
+def test_elements_of_any_width_between_layouts_of_tensor_cores(layout: str, dtype: str) -> None:
+    """In registers, where eight of the narrowest are in a word: there and back."""
+    others = [name for name in LAYOUTS if name.startswith("WGMMA") and name != layout]
+    x = (RNG.integers(0, 16 if dtype == "uint4" else 8, SHAPE) - (8 if dtype == "int4" else 0) * RNG.integers(0, 2, SHAPE)).astype(jnp.dtype(dtype))
+
+    def body(x: Any, *out: Any) -> None:
+        v = plgpu.layout_cast(x[...], LAYOUTS[layout])
+        for there, back, name in zip(out[::2], out[1::2], others, strict=True):
+            cast = plgpu.layout_cast(v, LAYOUTS[name])
+            there[...] = cast
+            back[...] = plgpu.layout_cast(cast, LAYOUTS[layout])
+
+    with smalt.enabled(True):
+        results = jax.jit(kernel(body, [like(SHAPE, jnp.dtype(dtype))] * 2 * len(others)))(x)
+    for k, got in enumerate(results):
+        np.testing.assert_array_equal(np.asarray(got).astype(np.float32), x.astype(np.float32), f"{others[k // 2]}, {'back' if k % 2 else 'there'}")
