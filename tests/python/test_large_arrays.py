@@ -125,16 +125,19 @@ def test_stores(dtype: Any) -> None:
 
 
 def test_stores_of_scalars(dtype: Any) -> None:
-    o, v = zeros((4104, ROW[dtype.name]), dtype), some(8, dtype)
+    """Beside stores of arrays, which are in other columns of the same rows."""
+    o, v = zeros((4104, ROW[dtype.name]), dtype), some(256, dtype)
 
     def body(v: Any, k: Any, o: Any) -> None:
         for n, row in enumerate(ROWS):
             o[row, 11] = v[3]
             o[k[n, 0], 13] = v[k[n, 1]]
+            o[row, pl.ds(256, 256)] = v[...]
 
     run(body, v, np.array([[row, 5] for row in ROWS], np.int32), into=o)
     for row in ROWS:
         np.testing.assert_array_equal(o[row, 10:14], np.array([0, v[3], 0, v[5]], dtype))
+        np.testing.assert_array_equal(o[row, 256:512], v)
 
 
 def test_loads_of_scalars(dtype: Any) -> None:

@@ -26,6 +26,8 @@ impl Random {
 struct Buffers {
     x: Alloc,
     out: Alloc,
+    /// Of more rows than runs of bytes are told apart.
+    tall: Alloc,
     ring: Alloc,
     flat: Alloc,
     bars: Alloc,
@@ -49,6 +51,7 @@ fn program(seed: u64) -> impl FnOnce(&mut Test) {
         let buffers = Buffers {
             x,
             out: t.output(DType::F32, &[256]),
+            tall: t.output(DType::F32, &[5000, 256]),
             ring: t.smem(DType::F32, &[2, 128]),
             flat: t.smem(DType::F32, &[256]),
             bars: t.barriers(2),
@@ -75,6 +78,24 @@ fn block(t: &mut Test, random: &mut Random, b: &Buffers, depth: u32, left: &mut 
     }
 }
 
+/// Elements of the tall array from a column on; one where `size` is.
+fn tall_part(t: &Test, random: &mut Random, b: &Buffers, size: Option<u64>) -> RefUse {
+    let row = match random.below(3) {
+        0 => Index::Const(2050),
+        1 => Index::Const(4099),
+        _ => Index::Value(b.n),
+    };
+    let column = match size {
+        None => DimIndex::At(Index::Const([13, 140][random.below(2) as usize])),
+        Some(size) => DimIndex::Slice {
+            start: Index::Const([0, 64, 128][random.below(3) as usize]),
+            size,
+            stride: 1,
+        },
+    };
+    t.b.indexed(b.tall, vec![DimIndex::At(row), column])
+}
+
 /// A row of shared memory.
 fn row_of(t: &mut Test, random: &mut Random, b: &Buffers) -> RefUse {
     match random.below(4) {
@@ -85,7 +106,7 @@ fn row_of(t: &mut Test, random: &mut Random, b: &Buffers) -> RefUse {
 }
 
 fn step(t: &mut Test, random: &mut Random, b: &Buffers, depth: u32, left: &mut i32) {
-    match random.below(if depth < 3 { 17 } else { 11 }) {
+    match random.below(if depth < 3 { 19 } else { 13 }) {
         0 | 1 => {
             let dst = row_of(t, random, b);
             t.store(dst, b.row);
@@ -156,6 +177,18 @@ fn step(t: &mut Test, random: &mut Random, b: &Buffers, depth: u32, left: &mut i
             }
         }
         11 => {
+            let element = tall_part(t, random, b, None);
+            t.store(element, b.number);
+        }
+        12 => {
+            let part = tall_part(t, random, b, Some(128));
+            if random.one_in(2) {
+                t.store(part, b.row);
+            } else {
+                t.load(part);
+            }
+        }
+        13 => {
             let zero = t.int(0);
             let compare = OpKind::Compare {
                 op: CompareOp::Eq,
@@ -165,7 +198,7 @@ fn step(t: &mut Test, random: &mut Random, b: &Buffers, depth: u32, left: &mut i
             let which = t.b.op1(compare, DType::Bool, &[]);
             t.when(which, |t| block(t, random, b, depth + 1, left));
         }
-        12 | 13 => {
+        14 | 15 => {
             let n = if random.one_in(2) { b.n } else { t.int(2) };
             t.repeat(n, |t, i| {
                 let two = t.int(2);
@@ -184,7 +217,7 @@ fn step(t: &mut Test, random: &mut Random, b: &Buffers, depth: u32, left: &mut i
                 }
             });
         }
-        14 => {
+        16 => {
             let warp = random.below(4) as i64;
             t.in_warp(warp, |t| one_warp(t, random, b));
         }

@@ -119,6 +119,46 @@ fn an_element_at_a_multiple_of_something() {
 }
 
 #[test]
+fn a_column_of_many_rows_is_disjoint_from_others() {
+    // An element of a row that nobody knows, and a part of one that is known, of so many rows that their bytes are not listed.
+    for (column, collides) in [(13, false), (255, false), (256, true), (383, true), (384, false)] {
+        for multiple in [false, true] {
+            let found = findings_of(1, true, |t| {
+                let (n, out) = (t.input(DType::I32, &[1]), t.output(DType::F32, &[10_000, 512]));
+                let x = floats(t);
+                let mut row = t.load(t.at(n, 0));
+                if multiple {
+                    let two = t.int(2);
+                    let double = OpKind::Binary {
+                        op: BinaryOp::Mul,
+                        a: row,
+                        b: two,
+                    };
+                    row = t.b.op1(double, DType::I32, &[]);
+                }
+                let zero = zero(t);
+                let column = DimIndex::At(Index::Const(column));
+                t.store(t.b.indexed(out, vec![DimIndex::At(Index::Value(row)), column]), zero);
+                let part = DimIndex::Slice {
+                    start: Index::Const(256),
+                    size: 128,
+                    stride: 1,
+                };
+                t.store(t.b.indexed(out, vec![DimIndex::At(Index::Const(2050)), part.clone()]), x);
+                // No even row is this one.
+                t.store(t.b.indexed(out, vec![DimIndex::At(Index::Const(4099)), part]), x);
+            });
+            let expected = match (collides, multiple) {
+                (false, _) => 0,
+                (true, true) => 1,
+                (true, false) => 2,
+            };
+            assert_eq!(found.len(), expected, "{column}, {multiple}: {found:?}");
+        }
+    }
+}
+
+#[test]
 fn one_kind_of_update_is_in_no_order() {
     twins(Compiler, Barrier, |t, right| {
         let (x, out) = (t.input(DType::I32, &[128]), t.output(DType::I32, &[256]));

@@ -5,6 +5,7 @@
 use super::scalars::{Scalars, Val};
 use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Index, Kernel, Op, RefUse, Step, Value};
 use crate::layout::assignment::Assignment;
+use crate::layout::facts::gcd;
 use crate::layout::register_layout;
 use crate::layout::smem_layout::{self, SmemView, ViewDim};
 use crate::layout::{RegisterLayout, Start};
@@ -51,6 +52,8 @@ pub struct Footprint {
     pub alloc: Alloc,
     pub space: Space,
     ranges: Ranges,
+    /// The positions in each dimension of the allocation; none if nothing is known of them, or elements share bytes.
+    spans: Option<Spans>,
     /// The view, for each place where it may be; none if nothing is known of it.
     views: Vec<SmemView>,
     /// Where the allocation begins: what the views' own offsets count from.
@@ -63,6 +66,24 @@ pub struct Footprint {
     pattern: Vec<i64>,
 }
 
+/// Positions in one dimension of an allocation, at most: they lie in `from..to`, a multiple of `step` behind `from`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Span {
+    from: u64,
+    to: u64,
+    /// 0: it is `from` alone.
+    step: u64,
+}
+
+type Spans = SmallVec<[Span; 4]>;
+
+impl Span {
+    fn is_disjoint(&self, other: &Span) -> bool {
+        let step = gcd(self.step, other.step);
+        self.to <= other.from || other.to <= self.from || step > 1 && self.from % step != other.from % step
+    }
+}
+
 /// Of more places at which a view may be, some are looked at.
 const MAX_VIEWS: u64 = 64;
 /// More runs of bytes than these are taken for everything between the first and the last.
@@ -72,7 +93,7 @@ const MAX_RUNS: u64 = 4096;
 type PerWarp = [Ranges; 4];
 
 /// What makes a footprint: equal ones are one.
-type Place = (Alloc, Ranges, Vec<i64>, usize);
+type Place = (Alloc, Ranges, Option<Spans>, Vec<i64>, usize);
 
 #[derive(Default)]
 pub struct Bytes {
@@ -110,7 +131,8 @@ impl Bytes {
         }
         let made = footprint(kernel, assignment, allocation, scalars, r);
         let next = Foot(self.feet.len() as u32);
-        let place = (made.alloc, made.ranges.clone(), made.pattern.clone(), made.views.len());
+        let (ranges, spans) = (made.ranges.clone(), made.spans.clone());
+        let place = (made.alloc, ranges, spans, made.pattern.clone(), made.views.len());
         let foot = *self.places.entry(place).or_insert(next);
         if foot == next {
             self.feet.push(made);
@@ -158,7 +180,10 @@ impl Bytes {
         *self.overlaps.entry(key).or_insert_with(|| {
             // Swizzles move bytes within lines; two views through one swizzle are moved alike.
             let lines = x.alloc != y.alloc && (x.swizzled || y.swizzled);
-            meet(&x.ranges, &y.ranges, lines)
+            // Runs of bytes may be too many to be told apart where dimensions are not.
+            let disjoint = |a: &Spans, b: &Spans| a.iter().zip(b).any(|(p, q)| p.is_disjoint(q));
+            let both = x.spans.as_ref().zip(y.spans.as_ref()).filter(|_| x.alloc == y.alloc);
+            meet(&x.ranges, &y.ranges, lines) && !both.is_some_and(|(a, b)| disjoint(a, b))
         })
     }
 
@@ -369,34 +394,79 @@ struct Walker<'a> {
     ways: u64,
 }
 
-impl Walker<'_> {
-    /// First positions that an index may have: at least one, of those below `count`.
-    fn positions(&mut self, index: Index, count: u64) -> (u64, u64) {
+impl<'a> Walker<'a> {
+    fn new(kernel: &'a Kernel, scalars: &'a mut Scalars, choice: Option<u64>) -> Walker<'a> {
+        Walker {
+            kernel,
+            scalars,
+            hidden: vec![],
+            exact: true,
+            pattern: vec![],
+            choice,
+            ways: 1,
+        }
+    }
+
+    /// The first and the last position that an index may have, of those below `count`, and what their distances are a multiple of.
+    fn bounds(&mut self, index: Index, count: u64) -> (u64, u64, u64) {
         let last = count.saturating_sub(1);
+        let fixed = |x: i64| {
+            let at = (x.max(0) as u64).min(last);
+            (at, at, 1)
+        };
         match index {
-            Index::Const(c) => ((c.max(0) as u64).min(last), 1),
+            Index::Const(c) => fixed(c),
             Index::Value(v) => match self.scalars.get(self.kernel, v) {
-                Val::Int(x) => ((x.max(0) as u64).min(last), 1),
+                Val::Int(x) => fixed(x),
                 Val::Sym { .. } => {
                     let facts = self.kernel.facts(v);
                     let (lo, hi) = facts.bounds_i64();
                     let lo = (lo.max(0) as u64).min(last);
                     let hi = (hi.max(0) as u64).clamp(lo, last);
                     let step = facts.divisor.max(1);
-                    let first = lo.next_multiple_of(step).min(hi);
-                    let places = (hi - first) / step + 1;
-                    self.ways = self.ways.saturating_mul(places);
-                    match &mut self.choice {
-                        None => (lo, hi - lo + 1),
-                        Some(choice) => {
-                            let place = *choice % places;
-                            *choice /= places;
-                            (first + place * step, 1)
-                        }
-                    }
+                    (lo.next_multiple_of(step).min(hi), hi, step)
                 }
             },
         }
+    }
+
+    /// First positions that an index may have: at least one, of those below `count`.
+    fn positions(&mut self, index: Index, count: u64) -> (u64, u64) {
+        let (first, last, step) = self.bounds(index, count);
+        let places = (last - first) / step + 1;
+        self.ways = self.ways.saturating_mul(places);
+        match &mut self.choice {
+            None => (first, last - first + 1),
+            Some(choice) => {
+                let place = *choice % places;
+                *choice /= places;
+                (first + place * step, 1)
+            }
+        }
+    }
+
+    /// What a use takes of each dimension of its allocation.
+    fn spans(&mut self, r: &RefUse, shape: &[u64]) -> Spans {
+        let all = |&n: &u64| Span { from: 0, to: n, step: 1 };
+        let Some(Step::Index(dims)) = r.steps.first() else {
+            return shape.iter().map(all).collect();
+        };
+        let span = |(dim, extent): (&DimIndex, &u64)| {
+            let (start, size, stride) = match dim {
+                DimIndex::At(i) => (*i, 1, 1),
+                DimIndex::Slice { start, size, stride } => (*start, *size, *stride),
+                DimIndex::Window { .. } | DimIndex::Gather(_) => return all(extent),
+            };
+            let length = size.saturating_sub(1) * stride + u64::from(size > 0);
+            let (first, last, step) = self.bounds(start, extent.saturating_sub(length) + 1);
+            let steps = [(last > first, step), (size > 1, stride)];
+            Span {
+                from: first,
+                to: last + length,
+                step: steps.iter().filter(|(moves, _)| *moves).fold(0, |g, (_, n)| gcd(g, *n)),
+            }
+        };
+        dims.iter().zip(shape).map(span).collect()
     }
 
     fn index(&mut self, view: SmemView, dims: &[DimIndex]) -> Option<SmemView> {
@@ -560,15 +630,7 @@ fn footprint(
     let everything = vec![(0, size)];
     let swizzled = whole.as_ref().is_some_and(|v| !v.swizzle.is_none());
     let mut walk = |choice: Option<u64>| {
-        let mut walker = Walker {
-            kernel,
-            scalars: &mut *scalars,
-            hidden: vec![],
-            exact: true,
-            pattern: vec![],
-            choice,
-            ways: 1,
-        };
+        let mut walker = Walker::new(kernel, &mut *scalars, choice);
         let mut view = whole.clone();
         let mut known = view.clone();
         for step in &r.steps {
@@ -598,10 +660,12 @@ fn footprint(
         known.map_or(everything, |v| runs(&v, &hidden))
     };
     let ranges = ranges.iter().map(|(from, to)| (from + origin, to + origin)).collect();
+    let spans = (bits >= 8).then(|| Walker::new(kernel, scalars, None).spans(r, &data.shape));
     Footprint {
         alloc: r.alloc,
         space,
         ranges,
+        spans,
         views,
         origin,
         cell,
