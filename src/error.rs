@@ -15,6 +15,20 @@ impl fmt::Display for Loc {
     }
 }
 
+/// The reference of a descriptor (its value id) that a message is about; 0: none. Who has the debug table says what the user calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct RefId(pub u32);
+
+impl fmt::Display for RefId {
+    /// With what parts it from the words behind it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            value => write!(f, "ref{value}, "),
+        }
+    }
+}
+
 /// Whose fault an error is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fault {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smalt import _versions
+from smalt import _errors, _versions
 from smalt._wire import Message, message
 
 Position = tuple[str, str, int, int]
@@ -27,9 +27,14 @@ class DebugTable:
         self._chains: list[tuple[int, ...]] = []
         self._known: dict[tuple[int, tuple[int, ...], Position | None], tuple[int, ...]] = {}
         self._alive: list[Any] = []  # ids in _known are of these
+        self._names: dict[int, str] = {}  # by value id: what the user calls references
         chain: tuple[int, ...] = ()
         for traceback in reversed(call_site):
             chain = self._chain(traceback, chain)
+        files = [position[0] for position in self._frames]
+        # What runs the user's program (a test runner, say) is of no interest.
+        while len(chain) > 1 and _errors.is_installed(files[chain[-1]]):
+            chain = chain[:-1]
         self._chains.append(chain)
         self._call_site = frozenset(chain)
 
@@ -60,6 +65,11 @@ class DebugTable:
                 self._strings.setdefault(text, len(self._strings))
         return found
 
+    def name(self, value: int, name: str) -> None:
+        """What the user calls a reference."""
+        self._names[value] = name
+        self._strings.setdefault(name, len(self._strings))
+
     def where(self) -> str:
         """The frames of the newest op and of the call site, as the library's errors end with them."""
         frames = list(self._frames)
@@ -77,4 +87,6 @@ class DebugTable:
             for f, fn, line, column in self._frames
         ]
         chains = [message("FrameChain", frames=chain) for chain in self._chains]
-        return message("DebugTable", strings=list(self._strings), frames=frames, op_frames=chains, profile_dir=profile_dir)
+        names = [message("RefName", value=value, name=self._strings[name]) for value, name in self._names.items()]
+        strings = list(self._strings)
+        return message("DebugTable", strings=strings, frames=frames, op_frames=chains, profile_dir=profile_dir, ref_names=names)

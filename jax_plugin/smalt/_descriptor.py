@@ -52,6 +52,7 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
             f"\n  remedy: leave it out for one thread (warpgroup){w.debug.where()}"
         )
     params = _params(w, call)
+    w.argument_names = _versions.names_of_references(call.jaxpr)
     body = w.region(call.jaxpr, params=call.jaxpr.invars)
     descriptor = message(
         "KernelDescriptor",

@@ -48,7 +48,7 @@ class Error(Exception):
     def where(self) -> str | None:
         """The user's `file:line`: the innermost frame outside of installed packages, if one is; None where no line is at fault."""
         frames = self.frames
-        frame = next((f for f in frames if not _is_installed(f.file)), frames[0] if frames else None)
+        frame = next((f for f in frames if not is_installed(f.file)), frames[0] if frames else None)
         return None if frame is None else f"{frame.file}:{frame.line}"
 
     @property
@@ -80,7 +80,7 @@ class Error(Exception):
         return _parse(self._text()).get(name)
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Whether a file is no source of the user's: of a package, of JAX (from wherever it was imported), or smalt's."""
     parts = pathlib.PurePath(file).parts
     if "site-packages" in parts or "dist-packages" in parts:

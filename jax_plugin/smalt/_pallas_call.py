@@ -116,7 +116,7 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tu
     aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
     name = params.get("name") or params["jaxpr"].debug_info.func_name
     results = _versions.run_kernel(
-        call.body,
+        _versions.named(call.body, call.argument_names()),
         list(arrays),
         out_types=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]],
         mesh=plgpu.Mesh(grid=call.blocks_grid, grid_names=call.names, kernel_name=name),
@@ -210,14 +210,23 @@ class _Call:
 
     # -------------------------------------------------------------------------------- tracing
 
+    def _name(self, at: int) -> str:
+        return _versions.argument_name(self.jaxpr, at, "")
+
+    def argument_names(self) -> list[str]:
+        """What the user calls the call's operands and results."""
+        return [""] * self.sizes + [self._name(at) for at in range(self.indices + len(self.blocks))]
+
     def body(self, *refs: Any) -> None:
         """The kernel's body: the call's operands and results in device memory."""
         if 0 in self.grid:
             return
         slots = [b for b in self.blocks if b.way is Way.COPY or b.way is Way.TMA and b.resident]
         scratch = [_Allocation(a) for a in self.mapping.scratch_avals]
+        first = self.indices + len(self.blocks)
+        names = [self._name(self.indices + b.number) for b in slots] + [self._name(first + i) for i in range(len(scratch))]
         pl.run_scoped(
-            functools.partial(self._scoped, refs, slots),
+            _versions.named(functools.partial(self._scoped, refs, slots), names),
             *[plgpu.SMEM(b.shape or (1,), b.dtype, transforms=b.transforms) for b in slots],
             *scratch,
         )

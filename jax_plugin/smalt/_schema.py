@@ -294,6 +294,11 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "frames": (2, "repeated Frame"),
         "op_frames": (3, "repeated FrameChain"),
         "profile_dir": (4, "string"),
+        "ref_names": (5, "repeated RefName"),
+    },
+    "RefName": {
+        "value": (1, "uint32"),
+        "name": (2, "uint32"),
     },
     "Frame": {
         "file": (1, "uint32"),

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import itertools
 import os
 import re
@@ -427,6 +428,84 @@ def function_line(closed: Any) -> str:
     """The same as errors have it; nothing where it is not known."""
     place = function_place(closed)
     return "" if place is None else f"\n  at {place[1]}:{place[2]} ({place[0]})"
+
+
+def argument_names(jaxpr: Any) -> Sequence[str]:
+    """What the user's function calls its arguments (`x_ref`, `pair[0]`, `rings['a']`), one for each invar; empty where that is not known."""
+    names = jaxpr.debug_info.arg_names or ()
+    if len(names) != len(jaxpr.invars):
+        return ()
+    if str(jaxpr.debug_info.func_src_info).endswith(f" at {_NAMED.co_filename}:{_NAMED.co_firstlineno}"):
+        return ["" if name.startswith(_UNNAMED) else name for name in names]
+    return names if traced_function(jaxpr) is not None else ()
+
+
+_UNNAMED = "smalt_unnamed"
+
+
+def named(function: Callable[..., None], names: Sequence[str]) -> Callable[..., None]:
+    """A function of ours whose arguments are called so by the user; those that are not known have empty names."""
+    known = [name if name.isidentifier() and names.count(name) == 1 else f"{_UNNAMED}{i}" for i, name in enumerate(names)]
+
+    def call(*args: Any) -> None:
+        function(*args)
+
+    kinds = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in known]
+    call.__signature__ = inspect.Signature(kinds)  # type: ignore[attr-defined]
+    return call
+
+
+_NAMED = next(code for code in named.__code__.co_consts if inspect.iscode(code) and code.co_name == "call")
+
+
+# What JAX calls an argument: the name of the function's own, and where in it.
+_ARGUMENT = re.compile(r"(\w+)(?:\[(\d+)\])?(.*)")
+
+
+def names_of_references(jaxpr: Any) -> dict[Any, Sequence[str]]:
+    """What the user's function calls the references of a `plgpu.kernel`: for its jaxpr, and for that of its scratch.
+
+    JAX binds the arguments and outputs to the user's function before it looks at names, and keeps those of scratch. The code of the
+    function, which the tracebacks of what it does still have, says the rest; where it does not say it for certain, there are no names.
+    """
+    inner = next((open_jaxpr(eqn.params["jaxpr"])[0] for eqn in jaxpr.eqns if eqn.primitive.name == "run_scoped"), None)
+    if inner is None or (code := _code(inner)) is None:
+        return {}
+    roots = [_ARGUMENT.fullmatch(name) for name in jaxpr.debug_info.arg_names or ()]
+    if not all(m and m[2] for m in roots) or len(roots) != len(jaxpr.invars):
+        return {}
+    places = [(int(m[2]), m[3]) for m in roots if m]
+    count = 1 + max((at for at, _ in places), default=-1)
+    scratch = argument_names(inner)
+    own = code.co_varnames[: code.co_argcount]
+    rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else ""
+    taken = {m[1] for m in map(_ARGUMENT.fullmatch, scratch) if m}
+    bound = own[: next((i for i, name in enumerate(own) if name in taken), len(own))]
+    if rest and not own:
+        bound = tuple(f"{rest}[{i}]" for i in range(count))
+        # JAX counts what is left.
+        shifted = [m and m[1] == rest and m[2] and f"{rest}[{int(m[2]) + count}]{m[3]}" for m in map(_ARGUMENT.fullmatch, scratch)]
+        scratch = [new or name for new, name in zip(shifted, scratch)]
+    elif rest:
+        return {inner: [""] * len(inner.invars)}
+    if own[:1] == ("self",) and len(bound) == count + 1:
+        bound = bound[1:]
+    if len(bound) != count:
+        return {}
+    return {jaxpr: [bound[at] + path for at, path in places], inner: scratch}
+
+
+def _code(jaxpr: Any) -> Any:
+    """The code of the user's function that a jaxpr was traced from, if what it does tells."""
+    place = traced_function(jaxpr)
+    if place is None:
+        return None
+    for eqn in jaxpr.eqns:
+        codes = eqn.source_info.traceback.raw_frames()[0] if eqn.source_info.traceback is not None else []
+        for code in reversed(codes):
+            if (code.co_filename, code.co_firstlineno) == (place[0], place[2]) and code.co_name == place[1]:
+                return code
+    return None
 
 
 def argument_name(jaxpr: Any, at: int, otherwise: str) -> str:

@@ -88,6 +88,8 @@ class Walker:
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
         self.grid_names: tuple[Any, ...] = ()  # its grid axes, if they have names
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
+        #: What the user calls the arguments of a jaxpr, where that does not know it.
+        self.argument_names: dict[Any, Sequence[str]] = {}
         self._profiles = profiles  # named scopes become ranges
         self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
 
@@ -460,9 +462,12 @@ class Walker:
                 if var not in env:
                     env[var] = self.constant(const)
         definitions = []
+        names = dict(zip(jaxpr.invars, self.argument_names.get(jaxpr) or _versions.argument_names(jaxpr)))
         for var in params:
             defined, env[var] = self.define_all(var.aval, default_space)
             definitions += defined
+            if env[var].is_ref and names.get(var):
+                self.debug.name(env[var].value, names[var])
         outer = self._env, self._used, self._function
         self._env, self._used = env, _versions.used_variables(jaxpr)
         self._function = _versions.traced_function(jaxpr) or self._function

@@ -2,6 +2,7 @@
 use super::decode::{damaged, decode};
 use super::proto;
 use crate::error::{Error, Loc, Result};
+use rustc_hash::FxHashMap;
 use std::fmt::{self, Write};
 
 /// One frame of a traceback.
@@ -28,6 +29,8 @@ pub struct DebugTable {
     /// By op id; [`Loc::CALL_SITE`] is entry 0. Indices into `frames`, innermost first.
     chains: Vec<Vec<u32>>,
     profile_dir: String,
+    /// By value id: what the user calls a reference, an index into `strings`.
+    names: FxHashMap<u32, u32>,
 }
 
 impl DebugTable {
@@ -38,15 +41,17 @@ impl DebugTable {
             frames,
             op_frames,
             profile_dir,
+            ref_names,
         } = decode(bytes, "the debug table")?;
-        for frame in &frames {
-            for index in [frame.file, frame.function] {
-                if index as usize >= strings.len() {
-                    return Err(damaged("the debug table names a string that it does not have")
-                        .expected(format!("an index below {}", strings.len()))
-                        .got(index.to_string()));
-                }
-            }
+        let named = ref_names.iter().map(|it| it.name);
+        let used = frames
+            .iter()
+            .flat_map(|frame| [frame.file, frame.function])
+            .chain(named);
+        if let Some(index) = used.into_iter().find(|&index| index as usize >= strings.len()) {
+            return Err(damaged("the debug table names a string that it does not have")
+                .expected(format!("an index below {}", strings.len()))
+                .got(index.to_string()));
         }
         let chains: Vec<Vec<u32>> = op_frames.into_iter().map(|chain| chain.frames).collect();
         if let Some(index) = chains.iter().flatten().find(|&&i| i as usize >= frames.len()) {
@@ -59,6 +64,7 @@ impl DebugTable {
             frames,
             chains,
             profile_dir,
+            names: ref_names.into_iter().map(|it| (it.value, it.name)).collect(),
         })
     }
 
@@ -96,32 +102,47 @@ impl DebugTable {
         frames.into_iter().flatten().next().filter(|_| known)
     }
 
-    /// `op7` in a text becomes `op7, kernel.py:12`, as far as the table knows the op.
-    fn name_ops(&self, text: &str) -> String {
+    /// `op7` in a text becomes `op7, kernel.py:12`, as far as the table knows the op; `ref5, ` what the user calls that reference, if
+    /// anything.
+    pub fn resolve(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
-        while let Some(at) = rest.find("op") {
-            let starts_word = !rest[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-            let (before, after) = rest.split_at(at + 2);
+        while let Some(at) = rest.find(['o', 'r']) {
+            let starts_word = !rest[..at].ends_with(is_of_word);
+            let (before, word) = rest.split_at(at);
             out.push_str(before);
-            let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-            let (number, tail) = after.split_at(digits);
-            out.push_str(number);
-            if let (true, Ok(op)) = (starts_word, number.parse())
-                && let Some(frame) = self.locate_or_call_site(Loc(op))
-                && !tail.starts_with(|c: char| c.is_alphanumeric() || c == '_')
-            {
-                // Writing to a String cannot fail.
-                let _ = write!(out, ", {}:{}", frame.file, frame.line);
-            }
+            let numbered = ["op", "ref"]
+                .into_iter()
+                .find_map(|kind| Some((kind, numbered(word, kind)?)));
+            let Some((kind, (number, tail))) = numbered.filter(|_| starts_word) else {
+                let (first, tail) = word.split_at(1);
+                out.push_str(first);
+                rest = tail;
+                continue;
+            };
             rest = tail;
+            // Writing to a String cannot fail.
+            match kind {
+                "op" => {
+                    let _ = write!(out, "op{number}");
+                    if let Some(frame) = self.locate_or_call_site(Loc(number)) {
+                        let _ = write!(out, ", {}:{}", frame.file, frame.line);
+                    }
+                }
+                _ => match self.names.get(&number) {
+                    Some(name) => {
+                        let _ = write!(out, "`{}`", self.strings[*name as usize]);
+                    }
+                    None => rest = tail.strip_prefix(", ").unwrap_or(tail),
+                },
+            }
         }
         out + rest
     }
 
     /// The error's text followed by where it is: the op's frames, then the call site's.
     pub fn render(&self, error: &Error) -> String {
-        let mut text = self.name_ops(&error.to_string());
+        let mut text = self.resolve(&error.to_string());
         let op = error.loc.filter(|&loc| loc != Loc::CALL_SITE);
         for (what, loc) in [("at", op), ("called from", Some(Loc::CALL_SITE))] {
             let frames = loc.map(|loc| self.locate(loc)).unwrap_or_default();
@@ -133,6 +154,18 @@ impl DebugTable {
         }
         text
     }
+}
+
+/// Whether a name goes on with it.
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The number in a text that begins with a kind and a number (`op7`), and what comes behind.
+fn numbered<'a>(text: &'a str, kind: &str) -> Option<(u32, &'a str)> {
+    let after = text.strip_prefix(kind)?;
+    let (number, tail) = after.split_at(after.bytes().take_while(u8::is_ascii_digit).count());
+    Some((number.parse().ok()?, tail)).filter(|(_, tail)| !tail.starts_with(is_of_word))
 }
 
 #[cfg(test)]
@@ -152,7 +185,8 @@ mod tests {
         };
         proto::DebugTable {
             profile_dir: "/profiles".into(),
-            strings: ["", "kernel.py", "body", "main.py", "<module>"]
+            ref_names: vec![proto::RefName { value: 4, name: 5 }],
+            strings: ["", "kernel.py", "body", "main.py", "<module>", "s['k']"]
                 .map(String::from)
                 .to_vec(),
             frames: vec![frame(0, 0, 0), frame(1, 2, 7), frame(3, 4, 40)],
@@ -170,6 +204,11 @@ mod tests {
             "not supported yet: `sort`\n  at kernel.py:7 (body)\n  in main.py:40 (<module>)\n  called from main.py:40 (<module>)"
         );
         assert!(table.locate(Loc(99)).is_empty());
+        let text = "ref4, a buffer (op1), of ref5, argument 0; loop1 xref4, op99 ref4b, ref, r";
+        assert_eq!(
+            table.resolve(text),
+            "`s['k']`, a buffer (op1, kernel.py:7), of argument 0; loop1 xref4, op99 ref4b, ref, r"
+        );
     }
 
     #[test]
@@ -178,6 +217,10 @@ mod tests {
         bad.op_frames[1].frames[0] = 9;
         let e = DebugTable::decode(&bad.encode_to_vec()).unwrap_err();
         assert!(e.to_string().contains("frame that it does not have"), "{e}");
+        let mut bad = table();
+        bad.ref_names[0].name = 9;
+        let e = DebugTable::decode(&bad.encode_to_vec()).unwrap_err();
+        assert!(e.to_string().contains("string that it does not have"), "{e}");
         let mut bad = table();
         bad.frames[1].file = 9;
         let e = DebugTable::decode(&bad.encode_to_vec()).unwrap_err();

@@ -5,7 +5,7 @@ use super::proto;
 use super::remedies::instead_of;
 use super::types::{array_type, shape};
 use super::{arrays, control, gather, memory, order, products, types};
-use crate::error::{Error, Loc, Result};
+use crate::error::{Error, Loc, RefId, Result};
 use crate::kernel_ir::*;
 use cranelift_entity::PrimaryMap;
 
@@ -390,6 +390,7 @@ impl Importer {
     }
 
     pub fn define_alloc(&mut self, id: u32, alloc: Alloc) -> Result<()> {
+        self.kernel.refs[alloc] = RefId(id);
         let base = self.base_use(alloc);
         self.define(id, Binding::Ref(base))
     }

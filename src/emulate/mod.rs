@@ -71,7 +71,7 @@ pub use causality::Causality;
 pub use global::{Contents, HostBuffer, buffer_address};
 pub use launch::{run, run_on};
 pub use map_bytes::encode_map_template;
-pub use options::{AgentOrder, Check, Names, Noted, Options, Position, Report, Undefined, Unwatched, Watch};
+pub use options::{AgentOrder, Check, Names, Noted, Options, Position, Report, SmemName, Undefined, Unwatched, Watch};
 pub use program::Program;
 pub use shared::CtaSlot;
 pub use uop::Tier;

@@ -1,7 +1,7 @@
 //! How to run, who looks on, and what came of it.
 use super::global::POISON_BYTE;
 use super::trace::Trace;
-use crate::error::{Error, Loc};
+use crate::error::{Error, Loc, RefId};
 use crate::lock::lock;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -110,11 +110,23 @@ impl Noted {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Names {
     /// By number, e.g. `input f32[64]`.
-    pub buffers: Vec<String>,
+    pub buffers: Vec<(RefId, String)>,
     /// Of a launch on several devices: how many buffers each has; device d's come behind those of the devices before.
     pub per_device: usize,
-    /// What lies in a CTA's shared memory and may be barriers: first byte, bytes, name.
-    pub smem: Vec<(u32, u64, String)>,
+    /// What lies in a CTA's shared memory, by offset.
+    pub smem: Vec<SmemName>,
+}
+
+/// Something in a CTA's shared memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SmemName {
+    pub offset: u32,
+    pub bytes: u64,
+    pub of: RefId,
+    /// `f32[64], op7`.
+    pub text: String,
+    /// Of barriers, how many arrivals of the machine's the user counts as one.
+    pub per_arrival: u32,
 }
 
 impl Names {
@@ -129,7 +141,7 @@ impl Names {
 
     fn own_buffer(&self, index: usize) -> String {
         match self.buffers.get(index) {
-            Some(name) => format!("buffer {index} ({name})"),
+            Some((of, name)) => format!("{of}buffer {index} ({name})"),
             None => format!("buffer {index}"),
         }
     }
@@ -137,27 +149,51 @@ impl Names {
     /// `mbarrier at shared offset 64 (number 1 of 4 barriers, op7)`.
     pub fn mbarrier(&self, offset: u32) -> String {
         match self.at(offset) {
-            Some((start, name)) => {
-                let number = (offset - start) / 8;
-                format!("mbarrier at shared offset {offset} (number {number} of {name})")
+            Some(it) => {
+                let number = (offset - it.offset) / 8;
+                format!(
+                    "mbarrier at shared offset {offset} ({}number {number} of {})",
+                    it.of, it.text
+                )
             }
             None => format!("mbarrier at shared offset {offset}"),
         }
     }
 
-    /// `at shared offset 64 (4 barriers, op7)`.
-    pub fn place(&self, offset: u32) -> String {
-        match self.at(offset) {
-            Some((_, name)) => format!("at shared offset {offset} ({name})"),
-            None => format!("at shared offset {offset}"),
+    /// How many arrivals at an mbarrier the user counts as one: each warp of a warpgroup makes one, say.
+    pub fn per_arrival(&self, offset: u32) -> u32 {
+        self.at(offset).map_or(1, |it| it.per_arrival.max(1))
+    }
+
+    /// `1 of 2 arrivals`, as the user counts them; of a warpgroup some warps may have arrived.
+    pub fn arrivals(&self, offset: u32, pending: u32, expected: u32) -> String {
+        let unit = self.per_arrival(offset);
+        let (left, all) = (pending.div_ceil(unit), expected / unit);
+        match pending.is_multiple_of(unit) {
+            true => format!("{left} of {all} arrivals"),
+            false => format!("{left} of {all} arrivals (one of them of some of its warps)"),
         }
     }
 
-    /// What lies at an offset, and where it begins.
-    fn at(&self, offset: u32) -> Option<(u32, &str)> {
-        let inside = |(start, bytes, _): &&(u32, u64, String)| offset >= *start && u64::from(offset - *start) < *bytes;
-        let (start, _, name) = self.smem.iter().find(inside)?;
-        Some((*start, name))
+    /// `at shared offset 64 (4 barriers, op7)`.
+    pub fn place(&self, offset: u32) -> String {
+        format!("at shared offset {offset}{}", self.what(offset))
+    }
+
+    /// `shared bytes 64..128 (f32[64], op7)`.
+    pub fn bytes(&self, from: u32, to: u32) -> String {
+        format!("shared bytes {from}..{to}{}", self.what(from))
+    }
+
+    fn what(&self, offset: u32) -> String {
+        self.at(offset)
+            .map_or(String::new(), |it| format!(" ({}{})", it.of, it.text))
+    }
+
+    /// What lies at an offset.
+    fn at(&self, offset: u32) -> Option<&SmemName> {
+        let inside = |it: &&SmemName| offset >= it.offset && u64::from(offset - it.offset) < it.bytes;
+        self.smem.iter().find(inside)
     }
 }
 

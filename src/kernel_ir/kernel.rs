@@ -6,7 +6,7 @@ use super::types::{Elem, Facts, Group, Type};
 use super::view::{Place, RefUse};
 use super::{AllocData, AllocKind, GmemOrigin, arithmetic, visit};
 use crate::dtype::DType;
-use crate::error::{Loc, Result};
+use crate::error::{Loc, RefId, Result};
 use crate::target::Target;
 use cranelift_entity::packed_option::PackedOption;
 use cranelift_entity::{EntitySet, PrimaryMap, SecondaryMap};
@@ -39,6 +39,8 @@ pub struct Kernel {
     pub body: Region,
     /// What passes have to say to the kernel's author; no part of what it means.
     pub notes: Vec<Note>,
+    /// Which of the descriptor's references an allocation is, for messages; no part of what it means either.
+    pub refs: SecondaryMap<Alloc, RefId>,
 }
 
 /// Why a pass left something as it is.
@@ -255,6 +257,7 @@ impl Kernel {
             regions,
             body,
             notes: vec![],
+            refs: SecondaryMap::new(),
         }
     }
 

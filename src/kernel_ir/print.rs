@@ -32,6 +32,7 @@ impl Display for Kernel {
             target: _,
             device_mesh: _,
             notes: _,
+            refs: _,
         } = self;
         let lowering = match semantics.lowering {
             LoweringSemantics::Lane => "lane",

@@ -34,10 +34,11 @@ pub fn of_alloc(kernel: &Kernel, alloc: Alloc) -> String {
         Elem::Barrier => format!("{} barriers", num_elements(&data.shape)),
         Elem::Semaphore => format!("{} semaphores", num_elements(&data.shape)),
     };
+    let own = kernel.refs[alloc];
     match name {
-        Some(name) => format!("{name} ({what} in {space})"),
-        None if data.loc == Loc::CALL_SITE => format!("a scratch buffer ({what} in {space})"),
-        None => format!("a scratch buffer ({what} in {space}, {})", data.loc),
+        Some(name) => format!("{own}{name} ({what} in {space})"),
+        None if data.loc == Loc::CALL_SITE => format!("{own}a scratch buffer ({what} in {space})"),
+        None => format!("{own}a scratch buffer ({what} in {space}, {})", data.loc),
     }
 }
 

@@ -24,7 +24,7 @@ fn check(kernel: &Kernel, layouts: &Layouts, op: Op) -> Result<()> {
     let show = |v: Value| layouts[v].as_ref().map_or("none".to_string(), |l| l.to_string());
     let wrong = |what: &str, v: Value, wanted: String| {
         Err(
-            Error::internal(format!("the layout of {what} {v} of {op} ({})", data.kind.name()))
+            Error::internal(format!("the layout of {what} {v} of `{}`", data.kind.name()))
                 .at(data.loc)
                 .expected(wanted)
                 .got(show(v)),

@@ -1,12 +1,14 @@
 //! A compiled kernel.
-use super::buffers::{BufferRole, BufferSpec};
+#[cfg(feature = "test-handlers")]
+use super::buffers::BufferRole;
+use super::buffers::BufferSpec;
 use super::layout_map::Digits;
-use super::pipeline::{CompileOptions, Compiled, LaidOut};
+use super::pipeline::{CompileOptions, Compiled, LaidOut, SmemPlace};
 use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::emulate::{self, Program, hooks::NoCheck};
-use crate::error::{Error, Fault, Loc};
+use crate::error::{Error, Fault, Loc, RefId};
 use crate::layout::Choice;
 use crate::layout::relayout::{RelayoutKind, RelayoutPlan, Trip};
 use crate::lock::lock;
@@ -156,29 +158,32 @@ impl Artifact {
 
     /// What messages of the emulator call the kernel's buffers and barriers.
     pub fn names(&self) -> Arc<emulate::Names> {
-        let buffer = |spec: &BufferSpec| {
-            let role = match spec.role {
-                BufferRole::Input => "input",
-                BufferRole::Output => "output",
-                BufferRole::Mutable => "mutable",
-                BufferRole::Scratch => "scratch",
-                BufferRole::Position => "position",
-            };
-            format!("{role} {}", spec.text)
+        let exchange = self.launch().exchange().map(|_| {
+            (
+                RefId::default(),
+                "semaphores, and what devices tell each other".to_owned(),
+            )
+        });
+        let place = |place: &SmemPlace| emulate::SmemName {
+            offset: place.offset,
+            bytes: place.bytes,
+            of: place.of,
+            per_arrival: place.per_arrival,
+            text: match place.op {
+                0 => place.what.clone(),
+                op => format!("{}, op{op}", place.what),
+            },
         };
-        let exchange = self
-            .launch()
-            .exchange()
-            .map(|_| "semaphores, and what devices tell each other".to_owned());
         let names = || emulate::Names {
             per_device: 0,
-            buffers: self.compiled.buffers.iter().map(buffer).chain(exchange).collect(),
-            smem: self
+            buffers: self
                 .compiled
-                .smem
+                .buffers
                 .iter()
-                .map(|place| (place.offset, place.bytes, format!("{}, op{}", place.what, place.op)))
+                .map(|spec| (spec.of, spec.in_words()))
+                .chain(exchange)
                 .collect(),
+            smem: self.compiled.smem.iter().map(place).collect(),
         };
         self.names.get_or_init(|| Arc::new(names())).clone()
     }
@@ -499,6 +504,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             bytes,
             text: text.into(),
             alias_of: (role == BufferRole::Output && roles[0] == BufferRole::Mutable).then_some(0),
+            of: RefId::default(),
         };
         Compiled {
             name: entry.into(),

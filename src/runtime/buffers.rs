@@ -1,6 +1,6 @@
 //! The buffers of a launch: what the custom call passes, and what the kernel was compiled for.
-use crate::error::{Error, Result};
-use crate::kernel_ir::{Kernel, ParamRole, num_elements};
+use crate::error::{Error, RefId, Result};
+use crate::kernel_ir::{Kernel, ParamBinding, ParamRole, num_elements};
 use crate::ptx::launch::LaunchSpec;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,23 @@ pub struct BufferSpec {
     /// The operand whose memory this result is.
     #[serde(default)]
     pub alias_of: Option<u32>,
+    /// What it is in the descriptor, for messages.
+    #[serde(skip)]
+    pub of: RefId,
+}
+
+impl BufferSpec {
+    /// `output f32[64,128]`.
+    pub fn in_words(&self) -> String {
+        let role = match self.role {
+            BufferRole::Input => "input",
+            BufferRole::Output => "output",
+            BufferRole::Mutable => "mutable",
+            BufferRole::Scratch => "scratch",
+            BufferRole::Position => "position",
+        };
+        format!("{role} {}", self.text)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -54,6 +71,10 @@ pub fn of_kernel(kernel: &Kernel, launch: &LaunchSpec) -> Result<Vec<BufferSpec>
                     .ok_or_else(|| Error::invalid(format!("a parameter of 2^61 bytes or more: {}", param.ty)))?,
                 text: param.ty.to_string(),
                 alias_of,
+                of: match param.binding {
+                    ParamBinding::Alloc(alloc) => kernel.refs[alloc],
+                    ParamBinding::Scalar(_) => RefId::default(),
+                },
             });
         }
     }
@@ -62,12 +83,14 @@ pub fn of_kernel(kernel: &Kernel, launch: &LaunchSpec) -> Result<Vec<BufferSpec>
         bytes: scratch.bytes,
         text: format!("u8[{}]", scratch.bytes),
         alias_of: None,
+        of: RefId::default(),
     }));
     buffers.extend(launch.mesh.iter().map(|mesh| BufferSpec {
         role: BufferRole::Position,
         bytes: 4,
         text: format!("u32[] (position among {} devices)", mesh.devices),
         alias_of: None,
+        of: RefId::default(),
     }));
     Ok(buffers)
 }

@@ -21,13 +21,13 @@ pub struct Frame {
 
 /// An error with its frames, as it crosses the C API.
 #[derive(Clone, Debug, Serialize)]
-pub struct LocatedError<'a> {
+pub struct LocatedError {
     pub fault: &'static str,
     pub message: String,
-    pub what: &'a str,
-    pub expected: Option<&'a str>,
-    pub got: Option<&'a str>,
-    pub remedy: Option<&'a str>,
+    pub what: String,
+    pub expected: Option<String>,
+    pub got: Option<String>,
+    pub remedy: Option<String>,
     pub op: Option<u32>,
     /// Innermost first: the user's line, helpers, callers.
     pub frames: Vec<Frame>,
@@ -86,14 +86,15 @@ impl Locations {
         }
     }
 
-    pub fn locate<'a>(&self, error: &'a Error) -> LocatedError<'a> {
+    pub fn locate(&self, error: &Error) -> LocatedError {
+        let part = |text: &Option<String>| text.as_deref().map(|text| self.table.resolve(text));
         LocatedError {
             fault: error.fault.name(),
             message: self.describe(error),
-            what: &error.what,
-            expected: error.expected.as_deref(),
-            got: error.got.as_deref(),
-            remedy: error.remedy.as_deref(),
+            what: self.table.resolve(&error.what),
+            expected: part(&error.expected),
+            got: part(&error.got),
+            remedy: part(&error.remedy),
             op: error.loc.map(|loc| loc.0),
             frames: self.frames(error.loc.unwrap_or(Loc::CALL_SITE)),
         }

@@ -4,7 +4,7 @@ use super::buffers::{self, BufferSpec};
 use super::host::HostBuffer;
 use super::unit_functions::UnitFunctions;
 use crate::descriptor;
-use crate::error::{Error, Loc};
+use crate::error::{Error, Loc, RefId};
 use crate::inline;
 use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
 use crate::layout::{self, Assignment, Reason, Subject};
@@ -121,6 +121,12 @@ pub struct SmemPlace {
     pub what: String,
     /// The op that allocates; 0: the kernel itself.
     pub op: u32,
+    /// What it is in the descriptor, for messages.
+    #[serde(skip)]
+    pub of: RefId,
+    /// Of barriers, how many arrivals of the machine's the author counts as one; else 0.
+    #[serde(skip)]
+    pub per_arrival: u32,
 }
 
 /// Times the passes and, if somebody wants it, collects the kernel's text after each.
@@ -204,6 +210,11 @@ pub fn compile(
     kernel_ir::normalize::run(&mut kernel, &mut observer.around())?;
     observer.pass("check_ops", || kernel_ir::legality::run(&kernel))?;
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&mut kernel))?;
+    #[cfg(feature = "test-handlers")]
+    let assignment = match breaks(&kernel.name, "layouts") {
+        true => without_a_layout(assignment),
+        false => assignment,
+    };
     observer.after(|| kernel.to_string());
     observer.pass("check_size", || plan::size::run(&kernel, &assignment))?;
     if verifies {
@@ -221,6 +232,10 @@ pub fn compile(
     let traffic = plan::traffic::run(&kernel, &accesses);
     let barriers = observer.pass("insert_barriers", || {
         let placed = plan::insert_barriers::run(&mut kernel, &assignment, &allocation);
+        #[cfg(feature = "test-handlers")]
+        if breaks(&kernel.name, "order") {
+            kernel.remove(placed[0]);
+        }
         let mut locs: Vec<Loc> = placed.iter().map(|op| kernel.ops[*op].loc).collect();
         if let Some(omitted) = options.omit_barrier.and_then(|n| placed.get(n as usize)) {
             kernel.remove(*omitted);
@@ -261,6 +276,11 @@ pub fn compile(
         register_budget: Some(kernel.target.register_budget(launch.block)),
     };
     let ssa = ptx::optimize::run(ssa, choices, observer.around())?;
+    #[cfg(feature = "test-handlers")]
+    let ssa = match breaks(&kernel.name, "ssa") {
+        true => without_an_instruction(ssa),
+        false => ssa,
+    };
     if verifies {
         observer.pass("verify_ssa", || match ptx::verify_ssa::run(&ssa) {
             broken if broken.is_empty() => Ok(()),
@@ -311,6 +331,29 @@ pub fn compile(
         notes: kernel.notes,
         host: None,
     })
+}
+
+/// Whether a test wants what a pass has made of its kernel to be broken, so that a verifier finds it: it says so by the kernel's name.
+#[cfg(feature = "test-handlers")]
+fn breaks(kernel: &str, what: &str) -> bool {
+    kernel.strip_prefix("smalt_test_broken_") == Some(what)
+}
+
+#[cfg(feature = "test-handlers")]
+fn without_a_layout(mut assignment: Assignment) -> Assignment {
+    let known = assignment.values.values_mut().find(|layout| layout.is_some());
+    *known.expect("a value with a layout") = None;
+    assignment
+}
+
+/// The first instruction of a line of the user's is gone, whose result others use.
+#[cfg(feature = "test-handlers")]
+fn without_an_instruction(mut ssa: ptx::Ssa) -> ptx::Ssa {
+    let body = ssa.body.expect("a program has a body");
+    let ops = &mut ssa.regions[body].ops;
+    let first = ops.iter().position(|op| op.loc != Loc::CALL_SITE);
+    ops.remove(first.expect("an instruction of the user's"));
+    ssa
 }
 
 /// Whether nothing is out of order that the compiler should have ordered.
@@ -442,6 +485,11 @@ fn smem_places(kernel: &Kernel, allocation: &Allocation) -> Vec<SmemPlace> {
             bytes,
             what: alloc_text(data),
             op: data.loc.0,
+            of: kernel.refs[id],
+            per_arrival: match data.kind {
+                AllocKind::Barrier { .. } => allocation.arrivals.by[id].count(),
+                _ => 0,
+            },
         })
     };
     let mut places: Vec<SmemPlace> = kernel.allocs.iter().filter_map(placed).collect();
@@ -452,6 +500,8 @@ fn smem_places(kernel: &Kernel, allocation: &Allocation) -> Vec<SmemPlace> {
             bytes: u64::from(scratch.bytes) * u64::from(kernel.num_warpgroups),
             what: "the compiler's scratch".into(),
             op: 0,
+            of: RefId::default(),
+            per_arrival: 0,
         });
     }
     let parked = &allocation.parked;
@@ -461,6 +511,8 @@ fn smem_places(kernel: &Kernel, allocation: &Allocation) -> Vec<SmemPlace> {
             bytes: (parked.end() - parked.start).into(),
             what: "accumulators that do not fit into registers".into(),
             op: 0,
+            of: RefId::default(),
+            per_arrival: 0,
         });
     }
     places.sort_by_key(|place| place.offset);

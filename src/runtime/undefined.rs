@@ -115,10 +115,10 @@ fn bytes_of_element(spec: &BufferSpec) -> Option<usize> {
     (count > 0 && bytes.is_multiple_of(count)).then(|| bytes / count)
 }
 
-/// `element (3, 0) of output f32[64,128]`.
+/// `element (3, 0) of output f32[64,128]`, with what the user calls that.
 fn element(spec: &BufferSpec, byte: usize) -> String {
     let (Some(shape), Some(size)) = (shape(spec), bytes_of_element(spec)) else {
-        return format!("byte {byte} of output {}", spec.text);
+        return format!("byte {byte} of {}{}", spec.of, spec.in_words());
     };
     let mut left = byte / size;
     let mut index: Vec<String> = vec![];
@@ -127,12 +127,13 @@ fn element(spec: &BufferSpec, byte: usize) -> String {
         left /= extent;
     }
     index.reverse();
-    format!("element ({}) of output {}", index.join(", "), spec.text)
+    format!("element ({}) of {}{}", index.join(", "), spec.of, spec.in_words())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::RefId;
     use crate::runtime::BufferRole;
 
     #[test]
@@ -142,10 +143,11 @@ mod tests {
             bytes,
             text: text.into(),
             alias_of: None,
+            of: RefId(3),
         };
         let at = |text, bytes, byte| element(&spec(text, bytes), byte);
-        assert_eq!(at("f32[4,8]", 128, 40), "element (1, 2) of output f32[4,8]");
-        assert_eq!(at("f32[]", 4, 0), "element () of output f32[]");
-        assert_eq!(at("i4[16]", 8, 3), "byte 3 of output i4[16]");
+        assert_eq!(at("f32[4,8]", 128, 40), "element (1, 2) of ref3, output f32[4,8]");
+        assert_eq!(at("f32[]", 4, 0), "element () of ref3, output f32[]");
+        assert_eq!(at("i4[16]", 8, 3), "byte 3 of ref3, output i4[16]");
     }
 }

@@ -693,7 +693,7 @@ def accumulator_of_odd_shape():
     return kernel(body, like((96, 64)))()
 
 
-@bad(smalt.InvalidKernel, "shared memory", "at most 232448 bytes", "2097184 bytes: cumsum to f32[4096,128]", "remedy: use smaller tiles", args=(f32(4096, 128),))
+@bad(smalt.InvalidKernel, "shared memory", "at most 232448 bytes", "2097184 bytes: cumsum to f32[4096,128]", "remedy: work on smaller blocks", args=(f32(4096, 128),))
 def too_long_a_running_sum(x):
     def body(x, o):
         o[...] = lax.cumsum(x[...], axis=0)  # BAD
@@ -838,7 +838,7 @@ def impossible_strided_layout(x):
 @bad(
     smalt.Unsupported,
     "copy_gmem_to_smem",
-    "got: f16[8, 64] of argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
+    "got: f16[8, 64] of `x`, argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
     "remedy: copy to whole slots",
     "pl.multiple_of",
     args=(f16(128, 64),),
@@ -906,7 +906,7 @@ def cluster_barrier_over_threads(x):
     return kernel(body, like((128,)), barrier, num_threads=2, thread_name="wg", cluster=(2,), cluster_names=("c",))(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "`store` to argument 0", "which is an input", "remedy: make the argument a mutable reference")
+@bad(smalt.InvalidKernel, "`store` to `x`, argument 0", "which is an input", "remedy: make the argument a mutable reference")
 def store_to_an_input(x):
     def body(x, o):
         x[...] = x[...] * 2  # BAD
@@ -998,7 +998,7 @@ def negative_threads(x):
     return kernel(body, like((128,)), num_threads=-1, thread_name="wg")(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "`barrier_wait` of something else", "expected: a barrier", "got: a scratch buffer (f32[64] in SMEM, op1", "remedy: look at")
+@bad(smalt.InvalidKernel, "`barrier_wait` of something else", "expected: a barrier", "got: `buf`, a scratch buffer (f32[64] in SMEM, op1", "remedy: look at")
 def wait_for_a_buffer(x):
     def body(x, o, buf, bar):
         plgpu.barrier_wait(buf)  # BAD
@@ -1007,7 +1007,7 @@ def wait_for_a_buffer(x):
     return kernel(body, like((128,)), SMEM((64,), F32), Barrier())(x)
 
 
-@bad(smalt.InvalidKernel, "`copy_gmem_to_smem` of something else", "expected: a barrier", "got: a scratch buffer (f32[128] in SMEM", "remedy: look at")
+@bad(smalt.InvalidKernel, "`copy_gmem_to_smem` of something else", "expected: a barrier", "got: `buf`, a scratch buffer (f32[128] in SMEM", "remedy: look at")
 def copy_with_a_buffer_for_a_barrier(x):
     def body(x, o, buf, bar):
         plgpu.copy_gmem_to_smem(x, buf, buf)  # BAD
@@ -1016,7 +1016,7 @@ def copy_with_a_buffer_for_a_barrier(x):
     return kernel(body, like((128,)), SMEM((128,), F32), Barrier())(x)
 
 
-@bad(smalt.InvalidKernel, "an index outside of its reference, dimension 0", "within 0..4", "got: 7 of a scratch buffer (4 barriers in SMEM", "remedy: index")
+@bad(smalt.InvalidKernel, "an index outside of its reference, dimension 0", "within 0..4", "got: 7 of `bars`, a scratch buffer (4 barriers in SMEM", "remedy: index")
 def barrier_that_is_not_there(x):
     def body(x, o, bars):
         plgpu.barrier_wait(bars.at[7])  # BAD
@@ -1025,7 +1025,7 @@ def barrier_that_is_not_there(x):
     return kernel(body, like((128,)), Barrier(num_barriers=4))(x)
 
 
-@bad(smalt.Unsupported, "a bitcast of a reference between widths", "got: a scratch buffer (f32[64, 64] in SMEM", "as f16", "remedy: load it")
+@bad(smalt.Unsupported, "a bitcast of a reference between widths", "got: `buf`, a scratch buffer (f32[64, 64] in SMEM", "as f16", "remedy: load it")
 def bitcast_between_widths(x):
     def body(x, o, buf):
         o[...] = buf.bitcast(F16)[0].astype(F32)[0:1] * x[...]  # BAD
@@ -1195,7 +1195,7 @@ def registers_at_an_array_of_indices(x, at):
     return kernel(body, like((128,)))(x, at)
 
 
-@bad(smalt.Unsupported, "wgmma left operand in SMEM", "got: f16[64, 64] of a scratch buffer (f16[4096] in SMEM", "remedy: give the buffer", args=())
+@bad(smalt.Unsupported, "wgmma left operand in SMEM", "got: f16[64, 64] of `a`, a scratch buffer (f16[4096] in SMEM", "remedy: give the buffer", args=())
 def wgmma_of_a_flat_buffer():
     def body(o, a, b):
         def compute(acc):
@@ -1208,7 +1208,7 @@ def wgmma_of_a_flat_buffer():
 
 
 @in_multiply
-@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "got: a scratch buffer (f16[64, 24] in SMEM", "remedy: pad the buffer", args=())
+@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "a scratch buffer (f16[64, 24] in SMEM", "remedy: pad the buffer", args=())
 def wgmma_of_odd_width():
     return multiply(64, 24, 64, F16, transforms=())
 
@@ -1230,7 +1230,7 @@ def wgmma_with_a_transposed_operand():
     smalt.InvalidKernel,
     "`wgmma`",
     "expected: a reference to SMEM",
-    "got: argument 0 of the kernel (f16[64, 64] in GMEM)",
+    "got: `b`, argument 0 of the kernel (f16[64, 64] in GMEM)",
     "remedy: copy it to an SMEM scratch buffer",
     args=(f16(64, 64),),
 )
@@ -1285,8 +1285,8 @@ def shared_accumulator():
     "deadlock: every warp waits",
     "warps 0, 1, 2, 3 at op",
     "test_errors.py",
-    "(number 0 of 1 barrier of 2 arrivals",
-    "4 of 8 arrivals to come",
+    "(`bar`, number 0 of 1 barrier of 2 arrivals",
+    "1 of 2 arrivals to come",
     "remedy: count the barrier_arrive calls",
 )
 def deadlock_for_want_of_an_arrival(x):
@@ -1314,7 +1314,7 @@ def deadlock_in_the_second_phase(x):
     "an index outside of its dimension",
     "CTA (2, 0, 0)",
     "expected: an index from 0 to 127",
-    "got: 200 in dimension 0 of buffer 0 (input f32[128]), which has 128 there",
+    "got: 200 in dimension 0 of `x`, buffer 0 (input f32[128]), which has 128 there",
     "remedy: bound the index (indices at run time are not clamped)",
 )
 def load_out_of_bounds(x):
@@ -1325,7 +1325,7 @@ def load_out_of_bounds(x):
     return kernel(body, like((3,)), grid=(3,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "got: 4 in dimension 0 of buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
+@bad(RunTimeError, "outside of its dimension", "got: 4 in dimension 0 of `o`, buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
 def store_out_of_bounds(x):
     def body(x, o):
         i = lax.axis_index("i")
@@ -1334,7 +1334,7 @@ def store_out_of_bounds(x):
     return kernel(body, like((4, 64)), grid=(4,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "expected: a slice of 64 that starts from 0 to 64", "got: 100 to 163 in dimension 1 of buffer 0", args=(f32(64, 128),))  # fmt: skip
+@bad(RunTimeError, "outside of its dimension", "expected: a slice of 64 that starts from 0 to 64", "got: 100 to 163 in dimension 1 of `x`, buffer 0", args=(f32(64, 128),))  # fmt: skip
 def load_beyond_a_row(x):
     """What it would read is the next row: inside of the buffer."""
 
@@ -1345,7 +1345,7 @@ def load_beyond_a_row(x):
     return kernel(body, like((2, 64)), grid=(2,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "got: 100 to 163 in dimension 1 of buffer 1 (output f32[64,128])", args=(f32(64),))
+@bad(RunTimeError, "outside of its dimension", "got: 100 to 163 in dimension 1 of `o`, buffer 1 (output f32[64,128])", args=(f32(64),))
 def store_beyond_a_row(x):
     def body(x, o):
         i = lax.axis_index("i")
@@ -1354,7 +1354,7 @@ def store_beyond_a_row(x):
     return kernel(body, like((64, 128)), grid=(2,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "got: -1 in dimension 0 of buffer 0", args=(f32(4, 64),))
+@bad(RunTimeError, "outside of its dimension", "got: -1 in dimension 0 of `x`, buffer 0", args=(f32(4, 64),))
 def load_before_the_first_row(x):
     def body(x, o):
         i = lax.axis_index("i")
@@ -1367,7 +1367,7 @@ def load_before_the_first_row(x):
     RunTimeError,
     "outside of its dimension",
     "expected: an index from 0 to 1",
-    "got: 2 in dimension 0 of shared memory at shared offset 0 (f32[2, 128], op1, ",
+    "got: 2 in dimension 0 of shared memory at shared offset 0 (`a`, f32[2, 128], op1, ",
     args=(i32(1),),
 )
 def shared_slot_out_of_bounds(x):
@@ -1403,7 +1403,7 @@ def copy_into_a_slot_out_of_bounds(x):
     return kernel(body, like((128,)), SMEM((2, 128), F32), Barrier())(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "got: 7 in dimension 0 of barriers at shared offset ", "(2 barriers", args=(i32(1),))
+@bad(RunTimeError, "outside of its dimension", "got: 7 in dimension 0 of barriers at shared offset ", "(`bars`, 2 barriers", args=(i32(1),))
 def barrier_out_of_bounds(x):
     def body(x, o, bars):
         plgpu.barrier_arrive(bars.at[x[0] + 7])  # BAD

@@ -174,7 +174,7 @@ def test_an_installed_package_is_not_the_user_s(tmp_path: pathlib.Path, monkeypa
 )
 def test_what_is_installed(file: str, installed: bool) -> None:
     inside_venv = any(p in pathlib.PurePath(file).parts for p in ("site-packages", "dist-packages"))
-    assert _errors._is_installed(file) == (installed or inside_venv)
+    assert _errors.is_installed(file) == (installed or inside_venv)
 
 
 def test_where_of_an_error_without_a_line_of_the_user_s() -> None:

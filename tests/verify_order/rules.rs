@@ -144,7 +144,10 @@ fn a_column_of_many_rows_is_disjoint_from_others() {
                     size: 128,
                     stride: 1,
                 };
-                t.store(t.b.indexed(out, vec![DimIndex::At(Index::Const(2050)), part.clone()]), x);
+                t.store(
+                    t.b.indexed(out, vec![DimIndex::At(Index::Const(2050)), part.clone()]),
+                    x,
+                );
                 // No even row is this one.
                 t.store(t.b.indexed(out, vec![DimIndex::At(Index::Const(4099)), part]), x);
             });
