@@ -296,6 +296,11 @@ def _apply(name: str, eqn: Any, values: list[Any], bind: Callable[..., Any]) -> 
             return C(jnp.zeros(part.shape, part.dtype), jnp.zeros(part.shape, part.dtype))
         case "asin" | "acos" | "atan" | "asinh" | "acosh" | "atanh":
             return _inverse(name, values[0])
+        case "fft":
+            raise Unsupported(
+                "not supported yet: Fourier transforms"
+                "\n  remedy: compute it outside of the kernel, in the jitted function around it (jnp.fft)"
+            )
         case _:
             raise Unsupported(
                 f"not supported yet: `{name}` of complex numbers"

@@ -148,6 +148,12 @@ def _space(aval: Any, default: str) -> str:
     try:
         return _SPACES[name.lower()]
     except KeyError:
+        if "semaphore" in name.lower():
+            raise Unsupported(
+                "not supported yet: semaphores of DMAs\n  expected: barriers, or semaphores that count signals"
+                "\n  remedy: plgpu.Barrier() for copies into shared memory (plgpu.copy_gmem_to_smem), plgpu.wait_smem_to_gmem(n) for those out of"
+                " it, plgpu.SemaphoreType.REGULAR for signals between blocks"
+            ) from None
         raise Unsupported(
             f"not supported yet: the memory space {space}\n  expected: one of a GPU's: {', '.join(_SPACES)}\n  got: {space}"
             "\n  remedy: plgpu.SMEM(shape, dtype) for scratch, plgpu.GMEM for arrays that stay in device memory"
@@ -223,7 +229,7 @@ def layout(x: Any) -> Message:
             return message("Layout", name=name, named=name)
         except (ValueError, NotImplementedError) as e:  # Mosaic's own check of the arguments
             raise InvalidKernel(
-                f"layout {name}\n  expected: arguments that fit Mosaic GPU's definition of it\n  got: {x}: {e}"
+                f"layout {name}\n  expected: arguments that fit Mosaic GPU's definition of it\n  got: {_layout_text(x)}"
                 "\n  remedy: give it another shape or vector size (a warpgroup has 128 threads), or leave the layout to smalt"
             ) from e
     match _versions.layout_kind(explicit):
@@ -235,7 +241,15 @@ def layout(x: Any) -> Message:
         case "tiled":
             return message("Layout", name=name, tiled=_tiled(explicit), args=args)
         case _:
-            raise Unsupported(f"layout {x}, which is of a kind that smalt does not know\n  remedy: a plgpu.Layout: WGMMA, WG_STRIDED, TILED, …")
+            raise Unsupported(f"layout {_layout_text(x)}, which is of a kind that smalt does not know\n  remedy: a plgpu.Layout: WGMMA, WG_STRIDED, TILED, …")
+
+
+def _layout_text(x: Any) -> str:
+    """A layout as one writes it: `WG_STRIDED((100,), 1)`."""
+    if _versions.layout_kind(x) != "parameterized":
+        return _layout_name(x)[0] or type(x).__name__
+    keywords = [f"{name}={value!r}" for name, value in dict(x.kwargs).items()]
+    return f"{x.layout_cls.name}({', '.join([*map(repr, x.args), *keywords])})"
 
 
 def _layout_name(x: Any) -> tuple[str, list[Message]]:

@@ -7,10 +7,7 @@ const REMEDIES: &[(&str, &str)] = &[
         "atomic_rmw",
         "plgpu.atomic_add(ref.at[i], value), and atomic_max, atomic_min, atomic_and, atomic_or, atomic_xor",
     ),
-    (
-        "atomic_cas",
-        "plgpu.atomic_max(ref.at[i], value), or atomic_min, where the larger or smaller value is to stay",
-    ),
+    ("atomic_cas", "smalt.atomic_cas(ref.at[i], expected, value)"),
     ("masked_load", "jnp.where(mask, ref[...], other): load all, and choose"),
     (
         "masked_swap",
@@ -73,10 +70,12 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     ("*tmem*", SM100),
     ("tcgen05*", SM100),
-    ("*cluster_cancel", SM100),
+    ("*cluster_cancel", PERSISTENT),
 ];
 
 const SM100: &str = "that is for sm_100a; on sm_90a use plgpu.wgmma, plgpu.ACC and SMEM";
+
+const PERSISTENT: &str = "that is for sm_100a; on sm_90a launch a block for each SM, jax.devices()[0].core_count of them, and let each take its tiles in turn: plgpu.nd_loop(grid, collective_axes=axis)";
 
 const ANY: &str = "compute it outside of the kernel, in the jitted function around it, or write it with element-wise operations, \
                    reductions and loops";

@@ -119,11 +119,18 @@ impl ViewDim {
     }
 }
 
+fn in_bytes(bits: &u64) -> String {
+    match bits % 8 {
+        0 => format!("{} bytes", bits / 8),
+        _ => format!("{bits} bits"),
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
     #[error("shape {shape:?} is not a multiple of the tiling {tiling:?}")]
     TilingDoesNotDivide { shape: Vec<u64>, tiling: Vec<u64> },
-    #[error("the minor dimension of a {swizzle}-byte swizzled buffer must be {swizzle} bytes, got {got_bits} bits")]
+    #[error("the last dimension (of a tile, if there are tiles) of a buffer with a {swizzle}-byte swizzle must be {swizzle} bytes, got {}", in_bytes(.got_bits))]
     SwizzleWidth { swizzle: u32, got_bits: u64 },
     #[error("unknown swizzle of {0} bytes (expected 16, 32, 64 or 128)")]
     UnknownSwizzle(u32),

@@ -15,6 +15,7 @@ use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
+use rustc_hash::FxHashSet;
 use std::fmt::Write;
 
 /// Alignment of data in shared memory: the period of the 128-byte swizzle.
@@ -324,10 +325,22 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
             "\n    {scratch:>8} bytes: the compiler's scratch{each}: what passes between threads; it is as large as its largest user's"
         );
     }
+    // Of the ops that one of the author's has become the one that asks for most.
     let mut asks = asks.to_vec();
     asks.sort_by_key(|(bytes, op)| (std::cmp::Reverse(*bytes), *op));
+    let mut lines = FxHashSet::default();
+    let sorts: FxHashSet<Loc> = asks
+        .iter()
+        .filter(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::Sort { .. }))
+        .map(|(_, op)| kernel.ops[*op].loc)
+        .collect();
+    asks.retain(|(_, op)| lines.insert(kernel.ops[*op].loc));
     for (bytes, op) in asks.iter().take(USERS) {
-        let (what, loc) = (user(kernel, *op), kernel.ops[*op].loc);
+        let loc = kernel.ops[*op].loc;
+        let what = match sorts.contains(&loc) {
+            true => "sort".into(),
+            false => user(kernel, *op),
+        };
         let _ = write!(table, "\n             {bytes} bytes: {what} ({loc})");
     }
     // The line of what takes the most: an allocation, or an op.
@@ -343,6 +356,8 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
         .got(format!("{} bytes:{table}", placer.end + fixed))
         .remedy(if is_product {
             "multiply smaller blocks, or keep the operands in shared memory and use plgpu.wgmma"
+        } else if scratch > allocated.0 {
+            "work on smaller blocks of the array at that line: its elements pass between threads through shared memory"
         } else {
             "use smaller tiles, fewer pipeline stages (max_concurrent_steps), or a RefUnion for buffers that are not alive together"
         })

@@ -55,6 +55,34 @@ def atomics() -> None:
     run(body, counts)
 
 
+def compare_and_swap() -> None:
+    if not hasattr(jax, "new_ref"):
+        pytest.skip("this JAX has no references outside of kernels")
+    counts = jax.new_ref(jnp.arange(4, dtype=jnp.int32))
+
+    def body(counts: Any, o: Any) -> None:
+        smalt.atomic_cas(counts.at[1], jnp.int32(1), jnp.int32(7))
+        smalt.atomic_cas(counts.at[2], jnp.int32(1), jnp.int32(7))
+        o[...] = jnp.zeros(128)
+
+    run(body, counts)
+    np.testing.assert_array_equal(counts[...], [0, 7, 2, 3])
+
+
+def persistent() -> None:
+    def body(x: Any, o: Any) -> None:
+        @plgpu.nd_loop((10,), collective_axes="sm")
+        def _(info: Any) -> None:
+            (i,) = info.index
+            o[i] = x[i] + 1
+
+    with smalt.emulated("H100"):
+        cores = jax.devices()[0].core_count or 132
+    x = np.arange(1280, dtype=np.float32).reshape(10, 128)
+    out = run(body, x, out=jax.ShapeDtypeStruct((10, 128), jnp.float32), grid=(min(cores, 4),), grid_names=("sm",))
+    np.testing.assert_array_equal(out, x + 1)
+
+
 def copies() -> None:
     def body(x: Any, o: Any, buf: Any, bar: Any) -> None:
         plgpu.copy_gmem_to_smem(x, buf, bar)
@@ -147,7 +175,7 @@ def sharded() -> None:
 
 KERNELS: dict[str, Callable[[], None]] = {
     "atomic_rmw": atomics,
-    "atomic_cas": atomics,
+    "atomic_cas": compare_and_swap,
     "masked_load": element_wise(lambda x: jnp.where(x > 3, x, -1.0)),
     "masked_swap": masked_store,
     "debug_callback": outside,
@@ -168,7 +196,7 @@ KERNELS: dict[str, Callable[[], None]] = {
     "rng_bit_generator": random_numbers,
     "*tmem*": product,
     "tcgen05*": product,
-    "*cluster_cancel": product,
+    "*cluster_cancel": persistent,
 }
 
 

@@ -447,7 +447,11 @@ impl<'a> Walker<'a> {
 
     /// What a use takes of each dimension of its allocation.
     fn spans(&mut self, r: &RefUse, shape: &[u64]) -> Spans {
-        let all = |&n: &u64| Span { from: 0, to: n, step: 1 };
+        let all = |&n: &u64| Span {
+            from: 0,
+            to: n,
+            step: 1,
+        };
         let Some(Step::Index(dims)) = r.steps.first() else {
             return shape.iter().map(all).collect();
         };
