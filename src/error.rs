@@ -16,6 +16,7 @@ impl fmt::Display for Loc {
 }
 
 /// The reference of a descriptor (its value id) that a message is about; 0: none. Who has the debug table says what the user calls it.
+/// It is written as no identifier is, so that nothing of the user's own is taken for one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct RefId(pub u32);
 
@@ -24,7 +25,7 @@ impl fmt::Display for RefId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            value => write!(f, "ref{value}, "),
+            value => write!(f, "%ref{value}, "),
         }
     }
 }

@@ -431,13 +431,16 @@ def function_line(closed: Any) -> str:
 
 
 def argument_names(jaxpr: Any) -> Sequence[str]:
-    """What the user's function calls its arguments (`x_ref`, `pair[0]`, `rings['a']`), one for each invar; empty where that is not known."""
+    """What the user's function calls its arguments (`x_ref`, `pair[0]`, `rings['a']`), one for each invar; empty where that is not known.
+
+    JAX asks a function's signature, which `functools.wraps` copies from another that may get its arguments in another order.
+    """
     names = jaxpr.debug_info.arg_names or ()
     if len(names) != len(jaxpr.invars):
         return ()
     if str(jaxpr.debug_info.func_src_info).endswith(f" at {_NAMED.co_filename}:{_NAMED.co_firstlineno}"):
         return ["" if name.startswith(_UNNAMED) else name for name in names]
-    return names if traced_function(jaxpr) is not None else ()
+    return names if _code(jaxpr) is not None else ()
 
 
 _UNNAMED = "smalt_unnamed"
@@ -471,14 +474,17 @@ def names_of_references(jaxpr: Any) -> dict[Any, Sequence[str]]:
     inner = next((open_jaxpr(eqn.params["jaxpr"])[0] for eqn in jaxpr.eqns if eqn.primitive.name == "run_scoped"), None)
     if inner is None or (code := _code(inner)) is None:
         return {}
+    own = code.co_varnames[: code.co_argcount]
+    rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else ""
+    # JAX 0.10, which knows no paths of results, counts the references of all arguments and does not say which argument each is in.
+    if jaxpr.debug_info.result_paths is None:
+        return {inner: [""] * len(inner.invars)} if rest else {}
     roots = [_ARGUMENT.fullmatch(name) for name in jaxpr.debug_info.arg_names or ()]
     if not all(m and m[2] for m in roots) or len(roots) != len(jaxpr.invars):
         return {}
     places = [(int(m[2]), m[3]) for m in roots if m]
     count = 1 + max((at for at, _ in places), default=-1)
     scratch = argument_names(inner)
-    own = code.co_varnames[: code.co_argcount]
-    rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else ""
     taken = {m[1] for m in map(_ARGUMENT.fullmatch, scratch) if m}
     bound = own[: next((i for i, name in enumerate(own) if name in taken), len(own))]
     if rest and not own:
@@ -496,22 +502,23 @@ def names_of_references(jaxpr: Any) -> dict[Any, Sequence[str]]:
 
 
 def _code(jaxpr: Any) -> Any:
-    """The code of the user's function that a jaxpr was traced from, if what it does tells."""
+    """The code of the user's function that a jaxpr was traced from, if JAX itself called it, as the tracebacks of what it does tell."""
     place = traced_function(jaxpr)
     if place is None:
         return None
     for eqn in jaxpr.eqns:
         codes = eqn.source_info.traceback.raw_frames()[0] if eqn.source_info.traceback is not None else []
-        for code in reversed(codes):
-            if (code.co_filename, code.co_firstlineno) == (place[0], place[2]) and code.co_name == place[1]:
-                return code
+        outermost = next((code for code in reversed(codes) if _is_reported(code.co_filename)), None)
+        if outermost is not None:
+            own = (outermost.co_filename, outermost.co_name, outermost.co_firstlineno, 0)
+            return outermost if own == place else None
     return None
 
 
 def argument_name(jaxpr: Any, at: int, otherwise: str) -> str:
     """The name that the user's function gives its argument; `otherwise` where that is not known."""
-    names = jaxpr.debug_info.arg_names or ()
-    return names[at] if at < len(names) and str(names[at]).isidentifier() else otherwise
+    names = argument_names(jaxpr)
+    return names[at] if at < len(names) and names[at].isidentifier() else otherwise
 
 
 def here() -> str:

@@ -462,7 +462,8 @@ class Walker:
                 if var not in env:
                     env[var] = self.constant(const)
         definitions = []
-        names = dict(zip(jaxpr.invars, self.argument_names.get(jaxpr) or _versions.argument_names(jaxpr)))
+        known = (self.argument_names.get(jaxpr) or _versions.argument_names(jaxpr)) if params else ()
+        names = dict(zip(jaxpr.invars, known))
         for var in params:
             defined, env[var] = self.define_all(var.aval, default_space)
             definitions += defined

@@ -102,16 +102,16 @@ impl DebugTable {
         frames.into_iter().flatten().next().filter(|_| known)
     }
 
-    /// `op7` in a text becomes `op7, kernel.py:12`, as far as the table knows the op; `ref5, ` what the user calls that reference, if
-    /// anything.
+    /// `op7` in a text becomes `op7, kernel.py:12`, as far as the table knows the op; `%ref5` (a [`RefId`](crate::error::RefId)) what
+    /// the user calls that reference, and nothing, with the comma behind it, where that is not known.
     pub fn resolve(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
-        while let Some(at) = rest.find(['o', 'r']) {
-            let starts_word = !rest[..at].ends_with(is_of_word);
+        while let Some(at) = rest.find(['o', '%']) {
             let (before, word) = rest.split_at(at);
             out.push_str(before);
-            let numbered = ["op", "ref"]
+            let starts_word = word.starts_with('%') || !out.ends_with(is_of_word);
+            let numbered = ["op", "%ref"]
                 .into_iter()
                 .find_map(|kind| Some((kind, numbered(word, kind)?)));
             let Some((kind, (number, tail))) = numbered.filter(|_| starts_word) else {
@@ -204,10 +204,10 @@ mod tests {
             "not supported yet: `sort`\n  at kernel.py:7 (body)\n  in main.py:40 (<module>)\n  called from main.py:40 (<module>)"
         );
         assert!(table.locate(Loc(99)).is_empty());
-        let text = "ref4, a buffer (op1), of ref5, argument 0; loop1 xref4, op99 ref4b, ref, r";
+        let text = "%ref4, a buffer (op1), of %ref5, argument 0; loop1 ref4, op99 %ref4b, %ref, 5%";
         assert_eq!(
             table.resolve(text),
-            "`s['k']`, a buffer (op1, kernel.py:7), of argument 0; loop1 xref4, op99 ref4b, ref, r"
+            "`s['k']`, a buffer (op1, kernel.py:7), of argument 0; loop1 ref4, op99 %ref4b, %ref, 5%"
         );
     }
 

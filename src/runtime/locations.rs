@@ -86,12 +86,17 @@ impl Locations {
         }
     }
 
+    /// A text with the lines of the ops in it, and with what the user calls references.
+    pub fn resolve(&self, text: &str) -> String {
+        self.table.resolve(text)
+    }
+
     pub fn locate(&self, error: &Error) -> LocatedError {
-        let part = |text: &Option<String>| text.as_deref().map(|text| self.table.resolve(text));
+        let part = |text: &Option<String>| text.as_deref().map(|text| self.resolve(text));
         LocatedError {
             fault: error.fault.name(),
             message: self.describe(error),
-            what: self.table.resolve(&error.what),
+            what: self.resolve(&error.what),
             expected: part(&error.expected),
             got: part(&error.got),
             remedy: part(&error.remedy),

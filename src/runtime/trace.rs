@@ -225,7 +225,7 @@ fn render(
     for (cta, tracks) in &tracks {
         for (tid, track) in (1u64..).zip(tracks) {
             tids.insert((*cta, *track), tid);
-            let (pid, name) = (pids[cta], track_name(*track, names));
+            let (pid, name) = (pids[cta], locations.resolve(&track_name(*track, names)));
             push(json!({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}));
             push(json!({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}));
         }
@@ -235,6 +235,12 @@ fn render(
     order.sort_by_key(|event| (event.start, event.cta, event.track, std::cmp::Reverse(event.end)));
     for event in order {
         let (category, name, mut args) = describe(event);
+        let name = locations.resolve(&name);
+        for arg in args.values_mut() {
+            if let Value::String(text) = arg {
+                *text = locations.resolve(text);
+            }
+        }
         if let Some(line) = line(locations, event) {
             args.insert("line".into(), json!(line));
         }
@@ -262,7 +268,7 @@ fn render(
         let args = json!({"error": locations.describe(error)});
         let (pid, ts) = (state.processes + 1, state.time + recorded.end);
         push(
-            json!({"name": error.what, "cat": "error", "ph": "i", "s": "g", "pid": pid, "tid": 0, "ts": ts, "args": args}),
+            json!({"name": locations.resolve(&error.what), "cat": "error", "ph": "i", "s": "g", "pid": pid, "tid": 0, "ts": ts, "args": args}),
         );
     }
     out

@@ -146,8 +146,8 @@ mod tests {
             of: RefId(3),
         };
         let at = |text, bytes, byte| element(&spec(text, bytes), byte);
-        assert_eq!(at("f32[4,8]", 128, 40), "element (1, 2) of ref3, output f32[4,8]");
-        assert_eq!(at("f32[]", 4, 0), "element () of ref3, output f32[]");
-        assert_eq!(at("i4[16]", 8, 3), "byte 3 of ref3, output i4[16]");
+        assert_eq!(at("f32[4,8]", 128, 40), "element (1, 2) of %ref3, output f32[4,8]");
+        assert_eq!(at("f32[]", 4, 0), "element () of %ref3, output f32[]");
+        assert_eq!(at("i4[16]", 8, 3), "byte 3 of %ref3, output i4[16]");
     }
 }

@@ -196,6 +196,9 @@ INTERPRET: Any = None
 #: Whether kernels take mutable references as arguments.
 REFS_AS_ARGUMENTS = jax.__version_info__ >= (0, 11)
 
+#: Whether JAX says which argument of a `plgpu.kernel` a reference is in. Only then messages have the name of that argument.
+NAMES_ARGUMENTS = jax.__version_info__ >= (0, 11)
+
 #: Arithmetic as NumPy does it: no contraction to fma.
 EXACT = smalt.CompilerParams(fp_contract=False)
 
@@ -210,6 +213,11 @@ def kernel(body: Callable[..., Any], out: Any, *scratch: Any, params: Any = EXAC
     if INTERPRET is not None:
         kwargs["interpret"] = INTERPRET
     return plgpu.kernel(body, out_type=out, compiler_params=params, **kwargs)
+
+
+def called(name: str) -> str:
+    """What a message has in front of an argument or output of a `plgpu.kernel`, which the kernel's function calls so."""
+    return f"`{name}`, " if NAMES_ARGUMENTS else ""
 
 
 def load(ref: Any, *, layout: Any = None, optimized: bool = True) -> Any:

@@ -26,7 +26,7 @@ from jax import lax
 from smalt import _ffi, _native
 from tests.asynchrony.kernels import exchange
 from tests.asynchrony.subject import load_all
-from tests.corpus.case import kernel, like
+from tests.corpus.case import called, kernel, like
 from tests.python.fresh import run_script
 from tests.python.test_ffi import SHAPE, attributes, call, x
 
@@ -126,7 +126,7 @@ def test_what_a_run_finds_is_an_error_of_smalts(way: str, wait: Callable[..., An
     assert isinstance(error, smalt.ExecutionError) and isinstance(error, JaxError) and not isinstance(error, smalt.Internal)
     assert error.fault == "Execution" and error.where == bad_line()
     assert error.what.startswith("an index outside of its dimension") and error.expected and error.remedy
-    assert error.got and "of buffer 0 (input f32[128])" in error.got
+    assert error.got and f"of {called('v')}buffer 0 (input f32[128])" in error.got
     assert error.frames[0].line == int(bad_line().rsplit(":", 1)[1]) and error.frames[0].function.endswith("body")
     assert str(error).startswith("FAILED_PRECONDITION: smalt: an index outside of its dimension"), "what JAX prints stays as it is"
     again = pickle.loads(pickle.dumps(error))
@@ -331,6 +331,7 @@ def test_the_machine_goes_on_after_any_finding(name: str, capfd: pytest.CaptureF
 
 # What only the checker says (src/emulate/causality.rs, overwrite.rs, agents.rs).
 CHECKERS_WORDS = (
+    "a `barrier_wait` is missing",
     "nothing orders",
     "that a bulk load in flight writes",
     "without having waited for it",
@@ -508,7 +509,7 @@ def test_wait_timeout_bounds_a_wait_while_others_run() -> None:
     with smalt.emulated("H100"), pytest.raises(smalt.Timeout, match="longer than wait_timeout_ns") as caught:
         jax.block_until_ready(jax.jit(f)(np.zeros(128, np.float32)))
     assert caught.value.where is not None and caught.value.where.startswith(__file__)
-    assert caught.value.got is not None and "(number 0 of 1 barrier of 1 arrival" in caught.value.got
+    assert caught.value.got is not None and "(`bar`, number 0 of 1 barrier of 1 arrival" in caught.value.got
 
 
 # ------------------------------------------------------------------------------------------ exported programs

@@ -33,7 +33,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 from smalt import _native
 from smalt._schema import MESSAGES
-from tests.corpus.case import Arg, f16, f32, i32, kernel, like
+from tests.corpus.case import Arg, called, f16, f32, i32, kernel, like
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ACC, SMEM, Barrier = plgpu.ACC, plgpu.SMEM, plgpu.Barrier
@@ -838,7 +838,7 @@ def impossible_strided_layout(x):
 @bad(
     smalt.Unsupported,
     "copy_gmem_to_smem",
-    "got: f16[8, 64] of `x`, argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
+    f"got: f16[8, 64] of {called('x')}argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
     "remedy: copy to whole slots",
     "pl.multiple_of",
     args=(f16(128, 64),),
@@ -906,7 +906,7 @@ def cluster_barrier_over_threads(x):
     return kernel(body, like((128,)), barrier, num_threads=2, thread_name="wg", cluster=(2,), cluster_names=("c",))(x)  # BAD
 
 
-@bad(smalt.InvalidKernel, "`store` to `x`, argument 0", "which is an input", "remedy: make the argument a mutable reference")
+@bad(smalt.InvalidKernel, f"`store` to {called('x')}argument 0", "which is an input", "remedy: make the argument a mutable reference")
 def store_to_an_input(x):
     def body(x, o):
         x[...] = x[...] * 2  # BAD
@@ -1208,7 +1208,7 @@ def wgmma_of_a_flat_buffer():
 
 
 @in_multiply
-@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "a scratch buffer (f16[64, 24] in SMEM", "remedy: pad the buffer", args=())
+@bad(smalt.InvalidKernel, "wgmma right operand in SMEM", "multiples of 8 rows", "got: `b`, a scratch buffer (f16[64, 24] in SMEM", "remedy: pad the buffer", args=())
 def wgmma_of_odd_width():
     return multiply(64, 24, 64, F16, transforms=())
 
@@ -1230,7 +1230,7 @@ def wgmma_with_a_transposed_operand():
     smalt.InvalidKernel,
     "`wgmma`",
     "expected: a reference to SMEM",
-    "got: `b`, argument 0 of the kernel (f16[64, 64] in GMEM)",
+    f"got: {called('b')}argument 0 of the kernel (f16[64, 64] in GMEM)",
     "remedy: copy it to an SMEM scratch buffer",
     args=(f16(64, 64),),
 )
@@ -1314,7 +1314,7 @@ def deadlock_in_the_second_phase(x):
     "an index outside of its dimension",
     "CTA (2, 0, 0)",
     "expected: an index from 0 to 127",
-    "got: 200 in dimension 0 of `x`, buffer 0 (input f32[128]), which has 128 there",
+    f"got: 200 in dimension 0 of {called('x')}buffer 0 (input f32[128]), which has 128 there",
     "remedy: bound the index (indices at run time are not clamped)",
 )
 def load_out_of_bounds(x):
@@ -1325,7 +1325,7 @@ def load_out_of_bounds(x):
     return kernel(body, like((3,)), grid=(3,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "got: 4 in dimension 0 of `o`, buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
+@bad(RunTimeError, "outside of its dimension", f"got: 4 in dimension 0 of {called('o')}buffer 1 (output f32[4,64])", "remedy:", args=(f32(4, 64),))
 def store_out_of_bounds(x):
     def body(x, o):
         i = lax.axis_index("i")
@@ -1334,7 +1334,7 @@ def store_out_of_bounds(x):
     return kernel(body, like((4, 64)), grid=(4,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "expected: a slice of 64 that starts from 0 to 64", "got: 100 to 163 in dimension 1 of `x`, buffer 0", args=(f32(64, 128),))  # fmt: skip
+@bad(RunTimeError, "outside of its dimension", "expected: a slice of 64 that starts from 0 to 64", f"got: 100 to 163 in dimension 1 of {called('x')}buffer 0", args=(f32(64, 128),))  # fmt: skip
 def load_beyond_a_row(x):
     """What it would read is the next row: inside of the buffer."""
 
@@ -1345,7 +1345,7 @@ def load_beyond_a_row(x):
     return kernel(body, like((2, 64)), grid=(2,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "got: 100 to 163 in dimension 1 of `o`, buffer 1 (output f32[64,128])", args=(f32(64),))
+@bad(RunTimeError, "outside of its dimension", f"got: 100 to 163 in dimension 1 of {called('o')}buffer 1 (output f32[64,128])", args=(f32(64),))
 def store_beyond_a_row(x):
     def body(x, o):
         i = lax.axis_index("i")
@@ -1354,7 +1354,7 @@ def store_beyond_a_row(x):
     return kernel(body, like((64, 128)), grid=(2,), grid_names=("i",))(x)
 
 
-@bad(RunTimeError, "outside of its dimension", "got: -1 in dimension 0 of `x`, buffer 0", args=(f32(4, 64),))
+@bad(RunTimeError, "outside of its dimension", f"got: -1 in dimension 0 of {called('x')}buffer 0", args=(f32(4, 64),))
 def load_before_the_first_row(x):
     def body(x, o):
         i = lax.axis_index("i")

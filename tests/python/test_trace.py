@@ -31,7 +31,9 @@ class Timeline:
     """A file, checked as far as every one must hold."""
 
     def __init__(self, path: Any) -> None:
-        self.document = json.loads(pathlib.Path(path).read_text())
+        text = pathlib.Path(path).read_text()
+        assert "%ref" not in text, "a reference that has not got its name"
+        self.document = json.loads(text)
         self.events = self.document["traceEvents"]
         named: dict[Any, str] = {}
         for e in self.events:
@@ -115,7 +117,9 @@ def test_a_ring_of_slots(tmp_path: pathlib.Path) -> None:
             mine = [e for e in phases if (e["pid"], e["tid"]) == (pid, tid) and not e["args"].get("unfinished")]
             assert [e["name"] for e in mine] == [f"phase {n}" for n in range(number)]
             assert all(e["args"]["arrivals"] == e["args"]["expected arrivals"] for e in mine)
+    assert all("(`full`, number" in timeline.track(e) or "(`empty`, number" in timeline.track(e) for e in phases)
     waits = timeline.of("wait")
+    assert any("mbarrier at shared offset" in e["name"] and "(`full`, number" in e["name"] for e in waits)
     waiting = line_of("plgpu.barrier_wait(full.at[slot])", example.__file__)
     assert any(e["args"]["line"].startswith(f"{example.__file__}:{waiting} ") and e["args"]["for"] == "mbarrier" for e in waits)
     assert all(timeline.track(e).startswith("warp ") for e in waits + timeline.of("run"))
