@@ -178,9 +178,8 @@ impl Causality {
                     self.names.mbarrier(load.barrier)
                 ))
                 .got(format!(
-                    "shared bytes {}..{}{}, of {}..{} of the {} at {}",
-                    128 * line + 4 * mask.trailing_zeros() as usize,
-                    128 * line + 128 - 4 * mask.leading_zeros() as usize,
+                    "{}{}, of {}..{} of the {} at {}",
+                    self.granules(line, mask),
                     match slot == by.cta {
                         true => String::new(),
                         false => format!(" of the cluster's CTA {}", slot.0 % self.shape.cluster_size),
@@ -192,6 +191,15 @@ impl Causality {
                 ));
         }
         Box::new(error.remedy(remedy))
+    }
+
+    /// Granules of a line of shared memory, in words.
+    fn granules(&self, line: usize, mask: u32) -> String {
+        let start = 128 * line as u32;
+        self.names.bytes(
+            start + 4 * mask.trailing_zeros(),
+            start + 128 - 4 * mask.leading_zeros(),
+        )
     }
 
     /// An ordinary access and an earlier one of another warp.
@@ -367,9 +375,8 @@ impl Causality {
             None => peer,
             Some((line, mask, None)) => Err(self.unseen(verb(mode), w, w.cta, line, mask, seen)),
             Some((line, mask, Some((component, wrote, loc)))) => {
-                let from = 128 * line + 4 * mask.trailing_zeros() as usize;
-                let to = 128 * line + 128 - 4 * mask.leading_zeros() as usize;
-                let place = format!("shared bytes {from}..{to}");
+                let place = self.granules(line, mask);
+                let bytes = 128 - 4 * (mask.trailing_zeros() + mask.leading_zeros());
                 Err(self.race(
                     verb(mode),
                     "shared",
@@ -379,7 +386,7 @@ impl Causality {
                         did: Did::of(wrote),
                         loc,
                     },
-                    (place, (to - from) as u32),
+                    (place, bytes),
                 ))
             }
         }
@@ -641,7 +648,8 @@ impl Causality {
                 let from = 128 * line + hit.trailing_zeros() as usize;
                 let to = 128 * line + 128 - hit.leading_zeros() as usize;
                 let place = format!(
-                    "shared bytes {from}..{to} of the cluster's CTA {}",
+                    "{} of the cluster's CTA {}",
+                    self.names.bytes(from as u32, to as u32),
                     slot.0 % self.shape.cluster_size
                 );
                 let Visit {
@@ -723,7 +731,7 @@ impl Causality {
                 Some(_) | None => Err(self.unseen("the async proxy reads", w, slot, line, mask, seen)),
             },
             (None, Some((line, write, column))) => {
-                Err(self.unfenced("the async proxy reads", view, slot, line, write, column))
+                Err(self.unfenced("the async proxy reads", w, view, (slot, column), line, write))
             }
         }
     }
@@ -744,7 +752,7 @@ impl Causality {
         Box::new(
             error
                 .expected(format!("a wait for {who} (at {at}) before the load is issued"))
-                .got(format!("shared bytes {}..{}", load.offset, load.offset + load.bytes))
+                .got(self.names.bytes(load.offset, load.offset + load.bytes))
                 .remedy(remedy)
                 .at(load.loc),
         )
@@ -752,27 +760,42 @@ impl Causality {
 
     /// A write of a warp that an asynchronous operation may not have seen.
     #[cold]
-    fn unfenced(&self, verb: &str, view: &Clock, slot: CtaSlot, line: usize, write: Past, column: usize) -> Box<Error> {
+    fn unfenced(
+        &self,
+        verb: &str,
+        w: &Warp,
+        view: &Clock,
+        (slot, column): (CtaSlot, usize),
+        line: usize,
+        write: Past,
+    ) -> Box<Error> {
         let component = self.first_component(slot) + column;
         let who = self.name(component, slot);
-        let hit = write.granules;
+        // `commit_smem` is a rendezvous of one warpgroup, the one that calls it.
+        let own = (slot, column as u32 / 4) == (w.cta, w.index / 4);
         let got = format!(
-            "shared bytes {}..{}, written by {who}",
-            128 * line + 4 * hit.trailing_zeros() as usize,
-            128 * line + 128 - 4 * hit.leading_zeros() as usize
+            "{}, written by {who} at {}",
+            self.granules(line, write.granules),
+            write.loc
         );
         Box::new(if write.epoch <= view.seen()[component] {
             execution(format!("{verb} shared memory that the generic proxy wrote"))
                 .expected("fence.proxy.async between the writes and the asynchronous operation")
                 .got(got)
-                .remedy("commit the writes (`commit_smem`) before the operation is issued")
+                .remedy(match own {
+                    true => "commit the writes (`commit_smem`) before the operation is issued",
+                    false => "commit the writes (`commit_smem`) in the warpgroup that makes them, before it arrives at the barrier that is waited for",
+                })
         } else {
             execution(format!("{verb} shared memory that the generic proxy writes, and nothing orders the two"))
                 .expected(
                     "the write before the operation's issue, with a barrier and fence.proxy.async in between; or after a wait that covers the operation",
                 )
                 .got(got)
-                .remedy("synchronise the warps (a barrier, `commit_smem`), or wait for the operation first (`wait_smem_to_gmem`, `wgmma_wait`)")
+                .remedy(match own {
+                    true => "commit the writes (`commit_smem`, which all warps of a warpgroup wait in) before the operation is issued; or, if they come behind it, wait for it first (`wait_smem_to_gmem(0)`, `wgmma_wait(0)`)",
+                    false => "commit the writes (`commit_smem`) and arrive at a barrier (`barrier_arrive`) in the warpgroup that makes them, and wait for that (`barrier_wait`) before the operation is issued; or, if they come behind it, wait for it first (`wait_smem_to_gmem(0)`, `wgmma_wait(0)`), and tell the warpgroup that writes by a barrier",
+                })
         })
     }
 
@@ -831,7 +854,7 @@ impl Causality {
             for column in lanes(history.writers[line]) {
                 let since = view.fenced()[first + column];
                 if let Some(write) = history.any_unseen(line, column, true, mask, since) {
-                    return Err(self.unfenced("a bulk load overwrites", view, slot, line, write, column));
+                    return Err(self.unfenced("a bulk load overwrites", w, view, (slot, column), line, write));
                 }
             }
             for column in lanes(history.readers[line]) {
@@ -867,15 +890,19 @@ impl Causality {
                             format!("{release}; if the read was meant for what this load brings, {wait}"),
                         ),
                     };
-                    let bytes = format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes);
-                    return Err(Box::new(
-                        execution(
+                    let error = match history.is_untouched(line) {
+                        true => execution(format!(
+                            "a `barrier_wait` is missing: what a bulk load (at {}) fills is read, and nothing has waited for the load",
+                            landing.loc
+                        ))
+                        .at(at),
+                        false => execution(
                             "a bulk load overwrites shared memory that is still read, as far as its issuer knows",
-                        )
-                        .expected(expected)
-                        .got(format!("{bytes}, read by {who} at {at}"))
-                        .remedy(remedy),
-                    ));
+                        ),
+                    };
+                    let bytes = self.names.bytes(landing.offset, landing.offset + landing.bytes);
+                    let error = error.expected(expected).got(format!("{bytes}, read by {who} at {at}"));
+                    return Err(Box::new(error.remedy(remedy)));
                 }
             }
         }
@@ -903,7 +930,7 @@ impl Causality {
                 .or_else(|| history.own_unseen(line, self.first_component(slot), true, touch, view.seen(), &changes));
             if let Some((_, visit)) = other {
                 let (component, did, loc) = (visit.by, Did::of(visit.wrote), visit.touch.loc);
-                let mut place = format!("shared bytes {}..{}", landing.offset, landing.offset + landing.bytes);
+                let mut place = self.names.bytes(landing.offset, landing.offset + landing.bytes);
                 if slot != w.cta {
                     place += &format!(" of the cluster's CTA {}", slot.0 % self.shape.cluster_size);
                 }

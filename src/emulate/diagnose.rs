@@ -58,12 +58,11 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
         for (offset, b) in barriers {
             let _ = writeln!(
                 text,
-                "  {}: phase {} (parity {}), {} of {} arrivals to come, {} bytes to come",
+                "  {}: phase {} (parity {}), {} to come, {} bytes to come",
                 m.options.names.mbarrier(*offset),
                 b.phase,
                 b.phase & 1,
-                b.pending,
-                b.expected,
+                m.options.names.arrivals(*offset, b.pending, b.expected),
                 b.tx
             );
         }
@@ -144,7 +143,7 @@ const SAYINGS: [(Causes, &str, &str); 8] = [
     ),
     (
         Causes::PHASE,
-        "every phase that is waited for to get its arrivals (num_arrivals, of which each counts for every warp that makes it) and the bytes of its copies",
+        "every phase that is waited for to get its arrivals (num_arrivals) and the bytes of its copies",
         "count the barrier_arrive calls and copies of each phase against num_arrivals, and look for a wait that comes first",
     ),
     (
@@ -208,7 +207,7 @@ pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
         ),
     );
     let barrier = match w.wait {
-        Wait::Mbarrier { slot, offset, .. } => m.cta(slot).barriers.get(&offset),
+        Wait::Mbarrier { slot, offset, .. } => m.cta(slot).barriers.get(&offset).map(|it| (offset, it)),
         Wait::No
         | Wait::Named { .. }
         | Wait::Cluster { .. }
@@ -218,11 +217,10 @@ pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
         | Wait::Poll => None,
     };
     let error = match barrier {
-        Some(barrier) => error.got(format!(
-            "{}; {} of {} arrivals and {} bytes are still to come",
+        Some((offset, barrier)) => error.got(format!(
+            "{}; {} and {} bytes are still to come",
             wait_name(m, w.wait),
-            barrier.pending,
-            barrier.expected,
+            m.options.names.arrivals(offset, barrier.pending, barrier.expected),
             barrier.tx
         )),
         None => error.got(wait_name(m, w.wait)),

@@ -680,10 +680,15 @@ impl<'a, H: Hooks> Machine<'a, H> {
             Ok(false) => Ok(Ok(())),
             Err(misuse) => {
                 let error = Error::new(Fault::Execution, name(self));
+                let unit = self.options.names.per_arrival(offset);
                 Err(Box::new(match misuse {
                     Misuse::OverArrival { pending, count } => error
-                        .expected(format!("at most {pending} more arrivals in this phase"))
-                        .got(count.to_string())
+                        .expected(match (pending, pending / unit) {
+                            (0, _) => "no more arrivals in this phase, which has all of its own".to_owned(),
+                            (_, 0) => "at most the arrivals of the warps that are still missing in this phase".to_owned(),
+                            (_, left) => format!("at most {left} more arrivals in this phase"),
+                        })
+                        .got(count.div_ceil(unit).to_string())
                         .remedy("let `num_arrivals` be the number of arrivals of a phase (`barrier_arrive` of each warpgroup that calls it, copies), or wait for the phase (`barrier_wait`) before the next one's arrivals"),
                     Misuse::TxRange { tx } => error
                         .expected("a transaction count within ±(2^20 - 1)")

@@ -165,13 +165,13 @@ impl Names {
         self.at(offset).map_or(1, |it| it.per_arrival.max(1))
     }
 
-    /// `1 of 2 arrivals`, as the user counts them; of a warpgroup some warps may have arrived.
+    /// `1 of 2 arrivals`, as the user counts them: those still to come.
     pub fn arrivals(&self, offset: u32, pending: u32, expected: u32) -> String {
         let unit = self.per_arrival(offset);
         let (left, all) = (pending.div_ceil(unit), expected / unit);
         match pending.is_multiple_of(unit) {
             true => format!("{left} of {all} arrivals"),
-            false => format!("{left} of {all} arrivals (one of them of some of its warps)"),
+            false => format!("{left} of {all} arrivals (of one of these some warps have arrived)"),
         }
     }
 
@@ -310,4 +310,32 @@ pub struct Report {
     pub ctas: u64,
     /// CTAs that are resident at once on the modelled machine.
     pub resident_ctas: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_are_counted_as_the_user_counts_them() {
+        let barriers = |offset, per_arrival| SmemName {
+            offset,
+            bytes: 16,
+            of: RefId::default(),
+            text: "2 barriers".into(),
+            per_arrival,
+        };
+        let names = Names {
+            smem: vec![barriers(64, 4), barriers(80, 1), barriers(96, 0)],
+            ..Names::default()
+        };
+        assert_eq!(names.arrivals(72, 8, 12), "2 of 3 arrivals");
+        assert_eq!(
+            names.arrivals(72, 7, 12),
+            "2 of 3 arrivals (of one of these some warps have arrived)"
+        );
+        for offset in [80, 96, 200] {
+            assert_eq!(names.arrivals(offset, 7, 12), "7 of 12 arrivals");
+        }
+    }
 }

@@ -25,6 +25,7 @@ RACE = "a load of shared memory that another warp wrote, and nothing orders the 
 RACE_OF_STORE = "a store to shared memory that another warp read (itself, or by what it issued), and nothing orders the two"
 IN_FLIGHT = "shared memory that a bulk load in flight writes"
 STILL_READ = "a bulk load overwrites shared memory that is still read"
+MISSING_WAIT = "a `barrier_wait` is missing: what a bulk load (at "
 UNORDERED = "the async proxy reads shared memory that the generic proxy writes, and nothing orders the two"
 UNFENCED = "the async proxy reads shared memory that the generic proxy wrote"
 
@@ -62,8 +63,8 @@ def copy_in(x, flaw=None):
 
 
 COPY_IN = subject(f32(64, 64), reference=lambda x: x + 1)(copy_in)
-flawed(copy_in, COPY_IN, "no barrier_wait", shows=(STILL_READ, "wait for the load first"), line="plgpu.copy_gmem_to_smem(x, buf, bar)")
-flawed(copy_in, COPY_IN, "reads, then waits", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(x, buf, bar)")
+flawed(copy_in, COPY_IN, "no barrier_wait", shows=(MISSING_WAIT, "wait for the load first"), line="o[...] = buf[...] + 1")
+flawed(copy_in, COPY_IN, "reads, then waits", shows=(MISSING_WAIT,), line="o[...] = buf[...] + 1")
 flawed(
     copy_in,
     COPY_IN,
@@ -168,7 +169,7 @@ flawed(
     specialised_ring,
     SPECIALISED_RING,
     "the producer does not wait for a free slot",
-    shows=("mbarrier at shared offset", "at most 0 more arrivals in this phase"),
+    shows=("mbarrier at shared offset", "no more arrivals in this phase"),
     line="plgpu.copy_gmem_to_smem(x.at[i], buf.at[slot], loaded.at[slot])",
 )
 flawed(
@@ -221,8 +222,8 @@ def exchange(x, flaw=None):
 EXCHANGE = subject(f32(2, 128), reference=lambda x: x[::-1])(exchange)
 flawed(exchange, EXCHANGE, "no barrier_wait", shows=(RACE_OF_STORE, "a barrier between the load by warp"), line="buf[wg] = x[wg]")
 flawed(exchange, EXCHANGE, "too few arrivals", shows=(RACE_OF_STORE, "a barrier between the load by warp"), line="buf[wg] = x[wg]")
-flawed(exchange, EXCHANGE, "too many arrivals", shows=("deadlock", "4 of 12 arrivals to come"), line="plgpu.barrier_wait(bar)")
-flawed(exchange, EXCHANGE, "one warpgroup does not arrive", shows=("deadlock", "4 of 8 arrivals to come"), line="plgpu.barrier_wait(bar)")
+flawed(exchange, EXCHANGE, "too many arrivals", shows=("deadlock", "1 of 3 arrivals to come"), line="plgpu.barrier_wait(bar)")
+flawed(exchange, EXCHANGE, "one warpgroup does not arrive", shows=("deadlock", "1 of 2 arrivals to come"), line="plgpu.barrier_wait(bar)")
 
 
 def produce_and_consume(x, flaw=None):
@@ -593,9 +594,9 @@ def _matmul(n: int) -> Any:
 MATMUL, WIDE_MATMUL = _matmul(64)(matmul), _matmul(128)(wide_matmul)
 for _fn, _of in ((matmul, MATMUL), (wide_matmul, WIDE_MATMUL)):
     flawed(_fn, _of, "releases before wgmma_wait", shows=(STILL_READ,), line="plgpu.copy_gmem_to_smem(")
-    flawed(_fn, _of, "the consumers do not wait", shows=(STILL_READ, "wait for the load first"), line="plgpu.copy_gmem_to_smem(a.at[:, ks]")
+    flawed(_fn, _of, "the consumers do not wait", shows=(MISSING_WAIT, "wait for the load first"), line="plgpu.wgmma(acc, a_buf")
     flawed(_fn, _of, "one consumer frees the slot", shows=("deadlock",), line="plgpu.barrier_wait(loaded.at[slot])")
-    flawed(_fn, _of, "loads count as one", shows=("at most 0 more arrivals in this phase",), line="plgpu.copy_gmem_to_smem(b.at[ks]")
+    flawed(_fn, _of, "loads count as one", shows=("no more arrivals in this phase",), line="plgpu.copy_gmem_to_smem(b.at[ks]")
 
 
 # ------------------------------------------------------------------------------------------ clusters

@@ -156,7 +156,7 @@ for _matmul, _arrivals, _shows, _line in (
         f"{_matmul.name} whose producer does not wait",
         _matmul,
         Edit(WAIT, which=0, of=2),
-        shows=("at most 0 more arrivals in this phase",),
+        shows=("no more arrivals in this phase",),
         line="plgpu.copy_gmem_to_smem",
     )
 broken(

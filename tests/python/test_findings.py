@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -399,3 +400,139 @@ def test_loads_outside_of_an_array_give_zeros(capfd: pytest.CaptureFixture[str])
     for check in ("warn", "off"):
         np.testing.assert_array_equal(run(call, n, x, check=check), expected)
     assert "outside of its dimension" in capfd.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------ what to do, in the user's words
+
+
+def between_warpgroups(commits: bool, arrives: bool) -> Any:
+    def body(x: Any, o: Any, s: Any, done: Any) -> None:
+        wg = lax.axis_index("wg")
+
+        @pl.when(wg == 0)
+        def _() -> None:
+            s[...] = x[...]
+            if commits:
+                plgpu.commit_smem()
+            if arrives:
+                plgpu.barrier_arrive(done)
+
+        @pl.when(wg == 1)
+        def _() -> None:
+            if arrives:
+                plgpu.barrier_wait(done)
+            plgpu.copy_smem_to_gmem(s, o)
+            plgpu.wait_smem_to_gmem(0)
+
+    return kernel(body, like((128,), F32), SMEM((128,), F32), Barrier(), num_threads=2, thread_name="wg")
+
+
+@pytest.mark.parametrize("commits, arrives", [(False, True), (True, False), (False, False)])
+def test_what_another_warpgroup_copies(commits: bool, arrives: bool) -> None:
+    text = told(between_warpgroups(commits, arrives), X)
+    assert "commit the writes (`commit_smem`)" in text and "in the warpgroup that makes them" in text, text
+    assert ("arrive at a barrier (`barrier_arrive`)" in text) != arrives, text
+    np.testing.assert_array_equal(run(between_warpgroups(True, True), X), X)
+
+
+def test_arrivals_are_counted_as_the_kernel_counts_them() -> None:
+    def call(arrivals: int) -> Any:
+        def body(x: Any, o: Any, done: Any) -> None:
+            plgpu.barrier_arrive(done)
+            plgpu.barrier_wait(done)
+            o[...] = x[...]
+
+        return kernel(body, like((128,), F32), Barrier(num_arrivals=arrivals))
+
+    text = told(call(2), X)
+    assert "1 of 2 arrivals to come" in text and "deadlock" in text, text
+    np.testing.assert_array_equal(run(call(1), X), X)
+
+
+def test_arrivals_of_a_cluster_are_counted_as_the_kernel_counts_them() -> None:
+    def call(all_arrive: bool) -> Any:
+        def body(x: Any, o: Any, done: Any) -> None:
+            c = lax.axis_index("c")
+
+            @pl.when((c == 0) | all_arrive)
+            def _() -> None:
+                plgpu.barrier_arrive(done)
+
+            plgpu.barrier_wait(done)
+            o[c] = x[...]
+
+        barrier = plgpu.ClusterBarrier(collective_axes=("c",))
+        return kernel(body, like((2, 128), F32), barrier, cluster=(2,), cluster_names=("c",))
+
+    text = told(call(False), X)
+    assert "deadlock" in text and "1 of 2 arrivals to come" in text, text
+    np.testing.assert_array_equal(run(call(True), X), [X, X])
+
+
+def test_arrivals_beyond_a_phase_are_counted_as_the_kernel_counts_them() -> None:
+    """A phase that has its arrivals, but not the bytes of its copy."""
+
+    def call(arrives: bool) -> Any:
+        def body(x: Any, o: Any, s: Any, done: Any) -> None:
+            wg = lax.axis_index("wg")
+
+            @pl.when(wg == 0)
+            def _() -> None:
+                plgpu.copy_gmem_to_smem(x, s, done)
+                if arrives:
+                    plgpu.barrier_arrive(done)
+                plgpu.barrier_wait(done)
+                o[...] = s[...]
+
+        return kernel(body, like((128,), F32), SMEM((128,), F32), Barrier(num_arrivals=1), num_threads=2, thread_name="wg")
+
+    text = told(call(True), X)
+    assert "expected: no more arrivals in this phase, which has all of its own" in text and "got: 1\n" in text, text
+    np.testing.assert_array_equal(run(call(False), X), X)
+
+
+def refilled_multicast(orders: bool) -> Any:
+    def body(x: Any, o: Any, s: Any, full: Any, free: Any) -> None:
+        c = lax.axis_index("c")
+
+        @pl.loop(0, 3)
+        def _(i: Any) -> None:
+            plgpu.copy_gmem_to_smem(x.at[i], s, full, collective_axes="c")
+            plgpu.barrier_wait(full)
+            o[c, i] = s[...]
+            if orders:
+                plgpu.barrier_arrive(free)
+                plgpu.barrier_wait(free)
+
+    scratch = (SMEM((128,), F32), Barrier(), plgpu.ClusterBarrier(collective_axes=("c",)))
+    return kernel(body, like((2, 3, 128), F32), *scratch, cluster=(2,), cluster_names=("c",))
+
+
+def test_a_multicast_that_a_peer_still_reads() -> None:
+    x = np.arange(384, dtype=np.float32).reshape(3, 128)
+    assert "plgpu.ClusterBarrier" in told(refilled_multicast(False), x)
+    np.testing.assert_array_equal(run(refilled_multicast(True), x), [x, x])
+
+
+# ------------------------------------------------------------------------------------------ the compiler's own checkers
+
+
+@pytest.mark.parametrize("broken", ["order", "layouts", "ssa"])
+def test_what_a_verifier_finds_is_one_internal_error(broken: str) -> None:
+    """Builds for tests break what a pass has made of a kernel of this name."""
+
+    def body(x_ref: Any, o_ref: Any, s: Any) -> None:
+        s[...] = x_ref[...]
+        o_ref[...] = jnp.broadcast_to(s[5], (128,))
+
+    def call(name: str) -> Any:
+        own = types.FunctionType(body.__code__, body.__globals__, name, None, body.__closure__)
+        return kernel(own, like((128,), F32), SMEM((128,), F32))
+
+    with pytest.raises(smalt.Internal) as info:
+        run(call(f"smalt_test_broken_{broken}"), X)
+    text = str(info.value)
+    assert text.count("internal error of smalt (please report it)") == 1, text
+    line = body.__code__.co_firstlineno
+    assert info.value.where in [f"{__file__}:{line + i}" for i in range(3)], text
+    np.testing.assert_array_equal(run(call("right"), X), np.full(128, X[5]))
