@@ -185,14 +185,32 @@ def test_references_have_their_own_names_or_none(tmp_path: pathlib.Path) -> None
     assert not wrong, wrong
 
 
-def test_a_block_has_the_name_of_its_reference(tmp_path: pathlib.Path) -> None:
-    """Copied into shared memory, or left in device memory."""
+def got(call: Callable[..., Any], x: Any) -> str:
+    with smalt.emulated("H100"), pytest.raises(smalt.ExecutionError) as info:
+        jax.block_until_ready(jax.jit(call)(np.array([8], np.int32), x))
+    assert info.value.got and info.value.got in str(info.value)
+    return info.value.got
 
+
+def test_scratch_of_a_block_has_its_name() -> None:
     def body(n_ref: Any, x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
         acc_ref[...] = x_ref[...]
         o_ref[...] = acc_ref[pl.ds(n_ref[0], 100)]
 
     call = pl.pallas_call(body, out_shape=like((100,), jnp.float32), scratch_shapes=[plgpu.SMEM((100,), jnp.float32)])
-    with smalt.emulated("H100"), pytest.raises(smalt.ExecutionError) as info:
-        jax.block_until_ready(jax.jit(call)(np.array([8], np.int32), X[:100]))
-    assert "`acc_ref`, " in str(info.value) and "`acc_ref`, " in (info.value.got or ""), str(info.value)
+    assert "(`acc_ref`, " in got(call, X[:100])
+
+
+@pytest.mark.parametrize("touched", ["tmp", "pair[1]"])
+def test_scratch_of_a_scope_in_a_loop_has_its_name(touched: str) -> None:
+    def body(n: Any, x: Any, o: Any) -> None:
+        @pl.loop(0, 2)
+        def _(i: Any) -> None:
+            def scope(tmp: Any, pair: Any) -> None:
+                ref = tmp if touched == "tmp" else pair[1]
+                ref[...] = x[...]
+                o[...] = ref[pl.ds(n[0], 128)]
+
+            pl.run_scoped(scope, SCRATCH, [SCRATCH, SCRATCH])
+
+    assert f"(`{touched}`, " in got(plgpu.kernel(body, out_type=ROW, compiler_params=EXACT), X)

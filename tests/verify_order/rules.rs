@@ -121,7 +121,15 @@ fn an_element_at_a_multiple_of_something() {
 #[test]
 fn a_column_of_many_rows_is_disjoint_from_others() {
     // An element of a row that nobody knows, and a part of one that is known, of so many rows that their bytes are not listed.
-    for (column, collides) in [(13, false), (255, false), (256, true), (383, true), (384, false)] {
+    // The first 32 columns of the part are of the warp that has the element.
+    for (column, collides) in [
+        (13, false),
+        (255, false),
+        (287, false),
+        (288, true),
+        (383, true),
+        (384, false),
+    ] {
         for multiple in [false, true] {
             let found = findings_of(1, true, |t| {
                 let (n, out) = (t.input(DType::I32, &[1]), t.output(DType::F32, &[10_000, 512]));
@@ -158,6 +166,36 @@ fn a_column_of_many_rows_is_disjoint_from_others() {
             };
             assert_eq!(found.len(), expected, "{column}, {multiple}: {found:?}");
         }
+    }
+}
+
+#[test]
+fn a_warp_writes_its_own_columns_of_many_rows() {
+    // An element of a row that nobody knows and a block of the same row: of the warp that has the element the other's part is, or another's.
+    for (column, collides) in [
+        (255, false),
+        (256, false),
+        (287, false),
+        (288, true),
+        (383, true),
+        (384, false),
+    ] {
+        let found = findings_of(1, true, |t| {
+            let (n, out) = (t.input(DType::I32, &[1]), t.output(DType::F32, &[10_000, 512]));
+            let x = floats(t);
+            let row = Index::Value(t.load(t.at(n, 0)));
+            let zero = zero(t);
+            let element =
+                t.b.indexed(out, vec![DimIndex::At(row), DimIndex::At(Index::Const(column))]);
+            t.store(element, zero);
+            let part = DimIndex::Slice {
+                start: Index::Const(256),
+                size: 128,
+                stride: 1,
+            };
+            t.store(t.b.indexed(out, vec![DimIndex::At(row), part]), x);
+        });
+        assert_eq!(!found.is_empty(), collides, "{column}: {found:?}");
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Footprint {
     ranges: Ranges,
     /// The positions in each dimension of the allocation; none if nothing is known of them, or elements share bytes.
     spans: Option<Spans>,
+    /// Of a part that is only indexed, where the view's dimensions are in the allocation.
+    kept: Option<SmallVec<[Kept; 4]>>,
     /// The view, for each place where it may be; none if nothing is known of it.
     views: Vec<SmemView>,
     /// Where the allocation begins: what the views' own offsets count from.
@@ -77,11 +79,28 @@ struct Span {
 
 type Spans = SmallVec<[Span; 4]>;
 
+/// A dimension of a view: which of the allocation's it is, its size, and how far apart its elements are; 0: that is not known.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    dim: usize,
+    size: u64,
+    stride: u64,
+}
+
+/// For each warp, by dimension of a value: its first and its last position.
+type Extents = [SmallVec<[(u64, u64); 4]>; 4];
+
 impl Span {
     fn is_disjoint(&self, other: &Span) -> bool {
         let step = gcd(self.step, other.step);
         self.to <= other.from || other.to <= self.from || step > 1 && self.from % step != other.from % step
     }
+}
+
+/// Runs of bytes may be too many to be told apart where dimensions are not.
+fn are_disjoint(a: Option<&Spans>, b: Option<&Spans>) -> bool {
+    a.zip(b)
+        .is_some_and(|(a, b)| a.iter().zip(b).any(|(p, q)| p.is_disjoint(q)))
 }
 
 /// Of more places at which a view may be, some are looked at.
@@ -103,6 +122,7 @@ pub struct Bytes {
     overlaps: FxHashMap<(Foot, Foot), bool>,
     /// What each warp touches of a footprint through a layout, by the layout's number.
     warps: FxHashMap<(Foot, u32), Option<PerWarp>>,
+    extents: FxHashMap<u32, Option<Extents>>,
     layouts: FxHashMap<RegisterLayout, u32>,
     layout_of: SecondaryMap<Value, Option<u32>>,
 }
@@ -180,10 +200,8 @@ impl Bytes {
         *self.overlaps.entry(key).or_insert_with(|| {
             // Swizzles move bytes within lines; two views through one swizzle are moved alike.
             let lines = x.alloc != y.alloc && (x.swizzled || y.swizzled);
-            // Runs of bytes may be too many to be told apart where dimensions are not.
-            let disjoint = |a: &Spans, b: &Spans| a.iter().zip(b).any(|(p, q)| p.is_disjoint(q));
-            let both = x.spans.as_ref().zip(y.spans.as_ref()).filter(|_| x.alloc == y.alloc);
-            meet(&x.ranges, &y.ranges, lines) && !both.is_some_and(|(a, b)| disjoint(a, b))
+            let disjoint = || x.alloc == y.alloc && are_disjoint(x.spans.as_ref(), y.spans.as_ref());
+            meet(&x.ranges, &y.ranges, lines) && !disjoint()
         })
     }
 
@@ -213,7 +231,27 @@ impl Bytes {
             };
         let (f, g) = (self.get(a), self.get(b));
         let lines = f.alloc != g.alloc && (f.swizzled || g.swizzled);
-        meet(part(a, x, p), part(b, y, q), lines)
+        let disjoint = || {
+            let spans = |foot, layout: Option<u32>, warp| self.spans_of_warp(foot, layout, warp);
+            f.alloc == g.alloc && are_disjoint(spans(f, x, p).as_ref(), spans(g, y, q).as_ref())
+        };
+        meet(part(a, x, p), part(b, y, q), lines) && !disjoint()
+    }
+
+    /// The positions in each dimension of the allocation that a warp touches of a footprint.
+    fn spans_of_warp(&self, foot: &Footprint, layout: Option<u32>, warp: usize) -> Option<Spans> {
+        let mut spans = foot.spans.clone()?;
+        let extents = layout.and_then(|layout| self.extents[&layout].as_ref());
+        if let (Some(kept), Some(extents)) = (&foot.kept, extents)
+            && kept.len() == extents[warp].len()
+        {
+            for (kept, &(first, last)) in kept.iter().zip(&extents[warp]) {
+                let span = &mut spans[kept.dim];
+                span.from += kept.stride * first;
+                span.to -= kept.stride * kept.size.saturating_sub(1 + last);
+            }
+        }
+        Some(spans)
     }
 
     /// Finds what each warp touches, if it can be known.
@@ -225,6 +263,9 @@ impl Bytes {
             .as_ref()
             .and_then(|layout| self.get(foot).split(layout));
         self.warps.insert((foot, number), parts);
+        self.extents
+            .entry(number)
+            .or_insert_with(|| assignment.values[value].as_ref().and_then(extents));
     }
 }
 
@@ -276,6 +317,26 @@ impl Footprint {
             Space::Device => format!("bytes {start} to {end} of device memory ({what})"),
         }
     }
+}
+
+/// Which positions each warp holds of an array in this layout, if it can be known.
+fn extents(layout: &RegisterLayout) -> Option<Extents> {
+    if layout.is_constant_somewhere() || layout.group() != register_layout::Group::Warpgroup {
+        return None;
+    }
+    let mut index = vec![0; layout.rank()];
+    let mut out: Extents = std::array::from_fn(|_| SmallVec::from_elem((u64::MAX, 0), layout.rank()));
+    for thread in 0..layout.group().threads() {
+        for slot in 0..layout.slots() {
+            if layout.write_element(thread, slot, &mut index) {
+                for ((first, last), at) in out[thread as usize / 32].iter_mut().zip(&index) {
+                    (*first, *last) = ((*first).min(*at), (*last).max(*at));
+                }
+            }
+        }
+    }
+    let has_all = |(first, last): &(u64, u64)| first <= last;
+    out.iter().flatten().all(has_all).then_some(out)
 }
 
 /// Whether each element of an array in this layout is one lane's.
@@ -595,6 +656,31 @@ impl<'a> Walker<'a> {
     }
 }
 
+fn kept_whole(shape: &[u64]) -> SmallVec<[Kept; 4]> {
+    let whole = |(dim, &size)| Kept { dim, size, stride: 1 };
+    shape.iter().enumerate().map(whole).collect()
+}
+
+/// The dimensions that an index leaves.
+fn kept_of(dims: &[DimIndex], shape: &[u64]) -> Option<SmallVec<[Kept; 4]>> {
+    let kept = |(dim, (index, &extent)): (usize, (&DimIndex, &u64))| match index {
+        DimIndex::At(_) => None,
+        DimIndex::Slice { size, stride, .. } => Some(Kept {
+            dim,
+            size: *size,
+            stride: *stride,
+        }),
+        DimIndex::Window { .. } | DimIndex::Gather(_) => Some(Kept {
+            dim,
+            size: extent,
+            stride: 0,
+        }),
+    };
+    // Arrays of indices may move the dimensions that they leave.
+    let moves = dims.iter().any(|index| matches!(index, DimIndex::Gather(_)));
+    (!moves).then(|| dims.iter().zip(shape).enumerate().filter_map(kept).collect())
+}
+
 fn footprint(
     kernel: &Kernel,
     assignment: &Assignment,
@@ -665,11 +751,17 @@ fn footprint(
     };
     let ranges = ranges.iter().map(|(from, to)| (from + origin, to + origin)).collect();
     let spans = (bits >= 8).then(|| Walker::new(kernel, scalars, None).spans(r, &data.shape));
+    let kept = match &r.steps[..] {
+        [] => Some(kept_whole(&data.shape)),
+        [Step::Index(dims)] => kept_of(dims, &data.shape),
+        [..] => None,
+    };
     Footprint {
         alloc: r.alloc,
         space,
         ranges,
         spans,
+        kept,
         views,
         origin,
         cell,
