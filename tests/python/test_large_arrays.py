@@ -140,6 +140,22 @@ def test_stores_of_scalars(dtype: Any) -> None:
         np.testing.assert_array_equal(o[row, 256:512], v)
 
 
+@pytest.mark.parametrize("column", [0, 12, 127, 255])
+def test_an_element_of_a_row_and_a_block_of_it(dtype: Any, column: int) -> None:
+    """Each over the other, by one warp or by two."""
+    o, v = zeros((4104, ROW[dtype.name]), dtype), some(256, dtype)
+
+    def body(v: Any, k: Any, o: Any) -> None:
+        o[k[0], 256 + column] = v[3]
+        o[k[0], pl.ds(256, 256)] = v[...]
+        o[k[1], pl.ds(256, 256)] = v[...]
+        o[k[1], 256 + column] = v[3]
+
+    run(body, v, np.array([2050, 4099], np.int32), into=o)
+    np.testing.assert_array_equal(o[2050, 256:512], v)
+    np.testing.assert_array_equal(o[4099, 256:512], np.where(np.arange(256) == column, v[3], v))
+
+
 def test_loads_of_scalars(dtype: Any) -> None:
     x, o = zeros((4104, ROW[dtype.name]), dtype), np.zeros((len(ROWS), 3), dtype)
     for n, row in enumerate(ROWS):
