@@ -816,23 +816,23 @@ def test_pushes_within_a_cluster(how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "mutate"),
+    ("how", "mutate", "told"),
     [
-        ("relaxed cluster barrier and a fence", "release"),
-        ("mbarriers", "scope"),
-        ("relaxed mbarriers and fences", "release"),
-        ("relaxed mbarriers and fences", "acquire"),
-        ("st.async", "acquire"),
+        ("relaxed cluster barrier and a fence", "release", "shared memory"),
+        ("mbarriers", "scope", "shared memory"),
+        ("relaxed mbarriers and fences", "release", "shared memory"),
+        ("relaxed mbarriers and fences", "acquire", "shared memory"),
+        ("st.async", "acquire", "a `barrier_wait` is missing"),
     ],
 )
-def test_what_a_push_lacks_is_told(how: str, mutate: str) -> None:
+def test_what_a_push_lacks_is_told(how: str, mutate: str, told: str) -> None:
     x = random((CLUSTER, *TILE), F32)
 
     def call() -> None:
         with enabled():
             np.asarray(jax.jit(pushed(how, mutate))(x))
 
-    is_refused(call, "shared memory")
+    is_refused(call, told)
 
 
 @pytest.mark.parametrize("scope", ["cluster", "cta"])
