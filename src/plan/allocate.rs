@@ -141,6 +141,8 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
         let data = &kernel.ops[op];
         let mut tainted = match data.kind.class() {
             Class::Pure(Pure::AxisIndex(axis)) => kernel.thread_axis == Some(axis),
+            // A text that looks at lanes sees which ones they are.
+            Class::Pure(Pure::Inline) => kernel.num_warpgroups > 1 && !computes(&data.kind),
             Class::Memory | Class::Synchronisation | Class::Accumulator | Class::Instructions => {
                 kernel.num_warpgroups > 1
             }
@@ -155,8 +157,7 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
                 | Pure::Exchange
                 | Pure::Product { .. }
                 | Pure::LayoutCast
-                | Pure::Relayout { .. }
-                | Pure::Inline,
+                | Pure::Relayout { .. },
             )
             | Class::Pinned
             | Class::Control(_)
@@ -178,6 +179,11 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
         changed |= taint_all(&data.results, tainted, taint);
     }
     changed
+}
+
+/// Whether a text's results are made of its operands alone.
+fn computes(kind: &OpKind) -> bool {
+    matches!(kind, OpKind::InlinePtx { does: Does::Computes, .. })
 }
 
 fn taint_all(values: &[Value], tainted: bool, taint: &mut SecondaryMap<Value, bool>) -> bool {

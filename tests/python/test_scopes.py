@@ -96,6 +96,7 @@ DIFFER: dict[str, Callable[[Any, Any], Any]] = {
     "what may have changed": lambda x, count: x[0],
     "who comes first": lambda x, count: smalt.atomic_add(count.at[0], 1, order="relaxed"),
     "a branch": lambda x, count: lax.cond(x[0] > 1, lambda: 0, lambda: 1),
+    "a text that looks at lanes": lambda x, count: jnp.max(smalt.inline_ptx("mov.u32 {0}, %tid.x;", like((128,), jnp.int32))) >> 7,
     "a count of turns": lambda x, count: lax.while_loop(lambda n: n < x[0], lambda n: n + 1, 0),
 }
 
