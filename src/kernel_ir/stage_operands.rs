@@ -11,6 +11,7 @@
 //! The first part is the largest power of two that is no more than half of K. A product takes all of its left operand's registers when it
 //! begins, so the tensor cores wait for as long as threads convert. The sums keep their order. Nothing between the load and the product
 //! writes what is loaded, or tells anybody that it may be written ([`Loads`]).
+//! Where the accumulator does not fit into registers one product stays one ([`fits`]).
 //! JAX's matmul of i8 and bf16 on an H200, 128 × 128 and 64 × 128 a warpgroup: in two parts 0.945 and 0.970 of the time in one, in four
 //! 0.943 and 0.970, in as many as there are instructions 0.98.
 use super::loads::{Chain, Loads};
@@ -67,8 +68,8 @@ fn stage(kernel: &mut Kernel, region: Region, op: Op, chain: &Chain) -> bool {
     let OpData { kind, results, loc } = kernel.ops[op].clone();
     let OpKind::Wgmma {
         acc: AccUse::Value(acc),
+        a: MmaOperand::Registers(a),
         b,
-        ..
     } = kind
     else {
         return false;
@@ -82,7 +83,7 @@ fn stage(kernel: &mut Kernel, region: Region, op: Op, chain: &Chain) -> bool {
         .any(|op| matches!(kernel.ops[*op].kind, OpKind::Convert { .. }));
     // Tiles of a buffer are powers of two that K is a multiple of: none is cut but into equal parts.
     let first = 1u64 << (k / 2).max(1).ilog2();
-    if !converts || k % step != 0 || first < MIN_STEPS * step {
+    if !converts || k % step != 0 || first < MIN_STEPS * step || !fits(kernel, acc, a) {
         return false;
     }
     let parts = [(0, first), (first, k - first)];
@@ -107,6 +108,14 @@ fn stage(kernel: &mut Kernel, region: Region, op: Op, chain: &Chain) -> bool {
     true
 }
 
+/// Whether a thread's registers have room for an accumulator and a left operand. If not, some of the accumulator waits in memory between
+/// products, so that each of them costs a trip there.
+fn fits(kernel: &Kernel, acc: Value, left: Value) -> bool {
+    let words = |v: Value| kernel.ty(v).words(1);
+    let registers = u64::from(kernel.target.max_thread_registers);
+    words(acc) + words(left) + u64::from(kernel.target.parks_below) <= registers
+}
+
 #[cfg(test)]
 mod tests {
     use super::testing::KernelBuilder;
@@ -120,6 +129,8 @@ mod tests {
         Plain,
         /// One instruction for each half.
         Short,
+        /// An accumulator of 256 words a thread.
+        Wide,
         /// Somebody else wants all of it.
         Shared,
         /// It is overwritten between the load and the product.
@@ -131,19 +142,21 @@ mod tests {
     /// K of the loads and of the products, in order.
     fn parts(what: What) -> Vec<(&'static str, u64)> {
         let mut b = KernelBuilder::new();
+        let rows = if what == What::Wide { 256 } else { 64 };
+        let columns = if what == What::Wide { 128 } else { 64 };
         let k = if what == What::Short { 32 } else { 64 };
         let from = if what == What::Plain { DType::BF16 } else { DType::I8 };
-        let (left, right) = (b.smem(from, &[64, k], None), b.smem(DType::BF16, &[k, 64], None));
+        let (left, right) = (b.smem(from, &[rows, k], None), b.smem(DType::BF16, &[k, columns], None));
         let mut allocs = vec![left, right];
         let acc = Type::Acc {
             dtype: DType::F32,
-            shape: Shape::from_slice(&[64, 64]),
+            shape: Shape::from_slice(&[rows, columns]),
         };
         let start = b.op(OpKind::AccInit { init: None }, std::slice::from_ref(&acc))[0];
         let loaded = b.load(b.whole(left));
         let mut a = loaded;
         if what != What::Plain {
-            a = b.op1(OpKind::Convert { a }, DType::BF16, &[64, k]);
+            a = b.op1(OpKind::Convert { a }, DType::BF16, &[rows, k]);
         }
         match what {
             What::Shared => {
@@ -166,7 +179,7 @@ mod tests {
                     &[],
                 );
             }
-            What::Right | What::Plain | What::Short => {}
+            What::Right | What::Plain | What::Short | What::Wide => {}
         }
         let kind = OpKind::Wgmma {
             acc: AccUse::Value(start),
@@ -194,7 +207,7 @@ mod tests {
         assert_eq!(parts(What::Right), halves);
         assert_eq!(parts(What::Plain), [("load", 64), ("wgmma", 64)]);
         assert_eq!(parts(What::Short), [("load", 32), ("convert", 32), ("wgmma", 32)]);
-        for what in [What::Shared, What::Overwritten, What::Released] {
+        for what in [What::Shared, What::Overwritten, What::Released, What::Wide] {
             assert_eq!(parts(what), [("load", 64), ("convert", 64), ("wgmma", 64)], "{what:?}");
         }
     }
