@@ -120,7 +120,7 @@ impl Target {
             // for its spills.
             max_live_words: 4096,
             // Chosen: compiling takes 5 µs and 700 bytes for each. 300 sines of 64 elements a thread are 1.4 million.
-            max_instructions: 1 << 21,
+            max_instructions: 3 << 19,
             // Chosen: a seventh of the shared memory.
             scratch_budgets: [32 * 1024, 16 * 1024, 8 * 1024],
             // Chosen: the operands of 128 × 128 × 64 in f32 are 68 KiB.

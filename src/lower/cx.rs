@@ -12,10 +12,11 @@ use crate::layout::facts::DynId;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
 use crate::plan::accesses::{Copy, Operands, Transfer};
 use crate::plan::parked::Home;
-use crate::plan::{Accesses, Allocation, Exchanges, FeedingPart};
+use crate::plan::{Accesses, Allocation, Exchanges, FeedingPart, size};
 use crate::ptx::build::Builder;
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{EntryParam, Scratch, TensorMapSpec};
+use crate::ptx::least_live;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, ParamRef, Src};
 use crate::ptx::ssa::{Ssa, Uniform};
@@ -64,7 +65,14 @@ pub struct LowerCx<'a> {
     pub polling: ir::polling::Polling,
     /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
     extra: Vec<S>,
+    /// What is to come, at least.
+    pub lengths: size::Lengths,
+    /// From so many instructions on it is time to see whether too many values are live.
+    look_at: u64,
 }
+
+/// Programs of fewer instructions are optimised whatever they hold: that takes less than it would to look at more of them.
+const LONG: u64 = 1 << 16;
 
 /// The entry's parameters, and what is made of them.
 #[derive(Default)]
@@ -113,8 +121,9 @@ impl<'a> LowerCx<'a> {
             polling: ir::polling::find(kernel),
             used: kernel.used_values(),
             extra: vec![],
+            lengths: size::Lengths::of(kernel, assignment, Some(accesses)),
+            look_at: LONG,
         };
-        cx.b.keep_at_most(kernel.target.max_instructions);
         cx.number_scratch();
         let tid = cx.b.tid();
         cx.b.assume_at_most(tid, u64::from(128 * kernel.num_warpgroups) - 1);
@@ -413,13 +422,20 @@ impl<'a> LowerCx<'a> {
         for &op in &kernel.regions[region].ops {
             let loc = kernel.ops[op].loc;
             self.b.set_loc(loc);
+            self.b.emit_at_most(self.lengths.begin(&kernel.target, op));
             dispatch::lower_op(self, op).map_err(|e| e.at(loc))?;
-            let (emitted, target) = (self.b.emitted(), &kernel.target);
-            if emitted > target.max_instructions {
-                return Err(crate::plan::size::too_long(target, emitted).at(loc));
+            // As the program doubles: in all not much more than looking at it once.
+            if self.b.emitted() >= self.look_at {
+                self.look_at = 2 * self.b.emitted();
+                check_least_live(kernel, self.b.program())?;
             }
         }
         Ok(())
+    }
+
+    /// The op that is being lowered makes the program too long.
+    pub fn too_long(&self) -> Error {
+        size::too_long(&self.kernel.target, self.lengths.with(self.b.emitted())).at(self.b.loc())
     }
 
     // ------------------------------------------------------------ groups
@@ -726,8 +742,13 @@ impl<'a> LowerCx<'a> {
     }
 
     /// The finished program, its parameters, and what it needs of its devices.
-    pub fn finish(self) -> (Ssa, Entry, Mesh) {
-        (self.b.finish(), self.entry, self.mesh)
+    pub fn finish(self) -> Result<(Ssa, Entry, Mesh)> {
+        let long = self.b.emitted() >= LONG;
+        let ssa = self.b.finish();
+        if long {
+            check_least_live(self.kernel, &ssa)?;
+        }
+        Ok((ssa, self.entry, self.mesh))
     }
 
     /// An op that should not have come here: an earlier pass refuses it, or plans it.
@@ -769,6 +790,16 @@ impl<'a> LowerCx<'a> {
     pub fn ty(&self, v: ir::Value) -> &'a Type {
         self.kernel.ty(v)
     }
+}
+
+/// Refuses a program of which more values are live at once than a thread can hold, in either order. That the optimiser may shorten lives in the
+/// order as it is, and may fold some, is allowed for.
+fn check_least_live(kernel: &Kernel, ssa: &Ssa) -> Result<()> {
+    let (least, most) = (least_live::run(ssa), kernel.target.max_live_words);
+    if least.emitted <= 2 * u64::from(most) {
+        return Ok(());
+    }
+    size::check_live(kernel, least.listed, most, least.loc)
 }
 
 fn told_by_peers(kernel: &Kernel) -> SecondaryMap<ir::Alloc, bool> {

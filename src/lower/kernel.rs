@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::kernel_ir::{Kernel, ParamBinding};
 use crate::layout::Assignment;
 use crate::plan::{Accesses, Allocation, Exchanges};
+use crate::ptx::build::within_limit;
 use crate::ptx::launch::LaunchSpec;
 use crate::ptx::ssa::Ssa;
 
@@ -23,7 +24,7 @@ pub struct Lowered {
 
 /// Lowers a normalised kernel whose layouts, allocations and accesses are decided.
 ///
-/// What it prints is for who reads its records. Errors: only Internal.
+/// What it prints is for who reads its records. Errors: too much code, or more values at once than a thread holds; else only Internal.
 pub fn run(
     kernel: &Kernel,
     assignment: &Assignment,
@@ -32,21 +33,12 @@ pub fn run(
     accesses: &Accesses,
 ) -> Result<Lowered> {
     let mut cx = LowerCx::new(kernel, assignment, plan, exchanges, accesses);
-    exchange::find_use(&mut cx)?;
-    profile::begin(&mut cx)?;
-    bind_parameters(&mut cx)?;
-    give_up::begin(&mut cx);
-    exchange::prologue(&mut cx)?;
-    barrier::prologue(&mut cx)?;
-    give_up::begin_body(&mut cx);
-    profile::begin_body(&mut cx)?;
-    cx.lower_ops(kernel.body)?;
-    profile::end(&mut cx);
-    give_up::end(&mut cx);
+    cx.lengths.check(kernel)?;
+    within_limit(|| whole(&mut cx)).unwrap_or_else(|| Err(cx.too_long()))?;
     let profile = profile::of(&cx);
     let printer = (!cx.entry.prints.is_empty()).then(|| cx.printer_buffer());
     let gives_up = cx.limit.map(|limit| limit.buffer);
-    let (ssa, mut entry, mesh) = cx.finish();
+    let (ssa, mut entry, mesh) = cx.finish()?;
     let prints = Prints::of(kernel, std::mem::take(&mut entry.prints));
     let ranges = Ranges::of(kernel, std::mem::take(&mut entry.ranges));
     let launch = LaunchSpec {
@@ -61,6 +53,22 @@ pub fn run(
         prints,
         ranges,
     })
+}
+
+/// The program from its first instruction to its last.
+fn whole(cx: &mut LowerCx) -> Result<()> {
+    exchange::find_use(cx)?;
+    profile::begin(cx)?;
+    bind_parameters(cx)?;
+    give_up::begin(cx);
+    exchange::prologue(cx)?;
+    barrier::prologue(cx)?;
+    give_up::begin_body(cx);
+    profile::begin_body(cx)?;
+    cx.lower_ops(cx.kernel.body)?;
+    profile::end(cx);
+    give_up::end(cx);
+    Ok(())
 }
 
 /// All pointers become entry parameters in the order of their buffers; scalar parameters are loaded.

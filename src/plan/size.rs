@@ -2,13 +2,15 @@
 //!
 //! Numbers are lower bounds, of layouts alone: what passes here may still be refused, by the peak of live values or by the length of its code,
 //! once those are known.
-use crate::error::{Error, Result};
+use crate::dtype::DType;
+use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::visit::for_each_value;
-use crate::kernel_ir::{Kernel, Op, OpKind, Type, Value};
+use crate::kernel_ir::{Alloc, Kernel, Op, OpKind, Type, Value};
 use crate::layout::Assignment;
+use crate::plan::Accesses;
 use crate::target::Target;
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::{EntitySet, SecondaryMap};
 use smallvec::SmallVec;
 
 /// Elements of a matrix product that one instruction of a warpgroup's warps multiplies at most: `mma` of 16 × 8 × 64, by four warps.
@@ -17,29 +19,72 @@ const PRODUCTS_AN_INSTRUCTION: u64 = 4 * 16 * 8 * 64;
 const WORDS_AN_ACCESS: u64 = 4;
 
 pub fn run(kernel: &Kernel, assignment: &Assignment) -> Result<()> {
-    let words = |v: Value| match kernel.ty(v) {
+    let words = |v: Value| words(kernel, assignment, v);
+    let mut needs: SecondaryMap<Value, SmallVec<[Value; 2]>> = SecondaryMap::new();
+    kernel.try_for_each_op(&mut |op| {
+        held(kernel, op, &words)?;
+        awaited(kernel, op, &words, &mut needs)
+    })?;
+    Lengths::of(kernel, assignment, None).check(kernel)
+}
+
+/// Words that a thread holds of a value.
+fn words(kernel: &Kernel, assignment: &Assignment, v: Value) -> u64 {
+    match kernel.ty(v) {
         Type::Array { dtype, .. } => assignment.values[v]
             .as_ref()
             .map_or(0, |layout| u64::from(layout.words(dtype.bits()))),
         Type::Scalar(_) | Type::Acc { .. } => 0,
-    };
-    let (mut instructions, mut largest) = (0u64, None::<(u64, Op)>);
-    let mut needs: SecondaryMap<Value, SmallVec<[Value; 2]>> = SecondaryMap::new();
-    kernel.try_for_each_op(&mut |op| {
-        held(kernel, op, &words)?;
-        awaited(kernel, op, &words, &mut needs)?;
-        let own = length(kernel, op, &words);
-        instructions = instructions.saturating_add(own);
-        if largest.is_none_or(|(most, _)| own > most) {
-            largest = Some((own, op));
+    }
+}
+
+/// Instructions of each thread that ops take at least.
+pub struct Lengths {
+    of: SecondaryMap<Op, u64>,
+    /// Of those that have not been lowered yet.
+    to_come: u64,
+}
+
+impl Lengths {
+    /// `accesses`: where they are planned, their number is known.
+    pub fn of(kernel: &Kernel, assignment: &Assignment, accesses: Option<&Accesses>) -> Lengths {
+        let mut lengths = Lengths {
+            of: SecondaryMap::new(),
+            to_come: 0,
+        };
+        let mut loaded = EntitySet::new();
+        kernel.for_each_op(&mut |op| {
+            let own = length(kernel, assignment, accesses, op, &mut loaded);
+            lengths.of[op] = own;
+            lengths.to_come = lengths.to_come.saturating_add(own);
+        });
+        lengths
+    }
+
+    /// Refuses a kernel that is too long in any case.
+    pub fn check(&self, kernel: &Kernel) -> Result<()> {
+        if self.to_come <= kernel.target.max_instructions {
+            return Ok(());
         }
-        Ok(())
-    })?;
-    match largest {
-        Some((_, op)) if instructions > kernel.target.max_instructions => {
-            Err(too_long(&kernel.target, instructions).at(kernel.ops[op].loc))
-        }
-        _ => Ok(()),
+        let mut largest: Option<Op> = None;
+        kernel.for_each_op(&mut |op| {
+            if largest.is_none_or(|most| self.of[op] > self.of[most]) {
+                largest = Some(op);
+            }
+        });
+        let error = too_long(&kernel.target, self.to_come);
+        Err(largest.map_or(error.clone(), |op| error.at(kernel.ops[op].loc)))
+    }
+
+    /// How long a program will be at least, of which there are so many instructions.
+    pub fn with(&self, emitted: u64) -> u64 {
+        self.to_come.saturating_add(emitted)
+    }
+
+    /// This op is lowered now. Gives how many instructions there may be in the end of it.
+    pub fn begin(&mut self, target: &Target, op: Op) -> u64 {
+        self.to_come = self.to_come.saturating_sub(self.of[op]);
+        target.max_instructions.saturating_sub(self.to_come)
     }
 }
 
@@ -117,9 +162,26 @@ fn awaited(
     Ok(())
 }
 
-/// Instructions that an op takes at least, of each thread.
-fn length(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> u64 {
+/// Instructions that an op takes at least, of each thread. `loaded`: from what ops before it load; who loads the same again may get the same.
+fn length(
+    kernel: &Kernel,
+    assignment: &Assignment,
+    accesses: Option<&Accesses>,
+    op: Op,
+    loaded: &mut EntitySet<Alloc>,
+) -> u64 {
+    let words = |v: Value| words(kernel, assignment, v);
+    // A thread's elements of an array of truth values.
+    let truths = |v: Value| match (kernel.ty(v), &assignment.values[v]) {
+        (Type::Array { dtype: DType::Bool, .. }, Some(layout)) => u64::from(layout.slots()),
+        _ => 0,
+    };
     let data = &kernel.ops[op];
+    if let OpKind::Load { src } = &data.kind
+        && !loaded.insert(src.alloc)
+    {
+        return 0;
+    }
     let results = || data.results.iter().map(|v| words(*v)).max().unwrap_or(0);
     let operands = || {
         let mut most = 0;
@@ -127,7 +189,12 @@ fn length(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> u64 {
         most
     };
     match data.kind.class() {
-        Class::Pure(Pure::Elementwise(_)) => results(),
+        Class::Pure(Pure::Elementwise(_)) => {
+            let logic = matches!(data.kind, OpKind::Unary { .. } | OpKind::Binary { .. });
+            // A predicate an element.
+            let predicates = if logic { truths(data.results[0]) } else { 0 };
+            results().max(predicates)
+        }
         Class::Pure(Pure::Reduce { .. } | Pure::Run | Pure::Exchange) => operands(),
         Class::Pure(Pure::Product { a, .. }) => {
             let result = kernel.ty(data.results[0]).shape();
@@ -140,11 +207,17 @@ fn length(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> u64 {
         }
         // What is equal everywhere is one register, and as many stores.
         Class::Memory => {
+            let transfer = accesses.and_then(|accesses| accesses.transfers.get(&op));
+            let plans = transfer.iter().flat_map(|t| [&t.load, &t.store]).flatten();
+            let planned = plans.map(|plan| plan.accesses.len() as u64).sum();
             let mut most = results().max(operands());
             let mut count = |v: &Value| most = most.max(kernel.ty(*v).words(0));
             data.results.iter().for_each(&mut count);
             for_each_value(&data.kind, &mut |v| count(&v));
-            most / WORDS_AN_ACCESS
+            // Truth values are told apart, or packed, one by one.
+            let mut each = data.results.iter().map(|v| truths(*v)).max().unwrap_or(0);
+            for_each_value(&data.kind, &mut |v| each = each.max(truths(v)));
+            each.max(most / WORDS_AN_ACCESS).max(planned)
         }
         // Other names for registers, some of them; or too few to count.
         Class::Pure(
@@ -164,6 +237,24 @@ fn length(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> u64 {
         | Class::Control(_)
         | Class::Aside => 0,
     }
+}
+
+/// Refuses a kernel of which so many words are alive at once, if they are more than may be. `loc`: of what made most of them.
+pub fn check_live(kernel: &Kernel, words: u64, most: u32, loc: Loc) -> Result<()> {
+    if words <= most.into() {
+        return Ok(());
+    }
+    let mut largest: Option<(u64, &Type)> = None;
+    kernel.for_each_op(&mut |op| {
+        let op = &kernel.ops[op];
+        for ty in op.results.iter().map(|v| kernel.ty(*v)).filter(|_| op.loc == loc) {
+            let elements: u64 = ty.shape().iter().product();
+            if largest.is_none_or(|(most, _)| elements > most) {
+                largest = Some((elements, ty));
+            }
+        }
+    });
+    Err(too_many_values(&kernel.target, words, largest.map(|(_, ty)| ty)).at(loc))
 }
 
 /// A kernel whose values cannot be where they are needed. `largest`: the array that most of them belong to.

@@ -30,6 +30,7 @@ use cranelift_entity::SecondaryMap;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::{SmallVec, smallvec};
 use std::hash::Hasher;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What helpers take and return: a value or a constant.
 pub type Operand = Src<Value>;
@@ -118,7 +119,7 @@ pub struct Builder {
     in_prologue: bool,
     warp: Option<Value>,
     warpgroup: Option<Value>,
-    /// Instructions until now, and how many are kept.
+    /// Instructions until now, and how many there may be.
     emitted: u64,
     limit: u64,
 }
@@ -126,6 +127,19 @@ pub struct Builder {
 impl Default for Builder {
     fn default() -> Builder {
         Builder::new()
+    }
+}
+
+/// Unwinds from an instruction beyond [`Builder::emit_at_most`]: what emits is many functions that give operands, and one op of the kernel may
+/// be millions of instructions.
+struct TooLong;
+
+/// Runs what emits a program; `None` if it is too long. The program is of no use then.
+pub fn within_limit<T>(emit: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(emit)) {
+        Ok(made) => Some(made),
+        Err(payload) if payload.is::<TooLong>() => None,
+        Err(payload) => resume_unwind(payload),
     }
 }
 
@@ -235,6 +249,11 @@ impl Builder {
         self.ssa
     }
 
+    /// What there is of the kernel; regions may be open.
+    pub fn program(&self) -> &Ssa {
+        &self.ssa
+    }
+
     /// The op that what follows belongs to; gives back the previous one.
     pub fn set_loc(&mut self, loc: Loc) -> Loc {
         std::mem::replace(&mut self.loc, loc)
@@ -242,11 +261,12 @@ impl Builder {
     pub fn loc(&self) -> Loc {
         self.loc
     }
-    /// Instructions until now. After [`Builder::keep_at_most`] there may be more than are kept: the program is of no use then.
+    /// Instructions until now.
     pub fn emitted(&self) -> u64 {
         self.emitted
     }
-    pub fn keep_at_most(&mut self, instructions: u64) {
+    /// Whoever emits more runs in [`within_limit`].
+    pub fn emit_at_most(&mut self, instructions: u64) {
         self.limit = instructions;
     }
     /// The memory that loads and stores which follow touch; gives back the previous one.
@@ -339,11 +359,6 @@ impl Builder {
         let index = self.ssa.regions[region].ops.len() as u32;
         let mut defs: SmallVec<[Value; 4]> = smallvec![];
         inst.for_each_def(|v, _| defs.push(v));
-        self.emitted += 1;
-        if self.emitted > self.limit {
-            // Nobody wants this program any more: it only takes no more memory until whoever emits it looks.
-            return defs;
-        }
         for &d in &defs {
             self.info[d].def = Def::Op(region, index);
         }
@@ -353,18 +368,28 @@ impl Builder {
         }
         if let (Some(hash), Some(&first)) = (hash, defs.first()) {
             let old = self.known.insert(hash, first);
-            if !self.in_prologue {
+            // The body's scope is never closed.
+            if !self.in_prologue && self.scopes.len() > 1 {
                 self.scopes.last_mut().expect("a scope is open").undo.push((hash, old));
             }
         }
         let guard = if speculatable { None } else { self.guard };
+        self.append(region, guard, inst);
+        defs
+    }
+
+    /// Ends what [`within_limit`] runs if the program gets too long.
+    fn append(&mut self, region: Region, guard: Option<(Value, Negated)>, inst: Inst<Value>) {
+        self.emitted += 1;
+        if self.emitted > self.limit {
+            resume_unwind(Box::new(TooLong));
+        }
         self.ssa.regions[region].ops.push(Op {
             kind: OpKind::Inst { guard, inst },
             loc: self.loc,
             memory: self.memory,
             rounding: self.rounding,
         });
-        defs
     }
 
     /// Simplifies and appends an instruction with one definition, [`Value::NEW`].
@@ -401,12 +426,7 @@ impl Builder {
             def: Def::Op(region, self.ssa.regions[region].ops.len() as u32),
             bound: bits & class.mask(),
         };
-        self.ssa.regions[region].ops.push(Op {
-            kind: OpKind::Inst { guard: None, inst },
-            loc: self.loc,
-            memory: self.memory,
-            rounding: self.rounding,
-        });
+        self.append(region, None, inst);
         d
     }
 
@@ -435,12 +455,7 @@ impl Builder {
                     None => Inst::MovPred { d, a },
                 };
                 let region = self.region();
-                self.ssa.regions[region].ops.push(Op {
-                    kind: OpKind::Inst { guard: None, inst },
-                    loc: self.loc,
-                    memory: self.memory,
-                    rounding: self.rounding,
-                });
+                self.append(region, None, inst);
                 d
             }
         }
@@ -1214,6 +1229,28 @@ mod tests {
             }
         }
         out
+    }
+
+    #[test]
+    fn a_program_that_gets_too_long_ends_where_it_does() {
+        let mut b = Builder::new();
+        b.emit_at_most(100);
+        let mut sums = 0;
+        let made = within_limit(|| {
+            for i in 0..1000 {
+                let at = b.constant(Class::B64, i);
+                b.load(Space::Global, MemType::B32, Addr::new(at), 1);
+                sums += 1;
+            }
+        });
+        assert!(
+            made.is_none() && sums == 50 && b.emitted() == 101,
+            "{made:?}, {sums} loads"
+        );
+        assert_eq!(insts(&b.finish()).len(), 100);
+        assert_eq!(within_limit(|| 5), Some(5));
+        let other = catch_unwind(|| within_limit(|| resume_unwind(Box::new("another"))));
+        assert_eq!(*other.unwrap_err().downcast::<&str>().unwrap(), "another");
     }
 
     #[test]

@@ -56,19 +56,8 @@ enum Adopt {
 
 fn list_anew(ssa: &mut Ssa, budget: u32, adopt: Adopt) {
     let Some(body) = ssa.body else { return };
-    let waits_for_grid = ssa.regions.values().flat_map(|r| &r.ops).any(|op| {
-        matches!(
-            &op.kind,
-            OpKind::Inst {
-                inst: Inst::GridDep { .. },
-                ..
-            }
-        )
-    });
-    let mut names = Names {
-        ids: SecondaryMap::with_default(NONE),
-        named: vec![],
-    };
+    let waits_for_grid = waits_for_grid(ssa);
+    let mut names = Names::default();
     let mut lists = vec![body];
     let mut at = 0;
     while at < lists.len() {
@@ -85,10 +74,32 @@ fn list_anew(ssa: &mut Ssa, budget: u32, adopt: Adopt) {
     }
 }
 
+/// Whether the kernel waits for the grid before it, and so reads what another kernel writes.
+pub(super) fn waits_for_grid(ssa: &Ssa) -> bool {
+    ssa.regions.values().flat_map(|r| &r.ops).any(|op| {
+        matches!(
+            &op.kind,
+            OpKind::Inst {
+                inst: Inst::GridDep { .. },
+                ..
+            }
+        )
+    })
+}
+
 /// Numbers for the values that a list mentions.
-struct Names {
+pub(super) struct Names {
     ids: SecondaryMap<Value, u32>,
     named: Vec<Value>,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names {
+            ids: SecondaryMap::with_default(NONE),
+            named: vec![],
+        }
+    }
 }
 
 /// Defined inside an op of the list.
@@ -99,7 +110,11 @@ impl Names {
         self.ids[v] = id;
         self.named.push(v);
     }
-    fn forget(&mut self) {
+    /// The number of a value that the list mentions.
+    pub fn id(&self, v: Value) -> u32 {
+        self.ids[v]
+    }
+    pub fn forget(&mut self) {
         for v in self.named.drain(..) {
             self.ids[v] = NONE;
         }
@@ -295,24 +310,24 @@ fn better_order(
 }
 
 /// A list of ops that is being written anew.
-struct List {
+pub(super) struct List {
     /// What every op reads, by number of value, one after the other; where each op's start.
-    uses: Vec<u32>,
+    pub uses: Vec<u32>,
     uses_at: Vec<u32>,
     /// The same of what it defines.
     defs: Vec<u32>,
     defs_at: Vec<u32>,
     /// Of every value: words, the op that makes it (`NONE`: it comes from outside), and how many ops that have not been
     /// listed read it, plus one if it is wanted outside.
-    words: Vec<u32>,
-    maker: Vec<u32>,
+    pub words: Vec<u32>,
+    pub maker: Vec<u32>,
     left: Vec<u32>,
     /// Makers of the list's results.
     results: Vec<u32>,
     /// Loads that must be listed before an op that writes or orders.
     forced: FxHashMap<u32, Vec<u32>>,
     /// What acts, in order; then what makes results.
-    wanted: Vec<u32>,
+    pub wanted: Vec<u32>,
     listed: Vec<bool>,
     /// The walk that has seen an op.
     seen: Vec<u32>,
@@ -324,7 +339,7 @@ struct List {
 }
 
 impl List {
-    fn new(ssa: &Ssa, r: Region, names: &mut Names) -> List {
+    pub fn new(ssa: &Ssa, r: Region, names: &mut Names) -> List {
         let region = &ssa.regions[r];
         let n = region.ops.len();
         let mut list = List {
@@ -398,7 +413,7 @@ impl List {
         id
     }
 
-    fn uses_of(&self, op: u32) -> std::ops::Range<usize> {
+    pub fn uses_of(&self, op: u32) -> std::ops::Range<usize> {
         self.uses_at[op as usize] as usize..self.uses_at[op as usize + 1] as usize
     }
     fn defs_of(&self, op: u32) -> std::ops::Range<usize> {
@@ -459,7 +474,7 @@ impl List {
 
     /// Finds what acts, and the loads that what writes or orders needs listed before it. Gives the number of ops in front that
     /// have to stay as they are.
-    fn connect(&mut self, ssa: &Ssa, r: Region, waits_for_grid: bool) -> u32 {
+    pub fn connect(&mut self, ssa: &Ssa, r: Region, waits_for_grid: bool) -> u32 {
         let mut fixed = 0;
         let mut pending = Pending::default();
         for (i, op) in ssa.regions[r].ops.iter().enumerate() {
@@ -493,11 +508,22 @@ impl List {
         fixed
     }
 
+    /// The ops of the list whose values an op reads.
+    pub fn makers(&self, op: u32, out: &mut Vec<u32>) {
+        out.extend(self.uses[self.uses_of(op)].iter().map(|v| self.maker[*v as usize]));
+        out.retain(|op| *op != NONE);
+    }
+
+    /// The loads that must be listed before an op that writes or orders.
+    pub fn forced_by(&self, op: u32) -> &[u32] {
+        self.forced.get(&op).map_or(&[], |loads| loads)
+    }
+
     /// What an op needs listed before it.
     fn needs(&self, op: u32, out: &mut Vec<u32>) {
-        out.extend(self.uses[self.uses_of(op)].iter().map(|v| self.maker[*v as usize]));
-        out.extend(self.forced.get(&op).into_iter().flatten());
-        out.retain(|op| *op != NONE && !self.listed[*op as usize]);
+        self.makers(op, out);
+        out.extend(self.forced_by(op));
+        out.retain(|op| !self.listed[*op as usize]);
     }
 
     /// What the wanted ops of a range need, themselves included, in the old order.

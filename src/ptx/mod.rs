@@ -21,6 +21,7 @@ pub mod infer_uniformity;
 pub mod inst;
 pub mod interleave_elements;
 pub mod launch;
+pub mod least_live;
 pub mod legal;
 pub mod merge_equal;
 pub mod modifier;

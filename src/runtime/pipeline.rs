@@ -299,7 +299,7 @@ pub fn compile(
         )
     })?;
     observer.after(|| ptx::print::print(&flat));
-    check_peak(&kernel, peak)?;
+    plan::size::check_live(&kernel, peak.words.into(), kernel.target.max_live_words, peak.loc)?;
     observer.pass("verify", || match ptx::verify_flat::run(&flat) {
         broken if broken.is_empty() => Ok(()),
         broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),
@@ -391,29 +391,6 @@ fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error>
             .expected("sm_90a")
             .remedy("leave CompilerParams.target empty, or set it to sm_90a")
     })
-}
-
-/// Refuses a kernel whose values cannot be where they are needed, naming the array that most of them belong to.
-fn check_peak(kernel: &Kernel, peak: ptx::out_of_ssa::Peak) -> Result<(), Error> {
-    let target = &kernel.target;
-    if peak.words <= target.max_live_words {
-        return Ok(());
-    }
-    let mut largest: Option<(u64, &Type)> = None;
-    kernel.for_each_op(&mut |op| {
-        let op = &kernel.ops[op];
-        if op.loc != peak.loc {
-            return;
-        }
-        for ty in op.results.iter().map(|v| kernel.ty(*v)) {
-            let elements: u64 = ty.shape().iter().product();
-            if largest.is_none_or(|(most, _)| elements > most) {
-                largest = Some((elements, ty));
-            }
-        }
-    });
-    let largest = largest.map(|(_, ty)| ty);
-    Err(plan::size::too_many_values(target, peak.words.into(), largest).at(peak.loc))
 }
 
 /// Whether any warpgroup changes its register count: that needs `.minnctapersm`.

@@ -9,7 +9,7 @@ mod emit;
 mod linearize;
 mod liveness;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use liveness::Peak;
 
