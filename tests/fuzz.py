@@ -202,7 +202,7 @@ GENERATORS: dict[str, Callable[[int], Outcome]] = {
     "several devices": _several_devices,
 }
 if shutil.which("cargo"):
-    GENERATORS["descriptors (20,000)"] = _cargo("fuzz_descriptor", "", "SMALT_FUZZ_N", "SMALT_FUZZ_SEED", 20_000)
+    GENERATORS["descriptors (20,000)"] = _cargo("fuzzing", "damaged::", "SMALT_FUZZ_N", "SMALT_FUZZ_SEED", 20_000)
 
 
 def judge(name: str, seed: int) -> Outcome:

@@ -1665,7 +1665,7 @@ def test_damaged_locations_are_no_error(debug: bytes) -> None:
 
 
 def test_mutated_descriptors_never_kill_the_process() -> None:
-    """Through the C API, compiled to PTX: an artifact or an error. tests/fuzz_descriptor.rs does many more, without code generation."""
+    """Through the C API, compiled to PTX: an artifact or an error. tests/fuzzing/damaged.rs does many more, without code generation."""
     rng = np.random.default_rng(0)
     files = [f for f in sorted((ROOT / "tests/corpus/golden").glob("*/*.pb")) if f.stat().st_size < 6000]
     outcomes: dict[str, int] = {}

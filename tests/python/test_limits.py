@@ -105,7 +105,7 @@ def test_shared_memory(stages: int) -> None:
 
 @pytest.mark.parametrize("vec", [2**17, 2**28, 2**32 - 1, 2**50])
 def test_vectors_of_layouts(vec: int) -> None:
-    """Mosaic GPU's own class refuses them where it knows the shape; what only a descriptor can hold is in `tests/fuzz_extremes.rs`."""
+    """Mosaic GPU's own class refuses them where it knows the shape; what only a descriptor can hold is in `tests/fuzzing/extremes.rs`."""
 
     def body(x: Any, o: Any) -> None:
         o[...] = plgpu.layout_cast(x[...] + 1, plgpu.Layout.WG_STRIDED((128,), vec))
