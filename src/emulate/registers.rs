@@ -89,8 +89,7 @@ pub fn run(flat: &Flat) -> Result<Allocation> {
         let mut free: Vec<usize> = vec![];
         let mut count = 0;
         for (point, r) in starts {
-            while let Some(Reverse((last, row))) = taken.peek().copied().filter(|Reverse((last, _))| *last < point) {
-                debug_assert!(last < point);
+            while let Some(Reverse((_, row))) = taken.peek().copied().filter(|Reverse((last, _))| *last < point) {
                 taken.pop();
                 free.push(row);
             }

@@ -144,7 +144,7 @@ pub fn runs(map: Placed<'_>, coords: &[i32]) -> Vec<(u64, u32, u32)> {
         runs.extend(run.map(|run| (run.address, run.inside, row * inner + run.before)));
         Ok(())
     });
-    debug_assert!(collected.is_ok());
+    assert!(collected.is_ok());
     runs
 }
 

@@ -181,7 +181,6 @@ impl Warp {
     /// The lanes of a register, to be written. Masks are the caller's business.
     #[inline(always)]
     pub fn register<T: Lane>(&mut self, operand: u16) -> &mut [T::Raw; 32] {
-        debug_assert!(usize::from(operand) + T::Raw::ROWS <= self.registers.len());
         // SAFETY: as in `read`; definitions are never constants.
         unsafe {
             let first = self.registers.cast::<Row>().as_ptr();

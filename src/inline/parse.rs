@@ -54,7 +54,7 @@ pub struct Interface {
 impl Interface {
     /// Of values of `sizes` registers each.
     pub fn new(classes: Vec<Class>, sizes: Vec<usize>) -> Interface {
-        debug_assert_eq!(classes.len(), sizes.iter().sum::<usize>());
+        assert_eq!(classes.len(), sizes.iter().sum::<usize>());
         Interface { classes, sizes }
     }
     /// Of the registers one by one.

@@ -339,7 +339,7 @@ impl OpKind {
     /// Whether it is of [`Class::Pure`]. Accumulator ops are not (linearity).
     pub fn is_pure(&self) -> bool {
         let is_pure = self.pure().is_some();
-        debug_assert_eq!(
+        assert_eq!(
             is_pure,
             matches!(self, pure_ops!()),
             "the class and the pattern of {self:?}"

@@ -524,7 +524,7 @@ fn defer(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) -> Substitution {
             late.place_part(kernel, body);
         }
     }
-    debug_assert!(late.parts.is_empty());
+    assert!(late.parts.is_empty());
     let phases = late.phases;
 
     for (chain, v) in tail.chains.iter().zip(&phases) {

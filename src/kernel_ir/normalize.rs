@@ -45,14 +45,14 @@ fn compute_facts(kernel: &mut Kernel) -> Result<()> {
 /// Takes a kernel from [`Stage::Imported`] to [`Stage::Normalized`]. `around` is called before each pass, and after it with the
 /// kernel: for dumps and timers.
 ///
-/// In debug builds every pass is followed by the verifier.
+/// In the builds of tests every pass is followed by the verifier.
 pub fn run(kernel: &mut Kernel, around: &mut dyn FnMut(&'static str, Option<&Kernel>)) -> Result<()> {
-    debug_assert_eq!(kernel.stage, Stage::Imported);
+    assert_eq!(kernel.stage, Stage::Imported);
     for (name, pass) in PASSES {
         around(name, None);
         pass(kernel)?;
         around(name, Some(kernel));
-        if cfg!(debug_assertions) {
+        if cfg!(any(test, feature = "test-handlers")) {
             verify::run(kernel).map_err(|e| e.in_pass(name))?;
         }
     }

@@ -60,7 +60,7 @@ impl Display for Kernel {
             };
             writeln!(f, "{axis}: {kind}, size {}, {:?}", data.size, data.name)?;
         }
-        debug_assert!(grid.len() + cluster.len() + usize::from(thread_axis.is_some()) <= axes.len());
+        assert!(grid.len() + cluster.len() + usize::from(thread_axis.is_some()) <= axes.len());
         for (i, param) in params.iter().enumerate() {
             let role = match param.role {
                 ParamRole::Input => "input".to_string(),

@@ -12,7 +12,7 @@ impl Substitution {
     /// From now on `old` means `new`.
     pub fn replace(&mut self, old: Value, new: Value) {
         let new = self.resolve(new);
-        debug_assert_ne!(old, new, "a value cannot stand for itself");
+        assert_ne!(old, new, "a value cannot stand for itself");
         self.0[old] = new.into();
     }
 

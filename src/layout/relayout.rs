@@ -405,7 +405,7 @@ fn selector(bytes: &[Option<(Word, u32)>], a: Word, b: Word) -> u16 {
         let byte = match *x {
             Some((w, at)) if w == a => at,
             Some((w, at)) => {
-                debug_assert_eq!(w, b);
+                assert_eq!(w, b);
                 at + 4
             }
             None => k as u32 + if from_a { 0 } else { 4 },
@@ -827,7 +827,7 @@ fn trips(
         let accesses = std::mem::take(&mut p.accesses);
         let mut parts = vec![p; passes as usize];
         for mut a in accesses {
-            debug_assert!(matches!(a.kind, AccessKind::Vector { .. }));
+            assert!(matches!(a.kind, AccessKind::Vector { .. }));
             let pass = a.offset as u64 / chunk;
             a.offset -= (pass * chunk) as i64;
             parts[pass as usize].accesses.push(a);

@@ -42,7 +42,7 @@ pub fn run(cx: &mut LowerCx, x: &ArrayRegs, to: DType) -> Option<ArrayRegs> {
         },
         _ => None,
     };
-    debug_assert!(
+    assert!(
         regs.as_ref()
             .is_none_or(|r| r.len() == Packing::of(to).regs(slots as u32) as usize)
     );

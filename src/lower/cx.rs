@@ -283,7 +283,7 @@ impl<'a> LowerCx<'a> {
 
     /// An array from a scalar for each slot.
     pub fn from_elements(&mut self, dtype: crate::dtype::DType, layout: RegisterLayout, elements: &[S]) -> ArrayRegs {
-        debug_assert_eq!(elements.len(), layout.slots() as usize);
+        assert_eq!(elements.len(), layout.slots() as usize);
         let per_word = match Packing::of(dtype) {
             Packing::Predicates | Packing::Wide | Packing::Words(1) => 1,
             Packing::Words(n) => n as usize,
@@ -408,7 +408,7 @@ impl<'a> LowerCx<'a> {
     }
 
     fn in_registers(&mut self, classes: &[Class], values: &[S]) -> Vec<S> {
-        debug_assert_eq!(classes.len(), values.len());
+        assert_eq!(classes.len(), values.len());
         classes
             .iter()
             .zip(values)

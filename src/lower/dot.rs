@@ -342,7 +342,7 @@ impl Product<'_> {
             Minor::Free => staged.row as i64,
         };
         let (bit3, bit4) = if i == 0 { (next, half) } else { (half, next) };
-        debug_assert_eq!(LANE_BITS, 5);
+        assert_eq!(LANE_BITS, 5);
         vec![
             Term::of_thread(0, 8, row),
             Term::of_thread(3, 2, bit3),

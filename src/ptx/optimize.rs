@@ -30,13 +30,13 @@ impl Default for Options {
     }
 }
 
-/// All passes. `around` is called before each, and after it with the kernel as it is then. Debug builds verify each time;
+/// All passes. `around` is called before each, and after it with the kernel as it is then. Builds of tests verify each time;
 /// who compiles verifies what comes out.
 pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Option<&Ssa>)) -> Result<Ssa, Error> {
     let mut ssa = ssa;
     let mut pass = |name: &'static str, ssa: Option<&Ssa>| {
         around(name, ssa);
-        if let Some(ssa) = ssa.filter(|_| cfg!(debug_assertions)) {
+        if let Some(ssa) = ssa.filter(|_| cfg!(any(test, feature = "test-handlers"))) {
             let found = verify_ssa::run(ssa);
             // Uniformity, on which convergence rests, is inferred in the end.
             let inferred = [

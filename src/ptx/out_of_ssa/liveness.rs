@@ -163,11 +163,11 @@ pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<V
                 });
             }
         }
-        debug_assert_eq!(point, start[b]);
+        assert_eq!(point, start[b]);
         for v in live {
             let until = std::mem::replace(&mut live_until[v.index()], NONE);
             if until != NONE {
-                debug_assert!(live_in[b].binary_search(&number[v]).is_ok());
+                assert!(live_in[b].binary_search(&number[v]).is_ok());
                 close(&mut ranges, v, start[b], until);
             }
         }

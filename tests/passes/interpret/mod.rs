@@ -387,7 +387,7 @@ impl<'k> Machine<'k> {
                     .push(format!("{v}: {} is {x}, and not {}", data.ty, data.facts));
             }
         }
-        debug_assert!(
+        assert!(
             bits.len() as u64 == num_elements(data.ty.shape()) || bits.len() == 4 && data.group == Group::Warp,
             "{v}: {} has {} elements",
             data.ty,
