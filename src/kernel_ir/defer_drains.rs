@@ -275,7 +275,7 @@ const OTHER_ORDER: &str = "between the releases of a tile's slots a warpgroup to
 const FEW_OPERATIONS: &str =
     "loads limit the kernel, not the tensor cores: blocks that run freely would share less of the L2 cache";
 
-/// The bounds of a plain loop, if they are constants.
+/// The bounds of a plain loop over slots, if they are constants, and no more slots than a block can have.
 fn constant_bounds(kernel: &Kernel, kind: &OpKind) -> Option<Range<i64>> {
     if let OpKind::For {
         lower,
@@ -286,7 +286,10 @@ fn constant_bounds(kernel: &Kernel, kind: &OpKind) -> Option<Range<i64>> {
     } = kind
         && xs.is_empty()
     {
-        return Some(kernel.facts(*lower).as_constant()?..kernel.facts(*upper).as_constant()?);
+        let slots = kernel.facts(*lower).as_constant()?..kernel.facts(*upper).as_constant()?;
+        // An mbarrier has 8 bytes of shared memory.
+        let most = i64::from(kernel.target.max_smem_bytes / 8);
+        return Some(slots).filter(|slots| slots.end.saturating_sub(slots.start) <= most);
     }
     None
 }

@@ -232,7 +232,8 @@ impl RegisterLayout {
         let mut slots = 1u32;
         for (stride, size) in slot_digits {
             assert_eq!(stride, slots, "slot digits must number the slots without gaps");
-            slots *= size as u32;
+            // What has more than can be counted is refused by its size.
+            slots = slots.saturating_mul(u32::try_from(size).unwrap_or(u32::MAX));
         }
         let all = (1u8 << (group.thread_bits() - 1) << 1).wrapping_sub(1);
         assert_eq!(used & !all, 0, "a warp has no warp bits");

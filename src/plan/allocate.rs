@@ -183,7 +183,13 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
 
 /// Whether a text's results are made of its operands alone.
 fn computes(kind: &OpKind) -> bool {
-    matches!(kind, OpKind::InlinePtx { does: Does::Computes, .. })
+    matches!(
+        kind,
+        OpKind::InlinePtx {
+            does: Does::Computes,
+            ..
+        }
+    )
 }
 
 fn taint_all(values: &[Value], tainted: bool, taint: &mut SecondaryMap<Value, bool>) -> bool {

@@ -191,7 +191,7 @@ mod tests {
         assert!(unfinished <= words);
         let mut listed = ssa.clone();
         interleave_elements::run_regardless(&mut listed, 1);
-        let (_, peak) = out_of_ssa::run_measured(&listed, out_of_ssa::tests::shell()).unwrap();
+        let (_, peak) = out_of_ssa::run_measured(&listed, out_of_ssa::tests::shell(), u32::MAX).unwrap();
         assert!(words <= u64::from(peak.words), "{words} is no lower bound of {peak:?}");
         words
     }

@@ -296,10 +296,12 @@ pub fn compile(
                 target: kernel.target.name.into(),
                 min_ctas_per_sm,
             },
+            kernel.target.max_live_words,
         )
     })?;
-    observer.after(|| ptx::print::print(&flat));
     plan::size::check_live(&kernel, peak.words.into(), kernel.target.max_live_words, peak.loc)?;
+    let flat = flat.ok_or_else(|| Error::internal("no program, and not too many values"))?;
+    observer.after(|| ptx::print::print(&flat));
     observer.pass("verify", || match ptx::verify_flat::run(&flat) {
         broken if broken.is_empty() => Ok(()),
         broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),

@@ -23,7 +23,7 @@ mod staged_products;
 
 use super::assignment::{Assignment, Choice, Reason, Subject};
 use super::register_layout::{Group, RegisterLayout};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel_ir::{Kernel, Value};
 use constraints::{Constraint, Constraints};
 use cranelift_entity::SecondaryMap;
@@ -40,6 +40,7 @@ pub fn run(kernel: &mut Kernel) -> Result<Assignment> {
     let Solver {
         layouts, mut report, ..
     } = solver;
+    check_elements(kernel, &layouts)?;
     report.extend(smem.reasons);
     let mut assignment = Assignment {
         values: layouts,
@@ -49,6 +50,29 @@ pub fn run(kernel: &mut Kernel) -> Result<Assignment> {
     };
     insert_relayouts::run(kernel, &mut assignment, constraints.recomputed)?;
     Ok(assignment)
+}
+
+/// Elements of an array that a thread may have: what has more is not looked at element by element.
+const MAX_ELEMENTS: u32 = 1 << 24;
+
+/// Refuses arrays that are too large to be looked at.
+fn check_elements(kernel: &Kernel, layouts: &SecondaryMap<Value, Option<RegisterLayout>>) -> Result<()> {
+    for v in kernel.values.keys() {
+        let Some(elements) = layouts[v].as_ref().map(RegisterLayout::slots) else {
+            continue;
+        };
+        if elements > MAX_ELEMENTS {
+            let error = Error::unsupported("more values at once than a thread can hold")
+                .expected(format!("arrays of at most {MAX_ELEMENTS} elements a thread"))
+                .got(format!("{}", kernel.ty(v)))
+                .remedy("work on smaller blocks or in a loop over parts of the array");
+            return Err(match kernel.def_op(v) {
+                Some(op) => error.at(kernel.ops[op].loc),
+                None => error,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The layouts' group for an executing group. A block never holds an array together.

@@ -83,7 +83,13 @@ fn successors(t: &LTerm) -> ([usize; 2], usize) {
     }
 }
 
-pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<Value, Option<u64>>) -> Liveness {
+/// An error where more than `most` words are live as a block begins.
+pub(super) fn compute(
+    ssa: &Ssa,
+    linear: &Linear<'_>,
+    constants: &SecondaryMap<Value, Option<u64>>,
+    most: u32,
+) -> Result<Liveness, Peak> {
     const NONE: u32 = u32::MAX;
     // Values that are live into some block get a number.
     let mut defined_in = vec![NONE; ssa.values.len()];
@@ -112,7 +118,17 @@ pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<V
         }
         exposed.push(here);
     }
-    let live_in = live_in(linear, &number, global.len(), exposed);
+    let words: Vec<u32> = global.iter().map(|v| words(ssa, *v)).collect();
+    let live_in = live_in(linear, &number, &words, exposed, most).map_err(|(words, live)| {
+        let live: Vec<bool> = live.iter().fold(vec![false; ssa.values.len()], |mut live, i| {
+            live[global[*i as usize].index()] = true;
+            live
+        });
+        Peak {
+            words,
+            loc: maker_of_most(ssa, linear, |v| live[v.index()]),
+        }
+    })?;
     // Points, forwards; then ranges, backwards.
     let mut start = vec![0u32; linear.blocks.len() + 1];
     for (b, block) in linear.blocks.iter().enumerate() {
@@ -175,22 +191,25 @@ pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<V
     for v in ssa.values.keys() {
         ranges[v].reverse();
     }
-    Liveness { ranges }
+    Ok(Liveness { ranges })
 }
 
 /// The values that are live into each block, in the order of their numbers. For every value, from the blocks that read it
-/// before they write it, back to those that write it: as much work as there are values in the sets.
+/// before they write it, back to those that write it: as much work as there are values in the sets. An error where they are more than `most` words:
+/// those of one block.
 fn live_in(
     linear: &Linear<'_>,
     number: &SecondaryMap<Value, u32>,
-    count: usize,
+    words: &[u32],
     exposed: Vec<Vec<u32>>,
-) -> Vec<Vec<u32>> {
+    most: u32,
+) -> Result<Vec<Vec<u32>>, (u32, Vec<u32>)> {
     const NONE: u32 = u32::MAX;
     let n = linear.blocks.len();
     let mut predecessors: Vec<Vec<u32>> = vec![vec![]; n];
-    let mut writers: Vec<Vec<u32>> = vec![vec![]; count];
-    let mut readers: Vec<Vec<u32>> = vec![vec![]; count];
+    let mut writers: Vec<Vec<u32>> = vec![vec![]; words.len()];
+    let mut readers: Vec<Vec<u32>> = vec![vec![]; words.len()];
+    let mut live = vec![0u32; n];
     for (b, block) in linear.blocks.iter().enumerate() {
         let b = b as u32;
         let (next, count) = successors(&block.terminator);
@@ -216,10 +235,14 @@ fn live_in(
                 continue;
             }
             set.push(v);
+            live[b as usize] = live[b as usize].saturating_add(words[v as usize]);
+            if live[b as usize] > most {
+                return Err((live[b as usize], std::mem::take(set)));
+            }
             work.extend(predecessors[b as usize].iter().filter(|p| writes[**p as usize] != v));
         }
     }
-    sets
+    Ok(sets)
 }
 
 /// Two values of one class are never live together.
@@ -272,13 +295,9 @@ pub struct Peak {
     pub loc: Loc,
 }
 
-/// Predicates do not count.
+/// Where most words are live.
 pub(super) fn peak(ssa: &Ssa, linear: &Linear<'_>, live: &Liveness) -> Peak {
-    let words = |v: Value| match ssa.values[v].class {
-        Class::Pred => 0,
-        Class::B16 | Class::B32 => 1,
-        Class::B64 => 2,
-    };
+    let words = |v: Value| i64::from(words(ssa, v));
     let ends = ssa.values.keys().flat_map(|v| live.ranges[v].last().map(|(_, to)| *to));
     let mut changes = vec![0i64; ends.max().unwrap_or(0) as usize + 1];
     for v in ssa.values.keys() {
@@ -295,24 +314,36 @@ pub(super) fn peak(ssa: &Ssa, linear: &Linear<'_>, live: &Liveness) -> Peak {
         }
     }
     let is_live = |v: Value| live.ranges[v].iter().any(|(from, to)| (*from..*to).contains(&at));
-    let mut makers: std::collections::BTreeMap<Loc, i64> = Default::default();
+    Peak {
+        words: most as u32,
+        loc: maker_of_most(ssa, linear, is_live),
+    }
+}
+
+/// Predicates do not count.
+fn words(ssa: &Ssa, v: Value) -> u32 {
+    match ssa.values[v].class {
+        Class::Pred => 0,
+        Class::B16 | Class::B32 => 1,
+        Class::B64 => 2,
+    }
+}
+
+/// Where most words are made of the values that are live somewhere.
+fn maker_of_most(ssa: &Ssa, linear: &Linear<'_>, is_live: impl Fn(Value) -> bool) -> Loc {
+    let mut makers: std::collections::BTreeMap<Loc, u64> = Default::default();
     for op in linear.blocks.iter().flat_map(|b| &b.ops) {
         let loc = op.loc();
         for step in steps(op) {
             step.for_each_def(|v| {
                 if is_live(v) {
-                    *makers.entry(loc).or_default() += words(v);
+                    *makers.entry(loc).or_default() += u64::from(words(ssa, v));
                 }
             });
         }
     }
-    Peak {
-        words: most as u32,
-        loc: makers
-            .into_iter()
-            .max_by_key(|(_, words)| *words)
-            .map_or(Loc::CALL_SITE, |(loc, _)| loc),
-    }
+    let most = makers.into_iter().max_by_key(|(_, words)| *words);
+    most.map_or(Loc::CALL_SITE, |(loc, _)| loc)
 }
 
 /// Marks each wait with the registers that the wgmmas it covers may read until then (fragments of A): they stay live

@@ -29,15 +29,24 @@ pub struct Shell {
 }
 
 pub fn run(ssa: &Ssa, shell: Shell) -> Result<Flat, Error> {
-    run_measured(ssa, shell).map(|(flat, _)| flat)
+    match run_measured(ssa, shell, u32::MAX)? {
+        (Some(flat), _) => Ok(flat),
+        (None, _) => Err(Error::internal("more words at once than can be counted")),
+    }
 }
 
-/// Also tells where most values are live.
-pub fn run_measured(ssa: &Ssa, shell: Shell) -> Result<(Flat, Peak), Error> {
+/// Also tells where most values are live. None: more than `most` words are; what is told then is one of those places.
+pub fn run_measured(ssa: &Ssa, shell: Shell, most: u32) -> Result<(Option<Flat>, Peak), Error> {
     let (mut linear, constants) = linearize::linearize(ssa);
     liveness::mark_asynchronous_reads(&mut linear);
-    let live = liveness::compute(ssa, &linear, &constants);
+    let live = match liveness::compute(ssa, &linear, &constants, most) {
+        Ok(live) => live,
+        Err(peak) => return Ok((None, peak)),
+    };
     let peak = liveness::peak(ssa, &linear, &live);
+    if peak.words > most {
+        return Ok((None, peak));
+    }
     let webs = coalesce::coalesce(ssa, &linear, &constants, live);
-    Ok((emit::emit(&linear, &constants, webs, shell)?, peak))
+    Ok((Some(emit::emit(&linear, &constants, webs, shell)?), peak))
 }

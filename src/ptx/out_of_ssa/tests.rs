@@ -520,7 +520,9 @@ fn fragments_of_a_stay_until_the_wait_that_covers_their_reader() {
     let ssa = b.finish();
     let (mut linear, constants) = linearize::linearize(&ssa);
     liveness::mark_asynchronous_reads(&mut linear);
-    let live = liveness::compute(&ssa, &linear, &constants);
+    let Ok(live) = liveness::compute(&ssa, &linear, &constants, u32::MAX) else {
+        panic!("few values")
+    };
     assert!(!liveness::disjoint(&live.ranges[first], &live.ranges[second]));
 }
 
@@ -553,6 +555,36 @@ fn small_conditionals_are_guarded_and_waits_are_branched_over() {
             assert_eq!(*uniformity, Uniformity::Divergent { reconverge: *otherwise });
         }
     }
+}
+
+#[test]
+fn too_many_values_are_told_before_all_blocks_have_theirs() {
+    let (values, blocks) = (20u32, 50);
+    let mut b = Builder::new();
+    let tid = b.tid();
+    let kept: Vec<Value> = (0..values as i32)
+        .map(|i| b.load(Space::Shared, MemType::B32, Addr::at(tid, 4 * i), 1)[0])
+        .collect();
+    for _ in 0..blocks {
+        let p = b.elect();
+        b.open_if(p);
+        b.inst(Inst::MbarrierWait {
+            acquire: Acquire::Cta,
+            suspend: Suspend::Short,
+            addr: Addr::new(tid),
+            parity: 0.into(),
+        });
+        b.close_if(&[]);
+    }
+    store_all(&mut b, &kept);
+    let ssa = b.finish();
+    // And the thread's number.
+    let (flat, peak) = run_measured(&ssa, shell(), values + 1).unwrap();
+    assert_eq!((flat.is_some(), peak.words), (true, values + 1));
+    let (flat, peak) = run_measured(&ssa, shell(), values).unwrap();
+    assert_eq!((flat.is_some(), peak.words), (false, values + 1));
+    let (flat, peak) = run_measured(&ssa, shell(), 5).unwrap();
+    assert_eq!((flat.is_some(), peak.words), (false, 6));
 }
 
 #[test]
