@@ -70,11 +70,11 @@ def test_regression(name: str) -> None:
 
 def test_a_barrier_that_is_left_out_is_missed() -> None:
     """`verify_order` says so of nearly every one; the emulator where a run comes by with indices that meet."""
-    left_out = [o for seed in range(0, 40) if not prepare(generate(seed)) for o in omissions(generate(seed))]
+    left_out = [o for seed in range(0, 20) if not prepare(generate(seed)) for o in omissions(generate(seed))]
     ordered = [o for o in left_out if o.ordered]
     reached = [o for o in left_out if o.reached]
     found = [o for o in reached if o.ran is not None]
-    assert len(left_out) > 100
+    assert len(left_out) > 60
     assert len(ordered) >= 0.99 * len(left_out), f"{len(ordered)} of {len(left_out)}"
     assert len(found) >= 0.8 * len(reached), f"{len(found)} of {len(reached)}"
 
