@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
 
@@ -35,9 +36,9 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.wait_timeout_ns < 0:
+        if not isinstance(self.wait_timeout_ns, numbers.Integral) or self.wait_timeout_ns < 0:
             raise _wrong("wait_timeout_ns", "a number of nanoseconds >= 0", self.wait_timeout_ns, "0, for waits that never end")
-        if self.target is not None and not self.target.startswith("sm_"):
+        if self.target is not None and not str(self.target).startswith("sm_"):
             raise _wrong("target", "an architecture like 'sm_90a'", self.target, "target='sm_90a' for Hopper, 'sm_100a' for Blackwell")
         if self.enabled:
             _takeover.hold_for_ever()

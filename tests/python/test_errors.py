@@ -1728,6 +1728,9 @@ def test_wrong_buffers() -> None:
     "make, words",
     [
         (lambda: smalt.CompilerParams(target="H100"), "`target`\n  expected: an architecture like 'sm_90a'\n  got: 'H100'\n  remedy: target='sm_90a'"),
+        (lambda: smalt.CompilerParams(target=90), "`target`\n  expected: an architecture like 'sm_90a'\n  got: 90\n  remedy: target='sm_90a'"),
+        (lambda: smalt.CompilerParams(wait_timeout_ns="1s"), "`wait_timeout_ns`\n  expected: a number of nanoseconds >= 0\n  got: '1s'\n  remedy: 0"),
+        (lambda: smalt.CompilerParams(wait_timeout_ns=1e9), "`wait_timeout_ns`\n  expected: a number of nanoseconds >= 0\n  got: 1000000000.0"),
         (lambda: smalt.CompilerParams(wait_timeout_ns=-1), "`wait_timeout_ns`\n  expected: a number of nanoseconds >= 0\n  got: -1\n  remedy: 0"),
         (lambda: smalt.CompilerParams(profile_space=8), "profile_space and profile_dir"),
         (lambda: smalt.CompilerParams(profile_dir="/tmp"), "profile_space and profile_dir"),
