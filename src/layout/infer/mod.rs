@@ -63,8 +63,11 @@ fn check_elements(kernel: &Kernel, layouts: &SecondaryMap<Value, Option<Register
         };
         if elements > MAX_ELEMENTS {
             let error = Error::unsupported("more values at once than a thread can hold")
-                .expected(format!("arrays of at most {MAX_ELEMENTS} elements a thread"))
-                .got(format!("{}", kernel.ty(v)))
+                .expected(format!(
+                    "at most {} 32-bit words a thread",
+                    kernel.target.max_live_words
+                ))
+                .got(format!("{}: more than {MAX_ELEMENTS} elements a thread", kernel.ty(v)))
                 .remedy("work on smaller blocks or in a loop over parts of the array");
             return Err(match kernel.def_op(v) {
                 Some(op) => error.at(kernel.ops[op].loc),
