@@ -336,7 +336,7 @@ pub unsafe extern "C" fn smalt_ptx(handle: *const Handle, out: *mut Bytes) -> By
     let text = || {
         #[cfg(feature = "test-handlers")]
         handle.artifact.provoke("ptx");
-        Ok(handle.artifact.compiled.ptx.clone())
+        Ok(handle.artifact.best_known().compiled.ptx.clone())
     };
     // SAFETY: as our caller promises.
     unsafe { answer_with(&handle.locations, out, text) }
@@ -351,7 +351,8 @@ pub unsafe extern "C" fn smalt_assemble(handle: *const Handle, out: *mut Bytes) 
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
     answer(&handle.locations, || {
-        let cubin = handle.artifact.assembled()?.map(|assembled| assembled.cubin.clone());
+        let assembled = handle.artifact.best()?.assembled()?;
+        let cubin = assembled.map(|assembled| assembled.cubin.clone());
         // SAFETY: as our caller promises.
         unsafe { out.write(Bytes::new(cubin.unwrap_or_default())) };
         Ok(())

@@ -21,6 +21,7 @@ use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, ParamRef, Src};
 use crate::ptx::ssa::{Ssa, Uniform};
 use cranelift_entity::{EntitySet, SecondaryMap};
+use rustc_hash::FxHashSet;
 
 /// One value that a loop carries.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,9 @@ pub struct LowerCx<'a> {
     extra: Vec<S>,
     /// What is to come, at least.
     pub lengths: size::Lengths,
+    /// The ops of the region behind the one that is being lowered, and those of them that were lowered with it.
+    pub following: &'a [ir::Op],
+    pub joined: FxHashSet<ir::Op>,
     /// From so many instructions on it is time to see whether too many values are live.
     look_at: u64,
 }
@@ -122,6 +126,8 @@ impl<'a> LowerCx<'a> {
             used: kernel.used_values(),
             extra: vec![],
             lengths: size::Lengths::of(kernel, assignment, Some(accesses)),
+            following: &[],
+            joined: FxHashSet::default(),
             look_at: LONG,
         };
         cx.number_scratch();
@@ -419,9 +425,11 @@ impl<'a> LowerCx<'a> {
     /// Emits all ops of a region.
     pub fn lower_ops(&mut self, region: ir::Region) -> Result<()> {
         let kernel = self.kernel;
-        for &op in &kernel.regions[region].ops {
+        let ops = &kernel.regions[region].ops;
+        for (i, &op) in ops.iter().enumerate() {
             let loc = kernel.ops[op].loc;
             self.b.set_loc(loc);
+            self.following = &ops[i + 1..];
             self.b.emit_at_most(self.lengths.begin(&kernel.target, op));
             dispatch::lower_op(self, op).map_err(|e| e.at(loc))?;
             // As the program doubles: in all not much more than looking at it once.

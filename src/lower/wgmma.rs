@@ -14,7 +14,7 @@ use crate::kernel_ir::*;
 use crate::layout::signature;
 use crate::layout::smem_layout::SmemView;
 use crate::layout::wgmma::{Major, Operand};
-use crate::plan::parked::{AT_ONCE, Home};
+use crate::plan::parked::{AT_ONCE, Home, adds_to};
 use crate::ptx::inst::Inst;
 use crate::ptx::legal::MAX_PENDING_WGMMA_GROUPS;
 use crate::ptx::modifier::*;
@@ -131,20 +131,52 @@ impl Left<'_> {
 }
 
 pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
+    if cx.joined.remove(&op) {
+        return Ok(());
+    }
     let Some(acc_value) = acc.value() else {
         return Err(Error::internal("wgmma on an accumulator that is still a reference"));
     };
-    let result = cx.result(op);
+    let mut result = cx.result(op);
     let acc_ty = cx.ty(acc_value).clone();
     let &[rows, columns] = acc_ty.shape() else {
         return Err(Error::internal("an accumulator that is no matrix"));
     };
-    // What of it the product is added to.
-    let ([first_row, first_column], [m, n]) = match acc {
-        AccUse::Part { at, shape, .. } => (*at, *shape),
-        AccUse::Ref(_) | AccUse::Value(_) => ([0, 0], [rows, columns]),
+    let of = cx.acc(acc_value)?;
+    let inst_n = cx.operands(op)?.n;
+    let first = product(cx, op, of.dtype, a, b)?;
+    let regs = match of.home {
+        None => {
+            // What of it the product is added to.
+            let (at, size) = match acc {
+                AccUse::Part { at, shape, .. } => (*at, *shape),
+                AccUse::Ref(_) | AccUse::Value(_) => ([0, 0], [rows, columns]),
+            };
+            whole(cx, first, &of, [at[0] / 64, at[1]], [size[0] / 64, size[1]], inst_n)?
+        }
+        Some(home) => {
+            let mut products = vec![first];
+            let kernel = cx.kernel;
+            for &next in cx.following {
+                let OpKind::Wgmma { a, b, .. } = &kernel.ops[next].kind else {
+                    break;
+                };
+                if !adds_to(kernel, next, result) || cx.operands(next)?.n != inst_n {
+                    break;
+                }
+                products.push(product(cx, next, of.dtype, a, b)?);
+                cx.joined.insert(next);
+                result = cx.result(next);
+            }
+            in_pieces(cx, products, &of, home, inst_n)?
+        }
     };
-    let acc = cx.acc(acc_value)?;
+    cx.bind(result, super::value::Lowered::Acc(AccRegs { regs, ..of }));
+    Ok(())
+}
+
+/// What a wgmma multiplies, as its instructions find it.
+fn product<'a>(cx: &mut LowerCx<'a>, op: Op, acc: DType, a: &MmaOperand, b: &RefUse) -> Result<Product<'a>> {
     let b_dtype = b
         .dtype()
         .ok_or_else(|| Error::internal("wgmma on something that is no data"))?;
@@ -157,7 +189,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
     };
     let illegal = || Error::internal("a wgmma of types that are not legal");
     let ty = types(a_dtype, b_dtype).ok_or_else(illegal)?;
-    let acc_kind = match acc.dtype {
+    let acc_kind = match acc {
         DType::I32 => AccType::S32,
         DType::F16 => AccType::F16,
         DType::F32 => AccType::F32,
@@ -166,7 +198,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
     let k_step = legality::tensor_core::wgmma_k(b_dtype);
     view::check_indices(cx, b, Src::Imm(1))?;
     let planned = cx.operands(op)?;
-    let (inst_n, right) = (planned.n, &planned.right.1);
+    let right = &planned.right.1;
     let right_start = descriptor(cx, b, &planned.right)?;
     let left = match a {
         MmaOperand::Smem(r) => {
@@ -183,8 +215,7 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
             Left::Registers(cx.array_in(*v, &layout)?)
         }
     };
-    let scale_d = cx.b.value(Src::Imm(1), Class::Pred);
-    let product = Product {
+    Ok(Product {
         left,
         right,
         right_start,
@@ -192,34 +223,26 @@ pub fn lower_wgmma(cx: &mut LowerCx, op: Op, acc: &AccUse, a: &MmaOperand, b: &R
         acc_kind,
         k,
         k_step,
-        scale_d,
-    };
-    let regs = match acc.home {
-        None => {
-            let at = [first_row / 64, first_column];
-            whole(cx, product, &acc, at, [m / 64, n], inst_n)?
-        }
-        Some(home) => in_pieces(cx, product, &acc, home, inst_n)?,
-    };
-    cx.bind(result, super::value::Lowered::Acc(AccRegs { regs, ..acc }));
-    Ok(())
+        scale_d: cx.b.value(Src::Imm(1), Class::Pred),
+    })
 }
 
 /// All instructions behind one fence, for blocks of 64 rows and columns `at` of the accumulator; its registers then.
 fn whole(
     cx: &mut LowerCx,
-    mut product: Product,
+    product: Product,
     acc: &AccRegs,
     at: [u64; 2],
     size: [u64; 2],
     inst_n: u64,
 ) -> Result<Vec<V>> {
     let per_block = acc.words(inst_n);
-    let mut regs = product.fence(cx, &acc.regs);
+    let mut products = [product];
+    let mut regs = fence(cx, &mut products, &acc.regs);
     for mb in 0..size[0] {
         for nb in 0..size[1] / inst_n {
             let first = (at[0] + mb) as usize * acc.words(acc.columns()) + acc.words(at[1]) + nb as usize * per_block;
-            let out = product.add(cx, mb, [nb * inst_n, inst_n], &regs[first..first + per_block])?;
+            let out = products[0].add(cx, mb, [nb * inst_n, inst_n], &regs[first..first + per_block])?;
             regs[first..first + per_block].copy_from_slice(&out);
         }
     }
@@ -227,8 +250,15 @@ fn whole(
     Ok(regs)
 }
 
-/// A product that is complete when it returns: what is in registers with the first parked piece, and then one piece after the other.
-fn in_pieces(cx: &mut LowerCx, mut product: Product, acc: &AccRegs, home: Home, inst_n: u64) -> Result<Vec<V>> {
+/// Products that are complete when it returns: what is in registers with the first parked piece, and then one piece after the other.
+fn in_pieces(cx: &mut LowerCx, mut products: Vec<Product>, acc: &AccRegs, home: Home, inst_n: u64) -> Result<Vec<V>> {
+    let add = |cx: &mut LowerCx, products: &[Product], mb, piece, fragment: &[V]| {
+        let mut fragment = fragment.to_vec();
+        for product in products {
+            fragment = product.add(cx, mb, piece, &fragment)?;
+        }
+        Ok::<_, Error>(fragment)
+    };
     let blocks = acc.rows() / 64;
     let of_blocks = |columns: std::ops::Range<u64>, most: u64| {
         let pieces = pieces(columns, most, inst_n);
@@ -243,20 +273,20 @@ fn in_pieces(cx: &mut LowerCx, mut product: Product, acc: &AccRegs, home: Home, 
         let in_registers = if std::mem::take(&mut is_first) {
             let n = words.len();
             words.extend(&regs);
-            words = product.fence(cx, &words);
+            words = fence(cx, &mut products, &words);
             regs = words.split_off(n);
             for (mb, piece) in of_blocks(0..acc.kept(), inst_n) {
                 let first = mb as usize * kept + acc.words(piece[0]);
                 let fragment = first..first + acc.words(piece[1]);
-                let out = product.add(cx, mb, piece, &regs[fragment.clone()])?;
+                let out = add(cx, &products, mb, piece, &regs[fragment.clone()])?;
                 regs[fragment].copy_from_slice(&out);
             }
             regs.len()
         } else {
-            words = product.fence(cx, &words);
+            words = fence(cx, &mut products, &words);
             0
         };
-        words = product.add(cx, mb, piece, &words)?;
+        words = add(cx, &products, mb, piece, &words)?;
         cx.b.inst(Inst::WgmmaCommit {});
         let n = words.len();
         words.extend(&regs[..in_registers]);
@@ -296,20 +326,25 @@ struct Product<'a> {
     scale_d: V,
 }
 
-impl Product<'_> {
-    /// Accumulators as the instructions that follow find them. Everything that fills registers comes before the fence: the left
-    /// operand's constants, which are made anew where they are read, too.
-    fn fence(&mut self, cx: &mut LowerCx, accs: &[V]) -> Vec<V> {
-        let constants = self.left.constants(cx);
-        let mut input = accs.to_vec();
-        input.extend(constants.iter().map(|(_, r)| *r));
-        let output = vec![PtxValue::NEW; input.len()];
-        let acc = Tied { input, output };
-        let mut regs = cx.b.inst(Inst::WgmmaFence { acc }).to_vec();
-        self.left.rename(cx, &constants, &regs.split_off(accs.len()));
-        regs
+/// Accumulators as the products that follow find them. Everything that fills registers comes before the fence: the left operands'
+/// constants, which are made anew where they are read, too.
+fn fence(cx: &mut LowerCx, products: &mut [Product], accs: &[V]) -> Vec<V> {
+    let constants: Vec<Vec<(u64, V)>> = products.iter().map(|product| product.left.constants(cx)).collect();
+    let mut input = accs.to_vec();
+    input.extend(constants.iter().flatten().map(|(_, r)| *r));
+    let output = vec![PtxValue::NEW; input.len()];
+    let acc = Tied { input, output };
+    let mut regs = cx.b.inst(Inst::WgmmaFence { acc }).to_vec();
+    let mut fenced = regs.split_off(accs.len());
+    for (product, constants) in products.iter_mut().zip(constants) {
+        let others = fenced.split_off(constants.len());
+        product.left.rename(cx, &constants, &fenced);
+        fenced = others;
     }
+    regs
+}
 
+impl Product<'_> {
     /// The instructions for a fragment: 64 rows, `columns` of the right operand, and all of K.
     fn add(&self, cx: &mut LowerCx, mb: u64, [column, columns]: [u64; 2], fragment: &[V]) -> Result<Vec<V>> {
         let &Product {

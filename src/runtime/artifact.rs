@@ -39,6 +39,8 @@ pub struct Artifact {
     /// What came of assembling. A failure is not remembered: the assembler may have been killed, or the disk been full.
     assembled: OnceLock<Option<Assembled>>,
     assembling: Mutex<()>,
+    /// Of a kernel that parks accumulators, once it is known: the same with nothing parked, where that is better.
+    pub(super) instead: OnceLock<Option<Arc<Artifact>>>,
     loaded: cuda::PerDevice,
     /// Decoded for the emulator at the first run.
     emulated: OnceLock<Result<Program, Error>>,
@@ -96,6 +98,7 @@ impl Artifact {
             phases,
             assembled: OnceLock::new(),
             assembling: Mutex::new(()),
+            instead: OnceLock::new(),
             loaded: cuda::PerDevice::default(),
             emulated: OnceLock::new(),
             emulated_unchecked: OnceLock::new(),
@@ -118,6 +121,7 @@ impl Artifact {
             smem: Vec::new(),
             barriers: Vec::new(),
             out_of_order: Vec::new(),
+            parked: None,
             notes: Vec::new(),
             wait_timeout_ns: 0,
             host: None,
@@ -129,6 +133,10 @@ impl Artifact {
     /// The locations of the call site that was compiled first, where somebody wants them.
     pub(super) fn debug(&self) -> &[u8] {
         &self.debug
+    }
+
+    pub(super) fn descriptor(&self) -> &[u8] {
+        &self.descriptor
     }
 
     pub fn launch(&self) -> &LaunchSpec {
@@ -239,7 +247,7 @@ impl Artifact {
         let artifact = self.clone();
         let body = move || {
             // Kept in the cell, and reported by whoever needs the cubin.
-            let _ = super::contain_panics(|| artifact.assembled().map(drop));
+            let _ = super::contain_panics(|| artifact.best()?.assembled().map(drop));
         };
         if let Some(pool) = assemblers() {
             pool.spawn(body);
@@ -257,6 +265,10 @@ impl Artifact {
         if capability(&self.options.target)? != device.capability {
             return self.for_target(&here, &device)?.load();
         }
+        self.best()?.load_for_its_target()
+    }
+
+    fn load_for_its_target(&self) -> Result<cuda::Loaded, Error> {
         let plan = plan(self.launch());
         match self.assembled()? {
             Some(assembled) => {
@@ -314,7 +326,8 @@ impl Artifact {
     pub fn report(&self, locations: &super::Locations) -> serde_json::Value {
         #[cfg(feature = "test-handlers")]
         self.provoke("report");
-        let assembled = self.known_assembled();
+        let this = self.best_known();
+        let assembled = this.known_assembled();
         let warnings = assembled.map(|assembled| {
             let one = |warning: &crate::assemble::Warning| {
                 let mut value = json!(warning);
@@ -328,7 +341,7 @@ impl Artifact {
             row["at"] = json!(op.and_then(|op| locations.line(Loc(op))));
             row
         };
-        let layouts = self.compiled.layouts.iter().map(|row| {
+        let layouts = this.compiled.layouts.iter().map(|row| {
             let (ty, choice) = (row.ty.to_string(), row.choice.to_string());
             let cost = match &row.choice {
                 Choice::Relayout { plan, .. } => Some(cost(plan.as_deref())),
@@ -349,7 +362,7 @@ impl Artifact {
             }))
         });
         let layouts: Vec<serde_json::Value> = layouts.collect();
-        let traffic = self.compiled.traffic.iter().map(|row| {
+        let traffic = this.compiled.traffic.iter().map(|row| {
             with_line(json!({
                 "what": row.op, "from": row.from.name(), "to": row.to.name(), "type": format!("{}{:?}", row.dtype, row.shape.as_slice()),
                 "bytes": row.bytes, "instructions": row.instructions, "conflicts": row.conflicts,
@@ -360,28 +373,28 @@ impl Artifact {
         let note = |note: &crate::kernel_ir::Note| {
             with_line(json!({"pass": note.pass, "what": note.what, "why": note.text, "op": note.loc.0}))
         };
-        let notes = self.compiled.notes.iter().map(note).collect::<Vec<_>>();
+        let notes = this.compiled.notes.iter().map(note).collect::<Vec<_>>();
         let devices = self
             .loaded
             .iter()
             .map(|(device, loaded)| json!({"device": device, "resources": loaded.resources(), "log": loaded.log()}));
         json!({
-            "name": self.compiled.name,
-            "hash": self.hash,
-            "target": self.options.target,
-            "line_info": self.options.line_info,
-            "racecheck": self.options.racecheck,
-            "launch": self.compiled.launch,
-            "buffers": self.compiled.buffers,
-            "ptx_bytes": self.compiled.ptx.len(),
-            "phases": self.phases,
+            "name": this.compiled.name,
+            "hash": this.hash,
+            "target": this.options.target,
+            "line_info": this.options.line_info,
+            "racecheck": this.options.racecheck,
+            "launch": this.compiled.launch,
+            "buffers": this.compiled.buffers,
+            "ptx_bytes": this.compiled.ptx.len(),
+            "phases": this.phases,
             "assembled": assembled,
             "warnings": warnings,
             "devices": devices.collect::<Vec<_>>(),
-            "shared_memory": self.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
-            "barriers": self.compiled.barriers.iter().map(|loc| with_line(json!({"op": loc.0}))).collect::<Vec<_>>(),
-            "out_of_order": self.compiled.out_of_order,
-            "occupancy": occupancy(self.launch(), assembled.and_then(|assembled| assembled.log.registers)),
+            "shared_memory": this.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
+            "barriers": this.compiled.barriers.iter().map(|loc| with_line(json!({"op": loc.0}))).collect::<Vec<_>>(),
+            "out_of_order": this.compiled.out_of_order,
+            "occupancy": occupancy(this.launch(), assembled.and_then(|assembled| assembled.log.registers)),
             "notes": {"layouts": layouts, "passes": notes},
             "traffic": traffic,
         })
@@ -533,6 +546,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             smem: Vec::new(),
             barriers: Vec::new(),
             out_of_order: Vec::new(),
+            parked: None,
             notes: Vec::new(),
             wait_timeout_ns: 0,
             host: Some(host),

@@ -20,7 +20,7 @@ fn key(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Key {
     let lines = if options.line_info { debug } else { b"" };
     for part in [
         options.target.as_bytes(),
-        &[u8::from(options.line_info), u8::from(options.racecheck)],
+        &[options.line_info, options.racecheck, options.spill].map(u8::from),
         &options.omit_barrier.map_or([0; 4], |n| (n + 1).to_le_bytes()),
         lines,
         descriptor,
@@ -47,6 +47,7 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
     let options = CompileOptions {
         line_info: options.line_info || env.line_info,
         racecheck: options.racecheck || env.racecheck,
+        spill: options.spill || env.parking == env::Parking::Never,
         ..options.clone()
     };
     let slot = cache().slot(key(descriptor, debug, &options));
@@ -60,7 +61,7 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
         ..Observer::default()
     };
     let compiled = pipeline::compile(descriptor, debug, &options, &mut observer);
-    dump::dump_compiling(descriptor, debug, &observer);
+    dump::dump_compiling(descriptor, debug, &options, &observer);
     let phases = observer.phases;
     let artifact = Arc::new(Artifact::new(descriptor, debug, options, compiled?, phases));
     dump::dump_compiled(&artifact);

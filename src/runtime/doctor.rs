@@ -27,6 +27,7 @@ pub fn doctor() -> Value {
             "line_info": env.line_info,
             "racecheck": env.racecheck,
             "verify": env.verify,
+            "park": format!("{:?}", env.parking).to_lowercase(),
             "schedule": emulation.schedule,
             "seed": emulation.seed,
             "check": emulation.check,

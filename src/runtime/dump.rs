@@ -3,7 +3,7 @@
 //! A dumped descriptor (`….smalt`) is a complete bug report: `python -m smalt compile|run` replays it with no JAX.
 //! Dumping is a help: a folder that cannot be written is reported once on stderr and fails nothing.
 use super::env::{self, Dump, Env};
-use super::pipeline::Observer;
+use super::pipeline::{CompileOptions, Observer};
 use super::{Artifact, Locations, cache};
 use crate::assemble::Assembled;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub fn replayable(descriptor: &[u8], debug: &[u8]) -> Vec<u8> {
 }
 
 /// What compiling, to its end or not, has shown.
-pub(super) fn dump_compiling(descriptor: &[u8], debug: &[u8], seen: &Observer) {
+pub(super) fn dump_compiling(descriptor: &[u8], debug: &[u8], options: &CompileOptions, seen: &Observer) {
     let Ok(env) = env::get() else { return };
     if env.dump.is_empty() {
         return;
@@ -34,7 +34,13 @@ pub(super) fn dump_compiling(descriptor: &[u8], debug: &[u8], seen: &Observer) {
         write(env, name, &hash, "smalt", &replayable(descriptor, debug));
     }
     for (number, (pass, text)) in seen.shown.iter().flatten().enumerate() {
-        write(env, name, &hash, &format!("{number:02}-{pass}.ir"), text.as_bytes());
+        write(
+            env,
+            name,
+            &hash,
+            &format!("{}{number:02}-{pass}.ir", variant(options)),
+            text.as_bytes(),
+        );
     }
 }
 
@@ -53,7 +59,7 @@ pub(super) fn dump_compiled(artifact: &Artifact) {
     }
     // What is asked for is made, for the emulator's kernels too.
     if env.dumps(Dump::Cubin) || env.dumps(Dump::Ptxas) {
-        match artifact.assembled() {
+        match artifact.best().and_then(Artifact::assembled) {
             Ok(Some(_)) => {}
             Ok(None) => say("cubin and ptxas need an assembler: `python -m smalt doctor` says what to install"),
             Err(error) => say(&error.to_string()),
@@ -87,8 +93,16 @@ fn write_report(env: &Env, artifact: &Artifact) {
 }
 
 fn write_of(env: &Env, artifact: &Artifact, extension: &str, bytes: &[u8]) {
-    let extension = format!("{}.{extension}", artifact.options.target);
+    let extension = format!("{}.{}{extension}", artifact.options.target, variant(&artifact.options));
     write(env, &artifact.compiled.name, &artifact.hash, &extension, bytes);
+}
+
+/// What is in the names of files of a kernel that is compiled in two ways.
+fn variant(options: &CompileOptions) -> &'static str {
+    match options.spill {
+        false => "",
+        true => "spilled-",
+    }
 }
 
 /// Says once what goes wrong with dumps.

@@ -69,6 +69,16 @@ impl Checking {
     ];
 }
 
+/// Whether accumulators that do not fit into registers are parked, or left to the assembler to spill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Parking {
+    /// Whichever moves less.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
 /// What the cubin cache holds unless `SMALT_CACHE_LIMIT` says otherwise; a cubin has some 10 to 100 KiB.
 const CACHE_LIMIT: u64 = 1 << 30;
 
@@ -94,6 +104,8 @@ pub struct Env {
     pub racecheck: bool,
     /// `SMALT_VERIFY`: whether the compiler's own checkers run.
     pub verify: bool,
+    /// `SMALT_PARK`
+    pub parking: Parking,
     /// `SMALT_PRINT_BYTES`: how much one launch may print.
     pub print_bytes: u64,
     /// `SMALT_TRACE`: the file that timelines of runs in the emulator go to.
@@ -248,6 +260,12 @@ impl Env {
             Some("off") => false,
             Some(other) => return Err(wrong("SMALT_VERIFY", "on or off", other)),
         };
+        env.parking = match text("SMALT_PARK")?.as_deref() {
+            None | Some("auto") => Parking::Auto,
+            Some("always") => Parking::Always,
+            Some("never") => Parking::Never,
+            Some(other) => return Err(wrong("SMALT_PARK", "auto, always or never", other)),
+        };
         let limit_bytes = match text("SMALT_CACHE_LIMIT")? {
             None => CACHE_LIMIT,
             Some(limit) => {
@@ -371,6 +389,7 @@ mod tests {
             ("SMALT_LINEINFO", "yes"),
             ("SMALT_RACECHECK", "on"),
             ("SMALT_VERIFY", "0"),
+            ("SMALT_PARK", "on"),
             ("SMALT_SEED", "-1"),
             ("SMALT_CACHE_LIMIT", "0"),
             ("SMALT_CACHE_LIMIT", "1.5G"),
@@ -403,6 +422,11 @@ mod tests {
 
     #[test]
     fn the_compilers_checkers_run_unless_they_are_off() {
+        let parking = |how| read(&[("SMALT_PARK", how)]).unwrap().parking;
+        assert_eq!(
+            ["auto", "always", "never"].map(parking),
+            [Parking::Auto, Parking::Always, Parking::Never]
+        );
         let verify = |pairs: &[(&str, &str)]| read(pairs).unwrap().verify;
         assert!(verify(&[]) && verify(&[("SMALT_VERIFY", "on")]) && !verify(&[("SMALT_VERIFY", "off")]));
     }

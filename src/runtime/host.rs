@@ -580,6 +580,7 @@ fn printer(artifact: &Artifact) -> Result<Option<Vec<u8>>, Error> {
 }
 
 fn standalone(artifact: &Artifact) -> Result<(cuda::Plan, cuda::Image<'_>), Error> {
+    let artifact = artifact.best()?;
     let image = match artifact.assembled()? {
         Some(assembled) => cuda::Image::Cubin(&assembled.cubin),
         None => artifact.ptx_image(),

@@ -25,6 +25,7 @@ mod meeting;
 mod neighbours;
 #[cfg(not(target_os = "linux"))]
 mod no_sockets;
+mod park_or_spill;
 mod peers;
 pub mod pipeline;
 mod posts;

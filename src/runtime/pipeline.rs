@@ -35,6 +35,9 @@ pub struct CompileOptions {
     /// Every lane arrives on mbarriers for itself, which costs time and is what compute-sanitizer's racecheck can follow.
     #[serde(default)]
     pub racecheck: bool,
+    /// Accumulators that do not fit into registers are left to the assembler, which spills them, instead of parked (`plan::parked`).
+    #[serde(default)]
+    pub spill: bool,
     /// Leaves out one of the barriers that the compiler places, by its number, and tells what `plan::verify_order` says of that:
     /// for tests of what finds a missing one.
     #[serde(default)]
@@ -48,6 +51,7 @@ impl CompileOptions {
             target: target.into(),
             line_info: false,
             racecheck: false,
+            spill: false,
             omit_barrier: None,
         }
     }
@@ -79,6 +83,8 @@ pub struct Compiled {
     pub out_of_order: Vec<String>,
     /// What passes say of loops that look as if they could do something about them, and leave as they are.
     pub notes: Vec<Note>,
+    /// What is moved to where accumulators are parked; `None`: none is.
+    pub parked: Option<plan::parked::Moved>,
     /// How long waits may last (`CompilerParams.wait_timeout_ns`); 0: for ever.
     pub wait_timeout_ns: u64,
     /// A test's stand-in for the emulator.
@@ -224,7 +230,7 @@ pub fn compile(
     }
     let (exchanges, mut allocation) = observer.pass("allocate", || plan::scratch::allocate(&kernel, &assignment))?;
     let parked = observer.pass("park_accumulators", || {
-        plan::parked::run(&kernel, &assignment, &mut allocation)
+        plan::parked::run(&kernel, &assignment, &mut allocation, options.spill)
     })?;
     kernel.notes.extend(allocation.arrivals.notes.iter().cloned());
     kernel.notes.extend(parked);
@@ -329,6 +335,7 @@ pub fn compile(
         smem: smem_places(&kernel, &allocation),
         barriers,
         out_of_order,
+        parked: (allocation.parked.words > 0).then_some(allocation.parked.moved),
         wait_timeout_ns: kernel.compiler_params.wait_timeout_ns,
         notes: kernel.notes,
         host: None,

@@ -242,7 +242,7 @@ impl Runs {
         let assignment = layout::infer::run(kernel)?;
         self.compare("infer_layouts", kernel);
         let (_, mut allocation) = plan::scratch::allocate(kernel, &assignment)?;
-        plan::parked::run(kernel, &assignment, &mut allocation)?;
+        plan::parked::run(kernel, &assignment, &mut allocation, false)?;
         plan::insert_barriers::run(kernel, &assignment, &allocation);
         self.compare("insert_barriers", kernel);
         Ok(())

@@ -1761,6 +1761,7 @@ SETTINGS: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
     "SMALT_DUMP": ({"SMALT_DUMP": "asm"}, "sm_90a", ("CompileError", "SMALT_DUMP", "expected: all, or a list of: descriptor, ir", "got: asm")),
     "SMALT_ASSEMBLER": ({"SMALT_ASSEMBLER": "gas"}, "sm_90a", ("SMALT_ASSEMBLER", "expected: auto, nvjitlink, ptxas or driver", "got: gas")),
     "SMALT_LINEINFO": ({"SMALT_LINEINFO": "yes"}, "sm_90a", ("SMALT_LINEINFO", "expected: 0 or 1", "got: yes")),
+    "SMALT_PARK": ({"SMALT_PARK": "no"}, "sm_90a", ("SMALT_PARK", "expected: auto, always or never", "got: no")),
     "SMALT_SEED": ({"SMALT_SEED": "-1"}, "sm_90a", ("SMALT_SEED", "expected: a number below 2^64", "got: -1")),
     "SMALT_SCHEDULE": ({"SMALT_SCHEDULE": "random"}, "sm_90a", ("SMALT_SCHEDULE", "expected: latest, earliest or seeded", "got: random")),
     "SMALT_CACHE_LIMIT": ({"SMALT_CACHE_LIMIT": "lots"}, "sm_90a", ("SMALT_CACHE_LIMIT", "expected: a size in bytes", "got: lots")),

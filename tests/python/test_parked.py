@@ -12,10 +12,12 @@ import pytest
 from jax import lax
 
 import smalt
+from smalt import _native
 from tests.corpus.case import kernel, like
 from tests.kernels.loops import compiled
 from tests.kernels.parked import Parked
 from tests.kernels.views import tiled
+from tests.python.fresh import run_script
 
 pytestmark = pytest.mark.xdist_group("parked")
 
@@ -78,6 +80,40 @@ def test_what_fits_is_left_alone() -> None:
         (report,) = smalt.inspect(program.function(), *program.structs(), assemble=False)
     assert all(note.by != PASS for note in report.notes)
     assert all(row.what != PLACE for row in report.shared_memory)
+
+
+DECIDES = """
+import smalt
+from tests.kernels.parked import Parked
+for seed in {seeds}:
+    program = Parked.of(seed)
+    with smalt.emulated("H100"):
+        (report,) = smalt.inspect(program.function(), *program.structs())
+    (what,) = {{note.what for note in report.notes if note.by == "park_accumulators"}}
+    print(seed, what, report.spill_bytes, "accumulators that do not fit" in str(report))
+"""
+
+#: The first needs few registers more than there are: ptxas spills 32 bytes; parked it moves a hundred.
+LITTLE, MUCH = 140, 28
+
+
+@pytest.mark.shared
+def test_what_moves_less_is_taken() -> None:
+    """A kernel is assembled with its accumulators parked, and spilled, and is what moves fewer words; a variable overrules that."""
+    if "path" not in _native.doctor()["assembler"]:
+        pytest.skip("no assembler")
+    found = {}
+    for way in ("auto", "always", "never"):
+        done = run_script(DECIDES.format(seeds=[LITTLE, MUCH]), SMALT_LIBRARY=str(_native.library_path()), SMALT_PARK=way)
+        assert done.returncode == 0, done.stderr
+        found[way] = [line.split() for line in done.stdout.splitlines()]
+    what = {way: [row[1] for row in rows] for way, rows in found.items()}
+    assert what == {"auto": ["spilled", "parked"], "always": ["parked"] * 2, "never": ["spilled"] * 2}
+    spilled = {way: [int(row[2]) for row in rows] for way, rows in found.items()}
+    assert spilled["auto"] == [spilled["never"][0], spilled["always"][1]]
+    assert 0 < spilled["never"][0] < 256 < spilled["never"][1]
+    # Nothing is kept for what is not parked.
+    assert [row[3] for row in found["never"]] == ["False", "False"]
 
 
 @pytest.mark.shared

@@ -1,0 +1,64 @@
+//! Kernels whose accumulators do not fit into registers: their columns are parked ([`crate::plan::parked`]), or left to the assembler to
+//! spill, whichever moves less (`SMALT_PARK` overrules that). What an assembler spills is known when it has assembled, so both programs are, beside each other. Where
+//! there is no assembler, and in the emulator, columns are parked.
+use super::artifact::{Artifact, assemblers};
+use super::cache;
+use super::env::{self, Parking};
+use super::pipeline::CompileOptions;
+use crate::assemble::Log;
+use crate::error::Error;
+use std::sync::Arc;
+
+impl Artifact {
+    /// The program that a GPU runs: this one, or the same kernel with nothing parked.
+    pub fn best(&self) -> Result<&Artifact, Error> {
+        if self.compiled.parked.is_some() && self.instead.get().is_none() {
+            // Who comes second waits for the assembler, and then decides the same.
+            let instead = self.spilled_if_better()?;
+            let _ = self.instead.set(instead);
+        }
+        Ok(self.best_known())
+    }
+
+    /// The same, as far as it is known.
+    pub fn best_known(&self) -> &Artifact {
+        self.instead.get().and_then(Option::as_deref).unwrap_or(self)
+    }
+
+    fn spilled_if_better(&self) -> Result<Option<Arc<Artifact>>, Error> {
+        let Some(moved) = self.compiled.parked else {
+            return Ok(None);
+        };
+        if env::get()?.parking == Parking::Always {
+            return Ok(None);
+        }
+        let spilled = || {
+            // What cannot be compiled or assembled in this way is no better.
+            let spilled = self.with_nothing_parked().ok()?;
+            let words = spilled_words(&spilled.assembled().ok()??.log);
+            Some((spilled, words))
+        };
+        let (parked, spilled) = match assemblers() {
+            Some(pool) => pool.join(|| self.assembled(), spilled),
+            None => (self.assembled(), spilled()),
+        };
+        let (Some(parked), Some((spilled, words))) = (parked?, spilled) else {
+            return Ok(None);
+        };
+        let more = words.saturating_sub(spilled_words(&parked.log));
+        Ok(moved.is_more_than_spilling(more).then_some(spilled))
+    }
+
+    fn with_nothing_parked(&self) -> Result<Arc<Artifact>, Error> {
+        let options = CompileOptions {
+            spill: true,
+            ..self.options.clone()
+        };
+        cache::compile(self.descriptor(), self.debug(), &options)
+    }
+}
+
+/// Words that go to a thread's own memory and back.
+fn spilled_words(log: &Log) -> u64 {
+    (u64::from(log.spill_store_bytes) + u64::from(log.spill_load_bytes)) / 8
+}
