@@ -96,6 +96,14 @@ def _run_state(w: Walker, eqn: Any) -> OpParts:
     jaxpr, _ = _versions.open_jaxpr(eqn.params["jaxpr"])
     if not all(eqn.params["is_initialized"]):
         raise Unsupported("run_state with uninitialised refs\n  remedy: pass an array for each reference, or allocate scratch by pl.run_scoped")
+    if jaxpr.outvars:
+        # Stock returns them in place of the references' values.
+        raise InvalidKernel(
+            "run_state of a function that returns values"
+            "\n  expected: one that returns nothing: what run_state returns is what its references hold in the end"
+            f"\n  got: {len(jaxpr.outvars)} value{'s' * (len(jaxpr.outvars) != 1)}"
+            "\n  remedy: store them in the references (ref[...] = value), or use pl.run_scoped, which returns what its function does"
+        )
     outer = [_versions.is_ref_aval(atom.aval) for atom in eqn.invars]
     bound, params, results = {}, [], []
     for is_outer, atom, var, out in zip(outer, eqn.invars, jaxpr.invars, eqn.outvars):

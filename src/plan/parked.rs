@@ -48,7 +48,7 @@ pub struct Home {
 }
 
 /// Words that a thread moves to where they are parked and back, once for each product of them in the program's text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Moved {
     pub shared: u64,
     /// Those in memory of its own.
@@ -139,8 +139,12 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &mut Allocation
     // What moves nothing by itself.
     let mut joined = FxHashSet::default();
     for region in kernel.regions.values() {
-        let pairs = region.ops.iter().zip(region.ops.iter().skip(1));
-        joined.extend(pairs.filter_map(|(a, b)| adds_to(kernel, *b, *kernel.ops[*a].results.first()?).then_some(*b)));
+        let is_behind = |(a, b): (&Op, &Op)| {
+            let OpData { kind, results, .. } = &kernel.ops[*a];
+            let joins = matches!(kind, OpKind::Wgmma { .. }) && adds_to(kernel, *b, *results.first()?);
+            joins.then_some(*b)
+        };
+        joined.extend(region.ops.iter().zip(region.ops.iter().skip(1)).filter_map(is_behind));
     }
     let start = allocation.smem_bytes.next_multiple_of(128);
     let available = available(kernel, most_registers, start);
@@ -577,6 +581,9 @@ mod tests {
         Scaled,
         /// Arrays of 64 words beside them.
         Crowded,
+        /// Two products of each, directly behind one another, or with a wait between them.
+        Twice,
+        Apart,
     }
 
     /// What is parked of accumulators of `[64, columns]` that a loop carries: the columns that stay of each, and words in shared memory.
@@ -634,14 +641,26 @@ mod tests {
                         let a = b.op(OpKind::Unary { op: UnaryOp::Neg, a }, &[array])[0];
                         acc = b.op(OpKind::AccInit { init: Some(a) }, std::slice::from_ref(ty))[0];
                     }
-                    let (a, r) = (MmaOperand::Smem(b.whole(left)), b.whole(*right));
-                    let kind = OpKind::Wgmma {
-                        acc: AccUse::Value(acc),
-                        a,
-                        b: r,
+                    let multiplied = |b: &mut KernelBuilder, acc| {
+                        let (a, r) = (MmaOperand::Smem(b.whole(left)), b.whole(*right));
+                        let kind = OpKind::Wgmma {
+                            acc: AccUse::Value(acc),
+                            a,
+                            b: r,
+                        };
+                        b.op(kind, std::slice::from_ref(ty))[0]
                     };
-                    let sum = b.op(kind, std::slice::from_ref(ty))[0];
-                    results.push(b.op(OpKind::WgmmaWait { n: 0, accs: vec![sum] }, std::slice::from_ref(ty))[0]);
+                    let waited = |b: &mut KernelBuilder, acc| {
+                        b.op(OpKind::WgmmaWait { n: 0, accs: vec![acc] }, std::slice::from_ref(ty))[0]
+                    };
+                    acc = multiplied(b, acc);
+                    if what == What::Apart {
+                        acc = waited(b, acc);
+                    }
+                    if matches!(what, What::Twice | What::Apart) {
+                        acc = multiplied(b, acc);
+                    }
+                    results.push(waited(b, acc));
                 }
                 if let Some(x) = x {
                     b.store(b.whole(out), x);
@@ -686,6 +705,10 @@ mod tests {
         let notes = run(&kernel, &assignment, &mut allocation, false).unwrap();
         assert_eq!(spilled.len(), notes.len());
         let parked = &allocation.parked;
+        let trips = if what == What::Apart { 2 } else { 1 };
+        let Moved { shared, own } = parked.moved;
+        assert_eq!(shared, trips * u64::from(parked.shared_words));
+        assert_eq!(shared + own, trips * u64::from(parked.words));
         let mut kept = vec![];
         kernel.for_each_op(&mut |op| {
             if matches!(kernel.ops[op].kind, OpKind::AccInit { init: None }) {
@@ -714,6 +737,15 @@ mod tests {
         // 256 words, 16 more for a product, and 223 registers.
         assert_eq!(parked(&[256, 256], What::Products, 0), (vec![144, 256], 56, 56));
         assert_eq!(parked(&[64, 224, 256], What::Products, 0), (vec![0, 144, 256], 72, 72));
+    }
+
+    #[test]
+    fn products_behind_one_another_move_it_once() {
+        for what in [What::Twice, What::Apart] {
+            assert_eq!(parked(&[256, 256], what, 0), (vec![144, 256], 56, 56));
+            let (_, words, shared) = parked(&[256, 256], what, 172 * 1024);
+            assert!(shared < words);
+        }
     }
 
     #[test]

@@ -394,6 +394,7 @@ impl Artifact {
             "shared_memory": this.compiled.smem.iter().map(|place| with_line(json!(place))).collect::<Vec<_>>(),
             "barriers": this.compiled.barriers.iter().map(|loc| with_line(json!({"op": loc.0}))).collect::<Vec<_>>(),
             "out_of_order": this.compiled.out_of_order,
+            "parked": this.compiled.parked,
             "occupancy": occupancy(this.launch(), assembled.and_then(|assembled| assembled.log.registers)),
             "notes": {"layouts": layouts, "passes": notes},
             "traffic": traffic,

@@ -1184,6 +1184,14 @@ def registers_with_a_step(x):
     return kernel(body, like((128,)))(x)
 
 
+@bad(smalt.InvalidKernel, "run_state of a function that returns values", "expected: one that returns nothing", "got: 1 value", "remedy: store them")
+def run_state_that_returns(x):
+    def body(x, o):
+        o[...] = pl.run_state(lambda ref: ref[...] + 1)(x[...])  # BAD
+
+    return kernel(body, like((128,)))(x)
+
+
 @bad(smalt.Unsupported, "arrays as indices of a reference", "remedy: keep the array in SMEM", args=(f32(128), i32(16)))
 def registers_at_an_array_of_indices(x, at):
     def body(x, at, o):
