@@ -6,6 +6,8 @@
 //! * names of kernels, or paths of descriptors: those instead.
 //! * `--fingerprints`: a hash of the PTX, or of the error, of every committed descriptor. What shall only be faster must not
 //!   change a line of it.
+//! * `--checkers`: of every committed descriptor of one JAX version, the best time of some compilations, and what the compiler's own checkers take
+//!   of it; at last all kernels together. Paths of descriptors: those instead.
 
 use smalt::runtime::CompileOptions;
 use smalt::runtime::pipeline::{self, Observer};
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/golden");
+const VERSION: &str = "0.11.2";
 const KERNELS: [&str; 3] = ["add_one", "hopper_matmul_float16_basic", "attention_plain"];
 
 fn options() -> CompileOptions {
@@ -72,19 +75,76 @@ fn fingerprint(path: &Path) -> u64 {
     hasher.finish()
 }
 
+fn folder(path: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+fn is_descriptor(path: &PathBuf) -> bool {
+    path.extension().is_some_and(|extension| extension == "pb")
+}
+
 fn fingerprints() {
-    let folder = |path: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        entries.flatten().map(|entry| entry.path()).collect()
-    };
     let files = folder(Path::new(GOLDEN))
         .into_iter()
         .flat_map(|version| folder(&version));
-    let kernels = files.filter(|file| file.extension().is_some_and(|extension| extension == "pb"));
+    let kernels = files.filter(is_descriptor);
     let hashes: BTreeMap<PathBuf, u64> = kernels.map(|file| (file.clone(), fingerprint(&file))).collect();
     for (file, hash) in hashes {
         let name = file.strip_prefix(GOLDEN).unwrap_or(&file);
         println!("{hash:016x} {}", name.display());
+    }
+}
+
+/// Compilations of each kernel of which the fastest counts: on machines that are shared nothing else is steady.
+const TRIES: usize = 5;
+const CHECKERS: [&str; 3] = ["verify_layouts", "verify_order", "verify_ssa"];
+
+/// Milliseconds: the whole, then each checker.
+type Checked = [f64; 1 + CHECKERS.len()];
+
+fn checked(path: &Path) -> Option<Checked> {
+    let descriptor = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut best = [f64::INFINITY; 1 + CHECKERS.len()];
+    for _ in 0..TRIES {
+        let mut observer = Observer::default();
+        let start = Instant::now();
+        pipeline::compile(&descriptor, &[], &options(), &mut observer).ok()?;
+        let all = start.elapsed().as_secs_f64() * 1e3;
+        let of = |name: &str| observer.phases.iter().find(|phase| phase.name == name);
+        let checkers = CHECKERS.map(|name| of(name).map_or(0.0, |phase| phase.micros as f64 / 1e3));
+        for (best, now) in best.iter_mut().zip([all].into_iter().chain(checkers)) {
+            *best = best.min(now);
+        }
+    }
+    Some(best)
+}
+
+/// What the checkers take: the kernels by their share, then all together.
+fn checkers(paths: Vec<PathBuf>) {
+    let of = |path: PathBuf| checked(&path).map(|times| (path, times));
+    let mut rows: Vec<(PathBuf, Checked)> = paths.into_iter().filter_map(of).collect();
+    let share = |times: &Checked| times[1..].iter().sum::<f64>() / times[0];
+    rows.sort_by(|(_, a), (_, b)| share(a).total_cmp(&share(b)));
+    let mut all = [0.0; 1 + CHECKERS.len()];
+    let print = |name: &str, times: &Checked| {
+        let part = |ms: &f64| format!("{ms:10.3} {:5.1} %", 100.0 * ms / times[0]);
+        let parts: String = times[1..].iter().map(part).collect();
+        println!("{name:44} {:10.3}{parts} {:5.1} %", times[0], 100.0 * share(times));
+    };
+    println!(
+        "{:44} {:>10}{:>18}{:>18}{:>18}     all",
+        "ms", "kernel", CHECKERS[0], CHECKERS[1], CHECKERS[2]
+    );
+    for (path, times) in &rows {
+        print(&path.file_stem().unwrap_or_default().to_string_lossy(), times);
+        all.iter_mut().zip(times).for_each(|(sum, ms)| *sum += ms);
+    }
+    print(&format!("{} kernels", rows.len()), &all);
+    if let Some((_, middle)) = rows.get(rows.len() / 2) {
+        println!("the median kernel: {:.1} %", 100.0 * share(middle));
     }
 }
 
@@ -96,6 +156,16 @@ fn main() {
     if arguments.iter().any(|argument| argument == "--fingerprints") {
         return fingerprints();
     }
+    if let Some(at) = arguments.iter().position(|argument| argument == "--checkers") {
+        let paths: Vec<PathBuf> = arguments[at + 1..].iter().map(PathBuf::from).collect();
+        let corpus = || {
+            folder(&Path::new(GOLDEN).join(VERSION))
+                .into_iter()
+                .filter(is_descriptor)
+                .collect()
+        };
+        return checkers(if paths.is_empty() { corpus() } else { paths });
+    }
     let chosen = if arguments.is_empty() {
         KERNELS.map(String::from).to_vec()
     } else {
@@ -104,7 +174,7 @@ fn main() {
     for kernel in chosen {
         let path = match kernel.ends_with(".pb") {
             true => PathBuf::from(kernel),
-            false => Path::new(GOLDEN).join(format!("0.11.2/{kernel}.pb")),
+            false => Path::new(GOLDEN).join(VERSION).join(format!("{kernel}.pb")),
         };
         measure(&path);
     }
