@@ -138,13 +138,13 @@ impl Bytes {
         kernel: &Kernel,
         assignment: &Assignment,
         allocation: &Allocation,
-        scalars: &mut Scalars,
+        scalars: &mut Scalars<'_>,
         op: Op,
         position: u8,
         r: &RefUse,
     ) -> Foot {
         let mut values = SmallVec::new();
-        r.for_each_value(&mut |v| values.push(scalars.get(kernel, v)));
+        r.for_each_value(&mut |v| values.push(scalars.get(v)));
         let key = (op, position, values);
         if let Some(&foot) = self.numbers.get(&key) {
             return foot;
@@ -443,9 +443,9 @@ mod token {
     pub const RESHAPE: i64 = -7;
 }
 
-struct Walker<'a> {
+struct Walker<'a, 'b> {
     kernel: &'a Kernel,
-    scalars: &'a mut Scalars,
+    scalars: &'a mut Scalars<'b>,
     hidden: Vec<ViewDim>,
     exact: bool,
     pattern: Vec<i64>,
@@ -455,8 +455,8 @@ struct Walker<'a> {
     ways: u64,
 }
 
-impl<'a> Walker<'a> {
-    fn new(kernel: &'a Kernel, scalars: &'a mut Scalars, choice: Option<u64>) -> Walker<'a> {
+impl<'a, 'b> Walker<'a, 'b> {
+    fn new(kernel: &'a Kernel, scalars: &'a mut Scalars<'b>, choice: Option<u64>) -> Walker<'a, 'b> {
         Walker {
             kernel,
             scalars,
@@ -477,7 +477,7 @@ impl<'a> Walker<'a> {
         };
         match index {
             Index::Const(c) => fixed(c),
-            Index::Value(v) => match self.scalars.get(self.kernel, v) {
+            Index::Value(v) => match self.scalars.get(v) {
                 Val::Int(x) => fixed(x),
                 Val::Sym { .. } => {
                     let facts = self.kernel.facts(v);
@@ -593,7 +593,7 @@ impl<'a> Walker<'a> {
             DimIndex::Slice { size, stride, .. } => {
                 let at = match start {
                     Index::Const(c) => Val::Int(c),
-                    Index::Value(v) => self.scalars.get(self.kernel, v),
+                    Index::Value(v) => self.scalars.get(v),
                 };
                 let (id, plus) = match at {
                     Val::Int(x) => (-1, x),
@@ -605,7 +605,7 @@ impl<'a> Walker<'a> {
             DimIndex::Window { start, size } => {
                 let at = match start {
                     Index::Const(c) => Val::Int(*c),
-                    Index::Value(v) => self.scalars.get(self.kernel, *v),
+                    Index::Value(v) => self.scalars.get(*v),
                 };
                 let (id, plus) = match at {
                     Val::Int(x) => (-1, x),
@@ -614,7 +614,7 @@ impl<'a> Walker<'a> {
                 self.pattern.extend([token::OTHER, *size as i64, id, plus]);
             }
             DimIndex::Gather(v) => {
-                let (id, plus) = match self.scalars.get(self.kernel, *v) {
+                let (id, plus) = match self.scalars.get(*v) {
                     Val::Int(x) => (-1, x),
                     Val::Sym { id, plus } => (i64::from(id), plus),
                 };
@@ -685,7 +685,7 @@ fn footprint(
     kernel: &Kernel,
     assignment: &Assignment,
     allocation: &Allocation,
-    scalars: &mut Scalars,
+    scalars: &mut Scalars<'_>,
     r: &RefUse,
 ) -> Footprint {
     let data = &kernel.allocs[r.alloc];

@@ -151,9 +151,16 @@ pub struct History<'a> {
     met: bool,
     automatic: bool,
     /// Where the path began, and the turns that it has taken to where it is.
-    pub start: String,
+    start: Start,
     pub turns: Vec<(Op, Turn)>,
     pub findings: Vec<Finding>,
+}
+
+/// Who walks: a warpgroup of the first or of the last block.
+#[derive(Clone, Copy, Default)]
+pub struct Start {
+    pub warpgroup: u32,
+    pub last: bool,
 }
 
 /// A choice of the path's that still holds.
@@ -193,14 +200,14 @@ impl<'a> History<'a> {
             reuse,
             met: false,
             automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
-            start: String::new(),
+            start: Start::default(),
             turns: vec![],
             findings: vec![],
         }
     }
 
     /// Another path begins.
-    pub fn restart(&mut self, start: String) {
+    pub fn restart(&mut self, start: Start) {
         self.clock = Clock::default();
         self.live.clear();
         self.waited.clear();
@@ -751,7 +758,8 @@ impl<'a> History<'a> {
         if self.findings.iter().any(|f| f.key() == key) {
             return;
         }
-        let mut path = self.start.clone();
+        let block = if self.start.last { "last" } else { "first" };
+        let mut path = format!("warpgroup {} of the {block} block", self.start.warpgroup);
         for (op, turn) in &self.turns {
             let loc = self.kernel.ops[*op].loc;
             path += &match turn {

@@ -42,6 +42,7 @@ mod finding;
 mod history;
 mod live;
 mod scalars;
+mod slice;
 mod walk;
 
 pub use finding::{Fault, Finding, Missing, Report};

@@ -1,4 +1,5 @@
 //! Integer scalars on one path: numbers where they can be computed, else symbols.
+use super::slice::Slice;
 use crate::dtype::DType;
 use crate::kernel_ir::arithmetic;
 use crate::kernel_ir::class::{Function, Pure};
@@ -33,6 +34,8 @@ struct Term {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Applied {
+    /// The operand itself.
+    Same,
     Unary(UnaryOp),
     Binary(BinaryOp),
     Compare(CompareOp),
@@ -42,24 +45,55 @@ enum Applied {
     Convert(DType),
 }
 
-#[derive(Default)]
-pub struct Scalars {
-    values: SecondaryMap<Value, Option<Val>>,
-    next: u32,
-    /// Symbols that a choice on this path has made numbers.
-    chosen: FxHashMap<u32, i64>,
-    /// The symbol of a term, and the term of a symbol.
-    symbols: FxHashMap<Term, Val>,
-    terms: FxHashMap<u32, Term>,
+/// A number that is the same wherever it comes up on a path.
+struct Symbol {
+    /// Once a choice on the path has made it so.
+    known: Option<i64>,
+    /// What it was computed as.
+    term: Option<Term>,
+    /// The list of the symbols in whose terms it is, in [`Scalars::uses`].
+    uses: Option<u32>,
 }
 
-/// Terms in terms that are looked through for what has become known.
-const MAX_DEPTH: u32 = 6;
+pub struct Scalars<'a> {
+    kernel: &'a Kernel,
+    slice: &'a Slice,
+    values: SecondaryMap<Value, Option<Val>>,
+    symbols: Vec<Symbol>,
+    /// The symbol of each term.
+    of_terms: FxHashMap<Term, u32>,
+    /// A symbol, and what follows in the list.
+    uses: Vec<(u32, Option<u32>)>,
+}
 
-impl Scalars {
-    fn unknown(&mut self) -> Val {
-        self.next += 1;
-        Val::Sym { id: self.next, plus: 0 }
+impl<'a> Scalars<'a> {
+    pub fn new(kernel: &'a Kernel, slice: &'a Slice) -> Scalars<'a> {
+        Scalars {
+            kernel,
+            slice,
+            values: SecondaryMap::with_capacity(kernel.values.len()),
+            symbols: vec![],
+            of_terms: FxHashMap::default(),
+            uses: vec![],
+        }
+    }
+
+    /// Another path begins.
+    pub fn restart(&mut self) {
+        self.values.clear();
+        self.symbols.clear();
+        self.of_terms.clear();
+        self.uses.clear();
+    }
+
+    fn unknown(&mut self, term: Option<Term>) -> Val {
+        let id = self.symbols.len() as u32;
+        self.symbols.push(Symbol {
+            known: None,
+            term,
+            uses: None,
+        });
+        Val::Sym { id, plus: 0 }
     }
     pub fn set(&mut self, v: Value, x: Val) {
         self.values[v] = Some(x);
@@ -69,13 +103,22 @@ impl Scalars {
         self.values[v] = None;
     }
 
-    pub fn get(&mut self, kernel: &Kernel, v: Value) -> Val {
+    /// What is known of a value of the slice.
+    pub fn get(&mut self, v: Value) -> Val {
         let x = match self.values[v] {
-            Some(x @ Val::Int(_)) => return x,
-            Some(x) => self.resolved(x, MAX_DEPTH),
-            None => match kernel.facts(v).as_constant() {
-                Some(c) if kernel.ty(v).is_scalar() => Val::Int(c),
-                _ => self.unknown(),
+            Some(x) => {
+                let now = self.now(x);
+                if now == x {
+                    return x;
+                }
+                now
+            }
+            None => match self.kernel.facts(v).as_constant() {
+                Some(c) if self.kernel.ty(v).is_scalar() => Val::Int(c),
+                _ => {
+                    assert!(self.slice.has(v), "{v} decides about order, and the slice lacks it");
+                    self.unknown(None)
+                }
             },
         };
         self.values[v] = Some(x);
@@ -83,55 +126,64 @@ impl Scalars {
     }
 
     /// The number that choices have made of a symbol.
-    fn resolved(&mut self, x: Val, depth: u32) -> Val {
+    fn now(&self, x: Val) -> Val {
         let Val::Sym { id, plus } = x else { return x };
-        if self.chosen.is_empty() {
-            return x;
-        }
-        if let Some(n) = self.chosen.get(&id) {
-            return Val::Int(n.wrapping_add(plus));
-        }
-        let Some(term) = self.terms.get(&id).filter(|_| depth > 0) else {
-            return x;
-        };
-        let mut term = term.clone();
-        for operand in &mut term.on {
-            *operand = self.resolved(*operand, depth - 1);
-        }
-        match fold(&term) {
-            Some(Val::Int(n)) => {
-                self.chosen.insert(id, n);
-                Val::Int(n.wrapping_add(plus))
-            }
-            Some(Val::Sym { .. }) | None => x,
+        match self.symbols[id as usize].known {
+            Some(n) => Val::Int(n.wrapping_add(plus)),
+            None => x,
         }
     }
 
-    /// From here on the symbol is such that `x` is `n`; and so is what it was computed from, where that follows.
+    /// From here on the symbol is such that `x` is `n`; and so is what it was computed from, and what is computed from it, where that
+    /// follows.
     pub fn choose(&mut self, x: Val, n: i64) {
-        let Val::Sym { id, plus } = x else { return };
-        let n = n.wrapping_sub(plus);
-        self.chosen.insert(id, n);
-        let Some(term) = self.terms.get(&id).cloned() else {
-            return;
-        };
-        match (term.what, term.on.as_slice()) {
-            (Applied::Unary(UnaryOp::Not), &[a]) if term.dtype == DType::Bool => self.choose(a, 1 - n),
-            (Applied::Convert(DType::Bool), &[a]) if n == 0 || n == 1 => self.choose(a, n),
-            (Applied::Compare(CompareOp::Eq), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 1 => self.choose(a, b),
-            (Applied::Compare(CompareOp::Ne), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 0 => self.choose(a, b),
-            _ => {}
+        let mut work: SmallVec<[(Val, i64); 8]> = smallvec![(x, n)];
+        while let Some((x, n)) = work.pop() {
+            let Val::Sym { id, plus } = x else { continue };
+            let n = n.wrapping_sub(plus);
+            let symbol = &mut self.symbols[id as usize];
+            if symbol.known.is_some() {
+                continue;
+            }
+            symbol.known = Some(n);
+            if let Some(term) = &symbol.term {
+                match (term.what, term.on.as_slice()) {
+                    (Applied::Unary(UnaryOp::Not), &[a]) if term.dtype == DType::Bool => work.push((a, 1 - n)),
+                    (Applied::Convert(DType::Bool), &[a]) if n == 0 || n == 1 => work.push((a, n)),
+                    (Applied::Compare(CompareOp::Eq), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 1 => {
+                        work.push((a, b));
+                    }
+                    (Applied::Compare(CompareOp::Ne), &[a, Val::Int(b)] | &[Val::Int(b), a]) if n == 0 => {
+                        work.push((a, b));
+                    }
+                    _ => {}
+                }
+            }
+            let mut next = symbol.uses;
+            while let Some(use_) = next {
+                let (user, then) = self.uses[use_ as usize];
+                next = then;
+                let Symbol { known: None, term: Some(term), .. } = &self.symbols[user as usize] else {
+                    continue;
+                };
+                let on = term.on.iter().map(|x| self.now(*x)).collect();
+                let term = Term { on, ..*term };
+                if let Some(Val::Int(n)) = fold(&term) {
+                    work.push((Val::Sym { id: user, plus: 0 }, n));
+                }
+            }
         }
     }
 
     /// Computes the results of a pure op; those of others are unknown.
-    pub fn op(&mut self, kernel: &Kernel, op: Op) {
+    pub fn op(&mut self, op: Op) {
+        let kernel = self.kernel;
         let data = &kernel.ops[op];
         if let OpKind::OptimizationBarrier { values } = &data.kind {
             for (v, r) in values.iter().zip(&data.results) {
                 self.forget(*r);
-                if kernel.ty(*v).is_scalar() {
-                    let x = self.get(kernel, *v);
+                if kernel.ty(*v).is_scalar() && self.slice.has(*r) {
+                    let x = self.get(*v);
                     self.set(*r, x);
                 }
             }
@@ -141,68 +193,79 @@ impl Scalars {
             self.forget(r);
         }
         let [result] = data.results[..] else { return };
-        if !kernel.ty(result).is_scalar() {
+        if !kernel.ty(result).is_scalar() || !self.slice.has(result) {
             return;
         }
-        let dtype = kernel.ty(result).dtype();
-        let integer = dtype.is_int() || dtype == DType::Bool;
-        let fixed = kernel.facts(result).as_constant().filter(|_| integer);
-        let x = match fixed {
-            Some(c) => Some(Val::Int(c)),
-            None => self.compute(kernel, &data.kind, dtype),
-        };
-        if let Some(x) = x {
+        if let Some(x) = self.compute(&data.kind, kernel.ty(result).dtype()) {
             self.set(result, x);
         }
     }
 
-    fn compute(&mut self, kernel: &Kernel, kind: &OpKind, dtype: DType) -> Option<Val> {
-        let function = match kind.pure() {
-            Some(Pure::Constant(constant)) => return number(bits_int(dtype, constant.splat()?)?),
-            Some(Pure::Elementwise(function)) => function,
-            // Elements of arrays, bits of floats, and what reads memory: unknown.
-            Some(
-                Pure::AxisIndex(_)
-                | Pure::Iota
-                | Pure::Bitcast
-                | Pure::Shape(_)
-                | Pure::Reduce { .. }
-                | Pure::Run
-                | Pure::Exchange
-                | Pure::Product { .. }
-                | Pure::LayoutCast
-                | Pure::Relayout { .. }
-                | Pure::Inline,
-            )
-            | None => return None,
-        };
-        let what = match function {
-            Function::MultipleOf { a, divisor: _ } => return Some(self.get(kernel, a)),
-            Function::Unary { op, .. } => Applied::Unary(op),
-            Function::Binary { op, .. } => Applied::Binary(op),
-            // What a comparison of floats says of equal symbols depends on NaN.
-            Function::Compare { op, a, .. } if !kernel.ty(a).dtype().is_float() => Applied::Compare(op),
-            Function::Select { .. } => Applied::Select,
-            Function::Clamp { .. } => Applied::Clamp,
-            Function::IntegerPow { n, .. } => Applied::Power(n),
-            Function::Convert { a } => Applied::Convert(kernel.ty(a).dtype()),
-            Function::Compare { .. } | Function::ReducePrecision => return None,
-        };
+    fn compute(&mut self, kind: &OpKind, dtype: DType) -> Option<Val> {
+        if let OpKind::Constant(constant) = kind {
+            return number(bits_int(dtype, constant.splat()?)?);
+        }
+        let what = applied(self.kernel, kind)?;
         let mut on: Vals = smallvec![];
-        for_each_value(kind, &mut |v| on.push(self.get(kernel, v)));
+        for_each_value(kind, &mut |v| on.push(self.get(v)));
         let term = Term { what, dtype, on };
         if let Some(x) = fold(&term) {
             return Some(x);
         }
-        if let Some(x) = self.symbols.get(&term) {
-            return Some(*x);
+        if let Some(id) = self.of_terms.get(&term) {
+            return Some(self.now(Val::Sym { id: *id, plus: 0 }));
         }
-        let x = self.unknown();
+        let x = self.unknown(Some(term.clone()));
         if let Val::Sym { id, .. } = x {
-            self.terms.insert(id, term.clone());
+            for operand in &term.on {
+                if let Val::Sym { id: of, .. } = operand {
+                    let list = &mut self.symbols[*of as usize].uses;
+                    let before = list.replace(self.uses.len() as u32);
+                    self.uses.push((id, before));
+                }
+            }
+            self.of_terms.insert(term, id);
         }
-        self.symbols.insert(term, x);
         Some(x)
+    }
+}
+
+/// Whether anything is known of an op's scalar by what is known of its operands.
+pub fn is_computed(kernel: &Kernel, kind: &OpKind) -> bool {
+    applied(kernel, kind).is_some()
+}
+
+fn applied(kernel: &Kernel, kind: &OpKind) -> Option<Applied> {
+    let function = match kind.pure() {
+        Some(Pure::Elementwise(function)) => function,
+        // Numbers in themselves, elements of arrays, bits of floats, and what reads memory.
+        Some(
+            Pure::Constant(_)
+            | Pure::AxisIndex(_)
+            | Pure::Iota
+            | Pure::Bitcast
+            | Pure::Shape(_)
+            | Pure::Reduce { .. }
+            | Pure::Run
+            | Pure::Exchange
+            | Pure::Product { .. }
+            | Pure::LayoutCast
+            | Pure::Relayout { .. }
+            | Pure::Inline,
+        )
+        | None => return None,
+    };
+    match function {
+        Function::MultipleOf { .. } => Some(Applied::Same),
+        Function::Unary { op, .. } => Some(Applied::Unary(op)),
+        Function::Binary { op, .. } => Some(Applied::Binary(op)),
+        // What a comparison of floats says of equal symbols depends on NaN.
+        Function::Compare { op, a, .. } if !kernel.ty(a).dtype().is_float() => Some(Applied::Compare(op)),
+        Function::Select { .. } => Some(Applied::Select),
+        Function::Clamp { .. } => Some(Applied::Clamp),
+        Function::IntegerPow { n, .. } => Some(Applied::Power(n)),
+        Function::Convert { a } => Some(Applied::Convert(kernel.ty(a).dtype())),
+        Function::Compare { .. } | Function::ReducePrecision => None,
     }
 }
 
@@ -211,6 +274,7 @@ fn fold(term: &Term) -> Option<Val> {
     let dtype = term.dtype;
     let integer = dtype.is_int() || dtype == DType::Bool;
     let number = match (term.what, term.on.as_slice()) {
+        (Applied::Same, &[a]) => return Some(a),
         (Applied::Select, &[Val::Int(i), ref cases @ ..]) => {
             return usize::try_from(i).ok().and_then(|i| cases.get(i)).copied();
         }

@@ -5,18 +5,20 @@
 use super::bytes::{Bytes, Foot, Space};
 use super::clock::ALL_WARPS;
 use super::finding::{Finding, Report};
-use super::history::{Actor, BarrierKey, History, Turn, What};
+use super::history::{Actor, BarrierKey, History, Start, Turn, What};
 use super::scalars::{Scalars, Val};
+use super::slice::{self, Slice};
 use crate::kernel_ir::class::{Class, Control, pure_ops};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
 use crate::kernel_ir::{
-    Alloc, AllocKind, Arriving, AxisKind, Elem, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, Place, RefUse,
+    Alloc, AllocKind, Arriving, AxisKind, Elem, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, RefUse,
     Region, Value,
 };
 use crate::layout::assignment::Assignment;
 use crate::plan::{Allocation, refills};
 use cranelift_entity::SecondaryMap;
+use smallvec::SmallVec;
 
 /// Paths that are enumerated from one start, and as many again that are drawn where there are more.
 const MAX_PATHS: usize = 16;
@@ -46,18 +48,21 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
         reuses(kernel, allocation),
         refills::find(kernel),
     );
+    let (written, polling) = (written(kernel), polling::find(kernel));
+    let slice = Slice::new(kernel, allocation, &written, &polling);
     let mut walk = Walk {
         kernel,
         assignment,
         allocation,
+        slice: &slice,
         history,
-        scalars: Scalars::default(),
+        scalars: Scalars::new(kernel, &slice),
         choices: Choices::default(),
         used: used(kernel),
-        written: written(kernel),
-        polling: polling::find(kernel),
+        written,
+        polling,
         period: period(kernel),
-        max_total: MAX_TOTAL.min(MIN_TOTAL + TOTAL_PER_OP * kernel.ops.len()),
+        max_total: MAX_TOTAL.min(MIN_TOTAL + TOTAL_PER_OP * slice.len),
         start: Start::default(),
         max_rounds: u64::MAX,
         first_scope: true,
@@ -67,8 +72,11 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
         shortened: false,
     };
     let mut report = Report::default();
-    for warpgroup in 0..kernel.num_warpgroups {
-        for last in [false, true] {
+    // Who knows not which he is does the same as the others.
+    let warpgroups = if slice.knows_warpgroup { kernel.num_warpgroups } else { 1 };
+    let blocks: &[bool] = if slice.knows_block { &[false, true] } else { &[false] };
+    for warpgroup in 0..warpgroups {
+        for &last in blocks {
             walk.start = Start { warpgroup, last };
             walk.all_paths(&mut report);
         }
@@ -186,13 +194,6 @@ fn used(kernel: &Kernel) -> SecondaryMap<Value, bool> {
     used
 }
 
-/// Who walks: a warpgroup of the first or of the last block.
-#[derive(Clone, Copy, Default)]
-struct Start {
-    warpgroup: u32,
-    last: bool,
-}
-
 /// What a path chooses where scalars don't say.
 #[derive(Default)]
 struct Choices {
@@ -241,8 +242,9 @@ struct Walk<'a> {
     kernel: &'a Kernel,
     assignment: &'a Assignment,
     allocation: &'a Allocation,
+    slice: &'a Slice,
     history: History<'a>,
-    scalars: Scalars,
+    scalars: Scalars<'a>,
     choices: Choices,
     used: SecondaryMap<Value, bool>,
     written: SecondaryMap<Alloc, bool>,
@@ -259,7 +261,7 @@ struct Walk<'a> {
     shortened: bool,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
     fn all_paths(&mut self, report: &mut Report) {
         self.choices = Choices::default();
         let mut more = true;
@@ -292,15 +294,13 @@ impl Walk<'_> {
         for rounds in ROUNDS {
             self.max_rounds = rounds;
             self.choices.at = 0;
-            self.scalars = Scalars::default();
+            self.scalars.restart();
             self.first_scope = true;
             self.regions_apart = 0;
             self.steps = 0;
             self.stopped = false;
             self.shortened = false;
-            let block = if self.start.last { "last" } else { "first" };
-            let start = format!("warpgroup {} of the {block} block", self.start.warpgroup);
-            self.history.restart(start);
+            self.history.restart(self.start);
             let everybody = Actor {
                 warps: ALL_WARPS,
                 apart: None,
@@ -316,8 +316,8 @@ impl Walk<'_> {
     }
 
     fn region(&mut self, region: Region, actor: Actor) {
-        let kernel = self.kernel;
-        for &op in &kernel.regions[region].ops {
+        let slice = self.slice;
+        for &op in slice.ops(region) {
             if self.stopped {
                 return;
             }
@@ -330,7 +330,7 @@ impl Walk<'_> {
     /// The slot of a ring that a view lies in.
     fn slot(&mut self, r: &RefUse) -> Option<(Alloc, Val)> {
         let slot = refills::slot(self.kernel, r)?;
-        Some((slot.alloc, self.scalars.get(self.kernel, slot.index)))
+        Some((slot.alloc, self.scalars.get(slot.index)))
     }
 
     fn foot(&mut self, op: Op, position: u8, r: &RefUse) -> Foot {
@@ -346,15 +346,13 @@ impl Walk<'_> {
         )
     }
 
-    /// Data of this block or device; nobody else's is looked at.
     fn is_watched(&self, r: &RefUse) -> bool {
-        let data = &self.kernel.allocs[r.alloc];
-        r.place == Place::Here && (data.is_smem() || data.is_gmem())
+        slice::is_watched(self.kernel, r)
     }
 
     fn barrier(&mut self, r: &RefUse) -> BarrierKey {
         let index = match r.single_index() {
-            Some(Index::Value(v)) => self.scalars.get(self.kernel, v),
+            Some(Index::Value(v)) => self.scalars.get(v),
             Some(Index::Const(c)) => Val::Int(c),
             None => Val::Int(0),
         };
@@ -373,7 +371,7 @@ impl Walk<'_> {
     }
 
     fn is_false(&mut self, predicate: Option<Value>) -> bool {
-        predicate.is_some_and(|p| self.scalars.get(self.kernel, p) == Val::Int(0))
+        predicate.is_some_and(|p| self.scalars.get(p) == Val::Int(0))
     }
 
     fn forget_results(&mut self, op: Op) {
@@ -449,7 +447,7 @@ impl Walk<'_> {
         }
         match &data.kind {
             pure_ops!() | OpKind::OptimizationBarrier { .. } | OpKind::AccInit { .. } | OpKind::AccRead { .. } => {
-                self.scalars.op(kernel, op);
+                self.scalars.op(op);
                 if self.allocation.meets[op] {
                     self.meet(op, actor);
                 }
@@ -666,12 +664,12 @@ impl Walk<'_> {
 
     /// Scalars go over a border, all at once.
     fn pass(&mut self, from: &[Value], to: &[Value]) {
-        let kernel = self.kernel;
-        let values: Vec<Option<Val>> = from
-            .iter()
-            .map(|&v| kernel.ty(v).is_scalar().then(|| self.scalars.get(kernel, v)))
+        let (kernel, slice) = (self.kernel, self.slice);
+        let needed = from.iter().zip(to).filter(|(_, to)| slice.has(**to));
+        let values: SmallVec<[(Value, Option<Val>); 8]> = needed
+            .map(|(&v, &to)| (to, kernel.ty(v).is_scalar().then(|| self.scalars.get(v))))
             .collect();
-        for (x, &v) in values.into_iter().zip(to) {
+        for (v, x) in values {
             match x {
                 Some(x) => self.scalars.set(v, x),
                 None => self.scalars.forget(v),
@@ -701,7 +699,7 @@ impl Walk<'_> {
         let skipped = rounds.saturating_sub(self.max_rounds) / self.period * self.period;
         self.shortened |= skipped > 0;
         // A path that is going to be too long is not walked to where it is.
-        let least = (rounds - skipped).saturating_mul(region.ops.len() as u64);
+        let least = (rounds - skipped).saturating_mul(self.slice.ops(body).len() as u64);
         let is_last_try = ROUNDS.last() == Some(&self.max_rounds);
         if !is_last_try && least > (MAX_STEPS - self.steps.min(MAX_STEPS)) as u64 {
             self.stopped = true;
@@ -762,7 +760,7 @@ impl Walk<'_> {
     /// The first index of a loop and the number of its rounds.
     fn rounds(&mut self, lower: Value, upper: Value) -> (i64, u64) {
         let kernel = self.kernel;
-        let (from, to) = (self.scalars.get(kernel, lower), self.scalars.get(kernel, upper));
+        let (from, to) = (self.scalars.get(lower), self.scalars.get(upper));
         let first = match from {
             Val::Int(x) => x,
             Val::Sym { .. } => kernel.facts(lower).bounds_i64().0.max(0),
@@ -796,7 +794,7 @@ impl Walk<'_> {
     }
 
     fn goes_on(&mut self, condition: Value, round: u64) -> bool {
-        match self.scalars.get(self.kernel, condition) {
+        match self.scalars.get(condition) {
             Val::Int(x) => {
                 let capped = round >= self.max_rounds;
                 self.shortened |= capped && x != 0;
@@ -815,7 +813,7 @@ impl Walk<'_> {
     fn switch(&mut self, op: Op, actor: Actor, selector: Value, arms: &[Region]) {
         let kernel = self.kernel;
         let last = arms.len().saturating_sub(1);
-        let arm = match self.scalars.get(kernel, selector) {
+        let arm = match self.scalars.get(selector) {
             Val::Int(x) => (x.max(0) as usize).min(last),
             unknown @ Val::Sym { .. } => {
                 let facts = kernel.facts(selector);
@@ -838,10 +836,6 @@ impl Walk<'_> {
     fn warps(&mut self, op: Op, actor: Actor, inits: &[Value], body: Region) {
         let kernel = self.kernel;
         let region = &kernel.regions[body];
-        let outside: Vec<Option<Val>> = inits
-            .iter()
-            .map(|&v| kernel.ty(v).is_scalar().then(|| self.scalars.get(kernel, v)))
-            .collect();
         // What one of them is told may follow from what another one tells.
         self.history.exchange();
         self.regions_apart += 1;
@@ -850,12 +844,7 @@ impl Walk<'_> {
             if actor.warps >> warp & 1 == 0 {
                 continue;
             }
-            for (&p, x) in region.params.iter().zip(&outside) {
-                match x {
-                    Some(x) => self.scalars.set(p, *x),
-                    None => self.scalars.forget(p),
-                }
-            }
+            self.pass(inits, &region.params);
             let one = Actor {
                 warps: 1 << warp,
                 apart: Some(number),
