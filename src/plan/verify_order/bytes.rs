@@ -193,6 +193,9 @@ impl Bytes {
     /// Whether the two have a byte in common.
     pub fn overlap(&mut self, a: Foot, b: Foot) -> bool {
         let (x, y) = (&self.feet[a.0 as usize], &self.feet[b.0 as usize]);
+        if a == b {
+            return !x.ranges.is_empty();
+        }
         if x.space != y.space || x.space == Space::Device && x.alloc != y.alloc {
             return false;
         }

@@ -125,6 +125,35 @@ struct Rings {
     filled: FxHashMap<(Alloc, Val), u32>,
 }
 
+/// What allocations are, of what matters here.
+struct Memory<'a> {
+    kernel: &'a Kernel,
+    /// Device arrays that copies touch: stores to them wait for a fence.
+    copied: Vec<Alloc>,
+    /// What lies in bytes that have several owners in turn.
+    reuse: SecondaryMap<Alloc, bool>,
+}
+
+impl Memory<'_> {
+    fn root(&self, alloc: Alloc) -> Alloc {
+        self.kernel.allocs[alloc].within.map_or(alloc, |w| w.union)
+    }
+
+    /// Whether nothing can collide with an access any more.
+    fn is_over(&self, bytes: &Bytes, clock: &Clock, x: &Access) -> bool {
+        let foot = bytes.get(x.foot);
+        let shared = self.kernel.num_warpgroups > 1 && foot.space == Space::Shared && self.reuse[self.root(foot.alloc)];
+        let needed = if shared { ALL_WARPS | OTHERS } else { ALL_WARPS };
+        if !x.is_behind(clock, needed) {
+            return false;
+        }
+        let copies = foot.space == Space::Shared || self.copied.contains(&foot.alloc);
+        let needs_fence = copies && x.what.writes() && !x.what.is_asynchronous() && !x.refilled;
+        let is_fenced = |a: usize| (0..4).all(|b| clock.is_fenced(foot.space, (a, x.made), b));
+        !needs_fence || (0..4).all(|a| x.actor.warps >> a & 1 == 0 || is_fenced(a))
+    }
+}
+
 /// Accesses of one path that later ones may collide with.
 pub struct History<'a> {
     kernel: &'a Kernel,
@@ -142,11 +171,10 @@ pub struct History<'a> {
     /// The wgmmas, each a group of its own.
     mmas: Vec<Mma>,
     /// Entries of the scope that owns an allocation (a union for its members).
-    lives: FxHashMap<Alloc, u32>,
-    /// Device arrays that copies touch: stores to them wait for a fence.
-    copied: Vec<Alloc>,
-    /// What lies in bytes that have several owners in turn.
-    reuse: SecondaryMap<Alloc, bool>,
+    lives: SecondaryMap<Alloc, u32>,
+    memory: Memory<'a>,
+    /// What [`Live::near`] has found.
+    near: Vec<u32>,
     /// The block has met since anything else happened.
     met: bool,
     automatic: bool,
@@ -195,9 +223,9 @@ impl<'a> History<'a> {
             },
             bulk_groups: [[0; 4]; 2],
             mmas: vec![],
-            lives: FxHashMap::default(),
-            copied,
-            reuse,
+            lives: SecondaryMap::new(),
+            memory: Memory { kernel, copied, reuse },
+            near: vec![],
             met: false,
             automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
             start: Start::default(),
@@ -223,11 +251,8 @@ impl<'a> History<'a> {
         self.turns.clear();
     }
 
-    fn root(&self, alloc: Alloc) -> Alloc {
-        self.kernel.allocs[alloc].within.map_or(alloc, |w| w.union)
-    }
     fn life(&self, alloc: Alloc) -> u32 {
-        self.lives.get(&self.root(alloc)).copied().unwrap_or(0)
+        self.lives[self.memory.root(alloc)]
     }
 
     // ------------------------------------------------------------ order
@@ -246,18 +271,6 @@ impl<'a> History<'a> {
         if block {
             self.exchange();
         }
-    }
-
-    /// Whether nothing can collide with an access any more.
-    fn is_over(&self, x: &Access) -> bool {
-        let foot = self.bytes.get(x.foot);
-        let copies = foot.space == Space::Shared || self.copied.contains(&foot.alloc);
-        let needs_fence = copies && x.what.writes() && !x.what.is_asynchronous() && !x.refilled;
-        let is_fenced = |a: usize| (0..4).all(|b| self.clock.is_fenced(foot.space, (a, x.made), b));
-        let fenced = !needs_fence || (0..4).all(|a| x.actor.warps >> a & 1 == 0 || is_fenced(a));
-        let shared = self.kernel.num_warpgroups > 1 && self.reuse[self.root(foot.alloc)] && foot.space == Space::Shared;
-        let needed = if shared { ALL_WARPS | OTHERS } else { ALL_WARPS };
-        fenced && x.is_behind(&self.clock, needed)
     }
 
     /// These warps announce to the async proxy what they are behind of in this memory. `commits`: as the kernel says.
@@ -357,7 +370,7 @@ impl<'a> History<'a> {
     /// A scope begins: its allocations are new memory.
     pub fn enter(&mut self, op: Op, allocs: &[Alloc], must_meet: bool) {
         for alloc in allocs {
-            *self.lives.entry(*alloc).or_default() += 1;
+            self.lives[*alloc] += 1;
         }
         if must_meet && !self.met {
             let text = "a collective scope begins before all warpgroups of the block have met";
@@ -398,8 +411,7 @@ impl<'a> History<'a> {
             return;
         }
         let mut found = vec![];
-        for i in self.live.since_barrier() {
-            let x = self.live.get(i);
+        for x in self.live.since_barrier() {
             let apart = x.actor.apart.is_some() && x.actor.apart == actor.apart;
             let foot = self.bytes.get(x.foot);
             let counts = match foot.space {
@@ -417,7 +429,7 @@ impl<'a> History<'a> {
                     names(actor.warps),
                     foot.text(self.kernel),
                     x.what.verb(),
-                    self.name(x.op),
+                    name(self.kernel, x.op),
                 );
                 found.push((x.op, text));
             }
@@ -567,14 +579,21 @@ impl<'a> History<'a> {
         let space = self.bytes.get(foot).space;
         self.others_have_waited(op, actor, |_| true);
         let mut found = vec![];
-        let mut live = std::mem::take(&mut self.live);
-        for i in live.near(&self.bytes, foot, |x| self.is_over(x)) {
-            let old = *live.get(i);
+        let mut near = std::mem::take(&mut self.near);
+        let is_over = |x: &Access| self.memory.is_over(&self.bytes, &self.clock, x);
+        self.live.near(&self.bytes, foot, is_over, &mut near);
+        for &i in &near {
+            let old = self.live.get(i);
+            let same_atomic = matches!((old.what, what), (What::Atomic(a), What::Atomic(b)) if a == b);
+            if !(old.what.writes() || what.writes()) || same_atomic {
+                continue;
+            }
+            let old = *old;
             if let Some(one) = self.collide(&old, op, actor, what, foot, value) {
                 found.push((old.op, one));
             }
         }
-        self.live = live;
+        self.near = near;
         for (earlier, (fault, missing, text)) in found {
             let expected = match missing {
                 Missing::Barrier => "a warpgroup barrier between the two",
@@ -589,6 +608,7 @@ impl<'a> History<'a> {
         }
     }
 
+    /// What is wrong between two accesses one of which writes.
     fn collide(
         &mut self,
         old: &Access,
@@ -598,10 +618,6 @@ impl<'a> History<'a> {
         foot: Foot,
         value: Option<Value>,
     ) -> Option<(Fault, Missing, String)> {
-        let same_atomic = matches!((old.what, what), (What::Atomic(a), What::Atomic(b)) if a == b);
-        if !(old.what.writes() || what.writes()) || same_atomic {
-            return None;
-        }
         // Warps of one region run apart: only what one of them does is in order.
         if old.actor.apart.is_some() && old.actor.apart == actor.apart && old.actor.warps & actor.warps == 0 {
             return None;
@@ -612,7 +628,7 @@ impl<'a> History<'a> {
         let (was, is) = (self.bytes.get(old.foot), self.bytes.get(foot));
         let (alloc, old_alloc, space) = (is.alloc, was.alloc, is.space);
         let reused =
-            space == Space::Shared && (self.root(old_alloc) != self.root(alloc) || old.life != self.life(alloc));
+            space == Space::Shared && (self.memory.root(old_alloc) != self.memory.root(alloc) || old.life != self.life(alloc));
         if reused && !what.writes() {
             return None; // what was there before a scope began is nobody's
         }
@@ -648,16 +664,23 @@ impl<'a> History<'a> {
         if !demanded {
             return None;
         }
-        let mut pairs: SmallVec<[(usize, usize); 16]> = (0..4)
-            .flat_map(|a| (0..4).map(move |b| (a, b)))
-            .filter(|&(a, b)| old.actor.warps >> a & 1 == 1 && actor.warps >> b & 1 == 1)
-            .collect();
+        let pairs = || {
+            let all = (0..4usize).flat_map(|a| (0..4usize).map(move |b| (a, b)));
+            all.filter(|&(a, b)| old.actor.warps >> a & 1 == 1 && actor.warps >> b & 1 == 1)
+        };
         let unannounced = what.is_asynchronous() && old.what.writes() && !old.what.is_asynchronous();
         let is_late = |this: &Self, (a, b): (usize, usize)| old.behind(&this.clock, a) >> b & 1 == 0;
         let is_unfenced = |this: &Self, (a, b): (usize, usize)| {
             unannounced && !old.refilled && !this.clock.is_fenced(space, (a, old.made), b)
         };
-        if pairs.iter().any(|&pair| is_late(self, pair) || is_unfenced(self, pair)) {
+        let collective = |alloc: Alloc| self.kernel.allocs[alloc].collective;
+        let changes_hands = reused && self.kernel.num_warpgroups > 1 && (collective(old_alloc) || collective(alloc));
+        let suspicious = pairs().any(|pair| is_late(self, pair) || is_unfenced(self, pair));
+        if !suspicious && !changes_hands {
+            return None;
+        }
+        let mut pairs: SmallVec<[(usize, usize); 16]> = pairs().collect();
+        if suspicious {
             pairs = self.owners_meet(old, what, foot, value, pairs);
         }
         let users_fence = !reused && matches!(what, What::StoreRead | What::MmaRead);
@@ -689,8 +712,7 @@ impl<'a> History<'a> {
                 format!("{} through the other proxy", before(self)),
             ));
         }
-        let collective = |alloc: Alloc| self.kernel.allocs[alloc].collective;
-        if reused && self.kernel.num_warpgroups > 1 && (collective(old_alloc) || collective(alloc)) {
+        if changes_hands {
             let here = pairs.iter().all(|&(a, _)| old.behind(&self.clock, a) & OTHERS != 0);
             if !here {
                 let before = before(self);
@@ -748,8 +770,7 @@ impl<'a> History<'a> {
     // ------------------------------------------------------------ words
 
     fn name(&self, op: Op) -> String {
-        let data = &self.kernel.ops[op];
-        format!("{} ({})", data.kind.name(), data.loc)
+        name(self.kernel, op)
     }
 
     fn report(&mut self, fault: Fault, missing: Missing, earlier: Option<Op>, later: Op, text: String, expected: &str) {
@@ -776,6 +797,11 @@ impl<'a> History<'a> {
             text: format!("{text}\n  expected: {expected}\n  path: {path}"),
         });
     }
+}
+
+fn name(kernel: &Kernel, op: Op) -> String {
+    let data = &kernel.ops[op];
+    format!("{} ({})", data.kind.name(), data.loc)
 }
 
 /// `warp 2`, `the warpgroup`, …

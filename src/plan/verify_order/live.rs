@@ -8,7 +8,7 @@ use super::history::{Actor, BarrierKey, What};
 use super::scalars::Val;
 use crate::kernel_ir::{Alloc, Op, Value};
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use std::ops::Range;
 
 /// What ends an access.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -30,6 +30,8 @@ pub struct Access {
     pub foot: Foot,
     /// The value whose layout says which warp touches what.
     pub value: Option<Value>,
+    /// The layout's number.
+    layout: Option<u32>,
     pub actor: Actor,
     /// How often the allocation's scope had been entered: another number is other memory.
     pub life: u32,
@@ -78,24 +80,15 @@ impl Access {
     }
 }
 
-/// What two accesses have in common of which the later one stands for the earlier one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Same {
-    /// The op comes round again.
-    Op(Op, What, Foot, Behind),
-    /// The same warps do the same to the same bytes, laid out alike, all at once.
-    Place(What, Foot, Option<u32>, Actor, u32),
-}
-
 #[derive(Default)]
 pub struct Live {
     all: Vec<Access>,
     /// What is live in each cell.
     cells: Vec<Vec<u32>>,
     numbers: FxHashMap<Cell, u32>,
-    /// A footprint's cells.
-    cells_of: Vec<SmallVec<[u32; 4]>>,
-    latest: FxHashMap<Same, u32>,
+    /// Where a footprint's cells are in `lists`.
+    cells_of: Vec<Range<usize>>,
+    lists: Vec<u32>,
     /// Those that not everybody has waited for yet, who issued them.
     loads: FxHashMap<Alloc, Vec<u32>>,
     stores: Vec<u32>,
@@ -112,7 +105,6 @@ impl Live {
     pub fn clear(&mut self) {
         self.all.clear();
         self.cells.iter_mut().for_each(Vec::clear);
-        self.latest.clear();
         self.loads.clear();
         self.stores.clear();
         self.mmas.clear();
@@ -125,15 +117,15 @@ impl Live {
         &self.all[i as usize]
     }
 
-    fn cells_of(&mut self, bytes: &Bytes, foot: Foot) -> SmallVec<[u32; 4]> {
+    /// Where the cells of a footprint are in `lists`.
+    fn cells_of(&mut self, bytes: &Bytes, foot: Foot) -> Range<usize> {
         while self.cells_of.len() <= foot.number() {
-            let cells = bytes.cells(Foot::from_number(self.cells_of.len()));
-            let numbers = cells.into_iter().map(|cell| {
+            let from = self.lists.len();
+            for cell in bytes.cells(Foot::from_number(self.cells_of.len())) {
                 let next = self.numbers.len() as u32;
-                *self.numbers.entry(cell).or_insert(next)
-            });
-            let numbers = numbers.collect();
-            self.cells_of.push(numbers);
+                self.lists.push(*self.numbers.entry(cell).or_insert(next));
+            }
+            self.cells_of.push(from..self.lists.len());
             self.cells.resize(self.numbers.len(), vec![]);
         }
         self.cells_of[foot.number()].clone()
@@ -158,11 +150,15 @@ impl Live {
             set.0 = actor.warps & 1 << a;
         }
         let i = self.all.len() as u32;
-        let again = Same::Op(op, what, foot, actor.warps);
-        let place = done.then_some(Same::Place(what, foot, layout, actor, life));
-        for same in [Some(again), place].into_iter().flatten() {
-            if let Some(old) = self.latest.insert(same, i) {
-                self.all[old as usize].gone = true;
+        let cells = self.cells_of(bytes, foot);
+        // The later one stands for an earlier one of the same op, or by the same warps to the same bytes, laid out alike, all at once.
+        if let Some(&cell) = self.lists[cells.clone()].first() {
+            for &j in &self.cells[cell as usize] {
+                let old = &mut self.all[j as usize];
+                let is_same = old.foot == foot && old.what == what;
+                let again = old.op == op && old.actor.warps == actor.warps;
+                let alike = || old.layout == layout && old.actor == actor && old.life == life;
+                old.gone |= is_same && (again || done && old.completion == Completion::Done && alike());
             }
         }
         self.all.push(Access {
@@ -170,6 +166,7 @@ impl Live {
             what,
             foot,
             value,
+            layout,
             actor,
             life,
             completion,
@@ -180,7 +177,7 @@ impl Live {
             gone: false,
             search: 0,
         });
-        for cell in self.cells_of(bytes, foot) {
+        for &cell in &self.lists[cells] {
             self.cells[cell as usize].push(i);
         }
         match completion {
@@ -196,10 +193,11 @@ impl Live {
     }
 
     /// Live accesses in the cells of a footprint, oldest first. Those that are `over` go.
-    pub fn near(&mut self, bytes: &Bytes, foot: Foot, over: impl Fn(&Access) -> bool) -> Vec<u32> {
+    pub fn near(&mut self, bytes: &Bytes, foot: Foot, over: impl Fn(&Access) -> bool, found: &mut Vec<u32>) {
         self.searches += 1;
-        let mut found = vec![];
-        for cell in self.cells_of(bytes, foot) {
+        found.clear();
+        let cells = self.cells_of(bytes, foot);
+        for &cell in &self.lists[cells] {
             let (all, search) = (&mut self.all, self.searches);
             self.cells[cell as usize].retain(|&i| {
                 let access = &mut all[i as usize];
@@ -214,16 +212,15 @@ impl Live {
             });
         }
         found.sort_unstable();
-        found
     }
 
-    /// Live accesses that were made, or waited for, since the last barrier of the warpgroup.
-    pub fn since_barrier(&mut self) -> Vec<u32> {
+    /// Live accesses that were made, or waited for, since the last barrier of the warpgroup, oldest first.
+    pub fn since_barrier(&mut self) -> impl Iterator<Item = &Access> {
         let all = &self.all;
         self.recent.sort_unstable();
         self.recent.dedup();
         self.recent.retain(|&i| !all[i as usize].gone);
-        self.recent.clone()
+        self.recent.iter().map(|&i| &all[i as usize])
     }
 
     /// All warps have met. Of a load, another warpgroup may be the one that waits: who meets that may know (`block`).
