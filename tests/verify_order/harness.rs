@@ -194,13 +194,14 @@ impl Test {
         });
     }
     pub fn when(&mut self, selector: Value, body: impl FnOnce(&mut Test)) {
+        self.in_arm(selector, 1, body);
+    }
+    /// Two arms, of which one does something.
+    pub fn in_arm(&mut self, selector: Value, arm: usize, body: impl FnOnce(&mut Test)) {
         let group = if self.in_warps { Group::Warp } else { Group::Warpgroup };
-        let otherwise = self.region(group, &[], |_, _| ());
-        let then = self.region(group, &[], |t, _| body(t));
-        self.op(OpKind::Switch {
-            selector,
-            arms: vec![otherwise, then],
-        });
+        let mut arms = vec![self.region(group, &[], |_, _| ())];
+        arms.insert(arm, self.region(group, &[], |t, _| body(t)));
+        self.op(OpKind::Switch { selector, arms });
     }
     /// `body` in warp `warp` of a warp region.
     pub fn in_warp(&mut self, warp: i64, body: impl FnOnce(&mut Test)) {

@@ -39,9 +39,11 @@ struct Buffers {
     n: Value,
     row: Value,
     number: Value,
+    rounds: &'static [i64],
 }
 
-fn program(seed: u64) -> impl FnOnce(&mut Test) {
+/// `rounds`: how many a loop has whose number is known, and below which number are those that are not like the others, if any.
+fn program(seed: u64, rounds: &'static [i64]) -> impl FnOnce(&mut Test) {
     move |t| {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let x = t.input(DType::F32, &[128]);
@@ -61,6 +63,7 @@ fn program(seed: u64) -> impl FnOnce(&mut Test) {
             n: t.b.scalar(DType::I32),
             row,
             number,
+            rounds,
         };
         let mut left = 14;
         block(t, &mut random, &buffers, 0, &mut left);
@@ -199,7 +202,7 @@ fn step(t: &mut Test, random: &mut Random, b: &Buffers, depth: u32, left: &mut i
             t.when(which, |t| block(t, random, b, depth + 1, left));
         }
         14 | 15 => {
-            let n = if random.one_in(2) { b.n } else { t.int(2) };
+            let n = if random.one_in(2) { b.n } else { t.int(b.rounds[0]) };
             t.repeat(n, |t, i| {
                 let two = t.int(2);
                 let rem = OpKind::Binary {
@@ -208,6 +211,13 @@ fn step(t: &mut Test, random: &mut Random, b: &Buffers, depth: u32, left: &mut i
                     b: two,
                 };
                 let slot = t.b.op1(rem, DType::I32, &[]);
+                if let Some(&last) = b.rounds.get(1) {
+                    // Some rounds are not like the others.
+                    let to = t.int(random.below(last as u64) as i64);
+                    let op = [CompareOp::Eq, CompareOp::Lt, CompareOp::Ge][random.below(3) as usize];
+                    let which = t.b.op1(OpKind::Compare { op, a: i, b: to }, DType::Bool, &[]);
+                    t.when(which, |t| block(t, random, b, 3, left));
+                }
                 if random.one_in(2) {
                     t.store(t.slot(b.ring, Index::Value(slot)), b.row);
                 }
@@ -279,7 +289,8 @@ fn what_is_placed_is_enough() {
         .unwrap_or(300);
     let (mut barriers, mut missed) = (0, 0);
     for seed in 0..count {
-        let (mut kernel, assignment, allocation) = built(1, true, program(seed));
+        let rounds: &[i64] = if seed % 4 == 3 { &[41, 41] } else { &[2] };
+        let (mut kernel, assignment, allocation) = built(1, true, program(seed, rounds));
         let placed = insert_barriers::run(&mut kernel, &assignment, &allocation);
         let wrong = compilers(verify_order::run(&kernel, &assignment, &allocation));
         let texts: Vec<String> = wrong.iter().map(Finding::to_string).collect();

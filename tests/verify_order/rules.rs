@@ -1,7 +1,8 @@
 //! One right kernel and one broken twin for each rule.
-use crate::harness::{Test, clean, clean_with, findings_of, twins, twins_with};
+use crate::harness::{Test, built, clean, clean_with, findings_of, twins, twins_with};
 use smalt::dtype::DType;
 use smalt::kernel_ir::*;
+use smalt::plan::verify_order;
 use smalt::plan::verify_order::Fault::{Compiler, User};
 use smalt::plan::verify_order::Missing::{Barrier, BlockBarrier, Fence, Wait, Warps};
 
@@ -737,6 +738,72 @@ fn one_choice_holds_for_a_whole_path() {
             t.store(t.at(out, 0), y);
         });
     });
+}
+
+#[test]
+fn what_only_computes_is_no_choice() {
+    // Of sixteen paths one is out of order; behind them come loops of unknown length that touch nothing.
+    for path in 0..16 {
+        let (kernel, assignment, allocation) = built(1, true, |t| {
+            let s = t.smem(DType::F32, &[1]);
+            let x = zero(t);
+            t.store(t.at(s, 0), x);
+            for bit in 0..4 {
+                let (a, b) = (t.b.scalar(DType::I32), t.int(0));
+                let op = CompareOp::Eq;
+                let which = t.b.op1(OpKind::Compare { op, a, b }, DType::Bool, &[]);
+                t.in_arm(which, usize::from(path >> bit & 1 == 0), Test::sync);
+            }
+            for _ in 0..6 {
+                let n = t.b.scalar(DType::I32);
+                t.repeat(n, |t, i| {
+                    let op = BinaryOp::Add;
+                    t.b.op1(OpKind::Binary { op, a: i, b: i }, DType::I32, &[]);
+                });
+            }
+            t.load(t.at(s, 0));
+        });
+        let report = verify_order::check(&kernel, &assignment, &allocation);
+        assert_eq!(
+            (report.findings.len(), report.bounded),
+            (1, false),
+            "{path}: {report:?}"
+        );
+    }
+}
+
+#[test]
+fn a_long_loop_is_walked_where_its_rounds_differ() {
+    // Each round reads a slot that the one before wrote. In one round of a million something else happens, without a barrier or with one.
+    for at in [0, 3, 77, 777_776, 999_998, 999_999] {
+        for right in [true, false] {
+            let (kernel, assignment, allocation) = built(1, true, |t| {
+                let (ring, s) = (t.smem(DType::F32, &[4, 128]), t.smem(DType::F32, &[1]));
+                let (row, x) = (floats(t), zero(t));
+                let n = t.int(1_000_000);
+                t.repeat(n, |t, i| {
+                    let four = t.int(4);
+                    let op = BinaryOp::Rem;
+                    let slot = t.b.op1(OpKind::Binary { op, a: i, b: four }, DType::I32, &[]);
+                    t.load(t.slot(ring, Index::Value(slot)));
+                    t.sync();
+                    t.store(t.slot(ring, Index::Value(slot)), row);
+                    let (b, op) = (t.int(at), CompareOp::Eq);
+                    let which = t.b.op1(OpKind::Compare { op, a: i, b }, DType::Bool, &[]);
+                    t.when(which, |t| {
+                        t.store(t.at(s, 0), x);
+                        if right {
+                            t.sync();
+                        }
+                        t.load(t.at(s, 0));
+                    });
+                });
+            });
+            let report = verify_order::check(&kernel, &assignment, &allocation);
+            assert_eq!(report.findings.is_empty(), right, "{at}: {report:?}");
+            assert!(!report.bounded && report.steps < 1000, "{at}: {report:?}");
+        }
+    }
 }
 
 // ---------------------------------------------------------------------------------------------- memory that changes owner

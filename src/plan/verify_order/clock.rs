@@ -40,6 +40,15 @@ impl Clock {
         self.now
     }
 
+    /// All moments that anything is compared with, in a fixed order.
+    pub fn moments(&self) -> impl Iterator<Item = Moment> {
+        let fences = [&self.shared, &self.device].into_iter();
+        let of = |f: &Fences| [&f.last[..], &f.joined, &f.announced, &[f.committed]].concat();
+        [self.now, self.joined, self.block_joined]
+            .into_iter()
+            .chain(fences.flat_map(of))
+    }
+
     /// All four warps meet. `block`: with those of the other warpgroups.
     pub fn join(&mut self, block: bool) {
         self.joined = self.now;

@@ -11,13 +11,13 @@
 use super::bytes::{Bytes, Foot, Space, has_owners};
 use super::clock::{ALL_WARPS, Behind, Clock, OTHERS};
 use super::finding::{Fault, Finding, Missing};
-use super::live::{Access, Completion, Live};
+use super::live::{Access, Completion, Lists, Live};
 use super::scalars::Val;
 use crate::error::Loc;
 use crate::kernel_ir::{Alloc, AllocKind, AtomicOp, Kernel, Op, Value, WaitScope};
 use crate::layout::assignment::Assignment;
 use cranelift_entity::SecondaryMap;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 
@@ -101,6 +101,7 @@ impl BarrierKey {
 }
 
 /// A wait that only some warps have gone through.
+#[derive(Clone, PartialEq)]
 struct Waited {
     op: Op,
     actor: Actor,
@@ -199,6 +200,37 @@ pub enum Turn {
     Warp(u32),
 }
 
+/// All that decides about what follows: equal for two moments of a path, if the same then follows upon both. Of moments, warp regions,
+/// groups, and lives only the order is in it.
+#[derive(PartialEq)]
+pub struct State {
+    clock: Vec<usize>,
+    accesses: Vec<(Access, Lists)>,
+    waited: Vec<Waited>,
+    /// The warp region.
+    here: Option<u32>,
+    all_waited: Option<Op>,
+    released: bool,
+    /// The slots whose refill was waited for in this exchange.
+    filled: FxHashSet<(Alloc, Val)>,
+    met: bool,
+}
+
+/// Where each number is among all of them.
+struct Ranks(Vec<u32>);
+
+impl Ranks {
+    fn of(numbers: impl Iterator<Item = u32>) -> Ranks {
+        let mut all: Vec<u32> = numbers.collect();
+        all.sort_unstable();
+        all.dedup();
+        Ranks(all)
+    }
+    fn rank(&self, n: u32) -> usize {
+        self.0.partition_point(|m| *m < n)
+    }
+}
+
 impl<'a> History<'a> {
     /// `copied`: device arrays that copies touch. `reuse`: what lies in bytes that have several owners in turn. `refills`: what each phase
     /// of a barrier refills a slot of.
@@ -253,6 +285,55 @@ impl<'a> History<'a> {
 
     fn life(&self, alloc: Alloc) -> u32 {
         self.lives[self.memory.root(alloc)]
+    }
+
+    /// What decides about what follows, by who walks.
+    pub fn state(&self, actor: Actor) -> State {
+        let mut accesses = self.live.listed(|x| self.memory.is_over(&self.bytes, &self.clock, x));
+        let mut waited = self.waited.clone();
+        let moments = accesses.iter_mut().flat_map(|(x, _)| x.moments()).map(|m| *m);
+        let moments = Ranks::of(moments.chain(self.clock.moments()));
+        let of_accesses = accesses.iter().flat_map(|(x, _)| [x.actor.apart, x.waited_in]);
+        let regions = of_accesses
+            .chain(waited.iter().map(|w| w.actor.apart))
+            .chain([actor.apart]);
+        let regions = Ranks::of(regions.flatten());
+        let region = |number: &mut Option<u32>| *number = number.map(|n| regions.rank(n) as u32);
+        for (x, lists) in &mut accesses {
+            *x = x.without_search();
+            x.moments().for_each(|m| *m = moments.rank(*m) as u32);
+            // Another life is another, whichever.
+            x.life = u32::from(x.life == self.life(self.bytes.get(x.foot).alloc));
+            let groups = match x.completion {
+                Completion::BulkGroup(_) => {
+                    self.bulk_groups[usize::from(x.actor.apart.is_some())][x.actor.warps.trailing_zeros() as usize]
+                }
+                Completion::MmaGroup(_) => self.mmas.len() as u32,
+                Completion::Done | Completion::Mbarrier(_) => 0,
+            };
+            if let Completion::BulkGroup(n) | Completion::MmaGroup(n) = &mut x.completion {
+                *n = if lists.open { groups - *n } else { 0 };
+            }
+            region(&mut x.actor.apart);
+            region(&mut x.waited_in);
+        }
+        waited.iter_mut().for_each(|w| region(&mut w.actor.apart));
+        let mut here = actor.apart;
+        region(&mut here);
+        let filled = self.rings.filled.iter();
+        State {
+            clock: self.clock.moments().map(|m| moments.rank(m)).collect(),
+            accesses,
+            waited,
+            here,
+            all_waited: self.all_waited,
+            released: self.rings.released,
+            filled: filled
+                .filter(|(_, exchange)| **exchange == self.rings.exchange)
+                .map(|(slot, _)| *slot)
+                .collect(),
+            met: self.met,
+        }
     }
 
     // ------------------------------------------------------------ order
@@ -627,8 +708,8 @@ impl<'a> History<'a> {
         }
         let (was, is) = (self.bytes.get(old.foot), self.bytes.get(foot));
         let (alloc, old_alloc, space) = (is.alloc, was.alloc, is.space);
-        let reused =
-            space == Space::Shared && (self.memory.root(old_alloc) != self.memory.root(alloc) || old.life != self.life(alloc));
+        let reused = space == Space::Shared
+            && (self.memory.root(old_alloc) != self.memory.root(alloc) || old.life != self.life(alloc));
         if reused && !what.writes() {
             return None; // what was there before a scope began is nobody's
         }

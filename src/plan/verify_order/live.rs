@@ -22,8 +22,17 @@ pub enum Completion {
     MmaGroup(u32),
 }
 
+/// Where else than in its cells an access is listed.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Lists {
+    recent: bool,
+    /// Not everybody has waited for it.
+    pub open: bool,
+    slot: Option<(Alloc, Val)>,
+}
+
 /// An access to bytes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct Access {
     pub op: Op,
     pub what: What,
@@ -73,6 +82,16 @@ impl Access {
             *since = now;
         }
         *own |= warps;
+    }
+
+    /// The moments that anything is compared with.
+    pub fn moments(&mut self) -> impl Iterator<Item = &mut Moment> {
+        self.own.iter_mut().map(|(_, since)| since).chain([&mut self.made])
+    }
+
+    /// Apart from which search came by.
+    pub fn without_search(self) -> Access {
+        Access { search: 0, ..self }
     }
 
     fn issuer(&self) -> usize {
@@ -212,6 +231,21 @@ impl Live {
             });
         }
         found.sort_unstable();
+    }
+
+    /// All live accesses that are not `over`, oldest first, and where they are listed.
+    pub fn listed(&self, over: impl Fn(&Access) -> bool) -> Vec<(Access, Lists)> {
+        let mut lists = vec![Lists::default(); self.all.len()];
+        self.recent.iter().for_each(|&i| lists[i as usize].recent = true);
+        let open = self.loads.values().flatten().chain(&self.stores).chain(&self.mmas);
+        open.for_each(|&i| lists[i as usize].open = true);
+        for (slot, list) in &self.in_slots {
+            list.iter().for_each(|&i| lists[i as usize].slot = Some(*slot));
+        }
+        let all = self.all.iter().zip(lists);
+        all.filter(|(access, _)| !access.gone && !over(access))
+            .map(|(access, lists)| (*access, lists))
+            .collect()
     }
 
     /// Live accesses that were made, or waited for, since the last barrier of the warpgroup, oldest first.

@@ -6,8 +6,9 @@
 //! any two accesses are out of order. It shares nothing with the analysis but what the program itself says of its rings ([`refills`](super::refills): which
 //! loads make a phase, what they fill): an error in one is not repeated in the other.
 //!
-//! **Method.** Paths are walked op by op ([`walk`]): one warpgroup of the first or the last block, loops unrolled, arms taken, indices
-//! computed where they are numbers ([`scalars`]). On a path the actors are the warpgroup's four warps and every asynchronous access;
+//! **Method.** Paths are walked op by op ([`walk`]), through the part of the kernel that order depends on ([`slice`]): one warpgroup of
+//! the first or the last block, loops unrolled, arms taken, indices computed where they are numbers ([`scalars`]), rounds that repeat
+//! others left out ([`evolution`]). On a path the actors are the warpgroup's four warps and every asynchronous access;
 //! what is ordered behind what is kept exactly ([`history`]), and two accesses collide where their bytes do ([`bytes`]): absolute places in
 //! shared memory, so that unions and scopes that take over others' memory need no rule of their own. Two accesses by lanes are further taken apart warp by
 //! warp, by their layouts.
@@ -33,11 +34,12 @@
 //! commit by itself ([`Fault::User`]). Under `unsafe_no_auto_barriers` only memory that changes owner is looked at, and writes to
 //! the source of a bulk store that was waited for.
 //!
-//! **Bounds**: [`Report::bounded`] says that rounds or combinations of arms were left out. Long loops skip whole turns of their
+//! **Bounds**: [`Report::bounded`] says that rounds or combinations of arms were left out. Long loops that do not repeat skip whole turns of their
 //! rings; of many combinations of unknown choices some are enumerated and some are drawn, the same ones each time. Of a view whose
 //! indices no path knows, some of the possible places are taken.
 mod bytes;
 mod clock;
+mod evolution;
 mod finding;
 mod history;
 mod live;

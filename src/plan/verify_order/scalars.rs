@@ -1,4 +1,5 @@
 //! Integer scalars on one path: numbers where they can be computed, else symbols.
+use super::evolution::{Change, Evolution};
 use super::slice::Slice;
 use crate::dtype::DType;
 use crate::kernel_ir::arithmetic;
@@ -33,7 +34,7 @@ struct Term {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Applied {
+pub enum Applied {
     /// The operand itself.
     Same,
     Unary(UnaryOp),
@@ -64,6 +65,8 @@ pub struct Scalars<'a> {
     of_terms: FxHashMap<Term, u32>,
     /// A symbol, and what follows in the list.
     uses: Vec<(u32, Option<u32>)>,
+    /// Of the loop whose turn is watched.
+    evolution: Option<Evolution>,
 }
 
 impl<'a> Scalars<'a> {
@@ -75,6 +78,7 @@ impl<'a> Scalars<'a> {
             symbols: vec![],
             of_terms: FxHashMap::default(),
             uses: vec![],
+            evolution: None,
         }
     }
 
@@ -84,6 +88,17 @@ impl<'a> Scalars<'a> {
         self.symbols.clear();
         self.of_terms.clear();
         self.uses.clear();
+        self.evolution = None;
+    }
+
+    /// A turn of a loop begins that is to tell of others.
+    pub fn watch(&mut self) {
+        self.evolution = Some(Evolution::new(self.symbols.len() as u32));
+    }
+
+    /// What it tells; none: it was not watched to its end.
+    pub fn watched(&mut self) -> Option<Evolution> {
+        self.evolution.take()
     }
 
     fn unknown(&mut self, term: Option<Term>) -> Val {
@@ -95,16 +110,40 @@ impl<'a> Scalars<'a> {
         });
         Val::Sym { id, plus: 0 }
     }
-    pub fn set(&mut self, v: Value, x: Val) {
+    /// `change`: from one turn to the next of the loop that is watched.
+    pub fn set(&mut self, v: Value, x: Val, change: Change) {
         self.values[v] = Some(x);
+        if let Some(evolution) = &mut self.evolution {
+            evolution.set(v, change);
+        }
     }
     /// A new, unknown value each time the op is met.
     pub fn forget(&mut self, v: Value) {
         self.values[v] = None;
+        if let Some(evolution) = &mut self.evolution {
+            evolution.set(v, Change::Unknown);
+        }
     }
 
-    /// What is known of a value of the slice.
+    /// What is known of a value of the slice, to decide by it.
     pub fn get(&mut self, v: Value) -> Val {
+        let (x, change) = self.changing(v);
+        if let Some(evolution) = &mut self.evolution
+            && change != Change::NONE
+        {
+            evolution.turns = 0;
+        }
+        x
+    }
+
+    /// What is known of a value, to hand it on.
+    pub fn changing(&mut self, v: Value) -> (Val, Change) {
+        let x = self.known(v);
+        let change = self.evolution.as_ref().map_or(Change::NONE, |e| e.of(v, x));
+        (x, change)
+    }
+
+    fn known(&mut self, v: Value) -> Val {
         let x = match self.values[v] {
             Some(x) => {
                 let now = self.now(x);
@@ -137,6 +176,9 @@ impl<'a> Scalars<'a> {
     /// From here on the symbol is such that `x` is `n`; and so is what it was computed from, and what is computed from it, where that
     /// follows.
     pub fn choose(&mut self, x: Val, n: i64) {
+        if let Some(evolution) = &mut self.evolution {
+            evolution.turns = 0;
+        }
         let mut work: SmallVec<[(Val, i64); 8]> = smallvec![(x, n)];
         while let Some((x, n)) = work.pop() {
             let Val::Sym { id, plus } = x else { continue };
@@ -163,7 +205,12 @@ impl<'a> Scalars<'a> {
             while let Some(use_) = next {
                 let (user, then) = self.uses[use_ as usize];
                 next = then;
-                let Symbol { known: None, term: Some(term), .. } = &self.symbols[user as usize] else {
+                let Symbol {
+                    known: None,
+                    term: Some(term),
+                    ..
+                } = &self.symbols[user as usize]
+                else {
                     continue;
                 };
                 let on = term.on.iter().map(|x| self.now(*x)).collect();
@@ -183,8 +230,8 @@ impl<'a> Scalars<'a> {
             for (v, r) in values.iter().zip(&data.results) {
                 self.forget(*r);
                 if kernel.ty(*v).is_scalar() && self.slice.has(*r) {
-                    let x = self.get(*v);
-                    self.set(*r, x);
+                    let (x, change) = self.changing(*v);
+                    self.set(*r, x, change);
                 }
             }
             return;
@@ -196,24 +243,36 @@ impl<'a> Scalars<'a> {
         if !kernel.ty(result).is_scalar() || !self.slice.has(result) {
             return;
         }
-        if let Some(x) = self.compute(&data.kind, kernel.ty(result).dtype()) {
-            self.set(result, x);
+        let dtype = kernel.ty(result).dtype();
+        if let OpKind::Constant(constant) = &data.kind {
+            if let Some(x) = constant.splat().and_then(|bits| number(bits_int(dtype, bits)?)) {
+                self.set(result, x, Change::NONE);
+            }
+        } else if let Some(what) = applied(kernel, &data.kind) {
+            let mut on: Vals = smallvec![];
+            for_each_value(&data.kind, &mut |v| on.push(self.known(v)));
+            let change = match &mut self.evolution {
+                None => Change::NONE,
+                Some(evolution) => {
+                    let (mut changes, mut i) = (SmallVec::<[Change; 3]>::new(), 0);
+                    for_each_value(&data.kind, &mut |v| {
+                        changes.push(evolution.of(v, on[i]));
+                        i += 1;
+                    });
+                    evolution.computed(what, dtype, &on, &changes)
+                }
+            };
+            let x = self.compute(Term { what, dtype, on });
+            self.set(result, x, change);
         }
     }
 
-    fn compute(&mut self, kind: &OpKind, dtype: DType) -> Option<Val> {
-        if let OpKind::Constant(constant) = kind {
-            return number(bits_int(dtype, constant.splat()?)?);
-        }
-        let what = applied(self.kernel, kind)?;
-        let mut on: Vals = smallvec![];
-        for_each_value(kind, &mut |v| on.push(self.get(v)));
-        let term = Term { what, dtype, on };
+    fn compute(&mut self, term: Term) -> Val {
         if let Some(x) = fold(&term) {
-            return Some(x);
+            return x;
         }
         if let Some(id) = self.of_terms.get(&term) {
-            return Some(self.now(Val::Sym { id: *id, plus: 0 }));
+            return self.now(Val::Sym { id: *id, plus: 0 });
         }
         let x = self.unknown(Some(term.clone()));
         if let Val::Sym { id, .. } = x {
@@ -226,7 +285,7 @@ impl<'a> Scalars<'a> {
             }
             self.of_terms.insert(term, id);
         }
-        Some(x)
+        x
     }
 }
 

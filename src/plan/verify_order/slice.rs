@@ -192,7 +192,9 @@ impl Slicer<'_> {
                 Some(Control::Switch { selector, .. }) => self.need(selector),
                 Some(Control::Scope { .. } | Control::WarpMap { .. }) | None => {}
             }
-            next = self.region_of[op].expand().and_then(|region| self.op_of[region].expand());
+            next = self.region_of[op]
+                .expand()
+                .and_then(|region| self.op_of[region].expand());
         }
     }
 
@@ -223,9 +225,13 @@ impl Slicer<'_> {
             match self.defs[v] {
                 Def::Nowhere => {}
                 Def::Param(region, i) => {
-                    let Some(op) = self.op_of[region].expand() else { continue };
+                    let Some(op) = self.op_of[region].expand() else {
+                        continue;
+                    };
                     self.walk(op);
-                    let Some(control) = kernel.ops[op].kind.control() else { continue };
+                    let Some(control) = kernel.ops[op].kind.control() else {
+                        continue;
+                    };
                     let carried = control.inits().map_or(0, <[Value]>::len);
                     let own = control.carries().into_iter().find(|c| c.region == region);
                     let number = own.and_then(|c| i.checked_sub(c.params?));

@@ -1,9 +1,12 @@
 //! Paths through a kernel: what one warpgroup executes, op by op.
 //!
-//! Loops are unrolled and arms are taken as the scalars say. Where they don't, each number of rounds from none to three and each arm is
-//! a path of its own; what has been chosen stays chosen for equal scalars.
+//! Only what order depends on is walked ([`slice`]). Loops are unrolled and arms are taken as the scalars say. Where they don't, each
+//! number of rounds from none to three and each arm is a path of its own; what has been chosen stays chosen for equal scalars. A loop is
+//! not walked where its rounds repeat: once a turn of its rings has left the history as it was, and as long as every number that decides
+//! about anything is what it was in that turn ([`evolution`](super::evolution)), the next ones find nothing new.
 use super::bytes::{Bytes, Foot, Space};
 use super::clock::ALL_WARPS;
+use super::evolution::Change;
 use super::finding::{Finding, Report};
 use super::history::{Actor, BarrierKey, History, Start, Turn, What};
 use super::scalars::{Scalars, Val};
@@ -22,7 +25,7 @@ use smallvec::SmallVec;
 
 /// Paths that are enumerated from one start, and as many again that are drawn where there are more.
 const MAX_PATHS: usize = 16;
-/// Ops on one path.
+/// Ops on one path, of those that are walked.
 const MAX_STEPS: usize = 12_000;
 /// Ops on all paths, for each op of the kernel, and at most.
 const TOTAL_PER_OP: usize = 100;
@@ -31,6 +34,8 @@ const MAX_TOTAL: usize = 150_000;
 const MIN_TOTAL: usize = 2 * MAX_STEPS;
 /// Rounds of one loop that are walked, in turn, until a path is short enough.
 const ROUNDS: [u64; 4] = [u64::MAX, 24, 8, 4];
+/// Turns between those that are watched, from which on a path that is going to be too long is left.
+const WATCHED: u64 = 4;
 /// Rounds of a loop whose number is not known, the likeliest first.
 const UNKNOWN_ROUNDS: [i64; 4] = [2, 0, 1, 3];
 
@@ -73,7 +78,11 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
     };
     let mut report = Report::default();
     // Who knows not which he is does the same as the others.
-    let warpgroups = if slice.knows_warpgroup { kernel.num_warpgroups } else { 1 };
+    let warpgroups = if slice.knows_warpgroup {
+        kernel.num_warpgroups
+    } else {
+        1
+    };
     let blocks: &[bool] = if slice.knows_block { &[false, true] } else { &[false] };
     for warpgroup in 0..warpgroups {
         for &last in blocks {
@@ -261,6 +270,19 @@ struct Walk<'a> {
     shortened: bool,
 }
 
+/// A loop whose rounds are counted.
+struct Counted {
+    op: Op,
+    actor: Actor,
+    /// The first index, or the last in reverse.
+    first: i64,
+    rounds: u64,
+    reverse: bool,
+    /// How many values it carries.
+    carries: usize,
+    body: Region,
+}
+
 impl<'a> Walk<'a> {
     fn all_paths(&mut self, report: &mut Report) {
         self.choices = Choices::default();
@@ -442,7 +464,7 @@ impl<'a> Walk<'a> {
                 AxisKind::Thread => i64::from(self.start.warpgroup),
                 AxisKind::Warp => i64::from(actor.warps.trailing_zeros()),
             };
-            self.scalars.set(data.results[0], Val::Int(x));
+            self.scalars.set(data.results[0], Val::Int(x), Change::NONE);
             return;
         }
         match &data.kind {
@@ -666,12 +688,12 @@ impl<'a> Walk<'a> {
     fn pass(&mut self, from: &[Value], to: &[Value]) {
         let (kernel, slice) = (self.kernel, self.slice);
         let needed = from.iter().zip(to).filter(|(_, to)| slice.has(**to));
-        let values: SmallVec<[(Value, Option<Val>); 8]> = needed
-            .map(|(&v, &to)| (to, kernel.ty(v).is_scalar().then(|| self.scalars.get(v))))
+        let values: SmallVec<[(Value, Option<(Val, Change)>); 8]> = needed
+            .map(|(&v, &to)| (to, kernel.ty(v).is_scalar().then(|| self.scalars.changing(v))))
             .collect();
         for (v, x) in values {
             match x {
-                Some(x) => self.scalars.set(v, x),
+                Some((x, change)) => self.scalars.set(v, x, change),
                 None => self.scalars.forget(v),
             }
         }
@@ -698,38 +720,152 @@ impl<'a> Walk<'a> {
         let (first, rounds) = self.rounds(lower, upper);
         let skipped = rounds.saturating_sub(self.max_rounds) / self.period * self.period;
         self.shortened |= skipped > 0;
-        // A path that is going to be too long is not walked to where it is.
-        let least = (rounds - skipped).saturating_mul(self.slice.ops(body).len() as u64);
-        let is_last_try = ROUNDS.last() == Some(&self.max_rounds);
-        if !is_last_try && least > (MAX_STEPS - self.steps.min(MAX_STEPS)) as u64 {
+        let counted = Counted {
+            op,
+            actor,
+            first,
+            rounds,
+            reverse,
+            carries: inits.len(),
+            body,
+        };
+        // As long as turns tell nothing, they are watched ever further apart.
+        let mut watch = if skipped == 0 && self.is_innermost(body) {
+            self.period
+        } else {
+            u64::MAX
+        };
+        if watch > rounds / 3 && self.is_too_long(&counted, rounds - skipped) {
             self.stopped = true;
             return;
         }
         let before = (rounds - skipped).div_ceil(2);
-        let (carries, slices) = region.params[1..].split_at(inits.len());
+        let (carries, _) = region.params[1..].split_at(inits.len());
         self.pass(inits, carries);
-        let mut i = 0;
+        let (mut i, mut last, mut gap) = (0, vec![], self.period);
         while i < rounds && !self.stopped {
             if i == before {
                 i += skipped;
             }
-            let at = if reverse { rounds - 1 - i } else { i };
-            self.scalars
-                .set(region.params[0], Val::Int(first.wrapping_add(at as i64)));
-            for &slice in slices {
-                self.scalars.forget(slice);
+            if i + self.period == watch {
+                last = self.carried(&counted);
             }
-            self.history.turns.push((op, Turn::Round(i)));
-            self.region(body, actor);
-            self.history.turns.pop();
-            self.pass(&region.results[..inits.len()], carries);
-            i += 1;
+            if i == watch && rounds - i > 2 * self.period {
+                let turns = self.watched_turn(&counted, i, &last);
+                i += (1 + turns) * self.period;
+                gap = if turns > 0 { self.period } else { 2 * gap };
+                watch = i + gap;
+                self.stopped |= gap > WATCHED * self.period && self.is_too_long(&counted, rounds - i);
+            } else {
+                self.round(&counted, i);
+                i += 1;
+            }
         }
         let (results, stacked) = self.kernel.ops[op].results.split_at(inits.len());
         self.pass(carries, results);
         for &r in stacked {
             self.scalars.forget(r);
         }
+    }
+
+    /// A path that is going to be too long is not walked to where it is.
+    fn is_too_long(&self, counted: &Counted, rounds: u64) -> bool {
+        let least = rounds.saturating_mul(self.slice.ops(counted.body).len() as u64);
+        let is_last_try = ROUNDS.last() == Some(&self.max_rounds);
+        !is_last_try && least > (MAX_STEPS - self.steps.min(MAX_STEPS)) as u64
+    }
+
+    fn is_innermost(&self, region: Region) -> bool {
+        self.slice.ops(region).iter().all(|op| {
+            let kind = &self.kernel.ops[*op].kind;
+            let mut so = !kind.control().is_some_and(Control::is_loop);
+            for_each_region(kind, &mut |inner| so &= self.is_innermost(inner));
+            so
+        })
+    }
+
+    fn round(&mut self, counted: &Counted, i: u64) {
+        let region = &self.kernel.regions[counted.body];
+        let (carries, slices) = region.params[1..].split_at(counted.carries);
+        let (at, change) = if counted.reverse {
+            (counted.rounds - 1 - i, -(self.period as i64))
+        } else {
+            (i, self.period as i64)
+        };
+        let index = Val::Int(counted.first.wrapping_add(at as i64));
+        self.scalars.set(region.params[0], index, Change::By(change));
+        for &slice in slices {
+            self.scalars.forget(slice);
+        }
+        self.history.turns.push((counted.op, Turn::Round(i)));
+        self.region(counted.body, counted.actor);
+        self.history.turns.pop();
+        self.pass(&region.results[..counted.carries], carries);
+    }
+
+    /// What a loop carries of what is walked.
+    fn carried(&mut self, counted: &Counted) -> Vec<(Value, Val)> {
+        let region = &self.kernel.regions[counted.body];
+        let carries = region.params[1..][..counted.carries].iter();
+        let needed = carries.filter(|v| self.slice.has(**v));
+        needed.map(|&v| (v, self.scalars.changing(v).0)).collect()
+    }
+
+    /// Walks one turn of the rings, and says how many like it follow upon it, behind which the path goes on: nothing is found in them
+    /// that was not found in this one, because the history is then as it was before, and every decision is the same. `last`: what the loop
+    /// carried a turn before.
+    fn watched_turn(&mut self, counted: &Counted, i: u64, last: &[(Value, Val)]) -> u64 {
+        let state = self.history.state(counted.actor);
+        let now = self.carried(counted);
+        self.scalars.watch();
+        let mut expected = vec![];
+        for (&(v, x), &(_, before)) in now.iter().zip(last) {
+            let change = match (x, before) {
+                (Val::Int(x), Val::Int(before)) => x.checked_sub(before).map_or(Change::Unknown, Change::By),
+                _ if x == before => Change::NONE,
+                _ => Change::Unknown,
+            };
+            expected.push(change);
+            self.scalars.set(v, x, change);
+        }
+        for k in 0..self.period {
+            self.round(counted, i + k);
+        }
+        let then = self.carried(counted);
+        let Some(evolution) = self.scalars.watched() else {
+            return 0;
+        };
+        let left = (counted.rounds - i) / self.period - 1;
+        let turns = evolution.turns.min(left);
+        if turns == 0 || self.stopped {
+            return 0;
+        }
+        let mut jumped = vec![];
+        for ((&(v, x), &(_, y)), &change) in now.iter().zip(&then).zip(&expected) {
+            let Change::By(by) = change else { return 0 };
+            let is_so = match (x, y) {
+                (Val::Int(x), Val::Int(y)) => y.checked_sub(x) == Some(by),
+                _ => x == y,
+            };
+            if !is_so || evolution.of(v, y) != change {
+                return 0;
+            }
+            let by = i64::try_from(turns).ok().and_then(|turns| turns.checked_mul(by));
+            jumped.push(match (y, by) {
+                (Val::Int(y), Some(by)) => (v, y.checked_add(by).map(Val::Int)),
+                (Val::Sym { .. }, _) => (v, Some(y)),
+                (Val::Int(_), None) => (v, None),
+            });
+        }
+        if jumped.iter().any(|(_, x)| x.is_none()) || self.history.state(counted.actor) != state {
+            return 0;
+        }
+        for (v, x) in jumped {
+            if let Some(x) = x {
+                self.scalars.set(v, x, Change::NONE);
+            }
+        }
+        turns
     }
 
     fn conditional(&mut self, op: Op, actor: Actor, inits: &[Value], cond: Region, body: Region) {
