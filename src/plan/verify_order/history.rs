@@ -11,7 +11,7 @@
 use super::bytes::{Bytes, Foot, Space, has_owners};
 use super::clock::{ALL_WARPS, Behind, Clock, OTHERS};
 use super::finding::{Fault, Finding, Missing};
-use super::live::{Access, Completion, Lists, Live};
+use super::live::{Access, Completion, Live};
 use super::scalars::Val;
 use crate::error::Loc;
 use crate::kernel_ir::{Alloc, AllocKind, AtomicOp, Kernel, Op, Value, WaitScope};
@@ -205,7 +205,7 @@ pub enum Turn {
 #[derive(PartialEq)]
 pub struct State {
     clock: Vec<usize>,
-    accesses: Vec<(Access, Lists)>,
+    accesses: Vec<Access>,
     waited: Vec<Waited>,
     /// The warp region.
     here: Option<u32>,
@@ -288,18 +288,18 @@ impl<'a> History<'a> {
     }
 
     /// What decides about what follows, by who walks.
-    pub fn state(&self, actor: Actor) -> State {
+    pub fn state(&mut self, actor: Actor) -> State {
         let mut accesses = self.live.listed(|x| self.memory.is_over(&self.bytes, &self.clock, x));
         let mut waited = self.waited.clone();
-        let moments = accesses.iter_mut().flat_map(|(x, _)| x.moments()).map(|m| *m);
+        let moments = accesses.iter_mut().flat_map(Access::moments).map(|m| *m);
         let moments = Ranks::of(moments.chain(self.clock.moments()));
-        let of_accesses = accesses.iter().flat_map(|(x, _)| [x.actor.apart, x.waited_in]);
+        let of_accesses = accesses.iter().flat_map(|x| [x.actor.apart, x.waited_in]);
         let regions = of_accesses
             .chain(waited.iter().map(|w| w.actor.apart))
             .chain([actor.apart]);
         let regions = Ranks::of(regions.flatten());
         let region = |number: &mut Option<u32>| *number = number.map(|n| regions.rank(n) as u32);
-        for (x, lists) in &mut accesses {
+        for x in &mut accesses {
             *x = x.without_search();
             x.moments().for_each(|m| *m = moments.rank(*m) as u32);
             // Another life is another, whichever.
@@ -312,7 +312,7 @@ impl<'a> History<'a> {
                 Completion::Done | Completion::Mbarrier(_) => 0,
             };
             if let Completion::BulkGroup(n) | Completion::MmaGroup(n) = &mut x.completion {
-                *n = if lists.open { groups - *n } else { 0 };
+                *n = if x.lists.open { groups - *n } else { 0 };
             }
             region(&mut x.actor.apart);
             region(&mut x.waited_in);

@@ -55,6 +55,8 @@ pub struct Access {
     gone: bool,
     /// The last search that came by.
     search: u32,
+    /// As [`Live::listed`] has seen it.
+    pub lists: Lists,
 }
 
 impl Access {
@@ -102,6 +104,8 @@ impl Access {
 #[derive(Default)]
 pub struct Live {
     all: Vec<Access>,
+    /// Those that had not gone when somebody last looked, and later ones.
+    alive: Vec<u32>,
     /// What is live in each cell.
     cells: Vec<Vec<u32>>,
     numbers: FxHashMap<Cell, u32>,
@@ -123,6 +127,7 @@ impl Live {
     /// Another path begins.
     pub fn clear(&mut self) {
         self.all.clear();
+        self.alive.clear();
         self.cells.iter_mut().for_each(Vec::clear);
         self.loads.clear();
         self.stores.clear();
@@ -195,6 +200,7 @@ impl Live {
             waited_in: None,
             gone: false,
             search: 0,
+            lists: Lists::default(),
         });
         for &cell in &self.lists[cells] {
             self.cells[cell as usize].push(i);
@@ -205,6 +211,7 @@ impl Live {
             Completion::BulkGroup(_) => self.stores.push(i),
             Completion::MmaGroup(_) => self.mmas.push(i),
         }
+        self.alive.push(i);
         self.recent.push(i);
         if let Some(slot) = slot {
             self.in_slots.entry(slot).or_default().push(i);
@@ -233,19 +240,27 @@ impl Live {
         found.sort_unstable();
     }
 
-    /// All live accesses that are not `over`, oldest first, and where they are listed.
-    pub fn listed(&self, over: impl Fn(&Access) -> bool) -> Vec<(Access, Lists)> {
-        let mut lists = vec![Lists::default(); self.all.len()];
-        self.recent.iter().for_each(|&i| lists[i as usize].recent = true);
-        let open = self.loads.values().flatten().chain(&self.stores).chain(&self.mmas);
-        open.for_each(|&i| lists[i as usize].open = true);
-        for (slot, list) in &self.in_slots {
-            list.iter().for_each(|&i| lists[i as usize].slot = Some(*slot));
+    /// All live accesses that are not `over`, oldest first; those that are go. Says of each where it is listed.
+    pub fn listed(&mut self, over: impl Fn(&Access) -> bool) -> Vec<Access> {
+        let all = &mut self.all;
+        self.alive.retain(|&i| {
+            let access = &mut all[i as usize];
+            access.gone |= over(access);
+            access.lists = Lists::default();
+            !access.gone
+        });
+        let in_slots = &mut self.in_slots;
+        let open = self.loads.values_mut().chain([&mut self.stores, &mut self.mmas]);
+        for list in open.chain(in_slots.values_mut()).chain([&mut self.recent]) {
+            list.retain(|&i| !all[i as usize].gone);
         }
-        let all = self.all.iter().zip(lists);
-        all.filter(|(access, _)| !access.gone && !over(access))
-            .map(|(access, lists)| (*access, lists))
-            .collect()
+        let open = self.loads.values().flatten().chain(&self.stores).chain(&self.mmas);
+        open.for_each(|&i| all[i as usize].lists.open = true);
+        self.recent.iter().for_each(|&i| all[i as usize].lists.recent = true);
+        for (slot, list) in &self.in_slots {
+            list.iter().for_each(|&i| all[i as usize].lists.slot = Some(*slot));
+        }
+        self.alive.iter().map(|&i| all[i as usize]).collect()
     }
 
     /// Live accesses that were made, or waited for, since the last barrier of the warpgroup, oldest first.
