@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// A footprint's number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Foot(u32);
 
 impl Foot {
@@ -119,7 +119,6 @@ pub struct Bytes {
     feet: Vec<Footprint>,
     numbers: FxHashMap<(Op, u8, SmallVec<[Val; 4]>), Foot>,
     places: FxHashMap<Place, Foot>,
-    overlaps: FxHashMap<(Foot, Foot), bool>,
     /// What each warp touches of a footprint through a layout, by the layout's number.
     warps: FxHashMap<(Foot, u32), Option<PerWarp>>,
     extents: FxHashMap<u32, Option<Extents>>,
@@ -191,21 +190,18 @@ impl Bytes {
     }
 
     /// Whether the two have a byte in common.
-    pub fn overlap(&mut self, a: Foot, b: Foot) -> bool {
-        let (x, y) = (&self.feet[a.0 as usize], &self.feet[b.0 as usize]);
+    pub fn overlap(&self, a: Foot, b: Foot) -> bool {
+        let (x, y) = (self.get(a), self.get(b));
         if a == b {
             return !x.ranges.is_empty();
         }
         if x.space != y.space || x.space == Space::Device && x.alloc != y.alloc {
             return false;
         }
-        let key = if a.0 <= b.0 { (a, b) } else { (b, a) };
-        *self.overlaps.entry(key).or_insert_with(|| {
-            // Swizzles move bytes within lines; two views through one swizzle are moved alike.
-            let lines = x.alloc != y.alloc && (x.swizzled || y.swizzled);
-            let disjoint = || x.alloc == y.alloc && are_disjoint(x.spans.as_ref(), y.spans.as_ref());
-            meet(&x.ranges, &y.ranges, lines) && !disjoint()
-        })
+        // Swizzles move bytes within lines; two views through one swizzle are moved alike.
+        let lines = x.alloc != y.alloc && (x.swizzled || y.swizzled);
+        let disjoint = || x.alloc == y.alloc && are_disjoint(x.spans.as_ref(), y.spans.as_ref());
+        meet(&x.ranges, &y.ranges, lines) && !disjoint()
     }
 
     /// Whether equal layouts through these views put the same bytes in the same lanes, or none in common.

@@ -300,7 +300,6 @@ impl<'a> History<'a> {
         let regions = Ranks::of(regions.flatten());
         let region = |number: &mut Option<u32>| *number = number.map(|n| regions.rank(n) as u32);
         for x in &mut accesses {
-            *x = x.without_search();
             x.moments().for_each(|m| *m = moments.rank(*m) as u32);
             // Another life is another, whichever.
             x.life = u32::from(x.life == self.life(self.bytes.get(x.foot).alloc));
@@ -689,7 +688,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What is wrong between two accesses one of which writes.
+    /// What is wrong between two accesses to a common byte, one of which writes.
     fn collide(
         &mut self,
         old: &Access,
@@ -701,9 +700,6 @@ impl<'a> History<'a> {
     ) -> Option<(Fault, Missing, String)> {
         // Warps of one region run apart: only what one of them does is in order.
         if old.actor.apart.is_some() && old.actor.apart == actor.apart && old.actor.warps & actor.warps == 0 {
-            return None;
-        }
-        if !self.bytes.overlap(old.foot, foot) {
             return None;
         }
         let (was, is) = (self.bytes.get(old.foot), self.bytes.get(foot));

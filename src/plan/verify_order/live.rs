@@ -1,14 +1,13 @@
 //! Accesses of one path that later ones may collide with, found by the bytes that they touch.
 //!
-//! However long the path, a new access is held against those few that are live in its bytes: each is listed in the cells of memory that it
-//! touches. It leaves them when every warp is behind it, or when a later one stands for it.
+//! However long the path, a new access is held against those few that are live in its bytes: each is listed at its footprint, and each
+//! footprint knows those that it overlaps. An access leaves when every warp is behind it, or when a later one stands for it.
 use super::bytes::{Bytes, Cell, Foot};
 use super::clock::{ALL_WARPS, Behind, Clock, Moment};
 use super::history::{Actor, BarrierKey, What};
 use super::scalars::Val;
 use crate::kernel_ir::{Alloc, Op, Value};
 use rustc_hash::FxHashMap;
-use std::ops::Range;
 
 /// What ends an access.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -53,8 +52,6 @@ pub struct Access {
     /// The warp region in which somebody waited for it, the first to do so.
     pub waited_in: Option<u32>,
     gone: bool,
-    /// The last search that came by.
-    search: u32,
     /// As [`Live::listed`] has seen it.
     pub lists: Lists,
 }
@@ -91,11 +88,6 @@ impl Access {
         self.own.iter_mut().map(|(_, since)| since).chain([&mut self.made])
     }
 
-    /// Apart from which search came by.
-    pub fn without_search(self) -> Access {
-        Access { search: 0, ..self }
-    }
-
     fn issuer(&self) -> usize {
         self.actor.warps.trailing_zeros() as usize
     }
@@ -106,12 +98,12 @@ pub struct Live {
     all: Vec<Access>,
     /// Those that had not gone when somebody last looked, and later ones.
     alive: Vec<u32>,
-    /// What is live in each cell.
-    cells: Vec<Vec<u32>>,
-    numbers: FxHashMap<Cell, u32>,
-    /// Where a footprint's cells are in `lists`.
-    cells_of: Vec<Range<usize>>,
-    lists: Vec<u32>,
+    /// What is live at each footprint.
+    at: Vec<Vec<u32>>,
+    /// The footprints that each one has a byte in common with.
+    overlaps: Vec<Vec<Foot>>,
+    /// Those that are in a cell.
+    cells: FxHashMap<Cell, Vec<Foot>>,
     /// Those that not everybody has waited for yet, who issued them.
     loads: FxHashMap<Alloc, Vec<u32>>,
     stores: Vec<u32>,
@@ -120,7 +112,6 @@ pub struct Live {
     recent: Vec<u32>,
     /// Those that came before the next refill of the slot that they are in.
     in_slots: FxHashMap<(Alloc, Val), Vec<u32>>,
-    searches: u32,
 }
 
 impl Live {
@@ -128,31 +119,37 @@ impl Live {
     pub fn clear(&mut self) {
         self.all.clear();
         self.alive.clear();
-        self.cells.iter_mut().for_each(Vec::clear);
+        self.at.iter_mut().for_each(Vec::clear);
         self.loads.clear();
         self.stores.clear();
         self.mmas.clear();
         self.recent.clear();
         self.in_slots.clear();
-        self.searches = 0;
     }
 
     pub fn get(&self, i: u32) -> &Access {
         &self.all[i as usize]
     }
 
-    /// Where the cells of a footprint are in `lists`.
-    fn cells_of(&mut self, bytes: &Bytes, foot: Foot) -> Range<usize> {
-        while self.cells_of.len() <= foot.number() {
-            let from = self.lists.len();
-            for cell in bytes.cells(Foot::from_number(self.cells_of.len())) {
-                let next = self.numbers.len() as u32;
-                self.lists.push(*self.numbers.entry(cell).or_insert(next));
+    /// Finds out what new footprints overlap, up to this one.
+    fn register(&mut self, bytes: &Bytes, foot: Foot) {
+        while self.overlaps.len() <= foot.number() {
+            let new = Foot::from_number(self.overlaps.len());
+            let mut near = vec![];
+            for cell in bytes.cells(new) {
+                let others = self.cells.entry(cell).or_default();
+                others.push(new);
+                near.extend_from_slice(others);
             }
-            self.cells_of.push(from..self.lists.len());
-            self.cells.resize(self.numbers.len(), vec![]);
+            near.sort_unstable();
+            near.dedup();
+            near.retain(|other| bytes.overlap(new, *other));
+            for other in near.iter().filter(|other| **other != new) {
+                self.overlaps[other.number()].push(new);
+            }
+            self.overlaps.push(near);
+            self.at.push(vec![]);
         }
-        self.cells_of[foot.number()].clone()
     }
 
     /// An access begins. `layout`: the number of its value's layout; `slot`: that it lies in, before the next refill of that.
@@ -174,17 +171,17 @@ impl Live {
             set.0 = actor.warps & 1 << a;
         }
         let i = self.all.len() as u32;
-        let cells = self.cells_of(bytes, foot);
+        self.register(bytes, foot);
+        let here = &mut self.at[foot.number()];
         // The later one stands for an earlier one of the same op, or by the same warps to the same bytes, laid out alike, all at once.
-        if let Some(&cell) = self.lists[cells.clone()].first() {
-            for &j in &self.cells[cell as usize] {
-                let old = &mut self.all[j as usize];
-                let is_same = old.foot == foot && old.what == what;
-                let again = old.op == op && old.actor.warps == actor.warps;
-                let alike = || old.layout == layout && old.actor == actor && old.life == life;
-                old.gone |= is_same && (again || done && old.completion == Completion::Done && alike());
-            }
-        }
+        here.retain(|&j| {
+            let old = &mut self.all[j as usize];
+            let again = old.op == op && old.actor.warps == actor.warps;
+            let alike = || old.layout == layout && old.actor == actor && old.life == life;
+            old.gone |= old.what == what && (again || done && old.completion == Completion::Done && alike());
+            !old.gone
+        });
+        here.push(i);
         self.all.push(Access {
             op,
             what,
@@ -199,12 +196,8 @@ impl Live {
             refilled: false,
             waited_in: None,
             gone: false,
-            search: 0,
             lists: Lists::default(),
         });
-        for &cell in &self.lists[cells] {
-            self.cells[cell as usize].push(i);
-        }
         match completion {
             Completion::Done => {}
             Completion::Mbarrier(key) => self.loads.entry(key.alloc).or_default().push(i),
@@ -218,24 +211,17 @@ impl Live {
         }
     }
 
-    /// Live accesses in the cells of a footprint, oldest first. Those that are `over` go.
+    /// Live accesses to bytes of a footprint, oldest first. Those that are `over` go.
     pub fn near(&mut self, bytes: &Bytes, foot: Foot, over: impl Fn(&Access) -> bool, found: &mut Vec<u32>) {
-        self.searches += 1;
         found.clear();
-        let cells = self.cells_of(bytes, foot);
-        for &cell in &self.lists[cells] {
-            let (all, search) = (&mut self.all, self.searches);
-            self.cells[cell as usize].retain(|&i| {
-                let access = &mut all[i as usize];
-                if access.search != search && !access.gone {
-                    access.search = search;
-                    access.gone = over(access);
-                    if !access.gone {
-                        found.push(i);
-                    }
-                }
+        self.register(bytes, foot);
+        for other in &self.overlaps[foot.number()] {
+            self.at[other.number()].retain(|&i| {
+                let access = &mut self.all[i as usize];
+                access.gone |= over(access);
                 !access.gone
             });
+            found.extend_from_slice(&self.at[other.number()]);
         }
         found.sort_unstable();
     }
