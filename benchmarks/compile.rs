@@ -82,7 +82,7 @@ fn folder(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn is_descriptor(path: &PathBuf) -> bool {
+fn is_descriptor(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "pb")
 }
 
@@ -90,7 +90,7 @@ fn fingerprints() {
     let files = folder(Path::new(GOLDEN))
         .into_iter()
         .flat_map(|version| folder(&version));
-    let kernels = files.filter(is_descriptor);
+    let kernels = files.filter(|path| is_descriptor(path));
     let hashes: BTreeMap<PathBuf, u64> = kernels.map(|file| (file.clone(), fingerprint(&file))).collect();
     for (file, hash) in hashes {
         let name = file.strip_prefix(GOLDEN).unwrap_or(&file);
@@ -161,7 +161,7 @@ fn main() {
         let corpus = || {
             folder(&Path::new(GOLDEN).join(VERSION))
                 .into_iter()
-                .filter(is_descriptor)
+                .filter(|path| is_descriptor(path))
                 .collect()
         };
         return checkers(if paths.is_empty() { corpus() } else { paths });
