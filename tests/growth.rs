@@ -96,6 +96,30 @@ fn array(n: usize, elements: usize) -> Ssa {
     b.finish()
 }
 
+/// Values that are live across as many conditionals, in a loop.
+fn held(n: usize) -> Ssa {
+    let mut b = Builder::new();
+    let tid = b.tid();
+    let kept: Vec<Value> = (0..n / 10).map(|i| load(&mut b, tid, i as i32 % 1024)).collect();
+    let params = b.open_loop(&[tid]);
+    let p = b.setp(Compare::Lt, CompareType::U32, params[0], 3);
+    let carried = b.open_body(p, &params);
+    for i in 0..n / 20 {
+        let odd = b.setp(Compare::Gt, CompareType::U32, kept[i], 1000);
+        b.open_if(odd);
+        for k in 0..8 {
+            store(&mut b, tid, k, carried[0]);
+        }
+        b.close_if(&[]);
+    }
+    for v in &kept {
+        store(&mut b, tid, 0, *v);
+    }
+    let next = b.add(IntType::U32, carried[0], 1);
+    b.close_loop(&[next]);
+    b.finish()
+}
+
 /// A sequence of loops that carry two values, with a branch each.
 fn loops(n: usize) -> Ssa {
     let mut b = Builder::new();
@@ -120,8 +144,8 @@ fn loops(n: usize) -> Ssa {
     b.finish()
 }
 
-/// wgmmas on fresh fragments, each waited for, and an accumulator through all of them.
-fn wgmmas(n: usize) -> Ssa {
+/// wgmmas on fresh fragments and an accumulator through all of them: each is waited for, or so many at once.
+fn wgmmas(n: usize, at_once: usize) -> Ssa {
     let mut b = Builder::new();
     let tid = b.tid();
     let desc = b.constant(Class::B64, 9);
@@ -145,7 +169,9 @@ fn wgmmas(n: usize) -> Ssa {
         };
         acc = b.inst(issue).to_vec();
         b.inst(Inst::WgmmaCommit {});
-        acc = b.inst(Inst::WgmmaWait { n: 0, acc: tied(&acc) }).to_vec();
+        if (i + 1) % at_once == 0 {
+            acc = b.inst(Inst::WgmmaWait { n: 0, acc: tied(&acc) }).to_vec();
+        }
     }
     for (i, v) in acc.into_iter().enumerate() {
         store(&mut b, tid, i as i32, v);
@@ -366,11 +392,21 @@ fn wide_arrays() {
 }
 
 #[test]
+fn values_across_conditionals() {
+    assert_linear("values across conditionals", held);
+}
+
+#[test]
 fn sequences_of_loops() {
     assert_linear("loops", loops);
 }
 
 #[test]
 fn sequences_of_wgmmas() {
-    assert_linear("wgmmas", wgmmas);
+    assert_linear("wgmmas", |n| wgmmas(n, 1));
+}
+
+#[test]
+fn wgmmas_that_are_waited_for_at_once() {
+    assert_linear("wgmmas at once", |n| wgmmas(n, n / 16));
 }

@@ -26,6 +26,9 @@ pub(super) struct LBlock<'a> {
     pub loc: Loc,
     /// Loops around it.
     pub depth: u32,
+    /// Where a conditional or a loop ends: the block before it. Every path from there leads here, every path to here comes from there, and in
+    /// printing order only blocks of those paths are between.
+    pub head: Option<usize>,
 }
 
 pub(super) enum LOp<'a> {
@@ -141,6 +144,7 @@ fn renumber<'a>(blocks: Vec<LBlock<'a>>, order: &[usize]) -> Linear<'a> {
         .iter()
         .filter_map(|&b| slots[b].take())
         .map(|mut block| {
+            block.head = block.head.map(|head| position[head]);
             block.terminator = match block.terminator {
                 LTerm::Branch(to) => LTerm::Branch(position[to]),
                 LTerm::Cond {
@@ -171,8 +175,15 @@ impl<'a> Linearizer<'a> {
             terminator: LTerm::Return,
             loc,
             depth: self.depth,
+            head: None,
         });
         self.blocks.len() - 1
+    }
+    /// The block behind a conditional or loop that begins where the current one ends.
+    fn join(&mut self, loc: Loc) -> usize {
+        let join = self.block(loc);
+        self.blocks[join].head = Some(self.current);
+        join
     }
     fn start(&mut self, b: usize) {
         self.order.push(b);
@@ -325,7 +336,7 @@ impl<'a> Linearizer<'a> {
         let has_else = !ssa.regions[otherwise].ops.is_empty() || !results.is_empty();
         let t = self.block(loc);
         let e = if has_else { Some(self.block(loc)) } else { None };
-        let merge = self.block(loc);
+        let merge = self.join(loc);
         self.finish(LTerm::Cond {
             pred: cond,
             then: t,
@@ -434,7 +445,7 @@ impl<'a> Linearizer<'a> {
         };
         let uniform = self.uniform(pred);
         self.copies(&cond_region.params, inits, loc);
-        let exit = self.block(loc);
+        let exit = self.join(loc);
         if self.duplicable(cond) {
             let body_block = self.block(loc);
             let entered = self.entered(inits, cond);

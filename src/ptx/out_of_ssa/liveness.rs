@@ -8,6 +8,7 @@ use crate::ptx::inst::{Effects, Inst};
 use crate::ptx::operand::{Class, Field, Src};
 use crate::ptx::ssa::{Ssa, Value};
 use cranelift_entity::{EntityRef, SecondaryMap};
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 /// Half-open, sorted, disjoint, not touching. Most values have one.
@@ -83,85 +84,26 @@ fn successors(t: &LTerm) -> ([usize; 2], usize) {
     }
 }
 
-/// An error where more than `most` words are live as a block begins.
-pub(super) fn compute(
-    ssa: &Ssa,
-    linear: &Linear<'_>,
-    constants: &SecondaryMap<Value, Option<u64>>,
-    most: u32,
-) -> Result<Liveness, Peak> {
-    const NONE: u32 = u32::MAX;
-    // Values that are live into some block get a number.
-    let mut defined_in = vec![NONE; ssa.values.len()];
-    let mut number: SecondaryMap<Value, u32> = SecondaryMap::with_default(NONE);
-    let mut global: Vec<Value> = vec![];
-    let mut exposed: Vec<Vec<u32>> = vec![];
-    for (b, block) in linear.blocks.iter().enumerate() {
-        let mut here: Vec<u32> = vec![];
-        let mut used = |v: Value, defined_in: &[u32]| {
-            if defined_in[v.index()] != b as u32 {
-                if number[v] == NONE {
-                    number[v] = global.len() as u32;
-                    global.push(v);
-                }
-                here.push(number[v]);
+/// The ranges of all values.
+pub(super) fn compute(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<Value, Option<u64>>) -> Liveness {
+    let points = points(linear);
+    let mut ranges: SecondaryMap<Value, Ranges> = SecondaryMap::with_capacity(ssa.values.len());
+    let live_out = live_through(ssa, linear, constants, &points, &mut ranges);
+    // What happens within blocks, backwards.
+    let mut live_until = vec![NONE; ssa.values.len()];
+    for (b, (block, live_out)) in linear.blocks.iter().zip(live_out).enumerate().rev() {
+        let mut point = points[b + 1];
+        let mut live: Vec<Value> = vec![];
+        let mut read = |v: Value, until: u32, live_until: &mut [u32]| {
+            if live_until[v.index()] == NONE {
+                live_until[v.index()] = until;
+                live.push(v);
             }
         };
-        for op in &block.ops {
-            for step in steps(op) {
-                step.for_each_use(constants, |v| used(v, &defined_in));
-                step.for_each_def(|v| defined_in[v.index()] = b as u32);
-            }
-        }
+        live_out.iter().for_each(|v| read(*v, point, &mut live_until));
+        point -= 2;
         if let LTerm::Cond { pred, .. } = block.terminator {
-            used(pred, &defined_in);
-        }
-        exposed.push(here);
-    }
-    let words: Vec<u32> = global.iter().map(|v| words(ssa, *v)).collect();
-    let live_in = live_in(linear, &number, &words, exposed, most).map_err(|(words, live)| {
-        let live: Vec<bool> = live.iter().fold(vec![false; ssa.values.len()], |mut live, i| {
-            live[global[*i as usize].index()] = true;
-            live
-        });
-        Peak {
-            words,
-            loc: maker_of_most(ssa, linear, |v| live[v.index()]),
-        }
-    })?;
-    // Points, forwards; then ranges, backwards.
-    let mut start = vec![0u32; linear.blocks.len() + 1];
-    for (b, block) in linear.blocks.iter().enumerate() {
-        let steps: usize = block.ops.iter().map(|op| steps(op).count()).sum();
-        // One more step for the terminator.
-        start[b + 1] = start[b] + 2 * (steps as u32 + 1);
-    }
-    let mut ranges: SecondaryMap<Value, Ranges> = SecondaryMap::with_capacity(ssa.values.len());
-    let mut live_until = vec![NONE; ssa.values.len()];
-    // Ranges come out in descending order; a block's touches its successor's in printing order.
-    let close = |ranges: &mut SecondaryMap<Value, Ranges>, v: Value, from: u32, to: u32| match ranges[v].last_mut() {
-        Some(last) if last.0 == to => last.0 = from,
-        _ => ranges[v].push((from, to)),
-    };
-    for (b, block) in linear.blocks.iter().enumerate().rev() {
-        let end = start[b + 1];
-        let mut live: Vec<Value> = vec![];
-        let (next, count) = successors(&block.terminator);
-        for &s in &next[..count] {
-            live_in[s].iter().for_each(|i| {
-                let v = global[*i as usize];
-                if live_until[v.index()] == NONE {
-                    live_until[v.index()] = end;
-                    live.push(v);
-                }
-            });
-        }
-        let mut point = end - 2;
-        if let LTerm::Cond { pred, .. } = block.terminator
-            && live_until[pred.index()] == NONE
-        {
-            live_until[pred.index()] = point + 1;
-            live.push(pred);
+            read(pred, point + 1, &mut live_until);
         }
         for op in block.ops.iter().rev() {
             for step in steps(op).rev() {
@@ -169,80 +111,177 @@ pub(super) fn compute(
                 step.for_each_def(|v| {
                     let until = std::mem::replace(&mut live_until[v.index()], NONE);
                     let until = if until == NONE { point + 2 } else { until };
-                    close(&mut ranges, v, point + 1, until);
+                    ranges[v].push((point + 1, until));
                 });
-                step.for_each_use(constants, |v| {
-                    if live_until[v.index()] == NONE {
-                        live_until[v.index()] = point + 1;
-                        live.push(v);
-                    }
-                });
+                step.for_each_use(constants, |v| read(v, point + 1, &mut live_until));
             }
         }
-        assert_eq!(point, start[b]);
+        assert_eq!(point, points[b]);
         for v in live {
             let until = std::mem::replace(&mut live_until[v.index()], NONE);
             if until != NONE {
-                assert!(live_in[b].binary_search(&number[v]).is_ok());
-                close(&mut ranges, v, start[b], until);
+                ranges[v].push((point, until));
             }
         }
     }
-    for v in ssa.values.keys() {
-        ranges[v].reverse();
-    }
-    Ok(Liveness { ranges })
+    ssa.values.keys().for_each(|v| in_order(&mut ranges[v]));
+    Liveness { ranges }
 }
 
-/// The values that are live into each block, in the order of their numbers. For every value, from the blocks that read it
-/// before they write it, back to those that write it: as much work as there are values in the sets. An error where they are more than `most` words:
-/// those of one block.
-fn live_in(
+const NONE: u32 = u32::MAX;
+
+/// The point at which each block begins, and where the last one ends.
+pub(super) fn points(linear: &Linear<'_>) -> Vec<u32> {
+    let mut points = vec![0];
+    let mut point = 0;
+    for block in &linear.blocks {
+        // One more step for the terminator.
+        point += 2 * (block.ops.iter().map(|op| steps(op).count()).sum::<usize>() as u32 + 1);
+        points.push(point);
+    }
+    points
+}
+
+/// Sorts ranges, and joins those that touch or overlap.
+fn in_order(ranges: &mut Ranges) {
+    if ranges.len() > 1 {
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let joined = next.0 <= last.1;
+            if joined {
+                last.1 = last.1.max(next.1);
+            }
+            joined
+        });
+    }
+}
+
+/// Adds the ranges of blocks that values are live through and that do not mention them; gives, for each block, what it mentions that is live
+/// where it ends.
+///
+/// For every value, from the blocks that read it before they write it, back to those that write it. Conditionals and loops that do not mention
+/// it are one step, however many follow each other: the work is as much as there are blocks that mention values, times how deeply they are nested.
+fn live_through(
+    ssa: &Ssa,
     linear: &Linear<'_>,
-    number: &SecondaryMap<Value, u32>,
-    words: &[u32],
-    exposed: Vec<Vec<u32>>,
-    most: u32,
-) -> Result<Vec<Vec<u32>>, (u32, Vec<u32>)> {
-    const NONE: u32 = u32::MAX;
+    constants: &SecondaryMap<Value, Option<u64>>,
+    points: &[u32],
+    ranges: &mut SecondaryMap<Value, Ranges>,
+) -> Vec<Vec<Value>> {
     let n = linear.blocks.len();
-    let mut predecessors: Vec<Vec<u32>> = vec![vec![]; n];
-    let mut writers: Vec<Vec<u32>> = vec![vec![]; words.len()];
-    let mut readers: Vec<Vec<u32>> = vec![vec![]; words.len()];
-    let mut live = vec![0u32; n];
-    for (b, block) in linear.blocks.iter().enumerate() {
-        let b = b as u32;
+    let Mentions {
+        global,
+        blocks,
+        readers,
+    } = mentions(ssa, linear, constants);
+    let mut predecessors: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); n];
+    // Blocks that only conditionals and loops are between, and the place of each in its list.
+    let mut lists: Vec<Vec<u32>> = vec![];
+    let mut place: Vec<(u32, u32)> = vec![];
+    for (b, block) in (0u32..).zip(&linear.blocks) {
         let (next, count) = successors(&block.terminator);
         next[..count].iter().for_each(|s| predecessors[*s].push(b));
+        let list = block.head.map_or(lists.len() as u32, |head| place[head].0);
+        if block.head.is_none() {
+            lists.push(vec![]);
+        }
+        let blocks = &mut lists[list as usize];
+        place.push((list, blocks.len() as u32));
+        blocks.push(b);
+    }
+    let mut live_out: Vec<Vec<Value>> = vec![vec![]; n];
+    // The last value that was followed back from a block to those before it.
+    let mut followed = vec![NONE; n];
+    for (i, mut work) in (0u32..).zip(readers) {
+        let (v, mentions) = (global[i as usize], &blocks[i as usize]);
+        // It is live as `b` begins.
+        while let Some(b) = work.pop() {
+            let before = mentions.partition_point(|m| *m < b);
+            let reads = mentions.get(before) == Some(&b);
+            let last = before.checked_sub(1).map(|at| mentions[at]);
+            let (list, at) = place[b as usize];
+            let list = &lists[list as usize][..=at as usize];
+            // As far back in the list as nothing mentions it.
+            let from = last.map_or(0, |last| list.partition_point(|x| *x <= last));
+            let (first, end) = (list[from], if reads { b } else { b + 1 });
+            let head = from
+                .checked_sub(1)
+                .map(|at| list[at])
+                .filter(|head| last == Some(*head));
+            let start = head.map_or(first, |head| head + 1);
+            if start < end {
+                ranges[v].push((points[start as usize], points[end as usize]));
+            }
+            let mut ends_live = |m: u32| live_out[m as usize].push(v);
+            if let Some(head) = head {
+                ends_live(head);
+            } else if std::mem::replace(&mut followed[first as usize], i) != i {
+                for p in &predecessors[first as usize] {
+                    match mentions.binary_search(p) {
+                        Ok(_) => ends_live(*p),
+                        Err(_) => work.push(*p),
+                    }
+                }
+            }
+        }
+    }
+    live_out
+}
+
+/// Where values are mentioned that are live as some block begins.
+struct Mentions {
+    global: Vec<Value>,
+    /// All blocks, in order.
+    blocks: Vec<Vec<u32>>,
+    /// Blocks that read it before they write it.
+    readers: Vec<Vec<u32>>,
+}
+
+fn mentions(ssa: &Ssa, linear: &Linear<'_>, constants: &SecondaryMap<Value, Option<u64>>) -> Mentions {
+    let mut defined_in = vec![NONE; ssa.values.len()];
+    let mut number: SecondaryMap<Value, u32> = SecondaryMap::with_default(NONE);
+    let (mut global, mut readers): (Vec<Value>, Vec<Vec<u32>>) = (vec![], vec![]);
+    for (b, block) in (0u32..).zip(&linear.blocks) {
+        let mut read = |v: Value, defined_in: &[u32]| {
+            if defined_in[v.index()] != b {
+                if number[v] == NONE {
+                    number[v] = global.len() as u32;
+                    global.push(v);
+                    readers.push(vec![]);
+                }
+                let readers = &mut readers[number[v] as usize];
+                if readers.last() != Some(&b) {
+                    readers.push(b);
+                }
+            }
+        };
+        for step in block.ops.iter().flat_map(steps) {
+            step.for_each_use(constants, |v| read(v, &defined_in));
+            step.for_each_def(|v| defined_in[v.index()] = b);
+        }
+        if let LTerm::Cond { pred, .. } = block.terminator {
+            read(pred, &defined_in);
+        }
+    }
+    let mut blocks = readers.clone();
+    for (b, block) in (0u32..).zip(&linear.blocks) {
         for step in block.ops.iter().flat_map(steps) {
             step.for_each_def(|v| {
-                if number[v] != NONE && writers[number[v] as usize].last() != Some(&b) {
-                    writers[number[v] as usize].push(b);
+                if number[v] != NONE {
+                    blocks[number[v] as usize].push(b);
                 }
             });
         }
     }
-    for (b, values) in exposed.into_iter().enumerate() {
-        values.iter().for_each(|v| readers[*v as usize].push(b as u32));
+    for blocks in &mut blocks {
+        blocks.sort_unstable();
+        blocks.dedup();
     }
-    let mut sets: Vec<Vec<u32>> = vec![vec![]; n];
-    let mut writes = vec![NONE; n];
-    for (v, mut work) in (0u32..).zip(readers) {
-        writers[v as usize].iter().for_each(|b| writes[*b as usize] = v);
-        while let Some(b) = work.pop() {
-            let set = &mut sets[b as usize];
-            if set.last() == Some(&v) {
-                continue;
-            }
-            set.push(v);
-            live[b as usize] = live[b as usize].saturating_add(words[v as usize]);
-            if live[b as usize] > most {
-                return Err((live[b as usize], std::mem::take(set)));
-            }
-            work.extend(predecessors[b as usize].iter().filter(|p| writes[**p as usize] != v));
-        }
+    Mentions {
+        global,
+        blocks,
+        readers,
     }
-    Ok(sets)
 }
 
 /// Two values of one class are never live together.
@@ -346,78 +385,141 @@ fn maker_of_most(ssa: &Ssa, linear: &Linear<'_>, is_live: impl Fn(Value) -> bool
     most.map_or(Loc::CALL_SITE, |(loc, _)| loc)
 }
 
+/// Groups that a wait can name; with more committed it settles everything before.
+const MAX_GROUPS: usize = 8;
+
 /// Marks each wait with the registers that the wgmmas it covers may read until then (fragments of A): they stay live
-/// from the issue to the wait.
+/// from the issue to the wait, on every path.
 pub(super) fn mark_asynchronous_reads(linear: &mut Linear<'_>) {
-    let mut marks: Vec<(usize, usize, Vec<Value>)> = vec![];
-    for b in 0..linear.blocks.len() {
-        for (i, op) in linear.blocks[b].ops.iter().enumerate() {
-            let LOp::Inst { inst, .. } = op else { continue };
-            if !inst.effects().contains(Effects::ASYNC_REGISTERS) {
-                continue;
-            }
-            let mut read = vec![];
-            for field in inst.fields() {
-                if let Field::Srcs(list, _) = field {
-                    read.extend(list.iter().filter_map(|s| s.reg()));
+    let mut reads = AsynchronousReads::of(linear);
+    // Reads that are in flight as a block begins, and how many groups have been committed since.
+    let mut arrived: Vec<Vec<(u32, usize)>> = vec![vec![]; linear.blocks.len()];
+    let mut seen: FxHashSet<(usize, u32, usize)> = FxHashSet::default();
+    let mut marks: Vec<(usize, usize, u32)> = vec![];
+    let issuing = (0..linear.blocks.len()).filter(|b| reads.issued.contains_key(b));
+    let mut work: Vec<(usize, bool)> = issuing.map(|b| (b, true)).collect();
+    while let Some((b, own)) = work.pop() {
+        let begin = if own { vec![] } else { std::mem::take(&mut arrived[b]) };
+        for (read, commits) in reads.follow(linear, b, begin, own, &mut marks) {
+            let (to, count) = successors(&linear.blocks[b].terminator);
+            for &to in &to[..count] {
+                if seen.insert((to, read, commits)) {
+                    if arrived[to].is_empty() {
+                        work.push((to, false));
+                    }
+                    arrived[to].push((read, commits));
                 }
-            }
-            if !read.is_empty() {
-                covering_waits(linear, (b, i + 1), &read, &mut marks);
             }
         }
     }
-    for (b, i, values) in marks {
+    for (b, i, read) in marks {
         if let LOp::Inst { settled, .. } = &mut linear.blocks[b].ops[i] {
-            settled.extend(values);
+            settled.extend(&reads.values[read as usize]);
         }
     }
 }
 
-/// Walks on from an issue to the wait that covers it, on every path.
-fn covering_waits(
-    linear: &Linear<'_>,
-    from: (usize, usize),
-    read: &[Value],
-    marks: &mut Vec<(usize, usize, Vec<Value>)>,
-) {
-    // More groups than a wait can name: it settles nothing beyond.
-    const MAX_GROUPS: u32 = 8;
-    let mut seen: rustc_hash::FxHashSet<(usize, u32)> = rustc_hash::FxHashSet::default();
-    // Position, and groups committed since the issue (its own included).
-    let mut work = vec![(from.0, from.1, 0u32)];
-    'path: while let Some((b, start, mut commits)) = work.pop() {
-        let block = &linear.blocks[b];
-        for (i, op) in block.ops.iter().enumerate().skip(start) {
+/// What wgmmas read of registers after they are issued.
+struct AsynchronousReads {
+    /// Of each issue.
+    values: Vec<Vec<Value>>,
+    /// The issues that read a value.
+    readers: FxHashMap<Value, Vec<u32>>,
+    /// Issues of each block, by the number of the op.
+    issued: FxHashMap<usize, Vec<(usize, u32)>>,
+    /// While a block is followed.
+    flies: Vec<bool>,
+}
+
+impl AsynchronousReads {
+    fn of(linear: &Linear<'_>) -> AsynchronousReads {
+        let mut values: Vec<Vec<Value>> = vec![];
+        let mut readers: FxHashMap<Value, Vec<u32>> = FxHashMap::default();
+        let mut issued: FxHashMap<usize, Vec<(usize, u32)>> = FxHashMap::default();
+        for (b, block) in linear.blocks.iter().enumerate() {
+            for (i, op) in block.ops.iter().enumerate() {
+                let LOp::Inst { inst, .. } = op else { continue };
+                if !inst.effects().contains(Effects::ASYNC_REGISTERS) {
+                    continue;
+                }
+                let mut read = vec![];
+                for field in inst.fields() {
+                    if let Field::Srcs(list, _) = field {
+                        read.extend(list.iter().filter_map(|s| s.reg()));
+                    }
+                }
+                if !read.is_empty() {
+                    let number = values.len() as u32;
+                    read.iter().for_each(|v| readers.entry(*v).or_default().push(number));
+                    issued.entry(b).or_default().push((i, number));
+                    values.push(read);
+                }
+            }
+        }
+        AsynchronousReads {
+            flies: vec![false; values.len()],
+            values,
+            readers,
+            issued,
+        }
+    }
+
+    /// From a block's begin to its end: of reads that are in flight there, or (`own`) of those that are issued here. Gives what is in flight at the
+    /// end, with the groups committed since.
+    fn follow(
+        &mut self,
+        linear: &Linear<'_>,
+        b: usize,
+        begin: Vec<(u32, usize)>,
+        own: bool,
+        marks: &mut Vec<(usize, usize, u32)>,
+    ) -> Vec<(u32, usize)> {
+        // By how many groups have been committed since; some no longer fly.
+        let mut flying: [Vec<u32>; MAX_GROUPS + 1] = Default::default();
+        for (read, commits) in begin {
+            flying[commits].push(read);
+            self.flies[read as usize] = true;
+        }
+        let issued = self.issued.get(&b).filter(|_| own).map_or(&[][..], Vec::as_slice);
+        let mut issued = issued.iter().peekable();
+        for (i, op) in linear.blocks[b].ops.iter().enumerate() {
             match op {
                 LOp::Inst {
                     inst: Inst::WgmmaCommit { .. },
                     ..
-                } => commits = (commits + 1).min(MAX_GROUPS),
+                } => {
+                    for commits in (0..MAX_GROUPS).rev() {
+                        let mut group = std::mem::take(&mut flying[commits]);
+                        flying[commits + 1].append(&mut group);
+                    }
+                    continue;
+                }
                 LOp::Inst {
                     inst: Inst::WgmmaWait { n, .. },
                     ..
-                } if i64::from(commits) > *n => {
-                    marks.push((b, i, read.to_vec()));
-                    continue 'path;
-                }
-                // A fragment is overwritten: what follows has other registers, or is the flat verifier's to refuse.
-                op => {
-                    let mut redefined = false;
-                    for step in steps(op) {
-                        step.for_each_def(|d| redefined |= read.contains(&d));
-                    }
-                    if redefined {
-                        continue 'path;
+                } => {
+                    for group in flying.iter_mut().skip(*n as usize + 1) {
+                        let settled = group.drain(..).filter(|read| self.flies[*read as usize]);
+                        marks.extend(settled.map(|read| (b, i, read)));
                     }
                 }
+                LOp::Inst { .. } | LOp::Copies { .. } | LOp::Settle { .. } => {}
+            }
+            // A fragment is overwritten: what follows has other registers, or is the flat verifier's to refuse.
+            for step in steps(op) {
+                step.for_each_def(|v| {
+                    for read in self.readers.get(&v).into_iter().flatten() {
+                        self.flies[*read as usize] = false;
+                    }
+                });
+            }
+            while let Some((_, read)) = issued.next_if(|(at, _)| *at == i) {
+                flying[0].push(*read);
+                self.flies[*read as usize] = true;
             }
         }
-        let (next, count) = successors(&block.terminator);
-        for &s in &next[..count] {
-            if seen.insert((s, commits)) {
-                work.push((s, 0, commits));
-            }
-        }
+        let groups = flying.into_iter().enumerate();
+        let at_end = groups.flat_map(|(commits, group)| group.into_iter().map(move |read| (read, commits)));
+        at_end.filter(|(read, _)| self.flies[*read as usize]).collect()
     }
 }

@@ -35,14 +35,11 @@ pub fn run(ssa: &Ssa, shell: Shell) -> Result<Flat, Error> {
     }
 }
 
-/// Also tells where most values are live. None: more than `most` words are; what is told then is one of those places.
+/// Also tells where most values are live. None: more than `most` words are.
 pub fn run_measured(ssa: &Ssa, shell: Shell, most: u32) -> Result<(Option<Flat>, Peak), Error> {
     let (mut linear, constants) = linearize::linearize(ssa);
     liveness::mark_asynchronous_reads(&mut linear);
-    let live = match liveness::compute(ssa, &linear, &constants, most) {
-        Ok(live) => live,
-        Err(peak) => return Ok((None, peak)),
-    };
+    let live = liveness::compute(ssa, &linear, &constants);
     let peak = liveness::peak(ssa, &linear, &live);
     if peak.words > most {
         return Ok((None, peak));

@@ -11,8 +11,10 @@ use crate::ptx::modifier::*;
 use crate::ptx::operand::*;
 use crate::ptx::ssa::*;
 use crate::ptx::{infer_uniformity, interleave_elements, optimize, parse, print, verify_flat, verify_ssa};
+use cranelift_entity::SecondaryMap;
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 pub(in crate::ptx) fn shell() -> Shell {
     Shell {
@@ -304,21 +306,86 @@ fn generate(b: &mut Builder, c: &mut Choices<'_>, pool: &mut Vec<Value>, depth: 
     pool.truncate(scope.max(1) + 6);
 }
 
+fn generate_whole(bytes: &[u8]) -> Ssa {
+    let mut b = Builder::new();
+    let mut c = Choices { bytes, at: 0 };
+    let mut pool = vec![b.tid()];
+    while !c.exhausted() {
+        generate(&mut b, &mut c, &mut pool, 0);
+    }
+    for v in &pool {
+        b.store(Space::Shared, MemType::B32, Addr::new(pool[0]), &[(*v).into()]);
+    }
+    let mut ssa = b.finish();
+    infer_uniformity::run(&mut ssa);
+    ssa
+}
+
+/// The values that are live at every point, by the data-flow equations: sets of blocks until nothing changes, then step by step.
+fn live_at_points(
+    linear: &linearize::Linear<'_>,
+    constants: &SecondaryMap<Value, Option<u64>>,
+) -> Vec<BTreeSet<Value>> {
+    let points = liveness::points(linear);
+    let mut at = vec![BTreeSet::new(); points[linear.blocks.len()] as usize];
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for (b, block) in linear.blocks.iter().enumerate().rev() {
+            let mut point = points[b + 1] as usize - 1;
+            let mut live: BTreeSet<Value> = BTreeSet::new();
+            let next = match block.terminator {
+                linearize::LTerm::Branch(to) => vec![to],
+                linearize::LTerm::Cond { then, otherwise, .. } => vec![then, otherwise],
+                linearize::LTerm::Return => vec![],
+            };
+            for to in next {
+                live.extend(&at[points[to] as usize]);
+            }
+            at[point].clone_from(&live);
+            if let linearize::LTerm::Cond { pred, .. } = block.terminator {
+                live.insert(pred);
+            }
+            point -= 1;
+            at[point].clone_from(&live);
+            for step in block.ops.iter().rev().flat_map(|op| liveness::steps(op).rev()) {
+                point -= 2;
+                at[point + 1].clone_from(&live);
+                step.for_each_def(|v| {
+                    at[point + 1].insert(v);
+                    live.remove(&v);
+                });
+                step.for_each_use(constants, |v| {
+                    live.insert(v);
+                });
+                changed |= at[point] != live;
+                at[point].clone_from(&live);
+            }
+        }
+    }
+    at
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
+    fn ranges_solve_the_data_flow_equations(bytes in proptest::collection::vec(any::<u8>(), 10..300)) {
+        let ssa = generate_whole(&bytes);
+        let (linear, constants) = linearize::linearize(&ssa);
+        let live = liveness::compute(&ssa, &linear, &constants);
+        let mut at = vec![BTreeSet::new(); liveness::points(&linear)[linear.blocks.len()] as usize];
+        for v in ssa.values.keys() {
+            let ranges = &live.ranges[v];
+            prop_assert!(ranges.windows(2).all(|two| two[0].1 < two[1].0), "{v}: {ranges:?}");
+            for point in ranges.iter().flat_map(|(from, to)| *from..*to) {
+                at[point as usize].insert(v);
+            }
+        }
+        prop_assert_eq!(at, live_at_points(&linear, &constants), "{}", ssa);
+    }
+    #[test]
     fn flat_does_what_ssa_does(bytes in proptest::collection::vec(any::<u8>(), 10..300)) {
-        let mut b = Builder::new();
-        let mut c = Choices { bytes: &bytes, at: 0 };
-        let mut pool = vec![b.tid()];
-        while !c.exhausted() {
-            generate(&mut b, &mut c, &mut pool, 0);
-        }
-        for v in &pool {
-            b.store(Space::Shared, MemType::B32, Addr::new(pool[0]), &[(*v).into()]);
-        }
-        let mut ssa = b.finish();
-        infer_uniformity::run(&mut ssa);
+        let ssa = generate_whole(&bytes);
         if let Some(expected) = run_ssa(&ssa) {
             let flat = run(&ssa, shell()).unwrap();
             let got = run_flat(&flat);
@@ -520,9 +587,7 @@ fn fragments_of_a_stay_until_the_wait_that_covers_their_reader() {
     let ssa = b.finish();
     let (mut linear, constants) = linearize::linearize(&ssa);
     liveness::mark_asynchronous_reads(&mut linear);
-    let Ok(live) = liveness::compute(&ssa, &linear, &constants, u32::MAX) else {
-        panic!("few values")
-    };
+    let live = liveness::compute(&ssa, &linear, &constants);
     assert!(!liveness::disjoint(&live.ranges[first], &live.ranges[second]));
 }
 
@@ -558,33 +623,19 @@ fn small_conditionals_are_guarded_and_waits_are_branched_over() {
 }
 
 #[test]
-fn too_many_values_are_told_before_all_blocks_have_theirs() {
-    let (values, blocks) = (20u32, 50);
+fn too_many_values_are_no_program() {
     let mut b = Builder::new();
     let tid = b.tid();
-    let kept: Vec<Value> = (0..values as i32)
+    let kept: Vec<Value> = (0..20)
         .map(|i| b.load(Space::Shared, MemType::B32, Addr::at(tid, 4 * i), 1)[0])
         .collect();
-    for _ in 0..blocks {
-        let p = b.elect();
-        b.open_if(p);
-        b.inst(Inst::MbarrierWait {
-            acquire: Acquire::Cta,
-            suspend: Suspend::Short,
-            addr: Addr::new(tid),
-            parity: 0.into(),
-        });
-        b.close_if(&[]);
-    }
     store_all(&mut b, &kept);
     let ssa = b.finish();
     // And the thread's number.
-    let (flat, peak) = run_measured(&ssa, shell(), values + 1).unwrap();
-    assert_eq!((flat.is_some(), peak.words), (true, values + 1));
-    let (flat, peak) = run_measured(&ssa, shell(), values).unwrap();
-    assert_eq!((flat.is_some(), peak.words), (false, values + 1));
-    let (flat, peak) = run_measured(&ssa, shell(), 5).unwrap();
-    assert_eq!((flat.is_some(), peak.words), (false, 6));
+    for (most, fits) in [(21, true), (20, false), (5, false)] {
+        let (flat, peak) = run_measured(&ssa, shell(), most).unwrap();
+        assert_eq!((flat.is_some(), peak.words), (fits, 21));
+    }
 }
 
 #[test]
