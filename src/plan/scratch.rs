@@ -22,6 +22,7 @@ use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
 use crate::target::Target;
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 
 /// What one thread tells the others fits in.
 const TOLD: u64 = 8;
@@ -66,8 +67,13 @@ impl Budget {
     }
 }
 
-/// Plans all exchanges.
-pub fn run(kernel: &Kernel, assignment: &Assignment, budget: Budget) -> Result<Exchanges> {
+/// Plans all exchanges. `movements`: what is known of those of shape ops, which no budget changes.
+pub fn run(
+    kernel: &Kernel,
+    assignment: &Assignment,
+    budget: Budget,
+    movements: FxHashMap<Op, Movement>,
+) -> Result<Exchanges> {
     let mut planner = Planner {
         kernel,
         assignment,
@@ -75,6 +81,7 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, budget: Budget) -> Result<E
         polling: polling::find(kernel),
         out: Exchanges {
             leads: leading_loads::find(kernel),
+            movements,
             ..Exchanges::default()
         },
         need: 0,
@@ -89,8 +96,9 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, budget: Budget) -> Result<E
 /// kernel is refused.
 pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, Allocation)> {
     let mut refused = None;
+    let mut movements = FxHashMap::default();
     for budget in Budget::all(kernel) {
-        let exchanges = run(kernel, assignment, budget)?;
+        let mut exchanges = run(kernel, assignment, budget, movements)?;
         match allocate::run(kernel, exchanges.bytes, &exchanges.asks) {
             // What does not depend on the budget does not get smaller.
             Err(_) if refused.as_ref().is_some_and(|(bytes, _)| *bytes <= exchanges.bytes) => {}
@@ -100,6 +108,7 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, 
                 return Ok((exchanges, Allocation { meets, leads, ..done }));
             }
         }
+        movements = std::mem::take(&mut exchanges.movements);
     }
     Err(refused.map_or_else(|| Error::internal("no budget"), |(_, error)| error))
 }
@@ -262,9 +271,15 @@ impl Planner<'_> {
             .iter()
             .map(|v| self.assignment.layout(*v))
             .collect::<Result<Vec<_>>>()?;
-        let derived = signature::of(kernel, op)?.derived;
-        let movement = movement::of(kernel, op, derived.as_ref(), &layouts, self.assignment.layout(result)?);
-        let bytes = match movement {
+        let movement = match self.out.movements.entry(op) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(entry) => {
+                let derived = signature::of(kernel, op)?.derived;
+                let result = self.assignment.layout(result)?;
+                entry.insert(movement::of(kernel, op, derived.as_ref(), &layouts, result))
+            }
+        };
+        let bytes = match *movement {
             Movement::Stay | Movement::Rename(_) => 0,
             Movement::Scratch { bytes } => {
                 let nowhere = |l: &&RegisterLayout| l.is_constant_somewhere() && !l.is_splat();
@@ -276,7 +291,6 @@ impl Planner<'_> {
                 bytes
             }
         };
-        self.out.movements.insert(op, movement);
         Ok(bytes)
     }
 }
@@ -414,9 +428,14 @@ mod tests {
         b.store(b.whole(out), sum);
         let mut kernel = b.finish();
         let assignment = infer::run(&mut kernel).unwrap();
-        run(&kernel, &assignment, Budget::all(&kernel).next().unwrap())
-            .unwrap()
-            .bytes
+        run(
+            &kernel,
+            &assignment,
+            Budget::all(&kernel).next().unwrap(),
+            FxHashMap::default(),
+        )
+        .unwrap()
+        .bytes
     }
 
     #[test]
