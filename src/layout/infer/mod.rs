@@ -52,8 +52,9 @@ pub fn run(kernel: &mut Kernel) -> Result<Assignment> {
     Ok(assignment)
 }
 
-/// Elements of an array that a thread may have: what has more is not looked at element by element.
-const MAX_ELEMENTS: u32 = 1 << 24;
+/// Elements of an array that a thread may have: what has more is not looked at element by element. 16 bytes at a time, of four bits each, they
+/// would take more instructions than a kernel has.
+const MAX_ELEMENTS: u32 = 1 << 22;
 
 /// Refuses arrays that are too large to be looked at.
 fn check_elements(kernel: &Kernel, layouts: &SecondaryMap<Value, Option<RegisterLayout>>) -> Result<()> {
