@@ -5,9 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 
 from tests.multi_gpu.processes import add_arguments, join
 from tests.multi_gpu.supervise import LIMIT, as_it_must_be, supervise
+from tests.multi_gpu.supervise import names as listed
+
+
+def names(devices: int, only: Sequence[str]) -> list[str]:
+    from tests.multi_gpu import work
+
+    return work.names(devices, only)
 
 
 def main() -> int:
@@ -25,13 +33,12 @@ def main() -> int:
     args = parser.parse_args()
     if args.work and args.processes > 1:
         join(args)
-    part = int(args.part.split("/")[0]), int(args.part.split("/")[1])
-    if args.list or args.work:
+    if args.list:
+        print("\n".join(listed("tests.multi_gpu", args.devices, args.only, args.part)))
+        return 0
+    if args.work:
         from tests.multi_gpu import work
 
-        if args.list:
-            print("\n".join(work.names(args.devices, args.only, part)))
-            return 0
         for name in sys.stdin.read().split("\n"):
             print(json.dumps(work.one(work.SUBJECTS[name], args.devices, args.trace, args.schedule)), flush=True)
         return 0

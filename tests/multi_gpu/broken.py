@@ -13,7 +13,7 @@ import linecache
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -585,6 +585,12 @@ def outcome(twin: Broken, n: int) -> tuple[str, str]:
         return "missed", f"no diagnosis; the result is {'wrong: ' + wrong if wrong else 'right'}"
 
 
+def names(devices: int, only: Sequence[str]) -> list[str]:
+    """On any number of devices."""
+    del devices
+    return [name for name in (*(f"right: {name}" for name in RIGHT), *BROKEN) if not only or any(o in name for o in only)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.multi_gpu.broken", description=__doc__)
     parser.add_argument("--devices", type=int, default=4)
@@ -594,8 +600,7 @@ def main() -> int:
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.list:
-        names = [*(f"right: {name}" for name in RIGHT), *BROKEN]
-        print("\n".join(name for name in names if not args.only or any(o in name for o in args.only)))
+        print("\n".join(names(args.devices, args.only)))
         return 0
     if args.work:
         for name in sys.stdin.read().split("\n"):

@@ -12,7 +12,7 @@ import contextlib
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -51,14 +51,14 @@ def without(number: int | None) -> Iterator[list[str]]:
             setattr(module, name, call)
 
 
-def chosen(devices: int) -> list[str]:
+def names(devices: int, only: Sequence[str]) -> list[str]:
     """One variant of each kernel that is one program."""
     load_all()
     first: dict[str, str] = {}
     for subject in SUBJECTS.values():
         if subject.devices(devices) and not subject.lacks and not subject.name.startswith(("random_program", "shipped_collective")):
             first.setdefault(subject.name.partition("[")[0], subject.name)
-    return list(first.values())
+    return [name for name in first.values() if not only or any(o in name for o in only)]
 
 
 def examine(subject: Subject, devices: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.list:
-        print("\n".join(name for name in chosen(args.devices) if not args.only or any(o in name for o in args.only)))
+        print("\n".join(names(args.devices, args.only)))
         return 0
     if args.work:
         load_all()

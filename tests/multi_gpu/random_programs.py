@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -285,6 +285,13 @@ def random_program(n: int, seed: int) -> Program:
     return program(generate(seed, n))
 
 
+def names(devices: int, only: Sequence[str]) -> list[str]:
+    """The programs of these ranges of seeds, on any number of devices."""
+    del devices
+    ranges = (range(*map(int, piece.split(":"))) for piece in only or ["0:100"])
+    return [f"random_program[{seed}]" for seeds in ranges for seed in seeds]
+
+
 def main() -> int:
     from tests.multi_gpu.supervise import LIMIT, supervise
     from tests.multi_gpu.work import one
@@ -305,9 +312,7 @@ def main() -> int:
             print("\n".join(f"  {s}" for s in phase), "\n  barrier")
         return 0
     if args.list:
-        for piece in args.only or ["0:100"]:
-            first, last = map(int, piece.split(":"))
-            print("\n".join(f"random_program[{i}]" for i in range(first, last)))
+        print("\n".join(names(args.devices, args.only)))
         return 0
     if args.work:
         for name in sys.stdin.read().split("\n"):

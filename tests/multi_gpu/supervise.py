@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -48,17 +50,14 @@ def supervise(
     more: Sequence[str] = (),
     tell: Callable[[str], None] = lambda text: None,
     processes: int = 1,
-    part: str = "",
+    part: str = "0/1",
 ) -> list[Result]:
-    """What becomes of each kernel of a module that knows `--devices`, `--only`, `--list` and `--work` (names on stdin, JSON lines out).
+    """What becomes of each kernel of a module that has `names` and knows `--devices` and `--work` (names on stdin, JSON lines out).
 
-    `part`: for a module that knows `--part`.
+    `part`: of these kernels; "1/3" is the second third.
     """
-    command = [sys.executable, "-m", module, "--devices", str(devices), *(f"--only={o}" for o in only)]
-    listed = subprocess.run([*command, "--list", *([f"--part={part}"] if part else [])], env=environment(devices), capture_output=True, text=True)
-    if listed.returncode:
-        raise RuntimeError(listed.stderr)
-    left = listed.stdout.split("\n")[:-1]
+    command = [sys.executable, "-m", module, "--devices", str(devices)]
+    left = names(module, devices, only, part)
     results: list[Result] = []
     while left:
         for result in _processes([*command, "--work", *more], left, environment(devices // processes), limit, processes):
@@ -68,6 +67,16 @@ def supervise(
     counts = collections.Counter(r["status"] for r in results)
     tell(f"{devices} devices: {len(results)} kernels: " + ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
     return results
+
+
+def names(module: str, devices: int, only: Sequence[str], part: str = "0/1") -> list[str]:
+    """Those of the kernels that `python -m module` has. They are listed in this process: another one would import JAX for it."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    is_package = spec.submodule_search_locations is not None
+    found: list[str] = importlib.import_module(f"{module}.__main__" if is_package else module).names(devices, only)
+    first, of = map(int, part.split("/"))
+    return found[first::of]
 
 
 def as_it_must_be(result: Result) -> bool:

@@ -18,10 +18,9 @@ from tests.multi_gpu.suite import SUBJECTS, Subject, digest, load_all
 load_all()
 
 
-def names(devices: int, only: Sequence[str], part: tuple[int, int] = (0, 1)) -> list[str]:
-    """The kernels that are for this number of devices; of them a part of several."""
-    found = [s.name for s in SUBJECTS.values() if s.devices(devices) and (not only or any(o in s.name for o in only))]
-    return found[part[0] :: part[1]]
+def names(devices: int, only: Sequence[str]) -> list[str]:
+    """The kernels that are for this number of devices."""
+    return [s.name for s in SUBJECTS.values() if s.devices(devices) and (not only or any(o in s.name for o in only))]
 
 
 def one(subject: Subject, devices: int, trace: bool = False, schedules: Sequence[str] = ()) -> dict[str, Any]:

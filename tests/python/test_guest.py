@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from smalt import _native
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from smalt import _native
+from tests.python.fresh import run_script
 
 PRELUDE = r"""
     import inspect, re, threading
@@ -80,10 +78,9 @@ PRELUDE = r"""
 
 
 def run(script: str, **env: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SMALT_")}
-    environment |= {"SMALT_LIBRARY": str(_native.library_path()), "PYTHONPATH": f"{ROOT / 'jax_plugin'}:{ROOT}"} | env
+    unset = {name: "" for name in os.environ if name.startswith("SMALT_")}
     code = textwrap.dedent(PRELUDE) + textwrap.dedent(script)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    done = run_script(code, **{**unset, "SMALT_LIBRARY": str(_native.library_path()), **env})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

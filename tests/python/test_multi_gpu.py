@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import pathlib
 import re
-import subprocess
-import sys
 import types
 
 import jax
@@ -19,6 +17,7 @@ import smalt
 from smalt import _directory, _versions
 from tests.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
 from tests.multi_gpu.supervise import ROOT, Result, as_it_must_be, environment, line, supervise
+from tests.python.fresh import run_script
 
 
 #: Other orders of what the hardware leaves open than `latest`, in which the first run is: one, and seeds. A kernel has one of them.
@@ -54,7 +53,7 @@ def test_right_on_eight() -> None:
 
 @pytest.mark.shared
 def test_in_the_long_run() -> None:
-    told = _runs("-m", "tests.multi_gpu.endurance", "--rounds", "60")
+    told = _runs("tests.multi_gpu.endurance", "--rounds", "60")
     for part in ("many: 60 exchanges", "replays: 60 runs", "late: ", "absent: ", "unsignalled: "):
         assert part in told, told
 
@@ -127,16 +126,18 @@ def test_emulated_devices_of_other_processes_are_refused() -> None:
         assert words in found[0]["text"], found[0]["text"]
 
 
-def _runs(*command: str) -> str:
-    env = {**environment(4), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
+def _runs(module: str, *arguments: str) -> str:
+    """A module, or a file, as Python's main one."""
+    how = "run_path" if module.endswith(".py") else "run_module"
+    script = f"import runpy, sys\nsys.argv[0] = {module!r}\nrunpy.{how}({module!r}, run_name='__main__')"
+    done = run_script(script, *arguments, **environment(4))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("name", ["halo_exchange", "all_to_all_moe", "ring_all_gather_matmul"])
 def test_example(name: str) -> None:
-    assert "on 4 ×" in _runs("-m", f"examples.{name}")
+    assert "on 4 ×" in _runs(f"examples.{name}")
 
 
 def test_page(tmp_path: pathlib.Path) -> None:
