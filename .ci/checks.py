@@ -26,7 +26,8 @@ from collections.abc import Mapping, Sequence
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 JAX = {"3.11": "0.10.2", "3.12": "0.11.2", "3.13": "0.12.0.1"}
 PACKAGES = ["numpy", "ml_dtypes", "absl-py", "flatbuffers", "protobuf", "nvidia-cuda-nvcc==13.0.88", "nvidia-nvjitlink==13.0.88"]
-TOOLS = ["pip", "pytest", "pytest-xdist", "mypy"]
+# pytest-xdist 3.8 does not tell pytest 9.2 which tests are a group: each worker would make a group's fixtures again.
+TOOLS = ["pip", "pytest<9.2", "pytest-xdist", "mypy"]
 
 START = time.monotonic()
 PRINTING = threading.Lock()
