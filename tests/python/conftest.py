@@ -24,12 +24,16 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests that are marked `shared`, `SMALT_TEST_SHARE=1/3` runs the second third: other versions of JAX run the others.
 
-    Each test is in one share, by its name alone, or by the number that the mark gives.
+    Each test is in one share, by its name alone, or by the number that the mark gives. `SMALT_TEST_BATCHES=2`: of the batches of random
+    programs that a test has (its parameter is `first`, the first seed) every second one is run.
     """
+    every = int(os.environ.get("SMALT_TEST_BATCHES", "1"))
     share, of = map(int, os.environ.get("SMALT_TEST_SHARE", "0/1").split("/"))
     assert 0 <= share < of, "SMALT_TEST_SHARE: expected a share of several, such as 0/3"
 
     def is_here(item: pytest.Item) -> bool:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.callspec.indices.get("first", 0) % every:
+            return False
         marker = item.get_closest_marker("shared")
         if marker is None:
             return True
