@@ -15,10 +15,11 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         follow(kernel, kernel.body, warpgroup, &mut last);
         counts.push(last);
     }
-    let sum: u32 = counts.iter().map(|c| c.map_or(least, |(n, _)| n)).sum();
+    // What is no count of registers is refused later.
+    let sum: u64 = counts.iter().map(|c| u64::from(c.map_or(least, |(n, _)| n))).sum();
     let largest = counts.iter().flatten().max_by_key(|(n, _)| *n);
     match largest {
-        Some((_, loc)) if sum > pool => {
+        Some((_, loc)) if sum > u64::from(pool) => {
             let each: Vec<String> = counts
                 .iter()
                 .map(|c| c.map_or_else(|| format!("at least {least}"), |(n, _)| n.to_string()))

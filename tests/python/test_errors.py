@@ -792,6 +792,15 @@ def too_many_registers(x):
     return kernel(body, like((128,)), num_threads=3, thread_name="wg")(x)
 
 
+@bad(smalt.InvalidKernel, "set_max_registers: more registers than a block has", "got: 4294967288 + 4294967288 = 8589934576", "remedy: let")
+def more_registers_than_can_be_counted(x):
+    def body(x, o):
+        plgpu.set_max_registers(2**32 - 8, action="increase")  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)), num_threads=2, thread_name="wg")(x)
+
+
 @bad(smalt.InvalidKernel, "the cluster's size", "1 to 16 blocks", "got: [32]", "remedy: use a smaller cluster")
 def too_large_a_cluster(x):
     def body(x, o):
