@@ -792,13 +792,13 @@ def too_many_registers(x):
     return kernel(body, like((128,)), num_threads=3, thread_name="wg")(x)
 
 
-@bad(smalt.InvalidKernel, "set_max_registers: more registers than a block has", "got: 4294967288 + 4294967288 = 8589934576", "remedy: let")
+@bad(smalt.InvalidKernel, "set_max_registers: more registers than a block has", "got: 2147483640 + 2147483640 + 2147483640 = 6442450920", "remedy: let")
 def more_registers_than_can_be_counted(x):
     def body(x, o):
-        plgpu.set_max_registers(2**32 - 8, action="increase")  # BAD
+        plgpu.set_max_registers(2**31 - 8, action="increase")  # BAD
         o[...] = x[...]
 
-    return kernel(body, like((128,)), num_threads=2, thread_name="wg")(x)
+    return kernel(body, like((128,)), num_threads=3, thread_name="wg")(x)
 
 
 @bad(smalt.InvalidKernel, "the cluster's size", "1 to 16 blocks", "got: [32]", "remedy: use a smaller cluster")
