@@ -72,7 +72,7 @@ impl Checking {
 /// Whether accumulators that do not fit into registers are parked, or left to the assembler to spill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Parking {
-    /// Whichever moves less.
+    /// Whichever costs less.
     #[default]
     Auto,
     Always,

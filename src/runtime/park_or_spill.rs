@@ -1,5 +1,5 @@
 //! Kernels whose accumulators do not fit into registers: their columns are parked ([`crate::plan::parked`]), or left to the assembler to
-//! spill, whichever moves less (`SMALT_PARK` overrules that). What an assembler spills is known when it has assembled, so both programs
+//! spill, whichever costs less (`SMALT_PARK` overrules that). What an assembler spills is known when it has assembled, so both programs
 //! are, beside each other. Where only the driver assembles, and in the emulator, columns are parked.
 use super::artifact::{Artifact, assemblers};
 use super::env::{self, Parking};
@@ -37,17 +37,19 @@ impl Artifact {
             // What cannot be compiled or assembled in this way is no better.
             let spilled = self.with_nothing_parked().ok()?;
             let words = spilled_words(&spilled.assembled().ok()??.log);
-            Some((spilled, words))
+            let waits = waits(&spilled);
+            Some((spilled, words, waits))
         };
         let (parked, spilled) = match assemblers() {
             Some(pool) => pool.join(|| self.assembled(), spilled),
             None => (self.assembled(), spilled()),
         };
-        let (Some(parked), Some((spilled, words))) = (parked?, spilled) else {
+        let (Some(parked), Some((spilled, words, fewer_waits))) = (parked?, spilled) else {
             return Ok(None);
         };
-        let more = words.saturating_sub(spilled_words(&parked.log));
-        Ok(moved.is_more_than_spilling(more).then_some(spilled))
+        let more_words = words.saturating_sub(spilled_words(&parked.log));
+        let more_waits = waits(self).saturating_sub(fewer_waits);
+        Ok(moved.is_worse_than_spilling(more_words, more_waits).then_some(spilled))
     }
 
     fn with_nothing_parked(&self) -> Result<Arc<Artifact>, Error> {
@@ -57,6 +59,11 @@ impl Artifact {
         };
         cache::compile(self.descriptor(), self.debug(), &options)
     }
+}
+
+/// For products, in the program's text.
+fn waits(artifact: &Artifact) -> u64 {
+    artifact.compiled.ptx.matches("wgmma.wait_group").count() as u64
 }
 
 /// Words that go to a thread's own memory and back.
