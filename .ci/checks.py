@@ -1,7 +1,7 @@
 """Everything that can be checked without a GPU.
 
     .ci/run             formats, lints, types and tests, on each of Python 3.11, 3.12 and 3.13 that there is
-    .ci/run --tests     the tests alone, on the Python that runs this: `make test`; every second batch of random programs
+    .ci/run --tests     the tests alone, on the Python that runs this: `make test`; every third batch of random programs
 
 The Pythons have JAX 0.10.2, 0.11.2 and 0.12.0.1. Where there are several, each runs all that depends on the version of JAX, and
 a share of the tests that do not (`tests/python/conftest.py`).
@@ -150,6 +150,8 @@ def main() -> int:
     # Nobody builds here twice; what an editor's build needs costs a tenth of the time.
     os.environ.setdefault("CARGO_INCREMENTAL", "0")
     os.environ.setdefault("CARGO_PROFILE_DEV_DEBUG", "0")
+    # An eighth of the optimiser's time goes into inlining more than this, and nothing here is faster for it.
+    os.environ.setdefault("RUSTFLAGS", "-C llvm-args=-inline-threshold=50")
 
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     cargo_test = ["cargo", "test", "--quiet", "--features", "test-handlers"]
@@ -185,7 +187,7 @@ def main() -> int:
         library = {"SMALT_LIBRARY": str(target / "debug/deps/libsmalt.so")}
         for i, venv in enumerate([] if "build" in failures else venvs):
             versions = output(venv / "bin/python", "-c", "import sys, jax; print('Python', sys.version.split()[0], 'JAX', jax.__version__)")
-            share = {"SMALT_TEST_SHARE": f"{i}/{len(venvs)}", "SMALT_TEST_BATCHES": os.environ.get("SMALT_TEST_BATCHES", "2" if args.tests else "1")}
+            share = {"SMALT_TEST_SHARE": f"{i}/{len(venvs)}", "SMALT_TEST_BATCHES": os.environ.get("SMALT_TEST_BATCHES", "3" if args.tests else "1")}
             pytest = [venv / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "loadgroup", "tests/python"]
             attempt(Step(f"pytest, {versions}", pytest, {**library, **share}), live=True)
 

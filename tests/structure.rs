@@ -248,6 +248,10 @@ struct KindMatches<'a> {
 impl KindMatches<'_> {
     /// The lines of `match`es with an arm for any kind.
     fn lines(text: &str, enums: &Enums) -> Vec<usize> {
+        // Whatever its variants are called by, the enum is named. Most files need not be parsed.
+        if !enums.keys().any(|name| text.contains(name)) {
+            return vec![];
+        }
         let file = syn::parse_file(text).unwrap();
         let mut finder = KindMatches {
             enums,
@@ -583,7 +587,11 @@ fn refusals_have_remedies() {
             continue;
         }
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(&source.path);
-        let file = syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        if !text.contains("Error::") {
+            continue;
+        }
+        let file = syn::parse_file(&text).unwrap();
         let mut refusals = Refusals::default();
         refusals.visit_file(&file);
         found += refusals.found;

@@ -46,6 +46,9 @@ def run_one(name: str) -> dict[str, Any]:
 
 
 def worker() -> None:
+    from tests import contexts
+
+    contexts.share()
     for line in sys.stdin:
         result = run_one(line.strip())
         print("RESULT " + json.dumps(result), flush=True)

@@ -37,8 +37,10 @@ def main() -> int:
         print("\n".join(listed("tests.multi_gpu", args.devices, args.only, args.part)))
         return 0
     if args.work:
+        from tests import contexts
         from tests.multi_gpu import work
 
+        contexts.share()
         for name in sys.stdin.read().split("\n"):
             print(json.dumps(work.one(work.SUBJECTS[name], args.devices, args.trace, args.schedule)), flush=True)
         return 0

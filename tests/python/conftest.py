@@ -6,6 +6,8 @@ import zlib
 
 import pytest
 
+from tests import contexts
+
 # Traces and caches are many objects that live long: with Python's own thresholds 3 to 6 % of the time goes to looking through them.
 gc.set_threshold(20_000, 50, 50)
 
@@ -27,6 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Each test is in one share, by its name alone, or by the number that the mark gives. `SMALT_TEST_BATCHES=2`: of the batches of random
     programs that a test has (its parameter is `first`, the first seed) every second one is run.
     """
+    contexts.share()  # here: only the processes that run tests come by
     every = int(os.environ.get("SMALT_TEST_BATCHES", "1"))
     share, of = map(int, os.environ.get("SMALT_TEST_SHARE", "0/1").split("/"))
     assert 0 <= share < of, "SMALT_TEST_SHARE: expected a share of several, such as 0/3"
