@@ -97,7 +97,7 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
             DimIndex::At(i) => view_dims.push(DimIndex::At(*i)),
             DimIndex::Window { .. } => return Err(r.damaged("an index")),
             DimIndex::Gather(v) => {
-                let v = narrowed(r, *v, extent);
+                let v = counting(r, *v, extent);
                 at.push(r.broadcast(v, &shape, inner_at.clone())?);
                 view_dims.push(DimIndex::all(extent));
                 view_shape.push(extent);
@@ -108,6 +108,7 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
                 match start {
                     // The view begins there, all else is indices.
                     Index::Const(c) if *stride != 1 => {
+                        let i = r.converted(i, index_type(extent));
                         let i = r.binary_int(BinaryOp::Mul, i, *stride as i64);
                         at.push(r.binary_int(BinaryOp::Add, i, *c));
                         view_dims.push(DimIndex::all(extent));
@@ -170,17 +171,30 @@ fn has_window(step: &Step) -> bool {
     dims.iter().any(|d| d.window().is_some())
 }
 
-/// Indices as i32, those outside of a dimension still outside.
-fn narrowed(r: &mut OpReader<'_>, v: Value, extent: u64) -> Value {
+/// What counts a dimension's positions.
+fn index_type(extent: u64) -> DType {
+    match i32::try_from(extent) {
+        Ok(_) => DType::I32,
+        Err(_) => DType::I64,
+    }
+}
+
+/// Indices in a type that counts the dimension, those outside of it still outside.
+fn counting(r: &mut OpReader<'_>, v: Value, extent: u64) -> Value {
     let dtype = r.ty(v).dtype();
+    if dtype.bits() < 32 || dtype == DType::I32 {
+        return r.converted(v, DType::I32);
+    }
     let mut v = v;
-    if dtype.bits() == 64 || dtype == DType::U32 {
-        v = r.binary_int(BinaryOp::Min, v, extent.min(i32::MAX as u64) as i64);
+    let to = index_type(extent);
+    let holds_all = dtype == to || dtype == DType::U32 && to == DType::I64;
+    if !holds_all {
+        v = r.binary_int(BinaryOp::Min, v, extent as i64);
         if dtype.is_signed_int() {
             v = r.binary_int(BinaryOp::Max, v, -1);
         }
     }
-    r.converted(v, DType::I32)
+    r.converted(v, to)
 }
 
 impl Indexed {

@@ -88,7 +88,8 @@ impl ComposeViews<'_> {
             (_, Step::Transpose(p)) if p.iter().enumerate().all(|(i, &d)| i == d as usize) => {}
             (_, Step::Reshape(to)) if to == shape => {}
             (Some(Step::Index(first)), Step::Index(second)) => {
-                if let Some(both) = self.compose(first.clone(), &second, region, loc) {
+                let indexed = &shapes[shapes.len() - 2];
+                if let Some(both) = self.compose((first.clone(), indexed), &second, region, loc) {
                     steps.pop();
                     shapes.pop();
                     self.push(steps, shapes, Step::Index(both), region, loc)?;
@@ -132,17 +133,17 @@ impl ComposeViews<'_> {
         Ok(())
     }
 
-    /// One index step that does what two do; none if an index array is in the way.
+    /// One index step, of these extents, that does what two do; none if an index array is in the way.
     fn compose(
         &mut self,
-        first: Vec<DimIndex>,
+        (first, extents): (Vec<DimIndex>, &[u64]),
         second: &[DimIndex],
         region: Region,
         loc: Loc,
     ) -> Option<Vec<DimIndex>> {
         let mut rest = second.iter();
         let mut pairs = vec![];
-        for dim in first {
+        for (dim, &extent) in first.into_iter().zip(extents) {
             let then = if matches!(dim, DimIndex::At(_)) {
                 None
             } else {
@@ -170,23 +171,23 @@ impl ComposeViews<'_> {
             if !possible {
                 return None;
             }
-            pairs.push((dim, then));
+            pairs.push((dim, then, extent));
         }
         let mut both = vec![];
         for pair in pairs {
             both.push(match pair {
-                (DimIndex::Slice { start, size: _, stride }, Some(then)) => match then {
+                (DimIndex::Slice { start, size: _, stride }, Some(then), extent) => match then {
                     DimIndex::At(at) => {
-                        let at = self.scale(at, stride, region, loc);
-                        DimIndex::At(self.add(start, at, region, loc))
+                        let at = self.scale((at, extent), stride, region, loc);
+                        DimIndex::At(self.add(start, (at, extent), region, loc))
                     }
                     DimIndex::Slice {
                         start: at,
                         size,
                         stride: inner,
                     } => {
-                        let at = self.scale(at, stride, region, loc);
-                        let start = self.add(start, at, region, loc);
+                        let at = self.scale((at, extent), stride, region, loc);
+                        let start = self.add(start, (at, extent), region, loc);
                         DimIndex::Slice {
                             start,
                             size,
@@ -195,7 +196,7 @@ impl ComposeViews<'_> {
                     }
                     DimIndex::Gather(_) | DimIndex::Window { .. } => return None,
                 },
-                (dim, _) => dim,
+                (dim, ..) => dim,
             });
         }
         // A strided slice with a dynamic start is no index step.
@@ -204,19 +205,19 @@ impl ComposeViews<'_> {
         if both.iter().any(strided) { None } else { Some(both) }
     }
 
-    /// `a + b`, in i32 where both are, else in i64.
-    fn add(&mut self, a: Index, b: Index, region: Region, loc: Loc) -> Index {
+    /// `a + b`, a position of so many: in i32 where both are and it counts those, else in i64.
+    fn add(&mut self, a: Index, (b, positions): (Index, u64), region: Region, loc: Loc) -> Index {
         let (a, b) = match (a, b) {
             (Index::Const(0), x) | (x, Index::Const(0)) => return x,
             (Index::Const(a), Index::Const(b)) => return Index::Const(a.saturating_add(b)),
             (Index::Value(a), Index::Value(b)) => (a, b),
             (Index::Value(v), Index::Const(c)) | (Index::Const(c), Index::Value(v)) => {
-                let c = self.int(v, c, region, loc);
+                let c = self.int((v, positions), c, region, loc);
                 (v, c)
             }
         };
         let dtype = |v: Value| self.kernel.ty(v).dtype();
-        let common = if dtype(a) == DType::I32 && dtype(b) == DType::I32 {
+        let common = if dtype(a) == DType::I32 && dtype(b) == DType::I32 && counts(positions) {
             DType::I32
         } else {
             DType::I64
@@ -226,21 +227,21 @@ impl ComposeViews<'_> {
         Index::Value(append_binary(self.kernel, region, BinaryOp::Add, a, b, loc))
     }
 
-    fn scale(&mut self, a: Index, by: u64, region: Region, loc: Loc) -> Index {
+    fn scale(&mut self, (a, positions): (Index, u64), by: u64, region: Region, loc: Loc) -> Index {
         match a {
             _ if by == 1 => a,
             Index::Const(a) => Index::Const(a.saturating_mul(by as i64)),
             Index::Value(v) => {
-                let by = self.int(v, by as i64, region, loc);
+                let by = self.int((v, positions), by as i64, region, loc);
                 let v = append_convert(self.kernel, region, v, self.kernel.ty(by).dtype(), loc);
                 Index::Value(append_binary(self.kernel, region, BinaryOp::Mul, v, by, loc))
             }
         }
     }
 
-    /// A constant to go with `v`: i32 if both are in its range.
-    fn int(&mut self, v: Value, c: i64, region: Region, loc: Loc) -> Value {
-        let small = self.kernel.ty(v).dtype() == DType::I32 && i32::try_from(c).is_ok();
+    /// A constant to go with `v`: i32 if both, and what comes of them, are in its range.
+    fn int(&mut self, (v, positions): (Value, u64), c: i64, region: Region, loc: Loc) -> Value {
+        let small = self.kernel.ty(v).dtype() == DType::I32 && i32::try_from(c).is_ok() && counts(positions);
         self.kernel
             .append_int(region, if small { DType::I32 } else { DType::I64 }, c, loc)
     }
@@ -261,8 +262,9 @@ impl ComposeViews<'_> {
         };
         let mut index = Index::Const(0);
         let mut size = 1;
+        let positions = num_elements(shape);
         for (dim, &extent) in dims.iter().zip(shape) {
-            index = self.scale(index, extent, region, loc);
+            index = self.scale((index, positions), extent, region, loc);
             let start = match dim {
                 DimIndex::At(at) => *at,
                 DimIndex::Slice {
@@ -284,7 +286,7 @@ impl ComposeViews<'_> {
                     Error::unsupported("this slice of barriers or semaphores").remedy("index the array: ref.at[i]")
                 );
             }
-            index = self.add(index, start, region, loc);
+            index = self.add(index, (start, positions), region, loc);
         }
         Ok(if size == 1 {
             DimIndex::At(index)
@@ -296,6 +298,11 @@ impl ComposeViews<'_> {
             }
         })
     }
+}
+
+/// Whether an i32 counts so many positions.
+fn counts(positions: u64) -> bool {
+    i32::try_from(positions).is_ok()
 }
 
 /// The shape after a step. An index array keeps its dimension's place; its extent is not needed here.

@@ -210,7 +210,8 @@ pub enum OpKind {
         dst: RefUse,
         value: Value,
     },
-    /// The elements of a view at these indices (i32, of the result's shape), one array for each of its dimensions.
+    /// The elements of a view at these indices (i32, or i64 where that does not count a dimension; of the result's shape), one array for
+    /// each of its dimensions.
     LoadAt {
         src: RefUse,
         at: Vec<Value>,

@@ -410,7 +410,10 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
         want(at.len() == r.shape.len() && !at.is_empty(), || {
             format!("{} arrays of indices of rank {}", at.len(), r.shape.len())
         })?;
-        at.iter().try_for_each(|&v| positions(v, shape))
+        at.iter().try_for_each(|&v| {
+            let fits = matches!(ty(v).dtype(), DType::I32 | DType::I64) && ty(v).shape() == shape;
+            want(fits, || format!("indices of type {} for {shape:?}", ty(v)))
+        })
     };
     let types = |vs: &[Value]| vs.iter().map(|&v| ty(v)).collect::<Vec<_>>();
     // No operand of an op on values is an accumulator.

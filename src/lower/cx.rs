@@ -64,8 +64,8 @@ pub struct LowerCx<'a> {
     pub used: EntitySet<ir::Value>,
     /// Loops that wait for others, and what they look at.
     pub polling: ir::polling::Polling,
-    /// Dynamic values of views that are no kernel values: [`DynId`]s count down from the largest number.
-    extra: Vec<S>,
+    /// Dynamic values of views that are no kernel values, which are signed: [`DynId`]s count down from the largest number.
+    extra: Vec<(Class, S)>,
     /// What is to come, at least.
     pub lengths: size::Lengths,
     /// The ops of the region behind the one that is being lowered, and those of them that were lowered with it.
@@ -232,13 +232,13 @@ impl<'a> LowerCx<'a> {
         }
     }
 
-    /// A number for a value (32 bits) that views depend on and that is no kernel value.
-    pub fn extra_dyn(&mut self, x: S) -> DynId {
-        self.extra.push(x);
+    /// A number for a value that views depend on and that is no kernel value.
+    pub fn extra_dyn(&mut self, class: Class, x: S) -> DynId {
+        self.extra.push((class, x));
         DynId(u32::MAX - (self.extra.len() - 1) as u32)
     }
     /// The value of such a number.
-    pub fn extra_value(&self, id: DynId) -> Option<S> {
+    pub fn extra_value(&self, id: DynId) -> Option<(Class, S)> {
         self.extra.get((u32::MAX - id.0) as usize).copied()
     }
 

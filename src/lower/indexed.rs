@@ -41,12 +41,12 @@ fn addresses(
     for (slot, &when) in when.iter().enumerate() {
         let mut dims = vec![];
         for (dim, (elements, &extent)) in indices.iter().zip(&r.shape).enumerate() {
-            let i = elements[slot];
+            let i = (scalar_class(cx.ty(at[dim]).dtype()), elements[slot]);
             if !counts_inside(cx, at[dim], extent) {
                 view::check_index(cx, r, when, i, (dim, extent))?;
             }
             let fact = Fact::UNKNOWN.in_range(0, extent.saturating_sub(1) as i64);
-            dims.push(Index::At(Start::Dynamic(cx.extra_dyn(i), fact)));
+            dims.push(Index::At(Start::Dynamic(cx.extra_dyn(i.0, i.1), fact)));
         }
         let element = part_of(whole, &dims)?;
         out.push(memory::scalar_address(cx, &element, target)?);

@@ -17,7 +17,7 @@ use crate::layout::smem_layout::Index;
 use crate::layout::transfer::{self, Direction, Memory, Options};
 use crate::layout::{RegisterLayout, SmemView};
 use crate::ptx::modifier::*;
-use crate::ptx::operand::Src;
+use crate::ptx::operand::{Class, Src};
 
 /// An element that all threads hold, as a scalar.
 pub fn to_scalar(cx: &mut LowerCx, dtype: DType, s: S) -> S {
@@ -360,7 +360,7 @@ fn clamped_starts(cx: &mut LowerCx, starts: &[Value], extents: &[u64], sizes: &[
                 };
                 let divisor = if inside { facts.divisor.max(1) } else { 1 };
                 Start::Dynamic(
-                    cx.extra_dyn(x),
+                    cx.extra_dyn(Class::B32, x),
                     Fact {
                         divisor,
                         min: 0,

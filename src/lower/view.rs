@@ -14,10 +14,11 @@ use crate::ptx::ssa::Value as PtxValue;
 
 /// The scalar that a number stands for, in 32 bits.
 pub fn dyn_value(cx: &mut LowerCx, id: DynId) -> Result<S> {
-    if let Some(x) = cx.extra_value(id) {
-        return Ok(x);
+    match cx.extra_value(id) {
+        Some((Class::B64, x)) => Ok(cx.b.truncate(x)),
+        Some((_, x)) => Ok(x),
+        None => cx.index32(value_of(id)),
     }
-    cx.index32(value_of(id))
 }
 
 /// The value of a term, in 32 bits.
@@ -47,7 +48,8 @@ pub fn long_dyn_term(cx: &mut LowerCx, term: &DynTerm) -> Result<S> {
 /// The scalar that a number stands for, in 64 bits.
 pub fn long_dyn_value(cx: &mut LowerCx, id: DynId) -> Result<S> {
     match cx.extra_value(id) {
-        Some(x) => Ok(cx.b.widen(x, true)),
+        Some((Class::B64, x)) => Ok(x),
+        Some((_, x)) => Ok(cx.b.widen(x, true)),
         None => cx.index64(value_of(id)),
     }
 }
@@ -55,8 +57,10 @@ pub fn long_dyn_value(cx: &mut LowerCx, id: DynId) -> Result<S> {
 /// Whether an index of so many positions may be one that 32 bits do not hold.
 pub fn is_long(cx: &LowerCx, id: DynId, positions: u64) -> bool {
     positions > i32::MAX as u64
-        && cx.extra_value(id).is_none()
-        && !cx.kernel.facts(value_of(id)).within(i32::MIN, i32::MAX)
+        && match cx.extra_value(id) {
+            Some((class, _)) => class == Class::B64,
+            None => !cx.kernel.facts(value_of(id)).within(i32::MIN, i32::MAX),
+        }
 }
 
 /// Where the emulator's message finds what is indexed; none: it has none for it.
@@ -79,13 +83,23 @@ fn guard_of(when: S) -> Option<Option<V>> {
     }
 }
 
-/// Says to the emulator that an element's index (i32) is to lie in dimension `dim` of the view, where `when` holds.
-pub fn check_index(cx: &mut LowerCx, r: &RefUse, when: S, i: S, (dim, extent): (usize, u64)) -> Result<()> {
+/// Says to the emulator that an element's index, which is signed, is to lie in dimension `dim` of the view, where `when` holds.
+pub fn check_index(
+    cx: &mut LowerCx,
+    r: &RefUse,
+    when: S,
+    (class, i): (Class, S),
+    (dim, extent): (usize, u64),
+) -> Result<()> {
     let (Some((of, place)), Some(guard)) = (indexed(cx, r)?, guard_of(when)) else {
         return Ok(());
     };
     let check = Inst::CheckIndex {
-        ty: IntType::S32,
+        ty: if class == Class::B64 {
+            IntType::S64
+        } else {
+            IntType::S32
+        },
         of,
         i,
         size: 1,

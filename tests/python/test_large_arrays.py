@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import smalt
+from jax._src.state import primitives as state_primitives
 from smalt import _native
 
 from tests.corpus.case import REFS_AS_ARGUMENTS, kernel, like, x64
@@ -202,6 +203,138 @@ def test_gathers_and_scatters(dtype: Any) -> None:
     run(body, x, at, columns, out=o, into=p)
     np.testing.assert_array_equal(o, some(128, dtype))
     np.testing.assert_array_equal(p[at, columns], o)
+
+
+#: Elements of arrays of one dimension, and where indices of this type name some of them: at the ends of what 31, 32 and 33 bits count.
+LONG = {"uint32": (1 << 32) + 64, "int64": (1 << 33) + 64, "uint64": (1 << 33) + 64}
+
+
+def far_apart(index: str) -> Array:
+    ends = [end + d for end in (64, 1 << 31, 1 << 32, 1 << 33, LONG[index]) for d in range(-40, 40, 3)]
+    return np.array([at for at in ends if 0 <= at < LONG[index] and at <= np.iinfo(index).max], index)[-64:]
+
+
+@pytest.mark.parametrize("index", LONG)
+def test_indices_that_an_int32_does_not_hold(index: str) -> None:
+    """Of loads, of stores, and of both at once."""
+    with x64(True):
+        at = far_apart(index)
+        n = len(at)
+        x, p, o = zeros((LONG[index],), np.int8), zeros((LONG[index],), np.int8), np.zeros((2, n), np.int8)
+        x[at], p[at] = some(n, np.int8), some(n, np.int8)[::-1]
+
+        def body(x: Any, at: Any, p: Any, o: Any) -> None:
+            i = at[...]
+            v = x[i]
+            o[0] = v
+            o[1] = state_primitives.ref_swap(p, i, v + 1)
+
+        run(body, x, at, out=o, into=p)
+        np.testing.assert_array_equal(o, [some(n, np.int8), some(n, np.int8)[::-1]])
+        np.testing.assert_array_equal(p[at], some(n, np.int8) + 1)
+
+
+@pytest.mark.parametrize("index", ["int64", "uint64"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float16"])
+def test_atomics_at_indices_that_an_int32_does_not_hold(dtype: str, index: str) -> None:
+    with x64(True):
+        at = np.repeat(far_apart(index)[-32:], 2)
+        n = len(at)
+        p, v = zeros((LONG[index],), np.dtype(dtype)), some(n, np.dtype(dtype))
+
+        def body(at: Any, v: Any, p: Any) -> None:
+            plgpu.atomic_add(p.at[at[...]], v[...])
+            if dtype.startswith("int"):
+                state_primitives.ref_addupdate(p, at[...], v[...])
+
+        run(body, at, v, into=p)
+        np.testing.assert_array_equal(p[at[::2]], v.reshape(-1, 2).sum(1) * (2 if dtype.startswith("int") else 1))
+
+
+@pytest.mark.parametrize("types", [("int8", "uint8", "int16"), ("uint8", "int8", "uint16"), ("int32", "int64", "uint32"), ("uint64", "int16", "int32")])
+def test_small_indices_of_a_large_array(types: tuple[str, ...]) -> None:
+    """What they count together is above 2^32 elements."""
+    with x64(True):
+        shape = (100, 120, 3 << 17)
+        rng = np.random.default_rng(0)
+        at = [rng.integers(0, min(n, np.iinfo(t).max + 1), 64).astype(t) for n, t in zip(shape, types, strict=True)]
+        assert max(np.ravel_multi_index([i.astype(np.int64) for i in at], shape)) > 1 << 32
+        x, p, o = zeros(shape, np.int8), zeros(shape, np.int8), np.zeros((3, 64), np.int8)
+        x[tuple(at)] = some(64, np.int8)
+        x[at[0], 7, at[2]] = x[at[0], at[1], 11] = some(64, np.int8)
+
+        def body(x: Any, i: Any, j: Any, k: Any, p: Any, o: Any) -> None:
+            i, j, k = i[...], j[...], k[...]
+            o[0] = x[i, j, k]
+            o[1] = x[i, 7, k]
+            o[2] = x[i, j, 11]
+            p[i, j, k] = x[i, j, k]
+            p[i, j, 5] = x[i, j, 11]
+
+        run(body, x, *at, out=o, into=p)
+        i, j, k = at
+        np.testing.assert_array_equal(o, [x[i, j, k], x[i, 7, k], x[i, j, 11]])
+        np.testing.assert_array_equal(p[i, j, k], x[i, j, k])
+        np.testing.assert_array_equal(p[i, j, 5], x[i, j, 11])
+
+
+@pytest.mark.parametrize("index", ["int64", "uint64"])
+@pytest.mark.parametrize("at", [-1, -(1 << 31), 5 - (1 << 32), 3 * GiB, (1 << 32) + 5, (1 << 62) + 5, -(1 << 63)])
+def test_indices_outside_of_a_long_dimension(at: int, index: str) -> None:
+    """Name nothing within it. As u64 negative ones are larger than all."""
+    with x64(True):
+        x, o, given = zeros((3 * GiB,), np.int8), np.ones(32, np.int8), np.full(32, at).astype(index)
+        # Where fewer bits, or the nearest that is inside, would be.
+        inside = [0, (1 << 31) - 1, len(x) - 1, at % (1 << 31), at % (1 << 32)]
+        x[[i for i in inside if i < len(x)]] = 7
+
+        def load(x: Any, at: Any, o: Any) -> None:
+            o[...] = x[at[...]]
+
+        def store(at: Any, p: Any) -> None:
+            p[at[...]] = jnp.ones(32, jnp.int8)
+
+        run(load, x, given, out=o)
+        assert not o.any(), "loads outside of arrays are zeros where nobody looks"
+        with pytest.raises(smalt.Error, match="out of bounds"):
+            run(store, given, into=x)
+
+
+def test_strided_slices_of_a_long_dimension() -> None:
+    """They are indices."""
+    start, stride = (1 << 31) - 90, 3
+    x, p, o = zeros((3 * GiB,), np.int8), zeros((3 * GiB,), np.int8), np.zeros(64, np.int8)
+    part = slice(start, start + 64 * stride, stride)
+    x[part] = some(64, np.int8)
+
+    def body(x: Any, p: Any, o: Any) -> None:
+        v = x[pl.ds(start, 64, stride)]
+        o[...] = v
+        p[pl.ds(start, 64, stride)] = v
+
+    run(body, x, out=o, into=p)
+    np.testing.assert_array_equal(o, x[part])
+    np.testing.assert_array_equal(p[part], x[part])
+
+
+@pytest.mark.parametrize("second", [(1 << 31) - 300, 700])
+def test_a_slice_of_a_slice_of_a_long_dimension(second: int) -> None:
+    """Each begins at an int32, and both together do not."""
+    first, n = (1 << 31) - 512, 5 * GiB
+    x, p, o = zeros((n,), np.int8), zeros((n,), np.int8), np.zeros((3, 256), np.int8)
+    start = first + second
+    x[start : start + 256] = some(256, np.int8)
+
+    def body(x: Any, k: Any, p: Any, o: Any) -> None:
+        part = pl.ds(k[1], 256)
+        o[0] = x.at[pl.ds(first, 2 * GiB)][part]
+        o[1] = x.at[pl.ds(k[0], 2 * GiB)][part]
+        o[2] = x.at[pl.ds(k[0], 2 * GiB)][k[1] + jnp.arange(256)]
+        p.at[pl.ds(k[0], 2 * GiB)][part] = x.at[pl.ds(first, 2 * GiB)][part]
+
+    run(body, x, np.array([first, second], np.int32), out=o, into=p)
+    np.testing.assert_array_equal(o, [x[start : start + 256]] * 3)
+    np.testing.assert_array_equal(p[start : start + 256], x[start : start + 256])
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
