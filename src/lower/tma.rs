@@ -9,8 +9,9 @@ use super::{barrier, exchange, memory, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
+use crate::layout::facts::DynTerm;
 use crate::layout::tma::{self, Affine, BulkPlan, CopyPlan, OutOfBounds, Piece, TensorPlan};
-use crate::layout::views::out_of_bounds;
+use crate::layout::views::{out_of_bounds, value_of};
 use crate::plan::{Announces, FeedingPart};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{TensorMapElement, TensorMapSpec, TensorMapSwizzle};
@@ -33,14 +34,21 @@ fn element_of(dtype: DType) -> TensorMapElement {
     }
 }
 
-/// The tensor map of a copy, and the coordinates of its first box.
-fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<(V, Vec<S>)> {
+/// The tensor map of a copy, and the coordinates of its first box. `oob`: what becomes of elements outside of the array.
+fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan, oob: OutOfBounds) -> Result<(V, Vec<S>)> {
     let spec = map_spec(cx, gmem, plan)?;
     let map = match gmem.place {
         Place::Peer { device } => exchange::tensor_map(cx, device, &spec)?,
         Place::Here | Place::Cluster { .. } | Place::Multicast { .. } => cx.tensor_map(spec),
     };
-    let coords = plan.coords.iter().map(|c| affine32(cx, c)).collect::<Result<_>>()?;
+    let mut coords = vec![];
+    for (k, affine) in plan.coords.iter().enumerate() {
+        let within = oob == OutOfBounds::Ignored || stays_outside(cx, affine, plan, k);
+        coords.push(match within {
+            true => affine32(cx, affine)?,
+            false => saturated(cx, affine)?,
+        });
+    }
     Ok((map, coords))
 }
 
@@ -64,11 +72,36 @@ pub fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<Tensor
     })
 }
 
-/// A coordinate or offset, in 32 bits.
+/// Whether coordinate `k` of a copy, of which 32 bits are taken, is outside of the array wherever its number is: one that is too large
+/// for a signed one becomes negative, one that is too small becomes large.
+fn stays_outside(cx: &LowerCx, a: &Affine, plan: &TensorPlan, k: usize) -> bool {
+    let turn = 1i128 << 32;
+    let (mut lo, mut hi) = (i128::from(a.constant), i128::from(a.constant));
+    for t in &a.terms {
+        let facts = cx.kernel.facts(value_of(t.value));
+        let has_quotient = t.div == 1 || facts.within(i32::MIN, i32::MAX) || facts.within(0, u32::MAX);
+        if !has_quotient {
+            return false;
+        }
+        let (div, stride) = (i128::from(t.div), i128::from(t.stride));
+        lo += facts.lo.div_euclid(div) * stride;
+        hi += facts.hi.div_euclid(div) * stride;
+    }
+    let last = plan.pieces.iter().map(|piece| piece.coords[k]).max().unwrap_or(0);
+    let copied = i128::from(last) + i128::from(plan.box_dims[k]);
+    lo + turn >= i128::from(plan.dims[k]) && hi + copied <= turn
+}
+
+/// A coordinate in 32 bits.
 fn affine32(cx: &mut LowerCx, a: &Affine) -> Result<S> {
     let mut sum: Option<S> = None;
     for t in &a.terms {
-        let x = view::dyn_term(cx, t)?;
+        let x = if t.div == 1 || cx.kernel.facts(value_of(t.value)).lo >= 0 {
+            view::dyn_term(cx, t)?
+        } else {
+            let x = view::dyn_value(cx, t.value)?;
+            scaled_exactly(cx, IntType::S32, x, t)
+        };
         sum = Some(match sum {
             None => x,
             Some(s) => cx.b.add(IntType::S32, s, x),
@@ -78,6 +111,50 @@ fn affine32(cx: &mut LowerCx, a: &Affine) -> Result<S> {
         None => Src::imm32(a.constant as i32),
         Some(s) => cx.b.add(IntType::S32, s, Src::imm32(a.constant as i32)),
     })
+}
+
+/// The start of a slice in steps of a tile, of which it is a multiple, negative ones too.
+fn scaled_exactly(cx: &mut LowerCx, ty: IntType, x: S, t: &DynTerm) -> S {
+    let imm = |x: u64| match ty {
+        IntType::S64 => Src::Imm(x),
+        _ => Src::u32(x as u32),
+    };
+    let quotient = match t.div.is_power_of_two() {
+        true => cx.b.shr(ty.as_shift(), x, Src::u32(t.div.trailing_zeros())),
+        false => cx.b.div(ty, x, imm(t.div)),
+    };
+    cx.b.mul(ty, quotient, imm(t.stride as u64))
+}
+
+/// The coordinate that all are given which 32 bits do not hold: no array reaches there, and no box from there into one.
+const OUTSIDE: i32 = i32::MIN;
+
+/// A coordinate of whose number 32 bits would not be enough. An index is cut to where nothing of an array is, so that sums have room.
+fn saturated(cx: &mut LowerCx, a: &Affine) -> Result<S> {
+    let far = 1i64 << 32;
+    let mut sum: S = Src::Imm(a.constant as u64);
+    for t in &a.terms {
+        let v = value_of(t.value);
+        let facts = cx.kernel.facts(v);
+        let mut x = cx.index64(v)?;
+        if !facts.within(i64::MIN, far) {
+            let ty = if facts.within(i64::MIN, i64::MAX) {
+                IntType::S64
+            } else {
+                IntType::U64
+            };
+            x = cx.b.min(ty, x, Src::Imm(far as u64));
+        }
+        if !facts.within(-far, u64::MAX) {
+            x = cx.b.max(IntType::S64, x, Src::Imm(-far as u64));
+        }
+        let x = scaled_exactly(cx, IntType::S64, x, t);
+        sum = cx.b.add(IntType::S64, sum, x);
+    }
+    let short = cx.b.truncate(sum);
+    let same = cx.b.widen(short, true);
+    let fits = cx.b.setp(Compare::Eq, CompareType::S64, same, sum);
+    Ok(cx.b.select(BitType::B32, fits, short, Src::imm32(OUTSIDE)))
 }
 
 /// The global address that a bulk copy starts at.
@@ -208,7 +285,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     };
     check_copied(cx, src, dst, oob, predicate)?;
     let copies: Vec<Guarded> = match planned {
-        Some((smem, plan)) => load_instructions(cx, src, smem, plan, bar_addr, sharing.as_ref())?,
+        Some((smem, plan)) => load_instructions(cx, (src, oob), smem, plan, bar_addr, sharing.as_ref())?,
         None => vec![],
     };
     let skips_arrival = cx.kernel.semantics.false_predicate_suppresses_arrival;
@@ -254,7 +331,7 @@ type Guarded = (Option<V>, Inst<V>);
 
 fn load_instructions(
     cx: &mut LowerCx,
-    src: &RefUse,
+    (src, oob): (&RefUse, OutOfBounds),
     smem: S,
     plan: &CopyPlan,
     bar: Addr<V>,
@@ -303,7 +380,7 @@ fn load_instructions(
             }])
         }
         CopyPlan::Tensor(plan) => {
-            let (map, coords) = tensor(cx, src, plan)?;
+            let (map, coords) = tensor(cx, src, plan, oob)?;
             let (Some(sharing), Some(mask)) = (sharing, mask) else {
                 return Ok(plan
                     .pieces
@@ -384,7 +461,7 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
             });
         }
         Some((smem, CopyPlan::Tensor(plan))) => {
-            let (map, coords) = tensor(cx, dst, plan)?;
+            let (map, coords) = tensor(cx, dst, plan, OutOfBounds::Zeros)?;
             for piece in &plan.pieces {
                 let coords = piece_coords(cx, &coords, piece);
                 let src = cx.b.addr(smem, piece.smem as i32);
@@ -457,7 +534,7 @@ pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
             });
         }
         CopyPlan::Tensor(plan) => {
-            let (map, coords) = tensor(cx, src, plan)?;
+            let (map, coords) = tensor(cx, src, plan, OutOfBounds::Ignored)?;
             for piece in &plan.pieces {
                 let coords = piece_coords(cx, &coords, piece);
                 copies.push(Inst::TensorPrefetch { map, coords });

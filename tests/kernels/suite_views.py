@@ -1,16 +1,17 @@
-"""The tests of views without addresses and of hints, for the machine that there is: the emulator, or a GPU."""
+"""The tests of views without addresses, of hints, and of copies outside of arrays, for the machine that there is: the emulator, or a GPU."""
 
 from __future__ import annotations
 
 import os
 
+import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.corpus.case import kernel, like
+from tests.corpus.case import kernel, like, x64
 from tests.kernels import views
 from tests.kernels.suite import ON_GPU, enabled
 
@@ -92,3 +93,58 @@ def test_a_computed_index_of_registers_is_clamped(at: int) -> None:
     start = min(at, 56)
     x[start : start + 8] *= 2
     np.testing.assert_array_equal(got, x)
+
+
+#: Copies of rows: of an array, into a buffer with these transforms, from a start that is known to be a multiple of so many.
+FAR: dict[str, tuple[tuple[int, ...], int, tuple[object, ...], int]] = {
+    "rows": ((100, 32), 16, (), 1),
+    "a tile": ((96, 64), 8, views.tiled(jnp.float32, 128), 8),
+    "tiles": ((96, 64), 16, views.tiled(jnp.float32, 128), 8),
+    "tiles from anywhere": ((100, 64), 16, views.tiled(jnp.float32, 128), 1),
+    "elements": ((1024,), 32, (), 1),
+    # 32 elements of a row are neighbours in memory: a coordinate is as many times the start.
+    "rows of one box": ((128, 2, 16), 4, (), 1),
+}
+
+
+def far_starts(dtype: str, rows: int, multiple: int) -> list[int]:
+    """Around the array's ends, and around what integers of 32 and 64 bits hold, of such a type."""
+    info = np.iinfo(dtype)
+    ends = (0, rows, *(n << bits for bits in (27, 31, 32, 33, 62, 63, 64) for n in (1, 3)))
+    near = {sign * end + d for end in ends for sign in (-1, 1) for d in range(-24, 25, 8)}
+    return sorted(start for start in near if info.min <= start <= info.max and start % multiple == 0)
+
+
+@pytest.mark.parametrize("index", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("kind", FAR)
+def test_copies_that_begin_outside_of_their_array(kind: str, index: str) -> None:
+    """However far: what is outside reads as zeros, and is not written."""
+    shape, rows, transforms, multiple = FAR[kind]
+    starts = far_starts(index, shape[0], multiple)
+    x = (np.arange(np.prod(shape)).reshape(shape) % 97 + 1).astype(np.float32)
+    box = (rows, *shape[1:])
+
+    def body(x, starts, loaded, stored, buf, bar):  # type: ignore[no-untyped-def]
+        stored[...] = jnp.zeros(shape, jnp.float32)
+
+        def copy(i, carry):  # type: ignore[no-untyped-def]
+            start = pl.multiple_of(starts[i], multiple)
+            plgpu.copy_gmem_to_smem(x.at[pl.ds(start, rows)], buf, bar)
+            plgpu.barrier_wait(bar)
+            loaded[i] = buf[...]
+            plgpu.copy_smem_to_gmem(buf, stored.at[pl.ds(start, rows)])
+            plgpu.wait_smem_to_gmem(0)
+            return carry
+
+        jax.lax.fori_loop(0, len(starts), copy, ())
+
+    with x64(True), enabled():
+        call = kernel(body, (like((len(starts), *box)), like(shape)), plgpu.SMEM(box, jnp.float32, transforms=transforms), plgpu.Barrier())
+        loaded, stored = (np.asarray(a) for a in call(x, np.array(starts, index)))
+    wanted, written = np.zeros((len(starts), *box), np.float32), np.zeros(shape, np.float32)
+    for i, start in enumerate(starts):
+        for row in range(max(0, -start), min(rows, shape[0] - start)):
+            wanted[i, row] = written[start + row] = x[start + row]
+    wrong = [start for i, start in enumerate(starts) if not np.array_equal(loaded[i], wanted[i])]
+    assert not wrong, f"loads from {wrong}"
+    np.testing.assert_array_equal(stored, written)
