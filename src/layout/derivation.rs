@@ -320,7 +320,7 @@ pub fn storable(layout: &RegisterLayout, bits: u32, along: usize) -> RegisterLay
     if has_whole_bytes(layout, bits, along) {
         return materialized(layout);
     }
-    if along + 1 != layout.rank() {
+    if layout.shape().iter().skip(along + 1).any(|n| *n != 1) {
         return with_dim_in_slots(layout.shape(), Some(along), layout.group());
     }
     let n: u64 = layout.shape().iter().product();

@@ -116,14 +116,21 @@ pub fn wgmma_left(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
     layout.map_err(|e| Error::internal(format!("a left operand of wgmma of type {ty}: {e}")))
 }
 
-/// The dimension of a view along which memory is contiguous, as far as views without reshapes tell; else the last.
+/// The dimension of a view along which memory is contiguous, as far as views without reshapes tell; else the last. One of a single
+/// element has no neighbours: those are along the one before it.
 pub fn contiguous(kernel: &Kernel, r: &RefUse) -> usize {
-    let rank = kernel.allocs[r.alloc].shape.len();
-    let last = match r.kept_dims(rank) {
-        Some((dims, true)) => dims.iter().position(|d| d + 1 == rank),
+    let whole = &kernel.allocs[r.alloc].shape;
+    let kept = match r.kept_dims(whole.len()) {
+        Some((dims, true)) => dims.iter().position(|d| *d == minor(whole)),
         Some((_, false)) | None => None,
     };
-    last.unwrap_or(r.shape.len().saturating_sub(1))
+    kept.filter(|d| r.shape[*d] != 1).unwrap_or(minor(&r.shape))
+}
+
+/// The last dimension that has neighbours in row-major order.
+fn minor(shape: &[u64]) -> usize {
+    let last = shape.iter().rposition(|n| *n != 1);
+    last.unwrap_or(shape.len().saturating_sub(1))
 }
 
 /// An array that a loop takes apart or puts together along its leading dimension, and one of its slices.
@@ -139,7 +146,7 @@ pub fn stacked(kernel: &Kernel, v: Value) -> Result<(RegisterLayout, RegisterLay
 /// An array as it is stored in row-major order.
 fn stored(kernel: &Kernel, v: Value) -> Need {
     Need::Stored {
-        along: kernel.ty(v).shape().len().saturating_sub(1),
+        along: minor(kernel.ty(v).shape()),
         like: None,
     }
 }
@@ -364,12 +371,8 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             sig.separable = true;
             let data = &kernel.values[results[0]];
             let tiling = dot::tiling(*arithmetic, data.ty.shape(), group_of(data.group));
-            let stored = |v: &Value| Need::Stored {
-                along: kernel.ty(*v).shape().len() - 1,
-                like: None,
-            };
             let acc = acc.iter().map(|_| Need::Same(results[0]));
-            sig.operands = acc.chain([stored(a), stored(b)]).collect();
+            sig.operands = acc.chain([stored(kernel, *a), stored(kernel, *b)]).collect();
             sig.results[0] = Gives::Exactly(tiling.result, "product of arrays");
         }
         OpKind::Take { a, .. } => {
@@ -633,7 +636,8 @@ impl Need {
                     bits
                 };
                 let right = fills || !own.is_constant_somewhere() && has_whole_bytes(own, bits, *along);
-                (!right).then(|| storable(own, bits, *along))
+                // Where there is none with whole bytes the plan of the access says so.
+                (!right).then(|| storable(own, bits, *along)).filter(|l| l != own)
             }
         }
     }

@@ -266,7 +266,7 @@ pub fn plan(
     elements(layout, view, direction)
 }
 
-/// A store whose value may change its layout first: to the plan's.
+/// A store; a value whose elements are all equal lies as the plan has it.
 pub fn plan_store(
     layout: &RegisterLayout,
     view: &SmemView,
@@ -274,10 +274,10 @@ pub fn plan_store(
     options: Options,
 ) -> Result<TransferPlan, TransferError> {
     let own = plan(layout, view, memory, Direction::Store, options);
-    if !matches!(own, Err(TransferError::SubByteStore { .. })) {
+    if !layout.is_splat() || !matches!(own, Err(TransferError::SubByteStore { .. })) {
         return own;
     }
-    // Elements narrower than a byte whose neighbours are in other threads: brought together.
+    // Elements narrower than a byte go with their neighbours.
     let n: u64 = layout.shape().iter().product();
     [8, 4, 2]
         .into_iter()

@@ -207,8 +207,13 @@ impl Planner<'_> {
         let singly = r.has_windows();
         let refused = |e: TransferError| {
             let name = kernel.ops[op].kind.name();
-            Error::unsupported(format!("{name} of {}: {e}", words::of_use(kernel, r)))
-                .remedy("take whole tiles of the buffer, or give it no transforms")
+            let remedy = match e {
+                TransferError::Shape { .. } => "take whole tiles of the buffer, or give it no transforms",
+                TransferError::SubByteStore { .. } => {
+                    "store slices that begin and end with whole bytes, or keep the array as int8"
+                }
+            };
+            Error::unsupported(format!("{name} of {}: {e}", words::of_use(kernel, r))).remedy(remedy)
         };
         let mut load = None;
         if let Some(v) = array(loaded) {

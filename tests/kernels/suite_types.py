@@ -240,3 +240,24 @@ def test_narrow_operand_of_wgmma(source: str) -> None:
     with enabled():
         got = np.asarray(kernel(body, like((64, 64)), *scratch)(a, b))
     np.testing.assert_array_equal(got, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (1, 8), (12, 9, 1), (256, 1, 1), (4, 1, 2), (2, 6, 1), (8, 4, 1), (1, 1, 2)], ids=str)
+def test_dimensions_of_one_element_of_half_a_byte(shape: tuple[int, ...]) -> None:
+    """Neighbours in memory are along the last of the others."""
+    x = codes("int4", shape)
+
+    def body(x: Any, whole: Any, turned: Any, part: Any, buf: Any) -> None:
+        whole[...] = x[...]
+        turned[...] = jnp.sort(x[...].astype(jnp.int32), axis=0).astype(jnp.int4)
+        buf[...] = jnp.zeros(shape, jnp.int4)
+        buf.at[0 : (shape[0] + 1) // 2][...] = x[0 : (shape[0] + 1) // 2]
+        part[...] = buf[...]
+
+    with enabled():
+        got = kernel(body, [like(shape, jnp.int4)] * 3, plgpu.SMEM(shape, jnp.int4))(x)
+        whole, turned, part = (np.asarray(a).astype(np.int32) for a in got)
+    x = x.astype(np.int32)
+    np.testing.assert_array_equal(whole, x)
+    np.testing.assert_array_equal(turned, np.sort(x, axis=0))
+    np.testing.assert_array_equal(part, np.where(np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)) < (shape[0] + 1) // 2, x, 0))

@@ -685,6 +685,22 @@ def unsupported_half_byte(x):
     return kernel(body, like((5, 7), jnp.int4))(x)
 
 
+@bad(smalt.Unsupported, "4-bit elements at addresses that are not whole bytes", "remedy: store slices that begin and end with whole bytes", args=())
+def unsupported_column_of_half_bytes():
+    def body(o):
+        o[:, 0:1] = jnp.zeros((8, 1), jnp.int32).astype(jnp.int4) + jnp.int4(1)  # BAD
+
+    return kernel(body, like((8, 4), jnp.int4))()
+
+
+@bad(smalt.Unsupported, "4-bit elements at addresses that are not whole bytes", "or keep the array as int8", args=(i32(3, 4),))
+def unsupported_odd_columns_of_half_bytes(x):
+    def body(x, o):
+        o.transpose((1, 0))[...] = x[...].astype(jnp.int4)  # BAD
+
+    return kernel(body, like((4, 3), jnp.int4))(x)
+
+
 @bad(smalt.InvalidKernel, "wgmma accumulator", "M a multiple of 64", "got: acc f32[96,64]", "remedy: change the tile's shape", args=())
 def accumulator_of_odd_shape():
     def body(o):
