@@ -60,6 +60,68 @@ fn device_memory_counts_as_shared_memory_does() {
     });
 }
 
+/// Text that does whatever it likes to what it is given, or only loads from it.
+fn text(t: &mut Test, r: RefUse, loads: bool) {
+    let code = InlinePtx {
+        text: String::new(),
+        operands: vec![],
+        pack: 1,
+        once: false,
+        loads_from: vec![loads],
+        whole: None,
+        barriers: None,
+        unchecked: Some(80),
+        called: None,
+    };
+    t.op(OpKind::InlinePtx {
+        does: Does::Acts,
+        code: Box::new(code),
+        refs: vec![r],
+        args: vec![],
+    });
+}
+
+#[test]
+fn what_a_text_stores_to_device_memory_is_written() {
+    twins(Compiler, Barrier, |t, right| {
+        let out = t.output(DType::F32, &[128]);
+        text(t, t.whole(out), false);
+        if right {
+            t.sync();
+        }
+        t.load(t.whole(out));
+    });
+}
+
+#[test]
+fn a_copy_reads_what_a_text_stored_to_device_memory() {
+    for missing in [Barrier, Fence] {
+        twins(Compiler, missing, |t, right| {
+            let (out, s, bars) = (t.output(DType::F32, &[128]), t.smem(DType::F32, &[128]), t.barriers(1));
+            text(t, t.whole(out), false);
+            if right || missing == Barrier {
+                t.op(OpKind::Fence {
+                    kind: FenceKind::ProxyAsyncGlobal,
+                });
+            }
+            if right || missing == Fence {
+                t.sync();
+            }
+            t.copy_in(t.whole(out), t.whole(s), bars, 0);
+            t.wait(bars, 0);
+        });
+    }
+}
+
+#[test]
+fn what_a_text_only_loads_is_not_written() {
+    clean(|t| {
+        let out = t.output(DType::F32, &[128]);
+        text(t, t.whole(out), true);
+        t.load(t.whole(out));
+    });
+}
+
 #[test]
 fn a_lane_sees_what_it_wrote() {
     clean(|t| {

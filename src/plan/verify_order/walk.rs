@@ -127,6 +127,11 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
             let is_source = |r: &RefUse| source.is_some_and(|src| std::ptr::eq(src, r));
             for_each_ref(kind, &mut |r| written[r.alloc] |= !is_source(r));
         }
+        if let (Class::Instructions, OpKind::InlinePtx { code, refs, .. }) = (kind.class(), kind) {
+            for (i, r) in refs.iter().enumerate() {
+                written[r.alloc] |= code.access(i).writes();
+            }
+        }
     });
     written
 }
