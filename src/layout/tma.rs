@@ -432,8 +432,10 @@ fn plan_tensor(
                 gmem: dim.stride * weight,
                 extent: match modes[i] {
                     Mode::Split if last => dim.extent / tile,
-                    // Everything is in bounds: the minor digit's bound only has to be large enough.
-                    Mode::InBounds | Mode::Pieces if j == 0 => dim.extent,
+                    Mode::Pieces if j == 0 => dim.extent,
+                    // Everything is in bounds: the minor digit's bound is where the last of all slices begins, so that the map ends
+                    // where the dimension does.
+                    Mode::InBounds if j == 0 => (dim.extent + digit.size).saturating_sub(dim.size).max(digit.size),
                     Mode::Split | Mode::InBounds | Mode::Pieces => digit.size,
                 },
                 coord: match takes_start {

@@ -1,4 +1,5 @@
-"""Random views of things that have no addresses of their own: parts of accumulators, of `run_state`'s references, operands of wgmma.
+"""Random views of things that have no addresses of their own: parts of accumulators, of `run_state`'s references, operands of wgmma; and of
+arrays beyond their ends.
 
 Each is a kernel with a NumPy reference; `Seed.of(n)` is the same in every process. `suite_views.py` runs them.
 """
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.corpus.case import kernel, like
+from tests.corpus.case import kernel, like, x64
 
 ACC, SMEM, Barrier = plgpu.ACC, plgpu.SMEM, plgpu.Barrier
 Array = np.ndarray[Any, Any]
@@ -459,6 +460,114 @@ class Shared:
         np.testing.assert_array_equal(got, np.stack([x] * blocks), err_msg=f"seed {self.seed}: {shape} {np.dtype(dtype)} {cluster} {axes}")
 
 
+# ------------------------------------------------------------------------------------------ copies in and outside of arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class Dim:
+    """One dimension of an array of which a copy takes a part."""
+
+    #: "all"; "static" or "dynamic" slices; "at": one index at run time, which drops the dimension.
+    how: str
+    extent: int
+    size: int
+    #: What starts are known to be multiples of, and their type.
+    multiple: int
+    index: str
+    #: One for each round.
+    starts: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """Loads and stores of slices that may begin anywhere: what is outside of the array reads as zeros, and is not written."""
+
+    seed: int
+    dtype: Any
+    swizzle: int | None
+    dims: tuple[Dim, ...]
+
+    @classmethod
+    def of(cls, seed: int) -> Copies:
+        rng = np.random.default_rng([seed, 7])
+        dtype = [np.float32, np.float16, np.int8][int(rng.integers(3))]
+        vector = 16 // np.dtype(dtype).itemsize
+        rank = int(rng.integers(1, 5))
+        swizzle = int(rng.choice([32, 64, 128])) if rank > 1 and rng.random() < 0.4 else None
+        row = swizzle // np.dtype(dtype).itemsize if swizzle else vector
+        dims = []
+        for d in range(rank):
+            is_tiled = swizzle is not None and d == rank - 2
+            how = str(rng.choice(["all", "static", "dynamic", "dynamic", *(["at"] if d + 1 < rank and not is_tiled else [])]))
+            if d + 1 == rank:
+                unit, size = vector, row * int(rng.choice([1, 2] if swizzle else [1, 2, 4]))
+            else:
+                unit, size = 1, int(rng.choice([8, 16] if is_tiled else [1, 2, 3, 4, 8]))
+            size = 1 if how == "at" else size
+            extent = size if how == "all" else size + unit * int(rng.integers(20 if rank < 4 else 4))
+            multiple = int(rng.choice([1, row if d + 1 == rank else size])) if how == "dynamic" else 1
+            index = str(rng.choice(["int32", "int32", "uint32", "int64", "uint64"]))
+            starts = {
+                "all": lambda: (0,) * ROUNDS,
+                "static": lambda: (int(rng.integers((extent - size) // row + 1)) * row if d + 1 == rank else int(rng.integers(extent - size + 1)),) * ROUNDS,
+            }.get(how, lambda: tuple(_start(rng, index, extent, size, multiple) for _ in range(ROUNDS)))()
+            dims.append(Dim(how, extent, size, multiple, index, starts))
+        return cls(seed, dtype, swizzle, tuple(dims))
+
+    def check(self) -> None:
+        shape = tuple(dim.extent for dim in self.dims)
+        box = tuple(dim.size for dim in self.dims)
+        part = tuple(dim.size for dim in self.dims if dim.how != "at")
+        x = (np.arange(np.prod(shape)).reshape(shape) % 97 + 1).astype(self.dtype)
+        computed = [dim for dim in self.dims if dim.how in ("dynamic", "at")]
+
+        def body(x: Any, *rest: Any) -> None:
+            starts, (loaded, stored, buf, bar) = rest[: len(computed)], rest[len(computed) :]
+            stored[...] = jnp.zeros(shape, self.dtype)
+
+            def step(i: Any, _: Any) -> None:
+                at = iter([pl.multiple_of(s[i], dim.multiple) for s, dim in zip(starts, computed, strict=True)])
+                index: list[Any] = []
+                for dim in self.dims:
+                    start = dim.starts[0] if dim.how in ("all", "static") else next(at)
+                    index.append(start if dim.how == "at" else pl.ds(start, dim.size))
+                plgpu.copy_gmem_to_smem(x.at[tuple(index)], buf, bar)
+                plgpu.barrier_wait(bar)
+                loaded[i] = buf[...]
+                plgpu.copy_smem_to_gmem(buf, stored.at[tuple(index)])
+                plgpu.wait_smem_to_gmem(0)
+
+            lax.fori_loop(0, ROUNDS, step, None)
+
+        transforms = {} if self.swizzle is None else {"transforms": tiled(self.dtype, self.swizzle)}
+        with x64(True):
+            call = kernel(body, (like((ROUNDS, *part), self.dtype), like(shape, self.dtype)), SMEM(part, self.dtype, **transforms), Barrier())
+            loaded, stored = (np.asarray(a) for a in call(x, *(np.array(dim.starts, dim.index) for dim in computed)))
+        wanted, written = np.zeros((ROUNDS, *box), self.dtype), np.zeros_like(x)
+        for i in range(ROUNDS):
+            inside = [(max(0, -dim.starts[i]), max(0, min(dim.size, dim.extent - dim.starts[i]))) for dim in self.dims]
+            if all(first < end for first, end in inside):
+                there = tuple(slice(dim.starts[i] + first, dim.starts[i] + end) for dim, (first, end) in zip(self.dims, inside, strict=True))
+                wanted[i][tuple(slice(*s) for s in inside)] = written[there] = x[there]
+        np.testing.assert_array_equal(loaded, wanted.reshape(ROUNDS, *part), err_msg=str(self))
+        np.testing.assert_array_equal(stored, written, err_msg=str(self))
+
+
+#: Copies of one kernel.
+ROUNDS = 16
+
+
+def _start(rng: np.random.Generator, index: str, extent: int, size: int, multiple: int) -> int:
+    """Inside, over an end, or around what some integer type holds."""
+    info = np.iinfo(index)
+    ends = [0, -size, extent, extent - size, *(sign * n << bits for sign in (1, -1) for n in (1, 3) for bits in (27, 28, 31, 32, 34, 62, 63, 64))]
+    while True:
+        near = ends[int(rng.integers(len(ends)))] + int(rng.integers(-3, 4)) * multiple
+        start = (int(rng.integers(extent - size + 1)) if rng.integers(2) else near) // multiple * multiple
+        if info.min <= start <= info.max:
+            return start
+
+
 #: Parts of the suite, with the number of seeds that tests of one Python version run.
 KINDS: dict[str, tuple[Any, int]] = {
     "parts": (Parts, 30),
@@ -466,6 +575,7 @@ KINDS: dict[str, tuple[Any, int]] = {
     "operands": (Operands, 40),
     "hints": (Hints, 20),
     "shared": (Shared, 40),
+    "copies": (Copies, 60),
 }
 
 

@@ -63,6 +63,18 @@ fn execute(plan: &CopyPlan, smem: &SmemView, values: &[u64]) -> BTreeMap<u64, Op
 /// Whether everything lands where direct indexing says, and zeros where the array ends.
 fn check(gmem: &[GmemDim], smem: &SmemView, bits: u32, values: &[u64], plan: &CopyPlan) {
     let value = |id: DynId| values[id.0 as usize];
+    if let CopyPlan::Tensor(map) = plan {
+        let steps = map.dims[1..]
+            .iter()
+            .zip(&map.strides)
+            .map(|(n, stride)| (n - 1) * stride);
+        let end = map.base + steps.sum::<u64>() + map.dims[0] * u64::from(map.element_bytes);
+        let array = gmem.iter().map(|d| d.extent * d.stride / 8).max().unwrap_or(0);
+        assert!(
+            end <= array,
+            "a map that ends at byte {end} of {array}\n{gmem:?}\n{map:?}"
+        );
+    }
     let seen = execute(plan, smem, values);
     let at = |d: &GmemDim| d.start + d.dynamic.iter().map(|(v, _)| value(*v)).sum::<u64>();
     let shape = smem.shape();
