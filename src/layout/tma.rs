@@ -85,10 +85,21 @@ pub struct TensorPlan {
     /// Bytes of an element as the map counts them (sub-byte types: 1).
     pub element_bytes: u32,
     pub coords: ArrayVec<Affine, 5>,
+    /// Where one dimension of the map is several of the array: what tells whether one of those is in bounds.
+    pub parts: Vec<Part>,
     pub pieces: Vec<Piece>,
     /// Bytes that one piece moves.
     pub piece_bytes: u32,
     pub sharing: Sharing,
+}
+
+/// An index of the array that is a part of a coordinate of the map: the copy is outside of the array if this is not below the extent.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Part {
+    /// Which coordinate.
+    pub of: usize,
+    pub index: Affine,
+    pub extent: u64,
 }
 
 /// Which pieces of a shared copy are whose.
@@ -294,7 +305,7 @@ fn plan_as_it_lies(
         Ok(plan) => return Ok(CopyPlan::Tensor(plan)),
         Err(error) => error,
     };
-    // Fewer map dimensions, at a price: integer indices out of bounds go unnoticed, or there are more pieces.
+    // Fewer map dimensions, at a price: integer indices have to be looked at, or there are more pieces.
     if matches!(first, CopyError::Dimensions { .. }) {
         if let Ok(plan) = plan_tensor(gmem, &kept, smem, bits, &modes, true, parts) {
             return Ok(CopyPlan::Tensor(plan));
@@ -519,11 +530,12 @@ fn plan_tensor(
         let coord = start_of(dim, 1);
         if let Some(low) = extra.last_mut()
             && low.gmem * low.extent == dim.stride
-            && (merge_single || gmem[low.own[0].0].in_bounds())
+            && (merge_single || low.own.iter().all(|own| gmem[own.0].in_bounds()))
         {
             let outer = scaled(&coord, low.extent);
             low.coord.constant += outer.constant;
             low.coord.terms.extend(outer.terms);
+            low.own.push((d, low.extent));
             low.extent *= dim.extent;
             continue;
         }
@@ -639,6 +651,7 @@ fn plan_tensor(
         swizzle,
         element_bytes,
         coords: ArrayVec::new(),
+        parts: vec![],
         pieces: vec![],
         piece_bytes: 0,
         sharing: match shared {
@@ -659,6 +672,15 @@ fn plan_tensor(
         plan.dims.push(d.extent);
         plan.box_dims.push(*side as u32);
         plan.coords.push(d.coord.clone());
+        // The last of several is in bounds where the coordinate is.
+        let parts = d.own.split_last().map_or(&[][..], |(_, parts)| parts);
+        for &(dim, _) in parts.iter().filter(|own| single(own.0) && !gmem[own.0].in_bounds()) {
+            plan.parts.push(Part {
+                of: k,
+                index: start_of(&gmem[dim], 1),
+                extent: gmem[dim].extent,
+            });
+        }
         if k > 0 {
             if d.gmem % 128 != 0 {
                 return Err(CopyError::Stride { bytes: d.gmem / 8 });

@@ -43,11 +43,20 @@ fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan, oob: OutOfBounds) 
     };
     let mut coords = vec![];
     for (k, affine) in plan.coords.iter().enumerate() {
-        let within = oob == OutOfBounds::Ignored || stays_outside(cx, affine, plan, k);
-        coords.push(match within {
-            true => affine32(cx, affine)?,
-            false => saturated(cx, affine)?,
-        });
+        if oob == OutOfBounds::Ignored {
+            coords.push(affine32(cx, affine)?);
+            continue;
+        }
+        let last = plan.pieces.iter().map(|piece| piece.coords[k]).max().unwrap_or(0);
+        let copied = u64::from(last) + u64::from(plan.box_dims[k]);
+        let mut at = coordinate(cx, affine, plan.dims[k], copied)?;
+        for part in plan.parts.iter().filter(|part| part.of == k) {
+            let index = coordinate(cx, &part.index, part.extent, 1)?;
+            let inside =
+                cx.b.setp(Compare::Lt, CompareType::U32, index, Src::u32(part.extent as u32));
+            at = cx.b.select(BitType::B32, inside, at, Src::imm32(OUTSIDE));
+        }
+        coords.push(at);
     }
     Ok((map, coords))
 }
@@ -72,9 +81,17 @@ pub fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<Tensor
     })
 }
 
-/// Whether coordinate `k` of a copy, of which 32 bits are taken, is outside of the array wherever its number is: one that is too large
-/// for a signed one becomes negative, one that is too small becomes large.
-fn stays_outside(cx: &LowerCx, a: &Affine, plan: &TensorPlan, k: usize) -> bool {
+/// Where a copy of so many begins along a dimension of this extent, in 32 bits: outside of it if it is.
+fn coordinate(cx: &mut LowerCx, a: &Affine, extent: u64, copied: u64) -> Result<S> {
+    match stays_outside(cx, a, extent, copied) {
+        true => affine32(cx, a),
+        false => saturated(cx, a),
+    }
+}
+
+/// Whether a coordinate, of which 32 bits are taken, is outside of the dimension wherever its number is: one that is too large for a
+/// signed one becomes negative, one that is too small becomes large.
+fn stays_outside(cx: &LowerCx, a: &Affine, extent: u64, copied: u64) -> bool {
     let turn = 1i128 << 32;
     let (mut lo, mut hi) = (i128::from(a.constant), i128::from(a.constant));
     for t in &a.terms {
@@ -87,9 +104,7 @@ fn stays_outside(cx: &LowerCx, a: &Affine, plan: &TensorPlan, k: usize) -> bool 
         lo += facts.lo.div_euclid(div) * stride;
         hi += facts.hi.div_euclid(div) * stride;
     }
-    let last = plan.pieces.iter().map(|piece| piece.coords[k]).max().unwrap_or(0);
-    let copied = i128::from(last) + i128::from(plan.box_dims[k]);
-    lo + turn >= i128::from(plan.dims[k]) && hi + copied <= turn
+    lo + turn >= i128::from(extent) && hi + i128::from(copied) <= turn
 }
 
 /// A coordinate in 32 bits.

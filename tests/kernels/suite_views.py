@@ -148,3 +148,10 @@ def test_copies_that_begin_outside_of_their_array(kind: str, index: str) -> None
     wrong = [start for i, start in enumerate(starts) if not np.array_equal(loaded[i], wanted[i])]
     assert not wrong, f"loads from {wrong}"
     np.testing.assert_array_equal(stored, written)
+
+
+@pytest.mark.parametrize("seed", [71, 633])
+def test_copies_of_more_dimensions_than_a_map_has(seed: int) -> None:
+    """Two indices are one coordinate, and each may be outside by itself."""
+    with enabled():
+        views.run("copies", seed)
