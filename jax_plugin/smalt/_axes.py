@@ -5,6 +5,7 @@ TPUs). Steps along an axis may run at once if no two of them that differ there d
 order, where
 * two steps write elements in common of an output;
 * a step writes elements of an output that another one reads, through an operand that shares the output's buffer;
+* two steps have elements in common of an input that a step stores to, and that one may load before it stores all of it;
 * a step may load scratch before it has stored all of it, and another one may have stored what it loads: the one before, or any since
   the last one that stores all of it whatever happens. `@pl.when(pl.program_id(2) == 0)` around such a store keeps the outer axes apart;
 * its size is traced.
@@ -12,7 +13,8 @@ Index maps are looked at point by point up to 65536 points, and beyond as far as
 axis that `vmap` added never does. Outputs and operands that stay in device memory as a whole (no block) are the kernel's own business.
 
 `dimension_semantics` "sequential" makes an axis run in order, "parallel" at once: a promise, which is an error where the opposite is
-proved, and believed where the analysis only lacks a proof (indices from prefetched tables, conditions on data).
+proved, and believed where the analysis only lacks a proof (indices from prefetched tables, conditions on data): with a warning where
+scratch, or an input that is stored to, may be what a step loads of another one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import numpy as np
 
 from smalt import _flow, _types, _versions
 from smalt._blocks import Block, points
-from smalt._errors import InvalidKernel
+from smalt._errors import InvalidKernel, Unsupported
 
 Points = np.ndarray[Any, Any]
 
@@ -43,7 +45,11 @@ class Reason:
 class Axes:
     parallel: tuple[bool, ...]
     reasons: dict[int, Reason]  # of those that carry
-    #: Of each output what of its array its block touches at the grid's points (equal rows: elements in common), where that is known.
+    #: Promises that are believed, though a step may load what another one stored: of each axis where.
+    doubts: dict[int, str]
+    #: Inputs that a step stores to and a later one finds so.
+    kept: frozenset[int]
+    #: Of each of these, and each output, what of its array its block touches at the grid's points (equal rows: elements in common), where that is known.
     touched: dict[int, Points | None]
 
 
@@ -62,9 +68,25 @@ def decide(
             if grid[axis] != 1 and axis not in mapping.vmapped_dims and (axis not in reasons or proved and not reasons[axis].proved):
                 reasons[axis] = Reason(what, proved)
 
+    doubts: dict[int, str] = {}
+
+    def carry_memory(axes: Iterable[int], name: str, proved: bool) -> None:
+        axes = list(axes)
+        carry(axes, f"a step {'loads' if proved else 'may load'} what another one stored in {name}", proved)
+        doubts.update((axis, name) for axis in axes if axis in reasons and asked.get(axis) == "parallel" and isinstance(grid[axis], int))
+
     touched: dict[int, Points | None] = {}
+    again: dict[int, set[int]] = {}  # inputs that are stored to: the axes that revisit what is stored
+    first = len(jaxpr.invars) - len(mapping.scratch_avals) - len(blocks)
     for block in blocks:
         if not block.is_output:
+            use = uses[first + block.number]
+            if block.partner is None and block.is_written and (block.in_gmem or use.exposed.any()):
+                touched[block.number], axes = _revisited(grid, block)
+                again[block.number] = set(axes)
+                for axis, exact in axes.items():
+                    proved = exact and bool(use.carries.all() and use.stored.all())
+                    carry_memory([axis], f"input {block.name}", proved)
             continue
         partner = None if block.partner is None else blocks[block.partner]
         if partner is not None and not partner.is_read:
@@ -85,7 +107,7 @@ def decide(
         name = _versions.argument_name(jaxpr, at, f"{at - len(jaxpr.invars) + len(mapping.scratch_avals)}")
         for proved in (True, False):
             found = _carried(uses[at], [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], proved)
-            carry((own[a] for a in found), f"a step {'loads' if proved else 'may load'} what another one stored in scratch {name}", proved)
+            carry_memory((own[a] for a in found), f"scratch {name}", proved)
     parallel = []
     for axis, n in enumerate(grid):
         wish, reason = asked.get(axis), reasons.get(axis)
@@ -103,7 +125,27 @@ def decide(
         elif wish == "parallel":
             reasons.pop(axis, None)
         parallel.append(axis not in reasons)
-    return Axes(tuple(parallel), reasons, touched)
+    kept = frozenset(n for n, axes in again.items() if blocks[n].in_gmem or any(not parallel[a] for a in axes))
+    for number in kept:
+        if shared := again[number] & set(mapping.vmapped_dims):
+            raise Unsupported(
+                f"not supported yet: pallas_call: a store to {blocks[number].name}, an input that the elements of a jax.vmap have in common"
+                "\n  expected: an input with an element for each"
+                f"\n  got: one for all {math.prod(grid[a] for a in shared)}, which steps find as others left it"
+                "\n  remedy: map it too (in_axes=0, of jnp.broadcast_to), or copy it to scratch and store there"
+            )
+    return Axes(tuple(parallel), reasons, {own.index(axis): name for axis, name in doubts.items()}, kept, touched)
+
+
+def warn_of_doubts(jaxpr: Any, axes: Axes) -> None:
+    for axis, name in axes.doubts.items():
+        _flow.warn_at(
+            jaxpr,
+            f"smalt: a parallel grid axis whose steps may depend on each other: a step may load what another one stored in {name}"
+            f"\n  expected: all of it to be stored before it is loaded, in each step along axis {axis}"
+            f'\n  got: dimension_semantics "parallel" for axis {axis}, which is believed: steps that run at once find nothing of what others stored'
+            f'\n  remedy: dimension_semantics "sequential" for axis {axis} (or none: it is chosen then), or store to all of it first',
+        )
 
 
 def _lasts(aval: Any) -> bool:
@@ -152,6 +194,13 @@ def _shared(grid: Sequence[Any], block: Block, readers: Sequence[Block]) -> tupl
         return _common(grid, accesses, at)
     used = frozenset[int]().union(*(a.axes for a in accesses))
     return None, {axis: axis not in used for axis in rest}
+
+
+def _revisited(grid: Sequence[Any], block: Block) -> tuple[Points | None, dict[int, bool]]:
+    """`_shared` of an input that is stored to."""
+    if block.is_left_alone:
+        return None, {a: False for a, n in enumerate(grid) if n != 1}
+    return _shared(grid, block, [])
 
 
 def _alone(accesses: Sequence[Block]) -> frozenset[int]:
@@ -241,15 +290,15 @@ def _carried(use: _flow.Use, grid: Sequence[int], proved: bool) -> list[int]:
 
 
 def visits(block: Block, touched: Points | None, grid: Sequence[Any], loops: Sequence[int]) -> tuple[int, bool]:
-    """How many of the sequential axes choose a block, and whether an output's block comes back after another one.
+    """How many of the sequential axes choose a block, and whether one that goes back comes back after another one.
 
     `loops`: the sequential axes, outermost first. All of them choose it: no step has the block of the step before.
     """
-    if block.is_looked_up or not block.is_output and (block.is_written or block.partner is not None):
-        return len(loops), block.is_output and bool(loops)
+    if block.is_looked_up or not block.goes_back and (block.is_written or block.partner is not None):
+        return len(loops), block.goes_back and bool(loops)
     settled = max((k + 1 for k, axis in enumerate(loops) if axis in block.axes and grid[axis] != 1), default=0)
     chosen = loops[:settled]
-    if not block.is_output or all(a in block.alone or grid[a] == 1 for a in chosen):
+    if not block.goes_back or all(a in block.alone or grid[a] == 1 for a in chosen):
         return settled, False
     if touched is None:
         return settled, True

@@ -200,14 +200,16 @@ class Block:
     in_gmem: bool  # the user wants it there
     is_written: bool = False
     is_read: bool = True
+    #: An input that later steps find as the body left it, in an array of the call's own.
+    is_kept: bool = False
     #: An output: what it writes, later steps read through its partner. An input: its partner writes what it reads.
     in_order: bool = False
     overwrites: bool = False  # the body begins with a store to all of it
     is_stored_once: bool = False  # and does nothing else with it
     partner: int | None = None  # the operand that shares its buffer
     way: Way = Way.VIEW
-    resident: bool = False  # outputs: one slot, which stays while the block does
-    reload: bool = False  # outputs: the slot starts with what the array has
+    resident: bool = False  # of those that go back: one slot, which stays while the block does
+    reload: bool = False  # of those that go back: the slot starts with what the array has
     settled: int = 0  # so many of the sequential axes (from the left) choose the block
 
     @property
@@ -217,6 +219,11 @@ class Block:
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.bits // 8
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether its array gets what the body leaves in the block."""
+        return self.is_output or self.is_kept
 
     @property
     def is_left_alone(self) -> bool:
@@ -340,24 +347,30 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
                 f"\n  got: blocks of {d.size} of {d.extent}"
                 "\n  remedy: reshape the array to rows before the call"
             )
-    bits = _versions.bits_of(dtype)
-    if bits < 8 and is_output and any(d.outside for d in dims):
-        raise Unsupported(
-            f"not supported yet: pallas_call: blocks of {name} that reach outside of an array of {dtype}"
-            f"\n  got: blocks of {[d.size for d in dims]} of an array of {list(shape)}"
-            "\n  remedy: let blocks divide the array, or write int8 and convert it outside of the kernel"
-        )
-    return Block(
+    block = Block(
         number=number,
         name=name,
         is_output=is_output,
         mapping=mapping,
         dtype=dtype,
-        bits=bits,
+        bits=_versions.bits_of(dtype),
         dims=dims,
         transforms=tuple(mapping.transforms),
         in_gmem=_versions.is_gmem_block(mapping),
     )
+    if is_output:
+        check_narrow(block)
+    return block
+
+
+def check_narrow(block: Block) -> None:
+    """Elements that share a byte are stored together: none of them may be outside."""
+    if block.bits < 8 and block.outside:
+        raise Unsupported(
+            f"not supported yet: pallas_call: stores to blocks of {block.name} that reach outside of an array of {block.dtype}"
+            f"\n  got: blocks of {[d.size for d in block.dims]} of an array of {[d.extent for d in block.dims]}"
+            "\n  remedy: let blocks divide the array, or take int8 and convert it outside of the kernel"
+        )
 
 
 def check_inside(blocks: Sequence[Block], grid: Sequence[Any]) -> None:
@@ -479,11 +492,11 @@ def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> W
     if block.in_gmem:
         return Way.VIEW
     if block.transforms:
-        return Way.TMA
+        return Way.COPY if block.reload or block.in_order else Way.TMA
     if block.partner is not None and not block.is_output and not block.is_read:
         return Way.VIEW  # of which nobody sees anything
     tma = streams and _is_for_tma(block, steps) and not block.reload and not block.in_order
-    if block.is_output:
+    if block.goes_back:
         if block.resident:
             return Way.TMA if tma else Way.COPY
         return Way.TMA if tma else Way.VIEW if _may_be_view(block, blocks) else Way.COPY
@@ -495,7 +508,7 @@ def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> W
 def _may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
     if block.outside or block.transforms:
         return False
-    if block.is_output:
+    if block.goes_back:
         return True
     # A view of what the kernel writes would change under the body; one of an input is not written.
     return block.partner is None and not block.is_written

@@ -2,12 +2,14 @@
 
 The body is walked once, with numbers for all points side by side: `program_id` of an axis is an array along that axis, and so is what
 is computed of it; a branch is taken at the points where its condition holds, or may hold where that is not known. Masks are as small as
-what they depend on: arrays of the grid's rank, with extent 1 along other axes.
+what they depend on: arrays of the grid's rank, with extent 1 along other axes. A loop of a known number of turns is walked turn by
+turn where it counts what indexes references. Scalars that are not known have names: equal names are equal numbers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _versions
+from smalt import _coverage, _versions
 
 Mask = Any  # np.ndarray of bool
+_Spans = Sequence[_coverage.Span] | None
 
 #: Points up to which axes are looked at point by point.
 MAX_POINTS = 1 << 16
+#: Equations up to which loops are walked turn by turn.
+MAX_TURNS = 20_000
 
 
 @dataclasses.dataclass
@@ -32,6 +37,7 @@ class Use:
     stored: Mask  # all of it is stored, whatever happens
     carries: Mask  # it is loaded for sure, nothing of it was stored before, and what was loaded is stored or computed with
     read: bool = False
+    parts: tuple[_coverage.Part, ...] = ()  # what is stored, where that is not all of it
 
     @property
     def is_written(self) -> bool:
@@ -44,6 +50,13 @@ class _Number:
 
     value: Any
     known: Mask
+
+
+@dataclasses.dataclass(frozen=True)
+class _Symbol:
+    """A scalar of which only the name is known."""
+
+    name: int
 
 
 def uses(jaxpr: Any, grid: Sequence[int | None] = ()) -> dict[int, Use]:
@@ -70,8 +83,13 @@ def warn_of_outputs_never_stored(jaxpr: Any, outputs: Mapping[int, str], found: 
             f"smalt: an output that the kernel never stores to: {name}\n  expected: a store to all of it\n  got: elements that nobody wrote"
             f"\n  remedy: {ref}[...] = value ({ref} = value only gives the name to something else), or leave the output out"
         )
-        _, file, line = _versions.function_place(jaxpr) or ("", "<unknown>", 0)
-        warnings.warn_explicit(text + _versions.function_line(jaxpr), UserWarning, file, line)
+        warn_at(jaxpr, text)
+
+
+def warn_at(jaxpr: Any, text: str) -> None:
+    """A warning at the line of a kernel's function."""
+    _, file, line = _versions.function_place(jaxpr) or ("", "<unknown>", 0)
+    warnings.warn_explicit(text + _versions.function_line(jaxpr), UserWarning, file, line)
 
 
 def scalars(closed: Any, grid: Sequence[int]) -> list[Any] | None:
@@ -94,6 +112,11 @@ class _Walk:
         self.rank = len(grid)
         self.grid = tuple(grid)
         self.uses: list[Use] = []
+        self.names: dict[Any, int] = {}  # of what is computed of what
+        self.turns_left = MAX_TURNS if any(n != 1 for n in grid) else 0  # nothing depends on other steps where there is one
+        # Of jaxprs: the next two, and how many equations a walk takes.
+        self.facts: dict[int, tuple[frozenset[Any], set[Any]]] = {}
+        self.sizes: dict[int, int] = {}
         # Variables of the jaxpr at hand: that something uses, that something stored is made of.
         self.used: frozenset[Any] = frozenset()
         self.stored: set[Any] = set()
@@ -120,10 +143,15 @@ class _Walk:
             return _Number(self.constant(np.asarray(value, atom.aval.dtype)), self.constant(True))
 
         outer = self.used, self.stored
-        self.used, self.stored = _versions.used_variables(jaxpr), _parts_of_stores(jaxpr)
+        if id(jaxpr) not in self.facts:
+            self.facts[id(jaxpr)] = _versions.used_variables(jaxpr), _parts_of_stores(jaxpr)
+        self.used, self.stored = self.facts[id(jaxpr)]
+        env.update((v, self.symbol()) for v in jaxpr.invars if v not in env and _is_scalar(v.aval))
         for eqn in jaxpr.eqns:
             results = self.equation(eqn, [read(a) for a in eqn.invars], reach, certain)
-            env.update((v, r) for v, r in zip(eqn.outvars, results) if r is not None)
+            for v, r in zip(eqn.outvars, results):
+                if r is not None or _is_scalar(v.aval):
+                    env[v] = self.symbol() if r is None else r
         self.used, self.stored = outer
         return [read(a) for a in jaxpr.outvars]
 
@@ -138,10 +166,7 @@ class _Walk:
         if name == "cond":
             return self.cond(eqn, values, reach, certain)
         if name == "scan":
-            jaxpr, _ = _versions.open_jaxpr(params["jaxpr"])
-            consts, _ = _versions.scan_counts(params)
-            if params["length"]:
-                self.region(jaxpr, self.bound(jaxpr.invars[:consts], values), reach, certain)
+            self.scan(eqn, values, reach, certain)
             return nothing
         if name == "while":
             self.loop(eqn, values, reach, certain)
@@ -154,9 +179,11 @@ class _Walk:
             jaxpr, _ = _versions.open_jaxpr(callee)
             if len(jaxpr.invars) == len(values):
                 return self.region(jaxpr, self.bound(jaxpr.invars, values), reach, certain)
+        only_read = {v for a, v in zip(eqn.invars, values) if isinstance(v, int) and a in _versions.only_read(eqn)}
         for ref in {v for v in values if isinstance(v, int)}:  # who knows
             self.load(ref, reach, self.constant(False))
-            self.store(ref, reach, certain, whole=False)
+            if ref not in only_read:
+                self.store(ref, reach)
         return [self.compute(eqn, values)] if len(nothing) == 1 else nothing
 
     @staticmethod
@@ -173,11 +200,22 @@ class _Walk:
         known = np.ones(shape, bool) if n is not None else value == 0
         return _Number(value, known) if value.size <= MAX_POINTS else None
 
-    def compute(self, eqn: Any, values: list[Any]) -> _Number | None:
-        """Integers and truths of numbers that are known."""
+    def symbol(self, made: Any = None) -> _Symbol:
+        """A name of its own, or for what is made of other names."""
+        return _Symbol(self.names.setdefault(object() if made is None else made, len(self.names)))
+
+    def name(self, value: _Number | _Symbol) -> int:
+        if isinstance(value, _Symbol):
+            return value.name
+        return self.symbol((value.value.shape, str(value.value.dtype), value.value.tobytes(), value.known.tobytes())).name
+
+    def compute(self, eqn: Any, values: list[Any]) -> _Number | _Symbol | None:
+        """Integers and truths."""
         function, aval = _FUNCTIONS.get(eqn.primitive.name), eqn.outvars[0].aval
-        if function is None or not values or not all(isinstance(v, _Number) for v in values) or not _is_scalar(aval):
+        if function is None or not values or not all(isinstance(v, (_Number, _Symbol)) for v in values) or not _is_scalar(aval):
             return None
+        if any(isinstance(v, _Symbol) for v in values):
+            return self.symbol((eqn.primitive.name, str(aval.dtype), *(self.name(v) for v in values)))
         if math.prod(np.broadcast_shapes(*(v.value.shape for v in values))) > MAX_POINTS:
             return None
         with np.errstate(all="ignore"):
@@ -192,23 +230,56 @@ class _Walk:
         branches = eqn.params["branches"]
         if not isinstance(index, _Number) or math.prod(np.broadcast_shapes(index.value.shape, reach.shape)) > MAX_POINTS:
             index = None
-        before = [use.stored for use in self.uses]
-        after = [self.constant(True) for _ in before]
-        for n, branch in enumerate(branches):
-            jaxpr, _ = _versions.open_jaxpr(branch)
+        ways = []
+        for n in range(len(branches)):
             taken, surely = reach, self.constant(False)
             if index is not None:
                 here = np.clip(index.value.astype(np.int64), 0, len(branches) - 1) == n
                 taken, surely = reach & (here | ~index.known), certain & here & index.known
+            ways.append((taken, surely))
+        before = [(use.stored, use.parts) for use in self.uses]
+        after = [(self.constant(True), parts) for _, parts in before]
+        for n, (branch, (taken, surely)) in enumerate(zip(branches, ways)):
             if not taken.any():
                 continue
-            for use, stored in zip(self.uses, before):
-                use.stored = stored
+            jaxpr, _ = _versions.open_jaxpr(branch)
+            for use, (stored, parts) in zip(self.uses, before):
+                use.stored, use.parts = stored, parts
             self.region(jaxpr, self.bound(jaxpr.invars, captured), taken, surely)
-            after = [_fit(a & (use.stored | ~taken), np.all) for a, use in zip(after, self.uses)]
-        for use, stored in zip(self.uses, after):
-            use.stored = stored
+            others = functools.reduce(np.logical_or, (t for m, (t, _) in enumerate(ways) if m != n), self.constant(False))
+            for k, (use, (stored, parts)) in enumerate(zip(self.uses, after)):
+                for part in use.parts:
+                    if part not in before[k][1] and (where := _fit(part.where & ~others, np.all)).any():
+                        parts = _coverage.add(parts, _coverage.Part(where, part.spans))
+                after[k] = _fit(stored & (use.stored | ~taken), np.all), parts
+        for use, (stored, parts) in zip(self.uses, after):
+            use.stored, use.parts = stored, parts
         return [None] * len(eqn.outvars)
+
+    def scan(self, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+        jaxpr, _ = _versions.open_jaxpr(eqn.params["jaxpr"])
+        consts, carries = _versions.scan_counts(eqn.params)
+        turns, counters = eqn.params["length"], _counters(jaxpr, consts, carries, values)
+        cost = turns * self.size(jaxpr)
+        if counters and any(isinstance(v, int) for v in values) and cost <= self.turns_left:
+            self.turns_left -= cost
+        else:
+            turns, counters = min(turns, 1), []
+        for turn in range(turns):
+            env = self.bound(jaxpr.invars[:consts], values)
+            for var, start, step in counters:
+                env[var] = _Number((start.value + turn * step).astype(start.value.dtype), start.known)
+            self.region(jaxpr, env, reach, certain)
+
+    def size(self, jaxpr: Any) -> int:
+        """Equations that a walk takes."""
+        if id(jaxpr) not in self.sizes:
+            total = len(jaxpr.eqns)
+            for eqn in jaxpr.eqns:
+                turns = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+                total += turns * sum(self.size(inner) for inner in _versions.inner_jaxprs(eqn))
+            self.sizes[id(jaxpr)] = total
+        return self.sizes[id(jaxpr)]
 
     def loop(self, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
         params = eqn.params
@@ -216,26 +287,55 @@ class _Walk:
         body, _ = _versions.open_jaxpr(params["body_jaxpr"])
         c, b = params["cond_nconsts"], params["body_nconsts"]
         self.region(cond, self.bound(cond.invars[:c], values[:c]), reach, certain)
-        before = [use.stored for use in self.uses]
+        before = [(use.stored, use.parts) for use in self.uses]
         self.region(body, self.bound(body.invars[:b], values[c : c + b]), reach, self.constant(False))
-        for use, stored in zip(self.uses, before):  # perhaps it runs not at all
-            use.stored = stored
+        for use, (stored, parts) in zip(self.uses, before):  # perhaps it runs not at all
+            use.stored, use.parts = stored, parts
 
     # ------------------------------------------------------------------------------ memory
 
-    def load(self, ref: int, reach: Mask, certain: Mask) -> None:
+    def load(self, ref: int, reach: Mask, certain: Mask, part: _Spans = None) -> None:
+        """`part`: the positions; None: not known, or all."""
         use = self.uses[ref]
         use.read = True
-        use.exposed = _fit(use.exposed | reach & ~use.stored, np.any)
+        use.exposed = _fit(use.exposed | reach & ~use.stored & ~_coverage.covered(use.parts, part), np.any)
         use.carries = _fit(use.carries | certain & ~use.written, np.all)
 
-    def store(self, ref: int, reach: Mask, certain: Mask, whole: bool) -> None:
-        """Where it may run. What is stored in part before it is loaded keeps what it had elsewhere."""
+    def store(self, ref: int, reach: Mask, part: _Spans = None, whole: bool = False) -> None:
+        """Where it may run. What is stored in part before it is loaded keeps what it had elsewhere. `part`: None: not known."""
         use = self.uses[ref]
         use.written = _fit(use.written | reach, np.any)
+        # Control is here, or `stored` says nothing of the point.
         if whole:
-            # Control is here, or `stored` says nothing of the point.
             use.stored = _fit(use.stored | reach, np.all)
+        elif part is not None and not use.stored.all():
+            use.parts = _coverage.add(use.parts, _coverage.Part(reach, tuple(part)))
+            use.stored = _fit(use.stored | _coverage.covered(use.parts[-1:], None), np.all)
+
+    def part(self, eqn: Any, values: Sequence[Any], tree: Any, leaves: Sequence[Any]) -> _Spans:
+        """The positions along each dimension that an index takes; None: not known. `leaves`: of the tree, among the equation's operands."""
+        transforms: Any = tree.unflatten(leaves) if tree is not None else ()
+        if len(transforms) != 1 or type(transforms[0]).__name__ != "NDIndexer":
+            return None
+        known = {id(a): v for a, v in zip(eqn.invars, values)}
+        spans = []
+        for index, extent in zip(transforms[0].indices, transforms[0].shape):
+            start, size, stride = (index.start, index.size, index.stride) if hasattr(index, "stride") else (index, 1, 1)
+            value = start if isinstance(start, (int, np.integer)) else known.get(id(start))
+            if not isinstance(size, int) or not isinstance(stride, int):
+                return None
+            if isinstance(value, _Number) and value.known.all():
+                value = value.value
+            elif isinstance(value, (_Number, _Symbol)):
+                spans.append(_coverage.Unknown(self.name(value), size, stride))
+                continue
+            elif value is None:
+                return None
+            found = _coverage.span(np.asarray(value).reshape(np.shape(value) or (1,) * self.rank), size, stride, extent)
+            if found is None:
+                return None
+            spans.append(found)
+        return spans
 
 
 def _fit(mask: Mask, how: Callable[..., Any]) -> Mask:
@@ -253,6 +353,24 @@ def _is_whole(tree: Any, leaves: Sequence[Any]) -> bool:
     return all(_versions.is_whole_index(t) for t in (tree.unflatten(leaves) if tree is not None else ()))
 
 
+def _counters(jaxpr: Any, consts: int, carries: int, values: Sequence[Any]) -> list[tuple[Any, _Number, int]]:
+    """Carries of a scan that begin at a number and grow by a constant in each turn: the variable, the number, the constant."""
+    made = {v: e for e in jaxpr.eqns for v in e.outvars}
+    found = []
+    for k in range(carries):
+        var, start, eqn = jaxpr.invars[consts + k], values[consts + k], made.get(_variable(jaxpr.outvars[k]))
+        if not isinstance(start, _Number) or eqn is None or eqn.primitive.name != "add":
+            continue
+        steps = [_versions.literal_value(a) for a in eqn.invars if _versions.is_literal(a)]
+        if len(steps) == 1 and any(a is var for a in eqn.invars):
+            found.append((var, start, int(steps[0])))
+    return found
+
+
+def _variable(atom: Any) -> Any:
+    return None if _versions.is_literal(atom) else atom
+
+
 def _others(walk: _Walk, values: Sequence[Any], reach: Mask, certain: Mask) -> None:
     """References among indices and values are loaded."""
     for ref in values:
@@ -262,7 +380,10 @@ def _others(walk: _Walk, values: Sequence[Any], reach: Mask, certain: Mask) -> N
 
 def _get(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
     is_stored = any(v in walk.stored for v in eqn.outvars)
-    _others(walk, values, reach, certain if is_stored else walk.constant(False))
+    certain = certain if is_stored else walk.constant(False)
+    _others(walk, values[1:], reach, certain)
+    if isinstance(values[0], int):
+        walk.load(values[0], reach, certain, walk.part(eqn, values, eqn.params["tree"], eqn.invars[1:]))
 
 
 def _parts_of_stores(jaxpr: Any, results: Sequence[bool] = ()) -> set[Any]:
@@ -290,24 +411,37 @@ def _parts_of_stores(jaxpr: Any, results: Sequence[bool] = ()) -> set[Any]:
 def _swap(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
     _others(walk, values[1:], reach, certain)
     if isinstance(values[0], int):
+        tree, leaves = eqn.params["tree"], eqn.invars[2:]
+        part = walk.part(eqn, values, tree, leaves)
         if any(v in walk.used for v in eqn.outvars):
-            walk.load(values[0], reach, certain)
-        walk.store(values[0], reach, certain, _is_whole(eqn.params["tree"], eqn.invars[2:]))
+            walk.load(values[0], reach, certain, part)
+        walk.store(values[0], reach, part, _is_whole(tree, leaves))
 
 
 def _addupdate(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
-    _others(walk, values, reach, certain)
+    _others(walk, values[1:], reach, certain)
     if isinstance(values[0], int):
-        walk.store(values[0], reach, certain, whole=False)
+        part = walk.part(eqn, values, eqn.params["tree"], eqn.invars[2:])
+        walk.load(values[0], reach, certain, part)
+        walk.store(values[0], reach, part)
 
 
 def _copy(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
     """An asynchronous copy: from the first reference to the second."""
     source, target = values[:2]
-    _others(walk, [source, *values[2:]], reach, certain)
+    params = eqn.params
+    trees = [params[f"{which}_transforms_treedef"] for which in ("src", "dst")]
+    counts = [0 if tree is None else tree.num_leaves for tree in trees]
+    refs = 3 if eqn.primitive.name == "copy_gmem_to_smem" and params.get("has_barrier", True) else 2
+    leaves = [eqn.invars[refs:][: counts[0]], eqn.invars[refs + counts[0] :][: counts[1]]]
+    _others(walk, values[2:], reach, certain)
+    if isinstance(source, int):
+        walk.load(source, reach, certain, walk.part(eqn, values, trees[0], leaves[0]))
     if isinstance(target, int):
-        trees = [eqn.params[f"{which}_transforms_treedef"] for which in ("src", "dst")]
-        walk.store(target, reach, certain, whole=trees[1] is None or trees[1].num_leaves == 0 and _is_whole(trees[1], []))
+        if params.get("has_user_predicate", False) or params.get("reduction_op") is not None:  # perhaps nothing, or a sum
+            walk.store(target, reach)
+        else:
+            walk.store(target, reach, walk.part(eqn, values, trees[1], leaves[1]), _is_whole(trees[1], leaves[1]))
 
 
 _MEMORY: dict[str, Callable[[_Walk, Any, list[Any], Mask, Mask], None]] = {

@@ -113,18 +113,23 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tu
     call = _Call(params)
     outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.partner is None}
     _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, call.uses)
+    _axes.warn_of_doubts(call.jaxpr, call.axes)
+    out_types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]]
     aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
+    for block in call.kept:  # XLA gives the call an array of its own, as each result that shares an operand's buffer
+        aliases[call.sizes + call.indices + block.number] = len(out_types)
+        out_types.append(jax.ShapeDtypeStruct(block.mapping.array_aval.shape, block.dtype))
     name = params.get("name") or params["jaxpr"].debug_info.func_name
     results = _versions.run_kernel(
         _versions.named(call.body, call.argument_names()),
         list(arrays),
-        out_types=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]],
+        out_types=out_types,
         mesh=plgpu.Mesh(grid=call.blocks_grid, grid_names=call.names, kernel_name=name),
         compiler_params=call.compiler_params.replace(dimension_semantics=None),
         aliases=aliases,
         name=name,
     )
-    return results, call.report()
+    return results[: len(params["out_avals"])], call.report()
 
 
 class _Call:
@@ -152,6 +157,10 @@ class _Call:
         self._look_at_body(uses, params["input_output_aliases"])
         self.axes = _axes.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics)
         self.parallel = self.axes.parallel
+        self.kept = [b for b in self.blocks if b.number in self.axes.kept]
+        for block in self.kept:
+            block.is_kept = True
+            _blocks.check_narrow(block)
         self.loops = [a for a, p in enumerate(self.parallel) if not p]
         self.blocks_grid = tuple(self.grid[a] for a, p in enumerate(self.parallel) if p)
         self.parts, self.rows = _blocks.split_rows(self.jaxpr, self.blocks, self.indices)
@@ -165,9 +174,9 @@ class _Call:
             self.steps = max(1, min(self.compiler_params.max_concurrent_steps, turns))
         for block in self.blocks:
             block.settled, returns = _axes.visits(block, self.axes.touched.get(block.number), self.grid, self.loops)
-            if block.is_output:
+            if block.goes_back:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
-                block.reload = returns or block.partner is not None and not block.overwrites
+                block.reload = returns or block.is_kept or block.partner is not None and not block.overwrites
         self._keep_order()
         _blocks.choose_ways(self.blocks, self.steps, self.is_static)
 
@@ -215,7 +224,8 @@ class _Call:
 
     def argument_names(self) -> list[str]:
         """What the user calls the call's operands and results."""
-        return [""] * self.sizes + [self._name(at) for at in range(self.indices + len(self.blocks))]
+        own = [self._name(at) for at in range(self.indices + len(self.blocks))]
+        return [""] * self.sizes + own + [""] * len(self.kept)
 
     def body(self, *refs: Any) -> None:
         """The kernel's body: the call's operands and results in device memory."""
@@ -317,7 +327,7 @@ class _Step:
             n = next(d for b in call.blocks for d in b.dims if d.parts != 1)
             _rows.run(call.jaxpr, [*self.prefetched, *refs, *self.scratch], call.rows, n.size * n.parts, n.size, own)
         for block in call.blocks:
-            if block.is_output and block.number in self.slots and block.settled:
+            if block.goes_back and block.number in self.slots and block.settled:
                 self._when(block, loop, False, functools.partial(self._copy_out, block, starts[block.number]))
 
     def around(self, first: bool) -> None:
@@ -328,7 +338,7 @@ class _Step:
                 continue
             if first and _is_filled(block):
                 self._copy_in(block, self._starts(block, indices))
-            if not first and block.is_output:
+            if not first and block.goes_back:
                 self._copy_out(block, self._starts(block, indices))
 
     def _starts(self, block: Block, indices: Sequence[Any]) -> list[Any]:
@@ -372,7 +382,7 @@ def _traced(index: Any) -> Any:
 
 def _is_filled(block: Block) -> bool:
     """Whether a slot of our own begins with what the array has."""
-    return block.way is Way.COPY and (not block.is_output or block.reload)
+    return block.way is Way.COPY and (not block.goes_back or block.reload)
 
 
 def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequence[Any]) -> None:

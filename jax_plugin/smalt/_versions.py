@@ -120,6 +120,12 @@ def open_jaxpr(x: Any) -> tuple[Any, Sequence[Any]]:
     return x.jaxpr, x.consts
 
 
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The jaxprs among an equation's parameters, opened."""
+    values = [v for p in eqn.params.values() for v in (p if isinstance(p, (tuple, list)) else [p])]
+    return [open_jaxpr(v)[0] for v in values if is_jaxpr(v)]
+
+
 # JAX's name -> the descriptor's. 0.12 dropped the `_p` that some printed names had.
 _RENAMED = {
     "get": "load",
@@ -989,6 +995,15 @@ def ref_effects(operands: Iterable[int]) -> set[Any]:
     """Effects of an equation that reads and writes the refs at these operands."""
     operands = list(operands)
     return {state_types.ReadEffect(i) for i in operands} | {state_types.WriteEffect(i) for i in operands}
+
+
+def only_read(eqn: Any) -> set[Any]:
+    """References among an equation's operands that its effects say it reads, and does not write."""
+    found: dict[Any, bool] = {}
+    for effect in eqn.effects:
+        if isinstance(effect, jax_effects.JaxprInputEffect):
+            found[effect.input] = found.get(effect.input, True) and isinstance(effect, state_types.ReadEffect)
+    return {var for var, reads in found.items() if reads}
 
 
 def plain_effects(jaxpr: Any) -> set[Any]:

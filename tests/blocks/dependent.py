@@ -1,7 +1,7 @@
 """Random calls whose steps depend on each other, against JAX's interpreter: `python -m tests.blocks --kind dependent`.
 
-Scratch that lasts, is begun anew at the first step of some axes, or stored in part; outputs and inputs in one buffer, by the same index
-map and by others; outputs that come back; index maps that narrow, wrap, divide and overlap; indices of every kind in the body.
+Scratch that lasts, is begun anew at the first step of some axes, or stored in part, piece by piece, in slots of a ring; outputs and inputs
+in one buffer, by the same index map and by others; inputs that are stored to; outputs that come back; index maps that narrow, wrap, divide and overlap; indices of every kind in the body.
 
 Everything is float32. What nobody wrote is NaN in the interpreter, and so is all that is made of it: such elements are not compared.
 """
@@ -147,13 +147,18 @@ class Index:
     kind: str
     rows: tuple[int, int, int]  # start, size, stride
     columns: tuple[int, int, int]
-    moved: int | None  # a dynamic start: this axis' index is added, and taken off again
+    moved: int | None  # a dynamic start: this axis' index is added, and taken off again; -1: a number of the data's, which is 0
+    ring: tuple[int, int] | None = None  # a row: this axis' index on from the start, of so many slots
 
-    def at(self, indices: Sequence[Any]) -> tuple[Any, ...]:
+    def at(self, indices: Sequence[Any], data: Any) -> tuple[Any, ...]:
         (r, n, s), (c, m, t) = self.rows, self.columns
         start: Any = r
-        if self.moved is not None:
+        if self.moved == -1:
+            start = r + (data[0, 0] > 1e6).astype(jnp.int32)
+        elif self.moved is not None:
             start = r + indices[self.moved] - jax.lax.min(indices[self.moved], indices[self.moved])
+        if self.ring is not None:
+            start = jax.lax.rem(start + indices[self.ring[0]], jnp.int32(self.ring[1]))
         match self.kind:
             case "slices":
                 return (slice(r, r + (n - 1) * s + 1, s), slice(c, c + (m - 1) * t + 1, t))
@@ -191,7 +196,10 @@ INDICES = ("slices", "ds", "ds", "ellipsis", "row", "column", "gather", "gather 
 
 def _index(rng: random.Random, block: tuple[int, int], rank: int, share: float) -> Index:
     kind = rng.choice(INDICES) if rng.random() < share else "whole"
-    return Index(kind, _part(rng, block[0]), _part(rng, block[1]), rng.randrange(rank) if rng.random() < 0.3 else None)
+    moved = rng.randrange(-1, rank) if rng.random() < 0.3 else None
+    ring = (rng.randrange(rank), block[0]) if kind == "row" and rng.random() < 0.6 else None
+    columns = (0, block[1], 1) if ring and rng.random() < 0.8 else _part(rng, block[1])
+    return Index(kind, _part(rng, block[0]), columns, moved, ring)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,11 +249,12 @@ def _condition(rng: random.Random, grid: Sequence[int]) -> Condition:
 class Statement:
     when: Condition | None
     otherwise: bool  # `when` does not hold
-    target: tuple[str, int]  # "out" or "scratch"
+    target: tuple[str, int]  # "out", "scratch" or "in"
     index: Index
     adds: bool  # to what is there
     value: Value
-    rows: bool = False  # row by row, in a loop
+    rows: tuple[int, int, int] | None = None  # row by row, in a loop: the first one, how many, how far apart
+    nested: bool = False  # and each of them column by column
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +289,7 @@ def generate(seed: int) -> Dependent:
     alias = rng.random() < 0.35
     # What lies outside of an output's array the interpreter keeps, and reads again.
     outputs = [_operand(rng, grid, block, partial=not alias and rng.random() < 0.5) for _ in range(rng.choice([1, 1, 2]))]
-    divided = [o for o, x in enumerate(outputs) if x.by_elements or all(e % n == 0 for e, n in zip(x.shape, block))]
+    divided = [o for o, x in enumerate(outputs) if _divided(x)]
     inputs = [_operand(rng, grid, block) for _ in range(rng.choice([1, 2]))]
     if alias:
         same = rng.random() < 0.4
@@ -300,11 +309,21 @@ def generate(seed: int) -> Dependent:
     for s in range(scratch):
         if rng.random() < 0.8:  # begun anew
             when = _condition(rng, grid) if rng.random() < 0.85 else None
-            rows = rng.random() < 0.15
+            rows, nested = None, rng.random() < 0.3
+            if rng.random() < 0.3:
+                rows = (0, block[0], 1) if rng.random() < 0.6 else _part(rng, block[0])
             whole = _index(rng, block, rank, 0.0)
-            statements.append(Statement(when, False, ("scratch", s), whole, False, Value((), rng.randrange(3)), rows))
+            statements.append(Statement(when, False, ("scratch", s), whole, False, Value((), rng.randrange(3)), rows, nested))
             if when is not None and rng.random() < 0.2:
                 statements.append(Statement(when, True, ("scratch", s), whole, False, value()))
+    # What lies outside of an array the interpreter keeps here, too.
+    stored = [i for i, x in enumerate(inputs) if not (alias and i == 0) and _divided(x)]
+    for i in stored:
+        if rng.random() < 0.35:
+            when = _condition(rng, grid) if rng.random() < 0.4 else None
+            index = _index(rng, block, rank, 0.3)
+            statements.append(Statement(when, rng.random() < 0.3, ("in", i), index, rng.random() < 0.6, value()))
+    rng.shuffle(statements)
     for _ in range(rng.randint(1, 3)):
         target = ("scratch", rng.randrange(scratch)) if scratch and rng.random() < 0.7 else ("out", rng.randrange(len(outputs)))
         when = _condition(rng, grid) if rng.random() < 0.25 else None
@@ -321,6 +340,10 @@ def generate(seed: int) -> Dependent:
     return Dependent(
         seed, grid, block, tuple(inputs), tuple(outputs), alias, scratch, tuple(statements), semantics, rng.randint(1, 3), batch
     )
+
+
+def _divided(x: Operand) -> bool:
+    return x.by_elements or all(e % n == 0 for e, n in zip(x.shape, x.block))
 
 
 def _aliased(rng: random.Random, grid: Sequence[int], out: Operand) -> Operand:
@@ -361,10 +384,11 @@ def build(call: Dependent) -> Callable[..., Any]:
             "scratch": refs[len(call.inputs) + len(call.outputs) :],
         }
         indices = [pl.program_id(a) for a in range(rank)]
+        data = refs[0] if call.alias else refs[len(call.inputs) - 1]
         step = sum((a + 2) * i for a, i in enumerate(indices)).astype(jnp.float32)
 
         def value(v: Value, shape: tuple[int, ...]) -> Any:
-            loaded = [_fitted(kinds[kind][n][i.at(indices)], shape) for kind, n, i in v.loads]
+            loaded = [_fitted(kinds[kind][n][i.at(indices, data)], shape) for kind, n, i in v.loads]
             total = sum(loaded, jnp.full(shape, v.add, jnp.float32))
             if v.chosen is not None and v.chosen.kind != "data":
                 total = jnp.where(v.chosen.holds(indices, call.grid, None), total, jnp.full(shape, v.add, jnp.float32))
@@ -373,14 +397,20 @@ def build(call: Dependent) -> Callable[..., Any]:
 
         def run(s: Statement) -> None:
             ref = kinds[s.target[0]][s.target[1]]
-            if s.rows:
+            if s.rows is not None:
+                first, count, apart = s.rows
 
                 def row(r: Any, _: None) -> None:
-                    ref[pl.ds(r, 1), :] = value(s.value, (1, call.block[1]))
+                    at = pl.ds(first + r * apart, 1)
+                    if not s.nested:
+                        ref[at, :] = value(s.value, (1, call.block[1]))
+                        return
+                    made = value(s.value, (1, 1))
+                    jax.lax.fori_loop(0, call.block[1], lambda c, _: ref.__setitem__((at, pl.ds(c, 1)), made), None)
 
-                jax.lax.fori_loop(0, call.block[0], row, None)
+                jax.lax.fori_loop(0, count, row, None)
                 return
-            at, shape = s.index.at(indices), s.index.shape(call.block)
+            at, shape = s.index.at(indices, data), s.index.shape(call.block)
             if s.index.kind == "whole":
                 at = ...
             v = value(s.value, shape)
