@@ -81,7 +81,7 @@ def decide(
     for block in blocks:
         if not block.is_output:
             use = uses[first + block.number]
-            if block.partner is None and block.is_written and (block.in_gmem or use.exposed.any()):
+            if block.partner is None and block.is_written and (block.in_gmem or use.is_written and use.exposed.any()):
                 touched[block.number], axes = _revisited(grid, block)
                 again[block.number] = set(axes)
                 for axis, exact in axes.items():

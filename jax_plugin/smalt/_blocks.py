@@ -198,7 +198,7 @@ class Block:
     dims: list[Dim]
     transforms: tuple[Any, ...]
     in_gmem: bool  # the user wants it there
-    is_written: bool = False
+    is_written: bool = False  # the body has a store to it, whether or not some step comes there
     is_read: bool = True
     #: An input that later steps find as the body left it, in an array of the call's own.
     is_kept: bool = False

@@ -181,15 +181,16 @@ class _Call:
         _blocks.choose_ways(self.blocks, self.steps, self.is_static)
 
     def _look_at_body(self, uses: Mapping[int, _flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
+        stored = _versions.written_refs(self.jaxpr)
         for block in self.blocks:
             at = self.indices + block.number
-            block.is_read, block.is_written = uses[at].read, uses[at].is_written
+            block.is_read, block.is_written = uses[at].read, at in stored or uses[at].is_written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
             block.is_stored_once = _versions.is_stored_once(self.jaxpr, at)
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number
-            if a.is_written and not a.is_left_alone:
+            if uses[operand].is_written and not a.is_left_alone:
                 raise Unsupported(
                     f"not supported yet: pallas_call: a store to {a.name}, an input that shares the buffer of {b.name}"
                     f"\n  remedy: store to the reference of {b.name}, or take the whole array (memory_space=plgpu.GMEM)"
@@ -259,7 +260,7 @@ class _Call:
         if not streams:
             _nest([extents[a] for a in self.loops], lambda *loop: step.run(loop, {}))
             return
-        specs = {b.number: self._spec(b, prefetched) for b in streams}
+        specs = {b.number: self._spec(b, prefetched, arrays[b.number]) for b in streams}
         ins = [b.number for b in streams if not b.is_output]
         outs = [b.number for b in streams if b.is_output]
         plgpu.emit_pipeline(
@@ -275,16 +276,21 @@ class _Call:
         inner, outer = iter(loop), iter([lax.axis_index(n) for n in self.names[: sum(self.parallel)]])
         return [jnp.asarray(next(outer) if p else next(inner), jnp.int32) for p in self.parallel]
 
-    def _spec(self, block: Block, prefetched: Sequence[Any]) -> Any:
+    def _spec(self, block: Block, prefetched: Sequence[Any], array: Any) -> Any:
+        # Where indices are known at run time only, the emulator looks whether they are in range: as it copies, where no block reaches
+        # outside, and else here.
+        is_checked = any(d.is_checked for d in block.dims)
+        promise = _versions.promise_in_bounds() if is_checked and not block.outside and not block.is_output else {}
+
         def index_map(*loop: Any) -> tuple[Any, ...]:
             found = _versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*self.merge(loop), *prefetched])
+            if is_checked and not promise:
+                found = _in_range(array, block, found)
             found = [_traced(i) if d.outside else i for d, i in zip(block.dims, found)]
             return tuple(i if d.parts == 1 else i * d.parts + self.part() for d, i in zip(block.dims, found))
 
         shape = tuple(None if d.squeezed else d.size for d in block.dims)
-        # Where indices are known at run time only, and no block may reach outside, the emulator looks whether they are in range.
-        promise = any(d.is_checked for d in block.dims) and not block.outside and not block.is_output
-        return plgpu.BlockSpec(shape, index_map, transforms=block.transforms, **(_versions.promise_in_bounds() if promise else {}))
+        return plgpu.BlockSpec(shape, index_map, transforms=block.transforms, **promise)
 
     def part(self) -> Any:
         """Which part of the rows this is."""
@@ -500,6 +506,22 @@ def _looked_at(array: Any, block: Block, origin: Sequence[Any], value: Any) -> A
             nothing |= (start < 0) | (start >= dim.extent)
     first = [s if d.is_checked else jnp.clip(s, 0, d.extent - 1) for d, s in zip(block.dims, origin)]
     return lax.cond(nothing, lambda: jnp.broadcast_to(array[tuple(first)], value.shape), lambda: value)
+
+
+def _in_range(array: Any, block: Block, found: Sequence[Any]) -> list[Any]:
+    """Numbers of a block that the copy engine moves. Where there is no such block, an element of it is loaded, which the emulator reports,
+    and the numbers are those of the nearest one."""
+    counts = [-(-d.extent // (d.size * d.parts)) for d in block.dims]
+    found = [jnp.asarray(i, jnp.int32) for i in found]
+    nearest = [jnp.clip(i, 0, n - 1) for i, n in zip(found, counts)]
+    nothing = functools.reduce(jnp.logical_or, [i != near for d, i, near in zip(block.dims, found, nearest) if d.is_checked])
+
+    def outside() -> list[Any]:
+        element = array[tuple((i if d.is_checked else near) * d.size * d.parts for d, i, near in zip(block.dims, found, nearest))]
+        some = (element != jnp.zeros_like(element)).astype(jnp.int32)  # whatever it is
+        return [jnp.clip(some, near, near) if d.is_checked else i for d, i, near in zip(block.dims, found, nearest)]
+
+    return list(lax.cond(nothing, outside, lambda: list(found)))
 
 
 def _load(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any], sizes: Sequence[int | None]) -> Any:

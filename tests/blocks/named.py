@@ -186,6 +186,64 @@ def a_table_that_scatters(how):
     return lambda table, x: pl.pallas_call(body, out_shape=like(x, 9, 7), grid_spec=spec, **how)(table, x)
 
 
+@call(np.array([2, 0, 3, 1], np.int32), numbers(30, 32))
+def a_table_of_blocks_that_do_not_divide(how):
+    """By the copy engine; what the last block has outside of the array is nobody's."""
+
+    def body(table, x, o):
+        o[...] = x[...] * 2
+
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((8, 32), lambda i, table: (table[i], 0))],
+        out_specs=pl.BlockSpec((8, 32), lambda i, table: (table[i], 0)),
+    )
+    if not how.get("interpret"):
+        how = {**how, "compiler_params": plgpu.CompilerParams(dimension_semantics=["parallel"])}
+    return lambda table, x: pl.pallas_call(body, out_shape=like(x), grid_spec=spec, **how)(table, x)
+
+
+@call(numbers(32, 32))
+def an_input_that_is_stored_to(how):
+    """By two steps each, one after the other."""
+
+    def body(x, o):
+        x[...] = x[...] + 1
+        o[...] = x[...] * 2
+
+    return lambda x: pl.pallas_call(
+        body,
+        out_shape=like(x, 64, 32),
+        grid=(2, 4),
+        in_specs=[pl.BlockSpec((8, 32), lambda i, j: (j, 0))],
+        out_specs=pl.BlockSpec((8, 32), lambda i, j: (4 * i + j, 0)),
+        **how,
+    )(x)
+
+
+@call(numbers(256, 64, dtype="float16"))
+def an_output_in_a_layout_of_one_s_own_that_comes_back(how):
+    """Its slot begins with what the array has."""
+
+    def body(x, o):
+        @pl.when(pl.program_id(0) < 2)
+        def _():
+            o[...] = jnp.zeros_like(o)
+
+        o[...] += x[...]
+
+    layout = {} if how.get("interpret") else {"transforms": (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))}
+    return lambda x: pl.pallas_call(
+        body,
+        out_shape=like(x, 128, 64),
+        grid=(4,),
+        in_specs=[plgpu.BlockSpec((64, 64), lambda i: (i, 0), **layout)],
+        out_specs=plgpu.BlockSpec((64, 64), lambda i: (jax.lax.rem(i, jnp.int32(2)), 0), **layout),
+        **how,
+    )(x)
+
+
 @call(numbers(11, 9))
 def a_stencil_by_elements(how):
     """Overlapping windows that begin anywhere; the first begins in front of the array and is not used there."""

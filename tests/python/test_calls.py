@@ -638,6 +638,21 @@ def test_inputs_that_operations_only_read_are_not_kept() -> None:
     np.testing.assert_array_equal(call(x, y), x.astype(np.float32) @ y.astype(np.float32))
 
 
+@pytest.mark.parametrize("width", [32, 5])
+@pytest.mark.parametrize("in_gmem", [False, True])
+def test_a_store_that_no_step_comes_to(width: int, in_gmem: bool) -> None:
+    def body(x: Any, o: Any) -> None:
+        square = pl.program_id(0) * pl.program_id(0)
+        pl.when(square % 4 == 3)(lambda: x.__setitem__(..., x[...] + 1))
+        o[...] = x[...]
+
+    def make(interpret: bool = False) -> Any:
+        spec = functools.partial(plgpu.BlockSpec, **({"memory_space": plgpu.GMEM} if in_gmem and not interpret else {}))
+        return stored_input(body, REVISITS["never"], width, spec, interpret=interpret)
+
+    check(make, numbers(32, width))
+
+
 def test_one_array_that_is_two_inputs() -> None:
     """Each of them is its own."""
 
@@ -849,19 +864,21 @@ def test_blocks_outside_of_their_array_are_errors(index_map: Any, hint: str, is_
     assert hint in str(caught.value.remedy) and line_of("MAPS") in str(caught.value.where)
 
 
-@pytest.mark.parametrize("shape", [(32, 32), (32, 3), (30, 3)])  # the copy engine, a view, loads and stores
+@pytest.mark.parametrize("shape", [(32, 32), (30, 32), (32, 3), (30, 3)])  # the copy engine twice, a view, loads and stores
 @pytest.mark.parametrize("is_output", [False, True])
-@pytest.mark.parametrize("index", [4, -1])
-def test_indices_from_a_table_are_looked_at_by_the_emulator(shape: tuple[int, int], is_output: bool, index: int) -> None:
-    if shape == (32, 32) and not is_output and jax.__version_info__ < (0, 11):
-        pytest.skip("pipelines of this JAX take no promise")
+@pytest.mark.parametrize("index", [4, -1, 1 << 20])
+@pytest.mark.parametrize("semantics", [None, "parallel", "sequential"])
+def test_indices_from_a_table_are_looked_at_by_the_emulator(
+    shape: tuple[int, int], is_output: bool, index: int, semantics: str | None
+) -> None:
+    params = plgpu.CompilerParams(dimension_semantics=None if semantics is None else [semantics])
     spec, plain = rows(8, shape[1], lambda i, t: (t[i], 0)), rows(8, shape[1], lambda i, t: (i, 0))
     specs = (plain, spec) if is_output else (spec, plain)
 
     def call(table: Any) -> Any:
         grid = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=(4,), in_specs=[specs[0]], out_specs=specs[1])
         body = lambda t, x, o: o.__setitem__(..., x[...] + 1)  # noqa: E731
-        return np.asarray(pl.pallas_call(body, grid_spec=grid, out_shape=like(*shape))(np.int32(table), x))
+        return np.asarray(pl.pallas_call(body, grid_spec=grid, out_shape=like(*shape), compiler_params=params)(np.int32(table), x))
 
     x = numbers(*shape)
     order = [2, 0, 3, 1]
