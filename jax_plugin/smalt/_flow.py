@@ -25,7 +25,7 @@ _Spans = Sequence[_coverage.Span] | None
 #: Points up to which axes are looked at point by point.
 MAX_POINTS = 1 << 16
 #: Equations up to which loops are walked turn by turn.
-MAX_TURNS = 20_000
+MAX_TURNS = 5_000
 
 
 @dataclasses.dataclass
