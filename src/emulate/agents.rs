@@ -747,6 +747,20 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
             if slot != w.cta {
                 return Err(execution("a bulk store from the shared memory of another CTA"));
             }
+            // An H200 ends such a store as an illegal instruction, however much of the box is in the array; loads are defined there.
+            if let Some(map) = &tensor_map
+                && coords.iter().any(|c| *c < 0)
+            {
+                let mut error = execution(
+                    "a bulk store that begins in front of its array, which a GPU takes for an illegal instruction",
+                );
+                error.expected = Some("no negative start; what is behind the array is not written".into());
+                error.got = Some(m.describe_box(map, &coords));
+                error.remedy = Some(
+                    "bound the start by jnp.maximum(start, 0), or leave the copy out by pl.when(start >= 0)".into(),
+                );
+                return Err(error);
+            }
             let destination = match tensor_map {
                 Some(map) => Destination::Tensor {
                     map,

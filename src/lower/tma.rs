@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 use crate::layout::facts::DynTerm;
 use crate::layout::tma::{self, Affine, BulkPlan, CopyPlan, OutOfBounds, Piece, TensorPlan};
+use crate::layout::transfer::Direction;
 use crate::layout::views::{out_of_bounds, value_of};
 use crate::plan::{Announces, FeedingPart};
 use crate::ptx::inst::Inst;
@@ -35,7 +36,13 @@ fn element_of(dtype: DType) -> TensorMapElement {
 }
 
 /// The tensor map of a copy, and the coordinates of its first box. `oob`: what becomes of elements outside of the array.
-fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan, oob: OutOfBounds) -> Result<(V, Vec<S>)> {
+fn tensor(
+    cx: &mut LowerCx,
+    gmem: &RefUse,
+    plan: &TensorPlan,
+    oob: OutOfBounds,
+    direction: Direction,
+) -> Result<(V, Vec<S>)> {
     let spec = map_spec(cx, gmem, plan)?;
     let map = match gmem.place {
         Place::Peer { device } => exchange::tensor_map(cx, device, &spec)?,
@@ -47,14 +54,20 @@ fn tensor(cx: &mut LowerCx, gmem: &RefUse, plan: &TensorPlan, oob: OutOfBounds) 
             coords.push(affine32(cx, affine)?);
             continue;
         }
+        // No array reaches `outside`, and no box from there into one. A store's is directly behind the array: a negative coordinate is an
+        // illegal instruction.
+        let outside = match direction {
+            Direction::Load => i32::MIN,
+            Direction::Store => i32::try_from(plan.dims[k]).unwrap_or(i32::MIN),
+        };
         let last = plan.pieces.iter().map(|piece| piece.coords[k]).max().unwrap_or(0);
         let copied = u64::from(last) + u64::from(plan.box_dims[k]);
-        let mut at = coordinate(cx, affine, plan.dims[k], copied)?;
+        let mut at = coordinate(cx, affine, (plan.dims[k], outside), copied)?;
         for part in plan.parts.iter().filter(|part| part.of == k) {
-            let index = coordinate(cx, &part.index, part.extent, 1)?;
+            let index = coordinate(cx, &part.index, (part.extent, i32::MIN), 1)?;
             let inside =
                 cx.b.setp(Compare::Lt, CompareType::U32, index, Src::u32(part.extent as u32));
-            at = cx.b.select(BitType::B32, inside, at, Src::imm32(OUTSIDE));
+            at = cx.b.select(BitType::B32, inside, at, Src::imm32(outside));
         }
         coords.push(at);
     }
@@ -81,11 +94,13 @@ pub fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<Tensor
     })
 }
 
-/// Where a copy of so many begins along a dimension of this extent, in 32 bits: outside of it if it is.
-fn coordinate(cx: &mut LowerCx, a: &Affine, extent: u64, copied: u64) -> Result<S> {
-    match stays_outside(cx, a, extent, copied) {
+/// Where a copy of so many begins along a dimension of this extent, in 32 bits: outside of it if it is, there if they do not hold it.
+fn coordinate(cx: &mut LowerCx, a: &Affine, (extent, outside): (u64, i32), copied: u64) -> Result<S> {
+    // Numbers from 2^31 on would be negative.
+    let is_signed = |t: &DynTerm| cx.kernel.facts(value_of(t.value)).within(i32::MIN, i32::MAX);
+    match stays_outside(cx, a, extent, copied) && (outside < 0 || a.terms.iter().all(is_signed)) {
         true => affine32(cx, a),
-        false => saturated(cx, a),
+        false => saturated(cx, a, outside, if outside < 0 { 0 } else { copied }),
     }
 }
 
@@ -141,11 +156,9 @@ fn scaled_exactly(cx: &mut LowerCx, ty: IntType, x: S, t: &DynTerm) -> S {
     cx.b.mul(ty, quotient, imm(t.stride as u64))
 }
 
-/// The coordinate that all are given which 32 bits do not hold: no array reaches there, and no box from there into one.
-const OUTSIDE: i32 = i32::MIN;
-
-/// A coordinate of whose number 32 bits would not be enough. An index is cut to where nothing of an array is, so that sums have room.
-fn saturated(cx: &mut LowerCx, a: &Affine) -> Result<S> {
+/// A coordinate of whose number, or of so many behind it, 32 bits would not be enough. An index is cut to where nothing of an array is,
+/// so that sums have room.
+fn saturated(cx: &mut LowerCx, a: &Affine, outside: i32, copied: u64) -> Result<S> {
     let far = 1i64 << 32;
     let mut sum: S = Src::Imm(a.constant as u64);
     for t in &a.terms {
@@ -167,9 +180,11 @@ fn saturated(cx: &mut LowerCx, a: &Affine) -> Result<S> {
         sum = cx.b.add(IntType::S64, sum, x);
     }
     let short = cx.b.truncate(sum);
-    let same = cx.b.widen(short, true);
-    let fits = cx.b.setp(Compare::Eq, CompareType::S64, same, sum);
-    Ok(cx.b.select(BitType::B32, fits, short, Src::imm32(OUTSIDE)))
+    let end = cx.b.add(IntType::S64, sum, Src::Imm(copied));
+    let short_end = cx.b.truncate(end);
+    let same = cx.b.widen(short_end, true);
+    let fits = cx.b.setp(Compare::Eq, CompareType::S64, same, end);
+    Ok(cx.b.select(BitType::B32, fits, short, Src::imm32(outside)))
 }
 
 /// The global address that a bulk copy starts at.
@@ -395,7 +410,7 @@ fn load_instructions(
             }])
         }
         CopyPlan::Tensor(plan) => {
-            let (map, coords) = tensor(cx, src, plan, oob)?;
+            let (map, coords) = tensor(cx, src, plan, oob, Direction::Load)?;
             let (Some(sharing), Some(mask)) = (sharing, mask) else {
                 return Ok(plan
                     .pieces
@@ -476,7 +491,7 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
             });
         }
         Some((smem, CopyPlan::Tensor(plan))) => {
-            let (map, coords) = tensor(cx, dst, plan, OutOfBounds::Zeros)?;
+            let (map, coords) = tensor(cx, dst, plan, OutOfBounds::Zeros, Direction::Store)?;
             for piece in &plan.pieces {
                 let coords = piece_coords(cx, &coords, piece);
                 let src = cx.b.addr(smem, piece.smem as i32);
@@ -549,7 +564,7 @@ pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
             });
         }
         CopyPlan::Tensor(plan) => {
-            let (map, coords) = tensor(cx, src, plan, OutOfBounds::Ignored)?;
+            let (map, coords) = tensor(cx, src, plan, OutOfBounds::Ignored, Direction::Load)?;
             for piece in &plan.pieces {
                 let coords = piece_coords(cx, &coords, piece);
                 copies.push(Inst::TensorPrefetch { map, coords });

@@ -235,7 +235,10 @@ fn stores_with_every_swizzle_drop_what_is_outside() {
         };
         let spec = map(1, TensorMapElement::F16, &[96, 20], &[inner, 8], swizzle);
         let bytes = inner * 2 * 8;
-        for coords in [[0, 0], [-5, -3], [90, 15]] {
+        let in_front = store_box(&spec, bytes, [-5, 3], None, true, Some(BulkWait::Complete));
+        let error = in_front.error(&mut [vec![0; bytes as usize], vec![0; 96 * 20 * 2]]);
+        assert!(error.what.contains("begins in front of its array"), "{error}");
+        for coords in [[0, 0], [5, 3], [90, 15]] {
             let k = store_box(&spec, bytes, coords, None, true, Some(BulkWait::Complete));
             let data = random_bytes(bytes as usize, 4);
             let before = random_bytes(96 * 20 * 2, 6);
