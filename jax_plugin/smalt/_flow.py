@@ -179,7 +179,8 @@ class _Walk:
             jaxpr, _ = _versions.open_jaxpr(callee)
             if len(jaxpr.invars) == len(values):
                 return self.region(jaxpr, self.bound(jaxpr.invars, values), reach, certain)
-        only_read = {v for a, v in zip(eqn.invars, values) if isinstance(v, int) and a in _versions.only_read(eqn)}
+        read = _versions.only_read(eqn)
+        only_read = {v for a, v in zip(eqn.invars, values) if isinstance(v, int) and a in read}
         for ref in {v for v in values if isinstance(v, int)}:  # who knows
             self.load(ref, reach, self.constant(False))
             if ref not in only_read:

@@ -424,8 +424,8 @@ def function_place(closed: Any) -> tuple[str, str, int] | None:
     for eqn in jaxpr.eqns:
         for file, function, line, _ in frames(eqn.source_info.traceback):
             return function, file, line
-        for inner in (p for value in eqn.params.values() for p in (value if isinstance(value, (tuple, list)) else [value])):
-            if is_jaxpr(inner) and (place := function_place(inner)) is not None:
+        for inner in inner_jaxprs(eqn):
+            if (place := function_place(inner)) is not None:
                 return place
     return None
 
