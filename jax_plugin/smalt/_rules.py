@@ -447,8 +447,10 @@ def _addupdate(w: Walker, eqn: Any) -> OpParts:
 def _masked(w: Walker, eqn: Any) -> OpParts:
     ref, transforms, *rest = w.leaves(eqn.params["args_tree"], eqn.invars)
     operands = [w.ref(ref.atom, transforms), *(ABSENT if x is None else w.dynamic(x) for x in rest)]
-    keep = {k: v for k, v in eqn.params.items() if k != "args_tree"}
-    return OpParts(operands, _generic_attrs(keep))
+    # The other parameters say how caches are used.
+    if eqn.primitive.name == "masked_swap" and not w.is_used(eqn.outvars[0]):
+        return OpParts(operands, results=())
+    return OpParts(operands)
 
 
 @_rule("atomic_store")

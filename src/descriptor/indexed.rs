@@ -200,6 +200,11 @@ fn counting(r: &mut OpReader<'_>, v: Value, extent: u64) -> Value {
 impl Indexed {
     /// The elements.
     pub fn load(&self, r: &mut OpReader<'_>, dtype: DType) -> Value {
+        self.load_where(r, None, dtype)
+    }
+
+    /// Those for which a mask is true.
+    pub fn load_where(&self, r: &mut OpReader<'_>, mask: Option<Value>, dtype: DType) -> Value {
         let ty = Type::of(dtype, self.shape.clone());
         if num_elements(&self.shape) == 0 {
             return r.int_splat(&ty, 0);
@@ -207,15 +212,21 @@ impl Indexed {
         let kind = OpKind::LoadAt {
             src: self.view.clone(),
             at: self.at.clone(),
+            mask,
         };
         r.emit1(kind, ty)
     }
 
     /// Stores the elements of `value`, of this shape.
     pub fn store(self, r: &mut OpReader<'_>, value: Value) {
+        self.store_where(r, None, value);
+    }
+
+    /// Those for which a mask is true.
+    pub fn store_where(self, r: &mut OpReader<'_>, mask: Option<Value>, value: Value) {
         if num_elements(&self.shape) > 0 {
             let Indexed { view: dst, at, .. } = self;
-            r.emit(OpKind::StoreAt { dst, at, value }, []);
+            r.emit(OpKind::StoreAt { dst, at, mask, value }, []);
         }
     }
 
@@ -223,7 +234,17 @@ impl Indexed {
     pub fn update(self, r: &mut OpReader<'_>, op: AtomicOp, value: Value) {
         if num_elements(&self.shape) > 0 {
             let Indexed { view: dst, at, .. } = self;
-            r.emit(OpKind::AtomicUpdateAt { op, dst, at, value }, []);
+            let mask = None;
+            r.emit(
+                OpKind::AtomicUpdateAt {
+                    op,
+                    dst,
+                    at,
+                    mask,
+                    value,
+                },
+                [],
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Loads, stores, copies, barriers, semaphores and wgmma.
 use super::decode::newer;
 use super::indexed::indexed;
+use super::masked;
 use super::multicast;
 use super::op_reader::OpReader;
 use crate::dtype::DType;
@@ -93,6 +94,8 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             }
             r.effect(OpKind::AtomicUpdate { op, dst, value })?
         }
+        "masked_load" => masked::load(r)?,
+        "masked_swap" => masked::swap(r)?,
         "copy_gmem_to_smem" => copy_gmem_to_smem(r)?,
         "copy_smem_to_gmem" => copy_smem_to_gmem(r)?,
         "wait_gmem_to_smem" => {
@@ -324,7 +327,7 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
 }
 
 /// The type of what a use of a reference to data holds.
-fn type_of(r: &RefUse) -> Result<Type> {
+pub fn type_of(r: &RefUse) -> Result<Type> {
     match r.elem {
         Elem::Data(dtype) => Ok(Type::of(dtype, r.shape.clone())),
         Elem::Barrier | Elem::Semaphore => Err(Error::internal("a use of data without an element type")),

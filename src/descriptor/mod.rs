@@ -14,6 +14,7 @@ mod decode;
 mod gather;
 mod import;
 mod indexed;
+mod masked;
 mod memory;
 mod multicast;
 mod op_reader;

@@ -8,11 +8,6 @@ const REMEDIES: &[(&str, &str)] = &[
         "plgpu.atomic_add(ref.at[i], value), and atomic_max, atomic_min, atomic_and, atomic_or, atomic_xor",
     ),
     ("atomic_cas", "smalt.atomic_cas(ref.at[i], expected, value)"),
-    ("masked_load", "jnp.where(mask, ref[...], other): load all, and choose"),
-    (
-        "masked_swap",
-        "ref[...] = jnp.where(mask, value, ref[...]): store all, the old value where the mask is false",
-    ),
     (
         "debug_callback",
         "call back outside of the kernel, in the jitted function around it, with what the kernel writes to an output",

@@ -259,6 +259,8 @@ impl OpKind {
             | OpKind::Store { .. }
             | OpKind::Swap { .. }
             | OpKind::AtomicUpdate { .. }
+            | OpKind::LoadMasked { .. }
+            | OpKind::StoreMasked { .. }
             | OpKind::LoadAt { .. }
             | OpKind::StoreAt { .. }
             | OpKind::AtomicUpdateAt { .. }

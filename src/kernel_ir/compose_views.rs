@@ -159,12 +159,15 @@ impl ComposeViews<'_> {
                         ..
                     }
                 ),
-                (DimIndex::Window { size, .. }, Some(then)) => then.is_all(*size),
+                (DimIndex::Window { .. }, Some(then)) => {
+                    matches!(then, DimIndex::Slice { stride: 1, .. } | DimIndex::Window { .. })
+                }
                 (DimIndex::Slice { stride, .. }, Some(then)) => match then {
                     DimIndex::At(_) => true,
                     // A strided slice has a static start.
                     DimIndex::Slice { start, .. } => *stride == 1 || matches!(start, Index::Const(_)),
-                    DimIndex::Gather(_) | DimIndex::Window { .. } => false,
+                    DimIndex::Window { .. } => *stride == 1,
+                    DimIndex::Gather(_) => false,
                 },
                 (_, None) => false,
             };
@@ -194,7 +197,19 @@ impl ComposeViews<'_> {
                             stride: stride.saturating_mul(inner),
                         }
                     }
-                    DimIndex::Gather(_) | DimIndex::Window { .. } => return None,
+                    DimIndex::Window { start: at, size } => DimIndex::Window {
+                        start: self.add(start, (at, extent), region, loc),
+                        size,
+                    },
+                    DimIndex::Gather(_) => return None,
+                },
+                (
+                    DimIndex::Window { start, .. },
+                    Some(DimIndex::Slice { start: at, size, .. } | DimIndex::Window { start: at, size }),
+                    extent,
+                ) => DimIndex::Window {
+                    start: self.add(start, (at, extent), region, loc),
+                    size,
                 },
                 (dim, ..) => dim,
             });

@@ -175,12 +175,12 @@ fn row(kind: &OpKind) -> Row<'_> {
         OpKind::Swap { dst, .. } => loads(dst, Access::Update),
         OpKind::Store { dst, .. } => stores(dst, Access::Write),
         OpKind::AtomicUpdate { dst, .. } => stores(dst, Access::Update),
-        OpKind::LoadAt { src, .. } => row(
+        OpKind::LoadMasked { src, .. } | OpKind::LoadAt { src, .. } => row(
             smallvec![any_lanes(src, Access::Read)],
             Order::None,
             Some(Look::Memory(src)),
         ),
-        OpKind::StoreAt { dst, .. } => does(smallvec![any_lanes(dst, Access::Write)]),
+        OpKind::StoreMasked { dst, .. } | OpKind::StoreAt { dst, .. } => does(smallvec![any_lanes(dst, Access::Write)]),
         OpKind::AtomicUpdateAt { dst, .. } => does(smallvec![any_lanes(dst, Access::Update)]),
         // Its bytes complete on the barrier; nobody arrives.
         OpKind::AsyncStoreSmem {

@@ -204,6 +204,17 @@ pub enum OpKind {
         dst: RefUse,
         value: Value,
     },
+    /// The elements of the view where `mask` is true, zero for the others, which are not touched: windows may have them outside.
+    LoadMasked {
+        src: RefUse,
+        mask: Value,
+    },
+    /// Stores the elements of `value` where `mask` is true; others are not touched.
+    StoreMasked {
+        dst: RefUse,
+        mask: Value,
+        value: Value,
+    },
     /// `dst = op(dst, value)` element by element, relaxed, device scope; no result.
     AtomicUpdate {
         op: AtomicOp,
@@ -211,15 +222,17 @@ pub enum OpKind {
         value: Value,
     },
     /// The elements of a view at these indices (i32, or i64 where that does not count a dimension; of the result's shape), one array for
-    /// each of its dimensions.
+    /// each of its dimensions. Where `mask` is false nothing is touched, wherever the indices are, and the element is zero.
     LoadAt {
         src: RefUse,
         at: Vec<Value>,
+        mask: Option<Value>,
     },
     /// Stores the elements of `value` at such indices. Which of several for one place stays is not said.
     StoreAt {
         dst: RefUse,
         at: Vec<Value>,
+        mask: Option<Value>,
         value: Value,
     },
     /// As [`AtomicUpdate`](OpKind::AtomicUpdate), at such indices.
@@ -227,6 +240,7 @@ pub enum OpKind {
         op: AtomicOp,
         dst: RefUse,
         at: Vec<Value>,
+        mask: Option<Value>,
         value: Value,
     },
     /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when
@@ -932,6 +946,8 @@ impl OpKind {
             OpKind::Store { .. } => "store",
             OpKind::Swap { .. } => "swap",
             OpKind::AtomicUpdate { .. } => "atomic_update",
+            OpKind::LoadMasked { .. } => "load_masked",
+            OpKind::StoreMasked { .. } => "store_masked",
             OpKind::LoadAt { .. } => "load_at",
             OpKind::StoreAt { .. } => "store_at",
             OpKind::AtomicUpdateAt { .. } => "atomic_update_at",

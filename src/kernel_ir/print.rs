@@ -392,6 +392,14 @@ impl Printer<'_> {
         f.write_char(')')
     }
 
+    fn masked(&self, f: &mut Formatter<'_>, mask: Option<Value>) -> fmt::Result {
+        if let Some(mask) = mask {
+            f.write_str(" where ")?;
+            self.value(f, mask)?;
+        }
+        Ok(())
+    }
+
     fn reference(&self, f: &mut Formatter<'_>, r: &RefUse) -> fmt::Result {
         write!(f, "{}", r.alloc)?;
         for step in &r.steps {
@@ -706,22 +714,43 @@ impl Printer<'_> {
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }
-            OpKind::LoadAt { src, at } => {
+            OpKind::LoadMasked { src, mask } => {
                 f.write_char(' ')?;
                 self.reference(f, src)?;
-                self.positions(f, at)
+                self.masked(f, Some(*mask))
             }
-            OpKind::StoreAt { dst, at, value } => {
+            OpKind::StoreMasked { dst, mask, value } => {
                 f.write_char(' ')?;
                 self.reference(f, dst)?;
-                self.positions(f, at)?;
+                self.masked(f, Some(*mask))?;
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }
-            OpKind::AtomicUpdateAt { op, dst, at, value } => {
+            OpKind::LoadAt { src, at, mask } => {
+                f.write_char(' ')?;
+                self.reference(f, src)?;
+                self.positions(f, at)?;
+                self.masked(f, *mask)
+            }
+            OpKind::StoreAt { dst, at, mask, value } => {
+                f.write_char(' ')?;
+                self.reference(f, dst)?;
+                self.positions(f, at)?;
+                self.masked(f, *mask)?;
+                f.write_str(" <- ")?;
+                self.value(f, *value)
+            }
+            OpKind::AtomicUpdateAt {
+                op,
+                dst,
+                at,
+                mask,
+                value,
+            } => {
                 write!(f, " {} ", op.name())?;
                 self.reference(f, dst)?;
                 self.positions(f, at)?;
+                self.masked(f, *mask)?;
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }

@@ -415,6 +415,12 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             want(fits, || format!("indices of type {} for {shape:?}", ty(v)))
         })
     };
+    let masks = |mask: Option<Value>, shape: &[u64]| {
+        mask.map_or(Ok(()), |v| {
+            let fits = ty(v).dtype() == DType::Bool && ty(v).shape() == shape;
+            want(fits, || format!("a mask of type {} for {shape:?}", ty(v)))
+        })
+    };
     let types = |vs: &[Value]| vs.iter().map(|&v| ty(v)).collect::<Vec<_>>();
     // No operand of an op on values is an accumulator.
     if kind.is_pure() {
@@ -694,13 +700,29 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             })?;
             results_are(results, &[])
         }
-        OpKind::LoadAt { src, at } => {
+        OpKind::LoadMasked { src, mask } => {
+            results_are(results, &[&data(src)?])?;
+            masks(Some(*mask), one(results)?.shape())
+        }
+        OpKind::StoreMasked { dst, mask, value } => {
+            want(data(dst)? == *ty(*value), || {
+                format!("{} into {}", ty(*value), dst.alloc)
+            })?;
+            masks(Some(*mask), ty(*value).shape())?;
+            results_are(results, &[])
+        }
+        OpKind::LoadAt { src, at, mask } => {
             let to = one(results)?;
             indices(src, at, to.shape())?;
+            masks(*mask, to.shape())?;
             want(src.dtype() == Some(to.dtype()), || format!("{to} from {}", src.alloc))
         }
-        OpKind::StoreAt { dst, at, value } | OpKind::AtomicUpdateAt { dst, at, value, .. } => {
+        OpKind::StoreAt { dst, at, mask, value }
+        | OpKind::AtomicUpdateAt {
+            dst, at, mask, value, ..
+        } => {
             indices(dst, at, ty(*value).shape())?;
+            masks(*mask, ty(*value).shape())?;
             want(dst.dtype() == Some(ty(*value).dtype()), || {
                 format!("{} into {}", ty(*value), dst.alloc)
             })?;

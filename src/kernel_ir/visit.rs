@@ -152,13 +152,31 @@ macro_rules! visit_parts {
             } => values!(keys),
             OpKind::OptimizationBarrier { values } => values!(values),
             OpKind::Load { src } => reference!(src),
-            OpKind::LoadAt { src, at } => {
+            OpKind::LoadMasked { src, mask } => {
+                reference!(src);
+                value!(mask);
+            }
+            OpKind::StoreMasked { dst, mask, value } => {
+                reference!(dst);
+                value!(mask);
+                value!(value);
+            }
+            OpKind::LoadAt { src, at, mask } => {
                 reference!(src);
                 values!(at);
+                option!(mask);
             }
-            OpKind::StoreAt { dst, at, value } | OpKind::AtomicUpdateAt { op: _, dst, at, value } => {
+            OpKind::StoreAt { dst, at, mask, value }
+            | OpKind::AtomicUpdateAt {
+                op: _,
+                dst,
+                at,
+                mask,
+                value,
+            } => {
                 reference!(dst);
                 values!(at);
+                option!(mask);
                 value!(value);
             }
             OpKind::Store { dst, value } | OpKind::Swap { dst, value } | OpKind::AtomicUpdate { op: _, dst, value } => {

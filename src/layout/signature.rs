@@ -398,13 +398,26 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                 }
             }
         }
-        OpKind::LoadAt { at, .. } => {
-            // A reference's indices come first.
-            let first = sig.operands.len() - at.len();
+        OpKind::LoadMasked { .. } => {
+            // A reference's indices come first. Elements differ though the mask may be of one value.
+            let last = sig.operands.len() - 1;
+            sig.operands[last] = Need::Same(results[0]);
+            sig.results[0] = Gives::Varies(0);
+        }
+        OpKind::StoreMasked { dst, value, .. } => {
+            let last = sig.operands.len() - 1;
+            sig.operands[last - 1] = Need::Same(*value);
+            sig.operands[last] = Need::Stored {
+                along: contiguous(kernel, dst),
+                like: None,
+            };
+        }
+        OpKind::LoadAt { at, mask, .. } => {
+            let first = sig.operands.len() - at.len() - usize::from(mask.is_some());
             sig.operands[first..].fill(Need::Same(results[0]));
         }
-        OpKind::StoreAt { at, value, .. } | OpKind::AtomicUpdateAt { at, value, .. } => {
-            let first = sig.operands.len() - at.len() - 1;
+        OpKind::StoreAt { at, mask, value, .. } | OpKind::AtomicUpdateAt { at, mask, value, .. } => {
+            let first = sig.operands.len() - at.len() - usize::from(mask.is_some()) - 1;
             sig.operands[first..].fill(dealt(kernel, *value, "one element a thread"));
         }
         OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } | OpKind::Swap { dst, value } => {

@@ -736,8 +736,8 @@ fn plan_tensor(
     if let Some(shared) = shared {
         repeat(shared, parts, own(shared))?;
     }
-    // Destinations: 128 bytes, and whole groups of 8 rows of a swizzle, whose pattern is anchored there.
-    let needed = if swizzle == 0 { 128 } else { u64::from(swizzle) * 8 };
+    // Where a box may lie: at 128 bytes, swizzled or not. A swizzle's pattern is one of addresses, not of rows of the box.
+    let needed = 128;
     let offsets = plan
         .pieces
         .iter()

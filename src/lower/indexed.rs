@@ -54,7 +54,18 @@ fn addresses(
     Ok(out)
 }
 
-pub fn lower_load_at(cx: &mut LowerCx, op: Op, src: &RefUse, at: &[Value]) -> Result<()> {
+/// Those slots of `here` that a mask has.
+fn masked(cx: &mut LowerCx, here: Vec<S>, mask: Option<Value>, layout: &RegisterLayout) -> Result<Vec<S>> {
+    let Some(mask) = mask else { return Ok(here) };
+    let mask = cx.array_in(mask, layout)?;
+    let mask = cx.elements(&mask);
+    Ok(here.into_iter().zip(mask).map(|(p, m)| cx.b.both(p, m)).collect())
+}
+
+/// Indices, and which of them count.
+type At<'a> = (&'a [Value], Option<Value>);
+
+pub fn lower_load_at(cx: &mut LowerCx, op: Op, src: &RefUse, (at, mask): At) -> Result<()> {
     let result = cx.result(op);
     if bind_if_empty(cx, result)? {
         return Ok(());
@@ -66,6 +77,7 @@ pub fn lower_load_at(cx: &mut LowerCx, op: Op, src: &RefUse, at: &[Value]) -> Re
         target.sem = target.relaxed(cx);
     }
     let inside = positions::inside(cx, &layout);
+    let inside = masked(cx, inside, mask, &layout)?;
     let addresses = addresses(cx, op, (src, target), at, &layout, &inside)?;
     let mut out = vec![];
     for (address, inside) in addresses.into_iter().zip(inside) {
@@ -87,7 +99,7 @@ fn for_each_own(
     cx: &mut LowerCx,
     op: Op,
     dst: &RefUse,
-    at: &[Value],
+    (at, mask): At,
     value: Value,
     f: impl Fn(&mut LowerCx, Target, Addr<V>, S, S) -> Result<()>,
 ) -> Result<()> {
@@ -97,6 +109,7 @@ fn for_each_own(
     let layout = RegisterLayout::strided(cx.ty(value).shape(), 1, cx.layout_group());
     let target = memory::locate(cx, dst, Src::Imm(1))?;
     let owned = positions::owned(cx, &layout);
+    let owned = masked(cx, owned, mask, &layout)?;
     let addresses = addresses(cx, op, (dst, target), at, &layout, &owned)?;
     let array = cx.array_in(value, &layout)?;
     let elements = cx.elements(&array);
@@ -106,7 +119,7 @@ fn for_each_own(
     Ok(())
 }
 
-pub fn lower_store_at(cx: &mut LowerCx, op: Op, dst: &RefUse, at: &[Value], value: Value) -> Result<()> {
+pub fn lower_store_at(cx: &mut LowerCx, op: Op, dst: &RefUse, at: At, value: Value) -> Result<()> {
     let dtype = cx.ty(value).dtype();
     for_each_own(cx, op, dst, at, value, |cx, target, address, x, own| {
         cx.if_then(own, |cx| memory::store_scalar(cx, target, address, dtype, x))
@@ -118,7 +131,7 @@ pub fn lower_atomic_update_at(
     op: Op,
     update: AtomicOp,
     dst: &RefUse,
-    at: &[Value],
+    at: At,
     value: Value,
 ) -> Result<()> {
     let dtype: DType = cx.ty(value).dtype();

@@ -221,14 +221,7 @@ pub fn store_scalar(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DTyp
         _ => x,
     };
     let a: Srcs<V> = [x].into_iter().collect();
-    let store = Inst::St {
-        sem: StoreSem::Weak,
-        space: target.space,
-        ty: mem_type(bytes),
-        addr,
-        a,
-    };
-    touch(cx, target, store);
+    touch(cx, target, store(target, mem_type(bytes), addr, a));
     Ok(())
 }
 
@@ -350,6 +343,12 @@ impl Width {
             Width::Long => IntType::U64,
         }
     }
+    fn class(self) -> Class {
+        match self {
+            Width::Short => Class::B32,
+            Width::Long => Class::B64,
+        }
+    }
     fn imm(self, x: u64) -> S {
         match self {
             Width::Short => Src::u32(x as u32),
@@ -466,21 +465,23 @@ pub fn guard(cx: &mut LowerCx, layout: &RegisterLayout, guards: &[Guard], extra:
 /// A dimension of an array in memory of which a window is taken: dimension `dim` of the window begins at `start`.
 struct Window {
     dim: usize,
+    /// Its number in the array.
+    of: usize,
     start: S,
     /// Of positions in the dimension. Half of them are in front of the array.
     width: Width,
     extent: u64,
 }
 
-/// The windows of a use, which has no other steps.
+/// The windows of a use in its first step.
 fn windows(cx: &mut LowerCx, r: &RefUse) -> Result<Vec<Window>> {
     let mut out = vec![];
     let Some(Step::Index(dims)) = r.steps.first() else {
         return Ok(out);
     };
-    let kept = dims.iter().zip(&cx.kernel.allocs[r.alloc].shape);
-    let kept = kept.filter(|(d, _)| !matches!(d, DimIndex::At(_)));
-    for (dim, (index, &extent)) in kept.enumerate() {
+    let kept = dims.iter().zip(&cx.kernel.allocs[r.alloc].shape).enumerate();
+    let kept = kept.filter(|(_, (d, _))| !matches!(d, DimIndex::At(_)));
+    for (dim, (of, (index, &extent))) in kept.enumerate() {
         if let Some(start) = index.window() {
             let width = Width::of(u128::from(extent) << 1);
             let start = match (start, width) {
@@ -491,6 +492,7 @@ fn windows(cx: &mut LowerCx, r: &RefUse) -> Result<Vec<Window>> {
             };
             out.push(Window {
                 dim,
+                of,
                 start,
                 width,
                 extent,
@@ -684,14 +686,27 @@ pub fn emit_store(cx: &mut LowerCx, target: Target, plan: &TransferPlan, view: &
     emit_store_where(cx, target, plan, view, a, &mut |_, _| Src::Imm(1))
 }
 
-/// The same of the accesses for which `is_stored` is true, which is asked for the first slot of each.
+/// Which slots' elements are moved.
+type Moved<'a> = dyn FnMut(&mut LowerCx, u32) -> S + 'a;
+
+/// Whether all elements of an access are moved, and where they are not alike, each of them.
+fn moved(cx: &mut LowerCx, slots: &[u32], is_moved: &mut Moved<'_>) -> (S, Option<Vec<S>>) {
+    let each: Vec<S> = slots.iter().map(|slot| is_moved(cx, *slot)).collect();
+    if each.iter().all(|p| *p == each[0]) {
+        return (each[0], None);
+    }
+    let all = each.iter().skip(1).fold(each[0], |all, p| cx.b.both(all, *p));
+    (all, Some(each))
+}
+
+/// The same of the elements for which `is_stored` is true. Matrices and staggered accesses are stored or not as a whole.
 pub fn emit_store_where(
     cx: &mut LowerCx,
     target: Target,
     plan: &TransferPlan,
     view: &SmemView,
     a: &ArrayRegs,
-    is_stored: &mut dyn FnMut(&mut LowerCx, u32) -> S,
+    is_stored: &mut Moved<'_>,
 ) -> Result<()> {
     let a = as_stored(cx, a);
     let bits = view.bits;
@@ -707,8 +722,8 @@ pub fn emit_store_where(
             AccessKind::Matrix { count, .. } => 4 * count,
             AccessKind::Element => 0,
         };
-        let stored = is_stored(cx, access.slots[0]);
-        if stored == Src::Imm(0) {
+        let (stored, each) = moved(cx, &access.slots, is_stored);
+        if stored == Src::Imm(0) && each.is_none() {
             continue;
         }
         let extra = cx.b.both(stored, first_copy);
@@ -746,6 +761,36 @@ pub fn emit_store_where(
                 touch(cx, target, Inst::Stmatrix { trans, addr, a });
             }
             AccessKind::Vector { .. } | AccessKind::Element => {
+                if let Some(each) = each {
+                    // All at once, or one by one.
+                    let own = guard(cx, &plan.layout, &access.guards, first_copy);
+                    let whole = |cx: &mut LowerCx| {
+                        let ty = if wide { MemType::B64 } else { MemType::B32 };
+                        let a: Srcs<V> = values.iter().copied().collect();
+                        if bytes < 4 {
+                            store_word(cx, target, addr, bytes, values[0], own)?;
+                        } else {
+                            push_guarded(cx, target, own, store(target, ty, addr, a));
+                        }
+                        Ok(vec![])
+                    };
+                    let apart = |cx: &mut LowerCx| {
+                        for (k, is_stored) in each.iter().enumerate() {
+                            let p = cx.b.both(*is_stored, own);
+                            let x = match wide {
+                                true => values[k],
+                                false => {
+                                    cx.b.field(values[k / per_word], (k % per_word) as u32 * bits, bits, false)
+                                }
+                            };
+                            let addr = Addr::at(addr.base, addr.offset + (k as u32 * bits / 8) as i32);
+                            store_word(cx, target, addr, bits / 8, x, p)?;
+                        }
+                        Ok(vec![])
+                    };
+                    cx.if_else(stored, &[], whole, apart)?;
+                    continue;
+                }
                 let p = guard(cx, &plan.layout, &access.guards, extra);
                 if bytes < 4 {
                     store_word(cx, target, addr, bytes, values[0], p)?;
@@ -761,13 +806,7 @@ pub fn emit_store_where(
                     }
                     let inst = match target.told {
                         Some((bar, _)) => Inst::StAsync { ty, addr, a, bar },
-                        None => Inst::St {
-                            sem: StoreSem::Weak,
-                            space: target.space,
-                            ty,
-                            addr,
-                            a,
-                        },
+                        None => store(target, ty, addr, a),
                     };
                     push_guarded(cx, target, p, inst);
                 }
@@ -790,6 +829,16 @@ pub fn push_guarded(cx: &mut LowerCx, target: Target, p: S, inst: Inst<V>) {
     cx.b.set_memory(before);
 }
 
+fn store(target: Target, ty: MemType, addr: Addr<V>, a: Srcs<V>) -> Inst<V> {
+    Inst::St {
+        sem: StoreSem::Weak,
+        space: target.space,
+        ty,
+        addr,
+        a,
+    }
+}
+
 /// Stores the low `bytes` (1, 2, 4, 8) of a word.
 fn store_word(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, x: S, p: S) -> Result<()> {
     let x = if bytes == 2 && x.reg().is_none_or(|r| cx.b.class(r) == Class::B32) {
@@ -798,18 +847,7 @@ fn store_word(cx: &mut LowerCx, target: Target, addr: Addr<V>, bytes: u32, x: S,
         x
     };
     let a: Srcs<V> = [x].into_iter().collect();
-    push_guarded(
-        cx,
-        target,
-        p,
-        Inst::St {
-            sem: StoreSem::Weak,
-            space: target.space,
-            ty: mem_type(bytes),
-            addr,
-            a,
-        },
-    );
+    push_guarded(cx, target, p, store(target, mem_type(bytes), addr, a));
     Ok(())
 }
 
@@ -821,17 +859,18 @@ pub fn emit_load(
     view: &SmemView,
     dtype: DType,
 ) -> Result<ArrayRegs> {
-    load_inside(cx, target, plan, view, &[], dtype)
+    load_where(cx, target, plan, view, dtype, &mut |_, _| Src::Imm(1))
 }
 
-/// Emits a load of the elements that are inside of the windows, zero for the others; the result is in the plan's layout.
-fn load_inside(
+/// Emits a load of the elements for which `is_loaded` is true, zero for the others; the result is in the plan's layout. Matrices and
+/// staggered accesses are loaded or not as a whole.
+fn load_where(
     cx: &mut LowerCx,
     target: Target,
     plan: &TransferPlan,
     view: &SmemView,
-    windows: &[Window],
     dtype: DType,
+    is_loaded: &mut Moved<'_>,
 ) -> Result<ArrayRegs> {
     let stored = stored_type(dtype);
     let bits = view.bits;
@@ -843,7 +882,7 @@ fn load_inside(
     // For each variant and slot: the loaded word and the position in it.
     let mut found: Vec<Vec<Option<(S, usize)>>> = vec![vec![None; slots]; variants];
     for access in &plan.accesses {
-        let here = inside(cx, &plan.layout, windows, access.slots[0]);
+        let (here, each) = moved(cx, &access.slots, is_loaded);
         let p = guard(cx, &plan.layout, &access.guards, here);
         let words: Vec<S> = match access.kind {
             AccessKind::Element => {
@@ -859,10 +898,32 @@ fn load_inside(
             }
             AccessKind::Vector { bytes } => {
                 let addr = address(cx, addresses.bases[access.base], access.offset);
-                match bytes {
-                    1 | 2 => load_guarded(cx, target, addr, bytes, 1, p)?,
-                    _ if wide => load_guarded(cx, target, addr, 8, (bytes / 8) as usize, p)?,
-                    _ => load_guarded(cx, target, addr, 4, (bytes / 4) as usize, p)?,
+                let (word, n) = match bytes {
+                    1 | 2 => (bytes, 1),
+                    _ if wide => (8, bytes / 8),
+                    _ => (4, bytes / 4),
+                };
+                match each {
+                    None => load_guarded(cx, target, addr, word, n as usize, p)?,
+                    Some(each) => {
+                        let own = guard(cx, &plan.layout, &access.guards, Src::Imm(1));
+                        let whole = |cx: &mut LowerCx| load_guarded(cx, target, addr, word, n as usize, own);
+                        let apart = |cx: &mut LowerCx| {
+                            let mut elements = vec![];
+                            for (k, is_loaded) in each.iter().enumerate() {
+                                let p = cx.b.both(*is_loaded, own);
+                                let addr = Addr::at(addr.base, addr.offset + (k as u32 * bits / 8) as i32);
+                                elements.push(load_guarded(cx, target, addr, bits / 8, 1, p)?[0]);
+                            }
+                            let words = elements.chunks(per_word).map(|parts| {
+                                let parts: Vec<_> = parts.iter().map(|x| Some((*x, 0))).collect();
+                                assemble_word(cx, stored, &parts)
+                            });
+                            Ok(words.collect())
+                        };
+                        let class = if word == 8 { Class::B64 } else { Class::B32 };
+                        cx.if_else(here, &vec![class; n as usize], whole, apart)?
+                    }
                 }
             }
             AccessKind::Matrix { count, trans } => {
@@ -1018,7 +1079,8 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
             let layout = cx.layout_of(result)?;
             let plan = planned.load.as_ref().ok_or_else(|| cx.unexpected(op))?;
             let windows = windows(cx, src)?;
-            let loaded = load_inside(cx, target, plan, &planned.view, &windows, *dtype)?;
+            let mut is_loaded = |cx: &mut LowerCx, slot| inside(cx, &plan.layout, &windows, slot);
+            let loaded = load_where(cx, target, plan, &planned.view, *dtype, &mut is_loaded)?;
             Ok(super::value::Lowered::Array(filled(cx, &loaded, &layout)?))
         }
         Type::Acc { .. } => Err(Error::internal("a load of an accumulator")),
@@ -1073,6 +1135,48 @@ pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resu
     let array = filled(cx, &array, &plan.layout)?;
     let windows = windows(cx, dst)?;
     let mut is_stored = |cx: &mut LowerCx, slot| inside(cx, &plan.layout, &windows, slot);
+    emit_store_where(cx, target, plan, &planned.view, &array, &mut is_stored)
+}
+
+/// Those elements of a mask that lie as a plan has them; where they are true the emulator looks whether windows are inside.
+fn mask_of(cx: &mut LowerCx, r: &RefUse, mask: Value, layout: &RegisterLayout) -> Result<Vec<S>> {
+    let mask = cx.array_in(mask, layout)?;
+    let mask = cx.elements(&mask);
+    for w in windows(cx, r)? {
+        for (slot, &p) in mask.iter().enumerate() {
+            let x = dim_index(cx, layout, w.dim, slot as u32);
+            let x = w.width.widened(cx, x);
+            let x = cx.b.add(w.width.int(), x, w.start);
+            view::check_index(cx, r, p, (w.width.class(), x), (w.of, w.extent))?;
+        }
+    }
+    Ok(mask)
+}
+
+pub fn lower_load_masked(cx: &mut LowerCx, op: Op, src: &RefUse, mask: Value) -> Result<()> {
+    let result = cx.result(op);
+    let planned = cx.transfer(op)?;
+    let mut target = locate(cx, src, Src::Imm(1))?;
+    if cx.polling.looks[op].is_some() {
+        target.sem = target.relaxed(cx);
+    }
+    let layout = cx.layout_of(result)?;
+    let plan = planned.load.as_ref().ok_or_else(|| cx.unexpected(op))?;
+    let mask = mask_of(cx, src, mask, &plan.layout)?;
+    let mut is_loaded = |_: &mut LowerCx, slot: u32| mask[slot as usize];
+    let loaded = load_where(cx, target, plan, &planned.view, cx.ty(result).dtype(), &mut is_loaded)?;
+    let loaded = filled(cx, &loaded, &layout)?;
+    cx.bind_array(result, loaded);
+    Ok(())
+}
+
+pub fn lower_store_masked(cx: &mut LowerCx, op: Op, dst: &RefUse, mask: Value, value: Value) -> Result<()> {
+    let planned = cx.transfer(op)?;
+    let plan = planned.store.as_ref().ok_or_else(|| cx.unexpected(op))?;
+    let target = locate(cx, dst, Src::Imm(1))?;
+    let array = cx.array_in(value, &plan.layout)?;
+    let mask = mask_of(cx, dst, mask, &plan.layout)?;
+    let mut is_stored = |_: &mut LowerCx, slot: u32| mask[slot as usize];
     emit_store_where(cx, target, plan, &planned.view, &array, &mut is_stored)
 }
 

@@ -96,6 +96,8 @@ impl Planner<'_> {
                 self.transfer(op, dst, old, Some(*value))
             }
             OpKind::AtomicUpdate { dst, value, .. } => self.transfer(op, dst, None, Some(*value)),
+            OpKind::LoadMasked { src, .. } => self.transfer(op, src, Some(data.results[0]), None),
+            OpKind::StoreMasked { dst, value, .. } => self.transfer(op, dst, None, Some(*value)),
             OpKind::LoadAt { src: r, .. } | OpKind::StoreAt { dst: r, .. } | OpKind::AtomicUpdateAt { dst: r, .. } => {
                 self.transfer(op, r, None, None)
             }
@@ -204,7 +206,11 @@ impl Planner<'_> {
         };
         let array = |v: Option<Value>| v.filter(|v| !kernel.ty(*v).is_scalar());
         let near = shared && r.place == Place::Here;
-        let singly = r.has_windows();
+        let masked = matches!(
+            kernel.ops[op].kind,
+            OpKind::LoadMasked { .. } | OpKind::StoreMasked { .. }
+        );
+        let singly = r.has_windows() && !masked;
         let refused = |e: TransferError| {
             let name = kernel.ops[op].kind.name();
             let remedy = match e {
@@ -218,11 +224,11 @@ impl Planner<'_> {
         let mut load = None;
         if let Some(v) = array(loaded) {
             // `ldmatrix` is a weak load; what a loop waits for is looked at by others.
-            let matrix = near && self.polling.looks[op].is_none();
+            let matrix = near && !masked && self.polling.looks[op].is_none();
             let options = Options {
                 matrix,
+                stagger: !masked,
                 singly,
-                ..Options::default()
             };
             let plan = transfer::plan(self.assignment.layout(v)?, &view, memory, Direction::Load, options);
             load = Some(plan.map_err(refused)?);
@@ -240,9 +246,9 @@ impl Planner<'_> {
                 transfer::plan(layout, &view, memory, Direction::Store, options)
             } else {
                 let options = Options {
-                    matrix: near,
+                    matrix: near && !masked,
+                    stagger: !masked,
                     singly,
-                    ..Options::default()
                 };
                 transfer::plan_store(layout, &view, memory, options)
             };

@@ -400,17 +400,14 @@ fn what_has_no_copy_says_why() {
         refuse(&g, &SmemView::row_major(&[64, 64], 16)),
         CopyError::Stride { bytes: 200 }
     );
-    // A destination in the middle of a swizzled tile.
-    let rows = SmemView::new(&[64, 64], 16, &[8, 64], 128).unwrap();
-    let part = rows.index(&[Index::Slice(Start::Static(4), 4), whole_of(64)]);
-    let mut g = whole(&[64, 64], 16);
-    slice(&mut g[0], 4, None, 4);
+    // A destination in the middle of a swizzled tile, at half of what every copy needs.
+    let rows = SmemView::new(&[64, 16], 16, &[8, 16], 32).unwrap();
+    let part = rows.index(&[Index::Slice(Start::Static(2), 4), whole_of(16)]);
+    let mut g = whole(&[64, 16], 16);
+    slice(&mut g[0], 2, None, 4);
     assert_eq!(
         refuse(&g, &part.unwrap()),
-        CopyError::SmemAlignment {
-            bytes: 512,
-            needed: 1024
-        }
+        CopyError::SmemAlignment { bytes: 64, needed: 128 }
     );
 }
 

@@ -216,6 +216,7 @@ fn reductions_and_updates_are_lowered_of_the_types_that_legality_says() {
             OpKind::LoadAt {
                 src: b.whole(src),
                 at: v.to_vec(),
+                mask: None,
             }
         }));
         tally.check(kernel_of(&both, &[], |b, v| {
@@ -223,9 +224,28 @@ fn reductions_and_updates_are_lowered_of_the_types_that_legality_says() {
             OpKind::StoreAt {
                 dst: b.whole(dst),
                 at: v[..2].to_vec(),
+                mask: None,
                 value: v[2],
             }
         }));
+        for shape in SHAPES.iter().filter(|shape| !shape.is_empty()) {
+            let mask = Type::of(DType::Bool, shape.iter().copied().collect::<Shape>());
+            tally.check(kernel_of(std::slice::from_ref(&mask), &[ty(shape)], |b, v| {
+                let src = b.input(dtype, shape);
+                OpKind::LoadMasked {
+                    src: b.whole(src),
+                    mask: v[0],
+                }
+            }));
+            tally.check(kernel_of(&[mask, ty(shape)], &[], |b, v| {
+                let dst = b.output(dtype, shape);
+                OpKind::StoreMasked {
+                    dst: b.whole(dst),
+                    mask: v[0],
+                    value: v[1],
+                }
+            }));
+        }
         for &op in AtomicOp::ALL {
             tally.check(kernel_of(&both, &[], |b, v| {
                 let dst = b.output(dtype, &[16, 32]);
@@ -233,6 +253,7 @@ fn reductions_and_updates_are_lowered_of_the_types_that_legality_says() {
                     op,
                     dst: b.whole(dst),
                     at: v[..2].to_vec(),
+                    mask: None,
                     value: v[2],
                 }
             }));

@@ -97,10 +97,11 @@ fn index(is_copy: bool, index: &DimIndex, whose: &dyn Fn() -> String) -> Result<
     }
 }
 
-/// Windows are of whole arrays in GMEM, loaded or stored.
+/// Windows are of whole arrays in GMEM, loaded or stored, or of what a mask chooses from.
 fn window(kind: &OpKind, data: &AllocData, r: &RefUse) -> Result<()> {
-    let right = matches!(kind, OpKind::Load { .. } | OpKind::Store { .. }) && data.is_gmem() && r.steps.len() == 1;
-    if r.has_windows() && !right {
+    let whole = matches!(kind, OpKind::Load { .. } | OpKind::Store { .. }) && data.is_gmem() && r.steps.len() == 1;
+    let masked = matches!(kind, OpKind::LoadMasked { .. } | OpKind::StoreMasked { .. });
+    if r.has_windows() && !whole && !masked {
         return Err(Error::internal(
             "a window of something else than an array in GMEM, or of a part of it",
         ));

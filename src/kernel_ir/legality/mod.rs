@@ -73,8 +73,8 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             arithmetic::atomic(*op, dtype(*value))?
         }
         OpKind::Put { op, a, .. } => of(*a, arithmetic::put(*op, dtype(*a)))?,
-        OpKind::LoadAt { .. } => memory::element(dtype(data.results[0]))?,
-        OpKind::StoreAt { value, .. } => memory::element(dtype(*value))?,
+        OpKind::LoadMasked { .. } | OpKind::LoadAt { .. } => memory::element(dtype(data.results[0]))?,
+        OpKind::StoreMasked { value, .. } | OpKind::StoreAt { value, .. } => memory::element(dtype(*value))?,
         OpKind::Convert { a } => arithmetic::convert(dtype(*a), dtype(data.results[0]))?,
         OpKind::Iota { .. } => arithmetic::convert(DType::I32, dtype(data.results[0]))?,
         OpKind::Bitcast { a } => arithmetic::bitcast(dtype(*a), dtype(data.results[0]))?,

@@ -329,25 +329,48 @@ impl Parser<'_> {
                 let (dst, value) = self.stored()?;
                 OpKind::AtomicUpdate { op, dst, value }
             }
+            "load_masked" => {
+                let src = self.reference()?;
+                self.expect("where")?;
+                let mask = self.value()?;
+                OpKind::LoadMasked { src, mask }
+            }
+            "store_masked" => {
+                let dst = self.reference()?;
+                self.expect("where")?;
+                let mask = self.value()?;
+                self.expect("<-")?;
+                let value = self.value()?;
+                OpKind::StoreMasked { dst, mask, value }
+            }
             "load_at" => {
                 let src = self.reference()?;
                 let at = self.positions()?;
-                OpKind::LoadAt { src, at }
+                let mask = self.mask()?;
+                OpKind::LoadAt { src, at, mask }
             }
             "store_at" => {
                 let dst = self.reference()?;
                 let at = self.positions()?;
+                let mask = self.mask()?;
                 self.expect("<-")?;
                 let value = self.value()?;
-                OpKind::StoreAt { dst, at, value }
+                OpKind::StoreAt { dst, at, mask, value }
             }
             "atomic_update_at" => {
                 let op = self.name("atomic operation", AtomicOp::from_name)?;
                 let dst = self.reference()?;
                 let at = self.positions()?;
+                let mask = self.mask()?;
                 self.expect("<-")?;
                 let value = self.value()?;
-                OpKind::AtomicUpdateAt { op, dst, at, value }
+                OpKind::AtomicUpdateAt {
+                    op,
+                    dst,
+                    at,
+                    mask,
+                    value,
+                }
             }
             "copy_gmem_to_smem" => self.copy_gmem_to_smem()?,
             "copy_smem_to_gmem" => {
@@ -793,6 +816,13 @@ impl Parser<'_> {
         let values = self.values()?;
         self.expect(")")?;
         Ok(values)
+    }
+
+    fn mask(&mut self) -> Result<Option<Value>> {
+        match self.eat("where") {
+            true => self.value().map(Some),
+            false => Ok(None),
+        }
     }
 
     fn stored(&mut self) -> Result<(RefUse, Value)> {

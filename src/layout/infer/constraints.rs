@@ -202,10 +202,11 @@ impl Collector<'_> {
         if let &[result] = results.as_slice() {
             self.recomputed(op, &operands, result);
         }
-        if let OpKind::Load { src } = &kernel.ops[op].kind {
+        if let OpKind::Load { src } | OpKind::LoadMasked { src, .. } = &kernel.ops[op].kind {
             self.prefer(results[0], src);
         }
         if let OpKind::Store { dst, value }
+        | OpKind::StoreMasked { dst, value, .. }
         | OpKind::AtomicUpdate { dst, value, .. }
         | OpKind::Swap { dst, value }
         | OpKind::AsyncStoreSmem { dst, value, .. } = &kernel.ops[op].kind

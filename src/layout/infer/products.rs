@@ -216,7 +216,11 @@ fn stored(kernel: &Kernel) -> EntitySet<Alloc> {
     let mut out = EntitySet::new();
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
-        if matches!(kind, OpKind::Load { .. } | OpKind::LoadAt { .. }) || CopyUse::of(kernel, kind).is_some() {
+        if matches!(
+            kind,
+            OpKind::Load { .. } | OpKind::LoadMasked { .. } | OpKind::LoadAt { .. }
+        ) || CopyUse::of(kernel, kind).is_some()
+        {
             return;
         }
         visit::for_each_ref(kind, &mut |r| {

@@ -142,7 +142,7 @@ impl Slicer<'_> {
             Class::Pure(_) | Class::Pinned | Class::Aside => false,
             Class::Instructions | Class::Synchronisation => true,
             Class::Memory => {
-                if let OpKind::Load { src } | OpKind::LoadAt { src, .. } = kind {
+                if let OpKind::Load { src } | OpKind::LoadMasked { src, .. } | OpKind::LoadAt { src, .. } = kind {
                     self.is_looked_at(src)
                 } else {
                     !matches!(kind, OpKind::Prefetch { .. })

@@ -114,6 +114,7 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
         let source = if let OpKind::Load { src }
+        | OpKind::LoadMasked { src, .. }
         | OpKind::LoadAt { src, .. }
         | OpKind::CopyGmemToSmem { src, .. }
         | OpKind::CopySmemToGmem { src, .. }
@@ -496,18 +497,25 @@ impl<'a> Walk<'a> {
             OpKind::AtomicUpdate { op: update, dst, value } => {
                 self.store(op, actor, What::Atomic(*update), dst, *value)
             }
-            OpKind::LoadAt { src, at: _ } => {
+            OpKind::LoadMasked { src, mask: _ } | OpKind::LoadAt { src, at: _, mask: _ } => {
                 if self.is_watched(src) && self.written[src.alloc] {
                     let (foot, slot) = (self.foot(op, 0, src), self.slot(src));
                     self.history.touch(op, actor, What::Read, foot, None, slot);
                 }
                 self.forget_results(op);
             }
-            OpKind::StoreAt { dst, at: _, value: _ } => self.touch_anywhere(op, actor, What::Write, dst),
+            OpKind::StoreMasked { dst, mask: _, value: _ }
+            | OpKind::StoreAt {
+                dst,
+                at: _,
+                mask: _,
+                value: _,
+            } => self.touch_anywhere(op, actor, What::Write, dst),
             OpKind::AtomicUpdateAt {
                 op: update,
                 dst,
                 at: _,
+                mask: _,
                 value: _,
             } => self.touch_anywhere(op, actor, What::Atomic(*update), dst),
             OpKind::InlinePtx { code, refs, .. } => {

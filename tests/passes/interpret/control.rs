@@ -368,13 +368,25 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn positions(&mut self, a: usize, r: &RefUse, at: &[Value]) -> Outcome<(super::Home, Vec<Option<i64>>)> {
+    /// Where the elements at such indices are; none where a mask is false.
+    fn positions(
+        &mut self,
+        a: usize,
+        r: &RefUse,
+        at: &[Value],
+        mask: Option<Value>,
+    ) -> Outcome<(super::Home, Vec<Option<i64>>)> {
+        let mask = mask.map(|mask| self.get(a, mask)).transpose()?;
         let (home, view) = self.view(a, r, Outside::Refused)?;
         let list = view.list()?;
         let indices = self.get_all(a, at)?;
         let n = indices.first().map_or(1, |i| i.len());
         let mut positions = vec![];
         for i in 0..n {
+            if mask.as_ref().is_some_and(|mask| mask[i] == 0) {
+                positions.push(None);
+                continue;
+            }
             let mut index = vec![];
             for ((v, bits), extent) in at.iter().zip(&indices).zip(&view.shape) {
                 let x = numbers::to_int(self.kernel.ty(*v).dtype(), bits[i]);
@@ -386,6 +398,18 @@ impl Machine<'_> {
             positions.push(list[flat(&view.shape, &index)]);
         }
         Ok((home, positions))
+    }
+
+    /// Where the elements of a view are for which a mask is true.
+    fn masked(&mut self, a: usize, r: &RefUse, mask: Value) -> Outcome<(super::Home, Vec<Option<i64>>)> {
+        let mask = self.get(a, mask)?;
+        let (home, view) = self.view(a, r, Outside::Nothing)?;
+        let positions = view.list()?;
+        let chosen = positions
+            .into_iter()
+            .zip(mask.iter())
+            .map(|(p, m)| p.filter(|_| *m != 0));
+        Ok((home, chosen.collect()))
     }
 
     fn signal(&mut self, a: usize, semaphore: &RefUse, value: Value) -> Outcome<()> {
@@ -451,20 +475,37 @@ impl Machine<'_> {
                 let with = |old, new| atomic(*op, dtype, old, new);
                 self.update(a, dst, Outside::Refused, &new, &with)?;
             }
-            OpKind::LoadAt { src, at } => {
-                let (home, positions) = self.positions(a, src, at)?;
+            OpKind::LoadMasked { src, mask } => {
+                let (home, positions) = self.masked(a, src, *mask)?;
                 let nothing = vec![0; positions.len()];
                 let old = self.update_at(home, src, &positions, &nothing, &|old, _| Ok(old))?;
                 self.set(a, results[0], Rc::new(old))?;
             }
-            OpKind::StoreAt { dst, at, value } => {
+            OpKind::StoreMasked { dst, mask, value } => {
                 let new = self.get(a, *value)?;
-                let (home, positions) = self.positions(a, dst, at)?;
+                let (home, positions) = self.masked(a, dst, *mask)?;
                 self.update_at(home, dst, &positions, &new, &set_new)?;
             }
-            OpKind::AtomicUpdateAt { op, dst, at, value } => {
+            OpKind::LoadAt { src, at, mask } => {
+                let (home, positions) = self.positions(a, src, at, *mask)?;
+                let nothing = vec![0; positions.len()];
+                let old = self.update_at(home, src, &positions, &nothing, &|old, _| Ok(old))?;
+                self.set(a, results[0], Rc::new(old))?;
+            }
+            OpKind::StoreAt { dst, at, mask, value } => {
                 let new = self.get(a, *value)?;
-                let (home, positions) = self.positions(a, dst, at)?;
+                let (home, positions) = self.positions(a, dst, at, *mask)?;
+                self.update_at(home, dst, &positions, &new, &set_new)?;
+            }
+            OpKind::AtomicUpdateAt {
+                op,
+                dst,
+                at,
+                mask,
+                value,
+            } => {
+                let new = self.get(a, *value)?;
+                let (home, positions) = self.positions(a, dst, at, *mask)?;
                 let dtype = dst.dtype().expect("data");
                 self.update_at(home, dst, &positions, &new, &|old, new| atomic(*op, dtype, old, new))?;
             }
