@@ -28,8 +28,8 @@ use super::clock::{Clock, View};
 use super::communication::{Communication, Who};
 use super::global;
 use super::history::{
-    Barrier, Handover, History, IN_FLIGHT, Issued, Past, REMEMBERED, Visit, bytes_of, granules, granules_of, is_dense,
-    lines_of,
+    Barrier, Handover, History, IN_FLIGHT, Issued, Past, Product, REMEMBERED, Visit, Waited, bytes_of, granules, granules_of,
+    is_dense, lines_of,
 };
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::map_order::{Author, MapOrder};
@@ -65,8 +65,6 @@ pub struct Causality {
     store: u32,
     /// Bulk loads issued.
     loads: u32,
-    /// Where wgmma has read shared memory: for messages.
-    products: Vec<Loc>,
     /// Per cluster: its barrier.
     clusters: Vec<Handover>,
     /// What goes through words of shared memory that are polled.
@@ -120,7 +118,14 @@ impl Causality {
     }
 
     fn width(&self) -> usize {
-        self.warps + self.shape.cluster_size as usize
+        width_of(self.shape)
+    }
+
+    /// The components of the warpgroups of a CTA: their groups of wgmma.
+    fn products_of(&self, slot: CtaSlot) -> std::ops::Range<usize> {
+        let (warpgroups, rank) = (warpgroups(self.shape), (slot.0 % self.shape.cluster_size) as usize);
+        let first = self.warps + self.shape.cluster_size as usize + rank * warpgroups;
+        first..first + warpgroups
     }
 
     fn clock(&mut self, w: &Warp) -> &mut Clock {
@@ -132,6 +137,17 @@ impl Causality {
     fn tick(&mut self, w: &Warp) {
         let own = self.component(w);
         self.clock(w).tick(own);
+    }
+
+    /// `warpgroup 1`, and whose if it is another CTA's.
+    fn warpgroup(&self, number: usize, slot: CtaSlot, seen_from: CtaSlot) -> String {
+        match slot == seen_from {
+            true => format!("warpgroup {number}"),
+            false => format!(
+                "warpgroup {number} of the cluster's CTA {}",
+                slot.0 % self.shape.cluster_size
+            ),
+        }
     }
 
     /// `warp 3`, and whose if it is another CTA's.
@@ -227,6 +243,20 @@ impl Causality {
         )
     }
 
+    /// A write to what a wgmma reads that is not known to be complete.
+    #[cold]
+    fn multiplied(&self, verb: &str, w: &Warp, slot: CtaSlot, place: String, product: Product) -> Box<Error> {
+        let who = self.warpgroup(product.warpgroup, slot, w.cta);
+        Box::new(
+            execution(format!("{verb} shared memory that a wgmma of {who} reads, which is not known to be complete"))
+                .expected(format!("a wait of {who} for the wgmma (at {}) before this", product.past.loc))
+                .got(place)
+                .remedy(
+                    "wait for it (`wgmma_wait(0)`) first; other warpgroups learn of that by a barrier behind the wait (`barrier_arrive`, `barrier_wait`)",
+                ),
+        )
+    }
+
     /// An access by the lanes of a warp to shared memory.
     #[inline(always)]
     fn shared_lanes(&mut self, w: &Warp, addresses: &[u32; 32], offset: i32, mask: u32, access: Access<'_>) -> Verdict {
@@ -261,8 +291,9 @@ impl Causality {
         let column = w.index as usize;
         let size = self.shape.smem_bytes;
         let first = self.first_component(w.cta);
+        let settled = &clock.seen()[self.products_of(w.cta)];
         let history = &mut self.histories[w.cta.0 as usize];
-        let mut conflict = None;
+        let (mut conflict, mut multiplied) = (None, None);
         self.store = self.store.wrapping_add(1);
         let (number, mut again) = (self.store, false);
         // `exact`: the bytes, of less than a granule each.
@@ -278,6 +309,11 @@ impl Causality {
             }
             let narrow = history.narrow[line];
             let exact = if bytes < 4 { exact } else { bytes_of(mask) };
+            if writes && multiplied.is_none() {
+                multiplied = history
+                    .product_unseen(line, mask, settled)
+                    .map(|it| (line, mask & it.past.granules, it));
+            }
             if !history.is_seen(line, mask, seen, strong) {
                 conflict = Some((line, mask, None));
             } else if reads || writes {
@@ -371,6 +407,9 @@ impl Causality {
             0 => Ok(()),
             _ => self.peer_lanes(w, addresses, offset, peers, access),
         };
+        if let (None, Some((line, mask, product))) = (conflict, multiplied) {
+            return Err(self.multiplied(verb(mode), w, w.cta, self.granules(line, mask), product));
+        }
         match conflict {
             None => peer,
             Some((line, mask, None)) => Err(self.unseen(verb(mode), w, w.cta, line, mask, seen)),
@@ -629,6 +668,14 @@ impl Causality {
             if !reads && !writes {
                 continue;
             }
+            let settled = &clock.seen()[self.products_of(slot)];
+            if writes
+                && verdict.is_ok()
+                && let Some(product) = self.histories[slot.0 as usize].product_unseen(line, mask, settled)
+            {
+                let place = self.names.bytes(at, at + bytes);
+                verdict = Err(self.multiplied(verb(mode), w, slot, place, product));
+            }
             let touch = Touch {
                 epoch: clock.seen()[own],
                 loc: access.loc,
@@ -695,14 +742,7 @@ impl Causality {
         reader: Reader,
         loc: Loc,
     ) -> Verdict {
-        let mut epoch = self.clocks[self.id(w)].seen()[self.component(w)];
-        if reader == Reader::Product {
-            // It reads until its warp has waited for it, when that has another epoch.
-            epoch += 1;
-            if !self.products.contains(&loc) {
-                self.products.push(loc);
-            }
-        }
+        let epoch = self.clocks[self.id(w)].seen()[self.component(w)];
         let seen = view.seen()[self.loads_of(slot)];
         let first = self.first_component(slot);
         let (own, index) = (slot == w.cta, w.index as usize);
@@ -718,8 +758,17 @@ impl Causality {
                     unfenced.get_or_insert((line, write, column));
                 }
             }
-            if own {
-                history.note(line, index, false, epoch, mask, loc);
+            match reader {
+                Reader::Copy if own => history.note(line, index, false, epoch, mask, loc),
+                Reader::Copy => {}
+                Reader::Product { group } => {
+                    let past = Past {
+                        epoch: group,
+                        granules: mask,
+                        loc,
+                    };
+                    history.note_product(line, index / 4, past);
+                }
             }
         }
         match (unseen, unfenced) {
@@ -740,7 +789,7 @@ impl Causality {
     #[cold]
     fn refilled(&self, reader: Reader, at: Loc, load: Landing) -> Box<Error> {
         let (who, remedy) = match reader {
-            Reader::Product => ("a wgmma", WAIT_FOR_PRODUCTS),
+            Reader::Product { .. } => ("a wgmma", WAIT_FOR_PRODUCTS),
             Reader::Copy => (
                 "a copy from it",
                 "wait for that copy (`wait_smem_to_gmem(0)`) before the next one into its source is issued",
@@ -857,40 +906,42 @@ impl Causality {
                     return Err(self.unfenced("a bulk load overwrites", w, view, (slot, column), line, write));
                 }
             }
-            for column in lanes(history.readers[line]) {
+            let settled = &view.seen()[self.products_of(slot)];
+            let product = history.product_unseen(line, mask, settled);
+            let read = lanes(history.readers[line]).find_map(|column| {
                 let since = view.seen()[first + column];
-                if let Some(read) = history.any_unseen(line, column, false, mask, since) {
-                    let who = self.name(first + column, w.cta);
-                    let (at, barrier) = (read.loc, self.names.mbarrier(landing.barrier));
-                    let wait = format!(
-                        "wait for the load first, for the {barrier} (`barrier_wait`), before it is read at {at}"
-                    );
-                    let release = format!(
-                        "release the slot (`barrier_arrive`) after its last use at {at} (behind the `wgmma_wait` or `wait_smem_to_gmem` that covers that), and wait for that (`barrier_wait`) before it is refilled"
-                    );
-                    // What nothing has filled yet was read for what this load brings.
-                    let by_product = self.products.contains(&at);
-                    let (expected, remedy) = match (history.is_untouched(line), by_product) {
-                        (true, _) => (
-                            format!(
-                                "{who} to wait for what fills the memory before it reads it (at {at}): nothing has yet"
-                            ),
-                            wait,
+                let read = history.any_unseen(line, column, false, mask, since)?;
+                Some((self.name(first + column, w.cta), read))
+            });
+            let read = read.or_else(|| product.map(|it| (self.warpgroup(it.warpgroup, slot, w.cta), it.past)));
+            if let Some((who, read)) = read {
+                let (at, barrier) = (read.loc, self.names.mbarrier(landing.barrier));
+                let wait =
+                    format!("wait for the load first, for the {barrier} (`barrier_wait`), before it is read at {at}");
+                let release = format!(
+                    "release the slot (`barrier_arrive`) after its last use at {at} (behind the `wgmma_wait` or `wait_smem_to_gmem` that covers that), and wait for that (`barrier_wait`) before it is refilled"
+                );
+                // What nothing has filled yet was read for what this load brings.
+                let by_product = product.is_some_and(|it| it.past.loc == at);
+                let (expected, remedy) = match (history.is_untouched(line), by_product) {
+                    (true, _) => (
+                        format!(
+                            "{who} to wait for what fills the memory before it reads it (at {at}): nothing has yet"
                         ),
-                        (false, true) => (
-                            format!(
-                                "a wait of {who} for the wgmma (at {at}), and the issuer of the load to know of that"
-                            ),
-                            format!("{WAIT_FOR_PRODUCTS}; between warpgroups: {release}"),
+                        wait,
+                    ),
+                    (false, true) => (
+                        format!("a wait of {who} for the wgmma (at {at}), and the issuer of the load to know of that"),
+                        format!("{WAIT_FOR_PRODUCTS}; between warpgroups: {release}"),
+                    ),
+                    (false, false) => (
+                        format!(
+                            "{who} to have arrived at a barrier after it read (at {at}; or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
                         ),
-                        (false, false) => (
-                            format!(
-                                "{who} to have arrived at a barrier after it read (at {at}; or after the wait that covers its wgmma or bulk store), and the issuer to have waited for that"
-                            ),
-                            format!("{release}; if the read was meant for what this load brings, {wait}"),
-                        ),
-                    };
-                    let error = match history.is_untouched(line) {
+                        format!("{release}; if the read was meant for what this load brings, {wait}"),
+                    ),
+                };
+                let error = match history.is_untouched(line) {
                         true => execution(format!(
                             "a `barrier_wait` is missing: what a bulk load (at {}) fills is read, and nothing has waited for the load",
                             landing.loc
@@ -900,10 +951,9 @@ impl Causality {
                             "a bulk load overwrites shared memory that is still read, as far as its issuer knows",
                         ),
                     };
-                    let bytes = self.names.bytes(landing.offset, landing.offset + landing.bytes);
-                    let error = error.expected(expected).got(format!("{bytes}, read by {who} at {at}"));
-                    return Err(Box::new(error.remedy(remedy)));
-                }
+                let bytes = self.names.bytes(landing.offset, landing.offset + landing.bytes);
+                let error = error.expected(expected).got(format!("{bytes}, read by {who} at {at}"));
+                return Err(Box::new(error.remedy(remedy)));
             }
         }
         Ok(())
@@ -917,6 +967,11 @@ impl Causality {
         for (line, mask) in lines_of(landing.offset, landing.bytes) {
             if !history.is_seen(line, mask, seen, true) {
                 return Err(self.unseen("a reduction (red.async) of", w, slot, line, mask, seen));
+            }
+            let settled = &view.seen()[self.products_of(slot)];
+            if let Some(product) = history.product_unseen(line, mask, settled) {
+                let place = self.names.bytes(landing.offset, landing.offset + landing.bytes);
+                return Err(self.multiplied("a reduction (red.async) of", w, slot, place, product));
             }
             let touch = Touch {
                 epoch: view.seen()[own],
@@ -1071,8 +1126,10 @@ struct Other {
 /// What reads shared memory asynchronously.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// A wgmma.
-    Product,
+    /// A wgmma, of its warpgroup's group of that number from 1 on.
+    Product {
+        group: u32,
+    },
     Copy,
 }
 
@@ -1088,6 +1145,15 @@ impl Did {
     fn of(wrote: bool) -> Did {
         if wrote { Did::Wrote } else { Did::Read }
     }
+}
+
+fn warpgroups(shape: Shape) -> usize {
+    shape.warps_per_cta.div_ceil(4) as usize
+}
+
+/// Components of a clock: warps, then CTAs for the loads that land there, then warpgroups for their products.
+fn width_of(shape: Shape) -> usize {
+    (shape.cluster_size * (shape.warps_per_cta + 1)) as usize + shape.cluster_size as usize * warpgroups(shape)
 }
 
 /// Whether an access races with ordinary ones only.
@@ -1123,7 +1189,7 @@ impl Hooks for Causality {
 
     fn new(shape: Shape, names: Arc<Names>) -> Causality {
         let warps = (shape.cluster_size * shape.warps_per_cta) as usize;
-        let width = warps + shape.cluster_size as usize;
+        let width = width_of(shape);
         let all = shape.clusters as usize * warps;
         let ctas = shape.clusters * shape.cluster_size;
         let across = || Box::new(Communication::new(shape, names.clone()));
@@ -1144,7 +1210,6 @@ impl Hooks for Causality {
             meet: false,
             store: 0,
             loads: 0,
-            products: vec![],
             clusters: (0..shape.clusters).map(|_| Handover::new(width)).collect(),
             words: SharedWords::default(),
         }
@@ -1160,6 +1225,7 @@ impl Hooks for Causality {
         let slots = cluster as usize * size..(cluster as usize + 1) * size;
         self.maps.forget(&(first..first + self.warps));
         epochs.extend(self.histories[slots.clone()].iter().map(|h| h.landings));
+        epochs.resize(self.width(), 0);
         for i in 0..self.warps {
             let clock = Rc::make_mut(&mut self.clocks[first + i]);
             clock.restart(&epochs);
@@ -1176,6 +1242,7 @@ impl Hooks for Causality {
             history.narrow.fill(false);
             history.visited.clear();
             history.bytes.clear();
+            history.forget_products();
             history.landed_before = history.landings;
             history.flying.clear();
             history.forget_reductions();
@@ -1284,7 +1351,8 @@ impl Hooks for Causality {
             }
             Range::Lines { slot, lines } => {
                 let lines = lines.iter().map(|(line, mask)| (*line as usize, *mask));
-                self.async_read(w, view, slot, lines, Reader::Product, access.loc)
+                let group = access.number as u32;
+                self.async_read(w, view, slot, lines, Reader::Product { group }, access.loc)
             }
             Range::SharedLanes { .. } | Range::GlobalLanes { .. } => Ok(()),
         }
@@ -1436,6 +1504,7 @@ impl Hooks for Causality {
             } => {
                 verdict = self.check_barrier(w, slot, offset, slot != w.cta);
                 let who = self.component(w);
+                let products = self.products_of(w.cta).start + w.index as usize / 4;
                 if let Some(barrier) = self.histories[slot.0 as usize].barriers.get_mut(&offset) {
                     let clock = Rc::make_mut(&mut self.clocks[id]);
                     match scope {
@@ -1445,8 +1514,13 @@ impl Hooks for Causality {
                             .join(&barrier.phases.passed),
                     }
                     if waits {
-                        barrier.waits.retain(|(other, _)| *other != who);
-                        barrier.waits.push((who, clock.seen()[who]));
+                        barrier.waits.retain(|it| it.who != who);
+                        barrier.waits.push(Waited {
+                            who,
+                            epoch: clock.seen()[who],
+                            products,
+                            groups: w.tensor.groups() as u32,
+                        });
                     }
                 }
             }
@@ -1557,7 +1631,10 @@ impl Hooks for Causality {
                 self.tick(w);
             }
             Sync::MapAcquire { address, scope } => self.acquire_map(w, address >> 7, scope),
-            Sync::WgmmaWaited { .. } => self.tick(w),
+            Sync::WgmmaWaited { settled } => {
+                let own = self.products_of(w.cta).start + w.index as usize / 4;
+                self.clock(w).see(own, settled as u32);
+            }
             Sync::CompleteTx { .. }
             | Sync::WarpBarrier { .. }
             | Sync::WgmmaFence

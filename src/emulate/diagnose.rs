@@ -120,7 +120,7 @@ pub fn deadlock<H: Hooks>(m: &Machine<'_, H>) -> Error {
 bitflags! {
     /// What warps wait for in a deadlock.
     #[derive(Clone, Copy)]
-    struct Causes: u8 {
+    struct Causes: u16 {
         const PHASE = 1;
         /// One of whose copies more or fewer bytes come than are expected.
         const BYTES = 1 << 1;
@@ -131,11 +131,12 @@ bitflags! {
         const REGISTERS = 1 << 6;
         /// Blocks have not begun.
         const ROOM = 1 << 7;
+        const PRODUCTS = 1 << 8;
     }
 }
 
 /// What would have ended a wait, and what to look for.
-const SAYINGS: [(Causes, &str, &str); 8] = [
+const SAYINGS: [(Causes, &str, &str); 9] = [
     (
         Causes::ROOM,
         "blocks to wait only for blocks that have begun: others begin when one ends",
@@ -172,6 +173,11 @@ const SAYINGS: [(Causes, &str, &str); 8] = [
         "let other warpgroups give theirs back first: all of them together have those that the kernel was launched with",
     ),
     (
+        Causes::PRODUCTS,
+        "all four warps of a warpgroup to issue each wgmma",
+        "issue it outside of branches that some of its warps do not take",
+    ),
+    (
         Causes::NAMED,
         "as many threads at a named barrier as its count says",
         "look for warps that do not reach it: `num_threads` counts all that arrive or wait, 128 a warpgroup",
@@ -187,6 +193,7 @@ fn causes_of<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> Causes {
         },
         Wait::Named { .. } => Causes::NAMED,
         Wait::Cluster { .. } => Causes::CLUSTER,
+        Wait::Products { .. } => Causes::PRODUCTS,
         Wait::Global { .. } | Wait::Tag { .. } => Causes::SIGNAL,
         Wait::Registers { .. } => Causes::REGISTERS,
         Wait::Poll => Causes::POLL,
@@ -211,6 +218,7 @@ pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
         Wait::No
         | Wait::Named { .. }
         | Wait::Cluster { .. }
+        | Wait::Products { .. }
         | Wait::Global { .. }
         | Wait::Tag { .. }
         | Wait::Registers { .. }
@@ -243,6 +251,7 @@ fn wait_name<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> String {
         }
         Wait::Named { id, .. } => format!("wait at barrier {id}"),
         Wait::Cluster { .. } => "wait at the cluster barrier".into(),
+        Wait::Products { .. } => "wait for a wgmma that other warps of their warpgroup have not issued".into(),
         Wait::Global { address, value } => {
             let word = m.memory.describe_word(address);
             let signalled = m

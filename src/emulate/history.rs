@@ -9,6 +9,7 @@ use super::hooks::{Landing, Shape};
 use super::warp::lanes;
 use crate::error::Loc;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// Of a chunk that a load in flight writes.
@@ -38,6 +39,17 @@ impl Handover {
     }
 }
 
+/// A warp that has waited for a phase.
+#[derive(Clone, Copy)]
+pub struct Waited {
+    pub who: usize,
+    pub epoch: u32,
+    /// The component of its warpgroup's products, and the groups of wgmma that it had issued by then: who knows a later one to be complete
+    /// knows that it has gone on.
+    pub products: usize,
+    pub groups: u32,
+}
+
 /// An mbarrier.
 pub struct Barrier {
     pub phases: Handover,
@@ -45,16 +57,16 @@ pub struct Barrier {
     pub by: usize,
     pub at: u32,
     pub published: bool,
-    /// Who has waited for the last phase that is complete, and the epoch of that.
-    pub waits: Vec<(usize, u32)>,
+    /// Who has waited for the last phase that is complete.
+    pub waits: Vec<Waited>,
 }
 
 impl Barrier {
     /// Of those who have waited for the last phase, one of whom nobody knows who has arrived in the current one.
     pub fn left_behind(&self) -> Option<usize> {
         let known = self.phases.arriving.seen();
-        let late = self.waits.iter().find(|(who, epoch)| known[*who] < *epoch);
-        late.map(|(who, _)| *who)
+        let late = |it: &&Waited| known[it.who] < it.epoch && known[it.products] <= it.groups;
+        self.waits.iter().find(late).map(|it| it.who)
     }
 }
 
@@ -142,6 +154,13 @@ impl Cell {
     }
 }
 
+/// What the tensor core read of a line for a warpgroup. Its epochs are the warpgroup's groups of wgmma, counted from 1.
+#[derive(Clone, Copy)]
+pub struct Product {
+    pub warpgroup: usize,
+    pub past: Past,
+}
+
 /// A bulk load, and how many had been issued before it.
 #[derive(Clone, Copy)]
 pub struct Issued {
@@ -173,6 +192,8 @@ pub struct History {
     pub bytes: ByteHistory,
     pub barriers: FxHashMap<u32, Barrier>,
     pub named: [Option<Box<Handover>>; 16],
+    /// Per line: what warpgroups' products read of it.
+    products: Vec<SmallVec<[Product; 2]>>,
     /// Loads in flight, and those that have landed lately with their number.
     pub flying: Vec<Issued>,
     pub recent: VecDeque<(u32, Issued)>,
@@ -250,6 +271,7 @@ impl History {
             stores: vec![(0, 0); lines],
             narrow: vec![false; lines],
             bytes: ByteHistory::new(warps),
+            products: vec![SmallVec::new(); lines],
             barriers: FxHashMap::default(),
             named: Default::default(),
             flying: vec![],
@@ -418,6 +440,33 @@ impl History {
         }
     }
 
+    /// The tensor core reads granules of a line for a group of a warpgroup.
+    pub fn note_product(&mut self, line: usize, warpgroup: usize, past: Past) {
+        let products = &mut self.products[line];
+        let (mut mine, same) = (past, |p: &Product| p.warpgroup == warpgroup);
+        products.retain(|p| {
+            if same(p) && p.past.epoch == past.epoch {
+                mine.granules |= p.past.granules;
+                return false;
+            }
+            if same(p) {
+                p.past.granules &= !past.granules;
+            }
+            p.past.granules != 0
+        });
+        products.push(Product { warpgroup, past: mine });
+    }
+
+    /// A product that read these granules of a line, and is not known to be complete: `settled` has each warpgroup's last group that is.
+    pub fn product_unseen(&self, line: usize, mask: u32, settled: &[u32]) -> Option<Product> {
+        let late = |p: &&Product| p.past.granules & mask != 0 && p.past.epoch > settled[p.warpgroup];
+        self.products[line].iter().find(late).copied()
+    }
+
+    pub fn forget_products(&mut self) {
+        self.products.iter_mut().for_each(SmallVec::clear);
+    }
+
     #[cold]
     fn note_bytes(&mut self, line: usize, warp: usize, wrote: bool, epoch: u32, mask: u32, loc: Loc) {
         self.make_narrow(line);
@@ -472,6 +521,7 @@ impl History {
     /// Whoever touches a line from here on comes after all that was done to it.
     pub fn forget(&mut self, line: usize) {
         (self.readers[line], self.writers[line]) = (0, 0);
+        self.products[line].clear();
         if self.narrow[line] {
             self.narrow[line] = false;
             self.bytes.forget(line as u64);

@@ -128,7 +128,7 @@ pub struct Access<'a> {
     pub loc: Loc,
     /// Of a write that has yet to happen.
     pub changes: &'a Changes<'a>,
-    /// Of a bulk store: which of its warp's.
+    /// Of a bulk store: which of its warp's. Of a wgmma: its group, from 1 on.
     pub number: u64,
 }
 
@@ -237,8 +237,9 @@ pub enum Sync {
     },
     WgmmaFence,
     WgmmaCommit,
+    /// Groups of the warpgroup that are complete.
     WgmmaWaited {
-        pending: u32,
+        settled: u64,
     },
     BulkCommit,
     BulkWaited {

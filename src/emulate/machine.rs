@@ -47,6 +47,10 @@ pub struct Cta {
     /// Registers of the SM's pool, in registers of a warp per thread, that no warp of it holds.
     pub free_registers: u32,
     pub register_waiters: Vec<u32>,
+    /// Of each warp, how many groups of wgmma its quarters are done of; none: it has ended.
+    pub multiplied: Vec<Option<u64>>,
+    /// Warps that wait for the others of their warpgroup to be as far.
+    pub product_waiters: Vec<u32>,
 }
 
 /// A resident cluster.
@@ -155,6 +159,8 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 live_warps: 0,
                 free_registers: 0,
                 register_waiters: vec![],
+                multiplied: vec![],
+                product_waiters: vec![],
             });
             for index in 0..warps_per_cta {
                 warps.push(Some(Box::new(Warp::new(program, CtaSlot(slot), index))));
@@ -457,6 +463,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
             cta.live_warps = self.warps_per_cta;
             cta.free_registers = free;
             cta.register_waiters.clear();
+            cta.multiplied.clear();
+            cta.multiplied.resize(self.warps_per_cta as usize, Some(0));
+            cta.product_waiters.clear();
             if let Some(recorder) = &mut self.recorder {
                 recorder.cta_starts(CtaSlot(slot), device, cta.id);
             }
@@ -480,8 +489,10 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 .remedy("wait for it (`wgmma_wait(0)`) before the kernel ends");
             return Err(*self.at_issue(Box::new(error), id, pc));
         }
-        let (slot, held, ticket) = (w.cta, w.held_registers, w.cluster_ticket);
+        let (slot, held, ticket, index) = (w.cta, w.held_registers, w.cluster_ticket, w.index);
         let cta = &mut self.ctas[slot.0 as usize];
+        cta.multiplied[index as usize] = None;
+        self.ready.extend(cta.product_waiters.drain(..));
         cta.live_warps -= 1;
         cta.free_registers += held;
         self.ready.extend(cta.register_waiters.drain(..));

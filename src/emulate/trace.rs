@@ -328,6 +328,7 @@ impl Recorder {
                 ("mbarrier", format!("{barrier}{whose}, parity {parity}"))
             }
             Wait::Named { id, .. } => ("named barrier", format!("barrier {id}")),
+            Wait::Products { .. } => ("wgmma", "the other warps of the warpgroup".to_owned()),
             Wait::Cluster { .. } => ("cluster barrier", "the cluster's barrier".to_owned()),
             Wait::Global { address, value } => ("memory", format!("the word at 0x{address:x} to be {value} or more")),
             Wait::Tag { address, tag } => ("memory", format!("the tag {tag} in the word at 0x{address:x}")),

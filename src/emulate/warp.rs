@@ -35,6 +35,10 @@ pub enum Wait {
     Cluster {
         generation: u64,
     },
+    /// The other warps of its warpgroup to have done so many groups of wgmma.
+    Products {
+        group: u64,
+    },
     /// A word of global memory to reach a value.
     Global {
         address: u64,

@@ -1,7 +1,6 @@
 //! `wgmma`: operands through matrix descriptors, groups in flight, and when they take effect.
 //!
-//! Each warp executes its own quarter of an instruction: rows `16·(warp % 4)…` of A and D, all of B. What one warp waits for
-//! says nothing about the others' quarters.
+//! Each warp executes its own quarter of an instruction: rows `16·(warp % 4)…` of A and D, all of B. A wait is for all four.
 //!
 //! Until the wait that covers it (unless agents act at the earliest) an instruction has read nothing, and its accumulator
 //! registers hold poison: their values are kept in the warp's [`Pipeline`].
@@ -20,7 +19,7 @@ use super::sync::noted;
 use super::tma::swizzled;
 use super::trace::What;
 use super::uop::{Body, Flow, Uop};
-use super::warp::Warp;
+use super::warp::{Wait, Warp};
 use crate::error::{Error, Fault};
 use std::collections::VecDeque;
 
@@ -105,6 +104,12 @@ impl Pipeline {
         }
     }
 
+    /// Groups that it has begun.
+    pub fn groups(&self) -> u64 {
+        let is_open = self.issued.back().is_some_and(|issued| issued.group == self.committed);
+        self.committed + u64::from(is_open)
+    }
+
     /// Instructions in flight.
     pub fn pending(&self) -> usize {
         self.issued.len()
@@ -187,16 +192,16 @@ impl<H: Hooks> Machine<'_, H> {
     fn gather_operand(
         &mut self,
         w: &Warp,
-        pc: u32,
+        issued: &Issued,
         bits: u64,
         first: u32,
         rows: u32,
         k_bytes: u32,
         transposed: bool,
-        view: &View,
         out: &mut Vec<u8>,
         lines: &mut Vec<(u32, u32)>,
     ) -> Result<(), Box<Error>> {
+        let pc = issued.pc;
         let d = Descriptor::decode(bits);
         let problem = |what: &str| {
             let mut error = Error::new(Fault::Execution, what.to_string());
@@ -264,7 +269,7 @@ impl<H: Hooks> Machine<'_, H> {
         let range = Range::Lines { slot: w.cta, lines };
         let verdict = self.hooks.async_memory(
             w,
-            view,
+            &issued.view,
             Access {
                 range,
                 bytes: 128,
@@ -272,7 +277,7 @@ impl<H: Hooks> Machine<'_, H> {
                 mode: Mode::Read,
                 loc: self.program.origins[pc as usize].loc,
                 changes: &changes_all,
-                number: 0,
+                number: issued.group + 1,
             },
         );
         self.judge_at(w, pc, verdict)
@@ -297,18 +302,7 @@ impl<H: Hooks> Machine<'_, H> {
         match op.a {
             AOperand::Shared(_) => {
                 let (out, lines) = (&mut unit.a, &mut unit.lines);
-                self.gather_operand(
-                    w,
-                    issued.pc,
-                    issued.a,
-                    w.index % 4 * 16,
-                    16,
-                    32,
-                    op.trans_a,
-                    &issued.view,
-                    out,
-                    lines,
-                )?;
+                self.gather_operand(w, issued, issued.a, w.index % 4 * 16, 16, 32, op.trans_a, out, lines)?;
             }
             AOperand::Registers { start, len } => {
                 let operands = &self.program.lists[start as usize..(start + len) as usize];
@@ -321,13 +315,12 @@ impl<H: Hooks> Machine<'_, H> {
         let (out, lines) = (&mut unit.b, &mut unit.lines);
         self.gather_operand(
             w,
-            issued.pc,
+            issued,
             issued.b,
             0,
             op.n as u32,
             op.b_bytes(),
             op.trans_b,
-            &issued.view,
             out,
             lines,
         )?;
@@ -530,7 +523,8 @@ impl<H: Hooks> Body<H> for WgmmaCommit {
     }
 }
 
-/// `wgmma.wait_group`: all but the last `imm` groups take effect.
+/// `wgmma.wait_group`: all but the last `imm` groups take effect. A group is its warpgroup's, and is complete when all four warps' quarters
+/// are: on an H200 the instruction itself is not begun before the last warp has issued it, and all four go on in one cycle.
 pub struct WgmmaWait;
 impl<H: Hooks> Body<H> for WgmmaWait {
     #[inline(always)]
@@ -541,7 +535,21 @@ impl<H: Hooks> Body<H> for WgmmaWait {
                 return m.fail(*error);
             }
         }
-        noted(w, m, Sync::WgmmaWaited { pending: u.imm as u32 })
+        let (me, own) = (m.warp_id(w), w.index as usize);
+        let cta = m.cta_mut(w.cta);
+        let done = &mut cta.multiplied[own];
+        *done = done.map(|done| done.max(settled));
+        let first = own & !3;
+        let others = cta.multiplied.iter().skip(first).take(4);
+        let complete = others.flatten().all(|done| *done >= settled);
+        if !complete {
+            cta.product_waiters.push(me);
+            w.wait = Wait::Products { group: settled };
+            return Flow::Block;
+        }
+        let woken = std::mem::take(&mut cta.product_waiters);
+        m.ready.extend(woken);
+        noted(w, m, Sync::WgmmaWaited { settled })
     }
 }
 

@@ -23,6 +23,7 @@ SMEM, Barrier, ClusterBarrier, ACC = plgpu.SMEM, plgpu.Barrier, plgpu.ClusterBar
 RACE = "a load of shared memory that another warp wrote, and nothing orders the two"
 # The same race where the load comes first.
 RACE_OF_STORE = "a store to shared memory that another warp read (itself, or by what it issued), and nothing orders the two"
+STORE_TO_OPERAND = "a store to shared memory that a wgmma of warpgroup 0 reads, which is not known to be complete"
 IN_FLIGHT = "shared memory that a bulk load in flight writes"
 STILL_READ = "a bulk load overwrites shared memory that is still read"
 MISSING_WAIT = "a `barrier_wait` is missing: what a bulk load (at "
@@ -469,7 +470,32 @@ WGMMA_OF_WORDS = subject(f16(64, 64), f16(64, 64), reference=mul, tolerance=1e-3
 # Each word of 16 bytes, which is what tensor cores read at a time. Of A each warp reads its own rows, B is read by all.
 for _column in (24, 26, 28, 30):
     flawed(wgmma_of_words, WGMMA_OF_WORDS, f"a {_column}", shows=(UNORDERED,), line="plgpu.wgmma(acc, a_buf, b_buf)")
-    flawed(wgmma_of_words, WGMMA_OF_WORDS, f"b {_column}", shows=(RACE_OF_STORE,), line="(a_buf if operand")
+    flawed(wgmma_of_words, WGMMA_OF_WORDS, f"b {_column}", shows=(STORE_TO_OPERAND,), line="(a_buf if operand")
+
+
+def one_warp_refills(a, b, flaw=None):
+    """A pipeline without barriers of the warpgroup: the warp that copies has waited for the wgmma, and so have the others, which have their
+    part of it."""
+    delay = 0 if flaw == "a step too early" else 1
+
+    def body(a, b, o):
+        def compute(acc):
+            def step(_, a_buf, b_buf):
+                plgpu.wgmma(acc, a_buf, b_buf)
+                plgpu.wgmma_wait(1)
+
+            columns = plgpu.BlockSpec((64, 64), lambda k: (0, k), transforms=tiled(jnp.float16), delay_release=delay)
+            rows = plgpu.BlockSpec((64, 64), lambda k: (k, 0), transforms=tiled(jnp.float16), delay_release=delay)
+            plgpu.emit_pipeline(step, grid=(6,), max_concurrent_steps=2, in_specs=[columns, rows])(a, b)
+            return acc[...]
+
+        o[...] = pl.run_scoped(compute, ACC((64, 64), jnp.float32))
+
+    return kernel(body, like((64, 64)), params=MANUAL)(a, b)
+
+
+ONE_WARP_REFILLS = subject(f16(64, 384), f16(384, 64), reference=mul, tolerance=1e-3)(one_warp_refills)
+flawed(one_warp_refills, ONE_WARP_REFILLS, "a step too early", shows=("a wait for a wgmma",), line="copy_gmem_to_smem(")
 
 
 def wgmma_refill(a, b, flaw=None):

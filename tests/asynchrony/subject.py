@@ -156,6 +156,8 @@ def close(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], tolerance: float) ->
 
 SUBJECTS: dict[str, Subject] = {}
 BROKEN: dict[str, Broken] = {}
+#: Right all the same.
+SPARED: dict[str, Broken] = {}
 
 
 def subject(*args: Arg, reference: Callable[..., Any], tolerance: float = 0.0) -> Callable[[Callable[..., Any]], Subject]:
@@ -175,6 +177,12 @@ def broken(name: str, of: Subject, *change: Any, shows: tuple[str, ...] | None, 
     assert name not in BROKEN
     what = change if isinstance(change[0], Edit) else change[0]
     BROKEN[name] = Broken(name, of, what, shows, line)
+
+
+def spared(name: str, of: Subject, *edits: Edit) -> None:
+    """Registers a twin without something that nobody needs."""
+    assert name not in SPARED
+    SPARED[name] = Broken(name, of, edits, None)
 
 
 def load_all() -> tuple[dict[str, Subject], dict[str, Broken]]:

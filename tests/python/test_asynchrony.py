@@ -8,7 +8,7 @@ import re
 import pytest
 
 from smalt import _errors, _native
-from tests.asynchrony.subject import Broken, Subject, load_all
+from tests.asynchrony.subject import SPARED, Broken, Subject, load_all
 
 pytestmark = pytest.mark.shared
 
@@ -47,6 +47,12 @@ def test_what_is_there_suffices(subject: Subject) -> None:
     for how in [{"schedule": "earliest"}] + [{"schedule": "seeded", "seed": seed} for seed in range(SEEDS)]:
         got = subject.emulate(**how)
         assert [a.tobytes() for a in got] == [b.tobytes() for b in first], how
+
+
+@pytest.mark.parametrize("twin", SPARED.values(), ids=lambda twin: twin.name)
+def test_what_nobody_needs_is_not_asked_for(twin: Broken) -> None:
+    for how in [{"schedule": "latest"}, {"schedule": "earliest"}] + [{"schedule": "seeded", "seed": seed} for seed in range(SEEDS)]:
+        assert twin.subject.is_right(twin.emulate(**how)), how
 
 
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=lambda subject: subject.name)
