@@ -21,6 +21,8 @@ pub struct Target {
     pub max_grid_yz: u64,
     /// Dynamic shared memory that a block may have, in bytes.
     pub max_smem_bytes: u32,
+    /// Parameters of a kernel, in bytes.
+    pub max_parameter_bytes: u64,
     /// Bytes of an SM's shared memory that the system takes for each block, beside them.
     pub system_smem_bytes: u32,
     /// 32-bit registers of an SM; one block may have all.
@@ -87,6 +89,8 @@ impl Target {
             max_grid_yz: 65_535,
             // CUDA: 227 KiB.
             max_smem_bytes: 227 * 1024,
+            // ptxas: 0x7ffc.
+            max_parameter_bytes: 32_764,
             system_smem_bytes: 1024,
             // CUDA.
             registers: 65_536,

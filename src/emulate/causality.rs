@@ -28,8 +28,8 @@ use super::clock::{Clock, View};
 use super::communication::{Communication, Who};
 use super::global;
 use super::history::{
-    Barrier, Handover, History, IN_FLIGHT, Issued, Past, Product, REMEMBERED, Visit, Waited, bytes_of, granules, granules_of,
-    is_dense, lines_of,
+    Barrier, Handover, History, IN_FLIGHT, Issued, Past, Product, REMEMBERED, Visit, Waited, bytes_of, granules,
+    granules_of, is_dense, lines_of,
 };
 use super::hooks::{Access, Hooks, Landing, Mode, Range, Shape, Sync, Verdict};
 use super::map_order::{Author, MapOrder};

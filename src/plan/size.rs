@@ -8,6 +8,7 @@ use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::{Alloc, Kernel, Op, OpKind, Type, Value};
 use crate::layout::Assignment;
+use crate::layout::views::CopyUse;
 use crate::plan::Accesses;
 use crate::target::Target;
 use cranelift_entity::{EntitySet, SecondaryMap};
@@ -255,6 +256,27 @@ pub fn check_live(kernel: &Kernel, words: u64, most: u32, loc: Loc) -> Result<()
         }
     });
     Err(too_many_values(&kernel.target, words, largest.map(|(_, ty)| ty)).at(loc))
+}
+
+/// A kernel has no more parameters than the machine takes: a pointer for each buffer, and a tensor map for each sort of copy.
+pub fn check_parameters(kernel: &Kernel, bytes: u64) -> Result<()> {
+    let most = kernel.target.max_parameter_bytes;
+    if bytes <= most {
+        return Ok(());
+    }
+    let mut loc = Loc::default();
+    kernel.for_each_op(&mut |op| {
+        if CopyUse::of(kernel, &kernel.ops[op].kind).is_some() {
+            loc = kernel.ops[op].loc;
+        }
+    });
+    Err(Error::unsupported("copies of too many sorts")
+        .expected(format!(
+            "at most {most} bytes of parameters: a tensor map has 128, and copies share one that have an array, a shape and a swizzle in common"
+        ))
+        .got(format!("{bytes} bytes"))
+        .remedy("copy blocks of fewer shapes, or in several kernels")
+        .at(loc))
 }
 
 /// A kernel whose values cannot be where they are needed. `largest`: the array that most of them belong to.

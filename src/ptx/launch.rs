@@ -43,6 +43,14 @@ pub struct LaunchSpec {
 }
 
 impl LaunchSpec {
+    /// Bytes of the entry's parameters; maps are aligned to half of their size.
+    pub fn param_bytes(&self) -> u64 {
+        self.params.iter().fold(0, |bytes: u64, param| match param {
+            EntryParam::Pointer { .. } | EntryParam::Row { .. } => bytes + 8,
+            EntryParam::TensorMap(_) => bytes.next_multiple_of(64) + 128,
+        })
+    }
+
     /// Of a block of as many threads that gets nothing: what code is looked at by itself is launched so.
     pub fn of_one_block(threads: u32) -> LaunchSpec {
         LaunchSpec {

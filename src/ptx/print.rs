@@ -252,15 +252,7 @@ pub fn isa_version(flat: &Flat) -> u16 {
         .map(|i| i.inst.requires().isa)
         .max()
         .unwrap_or(80);
-    let param_bytes: usize = flat
-        .launch
-        .params
-        .iter()
-        .map(|p| match p {
-            EntryParam::Pointer { .. } | EntryParam::Row { .. } => 8,
-            EntryParam::TensorMap(_) => 128,
-        })
-        .sum();
+    let param_bytes = flat.launch.param_bytes();
     // Parameters above 4352 bytes need 8.1 (PTX ISA, "Kernel Function Parameters").
     of_insts.max(if param_bytes > 4352 { 81 } else { 80 })
 }

@@ -274,6 +274,7 @@ pub fn compile(
         lower::run(&kernel, &assignment, &allocation, &exchanges, &accesses)
     })?;
     observer.after(|| ssa.to_string());
+    plan::size::check_parameters(&kernel, launch.param_bytes())?;
     let contract = kernel.compiler_params.fp_contract == FpContract::On;
     let choices = ptx::optimize::Options {
         contract,

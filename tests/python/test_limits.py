@@ -139,3 +139,21 @@ def test_an_index_into_a_dimension_of_no_elements() -> None:
     call = kernel(body, jax.ShapeDtypeStruct((4, 64), jnp.float32), grid=(4,), grid_names=("i",))
     with smalt.emulated("H100"), pytest.raises(smalt.Error, match="an index outside of its dimension"):
         jax.block_until_ready(jax.jit(call)(jnp.zeros((0, 64), jnp.float32)))
+
+
+def test_copies_of_too_many_sorts() -> None:
+    """Each has a tensor map, and a kernel's parameters have a limit."""
+
+    def body(x: Any, y: Any, o: Any) -> None:
+        def scoped(buffer: Any, barrier: Any) -> None:
+            for rows in range(130):
+                for source in (x, y):
+                    part = source.at[pl.ds(1, rows + 2), pl.ds(0, 32)]
+                    plgpu.copy_gmem_to_smem(part, buffer.at[pl.ds(0, rows + 2)], barrier)
+                    plgpu.barrier_wait(barrier)
+            o[...] = buffer[...]
+
+        pl.run_scoped(scoped, plgpu.SMEM((256, 32), jnp.float32), plgpu.Barrier())
+
+    text = refusal(body, (300, 64), (300, 64), out=(256, 32))
+    assert "copies of too many sorts" in text and "at most 32764 bytes of parameters" in text and "got: 3" in text
