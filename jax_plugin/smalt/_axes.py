@@ -81,6 +81,9 @@ def decide(
     for block in blocks:
         if not block.is_output:
             use = uses[first + block.number]
+            if block.partner is None and use.is_atomic and not use.is_plain:
+                touched[block.number], again[block.number] = None, set()  # in any order
+                continue
             if block.partner is None and block.is_written and (block.in_gmem or use.is_written and use.exposed.any()):
                 touched[block.number], axes = _revisited(grid, block)
                 again[block.number] = set(axes)
@@ -91,6 +94,9 @@ def decide(
         partner = None if block.partner is None else blocks[block.partner]
         if partner is not None and not partner.is_read:
             partner = None
+        use = uses[first + block.number]
+        if use.is_atomic and not use.is_plain and (partner is None or partner.in_gmem and not uses[first + partner.number].is_plain):
+            continue  # in any order, says who uses atomics
         if block.is_left_alone:
             if partner is not None and not partner.is_left_alone:
                 carry(own, f"{partner.name} is read where {block.name}, which has no block, may be written", False)

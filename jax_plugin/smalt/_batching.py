@@ -37,6 +37,15 @@ def register(primitive: Any, name: str, rule: Any = None) -> None:
     _versions.register_batching(primitive, rule or refuse)
 
 
+def register_access(primitive: Any) -> None:
+    """The error that an access to memory has no batch, with the name of the function that made it."""
+
+    def refuse(_: int, args: Sequence[Any], dims: Sequence[Any], *, access: Any, **__: Any) -> Any:
+        raise _error(access.called, "an access that is the same for the whole batch", "an access to memory with operands that jax.vmap maps", _LOOP)
+
+    _versions.register_batching(primitive, refuse)
+
+
 def inline_ptx(primitive: Any, size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     """The rule of `inline_ptx`: arrays get an axis; scalars that are mapped become arrays."""
     flat, out_types = list(args[: params["num_args"]]), params["out_types"]

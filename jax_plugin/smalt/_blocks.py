@@ -197,7 +197,8 @@ class Block:
     bits: int
     dims: list[Dim]
     transforms: tuple[Any, ...]
-    in_gmem: bool  # the user wants it there
+    in_gmem: bool  # the user wants it there, or it has atomics
+    is_whole: bool  # it is all of its array, or all that an element of a `vmap` has of it
     is_written: bool = False  # the body has a store to it, whether or not some step comes there
     is_read: bool = True
     #: An input that later steps find as the body left it, in an array of the call's own.
@@ -228,7 +229,7 @@ class Block:
     @property
     def is_left_alone(self) -> bool:
         """Whether it stays in device memory as a whole, and the body takes what it wants."""
-        return self.in_gmem and all(d.size == d.extent and not d.squeezed for d in self.dims)
+        return self.in_gmem and self.is_whole
 
     @property
     def outside(self) -> bool:
@@ -301,7 +302,7 @@ def _results(mapping: Any, flat: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 MAX_POSITION = 2**31 - 1
 
 
-def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) -> Block:
+def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any], vmapped: Sequence[int] = ()) -> Block:
     name = str(mapping.origin) or (f"output {number}" if is_output else f"input {number}")
     shape = tuple(mapping.array_aval.shape)
     dtype = mapping.array_aval.dtype
@@ -357,6 +358,7 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
         dims=dims,
         transforms=tuple(mapping.transforms),
         in_gmem=_versions.is_gmem_block(mapping),
+        is_whole=all(d.size == d.extent and not d.squeezed or d.squeezed and bool(d.form.axes) and d.form.axes <= set(vmapped) for d in dims),
     )
     if is_output:
         check_narrow(block)
@@ -370,6 +372,17 @@ def check_narrow(block: Block) -> None:
             f"not supported yet: pallas_call: stores to blocks of {block.name} that reach outside of an array of {block.dtype}"
             f"\n  got: blocks of {[d.size for d in block.dims]} of an array of {[d.extent for d in block.dims]}"
             "\n  remedy: let blocks divide the array, or take int8 and convert it outside of the kernel"
+        )
+
+
+def check_atomic(block: Block) -> None:
+    """Atomics are of an array's elements in device memory, where other steps have theirs."""
+    if block.outside or block.transforms:
+        what = "reaches outside of its array" if block.outside else "has transforms"
+        raise Unsupported(
+            f"not supported yet: pallas_call: atomics on a block of {block.name} that {what}"
+            f"\n  expected: blocks that divide the array, as it is\n  got: blocks of {[d.size for d in block.dims]} of an array of {[d.extent for d in block.dims]}"
+            "\n  remedy: take the whole array (no BlockSpec), index it by the step's place, and mask what is behind its end"
         )
 
 

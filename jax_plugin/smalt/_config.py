@@ -6,6 +6,7 @@ Environment variables are read here and nowhere else in the package:
 |---|---|
 | `SMALT_ENABLE` | 1: as if `smalt.enable()` had been called at import |
 | `SMALT_PALLAS_CALL` | 0: what `enable(pallas_call=False)` says, where nothing else is said |
+| `SMALT_TRITON` | 0: what `enable(triton=False)` says, where nothing else is said |
 | `SMALT_TARGET` | the target of kernels for which nothing else says one, e.g. `sm_90a` |
 """
 
@@ -30,12 +31,17 @@ class Settings:
 
     enabled: bool = False
     pallas_call: bool = True  # whether pl.pallas_call(compiler_params=None) is taken
+    triton: bool = True  # whether pl.pallas_call with Triton's parameters is taken
     device: str | None = None  # the emulated device
     check: str | None = None  # what becomes of what the emulator's checker finds; None: as SMALT_CHECK says
 
 
 def _from_environment() -> Settings:
-    return Settings(enabled=_switch("SMALT_ENABLE", False), pallas_call=_switch("SMALT_PALLAS_CALL", True))
+    return Settings(
+        enabled=_switch("SMALT_ENABLE", False),
+        pallas_call=_switch("SMALT_PALLAS_CALL", True),
+        triton=_switch("SMALT_TRITON", True),
+    )
 
 
 def _switch(name: str, default: bool) -> bool:
@@ -58,18 +64,20 @@ def settings() -> Settings:
     return _STATE.value  # type: ignore[no-any-return]
 
 
-def enable(*, pallas_call: bool | None = None) -> None:
+def enable(*, pallas_call: bool | None = None, triton: bool | None = None) -> None:
     """From here on, in every thread, smalt compiles Pallas's GPU kernels: the same ones on a CPU (in the emulator) and on a GPU.
 
-    These are `plgpu.kernel`, and `pl.pallas_call` with `plgpu.CompilerParams`, with `smalt.CompilerParams`, or with no compiler parameters.
-    A `pl.pallas_call` with Triton's parameters is left to Triton.
+    These are `plgpu.kernel`, and `pl.pallas_call` with `plgpu.CompilerParams`, with `smalt.CompilerParams`, with Triton's
+    `plt.CompilerParams`, or with no compiler parameters.
 
     Args:
         pallas_call: Whether `pl.pallas_call` with no parameters is taken. In stock JAX such a call means Triton on CUDA, and nothing on a
             CPU. False leaves it to JAX on both; None: as `SMALT_PALLAS_CALL` says, else True. On CUDA, a taken one that asks for what smalt
             lacks goes to the compiler that JAX has for it, with a warning; one that is wrong is an error.
+        triton: The same of `pl.pallas_call` with the parameters of `jax.experimental.pallas.triton`; None: as `SMALT_TRITON` says, else True.
     """
-    _choose_for_all(Settings(True, _DEFAULT.pallas_call if pallas_call is None else pallas_call))
+    calls = _DEFAULT.pallas_call if pallas_call is None else pallas_call
+    _choose_for_all(Settings(True, calls, _DEFAULT.triton if triton is None else triton))
 
 
 def disable() -> None:
@@ -108,11 +116,12 @@ def scoped(value: Settings) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def enabled(value: bool = True, *, pallas_call: bool | None = None) -> Iterator[None]:
+def enabled(value: bool = True, *, pallas_call: bool | None = None, triton: bool | None = None) -> Iterator[None]:
     """`with smalt.enabled(True):` makes the choice of `enable` or `disable` for this thread and this scope."""
-    now = settings()
-    calls = now.pallas_call if pallas_call is None else pallas_call
-    with scoped(dataclasses.replace(now, enabled=value, pallas_call=calls if value else _DEFAULT.pallas_call)):
+    now = settings() if value else dataclasses.replace(settings(), pallas_call=_DEFAULT.pallas_call, triton=_DEFAULT.triton)
+    calls = now.pallas_call if pallas_call is None or not value else pallas_call
+    ours = now.triton if triton is None or not value else triton
+    with scoped(dataclasses.replace(now, enabled=value, pallas_call=calls, triton=ours)):
         yield
 
 

@@ -67,7 +67,7 @@ def trace(function: Function, operands: Sequence[Any], results: Sequence[Any], w
         return [_as(x, aval) for x, aval in zip(out, wanted, strict=True)]
 
     with _versions.tracing_mode(wide):
-        return jax.make_jaxpr(typed)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+        return jax.make_jaxpr(typed)(*[a if _versions.is_ref_aval(a) else jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
 
 
 def _as(x: Any, aval: Any) -> Any:

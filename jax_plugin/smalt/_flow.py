@@ -37,6 +37,8 @@ class Use:
     stored: Mask  # all of it is stored, whatever happens
     carries: Mask  # it is loaded for sure, nothing of it was stored before, and what was loaded is stored or computed with
     read: bool = False
+    is_atomic: bool = False  # it has atomic accesses, and others whose order the author gives …
+    is_plain: bool = False  # … and those whose order is the program's
     parts: tuple[_coverage.Part, ...] = ()  # what is stored, where that is not all of it
 
     @property
@@ -295,16 +297,23 @@ class _Walk:
 
     # ------------------------------------------------------------------------------ memory
 
-    def load(self, ref: int, reach: Mask, certain: Mask, part: _Spans = None) -> None:
+    def touch(self, ref: int, is_atomic: bool) -> None:
+        use = self.uses[ref]
+        use.is_atomic |= is_atomic
+        use.is_plain |= not is_atomic
+
+    def load(self, ref: int, reach: Mask, certain: Mask, part: _Spans = None, is_atomic: bool = False) -> None:
         """`part`: the positions; None: not known, or all."""
         use = self.uses[ref]
+        self.touch(ref, is_atomic)
         use.read = True
         use.exposed = _fit(use.exposed | reach & ~use.stored & ~_coverage.covered(use.parts, part), np.any)
         use.carries = _fit(use.carries | certain & ~use.written, np.all)
 
-    def store(self, ref: int, reach: Mask, part: _Spans = None, whole: bool = False) -> None:
+    def store(self, ref: int, reach: Mask, part: _Spans = None, whole: bool = False, is_atomic: bool = False) -> None:
         """Where it may run. What is stored in part before it is loaded keeps what it had elsewhere. `part`: None: not known."""
         use = self.uses[ref]
+        self.touch(ref, is_atomic)
         use.written = _fit(use.written | reach, np.any)
         # Control is here, or `stored` says nothing of the point.
         if whole:
@@ -313,9 +322,8 @@ class _Walk:
             use.parts = _coverage.add(use.parts, _coverage.Part(reach, tuple(part)))
             use.stored = _fit(use.stored | _coverage.covered(use.parts[-1:], None), np.all)
 
-    def part(self, eqn: Any, values: Sequence[Any], tree: Any, leaves: Sequence[Any]) -> _Spans:
-        """The positions along each dimension that an index takes; None: not known. `leaves`: of the tree, among the equation's operands."""
-        transforms: Any = tree.unflatten(leaves) if tree is not None else ()
+    def part(self, eqn: Any, values: Sequence[Any], transforms: Sequence[Any]) -> _Spans:
+        """The positions along each dimension that an index takes; None: not known. The transforms are of the equation's operands."""
         if len(transforms) != 1 or type(transforms[0]).__name__ != "NDIndexer":
             return None
         known = {id(a): v for a, v in zip(eqn.invars, values)}
@@ -350,10 +358,6 @@ def _is_scalar(aval: Any) -> bool:
 # ------------------------------------------------------------------------------------------ primitives
 
 
-def _is_whole(tree: Any, leaves: Sequence[Any]) -> bool:
-    return all(_versions.is_whole_index(t) for t in (tree.unflatten(leaves) if tree is not None else ()))
-
-
 def _counters(jaxpr: Any, consts: int, carries: int, values: Sequence[Any]) -> list[tuple[Any, _Number, int]]:
     """Carries of a scan that begin at a number and grow by a constant in each turn: the variable, the number, the constant."""
     made = {v: e for e in jaxpr.eqns for v in e.outvars}
@@ -379,12 +383,25 @@ def _others(walk: _Walk, values: Sequence[Any], reach: Mask, certain: Mask) -> N
             walk.load(ref, reach, certain)
 
 
-def _get(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
-    is_stored = any(v in walk.stored for v in eqn.outvars)
-    certain = certain if is_stored else walk.constant(False)
+def _access(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+    """A load, a store, both, or an update."""
+    access = _versions.access_of(eqn)
+    assert access is not None
+    if access.value is None and not any(v in walk.stored for v in eqn.outvars):
+        certain = walk.constant(False)
     _others(walk, values[1:], reach, certain)
-    if isinstance(values[0], int):
-        walk.load(values[0], reach, certain, walk.part(eqn, values, eqn.params["tree"], eqn.invars[1:]))
+    ref = values[0]
+    if not isinstance(ref, int):
+        return
+    part = walk.part(eqn, values, access.transforms)
+    if access.loads or any(v in walk.used for v in eqn.outvars):
+        walk.load(ref, reach, certain if access.mask is None else walk.constant(False), part, access.is_atomic)
+    if access.value is None:
+        return
+    if access.mask is not None or access.is_atomic:  # perhaps nothing
+        walk.store(ref, reach, is_atomic=access.is_atomic)
+    else:
+        walk.store(ref, reach, part, access.is_whole and not access.loads)
 
 
 def _parts_of_stores(jaxpr: Any, results: Sequence[bool] = ()) -> set[Any]:
@@ -394,8 +411,11 @@ def _parts_of_stores(jaxpr: Any, results: Sequence[bool] = ()) -> set[Any]:
         name, inputs = eqn.primitive.name, eqn.invars
         if name in ("select_n", "cond", "scan", "while"):
             continue
-        if name in ("swap", "store"):
-            inputs = [inputs[1]]
+        access = _versions.access_of(eqn)
+        if access is not None and access.mask is not None:
+            continue
+        if access is not None and access.value is not None:
+            inputs = [access.value]
         else:
             wanted = [v in parts for v in eqn.outvars]
             callee = eqn.params.get(_versions.CALLS.get(name, ""))
@@ -409,24 +429,6 @@ def _parts_of_stores(jaxpr: Any, results: Sequence[bool] = ()) -> set[Any]:
     return parts
 
 
-def _swap(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
-    _others(walk, values[1:], reach, certain)
-    if isinstance(values[0], int):
-        tree, leaves = eqn.params["tree"], eqn.invars[2:]
-        part = walk.part(eqn, values, tree, leaves)
-        if any(v in walk.used for v in eqn.outvars):
-            walk.load(values[0], reach, certain, part)
-        walk.store(values[0], reach, part, _is_whole(tree, leaves))
-
-
-def _addupdate(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
-    _others(walk, values[1:], reach, certain)
-    if isinstance(values[0], int):
-        part = walk.part(eqn, values, eqn.params["tree"], eqn.invars[2:])
-        walk.load(values[0], reach, certain, part)
-        walk.store(values[0], reach, part)
-
-
 def _copy(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
     """An asynchronous copy: from the first reference to the second."""
     source, target = values[:2]
@@ -435,19 +437,24 @@ def _copy(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) 
     counts = [0 if tree is None else tree.num_leaves for tree in trees]
     refs = 3 if eqn.primitive.name == "copy_gmem_to_smem" and params.get("has_barrier", True) else 2
     leaves = [eqn.invars[refs:][: counts[0]], eqn.invars[refs + counts[0] :][: counts[1]]]
+    views: list[Any] = [() if tree is None else tree.unflatten(given) for tree, given in zip(trees, leaves)]
     _others(walk, values[2:], reach, certain)
     if isinstance(source, int):
-        walk.load(source, reach, certain, walk.part(eqn, values, trees[0], leaves[0]))
+        walk.load(source, reach, certain, walk.part(eqn, values, views[0]))
     if isinstance(target, int):
         if params.get("has_user_predicate", False) or params.get("reduction_op") is not None:  # perhaps nothing, or a sum
             walk.store(target, reach)
         else:
-            walk.store(target, reach, walk.part(eqn, values, trees[1], leaves[1]), _is_whole(trees[1], leaves[1]))
+            walk.store(target, reach, walk.part(eqn, values, views[1]), all(_versions.is_whole_index(t) for t in views[1]))
 
 
 _MEMORY: dict[str, Callable[[_Walk, Any, list[Any], Mask, Mask], None]] = {
-    "get": _get, "load": _get, "swap": _swap, "store": _swap, "addupdate": _addupdate, "copy_gmem_to_smem": _copy, "copy_smem_to_gmem": _copy,
-}  # fmt: skip
+    **dict.fromkeys(
+        "get load swap store addupdate masked_load masked_swap atomic_rmw atomic_cas smalt_access".split(), _access
+    ),
+    "copy_gmem_to_smem": _copy,
+    "copy_smem_to_gmem": _copy,
+}
 
 
 def _divide(eqn: Any, x: Any, y: Any) -> Any:

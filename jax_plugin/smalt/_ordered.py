@@ -1,7 +1,12 @@
-"""Fences, and accesses to memory whose order the author gives, as primitives: each is a text of PTX."""
+"""Fences, and accesses to memory whose order the author gives, as primitives: each is a text of PTX.
+
+Where a reference's memory is, and how far apart its elements are, is known when the kernel is written (blocks of a `pl.pallas_call` are
+views of arrays, or slots): an access is a primitive until then, and `text` is what it becomes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from smalt import _primitives, _versions
-from smalt._errors import InvalidKernel, Unsupported
-from smalt._primitives import inline_ptx, run_ptx
+from smalt import _batching, _primitives, _versions
+from smalt._errors import InvalidKernel
+from smalt._primitives import inline_ptx
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 
@@ -57,6 +62,71 @@ def fence_proxy_async(space: str | None = None) -> None:
 
 # ------------------------------------------------------------------------------------------ accesses
 
+access_p = _primitives.new("access")
+
+
+@access_p.def_effectful_abstract_eval  # type: ignore[untyped-decorator]
+def _access_abstract_eval(ref: Any, *_: Any, access: Access, shape: tuple[int, ...], dtype: Any, **__: Any) -> Any:
+    results = (_versions.array_aval(shape, dtype),) if access.gives else ()
+    return results, _versions.effects_of_memory([ref])
+
+
+_batching.register_access(access_p)
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """The static part of an access; its operands are the address, offsets in elements, values, and a mask."""
+
+    called: str
+    instruction: str  # "ld", "st", "atom"
+    order: str  # with the scope: "acquire.gpu"
+    operation: str  # of an atomic with its type, "add.u32"; of others the type
+    bytes: int  # of an element
+    offsets: int = 0
+    values: int = 0
+    gives: bool = False
+    is_masked: bool = False
+    #: An instruction: the atomic is a loop of compare-and-swap around it.
+    by_swap: str | None = None
+
+    def text(self, space: str, strides: Sequence[int]) -> str:
+        """The access as PTX, for elements that are so many elements apart along each offset."""
+        address = int(self.gives)
+        first = address + 1 + self.offsets
+        values = [f"{{{first + i}}}" for i in range(self.values)]
+        mask = f"{{{first + self.values}}}" if self.is_masked else ""
+        declared, steps, at = [], [], f"{{{address}}}"
+        for i, stride in enumerate(strides):
+            offset, distance = f"{{{address + 1 + i}}}", stride * self.bytes
+            if distance < 1 << 31:
+                steps.append(f"mad.wide.s32 at, {offset}, {distance}, {at};")
+            else:
+                declared.append(".reg .b64 far;")
+                steps.append(f"cvt.s64.s32 far, {offset}; mad.lo.s64 at, far, {distance}, {at};")
+            at = "at"
+        if strides:
+            declared.append(".reg .b64 at;")
+        if self.by_swap is None:
+            operands = ", ".join([*["{0}"] * self.gives, f"[{at}]", *values])
+            guard = f"@{mask} " if mask else ""
+            steps.append(f"{guard}{self.instruction}.{self.order}.{space}.{self.operation} {operands};")
+        else:
+            bits = f"b{8 * self.bytes}"
+            scope = self.order.split(".")[-1]
+            declared.append(f".reg .{bits} old, new; .reg .pred again;")
+            steps += [f"@!{mask} bra done;"] * self.is_masked
+            steps += [
+                f"ld.relaxed.{scope}.{space}.{bits} old, [{at}];",
+                f"once: {self.by_swap} new, old, {values[0]};",
+                f"atom.{self.order}.{space}.cas.{bits} new, [{at}], old, new;",
+                f"setp.ne.u{8 * self.bytes} again, new, old; mov.{bits} old, new; @again bra once;",
+                f"mov.{bits} {{0}}, old;",
+            ]
+            steps += ["done:"] * self.is_masked
+        body = " ".join([*dict.fromkeys(declared), *steps])
+        return f"{{ {body} }}" if declared else body
+
 
 def load(ref: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
     """Loads from a reference that others change meanwhile.
@@ -71,8 +141,7 @@ def load(ref: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
     """
     _choose("load", "order", order, ("relaxed", "acquire", "volatile"))
     place = _Place("load", ref, scope)
-    suffix = "volatile" if order == "volatile" else f"{order}.{scope}"
-    return place.run(f"ld.{suffix}.{place.space}.{place.type}", gives=True)
+    return place.run("ld", "volatile" if order == "volatile" else f"{order}.{scope}", place.type, gives=True)
 
 
 def store(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> None:
@@ -86,8 +155,7 @@ def store(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -
     """
     _choose("store", "order", order, ("relaxed", "release", "volatile"))
     place = _Place("store", ref, scope)
-    suffix = "volatile" if order == "volatile" else f"{order}.{scope}"
-    place.run(f"st.{suffix}.{place.space}.{place.type}", [place.value(value)])
+    place.run("st", "volatile" if order == "volatile" else f"{order}.{scope}", place.type, [place.value(value)])
 
 
 #: PTX's atomics: the types that each has.
@@ -101,38 +169,48 @@ _ATOMICS = {
         for op in ("exch", "cas")
     },
 }
+#: Those that are loops of compare-and-swap.
+_BY_SWAP = {op: {"float32": "f32", "float64": "f64"} for op in ("min", "max")}
 
 
-def _atomic(name: str, op: str, ref: Any, values: Sequence[Any], order: str, scope: str) -> Any:
+def atomic(name: str, op: str, ref: Any, values: Sequence[Any], order: str, scope: str, mask: Any = None) -> Any:
+    """What is there before an atomic; `mask`: of the reference's shape, or a scalar: where it is false, nothing is done, and 0 is given.
+
+    `name`: of the function, as errors have it.
+    """
     _choose(name, "order", order, ("relaxed", "acquire", "release", "acq_rel"))
     place = _Place(name, ref, scope)
-    types = _ATOMICS[op]
-    if str(place.dtype) not in types:
-        raise InvalidKernel(f"smalt.{name} of {place.dtype}\n  expected: one of {', '.join(types)}\n  got: a reference to {place.dtype}")
-    opcode = f"atom.{order}.{scope}.{place.space}.{op}.{types[str(place.dtype)]}"
-    return place.run(opcode, [place.value(v) for v in values], gives=True)
+    types, swapped = _ATOMICS[op], _BY_SWAP.get(op, {})
+    dtype = str(place.dtype)
+    if dtype not in types and dtype not in swapped:
+        raise InvalidKernel(f"{place.called} of {dtype}\n  expected: one of {', '.join((*types, *swapped))}\n  got: a reference to {dtype}")
+    by_swap = f"{op}.{swapped[dtype]}" if dtype in swapped else None
+    operation = f"{op}.{types.get(dtype, '')}"
+    return place.run("atom", f"{order}.{scope}", operation, [place.value(v) for v in values], mask, gives=True, by_swap=by_swap)
 
 
 _DOCUMENTATION = """{does}, and gives what was there before.
 
     Of one element one thread of the warpgroup (of the warp in a warp region) does it, behind a meeting of them; of an array in GMEM every
-    thread does it for its elements.
+    thread does it for its elements.{more}
 
     Args:
-        ref: A reference, or a part of one (`ref.at[i]`).
+        ref: A reference, or a part of one (`ref.at[i]`, `ref.at[indices]`).
         {args}
         order: "relaxed", "acquire", "release" or "acq_rel".
         scope: "cta", "cluster", "gpu" or "sys": among which threads it is one.
     """
+_OF_FLOATS = " Of floats it is a loop of compare-and-swap; a number wins\n    over NaN, and -0 is smaller than +0."
 
 
 def _named(name: str, op: str, does: str) -> Any:
-    def atomic(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
-        return _atomic(name, op, ref, [value], order, scope)
+    def function(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
+        return atomic(name, op, ref, [value], order, scope)
 
-    atomic.__name__ = atomic.__qualname__ = name
-    atomic.__doc__ = _DOCUMENTATION.format(does=does, args="value: A scalar, or an array of the reference's shape.")
-    return atomic
+    function.__name__ = function.__qualname__ = name
+    more = _OF_FLOATS if op in _BY_SWAP else ""
+    function.__doc__ = _DOCUMENTATION.format(does=does, more=more, args="value: A scalar, or an array of the reference's shape.")
+    return function
 
 
 atomic_add = _named("atomic_add", "add", "Adds to memory")
@@ -145,13 +223,17 @@ atomic_exchange = _named("atomic_exchange", "exch", "Puts a value into memory")
 
 
 def atomic_cas(ref: Any, expected: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
-    return _atomic("atomic_cas", "cas", ref, [expected, value], order, scope)
+    return atomic("atomic_cas", "cas", ref, [expected, value], order, scope)
 
 
 atomic_cas.__doc__ = _DOCUMENTATION.format(
     does="Puts `value` into memory where `expected` is there (bit for bit)",
+    more="",
     args="expected: A scalar, or an array of the reference's shape.\n        value: The same.",
 )
+
+#: Threads of a warpgroup, and of a warp: of so many elements, each has as many.
+_WARPGROUP, _WARP = 128, 32
 
 
 class _Place:
@@ -159,47 +241,26 @@ class _Place:
 
     def __init__(self, name: str, ref: Any, scope: str) -> None:
         _choose(name, "scope", scope, _SCOPES)
+        self.called = name if "." in name else f"smalt.{name}"
         base, chain = _versions.split_ref(ref)
         if chain is None:
             raise InvalidKernel(
-                f"smalt.{name} of something that is no reference\n  expected: a reference to SMEM or GMEM, or ref.at[…]"
+                f"{self.called} of something that is no reference\n  expected: a reference to SMEM or GMEM, or ref.at[…]"
                 f"\n  got: {type(ref).__name__}\n  remedy: pass the reference itself, not what was loaded from it"
             )
-        self.name, self.ref = name, ref
-        kind = _versions.kind_of_memory(base)
+        self.ref = ref
+        self.kind = _versions.kind_of_memory(base)
         is_number = jax.dtypes.issubdtype(ref.dtype, np.integer) or jax.dtypes.issubdtype(ref.dtype, np.floating)
-        if kind is None or not is_number:
+        if self.kind is None or not is_number:
             raise InvalidKernel(
-                f"smalt.{name} of something else\n  got: a reference to {ref.dtype}"
+                f"{self.called} of something else\n  got: a reference to {ref.dtype}"
                 "\n  expected: numbers of 8 to 64 bits in SMEM or GMEM\n  remedy: keep flags as int32"
             )
         self.shape, self.dtype = tuple(ref.shape), np.dtype(ref.dtype)
         if self.dtype.itemsize > 8 or self.dtype.itemsize * 8 != _versions.bits_of(self.dtype):
-            raise InvalidKernel(f"smalt.{name} of {self.dtype}\n  expected: numbers of 8, 16, 32 or 64 bits\n  remedy: keep flags as int32")
-        far = _versions.is_cluster_ref(chain)
-        self.space = "global" if kind == "gmem" else "shared::cluster" if far else "shared"
-        if self.shape and kind != "gmem":
-            raise InvalidKernel(
-                f"smalt.{name} of an array in shared memory\n  expected: one element of it, or an array in GMEM\n  got: shape {list(self.shape)}"
-                "\n  remedy: ref.at[i] for a flag; ordinary loads and stores for data, with fences or barriers around them"
-            )
-        self.strides = _versions.element_strides(base, chain) if self.shape else ()
-        if self.shape and int(np.prod(self.shape)) % 32:
-            raise InvalidKernel(
-                f"smalt.{name} of an array that some lanes have no elements of\n  expected: a multiple of 128 elements (in a warp region, of 32), or one element"
-                f"\n  got: shape {list(self.shape)}\n  remedy: ref.at[i] for each of a few words; as many elements for each thread for more"
-            )
-        if self.strides is None:
-            raise InvalidKernel(
-                f"smalt.{name} of a view that is no slice\n  expected: a reference to GMEM, indexed by integers and slices"
-                "\n  remedy: index the reference itself"
-            )
-        reach = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides))
-        if reach >= 2**31:
-            raise Unsupported(
-                f"smalt.{name} of elements that are far apart\n  expected: fewer than 2^31 elements from the first to the last"
-                f"\n  got: {reach}\n  remedy: access it in parts (ref.at[…])"
-            )
+            raise InvalidKernel(f"{self.called} of {self.dtype}\n  expected: numbers of 8, 16, 32 or 64 bits\n  remedy: keep flags as int32")
+        if self.shape:
+            check_array(self.called, self.shape, self.kind)
         signed = np.issubdtype(self.dtype, np.signedinteger)
         self.type = {1: "s8" if signed else "u8", 2: "b16", 4: "b32", 8: "b64"}[self.dtype.itemsize]
 
@@ -209,14 +270,16 @@ class _Place:
         x = _primitives.operand(x)
         if x.dtype != self.dtype and not getattr(x, "weak_type", False):
             raise InvalidKernel(
-                f"smalt.{self.name}: a value of another type\n  expected: {self.dtype}, the reference's\n  got: {x.dtype}"
+                f"{self.called}: a value of another type\n  expected: {self.dtype}, the reference's\n  got: {x.dtype}"
                 f"\n  remedy: x.astype(jnp.{self.dtype})"
             )
-        x = x.astype(self.dtype)
+        return self._fitting("value", x.astype(self.dtype))
+
+    def _fitting(self, what: str, x: Any) -> Any:
         if x.shape not in ((), self.shape):
             raise InvalidKernel(
-                f"smalt.{self.name}: a value of another shape\n  expected: {list(self.shape)}, the reference's, or a scalar\n  got: {list(x.shape)}"
-                + ("\n  remedy: pass the value of one element, x[i]" if not self.shape else "\n  remedy: jnp.broadcast_to or jnp.reshape the value, or take as much of the reference: ref.at[…]")
+                f"{self.called}: a {what} of another shape\n  expected: {list(self.shape)}, the reference's, or a scalar\n  got: {list(x.shape)}"
+                + (f"\n  remedy: pass the {what} of one element, x[i]" if not self.shape else f"\n  remedy: jnp.broadcast_to or jnp.reshape the {what}, or take as much of the reference: ref.at[…]")
             )
         return x
 
@@ -229,30 +292,81 @@ class _Place:
             fits = int(info.min) <= int(x) <= int(info.max)
         if not fits:
             raise InvalidKernel(
-                f"smalt.{self.name}: a value of another type\n  expected: {self.dtype}, the reference's\n  got: {x!r}"
+                f"{self.called}: a value of another type\n  expected: {self.dtype}, the reference's\n  got: {x!r}"
                 "\n  remedy: a number that the type has, or convert it: jnp.asarray(x).astype(…)"
             )
         return np.asarray(x).astype(self.dtype)
 
-    def run(self, opcode: str, values: Sequence[Any] = (), *, gives: bool = False) -> Any:
-        """One instruction of the address and the values; what it gives, if it does."""
-        n = int(gives)
-        out = [jax.ShapeDtypeStruct(self.shape, self.dtype)] * n
+    def run(
+        self,
+        instruction: str,
+        order: str,
+        operation: str,
+        values: Sequence[Any] = (),
+        mask: Any = None,
+        *,
+        gives: bool = False,
+        by_swap: str | None = None,
+    ) -> Any:
+        """One instruction of the address and the values, for each element; what it gives, if it does."""
+        access = Access(
+            self.called, instruction, order, operation, self.dtype.itemsize, 0, len(values), gives, mask is not None, by_swap
+        )
+        masks = [] if mask is None else [self._fitting("mask", _primitives.operand(mask))]
         if not self.shape:
-            results = run_ptx(self._text(opcode, f"{{{n}}}", n + 1, len(values), gives), out, self.ref, *values, once=True, called=f"smalt.{self.name}")
-            return results[0] if gives else None
-        # The address of each element: its place, in elements.
-        offsets = jnp.zeros(self.shape, jnp.int32)
-        for dim, stride in enumerate(self.strides or ()):
-            offsets += jax.lax.broadcasted_iota(jnp.int32, self.shape, dim) * stride
-        access = self._text(opcode, "at", n + 2, len(values), gives)
-        text = f"{{ .reg .b64 at; mad.wide.s32 at, {{{n + 1}}}, {self.dtype.itemsize}, {{{n}}}; {access} }}"
-        spread = (jnp.broadcast_to(v, self.shape) for v in values)
-        results = run_ptx(text, out, self.ref, offsets, *spread, called=f"smalt.{self.name}")
-        return results[0] if gives else None
+            return self._bind(access, self.ref, (), [*values, *masks], ())
+        count = int(np.prod(self.shape))
+        if count == 0:
+            return jnp.zeros(self.shape, self.dtype) if gives else None
+        view, dims, offsets = self._elements()
+        unit = _WARPGROUP if self.kind == "block" else _WARP
+        operands = [jnp.broadcast_to(x, self.shape) for x in (*offsets, *values)]
+        masks = [jnp.broadcast_to(x, self.shape) for x in masks]
+        shape = self.shape
+        if count % unit:  # lanes without an element of their own do nothing
+            shape = (-(-count // _WARPGROUP) * _WARPGROUP,)
+            rest = shape[0] - count
+            masks = masks or [jnp.broadcast_to(jnp.bool_(True), self.shape)]
+            operands, masks = ([jnp.pad(x.reshape(count), (0, rest)) for x in xs] for xs in (operands, masks))
+        access = dataclasses.replace(access, offsets=len(offsets), is_masked=bool(masks))
+        result = self._bind(access, view, dims, [*operands, *masks], shape)
+        return result if not gives or shape == self.shape else result[:count].reshape(self.shape)
 
-    @staticmethod
-    def _text(opcode: str, at: str, first: int, count: int, gives: bool) -> str:
-        """`opcode d, [at], a, b;`: values are the text's operands from `first` on."""
-        operands = [*["{0}"] * gives, f"[{at}]", *(f"{{{first + i}}}" for i in range(count))]
-        return f"{opcode} {', '.join(operands)};"
+    def _elements(self) -> tuple[Any, tuple[int, ...], list[Any]]:
+        """A view, some of its dimensions, and for each element how far it is along these: in the view that an array of indices is
+        taken of, by the indices."""
+        base, chain = _versions.split_ref(self.ref)
+        indices = _versions.indices_of(chain)
+        if not any(_versions.is_gather(i) for i in indices):
+            dims = tuple(d for d, n in enumerate(self.shape) if n != 1)
+            return self.ref, dims, [jax.lax.broadcasted_iota(jnp.int32, self.shape, d) for d in dims]
+        slices = [i for i in indices if _versions.is_slice(i)]
+        at = len(self.shape) - len(slices)  # dimensions of the arrays come first
+        parts, offsets = [], []
+        for index in indices:
+            if _versions.is_slice(index):
+                parts.append(index)
+                offsets.append(jax.lax.broadcasted_iota(jnp.int32, self.shape, at))
+                at += 1
+            else:
+                parts.append(slice(None))
+                array = jnp.asarray(index).astype(jnp.int32)
+                array = jnp.broadcast_to(array, self.shape[: len(self.shape) - len(slices)])
+                offsets.append(jax.lax.broadcast_in_dim(array, self.shape, range(array.ndim)))
+        view = _versions.seen_through(base, chain[:-1]).at[tuple(parts)]
+        return view, tuple(range(len(parts))), offsets
+
+    def _bind(self, access: Access, view: Any, dims: Sequence[int], operands: Sequence[Any], shape: tuple[int, ...]) -> Any:
+        base, chain = _versions.split_ref(view)
+        leaves, tree = jax.tree.flatten(chain)
+        results = access_p.bind(base, *leaves, *operands, tree=tree, access=access, dims=tuple(dims), shape=shape, dtype=self.dtype)
+        return results[0] if results else None
+
+
+def check_array(called: str, shape: Sequence[int], kind: str) -> None:
+    """Elements of an array are in device memory."""
+    if kind not in ("gmem", "block"):
+        raise InvalidKernel(
+            f"{called} of an array in shared memory\n  expected: one element of it, or an array in GMEM\n  got: shape {list(shape)}"
+            "\n  remedy: ref.at[i] for a flag; ordinary loads and stores for data, with fences or barriers around them"
+        )

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _axes, _blocks, _flow, _rows, _versions
+from smalt import _axes, _blocks, _flow, _rows, _triton, _versions
 from smalt._blocks import Block, Way
 from smalt._errors import InvalidKernel, Unsupported
 
@@ -142,8 +142,13 @@ class _Call:
         self.grid = tuple(mapping.grid)
         self.sizes = sum(not isinstance(n, int) for n in self.grid)  # operands that are sizes of grid axes
         self.indices = mapping.num_index_operands  # operands for index maps
-        self.compiler_params = params["compiler_params"] or plgpu.CompilerParams()
-        self.blocks = [_blocks.block_of(i, m, i >= mapping.num_inputs, self.grid) for i, m in enumerate(mapping.block_mappings)]
+        self.is_triton = _versions.is_triton_compiler_params(params["compiler_params"])
+        given_params = params["compiler_params"] or plgpu.CompilerParams()
+        self.compiler_params = _triton.parameters(given_params) if self.is_triton else given_params
+        is_output = [i >= mapping.num_inputs for i in range(len(mapping.block_mappings))]
+        self.blocks = [
+            _blocks.block_of(i, m, out, self.grid, mapping.vmapped_dims) for i, (m, out) in enumerate(zip(mapping.block_mappings, is_output))
+        ]
         given, wanted = len(self.jaxpr.invars), self.indices + len(self.blocks) + len(mapping.scratch_avals)
         if given != wanted:  # JAX's rule for derivatives counts tangents that are 0
             raise Unsupported(
@@ -187,10 +192,18 @@ class _Call:
             block.is_read, block.is_written = uses[at].read, at in stored or uses[at].is_written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
             block.is_stored_once = _versions.is_stored_once(self.jaxpr, at)
+            if uses[at].is_atomic:
+                block.in_gmem = True
+                _blocks.check_atomic(block)
+            if self.is_triton and block.is_output and block.is_whole and math.prod(n for n in self.grid if isinstance(n, int)) != 1:
+                block.in_gmem = True
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number
-            if uses[operand].is_written and not a.is_left_alone:
+            if self.is_triton and a.is_whole and b.is_whole or any(uses[self.indices + x.number].is_atomic for x in (a, b)):
+                a.in_gmem = b.in_gmem = True  # one buffer, whichever name it has
+            is_one = a.in_gmem and b.in_gmem and (a.is_left_alone and b.is_left_alone or _blocks.same_blocks(a, b))
+            if uses[operand].is_written and not a.is_left_alone and not is_one:
                 raise Unsupported(
                     f"not supported yet: pallas_call: a store to {a.name}, an input that shares the buffer of {b.name}"
                     f"\n  remedy: store to the reference of {b.name}, or take the whole array (memory_space=plgpu.GMEM)"

@@ -140,8 +140,9 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
 
 
 def _may_leave(e: Error, ctx: Any, params: dict[str, Any]) -> bool:
-    """Whether what smalt lacks is asked of JAX's own compiler: only of calls that name none, and where there is one."""
-    is_free = params["compiler_params"] is None and not _capturing()
+    """Whether what smalt lacks is asked of JAX's own compiler: only of calls that name none, or that one, and where there is one."""
+    compiler_params = params["compiler_params"]
+    is_free = (compiler_params is None or _versions.is_triton_compiler_params(compiler_params)) and not _capturing()
     return is_free and isinstance(e, Unsupported) and "cpu" not in _versions.platforms(ctx)
 
 
@@ -160,7 +161,7 @@ def _where() -> str:
 
 
 def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
-    """Calls with Mosaic GPU's and our parameters, and with none where those are wanted, on every platform alike."""
+    """Calls with Mosaic GPU's and our parameters, and with Triton's or none where those are wanted, on every platform alike."""
     if params["interpret"]:
         return False
     compiler_params = params["compiler_params"]
@@ -168,6 +169,8 @@ def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
         return False
     if compiler_params is None:
         return _config.settings().pallas_call
+    if _versions.is_triton_compiler_params(compiler_params):
+        return _config.settings().triton
     if _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
         _check_params("pl.pallas_call", compiler_params)
     return _versions.is_gpu_compiler_params(compiler_params)
@@ -190,6 +193,7 @@ def _check_params(what: str, compiler_params: Any) -> None:
     raise Unsupported(
         f"smalt: not supported yet: {what} with the compiler parameters of another backend"
         "\n  expected: plgpu.CompilerParams (jax.experimental.pallas.mosaic_gpu) or smalt.CompilerParams"
+        f"{', or plt.CompilerParams (jax.experimental.pallas.triton)' if what == 'pl.pallas_call' else ''}"
         f"\n  got: {kind.__module__}.{kind.__qualname__}"
         f"\n  remedy: pass smalt.CompilerParams(), or leave smalt disabled for this call{_where()}"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _prints, _registry, _strides, _types, _versions, _windows
+from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _strides, _triton, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, Emit, OpParts, Walker
 from smalt._wire import Message, message
@@ -326,6 +326,26 @@ def _inline_ptx(w: Walker, eqn: Any) -> OpParts:
     return OpParts(operands, _attrs.encode(attrs))
 
 
+@_rule("access")
+def _access(w: Walker, eqn: Any) -> OpParts:
+    params = eqn.params
+    access = params["access"]
+    (ref,), leaves, operands = _split(eqn.invars, 1, _leaves(params["tree"]))
+    chain = w.leaves(params["tree"], leaves)
+    space, strides = w.place(ref, chain)
+    if params["dims"]:
+        _ordered.check_array(access.called, params["shape"], space.lower())
+        if strides is None:
+            raise InvalidKernel(
+                f"{access.called} of a view that is no slice\n  expected: a reference to GMEM, indexed by integers, slices and arrays of integers"
+                "\n  remedy: index the reference itself"
+            )
+    far = "shared::cluster" if _versions.is_cluster_ref(chain) else "shared"
+    text = access.text("global" if space == "GMEM" else far, [strides[d] for d in params["dims"]] if strides else ())
+    attrs = {"text": text, "once": _unless(not params["shape"], False), "called": access.called}
+    return OpParts([w.ref(ref, chain), *w.operands(operands)], _attrs.encode(attrs), primitive="inline_ptx")
+
+
 @_rule("inline_mgpu")
 def _inline_mgpu_rule(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params
@@ -431,9 +451,13 @@ def _swap(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
     if _types.is_complex_ref(ref.aval):
         return _complex_access(w, eqn)
-    operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
+    return _swapped(w, eqn, [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)])
+
+
+def _swapped(w: Walker, eqn: Any, operands: Sequence[Message]) -> OpParts:
+    """A store, where nobody wants what was there."""
     if w.is_used(eqn.outvars[0]):
-        return OpParts(operands)
+        return OpParts(operands, primitive="swap")
     return OpParts(operands, primitive="store", results=())
 
 
@@ -445,7 +469,12 @@ def _addupdate(w: Walker, eqn: Any) -> OpParts:
 
 @_rule("masked_load", "masked_swap")
 def _masked(w: Walker, eqn: Any) -> OpParts:
+    """Hints (`eviction_policy`, `cache_modifier`, `volatile`) change nothing."""
     ref, transforms, *rest = w.leaves(eqn.params["args_tree"], eqn.invars)
+    is_load = eqn.primitive.name == "masked_load"
+    if rest[0 if is_load else 1] is None:
+        operands = [w.ref(ref.atom, transforms), *(w.dynamic(x) for x in rest if x is not None and not is_load)]
+        return OpParts(operands, primitive="load") if is_load else _swapped(w, eqn, operands)
     operands = [w.ref(ref.atom, transforms), *(ABSENT if x is None else w.dynamic(x) for x in rest)]
     # The other parameters say how caches are used.
     if eqn.primitive.name == "masked_swap" and not w.is_used(eqn.outvars[0]):
@@ -796,4 +825,4 @@ def _signature(atom: Any) -> tuple[Any, Any]:
     return getattr(aval, "shape", None), getattr(aval, "dtype", None)
 
 
-_RULES.update(_gather.RULES | _windows.RULES)
+_RULES.update(_gather.RULES | _windows.RULES | _triton.RULES)

@@ -132,9 +132,9 @@ def _extent(n: Any) -> int:
         raise Unsupported(f"dimension {n}, which is not a number\n  remedy: static shapes; pass the extent as a scalar, and mask what is beyond") from e
 
 
-def memory_space(aval: Any) -> str:
+def memory_space(aval: Any, default: str = "GMEM") -> str:
     """Where a reference's memory is: GMEM, SMEM, TMEM or REGS."""
-    return _space(aval, "GMEM")
+    return _space(aval, default)
 
 
 _SPACES = {"gmem": "GMEM", "smem": "SMEM", "tmem": "TMEM", "regs": "REGS"}

@@ -50,6 +50,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import llvm as llvm_dialect
 
+try:
+    from jax._src.pallas.triton import core as triton_core
+except ImportError:  # JAX is about to remove it: then nobody has its parameters
+    triton_core = None
+
 # ------------------------------------------------------------------------------------------ features
 
 _IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12: `_contract.py`
@@ -134,6 +139,9 @@ _RENAMED = {
     "mgpu_atomic_store": "atomic_store",
     "wgmma_ref": "wgmma",
     "inline_mgpu_p": "inline_mgpu",
+    "debug_barrier_p": "debug_barrier",
+    "elementwise_inline_asm_p": "elementwise_inline_asm",
+    "smalt_access": "access",
     "smalt_inline_ptx": "inline_ptx",
     "smalt_mbarrier_arrive": "mbarrier_arrive",
     "smalt_mbarrier_expect": "mbarrier_expect",
@@ -978,6 +986,10 @@ def is_gpu_compiler_params(params: Any) -> bool:
     return isinstance(params, gpu_core.CompilerParams)
 
 
+def is_triton_compiler_params(params: Any) -> bool:
+    return triton_core is not None and isinstance(params, triton_core.CompilerParams)
+
+
 def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
     """Traces `f` on the rule's operands and lowers it in the rule's place."""
     return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
@@ -1086,19 +1098,60 @@ def written_refs(jaxpr: Any) -> set[int]:
     return written
 
 
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What an equation does to a reference, its first operand."""
+
+    transforms: tuple[Any, ...]
+    value: Any = None  # what it stores; None: nothing
+    loads: bool = False  # whether or not somebody wants what it gives
+    mask: Any = None
+    is_atomic: bool = False  # or ordered by the author
+
+    @property
+    def is_whole(self) -> bool:
+        return all(is_whole_index(t) for t in self.transforms)
+
+
+_BY_TREE = {"get": True, "load": True, "swap": False, "store": False, "addupdate": True}
+
+
+def access_of(eqn: Any) -> Access | None:
+    """The access that an equation is to a reference; None where it is another one."""
+    name, params = eqn.primitive.name, eqn.params
+    if name in _BY_TREE:
+        is_load = name in ("get", "load")
+        value, leaves = (None, eqn.invars[1:]) if is_load else (eqn.invars[1], eqn.invars[2:])
+        tree = params["tree"]
+        return Access(() if tree is None else tuple(tree.unflatten(leaves)), value, _BY_TREE[name])
+    if name in ("masked_load", "masked_swap", "atomic_rmw"):
+        _, transforms, *rest = params["args_tree"].unflatten(eqn.invars)
+        if name == "masked_load":
+            return Access(tuple(transforms), loads=True, mask=rest[0])
+        return Access(tuple(transforms), rest[0], name == "atomic_rmw", rest[1], name == "atomic_rmw")
+    if name == "atomic_cas":
+        return Access((), eqn.invars[2], True, is_atomic=True)
+    if name == "smalt_access":
+        _, leaves, operands = eqn.invars[0], eqn.invars[1 : 1 + params["tree"].num_leaves], eqn.invars[1 + params["tree"].num_leaves :]
+        access = params["access"]
+        value = operands[access.offsets] if access.values else None
+        loads = access.instruction != "st"
+        return Access(tuple(params["tree"].unflatten(leaves)), value, loads, operands[-1] if access.is_masked else None, True)
+    return None
+
+
 def begins_with_store(jaxpr: Any, at: int) -> bool:
     """Whether the first thing a jaxpr does with the ref in its invar is a store to all of it."""
     var = jaxpr.invars[at]
     for eqn in jaxpr.eqns:
         if not any(not is_literal(a) and a is var for a in eqn.invars):
             continue
-        if eqn.primitive.name not in ("swap", "store") or eqn.invars[0] is not var or any(a is var for a in eqn.invars[1:]):
+        access = access_of(eqn)
+        if access is None or access.value is None or access.loads or eqn.invars[0] is not var or any(a is var for a in eqn.invars[1:]):
             return False
         if eqn.outvars and any(a is eqn.outvars[0] for e in jaxpr.eqns for a in e.invars):
             return False  # what was there is used
-        tree = eqn.params["tree"]
-        transforms = tree.unflatten(eqn.invars[2:]) if tree is not None else ()
-        return all(is_whole_index(t) for t in transforms)
+        return access.is_whole and access.mask is None
     return False
 
 
@@ -1184,11 +1237,13 @@ def split_ref(x: Any) -> tuple[Any, Any]:
 
 
 def kind_of_memory(ref: Any) -> str | None:
-    """Whether a reference is to "gmem" or "smem"; None of others."""
+    """Whether a reference is to "gmem", "smem", or to a "block" of a `pallas_call`, which is not decided yet; None of others."""
     aval = jax_core.typeof(ref)
     space = str(getattr(aval, "memory_space", None)).lower()
     if isinstance(aval.inner_aval, jax_core.ShapedArray) and "smem" in space:
         return "smem"
+    if space == "default":
+        return "block"
     return "gmem" if "gmem" in space or space in ("any", "none", "device") else None
 
 
@@ -1196,10 +1251,32 @@ def is_cluster_ref(transforms: Sequence[Any]) -> bool:
     return any(type(t).__name__ == "ClusterRefTransform" for t in transforms)
 
 
-def element_strides(ref: Any, transforms: Sequence[Any]) -> tuple[int, ...] | None:
-    """How many elements of row-major memory are between neighbours along each dimension of a view; None if it is more than slices."""
-    shape = jax_core.typeof(ref).shape
-    strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
+def is_slice(index: Any) -> bool:
+    return hasattr(index, "stride") and hasattr(index, "size")
+
+
+def is_gather(index: Any) -> bool:
+    """Whether an index of one dimension is an array."""
+    return not is_slice(index) and bool(getattr(getattr(index, "aval", index), "shape", ()))
+
+
+def indices_of(transforms: Sequence[Any]) -> tuple[Any, ...]:
+    """What a view's last transform takes along each dimension; empty where that is no index."""
+    return tuple(transforms[-1].indices) if transforms and type(transforms[-1]).__name__ == "NDIndexer" else ()
+
+
+def seen_through(ref: Any, transforms: Sequence[Any]) -> Any:
+    return state_types.TransformedRef(ref, tuple(transforms)) if transforms else ref
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """How many elements are between neighbours along each dimension."""
+    return tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+
+
+def element_strides(strides: Sequence[int], transforms: Sequence[Any]) -> tuple[int, ...] | None:
+    """How many elements are between neighbours along each dimension of a view of memory where they are so many; None if it is more than
+    slices."""
     for t in transforms:
         name = type(t).__name__
         if name in ("PeerMemRef", "ClusterRefTransform"):
@@ -1208,9 +1285,9 @@ def element_strides(ref: Any, transforms: Sequence[Any]) -> tuple[int, ...] | No
             return None
         kept = []
         for index, stride in zip(t.indices, strides):
-            if hasattr(index, "stride"):
+            if is_slice(index):
                 kept.append(stride * index.stride)
-            elif getattr(index, "shape", ()):
+            elif is_gather(getattr(index, "atom", index)):
                 return None
         strides = kept
     return tuple(strides)

@@ -33,6 +33,8 @@ class Binding:
     strip: int = 0  # … instead of so many of its own
     imaginary: Binding | None = None  # of a complex value, whose real part this is
     parts: tuple[str, int] | None = None  # of a reference to complex numbers ("complex", 2) or keys ("key", rank of their data)
+    space: str = ""  # of a reference
+    strides: tuple[int, ...] | None = None  # in elements, of a reference to row-major memory seen through `prefix`
 
 
 class Leaf:
@@ -166,7 +168,10 @@ class Walker:
         definition = message("Value", id=number, type=self._type(aval, default_space))
         if _versions.is_ref_aval(aval):
             operand = message("Operand", ref=message("RefUse", value=number))
-            return definition, Binding(operand, number, True, parts=_types.parts(aval.inner_aval.dtype))
+            element, shape = _types.stored(aval.inner_aval.dtype, aval.inner_aval.shape)
+            strides = _versions.row_major(shape) if _types.is_dtype(element) else None
+            space = _types.memory_space(aval, default_space) if _types.is_dtype(element) else ""
+            return definition, Binding(operand, number, True, parts=_types.parts(aval.inner_aval.dtype), space=space, strides=strides)
         return definition, Binding(message("Operand", value=number), number, False)
 
     def binding(self, atom: Any) -> Binding:
@@ -289,7 +294,19 @@ class Walker:
         base = self.binding(atom)
         prefix = (*base.prefix, *(self.transform(t, base.parts) for t in transforms[base.strip :]))
         operand = message("Operand", ref=message("RefUse", value=base.value, transforms=prefix))
-        return Binding(operand, base.value, True, prefix, strip, parts=base.parts)
+        strides = self._strides(base, transforms)
+        return Binding(operand, base.value, True, prefix, strip, parts=base.parts, space=base.space, strides=strides)
+
+    def place(self, atom: Any, transforms: Sequence[Any]) -> tuple[str, tuple[int, ...] | None]:
+        """Where the memory of a ref with transforms is, and how many elements are between neighbours; None if it is more than slices."""
+        binding = self.binding(atom)
+        return binding.space, self._strides(binding, transforms)
+
+    @staticmethod
+    def _strides(base: Binding, transforms: Sequence[Any]) -> tuple[int, ...] | None:
+        if base.strides is None:
+            return None
+        return _versions.element_strides(base.strides, transforms[base.strip :])
 
     def window(self, atom: Any, starts: Sequence[Any], sizes: Sequence[int | None]) -> Message:
         """An operand: part of a ref that may reach outside of it; a size of None is one index."""
