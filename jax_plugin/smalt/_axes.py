@@ -81,8 +81,8 @@ def decide(
     for block in blocks:
         if not block.is_output:
             use = uses[first + block.number]
-            if block.partner is None and use.is_atomic and not use.is_plain:
-                touched[block.number], again[block.number] = None, set()  # in any order
+            if block.partner is None and _is_unordered(uses, first, block):
+                touched[block.number], again[block.number] = None, set()
                 continue
             if block.partner is None and block.is_written and (block.in_gmem or use.is_written and use.exposed.any()):
                 touched[block.number], axes = _revisited(grid, block)
@@ -94,9 +94,8 @@ def decide(
         partner = None if block.partner is None else blocks[block.partner]
         if partner is not None and not partner.is_read:
             partner = None
-        use = uses[first + block.number]
-        if use.is_atomic and not use.is_plain and (partner is None or partner.in_gmem and not uses[first + partner.number].is_plain):
-            continue  # in any order, says who uses atomics
+        if _is_unordered(uses, first, block):
+            continue
         if block.is_left_alone:
             if partner is not None and not partner.is_left_alone:
                 carry(own, f"{partner.name} is read where {block.name}, which has no block, may be written", False)
@@ -141,6 +140,12 @@ def decide(
                 "\n  remedy: map it too (in_axes=0, of jnp.broadcast_to), or copy it to scratch and store there"
             )
     return Axes(tuple(parallel), reasons, {own.index(axis): name for axis, name in doubts.items()}, kept, touched)
+
+
+def _is_unordered(uses: Mapping[int, _flow.Use], first: int, block: Block) -> bool:
+    """Whether all accesses to a block's memory are atomics, and others whose order the author gives: between steps in whatever order."""
+    kinds = [uses[first + n].kinds for n in (block.number, block.partner) if n is not None]
+    return set().union(*kinds) == {_flow.Kind.UNORDERED}
 
 
 def warn_of_doubts(jaxpr: Any, axes: Axes) -> None:
@@ -205,7 +210,7 @@ def _shared(grid: Sequence[Any], block: Block, readers: Sequence[Block]) -> tupl
 def _revisited(grid: Sequence[Any], block: Block) -> tuple[Points | None, dict[int, bool]]:
     """`_shared` of an input that is stored to."""
     if block.is_left_alone:
-        return None, {a: False for a, n in enumerate(grid) if n != 1}
+        return None, {a: False for a, n in enumerate(grid) if n != 1 and a not in block.alone}
     return _shared(grid, block, [])
 
 

@@ -199,6 +199,7 @@ class Block:
     transforms: tuple[Any, ...]
     in_gmem: bool  # the user wants it there, or it has atomics
     is_whole: bool  # it is all of its array, or all that an element of a `vmap` has of it
+    is_left_alone: bool  # it stays in device memory as a whole, and the body takes what it wants
     is_written: bool = False  # the body has a store to it, whether or not some step comes there
     is_read: bool = True
     #: An input that later steps find as the body left it, in an array of the call's own.
@@ -226,10 +227,8 @@ class Block:
         """Whether its array gets what the body leaves in the block."""
         return self.is_output or self.is_kept
 
-    @property
-    def is_left_alone(self) -> bool:
-        """Whether it stays in device memory as a whole, and the body takes what it wants."""
-        return self.in_gmem and self.is_whole
+    def leave_alone(self) -> None:
+        self.in_gmem = self.is_left_alone = True
 
     @property
     def outside(self) -> bool:
@@ -348,6 +347,8 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any], vm
                 f"\n  got: blocks of {d.size} of {d.extent}"
                 "\n  remedy: reshape the array to rows before the call"
             )
+    in_gmem = _versions.is_gmem_block(mapping)
+    is_whole = all(d.size == d.extent and not d.squeezed or d.squeezed and bool(d.form.axes) and d.form.axes <= set(vmapped) for d in dims)
     block = Block(
         number=number,
         name=name,
@@ -357,8 +358,9 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any], vm
         bits=_versions.bits_of(dtype),
         dims=dims,
         transforms=tuple(mapping.transforms),
-        in_gmem=_versions.is_gmem_block(mapping),
-        is_whole=all(d.size == d.extent and not d.squeezed or d.squeezed and bool(d.form.axes) and d.form.axes <= set(vmapped) for d in dims),
+        in_gmem=in_gmem,
+        is_whole=is_whole,
+        is_left_alone=in_gmem and is_whole,
     )
     if is_output:
         check_narrow(block)

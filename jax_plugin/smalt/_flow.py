@@ -9,6 +9,7 @@ turn where it counts what indexes references. Scalars that are not known have na
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import math
 import warnings
@@ -28,6 +29,14 @@ MAX_POINTS = 1 << 16
 MAX_TURNS = 5_000
 
 
+class Kind(enum.Enum):
+    """Of an access."""
+
+    IN_PART = "in part"
+    WHOLE = "whole"  # or who knows of what
+    UNORDERED = "unordered"  # an atomic, or another one whose order the author gives, of whatever part
+
+
 @dataclasses.dataclass
 class Use:
     """What becomes of one reference, at each point."""
@@ -37,8 +46,7 @@ class Use:
     stored: Mask  # all of it is stored, whatever happens
     carries: Mask  # it is loaded for sure, nothing of it was stored before, and what was loaded is stored or computed with
     read: bool = False
-    is_atomic: bool = False  # it has atomic accesses, and others whose order the author gives …
-    is_plain: bool = False  # … and those whose order is the program's
+    kinds: set[Kind] = dataclasses.field(default_factory=set)  # of its accesses
     parts: tuple[_coverage.Part, ...] = ()  # what is stored, where that is not all of it
 
     @property
@@ -297,23 +305,18 @@ class _Walk:
 
     # ------------------------------------------------------------------------------ memory
 
-    def touch(self, ref: int, is_atomic: bool) -> None:
-        use = self.uses[ref]
-        use.is_atomic |= is_atomic
-        use.is_plain |= not is_atomic
-
-    def load(self, ref: int, reach: Mask, certain: Mask, part: _Spans = None, is_atomic: bool = False) -> None:
+    def load(self, ref: int, reach: Mask, certain: Mask, part: _Spans = None, kind: Kind = Kind.WHOLE) -> None:
         """`part`: the positions; None: not known, or all."""
         use = self.uses[ref]
-        self.touch(ref, is_atomic)
+        use.kinds.add(kind)
         use.read = True
         use.exposed = _fit(use.exposed | reach & ~use.stored & ~_coverage.covered(use.parts, part), np.any)
         use.carries = _fit(use.carries | certain & ~use.written, np.all)
 
-    def store(self, ref: int, reach: Mask, part: _Spans = None, whole: bool = False, is_atomic: bool = False) -> None:
+    def store(self, ref: int, reach: Mask, part: _Spans = None, whole: bool = False, kind: Kind = Kind.WHOLE) -> None:
         """Where it may run. What is stored in part before it is loaded keeps what it had elsewhere. `part`: None: not known."""
         use = self.uses[ref]
-        self.touch(ref, is_atomic)
+        use.kinds.add(kind)
         use.written = _fit(use.written | reach, np.any)
         # Control is here, or `stored` says nothing of the point.
         if whole:
@@ -394,14 +397,15 @@ def _access(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask
     if not isinstance(ref, int):
         return
     part = walk.part(eqn, values, access.transforms)
+    kind = Kind.UNORDERED if access.is_unordered else Kind.WHOLE if access.is_whole else Kind.IN_PART
     if access.loads or any(v in walk.used for v in eqn.outvars):
-        walk.load(ref, reach, certain if access.mask is None else walk.constant(False), part, access.is_atomic)
+        walk.load(ref, reach, certain if access.mask is None else walk.constant(False), part, kind)
     if access.value is None:
         return
-    if access.mask is not None or access.is_atomic:  # perhaps nothing
-        walk.store(ref, reach, is_atomic=access.is_atomic)
+    if access.mask is not None or access.is_unordered:  # perhaps nothing
+        walk.store(ref, reach, kind=kind)
     else:
-        walk.store(ref, reach, part, access.is_whole and not access.loads)
+        walk.store(ref, reach, part, access.is_whole and not access.loads, kind)
 
 
 def _parts_of_stores(jaxpr: Any, results: Sequence[bool] = ()) -> set[Any]:

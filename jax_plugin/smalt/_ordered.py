@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
 import jax.numpy as jnp
 import numpy as np
 
@@ -144,6 +145,12 @@ def load(ref: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
     return place.run("ld", "volatile" if order == "volatile" else f"{order}.{scope}", place.type, gives=True)
 
 
+def volatile_load(name: str, ref: Any, mask: Any = None) -> Any:
+    """`load` with the order "volatile", of what a mask chooses; elsewhere 0. `name`: of the function, as errors have it."""
+    place = _Place(name, ref, "gpu")
+    return place.run("ld", "volatile", place.type, (), mask, gives=True)
+
+
 def store(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> None:
     """Stores into a reference that others look at meanwhile; of one element, one thread does, behind a meeting.
 
@@ -232,8 +239,8 @@ atomic_cas.__doc__ = _DOCUMENTATION.format(
     args="expected: A scalar, or an array of the reference's shape.\n        value: The same.",
 )
 
-#: Threads of a warpgroup, and of a warp: of so many elements, each has as many.
-_WARPGROUP, _WARP = 128, 32
+#: Threads of a warpgroup: of so many elements, each has as many.
+_WARPGROUP = 128
 
 
 class _Place:
@@ -319,11 +326,10 @@ class _Place:
         if count == 0:
             return jnp.zeros(self.shape, self.dtype) if gives else None
         view, dims, offsets = self._elements()
-        unit = _WARPGROUP if self.kind == "block" else _WARP
         operands = [jnp.broadcast_to(x, self.shape) for x in (*offsets, *values)]
         masks = [jnp.broadcast_to(x, self.shape) for x in masks]
         shape = self.shape
-        if count % unit:  # lanes without an element of their own do nothing
+        if count % _WARPGROUP:  # lanes without an element of their own do nothing
             shape = (-(-count // _WARPGROUP) * _WARPGROUP,)
             rest = shape[0] - count
             masks = masks or [jnp.broadcast_to(jnp.bool_(True), self.shape)]
@@ -333,28 +339,32 @@ class _Place:
         return result if not gives or shape == self.shape else result[:count].reshape(self.shape)
 
     def _elements(self) -> tuple[Any, tuple[int, ...], list[Any]]:
-        """A view, some of its dimensions, and for each element how far it is along these: in the view that an array of indices is
-        taken of, by the indices."""
+        """A view, some of its dimensions, and for each element how far it is along these: arrays of indices count from the start."""
         base, chain = _versions.split_ref(self.ref)
         indices = _versions.indices_of(chain)
-        if not any(_versions.is_gather(i) for i in indices):
+        slices = [i for i in indices if _versions.is_slice(i)]
+        if len(slices) == len(self.shape) and all(i.stride == 1 for i in slices) or not indices:
             dims = tuple(d for d, n in enumerate(self.shape) if n != 1)
             return self.ref, dims, [jax.lax.broadcasted_iota(jnp.int32, self.shape, d) for d in dims]
-        slices = [i for i in indices if _versions.is_slice(i)]
-        at = len(self.shape) - len(slices)  # dimensions of the arrays come first
-        parts, offsets = [], []
+        # As NumPy has it: dimensions of arrays are where the first one is, or in front where slices are between them.
+        rank = len(self.shape) - len(slices)
+        places = [d for d, i in enumerate(indices) if not _versions.is_slice(i)]
+        is_one_run = not places or places[-1] - places[0] == len(places) - 1
+        first = places[0] if places and is_one_run else 0
+        of_slices = iter(d for d in range(len(self.shape)) if not first <= d < first + rank)
+        parts: list[Any] = []
+        offsets = []
         for index in indices:
             if _versions.is_slice(index):
-                parts.append(index)
-                offsets.append(jax.lax.broadcasted_iota(jnp.int32, self.shape, at))
-                at += 1
-            else:
+                parts.append(pl.ds(index.start, (index.size - 1) * index.stride + 1))
+                offsets.append(jax.lax.broadcasted_iota(jnp.int32, self.shape, next(of_slices)) * index.stride)
+            elif rank:
                 parts.append(slice(None))
-                array = jnp.asarray(index).astype(jnp.int32)
-                array = jnp.broadcast_to(array, self.shape[: len(self.shape) - len(slices)])
-                offsets.append(jax.lax.broadcast_in_dim(array, self.shape, range(array.ndim)))
-        view = _versions.seen_through(base, chain[:-1]).at[tuple(parts)]
-        return view, tuple(range(len(parts))), offsets
+                array = jnp.broadcast_to(jnp.asarray(index).astype(jnp.int32), self.shape[first : first + rank])
+                offsets.append(jax.lax.broadcast_in_dim(array, self.shape, range(first, first + rank)))
+            else:
+                parts.append(index)
+        return _versions.seen_through(base, chain[:-1]).at[tuple(parts)], tuple(range(len(offsets))), offsets
 
     def _bind(self, access: Access, view: Any, dims: Sequence[int], operands: Sequence[Any], shape: tuple[int, ...]) -> Any:
         base, chain = _versions.split_ref(view)

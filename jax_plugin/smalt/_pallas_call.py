@@ -192,22 +192,33 @@ class _Call:
             block.is_read, block.is_written = uses[at].read, at in stored or uses[at].is_written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
             block.is_stored_once = _versions.is_stored_once(self.jaxpr, at)
-            if uses[at].is_atomic:
+            if _flow.Kind.UNORDERED in uses[at].kinds:
                 block.in_gmem = True
                 _blocks.check_atomic(block)
-            if self.is_triton and block.is_output and block.is_whole and math.prod(n for n in self.grid if isinstance(n, int)) != 1:
-                block.in_gmem = True
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             a.partner, b.partner = b.number, a.number
-            if self.is_triton and a.is_whole and b.is_whole or any(uses[self.indices + x.number].is_atomic for x in (a, b)):
+            if any(_flow.Kind.UNORDERED in uses[self.indices + x.number].kinds for x in (a, b)):
                 a.in_gmem = b.in_gmem = True  # one buffer, whichever name it has
+        if self.is_triton:
+            self._leave_pointers_alone(uses)
+        for operand, result in aliases:
+            a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             is_one = a.in_gmem and b.in_gmem and (a.is_left_alone and b.is_left_alone or _blocks.same_blocks(a, b))
-            if uses[operand].is_written and not a.is_left_alone and not is_one:
+            if uses[operand].is_written and not is_one and not a.is_left_alone:
                 raise Unsupported(
                     f"not supported yet: pallas_call: a store to {a.name}, an input that shares the buffer of {b.name}"
                     f"\n  remedy: store to the reference of {b.name}, or take the whole array (memory_space=plgpu.GMEM)"
                 )
+
+    def _leave_pointers_alone(self, uses: Mapping[int, _flow.Use]) -> None:
+        """A program of Triton's has an array without a block as a pointer. If it takes parts of it only, they are its own."""
+        if math.prod(n for n in self.grid if isinstance(n, int)) == 1:
+            return
+        for block in self.blocks:
+            pair = [block] if block.partner is None else [block, self.blocks[block.partner]]
+            if all(b.is_whole and _flow.Kind.WHOLE not in uses[self.indices + b.number].kinds for b in pair):
+                block.leave_alone()
 
     def _keep_order(self) -> None:
         """Where an input and an output share a buffer, a step reads what earlier ones wrote: if blocks are not the same ones, or if they

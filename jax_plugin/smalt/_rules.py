@@ -469,7 +469,9 @@ def _addupdate(w: Walker, eqn: Any) -> OpParts:
 
 @_rule("masked_load", "masked_swap")
 def _masked(w: Walker, eqn: Any) -> OpParts:
-    """Hints (`eviction_policy`, `cache_modifier`, `volatile`) change nothing."""
+    """Hints (`eviction_policy`, `cache_modifier`) change nothing."""
+    if eqn.params.get("is_volatile", False):
+        return _expand.call(w, eqn, _triton.volatile_load(eqn))
     ref, transforms, *rest = w.leaves(eqn.params["args_tree"], eqn.invars)
     is_load = eqn.primitive.name == "masked_load"
     if rest[0 if is_load else 1] is None:

@@ -80,6 +80,17 @@ def _debug_barrier(eqn: Any) -> Function:
     return sync
 
 
+def volatile_load(eqn: Any) -> Function:
+    """A `masked_load` that sees what others store meanwhile."""
+
+    def load(*operands: Any) -> Any:
+        ref, transforms, mask, other = eqn.params["args_tree"].unflatten(operands)
+        found = _ordered.volatile_load("plt.load", _versions.seen_through(ref, transforms), mask)
+        return found if mask is None or other is None else jnp.where(mask, found, other)
+
+    return load
+
+
 #: Its atomics, by what PTX calls them.
 _ATOMICS = {"xchg": "exch"}
 

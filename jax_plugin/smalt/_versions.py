@@ -1106,7 +1106,7 @@ class Access:
     value: Any = None  # what it stores; None: nothing
     loads: bool = False  # whether or not somebody wants what it gives
     mask: Any = None
-    is_atomic: bool = False  # or ordered by the author
+    is_unordered: bool = False  # an atomic, or another one whose order the author gives
 
     @property
     def is_whole(self) -> bool:
@@ -1127,10 +1127,10 @@ def access_of(eqn: Any) -> Access | None:
     if name in ("masked_load", "masked_swap", "atomic_rmw"):
         _, transforms, *rest = params["args_tree"].unflatten(eqn.invars)
         if name == "masked_load":
-            return Access(tuple(transforms), loads=True, mask=rest[0])
+            return Access(tuple(transforms), loads=True, mask=rest[0], is_unordered=bool(params["is_volatile"]))
         return Access(tuple(transforms), rest[0], name == "atomic_rmw", rest[1], name == "atomic_rmw")
     if name == "atomic_cas":
-        return Access((), eqn.invars[2], True, is_atomic=True)
+        return Access((), eqn.invars[2], True, is_unordered=True)
     if name == "smalt_access":
         _, leaves, operands = eqn.invars[0], eqn.invars[1 : 1 + params["tree"].num_leaves], eqn.invars[1 + params["tree"].num_leaves :]
         access = params["access"]

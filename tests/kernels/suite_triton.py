@@ -1,0 +1,619 @@
+"""The tests of kernels that are written for Pallas:Triton, for the machine that there is: the emulator, or a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import smalt
+from tests.corpus.case import like, x64
+from tests.kernels.suite import ON_GPU, enabled
+
+with warnings.catch_warnings():  # JAX is about to remove it
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import jax.experimental.pallas.triton as plt
+
+PROGRAMS = 120
+BATCH = 10
+
+
+def call(body: Callable[..., None], out: Any, **how: Any) -> Callable[..., Any]:
+    """A call with Triton's parameters."""
+    how.setdefault("compiler_params", plt.CompilerParams())
+    return jax.jit(pl.pallas_call(body, out_shape=out, **how))
+
+
+def at_once(f: Callable[..., Any], *args: Any) -> bool:
+    """Whether the steps of a call run at once."""
+    with enabled():
+        (report,) = smalt.inspect(f, *args)
+    return "in turn" not in str(report)
+
+
+# ------------------------------------------------------------------------------------------ parameters
+
+
+@pytest.mark.parametrize("warps, stages", [(None, None), (1, 1), (4, 2), (8, 3), (np.int32(2), np.int64(4)), (32, 7)])
+def test_parameters(warps: Any, stages: Any) -> None:
+    """An axis in order has its blocks loaded ahead, `num_stages` of them."""
+    x = np.random.default_rng(0).standard_normal((8, 64, 64)).astype(np.float32)
+
+    def body(x: Any, o: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            o[...] = jnp.zeros((64, 64))
+
+        o[...] += x[...]
+
+    block = pl.BlockSpec((64, 64), lambda i: (0, 0))
+    params = plt.CompilerParams(num_warps=warps, num_stages=stages)
+    run = call(body, like((64, 64)), grid=(8,), in_specs=[pl.BlockSpec((None, 64, 64), lambda i: (i, 0, 0))], out_specs=block, compiler_params=params)
+    with enabled():
+        np.testing.assert_allclose(run(x), x.sum(0), rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------ atomics
+
+INTEGERS = {
+    "add": lambda x, y: x + y,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+    "xchg": lambda x, y: y,
+}
+FLOATS = {name: INTEGERS[name] for name in ("add", "max", "min", "xchg")}
+ONES = {"float16": ("add",), "int32": tuple(INTEGERS), "uint32": tuple(INTEGERS), "float32": tuple(FLOATS)}
+WIDE = {"int64": tuple(INTEGERS), "uint64": tuple(INTEGERS), "float64": tuple(FLOATS)}
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """Of which sums are exact, in every order."""
+    low = 0 if np.dtype(dtype).kind == "u" else -9
+    return rng.integers(low, 10, shape).astype(dtype)
+
+
+@dataclasses.dataclass
+class Update:
+    """A random atomic: of an array of some shape, at an index of each kind along each dimension."""
+
+    op: str
+    dtype: str
+    shape: tuple[int, ...]
+    index: tuple[Any, ...]  # an int, a slice, or an array of unique positions
+    masked: bool
+    steps: int  # of the grid
+    block: int | None  # rows of a block; None: the array as a whole
+    dynamic: bool  # starts come from the grid's index
+    seed: int
+
+    @staticmethod
+    def of(seed: int, types: dict[str, tuple[str, ...]]) -> Update:
+        rng = np.random.default_rng(seed)
+        dtype = str(rng.choice(list(types)))
+        op = str(rng.choice(types[dtype]))
+        shape = tuple(int(n) for n in rng.choice([1, 2, 3, 5, 8, 16, 33], rng.integers(0, 4)))
+        block = None
+        steps = int(rng.choice([1, 1, 3]))
+        if shape and rng.random() < 0.4:  # blocks of rows
+            block, shape = shape[0], (shape[0] * int(rng.choice([1, 2, 3])), *shape[1:])
+        inner = shape if block is None else (block, *shape[1:])
+        kinds = [str(rng.choice(["all", "one", "slice", "array"])) for _ in inner]
+        index: list[Any] = []
+        width = 0
+        for n, kind in zip(inner, kinds):
+            start = int(rng.integers(0, n))
+            if kind == "all":
+                index.append(slice(0, n))
+            elif kind == "one":
+                index.append(start)
+            elif kind == "slice":
+                stride = int(rng.choice([1, 1, 2]))
+                size = int(rng.integers(1, (n - start + stride - 1) // stride + 1))
+                index.append(slice(start, start + (size - 1) * stride + 1, stride))
+            else:
+                width = width or int(rng.integers(1, n + 1))
+                if width > n:  # arrays are of one shape, and each place comes once
+                    index.append(start)
+                else:
+                    index.append(rng.permutation(n)[:width].astype(np.int32))
+        return Update(op, dtype, shape, tuple(index), bool(rng.random() < 0.4), steps, block, bool(rng.random() < 0.5), seed)
+
+    def run(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        inner = self.shape if self.block is None else (self.block, *self.shape[1:])
+        shape = np.zeros(inner)[self.index].shape
+        blocks = 1 if self.block is None else self.shape[0] // self.block
+        there, given = numbers(rng, self.shape, self.dtype), numbers(rng, (self.steps, blocks, *shape), self.dtype)
+        chosen = rng.random((self.steps, blocks, *shape)) < 0.6
+        at = [i for i in self.index if isinstance(i, np.ndarray)]
+        update = getattr(plt, f"atomic_{self.op}")
+
+        def body(given: Any, chosen: Any, zero: Any, *refs: Any) -> None:
+            *arrays, _, o, old = refs
+            step, block = pl.program_id(0), pl.program_id(1)
+            none = zero[0] if self.dynamic else 0  # not known when the kernel is compiled
+            index, rest = [], iter(arrays)
+            for i in self.index:
+                if isinstance(i, slice):
+                    start, stop, stride = i.indices(10**6)
+                    index.append(pl.ds(start + none, -(-(stop - start) // stride), stride))
+                else:
+                    index.append(next(rest)[...] if isinstance(i, np.ndarray) else i + none)
+            mask = {"mask": chosen[step, block]} if self.masked else {}
+            old[step, block] = update(o, tuple(index), given[step, block], **mask)
+
+        all_of_it, rest_of = pl.BlockSpec(), (0,) * (len(self.shape) - 1)
+        spec = all_of_it if self.block is None else pl.BlockSpec(inner, lambda _, b: (b, *rest_of))
+        run = call(
+            body,
+            (like(self.shape, self.dtype), like(given.shape, self.dtype)),
+            grid=(self.steps, blocks),
+            in_specs=[*[all_of_it] * (3 + len(at)), spec],
+            out_specs=(spec, all_of_it),
+            input_output_aliases={3 + len(at): 0},
+        )
+        got, old = (np.asarray(a) for a in run(given, chosen, np.zeros(1, np.int32), *at, there))
+        expected, was = there.copy(), np.zeros_like(given)
+        for s in range(self.steps):
+            for b in range(blocks):
+                view = expected if self.block is None else expected[b * self.block : (b + 1) * self.block]
+                mask = chosen[s, b] if self.masked else np.ones(shape, bool)
+                was[s, b] = np.where(mask, view[self.index], 0)
+                view[self.index] = np.where(mask, INTEGERS[self.op](view[self.index], given[s, b]), view[self.index])
+        if self.steps == 1 or self.op != "xchg":
+            np.testing.assert_array_equal(got, expected, err_msg=str(self))
+        if self.steps == 1:
+            np.testing.assert_array_equal(old, was, err_msg=str(self))
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
+def test_random_atomics(first: int) -> None:
+    with enabled():
+        for seed in range(first, first + BATCH):
+            Update.of(seed, ONES).run()
+
+
+def test_random_atomics_of_64_bits() -> None:
+    with x64(True), enabled():
+        for seed in range(1000, 1020):
+            Update.of(seed, WIDE).run()
+
+
+#: NaN, signed zeros, infinities, numbers of both signs, subnormal ones.
+SPECIAL = (np.nan, -np.nan, 0.0, -0.0, np.inf, -np.inf, 1.0, -1.0, 1e-40, -1e-40, 3.5, -2.25)
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("wide", [False, True], ids=["f32", "f64"])
+def test_extremes_of_floats(wide: bool, op: str) -> None:
+    """Each number with each: negative ones are smaller, the closer to zero the larger; a number wins over NaN, +0 is larger than -0."""
+    dtype = np.float64 if wide else np.float32
+    there = np.repeat(np.array(SPECIAL, dtype), len(SPECIAL))
+    given = np.tile(np.array(SPECIAL, dtype), len(SPECIAL))
+
+    def body(x: Any, _: Any, o: Any, old: Any) -> None:
+        old[...] = getattr(plt, f"atomic_{op}")(o, (slice(None),), x[...])
+
+    with x64(wide), enabled():
+        got, old = call(body, (like(there.shape, dtype),) * 2, input_output_aliases={1: 0})(given, there)
+    equal = there == given  # also of zeros
+    larger = np.where(equal, np.where(np.signbit(there), given, there), np.fmax(there, given))
+    smaller = np.where(equal, np.where(np.signbit(there), there, given), np.fmin(there, given))
+    expected = larger if op == "max" else smaller
+    np.testing.assert_array_equal(np.asarray(got), expected)
+    numbers_only = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[numbers_only], np.signbit(expected)[numbers_only])
+    np.testing.assert_array_equal(np.asarray(old), there)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["in part", "whole"])
+@pytest.mark.parametrize("steps", [1, 3, 64])
+def test_a_lock(steps: int, whole: bool) -> None:
+    """What is stored under a lock, by ordinary stores of steps that run at once, is seen by whoever has it next. Where each step has
+    the whole array, steps depend on each other for sure, and run in order."""
+    shape = (128,) if whole else (2, 128)
+
+    def body(_: Any, __: Any, lock: Any, count: Any) -> None:
+        lax.while_loop(lambda _: plt.atomic_cas(lock, 0, 1) == 1, lambda x: x, 0)
+        count[... if whole else 1] += jnp.arange(128)
+        plt.atomic_xchg(lock, (), 0)
+
+    run = call(body, (like((), jnp.int32), like(shape, jnp.int32)), grid=(steps,), input_output_aliases={0: 0, 1: 1})
+    zero = np.zeros(shape, np.int32)
+    with enabled():
+        lock, count = run(np.int32(0), zero)
+    assert int(lock) == 0
+    np.testing.assert_array_equal(np.asarray(count).reshape(-1, 128)[-1], steps * np.arange(128))
+    assert at_once(run, np.int32(0), zero) == (not whole or steps == 1)
+
+
+@pytest.mark.parametrize("there, expected, given", [(0, 0, 1), (0, 1, 1), (2, 1, 1), (-1, -1, 7)])
+def test_compare_and_swap(there: int, expected: int, given: int) -> None:
+    def body(_: Any, word: Any, old: Any) -> None:
+        old[...] = plt.atomic_cas(word, expected, given)
+
+    with enabled():
+        word, old = call(body, (like((), jnp.int32),) * 2, input_output_aliases={0: 0})(np.int32(there))
+    assert (int(word), int(old)) == (given if there == expected else there, there)
+
+
+def test_tickets() -> None:
+    """The old value of a counter is a step's own: where it stores its part of an output, which has no block."""
+    x = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
+
+    def body(x: Any, _: Any, counter: Any, o: Any, who: Any) -> None:
+        ticket = plt.atomic_add(counter, (0,), 1)
+        o[ticket] = x[pl.program_id(0)]
+        who[ticket] = pl.program_id(0)
+
+    run = call(body, (like((1,), jnp.int32), like(x.shape), like((16,), jnp.int32)), grid=(16,), input_output_aliases={1: 0})
+    with enabled():
+        counter, out, who = run(x, np.zeros(1, np.int32))
+    assert int(counter[0]) == 16 and sorted(np.asarray(who)) == list(range(16))
+    np.testing.assert_array_equal(np.asarray(out), x[np.asarray(who)])
+    assert at_once(run, x, np.zeros(1, np.int32))
+
+
+def test_a_product_of_which_steps_have_parts() -> None:
+    """Split-k: blocks of the output, to which the steps along an axis add."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 256), (256, 128)))
+
+    def body(a: Any, b: Any, _: Any, o: Any) -> None:
+        plt.atomic_add(o, (slice(None), slice(None)), plt.dot(a[...], b[...]).astype(jnp.float32))
+
+    block = pl.BlockSpec((64, 64), lambda i, j, k: (i, j))
+    run = call(
+        body,
+        like((128, 128)),
+        grid=(2, 2, 4),
+        in_specs=[pl.BlockSpec((64, 64), lambda i, j, k: (i, k)), pl.BlockSpec((64, 64), lambda i, j, k: (k, j)), block],
+        out_specs=block,
+        input_output_aliases={2: 0},
+        compiler_params=plt.CompilerParams(num_warps=4, num_stages=2),
+    )
+    zero = np.zeros((128, 128), np.float32)
+    with enabled():
+        np.testing.assert_array_equal(np.asarray(run(a, b, zero)), a.astype(np.float32) @ b.astype(np.float32))
+    assert at_once(run, a, b, zero)
+
+
+def test_a_histogram() -> None:
+    """Places come several times, in one array of indices and from several steps; others are masked."""
+    x = np.random.default_rng(0).integers(0, 20, (6, 300)).astype(np.int32)
+
+    def body(x: Any, _: Any, counts: Any) -> None:
+        here = x[pl.program_id(0)]
+        plt.atomic_add(counts, (jnp.minimum(here, 15),), jnp.ones(300, jnp.int32), mask=here < 16)
+
+    with enabled():
+        got = call(body, like((16,), jnp.int32), grid=(6,), input_output_aliases={1: 0})(x, np.zeros(16, np.int32))
+    np.testing.assert_array_equal(np.asarray(got), np.bincount(x.ravel(), minlength=20)[:16])
+
+
+def test_atomics_of_an_input() -> None:
+    """One that shares its buffer with an output, by the input's name; and one that does not, of which the caller's array stays."""
+    x = np.arange(4, dtype=np.int32)
+
+    def shared(x: Any, o: Any) -> None:
+        plt.atomic_add(x, (pl.program_id(0) % 4,), 10)
+
+    def own(x: Any, o: Any) -> None:
+        i = pl.program_id(0)
+        o[i] = plt.atomic_add(x, (i,), 10) + plt.atomic_add(x, (i,), 1)
+
+    with enabled():
+        np.testing.assert_array_equal(call(shared, like((4,), jnp.int32), grid=(8,), input_output_aliases={0: 0})(x), x + 20)
+        given = jnp.asarray(x)
+        np.testing.assert_array_equal(call(own, like((4,), jnp.int32), grid=(4,))(given), 2 * x + 10)
+        np.testing.assert_array_equal(np.asarray(given), x)
+
+
+# ------------------------------------------------------------------------------------------ arrays without blocks
+
+
+def test_outputs_without_blocks() -> None:
+    """Steps store their parts at indices that they compute; nothing says that they depend on each other."""
+    x = np.random.default_rng(0).standard_normal((24, 100)).astype(np.float32)
+
+    def body(x: Any, o: Any) -> None:
+        i = pl.program_id(0)
+        row = plt.load(x.at[i], eviction_policy="evict_first", cache_modifier=".cg")
+        plt.store(o.at[i, pl.ds(0, 100)], jnp.exp(row - jnp.max(row)), eviction_policy="evict_last")
+
+    run = call(body, like(x.shape), grid=(24,))
+    with enabled():
+        np.testing.assert_allclose(run(x), np.exp(x - x.max(1, keepdims=True)), rtol=1e-5)
+    assert at_once(run, x)
+
+
+def test_an_input_that_is_stored_to() -> None:
+    """It is the output's buffer, whichever name a step has for it."""
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+
+    def body(x: Any, o: Any) -> None:
+        i = pl.program_id(0)
+        x[i] = x[i] * 2
+        o[i] = o[i] + 1
+
+    with enabled():
+        np.testing.assert_array_equal(np.asarray(call(body, like(x.shape), grid=(8,), input_output_aliases={0: 0})(x)), 2 * x + 1)
+
+
+def test_under_vmap() -> None:
+    """A batch of calls: the arrays of each are its own."""
+    x = np.arange(3 * 4 * 128, dtype=np.int32).reshape(3, 4, 128)
+
+    def body(x: Any, _: Any, o: Any, rows: Any) -> None:
+        i = pl.program_id(0)
+        plt.atomic_add(o, (slice(None),), x[i])
+        rows[i] = x[i] + 1
+
+    run = call(body, (like((128,), jnp.int32), like((4, 128), jnp.int32)), grid=(4,), input_output_aliases={1: 0})
+    with enabled():
+        total, rows = jax.vmap(run)(x, np.zeros((3, 128), np.int32))
+    np.testing.assert_array_equal(np.asarray(total), x.sum(1))
+    np.testing.assert_array_equal(np.asarray(rows), x + 1)
+    assert at_once(jax.vmap(run), x, np.zeros((3, 128), np.int32))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
+def test_a_product_by_indices(dtype: Any) -> None:
+    """As kernels for Triton are written: arrays of indices, with what the author knows of them."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((128, 96), (96, 64)))
+    bm, bn, bk = 64, 32, 32
+
+    def body(a: Any, b: Any, o: Any) -> None:
+        at = lax.div(pl.program_id(0), 2), lax.rem(pl.program_id(0), 2)
+        rows = plt.max_contiguous(pl.multiple_of(at[0] * bm + jnp.arange(bm), bm), bm)
+        columns = plt.max_contiguous(pl.multiple_of(at[1] * bn + jnp.arange(bn), bn), bn)
+
+        def step(k: Any, acc: Any) -> Any:
+            inner = pl.multiple_of(k * bk, bk) + jnp.arange(bk)
+            return acc + plt.dot(a[rows[:, None], inner[None]], b[inner[:, None], columns[None]])
+
+        o[rows[:, None], columns[None]] = lax.fori_loop(0, 3, step, jnp.zeros((bm, bn), jnp.float32))
+
+    run = call(body, like((128, 64)), grid=(4,))
+    with enabled():
+        np.testing.assert_array_equal(np.asarray(run(a, b)), a.astype(np.float32) @ b.astype(np.float32))
+    assert at_once(run, a, b)
+
+
+# ------------------------------------------------------------------------------------------ barriers, polling
+
+
+def test_a_barrier_of_the_block() -> None:
+    """Behind it each thread sees what others stored before it."""
+    x = np.arange(512, dtype=np.float32)
+
+    def body(x: Any, o: Any, r: Any) -> None:
+        o[...] = x[...]
+        plt.debug_barrier()
+        r[...] = plt.load(o.at[511 - jnp.arange(512)])
+        plt.debug_barrier()
+
+    with enabled():
+        copied, reversed_ = call(body, (like((512,)),) * 2)(x)
+    np.testing.assert_array_equal(np.asarray(copied), x)
+    np.testing.assert_array_equal(np.asarray(reversed_), x[::-1])
+
+
+def test_volatile_loads_see_what_others_store() -> None:
+    """A step polls a word that the one before it sets."""
+    steps = 4
+
+    def body(_: Any, flag: Any, o: Any) -> None:
+        i = pl.program_id(0)
+        lax.while_loop(lambda _: plt.load(flag.at[()], volatile=True) != i, lambda x: x, 0)
+        o[i] = i
+        plt.atomic_add(flag, (), 1)
+
+    run = call(body, (like((), jnp.int32), like((steps,), jnp.int32)), grid=(steps,), input_output_aliases={0: 0})
+    with enabled():
+        flag, out = run(np.int32(0))
+    assert int(flag) == steps
+    np.testing.assert_array_equal(np.asarray(out), np.arange(steps))
+
+
+def test_volatile_loads_with_masks() -> None:
+    x = np.arange(40, dtype=np.int32)
+
+    def body(x: Any, o: Any, p: Any) -> None:
+        at = jnp.arange(64)
+        o[...] = plt.load(x.at[at], mask=at < 40, other=-1, volatile=True)
+        p[...] = plt.load(x.at[pl.ds(4, 8)], volatile=True)
+
+    with enabled():
+        got, part = call(body, (like((64,), jnp.int32), like((8,), jnp.int32)))(x)
+    np.testing.assert_array_equal(np.asarray(got), np.where(np.arange(64) < 40, np.arange(64), -1))
+    np.testing.assert_array_equal(np.asarray(part), x[4:12])
+
+
+# ------------------------------------------------------------------------------------------ assembly
+
+
+@pytest.mark.parametrize("shape", [(4,), (), (3, 5), (256,), (2, 64, 3)])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_approximate_tanh(dtype: Any, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = plt.approx_tanh(x[...])
+
+    with enabled():
+        got = np.asarray(call(body, like(shape, dtype))(x)).astype(np.float32)
+    np.testing.assert_allclose(got, np.tanh(x.astype(np.float32)), atol=5e-3, rtol=5e-3)
+
+
+#: text, constraints, elements, types of results, types of arguments, what it computes.
+Text = tuple[str, str, int, tuple[Any, ...], tuple[Any, ...], Callable[..., Sequence[Any]]]
+TEXTS: dict[str, Text] = {
+    "one": ("add.f32 $0, $1, $2;", "=f,f,f", 1, ("f4",), ("f4", "f4"), lambda x, y: [x + y]),
+    "two results": ("add.s32 $0, $2, $3;\n sub.s32 ${1}, $2, ${3};", "=r,=r,r,r", 1, ("i4", "i4"), ("i4", "i4"), lambda x, y: [x + y, x - y]),
+    "no last semicolon": ("neg.s32 $0, $1", "=r,r", 1, ("i4",), ("i4",), lambda x: [-x]),
+    "registers of its own": ("{ .reg .b32 t; shl.b32 t, $1, 1; add.u32 $0, t, $1; }", "=r,r", 1, ("i4",), ("i4",), lambda x: [3 * x]),
+    "labels": (
+        "{ .reg .pred p; setp.lt.s32 p, $1, 0; mov.b32 $0, 7; @p bra skip; mov.b32 $0, $1; skip: }", "=r,r", 1, ("i4",), ("i4",),
+        lambda x: [np.where(x < 0, 7, x)],
+    ),
+    "16 bits": ("add.u16 $0, $1, $1;", "=h,h", 1, ("i2",), ("i2",), lambda x: [2 * x]),
+    "16 bits in wider registers": ("add.u32 $0, $1, $1;", "=r,r", 1, ("u2",), ("u2",), lambda x: [2 * x]),
+    "8 bits": ("add.u32 $0, $1, $1;", "=r,r", 1, ("i1",), ("i1",), lambda x: [2 * x]),
+    "8 bits in narrower registers": ("add.u16 $0, $1, $1;", "=h,h", 1, ("u1",), ("u1",), lambda x: [2 * x]),
+    "a tied register": ("add.u32 $0, $1, $2;", "=r,0,r", 1, ("i4",), ("i4", "i4"), lambda x, y: [x + y]),
+    "two of 16 bits": ("add.f16x2 $0, $1, $2;", "=r,r,r", 2, ("f2",), ("f2", "f2"), lambda x, y: [x + y]),
+    "two of 16 bits, swapped": (
+        "{ .reg .b16 a, b; mov.b32 {a, b}, $1; mov.b32 $0, {b, a}; }", "=r,r", 2, ("i2",), ("i2",),
+        lambda x: [np.pad(x.ravel(), (0, x.size % 2)).reshape(-1, 2)[:, ::-1].reshape(-1)[: x.size].reshape(x.shape)],
+    ),
+    "two of 32 bits": ("{ add.f32 $0, $2, $2; mul.f32 $1, $3, $3; }", "=f,=f,f,f", 2, ("f4",), ("f4",), lambda x: [alternate(x, 2 * x, x * x)]),
+    "four bytes": ("xor.b32 $0, $1, 0xff00ff00;", "=r,r", 4, ("u1",), ("u1",), lambda x: [alternate(x, x, ~x)]),
+    "four bytes to numbers of 16 bits": (
+        "{ .reg .b32 t; and.b32 t, $2, 0x000f000f; mov.b32 $0, t; shr.u32 t, $2, 4; and.b32 $1, t, 0x000f000f; }", "=r,=r,r", 4, ("u2",), ("u1",),
+        lambda x: [nibbles(x)],
+    ),
+    "four bytes to floats": (
+        "{ .reg .s32 t; "
+        + " ".join(f"bfe.s32 t, $4, {8 * i}, 8; cvt.rn.f32.s32 ${i}, t;" for i in range(4))
+        + " }",
+        "=r,=r,=r,=r,r", 4, ("f4",), ("i1",), lambda x: [x.astype(np.float32)],
+    ),
+}  # fmt: skip
+
+
+def alternate(x: Any, even: Any, odd: Any) -> Any:
+    return np.where(np.arange(x.size).reshape(x.shape) % 2 == 0, even, odd)
+
+
+def nibbles(x: Any) -> Any:
+    """Of each two bytes the low four bits of each half: a register of four elements is two of 16 bits."""
+    whole = np.pad(x.ravel(), (0, -x.size % 4)).view(np.uint16).reshape(-1, 2).astype(np.uint32)
+    word = whole[:, 0] | whole[:, 1] << 16
+    out = np.stack([word & 0x000F000F, (word >> 4) & 0x000F000F], 1).astype(np.uint32)
+    return out.view(np.uint16).reshape(-1)[: x.size].reshape(x.shape)
+
+
+@pytest.mark.parametrize("shape", [(256,), (10,), (3, 5), (8, 64), (1024,)])
+@pytest.mark.parametrize("name", TEXTS)
+def test_assembly(name: str, shape: tuple[int, ...]) -> None:
+    text, constraints, pack, results, arguments, reference = TEXTS[name]
+    rng = np.random.default_rng(0)
+    xs = [rng.integers(0 if np.dtype(t).kind == "u" else -60, 60, shape).astype(t) for t in arguments]
+
+    def body(*refs: Any) -> None:
+        types = [jax.ShapeDtypeStruct(shape, t) for t in results]
+        args = [r[...] for r in refs[: len(xs)]]
+        found = plt.elementwise_inline_asm(text, args=args, constraints=constraints, pack=pack, result_shape_dtypes=types)
+        for ref, value in zip(refs[len(xs) :], found, strict=True):
+            ref[...] = value
+
+    with enabled():
+        got = call(body, tuple(like(shape, t) for t in results))(*xs)
+    for a, b in zip(got, reference(*xs), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b).astype(a.dtype))
+
+
+# ------------------------------------------------------------------------------------------ accesses in order, in any call
+
+
+@pytest.mark.parametrize("in_gmem", [False, True], ids=["block", "gmem"])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_ordered_accesses_in_a_call(rows: int, in_gmem: bool) -> None:
+    """Blocks of an array have its strides. No step depends on another one by atomics."""
+    x = np.arange(24 * 256, dtype=np.int32).reshape(24, 256)
+
+    def body(x: Any, _: Any, o: Any, total: Any) -> None:
+        smalt.store(o, smalt.load(x, order="acquire") * 2)
+        smalt.atomic_max(o.at[0], jnp.full((128,), 77))
+        smalt.atomic_add(o.at[rows - 1, pl.ds(0, 64)], 1)
+        smalt.atomic_xor(o.at[0, jnp.arange(0, 128, 8)], 3)
+        smalt.atomic_add(total.at[0], smalt.load(x.at[0, 0]))
+
+    space = {"memory_space": plgpu.GMEM} if in_gmem else {}
+    block = pl.BlockSpec((rows, 128), lambda i, j: (i, j), **space)
+    whole = pl.BlockSpec((1,), lambda i, j: (0,))
+    run = jax.jit(
+        pl.pallas_call(
+            body,
+            out_shape=(like(x.shape, jnp.int32), like((1,), jnp.int32)),
+            grid=(24 // rows, 2),
+            in_specs=[block, whole],
+            out_specs=(block, whole),
+            input_output_aliases={1: 1},
+        )
+    )
+    expected = 2 * x
+    expected[::rows] = np.maximum(expected[::rows], 77)
+    for first in (0, 128):
+        expected[rows - 1 :: rows, first : first + 64] += 1
+        expected[::rows, first : first + 128 : 8] ^= 3
+    with enabled():
+        out, total = run(x, np.zeros(1, np.int32))
+    np.testing.assert_array_equal(np.asarray(out), expected)
+    assert int(total[0]) == x[::rows, ::128].sum()
+    assert at_once(run, x, np.zeros(1, np.int32))
+
+
+def test_atomics_beside_other_accesses_are_in_order() -> None:
+    """An output that a step also loads and stores as the program has it: its steps run one after the other."""
+    x = np.arange(4, dtype=np.int32)
+
+    def body(x: Any, o: Any) -> None:
+        i = pl.program_id(0)
+
+        @pl.when(i == 0)
+        def _() -> None:
+            o[...] = jnp.zeros((128,), jnp.int32)
+
+        smalt.atomic_add(o, x[i])
+
+    run = jax.jit(pl.pallas_call(body, out_shape=like((128,), jnp.int32), grid=(4,)))
+    with enabled():
+        np.testing.assert_array_equal(np.asarray(run(x)), np.full(128, 6))
+    assert not at_once(run, x)
+
+
+def test_ordered_accesses_of_scratch_in_a_call() -> None:
+    def body(x: Any, o: Any, word: Any) -> None:
+        smalt.store(word.at[0], x[0])
+        smalt.atomic_min(word.at[0], -2.5)
+        o[...] = jnp.full((128,), smalt.load(word.at[0]))
+
+    with enabled():
+        run = pl.pallas_call(body, out_shape=like((128,)), scratch_shapes=[plgpu.SMEM((1,), jnp.float32)])
+        np.testing.assert_array_equal(np.asarray(run(np.full(128, -1.5, np.float32))), np.full(128, -2.5))
+
+
+def test_elements_at_indices_of_a_kernel() -> None:
+    """Arrays of indices and slices with strides, of any number, in `plgpu.kernel`."""
+    x = np.arange(300, dtype=np.int32)
+    at = np.random.default_rng(0).permutation(300)[:37].astype(np.int32)
+
+    def body(x: Any, at: Any, o: Any, old: Any) -> None:
+        o[...] = x[...]
+        old[...] = smalt.atomic_add(o.at[at[...]], at[...])
+        smalt.store(o.at[pl.ds(5, 20, 3)], -1)
+
+    with enabled():
+        run = plgpu.kernel(body, out_type=(like((300,), jnp.int32), like((37,), jnp.int32)))
+        got, old = jax.jit(run)(x, at)
+    expected = x.copy()
+    expected[at] += at
+    expected[5 : 5 + 58 : 3] = -1
+    np.testing.assert_array_equal(np.asarray(got), expected)
+    np.testing.assert_array_equal(np.asarray(old), at)
