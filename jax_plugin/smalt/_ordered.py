@@ -63,6 +63,9 @@ def fence_proxy_async(space: str | None = None) -> None:
 
 # ------------------------------------------------------------------------------------------ accesses
 
+#: Bytes from one element to the next that an instruction of 32 bits multiplies by.
+NEAR = 1 << 31
+
 access_p = _primitives.new("access")
 
 
@@ -100,7 +103,7 @@ class Access:
         declared, steps, at = [], [], f"{{{address}}}"
         for i, stride in enumerate(strides):
             offset, distance = f"{{{address + 1 + i}}}", stride * self.bytes
-            if distance < 1 << 31:
+            if distance < NEAR:
                 steps.append(f"mad.wide.s32 at, {offset}, {distance}, {at};")
             else:
                 declared.append(".reg .b64 far;")
@@ -190,7 +193,10 @@ def atomic(name: str, op: str, ref: Any, values: Sequence[Any], order: str, scop
     types, swapped = _ATOMICS[op], _BY_SWAP.get(op, {})
     dtype = str(place.dtype)
     if dtype not in types and dtype not in swapped:
-        raise InvalidKernel(f"{place.called} of {dtype}\n  expected: one of {', '.join((*types, *swapped))}\n  got: a reference to {dtype}")
+        raise InvalidKernel(
+            f"{place.called} of {dtype}\n  expected: one of {', '.join((*types, *swapped))}\n  got: a reference to {dtype}"
+            "\n  remedy: keep such words in one of these types, and convert what is loaded: x.astype(…)"
+        )
     by_swap = f"{op}.{swapped[dtype]}" if dtype in swapped else None
     operation = f"{op}.{types.get(dtype, '')}"
     return place.run("atom", f"{order}.{scope}", operation, [place.value(v) for v in values], mask, gives=True, by_swap=by_swap)
@@ -369,7 +375,7 @@ class _Place:
     def _bind(self, access: Access, view: Any, dims: Sequence[int], operands: Sequence[Any], shape: tuple[int, ...]) -> Any:
         base, chain = _versions.split_ref(view)
         leaves, tree = jax.tree.flatten(chain)
-        results = access_p.bind(base, *leaves, *operands, tree=tree, access=access, dims=tuple(dims), shape=shape, dtype=self.dtype)
+        results = access_p.bind(base, *leaves, *operands, tree=tree, access=access, along=tuple(dims), shape=shape, dtype=self.dtype)
         return results[0] if results else None
 
 

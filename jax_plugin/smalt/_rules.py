@@ -333,7 +333,7 @@ def _access(w: Walker, eqn: Any) -> OpParts:
     (ref,), leaves, operands = _split(eqn.invars, 1, _leaves(params["tree"]))
     chain = w.leaves(params["tree"], leaves)
     space, strides = w.place(ref, chain)
-    if params["dims"]:
+    if params["along"]:
         _ordered.check_array(access.called, params["shape"], space.lower())
         if strides is None:
             raise InvalidKernel(
@@ -341,7 +341,7 @@ def _access(w: Walker, eqn: Any) -> OpParts:
                 "\n  remedy: index the reference itself"
             )
     far = "shared::cluster" if _versions.is_cluster_ref(chain) else "shared"
-    text = access.text("global" if space == "GMEM" else far, [strides[d] for d in params["dims"]] if strides else ())
+    text = access.text("global" if space == "GMEM" else far, [strides[d] for d in params["along"]] if strides else ())
     attrs = {"text": text, "once": _unless(not params["shape"], False), "called": access.called}
     return OpParts([w.ref(ref, chain), *w.operands(operands)], _attrs.encode(attrs), primitive="inline_ptx")
 

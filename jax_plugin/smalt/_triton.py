@@ -180,6 +180,9 @@ class _Assembly:
         """One for each register: a letter, or the number of the result whose register it is."""
         given = [c.strip() for c in text.split(",") if c.strip()]
         outputs, inputs = sum(self.counts[: self.num_results]), sum(self.counts[self.num_results :])
+        if len(given) != outputs + inputs:
+            expected = f"{outputs} for the results (=r), and {inputs} for the arguments: pack={self.pack} elements of each are in registers of 32 bits"
+            raise self._wrong("constraints", expected, repr(text), "a constraint for each register")
         found = []
         for i, c in enumerate(given):
             is_output = i < outputs
@@ -189,9 +192,6 @@ class _Assembly:
                 kinds = ", ".join(("=" if is_output else "") + k for k in _WIDTHS)
                 raise self._wrong(f"constraint {i}", f"one of {kinds}", repr(c), "registers of 16, 32 and 64 bits; results first")
             found.append(letter)
-        if len(given) != outputs + inputs:
-            expected = f"{outputs} for the results (=r), and {inputs} for the arguments: pack={self.pack} elements of each are in registers of 32 bits"
-            raise self._wrong("constraints", expected, repr(text), "a constraint for each register")
         return found
 
     def run(self, args: Sequence[Any], shape: tuple[int, ...]) -> list[Any]:

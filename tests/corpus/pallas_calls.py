@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.experimental.pallas.triton as plt
 import jax.numpy as jnp
 import numpy as np
 
 import smalt
-from tests.corpus.case import case, f16, f32, like
+from tests.corpus.case import case, f16, f32, i32, like
 
 TILED_F16 = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
@@ -102,3 +103,34 @@ def pallas_call_vmapped(x):
         compiler_params=plgpu.CompilerParams(dimension_semantics=["sequential"], max_concurrent_steps=2),
     )
     return jax.vmap(call)(x)
+
+
+# ------------------------------------------------------------------------------------------ written for Pallas:Triton
+
+
+@case(i32(4, 96, low=0, high=16), i32(16, low=0, high=9), reference=lambda x, y: y + np.bincount(x.ravel(), minlength=16).astype(np.int32))
+def triton_histogram(x, y):
+    """Atomics of steps that run at once, at arrays of indices, under a mask."""
+
+    def body(x, _, o):
+        at = plt.load(x.at[pl.program_id(0)], eviction_policy="evict_first")
+        plt.atomic_add(o, (at,), jnp.ones(96, jnp.int32), mask=at < 16)
+
+    params = plt.CompilerParams(num_warps=4, num_stages=2)
+    return pl.pallas_call(body, out_shape=like((16,), jnp.int32), grid=(4,), input_output_aliases={1: 0}, compiler_params=params)(x, y)
+
+
+@case(f32(100, low=-3, high=3), reference=lambda x: np.stack([x + x, np.maximum(x, 0)]))
+def triton_assembly(x):
+    """Texts with LLVM's constraints, of one element and of two; a barrier of the block."""
+
+    def body(x, o):
+        like_x = [jax.ShapeDtypeStruct((100,), jnp.float32)]
+        (twice,) = plt.elementwise_inline_asm("add.f32 $0, $1, $1;", args=[x[...]], constraints="=f,f", pack=1, result_shape_dtypes=like_x)
+        o[0] = twice
+        plt.debug_barrier()
+        text = "max.f32 $0, $2, 0f00000000; max.f32 $1, $3, 0f00000000;"
+        (positive,) = plt.elementwise_inline_asm(text, args=[x[...]], constraints="=f,=f,f,f", pack=2, result_shape_dtypes=like_x)
+        o[1] = positive
+
+    return pl.pallas_call(body, out_shape=like((2, 100)), compiler_params=plt.CompilerParams())(x)

@@ -58,8 +58,7 @@ MISUSES: list[tuple[Callable[[Any, Any, Any, Any, Any], Any], str, list[str]]] =
     (lambda x, o, s, b, bs: smalt.atomic_add(o.at[0], x[...]), "smalt.atomic_add: a value of another shape", ["got: [128]", "remedy"]),
     (lambda x, o, s, b, bs: smalt.store(o.at[0], 2.7), "a value of another type", ["expected: int32", "got: 2.7", "remedy"]),
     (lambda x, o, s, b, bs: smalt.atomic_add(o.at[0], 1 << 40), "a value of another type", ["got: 1099511627776", "remedy"]),
-    (lambda x, o, s, b, bs: smalt.load(o.at[jnp.arange(128)]), "a view that is no slice", ["remedy"]),
-    (lambda x, o, s, b, bs: smalt.load(o.at[:64]), "smalt.load of an array that some lanes", ["a multiple of 128", "got: i32[64]", "remedy"]),
+    (lambda x, o, s, b, bs: smalt.load(o.at[:].reshape(2, 64)), "smalt.load of a view that is no slice", ["expected: a reference to GMEM", "remedy"]),
     (lambda x, o, s, b, bs: smalt.store(x.at[0], 1), "`smalt.store` to", ["which is an input", "remedy"]),
     (lambda x, o, s, b, bs: smalt.atomic_add(x, 1), "`smalt.atomic_add` to", ["which is an input", "remedy"]),
     (lambda x, o, s, b, bs: smalt.atomic_add(x.at[0], 1), "`smalt.atomic_add` to", ["which is an input", "remedy"]),
@@ -92,7 +91,7 @@ def test_misuse(at: int) -> None:
 
 ATOMICS = {
     "atomic_and of float32": (lambda o: smalt.atomic_and(o.at[0], jnp.float32(1)), np.float32),
-    "atomic_min of float32": (lambda o: smalt.atomic_min(o.at[0], jnp.float32(1)), np.float32),
+    "atomic_min of float16": (lambda o: smalt.atomic_min(o.at[0], jnp.float16(1)), np.float16),
     "atomic_add of int8": (lambda o: smalt.atomic_add(o.at[0], jnp.int8(1)), np.int8),
     "atomic_exchange of float16": (lambda o: smalt.atomic_exchange(o.at[0], jnp.float16(1)), np.float16),
     "atomic_cas of uint16": (lambda o: smalt.atomic_cas(o.at[0], jnp.uint16(1), jnp.uint16(1)), np.uint16),
@@ -201,14 +200,6 @@ def test_a_deadlock_says_what_would_have_ended_it(wrong: Any, says: list[str]) -
     assert not [part for part in says if part not in message], message
     # What is no matter here is not spoken of.
     assert ("num_arrivals" in message) == (wrong is not few_at_a_named_barrier), message
-
-
-def test_elements_too_far_apart() -> None:
-    def body(x: Any, o: Any) -> None:
-        smalt.store(o.at[:, 0], 1)
-
-    with smalt.emulated("H100"), pytest.raises(smalt.Unsupported, match=r"(?s)smalt.store.*2\^31.*got: 4261412864.*remedy"):
-        jax.jit(kernel(body, jax.ShapeDtypeStruct((128, 1 << 25), jnp.int8))).lower(X)
 
 
 def test_there_are_enough() -> None:

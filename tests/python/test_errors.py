@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.experimental.pallas.triton as plt
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 from smalt import _native
 from smalt._schema import MESSAGES
-from tests.corpus.case import Arg, called, f16, f32, i32, kernel, like
+from tests.corpus.case import Arg, called, f16, f32, i32, kernel, like, x64
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ACC, SMEM, Barrier = plgpu.ACC, plgpu.SMEM, plgpu.Barrier
@@ -1491,14 +1492,110 @@ def parameters_of_tpu(x):
     return pl.pallas_call(body, out_shape=like((128,)), compiler_params=pltpu.CompilerParams())(x)  # BAD
 
 
-@bad(smalt.Unsupported, "pl.pallas_call with the compiler parameters", "got: jax._src.pallas.triton", "remedy:")
-def parameters_of_triton(x):
-    import jax.experimental.pallas.triton as plt
+def triton(body: Callable[..., None], out: Any = like((128,)), **how: Any) -> Callable[..., Any]:
+    params = plt.CompilerParams(num_warps=how.pop("num_warps", None), num_stages=how.pop("num_stages", None))
+    return pl.pallas_call(body, out_shape=out, compiler_params=params, **how)
 
+
+@bad(smalt.InvalidKernel, "plt.CompilerParams: `num_warps`", "expected: a power of two up to 32", "got: 3", "remedy: 4, or leave it out")
+def warps_of_triton(x):
+    return triton(lambda x, o: None, num_warps=3)(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "plt.CompilerParams: `num_warps`", "got: True")
+def warps_of_triton_that_are_no_number(x):
+    return triton(lambda x, o: None, num_warps=True)(x)  # BAD
+
+
+@bad(smalt.InvalidKernel, "plt.CompilerParams: `num_stages`", "expected: 1 and more", "got: 0", "remedy: 1, or leave it out")
+def stages_of_triton(x):
+    return triton(lambda x, o: None, num_stages=0)(x)  # BAD
+
+
+def assembly(text: str, x: Any, constraints: str, pack: int = 1, dtype: Any = F32) -> dict[str, Any]:
+    types = [jax.ShapeDtypeStruct(x.shape, dtype)]
+    return {"asm": text, "args": [x], "constraints": constraints, "pack": pack, "result_shape_dtypes": types}
+
+
+@bad(smalt.InvalidKernel, "plt.elementwise_inline_asm: constraint 1", "expected: one of h, r, f, l, d", "got: 'i'", "remedy:")
+def constraints_of_triton(x):
     def body(x, o):
-        o[...] = x[...]
+        (o[...],) = plt.elementwise_inline_asm(**assembly("mov.b32 $0, $1;", x[...], "=f,i"))  # BAD
 
-    return pl.pallas_call(body, out_shape=like((128,)), compiler_params=plt.CompilerParams(num_warps=4))(x)  # BAD
+    return triton(body)(x)
+
+
+@bad(smalt.InvalidKernel, "plt.elementwise_inline_asm: constraint 0", "expected: one of =h, =r", "got: 'f'", "results first")
+def constraints_of_triton_without_results(x):
+    def body(x, o):
+        (o[...],) = plt.elementwise_inline_asm(**assembly("mov.b32 $0, $1;", x[...], "f,f"))  # BAD
+
+    return triton(body)(x)
+
+
+@bad(smalt.InvalidKernel, "plt.elementwise_inline_asm: constraints", "expected: 2 for the results (=r), and 2 for the arguments: pack=2", "got: '=f,f'", "remedy:")
+def too_few_constraints_of_triton(x):
+    def body(x, o):
+        (o[...],) = plt.elementwise_inline_asm(**assembly("mov.b32 $0, $1;", x[...], "=f,f", pack=2))  # BAD
+
+    return triton(body)(x)
+
+
+@bad(smalt.InvalidKernel, "plt.elementwise_inline_asm: `$2`", "expected: operands $0 to $1", "remedy: results are counted first")
+def operands_of_triton(x):
+    def body(x, o):
+        (o[...],) = plt.elementwise_inline_asm(**assembly("add.f32 $0, $1, $2;", x[...], "=f,f"))  # BAD
+
+    return triton(body)(x)
+
+
+@bad(smalt.InvalidKernel, "inline PTX, line 1: no instruction of smalt's table", "got: `add.f99 {0}, {1}, {1}`", "remedy:")
+def instructions_of_triton(x):
+    def body(x, o):
+        (o[...],) = plt.elementwise_inline_asm(**assembly("add.f99 $0, $1, $1;", x[...], "=f,f"))  # BAD
+
+    return triton(body)(x)
+
+
+@bad(smalt.InvalidKernel, "plt.elementwise_inline_asm: types", "expected: numbers of 8 bits and more", "got: bool", "remedy: convert it")
+def truths_of_triton(x):
+    def body(x, o):
+        (o[...],) = plt.elementwise_inline_asm(**assembly("mov.b32 $0, $1;", x[...] > 0, "=f,r"))  # BAD
+
+    return triton(body)(x)
+
+
+@bad(smalt.Unsupported, "plt.elementwise_inline_asm of 128 bits of one array and 16 of another", "expected: at most 64 bits", "got: pack=2", "remedy: pack=4", args=(Arg((128,), jnp.int8),))
+def packs_of_triton(x):
+    def body(x, o):
+        (o[...],) = plt.elementwise_inline_asm(**assembly("mov.b64 $0, 0; mov.b64 $1, 0;", x[...], "=l,=l,h", pack=2, dtype=np.int64))  # BAD
+
+    with x64(True):
+        return triton(body, like((128,), np.int64))(x)
+
+
+@bad(smalt.InvalidKernel, "plt.atomic_add of uint16", "expected: one of uint32", "got: a reference to uint16", args=(Arg((128,), jnp.uint16),))
+def types_of_atomics_of_triton(x):
+    def body(x, o):
+        plt.atomic_add(o, (0,), x[0])  # BAD
+
+    return triton(body, like((128,), jnp.uint16))(x)
+
+
+@bad(
+    smalt.Unsupported,
+    "pallas_call: atomics on a block of",
+    "that reaches outside of its array",
+    "expected: blocks that divide the array",
+    "got: blocks of [100] of an array of [128]",
+    "remedy: take the whole array",
+)
+def atomics_of_triton_on_blocks_that_reach_outside(x):
+    def body(x, o):
+        plt.atomic_add(o, (0,), x[0])
+
+    block = pl.BlockSpec((100,), lambda i: (i,))
+    return triton(body, grid=(2,), in_specs=[block], out_specs=block)(x)  # BAD
 
 
 @bad(smalt.Unsupported, "plgpu.kernel with the compiler parameters of another backend", "remedy: pass smalt.CompilerParams()")

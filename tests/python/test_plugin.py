@@ -14,6 +14,7 @@ import jax
 import jax.experimental.pallas as pl
 import jax.export
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.experimental.pallas.triton as plt
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -432,18 +433,51 @@ def test_enabling_means_the_same_on_every_platform(compiled, stock, scope, platf
                 assert "smalt_kernel" not in text and "@stock_pallas_call" in text
 
 
-def test_calls_with_no_parameters_are_taken_unless_told_otherwise():
-    assert _config.Settings().pallas_call
-    smalt.enable(pallas_call=False)
-    assert not _config.settings().pallas_call
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("scope", ["enable", "enabled", "SMALT_TRITON"])
+@pytest.mark.parametrize("taken", [True, False])
+def test_calls_with_parameters_of_triton(compiled, stock, taken, scope, platform, monkeypatch):
+    """A choice of its own, beside that of calls with no parameters."""
+    choice = contextlib.nullcontext()
+    if scope == "SMALT_TRITON":
+        monkeypatch.setenv("SMALT_TRITON", str(int(taken)))
+        monkeypatch.setattr(_config, "_DEFAULT", _config._from_environment())
+        smalt.enable(pallas_call=not taken)
+    elif scope == "enable":
+        smalt.enable(triton=taken, pallas_call=not taken)
+    else:
+        smalt.disable()
+        choice = smalt.enabled(True, triton=taken, pallas_call=not taken)
+    params = plt.CompilerParams(num_warps=8, num_stages=2)
+    with choice:
+        if not taken and platform == "cpu":
+            with pytest.raises(ValueError, match="Only interpret mode is supported on CPU backend"):
+                lower(lambda x: double(x, params), X, platforms=(platform,))
+            return
+        text = lower(lambda x: double(x, params), X, platforms=(platform,)).as_text()
+        assert ("@smalt_kernel" in text) == taken and ("@stock_pallas_call" in text) != taken
+
+
+@pytest.mark.parametrize("switch", ["pallas_call", "triton"])
+def test_calls_are_taken_unless_told_otherwise(switch):
+    def chosen():
+        return getattr(_config.settings(), switch)
+
+    assert getattr(_config.Settings(), switch)
+    smalt.enable(**{switch: False})
+    assert not chosen()
     smalt.enable()
-    assert _config.settings().pallas_call
-    with smalt.enabled(True, pallas_call=False), smalt.enabled(True):
-        assert not _config.settings().pallas_call
+    assert chosen()
+    with smalt.enabled(True, **{switch: False}):
+        with smalt.enabled(True):
+            assert not chosen()
+        with smalt.enabled(False):
+            assert chosen()
 
 
-def test_what_smalt_lacks_goes_to_the_compiler_that_was_there_on_cuda(compiled, stock, monkeypatch):
-    """Only calls that name no compiler, and only what is Unsupported; elsewhere it is an error."""
+@pytest.mark.parametrize("free", [None, plt.CompilerParams()], ids=["none", "triton"])
+def test_what_smalt_lacks_goes_to_the_compiler_that_was_there_on_cuda(compiled, stock, monkeypatch, free):
+    """Only calls that name no compiler, or that one, and only what is Unsupported; elsewhere it is an error."""
 
     def refusing(arrays, params):
         raise error
@@ -455,17 +489,17 @@ def test_what_smalt_lacks_goes_to_the_compiler_that_was_there_on_cuda(compiled, 
     monkeypatch.setattr(_register._pallas_call, "kernel", refusing)
     with smalt.enabled(True):
         with pytest.warns(UserWarning, match="(?s)leaves a pl.pallas_call to .*not supported yet: this.*test_plugin.py") as caught:
-            text = lower(call(None), X).as_text()
+            text = lower(call(free), X).as_text()
         assert len(caught) == 1
         assert "@stock_pallas_call" in text and "smalt_kernel" not in text
-        for params, platforms in ((None, ("cpu",)), (None, ("cpu", "cuda")), (plgpu.CompilerParams(), ("cuda",))):
+        for params, platforms in ((free, ("cpu",)), (free, ("cpu", "cuda")), (plgpu.CompilerParams(), ("cuda",))):
             with pytest.raises(smalt.Unsupported, match="this"):
                 lower(call(params), X, platforms=platforms)
         error = smalt.InvalidKernel("a mistake")
         with pytest.raises(smalt.InvalidKernel, match="a mistake"):
-            lower(call(None), X)
+            lower(call(free), X)
         with pytest.raises(smalt.InvalidKernel), _register.capture():
-            lower(call(None), X)
+            lower(call(free), X)
 
 
 def test_pallas_call_is_stock_while_disabled(compiled):
