@@ -4,7 +4,7 @@ An index map is evaluated once, as far as it is affine in the grid's indices, an
 * which grid axes run one after the other (`_axes.py`);
 * whether a block can reach outside of its array (then its elements are moved one by one, those that are there);
 * the way of each block: `TMA` (the copy engine, into a slot in shared memory), `COPY` (loads and stores, into a slot), `VIEW` (the
-  block is a view of the array in device memory).
+  block is a view of the array in device memory), `WINDOW` (the same of a block that may reach outside, for which there is no room).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from smalt import _flow, _rows, _versions
+from smalt import _flow, _rows, _types, _versions
 from smalt._errors import InvalidKernel, Unsupported
 
 #: Shared memory for blocks: 227 KiB less what barriers, the compiler's scratch and users' own scratch may need.
@@ -39,6 +39,7 @@ class Way(enum.Enum):
     TMA = "tma"
     COPY = "copy"
     VIEW = "view"
+    WINDOW = "window"
 
 
 # ------------------------------------------------------------------------------------------ index maps
@@ -208,6 +209,7 @@ class Block:
     in_order: bool = False
     overwrites: bool = False  # the body begins with a store to all of it
     is_stored_once: bool = False  # and does nothing else with it
+    is_sliced: bool = False  # it has nothing but loads and stores of what slices take
     partner: int | None = None  # the operand that shares its buffer
     way: Way = Way.VIEW
     resident: bool = False  # of those that go back: one slot, which stays while the block does
@@ -272,6 +274,8 @@ class Block:
         match self.way:
             case Way.VIEW:
                 return "a view of the array"
+            case Way.WINDOW:
+                return "a view of the array, of what is inside"
             case Way.COPY:
                 return "loads and stores, to a slot" + (", which begins with the array's" if self.reload else "")
             case Way.TMA:
@@ -479,15 +483,18 @@ def _like(block: Block, model: Dim) -> list[int | None]:
 # ------------------------------------------------------------------------------------------ ways
 
 
-def choose_ways(blocks: Sequence[Block], steps: int, streams: bool) -> None:
-    """Sets the way of every block. `steps`: slots of a pipelined block; `streams`: there is a pipeline of static size."""
+def choose_ways(blocks: Sequence[Block], steps: int, streams: bool, windows: bool) -> None:
+    """Sets the way of every block. `steps`: slots of a pipelined block; `streams`: there is a pipeline of static size; `windows`: the
+    body may have windows."""
     for block in blocks:
         block.way = _best(block, blocks, steps if not block.resident else 1, streams)
     while sum(_slots(b, steps) for b in blocks) > BUDGET:
-        big = max((b for b in blocks if b.way is not Way.VIEW and _may_be_view(b, blocks)), key=lambda b: _slots(b, steps), default=None)
+        staged = [b for b in blocks if b.way in (Way.TMA, Way.COPY)]
+        large = [b for b in staged if _may_be_view(b, blocks) or windows and _may_be_window(b)]
+        big = max(large, key=lambda b: _slots(b, steps), default=None)
         if big is None:
             return  # the compiler says what there is and what is asked for
-        big.way = Way.VIEW
+        big.way = Way.VIEW if _may_be_view(big, blocks) else Way.WINDOW
     if steps == 1:
         _make_room(blocks)
 
@@ -527,6 +534,14 @@ def _may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
         return True
     # A view of what the kernel writes would change under the body; one of an input is not written.
     return block.partner is None and not block.is_written
+
+
+def _may_be_window(block: Block) -> bool:
+    if not block.is_sliced or block.transforms or block.partner is not None or block.is_kept:
+        return False
+    if block.bits < 8 or not _types.is_dtype(block.dtype) or np.dtype(block.dtype).kind == "c" or any(d.length is not None for d in block.dims):
+        return False
+    return not (block.is_read and block.is_written)
 
 
 def same_blocks(a: Block, b: Block) -> bool:
@@ -571,7 +586,7 @@ def _fits_boxes(block: Block) -> bool:
 
 def _slots(block: Block, steps: int) -> int:
     match block.way:
-        case Way.VIEW:
+        case Way.VIEW | Way.WINDOW:
             return 0
         case Way.COPY:
             return -(-block.bytes // 128) * 128

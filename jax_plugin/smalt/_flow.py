@@ -33,7 +33,8 @@ class Kind(enum.Enum):
     """Of an access."""
 
     IN_PART = "in part"
-    WHOLE = "whole"  # or who knows of what
+    WHOLE = "whole"
+    UNKNOWN = "unknown"  # by who knows what
     UNORDERED = "unordered"  # an atomic, or another one whose order the author gives, of whatever part
 
 
@@ -47,6 +48,7 @@ class Use:
     carries: Mask  # it is loaded for sure, nothing of it was stored before, and what was loaded is stored or computed with
     read: bool = False
     kinds: set[Kind] = dataclasses.field(default_factory=set)  # of its accesses
+    is_sliced: bool = True  # those that are known are loads and stores of what slices take
     parts: tuple[_coverage.Part, ...] = ()  # what is stored, where that is not all of it
 
     @property
@@ -305,7 +307,7 @@ class _Walk:
 
     # ------------------------------------------------------------------------------ memory
 
-    def load(self, ref: int, reach: Mask, certain: Mask, part: _Spans = None, kind: Kind = Kind.WHOLE) -> None:
+    def load(self, ref: int, reach: Mask, certain: Mask, part: _Spans = None, kind: Kind = Kind.UNKNOWN) -> None:
         """`part`: the positions; None: not known, or all."""
         use = self.uses[ref]
         use.kinds.add(kind)
@@ -313,7 +315,7 @@ class _Walk:
         use.exposed = _fit(use.exposed | reach & ~use.stored & ~_coverage.covered(use.parts, part), np.any)
         use.carries = _fit(use.carries | certain & ~use.written, np.all)
 
-    def store(self, ref: int, reach: Mask, part: _Spans = None, whole: bool = False, kind: Kind = Kind.WHOLE) -> None:
+    def store(self, ref: int, reach: Mask, part: _Spans = None, whole: bool = False, kind: Kind = Kind.UNKNOWN) -> None:
         """Where it may run. What is stored in part before it is loaded keeps what it had elsewhere. `part`: None: not known."""
         use = self.uses[ref]
         use.kinds.add(kind)
@@ -397,6 +399,7 @@ def _access(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask
     if not isinstance(ref, int):
         return
     part = walk.part(eqn, values, access.transforms)
+    walk.uses[ref].is_sliced &= access.is_sliced
     kind = Kind.UNORDERED if access.is_unordered else Kind.WHOLE if access.is_whole else Kind.IN_PART
     if access.loads or any(v in walk.used for v in eqn.outvars):
         walk.load(ref, reach, certain if access.mask is None else walk.constant(False), part, kind)

@@ -35,7 +35,13 @@ class Written:
     """How one ref of the body is written: what the body's uses start with, and what stands there instead."""
 
     strip: int  # the body's own unswizzle and untile
-    treedef: Any  # of the pipeline's transforms
+    treedef: Any  # of the pipeline's transforms; None: a window
+    window: tuple[int | None, ...] = ()  # its size in each dimension of the array; None: one index
+
+    @property
+    def operands(self) -> int:
+        """How many there are behind the ref: leaves of transforms, or where a window begins."""
+        return len(self.window) if self.treedef is None else int(self.treedef.num_leaves)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +60,7 @@ def _abstract_eval(*avals: Any, body: Body) -> tuple[list[Any], set[Any]]:
     refs = []
     for ref in body.refs:
         refs.append(at)
-        at += 1 + ref.treedef.num_leaves
+        at += 1 + ref.operands
     refs += range(at, len(avals))  # scratch
     return [], _versions.ref_effects(refs) | _versions.plain_effects(body.jaxpr)
 
@@ -183,7 +189,7 @@ class _Call:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.is_kept or block.partner is not None and not block.overwrites
         self._keep_order()
-        _blocks.choose_ways(self.blocks, self.steps, self.is_static)
+        _blocks.choose_ways(self.blocks, self.steps, self.is_static, windows=self.parts == 1)
 
     def _look_at_body(self, uses: Mapping[int, _flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         stored = _versions.written_refs(self.jaxpr)
@@ -192,6 +198,7 @@ class _Call:
             block.is_read, block.is_written = uses[at].read, at in stored or uses[at].is_written
             block.overwrites = _versions.begins_with_store(self.jaxpr, at)
             block.is_stored_once = _versions.is_stored_once(self.jaxpr, at)
+            block.is_sliced = uses[at].is_sliced and _flow.Kind.UNKNOWN not in uses[at].kinds
             if _flow.Kind.UNORDERED in uses[at].kinds:
                 block.in_gmem = True
                 _blocks.check_atomic(block)
@@ -217,7 +224,7 @@ class _Call:
             return
         for block in self.blocks:
             pair = [block] if block.partner is None else [block, self.blocks[block.partner]]
-            if all(b.is_whole and _flow.Kind.WHOLE not in uses[self.indices + b.number].kinds for b in pair):
+            if all(b.is_whole and not uses[self.indices + b.number].kinds & {_flow.Kind.WHOLE, _flow.Kind.UNKNOWN} for b in pair):
                 block.leave_alone()
 
     def _keep_order(self) -> None:
@@ -321,6 +328,15 @@ class _Call:
         return lax.axis_index(self.names[-1]) if self.parts != 1 else jnp.int32(0)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """A block that may reach outside of its array, as the body gets it."""
+
+    array: Any
+    starts: Sequence[Any]
+    sizes: tuple[int | None, ...]
+
+
 @dataclasses.dataclass
 class _Step:
     """One step of the grid, in the kernel."""
@@ -346,6 +362,8 @@ class _Step:
                 inside = _inside(block, starts[at])
                 is_part = not all(isinstance(i, slice) for i in inside)
                 refs.append(self.arrays[at].at[inside] if is_part else self.arrays[at])
+            elif block.way is Way.WINDOW:
+                refs.append(_Window(self.arrays[at], starts[at], tuple(None if d.squeezed else d.size for d in block.dims)))
             else:
                 refs.append(self.slots[at])
                 if _is_filled(block) and block.settled:
@@ -420,6 +438,10 @@ def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequenc
     written = []
     strips = [0] * call.indices + [len(b.transforms) for b in call.blocks]
     for ref, strip in zip(refs, strips):
+        if isinstance(ref, _Window):
+            operands += [ref.array, *ref.starts]
+            written.append(Written(0, None, ref.sizes))
+            continue
         base, transforms = _versions.ref_and_transforms(ref)
         leaves, treedef = jax.tree.flatten(transforms)
         operands += [base, *leaves]

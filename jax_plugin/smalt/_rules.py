@@ -161,8 +161,9 @@ def _pallas_block(w: Walker, eqn: Any) -> OpParts:
     indices, rest = _split(eqn.invars, body.grid_rank)
     bindings = []
     for ref in body.refs:
-        (base, *leaves), rest = _split(rest, 1 + ref.treedef.num_leaves)
-        bindings.append(w.view(base, w.leaves(ref.treedef, leaves), ref.strip))
+        (base, *leaves), rest = _split(rest, 1 + ref.operands)
+        is_window = ref.treedef is None
+        bindings.append(w.windowed(base, leaves, ref.window) if is_window else w.view(base, w.leaves(ref.treedef, leaves), ref.strip))
     bindings += [w.binding(ref) for ref in rest]
     outer = w.grid_indices, w.grid_names
     w.grid_indices, w.grid_names = [w.binding(i) for i in indices], body.axes
@@ -414,6 +415,50 @@ def _complex_access(w: Walker, eqn: Any) -> OpParts:
     return OpParts(attrs=_attrs.encode({"name": eqn.primitive.name}), regions=[region], primitive="call", results=results)
 
 
+def _access_in_window(w: Walker, eqn: Any, transforms: Sequence[Any], value: Any = None, mask: Any = None, other: Any = None) -> OpParts:
+    """A load or a store of part of a block that may reach outside of its array; `mask`, `other`: of a load."""
+    ref = eqn.invars[0]
+    wants_old = value is not None and bool(eqn.outvars) and w.is_used(eqn.outvars[0])
+
+    def write(emit: Emit) -> list[Message]:
+        operand, shape = w.in_window(ref, transforms, emit)
+        dtype = ref.aval.inner_aval.dtype
+        results = []
+        if value is None or wants_old:
+            loaded = emit("load", [operand], _versions.array_aval(shape, dtype))
+            new = tuple(eqn.outvars[0].aval.shape)
+            loaded = _reshaped(emit, loaded, shape, new, dtype)
+            if mask is not None and other is not None:
+                cases = [_broadcast(w, emit, other, new, dtype), loaded]
+                loaded = emit("select_n", [_broadcast(w, emit, mask, new, np.dtype(bool)), *cases], _versions.array_aval(new, dtype))
+            results.append(loaded)
+        if value is not None:
+            emit("store", [operand, _reshaped(emit, w.operand(value), value.aval.shape, shape, dtype)])
+        return results
+
+    results = None if value is None or wants_old else ()
+    return OpParts(attrs=_attrs.encode({"name": eqn.primitive.name}), regions=[w.written(write)], primitive="call", results=results)
+
+
+def _reshaped(emit: Emit, x: Message, shape: Sequence[int], new: Sequence[int], dtype: Any) -> Message:
+    if tuple(shape) == tuple(new):
+        return x
+    name = "reshape" if shape else "broadcast_in_dim"
+    attrs = {"new_sizes": tuple(new)} if shape else {"broadcast_dimensions": (), "shape": tuple(new)}
+    return emit(name, [x], _versions.array_aval(tuple(new), dtype), _attrs.encode(attrs))
+
+
+def _broadcast(w: Walker, emit: Emit, leaf: Any, shape: tuple[int, ...], dtype: Any) -> Message:
+    """An operand of an access as an array of its elements."""
+    x, aval = w.dynamic(leaf), leaf.atom.aval
+    if aval.dtype != dtype:
+        x = emit("convert_element_type", [x], _versions.array_aval(aval.shape, dtype), _attrs.encode({"new_dtype": dtype}))
+    if tuple(aval.shape) == shape:
+        return x
+    dims = tuple(range(len(shape) - len(aval.shape), len(shape)))
+    return emit("broadcast_in_dim", [x], _versions.array_aval(shape, dtype), _attrs.encode({"broadcast_dimensions": dims, "shape": shape}))
+
+
 def _optimized(eqn: Any) -> bool | None:
     return None if eqn.params.get("optimized", True) else False
 
@@ -426,6 +471,8 @@ def _load(w: Walker, eqn: Any) -> OpParts:
     attrs = _attrs.encode({"optimized": _optimized(eqn)})
     tree, shaped = eqn.params["tree"], eqn.outvars[0].aval
     transforms = () if tree is None else w.leaves(tree, leaves)
+    if w.is_window(ref):
+        return _access_in_window(w, eqn, transforms)
     load = _strides.of(transforms, shaped.dtype, tuple(shaped.shape))
     if load is None:
         return OpParts(_refs(w, [ref], [tree], leaves), attrs)
@@ -451,7 +498,10 @@ def _swap(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
     if _types.is_complex_ref(ref.aval):
         return _complex_access(w, eqn)
-    return _swapped(w, eqn, [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)])
+    tree = eqn.params["tree"]
+    if w.is_window(ref):
+        return _access_in_window(w, eqn, () if tree is None else w.leaves(tree, leaves), value)
+    return _swapped(w, eqn, [*_refs(w, [ref], [tree], leaves), w.operand(value)])
 
 
 def _swapped(w: Walker, eqn: Any, operands: Sequence[Message]) -> OpParts:
@@ -474,6 +524,8 @@ def _masked(w: Walker, eqn: Any) -> OpParts:
         return _expand.call(w, eqn, _triton.volatile_load(eqn))
     ref, transforms, *rest = w.leaves(eqn.params["args_tree"], eqn.invars)
     is_load = eqn.primitive.name == "masked_load"
+    if w.is_window(ref.atom):
+        return _access_in_window(w, eqn, transforms, None, *rest) if is_load else _access_in_window(w, eqn, transforms, rest[0].atom)
     if rest[0 if is_load else 1] is None:
         operands = [w.ref(ref.atom, transforms), *(w.dynamic(x) for x in rest if x is not None and not is_load)]
         return OpParts(operands, primitive="load") if is_load else _swapped(w, eqn, operands)

@@ -1112,6 +1112,14 @@ class Access:
     def is_whole(self) -> bool:
         return all(is_whole_index(t) for t in self.transforms)
 
+    @property
+    def is_sliced(self) -> bool:
+        """Whether it is a load, or a store without a mask, of what one index of slices and numbers takes."""
+        if self.is_unordered or self.value is not None and (self.loads or self.mask is not None) or len(self.transforms) > 1:
+            return False
+        is_index = not self.transforms or type(self.transforms[-1]).__name__ == "NDIndexer"
+        return is_index and all(i.stride == 1 if is_slice(i) else not is_gather(i) for i in indices_of(self.transforms))
+
 
 _BY_TREE = {"get": True, "load": True, "swap": False, "store": False, "addupdate": True}
 

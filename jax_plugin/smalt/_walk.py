@@ -34,6 +34,8 @@ class Binding:
     imaginary: Binding | None = None  # of a complex value, whose real part this is
     parts: tuple[str, int] | None = None  # of a reference to complex numbers ("complex", 2) or keys ("key", rank of their data)
     space: str = ""  # of a reference
+    #: A block that may reach outside of its array: along each dimension of that where it begins, its size (None: one index), and the array's.
+    window: tuple[tuple[Message, int | None, int], ...] = ()
     strides: tuple[int, ...] | None = None  # in elements, of a reference to row-major memory seen through `prefix`
 
 
@@ -226,6 +228,8 @@ class Walker:
     def ref(self, atom: Any, transforms: Any = ()) -> Message:
         """An operand: a ref with its (unflattened) transforms."""
         binding = self.binding(atom)
+        if binding.window:
+            raise Internal("a block that may reach outside of its array, not as a load or a store")
         if not transforms:
             return binding.operand
         if not binding.is_ref:
@@ -307,6 +311,44 @@ class Walker:
         if base.strides is None:
             return None
         return _versions.element_strides(base.strides, transforms[base.strip :])
+
+    def windowed(self, atom: Any, starts: Sequence[Any], sizes: Sequence[int | None]) -> Binding:
+        """A block of an array that may reach outside of it."""
+        window = tuple((self.operand(start), size, n) for start, size, n in zip(starts, sizes, atom.aval.shape, strict=True))
+        return dataclasses.replace(self.binding(atom), window=window, space="", strides=None)
+
+    def is_window(self, atom: Any) -> bool:
+        return bool(self.binding(atom).window)
+
+    def in_window(self, atom: Any, transforms: Sequence[Any], emit: Emit) -> tuple[Message, tuple[int, ...]]:
+        """An operand: part of such a block, and its shape, in which a number as an index is an extent of 1."""
+        binding = self.binding(atom)
+        given = iter(_versions.indices_of(transforms))
+        i32 = _versions.array_aval((), np.dtype(np.int32))
+
+        def plus(start: Message, x: Any) -> Message:
+            if isinstance(x, (int, np.integer)):
+                return start if x == 0 else emit("add", [start, self.constant(np.int32(x)).operand], i32)
+            _check_index(x)
+            operand = self.dynamic(x)
+            if x.atom.aval.dtype != np.int32:
+                operand = emit("convert_element_type", [operand], i32, _attrs.encode({"new_dtype": np.dtype(np.int32)}))
+            return emit("add", [start, operand], i32)
+
+        dims, shape = [], []
+        for start, size, _ in binding.window:
+            if size is None:
+                dims.append(message("DimIndex", at=start))
+                continue
+            index = next(given, None)
+            if index is not None:
+                is_slice = _versions.is_slice(index)
+                start, size = plus(start, index.start if is_slice else index), index.size if is_slice else 1
+            shape.append(size)
+            part = message("Slice", dynamic_start=start, static_size=size, stride=1, window=True)
+            dims.append(message("DimIndex", slice=part))
+        chain = [message("Transform", index=message("Index", shape=[n for *_, n in binding.window], dims=dims, int_indexer_shape=[]))]
+        return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain)), tuple(shape)
 
     def window(self, atom: Any, starts: Sequence[Any], sizes: Sequence[int | None]) -> Message:
         """An operand: part of a ref that may reach outside of it; a size of None is one index."""

@@ -617,3 +617,38 @@ def test_elements_at_indices_of_a_kernel() -> None:
     expected[5 : 5 + 58 : 3] = -1
     np.testing.assert_array_equal(np.asarray(got), expected)
     np.testing.assert_array_equal(np.asarray(old), at)
+
+
+# ------------------------------------------------------------------------------------------ blocks for which there is no room
+
+
+@pytest.mark.parametrize("width", [72, 100, 128])
+@pytest.mark.parametrize("rows", [600, 768])
+def test_blocks_that_do_not_fit_into_shared_memory(rows: int, width: int) -> None:
+    """They stay where they are; what is outside of the array is not loaded, and not stored."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((2, rows, width)).astype(np.float32) for _ in range(2))
+
+    def body(x: Any, y: Any, o: Any, p: Any) -> None:
+        inside = jnp.arange(128)[None] < width
+
+        def step(i: Any, total: Any) -> Any:
+            part = pl.ds(i * 64, 64)
+            there = inside & (i * 64 + jnp.arange(64)[:, None] < rows)
+            product = jnp.where(there, x[part, :] * plt.load(y.at[part, :], mask=inside, other=0.0), 0)
+            o[part, :] = product
+            p[i] = x[i, :] + y[i]  # rows by their numbers
+            return total + product.sum()
+
+        total = lax.fori_loop(0, 12, step, jnp.float32(0))
+        p[12, pl.ds(0, 128)] = jnp.full((128,), total)
+
+    block = pl.BlockSpec((None, 768, 128), lambda i: (i, 0, 0))
+    small = pl.BlockSpec((None, 16, 128), lambda i: (i, 0, 0))
+    run = call(body, (like(x.shape), like((2, 16, width))), grid=(2,), in_specs=[block, block], out_specs=(block, small))
+    with enabled():
+        got, part = (np.asarray(a) for a in run(x, y))
+    np.testing.assert_array_equal(got, x * y)
+    np.testing.assert_array_equal(part[:, :12], (x + y)[:, :12])
+    np.testing.assert_allclose(part[:, 12], np.broadcast_to((x * y).sum((1, 2))[:, None], (2, width)), rtol=1e-3, atol=1e-2)
+    assert at_once(run, x, y)
