@@ -331,7 +331,7 @@ class _Place:
         count = int(np.prod(self.shape))
         if count == 0:
             return jnp.zeros(self.shape, self.dtype) if gives else None
-        view, dims, offsets = self._elements()
+        view, dims, offsets = self._elements(bool(masks))
         operands = [jnp.broadcast_to(x, self.shape) for x in (*offsets, *values)]
         masks = [jnp.broadcast_to(x, self.shape) for x in masks]
         shape = self.shape
@@ -344,30 +344,27 @@ class _Place:
         result = self._bind(access, view, dims, [*operands, *masks], shape)
         return result if not gives or shape == self.shape else result[:count].reshape(self.shape)
 
-    def _elements(self) -> tuple[Any, tuple[int, ...], list[Any]]:
+    def _elements(self, masked: bool) -> tuple[Any, tuple[int, ...], list[Any]]:
         """A view, some of its dimensions, and for each element how far it is along these: arrays of indices count from the start."""
         base, chain = _versions.split_ref(self.ref)
         indices = _versions.indices_of(chain)
+        if masked and indices:  # where slices reach outside, the mask may say so
+            whole = _versions.seen_through(base, chain[:-1])
+            return whole, tuple(range(len(indices))), list(positions(indices, self.shape))
         slices = [i for i in indices if _versions.is_slice(i)]
         if len(slices) == len(self.shape) and all(i.stride == 1 for i in slices) or not indices:
             dims = tuple(d for d, n in enumerate(self.shape) if n != 1)
             return self.ref, dims, [jax.lax.broadcasted_iota(jnp.int32, self.shape, d) for d in dims]
-        # As NumPy has it: dimensions of arrays are where the first one is, or in front where slices are between them.
-        rank = len(self.shape) - len(slices)
-        places = [d for d, i in enumerate(indices) if not _versions.is_slice(i)]
-        is_one_run = not places or places[-1] - places[0] == len(places) - 1
-        first = places[0] if places and is_one_run else 0
-        of_slices = iter(d for d in range(len(self.shape)) if not first <= d < first + rank)
+        at = positions(indices, self.shape, whole=False)
         parts: list[Any] = []
         offsets = []
-        for index in indices:
+        for index, position in zip(indices, at):
             if _versions.is_slice(index):
                 parts.append(pl.ds(index.start, (index.size - 1) * index.stride + 1))
-                offsets.append(jax.lax.broadcasted_iota(jnp.int32, self.shape, next(of_slices)) * index.stride)
-            elif rank:
+                offsets.append(position)
+            elif _versions.is_gather(index):
                 parts.append(slice(None))
-                array = jnp.broadcast_to(jnp.asarray(index).astype(jnp.int32), self.shape[first : first + rank])
-                offsets.append(jax.lax.broadcast_in_dim(array, self.shape, range(first, first + rank)))
+                offsets.append(position)
             else:
                 parts.append(index)
         return _versions.seen_through(base, chain[:-1]).at[tuple(parts)], tuple(range(len(offsets))), offsets
@@ -377,6 +374,28 @@ class _Place:
         leaves, tree = jax.tree.flatten(chain)
         results = access_p.bind(base, *leaves, *operands, tree=tree, access=access, along=tuple(dims), shape=shape, dtype=self.dtype)
         return results[0] if results else None
+
+
+def positions(indices: Sequence[Any], shape: tuple[int, ...], whole: bool = True) -> tuple[Any, ...]:
+    """Along each dimension that is indexed the positions of the elements, arrays of their shape; not `whole`: of slices from their start.
+
+    As NumPy has it: dimensions of arrays of indices are where the first one is, or in front where slices are between them.
+    """
+    slices = [i for i in indices if _versions.is_slice(i)]
+    rank = len(shape) - len(slices)
+    places = [d for d, i in enumerate(indices) if not _versions.is_slice(i)]
+    is_one_run = not places or places[-1] - places[0] == len(places) - 1
+    first = places[0] if places and is_one_run else 0
+    of_slices = iter(d for d in range(len(shape)) if not first <= d < first + rank)
+    found = []
+    for index in indices:
+        if _versions.is_slice(index):
+            steps = jax.lax.broadcasted_iota(jnp.int32, shape, next(of_slices)) * index.stride
+            found.append(steps + jnp.asarray(index.start, jnp.int32) if whole else steps)
+        else:
+            array = jnp.broadcast_to(jnp.asarray(index).astype(jnp.int32), shape[first : first + rank])
+            found.append(jax.lax.broadcast_in_dim(array, shape, range(first, first + rank)))
+    return tuple(found)
 
 
 def check_array(called: str, shape: Sequence[int], kind: str) -> None:

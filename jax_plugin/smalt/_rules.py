@@ -526,6 +526,8 @@ def _masked(w: Walker, eqn: Any) -> OpParts:
     is_load = eqn.primitive.name == "masked_load"
     if w.is_window(ref.atom):
         return _access_in_window(w, eqn, transforms, None, *rest) if is_load else _access_in_window(w, eqn, transforms, rest[0].atom)
+    if (function := _triton.beyond(eqn)) is not None:
+        return _expand.call(w, eqn, function)
     if rest[0 if is_load else 1] is None:
         operands = [w.ref(ref.atom, transforms), *(w.dynamic(x) for x in rest if x is not None and not is_load)]
         return OpParts(operands, primitive="load") if is_load else _swapped(w, eqn, operands)

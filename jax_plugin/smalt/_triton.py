@@ -91,6 +91,24 @@ def volatile_load(eqn: Any) -> Function:
     return load
 
 
+def beyond(eqn: Any) -> Function | None:
+    """A masked access to slices of more than the reference has, where the mask says what counts: by arrays of indices. None: it has none."""
+    tree, is_load = eqn.params["args_tree"], eqn.primitive.name == "masked_load"
+    transforms = tree.unflatten(eqn.invars)[1]
+    indices = _versions.indices_of(transforms)
+    if not any(_versions.is_slice(i) and (i.size - 1) * i.stride >= n for i, n in zip(indices, transforms[-1].shape if indices else ())):
+        return None
+
+    def access(*operands: Any) -> Any:
+        ref, transforms, *rest = tree.unflatten(operands)
+        shape = _versions.seen_through(ref, transforms).shape
+        indices = _versions.indices_of(transforms)
+        view = _versions.seen_through(ref, transforms[:-1]).at[_ordered.positions(indices, shape)]
+        return _versions.masked_load(view, *rest) if is_load else _versions.masked_swap(view, *rest)
+
+    return access
+
+
 #: Its atomics, by what PTX calls them.
 _ATOMICS = {"xchg": "exch"}
 

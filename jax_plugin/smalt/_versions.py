@@ -39,6 +39,7 @@ from jax._src.lax import special as lax_special
 from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas import mpmd, pallas_call
+from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import helpers as gpu_helpers
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
@@ -1271,6 +1272,14 @@ def is_gather(index: Any) -> bool:
 def indices_of(transforms: Sequence[Any]) -> tuple[Any, ...]:
     """What a view's last transform takes along each dimension; empty where that is no index."""
     return tuple(transforms[-1].indices) if transforms and type(transforms[-1]).__name__ == "NDIndexer" else ()
+
+
+def masked_load(ref: Any, mask: Any, other: Any) -> Any:
+    return pallas_primitives.load(ref, None, mask=mask, other=other)
+
+
+def masked_swap(ref: Any, value: Any, mask: Any) -> Any:
+    return pallas_primitives.swap(ref, None, value, mask=mask)
 
 
 def seen_through(ref: Any, transforms: Sequence[Any]) -> Any:

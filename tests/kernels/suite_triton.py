@@ -304,6 +304,33 @@ def test_a_histogram() -> None:
     np.testing.assert_array_equal(np.asarray(got), np.bincount(x.ravel(), minlength=20)[:16])
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_masks_of_slices_that_reach_beyond(dynamic: bool) -> None:
+    """A slice may be longer than the array, or begin late: the mask says what is there."""
+    first, n = (25, 100) if dynamic else (0, 128)
+    x = np.arange(100, dtype=np.int32)
+
+    def body(x: Any, late: Any, _: Any, o: Any, old: Any, copy: Any) -> None:
+        start = late[0] if dynamic else 0
+        part, there = pl.ds(start, n), start + jnp.arange(n) < 100
+        given = plt.load(x.at[part], mask=there, other=-1)
+        old[...] = plt.atomic_add(o, (part,), given, mask=there)
+        copy[...] = plt.load(o.at[part], mask=there, other=-2, volatile=True)
+        plt.store(copy.at[pl.ds(0, 1000)], jnp.full((1000,), 7), mask=jnp.arange(1000) < 3)
+
+    run = call(body, (like((100,), jnp.int32), like((n,), jnp.int32), like((n,), jnp.int32)), input_output_aliases={2: 0})
+    with enabled():
+        got, old, copy = (np.asarray(a) for a in run(x, np.full(1, first, np.int32), 1000 * x))
+    expected = 1000 * x
+    expected[first:] += x[first:]
+    rest = np.zeros(n - (100 - first), np.int32)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(old, np.concatenate([1000 * x[first:], rest]))
+    loaded = np.concatenate([expected[first:], rest - 2])
+    loaded[:3] = 7
+    np.testing.assert_array_equal(copy, loaded)
+
+
 def test_atomics_of_an_input() -> None:
     """One that shares its buffer with an output, by the input's name; and one that does not, of which the caller's array stays."""
     x = np.arange(4, dtype=np.int32)
