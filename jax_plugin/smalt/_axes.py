@@ -81,7 +81,7 @@ def decide(
     for block in blocks:
         if not block.is_output:
             use = uses[first + block.number]
-            if block.partner is None and _is_unordered(uses, first, block):
+            if block.partner is None and block.is_written and _is_unordered(uses, first, block):
                 touched[block.number], again[block.number] = None, set()
                 continue
             if block.partner is None and block.is_written and (block.in_gmem or use.is_written and use.exposed.any()):

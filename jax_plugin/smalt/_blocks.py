@@ -382,11 +382,11 @@ def check_narrow(block: Block) -> None:
 
 
 def check_atomic(block: Block) -> None:
-    """Atomics are of an array's elements in device memory, where other steps have theirs."""
+    """Atomics, and accesses whose order the author gives, are to an array's elements in device memory, where other steps have theirs."""
     if block.outside or block.transforms:
         what = "reaches outside of its array" if block.outside else "has transforms"
         raise Unsupported(
-            f"not supported yet: pallas_call: atomics on a block of {block.name} that {what}"
+            f"not supported yet: pallas_call: atomics, or accesses in order, on a block of {block.name} that {what}"
             f"\n  expected: blocks that divide the array, as it is\n  got: blocks of {[d.size for d in block.dims]} of an array of {[d.extent for d in block.dims]}"
             "\n  remedy: take the whole array (no BlockSpec), index it by the step's place, and mask what is behind its end"
         )

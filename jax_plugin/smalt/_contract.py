@@ -73,6 +73,10 @@ ROWS: dict[str, Callable[[], bool]] = {
         hasattr(gpu_primitives, "barrier_arrive_and_wait_p") == (jax.__version_info__[:2] >= (0, 12))
     ),
     "mosaic_gpu.helpers.inline_ptx has a function with `asm`": lambda: _versions.inline_ptx_code() is not None,
+    "pallas.triton.core.CompilerParams has num_warps, num_stages, or is gone": lambda: (
+        _versions.TRITON is None
+        or {f.name for f in dataclasses.fields(_versions.TRITON.CompilerParams)} == {"num_warps", "num_stages"}
+    ),
     "mlir.ModuleContext.add_keepalive": lambda: callable(getattr(mlir.ModuleContext, "add_keepalive", None)),
     "mlir.LoweringParameters.for_export": lambda: "for_export" in {f.name for f in dataclasses.fields(mlir.LoweringParameters)},
     "pxla.ExecuteReplicated.keepalive": lambda: "keepalive" in pxla.ExecuteReplicated.__slots__,

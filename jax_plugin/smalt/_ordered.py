@@ -72,7 +72,7 @@ access_p = _primitives.new("access")
 @access_p.def_effectful_abstract_eval  # type: ignore[untyped-decorator]
 def _access_abstract_eval(ref: Any, *_: Any, access: Access, shape: tuple[int, ...], dtype: Any, **__: Any) -> Any:
     results = (_versions.array_aval(shape, dtype),) if access.gives else ()
-    return results, _versions.effects_of_memory([ref])
+    return results, _versions.effects_of_memory([ref], only_reads=access.instruction == "ld")
 
 
 _batching.register_access(access_p)

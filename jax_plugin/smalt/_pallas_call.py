@@ -211,12 +211,16 @@ class _Call:
             self._leave_pointers_alone(uses)
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
-            is_one = a.in_gmem and b.in_gmem and (a.is_left_alone and b.is_left_alone or _blocks.same_blocks(a, b))
-            if uses[operand].is_written and not is_one and not a.is_left_alone:
+            if not uses[operand].is_written or a.is_left_alone:
+                continue
+            # The buffer is one, says who uses Triton or atomics; JAX's interpreter has a block of its own for each name.
+            is_one = self.is_triton or uses[operand].kinds == {_flow.Kind.UNORDERED}
+            if not is_one or not _blocks.same_blocks(a, b) or any(x.outside or x.transforms for x in (a, b)):
                 raise Unsupported(
                     f"not supported yet: pallas_call: a store to {a.name}, an input that shares the buffer of {b.name}"
                     f"\n  remedy: store to the reference of {b.name}, or take the whole array (memory_space=plgpu.GMEM)"
                 )
+            a.in_gmem = b.in_gmem = True
 
     def _leave_pointers_alone(self, uses: Mapping[int, _flow.Use]) -> None:
         """A program of Triton's has an array without a block as a pointer. If it takes parts of it only, they are its own."""

@@ -47,6 +47,9 @@ def _wrong(name: str, expected: str, got: object, remedy: str) -> InvalidKernel:
 
 # ------------------------------------------------------------------------------------------ primitives
 
+#: Threads of a block.
+_LANES = 128
+
 Function = Callable[..., Any]
 RULES: dict[str, Callable[[Walker, Any], OpParts]] = {}
 
@@ -58,10 +61,13 @@ def _rule(*names: str) -> Callable[[Callable[[Any], Function]], Callable[[Any], 
         def rule(w: Walker, eqn: Any) -> OpParts:
             return _expand.call(w, eqn, function(eqn))
 
-        _registry.into(RULES)(*names)(rule)
+        _rule_of(*names)(rule)
         return function
 
     return enter
+
+
+_rule_of = _registry.into(RULES)
 
 
 @_rule("max_contiguous")
@@ -69,15 +75,20 @@ def _max_contiguous(eqn: Any) -> Function:
     return lambda x: x
 
 
-@_rule("debug_barrier")
-def _debug_barrier(eqn: Any) -> Function:
-    """All threads of the block: there is one warpgroup, and nobody else uses its last barrier."""
+@_rule_of("debug_barrier")
+def _debug_barrier(w: Walker, eqn: Any) -> OpParts:
+    """All threads of the block, which has one warpgroup."""
+    if w.grid_indices is None:
+        raise InvalidKernel(
+            "plt.debug_barrier in a plgpu.kernel\n  expected: a call in the body of a pl.pallas_call, of one warpgroup"
+            "\n  got: a kernel that may have several\n  remedy: smalt.named_barrier_sync(15, threads), or a plgpu.Barrier"
+        )
 
     def sync() -> tuple[()]:
-        _barriers.named_barrier_sync(15, 128)
+        _barriers.named_barrier_sync(15, _LANES)  # nobody else has the last one
         return ()
 
-    return sync
+    return _expand.call(w, eqn, sync)
 
 
 def volatile_load(eqn: Any) -> Function:
@@ -156,9 +167,6 @@ def _elementwise_inline_asm(eqn: Any) -> Function:
         return [x[:count].reshape(shape) for x in assembly.run(flat, (whole,))]
 
     return run
-
-
-_LANES = 128
 
 
 class _Assembly:

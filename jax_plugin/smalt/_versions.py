@@ -52,9 +52,9 @@ from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import llvm as llvm_dialect
 
 try:
-    from jax._src.pallas.triton import core as triton_core
+    TRITON: Any = importlib.import_module("jax._src.pallas.triton.core")
 except ImportError:  # JAX is about to remove it: then nobody has its parameters
-    triton_core = None
+    TRITON = None
 
 # ------------------------------------------------------------------------------------------ features
 
@@ -988,7 +988,7 @@ def is_gpu_compiler_params(params: Any) -> bool:
 
 
 def is_triton_compiler_params(params: Any) -> bool:
-    return triton_core is not None and isinstance(params, triton_core.CompilerParams)
+    return TRITON is not None and isinstance(params, TRITON.CompilerParams)
 
 
 def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
@@ -1226,9 +1226,10 @@ def replace_as_torch_kernel(dispatch: Callable[[Any], Any]) -> None:
     plgpu.as_torch_kernel = dispatch(plgpu.as_torch_kernel)
 
 
-def effects_of_memory(avals: Sequence[Any]) -> set[Any]:
+def effects_of_memory(avals: Sequence[Any], only_reads: bool = False) -> set[Any]:
     """The effects of an equation that does something to memory, and may do it to these operands."""
-    return {gpu_core._memory_effect} | ref_effects(i for i, aval in enumerate(avals) if is_ref_aval(aval))
+    refs = [i for i, aval in enumerate(avals) if is_ref_aval(aval)]
+    return {gpu_core._memory_effect} | ({state_types.ReadEffect(i) for i in refs} if only_reads else ref_effects(refs))
 
 
 def is_ref(x: Any) -> bool:

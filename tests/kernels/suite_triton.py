@@ -367,17 +367,37 @@ def test_outputs_without_blocks() -> None:
     assert at_once(run, x)
 
 
-def test_an_input_that_is_stored_to() -> None:
+@pytest.mark.parametrize("rows", [None, 1, 4], ids=["no block", "one row", "four rows"])
+def test_an_input_that_is_stored_to(rows: int | None) -> None:
     """It is the output's buffer, whichever name a step has for it."""
     x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
 
     def body(x: Any, o: Any) -> None:
-        i = pl.program_id(0)
+        i = pl.program_id(0) if rows is None else 0
         x[i] = x[i] * 2
         o[i] = o[i] + 1
 
+    block = pl.BlockSpec() if rows is None else pl.BlockSpec((rows, 128), lambda i: (i, 0))
+    run = call(body, like(x.shape), grid=(8 // (rows or 1),), in_specs=[block], out_specs=block, input_output_aliases={0: 0})
+    expected = x.copy()
+    expected[:: rows or 1] = 2 * x[:: rows or 1] + 1
     with enabled():
-        np.testing.assert_array_equal(np.asarray(call(body, like(x.shape), grid=(8,), input_output_aliases={0: 0})(x)), 2 * x + 1)
+        np.testing.assert_array_equal(np.asarray(run(x)), expected)
+    assert at_once(run, x)
+
+
+def test_loads_in_order_leave_their_array() -> None:
+    """An input with ordered loads only is not copied."""
+
+    def body(x: Any, o: Any) -> None:
+        o[...] = smalt.load(x, order="acquire")
+
+    block = pl.BlockSpec((2, 128), lambda i: (i, 0))
+    x = np.arange(8 * 128, dtype=np.int32).reshape(8, 128)
+    run = jax.jit(pl.pallas_call(body, out_shape=like(x.shape, jnp.int32), grid=(4,), in_specs=[block], out_specs=block))
+    with enabled():
+        np.testing.assert_array_equal(np.asarray(run(x)), x)
+        assert "operand_index" not in run.lower(x).as_text()
 
 
 def test_under_vmap() -> None:

@@ -60,6 +60,7 @@ CHANGED: dict[str, tuple[Any, str, Any]] = {
         None if not hasattr(gpu_primitives, "barrier_arrive_and_wait_p") else ...,
     ),
     "mosaic_gpu.helpers.inline_ptx has a function with `asm`": (helpers, "inline_ptx", other_subcomp),
+    "pallas.triton.core.CompilerParams has num_warps, num_stages, or is gone": (_versions.TRITON, "CompilerParams", Parameters),
     "mlir.ModuleContext.add_keepalive": (mlir.ModuleContext, "add_keepalive", ...),
     "mlir.LoweringParameters.for_export": (mlir, "LoweringParameters", Parameters),
     "pxla.ExecuteReplicated.keepalive": (pxla, "ExecuteReplicated", Empty),

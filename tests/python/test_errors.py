@@ -1574,6 +1574,15 @@ def packs_of_triton(x):
         return triton(body, like((128,), np.int64))(x)
 
 
+@bad(smalt.InvalidKernel, "plt.debug_barrier in a plgpu.kernel", "expected: a call in the body of a pl.pallas_call", "remedy: smalt.named_barrier_sync")
+def barrier_of_triton_in_a_kernel(x):
+    def body(x, o):
+        plt.debug_barrier()  # BAD
+        o[...] = x[...]
+
+    return kernel(body, like((128,)))(x)
+
+
 @bad(smalt.InvalidKernel, "plt.atomic_add of uint16", "expected: one of uint32", "got: a reference to uint16", args=(Arg((128,), jnp.uint16),))
 def types_of_atomics_of_triton(x):
     def body(x, o):
@@ -1584,7 +1593,7 @@ def types_of_atomics_of_triton(x):
 
 @bad(
     smalt.Unsupported,
-    "pallas_call: atomics on a block of",
+    "pallas_call: atomics, or accesses in order, on a block of",
     "that reaches outside of its array",
     "expected: blocks that divide the array",
     "got: blocks of [100] of an array of [128]",
