@@ -10,7 +10,8 @@ order, where
   the last one that stores all of it whatever happens. `@pl.when(pl.program_id(2) == 0)` around such a store keeps the outer axes apart;
 * its size is traced.
 Index maps are looked at point by point up to 65536 points, and beyond as far as they are affine; what is not known carries. An
-axis that `vmap` added never does. Outputs and operands that stay in device memory as a whole (no block) are the kernel's own business.
+axis that `vmap` added never does. Outputs and operands that stay in device memory as a whole (no block) are the kernel's own business, and
+so are arrays that have nothing but atomics and other accesses whose order the author gives.
 
 `dimension_semantics` "sequential" makes an axis run in order, "parallel" at once: a promise, which is an error where the opposite is
 proved, and believed where the analysis only lacks a proof (indices from prefetched tables, conditions on data): with a warning where
@@ -82,7 +83,7 @@ def decide(
         if not block.is_output:
             use = uses[first + block.number]
             if block.partner is None and block.is_written and _is_unordered(uses, first, block):
-                touched[block.number], again[block.number] = None, set()
+                touched[block.number], again[block.number] = None, set(mapping.vmapped_dims) - block.axes
                 continue
             if block.partner is None and block.is_written and (block.in_gmem or use.is_written and use.exposed.any()):
                 touched[block.number], axes = _revisited(grid, block)
@@ -143,7 +144,7 @@ def decide(
 
 
 def _is_unordered(uses: Mapping[int, _flow.Use], first: int, block: Block) -> bool:
-    """Whether all accesses to a block's memory are atomics, and others whose order the author gives: between steps in whatever order."""
+    """Whether all accesses to a block's memory are atomics, and others whose order the author gives."""
     kinds = [uses[first + n].kinds for n in (block.number, block.partner) if n is not None]
     return set().union(*kinds) == {_flow.Kind.UNORDERED}
 

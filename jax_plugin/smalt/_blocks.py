@@ -200,7 +200,7 @@ class Block:
     transforms: tuple[Any, ...]
     in_gmem: bool  # the user wants it there, or it has atomics
     is_whole: bool  # it is all of its array, or all that an element of a `vmap` has of it
-    is_left_alone: bool  # it stays in device memory as a whole, and the body takes what it wants
+    is_left_alone: bool  # it stays in device memory, and the body takes what it wants
     is_written: bool = False  # the body has a store to it, whether or not some step comes there
     is_read: bool = True
     #: An input that later steps find as the body left it, in an array of the call's own.
@@ -541,7 +541,7 @@ def _may_be_window(block: Block) -> bool:
         return False
     if block.bits < 8 or not _types.is_dtype(block.dtype) or np.dtype(block.dtype).kind == "c" or any(d.length is not None for d in block.dims):
         return False
-    return not (block.is_read and block.is_written)
+    return not (block.is_written and (block.is_read or not block.is_output))
 
 
 def same_blocks(a: Block, b: Block) -> bool:

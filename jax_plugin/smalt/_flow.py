@@ -253,12 +253,12 @@ class _Walk:
         before = [(use.stored, use.parts) for use in self.uses]
         after = [(self.constant(True), parts) for _, parts in before]
         for n, (branch, (taken, surely)) in enumerate(zip(branches, ways)):
-            if not taken.any():
-                continue
             jaxpr, _ = _versions.open_jaxpr(branch)
             for use, (stored, parts) in zip(self.uses, before):
                 use.stored, use.parts = stored, parts
             self.region(jaxpr, self.bound(jaxpr.invars, captured), taken, surely)
+            if not taken.any():  # of which only the kinds of its accesses count: it is compiled
+                continue
             others = functools.reduce(np.logical_or, (t for m, (t, _) in enumerate(ways) if m != n), self.constant(False))
             for k, (use, (stored, parts)) in enumerate(zip(self.uses, after)):
                 for part in use.parts:
@@ -274,7 +274,7 @@ class _Walk:
         consts, carries = _versions.scan_counts(eqn.params)
         turns, counters = eqn.params["length"], _counters(jaxpr, consts, carries, values)
         cost = turns * self.size(jaxpr)
-        if counters and any(isinstance(v, int) for v in values) and cost <= self.turns_left:
+        if counters and any(isinstance(v, int) for v in values) and cost <= self.turns_left and reach.any():
             self.turns_left -= cost
         else:
             turns, counters = min(turns, 1), []
@@ -311,6 +311,8 @@ class _Walk:
         """`part`: the positions; None: not known, or all."""
         use = self.uses[ref]
         use.kinds.add(kind)
+        if not reach.any():
+            return
         use.read = True
         use.exposed = _fit(use.exposed | reach & ~use.stored & ~_coverage.covered(use.parts, part), np.any)
         use.carries = _fit(use.carries | certain & ~use.written, np.all)
@@ -319,6 +321,8 @@ class _Walk:
         """Where it may run. What is stored in part before it is loaded keeps what it had elsewhere. `part`: None: not known."""
         use = self.uses[ref]
         use.kinds.add(kind)
+        if not reach.any():
+            return
         use.written = _fit(use.written | reach, np.any)
         # Control is here, or `stored` says nothing of the point.
         if whole:

@@ -223,12 +223,16 @@ class _Call:
             a.in_gmem = b.in_gmem = True
 
     def _leave_pointers_alone(self, uses: Mapping[int, _flow.Use]) -> None:
-        """A program of Triton's has an array without a block as a pointer. If it takes parts of it only, they are its own."""
-        if math.prod(n for n in self.grid if isinstance(n, int)) == 1:
+        """A program of Triton's has an array without a block as a pointer, and an output's block that other programs have, too. If it takes
+        parts of it only, they are its own."""
+        axes = {a for a, n in enumerate(self.grid) if n != 1} - set(self.mapping.vmapped_dims)
+        if not axes:
             return
         for block in self.blocks:
             pair = [block] if block.partner is None else [block, self.blocks[block.partner]]
-            if all(b.is_whole and not uses[self.indices + b.number].kinds & {_flow.Kind.WHOLE, _flow.Kind.UNKNOWN} for b in pair):
+            is_shared = any(b.is_output and axes - b.axes for b in pair) and not any(b.outside or b.transforms for b in pair)
+            is_in_part = all(not uses[self.indices + b.number].kinds & {_flow.Kind.WHOLE, _flow.Kind.UNKNOWN} for b in pair)
+            if is_in_part and (is_shared or all(b.is_whole for b in pair)):
                 block.leave_alone()
 
     def _keep_order(self) -> None:

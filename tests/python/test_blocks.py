@@ -18,7 +18,7 @@ from smalt import _blocks, _pallas_call
 from tests.blocks.bounded import Bounded
 from tests.blocks.long import Long
 from tests.blocks.named import CALLS
-from tests.blocks.run import check_named, run
+from tests.blocks.run import KINDS, check_named, run
 
 pytestmark = pytest.mark.shared
 
@@ -42,6 +42,14 @@ def test_random(first: int) -> None:
     for seed in range(first, first + 10):
         result = run(seed)
         assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+
+
+@pytest.mark.parametrize("kind, seed", [*(("blocks", 5000 + n) for n in range(12)), *(("dependent", n) for n in (7028, 7035, 7048, 7090, 7195))])
+def test_blocks_for_which_there_is_no_room(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that may be addressed where it is, is: of blocks that reach outside what is inside. Branches that no step takes are compiled, too."""
+    monkeypatch.setattr(_blocks, "BUDGET", 0)
+    result = KINDS[kind](seed)
+    assert result.kind == "right", result.text
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
