@@ -350,12 +350,12 @@ class _Place:
         indices = _versions.indices_of(chain)
         if masked and indices:  # where slices reach outside, the mask may say so
             whole = _versions.seen_through(base, chain[:-1])
-            return whole, tuple(range(len(indices))), list(positions(indices, self.shape))
+            return whole, tuple(range(len(indices))), list(positions(chain[-1], self.shape))
         slices = [i for i in indices if _versions.is_slice(i)]
         if len(slices) == len(self.shape) and all(i.stride == 1 for i in slices) or not indices:
             dims = tuple(d for d, n in enumerate(self.shape) if n != 1)
             return self.ref, dims, [jax.lax.broadcasted_iota(jnp.int32, self.shape, d) for d in dims]
-        at = positions(indices, self.shape, whole=False)
+        at = positions(chain[-1], self.shape, whole=False)
         parts: list[Any] = []
         offsets = []
         for index, position in zip(indices, at):
@@ -376,11 +376,12 @@ class _Place:
         return results[0] if results else None
 
 
-def positions(indices: Sequence[Any], shape: tuple[int, ...], whole: bool = True) -> tuple[Any, ...]:
+def positions(indexer: Any, shape: tuple[int, ...], whole: bool = True) -> tuple[Any, ...]:
     """Along each dimension that is indexed the positions of the elements, arrays of their shape; not `whole`: of slices from their start.
 
     As NumPy has it: dimensions of arrays of indices are where the first one is, or in front where slices are between them.
     """
+    indices = indexer.indices
     slices = [i for i in indices if _versions.is_slice(i)]
     rank = len(shape) - len(slices)
     places = [d for d, i in enumerate(indices) if not _versions.is_slice(i)]
@@ -388,12 +389,13 @@ def positions(indices: Sequence[Any], shape: tuple[int, ...], whole: bool = True
     first = places[0] if places and is_one_run else 0
     of_slices = iter(d for d in range(len(shape)) if not first <= d < first + rank)
     found = []
-    for index in indices:
+    for index, extent in zip(indices, indexer.shape):
         if _versions.is_slice(index):
             steps = jax.lax.broadcasted_iota(jnp.int32, shape, next(of_slices)) * index.stride
             found.append(steps + jnp.asarray(index.start, jnp.int32) if whole else steps)
         else:
-            array = jnp.broadcast_to(jnp.asarray(index).astype(jnp.int32), shape[first : first + rank])
+            from_end = extent if isinstance(index, int) and index < 0 else 0
+            array = jnp.broadcast_to(jnp.asarray(index).astype(jnp.int32) + from_end, shape[first : first + rank])
             found.append(jax.lax.broadcast_in_dim(array, shape, range(first, first + rank)))
     return tuple(found)
 

@@ -91,11 +91,20 @@ def _debug_barrier(w: Walker, eqn: Any) -> OpParts:
     return _expand.call(w, eqn, sync)
 
 
+def _known(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """The operands, numbers in place of constant integers: of those that index, negative ones count from the end."""
+    found = []
+    for atom, x in zip(eqn.invars, operands, strict=True):
+        value = _versions.literal_value(atom) if _versions.is_literal(atom) else None
+        found.append(int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)) else x)
+    return found
+
+
 def volatile_load(eqn: Any) -> Function:
     """A `masked_load` that sees what others store meanwhile."""
 
     def load(*operands: Any) -> Any:
-        ref, transforms, mask, other = eqn.params["args_tree"].unflatten(operands)
+        ref, transforms, mask, other = eqn.params["args_tree"].unflatten(_known(eqn, operands))
         found = _ordered.volatile_load("plt.load", _versions.seen_through(ref, transforms), mask)
         return found if mask is None or other is None else jnp.where(mask, found, other)
 
@@ -111,10 +120,9 @@ def beyond(eqn: Any) -> Function | None:
         return None
 
     def access(*operands: Any) -> Any:
-        ref, transforms, *rest = tree.unflatten(operands)
+        ref, transforms, *rest = tree.unflatten(_known(eqn, operands))
         shape = _versions.seen_through(ref, transforms).shape
-        indices = _versions.indices_of(transforms)
-        view = _versions.seen_through(ref, transforms[:-1]).at[_ordered.positions(indices, shape)]
+        view = _versions.seen_through(ref, transforms[:-1]).at[_ordered.positions(transforms[-1], shape)]
         return _versions.masked_load(view, *rest) if is_load else _versions.masked_swap(view, *rest)
 
     return access
@@ -129,7 +137,7 @@ def _atomic_rmw(eqn: Any) -> Function:
     op, tree = str(eqn.params["atomic_type"].value), eqn.params["args_tree"]
 
     def update(*operands: Any) -> Any:
-        ref, transforms, value, mask = tree.unflatten(operands)
+        ref, transforms, value, mask = tree.unflatten(_known(eqn, operands))
         view = _versions.seen_through(ref, transforms)
         return _ordered.atomic(f"plt.atomic_{op}", _ATOMICS.get(op, op), view, [value], "acq_rel", "gpu", mask)
 

@@ -341,9 +341,10 @@ class Walker:
                 dims.append(message("DimIndex", at=start))
                 continue
             index = next(given, None)
-            if index is not None:
-                is_slice = _versions.is_slice(index)
-                start, size = plus(start, index.start if is_slice else index), index.size if is_slice else 1
+            if index is not None and _versions.is_slice(index):
+                start, size = plus(start, index.start), index.size
+            elif index is not None:
+                start, size = plus(start, self._from_start(index, size)), 1
             shape.append(size)
             part = message("Slice", dynamic_start=start, static_size=size, stride=1, window=True)
             dims.append(message("DimIndex", slice=part))
@@ -486,11 +487,15 @@ class Walker:
                     fields[f"dynamic_{part}"] = self.dynamic(x)
             return message("DimIndex", slice=message("Slice", **fields))
         _check_index(index)
-        number = _versions.literal_value(index.atom) if isinstance(index, Leaf) and _versions.is_literal(index.atom) else index
-        if isinstance(number, (int, np.integer)) and -extent <= number < 0:  # from the end, as NumPy has it
-            return message("DimIndex", at=self.constant(np.int32(int(number) + extent)).operand)
+        index = self._from_start(index, extent)
         shape = self._shape(index)
         return message("DimIndex", **{"gather" if shape else "at": self.dynamic(index)})
+
+    @staticmethod
+    def _from_start(index: Any, extent: int) -> Any:
+        """A number as an index, counted from the start: a constant that is negative counts from the end, as NumPy has it."""
+        number = _versions.literal_value(index.atom) if isinstance(index, Leaf) and _versions.is_literal(index.atom) else index
+        return np.int32(int(number) + extent) if isinstance(number, (int, np.integer)) and -extent <= number < 0 else index
 
     def _shape(self, x: Any) -> tuple[int, ...]:
         if isinstance(x, Leaf):

@@ -336,6 +336,27 @@ def test_masks_of_slices_that_reach_beyond(dynamic: bool) -> None:
     np.testing.assert_array_equal(copy, loaded)
 
 
+def test_numbers_from_the_end() -> None:
+    """A constant index that is negative counts from the end, in whatever access."""
+    x = np.arange(6 * 40, dtype=np.int32).reshape(6, 40)
+
+    def body(x: Any, _: Any, o: Any, p: Any) -> None:
+        plt.atomic_add(o, (-1, -2), 1000)
+        plt.atomic_add(o, (-3, pl.ds(0, 40)), jnp.full((40,), 100, jnp.int32), mask=jnp.arange(40) < 5)
+        plt.atomic_max(o, (-2, pl.ds(0, 20, 2)), jnp.full((20,), 190, jnp.int32))
+        p[0] = plt.load(x.at[-1], volatile=True)
+        p[-1] = plt.load(x.at[-2], mask=jnp.arange(40) < 9, other=0, volatile=True)
+
+    with enabled():
+        got, p = (np.asarray(a) for a in call(body, (like(x.shape, jnp.int32), like((2, 40), jnp.int32)), input_output_aliases={1: 0})(x, x))
+    expected = x.copy()
+    expected[-1, -2] += 1000
+    expected[-3, :5] += 100
+    expected[-2, ::2] = np.maximum(expected[-2, ::2], 190)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(p, [x[-1], np.where(np.arange(40) < 9, x[-2], 0)])
+
+
 def test_atomics_of_an_input() -> None:
     """One that shares its buffer with an output, by the input's name; and one that does not, of which the caller's array stays."""
     x = np.arange(4, dtype=np.int32)
@@ -722,6 +743,7 @@ def test_blocks_that_do_not_fit_into_shared_memory(rows: int, width: int) -> Non
             product = jnp.where(there, x[part, :] * plt.load(y.at[part, :], mask=inside, other=0.0), 0)
             o[part, :] = product
             p[i] = x[i, :] + y[i]  # rows by their numbers
+            p[-1] = x[-767, :]
             return total + product.sum()
 
         total = lax.fori_loop(0, 12, step, jnp.float32(0))
@@ -734,5 +756,6 @@ def test_blocks_that_do_not_fit_into_shared_memory(rows: int, width: int) -> Non
         got, part = (np.asarray(a) for a in run(x, y))
     np.testing.assert_array_equal(got, x * y)
     np.testing.assert_array_equal(part[:, :12], (x + y)[:, :12])
+    np.testing.assert_array_equal(part[:, 15], x[:, 1])
     np.testing.assert_allclose(part[:, 12], np.broadcast_to((x * y).sum((1, 2))[:, None], (2, width)), rtol=1e-3, atol=1e-2)
     assert at_once(run, x, y)
