@@ -388,16 +388,12 @@ def _reference_of(w: Walker, atom: Any, chain: Sequence[Any], ty: Any) -> _inlin
 # ------------------------------------------------------------------------------------------ memory
 
 
-def _complex_access(w: Walker, eqn: Any) -> OpParts:
+def _complex_access(w: Walker, eqn: Any, ref: Any, transforms: Sequence[Any], value: Any = None) -> OpParts:
     """A load or store of complex numbers: of the real parts, and of the imaginary ones."""
-    ref, *rest = eqn.invars
-    is_load = _versions.primitive_name(eqn) == "load"
-    value, leaves = (None, rest) if is_load else (rest[0], rest[1:])
-    if not is_load and eqn.outvars and w.is_used(eqn.outvars[0]):
+    if value is not None and eqn.outvars and w.is_used(eqn.outvars[0]):
         raise Unsupported(
             "not supported yet: a swap of complex numbers whose old value is used\n  remedy: load the old value before the store"
         )
-    transforms = w.leaves(eqn.params["tree"], leaves)
     views = [w.part(ref, transforms, i) for i in range(2)]
     if value is None:
         part = _types.physical(eqn.outvars[0].aval)[0]
@@ -463,19 +459,26 @@ def _optimized(eqn: Any) -> bool | None:
     return None if eqn.params.get("optimized", True) else False
 
 
+def _view_of(w: Walker, eqn: Any, leaves: Sequence[Any]) -> Any:
+    tree = eqn.params["tree"]
+    return () if tree is None else w.leaves(tree, leaves)
+
+
 @_rule("load")
 def _load(w: Walker, eqn: Any) -> OpParts:
     ref, *leaves = eqn.invars
+    return _loaded(w, eqn, ref, _view_of(w, eqn, leaves))
+
+
+def _loaded(w: Walker, eqn: Any, ref: Any, transforms: Sequence[Any]) -> OpParts:
     if _types.is_complex_ref(ref.aval):
-        return _complex_access(w, eqn)
-    attrs = _attrs.encode({"optimized": _optimized(eqn)})
-    tree, shaped = eqn.params["tree"], eqn.outvars[0].aval
-    transforms = () if tree is None else w.leaves(tree, leaves)
+        return _complex_access(w, eqn, ref, transforms)
     if w.is_window(ref):
         return _access_in_window(w, eqn, transforms)
+    attrs, shaped = _attrs.encode({"optimized": _optimized(eqn)}), eqn.outvars[0].aval
     load = _strides.of(transforms, shaped.dtype, tuple(shaped.shape))
     if load is None:
-        return OpParts(_refs(w, [ref], [tree], leaves), attrs)
+        return OpParts([w.ref(ref, transforms)], attrs, primitive="load")
 
     def write(emit: Emit) -> list[Message]:
         loaded = emit("load", [w.ref(ref, load.transforms)], _versions.array_aval(load.shape, shaped.dtype), attrs)
@@ -488,7 +491,7 @@ def _load(w: Walker, eqn: Any) -> OpParts:
 def _store(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
     if _types.is_complex_ref(ref.aval):
-        return _complex_access(w, eqn)
+        return _complex_access(w, eqn, ref, _view_of(w, eqn, leaves), value)
     operands = [*_refs(w, [ref], [eqn.params["tree"]], leaves), w.operand(value)]
     return OpParts(operands, _attrs.encode({"optimized": _optimized(eqn)}))
 
@@ -496,16 +499,16 @@ def _store(w: Walker, eqn: Any) -> OpParts:
 @_rule("swap")
 def _swap(w: Walker, eqn: Any) -> OpParts:
     ref, value, *leaves = eqn.invars
-    if _types.is_complex_ref(ref.aval):
-        return _complex_access(w, eqn)
-    tree = eqn.params["tree"]
-    if w.is_window(ref):
-        return _access_in_window(w, eqn, () if tree is None else w.leaves(tree, leaves), value)
-    return _swapped(w, eqn, [*_refs(w, [ref], [tree], leaves), w.operand(value)])
+    return _swapped(w, eqn, ref, _view_of(w, eqn, leaves), value)
 
 
-def _swapped(w: Walker, eqn: Any, operands: Sequence[Message]) -> OpParts:
+def _swapped(w: Walker, eqn: Any, ref: Any, transforms: Sequence[Any], value: Any) -> OpParts:
     """A store, where nobody wants what was there."""
+    if _types.is_complex_ref(ref.aval):
+        return _complex_access(w, eqn, ref, transforms, value)
+    if w.is_window(ref):
+        return _access_in_window(w, eqn, transforms, value)
+    operands = [w.ref(ref, transforms), w.operand(value)]
     if w.is_used(eqn.outvars[0]):
         return OpParts(operands, primitive="swap")
     return OpParts(operands, primitive="store", results=())
@@ -522,18 +525,21 @@ def _masked(w: Walker, eqn: Any) -> OpParts:
     """Hints (`eviction_policy`, `cache_modifier`) change nothing."""
     if eqn.params.get("is_volatile", False):
         return _expand.call(w, eqn, _triton.volatile_load(eqn))
-    ref, transforms, *rest = w.leaves(eqn.params["args_tree"], eqn.invars)
-    is_load = eqn.primitive.name == "masked_load"
-    if w.is_window(ref.atom):
-        return _access_in_window(w, eqn, transforms, None, *rest) if is_load else _access_in_window(w, eqn, transforms, rest[0].atom)
+    leaf, transforms, *rest = w.leaves(eqn.params["args_tree"], eqn.invars)
+    ref, is_load = leaf.atom, eqn.primitive.name == "masked_load"
+    if rest[0 if is_load else 1] is None:
+        return _loaded(w, eqn, ref, transforms) if is_load else _swapped(w, eqn, ref, transforms, rest[0].atom)
+    if _types.is_complex_ref(ref.aval):
+        raise Unsupported(
+            "not supported yet: masked accesses to complex numbers"
+            "\n  remedy: keep real and imaginary parts in arrays of their own, or choose with jnp.where"
+        )
+    if w.is_window(ref):
+        return _access_in_window(w, eqn, transforms, None, *rest)
     if (function := _triton.beyond(eqn)) is not None:
         return _expand.call(w, eqn, function)
-    if rest[0 if is_load else 1] is None:
-        operands = [w.ref(ref.atom, transforms), *(w.dynamic(x) for x in rest if x is not None and not is_load)]
-        return OpParts(operands, primitive="load") if is_load else _swapped(w, eqn, operands)
-    operands = [w.ref(ref.atom, transforms), *(ABSENT if x is None else w.dynamic(x) for x in rest)]
-    # The other parameters say how caches are used.
-    if eqn.primitive.name == "masked_swap" and not w.is_used(eqn.outvars[0]):
+    operands = [w.ref(ref, transforms), *(ABSENT if x is None else w.dynamic(x) for x in rest)]
+    if not is_load and not w.is_used(eqn.outvars[0]):
         return OpParts(operands, results=())
     return OpParts(operands)
 

@@ -336,6 +336,25 @@ def test_masks_of_slices_that_reach_beyond(dynamic: bool) -> None:
     np.testing.assert_array_equal(copy, loaded)
 
 
+def test_loads_and_stores_without_masks() -> None:
+    """Of whatever `ref[...]` has: strides, complex numbers, what was there before."""
+    x = np.arange(8 * 40, dtype=np.float32).reshape(8, 40)
+    z = (x + 1j * x.T.reshape(x.shape)).astype(np.complex64)
+
+    def body(x: Any, z: Any, _: Any, o: Any, p: Any, q: Any) -> None:
+        p[...] = plt.load(x.at[pl.ds(1, 3, 2), pl.ds(0, 13, 3)], eviction_policy="evict_last")
+        plt.store(q, 2 * plt.load(z))
+        o[0] = plt.load(o.at[1])
+        plt.store(o.at[pl.ds(2, 6)], plt.load(x.at[pl.ds(2, 6), :]) * 3)
+
+    outputs = (like(x.shape), like((3, 13)), like(z.shape, jnp.complex64))
+    with enabled():
+        o, p, q = (np.asarray(a) for a in call(body, outputs, input_output_aliases={2: 0})(x, z, -x))
+    np.testing.assert_array_equal(p, x[1:6:2, :37:3])
+    np.testing.assert_array_equal(q, 2 * z)
+    np.testing.assert_array_equal(o, np.concatenate([-x[1:2], -x[1:2], 3 * x[2:]]))
+
+
 def test_numbers_from_the_end() -> None:
     """A constant index that is negative counts from the end, in whatever access."""
     x = np.arange(6 * 40, dtype=np.int32).reshape(6, 40)

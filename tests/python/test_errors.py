@@ -1574,6 +1574,14 @@ def packs_of_triton(x):
         return triton(body, like((128,), np.int64))(x)
 
 
+@bad(smalt.Unsupported, "not supported yet: masked accesses to complex numbers", "remedy:", args=(Arg((128,), jnp.complex64),))
+def masks_of_complex_numbers(x):
+    def body(x, o):
+        o[...] = plt.load(x, mask=jnp.arange(128) < 3)  # BAD
+
+    return triton(body, like((128,), jnp.complex64))(x)
+
+
 @bad(smalt.InvalidKernel, "plt.debug_barrier in a plgpu.kernel", "expected: a call in the body of a pl.pallas_call", "remedy: smalt.named_barrier_sync")
 def barrier_of_triton_in_a_kernel(x):
     def body(x, o):
