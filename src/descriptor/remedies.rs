@@ -4,11 +4,6 @@
 /// A primitive, or a prefix of one (`random_*`), and what to do without it. The first row that fits counts.
 const REMEDIES: &[(&str, &str)] = &[
     (
-        "atomic_rmw",
-        "plgpu.atomic_add(ref.at[i], value), and atomic_max, atomic_min, atomic_and, atomic_or, atomic_xor",
-    ),
-    ("atomic_cas", "smalt.atomic_cas(ref.at[i], expected, value)"),
-    (
         "debug_callback",
         "call back outside of the kernel, in the jitted function around it, with what the kernel writes to an output",
     ),
@@ -99,7 +94,7 @@ mod tests {
 
     #[test]
     fn rows_are_found_by_name_and_by_pattern() {
-        assert!(instead_of("atomic_rmw").contains("plgpu.atomic_add"));
+        assert!(instead_of("ffi_call").contains("jitted function around it"));
         assert!(instead_of("some_callback").contains("outside of the kernel"));
         assert_eq!(instead_of("async_load_tmem"), SM100);
         assert_eq!(instead_of("tcgen05_mma"), SM100);

@@ -19,7 +19,7 @@ TILES = {"one row": 1, "eight rows": 8, "none": None}
 
 
 def legal(swizzle: int, start: int, height: int, tile: int | None) -> bool:
-    """A copy begins at 128 bytes, and takes whole tiles."""
+    """A copy begins at 128 bytes; of tiles of eight rows static starts are whole ones."""
     return start * swizzle % 128 == 0 and (tile != 8 or start % 8 == height % 8 == 0)
 
 
@@ -74,10 +74,11 @@ def check_parts(x: np.ndarray, chosen: list[tuple[int, int]], transforms: tuple[
         np.testing.assert_array_equal(loaded[k], want, err_msg=where)
 
 
+@pytest.mark.parametrize("tile", [1, 8])
 @pytest.mark.parametrize("start", [3, 40, 47])
-def test_a_start_that_only_the_run_knows(start: int) -> None:
+def test_a_start_that_only_the_run_knows(start: int, tile: int) -> None:
     x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
-    transforms = (plgpu.TilingTransform((1, 64)), plgpu.SwizzleTransform(128))
+    transforms = (plgpu.TilingTransform((tile, 64)), plgpu.SwizzleTransform(128))
 
     def body(x: Any, start: Any, o: Any, buffer: Any) -> None:
         buffer[...] = x[...].astype(jnp.bfloat16)

@@ -864,10 +864,10 @@ def impossible_strided_layout(x):
 @bad(
     smalt.Unsupported,
     "copy_gmem_to_smem",
-    f"got: f16[8, 64] of {called('x')}argument 0 of the kernel (f16[128, 64] in GMEM): the SMEM view starts at an offset only known to be a multiple of 128 bytes; the copy needs 1024",
+    f"got: f16[8, 16] of {called('x')}argument 0 of the kernel (f16[128, 16] in GMEM): the SMEM view starts at an offset only known to be a multiple of 32 bytes; the copy needs 128",
     "remedy: copy to whole slots",
     "pl.multiple_of",
-    args=(f16(128, 64),),
+    args=(f16(128, 16),),
 )
 def misaligned_slice_of_a_swizzled_buffer(x):
     def body(x, o, buf, bar):
@@ -876,8 +876,8 @@ def misaligned_slice_of_a_swizzled_buffer(x):
         plgpu.barrier_wait(bar)
         o[i] = buf[pl.ds(0, 8)]
 
-    buf = SMEM((128, 64), F16, transforms=tiled(F16))
-    return kernel(body, like((4, 8, 64), F16), buf, Barrier(), grid=(4,), grid_names=("i",))(x)
+    buf = SMEM((128, 16), F16, transforms=tiled(F16, 32))
+    return kernel(body, like((4, 8, 16), F16), buf, Barrier(), grid=(4,), grid_names=("i",))(x)
 
 
 @bad(

@@ -42,33 +42,6 @@ def element_wise(f: Callable[[Any], Any]) -> Callable[[], Any]:
     return check
 
 
-def atomics() -> None:
-    counts = jax.new_ref(jnp.zeros(4, jnp.int32))
-
-    def body(counts: Any, o: Any) -> None:
-        for update in (plgpu.atomic_add, plgpu.atomic_max, plgpu.atomic_min, plgpu.atomic_or, plgpu.atomic_and, plgpu.atomic_xor):
-            update(counts.at[1], jnp.int32(3))
-        o[...] = jnp.zeros(128)
-
-    if not hasattr(jax, "new_ref"):
-        pytest.skip("this JAX has no references outside of kernels")
-    run(body, counts)
-
-
-def compare_and_swap() -> None:
-    if not hasattr(jax, "new_ref"):
-        pytest.skip("this JAX has no references outside of kernels")
-    counts = jax.new_ref(jnp.arange(4, dtype=jnp.int32))
-
-    def body(counts: Any, o: Any) -> None:
-        smalt.atomic_cas(counts.at[1], jnp.int32(1), jnp.int32(7))
-        smalt.atomic_cas(counts.at[2], jnp.int32(1), jnp.int32(7))
-        o[...] = jnp.zeros(128)
-
-    run(body, counts)
-    np.testing.assert_array_equal(counts[...], [0, 7, 2, 3])
-
-
 def persistent() -> None:
     def body(x: Any, o: Any) -> None:
         @plgpu.nd_loop((10,), collective_axes="sm")
@@ -104,15 +77,6 @@ def random_numbers() -> None:
 
     out = run(body, data, out=jax.ShapeDtypeStruct((128,), jnp.uint32))
     np.testing.assert_array_equal(out, jax.random.bits(jax.random.wrap_key_data(data), (128,)))
-
-
-def masked_store() -> None:
-    def body(x: Any, o: Any) -> None:
-        o[...] = x[...]
-        mask = lax.iota(jnp.int32, 128) < 5
-        o[...] = jnp.where(mask, -1.0, o[...])
-
-    np.testing.assert_array_equal(run(body, X), np.where(np.arange(128) < 5, -1, X))
 
 
 def product() -> None:
@@ -174,10 +138,6 @@ def sharded() -> None:
 
 
 KERNELS: dict[str, Callable[[], None]] = {
-    "atomic_rmw": atomics,
-    "atomic_cas": compare_and_swap,
-    "masked_load": element_wise(lambda x: jnp.where(x > 3, x, -1.0)),
-    "masked_swap": masked_store,
     "debug_callback": outside,
     "*callback": outside,
     "ffi_call": outside,
