@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _config, _debug, _emulate, _flow, _pallas_call, _profile, _takeover, _versions
+from smalt import _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _profile, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, Unsupported
 
@@ -34,6 +34,7 @@ def begin() -> None:
 
         _ffi.register()
     _takeover.RULES[:] = [(_versions.mpmd_map_p, _mpmd_map_rule), (_versions.pallas_call_p, _pallas_call_rule)]
+    _takeover.JVPS[:] = _derivatives.rules()
     _takeover.FIRST[:] = [_prepare_jax]
     _config.begin()
 
@@ -114,15 +115,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
     _prepare(ctx)
 
     def traced(*arrays: Any) -> list[Any]:
-        mapped = _versions.mapped_operands(params, ctx.avals_in)
-        if mapped is None:
-            raise Unsupported(
-                "not supported yet: the derivative of a pl.pallas_call with respect to some of its operands, which have different blocks"
-                f"\n  expected: a tangent for each of {params['grid_mapping'].num_inputs // 2} operands, or blocks that are alike"
-                f"\n  got: tangents for {len(arrays) - params['grid_mapping'].num_inputs // 2}"
-                "\n  remedy: differentiate with respect to all operands, with zeros for the others, or give the call a jax.custom_jvp"
-            )
-        results, _LOCAL.blocks = _pallas_call.kernel(arrays, mapped)
+        results, _LOCAL.blocks = _pallas_call.kernel(arrays, params)
         return results
 
     try:

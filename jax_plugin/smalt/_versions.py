@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
+from jax._src import ad_util as _ad_util
 from jax._src import core as jax_core
 from jax._src import distributed as _distributed
 from jax._src import effects as jax_effects
@@ -32,13 +33,16 @@ from jax._src import mesh as mesh_lib
 from jax._src import pjit as _pjit
 from jax._src import source_info_util
 from jax._src.export import _export
+from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import special as lax_special
 from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas import mpmd, pallas_call
+from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import helpers as gpu_helpers
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
@@ -52,6 +56,7 @@ from jaxlib.mlir.dialects import llvm as llvm_dialect
 
 # ------------------------------------------------------------------------------------------ features
 
+_IS_011 = hasattr(jax_core.Jaxpr, "with_consts")  # one class is a jaxpr, with or without the values of its constvars
 _IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12: `_contract.py`
 
 #: What nothing in an equation shows (`Semantics` in the schema).
@@ -528,8 +533,9 @@ def argument_name(jaxpr: Any, at: int, otherwise: str) -> str:
 
 
 def here() -> str:
-    """The lines of what is being traced, as errors end with them."""
-    found = itertools.islice(frames(source_info_util.current().traceback), _Stack._LIMIT)
+    """The lines of what is being traced, as errors end with them; of what runs at once, the caller's."""
+    found = list(itertools.islice(frames(source_info_util.current().traceback), _Stack._LIMIT))
+    found = found or list(frames(_Stack(sys._getframe(1))))
     return "".join(f"\n  {'in' if i else 'at'} {file}:{line} ({function})" for i, (file, function, line, _) in enumerate(found))
 
 
@@ -916,35 +922,130 @@ def _is_kernel_local(effect: Any) -> bool:
     return known is not None and known.contains(effect)
 
 
+# ------------------------------------------------------------------------------------------ derivatives
+
+
+def chain_jvp(primitive: Any, rule: Callable[..., Any]) -> list[Callable[[], None]]:
+    """Puts `rule(before, primals, tangents, **params)` before the rule for derivatives that JAX has, if it has one; the step that
+    takes it away again."""
+    table = _ad.primitive_jvps
+    there = table.get(primitive)
+    if isinstance(there, _ChainedJvp) and there.rule is rule:
+        return []
+    made = table[primitive] = _ChainedJvp(rule, primitive, there)
+    return [functools.partial(_take_away, table, primitive, made, there)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ChainedJvp:
+    rule: Callable[..., Any]
+    primitive: Any
+    there: Any
+
+    def before(self, *args: Any, **params: Any) -> Any:
+        if self.there is None:
+            raise NotImplementedError(f"Differentiation rule for '{self.primitive}' not implemented")
+        return self.there(*args, **params)
+
+    def __call__(self, primals: Any, tangents: Any, **params: Any) -> Any:
+        return self.rule(self.before, primals, tangents, **params)
+
+
+def _no_tangents(dtype: Any) -> Any:
+    return jax.dtypes.float0
+
+
+class _RulesOfBarriers:
+    tangent_dtype = staticmethod(_no_tangents)
+
+
+def give_barriers_tangents() -> list[Callable[[], None]]:
+    """JAX asks each operand of what is differentiated for the type of its tangents: barriers and semaphores, which do not say, have none.
+    The steps that take it away again."""
+    undo: list[Callable[[], None]] = []
+    for kind in (gpu_core.BarrierType, gpu_core.ClusterBarrierType):
+        if kind._rules is None:
+            kind._rules = _RulesOfBarriers
+            undo.append(functools.partial(delattr, kind, "_rules"))
+    semaphores = pallas_core.AbstractSemaphoreTyRules
+    if not hasattr(semaphores, "tangent_dtype"):
+        semaphores.tangent_dtype = staticmethod(_no_tangents)
+        undo.append(functools.partial(delattr, semaphores, "tangent_dtype"))
+    return undo
+
+
+def primitives_without_jvp() -> list[Any]:
+    """What Pallas and Mosaic GPU have in kernels and JAX has no derivative of."""
+    found = {id(p): p for module in (pallas_primitives, gpu_primitives) for p in vars(module).values() if isinstance(p, jax_core.Primitive)}
+    return [p for p in found.values() if p not in _ad.primitive_jvps]
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent is known to be 0."""
+    return type(tangent) is _ad_util.Zero
+
+
+def instantiated(tangent: Any) -> Any:
+    return _ad_util.instantiate(tangent)
+
+
+def zero_tangent(x: Any) -> Any:
+    return _ad_util.Zero(jax_core.typeof(x).to_tangent_aval())
+
+
+def is_float_memory(aval: Any) -> bool:
+    """Whether a reference is to floats."""
+    dtype = getattr(aval.inner_aval, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, np.inexact))
+
+
+def jvp_of_jaxpr(jaxpr: Any, nonzero: Sequence[bool]) -> tuple[Any, list[bool]]:
+    """The open JVP of a jaxpr without constvars, and which of its results have tangents.
+
+    It takes the operands, then the tangents that are not 0, and gives the results, then theirs.
+    """
+    closed = jaxpr if _IS_011 else jax_core.ClosedJaxpr(jaxpr, ())
+    made, has_tangent = _ad.jvp_jaxpr(closed, list(nonzero), False)
+    opened, consts = open_jaxpr(made)
+    if consts:
+        raise NotImplementedError(f"it needs an array of constants: {', '.join(str(jax_core.typeof(c)) for c in consts)}")
+    return opened, list(has_tangent)
+
+
+def without_constvars(jaxpr: Any) -> Any:
+    """A jaxpr that takes what its constvars stand for as its first operands."""
+    return _partial_eval.convert_constvars_jaxpr(jaxpr)
+
+
+def bind_scope(jaxpr: Any, captured: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """A `run_scoped` of a jaxpr that takes what it captures, then what is allocated."""
+    if _IS_011:
+        scope = jaxpr.with_consts(captured)
+    else:
+        scope = jaxpr.replace(constvars=jaxpr.invars[: len(captured)], invars=jaxpr.invars[len(captured) :])
+    return list(pallas_primitives.run_scoped_p.bind(*captured, **{**params, "jaxpr": scope}))
+
+
+def with_arguments(jaxpr: Any, invars: Sequence[Any], names: Sequence[str]) -> Any:
+    """A jaxpr with its arguments in another order, and what they are called."""
+    info = jaxpr.debug_info._replace(arg_names=tuple(names))
+    return jaxpr.replace(invars=list(invars), debug_info=info)
+
+
+def kernel_trace(params: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Within the scope, what is traced is in a kernel of these parameters of `mpmd_map`."""
+    (mesh,) = params["meshes"]
+    return mpmd.mpmd_map_tracing_context(mesh, (mesh, *params["external_meshes"]))  # type: ignore[no-any-return]
+
+
+def twice(cost: Any) -> Any:
+    """The estimate for a kernel that computes tangents, too."""
+    return cost and dataclasses.replace(cost, **{f.name: 2 * getattr(cost, f.name) for f in dataclasses.fields(cost)})
+
+
 # ------------------------------------------------------------------------------------------ pallas_call
 
 pallas_call_p = pallas_call.pallas_call_p
-
-
-def mapped_operands(params: dict[str, Any], avals: Sequence[Any]) -> dict[str, Any] | None:
-    """The parameters of a `pallas_call` with one block mapping for each operand; None if nothing says which operand has which.
-
-    JAX's derivative of a call repeats the mappings of all operands for their tangents, but passes only tangents that are not zero.
-    """
-    mapping = params["grid_mapping"]
-    first = mapping.num_index_operands + sum(not isinstance(n, int) for n in mapping.grid)
-    given, mapped = avals[first:], mapping.num_inputs
-    if len(given) == mapped:
-        return params
-    own, results = mapping.block_mappings[: mapped // 2], mapping.block_mappings[mapped:]
-    tangents = given[len(own) :]
-
-    def fits(block: Any, aval: Any) -> bool:
-        return bool(block.array_aval.shape == aval.shape and block.array_aval.dtype == aval.dtype)
-
-    def same(block: Any) -> Any:
-        return tuple(map(str, block.block_shape)), str(block.index_map_jaxpr)
-
-    choices = [c for c in itertools.combinations(own, len(tangents)) if all(map(fits, c, tangents))]
-    if len({tuple(map(same, choice)) for choice in choices}) != 1:
-        return None
-    blocks = (*own, *choices[0], *results)
-    return params | {"grid_mapping": mapping.replace(block_mappings=blocks, num_inputs=len(given))}
 
 
 def grid_names(mapping: Any) -> tuple[Any, ...]:
