@@ -26,6 +26,7 @@ import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax._src import ad_util as _ad_util
+from jax._src import config as _jax_config
 from jax._src import core as jax_core
 from jax._src import distributed as _distributed
 from jax._src import effects as jax_effects
@@ -1080,8 +1081,14 @@ def is_gpu_compiler_params(params: Any) -> bool:
 
 
 def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
-    """Traces `f` on the rule's operands and lowers it in the rule's place."""
-    return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
+    """Traces `f` on the rule's operands and lowers it in the rule's place.
+
+    Over which axes of a mesh values vary was checked when the equation was traced; what stands in its place is of one device.
+    """
+    plain = [a.update_manual_axis_type(jax_core.empty_mat) if isinstance(a, jax_core.ShapedArray) else a for a in ctx.avals_in]
+    with _jax_config._check_vma(False):
+        ctx = ctx.replace(avals_in=plain)
+        return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
 
 
 def make_primitive(name: str, abstract_eval: Callable[..., Any], one_result: bool = False) -> Any:
