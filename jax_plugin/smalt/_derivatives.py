@@ -51,7 +51,7 @@ def _pallas_call(before: Callable[..., Any], primals: Sequence[Any], tangents: S
                 f"{_versions.here()}"
             )
     aliases = {i - mapping.num_index_operands: o for i, o in params["input_output_aliases"]}
-    with mapping.trace_env():
+    with _versions.grid_trace(mapping):
         twins = _Twins(params["jaxpr"], mapping.num_index_operands, primals[first:], tangents[first:], params["out_avals"], aliases)
     own, results = mapping.block_mappings[: mapping.num_inputs], mapping.block_mappings[mapping.num_inputs :]
     blocks = (*own, *(_twin(own[i]) for i in twins.inputs), *results, *(_twin(results[o]) for o in twins.outputs))

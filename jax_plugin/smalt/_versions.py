@@ -1057,6 +1057,15 @@ def grid_names(mapping: Any) -> tuple[Any, ...]:
     return tuple(name for axis, name in enumerate(names) if axis not in mapping.vmapped_dims)
 
 
+def grid_trace(mapping: Any) -> contextlib.AbstractContextManager[None]:
+    """Within the scope, what is traced is in a body of this grid."""
+    names = mapping.grid_names
+    if names is not None and len(names) < len(mapping.grid):  # 0.10, under vmap
+        own = iter(names)
+        mapping = mapping.replace(grid_names=tuple(object() if a in mapping.vmapped_dims else next(own) for a in range(len(mapping.grid))))
+    return mapping.trace_env()  # type: ignore[no-any-return]
+
+
 def heed_grids_in_traces() -> None:
     """Makes a call's grid part of the keys of what JAX remembers of tracing.
 

@@ -317,6 +317,23 @@ def test_under_vmap_and_over_it() -> None:
         np.testing.assert_allclose(got[1], t * xs[1] * number, rtol=1e-6)
 
 
+def test_named_grids_under_vmap_and_over_it() -> None:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        number = jax.lax.axis_index("i") * jax.lax.axis_size("i") + jax.lax.axis_index("j") * jax.lax.psum(1, "j")
+        o_ref[...] = x_ref[...] ** 2 * number.astype(F32)
+
+    spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+    f = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((24, 256), F32), grid=(("i", 3), ("j", 2)), in_specs=[spec], out_specs=spec)
+    x, t = normal(2, 24, 256), normal(2, 24, 256, seed=1)
+    number = np.kron(np.arange(3)[:, None] * 3 + np.arange(2) * 2, np.ones((8, 128)))
+    with smalt.emulated():
+        over = jax.jvp(jax.vmap(f), [x], [t])
+        under = jax.vmap(lambda x, t: jax.jvp(f, [x], [t]))(x, t)
+    for got in (over, under):
+        np.testing.assert_allclose(got[0], x**2 * number, rtol=1e-6)
+        np.testing.assert_allclose(got[1], 2 * x * t * number, rtol=1e-6)
+
+
 def test_second_derivatives() -> None:
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.sin(x_ref[...]) * (pl.program_id(0) + 1)
