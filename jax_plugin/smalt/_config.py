@@ -61,7 +61,7 @@ def settings() -> Settings:
 def enable(*, pallas_call: bool | None = None) -> None:
     """From here on, in every thread, smalt compiles Pallas's GPU kernels: the same ones on a CPU (in the emulator) and on a GPU.
 
-    These are `plgpu.kernel`, and `pl.pallas_call` with `plgpu.CompilerParams`, with `smalt.CompilerParams`, or with no compiler parameters.
+    These are `plgpu.kernel`, and `pl.pallas_call` with `plgpu.CompilerParams`, with `smalt.CompilerParams`, with a TPU's, or with none.
     A `pl.pallas_call` with Triton's parameters is left to Triton.
 
     Args:

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smalt import _config, _versions
+from smalt import _config, _pallas_call, _versions
 from smalt._errors import Unsupported
 
 _REMEDY = "give the call a derivative of its own: jax.custom_jvp, jax.custom_vjp"
@@ -22,20 +22,14 @@ _REMEDY = "give the call a derivative of its own: jax.custom_jvp, jax.custom_vjp
 def rules() -> list[tuple[Any, Callable[..., Any]]]:
     """(primitive, rule) of what stands in kernels, and of the kernels themselves: `rule(before, primals, tangents, **params)`."""
     found = [(p, functools.partial(_RULES.get(p.name, _without), p)) for p in _versions.primitives_without_jvp()]
-    return [(_versions.pallas_call_p, _pallas_call), (_versions.mpmd_map_p, _kernel), *found]
+    return [(_versions.pallas_call_p, _call), (_versions.mpmd_map_p, _kernel), *found]
 
 
 # ------------------------------------------------------------------------------------------ kernels
 
 
-def _pallas_call(before: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    compiler_params = params["compiler_params"]
-    wanted = _config.is_enabled(compiler_params) and not params["interpret"]
-    if compiler_params is None:
-        wanted = wanted and _config.settings().pallas_call
-    else:
-        wanted = wanted and _versions.is_gpu_compiler_params(compiler_params)
-    if not wanted:
+def _call(before: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    if not _pallas_call.is_wanted(params["compiler_params"], params["interpret"], _config.is_enabled(params["compiler_params"])):
         return before(primals, tangents, **params)
     mapping = params["grid_mapping"]
     sizes = sum(not isinstance(n, int) for n in mapping.grid)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _axes, _blocks, _flow, _rows, _versions
+from smalt import _axes, _blocks, _config, _flow, _rows, _versions
 from smalt._blocks import Block, Way
 from smalt._errors import InvalidKernel, Unsupported
 
@@ -108,6 +108,15 @@ class BlockReport:
     runs: str
 
 
+def is_wanted(compiler_params: Any, interpret: Any, enabled: bool) -> bool:
+    """Whether smalt compiles a call: with a GPU's, a TPU's and our parameters, and with none where those are wanted, on every platform alike."""
+    if interpret or not enabled:
+        return False
+    if compiler_params is None:
+        return _config.settings().pallas_call
+    return _versions.is_gpu_compiler_params(compiler_params) or _versions.is_tpu_compiler_params(compiler_params)
+
+
 def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[BlockReport, ...]]:
     """A function of the call's operands, to be traced and lowered in its place; and what was decided for them."""
     call = _Call(params)
@@ -142,7 +151,7 @@ class _Call:
         self.grid = tuple(mapping.grid)
         self.sizes = sum(not isinstance(n, int) for n in self.grid)  # operands that are sizes of grid axes
         self.indices = mapping.num_index_operands  # operands for index maps
-        self.compiler_params = params["compiler_params"] or plgpu.CompilerParams()
+        self.compiler_params = _versions.compiler_params_for_gpu(params["compiler_params"])
         self.blocks = [_blocks.block_of(i, m, i >= mapping.num_inputs, self.grid) for i, m in enumerate(mapping.block_mappings)]
         given, wanted = len(self.jaxpr.invars), self.indices + len(self.blocks) + len(mapping.scratch_avals)
         if given != wanted:  # JAX's rule for derivatives counts tangents that are 0

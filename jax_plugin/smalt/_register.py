@@ -99,7 +99,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         "target": target,
         "flags": _emulate.flags() | _versions.mesh_number(ctx.module_context.axis_context) << 8,
     }
-    effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0
+    effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0 or getattr(_LOCAL, "has_side_effects", False)
     name = UNCAPTURED_TARGET_NAME if extra and extra.is_read else TARGET_NAME
     if "cpu" in _versions.platforms(ctx):
         _versions.call_from_python(ctx)
@@ -115,6 +115,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
     _prepare(ctx)
 
     def traced(*arrays: Any) -> list[Any]:
+        _LOCAL.has_side_effects = _versions.has_side_effects(params["compiler_params"])
         results, _LOCAL.blocks = _pallas_call.kernel(arrays, params)
         return results
 
@@ -129,7 +130,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
         warnings.warn(f"smalt leaves a pl.pallas_call to the compiler that JAX has for it:\n  {lines}", stacklevel=2)
         return before(ctx, *args, **params)
     finally:
-        _LOCAL.blocks = ()
+        _LOCAL.blocks, _LOCAL.has_side_effects = (), False
 
 
 def _may_leave(e: Error, ctx: Any, params: dict[str, Any]) -> bool:
@@ -153,17 +154,12 @@ def _where() -> str:
 
 
 def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
-    """Calls with Mosaic GPU's and our parameters, and with none where those are wanted, on every platform alike."""
-    if params["interpret"]:
-        return False
-    compiler_params = params["compiler_params"]
-    if not (_capturing() or _config.is_enabled(compiler_params)):
-        return False
-    if compiler_params is None:
-        return _config.settings().pallas_call
-    if _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
+    compiler_params, interpret = params["compiler_params"], params["interpret"]
+    enabled = _capturing() or _config.is_enabled(compiler_params)
+    taken = _pallas_call.is_wanted(compiler_params, interpret, enabled)
+    if enabled and not taken and not interpret and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
         _check_params("pl.pallas_call", compiler_params)
-    return _versions.is_gpu_compiler_params(compiler_params)
+    return taken
 
 
 def _check_mesh(params: dict[str, Any]) -> None:

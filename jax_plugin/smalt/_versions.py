@@ -1089,6 +1089,23 @@ def is_gpu_compiler_params(params: Any) -> bool:
     return isinstance(params, gpu_core.CompilerParams)
 
 
+def is_tpu_compiler_params(params: Any) -> bool:
+    module = sys.modules.get("jax._src.pallas.mosaic.core")
+    return module is not None and isinstance(params, module.CompilerParams)
+
+
+def has_side_effects(params: Any) -> bool:
+    """Whether parameters say that a call does something besides computing its results."""
+    return bool(getattr(params, "has_side_effects", False))
+
+
+def compiler_params_for_gpu(params: Any) -> Any:
+    """What a TPU's parameters mean here is what they say of the grid; the others are about its compiler and its memories."""
+    if params is None:
+        return plgpu.CompilerParams()
+    return plgpu.CompilerParams(dimension_semantics=params.dimension_semantics) if is_tpu_compiler_params(params) else params
+
+
 def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
     """Traces `f` on the rule's operands and lowers it in the rule's place.
 
@@ -1135,8 +1152,14 @@ def ref_and_transforms(ref: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def is_gmem_block(block_mapping: Any) -> bool:
+    """Whether an operand stays in device memory: a TPU's names for that are HBM, and ANY."""
     space = block_mapping.transformed_block_aval.memory_space
-    return space is gpu_core.MemorySpace.GMEM
+    return space is gpu_core.MemorySpace.GMEM or space is pallas_core.MemorySpace.ANY or str(space) == "hbm"
+
+
+def is_semaphore_of_tpu(aval: Any) -> bool:
+    """Whether scratch is semaphores as TPUs have them, where steps follow one another."""
+    return str(getattr(aval, "memory_space", "")) == "semaphore_mem"
 
 
 def eval_jaxpr(closed: Any, args: Sequence[Any], consts: Sequence[Any] = ()) -> Any:

@@ -1475,22 +1475,6 @@ def shared_memory_out_of_bounds(x):
 # ------------------------------------------------------------------------------------------ whose kernels
 
 
-@bad(
-    smalt.Unsupported,
-    "pl.pallas_call with the compiler parameters of another backend",
-    "expected: plgpu.CompilerParams",
-    "got: jax._src.pallas.mosaic.core.CompilerParams",
-    "remedy: pass smalt.CompilerParams()",
-)
-def parameters_of_tpu(x):
-    import jax.experimental.pallas.tpu as pltpu
-
-    def body(x, o):
-        o[...] = x[...]
-
-    return pl.pallas_call(body, out_shape=like((128,)), compiler_params=pltpu.CompilerParams())(x)  # BAD
-
-
 @bad(smalt.Unsupported, "pl.pallas_call with the compiler parameters", "got: jax._src.pallas.triton", "remedy:")
 def parameters_of_triton(x):
     import jax.experimental.pallas.triton as plt
