@@ -272,7 +272,7 @@ class _Call:
         specs = {b.number: self._spec(b, prefetched, arrays[b.number]) for b in streams}
         ins = [b.number for b in streams if not b.is_output]
         outs = [b.number for b in streams if b.is_output]
-        plgpu.emit_pipeline(
+        _versions.emit_pipeline(
             lambda loop, *slots: step.run(loop, dict(zip([*ins, *outs], slots))),
             grid=tuple(self.grid[a] for a in self.loops),
             in_specs=[specs[i] for i in ins],

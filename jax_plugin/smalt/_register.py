@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 import warnings
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _profile, _takeover, _versions
+from smalt import _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, Unsupported
 
@@ -35,6 +36,7 @@ def begin() -> None:
         _ffi.register()
     _takeover.RULES[:] = [(_versions.mpmd_map_p, _mpmd_map_rule), (_versions.pallas_call_p, _pallas_call_rule)]
     _takeover.JVPS[:] = _derivatives.rules()
+    _takeover.OTHERS[:] = [_versions.give_barriers_tangents, functools.partial(_versions.chain_pipelines, _pipelines.heeding)]
     _takeover.FIRST[:] = [_prepare_jax]
     _config.begin()
 

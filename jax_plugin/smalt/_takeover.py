@@ -19,6 +19,8 @@ from smalt import _versions
 RULES: list[tuple[object, _versions.ChainedRule]] = []
 #: (primitive, rule) of derivatives.
 JVPS: list[tuple[object, Callable[..., object]]] = []
+#: Other changes: each is made by a function that returns the steps that take it away again.
+OTHERS: list[Callable[[], list[Callable[[], None]]]] = []
 #: What is done once, at the first enabling.
 FIRST: list[Callable[[], None]] = []
 PLATFORMS = ("cpu", "cuda")
@@ -40,9 +42,10 @@ def hold() -> None:
             _is_first = False
         for primitive, rule in RULES:
             _restore.extend(_versions.chain_rule(primitive, rule, PLATFORMS))
-        _restore.extend(_versions.give_barriers_tangents())
         for primitive, derivative in JVPS:
             _restore.extend(_versions.chain_jvp(primitive, derivative))
+        for change in OTHERS:
+            _restore.extend(change())
         _holders += 1
 
 

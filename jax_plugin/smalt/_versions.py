@@ -46,6 +46,7 @@ from jax._src.pallas import mpmd, pallas_call
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import helpers as gpu_helpers
+from jax._src.pallas.mosaic_gpu import pipeline as gpu_pipeline
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import types as state_types
 from jax.experimental.mosaic import gpu as mgpu
@@ -1297,6 +1298,37 @@ def register_batching(primitive: Any, rule: Callable[..., Any]) -> None:
         return rule(axis.size, operands, dims, **params)
 
     _batching.fancy_primitive_batchers[primitive] = batch
+
+
+#: JAX's own, whatever stands in its place.
+emit_pipeline = plgpu.emit_pipeline
+
+
+def is_block_spec(x: Any) -> bool:
+    return isinstance(x, pallas_core.BlockSpec)
+
+
+def is_stored_in_turn(spec: Any, grid: Sequence[Any]) -> bool:
+    """Whether a pipeline stores an output's block step by step, and not once at its end, or never."""
+    return bool(gpu_pipeline._in_smem(spec)) and not gpu_pipeline._is_index_invariant(spec, grid)
+
+
+def chain_pipelines(heeding: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Callable[[], None]]:
+    """Puts a function around those of JAX that make pipelines; the steps that take it away again."""
+    undo: list[Callable[[], None]] = []
+    for name in ("emit_pipeline", "emit_pipeline_warp_specialized"):
+        there = getattr(plgpu, name)
+        if not hasattr(there, "_smalt"):
+            made = heeding(there)
+            made._smalt = True  # type: ignore[attr-defined]
+            setattr(plgpu, name, made)
+            undo.append(functools.partial(_give_back, name, made, there))
+    return undo
+
+
+def _give_back(name: str, ours: Any, there: Any) -> None:
+    if getattr(plgpu, name) is ours:
+        setattr(plgpu, name, there)
 
 
 def replace_as_torch_kernel(dispatch: Callable[[Any], Any]) -> None:
