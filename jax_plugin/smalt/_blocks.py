@@ -464,11 +464,12 @@ def _like(block: Block, model: Dim) -> list[int | None]:
 # ------------------------------------------------------------------------------------------ ways
 
 
-def choose_ways(blocks: Sequence[Block], steps: int, streams: bool) -> None:
-    """Sets the way of every block. `steps`: slots of a pipelined block; `streams`: there is a pipeline of static size."""
+def choose_ways(blocks: Sequence[Block], steps: int, streams: bool, budget: int) -> None:
+    """Sets the way of every block. `steps`: slots of a pipelined block; `streams`: there is a pipeline of static size; `budget`: bytes of
+    shared memory for slots."""
     for block in blocks:
         block.way = _best(block, blocks, steps if not block.resident else 1, streams)
-    while sum(_slots(b, steps) for b in blocks) > BUDGET:
+    while sum(_slots(b, steps) for b in blocks) > budget:
         big = max((b for b in blocks if b.way is not Way.VIEW and _may_be_view(b, blocks)), key=lambda b: _slots(b, steps), default=None)
         if big is None:
             return  # the compiler says what there is and what is asked for

@@ -117,9 +117,14 @@ def is_wanted(compiler_params: Any, interpret: Any, enabled: bool) -> bool:
     return _versions.is_gpu_compiler_params(compiler_params) or _versions.is_tpu_compiler_params(compiler_params)
 
 
-def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[BlockReport, ...]]:
-    """A function of the call's operands, to be traced and lowered in its place; and what was decided for them."""
-    call = _Call(params)
+def kernel(
+    arrays: Sequence[Any], params: dict[str, Any], budget: int = _blocks.BUDGET
+) -> tuple[list[Any], tuple[BlockReport, ...]]:
+    """A function of the call's operands, to be traced and lowered in its place; and what was decided for them.
+
+    `budget`: bytes of shared memory for blocks; what is beyond are views of their arrays, where they can be.
+    """
+    call = _Call(params, budget)
     outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.partner is None}
     _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, call.uses)
     _axes.warn_of_doubts(call.jaxpr, call.axes)
@@ -144,7 +149,7 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tu
 class _Call:
     """What is decided before anything is traced."""
 
-    def __init__(self, params: dict[str, Any]) -> None:
+    def __init__(self, params: dict[str, Any], budget: int = _blocks.BUDGET) -> None:
         mapping = self.mapping = params["grid_mapping"]
         _check(params)
         self.jaxpr = params["jaxpr"]
@@ -187,7 +192,7 @@ class _Call:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.is_kept or block.partner is not None and not block.overwrites
         self._keep_order()
-        _blocks.choose_ways(self.blocks, self.steps, self.is_static)
+        _blocks.choose_ways(self.blocks, self.steps, self.is_static, budget)
 
     def _look_at_body(self, uses: Mapping[int, _flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         stored = _versions.written_refs(self.jaxpr)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _takeover, _versions
+from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
-from smalt._errors import CompileError, Error, Internal, Unsupported
+from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
 if TYPE_CHECKING:  # the library may not be built
     from smalt import _native
@@ -75,6 +75,10 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         outputs = {call.num_inputs + i: f"output {i}" for i in numbers if i not in shared}
         _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, _flow.uses(call.jaxpr))
     if (captured := getattr(_LOCAL, "captured", None)) is not None:
+        if blocks and _LOCAL.compiles:  # if it does not fit, its blocks go other ways
+            from smalt import _native
+
+            _native.compile(kernel.descriptor, kernel.debug, target)
         captured.append(kernel)
         extra = None
     else:
@@ -116,13 +120,21 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
 
     _prepare(ctx)
 
-    def traced(*arrays: Any) -> list[Any]:
+    def traced(*arrays: Any, budget: int = _blocks.BUDGET) -> list[Any]:
         _LOCAL.has_side_effects = _versions.has_side_effects(params["compiler_params"])
-        results, _LOCAL.blocks = _pallas_call.kernel(arrays, params)
+        results, _LOCAL.blocks = _pallas_call.kernel(arrays, params, budget)
         return results
 
     try:
-        return _versions.lower_function(ctx, traced, *args)
+        try:
+            return _versions.lower_function(ctx, traced, *args)
+        except InvalidKernel as first:
+            if first.what != "shared memory":
+                raise
+            try:  # what the body takes for itself is not known before
+                return _versions.lower_function(ctx, functools.partial(traced, budget=0), *args)
+            except Error:
+                raise first from None
     except Error as e:
         if not str(e).startswith("smalt: "):
             e.args = (f"smalt: {e}{_where()}",)
@@ -238,16 +250,17 @@ def _capturing() -> bool:
 
 
 @contextlib.contextmanager
-def capture() -> Iterator[list[Kernel]]:
-    """Within the scope, kernels that this thread lowers are serialised, listed, and not compiled."""
-    outer = getattr(_LOCAL, "captured", None)
+def capture(compiles: bool = False) -> Iterator[list[Kernel]]:
+    """Within the scope, kernels that this thread lowers are serialised, listed, and not called. `compiles`: what a `pl.pallas_call` becomes
+    if it is to fit; else what is tried first."""
+    outer = getattr(_LOCAL, "captured", None), getattr(_LOCAL, "compiles", False)
     kernels: list[Kernel] = []
     _takeover.hold()
-    _LOCAL.captured = kernels
+    _LOCAL.captured, _LOCAL.compiles = kernels, compiles
     try:
         yield kernels
     finally:
-        _LOCAL.captured = outer
+        _LOCAL.captured, _LOCAL.compiles = outer
         _takeover.release()
 
 
@@ -260,13 +273,13 @@ def descriptor(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[s
     return [(k.name, k.descriptor, k.debug) for k in captured(f, *args, **kwargs)]
 
 
-def captured(f: Callable[..., Any], *args: Any, platform: str = "cuda", **kwargs: Any) -> list[Kernel]:
-    """The kernels in `f(*args)`, by tracing and lowering alone."""
+def captured(f: Callable[..., Any], *args: Any, platform: str = "cuda", compiles: bool = False, **kwargs: Any) -> list[Kernel]:
+    """The kernels in `f(*args)`, by tracing and lowering alone; `compiles`: as of `capture`."""
 
     def fresh(*args: Any, **kwargs: Any) -> Any:  # a new function: no cache may answer in our place
         return f(*args, **kwargs)
 
-    with capture() as kernels:
+    with capture(compiles) as kernels:
         jax.jit(fresh).trace(*args, **kwargs).lower(lowering_platforms=(platform,))
     return kernels
 
