@@ -183,6 +183,11 @@ def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
 # ------------------------------------------------------------------------------------------ outputs
 
 
+def shared(grid: Sequence[Any], block: Block) -> dict[int, bool]:
+    """The axes along which steps have elements of a block in common: whether they have for sure."""
+    return _shared(grid, block, [])[1]
+
+
 def _shared(grid: Sequence[Any], block: Block, readers: Sequence[Block]) -> tuple[Points | None, dict[int, bool]]:
     """What an output's block touches at each point, and the axes along which steps have elements in common with a step that writes them:
     whether they have for sure. With readers: elements that these touch, too."""

@@ -1,4 +1,4 @@
-"""Derivatives of kernels, forwards: `jax.jvp` of `pl.pallas_call` and of `plgpu.kernel`.
+"""Derivatives of kernels: `jax.jvp` of `pl.pallas_call` and of `plgpu.kernel`; backwards, `_transposes.py`.
 
 The kernel of a derivative computes the results and their tangents together. Its body is the JVP of the body, where references have
 tangents, too: those of operands whose tangent is not known to be 0, of results, and of scratch, as far as they hold floats. What a body
@@ -13,25 +13,30 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smalt import _config, _pallas_call, _versions
+from smalt import _config, _pallas_call, _transposes, _versions
 from smalt._errors import Unsupported
 
 _REMEDY = "give the call a derivative of its own: jax.custom_jvp, jax.custom_vjp"
 
 
-def rules() -> list[tuple[Any, Callable[..., Any]]]:
-    """(primitive, rule) of what stands in kernels, and of the kernels themselves: `rule(before, primals, tangents, **params)`."""
-    found = [(p, functools.partial(_RULES.get(p.name, _without), p)) for p in _versions.primitives_without_jvp()]
-    return [(_versions.pallas_call_p, _call), (_versions.mpmd_map_p, _kernel), *found]
+def rules() -> list[tuple[str, Any, Callable[..., Any]]]:
+    """(kind, primitive, rule) of what stands in kernels, and of the kernels themselves, as `_versions.chain_derivative` takes them."""
+    call, kernel = _versions.pallas_call_p, _versions.mpmd_map_p
+    found: list[tuple[str, Any, Callable[..., Any]]] = [
+        ("jvp", p, functools.partial(_RULES.get(p.name, _without), p)) for p in _versions.primitives_without_jvp()
+    ]
+    found += [("jvp", call, _call), ("linearize", call, _linearized_call), ("transpose", call, _transposes.transpose), ("partial", call, _transposes.partial)]
+    found += [("checkpoint", call, _transposes.checkpoint)]
+    return [*found, ("jvp", kernel, _kernel), ("linearize", _versions.custom_vmap_p, _linearized_kernel)]
 
 
 # ------------------------------------------------------------------------------------------ kernels
 
 
 def _call(before: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    if not _pallas_call.is_wanted(params["compiler_params"], params["interpret"], _config.is_enabled(params["compiler_params"])):
+    if not _is_wanted(params):
         return before(primals, tangents, **params)
-    mapping = params["grid_mapping"]
+    own_params, mapping = dict(params), params["grid_mapping"]
     sizes = sum(not isinstance(n, int) for n in mapping.grid)
     first = sizes + mapping.num_index_operands
     for at, t in enumerate(tangents[sizes:first]):
@@ -62,8 +67,30 @@ def _call(before: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
         "input_output_aliases": tuple((i + mapping.num_index_operands, o) for i, o in twins.aliases.items()),
         "cost_estimate": _versions.twice(params.get("cost_estimate")),
     }
+    _transposes.remember(twins.jaxpr, _transposes.Origin(own_params, twins.inputs, twins.outputs))
     found = _versions.pallas_call_p.bind(*primals, *twins.given, **params)
     return twins.results(found)
+
+
+def _linearized_call(before: Callable[..., Any], is_vjp: bool, nonzero: Sequence[bool], *primals: Any, **params: Any) -> Any:
+    """The call itself, and its derivative as a function of tangents, which `_transposes.py` turns round."""
+    if not _is_wanted(params):
+        return before(is_vjp, nonzero, *primals, **params)
+    if is_vjp:
+        _transposes.check(params)
+
+    def linear(given: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        return _call(_not_ours, given, tangents, **params)[1]
+
+    return _versions.linearized(_versions.pallas_call_p.bind(*primals, **params), primals, linear)
+
+
+def _not_ours(*_: Any, **__: Any) -> Any:
+    raise AssertionError("what smalt wants is smalt's")
+
+
+def _is_wanted(params: dict[str, Any]) -> bool:
+    return _pallas_call.is_wanted(params["compiler_params"], params["interpret"], _config.is_enabled(params["compiler_params"]))
 
 
 def _twin(block: Any) -> Any:
@@ -84,6 +111,17 @@ def _kernel(before: Callable[..., Any], primals: Sequence[Any], tangents: Sequen
     }
     found = _versions.mpmd_map_p.bind(*primals, *twins.given, **params)
     return twins.results(found)
+
+
+def _linearized_kernel(before: Callable[..., Any], is_vjp: bool, nonzero: Sequence[bool], *primals: Any, **params: Any) -> Any:
+    """`plgpu.kernel` is a function with a rule for `jax.vmap`, of which JAX knows no derivative backwards."""
+    for eqn in _versions.open_jaxpr(params["call"])[0].eqns if is_vjp else ():
+        if eqn.primitive is _versions.mpmd_map_p and _versions.is_gpu_kernel(eqn.params) and _config.is_enabled(eqn.params["compiler_params"]):
+            raise Unsupported(
+                "smalt: not supported yet: jax.grad of a plgpu.kernel\n  expected: a pl.pallas_call, or jax.jvp"
+                f"\n  got: {eqn.params['name']}\n  remedy: write the backward kernel, and give the call to jax.custom_vjp{_versions.here()}"
+            )
+    return before(is_vjp, nonzero, *primals, **params)
 
 
 class _Twins:

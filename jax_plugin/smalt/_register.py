@@ -35,7 +35,7 @@ def begin() -> None:
 
         _ffi.register()
     _takeover.RULES[:] = [(_versions.mpmd_map_p, _mpmd_map_rule), (_versions.pallas_call_p, _pallas_call_rule)]
-    _takeover.JVPS[:] = _derivatives.rules()
+    _takeover.DERIVATIVES[:] = _derivatives.rules()
     _takeover.OTHERS[:] = [_versions.give_barriers_tangents, functools.partial(_versions.chain_pipelines, _pipelines.heeding)]
     _takeover.FIRST[:] = [_prepare_jax]
     _config.begin()

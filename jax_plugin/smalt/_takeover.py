@@ -17,8 +17,8 @@ from smalt import _versions
 
 #: (primitive, rule): entered by `_register`, which knows the rules.
 RULES: list[tuple[object, _versions.ChainedRule]] = []
-#: (primitive, rule) of derivatives.
-JVPS: list[tuple[object, Callable[..., object]]] = []
+#: (kind, primitive, rule) of derivatives.
+DERIVATIVES: list[tuple[str, object, Callable[..., object]]] = []
 #: Other changes: each is made by a function that returns the steps that take it away again.
 OTHERS: list[Callable[[], list[Callable[[], None]]]] = []
 #: What is done once, at the first enabling.
@@ -42,8 +42,8 @@ def hold() -> None:
             _is_first = False
         for primitive, rule in RULES:
             _restore.extend(_versions.chain_rule(primitive, rule, PLATFORMS))
-        for primitive, derivative in JVPS:
-            _restore.extend(_versions.chain_jvp(primitive, derivative))
+        for kind, primitive, derivative in DERIVATIVES:
+            _restore.extend(_versions.chain_derivative(kind, primitive, derivative))
         for change in OTHERS:
             _restore.extend(change())
         _holders += 1

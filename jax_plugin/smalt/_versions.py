@@ -26,10 +26,13 @@ import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax._src import ad_util as _ad_util
+from jax._src import api_util as _api_util
 from jax._src import config as _jax_config
 from jax._src import core as jax_core
+from jax._src import custom_batching as _custom_batching
 from jax._src import distributed as _distributed
 from jax._src import effects as jax_effects
+from jax._src import linear_util as _linear_util
 from jax._src import mesh as mesh_lib
 from jax._src import pjit as _pjit
 from jax._src import source_info_util
@@ -48,6 +51,7 @@ from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import helpers as gpu_helpers
 from jax._src.pallas.mosaic_gpu import pipeline as gpu_pipeline
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
+from jax._src.state import discharge as _discharge
 from jax._src.state import types as state_types
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
@@ -76,6 +80,8 @@ def lowering_semantics(params: Any) -> str:
 # ------------------------------------------------------------------------------------------ kernels
 
 mpmd_map_p = mpmd.mpmd_map_p
+#: A function with a rule for `jax.vmap`: what `plgpu.kernel` makes.
+custom_vmap_p = _custom_batching.custom_vmap_p
 
 
 @dataclasses.dataclass(frozen=True)
@@ -927,19 +933,33 @@ def _is_kernel_local(effect: Any) -> bool:
 # ------------------------------------------------------------------------------------------ derivatives
 
 
-def chain_jvp(primitive: Any, rule: Callable[..., Any]) -> list[Callable[[], None]]:
-    """Puts `rule(before, primals, tangents, **params)` before the rule for derivatives that JAX has, if it has one; the step that
-    takes it away again."""
-    table = _ad.primitive_jvps
+#: Tables of rules by which JAX differentiates.
+_DERIVATIVES: dict[str, dict[Any, Any]] = {
+    "jvp": _ad.primitive_jvps,
+    "linearize": _ad.primitive_linearizations,
+    "transpose": _ad.primitive_transposes,
+    "partial": _partial_eval.custom_partial_eval_rules,
+    "checkpoint": _partial_eval.partial_eval_jaxpr_custom_rules,
+}
+
+
+def chain_derivative(kind: str, primitive: Any, rule: Callable[..., Any]) -> list[Callable[[], None]]:
+    """Puts `rule(before, ...)` before the rule that JAX has; the step that takes it away again.
+
+    Of "jvp": (primals, tangents, **params); "linearize": (is_vjp, nonzero, *primals, **params); "transpose": (cotangents, *operands, **params); "partial": (trace,
+    *tracers, **params), some of which are not known; "checkpoint": (saveable, unknown, instantiated, equation).
+    """
+    table = _DERIVATIVES[kind]
     there = table.get(primitive)
-    if isinstance(there, _ChainedJvp) and there.rule is rule:
+    if isinstance(there, _ChainedDerivative) and there.rule is rule:
         return []
-    made = table[primitive] = _ChainedJvp(rule, primitive, there)
+    kinds = {"linearize": _ChainedLinearization, "partial": _ChainedPartial, "checkpoint": _ChainedCheckpoint}
+    made = table[primitive] = kinds.get(kind, _ChainedDerivative)(rule, primitive, there)
     return [functools.partial(_take_away, table, primitive, made, there)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _ChainedJvp:
+class _ChainedDerivative:
     rule: Callable[..., Any]
     primitive: Any
     there: Any
@@ -949,8 +969,126 @@ class _ChainedJvp:
             raise NotImplementedError(f"Differentiation rule for '{self.primitive}' not implemented")
         return self.there(*args, **params)
 
-    def __call__(self, primals: Any, tangents: Any, **params: Any) -> Any:
-        return self.rule(self.before, primals, tangents, **params)
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        return self.rule(self.before, *args, **params)
+
+
+class _ChainedLinearization(_ChainedDerivative):
+    def before(self, *args: Any, **params: Any) -> Any:
+        rule = self.there or functools.partial(_ad.fallback_linearize_rule, self.primitive)
+        return rule(*args, **params)
+
+
+def linearized(results: Sequence[Any], operands: Sequence[Any], linear: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]) -> Any:
+    """What a rule to linearize gives: results, and `linear(operands, tangents)`, which gives theirs."""
+    has_tangent = [is_float(x) for x in results]
+    if _IS_011:  # which has residuals of a structure, too
+        return results, has_tangent, operands, None, lambda given, _, *tangents: linear(given, tangents)
+    return results, has_tangent, operands, lambda given, *tangents: linear(given, tangents)
+
+
+class _ChainedPartial(_ChainedDerivative):
+    def before(self, trace: Any, *tracers: Any, **params: Any) -> Any:
+        if self.there is not None:
+            return self.there(trace, *tracers, **params)
+        return trace.default_process_primitive(self.primitive, tracers, params)
+
+
+class _ChainedCheckpoint(_ChainedDerivative):
+    def before(self, saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
+        if self.there is not None:
+            return self.there(saveable, unknown, instantiated, eqn)
+        count, residuals = len(eqn.outvars), to_instantiate(eqn, instantiated)
+        if any(unknown):
+            return None, eqn, [True] * count, [True] * count, residuals
+        policy = _partial_eval.ensure_enum(saveable(eqn.primitive, *(x.aval for x in eqn.invars), **eqn.params))
+        if isinstance(policy, _partial_eval.RecomputeType):
+            return eqn, eqn, [False] * count, [True] * count, residuals
+        return eqn, None, [False] * count, [False] * count, []
+
+
+def to_instantiate(eqn: Any, instantiated: Sequence[bool]) -> list[Any]:
+    """Operands that what is evaluated later needs, and does not have."""
+    return [x for x, has in zip(eqn.invars, instantiated) if isinstance(x, jax_core.Var) and not has]
+
+
+def known_value(tracer: Any) -> Any:
+    """What is known of it while a part of a program is evaluated; None: nothing."""
+    return tracer.pval.get_known()
+
+
+def is_float(x: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(jax_core.typeof(x).dtype, np.inexact))
+
+
+def is_linear_operand(x: Any) -> bool:
+    """Whether an operand of what is transposed is one whose cotangent is wanted."""
+    return isinstance(x, _ad.UndefinedPrimal)
+
+
+def zero_cotangent(aval: Any) -> Any:
+    return _ad_util.Zero(aval)
+
+
+def varying_axes(xs: Iterable[Any]) -> frozenset[Any]:
+    """The axes of the device mesh over which some of the values vary."""
+    return frozenset().union(*(jax_core.typeof(x).manual_axis_type.varying for x in xs))
+
+
+def varying_aval(shape: Sequence[int], dtype: Any, axes: frozenset[Any]) -> Any:
+    known = jax.ShapeDtypeStruct(tuple(shape), dtype, manual_axis_type=jax_core.ManualAxisType(varying=axes))
+    return pallas_core._convert_out_shape_to_aval(known)
+
+
+def varying_zeros(aval: Any, axes: frozenset[Any]) -> Any:
+    zeros = jax.numpy.zeros(aval.shape, aval.dtype)
+    return jax.lax.pcast(zeros, tuple(axes), to="varying") if axes else zeros
+
+
+def led_by(block: Any, axis: int, size: int) -> Any:
+    """A block mapping of an array with one dimension more in front, of which each index of a grid axis has its own part."""
+    opened, consts = open_jaxpr(block.index_map_jaxpr)
+    info = opened.debug_info._replace(result_paths=None)
+    opened = opened.replace(outvars=[opened.invars[axis], *opened.outvars], debug_info=info)
+    return dataclasses.replace(
+        block,
+        block_shape=(pallas_core.Squeezed(), *block.block_shape),
+        index_map_jaxpr=opened if _IS_011 else jax_core.ClosedJaxpr(opened, consts),
+        array_aval=block.array_aval.update(shape=(size, *block.array_aval.shape)),
+    )
+
+
+def summed(block: Any, ref: Any) -> tuple[Any, Any]:
+    """A block mapping and the body's reference, of what is added up: in f32 where the type has fewer bits."""
+    if ref.dtype.itemsize >= 4:
+        return block, ref
+
+    def wide(aval: Any) -> Any:
+        return aval.update(inner_aval=aval.inner_aval.update(dtype=np.dtype(np.float32)))
+
+    array = block.array_aval.update(dtype=np.dtype(np.float32))
+    return dataclasses.replace(block, array_aval=array, transformed_block_aval=wide(block.transformed_block_aval)), wide(ref)
+
+
+def trace_body(body: Callable[..., None], avals: Sequence[Any], name: str) -> Any:
+    """The open jaxpr of a function of references."""
+
+    def flat(*refs: Any) -> list[Any]:
+        body(*refs)
+        return []
+
+    info = _api_util.debug_info(name, body, list(avals), {})
+    jaxpr, _, consts = _partial_eval.trace_to_jaxpr_dynamic(_linear_util.wrap_init(flat, debug_info=info), list(avals))
+    if consts:
+        raise NotImplementedError(f"it needs an array of constants: {', '.join(str(jax_core.typeof(c)) for c in consts)}")
+    return jaxpr
+
+
+def without_references(jaxpr: Any) -> Any:
+    """A jaxpr that takes what its references hold, and gives what they are left with."""
+    if _IS_011:
+        return _discharge.discharge_state(jaxpr, strip_memory_space=True)
+    return _discharge.discharge_state(jax_core.ClosedJaxpr(jaxpr, ()))
 
 
 def _no_tangents(dtype: Any) -> Any:

@@ -59,9 +59,10 @@ class _OverArrays(_InKernel):
 class Program:
     """Inputs `x0`, …, of which some have one block for all steps; scratch `s0`, …; results `o0`, …"""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, static: bool = False) -> None:
+        """`static`: the numbers of turns of its loops are numbers when it is traced."""
         rng = self._rng = random.Random(seed)
-        self.seed = seed
+        self.seed, self.static = seed, static
         self.steps = rng.randint(1, 3)
         self.inputs = [f"x{i}" for i in range(rng.randint(1, 3))]
         self.maps = [rng.choice(["step", "turned", "first"]) for _ in self.inputs]
@@ -122,7 +123,7 @@ class Program:
         if kind == "when":
             which = rng.randint(0, 1)
             return lambda m: m.when(m.step % 2 == which, lambda: inner(m))
-        is_static = rng.random() < 0.5  # else a while loop
+        is_static = rng.random() < 0.5 or self.static  # else a while loop
         return lambda m: m.loop(2 if is_static else m.step + 1, lambda i: inner(m))
 
     def _block(self, kind: str) -> pl.BlockSpec:
@@ -162,22 +163,27 @@ class Program:
         rng = np.random.default_rng(self.seed)
         return [rng.normal(size=(self.steps * ROWS, COLUMNS)).astype(np.float32) for _ in self.inputs]
 
-    def check(self) -> None:
-        """Results and tangents with respect to some operands are what JAX computes in 64 bits."""
+    def check(self, backwards: bool = False) -> None:
+        """Results and tangents with respect to some operands, or cotangents of these, are what JAX computes in 64 bits."""
         rng, xs = random.Random(self.seed), self.arguments()
-        tangents = [np.random.default_rng(self.seed + 1).normal(size=x.shape).astype(np.float32) for x in xs]
+        numbers = np.random.default_rng(self.seed + 1)
+        directions = [numbers.normal(size=xs[0].shape).astype(np.float32) for _ in (self.outputs if backwards else xs)]
         wanted = [i for i in range(len(xs)) if rng.random() < 0.6] or [0]
 
-        def jvp(f: Callable[..., Any], dtype: Any) -> Any:
+        def derivative(f: Callable[..., Any], dtype: Any) -> Any:
             given = [x.astype(dtype) for x in xs]
 
             def of_some(*some: Any) -> Any:
                 return tuple(f(*(dict(zip(wanted, some)).get(i, x) for i, x in enumerate(given))))
 
-            return jax.jvp(of_some, [given[i] for i in wanted], [tangents[i].astype(dtype) for i in wanted])
+            primals = [given[i] for i in wanted]
+            if not backwards:
+                return jax.jvp(of_some, primals, [directions[i].astype(dtype) for i in wanted])
+            results, pull = jax.vjp(of_some, *primals)
+            return results, pull(tuple(d.astype(dtype) for d in directions))
 
-        got = jvp(self.call(), np.float32)
+        got = derivative(self.call(), np.float32)
         with jax.default_device(jax.devices("cpu")[0]), _versions.tracing_mode(wide=True):
-            want = jvp(self.same, np.float64)
+            want = derivative(self.same, np.float64)
         for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, err_msg=str(self))
