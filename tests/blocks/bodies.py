@@ -22,6 +22,17 @@ ROWS, COLUMNS = 8, 128
 Expression = Callable[[Callable[[str], Any], Any], Any]
 
 
+#: Blocks of an input along an axis of the grid: each step's own, shared by some steps, some that no step has.
+_MAPS: dict[str, Callable[[Any, int], Any]] = {
+    "step": lambda i, n: i,
+    "turned": lambda i, n: n - 1 - i,
+    "first": lambda i, n: 0,
+    "half": lambda i, n: i // 2,
+    "second": lambda i, n: 2 * i,
+    "squared": lambda i, n: i * i % n,
+}
+
+
 class _InKernel:
     """Statements as Pallas has them."""
 
@@ -63,9 +74,9 @@ class Program:
         """`static`: the numbers of turns of its loops are numbers when it is traced."""
         rng = self._rng = random.Random(seed)
         self.seed, self.static = seed, static
-        self.steps = rng.randint(1, 3)
+        self.grid = rng.choice([(1, 1), (2, 1), (3, 1), (3, 1), (2, 2), (4, 1), (1, 3)])
         self.inputs = [f"x{i}" for i in range(rng.randint(1, 3))]
-        self.maps = [rng.choice(["step", "turned", "first"]) for _ in self.inputs]
+        self.maps = [(rng.choice(list(_MAPS)), rng.choice(["step", "first"])) for _ in self.inputs]
         self.outputs = [f"o{i}" for i in range(rng.randint(1, 2))]
         self.scratch = [f"s{i}" for i in range(rng.randint(0, 2))]
         # All of it is stored first.
@@ -73,7 +84,7 @@ class Program:
         self.statements = [*fills, *(self._statement(2) for _ in range(rng.randint(1, 3)))]
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.steps} steps, inputs {self.maps}, {len(self.outputs)} results, {len(self.scratch)} scratch"
+        return f"seed {self.seed}: grid {self.grid}, inputs {self.maps}, {len(self.outputs)} results, {len(self.scratch)} scratch"
 
     def _expression(self, known: list[str], depth: int) -> Expression:
         rng = self._rng
@@ -126,48 +137,61 @@ class Program:
         is_static = rng.random() < 0.5 or self.static  # else a while loop
         return lambda m: m.loop(2 if is_static else m.step + 1, lambda i: inner(m))
 
-    def _block(self, kind: str) -> pl.BlockSpec:
-        maps = {"step": lambda i: (i, 0), "turned": lambda i: (self.steps - 1 - i, 0), "first": lambda i: (0, 0)}
-        return pl.BlockSpec((ROWS, COLUMNS), maps[kind])
+    def _at(self, maps: tuple[str, str], i: Any, j: Any) -> tuple[Any, Any]:
+        """The block of a step."""
+        return tuple(_MAPS[kind](at, n) for kind, at, n in zip(maps, (i, j), self.grid))  # type: ignore[return-value]
+
+    def _block(self, maps: tuple[str, str]) -> pl.BlockSpec:
+        return pl.BlockSpec((ROWS, COLUMNS), lambda i, j: self._at(maps, i, j))
 
     def call(self) -> Callable[..., Any]:
         names = [*self.inputs, *self.outputs, *self.scratch]
 
         def body(*refs: Any) -> None:
-            m = _InKernel(dict(zip(names, refs)), pl.program_id(0))
+            m = _InKernel(dict(zip(names, refs)), pl.program_id(0) * self.grid[1] + pl.program_id(1))
             for statement in self.statements:
                 statement(m)
 
         return pl.pallas_call(
             body,
-            out_shape=[jax.ShapeDtypeStruct((self.steps * ROWS, COLUMNS), jnp.float32) for _ in self.outputs],
-            grid=(self.steps,),
-            in_specs=[self._block(kind) for kind in self.maps],
-            out_specs=[self._block("step") for _ in self.outputs],
+            out_shape=[jax.ShapeDtypeStruct((self.grid[0] * ROWS, self.grid[1] * COLUMNS), jnp.float32) for _ in self.outputs],
+            grid=self.grid,
+            in_specs=[self._block(maps) for maps in self.maps],
+            out_specs=[self._block(("step", "step")) for _ in self.outputs],
             scratch_shapes=[plgpu.SMEM((ROWS, COLUMNS), jnp.float32) for _ in self.scratch],
         )
 
     def same(self, *arrays: Any) -> tuple[Any, ...]:
         """What the call computes, as a function of JAX's."""
-        found = []
-        for step in range(self.steps):
-            first = {"step": step * ROWS, "turned": (self.steps - 1 - step) * ROWS, "first": 0}
-            refs = {name: jnp.asarray(x)[first[kind] :][:ROWS] for name, x, kind in zip(self.inputs, arrays, self.maps)}
-            m = _OverArrays(refs | {name: jnp.zeros((ROWS, COLUMNS)) for name in [*self.outputs, *self.scratch]}, step)
-            for statement in self.statements:
-                statement(m)
-            found.append([m.refs[name] for name in self.outputs])
-        return tuple(jnp.concatenate(blocks) for blocks in zip(*found))
+        names = [*self.outputs, *self.scratch]
+        rows = []
+        for i in range(self.grid[0]):
+            row = []
+            for j in range(self.grid[1]):
+                refs: dict[str, Any] = {name: jnp.zeros((ROWS, COLUMNS)) for name in names}
+                for name, x, maps in zip(self.inputs, arrays, self.maps):
+                    r, c = self._at(maps, i, j)
+                    refs[name] = jnp.asarray(x)[r * ROWS :, c * COLUMNS :][:ROWS, :COLUMNS]
+                m = _OverArrays(refs, i * self.grid[1] + j)
+                for statement in self.statements:
+                    statement(m)
+                row.append([m.refs[name] for name in self.outputs])
+            rows.append([jnp.concatenate(blocks, 1) for blocks in zip(*row)])
+        return tuple(jnp.concatenate(blocks) for blocks in zip(*rows))
 
     def arguments(self) -> list[Any]:
+        """As many blocks as the grid has, or twice as many rows."""
         rng = np.random.default_rng(self.seed)
-        return [rng.normal(size=(self.steps * ROWS, COLUMNS)).astype(np.float32) for _ in self.inputs]
+        shape = (2 * self.grid[0] * ROWS, self.grid[1] * COLUMNS)
+        return [rng.normal(size=shape if maps[0] == "second" else (shape[0] // 2, shape[1])).astype(np.float32) for maps in self.maps]
 
     def check(self, backwards: bool = False) -> None:
         """Results and tangents with respect to some operands, or cotangents of these, are what JAX computes in 64 bits."""
         rng, xs = random.Random(self.seed), self.arguments()
         numbers = np.random.default_rng(self.seed + 1)
-        directions = [numbers.normal(size=xs[0].shape).astype(np.float32) for _ in (self.outputs if backwards else xs)]
+        shape = (self.grid[0] * ROWS, self.grid[1] * COLUMNS)
+        shapes = [shape] * len(self.outputs) if backwards else [x.shape for x in xs]
+        directions = [numbers.normal(size=shape).astype(np.float32) for shape in shapes]
         wanted = [i for i in range(len(xs)) if rng.random() < 0.6] or [0]
 
         def derivative(f: Callable[..., Any], dtype: Any) -> Any:

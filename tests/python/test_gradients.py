@@ -257,6 +257,31 @@ def test_forwards_over_backwards() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
 
 
+def test_backwards_over_forwards() -> None:
+    f = call(mixed, in_specs=[rows(), rows()])
+    x, y, t = LAYERS
+
+    def product(f: Any) -> Any:
+        return jax.grad(lambda x, y: (jax.jvp(f, (x, y), (t, t))[1] ** 2).sum(), (0, 1))(x, y)
+
+    for one, other in zip(product(f), product(same_mixed)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
+
+
+def test_linear_functions() -> None:
+    """What `jax.linearize` and `jax.vjp` give may be called, mapped and transposed on its own."""
+    f = call(mixed, in_specs=[rows(), rows()])
+    x, y, t = LAYERS
+
+    def found(f: Any) -> Any:
+        _, forwards = jax.linearize(f, x, y)
+        _, backwards = jax.vjp(f, x, y)
+        return forwards(t, t), jax.vmap(lambda t: forwards(t, y))(LAYERS), jax.vmap(backwards)(LAYERS), jax.linear_transpose(forwards, t, t)(t)
+
+    for one, other in zip(jax.tree.leaves(found(f)), jax.tree.leaves(found(same_mixed)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_under_shard_map() -> None:
     """Values that vary over the mesh, and weights that do not: the cotangents of these are summed over it."""
     if len(jax.devices()) < 2:
