@@ -356,7 +356,7 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any]) ->
         bits=_versions.bits_of(dtype),
         dims=dims,
         transforms=tuple(mapping.transforms),
-        in_gmem=_versions.is_gmem_block(mapping),
+        in_gmem=_versions.is_gmem_block(mapping, is_output),
     )
     if is_output:
         check_narrow(block)

@@ -1290,10 +1290,11 @@ def ref_and_transforms(ref: Any) -> tuple[Any, tuple[Any, ...]]:
     return ref, ()
 
 
-def is_gmem_block(block_mapping: Any) -> bool:
-    """Whether an operand stays in device memory: a TPU's names for that are HBM, and ANY."""
+def is_gmem_block(block_mapping: Any, is_output: bool) -> bool:
+    """Whether an operand stays in device memory. A TPU's names for that are HBM, and ANY; there steps follow one another, so that an output is
+    what the last of them leaves: in blocks that is seen to, in memory that steps store to as they like it is not."""
     space = block_mapping.transformed_block_aval.memory_space
-    return space is gpu_core.MemorySpace.GMEM or space is pallas_core.MemorySpace.ANY or str(space) == "hbm"
+    return space is gpu_core.MemorySpace.GMEM or not is_output and (space is pallas_core.MemorySpace.ANY or str(space) == "hbm")
 
 
 def is_semaphore_of_tpu(aval: Any) -> bool:

@@ -63,6 +63,25 @@ def test_arrays_that_stay_in_device_memory(space: Any) -> None:
     assert decided(f, X).blocks[0].in_gmem
 
 
+@pytest.mark.parametrize("space", [pl.ANY, pltpu.HBM])
+def test_outputs_in_device_memory_are_what_the_last_step_leaves(space: Any) -> None:
+    def sums(x_ref: Any, o_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += x_ref[...]
+
+    out = jax.ShapeDtypeStruct((8, 128), F32)
+    got = call(sums, out_shape=out, out_specs=pl.BlockSpec(memory_space=space))(X)
+    np.testing.assert_allclose(got, X.reshape(4, 8, 128).sum(0), rtol=1e-5, atol=1e-6)
+
+    def stores(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    np.testing.assert_array_equal(call(stores, out_shape=out, out_specs=pl.BlockSpec(memory_space=space))(X), X[24:])
+
+
 def test_scalars_in_smem() -> None:
     def body(s_ref: Any, n_ref: Any, x_ref: Any, o_ref: Any, p_ref: Any) -> None:
         o_ref[...] = x_ref[...] * s_ref[0, 1] + n_ref[0, 0]
