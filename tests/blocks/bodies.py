@@ -210,4 +210,4 @@ class Program:
         with jax.default_device(jax.devices("cpu")[0]), _versions.tracing_mode(wide=True):
             want = derivative(self.same, np.float64)
         for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, err_msg=str(self))
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4, err_msg=str(self))
