@@ -208,7 +208,7 @@ class _Backward:
         axes = _versions.varying_axes([*operands, *cotangents.values()])
         out_avals = [_versions.varying_aval(aval.shape, aval.dtype, axes) for aval in self.out_avals]
         zeros = [_versions.varying_zeros(aval, axes) for aval, w in zip(self.out_avals, self.wanted.values()) if w.adds]
-        name = self.params.get("name")
+        name = self.params["name"] or self.jaxpr.debug_info.func_name
         found = _versions.pallas_call_p.bind(
             *indices,
             *operands,
@@ -222,7 +222,7 @@ class _Backward:
                 "input_output_aliases": self.aliases,
                 "compiler_params": without_semantics(self.params["compiler_params"]),
                 "cost_estimate": None,
-                "name": name and f"{name}_backward",
+                "name": f"{name}_backward",
             },
         )
         return {i: self._finish(i, x, operands[i], axes) for i, x in zip(self.wanted, found)}

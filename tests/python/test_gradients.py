@@ -268,6 +268,16 @@ def test_backwards_over_forwards() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
 
 
+def test_names_of_kernels() -> None:
+    f = call(mixed, in_specs=[rows(), pl.BlockSpec((8, 128), lambda i: (0, 0))])
+    reports = smalt.inspect(jax.grad(lambda x, y: f(x, y).sum(), (0, 1)), LAYERS[0], LAYERS[1][:8], assemble=False)
+    assert [r.name for r in reports] == ["mixed", "mixed_backward", "mixed_backward"]
+    ways = [[b.of for b in r.blocks] for r in reports[1:]]
+    assert ways[0][-1] == "the cotangent of args[0]" and ways[1][-1] == "the cotangent of args[1]"
+    assert all("of outputs" in names[2] for names in ways)
+    assert "in turn" not in reports[1].blocks[0].runs and "in turn" in reports[2].blocks[0].runs
+
+
 def test_linear_functions() -> None:
     """What `jax.linearize` and `jax.vjp` give may be called, mapped and transposed on its own."""
     f = call(mixed, in_specs=[rows(), rows()])
