@@ -270,7 +270,7 @@ def test_backwards_over_forwards() -> None:
 
 def test_names_of_kernels() -> None:
     f = call(mixed, in_specs=[rows(), pl.BlockSpec((8, 128), lambda i: (0, 0))])
-    reports = smalt.inspect(jax.grad(lambda x, y: f(x, y).sum(), (0, 1)), LAYERS[0], LAYERS[1][:8], assemble=False)
+    reports = smalt.inspect(jax.value_and_grad(lambda x, y: f(x, y).sum(), (0, 1)), LAYERS[0], LAYERS[1][:8], assemble=False)
     assert [r.name for r in reports] == ["mixed", "mixed_backward", "mixed_backward"]
     ways = [[b.of for b in r.blocks] for r in reports[1:]]
     assert ways[0][-1] == "the cotangent of args[0]" and ways[1][-1] == "the cotangent of args[1]"
