@@ -66,7 +66,14 @@ def cases() -> Iterator[Case]:
     k, v = (normal((4, pages, size, 128), jnp.float16, i) for i in (1, 2))
     table = jnp.asarray(np.random.default_rng(3).permutation(pages)[: 8 * length // size].reshape(8, -1), jnp.int32)
     lengths = jnp.full(8, length, jnp.int32)
-    yield "paged attention", paged_attention.paged_attention, paged_attention.paged_attention_reference, [q, k, v, table, lengths]
+
+    def paged_reference(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+        return paged_attention.paged_attention_reference(q, k, v, table, lengths=lengths)
+
+    def paged(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
+        return paged_attention.paged_attention(q, k, v, table, lengths)
+
+    yield "paged attention", paged, paged_reference, [q, k, v, table, lengths]
 
     for dtype in (jnp.float16, jnp.float32):
         x, scale, shift = normal((4, 2048, 4096), dtype), normal((4096,), dtype, 1), normal((4096,), dtype, 2)

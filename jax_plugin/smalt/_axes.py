@@ -109,6 +109,8 @@ def decide(
                 carry([axis], f"{partner.name} is read where other steps write {block.name}, in the same buffer", proved)
     for at, aval in enumerate(mapping.scratch_avals, len(jaxpr.invars) - len(mapping.scratch_avals)):
         if at not in uses or not _lasts(aval):
+            if _versions.is_semaphore_of_tpu(aval):
+                carry(own, "a step may wait for what another one signals", False)
             continue
         name = _versions.argument_name(jaxpr, at, f"{at - len(jaxpr.invars) + len(mapping.scratch_avals)}")
         for proved in (True, False):
@@ -165,6 +167,12 @@ def _lasts(aval: Any) -> bool:
     return not _versions.is_accumulator_aval(aval) and _types.is_dtype(aval.inner_aval.dtype)
 
 
+#: What `dimension_semantics` say, a TPU's included: "arbitrary" promises nothing.
+_MEANING: dict[str, str | None] = {
+    "parallel": "parallel", "core_parallel": "parallel", "subcore_parallel": "parallel", "sequential": "sequential", "arbitrary": None,
+}
+
+
 def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
     if semantics is None:
         return {}
@@ -174,14 +182,22 @@ def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
             f"dimension_semantics\n  expected: one for each of {len(own)} grid axes"
             f"\n  got: {repr(semantics) if isinstance(semantics, str) else len(semantics)}{remedy}"
         )
+    asked: dict[int, str] = {}
     for axis, wish in enumerate(semantics):
-        if wish not in ("parallel", "sequential"):
-            hint = ' ("arbitrary" of other backends is "sequential")' if str(getattr(wish, "value", wish)) == "arbitrary" else ""
-            raise InvalidKernel(f'dimension_semantics of grid axis {axis}\n  expected: "parallel" or "sequential"\n  got: {wish!r}{remedy}{hint}')
-    return dict(zip(own, semantics))
+        name = str(getattr(wish, "value", wish))
+        if name not in _MEANING:
+            raise InvalidKernel(f'dimension_semantics of grid axis {axis}\n  expected: "parallel" or "sequential"\n  got: {wish!r}{remedy}')
+        if (meaning := _MEANING[name]) is not None:
+            asked[own[axis]] = meaning
+    return asked
 
 
 # ------------------------------------------------------------------------------------------ outputs
+
+
+def shared(grid: Sequence[Any], block: Block) -> dict[int, bool]:
+    """The axes along which steps have elements of a block in common: whether they have for sure."""
+    return _shared(grid, block, [])[1]
 
 
 def _shared(grid: Sequence[Any], block: Block, readers: Sequence[Block]) -> tuple[Points | None, dict[int, bool]]:

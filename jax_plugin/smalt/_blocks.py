@@ -351,7 +351,7 @@ def block_of(number: int, mapping: Any, is_output: bool, grid: Sequence[Any], vm
                 f"\n  got: blocks of {d.size} of {d.extent}"
                 "\n  remedy: reshape the array to rows before the call"
             )
-    in_gmem = _versions.is_gmem_block(mapping)
+    in_gmem = _versions.is_gmem_block(mapping, is_output)
     is_whole = all(d.size == d.extent and not d.squeezed or d.squeezed and bool(d.form.axes) and d.form.axes <= set(vmapped) for d in dims)
     block = Block(
         number=number,
@@ -483,12 +483,12 @@ def _like(block: Block, model: Dim) -> list[int | None]:
 # ------------------------------------------------------------------------------------------ ways
 
 
-def choose_ways(blocks: Sequence[Block], steps: int, streams: bool, windows: bool) -> None:
+def choose_ways(blocks: Sequence[Block], steps: int, streams: bool, windows: bool, budget: int) -> None:
     """Sets the way of every block. `steps`: slots of a pipelined block; `streams`: there is a pipeline of static size; `windows`: the
-    body may have windows."""
+    body may have windows; `budget`: bytes of shared memory for slots."""
     for block in blocks:
         block.way = _best(block, blocks, steps if not block.resident else 1, streams)
-    while sum(_slots(b, steps) for b in blocks) > BUDGET:
+    while sum(_slots(b, steps) for b in blocks) > budget:
         staged = [b for b in blocks if b.way in (Way.TMA, Way.COPY)]
         large = [b for b in staged if _may_be_view(b, blocks) or windows and _may_be_window(b)]
         big = max(large, key=lambda b: _slots(b, steps), default=None)

@@ -68,7 +68,7 @@ def enable(*, pallas_call: bool | None = None, triton: bool | None = None) -> No
     """From here on, in every thread, smalt compiles Pallas's GPU kernels: the same ones on a CPU (in the emulator) and on a GPU.
 
     These are `plgpu.kernel`, and `pl.pallas_call` with `plgpu.CompilerParams`, with `smalt.CompilerParams`, with Triton's
-    `plt.CompilerParams`, or with no compiler parameters.
+    `plt.CompilerParams`, with a TPU's `pltpu.CompilerParams`, or with no compiler parameters.
 
     Args:
         pallas_call: Whether `pl.pallas_call` with no parameters is taken. In stock JAX such a call means Triton on CUDA, and nothing on a

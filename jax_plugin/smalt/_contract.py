@@ -19,6 +19,7 @@ from jax._src.export import _export
 from jax._src.interpreters import mlir, pxla
 from jax._src.lib import xla_client
 from jax._src.pallas import core as pallas_core
+from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import indexing as state_indexing
@@ -72,6 +73,8 @@ ROWS: dict[str, Callable[[], bool]] = {
     "mosaic_gpu.primitives.barrier_arrive_and_wait_p came with JAX 0.12": lambda: (
         hasattr(gpu_primitives, "barrier_arrive_and_wait_p") == (jax.__version_info__[:2] >= (0, 12))
     ),
+    "core.Jaxpr.with_consts came with JAX 0.11": lambda: hasattr(jax_core.Jaxpr, "with_consts") == (jax.__version_info__[:2] >= (0, 11)),
+    "pallas.primitives.run_scoped_p is called run_scoped": lambda: pallas_primitives.run_scoped_p.name == "run_scoped",
     "mosaic_gpu.helpers.inline_ptx has a function with `asm`": lambda: _versions.inline_ptx_code() is not None,
     "pallas.triton.core.CompilerParams has num_warps, num_stages, or is gone": lambda: (
         _versions.TRITON is None

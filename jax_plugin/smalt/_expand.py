@@ -314,6 +314,36 @@ def _mulhi(eqn: Any) -> Function:
     return _special.multiply_high
 
 
+@_rule("roll")
+def _roll(eqn: Any) -> Function:
+    """`pltpu.roll`: with a stride, each slice along `stride_axis` is rolled by so much more than the one before it."""
+    axis, stride, stride_axis = (eqn.params[name] for name in ("axis", "stride", "stride_axis"))
+
+    def roll(x: Any, shift: Any) -> Any:
+        if stride is None:
+            return jnp.roll(x, shift, axis)
+        at = lax.broadcasted_iota(jnp.int32, x.shape, axis) - stride * lax.broadcasted_iota(jnp.int32, x.shape, stride_axis)
+        return jnp.take_along_axis(x, (at - jnp.asarray(shift, jnp.int32)) % x.shape[axis], axis)
+
+    return roll
+
+
+@_rule("bitcast")
+def _bitcast(eqn: Any) -> Function:
+    """`pltpu.bitcast`: rows share the bits of one wider element, or one becomes several rows."""
+    ((operand,), (result,)) = ([v.aval for v in vs] for vs in (eqn.invars, eqn.outvars))
+    *leading, rows, columns = operand.shape
+
+    def bitcast(x: Any) -> Any:
+        if operand.shape[-2] > result.shape[-2]:
+            packed = x.reshape(*leading, result.shape[-2], rows // result.shape[-2], columns)
+            return lax.bitcast_convert_type(jnp.swapaxes(packed, -1, -2), result.dtype)
+        made = lax.bitcast_convert_type(x, result.dtype)
+        return made if made.shape == result.shape else jnp.swapaxes(made, -1, -2).reshape(result.shape)
+
+    return bitcast
+
+
 @_rule("eq_to", "le_to", "lt_to")
 def _total_order(eqn: Any) -> Function:
     compare = {"eq_to": lax.eq, "le_to": lax.le, "lt_to": lax.lt}[str(eqn.primitive.name)]

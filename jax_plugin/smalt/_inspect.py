@@ -313,7 +313,7 @@ def inspect(f: Callable[..., Any], *args: Any, assemble: bool = True, **kwargs: 
     """
     platform = "cuda" if jax.default_backend() in ("gpu", "cuda") else "cpu"
     start = time.perf_counter()
-    kernels = _register.captured(f, *args, platform=platform, **kwargs)
+    kernels = _register.captured(f, *args, platform=platform, compiles=True, **kwargs)
     lowering_ms = (time.perf_counter() - start) * 1e3
     return Report([_report(kernel, assemble) for kernel in kernels], lowering_ms)
 

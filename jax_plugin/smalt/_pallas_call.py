@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _axes, _blocks, _flow, _rows, _triton, _versions
+from smalt import _axes, _blocks, _config, _flow, _rows, _triton, _versions
 from smalt._blocks import Block, Way
 from smalt._errors import InvalidKernel, Unsupported
 
@@ -114,9 +114,26 @@ class BlockReport:
     runs: str
 
 
-def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tuple[BlockReport, ...]]:
-    """A function of the call's operands, to be traced and lowered in its place; and what was decided for them."""
-    call = _Call(params)
+def is_wanted(compiler_params: Any, interpret: Any, enabled: bool) -> bool:
+    """Whether smalt compiles a call: with a GPU's, a TPU's and our parameters, and with Triton's or none where those are wanted, on every
+    platform alike."""
+    if interpret or not enabled:
+        return False
+    if compiler_params is None:
+        return _config.settings().pallas_call
+    if _versions.is_triton_compiler_params(compiler_params):
+        return _config.settings().triton
+    return _versions.is_gpu_compiler_params(compiler_params) or _versions.is_tpu_compiler_params(compiler_params)
+
+
+def kernel(
+    arrays: Sequence[Any], params: dict[str, Any], budget: int = _blocks.BUDGET
+) -> tuple[list[Any], tuple[BlockReport, ...]]:
+    """A function of the call's operands, to be traced and lowered in its place; and what was decided for them.
+
+    `budget`: bytes of shared memory for blocks; what is beyond are views of their arrays, where they can be.
+    """
+    call = _Call(params, budget)
     outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.partner is None}
     _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, call.uses)
     _axes.warn_of_doubts(call.jaxpr, call.axes)
@@ -141,7 +158,7 @@ def kernel(arrays: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], tu
 class _Call:
     """What is decided before anything is traced."""
 
-    def __init__(self, params: dict[str, Any]) -> None:
+    def __init__(self, params: dict[str, Any], budget: int = _blocks.BUDGET) -> None:
         mapping = self.mapping = params["grid_mapping"]
         _check(params)
         self.jaxpr = params["jaxpr"]
@@ -149,8 +166,8 @@ class _Call:
         self.sizes = sum(not isinstance(n, int) for n in self.grid)  # operands that are sizes of grid axes
         self.indices = mapping.num_index_operands  # operands for index maps
         self.is_triton = _versions.is_triton_compiler_params(params["compiler_params"])
-        given_params = params["compiler_params"] or plgpu.CompilerParams()
-        self.compiler_params = _triton.parameters(given_params) if self.is_triton else given_params
+        given_params = params["compiler_params"]
+        self.compiler_params = _triton.parameters(given_params) if self.is_triton else _versions.compiler_params_for_gpu(given_params)
         is_output = [i >= mapping.num_inputs for i in range(len(mapping.block_mappings))]
         self.blocks = [
             _blocks.block_of(i, m, out, self.grid, mapping.vmapped_dims) for i, (m, out) in enumerate(zip(mapping.block_mappings, is_output))
@@ -189,7 +206,7 @@ class _Call:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.is_kept or block.partner is not None and not block.overwrites
         self._keep_order()
-        _blocks.choose_ways(self.blocks, self.steps, self.is_static, windows=self.parts == 1)
+        _blocks.choose_ways(self.blocks, self.steps, self.is_static, windows=self.parts == 1, budget=budget)
 
     def _look_at_body(self, uses: Mapping[int, _flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         stored = _versions.written_refs(self.jaxpr)
@@ -302,7 +319,7 @@ class _Call:
         specs = {b.number: self._spec(b, prefetched, arrays[b.number]) for b in streams}
         ins = [b.number for b in streams if not b.is_output]
         outs = [b.number for b in streams if b.is_output]
-        plgpu.emit_pipeline(
+        _versions.emit_pipeline(
             lambda loop, *slots: step.run(loop, dict(zip([*ins, *outs], slots))),
             grid=tuple(self.grid[a] for a in self.loops),
             in_specs=[specs[i] for i in ins],

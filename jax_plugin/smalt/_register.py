@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 import warnings
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _config, _debug, _emulate, _flow, _pallas_call, _profile, _takeover, _versions
+from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
-from smalt._errors import CompileError, Error, Internal, Unsupported
+from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
 if TYPE_CHECKING:  # the library may not be built
     from smalt import _native
@@ -34,6 +35,8 @@ def begin() -> None:
 
         _ffi.register()
     _takeover.RULES[:] = [(_versions.mpmd_map_p, _mpmd_map_rule), (_versions.pallas_call_p, _pallas_call_rule)]
+    _takeover.DERIVATIVES[:] = _derivatives.rules()
+    _takeover.OTHERS[:] = [_versions.give_barriers_tangents, functools.partial(_versions.chain_pipelines, _pipelines.heeding)]
     _takeover.FIRST[:] = [_prepare_jax]
     _config.begin()
 
@@ -72,6 +75,10 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         outputs = {call.num_inputs + i: f"output {i}" for i in numbers if i not in shared}
         _flow.warn_of_outputs_never_stored(call.jaxpr, outputs, _flow.uses(call.jaxpr))
     if (captured := getattr(_LOCAL, "captured", None)) is not None:
+        if blocks and _LOCAL.compiles:  # if it does not fit, its blocks go other ways
+            from smalt import _native
+
+            _native.compile(kernel.descriptor, kernel.debug, target)
         captured.append(kernel)
         extra = None
     else:
@@ -98,7 +105,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         "target": target,
         "flags": _emulate.flags() | _versions.mesh_number(ctx.module_context.axis_context) << 8,
     }
-    effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0
+    effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0 or getattr(_LOCAL, "has_side_effects", False)
     name = UNCAPTURED_TARGET_NAME if extra and extra.is_read else TARGET_NAME
     if "cpu" in _versions.platforms(ctx):
         _versions.call_from_python(ctx)
@@ -113,20 +120,21 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
 
     _prepare(ctx)
 
-    def traced(*arrays: Any) -> list[Any]:
-        mapped = _versions.mapped_operands(params, ctx.avals_in)
-        if mapped is None:
-            raise Unsupported(
-                "not supported yet: the derivative of a pl.pallas_call with respect to some of its operands, which have different blocks"
-                f"\n  expected: a tangent for each of {params['grid_mapping'].num_inputs // 2} operands, or blocks that are alike"
-                f"\n  got: tangents for {len(arrays) - params['grid_mapping'].num_inputs // 2}"
-                "\n  remedy: differentiate with respect to all operands, with zeros for the others, or give the call a jax.custom_jvp"
-            )
-        results, _LOCAL.blocks = _pallas_call.kernel(arrays, mapped)
+    def traced(*arrays: Any, budget: int = _blocks.BUDGET) -> list[Any]:
+        _LOCAL.has_side_effects = _versions.has_side_effects(params["compiler_params"])
+        results, _LOCAL.blocks = _pallas_call.kernel(arrays, params, budget)
         return results
 
     try:
-        return _versions.lower_function(ctx, traced, *args)
+        try:
+            return _versions.lower_function(ctx, traced, *args)
+        except InvalidKernel as first:
+            if first.what != "shared memory":
+                raise
+            try:  # what the body takes for itself is not known before
+                return _versions.lower_function(ctx, functools.partial(traced, budget=0), *args)
+            except Error:
+                raise first from None
     except Error as e:
         if not str(e).startswith("smalt: "):
             e.args = (f"smalt: {e}{_where()}",)
@@ -136,7 +144,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
         warnings.warn(f"smalt leaves a pl.pallas_call to the compiler that JAX has for it:\n  {lines}", stacklevel=2)
         return before(ctx, *args, **params)
     finally:
-        _LOCAL.blocks = ()
+        _LOCAL.blocks, _LOCAL.has_side_effects = (), False
 
 
 def _may_leave(e: Error, ctx: Any, params: dict[str, Any]) -> bool:
@@ -161,19 +169,12 @@ def _where() -> str:
 
 
 def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
-    """Calls with Mosaic GPU's and our parameters, and with Triton's or none where those are wanted, on every platform alike."""
-    if params["interpret"]:
-        return False
-    compiler_params = params["compiler_params"]
-    if not (_capturing() or _config.is_enabled(compiler_params)):
-        return False
-    if compiler_params is None:
-        return _config.settings().pallas_call
-    if _versions.is_triton_compiler_params(compiler_params):
-        return _config.settings().triton
-    if _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
+    compiler_params, interpret = params["compiler_params"], params["interpret"]
+    enabled = _capturing() or _config.is_enabled(compiler_params)
+    taken = _pallas_call.is_wanted(compiler_params, interpret, enabled)
+    if enabled and not taken and not interpret and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
         _check_params("pl.pallas_call", compiler_params)
-    return _versions.is_gpu_compiler_params(compiler_params)
+    return taken
 
 
 def _check_mesh(params: dict[str, Any]) -> None:
@@ -251,16 +252,17 @@ def _capturing() -> bool:
 
 
 @contextlib.contextmanager
-def capture() -> Iterator[list[Kernel]]:
-    """Within the scope, kernels that this thread lowers are serialised, listed, and not compiled."""
-    outer = getattr(_LOCAL, "captured", None)
+def capture(compiles: bool = False) -> Iterator[list[Kernel]]:
+    """Within the scope, kernels that this thread lowers are serialised, listed, and not called. `compiles`: what a `pl.pallas_call` becomes
+    if it is to fit; else what is tried first."""
+    outer = getattr(_LOCAL, "captured", None), getattr(_LOCAL, "compiles", False)
     kernels: list[Kernel] = []
     _takeover.hold()
-    _LOCAL.captured = kernels
+    _LOCAL.captured, _LOCAL.compiles = kernels, compiles
     try:
         yield kernels
     finally:
-        _LOCAL.captured = outer
+        _LOCAL.captured, _LOCAL.compiles = outer
         _takeover.release()
 
 
@@ -273,13 +275,13 @@ def descriptor(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[s
     return [(k.name, k.descriptor, k.debug) for k in captured(f, *args, **kwargs)]
 
 
-def captured(f: Callable[..., Any], *args: Any, platform: str = "cuda", **kwargs: Any) -> list[Kernel]:
-    """The kernels in `f(*args)`, by tracing and lowering alone."""
+def captured(f: Callable[..., Any], *args: Any, platform: str = "cuda", compiles: bool = False, **kwargs: Any) -> list[Kernel]:
+    """The kernels in `f(*args)`, by tracing and lowering alone; `compiles`: as of `capture`."""
 
     def fresh(*args: Any, **kwargs: Any) -> Any:  # a new function: no cache may answer in our place
         return f(*args, **kwargs)
 
-    with capture() as kernels:
+    with capture(compiles) as kernels:
         jax.jit(fresh).trace(*args, **kwargs).lower(lowering_platforms=(platform,))
     return kernels
 

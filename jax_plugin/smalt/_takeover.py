@@ -1,6 +1,6 @@
 """What smalt changes in JAX: nothing at import; from the first enabling on, and given back where it can be.
 
-The lowering rules stand in JAX's tables while somebody holds them: `smalt.enable()` until `smalt.disable()`, a scope of `smalt.enabled()`
+The rules of lowering and of derivatives stand in JAX's tables while somebody holds them: `smalt.enable()` until `smalt.disable()`, a scope of `smalt.enabled()`
 until its end, `CompilerParams(enabled=True)` for ever. What was in the tables before answers for every kernel that is not smalt's, and
 stands there again afterwards, another plugin's rules included.
 
@@ -17,6 +17,10 @@ from smalt import _versions
 
 #: (primitive, rule): entered by `_register`, which knows the rules.
 RULES: list[tuple[object, _versions.ChainedRule]] = []
+#: (kind, primitive, rule) of derivatives.
+DERIVATIVES: list[tuple[str, object, Callable[..., object]]] = []
+#: Other changes: each is made by a function that returns the steps that take it away again.
+OTHERS: list[Callable[[], list[Callable[[], None]]]] = []
 #: What is done once, at the first enabling.
 FIRST: list[Callable[[], None]] = []
 PLATFORMS = ("cpu", "cuda")
@@ -38,6 +42,10 @@ def hold() -> None:
             _is_first = False
         for primitive, rule in RULES:
             _restore.extend(_versions.chain_rule(primitive, rule, PLATFORMS))
+        for kind, primitive, derivative in DERIVATIVES:
+            _restore.extend(_versions.chain_derivative(kind, primitive, derivative))
+        for change in OTHERS:
+            _restore.extend(change())
         _holders += 1
 
 

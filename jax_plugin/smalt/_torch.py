@@ -197,7 +197,7 @@ class _Kernel:
     def __init__(self, eqn: Any) -> None:
         structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
         with _config.enabled(True):
-            (kernel,) = _register.captured(lambda *args: eqn.primitive.bind(*args, **eqn.params), *structs)
+            (kernel,) = _register.captured(lambda *args: eqn.primitive.bind(*args, **eqn.params), *structs, compiles=True)
         self._kernel = kernel
         self._artifact = _native.compile(kernel.descriptor, kernel.debug, kernel.target)
         extra = self._artifact.extra_operands

@@ -138,6 +138,8 @@ def memory_space(aval: Any, default: str = "GMEM") -> str:
 
 
 _SPACES = {"gmem": "GMEM", "smem": "SMEM", "tmem": "TMEM", "regs": "REGS"}
+#: A TPU's memories that mean the same: of arrays that are computed with.
+_TPU_SPACES = {"vmem": "SMEM"}
 
 
 def _space(aval: Any, default: str) -> str:
@@ -145,8 +147,10 @@ def _space(aval: Any, default: str) -> str:
     name = getattr(space, "name", None) or str(space)
     if space is None or name.lower() in ("default", "any", "device", "hbm"):
         return default
+    if "semaphore" in name.lower() and type(aval.inner_aval.dtype).__name__ in _COUNTING:
+        return "GMEM"
     try:
-        return _SPACES[name.lower()]
+        return (_SPACES | _TPU_SPACES)[name.lower()]
     except KeyError:
         if "semaphore" in name.lower():
             raise Unsupported(
@@ -158,6 +162,10 @@ def _space(aval: Any, default: str) -> str:
             f"not supported yet: the memory space {space}\n  expected: one of a GPU's: {', '.join(_SPACES)}\n  got: {space}"
             "\n  remedy: plgpu.SMEM(shape, dtype) for scratch, plgpu.GMEM for arrays that stay in device memory"
         ) from None
+
+
+#: Types of semaphores that count signals, by their kinds.
+_COUNTING = {"Semaphore": "REGULAR", "SemaphoreTy": "REGULAR", "BarrierSemaphore": "BARRIER", "BarrierSemaphoreTy": "BARRIER"}
 
 
 def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:
@@ -177,10 +185,8 @@ def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:
                 leader_tracked=getattr(element, "leader_tracked", False),
             )
             return {"cluster_barrier": kind}
-        case "Semaphore" | "SemaphoreTy":
-            return {"semaphore": message("SemaphoreType", kind="REGULAR")}
-        case "BarrierSemaphore" | "BarrierSemaphoreTy":
-            return {"semaphore": message("SemaphoreType", kind="BARRIER")}
+        case name if name in _COUNTING:
+            return {"semaphore": message("SemaphoreType", kind=_COUNTING[name])}
         case "DmaSemaphore" | "DMASemaphore" | "DmaSemaphoreTy":
             return {"semaphore": message("SemaphoreType", kind="DMA")}
         case _:

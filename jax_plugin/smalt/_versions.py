@@ -25,15 +25,22 @@ from typing import Any, TypeAlias
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
+from jax._src import ad_util as _ad_util
+from jax._src import api_util as _api_util
+from jax._src import config as _jax_config
 from jax._src import core as jax_core
+from jax._src import custom_batching as _custom_batching
 from jax._src import distributed as _distributed
 from jax._src import effects as jax_effects
+from jax._src import linear_util as _linear_util
 from jax._src import mesh as mesh_lib
 from jax._src import pjit as _pjit
 from jax._src import source_info_util
 from jax._src.export import _export
+from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import special as lax_special
 from jax._src.lib import xla_client
@@ -42,7 +49,9 @@ from jax._src.pallas import mpmd, pallas_call
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import helpers as gpu_helpers
+from jax._src.pallas.mosaic_gpu import pipeline as gpu_pipeline
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
+from jax._src.state import discharge as _discharge
 from jax._src.state import types as state_types
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
@@ -58,6 +67,7 @@ except ImportError:  # JAX is about to remove it: then nobody has its parameters
 
 # ------------------------------------------------------------------------------------------ features
 
+_IS_011 = hasattr(jax_core.Jaxpr, "with_consts")  # one class is a jaxpr, with or without the values of its constvars
 _IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12: `_contract.py`
 
 #: What nothing in an equation shows (`Semantics` in the schema).
@@ -75,6 +85,8 @@ def lowering_semantics(params: Any) -> str:
 # ------------------------------------------------------------------------------------------ kernels
 
 mpmd_map_p = mpmd.mpmd_map_p
+#: A function with a rule for `jax.vmap`: what `plgpu.kernel` makes.
+custom_vmap_p = _custom_batching.custom_vmap_p
 
 
 @dataclasses.dataclass(frozen=True)
@@ -537,8 +549,9 @@ def argument_name(jaxpr: Any, at: int, otherwise: str) -> str:
 
 
 def here() -> str:
-    """The lines of what is being traced, as errors end with them."""
-    found = itertools.islice(frames(source_info_util.current().traceback), _Stack._LIMIT)
+    """The lines of what is being traced, as errors end with them; of what runs at once, the caller's."""
+    found = list(itertools.islice(frames(source_info_util.current().traceback), _Stack._LIMIT))
+    found = found or list(frames(_Stack(sys._getframe(1))))
     return "".join(f"\n  {'in' if i else 'at'} {file}:{line} ({function})" for i, (file, function, line, _) in enumerate(found))
 
 
@@ -925,35 +938,262 @@ def _is_kernel_local(effect: Any) -> bool:
     return known is not None and known.contains(effect)
 
 
+# ------------------------------------------------------------------------------------------ derivatives
+
+
+#: Tables of rules by which JAX differentiates.
+_DERIVATIVES: dict[str, dict[Any, Any]] = {
+    "jvp": _ad.primitive_jvps,
+    "linearize": _ad.primitive_linearizations,
+    "transpose": _ad.primitive_transposes,
+    "partial": _partial_eval.custom_partial_eval_rules,
+    "checkpoint": _partial_eval.partial_eval_jaxpr_custom_rules,
+}
+
+
+def chain_derivative(kind: str, primitive: Any, rule: Callable[..., Any]) -> list[Callable[[], None]]:
+    """Puts `rule(before, ...)` before the rule that JAX has; the step that takes it away again.
+
+    Of "jvp": (primals, tangents, **params); "linearize": (is_vjp, nonzero, *primals, **params); "transpose": (cotangents, *operands, **params); "partial": (trace,
+    *tracers, **params), some of which are not known; "checkpoint": (saveable, unknown, instantiated, equation).
+    """
+    table = _DERIVATIVES[kind]
+    there = table.get(primitive)
+    if isinstance(there, _ChainedDerivative) and there.rule is rule:
+        return []
+    kinds = {"linearize": _ChainedLinearization, "partial": _ChainedPartial, "checkpoint": _ChainedCheckpoint}
+    made = table[primitive] = kinds.get(kind, _ChainedDerivative)(rule, primitive, there)
+    return [functools.partial(_take_away, table, primitive, made, there)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ChainedDerivative:
+    rule: Callable[..., Any]
+    primitive: Any
+    there: Any
+
+    def before(self, *args: Any, **params: Any) -> Any:
+        if self.there is None:
+            raise NotImplementedError(f"Differentiation rule for '{self.primitive}' not implemented")
+        return self.there(*args, **params)
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        return self.rule(self.before, *args, **params)
+
+
+class _ChainedLinearization(_ChainedDerivative):
+    def before(self, *args: Any, **params: Any) -> Any:
+        rule = self.there or functools.partial(_ad.fallback_linearize_rule, self.primitive)
+        return rule(*args, **params)
+
+
+def linearized(results: Sequence[Any], operands: Sequence[Any], linear: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]) -> Any:
+    """What a rule to linearize gives: results, and `linear(operands, tangents)`, which gives theirs."""
+    has_tangent = [is_float(x) for x in results]
+    if _IS_011:  # which has residuals of a structure, too
+        return results, has_tangent, operands, None, lambda given, _, *tangents: linear(given, tangents)
+    return results, has_tangent, operands, lambda given, *tangents: linear(given, tangents)
+
+
+class _ChainedPartial(_ChainedDerivative):
+    def before(self, trace: Any, *tracers: Any, **params: Any) -> Any:
+        if self.there is not None:
+            return self.there(trace, *tracers, **params)
+        return trace.default_process_primitive(self.primitive, tracers, params)
+
+
+class _ChainedCheckpoint(_ChainedDerivative):
+    def before(self, saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
+        if self.there is not None:
+            return self.there(saveable, unknown, instantiated, eqn)
+        count, residuals = len(eqn.outvars), to_instantiate(eqn, instantiated)
+        if any(unknown):
+            return None, eqn, [True] * count, [True] * count, residuals
+        policy = _partial_eval.ensure_enum(saveable(eqn.primitive, *(x.aval for x in eqn.invars), **eqn.params))
+        if isinstance(policy, _partial_eval.RecomputeType):
+            return eqn, eqn, [False] * count, [True] * count, residuals
+        return eqn, None, [False] * count, [False] * count, []
+
+
+def to_instantiate(eqn: Any, instantiated: Sequence[bool]) -> list[Any]:
+    """Operands that what is evaluated later needs, and does not have."""
+    return [x for x, has in zip(eqn.invars, instantiated) if isinstance(x, jax_core.Var) and not has]
+
+
+def known_value(tracer: Any) -> Any:
+    """What is known of it while a part of a program is evaluated; None: nothing."""
+    return tracer.pval.get_known()
+
+
+def is_float(x: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(jax_core.typeof(x).dtype, np.inexact))
+
+
+def is_linear_operand(x: Any) -> bool:
+    """Whether an operand of what is transposed is one whose cotangent is wanted."""
+    return isinstance(x, _ad.UndefinedPrimal)
+
+
+def zero_cotangent(aval: Any) -> Any:
+    return _ad_util.Zero(aval)
+
+
+def varying_axes(xs: Iterable[Any]) -> frozenset[Any]:
+    """The axes of the device mesh over which some of the values vary."""
+    return frozenset().union(*(jax_core.typeof(x).manual_axis_type.varying for x in xs))
+
+
+def varying_aval(shape: Sequence[int], dtype: Any, axes: frozenset[Any]) -> Any:
+    known = jax.ShapeDtypeStruct(tuple(shape), dtype, manual_axis_type=jax_core.ManualAxisType(varying=axes))
+    return pallas_core._convert_out_shape_to_aval(known)
+
+
+def varying_zeros(aval: Any, axes: frozenset[Any]) -> Any:
+    zeros = jax.numpy.zeros(aval.shape, aval.dtype)
+    return jax.lax.pcast(zeros, tuple(axes), to="varying") if axes else zeros
+
+
+def led_by(block: Any, axis: int, size: int) -> Any:
+    """A block mapping of an array with one dimension more in front, of which each index of a grid axis has its own part."""
+    opened, consts = open_jaxpr(block.index_map_jaxpr)
+    info = opened.debug_info._replace(result_paths=None)
+    opened = opened.replace(outvars=[opened.invars[axis], *opened.outvars], debug_info=info)
+    return dataclasses.replace(
+        block,
+        block_shape=(pallas_core.Squeezed(), *block.block_shape),
+        index_map_jaxpr=opened if _IS_011 else jax_core.ClosedJaxpr(opened, consts),
+        array_aval=block.array_aval.update(shape=(size, *block.array_aval.shape)),
+    )
+
+
+def summed(block: Any, ref: Any) -> tuple[Any, Any]:
+    """A block mapping and the body's reference, of what is added up: in f32 where the type has fewer bits."""
+    if ref.dtype.itemsize >= 4:
+        return block, ref
+
+    def wide(aval: Any) -> Any:
+        return aval.update(inner_aval=aval.inner_aval.update(dtype=np.dtype(np.float32)))
+
+    array = block.array_aval.update(dtype=np.dtype(np.float32))
+    return dataclasses.replace(block, array_aval=array, transformed_block_aval=wide(block.transformed_block_aval)), wide(ref)
+
+
+def trace_body(body: Callable[..., None], avals: Sequence[Any], name: str) -> Any:
+    """The open jaxpr of a function of references."""
+
+    def flat(*refs: Any) -> list[Any]:
+        body(*refs)
+        return []
+
+    info = _api_util.debug_info(name, body, list(avals), {})
+    jaxpr, _, consts = _partial_eval.trace_to_jaxpr_dynamic(_linear_util.wrap_init(flat, debug_info=info), list(avals))
+    if consts:
+        raise NotImplementedError(f"it needs an array of constants: {', '.join(str(jax_core.typeof(c)) for c in consts)}")
+    return jaxpr
+
+
+def without_references(jaxpr: Any) -> Any:
+    """A jaxpr that takes what its references hold, and gives what they are left with."""
+    if _IS_011:
+        return _discharge.discharge_state(jaxpr, strip_memory_space=True)
+    return _discharge.discharge_state(jax_core.ClosedJaxpr(jaxpr, ()))
+
+
+def _no_tangents(dtype: Any) -> Any:
+    return jax.dtypes.float0
+
+
+class _RulesOfBarriers:
+    tangent_dtype = staticmethod(_no_tangents)
+
+
+def give_barriers_tangents() -> list[Callable[[], None]]:
+    """JAX asks each operand of what is differentiated for the type of its tangents: barriers and semaphores, which do not say, have none.
+    The steps that take it away again."""
+    undo: list[Callable[[], None]] = []
+    for kind in (gpu_core.BarrierType, gpu_core.ClusterBarrierType):
+        if kind._rules is None:
+            kind._rules = _RulesOfBarriers
+            undo.append(functools.partial(delattr, kind, "_rules"))
+    semaphores = pallas_core.AbstractSemaphoreTyRules
+    if not hasattr(semaphores, "tangent_dtype"):
+        semaphores.tangent_dtype = staticmethod(_no_tangents)
+        undo.append(functools.partial(delattr, semaphores, "tangent_dtype"))
+    return undo
+
+
+def primitives_without_jvp() -> list[Any]:
+    """What Pallas and Mosaic GPU have in kernels and JAX has no derivative of."""
+    found = {id(p): p for module in (pallas_primitives, gpu_primitives) for p in vars(module).values() if isinstance(p, jax_core.Primitive)}
+    return [p for p in found.values() if p not in _ad.primitive_jvps]
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent is known to be 0."""
+    return type(tangent) is _ad_util.Zero
+
+
+def instantiated(tangent: Any) -> Any:
+    return _ad_util.instantiate(tangent)
+
+
+def zero_tangent(x: Any) -> Any:
+    return _ad_util.Zero(jax_core.typeof(x).to_tangent_aval())
+
+
+def is_float_memory(aval: Any) -> bool:
+    """Whether a reference is to floats."""
+    dtype = getattr(aval.inner_aval, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, np.inexact))
+
+
+def jvp_of_jaxpr(jaxpr: Any, nonzero: Sequence[bool]) -> tuple[Any, list[bool]]:
+    """The open JVP of a jaxpr without constvars, and which of its results have tangents.
+
+    It takes the operands, then the tangents that are not 0, and gives the results, then theirs.
+    """
+    closed = jaxpr if _IS_011 else jax_core.ClosedJaxpr(jaxpr, ())
+    made, has_tangent = _ad.jvp_jaxpr(closed, list(nonzero), False)
+    opened, consts = open_jaxpr(made)
+    if consts:
+        raise NotImplementedError(f"it needs an array of constants: {', '.join(str(jax_core.typeof(c)) for c in consts)}")
+    return opened, list(has_tangent)
+
+
+def without_constvars(jaxpr: Any) -> Any:
+    """A jaxpr that takes what its constvars stand for as its first operands."""
+    return _partial_eval.convert_constvars_jaxpr(jaxpr)
+
+
+def bind_scope(jaxpr: Any, captured: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """A `run_scoped` of a jaxpr that takes what it captures, then what is allocated."""
+    if _IS_011:
+        scope = jaxpr.with_consts(captured)
+    else:
+        scope = jaxpr.replace(constvars=jaxpr.invars[: len(captured)], invars=jaxpr.invars[len(captured) :])
+    return list(pallas_primitives.run_scoped_p.bind(*captured, **{**params, "jaxpr": scope}))
+
+
+def with_arguments(jaxpr: Any, invars: Sequence[Any], names: Sequence[str]) -> Any:
+    """A jaxpr with its arguments in another order, and what they are called."""
+    info = jaxpr.debug_info._replace(arg_names=tuple(names))
+    return jaxpr.replace(invars=list(invars), debug_info=info)
+
+
+def kernel_trace(params: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """Within the scope, what is traced is in a kernel of these parameters of `mpmd_map`."""
+    (mesh,) = params["meshes"]
+    return mpmd.mpmd_map_tracing_context(mesh, (mesh, *params["external_meshes"]))  # type: ignore[no-any-return]
+
+
+def twice(cost: Any) -> Any:
+    """The estimate for a kernel that computes tangents, too."""
+    return cost and dataclasses.replace(cost, **{f.name: 2 * getattr(cost, f.name) for f in dataclasses.fields(cost)})
+
+
 # ------------------------------------------------------------------------------------------ pallas_call
 
 pallas_call_p = pallas_call.pallas_call_p
-
-
-def mapped_operands(params: dict[str, Any], avals: Sequence[Any]) -> dict[str, Any] | None:
-    """The parameters of a `pallas_call` with one block mapping for each operand; None if nothing says which operand has which.
-
-    JAX's derivative of a call repeats the mappings of all operands for their tangents, but passes only tangents that are not zero.
-    """
-    mapping = params["grid_mapping"]
-    first = mapping.num_index_operands + sum(not isinstance(n, int) for n in mapping.grid)
-    given, mapped = avals[first:], mapping.num_inputs
-    if len(given) == mapped:
-        return params
-    own, results = mapping.block_mappings[: mapped // 2], mapping.block_mappings[mapped:]
-    tangents = given[len(own) :]
-
-    def fits(block: Any, aval: Any) -> bool:
-        return bool(block.array_aval.shape == aval.shape and block.array_aval.dtype == aval.dtype)
-
-    def same(block: Any) -> Any:
-        return tuple(map(str, block.block_shape)), str(block.index_map_jaxpr)
-
-    choices = [c for c in itertools.combinations(own, len(tangents)) if all(map(fits, c, tangents))]
-    if len({tuple(map(same, choice)) for choice in choices}) != 1:
-        return None
-    blocks = (*own, *choices[0], *results)
-    return params | {"grid_mapping": mapping.replace(block_mappings=blocks, num_inputs=len(given))}
 
 
 def grid_names(mapping: Any) -> tuple[Any, ...]:
@@ -962,6 +1202,15 @@ def grid_names(mapping: Any) -> tuple[Any, ...]:
     if len(names) < len(mapping.grid):
         return names
     return tuple(name for axis, name in enumerate(names) if axis not in mapping.vmapped_dims)
+
+
+def grid_trace(mapping: Any) -> contextlib.AbstractContextManager[None]:
+    """Within the scope, what is traced is in a body of this grid."""
+    names = mapping.grid_names
+    if names is not None and len(names) < len(mapping.grid):  # 0.10, under vmap
+        own = iter(names)
+        mapping = mapping.replace(grid_names=tuple(object() if a in mapping.vmapped_dims else next(own) for a in range(len(mapping.grid))))
+    return mapping.trace_env()  # type: ignore[no-any-return]
 
 
 def heed_grids_in_traces() -> None:
@@ -991,9 +1240,32 @@ def is_triton_compiler_params(params: Any) -> bool:
     return TRITON is not None and isinstance(params, TRITON.CompilerParams)
 
 
+def is_tpu_compiler_params(params: Any) -> bool:
+    module = sys.modules.get("jax._src.pallas.mosaic.core")
+    return module is not None and isinstance(params, module.CompilerParams)
+
+
+def has_side_effects(params: Any) -> bool:
+    """Whether parameters say that a call does something besides computing its results."""
+    return bool(getattr(params, "has_side_effects", False))
+
+
+def compiler_params_for_gpu(params: Any) -> Any:
+    """What a TPU's parameters mean here is what they say of the grid; the others are about its compiler and its memories."""
+    if params is None:
+        return plgpu.CompilerParams()
+    return plgpu.CompilerParams(dimension_semantics=params.dimension_semantics) if is_tpu_compiler_params(params) else params
+
+
 def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
-    """Traces `f` on the rule's operands and lowers it in the rule's place."""
-    return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
+    """Traces `f` on the rule's operands and lowers it in the rule's place.
+
+    Over which axes of a mesh values vary was checked when the equation was traced; what stands in its place is of one device.
+    """
+    plain = [a.update_manual_axis_type(jax_core.empty_mat) if isinstance(a, jax_core.ShapedArray) else a for a in ctx.avals_in]
+    with _jax_config._check_vma(False):
+        ctx = ctx.replace(avals_in=plain)
+        return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
 
 
 def make_primitive(name: str, abstract_eval: Callable[..., Any], one_result: bool = False) -> Any:
@@ -1030,9 +1302,16 @@ def ref_and_transforms(ref: Any) -> tuple[Any, tuple[Any, ...]]:
     return ref, ()
 
 
-def is_gmem_block(block_mapping: Any) -> bool:
+def is_gmem_block(block_mapping: Any, is_output: bool) -> bool:
+    """Whether an operand stays in device memory. A TPU's names for that are HBM, and ANY; there steps follow one another, so that an output is
+    what the last of them leaves: in blocks that is seen to, in memory that steps store to as they like it is not."""
     space = block_mapping.transformed_block_aval.memory_space
-    return space is gpu_core.MemorySpace.GMEM
+    return space is gpu_core.MemorySpace.GMEM or not is_output and (space is pallas_core.MemorySpace.ANY or str(space) == "hbm")
+
+
+def is_semaphore_of_tpu(aval: Any) -> bool:
+    """Whether scratch is semaphores as TPUs have them, where steps follow one another."""
+    return str(getattr(aval, "memory_space", "")) == "semaphore_mem"
 
 
 def eval_jaxpr(closed: Any, args: Sequence[Any], consts: Sequence[Any] = ()) -> Any:
@@ -1219,6 +1498,37 @@ def register_batching(primitive: Any, rule: Callable[..., Any]) -> None:
         return rule(axis.size, operands, dims, **params)
 
     _batching.fancy_primitive_batchers[primitive] = batch
+
+
+#: JAX's own, whatever stands in its place.
+emit_pipeline = plgpu.emit_pipeline
+
+
+def is_block_spec(x: Any) -> bool:
+    return isinstance(x, pallas_core.BlockSpec)
+
+
+def is_stored_in_turn(spec: Any, grid: Sequence[Any]) -> bool:
+    """Whether a pipeline stores an output's block step by step, and not once at its end, or never."""
+    return bool(gpu_pipeline._in_smem(spec)) and not gpu_pipeline._is_index_invariant(spec, grid)
+
+
+def chain_pipelines(heeding: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Callable[[], None]]:
+    """Puts a function around those of JAX that make pipelines; the steps that take it away again."""
+    undo: list[Callable[[], None]] = []
+    for name in ("emit_pipeline", "emit_pipeline_warp_specialized"):
+        there = getattr(plgpu, name)
+        if not hasattr(there, "_smalt"):
+            made = heeding(there)
+            made._smalt = True  # type: ignore[attr-defined]
+            setattr(plgpu, name, made)
+            undo.append(functools.partial(_give_back, name, made, there))
+    return undo
+
+
+def _give_back(name: str, ours: Any, there: Any) -> None:
+    if getattr(plgpu, name) is ours:
+        setattr(plgpu, name, there)
 
 
 def replace_as_torch_kernel(dispatch: Callable[[Any], Any]) -> None:

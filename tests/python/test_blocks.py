@@ -356,6 +356,35 @@ def test_what_all_parts_would_load_again_is_little() -> None:
     assert _pallas_call._Call(eqn.params).parts == 1
 
 
+def test_what_leaves_no_room_for_the_body_is_a_view() -> None:
+    """An output that fits into shared memory once: not beside what the compiler takes for a change of its layout."""
+
+    def body(x: Any, y: Any, z: Any) -> None:
+        at = (slice(None, None, 2), slice(1, None), slice(None, None, 3))
+        y[...] = x[at]
+        z[...] = jnp.zeros_like(z)
+        z[at] = y[...]
+
+    x = np.random.default_rng(0).normal(size=(8, 8, 32, 128)).astype(np.float32)
+    out = [jax.ShapeDtypeStruct((4, 7, 11, 128), jnp.float32), jax.ShapeDtypeStruct(x.shape, jnp.float32)]
+    f = pl.pallas_call(body, out_shape=out)
+    (report,) = smalt.inspect(f, x, assemble=False)
+    assert all(b.way == "a view of the array" for b in report.blocks)
+    y, z = f(x)
+    np.testing.assert_array_equal(y, x[::2, 1:, ::3])
+    np.testing.assert_array_equal(np.asarray(z)[::2, 1:, ::3], x[::2, 1:, ::3])
+    assert np.count_nonzero(z) == np.count_nonzero(y)
+
+
+def test_what_has_no_room_whatever_the_ways_is_an_error() -> None:
+    def body(x: Any, o: Any) -> None:
+        pl.run_scoped(lambda s: o.__setitem__(..., x[...] + s[0, 0]), plgpu.SMEM((300, 256), jnp.float32))
+
+    x = np.zeros((16, 128), np.float32)
+    with pytest.raises(smalt.InvalidKernel, match="(?s)shared memory.*232448.*307200"):
+        pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32))(x)
+
+
 def test_errors_in_parts_name_the_line() -> None:
     def body(x: Any, o: Any) -> None:
         v = x[...] * 2

@@ -817,7 +817,7 @@ def test_blocks_that_overlap_run_in_order() -> None:
         np.testing.assert_array_equal(got[~np.isnan(want)], want[~np.isnan(want)])
 
 
-@pytest.mark.parametrize("semantics", [["sequental"], [7], ["arbitrary"], "parallel", ["parallel", "sequential"], [None]])
+@pytest.mark.parametrize("semantics", [["sequental"], [7], "parallel", ["parallel", "sequential"], [None]])
 def test_dimension_semantics_are_looked_at(semantics: Any) -> None:
     with pytest.raises(smalt.InvalidKernel, match='(?s)dimension_semantics.*expected: .*got: .*remedy: name each axis "parallel"'):
         running_sum(compiler_params=plgpu.CompilerParams(dimension_semantics=semantics))(numbers(4, 8))

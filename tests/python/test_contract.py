@@ -15,6 +15,7 @@ from jax._src import pjit
 from jax._src.export import _export
 from jax._src.interpreters import mlir, pxla
 from jax._src.lib import xla_client
+from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import helpers
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from smalt import _contract, _register, _takeover, _versions
@@ -59,6 +60,8 @@ CHANGED: dict[str, tuple[Any, str, Any]] = {
         "barrier_arrive_and_wait_p",
         None if not hasattr(gpu_primitives, "barrier_arrive_and_wait_p") else ...,
     ),
+    "core.Jaxpr.with_consts came with JAX 0.11": (jax_core.Jaxpr, "with_consts", ... if hasattr(jax_core.Jaxpr, "with_consts") else other_subcomp),
+    "pallas.primitives.run_scoped_p is called run_scoped": (pallas_primitives, "run_scoped_p", jax_core.Primitive("scoped")),
     "mosaic_gpu.helpers.inline_ptx has a function with `asm`": (helpers, "inline_ptx", other_subcomp),
     "pallas.triton.core.CompilerParams has num_warps, num_stages, or is gone": (_versions.TRITON, "CompilerParams", Parameters),
     "mlir.ModuleContext.add_keepalive": (mlir.ModuleContext, "add_keepalive", ...),

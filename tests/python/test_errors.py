@@ -1476,22 +1476,6 @@ def shared_memory_out_of_bounds(x):
 # ------------------------------------------------------------------------------------------ whose kernels
 
 
-@bad(
-    smalt.Unsupported,
-    "pl.pallas_call with the compiler parameters of another backend",
-    "expected: plgpu.CompilerParams",
-    "got: jax._src.pallas.mosaic.core.CompilerParams",
-    "remedy: pass smalt.CompilerParams()",
-)
-def parameters_of_tpu(x):
-    import jax.experimental.pallas.tpu as pltpu
-
-    def body(x, o):
-        o[...] = x[...]
-
-    return pl.pallas_call(body, out_shape=like((128,)), compiler_params=pltpu.CompilerParams())(x)  # BAD
-
-
 def triton(body: Callable[..., None], out: Any = like((128,)), **how: Any) -> Callable[..., Any]:
     params = plt.CompilerParams(num_warps=how.pop("num_warps", None), num_stages=how.pop("num_stages", None))
     return pl.pallas_call(body, out_shape=out, compiler_params=params, **how)

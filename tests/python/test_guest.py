@@ -18,8 +18,9 @@ PRELUDE = r"""
     import jax.experimental.pallas.mosaic_gpu as plgpu
     from jax._src import pjit
     from jax._src.export import _export
-    from jax._src.interpreters import mlir, pxla
-    from jax._src.pallas import mpmd, pallas_call
+    from jax._src.interpreters import ad, mlir, partial_eval as pe, pxla
+    from jax._src.pallas import core as pallas_core, mpmd, pallas_call
+    from jax._src.pallas.mosaic_gpu import core as gpu_core
 
     X = jax.ShapeDtypeStruct((128,), jnp.float32)
     PLATFORMS = ("cpu", "cuda")
@@ -59,8 +60,19 @@ PRELUDE = r"""
             "stable": frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE),
         }
 
-    def rules():
+    def lowerings():
         return {(p, n): mlir._platform_specific_lowerings[p].get(q) for p in PLATFORMS for n, q in PRIMITIVES.items()}
+
+    def rules():
+        return lowerings() | {"derivatives": [dict(table) for table in DERIVATIVES], "others": others()}
+
+    DERIVATIVES = (
+        ad.primitive_jvps, ad.primitive_linearizations, ad.primitive_transposes, pe.custom_partial_eval_rules, pe.partial_eval_jaxpr_custom_rules
+    )
+
+    def others():
+        types = (gpu_core.BarrierType._rules, gpu_core.ClusterBarrierType._rules, hasattr(pallas_core.AbstractSemaphoreTyRules, "tangent_dtype"))
+        return plgpu.emit_pipeline, plgpu.emit_pipeline_warp_specialized, *types
 
     def plugin(name, answers=True, platforms=PLATFORMS):
         "Another backend's rule, which marks what it compiles, and asks who was there before where it answers nothing."
@@ -208,7 +220,7 @@ def test_another_plugin_s_rule(when: str) -> None:
 
         for name in PRIMITIVES:
             for answers in (True, False):
-                there = rules()
+                there = lowerings()
                 check(name, answers)
                 for (p, n), entry in there.items():  # the plugin is gone
                     mlir._platform_specific_lowerings[p].pop(PRIMITIVES[n], None)

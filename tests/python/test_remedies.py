@@ -194,8 +194,8 @@ def test_memory_spaces_of_other_machines() -> None:
 
     from jax.experimental.pallas import tpu as pltpu
 
-    with pytest.raises(smalt.Unsupported, match=r"(?s)memory space.*vmem.*remedy: plgpu.SMEM\(shape, dtype\)"):
-        run(body, X, scratch_types=[pltpu.VMEM((8, 128), jnp.float32)])
+    with pytest.raises(smalt.Unsupported, match=r"(?s)memory space.*cmem.*remedy: plgpu.SMEM\(shape, dtype\)"):
+        run(body, X, scratch_types=[pltpu.CMEM((8, 128), jnp.float32)])
 
 
 def _bare(code: str) -> list[int]:
