@@ -172,7 +172,8 @@ def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
     compiler_params, interpret = params["compiler_params"], params["interpret"]
     enabled = _capturing() or _config.is_enabled(compiler_params)
     taken = _pallas_call.is_wanted(compiler_params, interpret, enabled)
-    if enabled and not taken and not interpret and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
+    is_foreign = not (taken or interpret or compiler_params is None or _versions.is_triton_compiler_params(compiler_params))
+    if enabled and is_foreign and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
         _check_params("pl.pallas_call", compiler_params)
     return taken
 
