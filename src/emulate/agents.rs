@@ -739,6 +739,27 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
         }
         Ok(address)
     };
+    // So it is on an H200, whoever compiles it, and whatever is swizzled.
+    if let Some(named) = &tensor_map {
+        let element = m.placed(named).spec.element.bytes();
+        if !(i64::from(coords[0]) * i64::from(element))
+            .unsigned_abs()
+            .is_multiple_of(16)
+        {
+            let mut error = execution(
+                "a copy whose start along the minor dimension is no multiple of 16 bytes, which a GPU takes for an illegal instruction",
+            );
+            error.expected = Some(format!(
+                "a multiple of {} elements of {element} bytes",
+                16 / element.min(16)
+            ));
+            error.got = Some(m.describe_box(named, &coords));
+            error.remedy = Some(
+                "start there and slice what was copied, or load it with ref[...] and store it with ref[...] = value instead of copies".into(),
+            );
+            return Err(error);
+        }
+    }
     match op.kind {
         BulkKind::Prefetch => linear(m, w).map(|_| ()),
         BulkKind::TensorPrefetch => Ok(()),

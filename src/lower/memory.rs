@@ -1161,7 +1161,8 @@ pub fn lower_load_masked(cx: &mut LowerCx, op: Op, src: &RefUse, mask: Value) ->
         target.sem = target.relaxed(cx);
     }
     let layout = cx.layout_of(result)?;
-    let plan = planned.load.as_ref().ok_or_else(|| cx.unexpected(op))?;
+    let plan = planned.load.as_ref().filter(|_| planned.view.bits >= 8);
+    let plan = plan.ok_or_else(|| cx.unexpected(op))?;
     let mask = mask_of(cx, src, mask, &plan.layout)?;
     let mut is_loaded = |_: &mut LowerCx, slot: u32| mask[slot as usize];
     let loaded = load_where(cx, target, plan, &planned.view, cx.ty(result).dtype(), &mut is_loaded)?;
@@ -1172,7 +1173,8 @@ pub fn lower_load_masked(cx: &mut LowerCx, op: Op, src: &RefUse, mask: Value) ->
 
 pub fn lower_store_masked(cx: &mut LowerCx, op: Op, dst: &RefUse, mask: Value, value: Value) -> Result<()> {
     let planned = cx.transfer(op)?;
-    let plan = planned.store.as_ref().ok_or_else(|| cx.unexpected(op))?;
+    let plan = planned.store.as_ref().filter(|_| planned.view.bits >= 8);
+    let plan = plan.ok_or_else(|| cx.unexpected(op))?;
     let target = locate(cx, dst, Src::Imm(1))?;
     let array = cx.array_in(value, &plan.layout)?;
     let mask = mask_of(cx, dst, mask, &plan.layout)?;

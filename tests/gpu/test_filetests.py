@@ -6,12 +6,8 @@ import pytest
 
 from tests.filetests.run import FileTest, load_all
 
-#: What the emulator has and an H200 ends with CUDA_ERROR_ILLEGAL_INSTRUCTION: copies through a tensor map that the kernel itself wrote to
-#: memory, byte for byte the parameter's. Why is not understood; kernels that talk only change addresses in maps that the host wrote.
-NOT_ON_GPU = {"tensor_maps"}
 
-
-@pytest.mark.parametrize("test", [test for test in load_all().values() if test.name not in NOT_ON_GPU], ids=lambda test: test.name)
+@pytest.mark.parametrize("test", list(load_all().values()), ids=lambda test: test.name)
 def test_file(test: FileTest) -> None:
     emulated = test.emulate()
     for _ in range(2):

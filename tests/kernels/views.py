@@ -506,7 +506,8 @@ class Copies:
                 unit, size = 1, int(rng.choice([8, 16] if is_tiled else [1, 2, 3, 4, 8]))
             size = 1 if how == "at" else size
             extent = size if how == "all" else size + unit * int(rng.integers(20 if rank < 4 else 4))
-            multiple = int(rng.choice([1, row if d + 1 == rank else size])) if how == "dynamic" else 1
+            # A copy begins at a multiple of 16 bytes along the minor dimension.
+            multiple = (row if d + 1 == rank else int(rng.choice([1, size]))) if how == "dynamic" else 1
             index = str(rng.choice(["int32", "int32", "uint32", "int64", "uint64"]))
             starts = {
                 "all": lambda: (0,) * ROUNDS,

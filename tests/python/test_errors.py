@@ -881,6 +881,23 @@ def misaligned_slice_of_a_swizzled_buffer(x):
 
 
 @bad(
+    smalt.ExecutionError,
+    "a copy whose start along the minor dimension is no multiple of 16 bytes",
+    "expected: a multiple of 8 elements of 2 bytes",
+    "got: [8, 64] at [0, 3]",
+    "remedy: start there and slice what was copied",
+    args=(f16(128, 128), Arg((), jnp.int32)),
+)
+def copy_that_begins_within_16_bytes(x, start):
+    def body(x, start, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(0, 8), pl.ds(start[...] * 0 + 3, 64)], buf, bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+
+    return kernel(body, like((8, 64), F16), SMEM((8, 64), F16), Barrier())(x, start)
+
+
+@bad(
     smalt.Unsupported,
     "copy_gmem_to_smem",
     "multiple of 2 bytes; the copy needs 128",

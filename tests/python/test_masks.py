@@ -26,7 +26,7 @@ def test_a_mask_that_is_true_outside_is_told_of() -> None:
         o[...] = plt.load(x.at[pl.ds(at[0], 64)], mask=jnp.arange(64) < 60, other=0.0)
 
     text = told(body, jnp.zeros(100), jnp.asarray([41]))
-    assert "an index outside of its dimension" in text and "got: 100 in dimension 0 of `x`" in text
+    assert "an index outside of its dimension" in text and "got: 100 in dimension 0 of" in text
     assert "test_masks.py" in text
 
 
@@ -35,7 +35,7 @@ def test_an_index_that_a_mask_has_outside_is_told_of() -> None:
         i = jnp.arange(64) * 2
         o[...] = plt.load(x.at[i], mask=i < 102, other=0.0)
 
-    assert "got: 100 in dimension 0 of `x`" in told(body, jnp.zeros(100))
+    assert "got: 100 in dimension 0 of" in told(body, jnp.zeros(100))
 
 
 def test_masks_that_are_none() -> None:

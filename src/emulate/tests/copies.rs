@@ -107,13 +107,15 @@ fn loads_with_every_swizzle_and_outside_of_the_tensor() {
             let dims = [u64::from(64 / size) * 2, 7, 3];
             let spec = map(0, element, &dims, &[inner, 8, 2], swizzle);
             let bytes = inner * size * 16;
+            // 16 bytes along the minor dimension.
+            let unit = (16 / size) as i32;
             for coords in [
                 [0i32, 0, 0],
-                [-3, -2, -1],
-                [5, 3, 2],
-                [1000, 0, 0],
+                [-unit, -2, -1],
+                [unit, 3, 2],
+                [1024, 0, 0],
                 [0, 0, 3],
-                [i32::MAX, i32::MIN, 0],
+                [i32::MAX & !15, i32::MIN, 0],
             ] {
                 let mut k = one_thread(4096, 4032, |k, base| {
                     let t = k.tensor_map(spec.clone());
@@ -235,10 +237,13 @@ fn stores_with_every_swizzle_drop_what_is_outside() {
         };
         let spec = map(1, TensorMapElement::F16, &[96, 20], &[inner, 8], swizzle);
         let bytes = inner * 2 * 8;
-        let in_front = store_box(&spec, bytes, [-5, 3], None, true, Some(BulkWait::Complete));
+        let in_front = store_box(&spec, bytes, [-8, 3], None, true, Some(BulkWait::Complete));
         let error = in_front.error(&mut [vec![0; bytes as usize], vec![0; 96 * 20 * 2]]);
         assert!(error.what.contains("begins in front of its array"), "{error}");
-        for coords in [[0, 0], [5, 3], [90, 15]] {
+        let within = store_box(&spec, bytes, [5, 3], None, true, Some(BulkWait::Complete));
+        let error = within.error(&mut [vec![0; bytes as usize], vec![0; 96 * 20 * 2]]);
+        assert!(error.what.contains("no multiple of 16 bytes"), "{error}");
+        for coords in [[0, 0], [8, 3], [88, 15]] {
             let k = store_box(&spec, bytes, coords, None, true, Some(BulkWait::Complete));
             let data = random_bytes(bytes as usize, 4);
             let before = random_bytes(96 * 20 * 2, 6);
