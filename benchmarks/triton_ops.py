@@ -68,7 +68,8 @@ def cases() -> Iterator[Case]:
     lengths = jnp.full(8, length, jnp.int32)
 
     def paged_reference(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
-        return paged_attention.paged_attention_reference(q, k, v, table, lengths=lengths)
+        rows = [jnp.transpose(pages[:, table], (1, 2, 3, 0, 4)).reshape(len(table), -1, *pages.shape[::3]) for pages in (k, v)]
+        return paged_attention.paged_attention_reference(q, *rows, lengths)
 
     def paged(q: Any, k: Any, v: Any, table: Any, lengths: Any) -> Any:
         return paged_attention.paged_attention(q, k, v, table, lengths)
