@@ -20,6 +20,7 @@ pub mod hoist;
 pub mod infer_uniformity;
 pub mod inst;
 pub mod interleave_elements;
+pub mod keep_operands;
 pub mod launch;
 pub mod least_live;
 pub mod legal;

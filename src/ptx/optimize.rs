@@ -2,8 +2,8 @@
 use super::evaluate::{ConstantFunctions, NoFunctions};
 use super::ssa::Ssa;
 use super::{
-    contract, defer_sums, eliminate_dead_code, hoist, infer_uniformity, interleave_elements, merge_equal,
-    settle_operands, verify, verify_ssa,
+    contract, defer_sums, eliminate_dead_code, hoist, infer_uniformity, interleave_elements, keep_operands,
+    merge_equal, settle_operands, verify, verify_ssa,
 };
 use crate::error::Error;
 
@@ -43,6 +43,7 @@ pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Opti
                 "infer_uniformity",
                 "defer_sums",
                 "interleave_elements",
+                "keep_operands",
                 "settle_operands",
             ];
             let found: Vec<_> = found
@@ -82,6 +83,9 @@ pub fn run(ssa: Ssa, options: Options, mut around: impl FnMut(&'static str, Opti
         interleave_elements::run(&mut ssa, budget);
         pass("interleave_elements", Some(&ssa))?;
     }
+    pass("keep_operands", None)?;
+    keep_operands::run(&mut ssa);
+    pass("keep_operands", Some(&ssa))?;
     pass("settle_operands", None)?;
     settle_operands::run(&mut ssa);
     pass("settle_operands", Some(&ssa))?;
