@@ -301,7 +301,10 @@ fn a_bulk_load_waits_for_all_who_read() {
             load(b, a);
         });
     });
-    assert_eq!(text, "for, sync warpgroup, copy_gmem_to_smem, load");
+    assert_eq!(
+        text,
+        "for, fence proxy_async_shared_cta, sync warpgroup, copy_gmem_to_smem, load"
+    );
 }
 
 #[test]

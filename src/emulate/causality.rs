@@ -759,7 +759,10 @@ impl Causality {
                 }
             }
             match reader {
-                Reader::Copy if own => history.note(line, index, false, epoch, mask, loc),
+                Reader::Copy if own => {
+                    history.note(line, index, false, epoch, mask, loc);
+                    history.copiers[line] |= 1 << index;
+                }
                 Reader::Copy => {}
                 Reader::Product { group } => {
                     let past = Past {
@@ -848,6 +851,21 @@ impl Causality {
         })
     }
 
+    /// A read of a warp that a bulk load, which comes behind it, may still overtake.
+    #[cold]
+    fn unfenced_read(&self, w: &Warp, (slot, column): (CtaSlot, usize), line: usize, read: Past) -> Box<Error> {
+        let who = self.name(self.first_component(slot) + column, w.cta);
+        let error = execution("a bulk load overwrites shared memory that the generic proxy may still be reading");
+        Box::new(
+            error
+                .expected("fence.proxy.async between the read and the arrival, or the barrier, that lets the load begin")
+                .got(format!("{}, read by {who} at {}", self.granules(line, read.granules), read.loc))
+                .remedy(
+                    "`plgpu.barrier_arrive` has the fence; elsewhere `smalt.fence_proxy_async(\"shared::cta\")`, or `plgpu.commit_smem()`, behind the read",
+                ),
+        )
+    }
+
     /// Whether the warp may use a barrier; `far`: from a peer, or by the async proxy.
     fn check_barrier(&self, w: &Warp, slot: CtaSlot, offset: u32, far: bool) -> Verdict {
         let own = self.component(w);
@@ -913,6 +931,15 @@ impl Causality {
                 let read = history.any_unseen(line, column, false, mask, since)?;
                 Some((self.name(first + column, w.cta), read))
             });
+            if read.is_none() && product.is_none() {
+                // What a copy read is over with its wait.
+                for column in lanes(history.readers[line] & !history.copiers[line]) {
+                    let since = view.fenced()[first + column];
+                    if let Some(read) = history.any_unseen(line, column, false, mask, since) {
+                        return Err(self.unfenced_read(w, (slot, column), line, read));
+                    }
+                }
+            }
             let read = read.or_else(|| product.map(|it| (self.warpgroup(it.warpgroup, slot, w.cta), it.past)));
             if let Some((who, read)) = read {
                 let (at, barrier) = (read.loc, self.names.mbarrier(landing.barrier));

@@ -181,6 +181,8 @@ pub struct History {
     pub landings: u32,
     /// Per line: warps of this CTA that read or wrote it by themselves or asynchronously.
     pub readers: Vec<u32>,
+    /// Of those that read it: by bulk copies, too.
+    pub copiers: Vec<u32>,
     pub writers: Vec<u32>,
     /// Per line and warp; not kept up for narrow lines.
     reads: Vec<Cell>,
@@ -265,6 +267,7 @@ impl History {
             latest: vec![0; lines],
             landings: 0,
             readers: vec![0; lines],
+            copiers: vec![0; lines],
             writers: vec![0; lines],
             reads: vec![Cell::default(); lines * warps],
             writes: vec![Cell::default(); lines * warps],

@@ -24,14 +24,16 @@
 //!
 //! **Proxies.** What units read of shared memory is committed by the user (`commit_smem`). JAX has no such op for what they
 //! overwrite there, and none for device memory: a proxy fence is placed before a bulk load over ordinary stores, and before a copy
-//! that meets them in device memory, whether they are this thread's or, behind a wait, another's.
+//! that meets them in device memory, whether they are this thread's or, behind a wait, another's. A load of shared memory may still be
+//! going on when its lane arrives on a barrier, or meets others, so that a bulk load into its place is the faster one (seen on an H100, with
+//! `ldmatrix` in front of an arrival: `docs/FOUND.md`): a fence is placed there, too.
 //!
 //! **Scopes.** A scope that takes over the memory of one that is over, in an earlier iteration perhaps, waits for everything that
 //! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX.
 //!
 //! **Warpgroups** that take different arms are looked at one after the other: what one of them does needs nothing of the others.
 //!
-//! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, before scopes, where the end of a feeding loop matters to
+//! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, fences behind loads, before scopes, where the end of a feeding loop matters to
 //! the other warps, before feeding loops for progress, and behind a wait for a bulk store, which is one by the warpgroup in any case.
 use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
@@ -55,6 +57,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
     let mut pass = Pass {
         written: accessed(kernel, |e| e.access.writes()),
         mixed: vec![],
+        filled: vec![],
         assignment,
         allocation,
         automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
@@ -72,6 +75,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         refills: refills::find(kernel),
     };
     pass.mixed = pass.mixed(kernel);
+    pass.filled = pass.filled(kernel);
     pass.waited_alone = pass.waited_alone(kernel);
     for warpgroup in 0..if takes_arms(kernel) { kernel.num_warpgroups } else { 1 } {
         pass.warpgroup = warpgroup;
@@ -140,6 +144,8 @@ struct Pass<'a> {
     written: SecondaryMap<Alloc, bool>,
     /// What ordinary stores write and copies meet.
     mixed: Vec<Bytes>,
+    /// Shared memory that copies fill.
+    filled: Vec<Bytes>,
     automatic: bool,
     /// The block has other warpgroups.
     shares_block: bool,
@@ -266,6 +272,20 @@ impl Pass<'_> {
         }
         stored.retain(|bytes| met.iter().any(|other| bytes.overlap(other)));
         stored
+    }
+
+    fn filled(&mut self, kernel: &Kernel) -> Vec<Bytes> {
+        let (mut filled, mut ops) = (vec![], vec![]);
+        kernel.for_each_op(&mut |op| ops.push(op));
+        for op in ops {
+            for access in self.accesses(kernel, op).iter() {
+                let fills = is_fenced_here(access) && access.bytes.space == Space::Shared;
+                if fills && !filled.contains(&access.bytes) {
+                    filled.push(access.bytes);
+                }
+            }
+        }
+        filled
     }
 
     fn waited_alone(&self, kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
@@ -450,6 +470,10 @@ impl Pass<'_> {
                 self.order(kernel, op, state);
                 if self.allocation.meets[op] {
                     state.meet(state.group);
+                    // Behind what passes through scratch it reads what is in place.
+                    if let OpKind::DotInPlace { .. } = kernel.ops[op].kind {
+                        self.accesses(kernel, op).iter().for_each(|access| state.begin(access));
+                    }
                 }
             }
         }
@@ -468,13 +492,19 @@ impl Pass<'_> {
             (FenceKind::ProxyAsyncGlobal, false),
             (FenceKind::ProxyAsyncSharedCta, true),
         ] {
-            let meets_stores = |access: &Access| {
+            let overlaps = |list: &[Bytes], access: &Access| list.iter().any(|bytes| bytes.overlap(&access.bytes));
+            let meets = |access: &Access| {
                 let fenced_here = is_fenced_here(access) && (access.bytes.space == Space::Shared) == shared;
-                fenced_here
-                    && (self.automatic || !shared)
-                    && state.unfenced.iter().any(|bytes| bytes.overlap(&access.bytes))
+                let stores = (self.automatic || !shared) && overlaps(&state.unfenced, access);
+                fenced_here && (stores || shared && overlaps(&state.unread, access))
             };
-            if accesses.iter().any(meets_stores) {
+            // Who is told may have it filled again.
+            let arrives = matches!(
+                kernel.ops[op].kind,
+                OpKind::BarrierArrive { .. } | OpKind::MbarrierArrive { .. }
+            );
+            let releases = shared && arrives && !state.unread.is_empty();
+            if releases || accesses.iter().any(meets) {
                 self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);
                 state.fence(shared);
             }
@@ -509,6 +539,10 @@ impl Pass<'_> {
             let is_store = access.proxy == Proxy::Generic && access.writes;
             if is_store && self.mixed.iter().any(|mixed| mixed.overlap(&access.bytes)) {
                 state.unfence(access.bytes);
+            }
+            let is_load = access.proxy == Proxy::Generic && access.reads && access.bytes.space == Space::Shared;
+            if is_load && self.filled.iter().any(|filled| filled.overlap(&access.bytes)) {
+                state.read(access.bytes);
             }
         }
     }

@@ -310,6 +310,8 @@ pub struct State {
     pub pending: Vec<Pending>,
     /// Ordinary stores that units do not know of yet: no proxy fence came since.
     pub unfenced: Vec<Bytes>,
+    /// Ordinary loads of shared memory that copies fill, which may still be going on: no proxy fence came since.
+    pub unread: Vec<Bytes>,
     /// Shared memory of scopes that are over, which other warpgroups may still be in.
     pub left: Vec<Bytes>,
     /// Slots whose refill was waited for, and of whose next refill nobody can have told.
@@ -324,6 +326,7 @@ impl State {
             group,
             pending: vec![],
             unfenced: vec![],
+            unread: vec![],
             left: vec![],
             filled: vec![],
             released: false,
@@ -395,6 +398,9 @@ impl State {
         for &bytes in &other.unfenced {
             self.unfence(bytes);
         }
+        for &bytes in &other.unread {
+            self.read(bytes);
+        }
         for &bytes in &other.left {
             self.leave(bytes);
         }
@@ -408,9 +414,18 @@ impl State {
         }
     }
 
-    /// Units know of all stores to this kind of memory that the lanes have seen.
+    pub fn read(&mut self, bytes: Bytes) {
+        if !self.unread.iter().any(|known| known.covers(&bytes)) {
+            self.unread.push(bytes);
+        }
+    }
+
+    /// Units know of all stores to this kind of memory that the lanes have seen, and the lanes have read what they read of it.
     pub fn fence(&mut self, shared: bool) {
         self.unfenced.retain(|bytes| (bytes.space == Space::Shared) != shared);
+        if shared {
+            self.unread.clear();
+        }
     }
 
     pub fn leave(&mut self, bytes: Bytes) {
@@ -590,6 +605,7 @@ impl State {
             .pending
             .extend(self.pending.iter().filter(|p| p.end.is_running()));
         region.unfenced.clone_from(&self.unfenced);
+        region.unread.clone_from(&self.unread);
         region
     }
 
@@ -608,6 +624,9 @@ impl State {
         self.forget_filled();
         for &bytes in &region.unfenced {
             self.unfence(bytes);
+        }
+        for &bytes in &region.unread {
+            self.read(bytes);
         }
         for &bytes in &region.left {
             self.leave(bytes);

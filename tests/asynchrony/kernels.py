@@ -377,8 +377,9 @@ def copy_in_over_writes(x, flaw=None):
     """Ordinary stores, then a bulk load to the same place."""
 
     def body(x, o, buf, bar):
-        buf[...] = x[0] * 2
-        o[0] = buf[...]
+        twice = x[0] * 2
+        buf[...] = twice
+        o[0] = twice
         if flaw != "no commit_smem before the copy":
             plgpu.commit_smem()
         plgpu.copy_gmem_to_smem(x.at[1], buf, bar)

@@ -183,6 +183,12 @@ broken(
     line="plgpu.copy_gmem_to_smem(x.at[1], buf, bar)",
 )
 broken(
+    "copy_ring without the fence behind loads",
+    k.COPY_RING,
+    Edit(r"\tfence\.proxy\.async\.shared::cta;\n"),
+    shows=("a bulk load overwrites shared memory that the generic proxy may still be reading",),
+)
+broken(
     "copy_ring without the barrier before a refill",
     k.COPY_RING,
     Edit(r"\tbar\.sync 1, 128;\n"),

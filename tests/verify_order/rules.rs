@@ -321,14 +321,20 @@ fn a_signal_holds_a_barrier() {
 
 #[test]
 fn a_bulk_load_overwrites_what_lanes_read() {
-    twins(Compiler, Barrier, |t, right| {
-        let (x, s, bar) = (t.input(DType::F32, &[128]), t.smem(DType::F32, &[128]), t.barriers(1));
-        t.load(t.whole(s));
-        if right {
-            t.sync();
-        }
-        t.copy_in(t.whole(x), t.whole(s), bar, 0);
-    });
+    for missing in [Barrier, Fence] {
+        twins(Compiler, missing, |t, right| {
+            let (x, s, bar) = (t.input(DType::F32, &[128]), t.smem(DType::F32, &[128]), t.barriers(1));
+            t.load(t.whole(s));
+            if right || missing == Barrier {
+                let kind = FenceKind::ProxyAsyncSharedCta;
+                t.op(OpKind::Fence { kind });
+            }
+            if right || missing == Fence {
+                t.sync();
+            }
+            t.copy_in(t.whole(x), t.whole(s), bar, 0);
+        });
+    }
 }
 
 #[test]
@@ -466,6 +472,8 @@ fn slots_of_a_ring_are_apart() {
             let y = t.load(t.slot(s, Index::Value(here)));
             let o = t.output(DType::F32, &[128]);
             t.store(t.whole(o), y);
+            let kind = FenceKind::ProxyAsyncSharedCta;
+            t.op(OpKind::Fence { kind });
             let to = if right { other } else { here };
             t.copy_in(t.whole(x), t.slot(s, Index::Value(to)), bar, 0);
             t.sync();

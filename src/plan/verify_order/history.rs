@@ -149,7 +149,7 @@ impl Memory<'_> {
             return false;
         }
         let copies = foot.space == Space::Shared || self.copied.contains(&foot.alloc);
-        let needs_fence = copies && x.what.writes() && !x.what.is_asynchronous() && !x.refilled;
+        let needs_fence = copies && !x.what.is_asynchronous() && !x.refilled;
         let is_fenced = |a: usize| (0..4).all(|b| clock.is_fenced(foot.space, (a, x.made), b));
         !needs_fence || (0..4).all(|a| x.actor.warps >> a & 1 == 0 || is_fenced(a))
     }
@@ -745,7 +745,9 @@ impl<'a> History<'a> {
             let all = (0..4usize).flat_map(|a| (0..4usize).map(move |b| (a, b)));
             all.filter(|&(a, b)| old.actor.warps >> a & 1 == 1 && actor.warps >> b & 1 == 1)
         };
-        let unannounced = what.is_asynchronous() && old.what.writes() && !old.what.is_asynchronous();
+        // A load may still be going on when others learn that it was made: a copy that fills its place needs the fence, too.
+        let matters = old.what.writes() || what == What::LoadWrite && old.what == What::Read;
+        let unannounced = what.is_asynchronous() && matters && !old.what.is_asynchronous();
         let is_late = |this: &Self, (a, b): (usize, usize)| old.behind(&this.clock, a) >> b & 1 == 0;
         let is_unfenced = |this: &Self, (a, b): (usize, usize)| {
             unannounced && !old.refilled && !this.clock.is_fenced(space, (a, old.made), b)
