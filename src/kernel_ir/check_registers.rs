@@ -6,15 +6,9 @@ use super::*;
 use crate::error::{Error, Loc, Result};
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    // Of a block, counted per thread of a warpgroup (PTX ISA 9.7.19.5, the per-CTA pool).
-    let pool = kernel.target.registers / 128;
+    let pool = pool(kernel);
     let least = *kernel.target.register_counts.start();
-    let mut counts = vec![];
-    for warpgroup in 0..kernel.num_warpgroups {
-        let mut last = None;
-        follow(kernel, kernel.body, warpgroup, &mut last);
-        counts.push(last);
-    }
+    let counts = counts(kernel);
     // What is no count of registers is refused later.
     let sum: u64 = counts.iter().map(|c| u64::from(c.map_or(least, |(n, _)| n))).sum();
     let largest = counts.iter().flatten().max_by_key(|(n, _)| *n);
@@ -37,6 +31,32 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// How many blocks with so much shared memory a multiprocessor has registers for, when each warpgroup has what it sets; None: none sets any.
+/// One, where some do not.
+pub fn resident_blocks(kernel: &Kernel, smem_bytes: u32) -> Option<u32> {
+    let counts = counts(kernel);
+    counts.iter().flatten().next()?;
+    let set: Option<Vec<u32>> = counts.iter().map(|c| c.map(|(n, _)| n)).collect();
+    let by_registers = set.map_or(1, |set| pool(kernel) / set.iter().sum::<u32>().max(1));
+    let by_smem = kernel.target.blocks_by_smem(smem_bytes.into());
+    Some(by_registers.min(by_smem.try_into().unwrap_or(u32::MAX)).max(1))
+}
+
+/// Of a block, counted per thread of a warpgroup (PTX ISA 9.7.19.5, the per-CTA pool).
+fn pool(kernel: &Kernel) -> u32 {
+    kernel.target.registers / 128
+}
+
+/// What each warpgroup sets last, and where.
+fn counts(kernel: &Kernel) -> Vec<Option<(u32, Loc)>> {
+    let of = |warpgroup| {
+        let mut last = None;
+        follow(kernel, kernel.body, warpgroup, &mut last);
+        last
+    };
+    (0..kernel.num_warpgroups).map(of).collect()
 }
 
 /// The count that a warpgroup has set last, in program order; arms that it may or may not take are left out.

@@ -264,6 +264,7 @@ impl OpKind {
             | OpKind::LoadAt { .. }
             | OpKind::StoreAt { .. }
             | OpKind::AtomicUpdateAt { .. }
+            | OpKind::DotInPlace { .. }
             | OpKind::CopyGmemToSmem { .. }
             | OpKind::CopySmemToGmem { .. }
             | OpKind::Prefetch { .. }

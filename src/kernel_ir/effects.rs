@@ -225,6 +225,15 @@ fn row(kind: &OpKind) -> Row<'_> {
             MmaOperand::Smem(a) => smallvec![mma(a), mma(b)],
             MmaOperand::Registers(_) => smallvec![mma(b)],
         }),
+        OpKind::DotInPlace { acc: _, a, b } => does(
+            [a, b]
+                .into_iter()
+                .filter_map(|operand| match operand {
+                    MmaOperand::Smem(r) => Some(any_lanes(r, Access::Read)),
+                    MmaOperand::Registers(_) => None,
+                })
+                .collect(),
+        ),
         OpKind::Sync { group } => orders(Order::Meet(*group)),
         OpKind::CommitSmem => orders(Order::CommitSmem),
         OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } => orders(Order::MeetExecuting {

@@ -390,6 +390,13 @@ pub enum OpKind {
         b: Value,
         arithmetic: DotArithmetic,
     },
+    /// The same of matrices, by [`DotArithmetic::TensorCore`], where operands are read from shared memory as they are multiplied: one of
+    /// them at least. Layout inference makes these of [`Dot`](OpKind::Dot)s.
+    DotInPlace {
+        acc: Option<Value>,
+        a: MmaOperand,
+        b: MmaOperand,
+    },
 
     // ------------------------------------------------------------ control
     /// Runs `body` for i = lower, …, upper − 1 (none if upper ≤ lower). Bounds have one integer type.
@@ -647,7 +654,7 @@ impl DotArithmetic {
     }
 }
 
-/// The left operand of a wgmma.
+/// The left operand of a wgmma; an operand of a [`OpKind::DotInPlace`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum MmaOperand {
     Smem(RefUse),
@@ -976,6 +983,7 @@ impl OpKind {
             OpKind::WgmmaWait { .. } => "wgmma_wait",
             OpKind::AccRead { .. } => "acc_read",
             OpKind::Dot { .. } => "dot_general",
+            OpKind::DotInPlace { .. } => "dot_in_place",
             OpKind::For { .. } => "for",
             OpKind::While { .. } => "while",
             OpKind::Switch { .. } => "switch",

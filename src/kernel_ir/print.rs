@@ -929,6 +929,21 @@ impl Printer<'_> {
                 f.write_str(" @ ")?;
                 self.reference(f, b)
             }
+            OpKind::DotInPlace { acc, a, b } => {
+                f.write_char(' ')?;
+                if let Some(acc) = acc {
+                    self.value(f, *acc)?;
+                    f.write_str(" + ")?;
+                }
+                for (operand, between) in [(a, " @ "), (b, "")] {
+                    match operand {
+                        MmaOperand::Smem(r) => self.reference(f, r)?,
+                        MmaOperand::Registers(v) => self.value(f, *v)?,
+                    }
+                    f.write_str(between)?;
+                }
+                Ok(())
+            }
             OpKind::WgmmaWait { n, accs } => {
                 write!(f, " {n} ")?;
                 self.values(f, accs)

@@ -905,6 +905,30 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
                 AccUse::Part { .. } => Err((Rule::Type, "a part is not read".to_string())),
             }
         }
+        OpKind::DotInPlace { acc, a, b } => {
+            let operand = |operand: &MmaOperand| match operand {
+                MmaOperand::Smem(r) => {
+                    in_smem(r)?;
+                    data(r)
+                }
+                MmaOperand::Registers(v) => Ok(ty(*v).clone()),
+            };
+            let (ta, tb) = (operand(a)?, operand(b)?);
+            let is_in_place = [a, b].iter().any(|operand| matches!(operand, MmaOperand::Smem(_)));
+            want(is_in_place, || "no operand in shared memory".to_string())?;
+            let dtype = DotArithmetic::TensorCore
+                .result(ta.dtype())
+                .filter(|_| ta.dtype() == tb.dtype());
+            let (Some(dtype), (&[m, k], &[n, kb])) = (dtype, (ta.shape(), tb.shape())) else {
+                return want(false, || format!("{ta} @ transposed {tb}"));
+            };
+            let result = Type::of(dtype, [m, n].as_slice());
+            want(
+                k == kb && m * n * k > 0 && acc.is_none_or(|acc| *ty(acc) == result),
+                || format!("{ta} @ transposed {tb} added to another type than {result}"),
+            )?;
+            results_are(results, &[&result])
+        }
         OpKind::Dot { acc, a, b, arithmetic } => {
             let result = match (ty(*a).shape(), ty(*b).shape()) {
                 ([m, k], [n, kb]) if k == kb => Some(vec![*m, *n]),

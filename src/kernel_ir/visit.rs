@@ -304,6 +304,15 @@ macro_rules! visit_parts {
                 value!(a);
                 value!(b);
             }
+            OpKind::DotInPlace { acc, a, b } => {
+                option!(acc);
+                for operand in [a, b] {
+                    match operand {
+                        MmaOperand::Smem(r) => reference!(r),
+                        MmaOperand::Registers(v) => value!(v),
+                    }
+                }
+            }
             OpKind::For {
                 lower,
                 upper,

@@ -9,6 +9,7 @@
 //! In scratch a row of 16-byte chunks is an odd number of them: eight rows that are read together (`ldmatrix`, vector loads) touch
 //! all banks once. Tensor cores' 16-bit operands may lie either way (`ldmatrix.trans`): as their registers are stored with less work.
 use super::digits::{Chain, Digit};
+use super::in_place::InPlace;
 use super::register_layout::{Axis, Group, Place, RegisterLayout};
 use super::smem_layout::SmemView;
 use super::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
@@ -204,6 +205,8 @@ pub struct DotPlan {
     pub depth: u64,
     pub a: Staged,
     pub b: Staged,
+    /// What is read where it is in shared memory; its [`Staged`] takes no scratch.
+    pub in_place: [Option<InPlace>; 2],
     pub bytes: u64,
 }
 
@@ -221,11 +224,19 @@ impl DotPlan {
     }
 }
 
-/// An operand of a product: its layout, and the bits of an element.
+/// An operand of a product.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand<'a> {
-    pub layout: &'a RegisterLayout,
-    pub bits: u32,
+pub enum Operand<'a> {
+    Registers(&'a RegisterLayout),
+    InPlace(&'a InPlace),
+}
+
+/// Elements of K that an instruction takes, or a vector load. `element`: its bytes.
+pub fn step(arithmetic: DotArithmetic, element: u64) -> u64 {
+    match arithmetic {
+        DotArithmetic::TensorCore => 2 * CHUNK / element,
+        DotArithmetic::MultiplyAdd => CHUNK / element,
+    }
 }
 
 /// How the accesses that stage an operand are planned.
@@ -243,25 +254,30 @@ fn odd_chunks(bytes: u64) -> u64 {
     (bytes.div_ceil(CHUNK) | 1) * CHUNK
 }
 
-/// Plans a product whose slices take at most `budget` bytes, as far as slices can be that small.
+/// Plans a product over `k` elements of so many `bits` whose slices take at most `budget` bytes, as far as slices can be that small.
 pub fn plan(
     arithmetic: DotArithmetic,
-    shape: &[u64],
+    tiling: Tiling,
+    (k, bits): (u64, u32),
     operands: [Operand<'_>; 2],
     budget: u64,
 ) -> Result<DotPlan, TransferError> {
-    let tiling = tiling(arithmetic, shape, operands[0].layout.group());
-    let element = u64::from(operands[0].bits / 8);
-    let k = operands[0].layout.shape().last().copied().unwrap_or(1);
-    let step = match arithmetic {
-        DotArithmetic::TensorCore => 2 * CHUNK / element,
-        DotArithmetic::MultiplyAdd => CHUNK / element,
-    };
+    let element = u64::from(bits / 8);
+    let step = step(arithmetic, element);
     let padded_k = k.next_multiple_of(step);
     let [batch, m, n] = tiling.padded;
     let either_way = arithmetic == DotArithmetic::TensorCore && element == 2;
     // Where an operand's rows begin and how long its slice is, for a depth and a number of batches.
     let staged = |operand: &Operand<'_>, free: u64, minor: Minor, depth: u64, start: u64| {
+        let Operand::Registers(layout) = operand else {
+            return Staged {
+                start,
+                minor,
+                row: 0,
+                batch: 0,
+                view: SmemView::strided(&[], &[], bits),
+            };
+        };
         let (row, rows) = match minor {
             Minor::K => (odd_chunks(depth * element), free),
             Minor::Free => (odd_chunks(free * element), depth),
@@ -271,21 +287,28 @@ pub fn plan(
             Minor::Free => (element, row),
         };
         let strides = [rows * row, along_free, along_k].map(|bytes| 8 * bytes);
-        let shape = operand.layout.shape();
+        let shape = layout.shape();
         Staged {
             start,
             minor,
             row,
             batch: rows * row,
-            view: SmemView::strided(shape, &strides[3 - shape.len()..], operand.bits),
+            view: SmemView::strided(shape, &strides[3 - shape.len()..], bits),
         }
     };
     let mut minors = [Minor::K; 2];
     if either_way {
         for ((operand, free), minor) in operands.iter().zip([m, n]).zip(&mut minors) {
+            let layout = match operand {
+                Operand::Registers(layout) => layout,
+                Operand::InPlace(own) => {
+                    *minor = own.minor;
+                    continue;
+                }
+            };
             let cost = |minor| {
                 let view = staged(operand, free, minor, padded_k, 0).view;
-                store(operand.layout, &view, true).map(|plan| plan.cost)
+                store(layout, &view, true).map(|plan| plan.cost)
             };
             if cost(Minor::Free)? < cost(Minor::K)? {
                 *minor = Minor::Free;
@@ -319,6 +342,10 @@ pub fn plan(
         depth,
         a,
         b,
+        in_place: operands.map(|operand| match operand {
+            Operand::Registers(_) => None,
+            Operand::InPlace(own) => Some(own.clone()),
+        }),
         bytes,
     })
 }
@@ -365,11 +392,9 @@ mod tests {
     #[test]
     fn slices_are_as_small_as_they_must() {
         let layout = RegisterLayout::strided(&[128, 64], 4, Group::Warpgroup);
-        let operand = Operand {
-            layout: &layout,
-            bits: 16,
-        };
-        let plan = |budget| plan(DotArithmetic::TensorCore, &[128, 128], [operand; 2], budget).unwrap();
+        let tiling = tiling(DotArithmetic::TensorCore, &[128, 128], Group::Warpgroup);
+        let operands = [Operand::Registers(&layout); 2];
+        let plan = |budget| plan(DotArithmetic::TensorCore, tiling.clone(), (64, 16), operands, budget).unwrap();
         assert!(plan(64 * 1024).is_whole());
         let small = plan(16 * 1024);
         assert!(small.bytes <= 16 * 1024 && small.slices().count() == 4, "{small:?}");

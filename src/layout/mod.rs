@@ -22,6 +22,7 @@ pub mod dot;
 pub mod exchange;
 pub mod facts;
 pub mod gf2;
+pub mod in_place;
 pub mod infer;
 pub mod movement;
 pub mod register_layout;

@@ -14,7 +14,9 @@ use super::sorting::{SortPlan, Way};
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{AccUse, Does, Kernel, LaneArray, MmaOperand, Op, OpKind, RefUse, Region, Value, op};
+use crate::kernel_ir::{
+    AccUse, Does, DotArithmetic, Kernel, LaneArray, MmaOperand, Op, OpKind, RefUse, Region, Value, op,
+};
 use cranelift_entity::SecondaryMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -373,6 +375,21 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             let tiling = dot::tiling(*arithmetic, data.ty.shape(), group_of(data.group));
             let acc = acc.iter().map(|_| Need::Same(results[0]));
             sig.operands = acc.chain([stored(kernel, *a), stored(kernel, *b)]).collect();
+            sig.results[0] = Gives::Exactly(tiling.result, "product of arrays");
+        }
+        OpKind::DotInPlace { acc, a, b } => {
+            let data = &kernel.values[results[0]];
+            let tiling = dot::tiling(DotArithmetic::TensorCore, data.ty.shape(), group_of(data.group));
+            let (first, last) = (usize::from(acc.is_some()), sig.operands.len().saturating_sub(1));
+            if acc.is_some() {
+                sig.operands[0] = Need::Same(results[0]);
+            }
+            // A reference's indices stand where it does.
+            for (operand, at) in [(a, first), (b, last)] {
+                if let MmaOperand::Registers(v) = operand {
+                    sig.operands[at] = stored(kernel, *v);
+                }
+            }
             sig.results[0] = Gives::Exactly(tiling.result, "product of arrays");
         }
         OpKind::Take { a, .. } => {

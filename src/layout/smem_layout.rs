@@ -108,7 +108,7 @@ impl ViewDim {
         }
     }
     /// The offset in bits of index `i`.
-    fn offset(&self, mut i: u64) -> u64 {
+    pub fn offset(&self, mut i: u64) -> u64 {
         let mut sum = 0;
         let last = self.chain.len().saturating_sub(1);
         for (k, d) in self.chain.iter().enumerate() {

@@ -5,7 +5,7 @@ use super::{
     reduce, relayout, semaphore, shape, sort, take, tma, wgmma,
 };
 use crate::error::Result;
-use crate::kernel_ir::{Op, OpKind};
+use crate::kernel_ir::{DotArithmetic, Op, OpKind};
 
 /// Emits one op and binds its results.
 pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
@@ -56,7 +56,14 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             axis,
             reverse,
         } => reduce::lower_cumulative(cx, op, *running, *a, *axis, *reverse),
-        OpKind::Dot { acc, a, b, arithmetic } => dot::lower_dot(cx, op, *acc, *a, *b, *arithmetic),
+        OpKind::Dot { acc, a, b, arithmetic } => {
+            let operands = [dot::From::Registers(*a), dot::From::Registers(*b)];
+            dot::lower_dot(cx, op, *acc, operands, *arithmetic)
+        }
+        OpKind::DotInPlace { acc, a, b } => {
+            let operands = [dot::From::of(a), dot::From::of(b)];
+            dot::lower_dot(cx, op, *acc, operands, DotArithmetic::TensorCore)
+        }
         OpKind::Take { a, at, fill } => take::lower_take(cx, op, *a, *at, *fill),
         OpKind::Put {
             op: put,

@@ -13,9 +13,10 @@ use super::shape::dim_indices;
 use super::value::{ArrayRegs, scalar_class};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel_ir::{DotArithmetic, Op, Value};
+use crate::kernel_ir::{DotArithmetic, MmaOperand, Op, RefUse, Value};
 use crate::layout::dot::{self, DotPlan, Minor, Staged};
 use crate::layout::register_layout::{LANE_BITS, Term};
+use crate::layout::transfer::Addressing;
 use crate::layout::{RegisterLayout, Source};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
@@ -28,12 +29,28 @@ const STRAIGHT: u64 = 256;
 /// Instructions in a body of that loop, where steps are shorter.
 const BODY: u64 = 64;
 
+/// Where an operand is.
+#[derive(Clone, Copy)]
+pub enum From<'a> {
+    Registers(Value),
+    /// In shared memory, where it is read.
+    Memory(&'a RefUse),
+}
+
+impl<'a> From<'a> {
+    pub fn of(operand: &'a MmaOperand) -> From<'a> {
+        match operand {
+            MmaOperand::Registers(v) => From::Registers(*v),
+            MmaOperand::Smem(r) => From::Memory(r),
+        }
+    }
+}
+
 pub fn lower_dot(
     cx: &mut LowerCx,
     op: Op,
     acc: Option<Value>,
-    a: Value,
-    b: Value,
+    operands: [From<'_>; 2],
     arithmetic: DotArithmetic,
 ) -> Result<()> {
     let result = cx.result(op);
@@ -48,26 +65,43 @@ pub fn lower_dot(
         }
         None => vec![Src::Imm(0); layout.slots() as usize],
     };
-    let operands = [
-        operand(cx, plan, &plan.a, a, arithmetic)?,
-        operand(cx, plan, &plan.b, b, arithmetic)?,
-    ];
+    let (mut staging, mut in_place) = (vec![], [None, None]);
+    let mut types = vec![];
+    for (i, from) in operands.into_iter().enumerate() {
+        match from {
+            From::Registers(v) => {
+                types.push(cx.ty(v).dtype());
+                staging.push(operand(cx, plan, [&plan.a, &plan.b][i], v, arithmetic)?);
+            }
+            From::Memory(r) => {
+                types.extend(r.dtype());
+                let own = plan.in_place[i].as_ref().ok_or_else(|| cx.unexpected(op))?;
+                let target = memory::locate(cx, r, Src::Imm(1))?;
+                in_place[i] = Some(memory::bases(cx, target, &Addressing::Affine(own.address.clone()))?.bases);
+            }
+        }
+    }
     let product = Product {
         plan,
         dtype,
-        operand: cx.ty(a).dtype(),
+        operand: *types.first().ok_or_else(|| cx.unexpected(op))?,
         arithmetic,
+        in_place,
     };
-    let (scratch, _) = cx.scratch();
-    for (batch, k) in plan.slices() {
-        // Earlier users have left the scratch.
-        cx.sync_group();
-        product.pad(cx, scratch, k)?;
-        for operand in &operands {
-            operand.store(cx, plan, scratch, batch, k)?;
+    if staging.is_empty() {
+        product.slice(cx, None, 0, 0, &mut sums)?;
+    } else {
+        let (scratch, _) = cx.scratch();
+        for (batch, k) in plan.slices() {
+            // Earlier users have left the scratch.
+            cx.sync_group();
+            product.pad(cx, scratch, k)?;
+            for operand in &staging {
+                operand.store(cx, plan, scratch, batch, k)?;
+            }
+            cx.sync_group();
+            product.slice(cx, Some(scratch), batch, k, &mut sums)?;
         }
-        cx.sync_group();
-        product.slice(cx, scratch, batch, k, &mut sums)?;
     }
     let out = cx.from_elements(dtype, layout.clone(), &sums);
     cx.bind_array(result, out);
@@ -157,6 +191,8 @@ struct Product<'a> {
     /// Of the operands.
     operand: DType,
     arithmetic: DotArithmetic,
+    /// Of operands in place the bases of their addresses.
+    in_place: [Option<Vec<S>>; 2],
 }
 
 impl Product<'_> {
@@ -217,7 +253,7 @@ impl Product<'_> {
     }
 
     /// Adds the products of the slice that begins at this batch and index of K.
-    fn slice(&self, cx: &mut LowerCx, scratch: V, batch: u64, k: u64, sums: &mut [S]) -> Result<()> {
+    fn slice(&self, cx: &mut LowerCx, scratch: Option<V>, batch: u64, k: u64, sums: &mut [S]) -> Result<()> {
         let plan = self.plan;
         let steps = (plan.depth.min(plan.padded_k - k)) / plan.step;
         let [_, tm, tn] = plan.tiling.tiles;
@@ -227,7 +263,10 @@ impl Product<'_> {
         let first = batch / along;
         let per_batch = sums.len() as u64 / plan.tiling.tiles[0];
         let per_step = tm * tn * batches * if self.is_tensor_core() { 1 } else { plan.step };
-        let bases = self.bases(cx, scratch);
+        let bases = match scratch {
+            Some(scratch) => self.bases(cx, scratch),
+            None => [Src::Imm(0); 2],
+        };
         let strides = [&plan.a, &plan.b].map(|s| plan.step * s.along_k(self.element()));
         let range = (first * per_batch) as usize..((first + batches) * per_batch) as usize;
         let step = |cx: &mut LowerCx, bases: [S; 2], i: u64, sums: &mut [S]| {
@@ -235,13 +274,15 @@ impl Product<'_> {
                 let offsets = [(&plan.a, strides[0]), (&plan.b, strides[1])]
                     .map(|(s, stride)| (s.start + b * along * s.batch + i * stride) as i32);
                 match self.arithmetic {
-                    DotArithmetic::TensorCore => self.tensor_core(cx, bases, offsets, sums)?,
+                    DotArithmetic::TensorCore => self.tensor_core(cx, bases, offsets, k / plan.step + i, sums)?,
                     DotArithmetic::MultiplyAdd => self.multiply_add(cx, bases, offsets, sums)?,
                 }
             }
             Ok::<(), Error>(())
         };
-        if steps * per_step <= STRAIGHT {
+        // Where an operand lies in memory is known of each step by itself.
+        let is_straight = self.in_place.iter().any(Option::is_some);
+        if steps * per_step <= STRAIGHT || is_straight {
             return (0..steps).try_for_each(|i| step(cx, bases, i, &mut sums[range.clone()]));
         }
         // As many steps in a body as divide all.
@@ -350,9 +391,17 @@ impl Product<'_> {
         ]
     }
 
-    /// `count` matrices.
-    fn load_matrices(&self, cx: &mut LowerCx, staged: &Staged, base: S, offset: i32, count: usize) -> Vec<V> {
-        let trans = match staged.minor {
+    /// `count` matrices of operand `i`, of a tile (two of N) and a step of K. `staged`: where they are in scratch.
+    fn load_matrices(&self, cx: &mut LowerCx, i: usize, at: (u64, u64), staged: (S, i32), count: usize) -> Vec<V> {
+        let (tile, step) = at;
+        let (minor, base, offset) = match (&self.plan.in_place[i], &self.in_place[i]) {
+            (Some(own), Some(bases)) => {
+                let (base, offset) = own.place(tile, step);
+                (own.minor, bases[base], offset as i32)
+            }
+            _ => ([&self.plan.a, &self.plan.b][i].minor, staged.0, staged.1),
+        };
+        let trans = match minor {
             Minor::K => MatrixTrans::No,
             Minor::Free => MatrixTrans::Yes,
         };
@@ -362,7 +411,7 @@ impl Product<'_> {
     }
 
     /// One step of K of one batch: all tiles of the warp.
-    fn tensor_core(&self, cx: &mut LowerCx, bases: [S; 2], offsets: [i32; 2], sums: &mut [S]) -> Result<()> {
+    fn tensor_core(&self, cx: &mut LowerCx, bases: [S; 2], offsets: [i32; 2], step: u64, sums: &mut [S]) -> Result<()> {
         let plan = self.plan;
         let (shape, ty) = match self.operand {
             DType::F16 => (MmaShape::M16N8K16, MmaTypes::F16),
@@ -379,11 +428,12 @@ impl Product<'_> {
             8 * wn * plan.b.along_free(self.element()),
         ];
         let left: Vec<Vec<V>> = (0..tm)
-            .map(|m| self.load_matrices(cx, &plan.a, bases[0], offsets[0] + (m * tile[0]) as i32, 4))
+            .map(|m| self.load_matrices(cx, 0, (m, step), (bases[0], offsets[0] + (m * tile[0]) as i32), 4))
             .collect();
         for pair in (0..tn).step_by(2) {
             let count = 2 * (tn - pair).min(2) as usize;
-            let right = self.load_matrices(cx, &plan.b, bases[1], offsets[1] + (pair * tile[1]) as i32, count);
+            let staged = (bases[1], offsets[1] + (pair * tile[1]) as i32);
+            let right = self.load_matrices(cx, 1, (pair / 2, step), staged, count);
             for (n, b) in (pair..).zip(right.chunks(2)) {
                 for (m, a) in (0..tm).zip(&left) {
                     let at = 4 * (m * tn + n) as usize;

@@ -164,6 +164,7 @@ impl Planner<'_> {
             | OpKind::WgmmaWait { .. }
             | OpKind::AccRead { .. }
             | OpKind::Dot { .. }
+            | OpKind::DotInPlace { .. }
             | OpKind::While { .. }
             | OpKind::Switch { .. }
             | OpKind::Scope { .. }

@@ -361,7 +361,7 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
     let loc = asked.filter(|_| scratch > allocated.0).unwrap_or(allocated.1);
     let is_product = asks
         .first()
-        .is_some_and(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::Dot { .. }));
+        .is_some_and(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::Dot { .. } | OpKind::DotInPlace { .. }));
     Error::invalid("shared memory")
         .at(loc)
         .expected(format!("at most {} bytes for a block", kernel.target.max_smem_bytes))
@@ -381,7 +381,7 @@ fn user(kernel: &Kernel, op: Op) -> String {
     let Some(ty) = data.results.first().map(|v| kernel.ty(*v)) else {
         return data.kind.name().to_string();
     };
-    if let OpKind::Dot { .. } = data.kind {
+    if let OpKind::Dot { .. } | OpKind::DotInPlace { .. } = data.kind {
         return format!("operands of a product of arrays of shape {:?}", ty.shape());
     }
     format!("{} to {ty}", data.kind.name())

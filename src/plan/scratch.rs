@@ -12,12 +12,15 @@ use crate::kernel_ir::effects::{self, Look};
 use crate::kernel_ir::op::is_short_run;
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
-use crate::kernel_ir::{Group, Kernel, Op, OpKind, Region, Type, Value};
+use crate::kernel_ir::{DotArithmetic, Group, Kernel, MmaOperand, Op, OpKind, Region, Type, Value};
 use crate::layout::dot::{self, DotPlan};
 use crate::layout::exchange;
+use crate::layout::in_place::{InPlace, Side};
+use crate::layout::infer::group_of;
 use crate::layout::movement::{self, Movement};
 use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, travel_bits};
 use crate::layout::scan::ScanPlan;
+use crate::layout::views;
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
 use crate::target::Target;
 use cranelift_entity::SecondaryMap;
@@ -190,6 +193,7 @@ impl Planner<'_> {
                     _ => 0,
                 }
             }
+            Class::Memory if matches!(data.kind, OpKind::DotInPlace { .. }) => self.in_place(op, budget.products)?,
             Class::Memory | Class::Synchronisation => match effects::look(&data.kind) {
                 Some(Look::Memory(src)) if is_scalar(data.results[0]) => {
                     // What a loop polls, and what others may write meanwhile, one thread loads for all: one load counts.
@@ -212,13 +216,12 @@ impl Planner<'_> {
                 let OpKind::Dot { arithmetic, .. } = data.kind else {
                     return Err(Error::internal("a product that is none"));
                 };
-                let bits = kernel.ty(a).dtype().bits();
-                let operand = |v| {
-                    let layout = self.assignment.layout(v)?;
-                    Ok(dot::Operand { layout, bits })
-                };
-                let shape = kernel.ty(data.results[0]).shape();
-                let plan = dot::plan(arithmetic, shape, [operand(a)?, operand(b)?], budget.products)
+                let ty = kernel.ty(a);
+                let (a, b) = (self.assignment.layout(a)?, self.assignment.layout(b)?);
+                let k = (ty.shape().last().copied().unwrap_or(1), ty.dtype().bits());
+                let tiling = dot::tiling(arithmetic, kernel.ty(data.results[0]).shape(), a.group());
+                let operands = [a, b].map(dot::Operand::Registers);
+                let plan = dot::plan(arithmetic, tiling, k, operands, budget.products)
                     .map_err(|e| Error::internal(e.to_string()))?;
                 let bytes = plan.bytes;
                 self.out.products.insert(op, plan);
@@ -240,6 +243,55 @@ impl Planner<'_> {
             | Class::Control(_)
             | Class::Aside => 0,
         })
+    }
+
+    /// A product whose operands, or one of them, are read where they are.
+    fn in_place(&mut self, op: Op, budget: u64) -> Result<u64> {
+        let kernel = self.kernel;
+        let data = &kernel.ops[op];
+        let OpKind::DotInPlace { a, b, .. } = &data.kind else {
+            return Err(Error::internal("a product that reads no memory"));
+        };
+        let arithmetic = DotArithmetic::TensorCore;
+        let (k, dtype) = match a {
+            MmaOperand::Smem(r) => (r.shape.last(), r.dtype()),
+            MmaOperand::Registers(v) => (kernel.ty(*v).shape().last(), Some(kernel.ty(*v).dtype())),
+        };
+        let (Some(&k), Some(dtype)) = (k, dtype) else {
+            return Err(Error::internal("an operand without elements"));
+        };
+        let result = data.results[0];
+        let group = group_of(kernel.values[result].group);
+        let tiling = dot::tiling(arithmetic, kernel.ty(result).shape(), group);
+        let step = dot::step(arithmetic, u64::from(dtype.bits() / 8));
+        let in_place = |operand: &MmaOperand, side| match operand {
+            MmaOperand::Registers(_) => Ok(None),
+            MmaOperand::Smem(r) => {
+                let view = views::smem(kernel, &self.assignment.smem, r, true)?;
+                let found = InPlace::of(&view, side, &tiling, step);
+                found
+                    .map(Some)
+                    .ok_or_else(|| Error::internal("an operand that cannot be read in place"))
+            }
+        };
+        let own = [in_place(a, Side::Left)?, in_place(b, Side::Right)?];
+        let mut operands = vec![];
+        for (operand, own) in [a, b].into_iter().zip(&own) {
+            operands.push(match (operand, own) {
+                (MmaOperand::Registers(v), _) => dot::Operand::Registers(self.assignment.layout(*v)?),
+                (MmaOperand::Smem(_), Some(own)) => dot::Operand::InPlace(own),
+                (MmaOperand::Smem(_), None) => return Err(Error::internal("an operand in neither place")),
+            });
+        }
+        let &[left, right] = operands.as_slice() else {
+            return Err(Error::internal("a product of other than two operands"));
+        };
+        let operands = [left, right];
+        let plan = dot::plan(arithmetic, tiling.clone(), (k, dtype.bits()), operands, budget)
+            .map_err(|e| Error::internal(e.to_string()))?;
+        let bytes = plan.bytes;
+        self.out.products.insert(op, plan);
+        Ok(bytes)
     }
 
     /// How a running reduction is done in registers, where it is one and can be.

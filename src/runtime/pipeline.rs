@@ -6,7 +6,9 @@ use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::{Error, Loc, RefId};
 use crate::inline;
-use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
+use crate::kernel_ir::{
+    self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value, check_registers,
+};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower;
 use crate::lower::Lowered;
@@ -295,7 +297,7 @@ pub fn compile(
         })?;
     }
     let (flat, peak) = observer.pass("out_of_ssa", || {
-        let min_ctas_per_sm = uses_register_counts(&kernel).then_some(1);
+        let min_ctas_per_sm = check_registers::resident_blocks(&kernel, launch.smem_bytes);
         ptx::out_of_ssa::run_measured(
             &ssa,
             Shell {
@@ -404,12 +406,6 @@ fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error>
 }
 
 /// Whether any warpgroup changes its register count: that needs `.minnctapersm`.
-fn uses_register_counts(kernel: &Kernel) -> bool {
-    let mut found = false;
-    kernel.for_each_op(&mut |op| found |= matches!(kernel.ops[op].kind, OpKind::SetMaxRegisters { .. }));
-    found
-}
-
 fn layout_choices(kernel: &Kernel, assignment: &Assignment, exchanges: &Exchanges) -> Vec<LayoutChoice> {
     let row = |r: &Reason| {
         let (what, ty, op) = match r.subject {

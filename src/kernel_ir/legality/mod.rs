@@ -132,6 +132,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
         | OpKind::Reverse { .. }
         | OpKind::ArgReduce { .. }
         | OpKind::Dot { .. }
+        | OpKind::DotInPlace { .. }
         | OpKind::Take { .. }
         | OpKind::Sort { .. }
         | OpKind::OptimizationBarrier { .. }

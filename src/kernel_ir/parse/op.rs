@@ -527,6 +527,27 @@ impl Parser<'_> {
                 let b = self.reference()?;
                 OpKind::Wgmma { acc, a, b }
             }
+            "dot_in_place" => {
+                let start = self.at;
+                let operand = |own: &mut Self| -> Result<MmaOperand> {
+                    Ok(match own.at_value() {
+                        true => MmaOperand::Registers(own.value()?),
+                        false => MmaOperand::Smem(own.reference()?),
+                    })
+                };
+                let mut a = operand(self)?;
+                let acc = match (self.eat("+"), &a) {
+                    (true, MmaOperand::Registers(acc)) => Some(*acc),
+                    (true, MmaOperand::Smem(_)) => return self.error_at(start, "an array is added to"),
+                    (false, _) => None,
+                };
+                if acc.is_some() {
+                    a = operand(self)?;
+                }
+                self.expect("@")?;
+                let b = operand(self)?;
+                OpKind::DotInPlace { acc, a, b }
+            }
             "wgmma_wait" => {
                 let n = self.number()?;
                 let accs = self.values()?;

@@ -15,6 +15,7 @@
 //!
 //! A conflict is never an error: [`insert_relayouts`] makes every op's signature true by inserting `relayout` ops.
 mod constraints;
+mod in_place_products;
 mod insert_relayouts;
 mod products;
 mod smem;

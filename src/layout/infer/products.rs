@@ -8,7 +8,7 @@
 //! **Memory** has to lie as the tensor core wants it. An allocation without transforms of the user's gets the widest swizzle, if all of
 //! its uses allow that: copies still have plans, and views are views. Products for which that fails stay what they are.
 use super::smem::{self, Side, Wish};
-use super::staged_products;
+use super::{in_place_products, staged_products};
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
 use crate::kernel_ir::legality::tensor_core;
@@ -42,6 +42,7 @@ pub(super) fn run(kernel: &mut Kernel) -> Result<Transforms> {
         }
         wanted = staged_products::run(kernel);
     }
+    in_place_products::run(kernel, &mut wanted);
     slice_products::run(kernel)?;
     Ok(wanted)
 }
@@ -99,7 +100,7 @@ pub(super) fn acc_type(array: &Type) -> Type {
 }
 
 /// The memory that a value is.
-fn operand(kernel: &Kernel, v: Value, loads: &Loads) -> Option<RefUse> {
+pub(super) fn operand(kernel: &Kernel, v: Value, loads: &Loads) -> Option<RefUse> {
     let op = kernel.def_op(v)?;
     if let OpKind::Transpose { a, permutation } = &kernel.ops[op].kind {
         return Some(transposed(operand(kernel, *a, loads)?, permutation));
@@ -304,14 +305,14 @@ impl Rewrite<'_> {
                 .kernel
                 .append1(region, OpKind::AccInit { init: acc }, ty.clone(), loc),
         };
-        self.unused(b, gone);
+        unused(self.kernel, &mut self.uses, b, gone);
         let is_stored = |r: &RefUse| self.stored.contains(storage(self.kernel, r));
         if is_stored(&candidate.b) || candidate.a.as_ref().is_some_and(is_stored) {
             self.kernel.append(region, OpKind::CommitSmem, [], loc);
         }
         let left = match candidate.a {
             Some(r) => {
-                self.unused(a, gone);
+                unused(self.kernel, &mut self.uses, a, gone);
                 MmaOperand::Smem(r)
             }
             None => MmaOperand::Registers(a),
@@ -326,17 +327,17 @@ impl Rewrite<'_> {
         self.kernel.ops[op].results.push(further);
         self.running = wait.map(|wait| Running { read: op, wait, acc });
     }
+}
 
-    /// One use less of a value; what makes it goes with the last one.
-    fn unused(&mut self, v: Value, gone: &mut EntitySet<Op>) {
-        self.uses[v] -= 1;
-        if self.uses[v] > 0 {
-            return;
-        }
-        let Some(op) = self.kernel.def_op(v) else { return };
-        gone.insert(op);
-        if let OpKind::Transpose { a, .. } = self.kernel.ops[op].kind {
-            self.unused(a, gone);
-        }
+/// One use less of a value; what makes it goes with the last one.
+pub(super) fn unused(kernel: &Kernel, uses: &mut SecondaryMap<Value, u32>, v: Value, gone: &mut EntitySet<Op>) {
+    uses[v] -= 1;
+    if uses[v] > 0 {
+        return;
+    }
+    let Some(op) = kernel.def_op(v) else { return };
+    gone.insert(op);
+    if let OpKind::Transpose { a, .. } = kernel.ops[op].kind {
+        unused(kernel, uses, a, gone);
     }
 }

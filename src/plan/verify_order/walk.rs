@@ -124,7 +124,7 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
         } else {
             None
         };
-        if let Class::Memory = kind.class() {
+        if let (Class::Memory, false) = (kind.class(), matches!(kind, OpKind::DotInPlace { .. })) {
             let is_source = |r: &RefUse| source.is_some_and(|src| std::ptr::eq(src, r));
             for_each_ref(kind, &mut |r| written[r.alloc] |= !is_source(r));
         }
@@ -137,14 +137,15 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
     written
 }
 
-/// What lies in bytes that have several owners in turn: in overlapping places, or in a scope that is entered again.
+/// What lies in bytes that have several owners in turn: in overlapping places, or in a scope that all warpgroups enter again. In one that
+/// each enters by itself they have bytes of their own.
 fn reuses(kernel: &Kernel, allocation: &Allocation) -> SecondaryMap<Alloc, bool> {
     fn in_loops(kernel: &Kernel, region: Region, inside: bool, reuses: &mut SecondaryMap<Alloc, bool>) {
         for &op in &kernel.regions[region].ops {
             let kind = &kernel.ops[op].kind;
             let inside = inside || kind.control().is_some_and(Control::is_loop);
-            if let OpKind::Scope { allocs, .. } = kind {
-                allocs.iter().for_each(|alloc| reuses[*alloc] = inside);
+            if let OpKind::Scope { allocs, collective, .. } = kind {
+                allocs.iter().for_each(|alloc| reuses[*alloc] = inside && *collective);
             }
             for_each_region(kind, &mut |r| in_loops(kernel, r, inside, reuses));
         }
@@ -655,6 +656,21 @@ impl<'a> Walk<'a> {
                 }
             }
             OpKind::WgmmaWait { n, accs: _ } => self.history.wait_mma(actor, *n),
+            OpKind::DotInPlace { acc: _, a, b } => {
+                // What passes through scratch is there first.
+                if self.allocation.meets[op] {
+                    self.meet(op, actor);
+                }
+                for (i, operand) in [a, b].into_iter().enumerate() {
+                    if let MmaOperand::Smem(r) = operand
+                        && self.is_watched(r)
+                    {
+                        let (foot, slot) = (self.foot(op, i as u8, r), self.slot(r));
+                        self.history.touch(op, actor, What::Read, foot, None, slot);
+                    }
+                }
+                self.forget_results(op);
+            }
             // Nothing of theirs is memory that this warpgroup's program touches again, or they are not lowered.
             OpKind::Prefetch { .. }
             | OpKind::WaitGmemToSmem { .. }

@@ -368,6 +368,43 @@ impl Machine<'_> {
         Ok(())
     }
 
+    fn dot_in_place(
+        &mut self,
+        a: usize,
+        acc: Option<Value>,
+        left: &MmaOperand,
+        right: &MmaOperand,
+        result: Value,
+    ) -> Outcome<()> {
+        let kernel = self.kernel;
+        let mut operand = |operand: &MmaOperand| {
+            Ok(match operand {
+                MmaOperand::Smem(r) => (
+                    self.load(a, r, Outside::Refused)?,
+                    r.shape.to_vec(),
+                    r.dtype().expect("data"),
+                ),
+                MmaOperand::Registers(v) => {
+                    let ty = kernel.ty(*v);
+                    (self.get(a, *v)?.to_vec(), ty.shape().to_vec(), ty.dtype())
+                }
+            })
+        };
+        let ((x, shape, dtype), (y, columns, _)) = (operand(left)?, operand(right)?);
+        let ([m, k], [n, _]) = (shape.as_slice(), columns.as_slice()) else {
+            return unsupported("a product of other than matrices");
+        };
+        let (m, n, k) = (*m as usize, *n as usize, *k as usize);
+        self.spend((m * n * k) as u64)?;
+        let mut sums = match acc {
+            Some(acc) => self.get(a, acc)?.to_vec(),
+            None => vec![0; m * n],
+        };
+        let sum = kernel.ty(result).dtype();
+        product(&mut sums, sum, dtype, [m, n, k], &x, |k_at, j| y[j * k + k_at], true);
+        self.set(a, result, Rc::new(sums))
+    }
+
     /// Where the elements at such indices are; none where a mask is false.
     fn positions(
         &mut self,
@@ -696,6 +733,7 @@ impl Machine<'_> {
                 self.set(a, results[0], bits)?;
             }
             OpKind::Wgmma { acc, a: left, b } => self.wgmma(a, acc, left, b, results)?,
+            OpKind::DotInPlace { acc, a: left, b: right } => self.dot_in_place(a, *acc, left, right, results[0])?,
             OpKind::WgmmaWait { n: _, accs } => {
                 let bits = self.get_all(a, accs)?;
                 self.set_all(a, results, bits)?;
