@@ -490,19 +490,43 @@ def choose_ways(blocks: Sequence[Block], steps: int, streams: bool, windows: boo
         block.way = _best(block, blocks, steps if not block.resident else 1, streams)
     while sum(_slots(b, steps) for b in blocks) > budget:
         staged = [b for b in blocks if b.way in (Way.TMA, Way.COPY)]
-        large = [b for b in staged if _may_be_view(b, blocks) or windows and _may_be_window(b)]
+        large = [b for b in staged if may_be_view(b, blocks) or windows and _may_be_window(b)]
         big = max(large, key=lambda b: _slots(b, steps), default=None)
         if big is None:
             return  # the compiler says what there is and what is asked for
-        big.way = Way.VIEW if _may_be_view(big, blocks) else Way.WINDOW
+        big.way = Way.VIEW if may_be_view(big, blocks) else Way.WINDOW
     if steps == 1:
         _make_room(blocks)
+
+
+#: Blocks of the grid that a multiprocessor should have room for, where each has one step: while some compute, others load.
+RESIDENT = 6
+
+
+def spread(blocks: Sequence[Block], once: Callable[[Block], bool]) -> None:
+    """Leaves blocks of a call of one step in their arrays, as far as a multiprocessor has room for few blocks of the grid: outputs first, then
+    inputs that the body loads `once`, which gain nothing in a slot."""
+
+    def resident() -> int:
+        return MULTIPROCESSOR // (sum(_slots(b, 1) for b in blocks) + RESERVED)
+
+    staged = [b for b in blocks if b.way is Way.TMA and may_be_view(b, blocks)]
+    candidates = [b for b in staged if b.is_output and not b.is_read] + [b for b in staged if not b.is_output and once(b)]
+    before = resident()
+    moved = []
+    for block in candidates:
+        if resident() < RESIDENT:
+            block.way = Way.VIEW
+            moved.append(block)
+    if resident() == before:
+        for block in moved:
+            block.way = Way.TMA
 
 
 def _make_room(blocks: Sequence[Block]) -> None:
     """Stores outputs from registers to their arrays, where a multiprocessor then has room for two blocks of the grid: while one computes,
     the other one loads."""
-    direct = [b for b in blocks if b.is_output and b.way is Way.TMA and b.is_stored_once and _may_be_view(b, blocks)]
+    direct = [b for b in blocks if b.is_output and b.way is Way.TMA and b.is_stored_once and may_be_view(b, blocks)]
     all_slots = sum(_slots(b, 1) for b in blocks)
     room = MULTIPROCESSOR // 2 - RESERVED
     if all_slots - sum(_slots(b, 1) for b in direct) <= room < all_slots:
@@ -521,13 +545,13 @@ def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> W
     if block.goes_back:
         if block.resident:
             return Way.TMA if tma else Way.COPY
-        return Way.TMA if tma else Way.VIEW if _may_be_view(block, blocks) else Way.COPY
+        return Way.TMA if tma else Way.VIEW if may_be_view(block, blocks) else Way.COPY
     if block.in_order:
         return Way.COPY
-    return Way.TMA if tma else Way.VIEW if _may_be_view(block, blocks) else Way.COPY
+    return Way.TMA if tma else Way.VIEW if may_be_view(block, blocks) else Way.COPY
 
 
-def _may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
+def may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
     if block.outside or block.transforms:
         return False
     if block.goes_back:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _axes, _blocks, _config, _flow, _rows, _triton, _versions
+from smalt import _axes, _blocks, _config, _flow, _rows, _triton, _versions, _warpgroups
 from smalt._blocks import Block, Way
 from smalt._errors import InvalidKernel, Unsupported
 
@@ -147,7 +147,7 @@ def kernel(
         _versions.named(call.body, call.argument_names()),
         list(arrays),
         out_types=out_types,
-        mesh=plgpu.Mesh(grid=call.blocks_grid, grid_names=call.names, kernel_name=name),
+        mesh=plgpu.Mesh(grid=call.blocks_grid, grid_names=call.names, kernel_name=name, **call.threads()),
         compiler_params=call.compiler_params.replace(dimension_semantics=None),
         aliases=aliases,
         name=name,
@@ -206,7 +206,28 @@ class _Call:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.is_kept or block.partner is not None and not block.overwrites
         self._keep_order()
-        _blocks.choose_ways(self.blocks, self.steps, self.is_static, windows=self.parts == 1, budget=budget)
+        self.plan = self._plan(given_params)
+        if self.plan is not None:
+            for block in self.blocks:
+                block.way = Way.VIEW
+        else:
+            _blocks.choose_ways(self.blocks, self.steps, self.is_static, windows=self.parts == 1, budget=budget)
+            if self.is_triton and all(self.grid[a] == 1 for a in self.loops):
+                loads = _versions.count_loads(self.jaxpr)
+                _blocks.spread(self.blocks, lambda b: loads[self.indices + b.number] == 1)
+
+    def _plan(self, params: Any) -> _warpgroups.Plan | None:
+        """Several warpgroups, for a program of Triton's whose blocks can all be pointers."""
+        if not self.is_triton or not self.is_static or self.parts != 1 or self.indices or self.mapping.scratch_avals:
+            return None
+        if any(self.grid[a] != 1 for a in self.loops) or not all(_blocks.may_be_view(b, self.blocks) for b in self.blocks):
+            return None
+        read_only = [not b.is_output and b.partner is None and not b.is_written for b in self.blocks]
+        return _warpgroups.plan(self.jaxpr, read_only, params.num_stages or _triton.STAGES)
+
+    def threads(self) -> dict[str, Any]:
+        """Of the kernel's mesh, how many warpgroups there are."""
+        return {} if self.plan is None else {"num_threads": self.plan.threads, "thread_name": _warpgroups.AXIS}
 
     def _look_at_body(self, uses: Mapping[int, _flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         stored = _versions.written_refs(self.jaxpr)
@@ -270,6 +291,8 @@ class _Call:
         """What was decided, for people."""
         axes = ", ".join(f"{n}{'' if p else ' in turn'}" for n, p in zip(self.grid, self.parallel)) or "one step"
         runs = axes if self.parts == 1 else f"{axes}; rows in {self.parts} parts"
+        if self.plan is not None:
+            runs += f"; {self.plan.describe()}"
         why = {self.own.index(a): reason.what for a, reason in self.axes.reasons.items() if a in self.own}
         runs += "".join(f"; axis {a} in turn: {what}" for a, what in sorted(why.items()))
         return tuple(BlockReport(b.name, b.shape, b.describe_way(self.steps), runs) for b in self.blocks)
@@ -394,7 +417,10 @@ class _Step:
                 if _is_filled(block) and block.settled:
                     self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
         own = [indices[a] for a in call.own]
-        if call.parts == 1:
+        if call.plan is not None:
+            sizes = [self.extents[a] for a in call.own]
+            _warpgroups.run(call.plan, refs, lambda name, axis: own[axis] if name == "program_id" else jnp.int32(sizes[axis]))
+        elif call.parts == 1:
             _bind(call, own, [*self.prefetched, *refs], self.scratch)
         else:
             n = next(d for b in call.blocks for d in b.dims if d.parts != 1)

@@ -32,7 +32,7 @@ THREADS = 128
 PRODUCT_TARGET = 8192
 PRODUCT_ROWS = 64
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     "neg not abs sign exp exp2 log log2 log1p expm1 sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc erf_inv lgamma "
     "digamma rsqrt sqrt cbrt logistic floor ceil is_finite square clz population_count copy copy_p stop_gradient round integer_pow add sub "
     "mul div rem max min and or xor shift_left shift_right_logical shift_right_arithmetic pow atan2 nextafter add_any eq ne lt le gt ge "
@@ -45,10 +45,10 @@ _INSTRUCTIONS = {
     **dict.fromkeys("erf erfc log1p tan atan sinh cosh atan2 asinh acosh atanh erf_inv".split(), 30),
     **dict.fromkeys("pow lgamma digamma".split(), 60),
 }
-_REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split())
+REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split())
 #: And what says along which dimension; without: the last.
 _ORDERS = {"sort": "dimension", "top_k": "axis"}
-_ALONG_AXIS = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
+ALONG_AXIS = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
 
 
 class Mixed(Exception):
@@ -165,7 +165,7 @@ class _Eval:
 
     def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
         name, params = eqn.primitive.name, eqn.params
-        if name in _ELEMENTWISE:
+        if name in ELEMENTWISE:
             aval = eqn.outvars[0].aval
             self.work += math.prod(aval.shape) * _INSTRUCTIONS.get(name, 1) * (4 if aval.dtype.itemsize == 8 else 1)
         if name == "program_id":
@@ -187,7 +187,7 @@ class _Eval:
         dims = {v.dim for v in values if isinstance(v, Rows)}
         if not dims and not any(isinstance(v, Same) for v in values):
             return self.bind(eqn, values)  # no rows in it
-        if name in _ELEMENTWISE:
+        if name in ELEMENTWISE:
             return self.elementwise(eqn, values)
         if not dims:
             return self.bind(eqn, [self.whole(v) for v in values])
@@ -221,9 +221,9 @@ class _Eval:
     def unary(self, eqn: Any, value: Rows) -> tuple[list[Any], list[int]]:
         """Operations on one array with rows that are no element-wise ones."""
         name, params, dim = eqn.primitive.name, eqn.params, value.dim
-        if name in _REDUCTIONS and dim not in params["axes"]:
+        if name in REDUCTIONS and dim not in params["axes"]:
             return self.bind(eqn, [value.value]), [dim - sum(a < dim for a in params["axes"])]
-        if name in _ALONG_AXIS and params["axis"] != dim:
+        if name in ALONG_AXIS and params["axis"] != dim:
             return self.bind(eqn, [value.value]), [dim]
         if name == "squeeze":
             axes = [a % len(eqn.invars[0].aval.shape) for a in params["dimensions"]]

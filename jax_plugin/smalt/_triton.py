@@ -21,6 +21,8 @@ from smalt._walk import OpParts, Walker
 
 # ------------------------------------------------------------------------------------------ parameters
 
+#: Slots of a ring where a call says nothing.
+STAGES = 2
 #: What a block of the GPU has at most.
 _MAX_WARPS = 32
 

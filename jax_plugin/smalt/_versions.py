@@ -267,6 +267,13 @@ def promise_in_bounds() -> dict[str, Any]:
     return {"oob_fill_mode": mode.PROMISE_IN_BOUNDS} if mode is not None and "oob_fill_mode" in fields else {}
 
 
+def copy_in_bounds() -> dict[str, Any]:
+    """The same of a `plgpu.copy_gmem_to_smem`."""
+    mode = getattr(gpu_core, "OOBFillMode", None)
+    known = "oob_mode" in inspect.signature(plgpu.copy_gmem_to_smem).parameters
+    return {"oob_mode": mode.PROMISE_IN_BOUNDS} if mode is not None and known else {}
+
+
 def key_data(keys: Any) -> Any:
     return np.asarray(jax.random.key_data(keys))
 
@@ -1386,6 +1393,7 @@ class Access:
     value: Any = None  # what it stores; None: nothing
     loads: bool = False  # whether or not somebody wants what it gives
     mask: Any = None
+    other: Any = None  # what it loads where the mask does not hold
     is_unordered: bool = False  # an atomic, or another one whose order the author gives
 
     @property
@@ -1404,28 +1412,53 @@ class Access:
 _BY_TREE = {"get": True, "load": True, "swap": False, "store": False, "addupdate": True}
 
 
-def access_of(eqn: Any) -> Access | None:
-    """The access that an equation is to a reference; None where it is another one."""
+def access_of(eqn: Any, operands: Sequence[Any] | None = None) -> Access | None:
+    """The access that an equation is to a reference; None where it is another one. `operands`: what stands for its variables."""
     name, params = eqn.primitive.name, eqn.params
+    operands = eqn.invars if operands is None else operands
     if name in _BY_TREE:
         is_load = name in ("get", "load")
-        value, leaves = (None, eqn.invars[1:]) if is_load else (eqn.invars[1], eqn.invars[2:])
+        value, leaves = (None, operands[1:]) if is_load else (operands[1], operands[2:])
         tree = params["tree"]
         return Access(() if tree is None else tuple(tree.unflatten(leaves)), value, _BY_TREE[name])
     if name in ("masked_load", "masked_swap", "atomic_rmw"):
-        _, transforms, *rest = params["args_tree"].unflatten(eqn.invars)
+        _, transforms, *rest = params["args_tree"].unflatten(operands)
         if name == "masked_load":
-            return Access(tuple(transforms), loads=True, mask=rest[0], is_unordered=bool(params["is_volatile"]))
-        return Access(tuple(transforms), rest[0], name == "atomic_rmw", rest[1], name == "atomic_rmw")
+            return Access(tuple(transforms), loads=True, mask=rest[0], other=rest[1], is_unordered=bool(params["is_volatile"]))
+        is_atomic = name == "atomic_rmw"
+        return Access(tuple(transforms), rest[0], is_atomic, rest[1], is_unordered=is_atomic)
     if name == "atomic_cas":
-        return Access((), eqn.invars[2], True, is_unordered=True)
+        return Access((), operands[2], True, is_unordered=True)
     if name == "smalt_access":
-        _, leaves, operands = eqn.invars[0], eqn.invars[1 : 1 + params["tree"].num_leaves], eqn.invars[1 + params["tree"].num_leaves :]
+        leaves, given = operands[1 : 1 + params["tree"].num_leaves], operands[1 + params["tree"].num_leaves :]
         access = params["access"]
-        value = operands[access.offsets] if access.values else None
+        value = given[access.offsets] if access.values else None
         loads = access.instruction != "st"
-        return Access(tuple(params["tree"].unflatten(leaves)), value, loads, operands[-1] if access.is_masked else None, True)
+        mask = given[-1] if access.is_masked else None
+        return Access(tuple(params["tree"].unflatten(leaves)), value, loads, mask, is_unordered=True)
     return None
+
+
+def count_loads(jaxpr: Any) -> list[int]:
+    """Of each reference among a jaxpr's invars how many equations load from it, those of inner jaxprs included."""
+    count = [0] * len(jaxpr.invars)
+
+    def look(inner: Any, at: dict[Any, int]) -> None:
+        for eqn in inner.eqns:
+            access = access_of(eqn)
+            if access is not None and access.loads and eqn.invars[0] in at:
+                count[at[eqn.invars[0]]] += 1
+            for opened in inner_jaxprs(eqn):
+                operands = eqn.invars[len(eqn.invars) - len(opened.invars) :]
+                if eqn.primitive.name == "while":  # both sets of constants are in front of what is carried
+                    ours, others = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+                    is_cond = opened is open_jaxpr(eqn.params["cond_jaxpr"])[0]
+                    constants = eqn.invars[:ours] if is_cond else eqn.invars[ours : ours + others]
+                    operands = [*constants, *eqn.invars[ours + others :]]
+                look(opened, {v: at[a] for v, a in zip(opened.invars, operands) if not is_literal(a) and a in at})
+
+    look(jaxpr, {v: i for i, v in enumerate(jaxpr.invars)})
+    return count
 
 
 def begins_with_store(jaxpr: Any, at: int) -> bool:

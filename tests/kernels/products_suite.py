@@ -234,3 +234,99 @@ def test_a_large_window_is_refused() -> None:
     x, y = np.zeros((1, 1, 64, 64), np.float32), np.zeros((1, 1, 17, 17), np.float32)
     with pytest.raises(smalt.Unsupported, match=r"(?s)window of \(17, 17\).*at most 256 taps.*remedy"):
         _run(lambda x, y: lax.conv(x, y, (1, 1), "VALID"), x, y)
+
+
+# ------------------------------------------------------------------------------------------ operands where they are
+
+
+def ptx_of(f: Callable[..., Any], *args: Any) -> str:
+    with enabled():
+        (report,) = smalt.inspect(f, *args)
+    return str(report.ptx)
+
+
+def test_a_left_operand_in_registers_outlives_its_product() -> None:
+    """Two products of a loop whose left operands are as many registers, and one of them is the same in all rounds: what ptxas gave the registers
+    of the other (docs/FOUND.md)."""
+    rounds, n = 4, 128
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, n)).astype(np.float16)
+    k, v = (rng.standard_normal((rounds, n, n)).astype(np.float16) for _ in range(2))
+
+    def body(x: Any, k: Any, v: Any, o: Any, k_tile: Any, v_tile: Any, full: Any) -> None:
+        q = x[...]
+
+        def turn(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            total, top = carry
+            plgpu.copy_gmem_to_smem(k.at[i], k_tile, full)
+            plgpu.copy_gmem_to_smem(v.at[i], v_tile, full)
+            plgpu.barrier_wait(full)
+            s = jnp.dot(q, k_tile[...].T, preferred_element_type=jnp.float32) * n**-0.5
+            new = jnp.maximum(top, s.max(1))
+            p, old = jnp.exp(s - new[:, None]), jnp.exp(top - new)
+            return old[:, None] * total + jnp.dot(p.astype(jnp.float16), v_tile[...], preferred_element_type=jnp.float32), new
+
+        total, _ = lax.fori_loop(0, rounds, turn, (jnp.zeros((64, n), jnp.float32), jnp.full(64, -1e30, jnp.float32)))
+        o[...] = total
+
+    tiles = [plgpu.SMEM((n, n), jnp.float16), plgpu.SMEM((n, n), jnp.float16), plgpu.Barrier(num_arrivals=2)]
+    f = jax.jit(plgpu.kernel(body, out_type=like((64, n)), scratch_types=tiles))
+    s = np.concatenate([x.astype(np.float32) @ tile.astype(np.float32).T for tile in k], 1) * n**-0.5
+    p = np.exp(s - s.max(1, keepdims=True))
+    with enabled():
+        np.testing.assert_allclose(f(x, k, v), p @ v.reshape(-1, n).astype(np.float32), rtol=2e-2, atol=2e-2)
+    text = ptx_of(f, x, k, v)
+    assert text.count("wgmma.mma") == 16 and "%nsmid" in text  # copies that ptxas cannot look through
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.int8, jnp.uint8])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("shape", [(16, 64, 128), (32, 32, 64), (16, 256, 128), (48, 128, 64), (128, 8, 128)])
+def test_operands_in_shared_memory_are_read_there(shape: tuple[int, int, int], turned: bool, dtype: Any) -> None:
+    """By `ldmatrix`, and nothing passes through scratch, where 8 rows of 16 bytes lie so that they meet all banks."""
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    is_float = np.issubdtype(np.dtype(dtype), np.floating) or dtype == jnp.bfloat16
+    x, y = (np.asarray(jnp.asarray(rng.standard_normal(s) if is_float else rng.integers(0, 9, s), dtype)) for s in [(m, k), (k, n) if turned else (n, k)])
+
+    def body(x: Any, y: Any, o: Any, left: Any, right: Any, full: Any) -> None:
+        plgpu.copy_gmem_to_smem(x, left, full)
+        plgpu.copy_gmem_to_smem(y, right, full)
+        plgpu.barrier_wait(full)
+        a, b = left[...], right[...] if turned else right[...].T
+        o[...] = jnp.dot(a, b, preferred_element_type=o.dtype)
+
+    out = jnp.float32 if is_float else jnp.int32
+    scratch = [plgpu.SMEM(x.shape, dtype), plgpu.SMEM(y.shape, dtype), plgpu.Barrier(num_arrivals=2)]
+    f = jax.jit(plgpu.kernel(body, out_type=like((m, n), out), scratch_types=scratch))
+    want = x.astype(np.float64) @ (y if turned else y.T).astype(np.float64)
+    with enabled():
+        np.testing.assert_allclose(np.asarray(f(x, y), np.float64), want, rtol=1e-5, atol=1e-4 if is_float else 0)
+    text = ptx_of(f, x, y)
+    is_narrow = np.dtype(dtype).itemsize == 1
+    if m % 64 and not (turned and is_narrow):
+        assert "ldmatrix" in text and "mma.sync" in text and "st.shared" not in text and "stmatrix" not in text
+
+
+def test_who_may_be_overwritten_is_not_read_late() -> None:
+    """Others are told that the operand was read before it is multiplied: it is not read where it is."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(s).astype(np.float16) for s in [(16, 64), (64, 64)])
+
+    def body(x: Any, y: Any, o: Any, left: Any, right: Any, full: Any, told: Any) -> None:
+        plgpu.copy_gmem_to_smem(x, left, full)
+        plgpu.copy_gmem_to_smem(y, right, full)
+        plgpu.barrier_wait(full)
+        a, b = left[...], right[...]
+        plgpu.barrier_arrive(told)
+        o[...] = jnp.dot(a, b, preferred_element_type=jnp.float32)
+        plgpu.barrier_wait(told)
+
+    scratch = [plgpu.SMEM((16, 64), jnp.float16), plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier(num_arrivals=2), plgpu.Barrier()]
+    f = jax.jit(plgpu.kernel(body, out_type=like((16, 64)), scratch_types=scratch))
+    with enabled():
+        np.testing.assert_allclose(f(x, y), x.astype(np.float32) @ y.astype(np.float32), rtol=1e-2, atol=1e-2)
+    text = ptx_of(f, x, y)
+    assert "stmatrix" in text or "st.shared" in text
+    # The loads may still be going on when others learn that they were made.
+    assert text.index("fence.proxy.async.shared::cta") < text.index("mbarrier.arrive.shared::cta.b64 _")

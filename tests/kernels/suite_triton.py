@@ -18,6 +18,7 @@ from jax import lax
 
 import smalt
 from tests.corpus.case import like, x64
+from tests.kernels.pipelined import Pipelined
 from tests.kernels.suite import ON_GPU, enabled
 
 with warnings.catch_warnings():  # JAX is about to remove it
@@ -779,3 +780,111 @@ def test_blocks_that_do_not_fit_into_shared_memory(rows: int, width: int) -> Non
     np.testing.assert_array_equal(part[:, 15], x[:, 1])
     np.testing.assert_allclose(part[:, 12], np.broadcast_to((x * y).sum((1, 2))[:, None], (2, width)), rtol=1e-3, atol=1e-2)
     assert at_once(run, x, y)
+
+
+# ------------------------------------------------------------------------------------------ several warpgroups
+
+PIPELINED = 96
+
+
+@pytest.mark.parametrize("first", range(0, PIPELINED, 8))
+@pytest.mark.shared
+def test_random_products_of_what_a_loop_loads(first: int) -> None:
+    for seed in range(first, first + 8):
+        p = Pipelined.of(seed)
+        with enabled():
+            got = jax.jit(p.run(False))(*p.data())
+        p.check(got)
+
+
+def attention(rows: int, tile: int, depth: int, change: str = "") -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """Attention of 2 x `rows` queries, its operands, and what it is. `change`: one thing that is in the way."""
+    n = 4 * tile
+
+    def body(q: Any, k: Any, v: Any, o: Any) -> None:
+        own = q[...]
+
+        def turn(i: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            total, top, size = carry
+            at = pl.ds(i * tile, tile)
+            if change == "gather":
+                keys = plt.load(k.at[i * tile + jnp.arange(tile), :])
+            else:
+                keys = plt.load(k.at[at, :])
+            s = jnp.dot(own, keys.T, preferred_element_type=jnp.float32)
+            if change == "rows":  # what mixes them
+                s = s + jnp.flip(s, 0) * 0
+            new = jnp.maximum(top, s.max(1))
+            p, old = jnp.exp(s - new[:, None]), jnp.exp(top - new)
+            return old[:, None] * total + jnp.dot(p.astype(v.dtype), v[at, :], preferred_element_type=jnp.float32), new, old * size + p.sum(1)
+
+        begin = (jnp.zeros((rows, depth), jnp.float32), jnp.full(rows, -1e30, jnp.float32), jnp.zeros(rows, jnp.float32))
+        if change == "while":  # until the sums say so
+            end = lax.while_loop(lambda c: (c[0] < 4) & (c[1][2].min() < 1e30), lambda c: (c[0] + 1, turn(c[0], c[1])), (0, begin))[1]
+        else:
+            end = lax.fori_loop(0, 4, turn, begin)
+        o[...] = end[0] / end[2][:, None]
+
+    block = pl.BlockSpec((rows, depth), lambda i: (i, 0))
+    whole = pl.BlockSpec((n, depth), lambda i: (0, 0))
+    run = call(body, like((2 * rows, depth)), grid=(2,), in_specs=[block, whole, whole], out_specs=block, compiler_params=plt.CompilerParams(num_stages=2))
+    rng = np.random.default_rng(0)
+    q, k, v = ((rng.standard_normal((m, depth)) * 0.3).astype(np.float16) for m in (2 * rows, n, n))
+    s = np.exp(q.astype(np.float32) @ k.astype(np.float32).T)
+    return run, [q, k, v], s @ v.astype(np.float32) / s.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("rows, warpgroups", [(16, 2), (64, 2), (128, 3), (192, 4), (256, 5), (96, 2)])
+def test_products_of_what_a_loop_loads(rows: int, warpgroups: int) -> None:
+    """One warpgroup copies ahead, others compute, each 64 rows."""
+    run, args, want = attention(rows, 64, 64)
+    with enabled():
+        np.testing.assert_allclose(run(*args), want, rtol=2e-2, atol=2e-3)
+        (report,) = smalt.inspect(run, *args)
+    assert report.threads == 128 * warpgroups and "one copies ahead" in str(report)
+    assert ("wgmma" in report.ptx) == (rows % 64 == 0)
+
+
+@pytest.mark.parametrize("change, warpgroups", [("gather", 3), ("rows", 2), ("while", 1)])
+def test_what_is_in_the_way(change: str, warpgroups: int) -> None:
+    """Indices that are arrays have no ring, mixed rows one warpgroup, a trip count that arrays give no producer; all are right."""
+    run, args, want = attention(128, 64, 64, change)
+    with enabled():
+        np.testing.assert_allclose(run(*args), want, rtol=2e-2, atol=2e-3)
+        (report,) = smalt.inspect(run, *args)
+    assert report.threads == 128 * warpgroups
+
+
+def test_a_loop_that_reads_what_the_kernel_stores() -> None:
+    """An output that is an input, too: what a step stores, the next loads. It has no ring."""
+    n = 64
+    rng = np.random.default_rng(0)
+    x, k = (rng.standard_normal((n, n)) * 0.1).astype(np.float16), (rng.standard_normal((3 * n, n)) * 0.1).astype(np.float16)
+
+    def body(x: Any, k: Any, o: Any, k_out: Any) -> None:
+        def turn(i: Any, total: Any) -> Any:
+            total = total + jnp.dot(x[...], k_out[pl.ds(i * n, n), :], preferred_element_type=jnp.float32)
+            k_out[pl.ds((i + 1) * n, n), :] = total.astype(jnp.float16)
+            return total
+
+        o[...] = lax.fori_loop(0, 2, turn, jnp.zeros((n, n), jnp.float32))
+
+    run = call(body, [like((n, n)), like((3 * n, n), jnp.float16)], input_output_aliases={1: 1})
+    first = x.astype(np.float32) @ k[:n].astype(np.float32)
+    want = first + x.astype(np.float32) @ first.astype(np.float16).astype(np.float32)
+    with enabled():
+        np.testing.assert_allclose(run(x, k)[0], want, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.skipif(ON_GPU, reason="a GPU reads zeros there, or what lies behind")
+def test_a_tile_behind_its_array_is_told() -> None:
+    def body(x: Any, k: Any, o: Any) -> None:
+        def turn(i: Any, total: Any) -> Any:
+            return total + jnp.dot(x[...], k[pl.ds(i * 64, 64), :], preferred_element_type=jnp.float32)
+
+        o[...] = lax.fori_loop(0, pl.program_id(0) + 3, turn, jnp.zeros((64, 64), jnp.float32))
+
+    run = call(body, like((64, 64)), grid=(1,))
+    x, k = np.zeros((64, 64), np.float16), np.zeros((128, 64), np.float16)
+    with enabled(), pytest.raises(Exception, match="outside of its dimension"):
+        jax.block_until_ready(run(x, k))

@@ -1,0 +1,216 @@
+"""Which part of each value of a program is wanted, where its stores are divided among warpgroups.
+
+From the stores backwards: of every value the dimensions that are divided, `None` where all of it is wanted. An operation says what it needs of
+its operands for a part of its result; one that does not know how to give a part says so (`Mixed`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from smalt import _program, _rows, _versions
+from smalt._program import Block, Node, Value
+
+#: Ways to divide what is stored that are tried.
+MAX_CHOICES = 32
+#: Positions that a part has at least.
+LEAST = 8
+
+#: The dimension that is divided; None: none is.
+Split = int | None
+Demands = dict[Value, set[Split]]
+
+STORES = ("swap", "masked_swap")
+LOADS = ("get", "masked_load")
+PLACES = ("program_id", "num_programs")
+
+
+class Mixed(Exception):
+    """An operation that does not know how to give a part of its result."""
+
+
+def access_of(node: Node) -> Any:
+    """The access with values in place of variables."""
+    access = _versions.access_of(node.eqn, node.operands)
+    if access is not None and access.mask is not None and access.mask.known is not None and np.all(access.mask.known):
+        return dataclasses.replace(access, mask=None, other=None)
+    return access
+
+
+
+
+def divide(program: Block, products: Sequence[Node], parts: int) -> tuple[dict[Node, Split], Demands] | None:
+    """Which part of each value is wanted, by the division of what is stored that leaves no product to all warpgroups."""
+    stores = [n for n in program.all_nodes() if n.name in STORES]
+    choices: list[list[Split]] = []
+    for node in stores:
+        shape = access_of(node).value.shape
+        divisible = [d for d, n in enumerate(shape) if parts > 1 and n % parts == 0 and n >= parts * LEAST]
+        choices.append([*divisible, None] if parts > 1 else [None])
+    for chosen in itertools.islice(itertools.product(*choices), MAX_CHOICES):
+        by_store = dict(zip(stores, chosen))
+        try:
+            demands = demands_of(program, by_store, parts)
+        except Mixed:
+            continue
+        if parts == 1 or not any(None in demands[n.results[0]] for n in products):
+            return by_store, demands
+    return None
+
+
+def demands_of(program: Block, stores: dict[Node, Split], parts: int) -> Demands:
+    demands: Demands = collections.defaultdict(set)
+    work: list[tuple[Value, Split]] = []
+
+    def want(value: Value, split: Split) -> None:
+        if value.is_literal or value.is_ref or split in demands[value]:
+            return
+        demands[value].add(split)
+        work.append((value, split))
+
+    carried: dict[Value, tuple[Node, int]] = {}
+    for node in program.all_nodes():
+        if node in stores:
+            _want_access(node, stores[node], want, parts)
+        for block in node.blocks:
+            if node.is_loop:
+                carried.update((v, (node, i)) for i, v in enumerate(block.params))
+        if node.name == "while":
+            want(node.blocks[0].results[0], None)
+        if node.name == "cond":
+            want(node.operands[0], None)
+    while work:
+        value, split = work.pop()
+        made = value.node
+        if made is None:
+            if value in carried:
+                loop, at = carried[value]
+                _want_carried(loop, at, split, want)
+            elif value.shape:
+                raise Mixed("a parameter")
+        elif made.is_loop:
+            _want_carried(made, made.results.index(value), split, want)
+        elif made.name == "cond":
+            for arm in made.blocks:
+                want(arm.results[made.results.index(value)], split)
+        else:
+            _needs(made, split, want, parts)
+    for node in program.all_nodes():
+        if node.is_loop:
+            for at, result in enumerate(node.results):
+                if len(carried_splits(demands, node, at)) > 1:
+                    raise Mixed("a carried value that is divided in two ways")
+    return demands
+
+
+def _want_carried(loop: Node, at: int, split: Split, want: Callable[[Value, Split], None]) -> None:
+    want(_program.initial(loop)[at], split)
+    want(loop.blocks[-1].results[at], split)
+    for block in loop.blocks:
+        want(block.params[at], split)
+
+
+def carried_splits(demands: Demands, loop: Node, at: int) -> set[Split]:
+    found = set(demands.get(loop.results[at], ()))
+    for block in loop.blocks:
+        found |= demands.get(block.params[at], set())
+    return found
+
+
+def _want_access(node: Node, split: Split, want: Callable[[Value, Split], None], parts: int) -> None:
+    access = access_of(node)
+    shape = access.value.shape if access.value is not None else node.results[0].shape
+    if access.value is not None:
+        want(access.value, split)
+    if access.mask is not None:
+        want(access.mask, aligned(access.mask.shape, shape, split))
+    if access.other is not None:
+        want(access.other, aligned(access.other.shape, shape, split))
+    for index in leaves(access):
+        want(index, None)
+    if split is not None:
+        divided_dimension(access, split, shape[split], parts)
+
+
+def leaves(access: Any) -> list[Value]:
+    return [leaf for leaf in jax.tree.leaves(tuple(access.transforms)) if isinstance(leaf, Value)]
+
+
+def divided_dimension(access: Any, split: int, size: int, parts: int) -> int | None:
+    """The dimension of the reference that dimension `split` of what is accessed is; None: the same one, without an index."""
+    indices = _versions.indices_of(access.transforms)
+    if not indices:
+        return None
+    if any(_versions.is_gather(i) for i in indices):
+        raise Mixed("an array of indices")
+    dims = [d for d, i in enumerate(indices) if _versions.is_slice(i)]
+    if split >= len(dims) or indices[dims[split]].stride != 1:
+        raise Mixed("a stride")
+    return dims[split]
+
+
+def aligned(shape: Sequence[int], whole: Sequence[int], split: Split) -> Split:
+    """The dimension of an array that is broadcast to `whole`."""
+    if split is None:
+        return None
+    at = split - (len(whole) - len(shape))
+    return at if at >= 0 and shape[at] != 1 else None
+
+
+def _needs(node: Node, split: Split, want: Callable[[Value, Split], None], parts: int) -> None:
+    name, params, operands = node.name, node.eqn.params, node.operands
+    if name in LOADS:
+        _want_access(node, split, want, parts)
+        return
+    if name in PLACES or name == "iota":
+        return
+    if split is None:
+        for v in operands:
+            want(v, None)
+        return
+    for v, at in zip(operands, operand_splits(node, split)):
+        want(v, at)
+
+
+def operand_splits(node: Node, split: int) -> list[Split]:
+    """Of each operand the dimension that is divided where that of the result is `split`."""
+    name, params, operands = node.name, node.eqn.params, node.operands
+    shape = node.results[0].shape
+    if name in _rows.ELEMENTWISE:
+        return [aligned(v.shape, shape, split) for v in operands]
+    if name == "broadcast_in_dim" and len(operands) == 1:
+        where, small = list(params["broadcast_dimensions"]), operands[0].shape
+        return [where.index(split) if split in where and small[where.index(split)] != 1 else None]
+    if name == "dot_general":
+        return _product_splits(node, split)
+    if name in _rows.REDUCTIONS and len(operands) == 1:
+        return [[d for d in range(len(operands[0].shape)) if d not in params["axes"]][split]]
+    if name in _rows.ALONG_AXIS and params["axis"] != split:
+        return [split]
+    if name == "transpose":
+        return [params["permutation"][split]]
+    if len(operands) == 1 and (name == "squeeze" or name == "reshape" and params.get("dimensions") is None):
+        before, small = math.prod(shape[:split]), operands[0].shape
+        for d, n in enumerate(small):
+            if n == shape[split] and math.prod(small[:d]) == before:
+                return [d]
+    raise Mixed(name)
+
+
+def _product_splits(node: Node, split: int) -> list[Split]:
+    contracted, batch = node.eqn.params["dimension_numbers"]
+    if split < len(batch[0]):
+        return [batch[0][split], batch[1][split]]
+    split -= len(batch[0])
+    free = [[d for d in range(len(v.shape)) if d not in (*contracted[i], *batch[i])] for i, v in enumerate(node.operands)]
+    if split < len(free[0]):
+        return [free[0][split], None]
+    return [None, free[1][split - len(free[0])]]

@@ -1,0 +1,164 @@
+"""A body's jaxpr as a program that passes can look at: values with where they come from, calls opened, loops and branches as blocks.
+
+What a loop or a branch takes from outside is the value outside: blocks have parameters for what a loop carries only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from smalt import _versions
+
+#: Elements of arrays that are computed while the program is read, to know masks.
+MAX_KNOWN = 1 << 16
+
+
+class Unreadable(Exception):
+    """Something that programs have no node for."""
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """An array, a scalar or a reference; `known` is what it is where nothing but constants goes into it."""
+
+    aval: Any
+    node: Node | None = None  # None: a parameter
+    known: Any = None
+    is_literal: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(getattr(self.aval, "shape", ()))
+
+    @property
+    def is_ref(self) -> bool:
+        return _versions.is_ref_aval(self.aval)
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    eqn: Any
+    name: str
+    operands: list[Value]
+    results: list[Value]
+    block: Block
+    #: Of a loop: its condition (none: `scan`) and its body; of a branch: its arms.
+    blocks: list[Block] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_loop(self) -> bool:
+        return self.name in ("while", "scan")
+
+
+@dataclasses.dataclass(eq=False)
+class Block:
+    """Nodes in order. `owner`: the loop or branch that it is of."""
+
+    owner: Node | None
+    params: list[Value] = dataclasses.field(default_factory=list)
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    results: list[Value] = dataclasses.field(default_factory=list)
+
+    def all_nodes(self) -> Iterator[Node]:
+        for node in self.nodes:
+            yield node
+            for block in node.blocks:
+                yield from block.all_nodes()
+
+    @property
+    def loops(self) -> list[Node]:
+        """The loops around it, the innermost first."""
+        found, block = [], self
+        while block.owner is not None:
+            if block.owner.is_loop:
+                found.append(block.owner)
+            block = block.owner.block
+        return found
+
+
+def initial(node: Node) -> list[Value]:
+    """What a loop's carried values begin as."""
+    params = node.eqn.params
+    skipped = params["cond_nconsts"] + params["body_nconsts"] if node.name == "while" else _versions.scan_counts(params)[0]
+    return node.operands[skipped:]
+
+
+def read(jaxpr: Any) -> Block:
+    block = Block(None)
+    block.params = [Value(v.aval) for v in jaxpr.invars]
+    _fill(block, jaxpr, (), block.params)
+    return block
+
+
+def _fill(block: Block, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Value]) -> list[Value]:
+    env: dict[Any, Value] = dict(zip(jaxpr.invars, arguments, strict=True))
+    for var, const in zip(jaxpr.constvars, consts):
+        env[var] = Value(var.aval, known=const)
+
+    def value(atom: Any) -> Value:
+        if _versions.is_literal(atom):
+            return Value(atom.aval, known=_versions.literal_value(atom), is_literal=True)
+        return env[atom]
+
+    for eqn in jaxpr.eqns:
+        operands = [value(a) for a in eqn.invars]
+        name = eqn.primitive.name
+        callee = eqn.params.get(_versions.CALLS.get(name, ""))
+        if callee is not None:
+            inner, inner_consts = _versions.open_jaxpr(callee)
+            if len(inner.invars) == len(operands):
+                env.update(zip(eqn.outvars, _fill(block, inner, inner_consts, operands)))
+                continue
+        node = Node(eqn, name, operands, [], block)
+        node.results = [Value(v.aval, node) for v in eqn.outvars]
+        if name == "while":
+            counts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+            carried = operands[sum(counts) :]
+            _loop_block(node, eqn.params["cond_jaxpr"], operands[: counts[0]], carried)
+            _loop_block(node, eqn.params["body_jaxpr"], operands[counts[0] : sum(counts)], carried)
+        elif name == "scan":
+            constants, carries = _versions.scan_counts(eqn.params)
+            if constants + carries != len(operands) or carries != len(node.results):
+                raise Unreadable("a scan over arrays")
+            _loop_block(node, eqn.params["jaxpr"], operands[:constants], operands[constants:])
+        elif name == "cond":
+            for branch in eqn.params["branches"]:
+                inner, inner_consts = _versions.open_jaxpr(branch)
+                arm = Block(node)
+                arm.results = _fill(arm, inner, inner_consts, operands[1:])
+                node.blocks.append(arm)
+        elif _versions.inner_jaxprs(eqn):
+            raise Unreadable(name)
+        else:
+            _evaluate(node)
+        block.nodes.append(node)
+        env.update(zip(eqn.outvars, node.results))
+    block.results = [value(a) for a in jaxpr.outvars]
+    return block.results
+
+
+def _loop_block(node: Node, closed: Any, constants: Sequence[Value], carried: Sequence[Value]) -> None:
+    jaxpr, consts = _versions.open_jaxpr(closed)
+    block = Block(node)
+    block.params = [Value(v.aval) for v in jaxpr.invars[len(constants) :]]
+    if len(block.params) != len(carried):
+        raise Unreadable(node.name)
+    block.results = _fill(block, jaxpr, consts, [*constants, *block.params])
+    node.blocks.append(block)
+
+
+def _evaluate(node: Node) -> None:
+    """Computes what constants alone make."""
+    if node.eqn.effects or any(v.known is None for v in node.operands) or any(r.is_ref for r in node.results):
+        return
+    if not node.operands and node.name != "iota" or sum(int(np.prod(r.shape)) for r in node.results) > MAX_KNOWN:
+        return
+    with jax.ensure_compile_time_eval():
+        out = node.eqn.primitive.bind(*[v.known for v in node.operands], **node.eqn.params)
+    for result, known in zip(node.results, out if node.eqn.primitive.multiple_results else [out]):
+        result.known = np.asarray(known)

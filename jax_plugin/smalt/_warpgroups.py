@@ -1,0 +1,617 @@
+"""Programs that load the operands of their products in a loop, taken by several warpgroups: one copies ahead, the others compute.
+
+A kernel written for Triton has its loop's loads as they come: `k = load(k_ref.at[pl.ds(i * n, n)])`, then `pl.dot(q, k.T)`. Whoever writes
+for Mosaic GPU has a warpgroup that copies tiles into a ring in shared memory, others whose `wgmma` read them there, and two barriers for each
+slot. Here the second is made of the first:
+
+* **Rings.** A load in a loop, of a part of an array that the kernel only reads, whose indices are scalars, and which a product reads, becomes a
+  ring of as many slots as there are stages, and one in front of the loops a place of its own. The producer runs the part of the program that
+  indices and trip counts need.
+* **Rows.** Where products have 128 rows and more, and no operation mixes them, each of the computing warpgroups takes its part (`_division`).
+
+What each value is was decided by then; `_Run` writes the program once for a warpgroup's part, and once for the producer.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from smalt import _division, _program, _versions
+from smalt._division import Demands, Split
+from smalt._program import Block, Node, Value
+
+#: Rows of a computing warpgroup, as `wgmma` takes them, and how many warpgroups compute.
+ROWS = 64
+MAX_COMPUTING = 4
+#: Shared memory for rings; the rest is for barriers and the compiler's scratch.
+BUDGET = 200 << 10
+#: Loads of fewer bytes come sooner by themselves.
+LEAST = 2 << 10
+#: What the copy engine takes along one dimension.
+MAX_SIDE = 256
+#: Registers of a thread that copies; those that compute share what is left of `REGISTERS`, summed over warpgroups.
+PRODUCER_REGISTERS = 40
+REGISTERS = 512
+MAX_REGISTERS = 240
+
+AXIS = "warpgroup"
+
+
+@dataclasses.dataclass(eq=False)
+class Ring:
+    """A load whose tiles pass through shared memory."""
+
+    load: Node
+    #: None: it is loaded once, and stays.
+    loop: Node | None
+    stages: int
+    #: The dimension of which each warpgroup reads its part.
+    split: Split = None
+
+    @property
+    def value(self) -> Value:
+        return self.load.results[0]
+
+    @property
+    def slot_bytes(self) -> int:
+        bits = _versions.bits_of(self.value.aval.dtype)
+        return -(-math.prod(self.value.shape) * bits // 8 // 1024) * 1024
+
+
+@dataclasses.dataclass(eq=False)
+class Plan:
+    program: Block
+    computing: int
+    demands: Demands
+    #: Of each store the dimension of what it stores that is divided.
+    stores: dict[Node, Split]
+    rings: list[Ring]
+    #: What the producer computes, and with which nodes.
+    needed: set[Value]
+    scalars: set[Node]
+
+    @property
+    def threads(self) -> int:
+        return self.computing + 1
+
+    @property
+    def registers(self) -> int:
+        """Of a thread that computes: for two blocks of a multiprocessor, if one warpgroup computes, and there is room for their rings."""
+        blocks = 2 if self.computing == 1 and 2 * sum(r.slot_bytes * r.stages for r in self.rings) <= BUDGET else 1
+        return min(MAX_REGISTERS, (REGISTERS // blocks - PRODUCER_REGISTERS) // self.computing // 8 * 8)
+
+    def describe(self) -> str:
+        each = "a warpgroup computes" if self.computing == 1 else f"{self.computing} warpgroups compute, each its rows"
+        slots = ", ".join(f"{list(r.value.shape)} in {r.stages} slots" for r in self.rings)
+        return f"{each}; one copies ahead: {slots}"
+
+
+def plan(jaxpr: Any, read_only: Sequence[bool], stages: int) -> Plan | None:
+    """None: the program stays as it is. `read_only`: of each reference of the body, whether it is an array in device memory that nothing stores to."""
+    if not any(read_only):
+        return None
+    try:
+        program = _program.read(jaxpr)
+    except _program.Unreadable:
+        return None
+    nodes = list(program.all_nodes())
+    products = [n for n in nodes if n.name == "dot_general"]
+    if not products or not _may_be_run(nodes):
+        return None
+    free = {v for v, is_free in zip(program.params, read_only) if is_free}
+    rows = max(_product_rows(n) for n in products)
+    for computing in sorted({1, rows // ROWS}, reverse=True):
+        if not 1 <= computing <= MAX_COMPUTING or computing > 1 and rows % ROWS:
+            continue
+        divided = _division.divide(program, products, computing)
+        if divided is None:
+            continue
+        stores, demands = divided
+        rings = _rings(program, demands, free, stages)
+        needed = _producer(rings)
+        if rings and needed is not None:
+            return Plan(program, computing, demands, stores, rings, *needed)
+    return None
+
+
+def _may_be_run(nodes: Sequence[Node]) -> bool:
+    """Whether nothing has an effect but loads and stores, whose views are one index each."""
+    for node in nodes:
+        if node.name in _division.STORES or node.name in _division.LOADS:
+            access = _division.access_of(node)
+            if access is None or len(access.transforms) > 1 or access.is_unordered or access.value is not None and access.loads:
+                return False
+            if node.name in _division.STORES and any(_is_used(nodes, r) for r in node.results):
+                return False
+            if access.transforms and not _versions.indices_of(access.transforms):
+                return False
+        elif not node.blocks and node.eqn.effects:
+            return False
+    return True
+
+
+def _is_used(nodes: Sequence[Node], value: Value) -> bool:
+    return any(value in n.operands for n in nodes)
+
+
+def _product_rows(node: Node) -> int:
+    (contracted, _), (batch, _) = node.eqn.params["dimension_numbers"]
+    free = [n for d, n in enumerate(node.operands[0].shape) if d not in (*contracted, *batch)]
+    return math.prod(free)
+
+
+# ------------------------------------------------------------------------------------------ rings
+
+
+def _rings(program: Block, demands: Demands, free: set[Value], stages: int) -> list[Ring]:
+    """Loads that get a ring, of as many slots as there is room for."""
+    rings = []
+    multiplied = _multiplied(program)
+    for node in program.all_nodes():
+        loops = node.block.loops
+        if node.name not in _division.LOADS or len(loops) > 1 or loops and node.block is not loops[0].blocks[-1]:
+            continue
+        access, splits = _division.access_of(node), demands.get(node.results[0], set())
+        if node.operands[0] not in free or node.results[0] not in multiplied or len(splits) != 1:
+            continue
+        if access.mask is not None or not _may_be_copied(node, access):
+            continue
+        (split,) = splits
+        if not loops:
+            rings.append(Ring(node, None, 1, split))
+        elif split is None:
+            rings.append(Ring(node, loops[0], max(1, stages)))
+    if all(r.loop is None for r in rings):
+        return []
+    while sum(r.slot_bytes * r.stages for r in rings) > BUDGET:
+        deep = [r for r in rings if r.stages > 1]
+        if deep:
+            most = max(r.stages for r in deep)
+            for ring in deep:
+                ring.stages = most - 1
+        else:
+            rings.remove(max(rings, key=lambda r: (r.loop is None, r.slot_bytes)))
+    return rings if any(r.loop is not None for r in rings) else []
+
+
+def _multiplied(program: Block) -> set[Value]:
+    """What products read, through transposes."""
+    found: set[Value] = set()
+    for node in reversed(list(program.all_nodes())):
+        if node.name == "dot_general" or node.name == "transpose" and node.results[0] in found:
+            found.update(node.operands)
+    return found
+
+
+def _may_be_copied(node: Node, access: Any) -> bool:
+    """Whether the copy engine takes it: rows of 16 bytes at multiples of 16 bytes, at most 256 along each dimension."""
+    value, array = node.results[0], node.operands[0]
+    bits = _versions.bits_of(value.aval.dtype)
+    if bits < 8 or _versions.is_key(value.aval.dtype) or np.dtype(value.aval.dtype).kind == "c" or not value.shape or 0 in value.shape:
+        return False
+    if math.prod(value.shape) * bits // 8 < LEAST or max(value.shape) > MAX_SIDE or value.shape[-1] * bits % 128:
+        return False
+    if array.shape[-1] * bits % 128:
+        return False
+    if not access.transforms:
+        return True
+    indices = _versions.indices_of(access.transforms)
+    if any(_versions.is_gather(i) or _versions.is_slice(i) and i.stride != 1 for i in indices):
+        return False
+    last = _known(indices[-1].start) if _versions.is_slice(indices[-1]) else None
+    return last is not None and last * bits % 128 == 0
+
+
+def _known(x: Any) -> int | None:
+    """A number that is known, of an index."""
+    if isinstance(x, Value):
+        return int(x.known) if x.known is not None and not x.shape else None
+    return int(x) if isinstance(x, (int, np.integer)) else None
+
+
+def _producer(rings: Sequence[Ring]) -> tuple[set[Value], set[Node]] | None:
+    """What gives the rings' indices and how often their loops run; None: scalars alone do not."""
+    nodes: set[Node] = set()
+    seen: set[Value] = set()
+    work: list[Value] = []
+    for ring in rings:
+        work += _division.leaves(_division.access_of(ring.load))
+        block: Block | None = ring.load.block
+        while block is not None and block.owner is not None:
+            owner = block.owner
+            nodes.add(owner)
+            if owner.name == "while":
+                work.append(owner.blocks[0].results[0])
+            if owner.name == "cond":
+                work.append(owner.operands[0])
+            block = owner.block
+    loops = {r.loop for r in rings if r.loop is not None}
+    carried = {v: (loop, i) for loop in loops for block in loop.blocks for i, v in enumerate(block.params)}
+    while work:
+        value = work.pop()
+        if value in seen or value.is_literal or value.is_ref:
+            continue
+        seen.add(value)
+        if value.shape:
+            return None
+        node = value.node
+        if node is None:
+            if value in carried:
+                loop, at = carried[value]
+                work += [_program.initial(loop)[at], loop.blocks[-1].results[at], *(b.params[at] for b in loop.blocks)]
+            continue
+        if node.blocks:
+            return None
+        nodes.add(node)
+        work += [v for v in node.operands if not v.is_ref]
+    return seen, nodes
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+@dataclasses.dataclass
+class _Slots:
+    """A ring in the kernel."""
+
+    memory: Any
+    full: Any
+    empty: Any
+
+
+def run(plan: Plan, refs: Sequence[Any], place: Callable[[str, int], Any]) -> None:
+    """Writes the kernel's body. `place`: what `program_id` and `num_programs` give."""
+    allocations: list[Any] = []
+    for ring in plan.rings:
+        allocations.append(plgpu.SMEM((ring.stages, *ring.value.shape), ring.value.aval.dtype))
+        allocations.append(plgpu.Barrier(num_barriers=ring.stages))
+        if ring.loop is not None:
+            allocations.append(plgpu.Barrier(num_arrivals=plan.computing, num_barriers=ring.stages))
+
+    def scoped(*scratch: Any) -> None:
+        given = iter(scratch)
+        slots = {r: _Slots(next(given), next(given), None if r.loop is None else next(given)) for r in plan.rings}
+        warpgroup = lax.axis_index(AXIS)
+
+        def copy() -> None:
+            plgpu.set_max_registers(PRODUCER_REGISTERS, action="decrease")
+            _Run(plan, slots, place, None).block(plan.program, _environment(plan, refs))
+
+        def compute() -> None:
+            plgpu.set_max_registers(plan.registers, action="increase")
+            _Run(plan, slots, place, warpgroup).block(plan.program, _environment(plan, refs))
+
+        pl.when(warpgroup == plan.computing)(copy)
+        pl.when(warpgroup < plan.computing)(compute)
+
+    pl.run_scoped(scoped, *allocations, collective_axes=AXIS)
+
+
+def _counter(loop: Node) -> int | None:
+    """The carried value that counts a loop's turns, from 0."""
+    body, starts = loop.blocks[-1], _program.initial(loop)
+    for i, (param, after, start) in enumerate(zip(body.params, body.results, starts)):
+        adds = after.node is not None and after.node.name == "add" and param in after.node.operands
+        if adds and not param.shape and param.aval.dtype == np.int32 and start.is_literal and start.known == 0:
+            assert after.node is not None
+            if any(v.is_literal and v.known == 1 for v in after.node.operands):
+                return i
+    return None
+
+
+Environment = collections.ChainMap[tuple[Value, Split], Any]
+
+
+def _environment(plan: Plan, refs: Sequence[Any]) -> Environment:
+    return collections.ChainMap({(v, None): ref for v, ref in zip(plan.program.params, refs)})
+
+
+@dataclasses.dataclass
+class _Run:
+    """Writes the program for one role: a part of what is computed, or (`part` None) what the producer does."""
+
+    plan: Plan
+    slots: dict[Ring, _Slots]
+    place: Callable[[str, int], Any]
+    part: Any
+    #: The step of the loop that is being written.
+    step: Any = None
+
+    @property
+    def copies(self) -> bool:
+        return self.part is None
+
+    def wanted(self, value: Value) -> list[Split]:
+        """The parts of a value that are needed, in order."""
+        if self.copies:
+            return [None] if value in self.plan.needed else []
+        return sorted(self.plan.demands.get(value, ()), key=lambda s: -1 if s is None else s)
+
+    def block(self, block: Block, env: Environment) -> None:
+        for node in block.nodes:
+            with _versions.at_line_of(node.eqn):
+                self.node(node, env)
+
+    def node(self, node: Node, env: Environment) -> None:
+        if node.is_loop:
+            self.loop(node, env)
+        elif node.name == "cond":
+            self.cond(node, env)
+        elif self.copies:
+            if node in self.plan.scalars or any(r.load is node for r in self.plan.rings):
+                self.pure(node, env)
+        elif node.name in _division.STORES:
+            self.store(node, env)
+        else:
+            self.pure(node, env)
+
+    def pure(self, node: Node, env: Environment) -> None:
+        ring = next((r for r in self.plan.rings if r.load is node), None)
+        if ring is not None:  # its uses load from the slot
+            if self.copies:
+                self.copy(ring, env)
+            elif ring.loop is None:
+                plgpu.barrier_wait(self.slots[ring].full.at[0])
+            return
+        if node.name == "transpose" and self.ring_of(node.operands[0]) is not None:
+            return
+        splits = sorted({s for v in node.results for s in self.wanted(v)}, key=lambda s: -1 if s is None else s)
+        for split in splits:
+            made = self.make(node, split, env)
+            env.update(((v, split), x) for v, x in zip(node.results, made))
+
+    # -------------------------------------------------------------------------------- values
+
+    def ring_of(self, value: Value) -> Ring | None:
+        """The ring that a value is read from, through transposes."""
+        node = value.node
+        while node is not None and node.name == "transpose":
+            node = node.operands[0].node
+        return next((r for r in self.plan.rings if r.load is node), None)
+
+    def read(self, value: Value, split: Split, env: Environment) -> Any:
+        if value.is_literal:
+            return value.known
+        if self.ring_of(value) is not None:
+            return self.from_ring(value)
+        if value.node is None and value.known is not None:
+            return value.known
+        return env[value, split]
+
+    def from_ring(self, value: Value) -> Any:
+        node = value.node
+        assert node is not None
+        if node.name == "transpose":
+            return jnp.transpose(self.from_ring(node.operands[0]), node.eqn.params["permutation"])
+        ring = self.ring_of(value)
+        assert ring is not None
+        memory, own = self.slots[ring].memory, []
+        for d, n in enumerate(ring.value.shape):
+            part = n // self.plan.computing
+            own.append(pl.ds(self.part * part, part) if d == ring.split else slice(None))
+        return memory[(self.slot(ring), *own)]
+
+    def slot(self, ring: Ring) -> Any:
+        return 0 if ring.loop is None else lax.rem(self.step, np.int32(ring.stages))
+
+    def make(self, node: Node, split: Split, env: Environment) -> list[Any]:
+        name, params = node.name, dict(node.eqn.params)
+        if name in _division.LOADS:
+            return [self.load(node, split, env)]
+        if name in _division.PLACES:
+            return [self.place(name, params["axis"])]
+        if split is None:
+            return self.bind(node, [self.read(v, None, env) for v in node.operands], params)
+        if name == "iota":
+            return [self.iota(node, split)]
+        splits = _division.operand_splits(node, split)
+        operands = [self.read(v, s, env) for v, s in zip(node.operands, splits)]
+        part = tuple(n // self.plan.computing if d == split else n for d, n in enumerate(node.results[0].shape))
+        if name == "broadcast_in_dim":
+            params["shape"] = part
+        if name == "reshape":
+            params["new_sizes"] = part
+        return self.bind(node, operands, params)
+
+    def bind(self, node: Node, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+        out = node.eqn.primitive.bind(*operands, **params)
+        return list(out) if node.eqn.primitive.multiple_results else [out]
+
+    def iota(self, node: Node, split: int) -> Any:
+        aval = node.results[0].aval
+        part = tuple(n // self.plan.computing if d == split else n for d, n in enumerate(aval.shape))
+        counted = lax.broadcasted_iota(aval.dtype, part, node.eqn.params["dimension"])
+        if node.eqn.params["dimension"] != split:
+            return counted
+        return counted + (self.part * part[split]).astype(aval.dtype)
+
+    # -------------------------------------------------------------------------------- memory
+
+    def index(self, node: Node, split: Split, env: Environment) -> tuple[Any, ...] | None:
+        """The index of an access, or of its part along dimension `split`; None: everything."""
+        access = _division.access_of(node)
+        indices = _versions.indices_of(access.transforms)
+        if split is None and not indices:
+            return None
+        shape = node.operands[0].shape
+        own = split if not indices else None if split is None else _division.divided_dimension(access, split, 0, 1)
+        found: list[Any] = []
+        for d, n in enumerate(shape):
+            i = indices[d] if indices else None
+            if i is not None and not _versions.is_slice(i):
+                found.append(self.number(i, env))
+                continue
+            start, size, stride = (0, n, 1) if i is None else (self.number(i.start, env), i.size, i.stride)
+            if d == own:
+                size //= self.plan.computing
+                start = start + self.part * size
+            found.append(pl.ds(start, size, stride) if stride != 1 or size != n else slice(None))
+        return tuple(found)
+
+    def number(self, x: Any, env: Environment) -> Any:
+        if isinstance(x, Value):
+            known = self.read(x, None, env)
+            return int(known) if x.is_literal and np.ndim(known) == 0 else known
+        return x
+
+    def load(self, node: Node, split: Split, env: Environment) -> Any:
+        ref = env[node.operands[0], None]
+        index = self.index(node, split, env)
+        view = ref if index is None else ref.at[index]
+        access = _division.access_of(node)
+        if access.mask is None:
+            return view[...]
+        shape, other = node.results[0].shape, access.other
+        given = None if other is None else self.read(other, _division.aligned(other.shape, shape, split), env)
+        return _versions.masked_load(view, self.mask(access, shape, split, env), given)
+
+    def mask(self, access: Any, shape: Sequence[int], split: Split, env: Environment) -> Any:
+        mask = self.read(access.mask, _division.aligned(access.mask.shape, shape, split), env)
+        part = tuple(n // self.plan.computing if d == split else n for d, n in enumerate(shape))
+        return jnp.broadcast_to(mask, part)
+
+    def store(self, node: Node, env: Environment) -> None:
+        access = _division.access_of(node)
+        value, split = access.value, self.plan.stores[node]
+        ref = env[node.operands[0], None]
+
+        def put() -> None:
+            index = self.index(node, split, env)
+            view = ref if index is None else ref.at[index]
+            x = self.read(value, split, env)
+            if access.mask is None:
+                view[...] = x
+            else:
+                _versions.masked_swap(view, x, self.mask(access, value.shape, split, env))
+
+        if split is None and self.plan.computing > 1:
+            pl.when(self.part == 0)(put)
+        else:
+            put()
+
+    # -------------------------------------------------------------------------------- control flow
+
+    def loop(self, node: Node, env: Environment) -> None:
+        rings = [r for r in self.plan.rings if r.loop is node]
+        if self.copies and not rings:
+            return
+        body, counter = node.blocks[-1], _counter(node)
+        carried = [(i, s) for i in range(len(node.results)) for s in self.carried(node, i)]
+        if node.name == "scan" or (counter, None) not in carried:
+            carried = [(i, s) for i, s in carried if i != counter]
+        starts = _program.initial(node)
+        init = [jnp.asarray(self.read(starts[i], s, env), node.results[i].aval.dtype) for i, s in carried]
+
+        def enter(block: Block, values: Sequence[Any], more: dict[Any, Any]) -> Environment:
+            return env.new_child({**{(block.params[i], s): x for (i, s), x in zip(carried, values)}, **more})
+
+        def turn(step: Any, values: Sequence[Any], more: dict[Any, Any]) -> list[Any]:
+            inner = enter(body, values, more)
+            outer = self.step
+            if rings:
+                self.step = step
+            if self.copies:
+                self.block(body, inner)
+            else:
+                self.consume(body, rings, inner)
+            self.step = outer
+            return [self.read(body.results[i], s, inner) for i, s in carried]
+
+        if node.name == "scan":
+
+            def again(i: Any, values: Sequence[Any]) -> list[Any]:
+                return turn(i, values, {} if counter is None else {(body.params[counter], None): i})
+
+            length = node.eqn.params["length"]
+            end = lax.fori_loop(0, length, again, init)
+            if counter is not None:
+                env[node.results[counter], None] = jnp.int32(length)
+        else:
+            cond = node.blocks[0]
+            at = next((k for k, (i, s) in enumerate(carried) if i == counter), None)
+            own = [] if at is not None else [jnp.int32(0)]
+
+            def goes_on(values: Sequence[Any]) -> Any:
+                inner = enter(cond, values[len(own) :], {})
+                self.block(cond, inner)
+                return self.read(cond.results[0], None, inner)
+
+            def next_turn(values: Sequence[Any]) -> list[Any]:
+                step, rest = values[at or 0], values[len(own) :]
+                return [*(step + np.int32(1) for _ in own), *turn(step, rest, {})]
+
+            end = lax.while_loop(goes_on, next_turn, [*own, *init])[len(own) :]
+        env.update(((node.results[i], s), x) for (i, s), x in zip(carried, end))
+
+    def carried(self, loop: Node, at: int) -> list[Split]:
+        if self.copies:
+            return [None] if any(block.params[at] in self.plan.needed for block in loop.blocks) else []
+        return sorted(_division.carried_splits(self.plan.demands, loop, at), key=lambda s: -1 if s is None else s)
+
+    def copy(self, ring: Ring, env: Environment) -> None:
+        slots, slot = self.slots[ring], self.slot(ring)
+        if ring.loop is not None:
+            pl.when(self.step >= ring.stages)(lambda: plgpu.barrier_wait(slots.empty.at[slot]))
+        source, index = env[ring.load.operands[0], None], self.index(ring.load, None, env)
+        if index is not None:
+            source = source.at[index]
+        plgpu.copy_gmem_to_smem(source, slots.memory.at[slot], slots.full.at[slot], **_versions.copy_in_bounds())
+
+    def consume(self, body: Block, rings: Sequence[Ring], env: Environment) -> None:
+        first: dict[Node, list[Ring]] = collections.defaultdict(list)
+        last: dict[Node, list[Ring]] = collections.defaultdict(list)
+        for ring in rings:
+            uses = [n for n in body.nodes if self._uses(n, ring)]
+            first[uses[0]].append(ring)
+            last[uses[-1]].append(ring)
+        for node in body.nodes:
+            with _versions.at_line_of(node.eqn):
+                for ring in first[node]:
+                    plgpu.barrier_wait(self.slots[ring].full.at[self.slot(ring)])
+                self.node(node, env)
+                for ring in last[node]:
+                    plgpu.barrier_arrive(self.slots[ring].empty.at[self.slot(ring)])
+
+    def _uses(self, node: Node, ring: Ring) -> bool:
+        if node is ring.load or node.name == "transpose" and self.ring_of(node.results[0]) is ring:
+            return False
+        inner = [n for block in node.blocks for n in block.all_nodes()]
+        return any(self.ring_of(v) is ring for n in (node, *inner) for v in n.operands)
+
+    def cond(self, node: Node, env: Environment) -> None:
+        if self.copies:
+            loads = {r.load for r in self.plan.rings}
+            if any(n in loads for block in node.blocks for n in block.all_nodes()):
+                self._branch(node, env, [])
+            return
+        results = [(i, s) for i, v in enumerate(node.results) for s in self.wanted(v)]
+        stores = any(n.name in _division.STORES for block in node.blocks for n in block.all_nodes())
+        if results or stores:
+            self._branch(node, env, results)
+
+    def _branch(self, node: Node, env: Environment, results: Sequence[tuple[int, Split]]) -> None:
+        def arm(block: Block) -> Callable[[], list[Any]]:
+            def go() -> list[Any]:
+                inner = env.new_child()
+                self.block(block, inner)
+                return [jnp.asarray(self.read(block.results[i], s, inner), node.results[i].aval.dtype) for i, s in results]
+
+            return go
+
+        index = self.read(node.operands[0], None, env)
+        arms = [arm(b) for b in node.blocks]
+        if len(arms) == 2:
+            made = lax.cond(jnp.asarray(index, jnp.bool_), arms[1], arms[0])
+        else:
+            made = lax.switch(index, arms)
+        env.update(((node.results[i], s), x) for (i, s), x in zip(results, made))
