@@ -2730,6 +2730,18 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
         self.emit::<ClusterWait>(Operands::NONE);
         Ok(())
     }
+    fn cluster_arrive_apart(&mut self, sem: &ClusterArriveSem) -> Result<()> {
+        let imm = i32::from(*sem == ClusterArriveSem::Release) | APART;
+        self.emit::<ClusterArrive>(Operands { imm, ..Operands::NONE });
+        Ok(())
+    }
+    fn cluster_wait_apart(&mut self) -> Result<()> {
+        self.emit::<ClusterWait>(Operands {
+            imm: APART,
+            ..Operands::NONE
+        });
+        Ok(())
+    }
     fn fence(&mut self, sem: &FenceSem, scope: &Scope) -> Result<()> {
         self.emit::<Fence>(Operands {
             imm: (*sem as i32) << 8 | *scope as i32,

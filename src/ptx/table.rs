@@ -529,6 +529,11 @@ cluster_arrive ClusterArrive { modifier sem: ClusterArriveSem }
     "barrier.cluster.arrive{sem}.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 cluster_wait ClusterWait { }
     "barrier.cluster.wait.acquire.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// The same of each thread for itself: lanes of a warp may come at different times.
+cluster_arrive_apart ClusterArriveApart { modifier sem: ClusterArriveSem }
+    "barrier.cluster.arrive{sem}", requires [base()], effects [Effects::SYNC];
+cluster_wait_apart ClusterWaitApart { }
+    "barrier.cluster.wait.acquire", requires [base()], effects [Effects::SYNC];
 fence Fence { modifier sem: FenceSem; modifier scope: Scope }
     "fence{sem}{scope}", requires [fence_requires(*sem)], effects [Effects::SYNC];
 /// A fence between the threads of a cluster, of their accesses to shared memory alone.
