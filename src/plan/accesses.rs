@@ -461,6 +461,9 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         }
         CopyError::Extent { tile, .. } => format!("pad the array to a multiple of {tile}"),
         CopyError::NotDense => "copy whole tiles, into a buffer (or slot) of its own".into(),
+        CopyError::MinorStart { unit, .. } => format!(
+            "begin at a multiple of {unit} and slice what was copied, or load it with ref[...] and store it with ref[...] = value"
+        ),
         CopyError::MinorSize { .. } => "copy rows of a multiple of 16 bytes".into(),
         CopyError::SwizzleWidth { .. } => "tile the buffer's minor dimension by exactly the swizzle's width".into(),
         CopyError::SmemAlignment { needed, .. } => format!(
@@ -485,6 +488,7 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         | CopyError::Pieces { .. } => Fault::Unsupported,
         CopyError::Extent { .. }
         | CopyError::MinorSize { .. }
+        | CopyError::MinorStart { .. }
         | CopyError::SwizzleWidth { .. }
         | CopyError::Stride { .. }
         | CopyError::Alignment { .. }
