@@ -84,22 +84,34 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// What the transforms of `run_scoped`'s attribute make of a physical shape, as steps of a use.
+/// What the transforms of `run_scoped`'s attribute make of a physical shape, as steps of a use. A use has those from a transposition
+/// on as a view of its own.
 fn allocation_steps(list: &proto::TransformList, physical: &[u64]) -> Result<Option<SmemTransforms>> {
     use proto::transform::Kind;
     let mut transforms = SmemTransforms::default();
+    let mut is_transposed = false;
     for t in &list.transforms {
         match &t.kind {
             Some(Kind::Identity(_)) => {}
+            Some(Kind::Unswizzle(_) | Kind::Swizzle(_)) if is_transposed => {
+                return Err(
+                    Error::unsupported("a swizzle in front of a transposition of an allocation")
+                        .expected("plgpu.SwizzleTransform as the last one: rows in memory are swizzled")
+                        .remedy("transposition and tiling first, in either order, then the swizzle"),
+                );
+            }
             Some(Kind::Unswizzle(s)) => transforms.swizzle_bytes = swizzle(s.bytes)?,
             Some(Kind::Swizzle(s)) => transforms.swizzle_bytes = swizzle(s.bytes)?,
+            Some(Kind::Transpose(_)) => is_transposed = true,
+            Some(Kind::Untile(_)) if is_transposed => {}
             Some(Kind::Untile(t)) if transforms.tiling.is_empty() => {
                 untiled(physical, &t.tiling)?;
                 transforms.tiling = t.tiling.iter().copied().collect();
             }
             _ => {
                 return Err(Error::unsupported("this transform of a scratch allocation")
-                    .remedy("use plgpu.TilingTransform and plgpu.SwizzleTransform"));
+                    .expected("one tiling at most, transpositions, and a swizzle at the end")
+                    .remedy("use plgpu.TilingTransform, TransposeTransform and plgpu.SwizzleTransform; reshape and index the reference where it is used"));
             }
         }
     }
