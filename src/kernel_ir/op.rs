@@ -240,7 +240,6 @@ pub enum OpKind {
         op: AtomicOp,
         dst: RefUse,
         at: Vec<Value>,
-        mask: Option<Value>,
         value: Value,
     },
     /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when

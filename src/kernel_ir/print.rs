@@ -740,17 +740,10 @@ impl Printer<'_> {
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }
-            OpKind::AtomicUpdateAt {
-                op,
-                dst,
-                at,
-                mask,
-                value,
-            } => {
+            OpKind::AtomicUpdateAt { op, dst, at, value } => {
                 write!(f, " {} ", op.name())?;
                 self.reference(f, dst)?;
                 self.positions(f, at)?;
-                self.masked(f, *mask)?;
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }

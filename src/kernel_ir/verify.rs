@@ -717,12 +717,11 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             masks(*mask, to.shape())?;
             want(src.dtype() == Some(to.dtype()), || format!("{to} from {}", src.alloc))
         }
-        OpKind::StoreAt { dst, at, mask, value }
-        | OpKind::AtomicUpdateAt {
-            dst, at, mask, value, ..
-        } => {
+        OpKind::StoreAt { dst, at, value, .. } | OpKind::AtomicUpdateAt { dst, at, value, .. } => {
             indices(dst, at, ty(*value).shape())?;
-            masks(*mask, ty(*value).shape())?;
+            if let OpKind::StoreAt { mask, .. } = kind {
+                masks(*mask, ty(*value).shape())?;
+            }
             want(dst.dtype() == Some(ty(*value).dtype()), || {
                 format!("{} into {}", ty(*value), dst.alloc)
             })?;

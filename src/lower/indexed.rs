@@ -131,11 +131,11 @@ pub fn lower_atomic_update_at(
     op: Op,
     update: AtomicOp,
     dst: &RefUse,
-    at: At,
+    at: &[Value],
     value: Value,
 ) -> Result<()> {
     let dtype: DType = cx.ty(value).dtype();
-    for_each_own(cx, op, dst, at, value, |cx, target, address, x, own| {
+    for_each_own(cx, op, dst, (at, None), value, |cx, target, address, x, own| {
         atomic::update(cx, op, update, dtype, target, address, x, own)
     })
 }

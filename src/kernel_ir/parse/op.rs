@@ -361,16 +361,9 @@ impl Parser<'_> {
                 let op = self.name("atomic operation", AtomicOp::from_name)?;
                 let dst = self.reference()?;
                 let at = self.positions()?;
-                let mask = self.mask()?;
                 self.expect("<-")?;
                 let value = self.value()?;
-                OpKind::AtomicUpdateAt {
-                    op,
-                    dst,
-                    at,
-                    mask,
-                    value,
-                }
+                OpKind::AtomicUpdateAt { op, dst, at, value }
             }
             "copy_gmem_to_smem" => self.copy_gmem_to_smem()?,
             "copy_smem_to_gmem" => {
