@@ -5,6 +5,9 @@ use crate::lower::integer;
 
 /// Where one element of a view lies.
 pub fn place(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<ElementPlace> {
+    if !8u32.is_multiple_of(view.bits) {
+        return Err(Error::internal(format!("an element of {} bits in memory", view.bits)));
+    }
     let bits = u64::from(view.bits);
     let per_byte = 8 / view.bits;
     let width = Width::of(target.size.positions.into());
