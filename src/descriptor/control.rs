@@ -644,6 +644,7 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
                 barriers: None,
                 called: None,
                 unchecked: None,
+                maps: vec![],
             };
             r.effect(inline(code, vec![], vec![]))
         }
@@ -686,6 +687,8 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
             .expected(format!("at most {MAX_INLINE_REFS}"))
             .remedy("pass slices of one array, or split the text"));
     }
+    let maps = maps(r, refs.len())?;
+    operands.extend((0..maps.len()).map(|i| InlineOperand::Map(i as u32)));
     let types = (0..r.op.results.len())
         .map(|i| r.result_type(i))
         .collect::<Result<Vec<Type>>>()?;
@@ -706,12 +709,47 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
             0 => None,
             isa => Some(u32::try_from(isa).map_err(|_| r.damaged("a negative PTX ISA"))?),
         },
+        maps,
     };
     if code.once && code.whole.is_some() {
         return Err(r.damaged("a text that runs once a lane and in one lane"));
     }
     let results = r.emit(inline(code, refs, args), types);
     r.results(&results)
+}
+
+/// The tensor maps over a text's references.
+fn maps(r: &mut OpReader<'_>, num_refs: usize) -> Result<Vec<InlineMap>> {
+    let mut maps = vec![];
+    for attr in r.optional_attrs("maps")? {
+        let mut map = InlineMap {
+            of: 0,
+            element: DType::U8,
+            dims: vec![],
+            strides: vec![],
+            box_dims: vec![],
+            swizzle: 0,
+        };
+        let small = |n: &i64| u32::try_from(*n).map_err(|_| damaged("a negative number"));
+        for field in fields(attr)? {
+            match (field.name.as_str(), &field.value) {
+                ("of", Some(proto::attr::Value::Int(n))) => map.of = small(n)?,
+                ("element", Some(proto::attr::Value::Dtype(element))) => map.element = super::types::dtype(*element)?,
+                ("dims", Some(proto::attr::Value::Ints(ints))) => map.dims = numbers(&ints.values)?,
+                ("strides", Some(proto::attr::Value::Ints(ints))) => map.strides = numbers(&ints.values)?,
+                ("box", Some(proto::attr::Value::Ints(ints))) => {
+                    map.box_dims = ints.values.iter().map(small).collect::<Result<_>>()?;
+                }
+                ("swizzle", Some(proto::attr::Value::Int(n))) => map.swizzle = small(n)?,
+                (name, _) => return Err(newer(format!("`{name}` of a tensor map"))),
+            }
+        }
+        if map.of as usize >= num_refs || map.span().is_none() {
+            return Err(damaged("a tensor map that there cannot be").got(format!("{map:?}")));
+        }
+        maps.push(map);
+    }
+    Ok(maps)
 }
 
 /// The first and last named barrier that a text may use by a number in a register.
