@@ -262,55 +262,69 @@ class _Dim:
 def reference(shape: Sequence[int], dtype: Any, shared: bool, chain: Sequence[Any], declared: Sequence[Any]) -> Reference:
     """How memory of this shape lies after the transforms of `chain`, where `declared` are those of the function's `RefType`."""
     dims = _dense(shape)
-    tiling: tuple[int, ...] = ()
+    tiling: tuple[int, ...] = ()  # the allocation's own: what lies otherwise is its view
+    transposed = False
     swizzle = 0
     for t in chain:
         match type(t).__name__:
             case "ExtractAliasedRef":
                 dims, dtype = _dense(t.shape), t.dtype
             case "UntilingTransform":
-                tiling = tuple(t.tiling)
-                dims = _untiled(dims, tiling)
+                tiling = tiling if transposed else tuple(t.tiling)
+                dims = _untiled(dims, tuple(t.tiling))
             case "UnswizzleRef":
                 swizzle = int(t.swizzle)
             case "NDIndexer":
                 dims = _sliced(dims, t)
             case "TransposeTransform":
-                if tiling:
-                    raise _unfit("a transposed reference that is tiled", "transpose in the function")
+                transposed = True
                 dims = [dims[i] for i in t.permutation]
             case "PeerMemRef" | "ClusterRefTransform":
                 pass
             case name:
                 raise _unfit(f"a reference seen through {name}", "apply it in the function (mgpu.memref_slice, memref_reshape, memref_transpose)")
-    wanted_tiling: tuple[int, ...] = ()
-    wanted_swizzle = 0
+    lies, wanted_swizzle = _as_declared(dims, declared)
+    if lies is None or max(swizzle, 16) != max(wanted_swizzle, 16):
+        raise InvalidKernel(
+            f"the transforms of a reference\n  expected: those of its RefType: {_words_of(declared)}"
+            f"\n  got: {_words([d.tile for d in dims if d.tile], swizzle)}{', transposed' if transposed else ''}"
+            "\n  remedy: give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"
+        )
+    return Reference(tuple(d.size for d in lies), tuple(d.stride for d in lies), dtype, shared, tiling, swizzle)
+
+
+def _as_declared(dims: list[_Dim], declared: Sequence[Any]) -> tuple[list[_Dim] | None, int]:
+    """The dimensions as transforms leave them, None where those are of tiles that are not there; and the swizzle."""
+    swizzle = 0
     for t in declared:
         match type(t).__name__:
             case "TilingTransform":
-                wanted_tiling = tuple(t.tiling)
+                last = len(dims) - len(t.tiling)
+                if last < 0 or [d.tile for d in dims[last:]] != list(t.tiling):
+                    return None, swizzle
+                dims = [*(_Dim(d.size, d.stride) for d in dims), *(_Dim(d.tile, d.tile_stride) for d in dims[last:])]
+            case "TransposeTransform":
+                if sorted(t.permutation) != list(range(len(dims))):
+                    return None, swizzle
+                dims = [dims[i] for i in t.permutation]
             case "SwizzleTransform":
-                wanted_swizzle = int(t.swizzle)
+                swizzle = int(t.swizzle)
             case name:
-                raise _unfit(f"the transform {name} of a RefType", "plgpu.TilingTransform and plgpu.SwizzleTransform")
-    if (tiling, max(swizzle, 16)) != (wanted_tiling, max(wanted_swizzle, 16)):
-        raise InvalidKernel(
-            f"the transforms of a reference\n  expected: those of its RefType: {_words(wanted_tiling, wanted_swizzle)}"
-            f"\n  got: {_words(tiling, swizzle)}\n  remedy: give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"
-        )
-    minor = [d for d in dims if d.tile]
-    return Reference(
-        (*(d.size for d in dims), *(d.tile for d in minor)),
-        (*(d.stride for d in dims), *(d.tile_stride for d in minor)),
-        dtype,
-        shared,
-        tiling,
-        swizzle,
-    )
+                raise _unfit(f"the transform {name} of a RefType", "plgpu.TilingTransform, TransposeTransform and plgpu.SwizzleTransform")
+    return None if any(d.tile for d in dims) else dims, swizzle
 
 
-def _words(tiling: tuple[int, ...], swizzle: int) -> str:
-    parts = [f"tiling {tiling}"] * bool(tiling) + [f"swizzle {swizzle}"] * (swizzle > 16)
+def _words(tiling: Sequence[int], swizzle: int) -> str:
+    parts = [f"tiling {tuple(tiling)}"] * bool(tiling) + [f"swizzle {swizzle}"] * (swizzle > 16)
+    return ", ".join(parts) or "none"
+
+
+def _words_of(declared: Sequence[Any]) -> str:
+    names = {"TilingTransform": "tiling", "SwizzleTransform": "swizzle", "TransposeTransform": "transposition"}
+    parts = []
+    for t in declared:
+        value = next((getattr(t, name) for name in ("tiling", "swizzle", "permutation") if hasattr(t, name)), "")
+        parts.append(f"{names.get(type(t).__name__, type(t).__name__)} {value}")
     return ", ".join(parts) or "none"
 
 

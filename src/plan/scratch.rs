@@ -184,15 +184,9 @@ impl Planner<'_> {
                 bytes
             }
             Class::Pure(Pure::Shape(_)) => self.movement(op)?,
-            Class::Pure(Pure::Exchange | Pure::Run) => match (&data.kind, self.scan(op)?) {
-                (OpKind::Take { at, .. }, _) if is_empty(*at) => 0,
-                (OpKind::Take { a, .. }, _) => {
-                    let plan = TakePlan::of(kernel.ty(*a).dtype(), self.assignment.layout(*a)?, budget.takes);
-                    self.out.takes.insert(op, plan);
-                    plan.bytes
-                }
-                (_, Some(scan)) => scan.bytes,
-                (_, None) => exchange::bytes(kernel, op),
+            Class::Pure(Pure::Exchange | Pure::Run) => match self.scan(op)? {
+                Some(scan) => scan.bytes,
+                None => self.exchange(op, budget.takes)?,
             },
             Class::Pure(Pure::Reduce { a, axes }) if !is_scalar(a) && !is_empty(a) => {
                 let layout = self.assignment.layout(a)?;
@@ -268,6 +262,20 @@ impl Planner<'_> {
         }
         let element = exchange::running_element(ty.dtype());
         Ok(ScanPlan::of(self.assignment.layout(a)?, axis as usize, element))
+    }
+
+    /// What any thread may need of any other.
+    fn exchange(&mut self, op: Op, budget: u64) -> Result<u64> {
+        let kernel = self.kernel;
+        let OpKind::Take { a, at, .. } = kernel.ops[op].kind else {
+            return Ok(exchange::bytes(kernel, op));
+        };
+        if kernel.ty(at).shape().contains(&0) {
+            return Ok(0);
+        }
+        let plan = TakePlan::of(kernel.ty(a).dtype(), self.assignment.layout(a)?, budget);
+        self.out.takes.insert(op, plan);
+        Ok(plan.bytes)
     }
 
     fn movement(&mut self, op: Op) -> Result<u64> {

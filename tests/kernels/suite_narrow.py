@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 from jax import lax
 from jax._src.state.types import TransposeTransform as Transpose
+from jax.experimental.mosaic.gpu import utils
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, memref
 
 from tests.corpus.case import kernel
 from tests.kernels.suite import enabled
@@ -179,6 +182,60 @@ def test_transposed_allocations(name: str) -> None:
     same(o, x + 1)
     same(p, x)
     same(q, x[-1:] + 1)
+
+
+@pytest.mark.parametrize("name", ["tiles", "rows of halves, tiled", "no swizzle"])
+def test_transposed_allocations_in_inline_mgpu(name: str) -> None:
+    """A function sees memory as it lies: what it finds in row-major order of that is there."""
+    shape, dtype, transforms, _ = TRANSPOSED[name]
+    x = np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+    lies = jax.eval_shape(lambda: x).shape
+    for t in transforms:
+        if isinstance(t, Tile):
+            lies = (*(n // m for n, m in zip(lies, t.tiling)), *t.tiling)
+        elif isinstance(t, Transpose):
+            lies = tuple(lies[i] for i in t.permutation)
+
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(transforms),))
+        def look(ctx: Any, buffer: Any) -> None:
+            assert tuple(ir.MemRefType(buffer.type).shape) == lies
+            first = memref.load(buffer, [arith.constant(ir.IndexType.get(), 0)] * len(lies))
+            utils.warpgroup_barrier()
+            memref.store(first, buffer, [arith.constant(ir.IndexType.get(), n - 1) for n in lies])
+
+        buffer[...] = x[...]
+        look(buffer)
+        o[...] = buffer[...]
+
+    with enabled():
+        got = jax.jit(kernel(body, jax.ShapeDtypeStruct(shape, dtype), plgpu.SMEM(shape, dtype, transforms=transforms)))(x)
+    expected = x.copy()
+    if not any(isinstance(t, Swizzle) for t in transforms):  # else the last place in memory is another element's
+        expected[-1, -1, -1] = x[0, 0, 0]
+        same(got, expected)
+    else:
+        assert np.sum(np.asarray(got) != x) <= 1
+
+
+@pytest.mark.parametrize("transforms", [(Tile((8, 32)), Transpose((1, 0, 2, 3)), Swizzle(128))], ids=["tiles"])
+@pytest.mark.parametrize("by", ["blocks", "pipeline"])
+def test_blocks_that_are_transposed(transforms: Any, by: str) -> None:
+    x = np.random.default_rng(0).integers(-100, 100, (64, 128)).astype(np.float32)
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+    def step(*refs: Any) -> None:
+        a, b = refs[-2:]
+        b[...] = a[...] + 1
+
+    if by == "blocks":
+        spec = plgpu.BlockSpec((32, 64), lambda i, j: (i, j), transforms=transforms)
+        call = pl.pallas_call(step, out_shape=out, grid=(2, 2), in_specs=[spec], out_specs=spec)
+    else:
+        rows = plgpu.BlockSpec((32, 128), lambda i: (i, 0), transforms=transforms)
+        call = kernel(lambda x, o: plgpu.emit_pipeline(step, grid=(2,), in_specs=[rows], out_specs=[rows])(x, o), out)
+    with enabled():
+        same(jax.jit(call)(x), x + 1)
 
 
 def test_products_of_a_transposed_allocation() -> None:
