@@ -18,7 +18,7 @@ from tests.kernels.suite_barriers import F32, I32, is_refused, out, random, run
 SEMANTICS = ["", ".acquire.cta", ".acquire.cluster", ".relaxed.cta", ".relaxed.cluster"]
 
 
-@pytest.mark.parametrize("ask, by, space", itertools.product(["test_wait", "try_wait"], ["state", "parity"], [".shared", ".shared::cta"]))
+@pytest.mark.parametrize("ask, by, space", list(itertools.product(["test_wait", "try_wait"], ["state", "parity"], [".shared", ".shared::cta"])))
 @pytest.mark.parametrize("sem", SEMANTICS)
 def test_waits_for_a_phase(sem: str, ask: str, by: str, space: str) -> None:
     """Each thread stores, arrives, waits, and reads what another one has stored; relaxed waits with a fence behind them. With a hint, too."""
@@ -68,7 +68,7 @@ ARRIVALS = ["barrier.cluster.arrive", "barrier.cluster.arrive.release", "fence.a
 WAITS = ["barrier.cluster.wait", "barrier.cluster.wait.acquire"]
 
 
-@pytest.mark.parametrize("arrive, wait, aligned", itertools.product(ARRIVALS, WAITS, ["", ".aligned"]))
+@pytest.mark.parametrize("arrive, wait, aligned", list(itertools.product(ARRIVALS, WAITS, ["", ".aligned"])))
 def test_rendezvous_of_a_cluster(arrive: str, wait: str, aligned: str) -> None:
     got, expected = exchanged(f"{arrive}{aligned};", f"{wait}{aligned};")
     np.testing.assert_array_equal(got, expected)
