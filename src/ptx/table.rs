@@ -81,6 +81,11 @@ cvta_to_global CvtaToGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
     "cvta.to.global.u64 {d}, {a}", requires [base()], effects [PURE];
 cvta_global CvtaGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
     "cvta.global.u64 {d}, {a}", requires [base()], effects [PURE];
+/// The generic address that a `shared::cta` one stands for, and back: both in 64 bits.
+cvta_shared CvtaShared { def d: [Slot::B64]; reg a: [Slot::B64] }
+    "cvta.shared.u64 {d}, {a}", requires [base()], effects [PURE];
+cvta_to_shared CvtaToShared { def d: [Slot::B64]; reg a: [Slot::B64] }
+    "cvta.to.shared.u64 {d}, {a}", requires [base()], effects [PURE];
 /// The `shared::cluster` address of `a` (a `shared::cta` address) in the CTA of rank `rank`.
 mapa Mapa { def d: [Slot::B32]; reg a: [Slot::B32]; src rank: [Slot::B32] }
     "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [base()], effects [PURE];

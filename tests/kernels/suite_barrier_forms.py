@@ -18,10 +18,11 @@ from tests.kernels.suite_barriers import F32, I32, is_refused, out, random, run
 SEMANTICS = ["", ".acquire.cta", ".acquire.cluster", ".relaxed.cta", ".relaxed.cluster"]
 
 
-@pytest.mark.parametrize("ask, by, space", list(itertools.product(["test_wait", "try_wait"], ["state", "parity"], [".shared", ".shared::cta"])))
+@pytest.mark.parametrize("ask, by, space", list(itertools.product(["test_wait", "try_wait"], ["state", "parity"], [".shared", ".shared::cta", ""])))
 @pytest.mark.parametrize("sem", SEMANTICS)
 def test_waits_for_a_phase(sem: str, ask: str, by: str, space: str) -> None:
-    """Each thread stores, arrives, waits, and reads what another one has stored; relaxed waits with a fence behind them. With a hint, too."""
+    """Each thread stores, arrives, waits, and reads what another one has stored; relaxed waits with a fence behind them. With a hint, too.
+    By a shared address, or a generic one."""
     parity = ".parity" if by == "parity" else ""
     asked = "0" if parity else "s"
 
@@ -30,9 +31,9 @@ def test_waits_for_a_phase(sem: str, ask: str, by: str, space: str) -> None:
             buffer[...] = x[...]
             fence = "fence.acquire.cluster;" if "relaxed" in sem else ""
             smalt.inline_ptx(
-                f"""{{ .reg .b64 s; .reg .pred p; .reg .b32 h; mov.b32 h, 20;
-                mbarrier.arrive.release.cta.shared::cta.b64 s, [{{0}}];
-                again: mbarrier.{ask}{parity}{sem}{space}.b64 p, [{{0}}], {asked}{hint};
+                f"""{{ .reg .b64 s, g; .reg .pred p; .reg .b32 h; mov.b32 h, 20; cvt.u64.u32 g, {{0}}; cvta.shared.u64 g, g; sub.s64 g, g, 8;
+                mbarrier.arrive.release.cta{space}.b64 s, [{"{0}" if space else "g + 8"}];
+                again: mbarrier.{ask}{parity}{sem}{space}.b64 p, [{"{0}" if space else "g+8"}], {asked}{hint};
                 @!p bra again; {fence} }}""",
                 (),
                 bar,
