@@ -121,6 +121,48 @@ def test_slices_that_begin_at_computed_bytes(size: int, dtype: Any) -> None:
     same(got, x)
 
 
+@every([jnp.int4, jnp.uint2, jnp.float4_e2m1fn])
+@pytest.mark.parametrize("shape", [(1,), (3,), (257,), (5, 7), (3, 1, 1)], ids=str)
+def test_arrays_of_no_whole_bytes(shape: Any, dtype: Any) -> None:
+    """Outputs, and buffers that are read again; what a store gives back."""
+    x = narrow(int(np.prod(shape)), dtype).reshape(shape)
+
+    def body(x: Any, o: Any, p: Any, buffer: Any) -> None:
+        buffer[...] = x[...]
+        o[...] = buffer[...]
+        p[...] = o[...]
+
+    out = jax.ShapeDtypeStruct(shape, dtype)
+    with enabled():
+        o, p = jax.jit(kernel(body, (out, out), plgpu.SMEM(shape, dtype)))(x)
+    same(o, x)
+    same(p, x)
+
+
+@every([jnp.int4, jnp.uint2])
+@pytest.mark.parametrize("first, size", [(0, 5), (1, 4), (3, 8), (7, 1), (1, 39), (5, 30)])
+def test_parts_of_rows_of_no_whole_bytes(first: int, size: int, dtype: Any) -> None:
+    """What is beside them in their bytes stays."""
+    x, y = narrow(40, dtype), narrow(80, dtype)[3 : 3 + size]
+
+    def body(x: Any, y: Any, o: Any) -> None:
+        o[...] = x[...]
+        o[pl.ds(first, size)] = y[...]
+
+    with enabled():
+        got = jax.jit(kernel(body, jax.ShapeDtypeStruct((40,), dtype)))(x, y)
+    expected = x.copy()
+    expected[first : first + size] = y
+    same(got, expected)
+
+
+def test_strided_loads_of_narrow_numbers() -> None:
+    x = narrow(32, jnp.int4)
+    call = pl.pallas_call(lambda x, o: o.__setitem__(..., x[::3]), out_shape=jax.ShapeDtypeStruct((11,), jnp.int4))
+    with enabled():
+        same(jax.jit(call)(x), x[::3])
+
+
 @every([jnp.int4])
 def test_scalars_of_a_pallas_call(dtype: Any) -> None:
     x = narrow(64, dtype)

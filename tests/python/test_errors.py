@@ -718,12 +718,12 @@ def unsupported_view_of_gather(x, rows):
     return kernel(body, like((8,)))(x, rows)
 
 
-@bad(smalt.Unsupported, "a store of 35 elements of i4", "expected: a multiple of 2", "remedy: pad the array", args=(i32(5, 7),))
+@bad(smalt.Unsupported, "a store of 15 elements of i4", "expected: a multiple of 2", "remedy: pad the array", args=(i32(3, 5),))
 def unsupported_half_byte(x):
     def body(x, o):
-        o[...] = x[...].astype(jnp.int4)  # BAD
+        o[pl.ds(0, 3), pl.ds(0, 5)] = x[...].astype(jnp.int4)  # BAD
 
-    return kernel(body, like((5, 7), jnp.int4))(x)
+    return kernel(body, like((5, 8), jnp.int4))(x)
 
 
 @bad(smalt.Unsupported, "4-bit elements at addresses that are not whole bytes", "remedy: store slices that begin and end with whole bytes", args=())
