@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import smalt
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import launch_context, utils
 from jaxlib.mlir import ir
@@ -70,7 +72,7 @@ def test_tiles_are_loaded_on_a_barrier_of_the_kernel(dtype: Any) -> None:
             barrier.wait_parity(utils.c(1, ir.IntegerType.get_signless(1)))
 
         load(x, buffer, barrier)
-        smalt_wait(barrier, 0)
+        smalt.mbarrier_wait(barrier, 0)
         o[...] = buffer[...]
         load_and_wait(x, other, barrier)
         p[...] = other[...]
@@ -79,12 +81,6 @@ def test_tiles_are_loaded_on_a_barrier_of_the_kernel(dtype: Any) -> None:
     got = run(body, (out(x.shape, dtype),) * 2, x, scratch=(memory, memory, plgpu.Barrier()))
     for y in got:
         np.testing.assert_array_equal(y, x)
-
-
-def smalt_wait(barrier: Any, phase: int) -> None:
-    import smalt
-
-    smalt.mbarrier_wait(barrier, phase)
 
 
 def test_slices_of_device_memory() -> None:
@@ -251,6 +247,58 @@ def test_barriers_of_a_function() -> None:
     with jax.enable_x64(True):
         got = run(body, out(x.shape, np.float32), x, scratch=(memory, SMEM((1,), np.int64)))
     np.testing.assert_array_equal(got, x)
+
+
+def test_copies_of_warps() -> None:
+    """Each warp of a warp region loads a slice, and stores it."""
+    x = random((4, 32, 32), np.float32)
+
+    def body(x: Any, o: Any, buffer: Any, barrier: Any) -> None:
+        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+        def load() -> None:
+            @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 3 + (L.WG_SPLAT(()),))
+            def f(ctx: Any, x: Any, buffer: Any, barrier: Any, n: Any) -> None:
+                at = arith.index_cast(ir.IndexType.get(), n.registers.item())
+                one = utils.single_thread_predicate(utils.ThreadSubset.WARP)
+                here = utils.memref_slice(buffer, (at,))
+                ctx.async_copy(src_ref=x, dst_ref=here, gmem_slice=(at,), barrier=barrier, predicate=one)
+
+            f(x, buffer, barrier, jax.lax.axis_index("warp"))
+
+        plgpu.barrier_wait(barrier)
+
+        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+        def store() -> None:
+            @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 2 + (L.WG_SPLAT(()),))
+            def f(ctx: Any, o: Any, buffer: Any, n: Any) -> None:
+                at = arith.index_cast(ir.IndexType.get(), n.registers.item())
+                one = utils.single_thread_predicate(utils.ThreadSubset.WARP)
+                ctx.async_copy(src_ref=utils.memref_slice(buffer, (at,)), dst_ref=o, gmem_slice=(at,), predicate=one)
+                ctx.await_async_copy(0, scope=utils.ThreadSubset.WARP)
+
+            f(o, buffer, jax.lax.axis_index("warp"))
+
+    got = run(body, out(x.shape, np.float32), x, scratch=(SMEM(x.shape, np.float32), plgpu.Barrier(num_arrivals=4)))
+    np.testing.assert_array_equal(got, x)
+
+
+def test_arrivals_and_looks() -> None:
+    """All threads arrive on the kernel's barrier: before that its phase is not over, behind it it is."""
+
+    def body(o: Any, barrier: Any) -> None:
+        @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=sds((), np.int32))
+        def f(ctx: Any, barrier: Any) -> Any:
+            phase = utils.c(0, ir.IntegerType.get_signless(1))
+            before = arith.extui(i32(), barrier.test_parity(phase))
+            utils.warpgroup_barrier()
+            barrier.arrive()
+            barrier.wait_parity(phase)
+            after = arith.extui(i32(), barrier.test_parity(phase))
+            return FA.splat(arith.addi(before, arith.muli(after, utils.c(2, i32()))), (), is_signed=True)
+
+        o[...] = f(barrier)
+
+    assert int(run(body, out((), np.int32), scratch=(plgpu.Barrier(num_arrivals=128),))) == 2
 
 
 # ------------------------------------------------------------------------------------------ blocks
