@@ -76,6 +76,10 @@ ROWS: dict[str, Callable[[], bool]] = {
     "core.Jaxpr.with_consts came with JAX 0.11": lambda: hasattr(jax_core.Jaxpr, "with_consts") == (jax.__version_info__[:2] >= (0, 11)),
     "pallas.primitives.run_scoped_p is called run_scoped": lambda: pallas_primitives.run_scoped_p.name == "run_scoped",
     "mosaic_gpu.helpers.inline_ptx has a function with `asm`": lambda: _versions.inline_ptx_code() is not None,
+    "mosaic.gpu.LaunchContext makes tensor maps in `_get_tma_desc` alone": lambda: (
+        list(inspect.signature(_versions.StockLaunchContext._get_tma_desc).parameters)[1:7]
+        == ["gmem_ref", "gmem_transform", "gmem_peer_id", "transformed_slice_shape", "swizzle", "reduction_op"]
+    ),
     "pallas.triton.core.CompilerParams has num_warps, num_stages, or is gone": lambda: (
         _versions.TRITON is None
         or {f.name for f in dataclasses.fields(_versions.TRITON.CompilerParams)} == {"num_warps", "num_stages"}

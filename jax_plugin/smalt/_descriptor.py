@@ -42,6 +42,7 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
     mesh = call.mesh
     grid = _axes(w, mesh.grid_names, mesh.grid)
     cluster = _axes(w, mesh.cluster_names, mesh.cluster)
+    w.cluster = tuple(int(n) for n in mesh.cluster)
     thread_axis = 0 if mesh.thread_name is None else w.intern_axis(mesh.thread_name)
     devices = [
         message("MeshAxis", id=w.intern_mesh_axis(name), name=_axis_text(name), size=size) for name, size in device_mesh

@@ -6,10 +6,9 @@ Every lane runs the text once. `{k.i}` is a register with element i that a lane 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 
 from smalt import _attrs, _types, _versions
 from smalt._errors import Error, InvalidKernel, Unsupported
+from smalt._mlir_launch import LaunchContext, TensorMap
 from smalt._mlir_memory import Buffer
 from smalt._mlir_ptx import Translator
 from smalt._mlir_text import Text, kind_of
@@ -52,22 +52,46 @@ class Reference:
     swizzle: int
 
 
-def translate(function: Any, args: Sequence[Array | Reference], tree: Any, results: Sequence[Array], result_tree: Any) -> str:
-    """The text of a function of these arguments."""
+@dataclasses.dataclass(frozen=True)
+class Barrier:
+    """A barrier, of the block or of another one of its cluster."""
+
+    far: bool
+
+
+def translate(
+    function: Any,
+    args: Sequence[Array | Reference | Barrier],
+    tree: Any,
+    results: Sequence[Array],
+    result_tree: Any,
+    cluster: Sequence[int],
+) -> tuple[str, list[TensorMap]]:
+    """The text of a function of these arguments, and the tensor maps that it has behind them. `cluster`: its extents along x, y, z."""
     text = Text()
     cx = Translator(text)
+    maps: dict[TensorMap, Any] = {}
     with _versions.mlir_function(_ARCH) as enter:
-        _check_types([*args, *results])
+        _check_types([x for x in (*args, *results) if not isinstance(x, Barrier)])
         types = [ty for arg in args for ty in _mlir_types(arg)]
         block = enter(types)
-        values = iter(block.arguments)
-        given = []
+        values = iter(list(block.arguments))
+        given: list[Any] = []
+        numbers: dict[Any, int] = {}
+        count = 0
         for k, arg in enumerate(args, len(results)):
             mine = [next(values) for _ in _mlir_types(arg)]
             names = _names(k, arg)
+            if isinstance(arg, Barrier):
+                cx.set(mine[0], (names[0],))
+                given.append(_versions.barrier_reference(mine[0]))
+                count += 1
+                continue
             if isinstance(arg, Reference):
                 cx.set(mine[0], Buffer(names[0], "shared" if arg.shared else "global"))
-                given.append(mine[0])
+                given.append(mine[0] if arg.shared else _versions.kernel_argument(mine[0]))
+                numbers[given[-1]] = count
+                count += 1
                 continue
             at = 0
             for value in mine:
@@ -75,7 +99,14 @@ def translate(function: Any, args: Sequence[Array | Reference], tree: Any, resul
                 cx.set(value, tuple(names[at : at + n]))
                 at += n
             given.append(_versions.fragmented_array(mine, arg.layout, arg.shape, arg.dtype))
-        returned = _call(function, jax.tree.unflatten(tree, given))
+
+        def add_map(tensor_map: TensorMap) -> Any:
+            if tensor_map not in maps:
+                maps[tensor_map] = _versions.add_pointer(block)
+                cx.set(maps[tensor_map], (f"{{{len(results) + len(args) + len(maps) - 1}}}",))
+            return maps[tensor_map]
+
+        returned = _call(function, LaunchContext(cluster, numbers.get, add_map), jax.tree.unflatten(tree, given))
         made = _checked(function, returned, results, result_tree)
         cx.block(block)
         for k, (array, result) in enumerate(zip(made, results, strict=True)):
@@ -84,18 +115,26 @@ def translate(function: Any, args: Sequence[Array | Reference], tree: Any, resul
                 cls = kind_of(_versions.mlir_element(value.type)).cls
                 for reg in cx.get(value):
                     text.emit(f"mov.{cls} {next(to)}, {reg};")
-    return text.finish()
+    return text.finish(), list(maps)
 
 
-def attributes(args: Sequence[Array | Reference], results: Sequence[Array], text: str) -> list[Message]:
+def attributes(args: Sequence[Array | Reference | Barrier], results: Sequence[Array], text: str, maps: Sequence[TensorMap]) -> list[Message]:
     """Those of the descriptor's `inline_ptx`."""
-    refs = [x for x in args if isinstance(x, Reference)]
-    places = [_attrs.named({"tiling": list(r.tiling), "swizzle": r.swizzle}) for r in refs]
+    refs = [x for x in args if not isinstance(x, Array)]
+    lies = [(list(r.tiling), r.swizzle) if isinstance(r, Reference) else ([], 0) for r in refs]
+    places = [_attrs.named({"tiling": tiling, "swizzle": swizzle}) for tiling, swizzle in lies]
+    over = [
+        _attrs.named({
+            "of": m.of, "element": m.element, "dims": list(m.dims), "strides": list(m.strides), "box": list(m.box), "swizzle": m.swizzle,
+        })
+        for m in maps
+    ]  # fmt: skip
     return _attrs.encode({
         "text": text,
         "whole": True,
         "arrays": arrays([x for x in (*args, *results) if isinstance(x, Array)]),
         "refs": _attrs.numbered(places) if places else None,
+        "maps": _attrs.numbered(over) if over else None,
         "called": "inline_mgpu",
     })  # fmt: skip
 
@@ -126,11 +165,11 @@ def array(shape: Sequence[int], dtype: Any, layout: Any, what: str) -> Array:
     return Array(shape, dtype, own)
 
 
-def _registers(x: Array | Reference) -> list[int]:
+def _registers(x: Array | Reference | Barrier) -> list[int]:
     return _versions.first_lane(x.layout, x.shape) if isinstance(x, Array) else [0]
 
 
-def _names(k: int, x: Array | Reference) -> list[str]:
+def _names(k: int, x: Array | Reference | Barrier) -> list[str]:
     """What the text calls the registers of result or operand `k`."""
     n = len(_registers(x))
     return [f"{{{k}}}"] if n == 1 else [f"{{{k}.{i}}}" for i in range(n)]
@@ -147,7 +186,9 @@ def _check_types(values: Sequence[Array | Reference]) -> None:
             ) from None
 
 
-def _mlir_types(x: Array | Reference) -> list[Any]:
+def _mlir_types(x: Array | Reference | Barrier) -> list[Any]:
+    if isinstance(x, Barrier):
+        return [_versions.mlir_shared_pointer(x.far)]
     if isinstance(x, Reference):
         return [_versions.mlir_memref_type(x.shape, x.strides, _versions.mlir_type(x.dtype), x.shared)]
     return _versions.fragment_types(x.layout, x.shape, x.dtype)
@@ -156,25 +197,9 @@ def _mlir_types(x: Array | Reference) -> list[Any]:
 # ------------------------------------------------------------------------------------------ the function
 
 
-class LaunchContext:
-    """What a function gets first. JAX's own describes a launch of its own: of that there is nothing here."""
-
-    @contextlib.contextmanager
-    def named_region(self, *_: Any, **__: Any) -> Iterator[None]:
-        yield
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise Unsupported(
-            f"`{name}` of the launch context\n  expected: what the function does with its arguments; named_region"
-            f"\n  got: ctx.{name}\n  remedy: copies, waits and barriers are plgpu's operations, outside of the function"
-        )
-
-
-def _call(function: Any, args: Any) -> Any:
+def _call(function: Any, context: LaunchContext, args: Any) -> Any:
     try:
-        return function(LaunchContext(), *args)
+        return function(context, *args)
     except Error:
         raise
     except Exception as e:
@@ -237,55 +262,69 @@ class _Dim:
 def reference(shape: Sequence[int], dtype: Any, shared: bool, chain: Sequence[Any], declared: Sequence[Any]) -> Reference:
     """How memory of this shape lies after the transforms of `chain`, where `declared` are those of the function's `RefType`."""
     dims = _dense(shape)
-    tiling: tuple[int, ...] = ()
+    tiling: tuple[int, ...] = ()  # the allocation's own: what lies otherwise is its view
+    transposed = False
     swizzle = 0
     for t in chain:
         match type(t).__name__:
             case "ExtractAliasedRef":
                 dims, dtype = _dense(t.shape), t.dtype
             case "UntilingTransform":
-                tiling = tuple(t.tiling)
-                dims = _untiled(dims, tiling)
+                tiling = tiling if transposed else tuple(t.tiling)
+                dims = _untiled(dims, tuple(t.tiling))
             case "UnswizzleRef":
                 swizzle = int(t.swizzle)
             case "NDIndexer":
                 dims = _sliced(dims, t)
             case "TransposeTransform":
-                if tiling:
-                    raise _unfit("a transposed reference that is tiled", "transpose in the function")
+                transposed = True
                 dims = [dims[i] for i in t.permutation]
             case "PeerMemRef" | "ClusterRefTransform":
                 pass
             case name:
                 raise _unfit(f"a reference seen through {name}", "apply it in the function (mgpu.memref_slice, memref_reshape, memref_transpose)")
-    wanted_tiling: tuple[int, ...] = ()
-    wanted_swizzle = 0
+    lies, wanted_swizzle = _as_declared(dims, declared)
+    if lies is None or max(swizzle, 16) != max(wanted_swizzle, 16):
+        raise InvalidKernel(
+            f"the transforms of a reference\n  expected: those of its RefType: {_words_of(declared)}"
+            f"\n  got: {_words([d.tile for d in dims if d.tile], swizzle)}{', transposed' if transposed else ''}"
+            "\n  remedy: give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"
+        )
+    return Reference(tuple(d.size for d in lies), tuple(d.stride for d in lies), dtype, shared, tiling, swizzle)
+
+
+def _as_declared(dims: list[_Dim], declared: Sequence[Any]) -> tuple[list[_Dim] | None, int]:
+    """The dimensions as transforms leave them, None where those are of tiles that are not there; and the swizzle."""
+    swizzle = 0
     for t in declared:
         match type(t).__name__:
             case "TilingTransform":
-                wanted_tiling = tuple(t.tiling)
+                last = len(dims) - len(t.tiling)
+                if last < 0 or [d.tile for d in dims[last:]] != list(t.tiling):
+                    return None, swizzle
+                dims = [*(_Dim(d.size, d.stride) for d in dims), *(_Dim(d.tile, d.tile_stride) for d in dims[last:])]
+            case "TransposeTransform":
+                if sorted(t.permutation) != list(range(len(dims))):
+                    return None, swizzle
+                dims = [dims[i] for i in t.permutation]
             case "SwizzleTransform":
-                wanted_swizzle = int(t.swizzle)
+                swizzle = int(t.swizzle)
             case name:
-                raise _unfit(f"the transform {name} of a RefType", "plgpu.TilingTransform and plgpu.SwizzleTransform")
-    if (tiling, max(swizzle, 16)) != (wanted_tiling, max(wanted_swizzle, 16)):
-        raise InvalidKernel(
-            f"the transforms of a reference\n  expected: those of its RefType: {_words(wanted_tiling, wanted_swizzle)}"
-            f"\n  got: {_words(tiling, swizzle)}\n  remedy: give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"
-        )
-    minor = [d for d in dims if d.tile]
-    return Reference(
-        (*(d.size for d in dims), *(d.tile for d in minor)),
-        (*(d.stride for d in dims), *(d.tile_stride for d in minor)),
-        dtype,
-        shared,
-        tiling,
-        swizzle,
-    )
+                raise _unfit(f"the transform {name} of a RefType", "plgpu.TilingTransform, TransposeTransform and plgpu.SwizzleTransform")
+    return None if any(d.tile for d in dims) else dims, swizzle
 
 
-def _words(tiling: tuple[int, ...], swizzle: int) -> str:
-    parts = [f"tiling {tiling}"] * bool(tiling) + [f"swizzle {swizzle}"] * (swizzle > 16)
+def _words(tiling: Sequence[int], swizzle: int) -> str:
+    parts = [f"tiling {tuple(tiling)}"] * bool(tiling) + [f"swizzle {swizzle}"] * (swizzle > 16)
+    return ", ".join(parts) or "none"
+
+
+def _words_of(declared: Sequence[Any]) -> str:
+    names = {"TilingTransform": "tiling", "SwizzleTransform": "swizzle", "TransposeTransform": "transposition"}
+    parts = []
+    for t in declared:
+        value = next((getattr(t, name) for name in ("tiling", "swizzle", "permutation") if hasattr(t, name)), "")
+        parts.append(f"{names.get(type(t).__name__, type(t).__name__)} {value}")
     return ", ".join(parts) or "none"
 
 

@@ -22,10 +22,21 @@ _memory = _registry.into(MEMORY)
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A memref: the address of its first element, and the state space that it is in (none of generic addresses)."""
+    """A memref: the address of its first element, and the state space that it is in (none of generic addresses).
+
+    `terms`: indices times strides, in elements, from where the argument begins that it is a part of.
+    """
 
     base: str
     space: str
+    terms: tuple[tuple[str, int], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """A memref of a few elements on the stack: registers that are written again."""
+
+    registers: tuple[str, ...]
 
 
 @dataclasses.dataclass
@@ -114,14 +125,40 @@ def _indexed(cx: Any, op: Any, first: int) -> tuple[Buffer, str, Kind]:
     return buffer, at, kind
 
 
+def _cell(cx: Any, op: Any, cells: Cells, indices: Sequence[Any]) -> str:
+    numbers = [cx.text.number(cx.scalar(i), 64) for i in indices]
+    if None in numbers or len(numbers) > 1:
+        raise unsupported(f"`{op.name}` of memory on the stack", "at most one dimension, and constant indices", f"{len(numbers)} indices")
+    return cells.registers[numbers[0] if numbers else 0]
+
+
+@_memory("memref.alloca")
+def _alloca(cx: Any, op: Any) -> Any:
+    memref = cx.memref_type(op.result_type())
+    n = math.prod(memref.shape)
+    if op.operands or len(memref.shape) > 1 or n > 32:
+        raise unsupported(f"`{op.name}`", "a scalar, or at most 32 elements in a row", str(memref))
+    registers = tuple(cx.text.fresh(kind_of(memref.element_type).cls) for _ in range(n))
+    cx.text.places.update(registers)
+    return Cells(registers)
+
+
 @_memory("memref.load", "vector.load")
 def _load(cx: Any, op: Any) -> Any:
+    cells = cx.get(op.operands[0])
+    if isinstance(cells, Cells):
+        cls = op.kind_of_result().cls
+        return (cx.text.op(f"mov.{cls}", cls, _cell(cx, op, cells, op.operands[1:])),)
     buffer, at, kind = _indexed(cx, op, 0)
     return tuple(access(cx.text, "ld", buffer.space, at, kind, math.prod(op.shape_of_result())))
 
 
 @_memory("memref.store", "vector.store")
 def _store(cx: Any, op: Any) -> None:
+    cells = cx.get(op.operands[1])
+    if isinstance(cells, Cells):
+        cx.text.emit(f"mov.{op.kind_of(0).cls} {_cell(cx, op, cells, op.operands[2:])}, {cx.scalar(op.operands[0])};")
+        return
     buffer, at, kind = _indexed(cx, op, 1)
     access(cx.text, "st", buffer.space, at, kind, cx.get(op.operands[0]))
 
@@ -134,8 +171,39 @@ def _subview(cx: Any, op: Any) -> Any:
     unknown = -(1 << 63)
     starts = [cx.scalar(next(dynamic)) if n == unknown else cx.text.constant(I64, n) for n in op.ints("static_offsets")]
     bits = kind_of(memref.element_type).bits
-    at = offset(cx.text, buffer.base, buffer.space, list(zip(starts, _strides_of(op, memref))), bits)
-    return Buffer(at, buffer.space)
+    terms = list(zip(starts, _strides_of(op, memref)))
+    return Buffer(offset(cx.text, buffer.base, buffer.space, terms, bits), buffer.space, (*buffer.terms, *terms))
+
+
+def _elements(cx: Any, buffer: Buffer) -> str:
+    """How many elements are before it in its argument."""
+    t = cx.text
+    total = t.constant(I64, 0)
+    for index, stride in buffer.terms:
+        total = t.arithmetic("add", total, t.arithmetic("mul.lo", index, t.constant(I64, stride)))
+    return str(total)
+
+
+@_memory("memref.extract_strided_metadata")
+def _metadata(cx: Any, op: Any) -> Any:
+    """The buffer, where in it the memref begins, its extents and strides."""
+    buffer, memref = cx.get(op.operands[0]), cx.memref(op.operands[0])
+    numbers = [*memref.shape, *_strides_of(op, memref)]
+    return [buffer, (_elements(cx, buffer),), *((cx.text.constant(I64, n),) for n in numbers)]
+
+
+@_memory("memref.reinterpret_cast")
+def _reinterpret(cx: Any, op: Any) -> Any:
+    """Another shape, from an offset on that is counted from where the argument begins."""
+    t = cx.text
+    buffer, memref = cx.get(op.operands[0]), cx.memref(op.operands[0])
+    segments, (start,) = op.ints("operandSegmentSizes"), op.ints("static_offsets")
+    if any(segments[2:]):
+        raise unsupported(f"`{op.name}`", "extents and strides that are known when the kernel is compiled", str(op.raw)[:200])
+    at = cx.scalar(op.operands[1]) if segments[1] else t.constant(I64, start)
+    more = t.arithmetic("sub", at, _elements(cx, buffer))
+    base = offset(t, buffer.base, buffer.space, [(more, 1)], kind_of(memref.element_type).bits)
+    return Buffer(base, buffer.space, ((at, 1),))
 
 
 @_memory("memref.collapse_shape", "memref.expand_shape", "memref.transpose", "memref.cast")
@@ -154,6 +222,8 @@ def _unrealized(cx: Any, op: Any) -> Any:
     """Between a memref and the structure that stands for it in LLVM: (allocation, address, offset, sizes, strides)."""
     t = cx.text
     x, to = op.operands[0], str(op.result_type())
+    if op.operand_type(0) == op.result_type():
+        return cx.get(x)
     if cx.is_memref(x) and to.startswith("!llvm.struct"):
         buffer = cx.get(x)
         t.space[buffer.base] = buffer.space

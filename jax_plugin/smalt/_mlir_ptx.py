@@ -14,6 +14,7 @@ from typing import Any
 from smalt import _registry, _versions
 from smalt._errors import InvalidKernel
 from smalt._mlir_arith import ELEMENTWISE, VECTORS
+from smalt._mlir_copies import COPIES
 from smalt._mlir_memory import MEMORY, Fields, undefined
 from smalt._mlir_text import I1, I32, I64, Kind, Text, kind_of, unsupported
 
@@ -84,6 +85,9 @@ class Translator:
     def memref(self, value: Any) -> Any:
         return _versions.mlir_memref(value.type)
 
+    def memref_type(self, value_type: Any) -> Any:
+        return _versions.mlir_memref(value_type)
+
     def is_memref(self, value: Any) -> bool:
         return str(value.type).startswith("memref<")
 
@@ -104,7 +108,7 @@ class Translator:
         return last
 
     def _translate(self, op: Op) -> None:
-        for table in (_OPS, VECTORS, MEMORY):
+        for table in (_OPS, VECTORS, MEMORY, COPIES):
             if op.name in table:
                 made = table[op.name](self, op)
                 if len(op.results) == 1:
@@ -280,16 +284,18 @@ def _tid(cx: Translator, op: Op) -> Any:
     return _special(cx, "%tid.x", op.kind_of_result())
 
 
+#: Of a block's place in the launch: the special registers.
+_PLACES = {
+    "gpu.block_id": "ctaid", "gpu.grid_dim": "nctaid", "gpu.cluster_id": "clusterid", "gpu.cluster_dim": "nclusterid",
+    "gpu.cluster_block_id": "cluster_ctaid", "gpu.cluster_dim_blocks": "cluster_nctaid",
+}  # fmt: skip
+
+
+@_op(*_PLACES)
 def _of_grid(cx: Translator, op: Op) -> Any:
-    raise unsupported(
-        f"`{op.name}`",
-        "indices of the kernel's axes as arguments: jax.lax.axis_index(name), with plgpu.Layout.WG_SPLAT(())",
-        "a block's place in the launch, which is smalt's own choice",
-    )
-
-
-for _name in ("block_id", "grid_dim", "cluster_id", "cluster_dim", "cluster_block_id", "cluster_dim_blocks"):
-    _OPS[f"gpu.{_name}"] = _of_grid
+    """As CUDA counts: the last axis of the kernel is x, the one before y, the others together z; each times the cluster's."""
+    dimension = _versions.mlir_dimension(op.attr("dimension"))
+    return _special(cx, f"%{_PLACES[op.name]}.{dimension}", op.kind_of_result())
 
 
 @_op("gpu.barrier", "nvvm.barrier0")

@@ -356,7 +356,7 @@ def _inline_mgpu_rule(w: Walker, eqn: Any) -> OpParts:
         return OpParts(attrs=_attrs.encode({"function": function.__qualname__, "constants": _attrs.named({"asm": closure["asm"]})}))
     atoms, leaves = _split(eqn.invars, len(types))
     chains = w.leaves(params["pytree_ref_transforms"], leaves)
-    args: list[_inline_mgpu.Array | _inline_mgpu.Reference] = []
+    args: list[_inline_mgpu.Array | _inline_mgpu.Reference | _inline_mgpu.Barrier] = []
     operands = []
     for i, (atom, chain, ty) in enumerate(zip(atoms, chains, types)):
         if hasattr(ty, "to_mgpu"):
@@ -366,21 +366,24 @@ def _inline_mgpu_rule(w: Walker, eqn: Any) -> OpParts:
             args.append(_reference_of(w, atom, chain or (), ty))
             operands.append(w.ref(atom, chain or ()))
     results = [_inline_mgpu.array(ty.shape, ty.dtype, ty.layout, f"result {i}") for i, ty in enumerate(params["flat_ret_ty"])]
-    text = _inline_mgpu.translate(function, args, params["pytree_args"], results, params["pytree_ret_ty"])
-    return OpParts(operands, _inline_mgpu.attributes(args, results, text), primitive="inline_ptx")
+    x, y, z = (*reversed(w.cluster), 1, 1, 1)[:3]
+    text, maps = _inline_mgpu.translate(function, args, params["pytree_args"], results, params["pytree_ret_ty"], (x, y, z))
+    return OpParts(operands, _inline_mgpu.attributes(args, results, text, maps), primitive="inline_ptx")
 
 
-def _reference_of(w: Walker, atom: Any, chain: Sequence[Any], ty: Any) -> _inline_mgpu.Reference:
+def _reference_of(w: Walker, atom: Any, chain: Sequence[Any], ty: Any) -> _inline_mgpu.Reference | _inline_mgpu.Barrier:
     if not w.is_whole(atom):
         raise Unsupported(
             "a block of pl.pallas_call as a reference\n  expected: a plgpu.kernel, whose references are buffers"
             "\n  got: a block that smalt moves\n  remedy: pass the block's elements (ref[...]) as an array, with a layout in arg_types"
         )
+    if type(atom.aval.inner_aval.dtype).__name__ in ("BarrierType", "ClusterBarrierType"):
+        return _inline_mgpu.Barrier(_versions.is_cluster_ref(chain))
     kind = _types.memory_space(atom.aval)
     if kind not in ("SMEM", "GMEM") or not _types.is_dtype(atom.aval.inner_aval.dtype):
         raise Unsupported(
-            f"a reference to {atom.aval}\n  expected: references to numbers in SMEM or GMEM\n  got: {atom.aval}"
-            "\n  remedy: barriers and accumulators are for plgpu's operations, outside of the function"
+            f"a reference to {atom.aval}\n  expected: references to numbers in SMEM or GMEM, and barriers\n  got: {atom.aval}"
+            "\n  remedy: accumulators and semaphores are for plgpu's operations, outside of the function"
         )
     return _inline_mgpu.reference(atom.aval.inner_aval.shape, atom.aval.inner_aval.dtype, kind == "SMEM", chain, ty.transforms)
 

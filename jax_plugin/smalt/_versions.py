@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import ml_dtypes
 import numpy as np
 from jax._src import ad_util as _ad_util
 from jax._src import api_util as _api_util
@@ -54,9 +55,11 @@ from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import discharge as _discharge
 from jax._src.state import types as state_types
 from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.mosaic.gpu import launch_context as mgpu_launch
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import builtin as builtin_dialect
 from jaxlib.mlir.dialects import func as func_dialect
 from jaxlib.mlir.dialects import llvm as llvm_dialect
 
@@ -1673,6 +1676,7 @@ def wait_for_all() -> None:
 # ------------------------------------------------------------------------------------------ MLIR of `inline_mgpu`
 
 FragmentedArray = mgpu.FragmentedArray
+StockLaunchContext = mgpu_launch.LaunchContext
 
 
 def is_inline_ptx_helper(function: Any) -> bool:
@@ -1716,6 +1720,55 @@ def mlir_memref_type(shape: Sequence[int], strides: Sequence[int], element: Any,
         dense[i] = dense[i + 1] * shape[i + 1]
     layout = None if list(strides) == dense else ir.StridedLayoutAttr.get(0, list(strides))
     return ir.MemRefType.get(list(shape), element, layout=layout, memory_space=mgpu_utils.smem() if shared else None)
+
+
+def mlir_shared_pointer(far: bool) -> Any:
+    """To the block's shared memory, or to another block's of its cluster."""
+    return ir.Type.parse("!llvm.ptr<7>" if far else "!llvm.ptr<3>")
+
+
+def barrier_reference(address: Any) -> Any:
+    """A `BarrierRef` at an address, as the kernel's functions have them. Phases are not counted: they are the kernel's."""
+    zero = mgpu_utils.c(0, ir.IntegerType.get_signless(32))
+    return mgpu_utils.BarrierRef(address, zero, None, 1)
+
+
+def kernel_argument(memref: Any) -> Any:
+    """The memref, marked as JAX marks the kernel's own arguments in device memory."""
+    cast = builtin_dialect.UnrealizedConversionCastOp([memref.type], [memref])
+    cast.attributes[mgpu_launch.ORIGINAL_KERNEL_ARG_ATTR] = ir.UnitAttr.get()
+    return cast.result
+
+
+def is_device_memref(value: Any) -> bool:
+    return str(value.type).startswith("memref<") and ir.MemRefType(value.type).memory_space is None
+
+
+def add_pointer(block: Any) -> Any:
+    """One more argument: a generic pointer."""
+    return block.add_argument(ir.Type.parse("!llvm.ptr"), ir.Location.unknown())
+
+
+def transformed_memref(memref: Any, transforms: Sequence[Any]) -> tuple[list[int], list[int], Any]:
+    """The shape, strides and element type (NumPy's) of a memref behind JAX's transforms."""
+    module = ir.Module.create()
+    with ir.InsertionPoint(module.body):
+        block = func_dialect.FuncOp("transformed", ir.FunctionType.get([memref.type], [])).add_entry_block()
+    with ir.InsertionPoint(block):
+        seen = block.arguments[0]
+        for t in transforms:
+            seen = t.apply(seen)
+        made = ir.MemRefType(seen.type)
+        strides, _ = made.get_strides_and_offset()
+        return list(made.shape), list(strides), _numpy_type(str(made.element_type))
+
+
+def _numpy_type(name: str) -> Any:
+    """Of an element type of MLIR's of whole bytes."""
+    special = {"bf16": "bfloat16", "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E8M0FNU": "float8_e8m0fnu"}
+    if name in special:
+        return np.dtype(getattr(ml_dtypes, special[name]))
+    return np.dtype(f"{'f' if name.startswith('f') else 'i'}{int(name[1:]) // 8}")
 
 
 def mlir_memref(value_type: Any) -> Any:

@@ -91,6 +91,7 @@ class Walker:
         self._types: dict[Any, Message] = {}
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
         self.grid_names: tuple[Any, ...] = ()  # its grid axes, if they have names
+        self.cluster: tuple[int, ...] = ()  # the extents of its axes
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
         #: What the user calls the arguments of a jaxpr, where that does not know it.
         self.argument_names: dict[Any, Sequence[str]] = {}

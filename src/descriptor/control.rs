@@ -84,22 +84,34 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
     Ok(true)
 }
 
-/// What the transforms of `run_scoped`'s attribute make of a physical shape, as steps of a use.
+/// What the transforms of `run_scoped`'s attribute make of a physical shape, as steps of a use. A use has those from a transposition
+/// on as a view of its own.
 fn allocation_steps(list: &proto::TransformList, physical: &[u64]) -> Result<Option<SmemTransforms>> {
     use proto::transform::Kind;
     let mut transforms = SmemTransforms::default();
+    let mut is_transposed = false;
     for t in &list.transforms {
         match &t.kind {
             Some(Kind::Identity(_)) => {}
+            Some(Kind::Unswizzle(_) | Kind::Swizzle(_)) if is_transposed => {
+                return Err(
+                    Error::unsupported("a swizzle in front of a transposition of an allocation")
+                        .expected("plgpu.SwizzleTransform as the last one: rows in memory are swizzled")
+                        .remedy("transposition and tiling first, in either order, then the swizzle"),
+                );
+            }
             Some(Kind::Unswizzle(s)) => transforms.swizzle_bytes = swizzle(s.bytes)?,
             Some(Kind::Swizzle(s)) => transforms.swizzle_bytes = swizzle(s.bytes)?,
+            Some(Kind::Transpose(_)) => is_transposed = true,
+            Some(Kind::Untile(_)) if is_transposed => {}
             Some(Kind::Untile(t)) if transforms.tiling.is_empty() => {
                 untiled(physical, &t.tiling)?;
                 transforms.tiling = t.tiling.iter().copied().collect();
             }
             _ => {
                 return Err(Error::unsupported("this transform of a scratch allocation")
-                    .remedy("use plgpu.TilingTransform and plgpu.SwizzleTransform"));
+                    .expected("one tiling at most, transpositions, and a swizzle at the end")
+                    .remedy("use plgpu.TilingTransform, TransposeTransform and plgpu.SwizzleTransform; reshape and index the reference where it is used"));
             }
         }
     }
@@ -632,6 +644,7 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
                 barriers: None,
                 called: None,
                 unchecked: None,
+                maps: vec![],
             };
             r.effect(inline(code, vec![], vec![]))
         }
@@ -674,6 +687,8 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
             .expected(format!("at most {MAX_INLINE_REFS}"))
             .remedy("pass slices of one array, or split the text"));
     }
+    let maps = maps(r, refs.len())?;
+    operands.extend((0..maps.len()).map(|i| InlineOperand::Map(i as u32)));
     let types = (0..r.op.results.len())
         .map(|i| r.result_type(i))
         .collect::<Result<Vec<Type>>>()?;
@@ -694,12 +709,47 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
             0 => None,
             isa => Some(u32::try_from(isa).map_err(|_| r.damaged("a negative PTX ISA"))?),
         },
+        maps,
     };
     if code.once && code.whole.is_some() {
         return Err(r.damaged("a text that runs once a lane and in one lane"));
     }
     let results = r.emit(inline(code, refs, args), types);
     r.results(&results)
+}
+
+/// The tensor maps over a text's references.
+fn maps(r: &mut OpReader<'_>, num_refs: usize) -> Result<Vec<InlineMap>> {
+    let mut maps = vec![];
+    for attr in r.optional_attrs("maps")? {
+        let mut map = InlineMap {
+            of: 0,
+            element: DType::U8,
+            dims: vec![],
+            strides: vec![],
+            box_dims: vec![],
+            swizzle: 0,
+        };
+        let small = |n: &i64| u32::try_from(*n).map_err(|_| damaged("a negative number"));
+        for field in fields(attr)? {
+            match (field.name.as_str(), &field.value) {
+                ("of", Some(proto::attr::Value::Int(n))) => map.of = small(n)?,
+                ("element", Some(proto::attr::Value::Dtype(element))) => map.element = super::types::dtype(*element)?,
+                ("dims", Some(proto::attr::Value::Ints(ints))) => map.dims = numbers(&ints.values)?,
+                ("strides", Some(proto::attr::Value::Ints(ints))) => map.strides = numbers(&ints.values)?,
+                ("box", Some(proto::attr::Value::Ints(ints))) => {
+                    map.box_dims = ints.values.iter().map(small).collect::<Result<_>>()?;
+                }
+                ("swizzle", Some(proto::attr::Value::Int(n))) => map.swizzle = small(n)?,
+                (name, _) => return Err(newer(format!("`{name}` of a tensor map"))),
+            }
+        }
+        if map.of as usize >= num_refs || map.span().is_none() {
+            return Err(damaged("a tensor map that there cannot be").got(format!("{map:?}")));
+        }
+        maps.push(map);
+    }
+    Ok(maps)
 }
 
 /// The first and last named barrier that a text may use by a number in a register.

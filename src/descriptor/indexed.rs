@@ -234,17 +234,7 @@ impl Indexed {
     pub fn update(self, r: &mut OpReader<'_>, op: AtomicOp, value: Value) {
         if num_elements(&self.shape) > 0 {
             let Indexed { view: dst, at, .. } = self;
-            let mask = None;
-            r.emit(
-                OpKind::AtomicUpdateAt {
-                    op,
-                    dst,
-                    at,
-                    mask,
-                    value,
-                },
-                [],
-            );
+            r.emit(OpKind::AtomicUpdateAt { op, dst, at, value }, []);
         }
     }
 }

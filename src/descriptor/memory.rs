@@ -1,5 +1,6 @@
 //! Loads, stores, copies, barriers, semaphores and wgmma.
 use super::decode::newer;
+use super::half_bytes;
 use super::indexed::indexed;
 use super::masked;
 use super::multicast;
@@ -41,6 +42,9 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
                 indexed.store(r, value);
                 return r.results(&[]).map(|()| true);
             }
+            if half_bytes::store(r, &dst, value) {
+                return r.results(&[]).map(|()| true);
+            }
             r.effect(OpKind::Store { dst, value })?
         }
         "swap" => {
@@ -50,6 +54,11 @@ pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
             if let Some(indexed) = indexed(r, &dst)? {
                 let old = indexed.load(r, ty.dtype());
                 indexed.store(r, value);
+                return r.results(&[old]).map(|()| true);
+            }
+            if half_bytes::find(r, &dst).is_some() {
+                let old = r.emit1(OpKind::Load { src: dst.clone() }, ty);
+                half_bytes::store(r, &dst, value);
                 return r.results(&[old]).map(|()| true);
             }
             r.result(OpKind::Swap { dst, value }, ty)?

@@ -12,6 +12,7 @@ mod control;
 mod debug_table;
 mod decode;
 mod gather;
+mod half_bytes;
 mod import;
 mod indexed;
 mod masked;

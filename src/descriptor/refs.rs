@@ -32,7 +32,14 @@ impl Importer {
             Kind::Untile(t) => {
                 let tiling = shape(&t.tiling)?;
                 let logical = untiled(&u.shape, &tiling)?;
-                (Step::Untile(tiling), logical)
+                let of_view = |step: &Step| !matches!(step, Step::ExtractAlias { .. } | Step::Unswizzle(_));
+                if u.steps.iter().any(of_view) {
+                    // Tiles that lie in another order: each dimension's two are brought together, and joined.
+                    u.steps.push(Step::Transpose(tiles_beside(u.shape.len(), tiling.len())));
+                    (Step::Reshape(logical.clone()), logical)
+                } else {
+                    (Step::Untile(tiling), logical)
+                }
             }
             Kind::Index(index) => return self.index(u, index, region, loc),
             Kind::Transpose(t) => {
@@ -483,6 +490,13 @@ pub fn untiled(physical: &[u64], tiling: &[u64]) -> Result<Shape> {
         *d *= t;
     }
     shape(&logical)
+}
+
+/// `(…, c₀, c₁, t₀, t₁)` → `(…, c₀, t₀, c₁, t₁)`
+fn tiles_beside(rank: usize, tiled: usize) -> Vec<u32> {
+    let batch = rank - 2 * tiled;
+    let pairs = (batch..batch + tiled).flat_map(|d| [d, d + tiled]);
+    (0..batch).chain(pairs).map(|d| d as u32).collect()
 }
 
 /// The extents of a transposed shape.

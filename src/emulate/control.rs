@@ -69,8 +69,12 @@ impl<H: Hooks> Body<H> for Join {
 pub struct Return;
 impl<H: Hooks> Body<H> for Return {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        if w.leave() { Flow::Jump } else { Flow::Exit }
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        if !w.leave() {
+            return Flow::Exit;
+        }
+        m.warp_at_cluster(w);
+        Flow::Jump
     }
 }
 

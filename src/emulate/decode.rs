@@ -9,7 +9,7 @@ use super::carry::{CarryProduct, CarrySum};
 use super::control::*;
 use super::copies::{ALL_TAKEN, CopyArrive, CopyArriveMore, CopyAsync, CopyCommit, CopyWait, CopyWaitAll};
 use super::floats::*;
-use super::global::param_address;
+use super::global::{SHARED_WINDOW, param_address};
 use super::hooks::Hooks;
 use super::index::{CheckIndex, IndexCheck, Unknown};
 use super::mem::{
@@ -1077,6 +1077,12 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn cvta_global(&mut self, d: &Reg, a: &Reg) -> Result<()> {
         self.op1::<Copy<u64>>(d, &Src::Reg(*a), 0)
+    }
+    fn cvta_shared(&mut self, d: &Reg, a: &Reg) -> Result<()> {
+        self.op2::<Add<u64>>(d, &Src::Reg(*a), &Src::Imm(SHARED_WINDOW), 0)
+    }
+    fn cvta_to_shared(&mut self, d: &Reg, a: &Reg) -> Result<()> {
+        self.op2::<Sub<u64>>(d, &Src::Reg(*a), &Src::Imm(SHARED_WINDOW), 0)
     }
     fn mapa(&mut self, d: &Reg, a: &Reg, rank: &Src<Reg>) -> Result<()> {
         self.op2::<MapAddress>(d, &Src::Reg(*a), rank, 0)
@@ -2728,6 +2734,18 @@ impl<H: Hooks> Visitor<Reg> for Decoder<'_, H> {
     }
     fn cluster_wait(&mut self) -> Result<()> {
         self.emit::<ClusterWait>(Operands::NONE);
+        Ok(())
+    }
+    fn cluster_arrive_apart(&mut self, sem: &ClusterArriveSem) -> Result<()> {
+        let imm = i32::from(*sem == ClusterArriveSem::Release) | APART;
+        self.emit::<ClusterArrive>(Operands { imm, ..Operands::NONE });
+        Ok(())
+    }
+    fn cluster_wait_apart(&mut self) -> Result<()> {
+        self.emit::<ClusterWait>(Operands {
+            imm: APART,
+            ..Operands::NONE
+        });
         Ok(())
     }
     fn fence(&mut self, sem: &FenceSem, scope: &Scope) -> Result<()> {

@@ -43,6 +43,9 @@ pub const fn buffer_address(buffer: u32) -> u64 {
     GlobalMemory::address(buffer)
 }
 
+/// Where the block's shared memory begins among generic addresses: nothing else is there.
+pub const SHARED_WINDOW: u64 = 1 << 62;
+
 /// The address of an entry parameter.
 pub const fn param_address(index: u32) -> u64 {
     PARAM_BASE + (index as u64) * 256

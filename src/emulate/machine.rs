@@ -25,6 +25,8 @@ use std::sync::Arc;
 const QUANTUM: u64 = 1 << 20;
 /// Rounds of nothing but polls after which blocks that have not begun are what is waited for.
 const QUIET_POLLS: u64 = 1 << 12;
+/// Turns of others after which a warp that has yielded goes on, if not before.
+const PATIENCE: u32 = 256;
 /// Turns of warps between two looks at the clock: a turn may be as short as one micro-op.
 const TURNS: u32 = 64;
 
@@ -74,6 +76,8 @@ pub struct Machine<'a, H: Hooks> {
     pub ready: VecDeque<u32>,
     /// Warps that yielded at a poll.
     pollers: Vec<u32>,
+    /// Turns of others since one of them has waited.
+    passed_over: u32,
     /// Warps that wait for words of global memory.
     pub memory_waiters: Vec<u32>,
     /// Global memory was written since they last looked.
@@ -177,6 +181,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             warps_per_cta,
             ready: VecDeque::new(),
             pollers: vec![],
+            passed_over: 0,
             memory_waiters: vec![],
             memory_changed: false,
             fault: None,
@@ -230,6 +235,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             }
         }
         while live > 0 {
+            self.let_pollers_in();
             let Some(id) = self.next_ready()? else {
                 if !self.wake_someone()? {
                     return Err(super::diagnose::deadlock(self));
@@ -331,6 +337,19 @@ impl<'a, H: Hooks> Machine<'a, H> {
     #[inline(always)]
     pub fn buffer_of(&self, slot: CtaSlot, buffer: u32) -> u32 {
         self.cta(slot).device * self.options.names.per_device as u32 + buffer
+    }
+
+    /// Who has yielded goes on when nobody else can; or, where others are always ready (they turn a lock's loop), after so many turns of theirs.
+    fn let_pollers_in(&mut self) {
+        self.passed_over = if self.pollers.is_empty() {
+            0
+        } else {
+            self.passed_over + 1
+        };
+        if self.passed_over > PATIENCE {
+            self.passed_over = 0;
+            self.ready.extend(self.pollers.drain(..));
+        }
     }
 
     fn next_ready(&mut self) -> Result<Option<u32>, Error> {
@@ -524,6 +543,22 @@ impl<'a, H: Hooks> Machine<'a, H> {
             self.finding(verdict, |_, error| error).map_err(|error| *error)?;
         }
         Ok(all)
+    }
+
+    /// Counts a warp at its cluster's barrier when all of its lanes that are left have arrived there.
+    pub fn warp_at_cluster(&mut self, w: &mut Warp) {
+        if w.cluster_arrived == 0 || w.alive & !w.cluster_arrived != 0 {
+            return;
+        }
+        let at = self.ctas[w.cta.0 as usize].cluster;
+        let barrier = &mut self.clusters[at as usize].barrier;
+        w.cluster_ticket = Some(barrier.generation);
+        w.cluster_waits = std::mem::take(&mut w.cluster_arrived);
+        barrier.arrived += 1;
+        if barrier.advance() {
+            self.ready.extend(barrier.waiters.drain(..));
+            self.hooks.cluster_opens(at);
+        }
     }
 
     pub fn warp_id(&self, w: &Warp) -> u32 {

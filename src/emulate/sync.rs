@@ -132,30 +132,29 @@ impl<H: Hooks> Body<H> for NamedBarrier {
     }
 }
 
+/// Of the cluster's barrier: lanes of a warp come each for itself, without `.aligned`.
+pub const APART: i32 = 2;
+
 /// `barrier.cluster.arrive`; `imm` 1: it releases.
 pub struct ClusterArrive;
 impl<H: Hooks> Body<H> for ClusterArrive {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_converged(w, m, "barrier.cluster.arrive") {
+        if u.imm & APART == 0
+            && let Err(flow) = check_converged(w, m, "barrier.cluster.arrive.aligned")
+        {
             return flow;
         }
-        if w.cluster_ticket.is_some() {
+        if w.exec & (w.cluster_arrived | w.cluster_waits) != 0 {
             return m.fail(Error::new(
                 Fault::Execution,
                 "barrier.cluster.arrive twice with no wait between",
             ));
         }
-        let cluster = m.cta(w.cta).cluster as usize;
-        let flow = noted(w, m, Sync::ClusterArrive { releases: u.imm != 0 });
-        let barrier = &mut m.clusters[cluster].barrier;
-        w.cluster_ticket = Some(barrier.generation);
-        barrier.arrived += 1;
-        if barrier.advance() {
-            let woken = std::mem::take(&mut barrier.waiters);
-            m.ready.extend(woken);
-            m.hooks.cluster_opens(cluster as u32);
-        }
+        let releases = u.imm & 1 != 0;
+        let flow = noted(w, m, Sync::ClusterArrive { releases });
+        w.cluster_arrived |= w.exec;
+        m.warp_at_cluster(w);
         flow
     }
 }
@@ -164,11 +163,24 @@ impl<H: Hooks> Body<H> for ClusterArrive {
 pub struct ClusterWait;
 impl<H: Hooks> Body<H> for ClusterWait {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        if let Err(flow) = check_converged(w, m, "barrier.cluster.wait") {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+        if u.imm & APART == 0
+            && let Err(flow) = check_converged(w, m, "barrier.cluster.wait.aligned")
+        {
             return flow;
         }
-        let Some(generation) = w.cluster_ticket else {
+        if w.exec & w.cluster_arrived != 0 {
+            return m.fail(
+                Error::new(
+                    Fault::Execution,
+                    "barrier.cluster.wait before all lanes of the warp have arrived",
+                )
+                .expected(format!("arrivals of lanes 0x{:08x}", w.alive))
+                .got(format!("of lanes 0x{:08x}", w.cluster_arrived))
+                .remedy("wait behind the branch: here, one arm of it runs after the other"),
+            );
+        }
+        let Some(generation) = w.cluster_ticket.filter(|_| w.exec & !w.cluster_waits == 0) else {
             return m.fail(Error::new(
                 Fault::Execution,
                 "barrier.cluster.wait with no arrive before it",
@@ -178,7 +190,8 @@ impl<H: Hooks> Body<H> for ClusterWait {
         let cluster = m.cta(w.cta).cluster as usize;
         let barrier = &mut m.clusters[cluster].barrier;
         if barrier.generation > generation {
-            w.cluster_ticket = None;
+            w.cluster_waits &= !w.exec;
+            w.cluster_ticket = Some(generation).filter(|_| w.cluster_waits != 0);
             return noted(w, m, Sync::ClusterWaited);
         }
         barrier.waiters.push(me);

@@ -82,8 +82,12 @@ pub struct Warp {
     pub held_registers: u32,
     /// Its arrival at a named barrier that it waits for: the barrier's generation then.
     pub named_ticket: Option<u64>,
-    /// Its arrival at the cluster's barrier that it has not waited for.
+    /// Its arrival at the cluster's barrier that lanes of it have not waited for: the barrier's generation then.
     pub cluster_ticket: Option<u64>,
+    /// Those lanes.
+    pub cluster_waits: u32,
+    /// Lanes that have arrived there; the warp has when all have.
+    pub cluster_arrived: u32,
     /// The carry in the condition code, by lanes.
     pub carry: u32,
     /// Lanes whose part of a blocked instruction is done.
@@ -132,6 +136,8 @@ impl Warp {
             held_registers: 0,
             named_ticket: None,
             cluster_ticket: None,
+            cluster_waits: 0,
+            cluster_arrived: 0,
             carry: 0,
             lanes_done: 0,
             ordered: LoadSem::Weak,
@@ -156,6 +162,8 @@ impl Warp {
         self.wait = Wait::No;
         self.named_ticket = None;
         self.cluster_ticket = None;
+        self.cluster_waits = 0;
+        self.cluster_arrived = 0;
         self.carry = 0;
         self.lanes_done = 0;
         self.bulk.clear();

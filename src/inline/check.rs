@@ -157,7 +157,7 @@ pub fn interface(kernel: &Kernel, op: ir::Op) -> Result<Interface> {
                 push(of_value(v)?, code.registers_of_arg(*i as usize, kernel.ty(v)));
             }
             ir::InlineOperand::Ref(i) if is_shared(kernel, &refs[*i as usize]) => push(Class::B32, 1),
-            ir::InlineOperand::Ref(_) => push(Class::B64, 1),
+            ir::InlineOperand::Ref(_) | ir::InlineOperand::Map(_) => push(Class::B64, 1),
         }
     }
     Ok(Interface::new(classes, sizes))
@@ -228,7 +228,7 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     let mut b = Builder::new();
     let mut registers = program.interface[num_results..].iter();
     let mut operands: Vec<Operand> = vec![];
-    let mut addresses: Vec<Reg> = vec![];
+    let (mut addresses, mut maps): (Vec<Reg>, Vec<Reg>) = (vec![], vec![]);
     for operand in &code.operands {
         let (n, is_equal) = match operand {
             ir::InlineOperand::Value(i) => {
@@ -237,12 +237,14 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
                 let is_equal = kernel.ty(args[i]).is_scalar() || array.is_some_and(|a| a.layout.is_splat());
                 (code.registers_of_arg(i, kernel.ty(args[i])), is_equal)
             }
-            ir::InlineOperand::Ref(_) => (1, true),
+            ir::InlineOperand::Ref(_) | ir::InlineOperand::Map(_) => (1, true),
         };
         let how = if is_equal { uniform } else { Uniform::Thread };
         for reg in registers.by_ref().take(n) {
-            if let ir::InlineOperand::Ref(_) = operand {
-                addresses.push(*reg);
+            match operand {
+                ir::InlineOperand::Ref(_) => addresses.push(*reg),
+                ir::InlineOperand::Map(_) => maps.push(*reg),
+                ir::InlineOperand::Value(_) => {}
             }
             operands.push(Src::Reg(outside(&mut b, reg.class, how)));
         }
@@ -301,9 +303,17 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     } else {
         is
     };
+    let refs = addresses.len();
+    addresses.extend(maps);
+    let mut loads_from = reads::only(&program, &addresses);
+    // What is done by a map is done to its reference.
+    let by_maps = loads_from.split_off(refs);
+    for (map, only_loaded) in code.maps.iter().zip(by_maps) {
+        loads_from[map.of as usize] &= only_loaded;
+    }
     Ok(Known {
         does: is,
-        loads_from: reads::only(&program, &addresses),
+        loads_from,
         unequal,
     })
 }
@@ -411,12 +421,19 @@ fn is_bounded(kernel: &Kernel) -> bool {
 fn no_barriers(program: &Program) -> Result<()> {
     for (statement, line) in program.statements.iter().zip(&program.lines) {
         if let Statement::Inst { inst, .. } = statement
-            && (named_barrier(inst).is_some() || matches!(inst, Inst::ClusterArrive { .. } | Inst::ClusterWait {}))
+            && (named_barrier(inst).is_some() || is_of_cluster(inst))
         {
             return Err(unforgiving(&format!("line {line}")));
         }
     }
     Ok(())
+}
+
+fn is_of_cluster(inst: &Inst<Reg>) -> bool {
+    matches!(
+        inst,
+        Inst::ClusterArrive { .. } | Inst::ClusterWait {} | Inst::ClusterArriveApart { .. } | Inst::ClusterWaitApart {}
+    )
 }
 
 /// Whether the text names an instruction of a barrier of the block's or the cluster's.

@@ -259,7 +259,12 @@ impl Parser<'_> {
                 .expected("control that stays within the text: `bra` to its labels")
                 .remedy("branch to a label at the text's end")),
             _ => {
-                let inst = self.instruction(opcode, operands)?;
+                let operands = self.renamed(opcode, operands)?;
+                let (opcode, operands) = match self.generic_barrier(opcode, &operands)? {
+                    Some(own) => own,
+                    None => (opcode.to_string(), operands),
+                };
+                let inst = self.instruction(&opcode, &operands)?;
                 self.push(Statement::Inst { guard, inst })
             }
         }
@@ -339,9 +344,37 @@ impl Parser<'_> {
         }
     }
 
+    /// An instruction on a barrier by a generic address, which is one in the block's shared memory, as one by that: behind the address's conversion.
+    fn generic_barrier(&mut self, opcode: &str, operands: &str) -> Result<Option<(String, String)>> {
+        let names_memory = opcode.contains(".shared") || opcode.starts_with("mbarrier.pending_count");
+        let is_barrier = opcode.starts_with("mbarrier.") || opcode.starts_with("cp.async.mbarrier.");
+        let (Some(kind), Some(open), true) = (
+            opcode.strip_suffix(".b64"),
+            operands.find('['),
+            is_barrier && !names_memory,
+        ) else {
+            return Ok(None);
+        };
+        let address = &operands[open + 1..];
+        let end = address.find(['+', '-', ']', ' ']).unwrap_or(address.len());
+        let generic = &address[..end];
+        if !generic.starts_with(&format!("%{}", Class::B64.prefix())) {
+            return Ok(None);
+        }
+        let (wide, short) = (self.fresh(Class::B64), self.fresh(Class::B32));
+        for text in [
+            format!("cvta.to.shared.u64 {wide}, {generic};"),
+            format!("cvt.u32.u64 {short}, {wide};"),
+        ] {
+            let (inst, _) = parse_inst(&text).ok_or_else(|| Error::internal(format!("no instruction `{text}`")))?;
+            self.push(Statement::Inst { guard: None, inst })?;
+        }
+        let operands = format!("{}[{short}{}", &operands[..open], &address[end..]);
+        Ok(Some((format!("{kind}.shared::cta.b64"), operands)))
+    }
+
     fn instruction(&mut self, opcode: &str, operands: &str) -> Result<Inst<Reg>> {
-        let operands = self.renamed(opcode, operands)?;
-        let operands: Vec<String> = lex::operands(&operands).into_iter().map(spaced).collect();
+        let operands: Vec<String> = lex::operands(operands).into_iter().map(spaced).collect();
         let text = match operands.is_empty() {
             true => format!("{opcode};"),
             false => format!("{opcode} {};", operands.join(", ")),

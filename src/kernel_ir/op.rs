@@ -240,7 +240,6 @@ pub enum OpKind {
         op: AtomicOp,
         dst: RefUse,
         at: Vec<Value>,
-        mask: Option<Value>,
         value: Value,
     },
     /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when
@@ -499,6 +498,54 @@ pub struct InlinePtx {
     pub unchecked: Option<u32>,
     /// The function of smalt that the text is made by, for messages.
     pub called: Option<String>,
+    /// Tensor maps over its references to device memory.
+    pub maps: Vec<InlineMap>,
+}
+
+/// A tensor map over a reference that a text copies from or to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct InlineMap {
+    /// Which of the op's `refs`. The map begins where it does.
+    pub of: u32,
+    /// What the map counts, and a reduction adds or compares.
+    pub element: DType,
+    /// Elements along each dimension, minor first.
+    pub dims: Vec<u64>,
+    /// Bytes between neighbours along dimensions 1….
+    pub strides: Vec<u64>,
+    pub box_dims: Vec<u32>,
+    /// 0, 32, 64 or 128.
+    pub swizzle: u32,
+}
+
+impl InlineMap {
+    /// Bytes from its start to behind its last element; none: no tensor map is so (CUDA driver API, `cuTensorMapEncodeTiled`).
+    pub fn span(&self) -> Option<u64> {
+        let bytes = u64::from(self.element.bits() / 8);
+        let rank = self.dims.len();
+        let minor = u64::from(*self.box_dims.first()?) * bytes;
+        let fits = (1..=5).contains(&rank)
+            && self.strides.len() + 1 == rank
+            && self.box_dims.len() == rank
+            && self.dims.iter().all(|n| (1..=1 << 31).contains(n))
+            && self.strides.iter().all(|n| n.is_multiple_of(16) && *n < 1 << 40)
+            && self.box_dims.iter().all(|n| (1..=256).contains(n))
+            && bytes > 0
+            && minor.is_multiple_of(16)
+            && match self.swizzle {
+                0 => true,
+                32 | 64 | 128 => minor <= u64::from(self.swizzle),
+                _ => false,
+            };
+        let strides = std::iter::once(bytes).chain(self.strides.iter().copied());
+        let last: u64 = self
+            .dims
+            .iter()
+            .zip(strides)
+            .map(|(n, stride)| n.saturating_sub(1) * stride)
+            .sum();
+        fits.then_some(last + bytes)
+    }
 }
 
 /// What a text that runs once relies on.
@@ -565,6 +612,8 @@ pub enum InlineOperand {
     Value(u32),
     /// The address of the first element of one of its `refs`, or of a barrier: in the block's shared memory 32 bits, else 64.
     Ref(u32),
+    /// The address of one of its `maps`: 64 bits.
+    Map(u32),
 }
 
 /// What a text does.

@@ -740,17 +740,10 @@ impl Printer<'_> {
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }
-            OpKind::AtomicUpdateAt {
-                op,
-                dst,
-                at,
-                mask,
-                value,
-            } => {
+            OpKind::AtomicUpdateAt { op, dst, at, value } => {
                 write!(f, " {} ", op.name())?;
                 self.reference(f, dst)?;
                 self.positions(f, at)?;
-                self.masked(f, *mask)?;
                 f.write_str(" <- ")?;
                 self.value(f, *value)
             }
@@ -1088,10 +1081,12 @@ impl Printer<'_> {
             barriers,
             unchecked,
             called,
+            maps,
         } = code;
         let order = operands.iter().map(|operand| match operand {
             InlineOperand::Value(i) => format!("v{i}"),
             InlineOperand::Ref(i) => format!("r{i}"),
+            InlineOperand::Map(i) => format!("m{i}"),
         });
         write!(f, " {text:?} pack {pack} [{}]", order.collect::<Vec<_>>().join(" "))?;
         if *once {
@@ -1108,6 +1103,16 @@ impl Printer<'_> {
         }
         if let Some(called) = called {
             write!(f, " called {called:?}")?;
+        }
+        if !maps.is_empty() {
+            let each = maps.iter().map(|m| {
+                let (dims, strides, boxes) = (Commas(&m.dims), Commas(&m.strides), Commas(&m.box_dims));
+                let InlineMap {
+                    of, element, swizzle, ..
+                } = m;
+                format!("r{of} {element} dims({dims}) strides({strides}) box({boxes}) swizzle {swizzle}")
+            });
+            write!(f, " maps({})", each.collect::<Vec<_>>().join(", "))?;
         }
         let Some(whole) = whole else {
             return Ok(());

@@ -668,9 +668,14 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             let known = |operand: &InlineOperand| match operand {
                 InlineOperand::Value(i) => (*i as usize) < args.len(),
                 InlineOperand::Ref(i) => (*i as usize) < refs.len(),
+                InlineOperand::Map(i) => (*i as usize) < code.maps.len(),
             };
             want(code.operands.iter().all(known), || {
                 "an operand that is not there".to_string()
+            })?;
+            let maps = |map: &InlineMap| (map.of as usize) < refs.len() && map.span().is_some();
+            want(code.maps.iter().all(maps), || {
+                "a tensor map that there cannot be".to_string()
             })?;
             let of_data = |r: &&RefUse| r.elem != Elem::Barrier;
             refs.iter().filter(of_data).try_for_each(|r| data(r).map(|_| ()))?;
@@ -717,12 +722,11 @@ fn types_of(kernel: &Kernel, kind: &OpKind, results: &[&Type]) -> Check {
             masks(*mask, to.shape())?;
             want(src.dtype() == Some(to.dtype()), || format!("{to} from {}", src.alloc))
         }
-        OpKind::StoreAt { dst, at, mask, value }
-        | OpKind::AtomicUpdateAt {
-            dst, at, mask, value, ..
-        } => {
+        OpKind::StoreAt { dst, at, value, .. } | OpKind::AtomicUpdateAt { dst, at, value, .. } => {
             indices(dst, at, ty(*value).shape())?;
-            masks(*mask, ty(*value).shape())?;
+            if let OpKind::StoreAt { mask, .. } = kind {
+                masks(*mask, ty(*value).shape())?;
+            }
             want(dst.dtype() == Some(ty(*value).dtype()), || {
                 format!("{} into {}", ty(*value), dst.alloc)
             })?;

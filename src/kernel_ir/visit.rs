@@ -166,17 +166,15 @@ macro_rules! visit_parts {
                 values!(at);
                 option!(mask);
             }
-            OpKind::StoreAt { dst, at, mask, value }
-            | OpKind::AtomicUpdateAt {
-                op: _,
-                dst,
-                at,
-                mask,
-                value,
-            } => {
+            OpKind::StoreAt { dst, at, mask, value } => {
                 reference!(dst);
                 values!(at);
                 option!(mask);
+                value!(value);
+            }
+            OpKind::AtomicUpdateAt { op: _, dst, at, value } => {
+                reference!(dst);
+                values!(at);
                 value!(value);
             }
             OpKind::Store { dst, value } | OpKind::Swap { dst, value } | OpKind::AtomicUpdate { op: _, dst, value } => {

@@ -1,5 +1,6 @@
 //! Ops for which any thread may need what any other has: what they keep in scratch, and how they go about it.
 use super::movement::travel_type;
+use super::register_layout::RegisterLayout;
 use super::sorting::SortPlan;
 use crate::dtype::DType;
 use crate::kernel_ir::op::is_short_run;
@@ -14,11 +15,6 @@ fn bytes_of(dtype: DType, elements: u64) -> u64 {
 pub fn bytes(kernel: &Kernel, op: Op) -> u64 {
     let elements = |v: Value| num_elements(kernel.ty(v).shape());
     let kind = &kernel.ops[op].kind;
-    if let OpKind::Take { a, at, .. } = kind
-        && elements(*at) > 0
-    {
-        return bytes_of(kernel.ty(*a).dtype(), elements(*a));
-    }
     if let OpKind::Put {
         op,
         a,
@@ -43,6 +39,33 @@ pub fn bytes(kernel: &Kernel, op: Op) -> u64 {
         return RunningPlan::of(ty.dtype(), ty.shape(), *axis as usize, THREADS).bytes;
     }
     0
+}
+
+/// How an array is put into scratch from which threads take elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakePlan {
+    /// So many slots of all threads at a time; none: all elements, row-major.
+    pub slots: Option<u32>,
+    pub bytes: u64,
+}
+
+impl TakePlan {
+    /// Of an array of this layout, in at most about so many bytes: those of one slot if need be.
+    pub fn of(dtype: DType, layout: &RegisterLayout, budget: u64) -> TakePlan {
+        let whole = bytes_of(dtype, layout.shape().iter().product());
+        let slot = bytes_of(dtype, layout.group().threads().into());
+        let slots = (budget / slot).clamp(1, layout.slots().into());
+        match slots * slot < whole && whole > budget {
+            true => TakePlan {
+                slots: Some(slots as u32),
+                bytes: slots * slot,
+            },
+            false => TakePlan {
+                slots: None,
+                bytes: whole,
+            },
+        }
+    }
 }
 
 /// Threads of a group, at most.

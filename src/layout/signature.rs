@@ -433,8 +433,12 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
             let first = sig.operands.len() - at.len() - usize::from(mask.is_some());
             sig.operands[first..].fill(Need::Same(results[0]));
         }
-        OpKind::StoreAt { at, mask, value, .. } | OpKind::AtomicUpdateAt { at, mask, value, .. } => {
+        OpKind::StoreAt { at, mask, value, .. } => {
             let first = sig.operands.len() - at.len() - usize::from(mask.is_some()) - 1;
+            sig.operands[first..].fill(dealt(kernel, *value, "one element a thread"));
+        }
+        OpKind::AtomicUpdateAt { at, value, .. } => {
+            let first = sig.operands.len() - at.len() - 1;
             sig.operands[first..].fill(dealt(kernel, *value, "one element a thread"));
         }
         OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } | OpKind::Swap { dst, value } => {

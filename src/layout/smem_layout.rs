@@ -565,11 +565,18 @@ fn cut(dim: &ViewDim, start: Start, size: u64) -> Result<Cut, u64> {
                     return;
                 }
                 let quotient = modulus.map_or(quotient, |m| gcd(quotient, m));
+                // Narrow elements are counted in bytes where they are known to fill them.
+                let fills = stride < 8 && quotient.saturating_mul(stride).is_multiple_of(8);
+                let elements = if fills && 8u64.is_multiple_of(stride) {
+                    8 / stride
+                } else {
+                    1
+                };
                 out.dynamic.push(DynTerm {
                     value,
-                    div: unit,
-                    modulus,
-                    stride: stride as i64,
+                    div: unit * elements,
+                    modulus: modulus.map(|m| m / elements),
+                    stride: (stride * elements) as i64,
                     multiple: quotient.saturating_mul(stride),
                 });
             }

@@ -165,6 +165,10 @@ pub enum CopyError {
     SmemAlignment { bytes: u64, needed: u64 },
     #[error("GMEM dimension of {extent} elements, {stride} bytes apart: tensor maps end at 2^31 and 2^40")]
     Limits { extent: u64, stride: u64 },
+    #[error(
+        "the slice begins at element {start} of the minor dimension, no multiple of {unit}: a GPU takes that for an illegal instruction"
+    )]
+    MinorStart { start: i64, unit: i64 },
     #[error("the GMEM address is only known to be a multiple of {bytes} bytes; copies need 16")]
     Alignment { bytes: u64 },
 }
@@ -305,6 +309,9 @@ fn plan_as_it_lies(
         Ok(plan) => return Ok(CopyPlan::Tensor(plan)),
         Err(error) => error,
     };
+    if matches!(first, CopyError::MinorStart { .. }) {
+        return Err(first);
+    }
     // Fewer map dimensions, at a price: integer indices have to be looked at, or there are more pieces.
     if matches!(first, CopyError::Dimensions { .. }) {
         if let Ok(plan) = plan_tensor(gmem, &kept, smem, bits, &modes, true, parts) {
@@ -693,6 +700,16 @@ fn plan_tensor(
                 stride: d.gmem / 8,
             });
         }
+    }
+    // So it is on an H200, of loads and stores, whatever is swizzled. Pieces are of whole multiples.
+    let (unit, first) = (16 / i64::from(element_bytes), &plan.coords[0]);
+    let is_known = first.terms.iter().all(|t| t.multiple.is_multiple_of(unit as u64));
+    if is_known && first.constant % unit != 0 {
+        let scale = per_byte as i64;
+        return Err(CopyError::MinorStart {
+            start: first.constant * scale,
+            unit: unit * scale,
+        });
     }
     // The outer digits' pieces come last, and last of all the parts of a shared copy.
     let none: ArrayVec<u32, 5> = map.iter().map(|_| 0).collect();

@@ -2,7 +2,7 @@
 use super::atomic;
 use super::cx::LowerCx;
 use super::emit::{S, V};
-use super::memory::{self, Target};
+use super::memory::{self, ElementPlace, Target};
 use super::positions;
 use super::shape::{bind_if_empty, part_of};
 use super::value::scalar_class;
@@ -22,15 +22,15 @@ fn counts_inside(cx: &LowerCx, v: Value, extent: u64) -> bool {
     matches!(def, Some(OpKind::Iota { dim }) if cx.ty(v).shape()[*dim as usize] <= extent)
 }
 
-/// The address of each slot's element. Where `when` holds, the emulator checks the indices.
-fn addresses(
+/// Where each slot's element lies. Where `when` holds, the emulator checks the indices.
+fn places(
     cx: &mut LowerCx,
     op: Op,
     (r, target): (&RefUse, Target),
     at: &[Value],
     layout: &RegisterLayout,
     when: &[S],
-) -> Result<Vec<Addr<V>>> {
+) -> Result<Vec<ElementPlace>> {
     let whole = &cx.transfer(op)?.view;
     let mut indices = vec![];
     for &v in at {
@@ -49,7 +49,7 @@ fn addresses(
             dims.push(Index::At(Start::Dynamic(cx.extra_dyn(i.0, i.1), fact)));
         }
         let element = part_of(whole, &dims)?;
-        out.push(memory::scalar_address(cx, &element, target)?);
+        out.push(memory::scalar_place(cx, &element, target)?);
     }
     Ok(out)
 }
@@ -78,13 +78,13 @@ pub fn lower_load_at(cx: &mut LowerCx, op: Op, src: &RefUse, (at, mask): At) -> 
     }
     let inside = positions::inside(cx, &layout);
     let inside = masked(cx, inside, mask, &layout)?;
-    let addresses = addresses(cx, op, (src, target), at, &layout, &inside)?;
+    let places = places(cx, op, (src, target), at, &layout, &inside)?;
     let mut out = vec![];
-    for (address, inside) in addresses.into_iter().zip(inside) {
+    for (place, inside) in places.into_iter().zip(inside) {
         let loaded = cx.if_else(
             inside,
             &[scalar_class(dtype)],
-            |cx| Ok(vec![memory::load_scalar(cx, target, address, dtype, Uniform::Thread)?]),
+            |cx| Ok(vec![memory::load_from(cx, target, place, dtype, Uniform::Thread)?]),
             |_| Ok(vec![Src::Imm(0)]),
         )?;
         out.push(loaded[0]);
@@ -110,11 +110,11 @@ fn for_each_own(
     let target = memory::locate(cx, dst, Src::Imm(1))?;
     let owned = positions::owned(cx, &layout);
     let owned = masked(cx, owned, mask, &layout)?;
-    let addresses = addresses(cx, op, (dst, target), at, &layout, &owned)?;
+    let places = places(cx, op, (dst, target), at, &layout, &owned)?;
     let array = cx.array_in(value, &layout)?;
     let elements = cx.elements(&array);
-    for ((address, x), own) in addresses.into_iter().zip(elements).zip(owned) {
-        f(cx, target, address, x, own)?;
+    for ((place, x), own) in places.into_iter().zip(elements).zip(owned) {
+        f(cx, target, place.addr, x, own)?;
     }
     Ok(())
 }
@@ -131,11 +131,11 @@ pub fn lower_atomic_update_at(
     op: Op,
     update: AtomicOp,
     dst: &RefUse,
-    at: At,
+    at: &[Value],
     value: Value,
 ) -> Result<()> {
     let dtype: DType = cx.ty(value).dtype();
-    for_each_own(cx, op, dst, at, value, |cx, target, address, x, own| {
+    for_each_own(cx, op, dst, (at, None), value, |cx, target, address, x, own| {
         atomic::update(cx, op, update, dtype, target, address, x, own)
     })
 }

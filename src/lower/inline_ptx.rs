@@ -3,13 +3,14 @@ use super::cx::LowerCx;
 use super::elementwise::{join_bits, raw, split_bits};
 use super::emit::S;
 use super::value::{ArrayRegs, scalar_class};
-use super::{barrier, integer, memory};
+use super::{barrier, exchange, integer, memory, tma};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::inline;
-use crate::kernel_ir::{Does, Elem, InlineOperand, InlinePtx, LaneArray, Op, RefUse, Value, Whole};
+use crate::kernel_ir::{Does, Elem, InlineMap, InlineOperand, InlinePtx, LaneArray, Op, Place, RefUse, Value, Whole};
 use crate::layout::RegisterLayout;
 use crate::layout::infer::spec;
+use crate::ptx::launch::TensorMapSpec;
 use crate::ptx::modifier::IntType;
 use crate::ptx::operand::{Class, Src};
 
@@ -33,6 +34,11 @@ pub fn lower_inline_ptx(
     let mut addresses = vec![];
     for (i, r) in refs.iter().enumerate() {
         addresses.push(address(cx, op, i, r)?);
+    }
+    // Maps stand behind all else.
+    for map in &code.maps {
+        let map = tensor_map(cx, op, map, refs)?;
+        addresses.push(map);
     }
     if code.once {
         return by_one_lane(cx, code, &text, &addresses, args, &results);
@@ -83,6 +89,7 @@ pub fn lower_inline_ptx(
             .map(|operand| match operand {
                 InlineOperand::Value(i) => given[*i as usize][round],
                 InlineOperand::Ref(i) => addresses[*i as usize],
+                InlineOperand::Map(i) => addresses[refs.len() + *i as usize],
             })
             .collect();
         let out = text.emit(&mut cx.b, &operands);
@@ -117,6 +124,7 @@ fn by_one_lane(
     results: &[Value],
 ) -> Result<()> {
     let mut operands = vec![];
+    let maps = addresses.len() - code.maps.len();
     for operand in &code.operands {
         operands.push(match operand {
             InlineOperand::Value(i) => {
@@ -125,6 +133,7 @@ fn by_one_lane(
                 into_register(cx, dtype, 1, &[x])
             }
             InlineOperand::Ref(i) => addresses[*i as usize],
+            InlineOperand::Map(i) => addresses[maps + *i as usize],
         });
     }
     let dtypes: Vec<DType> = results.iter().map(|v| cx.ty(*v).dtype()).collect();
@@ -159,9 +168,11 @@ fn lower_whole(
     args: &[Value],
 ) -> Result<()> {
     let mut operands: Vec<S> = vec![];
+    let maps = addresses.len() - code.maps.len();
     for operand in &code.operands {
         match operand {
             InlineOperand::Ref(i) => operands.push(addresses[*i as usize]),
+            InlineOperand::Map(i) => operands.push(addresses[maps + *i as usize]),
             InlineOperand::Value(i) => {
                 let v = args[*i as usize];
                 let dtype = cx.ty(v).dtype();
@@ -233,6 +244,27 @@ fn address(cx: &mut LowerCx, op: Op, i: usize, r: &RefUse) -> Result<S> {
         true => cx.b.add(IntType::U64, at.base, offset),
         false => cx.b.add(IntType::U32, at.base, offset),
     })
+}
+
+/// A tensor map over one of the op's references.
+fn tensor_map(cx: &mut LowerCx, op: Op, map: &InlineMap, refs: &[RefUse]) -> Result<S> {
+    let of = map.of as usize;
+    let view = cx.accesses.inline.get(&op).and_then(|views| views.get(of)?.as_ref());
+    let view = view.ok_or_else(|| Error::internal("a tensor map without its plan").at(cx.b.loc()))?;
+    let spec = TensorMapSpec {
+        buffer: cx.buffer_of(refs[of].alloc)?,
+        byte_offset: view.offset / 8,
+        element: tma::element_of(map.element),
+        dims: map.dims.iter().copied().collect(),
+        strides: map.strides.iter().copied().collect(),
+        box_dims: map.box_dims.iter().copied().collect(),
+        swizzle: tma::swizzle_of(map.swizzle),
+    };
+    Ok(match refs[of].place {
+        Place::Peer { device } => exchange::tensor_map(cx, device, &spec)?,
+        Place::Here | Place::Cluster { .. } | Place::Multicast { .. } => cx.tensor_map(spec),
+    }
+    .into())
 }
 
 /// Neighbouring elements of an array, or a scalar, as the register that the text sees.

@@ -13,7 +13,7 @@ use crate::kernel_ir::{AtomicOp, DimIndex, Elem, Group, Index, Op, Place, RefUse
 use crate::layout::address::Fold;
 use crate::layout::facts::{DynTerm, Start};
 use crate::layout::register_layout::{RegisterLayout, Source, Term};
-use crate::layout::smem_layout::{SmemView, Swizzle};
+use crate::layout::smem_layout::{SmemView, Swizzle, ViewDim};
 use crate::layout::transfer::{AccessKind, Addressing, ElementTerm, Guard, TransferPlan};
 use crate::plan::Announces;
 use crate::ptx::inst::Inst;
@@ -21,6 +21,8 @@ use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src, Srcs};
 use crate::ptx::ssa::{MemTag, Uniform, Value as PtxValue};
 use smallvec::SmallVec;
+
+mod narrow;
 
 /// Which memory a transfer touches, and from where it counts.
 #[derive(Clone, Copy)]
@@ -184,7 +186,11 @@ pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
         tag: MemTag::ANY,
         told: None,
     };
-    load_scalar(cx, target, Addr::new(pointer), dtype, Uniform::Cta)
+    let place = ElementPlace {
+        addr: Addr::new(pointer),
+        bit: (dtype.bits() < 8).then_some(Src::u32(0)),
+    };
+    load_from(cx, target, place, dtype, Uniform::Cta)
 }
 
 fn scalar_bytes(dtype: DType) -> Result<u32> {
@@ -192,6 +198,41 @@ fn scalar_bytes(dtype: DType) -> Result<u32> {
         0 => Err(Error::internal(format!("a scalar of type {dtype} in memory"))),
         bytes => Ok(bytes),
     }
+}
+
+/// Where one element lies.
+#[derive(Clone, Copy)]
+pub struct ElementPlace {
+    pub addr: Addr<V>,
+    /// Of types narrower than a byte: the first of its bits.
+    bit: Option<S>,
+}
+
+/// Where the one element of a view lies.
+pub fn scalar_place(cx: &mut LowerCx, view: &SmemView, target: Target) -> Result<ElementPlace> {
+    match view.bits < 8 {
+        true => narrow::place(cx, view, target),
+        false => Ok(ElementPlace {
+            addr: scalar_address(cx, view, target)?,
+            bit: None,
+        }),
+    }
+}
+
+pub fn load_from(cx: &mut LowerCx, target: Target, place: ElementPlace, dtype: DType, uniform: Uniform) -> Result<S> {
+    match place.bit {
+        Some(bit) => Ok(narrow::load(cx, target, place.addr, bit, dtype, uniform)),
+        None => load_scalar(cx, target, place.addr, dtype, uniform),
+    }
+}
+
+/// By one thread.
+pub fn store_to(cx: &mut LowerCx, target: Target, place: ElementPlace, dtype: DType, x: S) -> Result<()> {
+    if let Some(bit) = place.bit {
+        narrow::store(cx, target, place.addr, bit, dtype, x);
+        return Ok(());
+    }
+    store_scalar(cx, target, place.addr, dtype, x)
 }
 
 /// One element as [`super::value::Lowered::Scalar`] keeps it.
@@ -1007,23 +1048,8 @@ pub fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Resu
         )?;
     }
     for dim in &view.dropped {
-        // A loose dimension: its start has to be taken apart into digits.
         let width = Width::of(target.size.bytes.into());
-        let mut start: S = width.imm(0);
-        for s in &dim.loose {
-            let x = width.start(cx, s)?;
-            start = cx.b.add(width.int(), start, x);
-        }
-        let (mut weight, last) = (1u64, dim.chain.len().saturating_sub(1));
-        for (k, digit) in dim.chain.iter().enumerate() {
-            let mut x = cx.b.div(width.int(), start, width.imm(weight));
-            if k != last {
-                x = cx.b.rem(width.int(), x, width.imm(digit.size));
-            }
-            let x = cx.b.mul(width.int(), x, width.imm(digit.place.0 / 8));
-            at = width.add_offset(cx, target, at, x);
-            weight *= digit.size;
-        }
+        for_each_digit(cx, width, dim, 8, |cx, x| at = width.add_offset(cx, target, at, x))?;
     }
     let constant = view.offset / 8;
     if view.swizzle.is_none() || target.wide() {
@@ -1032,6 +1058,32 @@ pub fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Resu
     let at = cx.b.add(IntType::U32, at, Src::u32(constant as u32));
     let at = swizzle(cx, view.swizzle, at);
     Ok(cx.b.addr(at, 0))
+}
+
+/// What the start of a loose dimension, which is taken apart into digits for that, adds to an offset in units of so many bits.
+fn for_each_digit(
+    cx: &mut LowerCx,
+    width: Width,
+    dim: &ViewDim,
+    unit: u64,
+    mut add: impl FnMut(&mut LowerCx, S),
+) -> Result<()> {
+    let mut start: S = width.imm(0);
+    for s in &dim.loose {
+        let x = width.start(cx, s)?;
+        start = cx.b.add(width.int(), start, x);
+    }
+    let (mut weight, last) = (1u64, dim.chain.len().saturating_sub(1));
+    for (k, digit) in dim.chain.iter().enumerate() {
+        let mut x = cx.b.div(width.int(), start, width.imm(weight));
+        if k != last {
+            x = cx.b.rem(width.int(), x, width.imm(digit.size));
+        }
+        let x = cx.b.mul(width.int(), x, width.imm(digit.place.0 / unit));
+        add(cx, x);
+        weight *= digit.size;
+    }
+    Ok(())
 }
 
 pub fn lower_load(cx: &mut LowerCx, op: Op, src: &RefUse) -> Result<()> {
@@ -1053,10 +1105,10 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
     }
     match cx.ty(result) {
         Type::Scalar(dtype) => {
-            let addr = scalar_address(cx, &planned.view, target)?;
+            let place = scalar_place(cx, &planned.view, target)?;
             let uniform = cx.group_uniform();
             if !tells && !leads {
-                let x = load_scalar(cx, target, addr, *dtype, uniform)?;
+                let x = load_from(cx, target, place, *dtype, uniform)?;
                 return Ok(super::value::Lowered::Scalar(x));
             }
             // One load counts, which tells the rest if they want to know.
@@ -1065,7 +1117,7 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
             let loaded = cx.if_else(
                 loads,
                 &[class],
-                |cx| Ok(vec![load_scalar(cx, target, addr, *dtype, Uniform::Thread)?]),
+                |cx| Ok(vec![load_from(cx, target, place, *dtype, Uniform::Thread)?]),
                 |_| Ok(vec![Src::Imm(0)]),
             )?;
             let value = if tells {
@@ -1127,8 +1179,8 @@ pub fn lower_store(cx: &mut LowerCx, op: Op, dst: &RefUse, value: Value) -> Resu
         let target = locate(cx, dst, leader.into())?;
         let dtype = cx.ty(value).dtype();
         let x = cx.scalar(value)?;
-        let addr = scalar_address(cx, &planned.view, target)?;
-        return cx.if_then(leader.into(), |cx| store_scalar(cx, target, addr, dtype, x));
+        let place = scalar_place(cx, &planned.view, target)?;
+        return cx.if_then(leader.into(), |cx| store_to(cx, target, place, dtype, x));
     };
     let target = locate(cx, dst, Src::Imm(1))?;
     let array = cx.array(value)?;

@@ -80,7 +80,7 @@ fn moved(cx: &mut LowerCx, op: Op, a: Value) -> Result<Option<ArrayRegs>> {
 
 // ---------------------------------------------------------------------------------------------- scratch
 
-fn to_travel(cx: &mut LowerCx, a: &ArrayRegs) -> ArrayRegs {
+pub fn to_travel(cx: &mut LowerCx, a: &ArrayRegs) -> ArrayRegs {
     let dtype = travel_type(a.dtype);
     if dtype == a.dtype {
         return a.clone();

@@ -20,7 +20,8 @@ use crate::ptx::legal::MAX_PENDING_BULK_GROUPS;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src, Srcs};
 
-fn element_of(dtype: DType) -> TensorMapElement {
+/// How a tensor map counts elements of a type.
+pub fn element_of(dtype: DType) -> TensorMapElement {
     match (dtype, dtype.bits()) {
         (DType::F16, _) => TensorMapElement::F16,
         (DType::BF16, _) => TensorMapElement::BF16,
@@ -85,13 +86,18 @@ pub fn map_spec(cx: &LowerCx, gmem: &RefUse, plan: &TensorPlan) -> Result<Tensor
         dims: plan.dims.clone(),
         strides: plan.strides.clone(),
         box_dims: plan.box_dims.clone(),
-        swizzle: match plan.swizzle {
-            128 => TensorMapSwizzle::B128,
-            64 => TensorMapSwizzle::B64,
-            32 => TensorMapSwizzle::B32,
-            _ => TensorMapSwizzle::None,
-        },
+        swizzle: swizzle_of(plan.swizzle),
     })
+}
+
+/// That of so many bytes.
+pub fn swizzle_of(bytes: u32) -> TensorMapSwizzle {
+    match bytes {
+        128 => TensorMapSwizzle::B128,
+        64 => TensorMapSwizzle::B64,
+        32 => TensorMapSwizzle::B32,
+        _ => TensorMapSwizzle::None,
+    }
 }
 
 /// Where a copy of so many begins along a dimension of this extent, in 32 bits: outside of it if it is, there if they do not hold it.

@@ -3,7 +3,8 @@
 use crate::error::{Error, Fault, Result};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::{
-    AccUse, Does, Elem, InlinePtx, Kernel, MmaOperand, Op, OpKind, Place, RefUse, SmemTransforms, Value, op, words,
+    AccUse, Does, Elem, InlineMap, InlinePtx, Kernel, MmaOperand, Op, OpKind, Place, RefUse, SmemTransforms, Value,
+    num_elements, op, words,
 };
 use crate::layout::infer::{group_of, spec};
 use crate::layout::smem_layout::SmemView;
@@ -316,6 +317,45 @@ impl Planner<'_> {
         Ok(())
     }
 
+    /// A tensor map is made before the launch, of an array in device memory.
+    fn mapped(&self, code: &InlinePtx, r: &RefUse, view: Option<&SmemView>, map: &InlineMap) -> Result<()> {
+        let kernel = self.kernel;
+        let name = code.name();
+        let data = &kernel.allocs[r.alloc];
+        let (Some(view), true) = (view, data.is_gmem()) else {
+            return Err(
+                Error::unsupported(format!("{name}: a tensor map over {}", words::of_use(kernel, r)))
+                    .expected("an array in device memory")
+                    .remedy("copy between device memory and shared memory"),
+            );
+        };
+        let is_fixed = view.dynamic.is_empty() && view.dropped.is_empty() && view.is_regular();
+        if !is_fixed || !view.offset.is_multiple_of(128) {
+            return Err(
+                Error::unsupported(format!("{name}: a tensor map over {}", words::of_use(kernel, r)))
+                    .expected(
+                        "a reference that begins at a multiple of 16 bytes which is known when the kernel is compiled",
+                    )
+                    .got(match is_fixed {
+                        true => format!("a slice that begins at byte {}", view.offset / 8),
+                        false => "a slice whose start is computed".to_string(),
+                    })
+                    .remedy("pass the whole reference, and slice it in the copy (gmem_slice=)"),
+            );
+        }
+        let end = map.span().map(|n| n + view.offset / 8);
+        let bytes = r.dtype().and_then(|dtype| dtype.bytes(num_elements(&data.shape)));
+        if end > bytes {
+            return Err(
+                Error::invalid(format!("{name}: a tensor map over {}", words::of_use(kernel, r)))
+                    .expected(format!("at most {} bytes", bytes.unwrap_or(0)))
+                    .got(format!("{} bytes", end.unwrap_or(0)))
+                    .remedy("make the map of what the reference has"),
+            );
+        }
+        Ok(())
+    }
+
     /// The references of inline PTX begin where their first elements are; its arrays are in one lane each, where lanes matter.
     fn inline(&mut self, op: Op, does: Does, code: &InlinePtx, refs: &[RefUse], args: &[Value]) -> Result<()> {
         let kernel = self.kernel;
@@ -347,6 +387,9 @@ impl Planner<'_> {
                 .remedy("give the buffer no transforms, or pass a single element of it"));
             }
             views.push(Some(view));
+        }
+        for map in &code.maps {
+            self.mapped(code, &refs[map.of as usize], views[map.of as usize].as_ref(), map)?;
         }
         self.out.inline.insert(op, views);
         if let Some(whole) = &code.whole {
@@ -462,6 +505,9 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         }
         CopyError::Extent { tile, .. } => format!("pad the array to a multiple of {tile}"),
         CopyError::NotDense => "copy whole tiles, into a buffer (or slot) of its own".into(),
+        CopyError::MinorStart { unit, .. } => format!(
+            "begin at a multiple of {unit} and slice what was copied, or load it with ref[...] and store it with ref[...] = value"
+        ),
         CopyError::MinorSize { .. } => "copy rows of a multiple of 16 bytes".into(),
         CopyError::SwizzleWidth { .. } => "tile the buffer's minor dimension by exactly the swizzle's width".into(),
         CopyError::SmemAlignment { needed, .. } => format!(
@@ -486,6 +532,7 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         | CopyError::Pieces { .. } => Fault::Unsupported,
         CopyError::Extent { .. }
         | CopyError::MinorSize { .. }
+        | CopyError::MinorStart { .. }
         | CopyError::SwizzleWidth { .. }
         | CopyError::Stride { .. }
         | CopyError::Alignment { .. }

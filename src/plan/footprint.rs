@@ -7,7 +7,7 @@
 use super::allocate::Allocation;
 use super::pending::Since;
 use crate::dtype::DType;
-use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Elem, Index, Kernel, Place, RefUse, Step, Value};
+use crate::kernel_ir::{Alloc, AllocData, AllocKind, DimIndex, Elem, Index, Kernel, Place, RefUse, Step, Value};
 use crate::layout::Assignment;
 use crate::layout::register_layout::{Group, RegisterLayout};
 use cranelift_entity::SecondaryMap;
@@ -149,7 +149,10 @@ impl Footprints {
                     | DimIndex::Window { .. }
                     | DimIndex::Gather(_) => None,
                 };
-                dims.iter().enumerate().filter_map(value).collect()
+                let places = dims.iter().enumerate().filter_map(value);
+                places
+                    .filter(|(dim, _)| has_own_bytes(&kernel.allocs[view.alloc], *dim))
+                    .collect()
             }
             _ => SmallVec::new(),
         };
@@ -308,6 +311,14 @@ fn parts<'a>(kernel: &Kernel, view: &'a RefUse, shape: &[u64]) -> Option<(Vec<Pa
     parts
         .filter(|parts| parts.len() == shape.len())
         .map(|parts| (parts, rest))
+}
+
+/// Whether what is at one position of a dimension shares no byte with what is at another.
+fn has_own_bytes(data: &AllocData, dim: usize) -> bool {
+    let Elem::Data(dtype) = data.elem() else { return true };
+    let is_tiled = matches!(&data.kind, AllocKind::Smem { transforms: Some(t), .. } if !t.tiling.is_empty());
+    let inner: u64 = data.shape[dim + 1..].iter().product();
+    dtype.bits() >= 8 || !is_tiled && (inner * u64::from(dtype.bits())).is_multiple_of(8)
 }
 
 /// The bits of elements that share no byte.

@@ -14,7 +14,7 @@ use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::{DotArithmetic, Group, Kernel, MmaOperand, Op, OpKind, Region, Type, Value};
 use crate::layout::dot::{self, DotPlan};
-use crate::layout::exchange;
+use crate::layout::exchange::{self, TakePlan};
 use crate::layout::in_place::{InPlace, Side};
 use crate::layout::infer::group_of;
 use crate::layout::movement::{self, Movement};
@@ -39,6 +39,8 @@ pub struct Exchanges {
     pub movements: FxHashMap<Op, Movement>,
     /// Of the products of arrays.
     pub products: FxHashMap<Op, DotPlan>,
+    /// Of those that take elements of an array wherever they are.
+    pub takes: FxHashMap<Op, TakePlan>,
     /// Ops that pass something through scratch.
     pub meets: SecondaryMap<Op, bool>,
     /// Loads of scalars that the first lane makes for itself.
@@ -56,17 +58,24 @@ pub struct Budget {
     pub exchanges: u64,
     /// Operands of products.
     pub products: u64,
+    /// Arrays from which elements are taken.
+    pub takes: u64,
 }
 
 impl Budget {
     /// The best first.
     fn all(kernel: &Kernel) -> impl Iterator<Item = Budget> + use<> {
         let (budgets, products) = (kernel.target.scratch_budgets, kernel.target.product_budget);
-        let of = |exchanges, products| Budget { exchanges, products };
-        let least = of(budgets[budgets.len() - 1], 0);
-        std::iter::once(of(budgets[0], products))
-            .chain(budgets.into_iter().map(move |b| of(b, b)))
-            .chain([least])
+        let of = |exchanges, products, takes| Budget {
+            exchanges,
+            products,
+            takes,
+        };
+        let last = budgets[budgets.len() - 1];
+        // What is taken from lies there as a whole where there is room: it is looked up once.
+        std::iter::once(of(budgets[0], products, u64::MAX))
+            .chain(budgets.into_iter().map(move |b| of(b, b, b)))
+            .chain([of(last, 0, last)])
     }
 }
 
@@ -131,10 +140,10 @@ impl Planner<'_> {
         // Each warp has a quarter of its warpgroup's.
         let parts = if data.group == Group::Warp { 4 } else { 1 };
         for &op in &data.ops {
-            let Budget { exchanges, products } = self.budget;
             let budget = Budget {
-                exchanges: exchanges / parts,
-                products: products / parts,
+                exchanges: self.budget.exchanges / parts,
+                products: self.budget.products / parts,
+                takes: self.budget.takes / parts,
             };
             let need = self.op(op, budget).map_err(|e| e.at(self.kernel.ops[op].loc))?;
             self.need = self.need.max(need.saturating_mul(parts));
@@ -180,7 +189,7 @@ impl Planner<'_> {
             Class::Pure(Pure::Shape(_)) => self.movement(op)?,
             Class::Pure(Pure::Exchange | Pure::Run) => match self.scan(op)? {
                 Some(scan) => scan.bytes,
-                None => exchange::bytes(kernel, op),
+                None => self.exchange(op, budget.takes)?,
             },
             Class::Pure(Pure::Reduce { a, axes }) if !is_scalar(a) && !is_empty(a) => {
                 let layout = self.assignment.layout(a)?;
@@ -305,6 +314,20 @@ impl Planner<'_> {
         }
         let element = exchange::running_element(ty.dtype());
         Ok(ScanPlan::of(self.assignment.layout(a)?, axis as usize, element))
+    }
+
+    /// What any thread may need of any other.
+    fn exchange(&mut self, op: Op, budget: u64) -> Result<u64> {
+        let kernel = self.kernel;
+        let OpKind::Take { a, at, .. } = kernel.ops[op].kind else {
+            return Ok(exchange::bytes(kernel, op));
+        };
+        if kernel.ty(at).shape().contains(&0) {
+            return Ok(0);
+        }
+        let plan = TakePlan::of(kernel.ty(a).dtype(), self.assignment.layout(a)?, budget);
+        self.out.takes.insert(op, plan);
+        Ok(plan.bytes)
     }
 
     fn movement(&mut self, op: Op) -> Result<u64> {

@@ -84,7 +84,7 @@ const SPELLINGS: &[(&[&str], &[(&str, &str)])] = &[
         ],
         &[(".shared::cta", ".shared"), ("", ".relaxed"), ("", ".gpu")],
     ),
-    (&["ClusterArrive"], &[(".release", "")]),
+    (&["ClusterArrive", "ClusterArriveApart"], &[(".release", "")]),
     (&["MmaF64"], &[(".rn", "")]),
 ];
 
@@ -114,6 +114,7 @@ const OPCODES: &[(&str, &str)] = &[
     // Addresses of global memory are generic ones.
     ("createpolicy.range.L2::", "createpolicy.range.global.L2::"),
     ("barrier.cluster.wait.aligned;", "barrier.cluster.wait.acquire.aligned;"),
+    ("barrier.cluster.wait;", "barrier.cluster.wait.acquire;"),
 ];
 
 /// A float among an instruction's operands as it is printed: of which type it is, the opcode's last type says.

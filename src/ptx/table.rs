@@ -81,6 +81,11 @@ cvta_to_global CvtaToGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
     "cvta.to.global.u64 {d}, {a}", requires [base()], effects [PURE];
 cvta_global CvtaGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
     "cvta.global.u64 {d}, {a}", requires [base()], effects [PURE];
+/// The generic address that a `shared::cta` one stands for, and back: both in 64 bits.
+cvta_shared CvtaShared { def d: [Slot::B64]; reg a: [Slot::B64] }
+    "cvta.shared.u64 {d}, {a}", requires [base()], effects [PURE];
+cvta_to_shared CvtaToShared { def d: [Slot::B64]; reg a: [Slot::B64] }
+    "cvta.to.shared.u64 {d}, {a}", requires [base()], effects [PURE];
 /// The `shared::cluster` address of `a` (a `shared::cta` address) in the CTA of rank `rank`.
 mapa Mapa { def d: [Slot::B32]; reg a: [Slot::B32]; src rank: [Slot::B32] }
     "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [base()], effects [PURE];
@@ -529,6 +534,11 @@ cluster_arrive ClusterArrive { modifier sem: ClusterArriveSem }
     "barrier.cluster.arrive{sem}.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 cluster_wait ClusterWait { }
     "barrier.cluster.wait.acquire.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// The same of each thread for itself: lanes of a warp may come at different times.
+cluster_arrive_apart ClusterArriveApart { modifier sem: ClusterArriveSem }
+    "barrier.cluster.arrive{sem}", requires [base()], effects [Effects::SYNC];
+cluster_wait_apart ClusterWaitApart { }
+    "barrier.cluster.wait.acquire", requires [base()], effects [Effects::SYNC];
 fence Fence { modifier sem: FenceSem; modifier scope: Scope }
     "fence{sem}{scope}", requires [fence_requires(*sem)], effects [Effects::SYNC];
 /// A fence between the threads of a cluster, of their accesses to shared memory alone.

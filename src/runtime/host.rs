@@ -329,7 +329,8 @@ impl Run<'_> {
             };
             // SAFETY: as our caller promises; the run is over.
             let own = unsafe { bytes_of(buffer) };
-            let counts = |byte: usize| !computed || !undefined::is_copy(spec, byte, self.options.poison, own, other);
+            let copied = |byte: usize| computed && undefined::is_copy(spec, byte, self.options.poison, own, other);
+            let counts = |byte: usize| !copied(byte) && !undefined::is_padding(spec, byte, own[byte], other[byte]);
             let at = is_output
                 .then(|| noted.difference(index, own, other, counts))
                 .flatten()?;

@@ -61,6 +61,18 @@ pub fn is_copy(spec: &BufferSpec, byte: usize, poison: u8, one: &[u8], other: &[
     one[element.clone()].iter().all(|b| *b == poison) && other[element].iter().all(|b| *b == OTHER_POISON)
 }
 
+/// Whether two bytes differ only in bits that no element has: those behind the last one of a type that is narrower than a byte.
+pub fn is_padding(spec: &BufferSpec, byte: usize, one: u8, other: u8) -> bool {
+    let bits = match spec.text.split('[').next() {
+        Some("i4" | "u4" | "e2m1") => 4,
+        Some("i2" | "u2") => 2,
+        _ => return false,
+    };
+    let elements: usize = shape(spec).unwrap_or_default().iter().product();
+    let own = (elements * bits).saturating_sub(byte * 8).min(8);
+    (u16::from(one ^ other) & ((1 << own) - 1)) == 0
+}
+
 /// Undefined memory was copied to an output, whose byte `byte` was stored at `stored`.
 pub fn copied(spec: &BufferSpec, byte: usize, stored: Option<Loc>, reads: &[Loc]) -> Error {
     let mut error = reaches(spec, byte, stored, reads);
@@ -149,5 +161,9 @@ mod tests {
         assert_eq!(at("f32[4,8]", 128, 40), "element (1, 2) of %ref3, output f32[4,8]");
         assert_eq!(at("f32[]", 4, 0), "element () of %ref3, output f32[]");
         assert_eq!(at("i4[16]", 8, 3), "byte 3 of %ref3, output i4[16]");
+        let padding = |text, bytes, byte, one, other| is_padding(&spec(text, bytes), byte, one, other);
+        assert!(padding("i4", 1, 0, 0xa3, 0xf3) && !padding("i4", 1, 0, 0xa3, 0xa4));
+        assert!(!padding("i4[3]", 2, 0, 0xa3, 0xf3) && padding("i4[3]", 2, 1, 0xa3, 0xf3));
+        assert!(padding("u2[5]", 2, 1, 0x13, 0xf3) && !padding("f32", 4, 3, 1, 2));
     }
 }

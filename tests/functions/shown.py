@@ -7,6 +7,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).parents[2]
 
 B, I, G, M, W, P = (f"tests/kernels/suite_{name}.py" for name in ("barriers", "inline_ptx", "inline_wgmma", "inline_mgpu", "warps", "profile"))
+LC, BF, N = (f"tests/kernels/suite_{name}.py" for name in ("launch_context", "barrier_forms", "narrow"))
 PY = "tests/python/test_"
 
 #: What, the page that tells of it, and `file: test` that show it.
@@ -37,6 +38,9 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("`wgmma` and sparse `wgmma` in texts and functions", "inline-ptx.md", (f"{G}: products", f"{G}: sparse_products", f"{G}: functions")),
     ("`mma.sync` in every form, sparse ones too", "inline-ptx.md", (f"{I}: sparse_products",)),
     ("`plgpu.inline_mgpu`", "inline-ptx.md", (f"{M}: each_register_is_the_element_that_jax_says", f"{M}: loops_and_conditionals", f"{M}: tiled_memory")),
+    ("the launch context of `inline_mgpu`, places of blocks", "inline-ptx.md", (f"{LC}: tiles_are_stored", f"{LC}: slices_of_device_memory", f"{LC}: places_of_blocks")),
+    ("barriers of the cluster and mbarriers in every form", "inline-ptx.md", (f"{BF}: rendezvous_of_a_cluster", f"{BF}: waits_for_a_phase")),
+    ("scalars narrower than a byte, transposed allocations", "API.md", (f"{N}: scalars_are_loaded_and_stored", f"{N}: transposed_allocations")),
     ("`plgpu.as_torch_kernel`", "API.md", ("tests/kernels/suite_torch.py: trees_several_kernels_and_jit",)),
     # Instruments
     ("prints and checks", "PRINTING.md", (f"{PY}debug_print.py: what_is_printed", f"{PY}debug_print.py: debug_checks_check_where_they_are_enabled")),

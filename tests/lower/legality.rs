@@ -253,7 +253,6 @@ fn reductions_and_updates_are_lowered_of_the_types_that_legality_says() {
                     op,
                     dst: b.whole(dst),
                     at: v[..2].to_vec(),
-                    mask: None,
                     value: v[2],
                 }
             }));

@@ -63,6 +63,7 @@ CHANGED: dict[str, tuple[Any, str, Any]] = {
     "core.Jaxpr.with_consts came with JAX 0.11": (jax_core.Jaxpr, "with_consts", ... if hasattr(jax_core.Jaxpr, "with_consts") else other_subcomp),
     "pallas.primitives.run_scoped_p is called run_scoped": (pallas_primitives, "run_scoped_p", jax_core.Primitive("scoped")),
     "mosaic_gpu.helpers.inline_ptx has a function with `asm`": (helpers, "inline_ptx", other_subcomp),
+    "mosaic.gpu.LaunchContext makes tensor maps in `_get_tma_desc` alone": (_versions.StockLaunchContext, "_get_tma_desc", other_subcomp),
     "pallas.triton.core.CompilerParams has num_warps, num_stages, or is gone": (_versions.TRITON, "CompilerParams", Parameters),
     "mlir.ModuleContext.add_keepalive": (mlir.ModuleContext, "add_keepalive", ...),
     "mlir.LoweringParameters.for_export": (mlir, "LoweringParameters", Parameters),

@@ -28,6 +28,7 @@ import pytest
 import smalt
 from jax import lax
 from jax._src.pallas.mosaic_gpu import helpers
+from jax._src.state.types import TransposeTransform
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jaxlib.mlir import ir
@@ -180,12 +181,12 @@ def inline_mgpu_row(layout: Any, dtype: Any = F32, shape: Any = (128,)) -> Any:
 ROW = plgpu.Layout.WG_STRIDED((128,), 1)
 
 
-@bad(smalt.Unsupported, "the MLIR operation `memref.alloca`", "expected: operations of arith", "remedy: write this part with plgpu")
+@bad(smalt.Unsupported, "the MLIR operation `memref.alloc`", "expected: operations of arith", "remedy: write this part with plgpu")
 def unsupported_inline_mgpu_operation(x):
     def body(x, o):
         @plgpu.inline_mgpu(arg_types=(ROW,), return_type=inline_mgpu_row(ROW))
         def f(ctx, x):
-            memref.alloca(ir.MemRefType.get((4,), ir.F32Type.get()), [], [])
+            memref.alloc(ir.MemRefType.get((4,), ir.F32Type.get()), [], [])
             return x
 
         o[...] = f(plgpu.layout_cast(x[...], ROW))  # BAD
@@ -205,28 +206,75 @@ def unsupported_inline_mgpu_function(x):
     return kernel(body, like((128,)))(x)
 
 
-@bad(smalt.Unsupported, "`async_copy` of the launch context", "remedy: copies, waits and barriers are plgpu's operations")
-def unsupported_inline_mgpu_copy(x):
+def copying(load):
+    """A function that copies an array to a buffer."""
+    return plgpu.inline_mgpu(arg_types=(plgpu.RefType(),) * 3)(load)
+
+
+def run_copy(body, x):
+    return kernel(body, like((64,)), SMEM((64,), F32), Barrier())(x)
+
+
+@bad(smalt.Unsupported, "`device_id` of the launch context", "expected: cluster_size, async_copy", "remedy: other devices, waits and barriers are plgpu's")
+def unsupported_inline_mgpu_context(x):
     def body(x, o):
         @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),))
         def f(ctx, x):
-            ctx.async_copy(src_ref=x)
+            ctx.device_id()
 
         f(x)  # BAD
 
     return kernel(body, like((128,)))(x)
 
 
-@bad(smalt.Unsupported, "`gpu.block_id`", "expected: indices of the kernel's axes as arguments", "remedy: ")
-def unsupported_inline_mgpu_block(x):
-    def body(x, o):
-        @plgpu.inline_mgpu(return_type=inline_mgpu_row(plgpu.Layout.WG_SPLAT(()), I32, ()))
-        def f(ctx):
-            return mgpu.FragmentedArray.splat(mgpu_utils.block_idx(), (), is_signed=True)
+@bad(smalt.Unsupported, "`async_copy(gmem_peer_id=…)` of the launch context", "got: ctx.async_copy", "remedy: other devices", args=(f32(64),))
+def inline_mgpu_copy_to_another_device(x):
+    def body(x, o, b, bar):
+        copying(lambda ctx, x, b, bar: ctx.async_copy(src_ref=x, dst_ref=b, barrier=bar, gmem_peer_id=1))(x, b, bar)  # BAD
 
-        o[0] = f()  # BAD
+    return run_copy(body, x)
 
-    return kernel(body, like((128,), I32))(x)
+
+@bad(smalt.InvalidKernel, "failed", "expected: a function that builds MLIR", "got: ValueError: Barriers are required", "remedy: ", args=(f32(64),))
+def inline_mgpu_copy_without_a_barrier(x):
+    def body(x, o, b, bar):
+        copying(lambda ctx, x, b, bar: ctx.async_copy(src_ref=x, dst_ref=b))(x, b, bar)  # BAD
+
+    return run_copy(body, x)
+
+
+@bad(smalt.InvalidKernel, "failed", "got: ValueError: Expected the SMEM reference to have the same shape", "remedy: ", args=(f32(64),))
+def inline_mgpu_copy_of_another_shape(x):
+    def body(x, o, b, bar):
+        copying(lambda ctx, x, b, bar: ctx.async_copy(src_ref=x, dst_ref=b, barrier=bar, gmem_slice=mgpu.ds(0, 32)))(x, b, bar)  # BAD
+
+    return run_copy(body, x)
+
+
+@bad(smalt.InvalidKernel, "a copy of device memory", "got: one that was made of it", "remedy: slice it in the copy", args=(f32(64),))
+def inline_mgpu_copy_of_a_slice_in_the_function(x):
+    def load(ctx, x, b, bar):
+        ctx.async_copy(src_ref=mgpu_utils.memref_slice(x, mgpu.ds(0, 64)), dst_ref=b, barrier=bar)
+
+    def body(x, o, b, bar):
+        copying(load)(x, b, bar)  # BAD
+
+    return run_copy(body, x)
+
+
+@bad(
+    smalt.Unsupported,
+    "inline_mgpu: a tensor map over f32[64] of `x`",
+    "expected: a reference that begins at a multiple of 16 bytes",
+    "got: a slice that begins at byte 4",
+    "remedy: pass the whole reference, and slice it in the copy (gmem_slice=)",
+    args=(f32(128),),
+)
+def inline_mgpu_copy_of_a_slice(x):
+    def body(x, o, b, bar):
+        copying(lambda ctx, x, b, bar: ctx.async_copy(src_ref=x, dst_ref=b, barrier=bar))(x.at[pl.ds(1, 64)], b, bar)  # BAD
+
+    return run_copy(body, x)
 
 
 @bad(smalt.InvalidKernel, "result 0 of `f`", "expected: the layout WGStridedFragLayout(shape=(128,), vec_size=1), as in return_type", "got: ", "remedy: return what return_type says")
@@ -670,20 +718,12 @@ def unsupported_view_of_gather(x, rows):
     return kernel(body, like((8,)))(x, rows)
 
 
-@bad(smalt.Unsupported, "a scalar of type i4 in memory", "remedy: load or store an array of them", args=(Arg((128,), jnp.int4),))
-def unsupported_narrow_scalar(x):
-    def body(x, o):
-        o[...] = jnp.full((128,), x[3].astype(jnp.int32))  # BAD
-
-    return kernel(body, like((128,), jnp.int32))(x)
-
-
-@bad(smalt.Unsupported, "a store of 35 elements of i4", "expected: a multiple of 2", "remedy: pad the array", args=(i32(5, 7),))
+@bad(smalt.Unsupported, "a store of 15 elements of i4", "expected: a multiple of 2", "remedy: pad the array", args=(i32(3, 5),))
 def unsupported_half_byte(x):
     def body(x, o):
-        o[...] = x[...].astype(jnp.int4)  # BAD
+        o[pl.ds(0, 3), pl.ds(0, 5)] = x[...].astype(jnp.int4)  # BAD
 
-    return kernel(body, like((5, 7), jnp.int4))(x)
+    return kernel(body, like((5, 8), jnp.int4))(x)
 
 
 @bad(smalt.Unsupported, "4-bit elements at addresses that are not whole bytes", "remedy: store slices that begin and end with whole bytes", args=())
@@ -881,6 +921,87 @@ def misaligned_slice_of_a_swizzled_buffer(x):
 
 
 @bad(
+    smalt.InvalidKernel,
+    "copy_gmem_to_smem",
+    "begins at element 3 of the minor dimension, no multiple of 8: a GPU takes that for an illegal instruction",
+    "remedy: begin at a multiple of 8 and slice what was copied",
+    args=(f16(128, 128),),
+)
+def copy_that_begins_within_16_bytes_as_is_known(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(0, 8), pl.ds(3, 64)], buf, bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+
+    return kernel(body, like((8, 64), F16), SMEM((8, 64), F16), Barrier())(x)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "copy_smem_to_gmem",
+    "begins at element 20 of the minor dimension, no multiple of 16",
+    "remedy: begin at a multiple of 16",
+    args=(i32(8, 16),),
+)
+def store_that_begins_within_16_bytes_as_is_known(x):
+    def body(x, o, buf):
+        i = lax.axis_index("i")
+        buf[...] = x[...].astype(jnp.int8)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(buf, o.at[pl.ds(i * 8, 8), pl.ds(20, 16)])  # BAD
+        plgpu.wait_smem_to_gmem(0)
+
+    return kernel(body, like((16, 64), jnp.int8), SMEM((8, 16), jnp.int8), grid=(2,), grid_names=("i",))(x)
+
+
+@bad(
+    smalt.InvalidKernel,
+    "copy_gmem_to_smem",
+    "the minor dimension is not contiguous in GMEM",
+    "remedy: transpose the array outside of the kernel, or load it with ref[...]",
+    args=(f32(64, 128),),
+)
+def copy_to_a_transposed_allocation(x):
+    def body(x, o, buf, bar):
+        plgpu.copy_gmem_to_smem(x, buf, bar)  # BAD
+        plgpu.barrier_wait(bar)
+        o[...] = buf[...]
+
+    return kernel(body, like((64, 128)), SMEM((64, 128), F32, transforms=(TransposeTransform((1, 0)),)), Barrier())(x)
+
+
+@bad(
+    smalt.Unsupported,
+    "a swizzle in front of a transposition of an allocation",
+    "expected: plgpu.SwizzleTransform as the last one",
+    "remedy: transposition and tiling first, in either order, then the swizzle",
+    args=(f32(64, 32),),
+)
+def swizzle_in_front_of_a_transposition(x):
+    def body(x, o, buf):
+        buf[...] = x[...]
+        o[...] = buf[...]
+
+    transforms = (plgpu.SwizzleTransform(128), TransposeTransform((1, 0)))
+    return kernel(body, like((64, 32)), SMEM((64, 32), F32, transforms=transforms))(x)  # BAD
+
+
+@bad(
+    smalt.Unsupported,
+    "elements of type i4 that are chosen by a mask or stored at indices of an array",
+    "expected: elements of whole bytes",
+    "remedy: load or store a slice of them, or one at a time, or keep them as int8",
+    args=(Arg((128,), jnp.int4), i32(128)),
+)
+def narrow_elements_at_indices(x, at):
+    def body(x, at, o):
+        o[...] = x[...]
+        o[at[...]] = x[...]  # BAD
+
+    return kernel(body, like((128,), jnp.int4))(x, at)
+
+
+@bad(
     smalt.ExecutionError,
     "a copy whose start along the minor dimension is no multiple of 16 bytes",
     "expected: a multiple of 8 elements of 2 bytes",
@@ -890,7 +1011,7 @@ def misaligned_slice_of_a_swizzled_buffer(x):
 )
 def copy_that_begins_within_16_bytes(x, start):
     def body(x, start, o, buf, bar):
-        plgpu.copy_gmem_to_smem(x.at[pl.ds(0, 8), pl.ds(start[...] * 0 + 3, 64)], buf, bar)  # BAD
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(0, 8), pl.ds(start[...] + 3, 64)], buf, bar)  # BAD
         plgpu.barrier_wait(bar)
         o[...] = buf[...]
 

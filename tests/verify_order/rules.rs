@@ -72,6 +72,7 @@ fn text(t: &mut Test, r: RefUse, loads: bool) {
         barriers: None,
         unchecked: Some(80),
         called: None,
+        maps: vec![],
     };
     t.op(OpKind::InlinePtx {
         does: Does::Acts,

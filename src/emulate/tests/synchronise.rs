@@ -728,3 +728,44 @@ fn st_async_completes_on_the_peers_barrier() {
         assert_eq!(words_of(&buffers[0]), expected);
     }
 }
+
+/// A cluster of two blocks in which the lower half of each warp does something by itself before the rest follows.
+fn halves(of_lower: &[Inst<Reg>], of_all: &[Inst<Reg>]) -> Kernel {
+    let mut k = Kernel::new(32).grid([2, 1, 1], [2, 1, 1]);
+    let tid = k.tid();
+    let lower = k.compare(Compare::Lt, tid.into(), imm(16));
+    k.when(lower, false, |k| {
+        for inst in of_lower {
+            k.push(inst.clone());
+        }
+    });
+    for inst in of_all {
+        k.push(inst.clone());
+    }
+    k
+}
+
+#[test]
+fn misuse_of_the_clusters_barrier_by_lanes() {
+    let arrive = Inst::ClusterArriveApart {
+        sem: ClusterArriveSem::Release,
+    };
+    let together = Inst::ClusterArrive {
+        sem: ClusterArriveSem::Release,
+    };
+    let wait = Inst::ClusterWaitApart {};
+    let cases = [
+        (
+            vec![arrive.clone(), wait.clone()],
+            vec![],
+            "before all lanes of the warp have arrived",
+        ),
+        (vec![arrive.clone()], vec![arrive], "twice with no wait between"),
+        (vec![], vec![wait], "with no arrive before it"),
+        (vec![together], vec![], "not all lanes of the warp execute"),
+    ];
+    for (of_lower, of_all, expected) in cases {
+        let error = halves(&of_lower, &of_all).error(&mut []);
+        assert!(error.what.contains(expected), "{error}");
+    }
+}

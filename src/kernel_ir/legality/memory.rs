@@ -153,10 +153,23 @@ fn barrier(kernel: &Kernel, r: &RefUse) -> Result<()> {
 }
 
 /// One element by itself in memory.
+pub fn scalar(dtype: DType) -> Result<()> {
+    if !8u32.is_multiple_of(dtype.bits()) && dtype.bits() < 8 {
+        return Err(Error::unsupported(format!("a scalar of type {dtype} in memory"))
+            .expected("elements of which a byte has a whole number")
+            .remedy("load or store an array of them, or keep it as int8"));
+    }
+    Ok(())
+}
+
+/// Elements that threads store, or may not touch, one by one.
 pub fn element(dtype: DType) -> Result<()> {
     if dtype.bits() < 8 {
-        return Err(Error::unsupported(format!("a scalar of type {dtype} in memory"))
-            .remedy("load or store an array of them, or keep it as int8"));
+        return Err(Error::unsupported(format!(
+            "elements of type {dtype} that are chosen by a mask or stored at indices of an array"
+        ))
+        .expected("elements of whole bytes: threads would store parts of one byte at once")
+        .remedy("load or store a slice of them, or one at a time, or keep them as int8"));
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ pub fn run(kernel: &Kernel) -> Result<()> {
         .iter()
         .filter(|p| matches!(p.binding, ParamBinding::Scalar(_)));
     for param in scalars {
-        memory::element(param.ty.dtype()).map_err(|e| e.at(Loc::CALL_SITE))?;
+        memory::scalar(param.ty.dtype()).map_err(|e| e.at(Loc::CALL_SITE))?;
     }
     kernel.try_for_each_op(&mut |id| op(kernel, id))?;
     launch::peers(kernel)?;
@@ -73,15 +73,16 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
             arithmetic::atomic(*op, dtype(*value))?
         }
         OpKind::Put { op, a, .. } => of(*a, arithmetic::put(*op, dtype(*a)))?,
-        OpKind::LoadMasked { .. } | OpKind::LoadAt { .. } => memory::element(dtype(data.results[0]))?,
+        OpKind::LoadMasked { .. } => memory::element(dtype(data.results[0]))?,
+        OpKind::LoadAt { .. } => memory::scalar(dtype(data.results[0]))?,
+        OpKind::Load { .. } | OpKind::Swap { .. } if kernel.ty(data.results[0]).is_scalar() => {
+            memory::scalar(dtype(data.results[0]))?;
+        }
+        OpKind::Store { value, .. } if kernel.ty(*value).is_scalar() => memory::scalar(dtype(*value))?,
         OpKind::StoreMasked { value, .. } | OpKind::StoreAt { value, .. } => memory::element(dtype(*value))?,
         OpKind::Convert { a } => arithmetic::convert(dtype(*a), dtype(data.results[0]))?,
         OpKind::Iota { .. } => arithmetic::convert(DType::I32, dtype(data.results[0]))?,
         OpKind::Bitcast { a } => arithmetic::bitcast(dtype(*a), dtype(data.results[0]))?,
-        OpKind::Load { .. } | OpKind::Swap { .. } if kernel.ty(data.results[0]).is_scalar() => {
-            memory::element(dtype(data.results[0]))?;
-        }
-        OpKind::Store { value, .. } if kernel.ty(*value).is_scalar() => memory::element(dtype(*value))?,
         OpKind::Store { value, .. } | OpKind::Swap { value, .. } if dtype(*value).bits() < 8 => {
             memory::whole_bytes(kernel.ty(*value))?;
         }

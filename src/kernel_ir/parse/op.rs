@@ -361,16 +361,9 @@ impl Parser<'_> {
                 let op = self.name("atomic operation", AtomicOp::from_name)?;
                 let dst = self.reference()?;
                 let at = self.positions()?;
-                let mask = self.mask()?;
                 self.expect("<-")?;
                 let value = self.value()?;
-                OpKind::AtomicUpdateAt {
-                    op,
-                    dst,
-                    at,
-                    mask,
-                    value,
-                }
+                OpKind::AtomicUpdateAt { op, dst, at, value }
             }
             "copy_gmem_to_smem" => self.copy_gmem_to_smem()?,
             "copy_smem_to_gmem" => {
@@ -1032,9 +1025,10 @@ impl Parser<'_> {
         let mut operands = vec![];
         while !self.eat("]") {
             self.blanks();
-            operands.push(match self.rest().starts_with('v') {
-                true => InlineOperand::Value(self.prefixed("v")?),
-                false => InlineOperand::Ref(self.prefixed("r")?),
+            operands.push(match self.rest().chars().next() {
+                Some('v') => InlineOperand::Value(self.prefixed("v")?),
+                Some('m') => InlineOperand::Map(self.prefixed("m")?),
+                _ => InlineOperand::Ref(self.prefixed("r")?),
             });
         }
         let once = self.eat("once");
@@ -1060,6 +1054,13 @@ impl Parser<'_> {
         let called = match self.eat("called") {
             true => Some(self.quoted()?),
             false => None,
+        };
+        let maps = match self.eat("maps") {
+            true => {
+                self.expect("(")?;
+                self.list(")", Self::inline_map)?
+            }
+            false => vec![],
         };
         let whole = match self.eat("whole") {
             true => Some(Box::new(self.whole()?)),
@@ -1089,8 +1090,29 @@ impl Parser<'_> {
             barriers,
             unchecked,
             called,
+            maps,
         });
         Ok(OpKind::InlinePtx { does, code, refs, args })
+    }
+
+    fn inline_map(&mut self) -> Result<InlineMap> {
+        self.blanks();
+        let of = self.prefixed("r")?;
+        let element = self.dtype()?;
+        let mut numbers = |name: &str| {
+            self.expect(name)?;
+            self.expect("(")?;
+            self.list(")", Self::number::<u64>)
+        };
+        let (dims, strides, boxes) = (numbers("dims")?, numbers("strides")?, numbers("box")?);
+        Ok(InlineMap {
+            of,
+            element,
+            dims,
+            strides,
+            box_dims: boxes.into_iter().map(|n| n as u32).collect(),
+            swizzle: self.keyed("swizzle")?,
+        })
     }
 
     fn whole(&mut self) -> Result<Whole> {

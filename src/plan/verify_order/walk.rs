@@ -516,7 +516,6 @@ impl<'a> Walk<'a> {
                 op: update,
                 dst,
                 at: _,
-                mask: _,
                 value: _,
             } => self.touch_anywhere(op, actor, What::Atomic(*update), dst),
             OpKind::InlinePtx { code, refs, .. } => {

@@ -534,15 +534,9 @@ impl Machine<'_> {
                 let (home, positions) = self.positions(a, dst, at, *mask)?;
                 self.update_at(home, dst, &positions, &new, &set_new)?;
             }
-            OpKind::AtomicUpdateAt {
-                op,
-                dst,
-                at,
-                mask,
-                value,
-            } => {
+            OpKind::AtomicUpdateAt { op, dst, at, value } => {
                 let new = self.get(a, *value)?;
-                let (home, positions) = self.positions(a, dst, at, *mask)?;
+                let (home, positions) = self.positions(a, dst, at, None)?;
                 let dtype = dst.dtype().expect("data");
                 self.update_at(home, dst, &positions, &new, &|old, new| atomic(*op, dtype, old, new))?;
             }
