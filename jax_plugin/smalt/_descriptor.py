@@ -25,6 +25,8 @@ class Kernel:
     target: str = ""  # set by the lowering rule
     seconds: float = 0.0  # that serialising took
     blocks: tuple[Any, ...] = ()  # of a pallas_call: `_pallas_call.BlockReport`s
+    results: tuple[Any, ...] = ()  # the avals of what the call gives, those that only it knows included
+    aliases: tuple[tuple[int, int], ...] = ()  # (operand, result)
 
     @property
     def hash(self) -> str:

@@ -68,7 +68,9 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
     kernel = serialize(call, devices, _versions.lowering_tracebacks())
     target = choose_target(call.compiler_params, ctx)
     blocks = getattr(_LOCAL, "blocks", ())
-    kernel = dataclasses.replace(kernel, target=target, seconds=time.perf_counter() - start, blocks=blocks)
+    kernel = dataclasses.replace(
+        kernel, target=target, seconds=time.perf_counter() - start, blocks=blocks, results=tuple(ctx.avals_out), aliases=tuple(call.aliases)
+    )
     if not blocks:  # of a pallas_call that was looked at before
         shared = {out for _, out in call.aliases}
         numbers = range(len(call.jaxpr.invars) - call.num_inputs)

@@ -551,7 +551,15 @@ def argument_name(jaxpr: Any, at: int, otherwise: str) -> str:
 def here() -> str:
     """The lines of what is being traced, as errors end with them; of what runs at once, the caller's."""
     found = list(itertools.islice(frames(source_info_util.current().traceback), _Stack._LIMIT))
-    found = found or list(frames(_Stack(sys._getframe(1))))
+    return _listed(found or list(frames(_Stack(sys._getframe(1)))))
+
+
+def line_of(eqn: Any) -> str:
+    """The same for an equation that was traced before."""
+    return _listed(list(itertools.islice(frames(eqn.source_info.traceback), _Stack._LIMIT)))
+
+
+def _listed(found: Sequence[tuple[str, str, int, int]]) -> str:
     return "".join(f"\n  {'in' if i else 'at'} {file}:{line} ({function})" for i, (file, function, line, _) in enumerate(found))
 
 
@@ -1097,6 +1105,14 @@ def without_references(jaxpr: Any) -> Any:
     if _IS_011:
         return _discharge.discharge_state(jaxpr, strip_memory_space=True)
     return _discharge.discharge_state(jax_core.ClosedJaxpr(jaxpr, ()))
+
+
+def without_new_references(closed: Any) -> Any:
+    """A jaxpr in which references that it makes (`jax.new_ref`) are the values that they hold."""
+    opened, consts = open_jaxpr(closed)
+    if not any(is_ref_aval(var.aval) for eqn in opened.eqns for var in eqn.outvars):
+        return closed
+    return _discharge.discharge_state(opened if _IS_011 else jax_core.ClosedJaxpr(opened, consts))
 
 
 def _no_tangents(dtype: Any) -> Any:
