@@ -1284,6 +1284,25 @@ def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
         return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
 
 
+def call_in_parts(params: dict[str, Any], axes: dict[int, int], arrays: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The parameters of a `pl.pallas_call` over a part of its grid and of its arrays. `axes`: into how many parts axes are split; `arrays`: of each
+    operand and result, and each of its dimensions."""
+    mapping = params["grid_mapping"]
+    blocks = mapping.block_mappings
+    first = len(arrays) - len(blocks)
+    made = [
+        dataclasses.replace(b, array_aval=b.array_aval.update(shape=tuple(n // p for n, p in zip(b.array_aval.shape, parts))))
+        for b, parts in zip(blocks, arrays[first:])
+    ]
+    grid = tuple(n // axes[a] if a in axes else n for a, n in enumerate(mapping.grid))
+    results = arrays[len(arrays) - len(params["out_avals"]) :]
+    return params | {
+        "grid_mapping": mapping.replace(grid=grid, block_mappings=tuple(made)),
+        "out_avals": tuple(a.update(shape=tuple(n // p for n, p in zip(a.shape, parts))) for a, parts in zip(params["out_avals"], results)),
+        "cost_estimate": None,
+    }
+
+
 def make_primitive(name: str, abstract_eval: Callable[..., Any], one_result: bool = False) -> Any:
     """A primitive whose results and effects the rule gives."""
     primitive = jax_core.Primitive(name)
@@ -1500,8 +1519,44 @@ def new_primitive(name: str) -> Any:
     return primitive
 
 
+lowered_under_p = jax_core.Primitive("smalt_lowered_under")
+lowered_under_p.multiple_results = True
+lowered_under_p.def_abstract_eval(lambda *avals, closed, scope: list(closed.out_avals))
+
+
+def lowered_under(scope: Callable[[], contextlib.AbstractContextManager[None]], fn: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
+    """Calls a function so that it is traced and lowered in a context, wherever and whenever JAX does that."""
+    with scope():
+        closed = jax.make_jaxpr(fn)(*values)
+    return lowered_under_p.bind(*values, closed=closed, scope=scope)  # type: ignore[no-any-return]
+
+
+def _lowered_under(ctx: Any, *operands: Any, closed: Any, scope: Any) -> Any:
+    with scope():
+        return _mlir.lower_fun(lambda *values: eval_jaxpr(closed, values), multiple_results=True)(ctx, *operands)
+
+
+called_from_python_p = jax_core.Primitive("smalt_called_from_python")
+called_from_python_p.def_abstract_eval(lambda aval: aval)
+
+
+def called_from_python(operands: Sequence[Any]) -> list[Any]:
+    """The same values; the program that has them is called by JAX's Python (`call_from_python`)."""
+    return [called_from_python_p.bind(operands[0]), *operands[1:]]
+
+
+def _called_from_python(ctx: Any, operand: Any) -> Any:
+    if "cpu" in platforms(ctx):
+        call_from_python(ctx)
+    return [operand]
+
+
 def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule)
+
+
+register_lowering(lowered_under_p, _lowered_under)
+register_lowering(called_from_python_p, _called_from_python)
 
 
 def register_batching(primitive: Any, rule: Callable[..., Any]) -> None:
