@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _takeover, _versions
+from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _symbolic, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
@@ -61,6 +61,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
     if not (wanted and _versions.is_gpu_kernel(params)):
         return before(ctx, *args, **params)  # type: ignore[no-any-return]
     _check_params("plgpu.kernel", params["compiler_params"])
+    _check_shapes([*ctx.avals_in, *ctx.avals_out])
     _prepare(ctx)
     call = _versions.kernel_call(len(args), params)
     devices = _versions.device_mesh(ctx.module_context.axis_context)
@@ -121,8 +122,11 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
         return before(ctx, *args, **params)
 
     _prepare(ctx)
+    is_symbolic = _symbolic.is_wanted([*ctx.avals_in, *ctx.avals_out])
 
     def traced(*arrays: Any, budget: int = _blocks.BUDGET) -> list[Any]:
+        if is_symbolic:
+            return _symbolic.calls(params)(*arrays)
         _LOCAL.has_side_effects = _versions.has_side_effects(params["compiler_params"])
         results, _LOCAL.blocks = _pallas_call.kernel(arrays, params, budget)
         return results
@@ -201,6 +205,15 @@ def _check_params(what: str, compiler_params: Any) -> None:
         f"\n  got: {kind.__module__}.{kind.__qualname__}"
         f"\n  remedy: pass smalt.CompilerParams(), or leave smalt disabled for this call{_where()}"
     )
+
+
+def _check_shapes(avals: Sequence[Any]) -> None:
+    if _symbolic.is_wanted(avals):
+        dim = next(n for aval in avals for n in aval.shape if not isinstance(n, int))
+        raise Unsupported(
+            f"smalt: not supported yet: symbolic shapes in a plgpu.kernel: a dimension of {dim}\n  expected: dimensions of known size"
+            f"\n  got: {dim}\n  remedy: a pl.pallas_call over blocks along that dimension, or an export for each size{_where()}"
+        )
 
 
 def _check_manual(ctx: Any) -> None:

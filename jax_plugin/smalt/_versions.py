@@ -1303,6 +1303,31 @@ def call_in_parts(params: dict[str, Any], axes: dict[int, int], arrays: Sequence
     }
 
 
+def call_of_static_shape(params: dict[str, Any], grid: dict[int, int], shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    """The parameters of a `pl.pallas_call` with other sizes of these axes, over arrays of these shapes."""
+    mapping = params["grid_mapping"]
+    made = [dataclasses.replace(b, array_aval=b.array_aval.update(shape=shape)) for b, shape in zip(mapping.block_mappings, shapes)]
+    results = shapes[mapping.num_inputs :]
+    return params | {
+        "grid_mapping": mapping.replace(grid=tuple(grid.get(a, n) for a, n in enumerate(mapping.grid)), block_mappings=tuple(made)),
+        "out_avals": tuple(a.update(shape=shape) for a, shape in zip(params["out_avals"], results)),
+        "cost_estimate": None,
+    }
+
+
+def dimension_value(dim: Any) -> Any:
+    """A dimension's size as an `i32[]`: what is symbolic is known when the program runs."""
+    return jax.numpy.asarray(jax_core.dimension_as_value(dim), np.int32)
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """Those of a jaxpr, and of the jaxprs in it."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn):
+            yield from all_equations(inner)
+
+
 def make_primitive(name: str, abstract_eval: Callable[..., Any], one_result: bool = False) -> Any:
     """A primitive whose results and effects the rule gives."""
     primitive = jax_core.Primitive(name)

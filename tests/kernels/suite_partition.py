@@ -389,7 +389,7 @@ RULES: dict[str, tuple[Any, str, Any, str]] = {
     "nothing": (matmul, "_ _, _ _ -> _ _", (X, X), "all whole(?s:.*)as it is"),
     "one of two": (scaled, "_ _, _ i -> _ i", (X, W), "i, dimension 1 of argument 1(?s:.*)each step has all of it: 128(?s:.*)write _"),
     "apart": (lambda x, y: pair(x, y), "i _, _ _ -> i _", (X, X), "move with those of other dimensions: i _, i _ -> i _(?s:.*)name together"),
-    "fixed shapes": (lambda x: kernel(copied, like(X))(x), "i _ -> i _", (X,), r"1/2 of i(?s:.*)float32\[64, 128\](?s:.*)got: Invalid shape(?s:.*)remedy: let the grid"),
+    "fixed shapes": (lambda x: kernel(copied, like(X))(x), "i _ -> i _", (X,), r"1/2 of i(?s:.*)\[64, 128\](?s:.*)got: Invalid shape(?s:.*)remedy: let"),
 }
 
 
