@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _symbolic, _takeover, _versions
+from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _hosts, _pallas_call, _pipelines, _profile, _symbolic, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
@@ -64,9 +64,12 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
     _check_shapes([*ctx.avals_in, *ctx.avals_out])
     _prepare(ctx)
     call = _versions.kernel_call(len(args), params)
-    devices = _versions.device_mesh(ctx.module_context.axis_context)
+    axis_context = ctx.module_context.axis_context
     start = time.perf_counter()
-    kernel = serialize(call, devices, _versions.lowering_tracebacks())
+    kernel = serialize(call, _versions.device_mesh(axis_context), _versions.lowering_tracebacks())
+    within = _hosts.within(axis_context, _versions.platforms(ctx), _where) if kernel.talks else None
+    if within is not None:
+        kernel = serialize(call, (), _versions.lowering_tracebacks(), within)
     target = choose_target(call.compiler_params, ctx)
     blocks = getattr(_LOCAL, "blocks", ())
     kernel = dataclasses.replace(
@@ -96,7 +99,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         results.append(aval)
     if extra and extra.position:
         _check_manual(ctx)
-        operands.append(_versions.device_position(ctx))
+        operands.append(_versions.device_position(ctx, within))
     # Behind everything else, what puts ordered prints of several kernels in order.
     tokens = _versions.tokens_in(ctx)
     operands += tokens
@@ -106,7 +109,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         "debug": kernel.debug,
         "hash": kernel.hash,
         "target": target,
-        "flags": _emulate.flags() | _versions.mesh_number(ctx.module_context.axis_context) << 8,
+        "flags": _emulate.flags() | (_versions.mesh_number(axis_context) if within is None else within.number) << 8,
     }
     effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0 or getattr(_LOCAL, "has_side_effects", False)
     name = UNCAPTURED_TARGET_NAME if extra and extra.is_read else TARGET_NAME

@@ -574,6 +574,17 @@ def device_mesh(axis_context: Any) -> list[tuple[Any, int]]:
     return list(mesh.shape.items())
 
 
+def concrete_mesh(axis_context: Any) -> Any | None:
+    """The mesh that a lowering runs under, if its devices are known."""
+    mesh = getattr(axis_context, "mesh", None)
+    return None if mesh is None or isinstance(mesh, mesh_lib.AbstractMesh) or not mesh.devices.size else mesh
+
+
+def process_index(mesh: Any | None) -> int:
+    """This process's number in its job; of the backend whose devices a mesh has."""
+    return int(jax.process_index() if mesh is None else mesh.devices.flat[0].client.process_index())
+
+
 def automatic_axes(axis_context: Any) -> list[Any]:
     """Axes of the device mesh (of more than one device) that a lowering leaves to XLA's partitioner."""
     manual = getattr(axis_context, "manual_axes", None) or frozenset(name for name, _ in device_mesh(axis_context))
@@ -915,16 +926,28 @@ def coordination_service() -> Any | None:
 
 def mesh_number(axis_context: Any) -> int:
     """A number for the devices of the mesh that a lowering runs under, if they are of several processes; else, or if they are not known, 0."""
-    mesh = getattr(axis_context, "mesh", None)
-    devices = [] if mesh is None or isinstance(mesh, mesh_lib.AbstractMesh) else [d for d in mesh.devices.flat]
+    mesh = concrete_mesh(axis_context)
+    devices = [] if mesh is None else [d for d in mesh.devices.flat]
     if len({d.process_index for d in devices}) <= 1:
         return 0
     return 1 + zlib.crc32(repr([d.id for d in devices]).encode())
 
 
-def device_position(ctx: Any) -> tuple[Any, Any]:
-    """The executing device's position in the mesh that the lowering runs under, a `u32[]`: (value, aval)."""
-    return _mlir.hlo.partition_id(), jax_core.ShapedArray((), np.dtype(np.uint32))
+def device_position(ctx: Any, within: Any | None = None) -> tuple[Any, Any]:
+    """The executing device's position in the mesh that the lowering runs under, or in what its host has of it (`_hosts.Within`), a `u32[]`: (value,
+    aval)."""
+    aval = jax_core.ShapedArray((), np.dtype(np.uint32))
+    whole, hlo = _mlir.hlo.partition_id(), _mlir.hlo
+    if within is None:
+        return whole, aval
+
+    def number(n: int) -> Any:
+        return _mlir.ir_constant(np.uint32(n))
+
+    def sum_of(terms: Sequence[tuple[Any, int]]) -> Any:
+        return functools.reduce(hlo.add, [hlo.multiply(x, number(n)) for x, n in terms])
+
+    return within.position(whole, lambda x, n: hlo.divide(x, number(n)), lambda x, n: hlo.remainder(x, number(n)), sum_of), aval
 
 
 def debug_checks_are_enabled() -> bool:
