@@ -125,7 +125,10 @@ def _asked(call: _pallas_call._Call) -> set[int]:
     found: set[int] = set()
 
     def walk(jaxpr: Any) -> None:
+        used = _versions.used_variables(jaxpr)
         for eqn in jaxpr.eqns:
+            if not used.intersection(eqn.outvars) and eqn.primitive.name in ("program_id", "num_programs", "axis_index"):
+                continue
             if eqn.primitive.name in ("program_id", "num_programs"):
                 found.add(call.own[eqn.params["axis"]])
             elif eqn.primitive.name == "axis_index":
