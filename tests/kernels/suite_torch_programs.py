@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import jax
@@ -245,6 +246,49 @@ def test_a_reference_that_is_stored_as_a_whole() -> None:
     out, x = normal(16, 128), normal(16, 128, seed=1)
     assert smalt.as_torch_kernel(fn, ref_argnums=(0,))(out, x) is None
     assert torch.equal(out, x + x)
+
+
+def random_program(seed: int) -> tuple[Any, set[int]]:
+    """A function of three arrays: kernels, some of them in place, on arguments, constants, results, and the same in other shapes; it gives some of all
+    values. And the arguments that are written to."""
+    rng = random.Random(seed)
+    steps = [(rng.choice(["add", "in place", "in place", "view", "scale"]), rng.random(), rng.random()) for _ in range(rng.randint(2, 9))]
+    chosen = [rng.random() for _ in range(rng.randint(1, 4))]
+
+    def fn(*args: Any) -> Any:
+        values = [*args, jnp.ones((16, 128))]
+        for what, a, b in steps:
+            x, y = values[int(a * len(values))], values[int(b * len(values))]
+            if what == "view":
+                values.append(x.reshape((8, 256) if x.shape == (16, 128) else (16, 128)))
+            elif what == "scale":
+                values.append(x * 2)
+            else:
+                values.append((add if what == "add" else add_in_place)(x, y.reshape(x.shape)))
+        return [values[int(c * len(values))] for c in chosen]
+
+    memory: list[int | None] = [0, 1, 2, None]  # of which argument a value is in
+    written = set()
+    for what, a, _ in steps:
+        memory.append(memory[int(a * len(memory))] if what == "in place" else None)
+        written.add(memory[-1])
+    return fn, {i for i in written if i is not None}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs(seed: int) -> None:
+    """Values are JAX's, whatever is written where; an argument that no kernel writes to stays, a constant does always."""
+    fn, written = random_program(seed)
+    call = smalt.as_torch_kernel(fn)
+    for turn in range(2):
+        tensors = [normal(16, 128, seed=turn * 3 + i) for i in range(3)]
+        before = [t.clone() for t in tensors]
+        want = fn(*(jnp.asarray(t.cpu().numpy()) for t in tensors))
+        got = call(*tensors)
+        for g, e in zip(got, want, strict=True):
+            np.testing.assert_array_equal(g.cpu().numpy(), np.asarray(e))
+        for i, (t, old) in enumerate(zip(tensors, before)):
+            assert torch.equal(t, old) or i in written
 
 
 # ------------------------------------------------------------------------------------------ gradients
