@@ -75,9 +75,9 @@ class _Function:
             from smalt._pytorch import torch
 
             if torch.compiler.is_compiling():
-                from smalt._torch_compiled import traced
+                from smalt._torch_compiled import results_of, traced
 
-                return traced(name, args)
+                return results_of(traced(name, args))
             if "torch._dynamo" in sys.modules:  # else nobody compiles; importing it takes a second
                 from smalt._torch_compiled import untraced
 
@@ -92,8 +92,12 @@ class _Function:
         from smalt._pytorch import struct, torch
 
         leaves, tree = jax.tree.flatten(args)
-        key = tree, tuple((tuple(map(int, t.shape)), t.dtype) if hasattr(t, "data_ptr") else None for t in leaves), _gradients(torch, leaves)
-        traced = self._traced.get(key)
+        key = tree, tuple([getattr(t, "shape", None) for t in leaves]), tuple([getattr(t, "dtype", None) for t in leaves]), _gradients(torch, leaves)
+        try:
+            traced = self._traced.get(key)
+        except TypeError:  # sizes that PyTorch keeps open: here they are numbers
+            key = key[0], tuple(tuple(map(int, t.shape)) for t in leaves), *key[2:]
+            traced = self._traced.get(key)
         if traced is None:
             names, refs = _names(args, self._refs)
             _check(leaves, names)
@@ -108,7 +112,7 @@ def _gradients(torch: Any, leaves: Sequence[Any]) -> tuple[int, ...]:
     """The arguments through which gradients flow."""
     if not torch.is_grad_enabled():
         return ()
-    return tuple(i for i, t in enumerate(leaves) if getattr(t, "requires_grad", False))
+    return tuple([i for i, t in enumerate(leaves) if getattr(t, "requires_grad", False)])
 
 
 def _names(args: Sequence[Any], refs: frozenset[int]) -> tuple[list[str], frozenset[int]]:
@@ -135,16 +139,16 @@ def _check(leaves: Sequence[Any], names: Sequence[str]) -> None:
                 f"smalt: {name} of a kernel for PyTorch\n  expected: a torch.Tensor\n  got: {type(t).__name__}"
                 "\n  remedy: make it a tensor, or close over it"
             )
-        problem = None
+        if t.device == leaves[0].device and t.is_contiguous() and t.device.type in ("cuda", "cpu"):
+            continue
         if t.device != leaves[0].device:
             problem = f"a tensor on {leaves[0].device}, as the first one", f"one on {t.device}", "move them to one device"
         elif t.device.type not in ("cuda", "cpu"):
             problem = "a tensor on a GPU, or on the CPU for the emulator", f"one on {t.device}", "move it: t.cuda()"
-        elif not t.is_contiguous():
+        else:
             problem = "a contiguous tensor", f"shape {tuple(t.shape)}, strides {t.stride()}", "t.contiguous()"
-        if problem:
-            expected, got, remedy = problem
-            raise InvalidKernel(f"smalt: {name} of a kernel for PyTorch\n  expected: {expected}\n  got: {got}\n  remedy: {remedy}")
+        expected, got, remedy = problem
+        raise InvalidKernel(f"smalt: {name} of a kernel for PyTorch\n  expected: {expected}\n  got: {got}\n  remedy: {remedy}")
 
 
 def _device_of(torch: Any, tensors: Sequence[Any]) -> Any:

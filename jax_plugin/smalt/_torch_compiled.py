@@ -21,13 +21,19 @@ def untraced(function: Callable[..., Any], args: Any) -> Any:
     return function(*args) if _reader and _reader() is None else plain(function, args)
 
 
-def traced(name: str, args: Any) -> Any:
-    """A call of the function with this name in a program that PyTorch traces: what it does to tensors that have no numbers is what the program has."""
+def traced(name: str, args: Any) -> tuple[Any, int]:
+    """A call of the function with this name in a program that PyTorch traces: what it does to tensors that have no numbers is what the program has. There
+    None stands for nothing (PyTorch 2.11): it is 0, and behind the results there is always something."""
     try:
-        return plain(_torch.FUNCTIONS[name], args)
+        return torch.utils._pytree.tree_map(lambda x: 0 if x is None else x, plain(_torch.FUNCTIONS[name], args)), 0
     except Error as e:
         warnings.warn(str(e), stacklevel=1)  # what PyTorch raises instead does not say it
         raise
+
+
+def results_of(made: tuple[Any, int]) -> Any:
+    """Of what `traced` gives."""
+    return torch.utils._pytree.tree_map(lambda x: x if isinstance(x, torch.Tensor) else None, made[0])
 
 
 #: Who reads Python code in this thread; it has no public name.

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from smalt._torch_program import Program
 
 _OPERATIONS: dict[str, Any] = {}
+_PLAIN = torch.Tensor, torch.nn.Parameter
+#: Whether a tensor is one of `torch.func`'s; it has no public name.
+_is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda t: False)
 
 
 def run(program: Program, tensors: Sequence[Any], device: Any) -> list[Any]:
-    """The program's results, some of them its arguments perhaps."""
-    with torch.no_grad():
-        return program.assemble(tensors, _fresh(program, tensors, device))
+    """The program's results, some of them its arguments perhaps; called where no gradient flows."""
+    return program.assemble(tensors, _fresh(program, tensors, device))
 
 
 def _fresh(program: Program, tensors: Sequence[Any], device: Any) -> list[Any]:
@@ -39,7 +41,10 @@ def _fresh(program: Program, tensors: Sequence[Any], device: Any) -> list[Any]:
 
 def _is_traced(tensors: Sequence[Any]) -> bool:
     """Whether somebody wants to see operations: there may be no numbers in the tensors."""
-    return any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in tensors) or torch.utils._python_dispatch.is_in_torch_dispatch_mode()
+    for t in tensors:
+        if type(t) not in _PLAIN or _is_wrapped(t):
+            return True
+    return bool(torch.utils._python_dispatch.is_in_torch_dispatch_mode())
 
 
 def _launched(program: Program, tensors: Sequence[Any], device: Any) -> list[Any]:
@@ -86,6 +91,25 @@ def _as_schema(made: list[Any]) -> Any:
 # ------------------------------------------------------------------------------------------ gradients
 
 
+class _Once(torch.autograd.Function):  # type: ignore[misc]
+    """Some tensors as they are; they depend on others in a way that nobody differentiates."""
+
+    @staticmethod
+    def forward(name: str, count: int, *tensors: Any) -> Any:
+        return tuple(t.view_as(t) for t in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, made: Any) -> None:
+        ctx.name = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise Unsupported(
+            f"smalt: not supported yet: derivatives of derivatives of a kernel for PyTorch ({ctx.name})\n  expected: one derivative"
+            "\n  got: another one\n  remedy: differentiate twice in JAX (jax.grad), and make that function PyTorch's"
+        )
+
+
 def differentiable(
     program: Program, pull: Program, gradients: Sequence[int], floats: Sequence[int], count: int, tensors: Sequence[Any], device: Any
 ) -> list[Any]:
@@ -113,15 +137,13 @@ def differentiable(
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            if torch.is_grad_enabled():
-                raise Unsupported(
-                    f"smalt: not supported yet: derivatives of derivatives of a kernel for PyTorch ({program.name})"
-                    "\n  expected: gradients without create_graph=True\n  got: create_graph=True"
-                    "\n  remedy: differentiate twice in JAX (jax.grad), and make that function PyTorch's"
-                )
             types = pull.types[len(ctx.saved_tensors) :]
             given = [cotangents[output[i]].contiguous() if i in output else _zeros(of, device) for i, of in zip(floats, types)]
-            found = dict(zip(gradients, run(pull, [*ctx.saved_tensors, *given], device)))
+            with torch.no_grad():
+                made = run(pull, [*ctx.saved_tensors, *given], device)
+            if torch.is_grad_enabled():  # somebody may differentiate them again
+                made = _Once.apply(program.name, len(made), *made, *ctx.saved_tensors, *cotangents)
+            found = dict(zip(gradients, made))
             return tuple(found.get(i) for i in range(len(tensors)))
 
     made = Call.apply(*tensors)

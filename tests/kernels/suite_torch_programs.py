@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import warnings
 from typing import Any
 
 import jax
@@ -427,6 +428,13 @@ def test_compiled(backend: str) -> None:
         assert torch.allclose(compiled(x, y), program(x, y), rtol=1e-5, atol=1e-5)
 
 
+def test_compiled_with_results_that_are_not_there() -> None:
+    call = smalt.as_torch_kernel(lambda x: {"a": add(x, x), "nothing": None, "more": [None, x]})
+    x = normal(16, 128)
+    got = torch.compile(lambda x: call(x), backend="aot_eager", fullgraph=True)(x)
+    assert torch.equal(got["a"], x + x) and got["nothing"] is None and got["more"][0] is None and torch.equal(got["more"][1], x)
+
+
 @pytest.mark.parametrize("backend", COMPILERS)
 def test_compiled_with_gradients(backend: str) -> None:
     ours = smalt.as_torch_kernel(sine)
@@ -531,7 +539,23 @@ def test_errors_while_pytorch_compiles() -> None:
 
 
 def test_derivatives_of_derivatives_are_refused() -> None:
+    """Where somebody asks for them, and not where they are only possible."""
     x = normal(16, 128, grad=True)
     y = smalt.as_torch_kernel(cubed)(x)
-    with pytest.raises(smalt.Unsupported, match=r"derivatives of derivatives(?s:.*)create_graph"):
-        torch.autograd.grad(y.sum(), x, create_graph=True)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert torch.allclose(g, 3 * x**2, rtol=1e-4, atol=1e-4)
+    with pytest.raises(smalt.Unsupported, match=r"derivatives of derivatives of a kernel for PyTorch \(cubed\)(?s:.*)jax.grad"):
+        torch.autograd.grad(g.sum(), x)
+
+
+def test_functions_of_torch_func() -> None:
+    """Gradients; a batch, for which PyTorch calls the operation once for each element."""
+    call, x, y = smalt.as_torch_kernel(sine), normal(16, 128), normal(16, 128, seed=1)
+    got = torch.func.grad(lambda x, y: (call(x, y) ** 2).sum(), (0, 1))(x, y)
+    expected = torch.func.grad(lambda x, y: ((torch.sin(x) * y) ** 2).sum(), (0, 1))(x, y)
+    for g, e in zip(got, expected):
+        assert torch.allclose(g, e, rtol=1e-4, atol=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions say that this takes longer
+        made = torch.func.vmap(call)(torch.stack([x, y]), torch.stack([y, x]))
+    assert torch.equal(made, torch.stack([call(x, y), call(y, x)]))
