@@ -136,11 +136,11 @@ def _prepare(fn: Callable[..., Any], text: str | None, leaves: Sequence[Any], tr
         rule = Rule(split.operands, split.results, split.sizes, split.reasons)
         if given is not None:
             rule, split = _agreed(given, rule, split, call.operands, call.results, name)
-        elif not rule.sizes:
+        elif not rule.sizes or not call.operands:
             raise InvalidKernel(
                 f"smalt: smalt.partition({name}): nothing of it can be split"
                 "\n  expected: an axis of the grid with independent steps, whose blocks follow one another"
-                f"\n  got: {'; '.join(sorted(set(rule.reasons.values()))) or 'no blocks that move'}"
+                f"\n  got: {'; '.join(sorted(set(rule.reasons.values()))) if call.operands else 'a call without operands, which XLA does not split'}"
                 f"\n  remedy: call it as it is: each device computes all of it{_versions.here()}"
             )
         if not call.has_own_derivative:

@@ -36,6 +36,11 @@ def mesh() -> Any:
     return jax.make_mesh((count // b, b), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
 
+def needs_devices() -> None:
+    if len(jax.devices()) == 1:
+        pytest.skip("needs several devices")
+
+
 def put(x: Any, *spec: Any) -> Any:
     return jax.device_put(x, jax.sharding.NamedSharding(mesh(), P(*spec)))
 
@@ -53,8 +58,12 @@ def runs_apart(f: Callable[..., Any], *args: Any, spec: Any) -> Any:
     assert collectives(f, *args) == set()
     out = jax.jit(f)(*args)
     for x in jax.tree.leaves(out):
-        assert x.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh(), P(*spec)), x.ndim), x.sharding
+        assert is_split(x, *spec), x.sharding
     return out
+
+
+def is_split(x: Any, *spec: Any) -> bool:
+    return bool(x.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh(), P(*spec)), x.ndim))
 
 
 def like(x: Any, *shape: int) -> jax.ShapeDtypeStruct:
@@ -91,7 +100,7 @@ def test_each_device_its_rows(spec: Any) -> None:
 def test_without_jit_and_without_devices() -> None:
     f = smalt.partition(scaled)
     out = f(put(X, "a"), W)
-    assert out.sharding.spec[0] == "a"
+    assert is_split(out, "a")
     np.testing.assert_allclose(out, scaled_reference(X, W), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(f(X, W), scaled_reference(X, W), rtol=1e-5, atol=1e-5)
 
@@ -128,6 +137,7 @@ def test_a_matmul_along_both_dimensions() -> None:
 
 
 def test_what_is_whole_is_gathered_with_a_warning() -> None:
+    needs_devices()
     a, b = normal(256, 64), normal(64, 128, seed=1)
     f = smalt.partition(matmul)
     with pytest.warns(UserWarning, match=r"gathers dimension 1 of operand 0(?s:.*)sharded over a(?s:.*)depend on each other(?s:.*)remedy(?s:.*)i _, _ j"):
@@ -170,7 +180,7 @@ def test_several_results_squeezed_blocks_and_constants() -> None:
 
     def reference(q: Any, k: Any, v: Any) -> Any:
         s = np.einsum("bhqd,bhkd->bhqk", q, k) + bias[None]
-        return jax.nn.softmax(s, -1) @ v, s.max(-1, keepdims=True)
+        return np.asarray(jax.nn.softmax(s, -1)) @ v, s.max(-1, keepdims=True)
 
     q, k, v = (normal(8, 4, 32, 32, seed=i) for i in range(3))
     f = smalt.partition(attention)
@@ -332,9 +342,9 @@ def test_gradients() -> None:
         return jax.grad(lambda x, w: (g(x, w) * ct).sum(), (0, 1))
 
     x = put(X, "a")
-    assert collectives(loss(f), x, W) == {"all-reduce"}
+    assert collectives(loss(f), x, W) == ({"all-reduce"} if len(jax.devices()) > 1 else set())
     got = jax.jit(loss(f))(x, W)
-    assert got[0].sharding.spec[0] == "a"
+    assert is_split(got[0], "a")
     for g, e in zip(got, loss(scaled_reference)(X, W)):
         np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-4)
     assert collectives(jax.grad(lambda x: (f(x, W) * put(ct, "a")).sum()), x) == set()
@@ -390,6 +400,7 @@ def test_under_shard_map() -> None:
 
 def test_explicit_axes() -> None:
     """Where shardings are part of types: an error, whose remedy works."""
+    needs_devices()
     explicit = jax.make_mesh((len(jax.devices()),), ("a",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.set_mesh(explicit):
         x = jax.device_put(X, jax.sharding.NamedSharding(explicit, P("a", None)))
@@ -502,6 +513,12 @@ def test_wrong_rules(name: str) -> None:
     fn, rule, args, says = RULES[name]
     with pytest.raises((smalt.InvalidArgument, smalt.InvalidKernel, ValueError), match=rf"{says}(?s:.*)suite_partition"):
         smalt.partition(fn, rule)(*args)
+
+
+def test_calls_without_operands() -> None:
+    made = pl.pallas_call(lambda o: o.__setitem__(..., jnp.ones((8, 128))), out_shape=like(X), grid=(16,), out_specs=rows(8, 128))
+    with pytest.raises(smalt.InvalidKernel, match=r"nothing of it can be split(?s:.*)without operands(?s:.*)remedy"):
+        smalt.partition(made)()
 
 
 def test_without_a_rule() -> None:

@@ -95,7 +95,7 @@ def test_pallas_calls_and_elementary_operations() -> None:
     assert got.keys() == expected.keys() and got["a"] is got["again"]
     for name, value in expected.items():
         assert got[name].is_contiguous()
-        np.testing.assert_allclose(got[name].cpu().numpy(), value, rtol=1e-6, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(got[name].cpu().numpy(), value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 OPERATIONS: dict[str, Any] = {
@@ -119,7 +119,8 @@ def test_elementary_operations(name: str) -> None:
     rng = np.random.default_rng(1)
     x, i = rng.standard_normal((8, 12)).astype(np.float32), rng.integers(-9, 9, (8, 12)).astype(np.int32)
     got = smalt.as_torch_kernel(OPERATIONS[name])(*(torch.from_numpy(v).to(DEVICE) for v in (x, i)))
-    expected = OPERATIONS[name](jnp.asarray(x), jnp.asarray(i))
+    with jax.default_device(jax.devices("cpu")[0]):
+        expected = OPERATIONS[name](jnp.asarray(x), jnp.asarray(i))
     assert len(got) == len(expected) > 1
     for k, (g, e) in enumerate(zip(got, expected)):
         assert str(g.dtype).removeprefix("torch.") == e.dtype.name and g.is_contiguous(), k
