@@ -42,6 +42,7 @@ if _requirements.has_jax():
             store,
         )
         from smalt._params import CompilerParams
+        from smalt._partition import partition
         from smalt._primitives import inline_ptx
         from smalt._register import descriptor
         from smalt._torch import as_torch_kernel
@@ -101,6 +102,7 @@ __all__ = [
     "mbarrier_wait",
     "named_barrier_arrive",
     "named_barrier_sync",
+    "partition",
     "store",
     "trace",
 ]

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from smalt import _native, _profile, _rules, _types, _versions
+from smalt import _hosts, _native, _profile, _rules, _types, _versions
 from smalt._errors import InvalidKernel
 from smalt._walk import Walker
 from smalt._wire import Message, message
@@ -25,19 +25,26 @@ class Kernel:
     target: str = ""  # set by the lowering rule
     seconds: float = 0.0  # that serialising took
     blocks: tuple[Any, ...] = ()  # of a pallas_call: `_pallas_call.BlockReport`s
+    results: tuple[Any, ...] = ()  # the avals of what the call gives, those that only it knows included
+    aliases: tuple[tuple[int, int], ...] = ()  # (operand, result)
+    talks: bool = False  # to other devices
 
     @property
     def hash(self) -> str:
         return hashlib.sha256(self.descriptor).hexdigest()
 
 
-def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]] = (), call_site: Sequence[Any] = ()) -> Kernel:
+def serialize(
+    call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]] = (), call_site: Sequence[Any] = (), within: _hosts.Within | None = None
+) -> Kernel:
     """Serialises one kernel; raises Unsupported or InvalidKernel with the user's line.
 
-    `device_mesh` are the axes of the JAX device mesh, `call_site` the tracebacks of the equations around the kernel,
-    innermost first.
+    `device_mesh` are the axes of the JAX device mesh, `within` what a host has of it, if the kernel is for that; `call_site` the tracebacks of the
+    equations around the kernel, innermost first.
     """
     w = Walker(_rules.apply, call_site, _profile.space(call.compiler_params) > 0)
+    if within is not None:
+        device_mesh, w.far_axes, w.far_devices = within.mesh, within.far, within.others
     profile_dir = _profile.folder(call.compiler_params, w.debug.where)
     mesh = call.mesh
     grid = _axes(w, mesh.grid_names, mesh.grid)
@@ -69,7 +76,7 @@ def serialize(call: _versions.KernelCall, device_mesh: Sequence[tuple[Any, int]]
         body=body,
         compiler_params=_compiler_params(call.compiler_params),
     )
-    kernel = Kernel(call.name, bytes(descriptor), bytes(w.debug.encode(profile_dir)))
+    kernel = Kernel(call.name, bytes(descriptor), bytes(w.debug.encode(profile_dir)), talks=w.talks)
     if profile_dir:
         _native.lowered_profile(kernel.hash, profile_dir)
     return kernel

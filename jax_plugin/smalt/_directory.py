@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from smalt import _versions
+from smalt import _hosts, _versions
 
 
 def answer(request: dict[str, Any]) -> Any:
@@ -21,6 +21,17 @@ def answer(request: dict[str, Any]) -> Any:
     if store is None:
         raise RuntimeError("this process has no coordination service")
     if "put" in request:
-        store.key_value_set(request["put"]["key"], request["put"]["value"], allow_overwrite=True)
+        store.key_value_set(_apart(request["put"]["key"]), request["put"]["value"], allow_overwrite=True)
         return None
-    return dict(store.key_value_dir_get(request["list"]))
+    return dict(store.key_value_dir_get(_apart(request["list"])))
+
+
+def _apart(key: str) -> str:
+    """A key of a mesh's, `smalt/<its number>/…`, for the group of it that this process is part of."""
+    first, _, rest = key.partition("/")
+    number, _, rest = rest.partition("/")
+    try:
+        group = _hosts.GROUPS.get(int(number, 16))
+    except ValueError:
+        group = None
+    return key if first != "smalt" or group is None else f"{first}/{number}.{group}/{rest}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _pallas_call, _pipelines, _profile, _takeover, _versions
+from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _hosts, _pallas_call, _pipelines, _profile, _symbolic, _takeover, _versions
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
@@ -61,14 +61,20 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
     if not (wanted and _versions.is_gpu_kernel(params)):
         return before(ctx, *args, **params)  # type: ignore[no-any-return]
     _check_params("plgpu.kernel", params["compiler_params"])
+    _check_shapes([*ctx.avals_in, *ctx.avals_out])
     _prepare(ctx)
     call = _versions.kernel_call(len(args), params)
-    devices = _versions.device_mesh(ctx.module_context.axis_context)
+    axis_context = ctx.module_context.axis_context
     start = time.perf_counter()
-    kernel = serialize(call, devices, _versions.lowering_tracebacks())
+    kernel = serialize(call, _versions.device_mesh(axis_context), _versions.lowering_tracebacks())
+    within = _hosts.within(axis_context, _versions.platforms(ctx), _where) if kernel.talks else None
+    if within is not None:
+        kernel = serialize(call, (), _versions.lowering_tracebacks(), within)
     target = choose_target(call.compiler_params, ctx)
     blocks = getattr(_LOCAL, "blocks", ())
-    kernel = dataclasses.replace(kernel, target=target, seconds=time.perf_counter() - start, blocks=blocks)
+    kernel = dataclasses.replace(
+        kernel, target=target, seconds=time.perf_counter() - start, blocks=blocks, results=tuple(ctx.avals_out), aliases=tuple(call.aliases)
+    )
     if not blocks:  # of a pallas_call that was looked at before
         shared = {out for _, out in call.aliases}
         numbers = range(len(call.jaxpr.invars) - call.num_inputs)
@@ -93,7 +99,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         results.append(aval)
     if extra and extra.position:
         _check_manual(ctx)
-        operands.append(_versions.device_position(ctx))
+        operands.append(_versions.device_position(ctx, within))
     # Behind everything else, what puts ordered prints of several kernels in order.
     tokens = _versions.tokens_in(ctx)
     operands += tokens
@@ -103,7 +109,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
         "debug": kernel.debug,
         "hash": kernel.hash,
         "target": target,
-        "flags": _emulate.flags() | _versions.mesh_number(ctx.module_context.axis_context) << 8,
+        "flags": _emulate.flags() | (_versions.mesh_number(axis_context) if within is None else within.number) << 8,
     }
     effects = _versions.has_effects(call) or _profile.space(call.compiler_params) > 0 or getattr(_LOCAL, "has_side_effects", False)
     name = UNCAPTURED_TARGET_NAME if extra and extra.is_read else TARGET_NAME
@@ -119,8 +125,11 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
         return before(ctx, *args, **params)
 
     _prepare(ctx)
+    is_symbolic = _symbolic.is_wanted([*ctx.avals_in, *ctx.avals_out])
 
     def traced(*arrays: Any, budget: int = _blocks.BUDGET) -> list[Any]:
+        if is_symbolic:
+            return _symbolic.calls(params)(*arrays)
         _LOCAL.has_side_effects = _versions.has_side_effects(params["compiler_params"])
         results, _LOCAL.blocks = _pallas_call.kernel(arrays, params, budget)
         return results
@@ -199,6 +208,15 @@ def _check_params(what: str, compiler_params: Any) -> None:
         f"\n  got: {kind.__module__}.{kind.__qualname__}"
         f"\n  remedy: pass smalt.CompilerParams(), or leave smalt disabled for this call{_where()}"
     )
+
+
+def _check_shapes(avals: Sequence[Any]) -> None:
+    if _symbolic.is_wanted(avals):
+        dim = next(n for aval in avals for n in aval.shape if not isinstance(n, int))
+        raise Unsupported(
+            f"smalt: not supported yet: symbolic shapes in a plgpu.kernel: a dimension of {dim}\n  expected: dimensions of known size"
+            f"\n  got: {dim}\n  remedy: a pl.pallas_call over blocks along that dimension, or an export for each size{_where()}"
+        )
 
 
 def _check_manual(ctx: Any) -> None:

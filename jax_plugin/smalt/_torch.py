@@ -1,53 +1,48 @@
 """Kernels on PyTorch's tensors: `plgpu.as_torch_kernel` where smalt is enabled.
 
-The function is traced once for tensors of a type; what it calls is launched on PyTorch's current stream, in PyTorch's memory. Tensors of
-the CPU go to the emulator.
+The function is traced once for tensors of a type, and becomes a program of steps (`_torch_program.py`): kernels, launched on PyTorch's current
+stream, in PyTorch's memory, and elementary operations between them, which are PyTorch's own (`_torch_ops.py`). Tensors of the CPU go to the emulator.
+Where gradients flow, the function's own derivative (`jax.vjp`) is a second program. `_torch_operations.py` has what PyTorch knows of programs,
+`_torch_compiled.py` how `torch.compile` comes by a call.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
+import itertools
+import sys
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from smalt import _config, _native, _register, _versions
-from smalt._errors import InvalidKernel, NotInstalled, Unsupported
+from smalt import _config
+from smalt._errors import InvalidArgument, InvalidKernel, Unsupported
 
-#: What the compiler takes for granted of device memory (`target.rs`, `gmem_alignment`), in bytes.
-_ALIGNMENT = 16
+if TYPE_CHECKING:  # imports PyTorch
+    from smalt._torch_program import Program
 
 
-def as_torch_kernel(fn: Callable[..., Any]) -> Callable[..., Any]:
+def as_torch_kernel(fn: Callable[..., Any], *, ref_argnums: int | Sequence[int] = ()) -> Callable[..., Any]:
     """Makes a function of JAX that calls kernels one of PyTorch's tensors.
 
-    The function may call kernels (`plgpu.kernel`), one behind the other, `jax.jit` around them included; whatever else it computes must be
-    constants. Its results are new tensors, but for those that a kernel writes in place (`input_output_aliases`): they are its operands.
+    The function may call kernels (`plgpu.kernel`, `pl.pallas_call`), as many as it likes, with elementary operations between them, `jax.jit` around them
+    included. Its results are new tensors, but for those that a kernel writes in place (`input_output_aliases`): they are its operands.
+
+    Gradients flow through a call if `jax.vjp` of the function is one of kernels, too: by `jax.custom_vjp`, or because `jax.grad` differentiates
+    them. `torch.compile` has a call as one operation of its own.
 
     Args:
         fn: A function of arrays, or of PyTrees of them.
+        ref_argnums: Which of its arguments it takes as references (`jax.Ref`): what kernels store there is in the tensors.
 
     Returns:
-        The same of contiguous tensors of one device: of a GPU, whose current stream gets the kernels, or of the CPU, for the emulator. No gradients flow
-        through it.
+        The same of contiguous tensors of one device: of a GPU, whose current stream gets the kernels, or of the CPU, for the emulator.
     """
-    traced: dict[Any, _Traced] = {}
-
-    @functools.wraps(fn)
-    def call(*args: Any) -> Any:
-        tensors, tree = jax.tree.flatten(args)
-        key = tree, tuple((tuple(t.shape), t.dtype) if hasattr(t, "data_ptr") else None for t in tensors)
-        device = _device_of(tensors)
-        if key not in traced:
-            traced[key] = _Traced(fn, tree, [_struct(t) for t in tensors])
-        return traced[key](tensors, device)
-
-    return call
+    return _Function(fn, ref_argnums, None).call
 
 
 def dispatch(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,179 +50,187 @@ def dispatch(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(stock)
     def choose(fn: Callable[..., Any]) -> Callable[..., Any]:
-        ours, theirs = as_torch_kernel(fn), stock(fn)
-
-        @functools.wraps(fn)
-        def call(*args: Any) -> Any:
-            return (ours if _config.is_enabled() else theirs)(*args)
-
-        return call
+        return _Function(fn, (), stock(fn)).call
 
     return choose
 
 
-def _torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError:
-        raise NotInstalled("smalt: as_torch_kernel without PyTorch\n  expected: a `torch` that can be imported\n  remedy: pip install torch") from None
+_NUMBERS = itertools.count()
+#: By a name, which is what a compiled program of PyTorch's may hold.
+FUNCTIONS: weakref.WeakValueDictionary[str, _Function] = weakref.WeakValueDictionary()
 
 
-def _device_of(tensors: Sequence[Any]) -> Any:
-    for i, t in enumerate(tensors):
+class _Function:
+    """A function, and what it became for tensors of the types that there were."""
+
+    def __init__(self, fn: Callable[..., Any], ref_argnums: int | Sequence[int], stock: Callable[..., Any] | None) -> None:
+        self._fn, self._stock = fn, stock
+        self._refs = frozenset([ref_argnums] if isinstance(ref_argnums, int) else ref_argnums)
+        self._traced: dict[Any, _Traced] = {}
+        name = f"{getattr(fn, '__name__', 'kernels')} {next(_NUMBERS)}"
+        FUNCTIONS[name] = self
+
+        @functools.wraps(fn)
+        def call(*args: Any) -> Any:
+            from smalt._pytorch import torch
+
+            if torch.compiler.is_compiling():
+                from smalt._torch_compiled import results_of, traced
+
+                return results_of(traced(name, args))
+            if "torch._dynamo" in sys.modules:  # else nobody compiles; importing it takes a second
+                from smalt._torch_compiled import untraced
+
+                return untraced(self, args)
+            return self(*args)
+
+        self.call = call
+
+    def __call__(self, *args: Any) -> Any:
+        if self._stock is not None and not _config.is_enabled():
+            return self._stock(*args)
+        from smalt._pytorch import struct, torch
+
+        leaves, tree = jax.tree.flatten(args)
+        key = tree, tuple([getattr(t, "shape", None) for t in leaves]), tuple([getattr(t, "dtype", None) for t in leaves]), _gradients(torch, leaves)
+        try:
+            traced = self._traced.get(key)
+        except TypeError:  # sizes that PyTorch keeps open: here they are numbers
+            key = key[0], tuple(tuple(map(int, t.shape)) for t in leaves), *key[2:]
+            traced = self._traced.get(key)
+        if traced is None:
+            names, refs = _names(args, self._refs)
+            _check(leaves, names)
+            traced = _Traced(self._fn, tree, [struct(t) for t in leaves], names, refs, key[-1])
+            self._traced[key] = traced
+        else:
+            _check(leaves, traced.names)
+        return traced(leaves, _device_of(torch, leaves))
+
+
+def _gradients(torch: Any, leaves: Sequence[Any]) -> tuple[int, ...]:
+    """The arguments through which gradients flow."""
+    if not torch.is_grad_enabled():
+        return ()
+    return tuple([i for i, t in enumerate(leaves) if getattr(t, "requires_grad", False)])
+
+
+def _names(args: Sequence[Any], refs: frozenset[int]) -> tuple[list[str], frozenset[int]]:
+    """What errors call the leaves of arguments; which of them are taken as references."""
+    if missing := sorted(i for i in refs if not 0 <= i < len(args)):
+        raise InvalidArgument(
+            f"smalt: as_torch_kernel(ref_argnums={tuple(sorted(refs))})\n  expected: numbers of arguments: {len(args)} were given"
+            f"\n  got: {missing[0]}\n  remedy: count from 0, and pass references by position"
+        )
+    names: list[str] = []
+    found: set[int] = set()
+    for i, arg in enumerate(args):
+        for path, _ in jax.tree_util.tree_flatten_with_path(arg)[0]:
+            if i in refs:
+                found.add(len(names))
+            names.append(f"argument {i}{jax.tree_util.keystr(path)}")
+    return names, frozenset(found)
+
+
+def _check(leaves: Sequence[Any], names: Sequence[str]) -> None:
+    for t, name in zip(leaves, names):
         if not hasattr(t, "data_ptr"):
             raise InvalidKernel(
-                f"smalt: argument {i} of a kernel for PyTorch\n  expected: a torch.Tensor\n  got: {type(t).__name__}"
+                f"smalt: {name} of a kernel for PyTorch\n  expected: a torch.Tensor\n  got: {type(t).__name__}"
                 "\n  remedy: make it a tensor, or close over it"
             )
-        problem = None
-        if t.device != tensors[0].device:
-            problem = f"a tensor on {tensors[0].device}, as the first one", f"one on {t.device}", "move them to one device"
+        if t.device == leaves[0].device and t.is_contiguous() and t.device.type in ("cuda", "cpu"):
+            continue
+        if t.device != leaves[0].device:
+            problem = f"a tensor on {leaves[0].device}, as the first one", f"one on {t.device}", "move them to one device"
         elif t.device.type not in ("cuda", "cpu"):
             problem = "a tensor on a GPU, or on the CPU for the emulator", f"one on {t.device}", "move it: t.cuda()"
-        elif not t.is_contiguous():
+        else:
             problem = "a contiguous tensor", f"shape {tuple(t.shape)}, strides {t.stride()}", "t.contiguous()"
-        elif t.data_ptr() % _ALIGNMENT:
-            problem = f"memory at a multiple of {_ALIGNMENT} bytes", f"a view that begins {t.data_ptr() % _ALIGNMENT} bytes behind one", "t.clone()"
-        elif t.requires_grad:
-            problem = "a tensor through which no gradient flows", "one with requires_grad", "t.detach(), or a torch.autograd.Function"
-        if problem:
-            expected, got, remedy = problem
-            raise InvalidKernel(f"smalt: argument {i} of a kernel for PyTorch\n  expected: {expected}\n  got: {got}\n  remedy: {remedy}")
-    return tensors[0].device if tensors else None
+        expected, got, remedy = problem
+        raise InvalidKernel(f"smalt: {name} of a kernel for PyTorch\n  expected: {expected}\n  got: {got}\n  remedy: {remedy}")
 
 
-def _struct(t: Any) -> jax.ShapeDtypeStruct:
-    name = str(t.dtype).removeprefix("torch.")
-    try:
-        dtype = jnp.dtype(name)
-    except TypeError:
-        raise Unsupported(f"smalt: not supported yet: tensors of type {t.dtype}\n  expected: a type that JAX has\n  remedy: t.view or t.to another type") from None
-    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise InvalidKernel(
-            f"smalt: a tensor of type {t.dtype}\n  expected: types of up to 32 bits, as JAX is set up"
-            "\n  remedy: jax.config.update('jax_enable_x64', True), or t.to(torch.float32)"
-        )
-    return jax.ShapeDtypeStruct(tuple(t.shape), dtype)
+def _device_of(torch: Any, tensors: Sequence[Any]) -> Any:
+    if tensors:
+        return tensors[0].device
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 class _Traced:
-    """A function, traced for tensors of one type: kernels between numbered places. The first ones are its arguments', then come constants."""
+    """A function, for tensors of one type."""
 
-    def __init__(self, fn: Callable[..., Any], tree: Any, structs: Sequence[Any]) -> None:
-        def flat(*leaves: Any) -> Any:
-            return fn(*jax.tree.unflatten(tree, leaves))
+    def __init__(
+        self, fn: Callable[..., Any], tree: Any, structs: Sequence[Any], names: Sequence[str], refs: frozenset[int], gradients: Sequence[int]
+    ) -> None:
+        if taken := sorted(refs & set(gradients)):
+            raise InvalidKernel(
+                f"smalt: {names[taken[0]]} of a kernel for PyTorch, which it takes as a reference\n  expected: a tensor through which no gradient flows"
+                "\n  got: one with requires_grad\n  remedy: t.detach(), or a function that gives the new value as its result"
+            )
+        if taken := [i for i in gradients if not jnp.issubdtype(structs[i].dtype, jnp.floating)]:
+            raise Unsupported(
+                f"smalt: not supported yet: gradients of complex numbers for PyTorch ({names[taken[0]]})\n  expected: floats"
+                f"\n  got: {structs[taken[0]].dtype.name}\n  remedy: t.detach(), or a torch.autograd.Function"
+            )
+        self.names, self._gradients = names, list(gradients)
+        self._shape: Any = None
+        self._pull: Any = None
 
-        with _config.enabled(True):
-            closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*structs)
-        jaxpr, consts = _versions.open_jaxpr(closed)
-        self._tree = jax.tree.structure(shapes)
-        self._constants: list[np.ndarray[Any, Any]] = []
-        self._of_device: dict[Any, list[Any]] = {}
-        # A place that a kernel fills: its step, and which result.
-        self._steps: list[tuple[_Kernel, list[Any]]] = []
-        self._results = self._walk(jaxpr, consts, [("argument", i, 0) for i in range(len(structs))])
+        def flat(*leaves: Any) -> list[Any]:
+            held = {i: jax.new_ref(leaves[i]) for i in sorted(refs)}
+            given = [held.get(i, x) for i, x in enumerate(leaves)]
+            if gradients:
 
-    def _walk(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Constants are computed; of everything else it says where it will be."""
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, map(np.asarray, consts))) | dict(zip(jaxpr.invars, args))
+                def differentiated(*some: Any) -> Any:
+                    now = list(given)
+                    for i, x in zip(gradients, some):
+                        now[i] = x
+                    return fn(*jax.tree.unflatten(tree, now))
 
-        def read(atom: Any) -> Any:
-            return np.asarray(atom.val) if _versions.is_literal(atom) else env[atom]
-
-        for eqn in jaxpr.eqns:
-            values = [read(atom) for atom in eqn.invars]
-            name = str(eqn.primitive.name)
-            if callee := _versions.CALLS.get(name):
-                inner, own = _versions.open_jaxpr(eqn.params[callee])
-                made = self._walk(inner, own, values)
-            elif eqn.primitive is _versions.mpmd_map_p:
-                made = [("result", len(self._steps), k) for k in range(len(eqn.outvars))]
-                self._steps.append((_Kernel(eqn), [self._place(v) for v in values]))
-            elif all(isinstance(v, np.ndarray) for v in values):
-                out = eqn.primitive.bind(*values, **eqn.params)
-                made = [np.asarray(x) for x in (out if eqn.primitive.multiple_results else [out])]
+                out, pull = jax.vjp(differentiated, *(leaves[i] for i in gradients))
+                saved, self._pull = jax.tree.flatten(pull)
             else:
-                raise Unsupported(
-                    f"smalt: not supported yet: `{name}` of tensors, beside kernels\n  expected: a function that calls kernels and nothing else"
-                    f"\n  got: {eqn.primitive}\n  remedy: compute that with PyTorch, before or behind the kernel"
-                )
-            env.update(zip(eqn.outvars, made))
-        return [self._place(read(atom)) for atom in jaxpr.outvars]
+                out, saved = fn(*jax.tree.unflatten(tree, given)), []
+            results, self._shape = jax.tree.flatten(out)
+            self._count = len(results)
+            return [*results, *saved, *(ref[...] for ref in held.values())]
 
-    def _place(self, x: Any) -> Any:
-        if not isinstance(x, np.ndarray):
-            return x
-        self._constants.append(x)
-        return "constant", len(self._constants) - 1, 0
+        name = getattr(fn, "__name__", "kernels")
+        self._forward, avals = _program(name, flat, structs, names, stores=sorted(refs))
+        self._results, saved = avals[: self._count], avals[self._count : len(avals) - len(refs)]
+        self._backward: Program | None = None
+        if gradients:
+            #: The results that have cotangents.
+            self._floats = [i for i, aval in enumerate(self._results) if jnp.issubdtype(aval.dtype, jnp.floating)]
+            self._saved, given = len(saved), [*saved, *(self._results[i] for i in self._floats)]
+            called = [*(f"what the call kept ({i})" for i in range(len(saved))), *(f"the cotangent of result {i}" for i in self._floats)]
+            self._backward, _ = _program(f"{name}_backward", self._pulled, given, called, copies=True)
+
+    def _pulled(self, *args: Any) -> Any:
+        """Cotangents of the arguments, from what the call kept and cotangents of its results."""
+        given = dict(zip(self._floats, args[self._saved :]))
+        cotangents = [given[i] if i in given else np.zeros(aval.shape, jax.dtypes.float0) for i, aval in enumerate(self._results)]
+        return jax.tree.unflatten(self._pull, args[: self._saved])(jax.tree.unflatten(self._shape, cotangents))
 
     def __call__(self, tensors: Sequence[Any], device: Any) -> Any:
-        torch = _torch()
-        if device is None:
-            device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        if device not in self._of_device:
-            self._of_device[device] = [_tensor(x, device) for x in self._constants]
-        places = {"argument": tensors, "constant": self._of_device[device]}
-        elsewhere = device.type == "cuda" and torch.cuda.current_device() != device.index
-        made: list[list[Any]] = []
+        from smalt import _torch_operations
 
-        def at(place: Any) -> Any:
-            kind, i, k = place
-            return made[i][k] if kind == "result" else places[kind][i]
-
-        with torch.cuda.device(device) if elsewhere else contextlib.nullcontext():
-            for kernel, operands in self._steps:
-                made.append(kernel.launch(torch, [at(place) for place in operands], device))
-        return jax.tree.unflatten(self._tree, [at(place) for place in self._results])
+        if self._backward is None:
+            made = _torch_operations.run(self._forward, tensors, device)
+        else:
+            made = _torch_operations.differentiable(self._forward, self._backward, self._gradients, self._floats, self._count, tensors, device)
+        return jax.tree.unflatten(self._shape, made[: self._count])
 
 
-def _tensor(x: Any, device: Any) -> Any:
-    if not isinstance(x, np.ndarray):
-        return x
-    torch = _torch()
-    if x.dtype.kind == "V" or x.dtype.name not in ("bool", *(f"{k}{n}" for k in ("int", "uint", "float") for n in (8, 16, 32, 64))):
-        whole = torch.from_numpy(x.reshape(-1).view(np.uint8).copy()).to(device)  # a type that NumPy has by JAX
-        return whole.view(getattr(torch, x.dtype.name)).reshape(x.shape)
-    return torch.from_numpy(np.array(x)).to(device)
+def _program(
+    name: str, fn: Callable[..., Any], structs: Sequence[Any], names: Sequence[str], stores: Sequence[int] = (), copies: bool = False
+) -> tuple[Program, Sequence[Any]]:
+    """A traced function, and its results' types. The last of its results are what the tensors of `stores` are left with."""
+    from smalt._torch_program import Program
 
-
-class _Kernel:
-    """One call of a kernel."""
-
-    def __init__(self, eqn: Any) -> None:
-        structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-        with _config.enabled(True):
-            (kernel,) = _register.captured(lambda *args: eqn.primitive.bind(*args, **eqn.params), *structs, compiles=True)
-        self._kernel = kernel
-        self._artifact = _native.compile(kernel.descriptor, kernel.debug, kernel.target)
-        extra = self._artifact.extra_operands
-        if extra.position:
-            raise Unsupported(
-                "smalt: not supported yet: a kernel that talks to other devices, for PyTorch"
-                "\n  expected: a kernel of one GPU\n  remedy: call it in JAX, under jax.shard_map"
-            )
-        torch = _torch()
-        aliases = {result: operand for operand, result in eqn.params["input_output_aliases"].items()}
-        #: Of each result the operand that it is, or its shape and type.
-        self._made = [(aliases.get(i), tuple(v.aval.shape), getattr(torch, np.dtype(v.aval.dtype).name)) for i, v in enumerate(eqn.outvars)]
-        self._scratch = list(extra.scratch)
-        own = [int(np.prod(v.aval.shape, dtype=np.int64)) * np.dtype(v.aval.dtype).itemsize for v in (*eqn.invars, *eqn.outvars)]
-        n = len(eqn.invars)
-        self._sizes = [*own[:n], *self._scratch], [*own[n:], *self._scratch]
-        self._site: _native.CallSite | None = None
-
-    def launch(self, torch: Any, operands: list[Any], device: Any) -> list[Any]:
-        results = [
-            torch.empty(shape, dtype=dtype, device=device) if operand is None else operands[operand] for operand, shape, dtype in self._made
-        ]
-        scratch = [torch.zeros(size, dtype=torch.uint8, device=device) for size in self._scratch]
-        addresses = [t.data_ptr() for t in (*operands, *scratch)], [t.data_ptr() for t in (*results, *scratch)]
-        if device.type == "cpu":
-            given, made = (list(zip(some, sizes)) for some, sizes in zip(addresses, self._sizes))
-            n = len(scratch)
-            self._artifact.run_at([*given[: len(given) - n], *made[: len(made) - n], *given[len(given) - n :]])
-            return results
-        if self._site is None:
-            self._site = _native.CallSite(self._kernel.descriptor, self._kernel.debug, self._kernel.target, *self._sizes)
-        self._site.launch(device.index, torch.cuda.current_stream(device).cuda_stream, *addresses)
-        return results
+    with _config.enabled(True):
+        closed = jax.make_jaxpr(fn)(*structs)
+        results = len(closed.out_avals)
+        program = Program(name, closed, names, {a: results - len(stores) + k for k, a in enumerate(stores)}, copies)
+    return program, closed.out_avals

@@ -561,7 +561,15 @@ def argument_name(jaxpr: Any, at: int, otherwise: str) -> str:
 def here() -> str:
     """The lines of what is being traced, as errors end with them; of what runs at once, the caller's."""
     found = list(itertools.islice(frames(source_info_util.current().traceback), _Stack._LIMIT))
-    found = found or list(frames(_Stack(sys._getframe(1))))
+    return _listed(found or list(frames(_Stack(sys._getframe(1)))))
+
+
+def line_of(eqn: Any) -> str:
+    """The same for an equation that was traced before."""
+    return _listed(list(itertools.islice(frames(eqn.source_info.traceback), _Stack._LIMIT)))
+
+
+def _listed(found: Sequence[tuple[str, str, int, int]]) -> str:
     return "".join(f"\n  {'in' if i else 'at'} {file}:{line} ({function})" for i, (file, function, line, _) in enumerate(found))
 
 
@@ -574,6 +582,17 @@ def device_mesh(axis_context: Any) -> list[tuple[Any, int]]:
     if mesh is None or mesh.empty:
         return []
     return list(mesh.shape.items())
+
+
+def concrete_mesh(axis_context: Any) -> Any | None:
+    """The mesh that a lowering runs under, if its devices are known."""
+    mesh = getattr(axis_context, "mesh", None)
+    return None if mesh is None or isinstance(mesh, mesh_lib.AbstractMesh) or not mesh.devices.size else mesh
+
+
+def process_index(mesh: Any | None) -> int:
+    """This process's number in its job; of the backend whose devices a mesh has."""
+    return int(jax.process_index() if mesh is None else mesh.devices.flat[0].client.process_index())
 
 
 def automatic_axes(axis_context: Any) -> list[Any]:
@@ -917,16 +936,28 @@ def coordination_service() -> Any | None:
 
 def mesh_number(axis_context: Any) -> int:
     """A number for the devices of the mesh that a lowering runs under, if they are of several processes; else, or if they are not known, 0."""
-    mesh = getattr(axis_context, "mesh", None)
-    devices = [] if mesh is None or isinstance(mesh, mesh_lib.AbstractMesh) else [d for d in mesh.devices.flat]
+    mesh = concrete_mesh(axis_context)
+    devices = [] if mesh is None else [d for d in mesh.devices.flat]
     if len({d.process_index for d in devices}) <= 1:
         return 0
     return 1 + zlib.crc32(repr([d.id for d in devices]).encode())
 
 
-def device_position(ctx: Any) -> tuple[Any, Any]:
-    """The executing device's position in the mesh that the lowering runs under, a `u32[]`: (value, aval)."""
-    return _mlir.hlo.partition_id(), jax_core.ShapedArray((), np.dtype(np.uint32))
+def device_position(ctx: Any, within: Any | None = None) -> tuple[Any, Any]:
+    """The executing device's position in the mesh that the lowering runs under, or in what its host has of it (`_hosts.Within`), a `u32[]`: (value,
+    aval)."""
+    aval = jax_core.ShapedArray((), np.dtype(np.uint32))
+    whole, hlo = _mlir.hlo.partition_id(), _mlir.hlo
+    if within is None:
+        return whole, aval
+
+    def number(n: int) -> Any:
+        return _mlir.ir_constant(np.uint32(n))
+
+    def sum_of(terms: Sequence[tuple[Any, int]]) -> Any:
+        return functools.reduce(hlo.add, [hlo.multiply(x, number(n)) for x, n in terms])
+
+    return within.position(whole, lambda x, n: hlo.divide(x, number(n)), lambda x, n: hlo.remainder(x, number(n)), sum_of), aval
 
 
 def debug_checks_are_enabled() -> bool:
@@ -1109,6 +1140,14 @@ def without_references(jaxpr: Any) -> Any:
     return _discharge.discharge_state(jax_core.ClosedJaxpr(jaxpr, ()))
 
 
+def without_new_references(closed: Any) -> Any:
+    """A jaxpr in which references that it makes (`jax.new_ref`) are the values that they hold."""
+    opened, consts = open_jaxpr(closed)
+    if not any(is_ref_aval(var.aval) for eqn in opened.eqns for var in eqn.outvars):
+        return closed
+    return _discharge.discharge_state(opened if _IS_011 else jax_core.ClosedJaxpr(opened, consts))
+
+
 def _no_tangents(dtype: Any) -> Any:
     return jax.dtypes.float0
 
@@ -1276,6 +1315,50 @@ def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
     with _jax_config._check_vma(False):
         ctx = ctx.replace(avals_in=plain)
         return _mlir.lower_fun(f, multiple_results=True)(ctx, *operands)
+
+
+def call_in_parts(params: dict[str, Any], axes: dict[int, int], arrays: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The parameters of a `pl.pallas_call` over a part of its grid and of its arrays. `axes`: into how many parts axes are split; `arrays`: of each
+    operand and result, and each of its dimensions."""
+    mapping = params["grid_mapping"]
+    blocks = mapping.block_mappings
+    first = len(arrays) - len(blocks)
+    made = [
+        dataclasses.replace(b, array_aval=b.array_aval.update(shape=tuple(n // p for n, p in zip(b.array_aval.shape, parts))))
+        for b, parts in zip(blocks, arrays[first:])
+    ]
+    grid = tuple(n // axes[a] if a in axes else n for a, n in enumerate(mapping.grid))
+    results = arrays[len(arrays) - len(params["out_avals"]) :]
+    return params | {
+        "grid_mapping": mapping.replace(grid=grid, block_mappings=tuple(made)),
+        "out_avals": tuple(a.update(shape=tuple(n // p for n, p in zip(a.shape, parts))) for a, parts in zip(params["out_avals"], results)),
+        "cost_estimate": None,
+    }
+
+
+def call_of_static_shape(params: dict[str, Any], grid: dict[int, int], shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    """The parameters of a `pl.pallas_call` with other sizes of these axes, over arrays of these shapes."""
+    mapping = params["grid_mapping"]
+    made = [dataclasses.replace(b, array_aval=b.array_aval.update(shape=shape)) for b, shape in zip(mapping.block_mappings, shapes)]
+    results = shapes[mapping.num_inputs :]
+    return params | {
+        "grid_mapping": mapping.replace(grid=tuple(grid.get(a, n) for a, n in enumerate(mapping.grid)), block_mappings=tuple(made)),
+        "out_avals": tuple(a.update(shape=shape) for a, shape in zip(params["out_avals"], results)),
+        "cost_estimate": None,
+    }
+
+
+def dimension_value(dim: Any) -> Any:
+    """A dimension's size as an `i32[]`: what is symbolic is known when the program runs."""
+    return jax.numpy.asarray(jax_core.dimension_as_value(dim), np.int32)
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """Those of a jaxpr, and of the jaxprs in it."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn):
+            yield from all_equations(inner)
 
 
 def make_primitive(name: str, abstract_eval: Callable[..., Any], one_result: bool = False) -> Any:
@@ -1520,8 +1603,44 @@ def new_primitive(name: str) -> Any:
     return primitive
 
 
+lowered_under_p = jax_core.Primitive("smalt_lowered_under")
+lowered_under_p.multiple_results = True
+lowered_under_p.def_abstract_eval(lambda *avals, closed, scope: list(closed.out_avals))
+
+
+def lowered_under(scope: Callable[[], contextlib.AbstractContextManager[None]], fn: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
+    """Calls a function so that it is traced and lowered in a context, wherever and whenever JAX does that."""
+    with scope():
+        closed = jax.make_jaxpr(fn)(*values)
+    return lowered_under_p.bind(*values, closed=closed, scope=scope)  # type: ignore[no-any-return]
+
+
+def _lowered_under(ctx: Any, *operands: Any, closed: Any, scope: Any) -> Any:
+    with scope():
+        return _mlir.lower_fun(lambda *values: eval_jaxpr(closed, values), multiple_results=True)(ctx, *operands)
+
+
+called_from_python_p = jax_core.Primitive("smalt_called_from_python")
+called_from_python_p.def_abstract_eval(lambda aval: aval)
+
+
+def called_from_python(operands: Sequence[Any]) -> list[Any]:
+    """The same values; the program that has them is called by JAX's Python (`call_from_python`)."""
+    return [called_from_python_p.bind(operands[0]), *operands[1:]]
+
+
+def _called_from_python(ctx: Any, operand: Any) -> Any:
+    if "cpu" in platforms(ctx):
+        call_from_python(ctx)
+    return [operand]
+
+
 def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule)
+
+
+register_lowering(lowered_under_p, _lowered_under)
+register_lowering(called_from_python_p, _called_from_python)
 
 
 def register_batching(primitive: Any, rule: Callable[..., Any]) -> None:

@@ -93,6 +93,9 @@ class Walker:
         self.grid_names: tuple[Any, ...] = ()  # its grid axes, if they have names
         self.cluster: tuple[int, ...] = ()  # the extents of its axes
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
+        self.far_axes: Sequence[Any] = ()  # axes of the device mesh along which there are devices that are not reached
+        self.far_devices = "", "", ""  # what these are, what others lie within, and what to do about it
+        self.talks = False  # to other devices
         #: What the user calls the arguments of a jaxpr, where that does not know it.
         self.argument_names: dict[Any, Sequence[str]] = {}
         self._profiles = profiles  # named scopes become ranges
@@ -111,6 +114,9 @@ class Walker:
     def mesh_axis_ids(self, names: Any) -> list[int]:
         """Axes of the device mesh by name (one, several, nested)."""
         flat = _types.flat_axes(names)
+        self.talks = True
+        for name in flat:
+            self._check_near(name)
         others = ", ".join(repr(name) for name in flat if name not in self.mesh_axes)
         if others:
             known = ", ".join(repr(name) for name in self.mesh_axes) or "none: call the kernel under jax.shard_map"
@@ -120,7 +126,22 @@ class Walker:
             )
         return [self.mesh_axes[name] for name in flat]
 
+    def _check_near(self, name: Any) -> None:
+        if name in self.far_axes:
+            raise self.too_far(f"along the axis {name!r}")
+
+    def too_far(self, how: str) -> Unsupported:
+        near = ", ".join(repr(name) for name in self.mesh_axes if isinstance(name, str)) or "none of this mesh"
+        what, where, remedy = self.far_devices
+        return Unsupported(
+            f"a kernel that talks to {what} {how}"
+            f"\n  expected: axes of the mesh that lie within {where}: {near}, by name: {{axis: index}}"
+            f"\n  got: {', '.join(map(repr, self.far_axes))}, which does not"
+            f"\n  remedy: {remedy}; XLA's collectives go along others, and jax.lax.axis_index of theirs is an operand"
+        )
+
     def axis_id(self, name: Any) -> int:
+        self._check_near(name)
         try:
             return self._axes[name]
         except KeyError:
@@ -279,6 +300,9 @@ class Walker:
                 "a device id in a kernel that runs on one device\n  expected: a device mesh around the kernel"
                 "\n  remedy: call the kernel under jax.shard_map over a mesh of the devices"
             )
+        self.talks = True
+        if self.far_axes and not isinstance(x, dict):
+            raise self.too_far("by a position in the whole mesh")
         if isinstance(x, dict):
             if kind != "MESH":
                 raise InvalidKernel(

@@ -1,0 +1,237 @@
+"""`jax.export` with symbolic shapes: one exported program for arrays of all sizes, against NumPy."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.experimental.pallas.tpu as pltpu
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import smalt
+from tests.corpus.case import kernel
+
+F32 = np.dtype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def enabled() -> Iterator[None]:
+    with smalt.enabled():
+        yield
+
+
+def specs(*shapes: str, dtypes: Sequence[Any] = ()) -> list[jax.ShapeDtypeStruct]:
+    scope = jax.export.SymbolicScope()
+    types = dtypes or [F32] * len(shapes)
+    return [jax.ShapeDtypeStruct(jax.export.symbolic_shape(s, scope=scope), t) for s, t in zip(shapes, types)]
+
+
+def exported(f: Callable[..., Any], *arguments: Any) -> Any:
+    """The program, as a process that loads it has it."""
+    program = jax.export.export(jax.jit(f), platforms=[{"gpu": "cuda"}.get(jax.default_backend(), "cpu")])(*arguments)
+    return jax.jit(jax.export.deserialize(program.serialize()).call)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def like(x: Any, *shape: Any, dtype: Any = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape or x.shape, dtype or x.dtype)
+
+
+def rows(width: int, n: int = 8) -> pl.BlockSpec:
+    return pl.BlockSpec((n, width), lambda i: (i, 0))
+
+
+def doubled(x: Any) -> Any:
+    def body(x: Any, o: Any) -> None:
+        o[...] = x[...] * 2
+
+    return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[rows(128)], out_specs=rows(128))(x)
+
+
+def test_all_sizes() -> None:
+    """Fewer blocks than any call takes, as many, and more that do not divide."""
+    f = exported(doubled, *specs("8*b, 128"))
+    for blocks in (1, 2, 7, 8, 9, 63, 65, 600):
+        x = normal(8 * blocks, 128, seed=blocks)
+        np.testing.assert_array_equal(f(x), x * 2, err_msg=str(blocks))
+
+
+def test_within_a_program() -> None:
+    """What JAX computes around it has symbolic shapes, too."""
+    f = exported(lambda x: (doubled(jnp.sin(x)) + x).sum(1), *specs("8*b, 128"))
+    for blocks in (1, 3, 20):
+        x = normal(8 * blocks, 128)
+        np.testing.assert_allclose(f(x), (np.sin(x) * 2 + x).sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_two_axes_several_results_and_what_is_whole() -> None:
+    def f(x: Any, w: Any, t: Any) -> Any:
+        def body(x: Any, w: Any, t: Any, o: Any, s: Any) -> None:
+            o[...] = x[...] * w[...] + t[...]
+            s[...] = x[...].sum(1, keepdims=True)
+
+        wide = pl.BlockSpec((8, None, 64), lambda i, j: (i, j, 0))
+        return pl.pallas_call(
+            body,
+            out_shape=[like(x), like(x, *x.shape[:2], 1)],
+            grid=(x.shape[0] // 8, x.shape[1]),
+            in_specs=[wide, pl.BlockSpec((None, 64), lambda i, j: (j, 0)), pl.BlockSpec((1, 64), lambda i, j: (0, 0))],
+            out_specs=[wide, pl.BlockSpec((8, None, 1), lambda i, j: (i, j, 0))],
+        )(x, w, t)
+
+    g = exported(f, *specs("8*b, c, 64", "c, 64", "1, 64"))
+    for b, c in ((1, 1), (2, 9), (10, 3)):
+        x, w, t = normal(8 * b, c, 64), normal(c, 64, seed=1), normal(1, 64, seed=2)
+        for got, want in zip(g(x, w, t), (x * w + t, x.sum(2, keepdims=True))):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_matmul_of_any_batch_and_rows() -> None:
+    """Axes of the grid that carry are of known sizes, with scratch along them."""
+
+    def f(x: Any, y: Any) -> Any:
+        def body(x: Any, y: Any, o: Any, acc: Any) -> None:
+            @pl.when(pl.program_id(1) == 0)
+            def _() -> None:
+                acc[...] = jnp.zeros_like(acc)
+
+            acc[...] += jnp.dot(x[...], y[...], precision="highest")
+
+            @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
+            def _() -> None:
+                o[...] = acc[...]
+
+        return pl.pallas_call(
+            body,
+            out_shape=like(x, x.shape[0], y.shape[1]),
+            grid=(x.shape[0] // 32, 3),
+            in_specs=[pl.BlockSpec((32, 32), lambda i, k: (i, k)), pl.BlockSpec((32, 64), lambda i, k: (k, 0))],
+            out_specs=pl.BlockSpec((32, 64), lambda i, k: (i, 0)),
+            scratch_shapes=[plgpu.SMEM((32, 64), jnp.float32)],
+        )(x, y)
+
+    g = exported(f, *specs("32*m, 96", "96, 64"))
+    for m in (1, 5):
+        x, y = normal(32 * m, 96), normal(96, 64, seed=1)
+        np.testing.assert_allclose(g(x, y), x @ y, rtol=1e-4, atol=1e-4)
+
+
+def test_a_table_that_is_looked_up() -> None:
+    """Of an axis of known size, beside a symbolic one."""
+
+    def f(table: Any, x: Any) -> Any:
+        def body(table: Any, x: Any, o: Any) -> None:
+            o[...] = x[...]
+
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(x.shape[0] // 8, 4),
+            in_specs=[pl.BlockSpec((8, 32), lambda i, j, t: (i, t[j]))],
+            out_specs=pl.BlockSpec((8, 32), lambda i, j, t: (i, j)),
+        )
+        return pl.pallas_call(body, out_shape=like(x), grid_spec=spec)(table, x)
+
+    g = exported(f, *specs("4", "8*b, 128", dtypes=[np.dtype(np.int32), F32]))
+    table = np.array([2, 0, 3, 1], np.int32)
+    for b in (1, 9):
+        x = normal(8 * b, 128)
+        np.testing.assert_array_equal(g(table, x), x.reshape(-1, 4, 32)[:, table].reshape(-1, 128))
+
+
+def test_under_vmap() -> None:
+    """The batch is an axis of the grid, symbolic or not."""
+    xs = normal(3, 24, 128)
+    np.testing.assert_array_equal(exported(jax.vmap(doubled), *specs("3, 8*b, 128"))(xs), xs * 2)
+
+
+def test_in_another_process(tmp_path: pathlib.Path) -> None:
+    """It needs no more than the import."""
+    platform = {"gpu": "cuda"}.get(jax.default_backend(), "cpu")
+    (tmp_path / "program").write_bytes(jax.export.export(jax.jit(doubled), platforms=[platform])(*specs("8*b, 128")).serialize())
+    script = f"""
+        import pathlib, jax, jax.export, numpy as np, smalt
+        program = jax.export.deserialize(bytearray(pathlib.Path({str(tmp_path / "program")!r}).read_bytes()))
+        for n in (8, 80):
+            x = np.arange(n * 128, dtype=np.float32).reshape(n, 128)
+            np.testing.assert_array_equal(jax.jit(program.call)(x), x * 2)
+        print("right")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=dict(os.environ), check=False)
+    assert done.stdout.strip() == "right", done.stderr
+
+
+# ------------------------------------------------------------------------------------------ misuse
+
+
+def call(body: Any, x: Any, spec: Any = None, out: Any = None, **params: Any) -> Any:
+    spec = spec or rows(128)
+    return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[spec], out_specs=out or spec, **params)(x)
+
+
+def copied(x: Any, o: Any) -> None:
+    o[...] = x[...]
+
+
+def numbered(x: Any, o: Any) -> None:
+    o[...] = x[...] * pl.program_id(0)
+
+
+def counted(x: Any, o: Any) -> None:
+    o[...] = x[...] * pl.num_programs(0)
+
+
+def carried(x: Any, o: Any, s: Any) -> None:
+    @pl.when(pl.program_id(0) == 0)
+    def _() -> None:
+        s[...] = jnp.zeros_like(s)
+
+    s[...] += x[...]
+    o[...] = s[...]
+
+
+def pair(x: Any, y: Any) -> Any:
+    def body(x: Any, y: Any, o: Any) -> None:
+        o[...] = x[...] + y[:8]
+
+    return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[rows(128), rows(128, 16)], out_specs=rows(128))(x, y)
+
+
+def turned(x: Any) -> Any:
+    """The symbolic dimension is whole."""
+    spec = pl.BlockSpec((8, 128), lambda i: (0, i))
+    return pl.pallas_call(copied, out_shape=like(x), grid=(2,), in_specs=[spec], out_specs=spec)(x)
+
+
+MISUSE: dict[str, tuple[Any, tuple[str, ...], str]] = {
+    "blocks that do not divide": (doubled, ("b, 128",), r"dimension 0 of args\[0\], b(?s:.*)multiple of the block's 8(?s:.*)\"8\*b\""),
+    "a whole dimension": (turned, ("8*b, 256",), "blocks that follow one another(?s:.*)give it blocks"),
+    "its index": (lambda x: call(numbered, x), ("8*b, 128",), "an axis that can be split(?s:.*)asks for the step's index"),
+    "its size": (lambda x: call(counted, x), ("8*b, 128",), "a body that has them, too|asks for the step's index"),
+    "scratch": (lambda x: call(carried, x, scratch_shapes=[plgpu.SMEM((8, 128), jnp.float32)]), ("8*b, 128",), "depend on each other"),
+    "revisited": (lambda x: call(copied, x, out=pl.BlockSpec((8, 128), lambda i: (0, 0))), ("8*b, 128",), "blocks that follow one another"),
+    "aliases": (lambda x: call(copied, x, input_output_aliases={0: 0}), ("8*b, 128",), "no input_output_aliases(?s:.*)leave them out"),
+    "other sizes": (pair, ("8*b, 128", "16*b + 16, 128"), r"args\[1\](?s:.*)b blocks(?s:.*)got: b \+ 1"),
+    "a kernel": (lambda x: kernel(copied, like(x))(x), ("8*b, 128",), r"a dimension of 8\*b(?s:.*)known size(?s:.*)pl.pallas_call"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse(name: str) -> None:
+    fn, shapes, says = MISUSE[name]
+    with pytest.raises(smalt.Unsupported, match=rf"^smalt: not supported yet(?s:.*)(?:{says})(?s:.*)suite_symbolic") as found:
+        exported(fn, *specs(*shapes))
+    assert found.value.remedy

@@ -1,0 +1,3 @@
+"""`smalt.partition`, on emulated devices."""
+
+from tests.kernels.suite_partition import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Symbolic shapes in `jax.export`, in the emulator."""
+
+from tests.kernels.suite_symbolic import *  # noqa: F403
