@@ -159,16 +159,18 @@ def _pallas_block(w: Walker, eqn: Any) -> OpParts:
     """The body of a `pl.pallas_call` (`_pallas_call.py`): a call whose refs are slots and views of arrays."""
     body = eqn.params["body"]
     indices, rest = _split(eqn.invars, body.grid_rank)
+    sizes, rest = _split(rest, len(body.sizes))
     bindings = []
     for ref in body.refs:
         (base, *leaves), rest = _split(rest, 1 + ref.operands)
         is_window = ref.treedef is None
         bindings.append(w.windowed(base, leaves, ref.window) if is_window else w.view(base, w.leaves(ref.treedef, leaves), ref.strip))
     bindings += [w.binding(ref) for ref in rest]
-    outer = w.grid_indices, w.grid_names
+    outer = w.grid_indices, w.grid_sizes, w.grid_names
     w.grid_indices, w.grid_names = [w.binding(i) for i in indices], body.axes
+    w.grid_sizes = {a: w.binding(n) for a, n in zip(body.sizes, sizes)}
     region = w.region(body.jaxpr, dict(zip(body.jaxpr.invars, bindings, strict=True)))
-    w.grid_indices, w.grid_names = outer
+    w.grid_indices, w.grid_sizes, w.grid_names = outer
     return OpParts(attrs=_attrs.encode({"name": body.name}), regions=[region], primitive="call")
 
 
