@@ -115,9 +115,23 @@ def decide(
         if partner is not None:
             for axis, proved in _shared(grid, block, [partner])[1].items():
                 carry([axis], f"{partner.name} is read where other steps write {block.name}, in the same buffer", proved)
+    for at in sorted(set(range(first)) & uses.keys()):  # prefetched, of which the call has its own
+        use = uses[at]
+        if not use.is_written:
+            continue
+        name = _versions.argument_name(jaxpr, at, f"{at}")
+        if mapping.vmapped_dims:
+            raise Unsupported(
+                f"not supported yet: pallas_call: a store to {name}, which is prefetched, under jax.vmap"
+                f"\n  expected: prefetched arrays that are only read\n  got: a store to one that all elements have in common"
+                "\n  remedy: copy it to scratch (pltpu.SMEM) in the first step and store there"
+            )
+        for proved in (True, False):
+            found = _carried(use, [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], proved)
+            carry_memory((own[a] for a in found), f"prefetched {name}", proved)
     for at, aval in enumerate(mapping.scratch_avals, len(jaxpr.invars) - len(mapping.scratch_avals)):
         if at not in uses or not _lasts(aval):
-            if _versions.is_semaphore_of_tpu(aval):
+            if _versions.is_semaphore_of_tpu(aval) and not _types.is_semaphore_of_copies(aval):
                 carry(own, "a step may wait for what another one signals", False)
             continue
         name = _versions.argument_name(jaxpr, at, f"{at - len(jaxpr.invars) + len(mapping.scratch_avals)}")

@@ -140,6 +140,9 @@ def kernel(
     _axes.warn_of_doubts(call.jaxpr, call.axes)
     out_types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]]
     aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
+    for at in call.stored_indices:
+        aliases[call.sizes + at] = len(out_types)
+        out_types.append(jax.ShapeDtypeStruct(arrays[call.sizes + at].shape, arrays[call.sizes + at].dtype))
     for block in call.kept:  # XLA gives the call an array of its own, as each result that shares an operand's buffer
         aliases[call.sizes + call.indices + block.number] = len(out_types)
         out_types.append(jax.ShapeDtypeStruct(block.mapping.array_aval.shape, block.dtype))
@@ -187,6 +190,8 @@ class _Call:
         hints = _versions.is_tpu_compiler_params(given_params)
         self.axes = _axes.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics, hints)
         self.parallel = self.axes.parallel
+        #: Prefetched operands that the body stores to: steps find them as others left them.
+        self.stored_indices = [at for at in range(self.indices) if at in uses and uses[at].is_written]
         self.kept = [b for b in self.blocks if b.number in self.axes.kept]
         for block in self.kept:
             block.is_kept = True
@@ -284,7 +289,7 @@ class _Call:
     def argument_names(self) -> list[str]:
         """What the user calls the call's operands and results."""
         own = [self._name(at) for at in range(self.indices + len(self.blocks))]
-        return [""] * self.sizes + own + [""] * len(self.kept)
+        return [""] * self.sizes + own + [""] * (len(self.stored_indices) + len(self.kept))
 
     def body(self, *refs: Any) -> None:
         """The kernel's body: the call's operands and results in device memory."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _strides, _triton, _types, _versions, _windows
+from smalt import _attrs, _convolution, _dma, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _strides, _triton, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, Emit, OpParts, Walker
 from smalt._wire import Message, message
@@ -540,10 +540,10 @@ def _masked(w: Walker, eqn: Any) -> OpParts:
         return _access_in_window(w, eqn, transforms, None, *rest)
     if (function := _triton.beyond(eqn)) is not None:
         return _expand.call(w, eqn, function)
+    if not is_load and w.is_used(eqn.outvars[0]):
+        return _expand.call(w, eqn, _triton.exchange(eqn))
     operands = [w.ref(ref, transforms), *(ABSENT if x is None else w.dynamic(x) for x in rest)]
-    if not is_load and not w.is_used(eqn.outvars[0]):
-        return OpParts(operands, results=())
-    return OpParts(operands)
+    return OpParts(operands) if is_load else OpParts(operands, results=())
 
 
 @_rule("atomic_store")
@@ -701,6 +701,11 @@ def _semaphore_wait(w: Walker, eqn: Any) -> OpParts:
 @_rule("semaphore_read")
 def _semaphore_read(w: Walker, eqn: Any) -> OpParts:
     ref, transforms = w.leaves(eqn.params["args_tree"], eqn.invars)
+    if _types.is_semaphore_of_copies(ref.atom.aval):
+        raise Unsupported(
+            "not supported yet: the count of a semaphore of a TPU's copies\n  expected: start() and wait() of pltpu.make_async_copy(...), which are"
+            " all that is done with it: a copy is over when it has begun\n  remedy: leave it out, or count in scratch (pltpu.SMEM)"
+        )
     return OpParts([w.ref(ref.atom, transforms)])
 
 
@@ -889,4 +894,4 @@ def _signature(atom: Any) -> tuple[Any, Any]:
     return getattr(aval, "shape", None), getattr(aval, "dtype", None)
 
 
-_RULES.update(_gather.RULES | _windows.RULES | _triton.RULES)
+_RULES.update(_gather.RULES | _windows.RULES | _triton.RULES | _dma.RULES)

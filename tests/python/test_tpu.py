@@ -326,14 +326,5 @@ def test_what_means_nothing_names_what_does() -> None:
         pltpu.prng_seed(0)
         o_ref[...] = x_ref[...]
 
-    def copies(x_ref: Any, o_ref: Any, s_ref: Any, sem: Any) -> None:
-        copy = pltpu.make_async_copy(x_ref, s_ref, sem)
-        copy.start()
-        copy.wait()
-        o_ref[...] = s_ref[...]
-
     refused(call(random), "prng_seed", "jax.random")
-    scratch = [pltpu.VMEM((32, 128), F32), pltpu.SemaphoreType.DMA]
-    whole = pl.BlockSpec(memory_space=pl.ANY)
-    refused(call(copies, in_specs=[whole], out_specs=whole, grid=(1,), scratch_shapes=scratch), "semaphores of DMAs", "plgpu.copy_gmem_to_smem")
     refused(call(lambda x, o, s: None, scratch_shapes=[pltpu.CMEM((8, 128), F32)]), "memory space", "plgpu.SMEM")
