@@ -406,7 +406,8 @@ class _Step:
             _bind(call, own, extents, [*self.prefetched, *refs], self.scratch)
         else:
             n = next(d for b in call.blocks for d in b.dims if d.parts != 1)
-            _rows.run(call.jaxpr, [*self.prefetched, *refs, *self.scratch], call.rows, n.size * n.parts, n.size, call.part() * n.size, own, extents)
+            parts = [*self.prefetched, *refs, *self.scratch]
+            _rows.run(call.jaxpr, parts, call.rows, n.size * n.parts, n.size, lambda: call.part() * n.size, own, extents)
         for block in call.blocks:
             if block.goes_back and block.number in self.slots and block.settled:
                 self._when(block, loop, False, functools.partial(self._copy_out, block, starts[block.number]))

@@ -107,7 +107,7 @@ class Body:
 
 def look_at(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
     """None: the body mixes rows. `dims`: of each ref the dimension that is rows, by invar."""
-    trial = _Eval(rows, rows, 0, (), (), dry=True)
+    trial = _Eval(rows, rows, lambda: 0, (), (), dry=True)
     try:
         trial.body(jaxpr, [_Shape(v.aval) if d is None else Rows(_Shape(v.aval), d) for v, d in zip(jaxpr.invars, dims)])
     except Mixed:
@@ -116,9 +116,9 @@ def look_at(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
 
 
 def run(
-    jaxpr: Any, refs: Sequence[Any], dims: Sequence[int | None], rows: int, part: int, first: Any, indices: Sequence[Any], sizes: Sequence[Any]
+    jaxpr: Any, refs: Sequence[Any], dims: Sequence[int | None], rows: int, part: int, first: Callable[[], Any], indices: Sequence[Any], sizes: Sequence[Any]
 ) -> None:
-    """The body on `part` of its rows, from `first` on: `refs` have so many; `indices` are what `program_id` gives, `sizes` what `num_programs`
+    """The body on `part` of its rows, from `first()` on: `refs` have so many; `indices` are what `program_id` gives, `sizes` what `num_programs`
     does."""
     values = [r if d is None else Rows(r, d) for r, d in zip(refs, dims)]
     _Eval(rows, part, first, indices, sizes, dry=False).body(jaxpr, values)
@@ -139,7 +139,7 @@ class _Shape:
 class _Eval:
     rows: int
     part: int
-    first: Any
+    first: Callable[[], Any]
     indices: Sequence[Any]
     sizes: Sequence[Any]
     dry: bool
@@ -328,7 +328,7 @@ class _Eval:
             with self.line(v.eqn):
                 (made,) = self.bind(v.eqn, operands, params)
                 if v.eqn.primitive.name == "iota" and v.eqn.params["dimension"] == dim and not self.dry:
-                    made += jnp.asarray(self.first, made.dtype)
+                    made += jnp.asarray(self.first(), made.dtype)
             self.made[v, dim] = made
         return self.made[same, dim]
 
