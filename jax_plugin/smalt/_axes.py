@@ -15,7 +15,8 @@ so are arrays that have nothing but atomics and other accesses whose order the a
 
 `dimension_semantics` "sequential" makes an axis run in order, "parallel" at once: a promise, which is an error where the opposite is
 proved, and believed where the analysis only lacks a proof (indices from prefetched tables, conditions on data): with a warning where
-scratch, or an input that is stored to, may be what a step loads of another one.
+scratch, or an input that is stored to, may be what a step loads of another one. A TPU's "parallel" is a hint: steps may be shared out
+among cores, each of which runs its own in order. Where the opposite is proved the axis runs in order, with a warning.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Axes:
     reasons: dict[int, Reason]  # of those that carry
     #: Promises that are believed, though a step may load what another one stored: of each axis where.
     doubts: dict[int, str]
+    #: Hints that are not followed: of each axis why.
+    broken: dict[int, str]
     #: Inputs that a step stores to and a later one finds so.
     kept: frozenset[int]
     #: Of each of these, and each output, what of its array its block touches at the grid's points (equal rows: elements in common), where that is known.
@@ -55,9 +58,14 @@ class Axes:
 
 
 def decide(
-    blocks: Sequence[Block], mapping: Any, jaxpr: Any, uses: Mapping[int, _flow.Use], semantics: Sequence[str] | None
+    blocks: Sequence[Block],
+    mapping: Any,
+    jaxpr: Any,
+    uses: Mapping[int, _flow.Use],
+    semantics: Sequence[str] | None,
+    hints: bool = False,
 ) -> Axes:
-    """`uses`: of the body's references."""
+    """`uses`: of the body's references. `hints`: what `semantics` says is a TPU's."""
     grid = tuple(mapping.grid)
     rank = len(grid)
     own = [i for i in range(rank) if i not in mapping.vmapped_dims]
@@ -107,18 +115,34 @@ def decide(
         if partner is not None:
             for axis, proved in _shared(grid, block, [partner])[1].items():
                 carry([axis], f"{partner.name} is read where other steps write {block.name}, in the same buffer", proved)
+    for at in sorted(set(range(first)) & uses.keys()):  # prefetched, of which the call has its own
+        use = uses[at]
+        if not use.is_written:
+            continue
+        name = _versions.argument_name(jaxpr, at, f"{at}")
+        if mapping.vmapped_dims:
+            raise Unsupported(
+                f"not supported yet: pallas_call: a store to {name}, which is prefetched, under jax.vmap"
+                f"\n  expected: prefetched arrays that are only read\n  got: a store to one that all elements have in common"
+                "\n  remedy: copy it to scratch (pltpu.SMEM) in the first step and store there"
+            )
+        for proved in (True, False):
+            found = _carried(use, [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], proved)
+            carry_memory((own[a] for a in found), f"prefetched {name}", proved)
     for at, aval in enumerate(mapping.scratch_avals, len(jaxpr.invars) - len(mapping.scratch_avals)):
         if at not in uses or not _lasts(aval):
-            if _versions.is_semaphore_of_tpu(aval):
+            if _versions.is_semaphore_of_tpu(aval) and not _types.is_semaphore_of_copies(aval):
                 carry(own, "a step may wait for what another one signals", False)
             continue
         name = _versions.argument_name(jaxpr, at, f"{at - len(jaxpr.invars) + len(mapping.scratch_avals)}")
         for proved in (True, False):
             found = _carried(uses[at], [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], proved)
             carry_memory((own[a] for a in found), f"scratch {name}", proved)
-    parallel = []
+    parallel, broken = [], {}
     for axis, n in enumerate(grid):
         wish, reason = asked.get(axis), reasons.get(axis)
+        if hints and wish == "parallel" and reason is not None and reason.proved:
+            broken[own.index(axis)], wish = reason.what, None
         if wish == "parallel" and reason is not None and reason.proved:
             raise InvalidKernel(
                 f"steps of a parallel grid axis that depend on each other: {reason.what}"
@@ -142,7 +166,8 @@ def decide(
                 f"\n  got: one for all {math.prod(grid[a] for a in shared)}, which steps find as others left it"
                 "\n  remedy: map it too (in_axes=0, of jnp.broadcast_to), or copy it to scratch and store there"
             )
-    return Axes(tuple(parallel), reasons, {own.index(axis): name for axis, name in doubts.items()}, kept, touched)
+    believed = {own.index(axis): name for axis, name in doubts.items() if own.index(axis) not in broken}
+    return Axes(tuple(parallel), reasons, believed, broken, kept, touched)
 
 
 def _is_unordered(uses: Mapping[int, _flow.Use], first: int, block: Block) -> bool:
@@ -152,6 +177,14 @@ def _is_unordered(uses: Mapping[int, _flow.Use], first: int, block: Block) -> bo
 
 
 def warn_of_doubts(jaxpr: Any, axes: Axes) -> None:
+    for axis, what in axes.broken.items():
+        _flow.warn_at(
+            jaxpr,
+            f"smalt: a parallel grid axis whose steps depend on each other, which runs in order: {what}"
+            f"\n  expected: steps along axis {axis} that have nothing to do with each other, which run at once"
+            f'\n  got: dimension_semantics "parallel" for axis {axis}, as on a TPU, whose cores run their steps in order'
+            f'\n  remedy: if it is too slow so, scratch in place of what steps have in common; "arbitrary" for axis {axis} says that it is meant',
+        )
     for axis, name in axes.doubts.items():
         _flow.warn_at(
             jaxpr,

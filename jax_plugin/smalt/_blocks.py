@@ -543,6 +543,8 @@ def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> W
         return Way.VIEW  # of which nobody sees anything
     tma = streams and _is_for_tma(block, steps) and not block.reload and not block.in_order
     if block.goes_back:
+        if block.partner is None and _versions.is_in_device_memory_of_tpu(block.mapping) and may_be_view(block, blocks):
+            return Way.VIEW
         if block.resident:
             return Way.TMA if tma else Way.COPY
         return Way.TMA if tma else Way.VIEW if may_be_view(block, blocks) else Way.COPY

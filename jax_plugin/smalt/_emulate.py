@@ -33,6 +33,12 @@ DEVICES = {
     "B200": Device("NVIDIA B200", 148, "10.0", "sm_100a"),
 }
 
+#: What Hopper GPUs call themselves.
+KINDS = (
+    *(d.kind for d in DEVICES.values() if d.target == "sm_90a"),
+    "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H800", "NVIDIA H20", "NVIDIA GH200 480GB", "NVIDIA GH200 120GB",
+)  # fmt: skip
+
 # What becomes of what the checker finds, as the custom call's `flags` say it; 0: as SMALT_CHECK says.
 CHECKS = {"error": 1, "warn": 2, "off": 3}
 

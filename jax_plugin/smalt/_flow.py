@@ -459,10 +459,25 @@ def _copy(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) 
             walk.store(target, reach, walk.part(eqn, values, views[1]), all(_versions.is_whole_index(t) for t in views[1]))
 
 
+def _dma(walk: _Walk, eqn: Any, values: list[Any], reach: Mask, certain: Mask) -> None:
+    """A TPU's copy."""
+    copy = _versions.dma_of(eqn)
+    _others(walk, [v for i, v in enumerate(values) if i not in (0, copy.target_at)], reach, certain)
+    source, target = values[0], values[copy.target_at]
+    if isinstance(source, int):
+        walk.load(source, reach, certain, walk.part(eqn, values, copy.source))
+    if isinstance(target, int):
+        if eqn.params.get("add", False):
+            walk.load(target, reach, certain, walk.part(eqn, values, copy.target))
+        walk.store(target, reach, walk.part(eqn, values, copy.target), all(_versions.is_whole_index(t) for t in copy.target))
+
+
 _MEMORY: dict[str, Callable[[_Walk, Any, list[Any], Mask, Mask], None]] = {
     **dict.fromkeys(
         "get load swap store addupdate masked_load masked_swap atomic_rmw atomic_cas smalt_access".split(), _access
     ),
+    "dma_start": _dma,
+    "dma_wait": lambda *_: None,
     "copy_gmem_to_smem": _copy,
     "copy_smem_to_gmem": _copy,
 }

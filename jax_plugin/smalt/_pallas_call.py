@@ -50,13 +50,14 @@ class Body:
 
     jaxpr: Any
     grid_rank: int
+    sizes: tuple[int, ...]  # the axes of traced size, whose sizes are operands behind the indices
     refs: tuple[Written, ...]
     name: str
     axes: tuple[Any, ...] = ()  # names of the grid's axes
 
 
 def _abstract_eval(*avals: Any, body: Body) -> tuple[list[Any], set[Any]]:
-    at = body.grid_rank
+    at = body.grid_rank + len(body.sizes)
     refs = []
     for ref in body.refs:
         refs.append(at)
@@ -139,6 +140,9 @@ def kernel(
     _axes.warn_of_doubts(call.jaxpr, call.axes)
     out_types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]]
     aliases = {call.sizes + i: o for i, o in params["input_output_aliases"]}
+    for at in call.stored_indices:
+        aliases[call.sizes + at] = len(out_types)
+        out_types.append(jax.ShapeDtypeStruct(arrays[call.sizes + at].shape, arrays[call.sizes + at].dtype))
     for block in call.kept:  # XLA gives the call an array of its own, as each result that shares an operand's buffer
         aliases[call.sizes + call.indices + block.number] = len(out_types)
         out_types.append(jax.ShapeDtypeStruct(block.mapping.array_aval.shape, block.dtype))
@@ -183,8 +187,11 @@ class _Call:
         self.own = [a for a in range(len(self.grid)) if a not in mapping.vmapped_dims]  # axes that the body knows
         uses = self.uses = _flow.uses(self.jaxpr, [self.grid[a] if isinstance(self.grid[a], int) else None for a in self.own])
         self._look_at_body(uses, params["input_output_aliases"])
-        self.axes = _axes.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics)
+        hints = _versions.is_tpu_compiler_params(given_params)
+        self.axes = _axes.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics, hints)
         self.parallel = self.axes.parallel
+        #: Prefetched operands that the body stores to: steps find them as others left them.
+        self.stored_indices = [at for at in range(self.indices) if at in uses and uses[at].is_written]
         self.kept = [b for b in self.blocks if b.number in self.axes.kept]
         for block in self.kept:
             block.is_kept = True
@@ -305,7 +312,7 @@ class _Call:
     def argument_names(self) -> list[str]:
         """What the user calls the call's operands and results."""
         own = [self._name(at) for at in range(self.indices + len(self.blocks))]
-        return [""] * self.sizes + own + [""] * len(self.kept)
+        return [""] * self.sizes + own + [""] * (len(self.stored_indices) + len(self.kept))
 
     def body(self, *refs: Any) -> None:
         """The kernel's body: the call's operands and results in device memory."""
@@ -417,14 +424,15 @@ class _Step:
                 if _is_filled(block) and block.settled:
                     self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
         own = [indices[a] for a in call.own]
+        extents = [self.extents[a] for a in call.own]
         if call.plan is not None:
-            sizes = [self.extents[a] for a in call.own]
-            _warpgroups.run(call.plan, refs, lambda name, axis: own[axis] if name == "program_id" else jnp.int32(sizes[axis]))
+            _warpgroups.run(call.plan, refs, lambda name, axis: own[axis] if name == "program_id" else jnp.int32(extents[axis]))
         elif call.parts == 1:
-            _bind(call, own, [*self.prefetched, *refs], self.scratch)
+            _bind(call, own, extents, [*self.prefetched, *refs], self.scratch)
         else:
             n = next(d for b in call.blocks for d in b.dims if d.parts != 1)
-            _rows.run(call.jaxpr, [*self.prefetched, *refs, *self.scratch], call.rows, n.size * n.parts, n.size, own)
+            parts = [*self.prefetched, *refs, *self.scratch]
+            _rows.run(call.jaxpr, parts, call.rows, n.size * n.parts, n.size, lambda: call.part() * n.size, own, extents)
         for block in call.blocks:
             if block.goes_back and block.number in self.slots and block.settled:
                 self._when(block, loop, False, functools.partial(self._copy_out, block, starts[block.number]))
@@ -484,8 +492,9 @@ def _is_filled(block: Block) -> bool:
     return block.way is Way.COPY and (not block.goes_back or block.reload)
 
 
-def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequence[Any]) -> None:
-    operands: list[Any] = list(indices)
+def _bind(call: _Call, indices: list[Any], extents: Sequence[Any], refs: Sequence[Any], scratch: Sequence[Any]) -> None:
+    sizes = tuple(a for a, n in enumerate(extents) if not isinstance(n, int))
+    operands: list[Any] = [*indices, *(extents[a] for a in sizes)]
     written = []
     strips = [0] * call.indices + [len(b.transforms) for b in call.blocks]
     for ref, strip in zip(refs, strips):
@@ -501,7 +510,7 @@ def _bind(call: _Call, indices: list[Any], refs: Sequence[Any], scratch: Sequenc
         operands.append(_versions.ref_and_transforms(ref)[0])
     name = "pallas_call: " + ", ".join(b.describe() for b in call.blocks)
     axes = _versions.grid_names(call.mapping)
-    pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), tuple(written), name, axes))
+    pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), sizes, tuple(written), name, axes))
 
 
 def _check(params: dict[str, Any]) -> None:

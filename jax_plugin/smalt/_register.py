@@ -36,7 +36,11 @@ def begin() -> None:
         _ffi.register()
     _takeover.RULES[:] = [(_versions.mpmd_map_p, _mpmd_map_rule), (_versions.pallas_call_p, _pallas_call_rule)]
     _takeover.DERIVATIVES[:] = _derivatives.rules()
-    _takeover.OTHERS[:] = [_versions.give_barriers_tangents, functools.partial(_versions.chain_pipelines, _pipelines.heeding)]
+    _takeover.OTHERS[:] = [
+        _versions.give_barriers_tangents,
+        functools.partial(_versions.chain_pipelines, _pipelines.heeding),
+        functools.partial(_versions.describe_as_tpus, _emulate.KINDS, _emulate.SHARED_MEMORY),
+    ]
     _takeover.FIRST[:] = [_prepare_jax]
     _config.begin()
 

@@ -65,7 +65,8 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Same:
-    """An array that is equal along `dims`, made with any extent there: what an equation makes of these operands (`_Eval.make`)."""
+    """An array of which any part along `dims` can be made, since it is equal there or counts: what an equation makes of these operands
+    (`_Eval.make`)."""
 
     shape: tuple[int, ...]
     dims: frozenset[int]
@@ -106,7 +107,7 @@ class Body:
 
 def look_at(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
     """None: the body mixes rows. `dims`: of each ref the dimension that is rows, by invar."""
-    trial = _Eval(rows, rows, (), dry=True)
+    trial = _Eval(rows, rows, lambda: 0, (), (), dry=True)
     try:
         trial.body(jaxpr, [_Shape(v.aval) if d is None else Rows(_Shape(v.aval), d) for v, d in zip(jaxpr.invars, dims)])
     except Mixed:
@@ -114,10 +115,13 @@ def look_at(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
     return Body(trial.products, trial.work)
 
 
-def run(jaxpr: Any, refs: Sequence[Any], dims: Sequence[int | None], rows: int, part: int, indices: Sequence[Any]) -> None:
-    """The body on `part` of its rows: `refs` have so many; `indices` are what `program_id` gives."""
+def run(
+    jaxpr: Any, refs: Sequence[Any], dims: Sequence[int | None], rows: int, part: int, first: Callable[[], Any], indices: Sequence[Any], sizes: Sequence[Any]
+) -> None:
+    """The body on `part` of its rows, from `first()` on: `refs` have so many; `indices` are what `program_id` gives, `sizes` what `num_programs`
+    does."""
     values = [r if d is None else Rows(r, d) for r, d in zip(refs, dims)]
-    _Eval(rows, part, indices, dry=False).body(jaxpr, values)
+    _Eval(rows, part, first, indices, sizes, dry=False).body(jaxpr, values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +139,9 @@ class _Shape:
 class _Eval:
     rows: int
     part: int
+    first: Callable[[], Any]
     indices: Sequence[Any]
+    sizes: Sequence[Any]
     dry: bool
     used: frozenset[Any] = frozenset()  # variables of the jaxpr at hand that something uses
     products: bool = False
@@ -170,6 +176,8 @@ class _Eval:
             self.work += math.prod(aval.shape) * _INSTRUCTIONS.get(name, 1) * (4 if aval.dtype.itemsize == 8 else 1)
         if name == "program_id":
             return [_Shape(eqn.outvars[0].aval) if self.dry else self.indices[params["axis"]]]
+        if name == "num_programs":
+            return [_Shape(eqn.outvars[0].aval) if self.dry else self.sizes[params["axis"]]]
         if name in ("get", "swap", "load", "store"):
             return self.memory(eqn, values)
         if name == "cond":
@@ -250,13 +258,12 @@ class _Eval:
     def elementwise(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
         dims = {v.dim for v in values if isinstance(v, Rows)}
         if not dims:  # equal along what all are equal along
-            arrays = [v for v in values if isinstance(v, Same)]
-            common = frozenset.intersection(*(v.dims for v in arrays))
-            if any(_rank(v) for v in values if not isinstance(v, Same)):
+            common = frozenset.intersection(*(_free(v) for v in values if isinstance(v, Same) or _rank(v)))
+            if not common:
                 return self.bind(eqn, [self.whole(v) for v in values])
             if len(eqn.outvars) != 1:
                 raise Mixed(eqn.primitive.name)
-            return [Same(arrays[0].shape, common, eqn, tuple(values))]
+            return [Same(tuple(eqn.outvars[0].aval.shape), common, eqn, tuple(values))]
         if len(dims) != 1:
             raise Mixed(eqn.primitive.name)
         (dim,) = dims
@@ -272,7 +279,7 @@ class _Eval:
             if dim not in v.dims:
                 raise Mixed("an array that is not the same in all rows")
             return self.make(v, dim)
-        if _rank(v):
+        if _rank(v) and dim not in _free(v):
             raise Mixed("an array without rows")
         return v
 
@@ -293,7 +300,10 @@ class _Eval:
 
     def iota(self, eqn: Any) -> Value:
         shape = tuple(eqn.params["shape"])
-        return Same(shape, frozenset(range(len(shape))) - {eqn.params["dimension"]}, eqn, ())
+        dims = frozenset(range(len(shape)))
+        if not jnp.issubdtype(eqn.params["dtype"], jnp.integer):  # a sum of numbers would be rounded twice
+            dims -= {eqn.params["dimension"]}
+        return Same(shape, dims, eqn, ())
 
     def whole(self, v: Value) -> Any:
         """A value without rows, as it is."""
@@ -316,7 +326,10 @@ class _Eval:
                 params = {"shape": tuple(self.part if d == dim else n for d, n in enumerate(v.shape))}
             operands = [self.made[x, dim] if isinstance(x, Same) else x for x in v.operands]
             with self.line(v.eqn):
-                (self.made[v, dim],) = self.bind(v.eqn, operands, params)
+                (made,) = self.bind(v.eqn, operands, params)
+                if v.eqn.primitive.name == "iota" and v.eqn.params["dimension"] == dim and not self.dry:
+                    made += jnp.asarray(self.first(), made.dtype)
+            self.made[v, dim] = made
         return self.made[same, dim]
 
     def cond(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
@@ -394,6 +407,11 @@ class _Eval:
             slice(None) if d == own else pl.ds(i.start, i.size, i.stride) if hasattr(i, "stride") else i
             for d, i in enumerate(indices)
         )
+
+
+def _free(v: Value) -> frozenset[int]:
+    """The dimensions along which an array without rows goes with any number of them."""
+    return v.dims if isinstance(v, Same) else frozenset(d for d, n in enumerate(v.shape) if n == 1)
 
 
 def _rank(v: Any) -> int:

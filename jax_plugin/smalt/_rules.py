@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _strides, _triton, _types, _versions, _windows
+from smalt import _attrs, _convolution, _dma, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _strides, _triton, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, Emit, OpParts, Walker
 from smalt._wire import Message, message
@@ -159,16 +159,18 @@ def _pallas_block(w: Walker, eqn: Any) -> OpParts:
     """The body of a `pl.pallas_call` (`_pallas_call.py`): a call whose refs are slots and views of arrays."""
     body = eqn.params["body"]
     indices, rest = _split(eqn.invars, body.grid_rank)
+    sizes, rest = _split(rest, len(body.sizes))
     bindings = []
     for ref in body.refs:
         (base, *leaves), rest = _split(rest, 1 + ref.operands)
         is_window = ref.treedef is None
         bindings.append(w.windowed(base, leaves, ref.window) if is_window else w.view(base, w.leaves(ref.treedef, leaves), ref.strip))
     bindings += [w.binding(ref) for ref in rest]
-    outer = w.grid_indices, w.grid_names
+    outer = w.grid_indices, w.grid_sizes, w.grid_names
     w.grid_indices, w.grid_names = [w.binding(i) for i in indices], body.axes
+    w.grid_sizes = {a: w.binding(n) for a, n in zip(body.sizes, sizes)}
     region = w.region(body.jaxpr, dict(zip(body.jaxpr.invars, bindings, strict=True)))
-    w.grid_indices, w.grid_names = outer
+    w.grid_indices, w.grid_sizes, w.grid_names = outer
     return OpParts(attrs=_attrs.encode({"name": body.name}), regions=[region], primitive="call")
 
 
@@ -541,10 +543,10 @@ def _masked(w: Walker, eqn: Any) -> OpParts:
         return _access_in_window(w, eqn, transforms, None, *rest)
     if (function := _triton.beyond(eqn)) is not None:
         return _expand.call(w, eqn, function)
+    if not is_load and w.is_used(eqn.outvars[0]):
+        return _expand.call(w, eqn, _triton.exchange(eqn))
     operands = [w.ref(ref, transforms), *(ABSENT if x is None else w.dynamic(x) for x in rest)]
-    if not is_load and not w.is_used(eqn.outvars[0]):
-        return OpParts(operands, results=())
-    return OpParts(operands)
+    return OpParts(operands) if is_load else OpParts(operands, results=())
 
 
 @_rule("atomic_store")
@@ -702,6 +704,11 @@ def _semaphore_wait(w: Walker, eqn: Any) -> OpParts:
 @_rule("semaphore_read")
 def _semaphore_read(w: Walker, eqn: Any) -> OpParts:
     ref, transforms = w.leaves(eqn.params["args_tree"], eqn.invars)
+    if _types.is_semaphore_of_copies(ref.atom.aval):
+        raise Unsupported(
+            "not supported yet: the count of a semaphore of a TPU's copies\n  expected: start() and wait() of pltpu.make_async_copy(...), which are"
+            " all that is done with it: a copy is over when it has begun\n  remedy: leave it out, or count in scratch (pltpu.SMEM)"
+        )
     return OpParts([w.ref(ref.atom, transforms)])
 
 
@@ -890,4 +897,4 @@ def _signature(atom: Any) -> tuple[Any, Any]:
     return getattr(aval, "shape", None), getattr(aval, "dtype", None)
 
 
-_RULES.update(_gather.RULES | _windows.RULES | _triton.RULES)
+_RULES.update(_gather.RULES | _windows.RULES | _triton.RULES | _dma.RULES)

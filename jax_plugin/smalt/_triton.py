@@ -113,6 +113,19 @@ def volatile_load(eqn: Any) -> Function:
     return load
 
 
+def exchange(eqn: Any) -> Function:
+    """A `masked_swap` of which somebody wants what was there: the stored value itself where the mask is false."""
+
+    def swap(*operands: Any) -> Any:
+        ref, transforms, value, mask = eqn.params["args_tree"].unflatten(_known(eqn, operands))
+        view = _versions.seen_through(ref, transforms)
+        found = _versions.masked_load(view, mask, value)
+        _versions.masked_swap(view, value, mask)
+        return found
+
+    return swap
+
+
 def beyond(eqn: Any) -> Function | None:
     """A masked access to slices of more than the reference has, where the mask says what counts: by arrays of indices. None: it has none."""
     tree, is_load = eqn.params["args_tree"], eqn.primitive.name == "masked_load"

@@ -147,17 +147,13 @@ def _space(aval: Any, default: str) -> str:
     name = getattr(space, "name", None) or str(space)
     if space is None or name.lower() in ("default", "any", "device", "hbm"):
         return default
+    if is_semaphore_of_copies(aval):
+        return "SMEM"
     if "semaphore" in name.lower() and type(aval.inner_aval.dtype).__name__ in _COUNTING:
         return "GMEM"
     try:
         return (_SPACES | _TPU_SPACES)[name.lower()]
     except KeyError:
-        if "semaphore" in name.lower():
-            raise Unsupported(
-                "not supported yet: semaphores of DMAs\n  expected: barriers, or semaphores that count signals"
-                "\n  remedy: plgpu.Barrier() for copies into shared memory (plgpu.copy_gmem_to_smem), plgpu.wait_smem_to_gmem(n) for those out of"
-                " it, plgpu.SemaphoreType.REGULAR for signals between blocks"
-            ) from None
         raise Unsupported(
             f"not supported yet: the memory space {space}\n  expected: one of a GPU's: {', '.join(_SPACES)}\n  got: {space}"
             "\n  remedy: plgpu.SMEM(shape, dtype) for scratch, plgpu.GMEM for arrays that stay in device memory"
@@ -166,6 +162,14 @@ def _space(aval: Any, default: str) -> str:
 
 #: Types of semaphores that count signals, by their kinds.
 _COUNTING = {"Semaphore": "REGULAR", "SemaphoreTy": "REGULAR", "BarrierSemaphore": "BARRIER", "BarrierSemaphoreTy": "BARRIER"}
+
+
+#: Of semaphores of a TPU's copies.
+_OF_COPIES = {"DmaSemaphore", "DMASemaphore", "DmaSemaphoreTy", "dma_semaphore"}
+
+
+def is_semaphore_of_copies(aval: Any) -> bool:
+    return type(getattr(getattr(aval, "inner_aval", None), "dtype", None)).__name__ in _OF_COPIES
 
 
 def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:
@@ -187,8 +191,8 @@ def _element(element: Any, axis_id: AxisId) -> dict[str, Any]:
             return {"cluster_barrier": kind}
         case name if name in _COUNTING:
             return {"semaphore": message("SemaphoreType", kind=_COUNTING[name])}
-        case "DmaSemaphore" | "DMASemaphore" | "DmaSemaphoreTy":
-            return {"semaphore": message("SemaphoreType", kind="DMA")}
+        case name if name in _OF_COPIES:  # nothing counts it (`_dma.py`)
+            return {"dtype": "I32"}
         case _:
             return {"dtype": dtype(element)}
 

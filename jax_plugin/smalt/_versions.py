@@ -1299,6 +1299,25 @@ def has_side_effects(params: Any) -> bool:
     return bool(getattr(params, "has_side_effects", False))
 
 
+def describe_as_tpus(kinds: Sequence[str], shared_memory: int) -> list[Callable[[], None]]:
+    """What a TPU's kernels, and JAX's pipelines for them, ask about the chip is answered for these GPUs: a core with so much memory.
+
+    Returns what takes it away again.
+    """
+    try:
+        from jax._src.pallas.mosaic import tpu_info
+    except ImportError:  # no Pallas for TPUs
+        return []
+
+    def about() -> Any:
+        chip = tpu_info.get_tpu_info_for_chip(tpu_info.ChipVersion.TPU_V5E, 1)
+        return dataclasses.replace(chip, vmem_capacity_bytes=shared_memory)
+
+    mine = [kind for kind in kinds if kind not in tpu_info.registry]
+    tpu_info.registry.update(dict.fromkeys(mine, about))
+    return [functools.partial(tpu_info.registry.pop, kind, None) for kind in mine]
+
+
 def compiler_params_for_gpu(params: Any) -> Any:
     """What a TPU's parameters mean here is what they say of the grid; the others are about its compiler and its memories."""
     if params is None:
@@ -1402,6 +1421,11 @@ def is_gmem_block(block_mapping: Any, is_output: bool) -> bool:
     return space is gpu_core.MemorySpace.GMEM or not is_output and (space is pallas_core.MemorySpace.ANY or str(space) == "hbm")
 
 
+def is_in_device_memory_of_tpu(block_mapping: Any) -> bool:
+    space = block_mapping.transformed_block_aval.memory_space
+    return space is pallas_core.MemorySpace.ANY or str(space) == "hbm"
+
+
 def is_semaphore_of_tpu(aval: Any) -> bool:
     """Whether scratch is semaphores as TPUs have them, where steps follow one another."""
     return str(getattr(aval, "memory_space", "")) == "semaphore_mem"
@@ -1496,6 +1520,33 @@ class Access:
 
 
 _BY_TREE = {"get": True, "load": True, "swap": False, "store": False, "addupdate": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class Dma:
+    """A TPU's copy: from its first operand to the one at `target_at`; `operands`: how many there are of both references and their transforms."""
+
+    source: tuple[Any, ...]
+    target: tuple[Any, ...]
+    target_at: int
+    operands: int
+    device_id: Any
+
+
+def dma_of(eqn: Any) -> Dma:
+    """What a `dma_start` does."""
+    source, target, _, _, device_id = eqn.params["tree"].unflatten(eqn.invars)
+    transforms = [ref_and_transforms(x)[1] for x in (source, target)]
+    operands = set(map(id, eqn.invars))
+    first, second = (1 + sum(id(x) in operands for x in jax.tree.leaves(t)) for t in transforms)
+    return Dma(transforms[0], transforms[1], first, first + second, device_id)
+
+
+def dma_views(eqn: Any, operands: Sequence[Any]) -> tuple[Any, Any]:
+    """The two references of a `dma_start`, of values of its operands as far as they are those of both."""
+    rest = [None] * (len(eqn.invars) - len(operands))
+    source, target, *_ = eqn.params["tree"].unflatten([*operands, *rest])
+    return source, target
 
 
 def access_of(eqn: Any, operands: Sequence[Any] | None = None) -> Access | None:

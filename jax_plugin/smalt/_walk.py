@@ -90,6 +90,7 @@ class Walker:
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
         self.grid_indices: Sequence[Binding] | None = None  # inside the body of a pallas_call
+        self.grid_sizes: Mapping[int, Binding] = {}  # of its axes of traced size
         self.grid_names: tuple[Any, ...] = ()  # its grid axes, if they have names
         self.cluster: tuple[int, ...] = ()  # the extents of its axes
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
@@ -616,9 +617,12 @@ class Walker:
         self._env[var] = self.binding(atom)
 
     def _is_known(self, eqn: Any) -> bool:
-        """Whether the equation asks for a grid index of `pallas_call`, which is an operand of its body."""
+        """Whether the equation asks for an index of a `pallas_call`'s grid, or a traced size, which are operands of its body."""
         if self.grid_indices is None:
             return False
+        if eqn.primitive.name == "num_programs":  # JAX makes a number of any other one
+            self._env[eqn.outvars[0]] = self.grid_sizes[eqn.params["axis"]]
+            return True
         if eqn.primitive.name == "program_id":
             axis = eqn.params["axis"]
         elif eqn.primitive.name == "axis_index" and eqn.params["axis_name"] in self.grid_names:

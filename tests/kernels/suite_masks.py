@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import triton as plt
 
+from smalt import _versions
 from tests.corpus.case import like
 from tests.kernels import masks
 from tests.kernels.suite import ON_GPU, enabled
@@ -51,6 +52,28 @@ def test_a_mask_of_one_element() -> None:
             o[i] = plt.load(x.at[i, 2], mask=x[i, 0] < 6, other=-1)
 
     np.testing.assert_array_equal(run(body, (4,), x), [2, 5, -1, -1])
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_a_swap_gives_its_value_where_it_stores_nothing(start: int) -> None:
+    """As in JAX's interpreter and in Triton; past the end of the array, too, where nothing is stored."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 16, 32)).astype(np.float32)
+    mask = rng.random((16, 32)) < 0.5
+    mask[16 - start :] = False
+
+    def body(x_ref: Any, mask_ref: Any, start_ref: Any, _: Any, y_ref: Any, old_ref: Any) -> None:
+        view = y_ref.at[pl.ds(start_ref[0], 16), :]
+        old_ref[...] = _versions.masked_swap(view, x_ref[...], mask_ref[...])  # of `pallas_primitives`
+
+    with enabled():
+        call = pl.pallas_call(body, out_shape=[like((16, 32)), like((16, 32))], input_output_aliases={3: 0})
+        stored, old = call(x, mask, np.array([start], np.int32), y)
+    want, before = y.copy(), x.copy()
+    part = mask[: 16 - start]
+    want[start:][part], before[: 16 - start][part] = x[: 16 - start][part], y[start:][part]
+    np.testing.assert_array_equal(stored, want)
+    np.testing.assert_array_equal(old, before)
 
 
 def test_a_store_of_one_element() -> None:

@@ -200,6 +200,31 @@ def test_what_rows_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts[2] < 8 * 1000
 
 
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, jnp.float16])
+def test_what_counts_rows_is_split_with_them(dtype: Any) -> None:
+    """A part's rows count from its first. Numbers that a sum might round are counted as a whole: columns are rows then."""
+
+    def body(s: Any, o: Any) -> None:
+        count = jax.lax.broadcasted_iota(dtype, (64, 1024), 0)
+        along = jax.lax.broadcasted_iota(jnp.int32, (64, 1024), 1)
+        y = count.astype(jnp.int32) * 1024 + along + s[0, 0].reshape(1, 1) * 3
+        for _ in range(30):
+            y = (y * 5) ^ (y >> 3)
+        o[...] = y
+
+    y = np.arange(64)[:, None] * 1024 + np.arange(1024, dtype=np.int64) + 21
+    y = np.concatenate([y, y]).astype(np.int32)
+    for _ in range(30):
+        y = (y * np.int32(5)) ^ (y >> np.int32(3))
+    specs = {"in_specs": [pl.BlockSpec((1, 1), lambda i: (0, 0))], "out_specs": pl.BlockSpec((64, 1024), lambda i: (i, 0))}
+    f = pl.pallas_call(body, grid=(2,), out_shape=like(128, 1024, dtype=jnp.int32), **specs)
+    s = np.full((1, 1), 7, np.int32)
+    np.testing.assert_array_equal(f(s), y)
+    (eqn,) = (e for e in jax.make_jaxpr(f)(s).jaxpr.eqns if e.primitive.name == "pallas_call")
+    decided = _pallas_call._Call(eqn.params)
+    assert (decided.parts > 1) and (decided.blocks[1].dims[0].parts > 1) == (dtype != jnp.float16)
+
+
 def test_what_rows_share_within_an_arm_stays_there() -> None:
     def body(x: Any, o: Any) -> None:
         shared = jnp.full(x.shape, 2.0) * 3
@@ -909,6 +934,24 @@ def test_the_number_of_programs_is_the_call_s_own() -> None:
 
     for n in (2, 5, 8, 2):
         np.testing.assert_array_equal(call(n), 101 * n + np.arange(n)[::-1])
+
+
+@pytest.mark.parametrize("width", [8, 4096])
+def test_the_number_of_programs_of_a_traced_axis(width: int) -> None:
+    """It is an operand, of a body whose rows are split, too."""
+
+    def body(x: Any, o: Any) -> None:
+        is_last = pl.program_id(1) == pl.num_programs(1) - 1
+        o[...] = x[...] + jnp.where(is_last, 100, 0) * pl.num_programs(1) + 1000 * pl.num_programs(0)
+
+    def call(n: Any, x: Any) -> Any:
+        spec = pl.BlockSpec((8, width), lambda i, j: (j, i))
+        return pl.pallas_call(body, grid=(2, n), in_specs=[spec], out_specs=spec, out_shape=like(24, 2 * width))(x)
+
+    x = numbers(24, 2 * width)
+    want = x + 2000
+    want[16:] += 300
+    np.testing.assert_array_equal(jax.jit(call)(3, x), want)
 
 
 def test_keys_are_operands() -> None:

@@ -1,0 +1,188 @@
+"""The tests of a TPU's copies, and of what its kernels do with them, for the machine that there is: the emulator, or a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.experimental.pallas.tpu as pltpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.corpus.case import like
+from tests.kernels.suite import enabled
+
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+X = np.random.default_rng(0).standard_normal((32, 128)).astype(np.float32)
+
+
+def run(body: Callable[..., None], out: Any, *arrays: Any, **how: Any) -> Any:
+    with enabled():
+        return jax.tree.map(np.asarray, jax.jit(pl.pallas_call(body, out_shape=out, **how))(*arrays))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (4096,), (4097,), (70, 3, 111), (2, 8191)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8])
+def test_copies_in_device_memory(shape: tuple[int, ...], dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(-100, 100, shape).astype(jnp.dtype(dtype))
+
+    def body(x: Any, o: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(x, o, sem)
+        copy.start()
+        copy.wait()
+
+    how = {"in_specs": [ANY], "out_specs": ANY, "scratch_shapes": [pltpu.SemaphoreType.DMA]}
+    np.testing.assert_array_equal(run(body, like(shape, dtype), x, **how), x)
+
+
+def test_copies_of_parts_by_a_table() -> None:
+    """Pages, as paged attention reads them."""
+    pages = np.random.default_rng(0).standard_normal((6, 16, 128)).astype(np.float32)
+    table = np.array([4, 0, 5, 2], np.int32)
+
+    def body(table: Any, pages: Any, o: Any, buffer: Any, sems: Any) -> None:
+        i = pl.program_id(0)
+        copies = [pltpu.make_async_copy(pages.at[table[2 * i + k]], buffer.at[k], sems.at[k]) for k in range(2)]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
+        o[...] = buffer[...] * 2
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(2,),
+        in_specs=[ANY],
+        out_specs=pl.BlockSpec((2, 16, 128), lambda i, _: (i, 0, 0)),
+        scratch_shapes=[pltpu.VMEM((2, 16, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+    )
+    np.testing.assert_array_equal(run(body, like((4, 16, 128)), table, pages, grid_spec=grid), 2 * pages[table])
+
+
+def test_a_step_waits_for_what_the_one_before_it_began() -> None:
+    def body(x: Any, o: Any, buffer: Any, sems: Any) -> None:
+        i, n = pl.program_id(0), pl.num_programs(0)
+
+        def copy(k: Any) -> Any:
+            return pltpu.make_async_copy(x.at[pl.ds(k * 8, 8)], buffer.at[k % 2], sems.at[k % 2])
+
+        @pl.when(i == 0)
+        def _() -> None:
+            copy(0).start()
+
+        @pl.when(i + 1 < n)
+        def _() -> None:
+            copy(i + 1).start()
+
+        copy(i).wait()
+        o[...] = buffer[i % 2] + 1
+
+    scratch = [pltpu.VMEM((2, 8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))]
+    how = {"grid": (4,), "in_specs": [ANY], "out_specs": pl.BlockSpec((8, 128), lambda i: (i, 0)), "scratch_shapes": scratch}
+    np.testing.assert_array_equal(run(body, like((32, 128)), X, **how), X + 1)
+
+
+def test_outputs_in_device_memory() -> None:
+    """Steps copy parts of them out, and read what earlier ones left."""
+
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        i = pl.program_id(0)
+        buffer[...] = x[...]
+
+        @pl.when(i > 0)
+        def _() -> None:
+            pltpu.sync_copy(o.at[pl.ds((i - 1) * 8, 8)], buffer)
+            buffer[...] += x[...]
+
+        pltpu.sync_copy(buffer, o.at[pl.ds(i * 8, 8)])
+
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    how = {"grid": (4,), "in_specs": [rows], "out_specs": ANY, "scratch_shapes": [pltpu.VMEM((8, 128), jnp.float32)]}
+    want = np.cumsum(X.reshape(4, 8, 128), 0).reshape(32, 128)
+    np.testing.assert_allclose(run(body, like((32, 128)), X, **how), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("out", [1, 2])
+def test_pipelines_of_a_tpu(out: int) -> None:
+    """`pltpu.emit_pipeline` within steps of a grid, with a sum over an axis of its own."""
+
+    def body(x_hbm: Any, y_hbm: Any, o_hbm: Any) -> None:
+        def inner(x: Any, y: Any, o: Any) -> None:
+            @pl.when(pl.program_id(1) == 0)
+            def _() -> None:
+                o[...] = jnp.zeros_like(o)
+
+            o[...] += x[...] * y[...]
+
+        at = pl.program_id(0)
+        pltpu.emit_pipeline(
+            inner,
+            grid=(32 // (8 * out), 4),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i + at * 4 // out, k)), pl.BlockSpec((8, 128), lambda i, k: (0, k))],
+            out_specs=[pl.BlockSpec((8, 128), lambda i, k: (i + at * 4 // out, 0))],
+        )(x_hbm, y_hbm, o_hbm)
+
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-9, 9, (32, 512)).astype(np.float32), rng.integers(-9, 9, (8, 512)).astype(np.float32)
+    want = (x.reshape(4, 8, 4, 128) * y.reshape(8, 4, 128)).sum(2).reshape(32, 128)
+    got = run(body, like((32, 128)), x, y, grid=(out,), in_specs=[ANY, ANY], out_specs=ANY)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [(30, 128), (32, 200), (27, 131)])
+def test_pipelines_whose_blocks_do_not_divide(shape: tuple[int, ...]) -> None:
+    def body(x_hbm: Any, o_hbm: Any) -> None:
+        def inner(x: Any, o: Any) -> None:
+            o[...] = x[...] * 3
+
+        spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+        pltpu.emit_pipeline(inner, grid=(4, -(-shape[1] // 128)), in_specs=[spec], out_specs=[spec])(x_hbm, o_hbm)
+
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.testing.assert_array_equal(run(body, like(shape), x, in_specs=[ANY], out_specs=ANY), x * 3)
+
+
+def test_copies_of_as_much_as_the_run_says() -> None:
+    n = np.array([3, 0, 8, 5], np.int32)
+
+    def body(n: Any, x: Any, o: Any) -> None:
+        i = pl.program_id(0)
+        o[...] = jnp.zeros((8, 128))
+        pltpu.sync_copy(x.at[i, pl.ds(8 - n[i], n[i]), :], o.at[pl.ds(0, n[i])])
+
+    grid = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=(4,), in_specs=[ANY], out_specs=pl.BlockSpec((8, 128), lambda i, _: (i, 0)))
+    want = np.zeros((4, 8, 128), np.float32)
+    for i, k in enumerate(n):
+        want[i, :k] = X.reshape(4, 8, 128)[i, 8 - k :]
+    np.testing.assert_array_equal(run(body, like((32, 128)), n, X.reshape(4, 8, 128), grid_spec=grid), want.reshape(32, 128))
+
+
+def test_prefetched_scalars_that_steps_store_to() -> None:
+    """A step finds what earlier ones left; the caller's array stays as it was."""
+    state = np.array([5, 0], np.int32)
+
+    def body(state: Any, x: Any, o: Any) -> None:
+        o[...] = x[...] * state[0].astype(jnp.float32) + state[1].astype(jnp.float32)
+        state[0] = state[0] + 1
+        state[1] = pl.program_id(0) + 1
+
+    rows = pl.BlockSpec((8, 128), lambda i, _: (i, 0))
+    grid = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, grid=(4,), in_specs=[rows], out_specs=rows)
+    steps = np.repeat(np.arange(4), 8)[:, None]
+    np.testing.assert_allclose(run(body, like((32, 128)), state, X, grid_spec=grid), X * (5 + steps) + steps, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(state, [5, 0])
+
+
+def test_copies_that_add() -> None:
+    def body(x: Any, o: Any, sem: Any) -> None:
+        o[...] = jnp.ones((33, 128))
+        copy = pltpu.make_async_copy(x, o, sem)
+        copy.start(add=True)
+        copy.wait()
+
+    x = np.random.default_rng(0).standard_normal((33, 128)).astype(np.float32)
+    how = {"in_specs": [ANY], "scratch_shapes": [pltpu.SemaphoreType.DMA]}
+    np.testing.assert_array_equal(run(body, like((33, 128)), x, **how), x + 1)
