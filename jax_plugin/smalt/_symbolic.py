@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from smalt import _blocks, _partition_blocks, _versions
@@ -38,7 +39,8 @@ class _Axis:
 
 
 def is_wanted(avals: Sequence[Any]) -> bool:
-    return any(not isinstance(n, int) for aval in avals for n in getattr(aval, "shape", ()))
+    """Whether some of them have symbolic dimensions."""
+    return any(not isinstance(n, (int, np.integer)) for aval in avals for n in getattr(aval, "shape", ()))
 
 
 def calls(params: dict[str, Any]) -> Callable[..., list[Any]]:

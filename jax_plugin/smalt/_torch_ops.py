@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from smalt import _pytorch
@@ -114,6 +115,20 @@ def _cumulate(p: Any, x: Any) -> Any:
     return torch.cumsum(x, p["axis"], dtype=x.dtype)
 
 
+def _product(p: Any, x: Any, y: Any) -> Any:
+    (contracted, batch), letters = p["dimension_numbers"], "abcdefghijklmnopqrstuvwxyz"
+    ours = list(letters[: x.dim()])
+    theirs = list(letters[x.dim() : x.dim() + y.dim()])
+    for pairs in (contracted, batch):
+        for i, k in zip(*pairs):
+            theirs[k] = ours[i]
+    left = [ours[i] for i in batch[0]]
+    left += [c for i, c in enumerate(ours) if i not in batch[0] and i not in contracted[0]]
+    left += [c for k, c in enumerate(theirs) if k not in batch[1] and k not in contracted[1]]
+    wide = x.dtype if p["preferred_element_type"] is None else _pytorch.dtype(p["preferred_element_type"])
+    return torch.einsum(f"{''.join(ours)},{''.join(theirs)}->{''.join(left)}", x.to(wide), y.to(wide)).contiguous()
+
+
 def store(to: Any, x: Any) -> list[Any]:
     """What a reference is left with, in its tensor."""
     to.copy_(x)
@@ -142,10 +157,13 @@ OPS: dict[str, Op] = {
     "slice": _slice,
     "split": _split,
     "concatenate": lambda p, *xs: torch.cat(xs, dim=p["dimension"]),
+    "stack": lambda p, *xs: torch.stack(xs, dim=p["axis"]),
+    "tile": lambda p, x: torch.tile(x, tuple(p["reps"])),
     "rev": lambda p, x: torch.flip(x, list(p["dimensions"])),
     "transpose": lambda p, x: _own(x.permute(*p["permutation"])),
     "pad": _pad,
     "cumsum": _cumulate,
+    "dot_general": _product,
     "copy": lambda p, x: _own(x),
     "copy_p": lambda p, x: _own(x),
 }
@@ -162,14 +180,14 @@ def copy(x: Any) -> list[Any]:
     return [_own(x)]
 
 
-#: Of whole numbers these are bit by bit, which PyTorch has not.
-_OF_BOOLS = frozenset({"reduce_and", "reduce_or"})
+#: Of whole numbers PyTorch has not: what goes bit by bit, and products, on a GPU.
+_TYPES: dict[str, Any] = {"reduce_and": np.bool_, "reduce_or": np.bool_, "dot_general": jnp.floating}
 
 
 def function(name: str, params: dict[str, Any], operands: Sequence[Any]) -> Callable[..., list[Any]] | None:
     """The step for an equation, by its primitive's name, its parameters and its operands' types; None for what is not here."""
     op = OPS.get(name)
-    if op is None or name in _OF_BOOLS and any(aval.dtype != np.bool_ for aval in operands):
+    if op is None or name in _TYPES and not all(jnp.issubdtype(aval.dtype, _TYPES[name]) for aval in operands):
         return None
 
     def run(*xs: Any) -> list[Any]:

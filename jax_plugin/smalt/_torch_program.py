@@ -99,6 +99,11 @@ class Program:
             return self._add(_torch_ops.view(types[0][0]), values[:1], types, f"view{types[0][0]}", is_view=True)
         if run := _torch_ops.function(name, eqn.params, [v.aval for v in eqn.invars]):
             return self._add(run, values, types, f"{name}{sorted((k, str(v)) for k, v in eqn.params.items())}")
+        if definition := _versions.defined_by_jax(eqn):  # by other operations
+            self._calls.append(eqn)
+            made = self._walk(jax.make_jaxpr(definition)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars)), values)
+            self._calls.pop()
+            return made
         raise Unsupported(
             f"smalt: not supported yet: `{name}` of tensors, beside kernels"
             f"\n  expected: kernels, and elementary operations: {', '.join(sorted(_torch_ops.OPS))}"
