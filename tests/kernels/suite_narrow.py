@@ -372,3 +372,79 @@ def test_locks_of_a_pallas_call(blocks: int, by: str) -> None:
     with enabled():
         lock, count = jax.jit(call)(np.zeros(1, np.int32), np.zeros(1, np.int32))
     assert (int(lock[0]), int(count[0])) == (0, 2**blocks - 1)
+
+
+# ------------------------------------------------------------------------------------------ random programs
+
+
+def steps_of(rng: np.random.Generator, n: int) -> list[tuple[Any, ...]]:
+    """What is stored where of what: (kind, to, from, numbers…), memories by their numbers."""
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(8):
+        to, source = int(rng.integers(0, 2)), int(rng.integers(0, 3))
+        size = int(rng.integers(1, n + 1))
+        a, b = (int(rng.integers(0, n - size + 1)) for _ in range(2))
+        i, j, k = (int(x) for x in rng.integers(0, n, 3))
+        match rng.integers(0, 5):
+            case 0:
+                steps.append(("slice", to, source, a, b, size))
+            case 1:
+                steps.append(("scalar", to, source, i, j))
+            case 2:
+                steps.append(("computed", to, source, i, j))
+            case 3:
+                steps.append(("loop", to, source, min(i, j), k % max(n - max(i, j), 1), abs(i - j)))
+            case _:
+                steps.append(("whole", to, source))
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_programs(seed: int) -> None:
+    """Scalars, slices and whole arrays of narrow types go between device memory, shared memory and an input, as in NumPy."""
+    rng = np.random.default_rng(seed)
+    dtype, n = NARROW[seed % len(NARROW)], int(rng.integers(3, 90))
+    steps = steps_of(rng, n)
+    x, zero = rng.permutation(narrow(n, dtype)), np.int32(0)
+
+    def body(x: Any, zero: Any, o: Any, p: Any, buffer: Any) -> None:
+        memories = (o, buffer, x)
+        o[...] = x[...]
+        buffer[...] = x[...][::-1]
+        for kind, to, source, *numbers in steps:
+            to, source = memories[to], memories[source]
+            match kind, numbers:
+                case "slice", (a, b, size):
+                    to[pl.ds(a, size)] = source[pl.ds(b, size)]
+                case "scalar", (i, j):
+                    to[i] = source[j]
+                case "computed", (i, j):
+                    to[i + zero[...]] = source[j + zero[...]]
+                case "loop", (a, b, size):
+
+                    def step(k: Any, carry: Any, to: Any = to, source: Any = source, a: int = a, b: int = b) -> Any:
+                        to[a + k] = source[b + k]
+                        return carry
+
+                    lax.fori_loop(0, size, step, 0)
+                case _:
+                    to[...] = source[...]
+        p[...] = buffer[...]
+
+    out = jax.ShapeDtypeStruct((n,), dtype)
+    with enabled():
+        got = jax.jit(kernel(body, (out, out), plgpu.SMEM((n,), dtype)))(x, zero)
+    state = [x.copy(), x[::-1].copy(), x]
+    for kind, to, source, *numbers in steps:
+        match kind, numbers:
+            case "slice", (a, b, size):
+                state[to][a : a + size] = state[source][b : b + size].copy()
+            case ("scalar" | "computed"), (i, j):
+                state[to][i] = state[source][j]
+            case "loop", (a, b, size):
+                for k in range(size):
+                    state[to][a + k] = state[source][b + k]
+            case _:
+                state[to][:] = state[source]
+    same(got[0], state[0])
+    same(got[1], state[1])

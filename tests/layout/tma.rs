@@ -400,6 +400,15 @@ fn what_has_no_copy_says_why() {
         refuse(&g, &SmemView::row_major(&[64, 64], 16)),
         CopyError::Stride { bytes: 200 }
     );
+    // A slice that begins within 16 bytes, of whole bytes and of halves.
+    for (bits, start, unit) in [(16, 3, 8), (32, 6, 4), (4, 48, 32)] {
+        let mut g = whole(&[64, 256], bits);
+        slice(&mut g[0], 0, None, 8);
+        slice(&mut g[1], start, None, 64);
+        let row = SmemView::row_major(&[8, 64], bits);
+        let start = start as i64;
+        assert_eq!(refuse(&g, &row), CopyError::MinorStart { start, unit });
+    }
     // A destination in the middle of a swizzled tile, at half of what every copy needs.
     let rows = SmemView::new(&[64, 16], 16, &[8, 16], 32).unwrap();
     let part = rows.index(&[Index::Slice(Start::Static(2), 4), whole_of(16)]);
