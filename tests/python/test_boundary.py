@@ -337,6 +337,7 @@ CHECKERS_WORDS = (
     "without having waited for it",
     "that the generic proxy wrote",
     "that is still read",
+    "may still be reading",
     "which is not known to be complete",
     "which may not see that it was initialised",
     "two lanes of one store have different values",
