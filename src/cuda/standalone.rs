@@ -110,6 +110,18 @@ impl Context {
     }
 }
 
+/// Makes the device's primary context current on this thread, if none is: threads that PyTorch computes gradients in may have none yet.
+pub fn make_current(ordinal: i32) -> Result<(), Error> {
+    let driver = driver()?;
+    let mut context = ptr::null_mut();
+    // SAFETY: stores the current context, null if there is none.
+    driver.check("cuCtxGetCurrent", unsafe { (driver.ctx_get_current)(&mut context) })?;
+    if context.is_null() {
+        std::mem::forget(Context::enter(driver, ordinal)?);
+    }
+    Ok(())
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         let mut context: sys::CUcontext = ptr::null_mut();

@@ -143,6 +143,7 @@ impl CallSite {
 
     /// Loads the kernel on the device whose context is current; an atomic load when it is there.
     pub fn initialize_cuda(&self, device: i32) -> Result<(), Error> {
+        cuda::standalone::make_current(device)?;
         self.artifact.loaded(device)?;
         let place = (device, None);
         self.recorder(place)?;

@@ -82,6 +82,10 @@ MUTANTS: list[Mutant] = [
       "warps do not meet where only their own lanes must", "test_programs", "test_warps"),
     m("plan/insert_barriers.rs", "self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);\n                state.fence(shared);", "self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);", "",
       "no fence before copies of what lanes stored", "test_asynchrony", "test_programs"),
+    m("plan/insert_barriers.rs", "let releases = shared && arrives && !state.unread.is_empty();", "shared && arrives && !state.unread.is_empty()", "false",
+      "no fence between loads and an arrival", "test_barriers", "test_products"),
+    m("ptx/optimize.rs", "keep_operands::run(&mut ssa);", "", "",
+      "left operands that a loop keeps are left to ptxas", "test_products"),
     m("plan/insert_barriers.rs", "if accesses.iter().any(|access| access.ends == Ends::Wgmma) {", "accesses.iter().any(|access| access.ends == Ends::Wgmma)", "false",
       "products in flight are not known to be", "test_running_products", "test_programs"),
     # ------------------------------------------------------------------ lowering
