@@ -213,7 +213,7 @@ class _Call:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
                 block.reload = returns or block.is_kept or block.partner is not None and not block.overwrites
         self._keep_order()
-        self.plan = self._plan(given_params)
+        self.plan = self._plan(given_params, budget)
         if self.plan is not None:
             for block in self.blocks:
                 block.way = Way.VIEW
@@ -223,14 +223,14 @@ class _Call:
                 loads = _versions.count_loads(self.jaxpr)
                 _blocks.spread(self.blocks, lambda b: loads[self.indices + b.number] == 1)
 
-    def _plan(self, params: Any) -> _warpgroups.Plan | None:
+    def _plan(self, params: Any, budget: int) -> _warpgroups.Plan | None:
         """Several warpgroups, for a program of Triton's whose blocks can all be pointers."""
         if not self.is_triton or not self.is_static or self.parts != 1 or self.indices or self.mapping.scratch_avals:
             return None
         if any(self.grid[a] != 1 for a in self.loops) or not all(_blocks.may_be_view(b, self.blocks) for b in self.blocks):
             return None
         read_only = [not b.is_output and b.partner is None and not b.is_written for b in self.blocks]
-        return _warpgroups.plan(self.jaxpr, read_only, params.num_stages or _triton.STAGES)
+        return _warpgroups.plan(self.jaxpr, read_only, params.num_stages or _triton.STAGES, budget)
 
     def threads(self) -> dict[str, Any]:
         """Of the kernel's mesh, how many warpgroups there are."""

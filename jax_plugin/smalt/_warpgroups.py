@@ -33,8 +33,8 @@ from smalt._program import Block, Node, Value
 #: Rows of a computing warpgroup, as `wgmma` takes them, and how many warpgroups compute.
 ROWS = 64
 MAX_COMPUTING = 4
-#: Shared memory for rings; the rest is for barriers and the compiler's scratch.
-BUDGET = 200 << 10
+#: Two blocks of a multiprocessor have room for rings of so many bytes together, beside what the compiler takes.
+ROOM = 200 << 10
 #: Loads of fewer bytes come sooner by themselves.
 LEAST = 2 << 10
 #: What the copy engine takes along one dimension.
@@ -87,7 +87,7 @@ class Plan:
     @property
     def registers(self) -> int:
         """Of a thread that computes: for two blocks of a multiprocessor, if one warpgroup computes, and there is room for their rings."""
-        blocks = 2 if self.computing == 1 and 2 * sum(r.slot_bytes * r.stages for r in self.rings) <= BUDGET else 1
+        blocks = 2 if self.computing == 1 and 2 * sum(r.slot_bytes * r.stages for r in self.rings) <= ROOM else 1
         return min(MAX_REGISTERS, (REGISTERS // blocks - PRODUCER_REGISTERS) // self.computing // 8 * 8)
 
     def describe(self) -> str:
@@ -96,8 +96,9 @@ class Plan:
         return f"{each}; one copies ahead: {slots}"
 
 
-def plan(jaxpr: Any, read_only: Sequence[bool], stages: int) -> Plan | None:
-    """None: the program stays as it is. `read_only`: of each reference of the body, whether it is an array in device memory that nothing stores to."""
+def plan(jaxpr: Any, read_only: Sequence[bool], stages: int, room: int) -> Plan | None:
+    """None: the program stays as it is. `read_only`: of each reference of the body, whether it is an array in device memory that nothing stores
+    to; `room`: bytes of shared memory for rings."""
     if not any(read_only):
         return None
     try:
@@ -117,7 +118,7 @@ def plan(jaxpr: Any, read_only: Sequence[bool], stages: int) -> Plan | None:
         if divided is None:
             continue
         stores, demands = divided
-        rings = _rings(program, demands, free, stages)
+        rings = _rings(program, demands, free, stages, room)
         needed = _producer(rings)
         if rings and needed is not None:
             return Plan(program, computing, demands, stores, rings, *needed)
@@ -153,7 +154,7 @@ def _product_rows(node: Node) -> int:
 # ------------------------------------------------------------------------------------------ rings
 
 
-def _rings(program: Block, demands: Demands, free: set[Value], stages: int) -> list[Ring]:
+def _rings(program: Block, demands: Demands, free: set[Value], stages: int, room: int) -> list[Ring]:
     """Loads that get a ring, of as many slots as there is room for."""
     rings = []
     multiplied = _multiplied(program)
@@ -173,7 +174,7 @@ def _rings(program: Block, demands: Demands, free: set[Value], stages: int) -> l
             rings.append(Ring(node, loops[0], max(1, stages)))
     if all(r.loop is None for r in rings):
         return []
-    while sum(r.slot_bytes * r.stages for r in rings) > BUDGET:
+    while sum(r.slot_bytes * r.stages for r in rings) > room:
         deep = [r for r in rings if r.stages > 1]
         if deep:
             most = max(r.stages for r in deep)

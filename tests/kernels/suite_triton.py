@@ -797,6 +797,16 @@ def test_random_products_of_what_a_loop_loads(first: int) -> None:
         p.check(got)
 
 
+def test_rings_that_leave_no_room() -> None:
+    """What products in int8 take for themselves is not known before: without rings it fits."""
+    p = Pipelined.of(2190)
+    with enabled():
+        got = jax.jit(p.run(False))(*p.data())
+        (report,) = smalt.inspect(p.run(False), *p.data())
+    p.check(got)
+    assert "one copies ahead" not in str(report)
+
+
 def attention(rows: int, tile: int, depth: int, change: str = "") -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """Attention of 2 x `rows` queries, its operands, and what it is. `change`: one thing that is in the way."""
     n = 4 * tile
