@@ -171,7 +171,8 @@ def test_in_another_process(tmp_path: pathlib.Path) -> None:
             np.testing.assert_array_equal(jax.jit(program.call)(x), x * 2)
         print("right")
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=dict(os.environ), check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.strip() == "right", done.stderr
 
 
