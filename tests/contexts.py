@@ -6,7 +6,9 @@ A context keeps every type and attribute that was ever made in it: after some pr
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 #: Programs of a context.
@@ -18,11 +20,29 @@ class _Shared(threading.local):
     left = 0
 
 
+_own: list[Any] = []
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Within the scope each program has a context of its own. What XLA lowers while it compiles (`custom_partitioning`) must not be made in
+    the context of the program that it compiles: JAX 0.10 crashes."""
+    from jax._src.interpreters import mlir
+
+    before = mlir.make_ir_context
+    mlir.make_ir_context = _own[0] if _own else before
+    try:
+        yield
+    finally:
+        mlir.make_ir_context = before
+
+
 def share() -> None:
     """From here on in this process."""
     from jax._src.interpreters import mlir
 
     make, shared = mlir.make_ir_context, _Shared()
+    _own.append(make)
 
     def context() -> Any:
         if shared.left == 0:

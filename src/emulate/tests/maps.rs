@@ -406,6 +406,8 @@ fn a_parameter_is_copied_to_memory() {
     let user = thread_of(&mut k, 1);
     for (parity, change) in [false, true].into_iter().enumerate() {
         if change {
+            // What the first load brought has been read.
+            k.fence_async();
             k.sync();
             k.when(user, false, |k| {
                 replace(k, Addr::new(maps), there);
