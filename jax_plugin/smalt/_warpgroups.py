@@ -112,14 +112,14 @@ def plan(jaxpr: Any, read_only: Sequence[bool], stages: int, room: int) -> Plan 
     free = {v for v, is_free in zip(program.params, read_only) if is_free}
     rows = max(_product_rows(n) for n in products)
     for computing in sorted({1, rows // ROWS}, reverse=True):
-        if not 1 <= computing <= MAX_COMPUTING or computing > 1 and rows % ROWS:
+        if not 1 <= computing <= MAX_COMPUTING or computing > 1 and (rows % ROWS or not _is_apart(nodes, free)):
             continue
         divided = _division.divide(program, products, computing)
         if divided is None:
             continue
         stores, demands = divided
         rings = _rings(program, demands, free, stages, room)
-        needed = _producer(rings)
+        needed = _producer(rings, free)
         if rings and needed is not None:
             return Plan(program, computing, demands, stores, rings, *needed)
     return None
@@ -139,6 +139,13 @@ def _may_be_run(nodes: Sequence[Node]) -> bool:
         elif not node.blocks and node.eqn.effects:
             return False
     return True
+
+
+def _is_apart(nodes: Sequence[Node], free: set[Value]) -> bool:
+    """Whether no warpgroup needs what another one stores: nothing that is stored to is loaded, or stored to twice."""
+    stored = [n.operands[0] for n in nodes if n.name in _division.STORES]
+    loaded = {n.operands[0] for n in nodes if n.name in _division.LOADS}
+    return len(set(stored)) == len(stored) and loaded <= free
 
 
 def _is_used(nodes: Sequence[Node], value: Value) -> bool:
@@ -220,8 +227,8 @@ def _known(x: Any) -> int | None:
     return int(x) if isinstance(x, (int, np.integer)) else None
 
 
-def _producer(rings: Sequence[Ring]) -> tuple[set[Value], set[Node]] | None:
-    """What gives the rings' indices and how often their loops run; None: scalars alone do not."""
+def _producer(rings: Sequence[Ring], free: set[Value]) -> tuple[set[Value], set[Node]] | None:
+    """What gives the rings' indices and how often their loops run; None: scalars alone do not, or ones that the kernel may store to."""
     nodes: set[Node] = set()
     seen: set[Value] = set()
     work: list[Value] = []
@@ -251,7 +258,7 @@ def _producer(rings: Sequence[Ring]) -> tuple[set[Value], set[Node]] | None:
                 loop, at = carried[value]
                 work += [_program.initial(loop)[at], loop.blocks[-1].results[at], *(b.params[at] for b in loop.blocks)]
             continue
-        if node.blocks:
+        if node.blocks or node.name in _division.LOADS and node.operands[0] not in free:
             return None
         nodes.add(node)
         work += [v for v in node.operands if not v.is_ref]

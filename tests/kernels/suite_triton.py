@@ -886,6 +886,34 @@ def test_a_loop_that_reads_what_the_kernel_stores() -> None:
         np.testing.assert_allclose(run(x, k)[0], want, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("what", ["read again", "stored twice", "a count"])
+def test_what_the_kernel_stores_stays_in_order(what: str) -> None:
+    """Warpgroups do not read what others store, nor store where others do; a producer does not count by what the kernel stores."""
+    n = 128
+    rng = np.random.default_rng(0)
+    x, k = (rng.standard_normal((n, n)) * 0.1).astype(np.float16), (rng.standard_normal((3 * n, n)) * 0.1).astype(np.float16)
+
+    def body(x: Any, k: Any, o: Any, more: Any, count: Any) -> None:
+        own = x[...]
+        count[0] = 2
+
+        def turn(i: Any, total: Any) -> Any:
+            return total + jnp.dot(own, k[pl.ds(i * n, n), :], preferred_element_type=jnp.float32)
+
+        if what == "stored twice":
+            o[:, :] = jnp.ones((n, n))
+            o[pl.ds(0, 64), :] = jnp.zeros((64, n))
+        o[...] = lax.fori_loop(0, count[0] if what == "a count" else 2, turn, jnp.zeros((n, n), jnp.float32))
+        more[...] = o[...].T if what == "read again" else own.astype(jnp.float32)
+
+    run = call(body, [like((n, n)), like((n, n)), like((1,), jnp.int32)])
+    want = x.astype(np.float32) @ (k[:n].astype(np.float32) + k[n : 2 * n].astype(np.float32))
+    with enabled():
+        got, more, _ = run(x, k)
+    np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(more, want.T if what == "read again" else x, rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.skipif(ON_GPU, reason="a GPU reads zeros there, or what lies behind")
 def test_a_tile_behind_its_array_is_told() -> None:
     def body(x: Any, k: Any, o: Any) -> None:
