@@ -6,10 +6,9 @@ What a loop or a branch takes from outside is the value outside: blocks have par
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from smalt import _versions
@@ -153,12 +152,53 @@ def _loop_block(node: Node, closed: Any, constants: Sequence[Value], carried: Se
 
 
 def _evaluate(node: Node) -> None:
-    """Computes what constants alone make."""
-    if node.eqn.effects or any(v.known is None for v in node.operands) or any(r.is_ref for r in node.results):
+    """Computes what constants alone make, of integers and truths: by NumPy, for JAX may be lowering a program just now."""
+    function = _FUNCTIONS.get(node.name)
+    if function is None or len(node.results) != 1 or any(v.known is None for v in node.operands):
         return
-    if not node.operands and node.name != "iota" or sum(int(np.prod(r.shape)) for r in node.results) > MAX_KNOWN:
+    result = node.results[0]
+    types = [np.dtype(getattr(v.aval, "dtype", object)) for v in (result, *node.operands)]
+    if any(t.kind not in "biu" for t in types) or int(np.prod(result.shape)) > MAX_KNOWN:
         return
-    with jax.ensure_compile_time_eval():
-        out = node.eqn.primitive.bind(*[v.known for v in node.operands], **node.eqn.params)
-    for result, known in zip(node.results, out if node.eqn.primitive.multiple_results else [out]):
-        result.known = np.asarray(known)
+    operands = [np.asarray(v.known, t) for v, t in zip(node.operands, types[1:])]
+    with np.errstate(all="ignore"):
+        known = np.asarray(function(node.eqn.params, *operands))
+    result.known = np.broadcast_to(known, result.shape).astype(types[0])
+
+
+def _iota(params: dict[str, Any]) -> Any:
+    shape, at = params["shape"], params["dimension"]
+    return np.arange(shape[at]).reshape([n if d == at else 1 for d, n in enumerate(shape)])
+
+
+def _broadcast(params: dict[str, Any], x: Any) -> Any:
+    at = params["broadcast_dimensions"]
+    return x.reshape([x.shape[at.index(d)] if d in at else 1 for d in range(len(params["shape"]))])
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "iota": _iota,
+    "broadcast_in_dim": _broadcast,
+    "convert_element_type": lambda _, x: x,
+    "reshape": lambda p, x: x.reshape(p["new_sizes"]),
+    "squeeze": lambda p, x: x.squeeze(tuple(p["dimensions"])),
+    "not": lambda _, x: np.invert(x),
+    **{
+        name: lambda _, x, y, f=f: f(x, y)
+        for name, f in {
+            "add": np.add,
+            "sub": np.subtract,
+            "mul": np.multiply,
+            "min": np.minimum,
+            "max": np.maximum,
+            "and": np.bitwise_and,
+            "or": np.bitwise_or,
+            "eq": np.equal,
+            "ne": np.not_equal,
+            "lt": np.less,
+            "le": np.less_equal,
+            "gt": np.greater,
+            "ge": np.greater_equal,
+        }.items()
+    },
+}

@@ -264,7 +264,7 @@ def inline_mgpu_copy_of_a_slice_in_the_function(x):
 
 @bad(
     smalt.Unsupported,
-    "inline_mgpu: a tensor map over f32[64] of `x`",
+    "inline_mgpu: a tensor map over f32[64] of ",
     "expected: a reference that begins at a multiple of 16 bytes",
     "got: a slice that begins at byte 4",
     "remedy: pass the whole reference, and slice it in the copy (gmem_slice=)",
