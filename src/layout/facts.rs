@@ -64,6 +64,14 @@ pub struct DynTerm {
 }
 
 impl DynTerm {
+    /// Of a term in bits.
+    pub fn in_bytes(self) -> DynTerm {
+        DynTerm {
+            stride: self.stride / 8,
+            multiple: self.multiple / 8,
+            ..self
+        }
+    }
     pub fn eval(&self, value: u64) -> i64 {
         let q = value / self.div;
         self.modulus.map_or(q, |m| q % m) as i64 * self.stride

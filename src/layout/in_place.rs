@@ -141,15 +141,7 @@ impl InPlace {
             .flat_map(|tile| (0..steps).map(move |s| (tile, s)))
             .map(|(tile, s)| view.offset / 8 + row_at(tile * apart) + k_at(s * step))
             .collect();
-        let dynamic: SmallVec<[DynTerm; 2]> = view
-            .dynamic
-            .iter()
-            .map(|t| DynTerm {
-                stride: t.stride / 8,
-                multiple: t.multiple / 8,
-                ..*t
-            })
-            .collect();
+        let dynamic: SmallVec<[DynTerm; 2]> = view.dynamic.iter().map(|t| t.in_bytes()).collect();
         let (address, places) = AddressPlan::new(dynamic, terms, view.swizzle, 0, &constants)?;
         // Eight rows in eight times four banks.
         let &(base, immediate) = places.first()?;

@@ -832,16 +832,7 @@ impl Cx<'_> {
         bytes: u32,
         matrices: Option<u32>,
     ) -> Option<TransferPlan> {
-        let dynamic: SmallVec<[DynTerm; 2]> = self
-            .view
-            .dynamic
-            .iter()
-            .map(|t| DynTerm {
-                stride: t.stride / 8,
-                multiple: t.multiple / 8,
-                ..*t
-            })
-            .collect();
+        let dynamic: SmallVec<[DynTerm; 2]> = self.view.dynamic.iter().map(|t| t.in_bytes()).collect();
         if self.view.dynamic.iter().any(|t| t.stride % 8 != 0) {
             return None;
         }

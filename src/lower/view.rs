@@ -218,11 +218,7 @@ pub fn smem_start(cx: &mut LowerCx, r: &RefUse, view: &SmemView) -> Result<S> {
     let constant = i64::from(offset) + (view.offset / 8) as i64;
     let mut at = cx.b.add(IntType::U32, base, Src::imm32(constant as i32));
     for term in &view.dynamic {
-        let bytes = DynTerm {
-            stride: term.stride / 8,
-            ..*term
-        };
-        let x = dyn_term(cx, &bytes)?;
+        let x = dyn_term(cx, &term.in_bytes())?;
         at = cx.b.add(IntType::U32, at, x);
     }
     Ok(at)

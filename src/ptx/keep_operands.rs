@@ -8,9 +8,10 @@
 //!
 //! Copies are made in front of the fence that orders registers before the products. Kernels whose products all have the same
 //! fragments, or none, stay as they are.
-use super::inst::{Effects, Inst, RegMap};
+use super::inst::{Inst, RegMap};
 use super::modifier::*;
-use super::operand::{Class, Field, Slot, Src};
+use super::operand::{Class, Slot, Src};
+use super::settle_operands::read_later;
 use super::ssa::*;
 use crate::error::Loc;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -20,7 +21,7 @@ pub fn run(ssa: &mut Ssa) {
     let mut fragments: FxHashSet<Vec<Value>> = FxHashSet::default();
     for op in ssa.regions.values().flat_map(|r| &r.ops) {
         if let OpKind::Inst { inst, .. } = &op.kind {
-            fragments.extend(Some(left(inst)).filter(|l| !l.is_empty()));
+            fragments.extend(Some(read_later(inst)).filter(|l| !l.is_empty()));
         }
     }
     if fragments.len() < 2 {
@@ -41,19 +42,6 @@ pub fn run(ssa: &mut Ssa) {
     for region in ssa.regions.keys().collect::<Vec<_>>() {
         copy(ssa, region, &kept, zero);
     }
-}
-
-/// The registers of A.
-fn left(inst: &Inst<Value>) -> Vec<Value> {
-    let mut read = vec![];
-    if inst.effects().contains(Effects::WGMMA) {
-        for field in inst.fields() {
-            if let Field::Srcs(list, _) = field {
-                read.extend(list.iter().filter_map(|s| s.reg()));
-            }
-        }
-    }
-    read
 }
 
 /// Where values are defined and read, by the order of the program's text.
@@ -95,7 +83,7 @@ impl Found {
                     guard.iter().for_each(|(p, _)| self.read(*p));
                     inst.for_each_use(|v, _| self.read(v));
                     inst.for_each_def(|v, _| self.define(v, inside));
-                    open.extend(left(inst));
+                    open.extend(read_later(inst));
                     if matches!(inst, Inst::WgmmaCommit {}) {
                         self.close(&mut open, inside);
                     }
@@ -179,7 +167,7 @@ fn copy(ssa: &mut Ssa, region: Region, kept: &FxHashSet<Value>, zero: Value) {
                 (fence, made) = (Some(new.len()), FxHashMap::default());
             }
             let mut copies = vec![];
-            for v in left(inst).into_iter().filter(|v| kept.contains(v)) {
+            for v in read_later(inst).into_iter().filter(|v| kept.contains(v)) {
                 made.entry(v).or_insert_with(|| {
                     let d = ssa.values.push(ssa.values[v].clone());
                     let (a, b) = (Src::Reg(v), Src::Reg(zero));
@@ -196,7 +184,7 @@ fn copy(ssa: &mut Ssa, region: Region, kept: &FxHashSet<Value>, zero: Value) {
                     d
                 });
             }
-            if !left(inst).is_empty() {
+            if !read_later(inst).is_empty() {
                 *inst = inst.map(&mut Copied(&made));
             }
             let at = fence.unwrap_or(new.len());

@@ -91,7 +91,7 @@ fn copied_to(ssa: &Ssa, operands: &FxHashSet<Value>) -> FxHashMap<Value, FxHashS
 }
 
 /// The registers that an instruction reads after it has returned.
-fn read_later(inst: &Inst<Value>) -> Vec<Value> {
+pub(super) fn read_later(inst: &Inst<Value>) -> Vec<Value> {
     let mut read = vec![];
     if inst.effects().contains(Effects::ASYNC_REGISTERS) {
         for field in inst.fields() {
