@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -58,7 +58,7 @@ def divide(program: Block, products: Sequence[Node], parts: int) -> tuple[dict[N
     for chosen in itertools.islice(itertools.product(*choices), MAX_CHOICES):
         by_store = dict(zip(stores, chosen))
         try:
-            demands = demands_of(program, by_store, parts)
+            demands = demands_of(program, by_store)
         except Mixed:
             continue
         if parts == 1 or not any(None in demands[n.results[0]] for n in products):
@@ -66,7 +66,7 @@ def divide(program: Block, products: Sequence[Node], parts: int) -> tuple[dict[N
     return None
 
 
-def demands_of(program: Block, stores: dict[Node, Split], parts: int) -> Demands:
+def demands_of(program: Block, stores: dict[Node, Split]) -> Demands:
     demands: Demands = collections.defaultdict(set)
     work: list[tuple[Value, Split]] = []
 
@@ -79,7 +79,7 @@ def demands_of(program: Block, stores: dict[Node, Split], parts: int) -> Demands
     carried: dict[Value, tuple[Node, int]] = {}
     for node in program.all_nodes():
         if node in stores:
-            _want_access(node, stores[node], want, parts)
+            _want_access(node, stores[node], want)
         for block in node.blocks:
             if node.is_loop:
                 carried.update((v, (node, i)) for i, v in enumerate(block.params))
@@ -102,7 +102,7 @@ def demands_of(program: Block, stores: dict[Node, Split], parts: int) -> Demands
             for arm in made.blocks:
                 want(arm.results[made.results.index(value)], split)
         else:
-            _needs(made, split, want, parts)
+            _needs(made, split, want)
     for node in program.all_nodes():
         if node.is_loop:
             for at, result in enumerate(node.results):
@@ -125,7 +125,7 @@ def carried_splits(demands: Demands, loop: Node, at: int) -> set[Split]:
     return found
 
 
-def _want_access(node: Node, split: Split, want: Callable[[Value, Split], None], parts: int) -> None:
+def _want_access(node: Node, split: Split, want: Callable[[Value, Split], None]) -> None:
     access = access_of(node)
     shape = access.value.shape if access.value is not None else node.results[0].shape
     if access.value is not None:
@@ -137,14 +137,19 @@ def _want_access(node: Node, split: Split, want: Callable[[Value, Split], None],
     for index in leaves(access):
         want(index, None)
     if split is not None:
-        divided_dimension(access, split, shape[split], parts)
+        divided_dimension(access, split)
+
+
+def in_order(splits: Iterable[Split]) -> list[Split]:
+    """Whole values first."""
+    return sorted(splits, key=lambda s: -1 if s is None else s)
 
 
 def leaves(access: Any) -> list[Value]:
     return [leaf for leaf in jax.tree.leaves(tuple(access.transforms)) if isinstance(leaf, Value)]
 
 
-def divided_dimension(access: Any, split: int, size: int, parts: int) -> int | None:
+def divided_dimension(access: Any, split: int) -> int | None:
     """The dimension of the reference that dimension `split` of what is accessed is; None: the same one, without an index."""
     indices = _versions.indices_of(access.transforms)
     if not indices:
@@ -165,10 +170,10 @@ def aligned(shape: Sequence[int], whole: Sequence[int], split: Split) -> Split:
     return at if at >= 0 and shape[at] != 1 else None
 
 
-def _needs(node: Node, split: Split, want: Callable[[Value, Split], None], parts: int) -> None:
-    name, params, operands = node.name, node.eqn.params, node.operands
+def _needs(node: Node, split: Split, want: Callable[[Value, Split], None]) -> None:
+    name, operands = node.name, node.operands
     if name in LOADS:
-        _want_access(node, split, want, parts)
+        _want_access(node, split, want)
         return
     if name in PLACES or name == "iota":
         return

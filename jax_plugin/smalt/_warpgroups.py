@@ -80,6 +80,9 @@ class Plan:
     needed: set[Value]
     scalars: set[Node]
 
+    def ring_of_load(self, node: Node | None) -> Ring | None:
+        return next((r for r in self.rings if r.load is node), None)
+
     @property
     def threads(self) -> int:
         return self.computing + 1
@@ -343,7 +346,11 @@ class _Run:
         """The parts of a value that are needed, in order."""
         if self.copies:
             return [None] if value in self.plan.needed else []
-        return sorted(self.plan.demands.get(value, ()), key=lambda s: -1 if s is None else s)
+        return _division.in_order(self.plan.demands.get(value, ()))
+
+    def part_of(self, shape: Sequence[int], split: Split) -> tuple[int, ...]:
+        """The shape of a warpgroup's part."""
+        return tuple(n // self.plan.computing if d == split else n for d, n in enumerate(shape))
 
     def block(self, block: Block, env: Environment) -> None:
         for node in block.nodes:
@@ -356,7 +363,7 @@ class _Run:
         elif node.name == "cond":
             self.cond(node, env)
         elif self.copies:
-            if node in self.plan.scalars or any(r.load is node for r in self.plan.rings):
+            if node in self.plan.scalars or self.plan.ring_of_load(node) is not None:
                 self.pure(node, env)
         elif node.name in _division.STORES:
             self.store(node, env)
@@ -364,7 +371,7 @@ class _Run:
             self.pure(node, env)
 
     def pure(self, node: Node, env: Environment) -> None:
-        ring = next((r for r in self.plan.rings if r.load is node), None)
+        ring = self.plan.ring_of_load(node)
         if ring is not None:  # its uses load from the slot
             if self.copies:
                 self.copy(ring, env)
@@ -373,7 +380,7 @@ class _Run:
             return
         if node.name == "transpose" and self.ring_of(node.operands[0]) is not None:
             return
-        splits = sorted({s for v in node.results for s in self.wanted(v)}, key=lambda s: -1 if s is None else s)
+        splits = _division.in_order({s for v in node.results for s in self.wanted(v)})
         for split in splits:
             made = self.make(node, split, env)
             env.update(((v, split), x) for v, x in zip(node.results, made))
@@ -385,7 +392,7 @@ class _Run:
         node = value.node
         while node is not None and node.name == "transpose":
             node = node.operands[0].node
-        return next((r for r in self.plan.rings if r.load is node), None)
+        return self.plan.ring_of_load(node)
 
     def read(self, value: Value, split: Split, env: Environment) -> Any:
         if value.is_literal:
@@ -424,7 +431,7 @@ class _Run:
             return [self.iota(node, split)]
         splits = _division.operand_splits(node, split)
         operands = [self.read(v, s, env) for v, s in zip(node.operands, splits)]
-        part = tuple(n // self.plan.computing if d == split else n for d, n in enumerate(node.results[0].shape))
+        part = self.part_of(node.results[0].shape, split)
         if name == "broadcast_in_dim":
             params["shape"] = part
         if name == "reshape":
@@ -437,7 +444,7 @@ class _Run:
 
     def iota(self, node: Node, split: int) -> Any:
         aval = node.results[0].aval
-        part = tuple(n // self.plan.computing if d == split else n for d, n in enumerate(aval.shape))
+        part = self.part_of(aval.shape, split)
         counted = lax.broadcasted_iota(aval.dtype, part, node.eqn.params["dimension"])
         if node.eqn.params["dimension"] != split:
             return counted
@@ -452,7 +459,7 @@ class _Run:
         if split is None and not indices:
             return None
         shape = node.operands[0].shape
-        own = split if not indices else None if split is None else _division.divided_dimension(access, split, 0, 1)
+        own = split if not indices else None if split is None else _division.divided_dimension(access, split)
         found: list[Any] = []
         for d, n in enumerate(shape):
             i = indices[d] if indices else None
@@ -460,10 +467,11 @@ class _Run:
                 found.append(self.number(i, env))
                 continue
             start, size, stride = (0, n, 1) if i is None else (self.number(i.start, env), i.size, i.stride)
+            is_whole = isinstance(start, int) and (start, size, stride) == (0, n, 1)
             if d == own:
                 size //= self.plan.computing
                 start = start + self.part * size
-            found.append(pl.ds(start, size, stride) if stride != 1 or size != n else slice(None))
+            found.append(slice(None) if is_whole and d != own else pl.ds(start, size, stride))
         return tuple(found)
 
     def number(self, x: Any, env: Environment) -> Any:
@@ -485,8 +493,7 @@ class _Run:
 
     def mask(self, access: Any, shape: Sequence[int], split: Split, env: Environment) -> Any:
         mask = self.read(access.mask, _division.aligned(access.mask.shape, shape, split), env)
-        part = tuple(n // self.plan.computing if d == split else n for d, n in enumerate(shape))
-        return jnp.broadcast_to(mask, part)
+        return jnp.broadcast_to(mask, self.part_of(shape, split))
 
     def store(self, node: Node, env: Environment) -> None:
         access = _division.access_of(node)
@@ -564,7 +571,7 @@ class _Run:
     def carried(self, loop: Node, at: int) -> list[Split]:
         if self.copies:
             return [None] if any(block.params[at] in self.plan.needed for block in loop.blocks) else []
-        return sorted(_division.carried_splits(self.plan.demands, loop, at), key=lambda s: -1 if s is None else s)
+        return _division.in_order(_division.carried_splits(self.plan.demands, loop, at))
 
     def copy(self, ring: Ring, env: Environment) -> None:
         slots, slot = self.slots[ring], self.slot(ring)

@@ -47,6 +47,7 @@ class Pipelined:
     beside: bool  # a vector for each tile
     places: bool  # what depends on where rows and columns are
     totals: bool  # an output that all rows go into
+    shifted: bool  # a masked vector from a place that only the run knows
 
     @classmethod
     def of(cls, seed: int) -> Pipelined:
@@ -72,6 +73,7 @@ class Pipelined:
             r.random() < 0.4,
             r.random() < 0.4,
             r.random() < 0.2,
+            r.random() < 0.3,
         )
 
     @property
@@ -146,6 +148,10 @@ class Pipelined:
         total, _, size = end
         if self.kind == "attention":
             total = total / jnp.where(size == 0, 1, size)[:, None]
+        if self.shifted:
+            size_of_b, at = self.tile * self.tiles, n_ref[0]
+            numbers = plt.load(b_ref.at[pl.ds(at, size_of_b)], mask=jnp.arange(size_of_b) + at < size_of_b, other=0)
+            total = total + (numbers.astype(acc) * (jnp.arange(size_of_b) + 1).astype(acc)).sum()
         o_ref[...] = total
         more[0][...] = size
         if self.totals:

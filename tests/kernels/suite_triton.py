@@ -807,6 +807,30 @@ def test_rings_that_leave_no_room() -> None:
     assert "one copies ahead" not in str(report)
 
 
+def test_a_masked_load_of_all_positions_from_a_later_one() -> None:
+    """A slice as long as its array begins where only the run knows: it is not the array."""
+    n = 64
+
+    def body(x: Any, k: Any, b: Any, at: Any, o: Any) -> None:
+        numbers = plt.load(b.at[pl.ds(at[0], n)], mask=jnp.arange(n) + at[0] < n, other=0)
+
+        def turn(i: Any, total: Any) -> Any:
+            return total + jnp.dot(x[...], k[pl.ds(i * n, n), :], preferred_element_type=jnp.float32)
+
+        o[...] = lax.fori_loop(0, 2, turn, jnp.zeros((n, n), jnp.float32)) + numbers[None, :]
+
+    run = call(body, like((n, n)))
+    rng = np.random.default_rng(0)
+    x, k = ((rng.standard_normal(s) * 0.1).astype(np.float16) for s in [(n, n), (2 * n, n)])
+    b = np.arange(n, dtype=np.float32)
+    want = x.astype(np.float32) @ (k[:n].astype(np.float32) + k[n:].astype(np.float32)) + np.append(b[5:], np.zeros(5))
+    args = [x, k, b, np.array([5], np.int32)]
+    with enabled():
+        np.testing.assert_allclose(run(*args), want, rtol=1e-2, atol=1e-3)
+        (report,) = smalt.inspect(run, *args)
+    assert "one copies ahead" in str(report)
+
+
 def attention(rows: int, tile: int, depth: int, change: str = "") -> tuple[Callable[..., Any], list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """Attention of 2 x `rows` queries, its operands, and what it is. `change`: one thing that is in the way."""
     n = 4 * tile
