@@ -17,6 +17,7 @@ import pytest
 from jax import lax
 
 import smalt
+from smalt import _versions
 from tests.corpus.case import like, x64
 from tests.kernels.pipelined import Pipelined
 from tests.kernels.suite import ON_GPU, enabled
@@ -939,6 +940,7 @@ def test_what_the_kernel_stores_stays_in_order(what: str) -> None:
 
 
 @pytest.mark.skipif(ON_GPU, reason="a GPU reads zeros there, or what lies behind")
+@pytest.mark.skipif(not _versions.copy_in_bounds(), reason="copies of JAX 0.10 do not say that they stay inside (LIMITATIONS)")
 def test_a_tile_behind_its_array_is_told() -> None:
     def body(x: Any, k: Any, o: Any) -> None:
         def turn(i: Any, total: Any) -> Any:
