@@ -265,6 +265,11 @@ class Block:
         return frozenset(out)
 
     @property
+    def begins_anywhere(self) -> bool:
+        """Whether it may begin at any element along its last dimension, not at multiples of its extent alone."""
+        return bool(self.dims) and (self.dims[-1].is_element or self.dims[-1].squeezed)
+
+    @property
     def is_looked_up(self) -> bool:
         """Whether its index map reads memory."""
         return any(f.reads for f in self.forms)

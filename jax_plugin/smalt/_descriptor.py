@@ -144,4 +144,5 @@ def _compiler_params(params: Any) -> Message:
         profile_bounds_check=bool(get("profile_bounds_check", False)),
         precise_division=bool(get("precise_division", False)),
         profile_warps=_profile.by_warps(params),
+        accumulate_products=bool(get("accumulate_products", False)),
     )

@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -47,8 +47,14 @@ def access_of(node: Node) -> Any:
 
 
 
-def divide(program: Block, products: Sequence[Node], parts: int) -> tuple[dict[Node, Split], Demands] | None:
-    """Which part of each value is wanted, by the division of what is stored that leaves no product to all warpgroups."""
+def divide(
+    program: Block, products: Sequence[Node], parts: int, shared: Mapping[Node, tuple[Value, Split]]
+) -> tuple[dict[Node, Split], Demands] | None:
+    """Which part of each value is wanted, by the division of what is stored that leaves no product to all warpgroups, and least of the rest.
+
+    `shared`: of products the right operand of which each warpgroup computes a part for all of them, and the dimension that is divided.
+    """
+    best = None
     stores = [n for n in program.all_nodes() if n.name in STORES]
     choices: list[list[Split]] = []
     for node in stores:
@@ -58,15 +64,27 @@ def divide(program: Block, products: Sequence[Node], parts: int) -> tuple[dict[N
     for chosen in itertools.islice(itertools.product(*choices), MAX_CHOICES):
         by_store = dict(zip(stores, chosen))
         try:
-            demands = demands_of(program, by_store)
+            demands = demands_of(program, by_store, shared)
         except Mixed:
             continue
         if parts == 1 or not any(None in demands[n.results[0]] for n in products):
-            return by_store, demands
-    return None
+            work = _elements(program, demands, parts)
+            if best is None or work < best[0]:
+                best = work, by_store, demands
+    return None if best is None else best[1:]
 
 
-def demands_of(program: Block, stores: dict[Node, Split]) -> Demands:
+def _elements(program: Block, demands: Demands, parts: int) -> int:
+    """How many elements a warpgroup computes, element by element."""
+    total = 0
+    for node in program.all_nodes():
+        if node.name in _rows.ELEMENTWISE:
+            for v in node.results:
+                total += sum(math.prod(v.shape) // (1 if s is None else parts) for s in demands.get(v, ()))
+    return total
+
+
+def demands_of(program: Block, stores: dict[Node, Split], shared: Mapping[Node, tuple[Value, Split]]) -> Demands:
     demands: Demands = collections.defaultdict(set)
     work: list[tuple[Value, Split]] = []
 
@@ -101,6 +119,10 @@ def demands_of(program: Block, stores: dict[Node, Split]) -> Demands:
         elif made.name == "cond":
             for arm in made.blocks:
                 want(arm.results[made.results.index(value)], split)
+        elif made in shared:
+            left = made.operands[0]
+            want(left, None if split is None else operand_splits(made, split)[0])
+            want(*shared[made])
         else:
             _needs(made, split, want)
     for node in program.all_nodes():

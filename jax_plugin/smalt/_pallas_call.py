@@ -22,10 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _axes, _blocks, _config, _flow, _rows, _triton, _versions, _warpgroups
+from smalt import _axes, _blocks, _config, _flow, _program, _rows, _triton, _turns, _versions, _warpgroups
 from smalt._blocks import Block, Way
 from smalt._errors import InvalidKernel, Unsupported
+from smalt._params import CompilerParams
 
+#: Slots of a ring of a program that says nothing of it.
+STAGES = 4
 #: Elements that one load or store of a block moves: 32 a thread.
 CHUNK = 4096
 
@@ -171,7 +174,7 @@ class _Call:
         self.indices = mapping.num_index_operands  # operands for index maps
         self.is_triton = _versions.is_triton_compiler_params(params["compiler_params"])
         given_params = params["compiler_params"]
-        self.compiler_params = _triton.parameters(given_params) if self.is_triton else _versions.compiler_params_for_gpu(given_params)
+        self.compiler_params = _parameters(given_params, self.is_triton)
         is_output = [i >= mapping.num_inputs for i in range(len(mapping.block_mappings))]
         self.blocks = [
             _blocks.block_of(i, m, out, self.grid, mapping.vmapped_dims) for i, (m, out) in enumerate(zip(mapping.block_mappings, is_output))
@@ -224,13 +227,35 @@ class _Call:
                 _blocks.spread(self.blocks, lambda b: loads[self.indices + b.number] == 1)
 
     def _plan(self, params: Any, budget: int) -> _warpgroups.Plan | None:
-        """Several warpgroups, for a program of Triton's whose blocks can all be pointers."""
-        if not self.is_triton or not self.is_static or self.parts != 1 or self.indices or self.mapping.scratch_avals:
+        """Several warpgroups, for a program whose blocks can all be pointers: one of Triton's, or one whose last axis walks along what it sums."""
+        turns = [a for a in self.loops if self.grid[a] != 1]
+        if not self.is_static or self.parts != 1 or self.indices or 0 in self.grid:
             return None
-        if any(self.grid[a] != 1 for a in self.loops) or not all(_blocks.may_be_view(b, self.blocks) for b in self.blocks):
+        if any(not _blocks.may_be_view(b, self.blocks) or b.is_kept or b.in_order for b in self.blocks):
             return None
-        read_only = [not b.is_output and b.partner is None and not b.is_written for b in self.blocks]
-        return _warpgroups.plan(self.jaxpr, read_only, params.num_stages or _triton.STAGES, budget)
+        read_only = [b.number for b in self.blocks if not b.is_output and b.partner is None and not b.is_written and not b.begins_anywhere]
+        if self.is_triton and not turns and not self.mapping.scratch_avals:
+            try:
+                program = _program.read(self.jaxpr)
+            except _program.Unreadable:
+                return None
+            return _warpgroups.plan(program, {program.params[i] for i in read_only}, params.num_stages or _triton.STAGES, budget)
+        if len(turns) != 1 or turns[0] != max(self.own) or any(b.partner is not None for b in self.blocks):
+            return None
+        if not all(_versions.is_plain_scratch(a) for a in self.mapping.scratch_avals):
+            return None
+        first = len(self.blocks)
+        roles = _turns.Roles(
+            outputs=frozenset(b.number for b in self.blocks if b.is_output),
+            scratch=frozenset(range(first, first + len(self.mapping.scratch_avals))),
+            moving=frozenset(b.number for b in self.blocks if turns[0] in b.axes),
+            read_only=frozenset(read_only),
+        )
+        found = _turns.read(self.jaxpr, self.own.index(turns[0]), self.grid[turns[0]], roles)
+        if found is None:
+            return None
+        stages = params.num_stages if self.is_triton else None
+        return _warpgroups.plan(found.program, found.free, stages or STAGES, budget, found)
 
     def threads(self) -> dict[str, Any]:
         """Of the kernel's mesh, how many warpgroups there are."""
@@ -319,7 +344,7 @@ class _Call:
         if 0 in self.grid:
             return
         slots = [b for b in self.blocks if b.way is Way.COPY or b.way is Way.TMA and b.resident]
-        scratch = [_Allocation(a) for a in self.mapping.scratch_avals]
+        scratch = [] if self.plan is not None else [_Allocation(a) for a in self.mapping.scratch_avals]
         first = self.indices + len(self.blocks)
         names = [self._name(self.indices + b.number) for b in slots] + [self._name(first + i) for i in range(len(scratch))]
         pl.run_scoped(
@@ -342,6 +367,9 @@ class _Call:
         step.around(first=False)
 
     def _loop(self, step: _Step, extents: Sequence[Any], prefetched: Sequence[Any], arrays: Sequence[Any]) -> None:
+        if self.plan is not None:
+            step.planned(self.plan)
+            return
         streams = [b for b in self.blocks if b.way is Way.TMA and not b.resident]
         if not streams:
             _nest([extents[a] for a in self.loops], lambda *loop: step.run(loop, {}))
@@ -403,6 +431,23 @@ class _Step:
     slots: dict[int, Any]  # the call's own slots, by operand
     scratch: Sequence[Any]
 
+    def planned(self, plan: _warpgroups.Plan) -> None:
+        """All steps of the axis that is a loop."""
+        call = self.call
+        zero = jnp.int32(0)
+
+        def indices(turn: Any) -> list[Any]:
+            return call.merge([zero if call.grid[a] == 1 else turn for a in call.loops])
+
+        def refs(turn: Any) -> list[Any]:
+            at = indices(zero if turn is None else turn)
+            inside = [_inside(b, self._starts(b, at)) for b in call.blocks]
+            return [a if all(isinstance(i, slice) for i in here) else a.at[here] for a, here in zip(self.arrays, inside)]
+
+        own = [indices(zero)[a] for a in call.own]
+        extents = [self.extents[a] for a in call.own]
+        _warpgroups.run(plan, refs, lambda name, axis: own[axis] if name == "program_id" else jnp.int32(extents[axis]))
+
     def run(self, loop: Sequence[Any], streams: dict[int, Any]) -> None:
         """`streams`: the pipeline's slots, by operand."""
         call = self.call
@@ -425,9 +470,7 @@ class _Step:
                     self._when(block, loop, True, functools.partial(self._copy_in, block, starts[at]))
         own = [indices[a] for a in call.own]
         extents = [self.extents[a] for a in call.own]
-        if call.plan is not None:
-            _warpgroups.run(call.plan, refs, lambda name, axis: own[axis] if name == "program_id" else jnp.int32(extents[axis]))
-        elif call.parts == 1:
+        if call.parts == 1:
             _bind(call, own, extents, [*self.prefetched, *refs], self.scratch)
         else:
             n = next(d for b in call.blocks for d in b.dims if d.parts != 1)
@@ -511,6 +554,16 @@ def _bind(call: _Call, indices: list[Any], extents: Sequence[Any], refs: Sequenc
     name = "pallas_call: " + ", ".join(b.describe() for b in call.blocks)
     axes = _versions.grid_names(call.mapping)
     pallas_block_p.bind(*operands, body=Body(call.jaxpr, len(indices), sizes, tuple(written), name, axes))
+
+
+def _parameters(given: Any, is_triton: bool) -> Any:
+    """Mosaic GPU's parameters for what was given. Only where the author writes for Mosaic GPU, sums are in the order that is written."""
+    made = _triton.parameters(given) if is_triton else _versions.compiler_params_for_gpu(given)
+    if _versions.is_gpu_compiler_params(given):
+        return made
+    return CompilerParams(
+        dimension_semantics=made.dimension_semantics, max_concurrent_steps=made.max_concurrent_steps, accumulate_products=True
+    )
 
 
 def _check(params: dict[str, Any]) -> None:

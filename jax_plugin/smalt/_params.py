@@ -17,8 +17,10 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
 
     Attributes:
         enabled: Whether smalt compiles this kernel; None: as `smalt.enable()` and `smalt.enabled()` say.
-        approx_math: Mosaic GPU's: functions may be less exact, and floats may be added in another order: in `acc + x @ y` the products
-            go into `acc` one by one, which saves registers and the sum, and loses what is small beside `acc`. Default: False.
+        approx_math: Mosaic GPU's: functions may be less exact, and floats may be added in another order. Default: False.
+        accumulate_products: In `acc + x @ y` the products go into `acc` one by one, as in XLA's matmuls and Triton's, which saves registers
+            and the sum, and loses what is small beside `acc`. A `pl.pallas_call` with Triton's parameters, a TPU's or none is
+            compiled so. `approx_math` says it, too. Default: False.
         fp_contract: Whether `x * y + z` may become one `fma`; None: yes. With False, and `precise_division`, f32 arithmetic
             equals NumPy's.
         precise_division: Whether quotients of f32 are correctly rounded, as NumPy's. Otherwise they are what XLA computes
@@ -31,6 +33,7 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
     enabled: bool | None = None
     fp_contract: bool | None = None
     precise_division: bool = False
+    accumulate_products: bool = False
     target: str | None = None
     wait_timeout_ns: int = 0
 

@@ -6,6 +6,7 @@ What a loop or a branch takes from outside is the value outside: blocks have par
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ class Unreadable(Exception):
     """Something that programs have no node for."""
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Value:
     """An array, a scalar or a reference; `known` is what it is where nothing but constants goes into it."""
 
@@ -39,7 +40,7 @@ class Value:
         return _versions.is_ref_aval(self.aval)
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Node:
     eqn: Any
     name: str
@@ -48,13 +49,15 @@ class Node:
     block: Block
     #: Of a loop: its condition (none: `scan`) and its body; of a branch: its arms.
     blocks: list[Block] = dataclasses.field(default_factory=list)
+    #: Of a loop: the carried value that counts its turns from 0, where whoever made it says so.
+    counter: int | None = None
 
     @property
     def is_loop(self) -> bool:
         return self.name in ("while", "scan")
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Block:
     """Nodes in order. `owner`: the loop or branch that it is of."""
 
@@ -85,6 +88,48 @@ def initial(node: Node) -> list[Value]:
     params = node.eqn.params
     skipped = params["cond_nconsts"] + params["body_nconsts"] if node.name == "while" else _versions.scan_counts(params)[0]
     return node.operands[skipped:]
+
+
+def carried(program: Block) -> dict[Value, tuple[Node, int]]:
+    """Of each parameter of a loop's blocks the loop, and which carried value it is."""
+    return {v: (n, i) for n in program.all_nodes() if n.is_loop for block in n.blocks for i, v in enumerate(block.params)}
+
+
+def divisor(value: Value, loops: dict[Value, tuple[Node, int]]) -> int:
+    """A number that divides a scalar whatever the kernel is given; 0: it is 0. `loops`: what loops carry."""
+    if value.shape:
+        return 1
+    if value.known is not None:
+        return abs(int(value.known)) if np.dtype(value.aval.dtype).kind in "iu" else 1
+    node = value.node
+    if node is None:
+        if value not in loops:
+            return 1
+        loop, at = loops[value]
+        return math.gcd(divisor(initial(loop)[at], loops), _advance(loop.blocks[-1], at, loops))
+    if node.name not in _DIVISORS or np.dtype(value.aval.dtype).kind not in "iu":
+        return 1
+    operands = node.operands[1:] if node.name == "select_n" else node.operands
+    found = _DIVISORS[node.name](*(divisor(v, loops) for v in operands))
+    return found if found.bit_length() < 31 else 1
+
+
+def _advance(body: Block, at: int, loops: dict[Value, tuple[Node, int]]) -> int:
+    """What divides what a turn adds to a carried value; 1: it does something else to it."""
+    before, after = body.params[at], body.results[at]
+    if before is after:
+        return 0
+    if after.node is None or after.node.name != "add" or before not in after.node.operands:
+        return 1
+    (other,) = [v for v in after.node.operands if v is not before] or [before]
+    return 1 if other is before else divisor(other, loops)
+
+
+_DIVISORS: dict[str, Callable[..., int]] = {
+    "mul": lambda a, b: a * b,
+    **dict.fromkeys(("add", "sub", "select_n", "min", "max", "rem"), math.gcd),
+    **dict.fromkeys(("convert_element_type", "copy", "neg"), lambda a: a),
+}
 
 
 def read(jaxpr: Any) -> Block:
@@ -153,7 +198,7 @@ def _loop_block(node: Node, closed: Any, constants: Sequence[Value], carried: Se
 
 def _evaluate(node: Node) -> None:
     """Computes what constants alone make, of integers and truths: by NumPy, for JAX may be lowering a program just now."""
-    function = _FUNCTIONS.get(node.name)
+    function = FUNCTIONS.get(node.name)
     if function is None or len(node.results) != 1 or any(v.known is None for v in node.operands):
         return
     result = node.results[0]
@@ -176,7 +221,7 @@ def _broadcast(params: dict[str, Any], x: Any) -> Any:
     return x.reshape([x.shape[at.index(d)] if d in at else 1 for d in range(len(params["shape"]))])
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "iota": _iota,
     "broadcast_in_dim": _broadcast,
     "convert_element_type": lambda _, x: x,

@@ -46,6 +46,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "profile_bounds_check": (10, "bool"),
         "precise_division": (11, "bool"),
         "profile_warps": (12, "bool"),
+        "accumulate_products": (13, "bool"),
     },
     "Param": {
         "role": (1, "Role"),

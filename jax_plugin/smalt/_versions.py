@@ -1414,6 +1414,25 @@ def ref_and_transforms(ref: Any) -> tuple[Any, tuple[Any, ...]]:
     return ref, ()
 
 
+def transposed_ref(ref: Any, permutation: Sequence[int]) -> Any:
+    """A view of a reference with its dimensions in another order."""
+    if hasattr(ref, "transpose"):
+        return ref.transpose(tuple(permutation))
+    return plgpu.transpose_ref(ref, tuple(permutation))
+
+
+def is_fast_precision(precision: Any) -> bool:
+    """Whether a product's `precision` asks for nothing that tensor cores of its operands' types do not do."""
+    given = precision if isinstance(precision, tuple) else (precision,)
+    return all(p is None or p == jax.lax.Precision.DEFAULT for p in given)
+
+
+def is_plain_scratch(aval: Any) -> bool:
+    """Whether a scratch reference is an array, with no transforms, that a TPU has in its memory of vectors and a GPU in shared memory."""
+    space = str(getattr(aval, "memory_space", "")).lower()
+    return is_ref_aval(aval) and type(aval.inner_aval) is jax_core.ShapedArray and ("smem" in space or "vmem" in space or space == "any")
+
+
 def is_gmem_block(block_mapping: Any, is_output: bool) -> bool:
     """Whether an operand stays in device memory. A TPU's names for that are HBM, and ANY; there steps follow one another, so that an output is
     what the last of them leaves: in blocks that is seen to, in memory that steps store to as they like it is not."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _division, _program, _versions
+from smalt import _accumulation, _division, _program, _rows, _turns, _versions
 from smalt._division import Demands, Split
 from smalt._program import Block, Node, Value
 
@@ -35,14 +36,15 @@ ROWS = 64
 MAX_COMPUTING = 4
 #: Two blocks of a multiprocessor have room for rings of so many bytes together, beside what the compiler takes.
 ROOM = 200 << 10
-#: Loads of fewer bytes come sooner by themselves.
-LEAST = 2 << 10
+#: Loads of fewer bytes come sooner by themselves, or, if an operand is computed with them, before its product.
+LEAST, LEAST_FACTOR = 2 << 10, 128
 #: What the copy engine takes along one dimension.
 MAX_SIDE = 256
-#: Registers of a thread that copies; those that compute share what is left of `REGISTERS`, summed over warpgroups.
+#: Registers of a thread that copies; those that compute share the others that a block begins with.
 PRODUCER_REGISTERS = 40
-REGISTERS = 512
 MAX_REGISTERS = 240
+#: Of a multiprocessor.
+REGISTERS = 65_536
 
 AXIS = "warpgroup"
 
@@ -79,6 +81,17 @@ class Plan:
     #: What the producer computes, and with which nodes.
     needed: set[Value]
     scalars: set[Node]
+    #: Where the loop is an axis of the grid.
+    turns: _turns.Turns | None = None
+    #: Of loops the sum of products that they carry, where it is waited for a step later.
+    sums: dict[Node, _accumulation.Accumulation] = dataclasses.field(default_factory=dict)
+
+    def ring_of(self, value: Value) -> Ring | None:
+        """The ring that a value is read from, through transposes."""
+        node = value.node
+        while node is not None and node.name == "transpose":
+            node = node.operands[0].node
+        return self.ring_of_load(node)
 
     def ring_of_load(self, node: Node | None) -> Ring | None:
         return next((r for r in self.rings if r.load is node), None)
@@ -91,7 +104,8 @@ class Plan:
     def registers(self) -> int:
         """Of a thread that computes: for two blocks of a multiprocessor, if one warpgroup computes, and there is room for their rings."""
         blocks = 2 if self.computing == 1 and 2 * sum(r.slot_bytes * r.stages for r in self.rings) <= ROOM else 1
-        return min(MAX_REGISTERS, (REGISTERS // blocks - PRODUCER_REGISTERS) // self.computing // 8 * 8)
+        pool = REGISTERS // (128 * self.threads * blocks) // 8 * 8 * self.threads
+        return min(MAX_REGISTERS, (pool - PRODUCER_REGISTERS) // self.computing // 8 * 8)
 
     def describe(self) -> str:
         each = "a warpgroup computes" if self.computing == 1 else f"{self.computing} warpgroups compute, each its rows"
@@ -99,33 +113,52 @@ class Plan:
         return f"{each}; one copies ahead: {slots}"
 
 
-def plan(jaxpr: Any, read_only: Sequence[bool], stages: int, room: int) -> Plan | None:
-    """None: the program stays as it is. `read_only`: of each reference of the body, whether it is an array in device memory that nothing stores
-    to; `room`: bytes of shared memory for rings."""
-    if not any(read_only):
-        return None
-    try:
-        program = _program.read(jaxpr)
-    except _program.Unreadable:
-        return None
+def plan(program: Block, free: set[Value], stages: int, room: int, turns: _turns.Turns | None = None) -> Plan | None:
+    """None: the program stays as it is. `free`: references to arrays in device memory that nothing stores to; `room`: bytes of shared memory for
+    rings; `turns`: what the program was made of."""
     nodes = list(program.all_nodes())
     products = [n for n in nodes if n.name == "dot_general"]
-    if not products or not _may_be_run(nodes):
+    if not free or not products or not _may_be_run(nodes):
         return None
-    free = {v for v, is_free in zip(program.params, read_only) if is_free}
     rows = max(_product_rows(n) for n in products)
-    for computing in sorted({1, rows // ROWS}, reverse=True):
+    sums = [s for s in map(_accumulation.find, (n for n in nodes if n.is_loop and not n.block.loops)) if s is not None]
+    if any(n not in [s.product for s in sums] for n in products):  # `wgmma` beside other products
+        sums = []
+    for computing, found in itertools.product(sorted({1, rows // ROWS}, reverse=True), [sums, []] if sums else [[]]):
         if not 1 <= computing <= MAX_COMPUTING or computing > 1 and (rows % ROWS or not _is_apart(nodes, free)):
             continue
-        divided = _division.divide(program, products, computing)
-        if divided is None:
-            continue
-        stores, demands = divided
-        rings = _rings(program, demands, free, stages, room)
-        needed = _producer(rings, free)
-        if rings and needed is not None:
-            return Plan(program, computing, demands, stores, rings, *needed)
+        made = _plan(program, free, products, computing, found, stages, room)
+        if made is not None:
+            made.turns = turns
+            return made
     return None
+
+
+def _plan(
+    program: Block, free: set[Value], products: Sequence[Node], computing: int, sums: Sequence[_accumulation.Sum], stages: int, room: int
+) -> Plan | None:
+    computed = [s for s in sums if s.is_in_buffer]
+    shared = {s.product: (s.right, s.shared(computing) if computing > 1 else None) for s in computed}
+    if computing > 1 and any(at is None for _, at in shared.values()):
+        return None
+    divided = _division.divide(program, products, computing, shared)
+    if divided is None:
+        return None
+    stores, demands = divided
+    accumulations: dict[Node, _accumulation.Accumulation] = {}
+    for s in sums:
+        made = _accumulation.divided(s, demands, computing)
+        if made is None:
+            return None
+        accumulations[s.loop] = made
+    rings = _rings(program, demands, free, stages, room - sum(accumulations[s.loop].bytes for s in computed))
+    if any(r.loop in accumulations and r.stages == 1 for r in rings):  # a product reads a slot while the next one is filled
+        return None
+    # An operand that is loaded is read where it lies.
+    if any(not s.is_in_buffer and s.right.node not in [r.load for r in rings] for s in sums):
+        return None
+    needed = _producer(rings, free)
+    return Plan(program, computing, demands, stores, rings, *needed, None, accumulations) if rings and needed is not None else None
 
 
 def _may_be_run(nodes: Sequence[Node]) -> bool:
@@ -167,7 +200,7 @@ def _product_rows(node: Node) -> int:
 def _rings(program: Block, demands: Demands, free: set[Value], stages: int, room: int) -> list[Ring]:
     """Loads that get a ring, of as many slots as there is room for."""
     rings = []
-    multiplied = _multiplied(program)
+    multiplied, carried = _multiplied(program), _program.carried(program)
     for node in program.all_nodes():
         loops = node.block.loops
         if node.name not in _division.LOADS or len(loops) > 1 or loops and node.block is not loops[0].blocks[-1]:
@@ -175,13 +208,14 @@ def _rings(program: Block, demands: Demands, free: set[Value], stages: int, room
         access, splits = _division.access_of(node), demands.get(node.results[0], set())
         if node.operands[0] not in free or node.results[0] not in multiplied or len(splits) != 1:
             continue
-        if access.mask is not None or not _may_be_copied(node, access):
+        least = min(multiplied[node.results[0]])
+        if access.mask is not None or not _may_be_copied(node, access, least, carried):
             continue
         (split,) = splits
         if not loops:
             rings.append(Ring(node, None, 1, split))
-        elif split is None:
-            rings.append(Ring(node, loops[0], max(1, stages)))
+        else:
+            rings.append(Ring(node, loops[0], max(1, stages), split))
     if all(r.loop is None for r in rings):
         return []
     while sum(r.slot_bytes * r.stages for r in rings) > room:
@@ -195,22 +229,33 @@ def _rings(program: Block, demands: Demands, free: set[Value], stages: int, room
     return rings if any(r.loop is not None for r in rings) else []
 
 
-def _multiplied(program: Block) -> set[Value]:
-    """What products read, through transposes."""
-    found: set[Value] = set()
+def _multiplied(program: Block) -> dict[Value, set[int]]:
+    """What products read, and what their operands are computed from, element by element; how many bytes of it are worth a copy."""
+    found: dict[Value, set[int]] = collections.defaultdict(set)
     for node in reversed(list(program.all_nodes())):
-        if node.name == "dot_general" or node.name == "transpose" and node.results[0] in found:
-            found.update(node.operands)
+        if node.name == "dot_general":
+            for v in node.operands:
+                found[v].add(LEAST)
+        elif node.name == "transpose" or node.name in _SAME_ELEMENTS and len(node.operands) == 1:
+            for least in found.get(node.results[0], ()):
+                found[node.operands[0]].add(least)
+        elif node.name in _rows.ELEMENTWISE and node.results[0] in found:
+            for v in node.operands:
+                found[v].add(LEAST_FACTOR)
     return found
 
 
-def _may_be_copied(node: Node, access: Any) -> bool:
+#: What gives elements of its operand, all or some of them more than once, and what converts them.
+_SAME_ELEMENTS = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy")
+
+
+def _may_be_copied(node: Node, access: Any, least: int, carried: dict[Value, tuple[Node, int]]) -> bool:
     """Whether the copy engine takes it: rows of 16 bytes at multiples of 16 bytes, at most 256 along each dimension."""
     value, array = node.results[0], node.operands[0]
     bits = _versions.bits_of(value.aval.dtype)
-    if bits < 8 or _versions.is_key(value.aval.dtype) or np.dtype(value.aval.dtype).kind == "c" or not value.shape or 0 in value.shape:
+    if _versions.is_key(value.aval.dtype) or np.dtype(value.aval.dtype).kind == "c" or not value.shape or 0 in value.shape:
         return False
-    if math.prod(value.shape) * bits // 8 < LEAST or max(value.shape) > MAX_SIDE or value.shape[-1] * bits % 128:
+    if math.prod(value.shape) * bits // 8 < least or max(value.shape) > MAX_SIDE or value.shape[-1] * bits % 128:
         return False
     if array.shape[-1] * bits % 128:
         return False
@@ -219,15 +264,10 @@ def _may_be_copied(node: Node, access: Any) -> bool:
     indices = _versions.indices_of(access.transforms)
     if any(_versions.is_gather(i) or _versions.is_slice(i) and i.stride != 1 for i in indices):
         return False
-    last = _known(indices[-1].start) if _versions.is_slice(indices[-1]) else None
-    return last is not None and last * bits % 128 == 0
-
-
-def _known(x: Any) -> int | None:
-    """A number that is known, of an index."""
-    if isinstance(x, Value):
-        return int(x.known) if x.known is not None and not x.shape else None
-    return int(x) if isinstance(x, (int, np.integer)) else None
+    if not _versions.is_slice(indices[-1]):
+        return False
+    start = indices[-1].start
+    return (_program.divisor(start, carried) if isinstance(start, Value) else int(start)) * bits % 128 == 0
 
 
 def _producer(rings: Sequence[Ring], free: set[Value]) -> tuple[set[Value], set[Node]] | None:
@@ -280,27 +320,30 @@ class _Slots:
     empty: Any
 
 
-def run(plan: Plan, refs: Sequence[Any], place: Callable[[str, int], Any]) -> None:
-    """Writes the kernel's body. `place`: what `program_id` and `num_programs` give."""
+def run(plan: Plan, refs: Callable[[Any], Sequence[Any]], place: Callable[[str, int], Any]) -> None:
+    """Writes the kernel's body. `refs`: the references at a step of the axis that is a loop; `place`: what `program_id` and `num_programs` give."""
     allocations: list[Any] = []
     for ring in plan.rings:
         allocations.append(plgpu.SMEM((ring.stages, *ring.value.shape), ring.value.aval.dtype))
         allocations.append(plgpu.Barrier(num_barriers=ring.stages))
         if ring.loop is not None:
             allocations.append(plgpu.Barrier(num_arrivals=plan.computing, num_barriers=ring.stages))
+    computed = [s for s in plan.sums.values() if s.sum.is_in_buffer]
+    allocations += [s.buffers for s in computed]
 
     def scoped(*scratch: Any) -> None:
         given = iter(scratch)
         slots = {r: _Slots(next(given), next(given), None if r.loop is None else next(given)) for r in plan.rings}
+        buffers = dict(zip(computed, given))
         warpgroup = lax.axis_index(AXIS)
 
         def copy() -> None:
             plgpu.set_max_registers(PRODUCER_REGISTERS, action="decrease")
-            _Run(plan, slots, place, None).block(plan.program, _environment(plan, refs))
+            _Run(plan, refs, slots, buffers, place, None).run()
 
         def compute() -> None:
             plgpu.set_max_registers(plan.registers, action="increase")
-            _Run(plan, slots, place, warpgroup).block(plan.program, _environment(plan, refs))
+            _Run(plan, refs, slots, buffers, place, warpgroup).run()
 
         pl.when(warpgroup == plan.computing)(copy)
         pl.when(warpgroup < plan.computing)(compute)
@@ -310,6 +353,8 @@ def run(plan: Plan, refs: Sequence[Any], place: Callable[[str, int], Any]) -> No
 
 def _counter(loop: Node) -> int | None:
     """The carried value that counts a loop's turns, from 0."""
+    if loop.counter is not None:
+        return loop.counter
     body, starts = loop.blocks[-1], _program.initial(loop)
     for i, (param, after, start) in enumerate(zip(body.params, body.results, starts)):
         adds = after.node is not None and after.node.name == "add" and param in after.node.operands
@@ -323,20 +368,40 @@ def _counter(loop: Node) -> int | None:
 Environment = collections.ChainMap[tuple[Value, Split], Any]
 
 
-def _environment(plan: Plan, refs: Sequence[Any]) -> Environment:
-    return collections.ChainMap({(v, None): ref for v, ref in zip(plan.program.params, refs)})
-
-
 @dataclasses.dataclass
 class _Run:
     """Writes the program for one role: a part of what is computed, or (`part` None) what the producer does."""
 
     plan: Plan
+    refs: Callable[[Any], Sequence[Any]]
     slots: dict[Ring, _Slots]
+    #: Of sums whose right operand is computed.
+    buffers: dict[_accumulation.Accumulation, Any]
     place: Callable[[str, int], Any]
     part: Any
-    #: The step of the loop that is being written.
+    #: The step of the loop that is being written, and the sum that it carries, with its accumulator.
     step: Any = None
+    sum: tuple[_accumulation.Accumulation, Any] | None = None
+    #: Rings of which this step's slots are read: they are given back behind the fence of a computed operand, which is one for all.
+    read_rings: list[Ring] = dataclasses.field(default_factory=list)
+
+    def run(self) -> None:
+        turns = self.plan.turns
+        env: dict[tuple[Value, Split], Any]
+        if turns is None:
+            env = {(v, None): ref for v, ref in zip(self.plan.program.params, self.refs(None))}
+        else:
+            env = self._views(jnp.int32(0), 0) | self._views(jnp.int32(turns.steps - 1), turns.steps - 1)
+            env |= {(v, None): ref for (v, _), ref in self._views(jnp.int32(0), None, is_moving=False).items()}
+        self.block(self.plan.program, collections.ChainMap(env))
+
+    def _views(self, at: Any, step: int | None, is_moving: bool = True) -> dict[tuple[Value, Split], Any]:
+        """The references of a step of the axis that is a loop."""
+        turns = self.plan.turns
+        assert turns is not None
+        wanted = {v: i for v, (i, s) in turns.refs.items() if s == step and (turns.is_moving(i) == is_moving)}
+        refs = self.refs(at) if wanted else ()
+        return {(v, None): refs[i] for v, i in wanted.items()}
 
     @property
     def copies(self) -> bool:
@@ -380,6 +445,10 @@ class _Run:
             return
         if node.name == "transpose" and self.ring_of(node.operands[0]) is not None:
             return
+        if self.sum is not None and node in (self.sum[0].sum.product, self.sum[0].sum.add):
+            if node is self.sum[0].sum.product:
+                self.accumulate(*self.sum, env)
+            return
         splits = _division.in_order({s for v in node.results for s in self.wanted(v)})
         for split in splits:
             made = self.make(node, split, env)
@@ -388,11 +457,7 @@ class _Run:
     # -------------------------------------------------------------------------------- values
 
     def ring_of(self, value: Value) -> Ring | None:
-        """The ring that a value is read from, through transposes."""
-        node = value.node
-        while node is not None and node.name == "transpose":
-            node = node.operands[0].node
-        return self.plan.ring_of_load(node)
+        return self.plan.ring_of(value)
 
     def read(self, value: Value, split: Split, env: Environment) -> Any:
         if value.is_literal:
@@ -403,18 +468,39 @@ class _Run:
             return value.known
         return env[value, split]
 
+    def accumulate(self, found: _accumulation.Accumulation, sums: Any, env: Environment) -> None:
+        left, right = found.sum.product.operands
+        a = self.in_ring(left) if self.ring_of(left) is not None else self.read(left, found.splits[0], env)
+        if not found.sum.is_in_buffer:
+            b = self.in_ring(right)
+            if found.sum.product.eqn.params["dimension_numbers"][0][1] == (1,):
+                b = _versions.transposed_ref(b, (1, 0))
+        else:
+            buffer = self.buffers[found].at[lax.rem(self.step, np.int32(_accumulation.BUFFERS))]
+            b = found.store(buffer, self.read(found.sum.right, found.part_of_right, env), self.part)
+            for ring in self.read_rings:
+                self.release(ring, is_running=False)
+            self.read_rings = []
+        found.multiply(sums, a, b)
+
     def from_ring(self, value: Value) -> Any:
+        return self.in_ring(value, load=True)
+
+    def in_ring(self, value: Value, load: bool = False) -> Any:
+        """A warpgroup's part of a slot, or what it holds."""
         node = value.node
         assert node is not None
         if node.name == "transpose":
-            return jnp.transpose(self.from_ring(node.operands[0]), node.eqn.params["permutation"])
+            inner, permutation = self.in_ring(node.operands[0], load), node.eqn.params["permutation"]
+            return jnp.transpose(inner, permutation) if load else _versions.transposed_ref(inner, permutation)
         ring = self.ring_of(value)
         assert ring is not None
         memory, own = self.slots[ring].memory, []
         for d, n in enumerate(ring.value.shape):
             part = n // self.plan.computing
             own.append(pl.ds(self.part * part, part) if d == ring.split else slice(None))
-        return memory[(self.slot(ring), *own)]
+        index = (self.slot(ring), *own)
+        return memory[index] if load else memory.at[index]
 
     def slot(self, ring: Ring) -> Any:
         return 0 if ring.loop is None else lax.rem(self.step, np.int32(ring.stages))
@@ -517,17 +603,45 @@ class _Run:
     # -------------------------------------------------------------------------------- control flow
 
     def loop(self, node: Node, env: Environment) -> None:
+        found = None if self.copies else self.plan.sums.get(node)
+        if found is None:
+            self.turns(node, env)
+            return
+
+        keys: list[Any] = []
+
+        def scope(sums: Any) -> list[Any]:
+            self.sum = found, sums
+            inner = env.new_child()
+            self.turns(node, inner)
+            self.sum = None
+            keys.extend(inner.maps[0])
+            return [sums[...], *inner.maps[0].values()]
+
+        total, *values = pl.run_scoped(scope, found.sums)
+        env.update(zip(keys, values))
+        start = _program.initial(node)[found.sum.at]
+        if start.known is None or np.any(np.asarray(start.known, np.float32) != 0):
+            total = self.read(start, found.split, env) + total
+        env[node.results[found.sum.at], found.split] = total
+
+    def turns(self, node: Node, env: Environment) -> None:
+        """A loop, but for the sum that is apart from it."""
         rings = [r for r in self.plan.rings if r.loop is node]
         if self.copies and not rings:
             return
         body, counter = node.blocks[-1], _counter(node)
         carried = [(i, s) for i in range(len(node.results)) for s in self.carried(node, i)]
+        if self.sum is not None:
+            carried = [(i, s) for i, s in carried if i != self.sum[0].sum.at]
         if node.name == "scan" or (counter, None) not in carried:
             carried = [(i, s) for i, s in carried if i != counter]
         starts = _program.initial(node)
         init = [jnp.asarray(self.read(starts[i], s, env), node.results[i].aval.dtype) for i, s in carried]
 
         def enter(block: Block, values: Sequence[Any], more: dict[Any, Any]) -> Environment:
+            if self.plan.turns is not None and node is self.plan.turns.loop:
+                more = more | self._views(more[block.params[0], None], None)
             return env.new_child({**{(block.params[i], s): x for (i, s), x in zip(carried, values)}, **more})
 
         def turn(step: Any, values: Sequence[Any], more: dict[Any, Any]) -> list[Any]:
@@ -589,13 +703,28 @@ class _Run:
             uses = [n for n in body.nodes if self._uses(n, ring)]
             first[uses[0]].append(ring)
             last[uses[-1]].append(ring)
+        product = None if self.sum is None else self.sum[0].sum.product
+        before = self.sum is not None and self.sum[0] in self.buffers
         for node in body.nodes:
             with _versions.at_line_of(node.eqn):
                 for ring in first[node]:
                     plgpu.barrier_wait(self.slots[ring].full.at[self.slot(ring)])
                 self.node(node, env)
                 for ring in last[node]:
-                    plgpu.barrier_arrive(self.slots[ring].empty.at[self.slot(ring)])
+                    if before and node is not product:
+                        self.read_rings.append(ring)
+                    else:
+                        self.release(ring, is_running=node is product)
+                before = before and node is not product
+
+    def release(self, ring: Ring, is_running: bool) -> None:
+        """Gives a slot back; the one of the step before, if a product still reads this step's."""
+        empty = self.slots[ring].empty
+        if is_running:
+            before = lax.rem(self.step + np.int32(ring.stages - 1), np.int32(ring.stages))
+            pl.when(self.step > 0)(lambda: plgpu.barrier_arrive(empty.at[before]))
+        else:
+            plgpu.barrier_arrive(empty.at[self.slot(ring)])
 
     def _uses(self, node: Node, ring: Ring) -> bool:
         if node is ring.load or node.name == "transpose" and self.ring_of(node.results[0]) is ring:

@@ -91,6 +91,7 @@ impl Importer {
         };
         kernel.compiler_params = CompilerParams {
             approx_math: params.approx_math,
+            accumulate_products: params.accumulate_products || params.approx_math,
             unsafe_no_auto_barriers: params.unsafe_no_auto_barriers,
             reduction_scratch_bytes: params.reduction_scratch_bytes,
             skip_device_barrier: params.skip_device_barrier,

@@ -116,7 +116,11 @@ fn compute(a: DType, b: DType, to: DType, k: u64, precision: Precision) -> Compu
         Precision::Rounded(d) => return tensor_core(d),
         Precision::Default | Precision::Exact => {}
     }
-    if fits_f16(a) && fits_f16(b) {
+    let is_fp8 = |d| matches!(d, F8E4M3FN | F8E5M2);
+    if precision == Precision::Exact && is_fp8(a) && is_fp8(b) {
+        // f16 may be multiplied as what it was made of, with the sums that tensor cores have for 8 bits (`layout::infer::products`).
+        tensor_core(BF16)
+    } else if fits_f16(a) && fits_f16(b) {
         tensor_core(F16)
     } else if fits_bf16(a) && fits_bf16(b) {
         tensor_core(BF16)

@@ -468,7 +468,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         let device = self.device_of(cluster);
         self.hooks.cluster_starts(cluster as u32, device, id);
         self.clusters_to_come = self.clusters_to_come.saturating_sub(1);
-        let (held, free) = super::residency::initial_registers(self.program);
+        let held = super::residency::initial_registers(self.program);
         for rank in 0..size {
             let slot = cluster as u32 * size + rank;
             let cta = &mut self.ctas[slot as usize];
@@ -480,7 +480,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             cta.barriers.clear();
             cta.named = Default::default();
             cta.live_warps = self.warps_per_cta;
-            cta.free_registers = free;
+            cta.free_registers = 0;
             cta.register_waiters.clear();
             cta.multiplied.clear();
             cta.multiplied.resize(self.warps_per_cta as usize, Some(0));

@@ -13,17 +13,16 @@ const CTAS: u32 = 32;
 const SMEM: u32 = 233_472;
 const SYSTEM_SMEM: u32 = 1024;
 
-/// Registers per thread that a warp starts with, and what the pool of its CTA has left, in registers per thread of a warp.
+/// Registers per thread that a warp starts with: all that its CTA will ever have.
 ///
-/// A kernel that uses `setmaxnreg` starts with what its launch bounds leave: a multiple of 8.
-pub fn initial_registers<H: Hooks>(program: &Program<H>) -> (u32, u32) {
+/// A kernel that uses `setmaxnreg` starts with what its launch bounds leave: a multiple of 8. What that leaves of the multiprocessor's is nobody's.
+pub fn initial_registers<H: Hooks>(program: &Program<H>) -> u32 {
     if !program.reallocates {
-        return (0, 0);
+        return 0;
     }
     let warps = program.launch.block.div_ceil(32);
-    let pool = REGISTERS / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
-    let held = (pool / warps).min(255) / 8 * 8;
-    (held, pool - held * warps)
+    let all = REGISTERS / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
+    (all / warps).min(255) / 8 * 8
 }
 
 /// Checks a launch against the machine's limits and counts the resident clusters.

@@ -6,7 +6,7 @@ use super::*;
 use crate::error::{Error, Loc, Result};
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    let pool = pool(kernel);
+    let pool = pool(kernel, 1);
     let least = *kernel.target.register_counts.start();
     let counts = counts(kernel);
     // What is no count of registers is refused later.
@@ -21,8 +21,8 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
             Err(Error::invalid("set_max_registers: more registers than a block has")
                 .at(*loc)
                 .expected(format!(
-                    "at most {pool} per thread, summed over the warpgroups ({} / 128)",
-                    kernel.target.registers
+                    "at most {pool} per thread, summed over the warpgroups, which a block of {} begins with",
+                    kernel.num_warpgroups
                 ))
                 .got(format!("{} = {sum}", each.join(" + ")))
                 .remedy(
@@ -39,14 +39,23 @@ pub fn resident_blocks(kernel: &Kernel, smem_bytes: u32) -> Option<u32> {
     let counts = counts(kernel);
     counts.iter().flatten().next()?;
     let set: Option<Vec<u32>> = counts.iter().map(|c| c.map(|(n, _)| n)).collect();
-    let by_registers = set.map_or(1, |set| pool(kernel) / set.iter().sum::<u32>().max(1));
+    let by_registers = set.map_or(1, |set| {
+        let sum = set.iter().sum::<u32>().max(1);
+        let most = kernel.target.registers / 128 / sum;
+        (1..=most)
+            .rev()
+            .find(|blocks| sum <= pool(kernel, *blocks))
+            .unwrap_or(1)
+    });
     let by_smem = kernel.target.blocks_by_smem(smem_bytes.into());
     Some(by_registers.min(by_smem.try_into().unwrap_or(u32::MAX)).max(1))
 }
 
-/// Of a block, counted per thread of a warpgroup (PTX ISA 9.7.19.5, the per-CTA pool).
-fn pool(kernel: &Kernel) -> u32 {
-    kernel.target.registers / 128
+/// What a block begins with where so many share a multiprocessor, counted per thread of a warpgroup: there are no others for it
+/// (PTX ISA 9.7.19.5, the per-CTA pool). Threads begin with a multiple of 8.
+fn pool(kernel: &Kernel, blocks: u32) -> u32 {
+    let warpgroups = kernel.num_warpgroups.max(1);
+    (kernel.target.registers / (128 * warpgroups * blocks)).min(255) / 8 * 8 * warpgroups
 }
 
 /// What each warpgroup sets last, and where.

@@ -1,9 +1,10 @@
 //! What is added to a product of arrays becomes its accumulator: `acc + x @ y` needs the registers of one sum, and no addition.
 //!
 //! This adds in another order: to the accumulator each element of K by itself, and not their sum. So it is done to integers, which
-//! wrap in any order, and to floats where the user allows it (`approx_math`): f32 ones added to 10⁸ one by one leave it what it is.
+//! wrap in any order, and to floats where the user allows it (`accumulate_products`): f32 ones added to 10⁸ one by one leave it what it is.
 //!
-//! The product goes to where the addition is, which is in the same region; it has no other user. A product that is rounded to a narrower
+//! The sum is where the product is, if what is added is known there, so that its operands' memory is still theirs; else where the addition
+//! is, in the same region. The product has no other user. A product that is rounded to a narrower
 //! float and at once widened again, as `acc += x @ y` does with f16 operands and an f32 `acc`, is not rounded: XLA leaves the same out
 //! (`xla_allow_excess_precision`, on by default).
 use super::class::Class;
@@ -63,7 +64,7 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
             continue;
         };
         let ty = kernel.ty(results[0]);
-        if ty.dtype().is_float() && !kernel.compiler_params.approx_math {
+        if ty.dtype().is_float() && !kernel.compiler_params.accumulate_products {
             continue;
         }
         // The sum's type is the product's: what was narrowed is widened again.
@@ -72,17 +73,32 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
         let Some((at, acc)) = of(b).map(|at| (at, a)).or_else(|| of(a).map(|at| (at, b))) else {
             continue;
         };
-        let (product, _, gone) = products.remove(at);
+        let (product, _, mut gone) = products.remove(at);
         let mut kind = kernel.ops[product].kind.clone();
         if let OpKind::Dot { acc: own, .. } = &mut kind {
             *own = Some(acc);
         }
-        kernel.ops[op].kind = kind;
+        if is_known(kernel, region, acc, product) {
+            let sum = kernel.ops[op].results[0];
+            kernel.values[sum].def = product.into();
+            kernel.ops[product].results = kernel.ops[op].results.clone();
+            kernel.ops[product].kind = kind;
+            gone[0] = op;
+        } else {
+            kernel.ops[op].kind = kind;
+        }
         moved.extend(gone);
     }
     if !moved.is_empty() {
         kernel.regions[region].ops.retain(|op| !moved.contains(op));
     }
+}
+
+/// Whether a value that is known at the end of a region is known in front of one of its ops.
+fn is_known(kernel: &Kernel, region: Region, value: Value, op: Op) -> bool {
+    let before = kernel.regions[region].ops.iter().take_while(|at| **at != op);
+    let Some(def) = kernel.def_op(value) else { return true };
+    before.clone().any(|at| *at == def) || !kernel.regions[region].ops.contains(&def)
 }
 
 #[cfg(test)]
@@ -109,7 +125,7 @@ mod tests {
     }
 
     /// `acc + x @ xᵀ` of such `x`, stored; and the product too, if asked for.
-    fn kernel(x: DType, is_used: bool, approx_math: bool) -> Kernel {
+    fn kernel(x: DType, is_used: bool, accumulate: bool) -> Kernel {
         let mut b = KernelBuilder::new();
         let dtype = DotArithmetic::TensorCore.result(x).unwrap();
         let acc = b.input(dtype, &[64, 64]);
@@ -126,7 +142,7 @@ mod tests {
             b.store(b.whole(out), v);
         }
         let mut kernel = b.finish();
-        kernel.compiler_params.approx_math = approx_math;
+        kernel.compiler_params.accumulate_products = accumulate;
         run(&mut kernel).unwrap();
         verify::run(&kernel).unwrap();
         kernel

@@ -91,6 +91,8 @@ pub enum LoweringSemantics {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompilerParams {
     pub approx_math: bool,
+    /// `acc + x @ y` of floats starts from `acc`.
+    pub accumulate_products: bool,
     pub unsafe_no_auto_barriers: bool,
     pub reduction_scratch_bytes: u64,
     pub skip_device_barrier: bool,
@@ -231,6 +233,7 @@ impl Kernel {
             },
             compiler_params: CompilerParams {
                 approx_math: false,
+                accumulate_products: false,
                 unsafe_no_auto_barriers: false,
                 reduction_scratch_bytes: 2048,
                 skip_device_barrier: false,

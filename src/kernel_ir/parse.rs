@@ -571,6 +571,7 @@ impl Parser<'_> {
                     self.kernel.semantics.leader_tracked_last_axis_only = self.flag()?;
                 }
                 "approx_math" => self.kernel.compiler_params.approx_math = self.flag()?,
+                "accumulate_products" => self.kernel.compiler_params.accumulate_products = self.flag()?,
                 "unsafe_no_auto_barriers" => self.kernel.compiler_params.unsafe_no_auto_barriers = self.flag()?,
                 "reduction_scratch_bytes" => self.kernel.compiler_params.reduction_scratch_bytes = self.number()?,
                 "skip_device_barrier" => self.kernel.compiler_params.skip_device_barrier = self.flag()?,

@@ -102,6 +102,7 @@ fn options(kernel: &Kernel) -> Vec<String> {
     } = plain.semantics;
     let CompilerParams {
         approx_math,
+        accumulate_products,
         unsafe_no_auto_barriers,
         reduction_scratch_bytes,
         skip_device_barrier,
@@ -127,7 +128,7 @@ fn options(kernel: &Kernel) -> Vec<String> {
         };
     }
     plain!(semantics, false_predicate_suppresses_arrival tensor_core_barrier_tracks_copies leader_tracked_last_axis_only);
-    plain!(params, approx_math unsafe_no_auto_barriers reduction_scratch_bytes skip_device_barrier is_multi_process);
+    plain!(params, approx_math accumulate_products unsafe_no_auto_barriers reduction_scratch_bytes skip_device_barrier is_multi_process);
     let contract = match params.fp_contract {
         FpContract::On => "fp_contract on",
         FpContract::Off => "fp_contract off",

@@ -3,7 +3,7 @@
 //! Small integers become floats without the conversion unit (16 lanes a clock and multiprocessor, the arithmetic units: 64 and
 //! more; CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"): `prmt` or `lop3` puts an integer's bits
 //! below an exponent whose last place is worth one, and a subtraction takes away what that exponent stands for. All of it is
-//! exact, and zero comes out positive, as x − x does.
+//! exact, and zero comes out positive, as x − x does. Four bits have sixteen values: where that is shorter, `prmt` looks them up.
 use super::convert::fp8_pair;
 use super::cx::LowerCx;
 use super::emit::S;
@@ -28,7 +28,12 @@ pub fn run(cx: &mut LowerCx, x: &ArrayRegs, to: DType) -> Option<ArrayRegs> {
         return None;
     }
     let slots = x.layout.slots() as usize;
+    let table = match (x.dtype, to) {
+        (DType::I4 | DType::U4, DType::F8E4M3FN | DType::F8E5M2) | (DType::F4E2M1FN, _) => looked_up(&mut cx.b, x, to),
+        _ => None,
+    };
     let regs = match (x.dtype, to) {
+        _ if table.is_some() => table,
         (DType::Bool, _) => from_bools(&mut cx.b, &x.regs, to),
         (DType::I4 | DType::U4 | DType::I8 | DType::U8, DType::F16 | DType::BF16) => {
             Some(integers_to_halves(&mut cx.b, x, to))
@@ -271,6 +276,94 @@ fn and_xor(b: &mut Builder, word: S, mask: u32, bits: u32) -> S {
         b: Src::u32(mask),
         c: Src::u32(bits),
         lut: AND_XOR,
+    })
+}
+
+// ------------------------------------------------------------------------------------------------------------ tables
+
+/// The `lop3` table of `c ? b : a`, bit by bit.
+const PICK: i64 = 0xf0 & !0xaa | 0xcc & 0xaa;
+
+/// The value of each code of a type of four bits.
+fn values_of_nibbles(dtype: DType) -> Option<[f32; 16]> {
+    const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    Some(std::array::from_fn(|code| match dtype {
+        DType::I4 => (code as f32) - if code < 8 { 0.0 } else { 16.0 },
+        DType::U4 => code as f32,
+        DType::F4E2M1FN if code < 8 => E2M1[code],
+        DType::F4E2M1FN => -E2M1[code - 8],
+        _ => f32::NAN,
+    }))
+    .filter(|values: &[f32; 16]| !values[0].is_nan())
+}
+
+/// The bits of a small number in a float of 8 or 16 bits; none: it does not have it.
+fn exact_bits(x: f32, to: DType) -> Option<u32> {
+    let half = half::f16::from_f32(x).to_bits();
+    let (bits, back) = match to {
+        DType::F16 => (u32::from(half), half::f16::from_bits(half).to_f32()),
+        DType::BF16 => (x.to_bits() >> 16, f32::from_bits(x.to_bits() & 0xffff_0000)),
+        DType::F8E5M2 => (u32::from(half >> 8), half::f16::from_bits(half & 0xff00).to_f32()),
+        // From 2^-6 on: the exponent's bias is 7 instead of 15.
+        DType::F8E4M3FN => {
+            let (sign, rest) = (half >> 8 & 0x80, half & 0x7f80);
+            let code = if rest == 0 { 0 } else { (rest >> 7).checked_sub(8 << 3)? };
+            (u32::from(sign | code), half::f16::from_bits(half & 0xff80).to_f32())
+        }
+        _ => return None,
+    };
+    (back == x).then_some(bits)
+}
+
+/// Numbers of four bits in floats of 8 or 16 bits, a byte at a time.
+fn looked_up(b: &mut Builder, x: &ArrayRegs, to: DType) -> Option<Vec<S>> {
+    let mut codes = [0; 16];
+    for (code, value) in codes.iter_mut().zip(values_of_nibbles(x.dtype)?) {
+        *code = exact_bits(value, to)?;
+    }
+    let byte = |i: u32| codes.map(|code| (code >> (8 * i)) as u8);
+    let slots = x.layout.slots() as usize;
+    let mut words = vec![];
+    for (i, &word) in x.regs.iter().enumerate() {
+        let here = (slots - 8 * i).min(8);
+        // The bytes whose highest bits are those of even places.
+        let even = b.shl(BitType::B32, word, Src::u32(4));
+        let low = b.and32(word, 0x7777_7777);
+        let high = b.shr(ShiftType::U32, low, Src::u32(16));
+        for (half, index) in [low, high].into_iter().enumerate().take(here.div_ceil(4)) {
+            // All bits of a byte are its number's highest one.
+            let signs = |b: &mut Builder| b.prmt(even, word, if half == 0 { 0xd9c8 } else { 0xfbea });
+            let first = table(b, byte(0), index, signs);
+            if to.bits() == 8 {
+                words.push(first);
+                continue;
+            }
+            let second = table(b, byte(1), index, signs);
+            words.push(b.prmt(first, second, 0x5140));
+            if here > 4 * half + 2 {
+                words.push(b.prmt(first, second, 0x7362));
+            }
+        }
+    }
+    Some(words)
+}
+
+/// Four entries of a table: of its halves that which the numbers' highest bits say.
+fn table(b: &mut Builder, entries: [u8; 16], index: S, signs: impl FnOnce(&mut Builder) -> S) -> S {
+    let word = |at: usize| Src::u32(u32::from_le_bytes([0, 1, 2, 3].map(|i| entries[at + i])));
+    let half = |b: &mut Builder, at: usize| b.prmt_by(word(at), word(at + 4), index);
+    let low = half(b, 0);
+    if entries[..8] == entries[8..] {
+        return low;
+    }
+    let high = half(b, 8);
+    let signs = signs(b);
+    b.emit(Inst::Lop3 {
+        d: Value::NEW,
+        a: low,
+        b: high,
+        c: signs,
+        lut: PICK,
     })
 }
 

@@ -84,6 +84,16 @@ impl Builder {
             c: Src::u32(selector),
         })
     }
+    /// The same, where the nibbles are not known yet.
+    pub fn prmt_by(&mut self, a: S, b: S, selector: S) -> S {
+        self.emit(Inst::Prmt {
+            mode: PrmtMode::Bytes,
+            d: NEW,
+            a,
+            b,
+            c: selector,
+        })
+    }
     /// Two halves as one word: `low` in the low bits.
     pub fn pack16(&mut self, low: S, high: S) -> S {
         if let (Src::Imm(x), Src::Imm(y)) = (low, high) {

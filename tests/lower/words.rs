@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use smalt::dtype::DType;
 use smalt::kernel_ir::OpKind;
 
-const NARROW: [DType; 11] = [
+const NARROW: [DType; 12] = [
     DType::Bool,
     DType::I4,
     DType::U4,
@@ -16,6 +16,7 @@ const NARROW: [DType; 11] = [
     DType::BF16,
     DType::F8E4M3FN,
     DType::F8E5M2,
+    DType::F4E2M1FN,
 ];
 
 fn kernel(from: DType, to: DType, n: u64) -> KernelRun {
@@ -56,6 +57,10 @@ fn decode(dtype: DType, code: u32) -> f32 {
         DType::I4 => signed(4),
         DType::I8 => signed(8),
         DType::I16 => signed(16),
+        DType::F4E2M1FN => {
+            let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][code as usize & 7];
+            if code & 8 != 0 { -magnitude } else { magnitude }
+        }
         DType::F16 => f16::from_bits(code as u16).to_f32(),
         DType::BF16 => bf16::from_bits(code as u16).to_f32(),
         // The high byte of an f16.
@@ -78,6 +83,10 @@ fn encode(dtype: DType, x: f32) -> u32 {
     match dtype {
         DType::F32 => x.to_bits(),
         DType::F16 => f16::from_f32(x).to_bits().into(),
+        // The code whose number it is, of the same sign.
+        DType::F8E4M3FN | DType::F8E5M2 => (0..256u32)
+            .find(|code| decode(dtype, *code).to_bits() == x.to_bits())
+            .expect("a number that the type has"),
         _ => bf16::from_f32(x).to_bits().into(),
     }
 }
@@ -120,6 +129,23 @@ fn every_code_at_every_place() {
                 let codes: Vec<u32> = (0..n as u32).map(code).collect();
                 check(&kernel, from, to, &codes);
             }
+        }
+    }
+}
+
+/// What is looked up in tables.
+#[test]
+fn four_bits_as_eight() {
+    for (from, to) in [
+        (DType::I4, DType::F8E4M3FN),
+        (DType::I4, DType::F8E5M2),
+        (DType::U4, DType::F8E4M3FN),
+        (DType::F4E2M1FN, DType::F8E4M3FN),
+        (DType::F4E2M1FN, DType::F8E5M2),
+    ] {
+        for n in [128, 384, 640, 896, 8192] {
+            let codes: Vec<u32> = (0..n as u32).map(|i| (i + i / 16) % 16).collect();
+            check(&kernel(from, to, n), from, to, &codes);
         }
     }
 }

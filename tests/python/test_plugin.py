@@ -247,7 +247,7 @@ def test_compiler_params_keep_all_of_mosaic_s():
     ours = {f.name: f.default for f in dataclasses.fields(smalt.CompilerParams)}
     stock = {f.name: f.default for f in dataclasses.fields(plgpu.CompilerParams)}
     assert stock.items() <= ours.items()
-    assert set(ours) - set(stock) == {"enabled", "fp_contract", "precise_division", "target", "wait_timeout_ns"}
+    assert set(ours) - set(stock) == {"enabled", "fp_contract", "precise_division", "accumulate_products", "target", "wait_timeout_ns"}
 
 
 def test_compiler_params_reach_the_descriptor(compiled):

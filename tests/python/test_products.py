@@ -84,7 +84,7 @@ WAYS: list[tuple[Callable[..., None], Any, tuple[int, int, int], set[str]]] = [
     (_plain, BF16, (128, 64, 48), {"SS"}),
     (_turned, F16, (64, 64, 64), {"SS"}),
     (_turned, I8, (64, 64, 64), {"SS"}),
-    (_plain, I8, (64, 64, 64), {"RS"}),
+    (_plain, I8, (64, 64, 64), {"SS"}),
     (_plain, F32, (64, 64, 64), {"RS", "tf32"}),
     (_turned, F32, (64, 64, 64), {"RS", "tf32"}),
     (_plain, F16, (48, 64, 64), {"mma"}),

@@ -71,13 +71,35 @@ fn find(kernel: &Kernel) -> Candidates {
     out
 }
 
-fn candidate(kernel: &Kernel, op: Op, loads: &Loads) -> Option<Candidate> {
-    let OpKind::Dot { a, b, arithmetic, .. } = kernel.ops[op].kind else {
+/// What a product by tensor cores multiplies: 8-bit floats themselves, which it has as f16, where sums may be the tensor core's own.
+pub(super) fn factors(kernel: &Kernel, op: Op) -> Option<[Value; 2]> {
+    let OpKind::Dot {
+        a,
+        b,
+        arithmetic: DotArithmetic::TensorCore,
+        ..
+    } = kernel.ops[op].kind
+    else {
         return None;
     };
+    let narrow = |v: Value| {
+        let OpKind::Convert { a } = kernel.ops[kernel.def_op(v)?].kind else {
+            return None;
+        };
+        let is_fp8 = matches!(kernel.ty(a).dtype(), DType::F8E4M3FN | DType::F8E5M2);
+        (is_fp8 && kernel.ty(v).dtype() == DType::F16).then_some(a)
+    };
+    let narrow = narrow(a)
+        .zip(narrow(b))
+        .filter(|_| kernel.compiler_params.accumulate_products);
+    Some(narrow.map_or([a, b], |(a, b)| [a, b]))
+}
+
+fn candidate(kernel: &Kernel, op: Op, loads: &Loads) -> Option<Candidate> {
+    let [a, b] = factors(kernel, op)?;
     let (left, right) = (kernel.ty(a), kernel.ty(b));
     let result = kernel.ty(kernel.ops[op].results[0]);
-    let (&[n, k], [_, _], DotArithmetic::TensorCore) = (right.shape(), left.shape(), arithmetic) else {
+    let (&[n, k], [_, _]) = (right.shape(), left.shape()) else {
         return None;
     };
     let is_legal = tensor_core::wgmma(&acc_type(result), left, &Type::of(right.dtype(), [k, n].as_slice())).is_ok();
@@ -286,9 +308,11 @@ impl Rewrite<'_> {
     }
 
     fn product(&mut self, region: Region, op: Op, candidate: Candidate, gone: &mut EntitySet<Op>) {
-        let OpKind::Dot { acc, a, b, .. } = self.kernel.ops[op].kind else {
+        let (OpKind::Dot { acc, a, b, .. }, Some([left, _])) = (&self.kernel.ops[op].kind, factors(self.kernel, op))
+        else {
             unreachable!("candidates are products");
         };
+        let (acc, a, b) = (*acc, *a, *b);
         let loc = self.kernel.ops[op].loc;
         let ty = acc_type(self.kernel.ty(self.kernel.ops[op].results[0]));
         let before = self.running.take().filter(|r| {
@@ -311,12 +335,13 @@ impl Rewrite<'_> {
             self.kernel.append(region, OpKind::CommitSmem, [], loc);
         }
         let left = match candidate.a {
-            Some(r) => {
-                unused(self.kernel, &mut self.uses, a, gone);
-                MmaOperand::Smem(r)
+            Some(r) => MmaOperand::Smem(r),
+            None => {
+                self.uses[left] += 1;
+                MmaOperand::Registers(left)
             }
-            None => MmaOperand::Registers(a),
         };
+        unused(self.kernel, &mut self.uses, a, gone);
         let (acc, settled) = multiply(self.kernel, region, start, (left, candidate.b), 0, loc);
         let wait = self.kernel.regions[region].ops.last().copied();
         let group = self.kernel.regions[region].group;
@@ -337,7 +362,7 @@ pub(super) fn unused(kernel: &Kernel, uses: &mut SecondaryMap<Value, u32>, v: Va
     }
     let Some(op) = kernel.def_op(v) else { return };
     gone.insert(op);
-    if let OpKind::Transpose { a, .. } = kernel.ops[op].kind {
+    if let OpKind::Transpose { a, .. } | OpKind::Convert { a } = kernel.ops[op].kind {
         unused(kernel, uses, a, gone);
     }
 }

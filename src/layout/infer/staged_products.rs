@@ -1,9 +1,12 @@
 //! Products for `wgmma` whose right operand has to be brought to shared memory first.
 //!
-//! The left operand is in registers, as fragments; the right one is stored, K-major and swizzled, a slice of K at a time. That is for f32,
-//! which has to be rounded to tf32 on its way, and for bytes, which may not lie along N. Every element is rounded and stored once, and the
-//! tensor core reads it from there, where `mma.sync` needs it in the registers of each warp. 16-bit operands in device memory are
-//! faster by `mma.sync` (64×64×256: 54 µs against 74, H200), whose way to registers has no slices to wait for.
+//! The left operand is where it is in shared memory, or in registers, as fragments; the right one is stored and swizzled, a slice of K at a
+//! time. That is for f32, which has to be rounded to tf32 on its way, for bytes, which may not lie along N, and for what a kernel computes
+//! (narrow weights that it converts and scales). Every element is rounded and stored once, and the tensor core reads it from there, where
+//! `mma.sync` needs it in the registers of each warp. 16-bit operands that are loaded from device memory are faster by `mma.sync`
+//! (64×64×256: 54 µs against 74, H200), whose way to registers has no slices to wait for.
+//!
+//! Slices lie along K; 16-bit ones that were computed along N stay so, and are one slice.
 //!
 //! **Legal** as in [`products`](super::products): operands are loads from which to the product nothing is stored there and nobody is
 //! told anything, converted and transposed; they are loaded anew, a slice at a time. Operands of one slice may be anything. What has no whole
@@ -22,6 +25,8 @@ use cranelift_entity::{EntitySet, SecondaryMap};
 
 /// Bytes of one slice of the right operand, as far as K's steps allow. Chosen: 128 columns of a swizzle's row.
 const SLICE_BYTES: u64 = 16 << 10;
+/// Bytes of a computed operand, which is one slice.
+const COMPUTED_BYTES: u64 = 64 << 10;
 /// Slices of one product: all are written one after the other.
 const MAX_SLICES: u64 = 32;
 /// Shared memory of a block that is left to the compiler's scratch and to barriers.
@@ -29,7 +34,7 @@ const SPARE: u64 = 8 << 10;
 
 /// Returns the transforms that left operands want of their allocations.
 pub(super) fn run(kernel: &mut Kernel) -> Transforms {
-    let uses = kernel.use_counts();
+    let mut uses = kernel.use_counts();
     let mut wanted = Transforms::new();
     let mut gone: EntitySet<Op> = EntitySet::new();
     let mut room = Room::of(kernel);
@@ -40,11 +45,12 @@ pub(super) fn run(kernel: &mut Kernel) -> Transforms {
         let mut loads = Loads::default();
         for op in kernel.regions[region].ops.clone() {
             loads.pass(kernel, op);
-            let Some(product) = Product::of(kernel, op, &loads, &uses, &mut room) else {
+            let Some(mut product) = Product::of(kernel, op, &loads, &uses, &mut room) else {
                 continue;
             };
             product.wish(kernel, &mut wanted);
-            product.write(kernel, op, &mut gone);
+            product.leave_left(kernel, &loads, &wanted);
+            product.write(kernel, op, &mut uses, &mut gone);
         }
     }
     for region in kernel.regions.values_mut() {
@@ -78,11 +84,12 @@ impl Room {
         }
     }
 
-    /// Takes one or two times so many bytes: two where no fewer blocks fit a multiprocessor then. The number; none: it does not fit.
-    fn take(&mut self, bytes: u64) -> Option<u64> {
+    /// Takes so many bytes once, or up to `most` (1 or 2) times where no fewer blocks fit a multiprocessor then. The number; none: it does
+    /// not fit.
+    fn take(&mut self, bytes: u64, most: u64) -> Option<u64> {
         let blocks = |n: u64| self.target.blocks_by_smem(self.taken + n * bytes);
         let fits = |n: u64| self.taken + n * bytes + SPARE <= self.target.max_smem_bytes.into();
-        let n = (1..=2)
+        let n = (1..=most)
             .rev()
             .find(|n| fits(*n) && (*n == 1 || blocks(*n) == blocks(1)))?;
         self.taken += n * bytes;
@@ -114,7 +121,11 @@ impl Operand {
 struct Product {
     acc: Option<Value>,
     a: Operand,
+    /// Where the left operand is in shared memory.
+    left: Option<RefUse>,
     b: Operand,
+    /// Whether the right operand's slices, K × N, lie along N.
+    is_along_n: bool,
     k: u64,
     /// Of one slice.
     depth: u64,
@@ -122,23 +133,33 @@ struct Product {
     buffers: u64,
     /// Bytes of a swizzled row.
     row: u64,
+    /// What made the operands wider, for nobody else.
+    converted: Vec<Op>,
 }
 
 impl Product {
     fn of(kernel: &Kernel, op: Op, loads: &Loads, uses: &SecondaryMap<Value, u32>, room: &mut Room) -> Option<Product> {
-        let OpKind::Dot { acc, a, b, arithmetic } = kernel.ops[op].kind else {
+        let OpKind::Dot {
+            acc, a: wide, b: other, ..
+        } = kernel.ops[op].kind
+        else {
             return None;
         };
+        let [a, b] = products::factors(kernel, op)?;
+        let converted = [(wide, a), (other, b)]
+            .into_iter()
+            .filter(|(v, factor)| v != factor && uses[*v] == 1);
+        let converted = converted.filter_map(|(v, _)| kernel.def_op(v)).collect();
         let (left, right) = (kernel.ty(a), kernel.ty(b));
         let result = kernel.ty(kernel.ops[op].results[0]);
-        let (&[n, k], [_, _], DotArithmetic::TensorCore) = (right.shape(), left.shape(), arithmetic) else {
+        let (&[n, k], [_, _]) = (right.shape(), left.shape()) else {
             return None;
         };
         tensor_core::wgmma(&acc_type(result), left, &Type::of(right.dtype(), [k, n].as_slice())).ok()?;
-        if right.dtype().bits() == 16 {
-            return None;
-        }
         let element = u64::from(right.dtype().bits() / 8);
+        if element == 2 {
+            return Product::of_computed(kernel, (acc, a, b), (n, k), (loads, uses), room);
+        }
         let row = [128, 64, 32]
             .into_iter()
             .find(|row| (k * element).is_multiple_of(*row))?;
@@ -156,16 +177,78 @@ impl Product {
         if k / depth > MAX_SLICES || depth < k && !is_cut {
             return None;
         }
-        let buffers = room.take(n * depth * element * u64::from(kernel.num_warpgroups))?;
+        let bytes = n * depth * element * u64::from(kernel.num_warpgroups);
+        let buffers = room.take(bytes, (k / depth).min(2))?;
         Some(Product {
             acc,
             a,
+            left: None,
             b,
+            is_along_n: false,
             k,
             depth,
-            buffers: buffers.min(k / depth),
+            buffers,
             row,
+            converted,
         })
+    }
+
+    /// Of a right operand of 16 bits, if it is not only loaded.
+    fn of_computed(
+        kernel: &Kernel,
+        (acc, a, b): (Option<Value>, Value, Value),
+        (n, k): (u64, u64),
+        (loads, uses): (&Loads, &SecondaryMap<Value, u32>),
+        room: &mut Room,
+    ) -> Option<Product> {
+        let mut origin = b;
+        while let OpKind::Transpose { a, .. } = kernel.ops[kernel.def_op(origin)?].kind {
+            origin = a;
+        }
+        if let OpKind::Load { .. } | OpKind::LoadMasked { .. } = kernel.ops[kernel.def_op(origin)?].kind {
+            return None;
+        }
+        let is_along_n = matches!(kernel.ops[kernel.def_op(b)?].kind, OpKind::Transpose { .. });
+        let row = [128, 64, 32]
+            .into_iter()
+            .find(|row| (if is_along_n { n } else { k } * 2).is_multiple_of(*row))?;
+        if n * k * 2 > COMPUTED_BYTES || k % 16 != 0 {
+            return None;
+        }
+        room.take(n * k * 2 * u64::from(kernel.num_warpgroups), 1)?;
+        Some(Product {
+            acc,
+            a: Operand {
+                value: a,
+                chain: Chain::of(kernel, a, loads, uses),
+            },
+            left: None,
+            b: Operand { value: b, chain: None },
+            is_along_n,
+            k,
+            depth: k,
+            buffers: 1,
+            row,
+            converted: vec![],
+        })
+    }
+
+    /// Leaves the left operand in shared memory, if it lies there as the tensor core reads it.
+    fn leave_left(&mut self, kernel: &Kernel, loads: &Loads, wanted: &Transforms) {
+        if self.depth != self.k || kernel.ty(self.a.value).dtype() == DType::F32 {
+            return;
+        }
+        let Some(r) = products::operand(kernel, self.a.value, loads) else {
+            return;
+        };
+        let AllocKind::Smem { transforms, .. } = &kernel.allocs[r.alloc].kind else {
+            return;
+        };
+        let mut with = Transforms::new();
+        with[r.alloc] = transforms.clone().or_else(|| wanted[r.alloc].clone());
+        if with[r.alloc].is_some() && smem::is_operand(kernel, &with, &r, smem::Side::Left) {
+            self.left = Some(r);
+        }
     }
 
     /// Fragments are read from shared memory without bank conflicts where it is swizzled.
@@ -227,12 +310,17 @@ impl Product {
     }
 
     /// Puts it, in a scope with the buffers, in the place of an op.
-    fn write(&self, kernel: &mut Kernel, op: Op, gone: &mut EntitySet<Op>) {
+    fn write(&self, kernel: &mut Kernel, op: Op, uses: &mut SecondaryMap<Value, u32>, gone: &mut EntitySet<Op>) {
         let loc = kernel.ops[op].loc;
         let result = kernel.ops[op].results[0];
         let ty = acc_type(kernel.ty(result));
         let (dtype, n) = (kernel.ty(self.b.value).dtype(), kernel.ty(self.b.value).shape()[0]);
         let elements = self.row * 8 / u64::from(dtype.bits());
+        let (rows, columns) = if self.is_along_n {
+            (self.depth, n)
+        } else {
+            (n, self.depth)
+        };
         let buffers: Vec<Alloc> = (0..self.buffers)
             .map(|_| {
                 kernel.allocs.push(AllocData {
@@ -243,7 +331,7 @@ impl Product {
                             swizzle_bytes: self.row as u32,
                         }),
                     },
-                    shape: [u64::from(kernel.num_warpgroups), n, self.depth].as_slice().into(),
+                    shape: [u64::from(kernel.num_warpgroups), rows, columns].as_slice().into(),
                     collective: true,
                     within: None,
                     loc,
@@ -254,17 +342,29 @@ impl Product {
         let mut acc = kernel.append1(body, OpKind::AccInit { init: self.acc }, ty, loc);
         let own = own_index(kernel, body, loc);
         for (i, start) in (0..self.k).step_by(self.depth as usize).enumerate() {
-            let a = self.a.part(kernel, body, start, self.depth, loc);
+            let a = match &self.left {
+                Some(r) => MmaOperand::Smem(r.clone()),
+                None => MmaOperand::Registers(self.a.part(kernel, body, start, self.depth, loc)),
+            };
             let value = self.b.part(kernel, body, start, self.depth, loc);
             let value = self.dealt(kernel, body, value, loc);
             let mut dst = kernel.whole(buffers[i % buffers.len()]);
-            dst.shape = [n, self.depth].as_slice().into();
+            dst.shape = [rows, columns].as_slice().into();
             dst.steps = vec![Step::Index(vec![
                 DimIndex::At(own),
-                DimIndex::all(n),
-                DimIndex::all(self.depth),
+                DimIndex::all(rows),
+                DimIndex::all(columns),
             ])];
-            let b = products::transposed(dst.clone(), &[1, 0]);
+            let (b, value) = if self.is_along_n
+                && let Some(op) = kernel.def_op(value)
+                && let OpKind::Transpose { a, .. } = kernel.ops[op].kind
+            {
+                uses[a] += 1;
+                products::unused(kernel, uses, value, gone);
+                (dst.clone(), a)
+            } else {
+                (products::transposed(dst.clone(), &[1, 0]), value)
+            };
             kernel.append(body, OpKind::Store { dst, value }, [], loc);
             kernel.append(body, OpKind::CommitSmem, [], loc);
             // The buffer that is stored to next has been read.
@@ -273,7 +373,7 @@ impl Product {
             } else {
                 self.buffers - 1
             };
-            (_, acc) = multiply(kernel, body, acc, (MmaOperand::Registers(a), b), running as u32, loc);
+            (_, acc) = multiply(kernel, body, acc, (a, b), running as u32, loc);
         }
         let array = kernel.ty(result).clone();
         let acc = AccUse::Value(acc);
@@ -285,7 +385,12 @@ impl Product {
             collective: false,
             body,
         };
-        for operand in [&self.a, &self.b] {
+        gone.extend(self.converted.iter().copied());
+        if self.left.is_some() {
+            products::unused(kernel, uses, self.a.value, gone);
+        }
+        let left = Some(&self.a).filter(|_| self.left.is_none());
+        for operand in left.into_iter().chain([&self.b]) {
             gone.extend(operand.chain.iter().flat_map(|chain| chain.ops().iter().copied()));
         }
     }

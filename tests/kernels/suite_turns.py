@@ -1,0 +1,148 @@
+"""Grids that run in turn as loops of several warpgroups, and products with narrow weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.experimental.pallas as pl
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental.pallas import tpu as pltpu
+
+import smalt
+from benchmarks import narrow
+from tests.kernels.suite import enabled
+from tests.kernels.turns import Turned
+
+PRODUCTS = {p.name: p for p in narrow.products(256, 256, 512)}
+
+
+@pytest.mark.parametrize("first", range(0, 96, 8))
+@pytest.mark.shared
+def test_random_grids_that_run_in_turn(first: int) -> None:
+    for seed in range(first, first + 8):
+        t = Turned.of(seed)
+        with enabled():
+            got = jax.jit(t.run(False))(*t.data())
+        t.check(got)
+
+
+@pytest.mark.parametrize("form", narrow.FORMS)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_narrow_products(name: str, form: str) -> None:
+    p = PRODUCTS[name]
+    args = [o.array for o in (*p.operands, *p.last)]
+    f = narrow.FORMS[form](p, narrow.block_sizes(p)[0])
+    with enabled():
+        (report,) = smalt.inspect(f, *args)
+        got = np.asarray(jax.jit(f)(*args), np.float64)
+    want = np.asarray(jax.jit(p.plain)(*args), np.float64)
+    assert np.abs(got - want).max() <= 0.01 * np.abs(want).max()
+    assert "2 warpgroups compute" in str(report) and "one copies ahead" in str(report)
+    assert "wgmma.mma_async" in report.ptx and "mma.sync.aligned.m" not in report.ptx
+    # Sums that are the loop's alone run while the next step's operands are made.
+    assert ("wgmma.wait_group.sync.aligned 1" in report.ptx) == ("scales" not in name)
+
+
+@pytest.mark.parametrize("name", [n for n in PRODUCTS if n != "bf16"])
+def test_few_rows(name: str) -> None:
+    """Decoding: tensor cores of single warps."""
+    p = next(p for p in narrow.products(16, 256, 512) if p.name == name)
+    args = [o.array for o in (*p.operands, *p.last)]
+    f = narrow.grid_form(p, narrow.block_sizes(p)[0])
+    with enabled():
+        got = np.asarray(jax.jit(f)(*args), np.float64)
+    want = np.asarray(jax.jit(p.plain)(*args), np.float64)
+    assert np.abs(got - want).max() <= 0.01 * np.abs(want).max()
+
+
+def matmul(k: int, **options: Any) -> Callable[..., Any]:
+    def body(x: Any, y: Any, o: Any, acc: Any) -> None:
+        @pl.when(pl.program_id(2) == 0)
+        def _() -> None:
+            acc[...] = jnp.full_like(acc, options.get("start", 0))
+
+        acc[...] += lax.dot_general(
+            x[...], y[...], (((1,), (0,)), ((), ())), precision=options.get("precision"), preferred_element_type=jnp.float32
+        )
+
+        @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
+        def _() -> None:
+            o[...] = acc[...]
+
+    def call(x: Any, y: Any) -> Any:
+        return pl.pallas_call(
+            body,
+            out_shape=jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), jnp.float32),
+            grid=(x.shape[0] // 64, y.shape[1] // 64, x.shape[1] // k),
+            in_specs=[pl.BlockSpec((64, k), lambda i, j, l: (i, l)), pl.BlockSpec((k, 64), lambda i, j, l: (l, j))],
+            out_specs=pl.BlockSpec((64, 64), lambda i, j, l: (i, j)),
+            scratch_shapes=[pltpu.VMEM((64, 64), jnp.float32)],
+            compiler_params=options.get("params"),
+        )(x, y)
+
+    return call
+
+
+def test_sums_start_from_what_they_are_added_to() -> None:
+    """Sixteen times 1/32 beside 2^24 is nothing for a tensor core, but 128 times is something."""
+    x, y, c = jnp.full((64, 128), 1 / 32, jnp.float16), jnp.ones((128, 64), jnp.float16), jnp.full((64, 64), 2.0**24, jnp.float32)
+
+    def body(x: Any, y: Any, c: Any, o: Any) -> None:
+        o[...] = c[...] + jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+
+    found = []
+    for params in (smalt.CompilerParams(), smalt.CompilerParams(accumulate_products=True), pltpu.CompilerParams()):
+        with enabled():
+            found.append(np.asarray(jax.jit(pl.pallas_call(body, out_shape=c, compiler_params=params))(x, y, c)))
+    assert [float(f.min()) - 2.0**24 for f in found] == [4, 0, 0]
+
+
+def test_fp8_is_multiplied_as_it_is_unless_more_is_asked_for() -> None:
+    r = np.random.default_rng(0)
+    x, y = (jnp.asarray(r.standard_normal(s), jnp.float8_e4m3fn) for s in ((64, 256), (256, 64)))
+    want = np.asarray(x, np.float64) @ np.asarray(y, np.float64)
+    errors = []
+    for precision in (None, lax.Precision.HIGHEST):
+        with enabled():
+            got = jax.jit(matmul(128, precision=precision))(x, y)
+        errors.append(np.abs(np.asarray(got, np.float64) - want).max() / np.abs(want).max())
+    assert errors[0] < 2e-3 and errors[1] < 1e-5 and errors[1] < errors[0]
+
+
+def test_what_only_the_last_step_leaves_goes_as_it_was() -> None:
+    """Something behind the last step's store that steps hand on: no loop, and right."""
+
+    def body(x: Any, o: Any, acc: Any) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _() -> None:
+            acc[...] = jnp.zeros_like(acc)
+
+        acc[...] += jnp.dot(x[...], x[...], preferred_element_type=jnp.float32)
+
+        @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
+        def _() -> None:
+            o[...] = acc[...]
+
+        acc[...] = acc[...] * 0.5
+
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((4 * 64, 64)), jnp.float16)
+    call: Any = lambda interpret: pl.pallas_call(  # noqa: E731
+        body,
+        out_shape=jax.ShapeDtypeStruct((64, 64), jnp.float32),
+        grid=(1, 4),
+        in_specs=[pl.BlockSpec((64, 64), lambda i, k: (k, 0))],
+        out_specs=pl.BlockSpec((64, 64), lambda i, k: (0, 0)),
+        scratch_shapes=[pltpu.VMEM((64, 64), jnp.float32)],
+        interpret=interpret,
+    )
+    with enabled():
+        got = jax.jit(call(False))(x)
+        (report,) = smalt.inspect(call(False), x)
+    np.testing.assert_allclose(got, call(True)(x), rtol=1e-3, atol=1e-2)
+    assert not re.search("copies ahead", str(report))
