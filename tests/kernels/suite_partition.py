@@ -18,6 +18,7 @@ import pytest
 
 import smalt
 from tests.corpus.case import kernel
+from tests.kernels.blocked import carried, copied, like, matmul, normal, rows
 
 P = jax.sharding.PartitionSpec
 COLLECTIVES = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
@@ -45,10 +46,6 @@ def put(x: Any, *spec: Any) -> Any:
     return jax.device_put(x, jax.sharding.NamedSharding(mesh(), P(*spec)))
 
 
-def normal(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def collectives(f: Callable[..., Any], *args: Any) -> set[str]:
     return set(re.findall(COLLECTIVES, jax.jit(f).lower(*args).compile().as_text()))
 
@@ -66,20 +63,12 @@ def is_split(x: Any, *spec: Any) -> bool:
     return bool(x.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh(), P(*spec)), x.ndim))
 
 
-def like(x: Any, *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape or x.shape, x.dtype)
-
-
-def rows(block: int, width: int) -> pl.BlockSpec:
-    return pl.BlockSpec((block, width), lambda i: (i, 0))
-
-
 def scaled(x: Any, w: Any) -> Any:
     def body(x: Any, w: Any, o: Any) -> None:
         o[...] = jnp.sin(x[...]) * w[...]
 
     whole = pl.BlockSpec((1, x.shape[1]), lambda i: (0, 0))
-    spec = rows(8, x.shape[1])
+    spec = rows(x.shape[1])
     return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[spec, whole], out_specs=spec)(x, w)
 
 
@@ -103,29 +92,6 @@ def test_without_jit_and_without_devices() -> None:
     assert is_split(out, "a")
     np.testing.assert_allclose(out, scaled_reference(X, W), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(f(X, W), scaled_reference(X, W), rtol=1e-5, atol=1e-5)
-
-
-def matmul(x: Any, y: Any) -> Any:
-    def body(x: Any, y: Any, o: Any, acc: Any) -> None:
-        @pl.when(pl.program_id(2) == 0)
-        def _() -> None:
-            acc[...] = jnp.zeros_like(acc)
-
-        acc[...] += jnp.dot(x[...], y[...], precision="highest")
-
-        @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
-        def _() -> None:
-            o[...] = acc[...]
-
-    (m, k), n = x.shape, y.shape[1]
-    return pl.pallas_call(
-        body,
-        out_shape=like(x, m, n),
-        grid=(m // 32, n // 32, k // 32),
-        in_specs=[pl.BlockSpec((32, 32), lambda i, j, k: (i, k)), pl.BlockSpec((32, 32), lambda i, j, k: (k, j))],
-        out_specs=pl.BlockSpec((32, 32), lambda i, j, k: (i, j)),
-        scratch_shapes=[plgpu.SMEM((32, 32), jnp.float32)],
-    )(x, y)
 
 
 def test_a_matmul_along_both_dimensions() -> None:
@@ -418,9 +384,9 @@ def test_errors_of_shares_are_smalts() -> None:
         def body(x: Any, i: Any, o: Any) -> None:
             o[...] = x[pl.ds(i[0], 8), :]
 
-        specs = [rows(16, 128), pl.BlockSpec(memory_space=plgpu.GMEM)]
+        specs = [rows(128, 16), pl.BlockSpec(memory_space=plgpu.GMEM)]
         out = like(x, x.shape[0] // 2, 128)
-        return pl.pallas_call(body, out_shape=out, grid=(x.shape[0] // 16,), in_specs=specs, out_specs=rows(8, 128))(x, i)
+        return pl.pallas_call(body, out_shape=out, grid=(x.shape[0] // 16,), in_specs=specs, out_specs=rows(128))(x, i)
 
     f = jax.jit(smalt.partition(late))
     x = put(X, "a")
@@ -434,26 +400,13 @@ def test_errors_of_shares_are_smalts() -> None:
 # ------------------------------------------------------------------------------------------ misuse
 
 
-def copied(x: Any, o: Any) -> None:
-    o[...] = x[...]
-
-
 def call(body: Any = copied, grid: Any = (16,), spec: Any = None, out: Any = None, **params: Any) -> Any:
-    spec = spec or rows(8, 128)
+    spec = spec or rows(128)
     return pl.pallas_call(body, out_shape=like(X), grid=grid, in_specs=[spec], out_specs=out or spec, **params)
 
 
 def numbered(x: Any, o: Any) -> None:
     o[...] = x[...] * (pl.program_id(0) + 1)
-
-
-def carried(x: Any, o: Any, s: Any) -> None:
-    @pl.when(pl.program_id(0) == 0)
-    def _() -> None:
-        s[...] = jnp.zeros_like(s)
-
-    s[...] += x[...]
-    o[...] = s[...]
 
 
 def windows(x: Any, o: Any) -> None:
@@ -464,7 +417,7 @@ HALO = pl.BlockSpec((pl.Element(16, (0, 8)), 128), lambda i: (i * 8, 0))
 PROGRAM_ID = r"the body asks for the step's index"
 WHOLE: dict[str, tuple[Any, str]] = {
     "program_id": (call(numbered), PROGRAM_ID),
-    "halo": (call(windows, spec=HALO, out=rows(8, 128)), r"blocks of args\[0\] overlap: 16 elements, every 8"),
+    "halo": (call(windows, spec=HALO, out=rows(128)), r"blocks of args\[0\] overlap: 16 elements, every 8"),
     "scratch": (call(carried, scratch_shapes=[plgpu.SMEM((8, 128), jnp.float32)]), r"depend on each other \((?s:.*)stored in scratch s"),
     "reversed": (call(spec=pl.BlockSpec((8, 128), lambda i: (15 - i, 0))), "another function than the step's index"),
     "revisited": (call(out=pl.BlockSpec((8, 128), lambda i: (0, 0))), "steps write the same block"),
@@ -505,7 +458,7 @@ def pair(x: Any, y: Any) -> Any:
     def body(x: Any, y: Any, o: Any) -> None:
         o[...] = x[...] + y[...]
 
-    return pl.pallas_call(body, out_shape=like(x), grid=(16,), in_specs=[rows(8, 128)] * 2, out_specs=rows(8, 128))(x, y)
+    return pl.pallas_call(body, out_shape=like(x), grid=(16,), in_specs=[rows(128)] * 2, out_specs=rows(128))(x, y)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -516,7 +469,7 @@ def test_wrong_rules(name: str) -> None:
 
 
 def test_calls_without_operands() -> None:
-    made = pl.pallas_call(lambda o: o.__setitem__(..., jnp.ones((8, 128))), out_shape=like(X), grid=(16,), out_specs=rows(8, 128))
+    made = pl.pallas_call(lambda o: o.__setitem__(..., jnp.ones((8, 128))), out_shape=like(X), grid=(16,), out_specs=rows(128))
     with pytest.raises(smalt.InvalidKernel, match=r"nothing of it can be split(?s:.*)without operands(?s:.*)remedy"):
         smalt.partition(made)()
 

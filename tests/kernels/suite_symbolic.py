@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import smalt
-from tests.kernels.suite import ON_GPU
 from tests.corpus.case import kernel
+from tests.kernels.blocked import carried, copied, like, matmul, normal, rows
+from tests.kernels.suite import ON_GPU
 
 F32 = np.dtype(np.float32)
 
@@ -42,18 +43,6 @@ def exported(f: Callable[..., Any], *arguments: Any) -> Any:
     """The program, as a process that loads it has it."""
     program = jax.export.export(jax.jit(f), platforms=[{"gpu": "cuda"}.get(jax.default_backend(), "cpu")])(*arguments)
     return jax.jit(jax.export.deserialize(program.serialize()).call)
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def like(x: Any, *shape: Any, dtype: Any = None) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape or x.shape, dtype or x.dtype)
-
-
-def rows(width: int, n: int = 8) -> pl.BlockSpec:
-    return pl.BlockSpec((n, width), lambda i: (i, 0))
 
 
 def doubled(x: Any) -> Any:
@@ -103,29 +92,7 @@ def test_two_axes_several_results_and_what_is_whole() -> None:
 
 def test_a_matmul_of_any_batch_and_rows() -> None:
     """Axes of the grid that carry are of known sizes, with scratch along them."""
-
-    def f(x: Any, y: Any) -> Any:
-        def body(x: Any, y: Any, o: Any, acc: Any) -> None:
-            @pl.when(pl.program_id(1) == 0)
-            def _() -> None:
-                acc[...] = jnp.zeros_like(acc)
-
-            acc[...] += jnp.dot(x[...], y[...], precision="highest")
-
-            @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
-            def _() -> None:
-                o[...] = acc[...]
-
-        return pl.pallas_call(
-            body,
-            out_shape=like(x, x.shape[0], y.shape[1]),
-            grid=(x.shape[0] // 32, 3),
-            in_specs=[pl.BlockSpec((32, 32), lambda i, k: (i, k)), pl.BlockSpec((32, 64), lambda i, k: (k, 0))],
-            out_specs=pl.BlockSpec((32, 64), lambda i, k: (i, 0)),
-            scratch_shapes=[plgpu.SMEM((32, 64), jnp.float32)],
-        )(x, y)
-
-    g = exported(f, *specs("32*m, 96", "96, 64"))
+    g = exported(matmul, *specs("32*m, 96", "96, 64"))
     for m in (1, 5):
         x, y = normal(32 * m, 96), normal(96, 64, seed=1)
         np.testing.assert_allclose(g(x, y), x @ y, rtol=1e-4, atol=1e-4)
@@ -184,25 +151,12 @@ def call(body: Any, x: Any, spec: Any = None, out: Any = None, **params: Any) ->
     return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[spec], out_specs=out or spec, **params)(x)
 
 
-def copied(x: Any, o: Any) -> None:
-    o[...] = x[...]
-
-
 def numbered(x: Any, o: Any) -> None:
     o[...] = x[...] * pl.program_id(0)
 
 
 def counted(x: Any, o: Any) -> None:
     o[...] = x[...] * pl.num_programs(0)
-
-
-def carried(x: Any, o: Any, s: Any) -> None:
-    @pl.when(pl.program_id(0) == 0)
-    def _() -> None:
-        s[...] = jnp.zeros_like(s)
-
-    s[...] += x[...]
-    o[...] = s[...]
 
 
 def pair(x: Any, y: Any) -> Any:
