@@ -25,8 +25,8 @@ from smalt._errors import Error, InvalidArgument, InvalidKernel
 from smalt._partition_blocks import Dims, Split
 
 Parts = Mapping[str, int]
-#: A function of one device's shares, given into how many parts each factor is split.
-Share = Callable[[Parts], Callable[..., Sequence[Any]]]
+#: A function of one device's shares, given into how many parts each factor is split, and which of them the device has.
+Share = Callable[[Parts, Mapping[str, Any]], Callable[..., Sequence[Any]]]
 
 
 def partition(fn: Callable[..., Any], rule: str | None = None) -> Callable[..., Any]:
@@ -153,7 +153,7 @@ def _prepare(fn: Callable[..., Any], text: str | None, leaves: Sequence[Any], tr
         )
     assert given is not None
     _check_shapes(flat, given, name, closed)
-    return _Prepared(given, _differentiable(given, lambda parts: flat, name), range(len(leaves)), range(len(closed.out_avals)), out[0])
+    return _Prepared(given, _differentiable(given, lambda *_: flat, name), range(len(leaves)), range(len(closed.out_avals)), out[0])
 
 
 def _of_arguments(rule: Rule, call: _Only, leaves: Sequence[Any], name: str) -> Rule:
@@ -357,7 +357,7 @@ def _differentiable(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
         wanted = [i for i, x in enumerate(operands) if _versions.is_float(x)]
         given = [i for i, ct in enumerate(cotangents) if ct.dtype != jax.dtypes.float0]
 
-        def share_of_pull(parts: Parts) -> Callable[..., Sequence[Any]]:
+        def share_of_pull(parts: Parts, places: Mapping[str, Any]) -> Callable[..., Sequence[Any]]:
             def pull(*values: Any) -> Sequence[Any]:
                 own = list(values[: len(operands)])
 
@@ -365,7 +365,7 @@ def _differentiable(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
                     now = list(own)
                     for i, x in zip(wanted, floats):
                         now[i] = x
-                    made = share(parts)(*now)
+                    made = share(parts, places)(*now)
                     return [made[i] for i in given]
 
                 return list(jax.vjp(some, *(own[i] for i in wanted))[1](list(values[len(operands) :])))
@@ -392,7 +392,7 @@ def _mapped(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
         axes = [0 if m else None for m in is_mapped]
         reasons = {(n, k + (n >= len(is_mapped) or is_mapped[n])): why for (n, k), why in rule.reasons.items()}
         wider = Rule(tuple(dims), tuple((factor, *d) for d in rule.results), {**rule.sizes, factor: size}, reasons)
-        made = _mapped(wider, lambda parts: jax.vmap(share(parts), in_axes=axes), name)(*operands)
+        made = _mapped(wider, lambda *where: jax.vmap(share(*where), in_axes=axes), name)(*operands)
         return made, [True] * len(rule.results)
 
     return function  # type: ignore[no-any-return]
@@ -400,15 +400,20 @@ def _mapped(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
 
 def _operation(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
     def whole(*operands: Any) -> list[Any]:
-        return list(share({})(*operands))
+        return list(share({}, {})(*operands))
 
     settings = _config.settings()
 
     def split(mesh: Any, operands: Any, results: Any) -> Any:
         chosen = _Chosen(rule, mesh, [*operands, *results], name)
 
+        def of_device(*values: Any) -> Sequence[Any]:
+            places = dict(zip(chosen.parts, values))
+            return share(chosen.parts, places)(*values[len(places) :])
+
         def local(*values: Any) -> Any:
-            found = _versions.lowered_under(functools.partial(_config.scoped, settings), share(chosen.parts), values)
+            places = [jax.lax.axis_index(chosen.axes[f]) for f in chosen.parts]
+            found = _versions.lowered_under(functools.partial(_config.scoped, settings), of_device, [*places, *values])
             return [jax.lax.psum(x, axes) if (axes := chosen.summed(dims)) else x for x, dims in zip(found, rule.results)]
 
         return mesh, local, [chosen.sharding(d) for d in rule.results], tuple(chosen.sharding(d) for d in rule.operands)

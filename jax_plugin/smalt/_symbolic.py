@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from smalt import _blocks, _partition_blocks, _versions
+from smalt._asked import Question
 from smalt._errors import Unsupported
 
 #: So many blocks a call takes.
@@ -64,7 +65,11 @@ def calls(params: dict[str, Any]) -> Callable[..., list[Any]]:
     order = sorted(axes, key=lambda axis: axis.number)
 
     def run(*operands: Any) -> list[Any]:
-        return _looped(params, order, {}, list(operands[len(sizes) : len(sizes) + first]), list(operands[len(sizes) + first :]))
+        counts = {split.own.index(axis.number): axis.count for axis in axes if axis.number in split.own}
+        asked = {q: counts[q.of] if q.kind == "count" else q.of for q in split.body.questions if q.kind != "index"}
+        told = {q: _versions.dimension_value(dim) for q, dim in asked.items()}
+        looped = _Looped(params, split, told, list(operands[len(sizes) : len(sizes) + first]))
+        return looped.along(order, {}, {}, list(operands[len(sizes) + first :]))
 
     return run
 
@@ -73,9 +78,9 @@ def _check(params: dict[str, Any]) -> None:
     if params["input_output_aliases"]:
         raise _refused("operands that share the buffers of results", "no input_output_aliases", "it has some", "leave them out for the export")
     for eqn in _versions.all_equations(params["jaxpr"]):
-        if eqn.primitive.name == "dim_as_value" or is_wanted([v.aval for v in (*eqn.invars, *eqn.outvars)]):
-            remedy = "pass the size as an operand, an array of one element"
-            raise _refused("a body that has them, too", "a body over blocks of known sizes", str(eqn.primitive), remedy)
+        if is_wanted([v.aval for v in (*eqn.invars, *eqn.outvars)]):
+            remedy = "compute with the size as a number, not with arrays of that size"
+            raise _refused("a body that has arrays of them, too", "a body over blocks of known sizes", str(eqn.primitive), remedy)
 
 
 def _axes(mapping: Any, sizes: Sequence[int]) -> list[_Axis]:
@@ -119,35 +124,45 @@ def _extents(axes: Sequence[_Axis], mapping: Any, taken: dict[int, int]) -> list
     return made
 
 
-def _looped(params: dict[str, Any], axes: Sequence[_Axis], taken: dict[int, int], index: list[Any], arrays: list[Any]) -> list[Any]:
-    """The call along `axes`, of so many blocks along others."""
-    mapping = params["grid_mapping"]
-    if not axes:
-        every = _axes(mapping, list(taken))
-        static = _versions.call_of_static_shape(params, taken, _extents(every, mapping, taken))
-        return list(_versions.pallas_call_p.bind(*index, *arrays, **static))
-    axis, *rest = axes
-    sizes: Sequence[int] = (1,)
-    if not rest:
-        at_once = math.prod([n for n in mapping.grid if isinstance(n, int)] + list(taken.values()))
-        sizes = [n for n in SIZES if n == 1 or n * at_once <= FULL]
+@dataclasses.dataclass(frozen=True)
+class _Looped:
+    params: dict[str, Any]
+    split: _partition_blocks.Split
+    told: Mapping[Question, Any]  # what the body asks of sizes
+    index: list[Any]  # what index maps read
 
-    def of_size(size: int) -> Callable[..., list[Any]]:
-        return lambda *xs: _along(axis, size, mapping, list(xs), lambda parts: _looped(params, rest, taken | {axis.number: size}, index, parts))
+    def along(self, axes: Sequence[_Axis], taken: dict[int, int], begins: dict[int, Any], arrays: list[Any]) -> list[Any]:
+        """The call along `axes`, of so many blocks along others, from these on."""
+        mapping = self.params["grid_mapping"]
+        if not axes:
+            every = _axes(mapping, list(taken))
+            static = _versions.call_of_static_shape(self.params, taken, _extents(every, mapping, taken))
+            return self.split.bind(static, begins, [*self.index, *arrays], self.told)
+        axis, *rest = axes
+        sizes: Sequence[int] = (1,)
+        if not rest:
+            at_once = math.prod([n for n in mapping.grid if isinstance(n, int)] + list(taken.values()))
+            sizes = [n for n in SIZES if n == 1 or n * at_once <= FULL]
 
-    count = _versions.dimension_value(axis.count)
-    which = sum((count >= n).astype(jnp.int32) for n in sizes[1:]) if len(sizes) > 1 else 0
-    return list(lax.switch(which, [of_size(n) for n in sizes], *arrays)) if len(sizes) > 1 else of_size(1)(*arrays)
+        def of_size(size: int) -> Callable[..., list[Any]]:
+            def call(start: Any, parts: list[Any]) -> list[Any]:
+                return self.along(rest, taken | {axis.number: size}, begins | {axis.number: start}, parts)
+
+            return lambda *xs: _along(axis, size, mapping, list(xs), call)
+
+        count = _versions.dimension_value(axis.count)
+        which = sum((count >= n).astype(jnp.int32) for n in sizes[1:]) if len(sizes) > 1 else 0
+        return list(lax.switch(which, [of_size(n) for n in sizes], *arrays)) if len(sizes) > 1 else of_size(1)(*arrays)
 
 
-def _along(axis: _Axis, size: int, mapping: Any, arrays: list[Any], call: Callable[[list[Any]], list[Any]]) -> list[Any]:
+def _along(axis: _Axis, size: int, mapping: Any, arrays: list[Any], call: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
     """The results, `size` blocks along an axis at a time. Arrays of fewer have the last one again."""
     total = jax.core.max_dim(axis.count, size)
     inputs = mapping.num_inputs
     dims = axis.dims
     padded = [_padded(x, *dims[i], axis.count, total) if i in dims else x for i, x in enumerate(arrays)]
     last = _versions.dimension_value(total) - size
-    shapes = jax.eval_shape(lambda *xs: call(list(xs)), *[_part(x, *dims[i], 0, size) if i in dims else x for i, x in enumerate(padded)])
+    shapes = jax.eval_shape(lambda *xs: call(0, list(xs)), *[_part(x, *dims[i], 0, size) if i in dims else x for i, x in enumerate(padded)])
     results = []
     for r, shape in enumerate(shapes):
         k, block = dims[inputs + r]
@@ -155,7 +170,7 @@ def _along(axis: _Axis, size: int, mapping: Any, arrays: list[Any], call: Callab
 
     def turn(i: Any, made: list[Any]) -> list[Any]:
         start = jnp.minimum(i * size, last)
-        found = call([_part(x, *dims[n], start, size) if n in dims else x for n, x in enumerate(padded)])
+        found = call(start, [_part(x, *dims[n], start, size) if n in dims else x for n, x in enumerate(padded)])
         return [
             lax.dynamic_update_slice_in_dim(to, x, start * dims[inputs + r][1], dims[inputs + r][0]) for r, (to, x) in enumerate(zip(made, found))
         ]

@@ -38,6 +38,13 @@ def carried(x: Any, o: Any, s: Any) -> None:
     o[...] = s[...]
 
 
+def numbered_within_a_rule(x: Any, o: Any) -> None:
+    """A function with a derivative of its own asks which step it is."""
+    f = jax.custom_jvp(lambda v: v * pl.program_id(0))
+    f.defjvp(lambda primals, tangents: (f(*primals), f(*tangents)))
+    o[...] = f(x[...])
+
+
 def matmul(x: Any, y: Any) -> Any:
     def body(x: Any, y: Any, o: Any, acc: Any) -> None:
         @pl.when(pl.program_id(2) == 0)

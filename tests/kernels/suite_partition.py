@@ -18,7 +18,7 @@ import pytest
 
 import smalt
 from tests.corpus.case import kernel
-from tests.kernels.blocked import carried, copied, like, matmul, normal, rows
+from tests.kernels.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, rows
 
 P = jax.sharding.PartitionSpec
 COLLECTIVES = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
@@ -201,6 +201,116 @@ def test_a_rule_for_some_of_what_blocks_allow() -> None:
     np.testing.assert_allclose(runs_apart(f, put(a, "a"), b, spec=("a",)), a @ b, rtol=1e-4, atol=1e-4)
 
 
+# ------------------------------------------------------------------------------------------ bodies that ask where they are
+
+
+def call(body: Any = copied, grid: Any = (16,), spec: Any = None, out: Any = None, **params: Any) -> Any:
+    spec = spec or rows(128)
+    return pl.pallas_call(body, out_shape=like(X), grid=grid, in_specs=[spec], out_specs=out or spec, **params)
+
+
+def in_branches(x: Any, o: Any) -> None:
+    i = pl.program_id(0)
+
+    @pl.when(i == 5)
+    def _() -> None:
+        o[...] = -x[...]
+
+    @pl.when(i != 5)
+    def _() -> None:
+        o[...] = jax.lax.switch(i % 3, [lambda: x[...] * i, lambda: x[...] + pl.program_id(0), lambda: x[...] - i])
+
+
+def in_loops(x: Any, o: Any) -> None:
+    def turn(k: Any, v: Any) -> Any:
+        return v * 0.5 + pl.program_id(0) * k
+
+    steps = jax.lax.while_loop(lambda n: n < pl.program_id(0) % 4, lambda n: n + pl.num_programs(0) // 16, 0)
+    sums, each = jax.lax.scan(lambda v, k: (turn(k, v), v[:1] * 0 + pl.program_id(0)), x[...], jnp.arange(3.0))
+    o[...] = jax.lax.fori_loop(0, 2, turn, sums) + steps + each[:, 0].sum(0)
+
+
+def in_scopes(x: Any, o: Any) -> None:
+    def scope(s: Any) -> Any:
+        s[...] = x[...] + pl.program_id(0)
+        return s[...].sum()
+
+    @jax.jit
+    def inner(v: Any) -> Any:
+        return v * pl.program_id(0)
+
+    o[...] = inner(x[...]) + pl.run_scoped(scope, plgpu.SMEM((8, 128), jnp.float32))
+
+
+def at_an_index(x: Any, o: Any) -> None:
+    o[...] = x[...] + jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + 8 * pl.program_id(0)
+
+
+def by_scratch(x: Any, o: Any, s: Any) -> None:
+    """The second half of scratch is filled in all steps, the first in every other one alone."""
+    s[...] = x[...]
+
+    @pl.when(pl.program_id(0) % 2 == 0)
+    def _() -> None:
+        s[:4] = x[:4] * 2
+
+    o[...] = s[...]
+
+
+NUMBERED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "branches": (in_branches, {}), "loops": (in_loops, {}), "scopes": (in_scopes, {}), "index": (at_an_index, {}),
+    "scratch": (by_scratch, {"scratch_shapes": [plgpu.SMEM((8, 128), jnp.float32)]}),
+    "parameters": (at_an_index, {"compiler_params": plgpu.CompilerParams(max_concurrent_steps=2), "name": "numbered"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_bodies_that_ask_which_step_it_is(name: str) -> None:
+    """The bits of the call that is not split, on any number of devices."""
+    body, params = NUMBERED[name]
+    f = smalt.partition(call(body, **params))
+    assert f.rule(X) == "i _ -> i _"
+    want = np.asarray(jax.jit(call(body, **params))(X))
+    for spec in (("a",), (("b", "a"),), (("a", "b"),)):
+        np.testing.assert_array_equal(runs_apart(f, put(X, *spec), spec=spec), want)
+    np.testing.assert_array_equal(jax.jit(f)(X), want)
+
+
+def named(x: Any, o: Any) -> None:
+    o[...] = x[...] + 10 * jax.lax.axis_index("rows") + 100 * jax.lax.axis_index("columns") + pl.program_id(1)
+
+
+def test_two_axes_by_name_and_under_vmap() -> None:
+    """An axis that `vmap` adds, in front, is none of the body's."""
+    spec = pl.BlockSpec((8, 32), lambda i, j: (i, j))
+    grid = pl.GridSpec(grid=(("rows", 16), ("columns", 4)), in_specs=[spec], out_specs=spec)
+    fn = pl.pallas_call(named, out_shape=like(X), grid_spec=grid)
+    want = X + np.kron(10 * np.arange(16)[:, None] + 101 * np.arange(4), np.ones((8, 32)))
+    f = smalt.partition(fn)
+    assert f.rule(X) == "i j -> i j"
+    np.testing.assert_allclose(runs_apart(f, put(X, "a", "b"), spec=("a", "b")), want, rtol=1e-6)
+    xs = np.stack([X] * 4)
+    for g in (jax.vmap(f), smalt.partition(jax.vmap(fn))):
+        np.testing.assert_allclose(runs_apart(g, put(xs, "b", "a"), spec=("b", "a")), want[None] + 0 * xs, rtol=1e-6)
+
+
+def test_derivatives_of_bodies_that_ask() -> None:
+    """Whole operands, too, whose cotangents are added up over the devices."""
+
+    def weighted(x: Any, w: Any) -> Any:
+        def body(x: Any, w: Any, o: Any) -> None:
+            o[...] = x[...] * w[...] * (pl.program_id(0) + 1)
+
+        whole = pl.BlockSpec((1, 128), lambda i: (0, 0))
+        return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[rows(128), whole], out_specs=rows(128))(x, w)
+
+    n = np.repeat(np.arange(1.0, 17.0), 8)[:, None]
+    f = smalt.partition(weighted)
+    dx, dw = jax.jit(jax.grad(lambda x, w: (f(x, w) * X).sum(), (0, 1)))(put(X, ("a", "b")), W)
+    np.testing.assert_allclose(dx, X * W * n, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dw, (X * X * n).sum(0, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
 # ------------------------------------------------------------------------------------------ random calls
 
 
@@ -263,7 +373,7 @@ def random_call(seed: int) -> tuple[Callable[..., Any], list[Array], tuple[int, 
     specs = [x.spec(grid) for x in arrays]
     call = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(out.shape(grid), jnp.int32), grid=grid, in_specs=specs[:-1], out_specs=specs[-1])
     moves = {a for x in arrays for a, _, how in x.dims if how and grid[a] > 1}
-    return call, arrays, grid, [a in {d for d, _, _ in out.dims} and a not in moves and a != asked and a != carried for a in range(len(grid))]
+    return call, arrays, grid, [a in {d for d, _, _ in out.dims} and a not in moves and a != carried for a in range(len(grid))]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -400,23 +510,14 @@ def test_errors_of_shares_are_smalts() -> None:
 # ------------------------------------------------------------------------------------------ misuse
 
 
-def call(body: Any = copied, grid: Any = (16,), spec: Any = None, out: Any = None, **params: Any) -> Any:
-    spec = spec or rows(128)
-    return pl.pallas_call(body, out_shape=like(X), grid=grid, in_specs=[spec], out_specs=out or spec, **params)
-
-
-def numbered(x: Any, o: Any) -> None:
-    o[...] = x[...] * (pl.program_id(0) + 1)
-
-
 def windows(x: Any, o: Any) -> None:
     o[...] = x[:8] + x[8:]
 
 
 HALO = pl.BlockSpec((pl.Element(16, (0, 8)), 128), lambda i: (i * 8, 0))
-PROGRAM_ID = r"the body asks for the step's index"
+WITHIN = r"the body asks for the step's index along it within custom_jvp_call"
 WHOLE: dict[str, tuple[Any, str]] = {
-    "program_id": (call(numbered), PROGRAM_ID),
+    "program_id": (call(numbered_within_a_rule), WITHIN),
     "halo": (call(windows, spec=HALO, out=rows(128)), r"blocks of args\[0\] overlap: 16 elements, every 8"),
     "scratch": (call(carried, scratch_shapes=[plgpu.SMEM((8, 128), jnp.float32)]), r"depend on each other \((?s:.*)stored in scratch s"),
     "reversed": (call(spec=pl.BlockSpec((8, 128), lambda i: (15 - i, 0))), "another function than the step's index"),

@@ -21,7 +21,7 @@ import pytest
 
 import smalt
 from tests.corpus.case import kernel
-from tests.kernels.blocked import carried, copied, like, matmul, normal, rows
+from tests.kernels.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, rows
 from tests.kernels.suite import ON_GPU
 
 F32 = np.dtype(np.float32)
@@ -143,20 +143,51 @@ def test_in_another_process(tmp_path: pathlib.Path) -> None:
     assert done.stdout.strip() == "right", done.stderr
 
 
+def numbered(x: Any, o: Any) -> None:
+    o[...] = x[...] * pl.program_id(0) + pl.num_programs(0)
+
+
+def test_bodies_that_ask_which_step_it_is_and_of_how_many() -> None:
+    """Of symbolic axes, and of others beside them."""
+    f = exported(lambda x: call(numbered, x), *specs("8*b, 128"))
+    for b in (1, 3, 9, 65):
+        x = normal(8 * b, 128)
+        np.testing.assert_allclose(f(x), x * np.repeat(np.arange(b), 8)[:, None] + b, rtol=1e-6, atol=1e-6)
+
+    def sized(x: Any) -> Any:
+        return call(lambda x_ref, o: o.__setitem__(..., x_ref[...] + x.shape[0]), x)
+
+    h = exported(sized, *specs("8*b, 128"))
+    for b in (1, 20):
+        x = normal(8 * b, 128)
+        np.testing.assert_allclose(h(x), x + 8 * b, rtol=1e-6)
+
+    def body(x: Any, o: Any) -> None:
+        @pl.when(pl.program_id(0) == pl.num_programs(0) - 1)
+        def _() -> None:
+            o[...] = -x[...]
+
+        @pl.when(pl.program_id(0) != pl.num_programs(0) - 1)
+        def _() -> None:
+            o[...] = x[...] + 10 * pl.program_id(0) + pl.program_id(1) + 100 * pl.program_id(2)
+
+    def three(x: Any) -> Any:
+        spec = pl.BlockSpec((8, 32, None), lambda i, j, k: (i, j, k))
+        return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8, 2, x.shape[2]), in_specs=[spec], out_specs=spec)(x)
+
+    g = exported(three, *specs("8*b, 64, c"))
+    for b, c in ((1, 2), (3, 1), (2, 9)):
+        x = normal(8 * b, 64, c)
+        i, j, k = np.arange(b).repeat(8)[:, None, None], np.arange(2).repeat(32)[:, None], np.arange(c)
+        np.testing.assert_allclose(g(x), np.where(i == b - 1, -x, x + 10 * i + j + 100 * k), rtol=1e-6, atol=1e-6)
+
+
 # ------------------------------------------------------------------------------------------ misuse
 
 
 def call(body: Any, x: Any, spec: Any = None, out: Any = None, **params: Any) -> Any:
     spec = spec or rows(128)
     return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[spec], out_specs=out or spec, **params)(x)
-
-
-def numbered(x: Any, o: Any) -> None:
-    o[...] = x[...] * pl.program_id(0)
-
-
-def counted(x: Any, o: Any) -> None:
-    o[...] = x[...] * pl.num_programs(0)
 
 
 def pair(x: Any, y: Any) -> Any:
@@ -175,8 +206,7 @@ def turned(x: Any) -> Any:
 MISUSE: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "blocks that do not divide": (doubled, ("b, 128",), r"dimension 0 of args\[0\], b(?s:.*)multiple of the block's 8(?s:.*)\"8\*b\""),
     "a whole dimension": (turned, ("8*b, 256",), "blocks that follow one another(?s:.*)give it blocks"),
-    "its index": (lambda x: call(numbered, x), ("8*b, 128",), "an axis that can be split(?s:.*)asks for the step's index"),
-    "its size": (lambda x: call(counted, x), ("8*b, 128",), "a body that has them, too|asks for the step's index"),
+    "its index": (lambda x: call(numbered_within_a_rule, x), ("8*b, 128",), "an axis that can be split(?s:.*)step's index along it within custom_jvp_call"),
     "scratch": (lambda x: call(carried, x, scratch_shapes=[plgpu.SMEM((8, 128), jnp.float32)]), ("8*b, 128",), "depend on each other"),
     "revisited": (lambda x: call(copied, x, out=pl.BlockSpec((8, 128), lambda i: (0, 0))), ("8*b, 128",), "blocks that follow one another"),
     "aliases": (lambda x: call(copied, x, input_output_aliases={0: 0}), ("8*b, 128",), "no input_output_aliases(?s:.*)leave them out"),

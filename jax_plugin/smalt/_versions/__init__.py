@@ -79,7 +79,9 @@ from smalt._versions.jaxprs import (
     CALLS,
     all_equations,
     at_line_of,
+    bind_again,
     count_param,
+    described_as,
     dimension_value,
     eval_jaxpr,
     inner_jaxprs,
@@ -164,6 +166,7 @@ from smalt._versions.pallas_calls import (
     led_by,
     pallas_call_p,
     summed,
+    with_numbers,
 )
 from smalt._versions.references import (
     access_of,

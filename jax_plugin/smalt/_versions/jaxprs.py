@@ -178,3 +178,18 @@ def at_line_of(eqn: Any) -> Any:
 def scopes(eqn: Any) -> list[str]:
     """The named scopes that an equation is in, as far as its own jaxpr goes."""
     return [scope.name for scope in eqn.source_info.name_stack.stack]
+
+
+def bind_again(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """The equation once more, of these operands, at its line."""
+    with at_line_of(eqn):
+        made = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+    return list(made) if eqn.primitive.multiple_results else [made]
+
+
+def described_as(jaxpr: Any, other: Any, at: int, name: str) -> Any:
+    """A jaxpr that is said to be of another one's function, with one more argument."""
+    names = tuple(other.debug_info.arg_names or ())
+    if len(names) == len(other.invars):
+        names = (*names[:at], name, *names[at:])
+    return jaxpr.replace(debug_info=other.debug_info._replace(arg_names=names))

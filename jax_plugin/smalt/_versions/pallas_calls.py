@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax._src import core as jax_core
-from jax._src.pallas import pallas_call
 from jax._src.pallas import core as pallas_core
+from jax._src.pallas import pallas_call
 from jax._src.pallas.mosaic_gpu import core as gpu_core
+from jax._src.state import types as state_types
 
 from smalt._versions.features import IS_011, TRITON
 from smalt._versions.jaxprs import open_jaxpr
@@ -155,3 +157,28 @@ def is_in_device_memory_of_tpu(block_mapping: Any) -> bool:
 def is_semaphore_of_tpu(aval: Any) -> bool:
     """Whether scratch is semaphores as TPUs have them, where steps follow one another."""
     return str(getattr(aval, "memory_space", "")) == "semaphore_mem"
+
+
+def with_numbers(mapping: Any, count: int) -> tuple[Any, Any]:
+    """A grid's mapping with one more input behind the others: integers that each step has all of; and the body's reference to it."""
+    like = mapping.block_mappings[0]
+    opened, consts = open_jaxpr(like.index_map_jaxpr)
+    info = opened.debug_info._replace(result_paths=None)
+    first = jax_core.Literal(np.int32(0), jax_core.ShapedArray((), np.dtype(np.int32)))
+    opened = opened.replace(eqns=[], outvars=[first], effects=frozenset(), debug_info=info)
+    array = jax_core.ShapedArray((count,), np.dtype(np.int32))
+    aval = state_types.AbstractRef(array, pallas_core.MemorySpace.DEFAULT)
+    block = dataclasses.replace(
+        like,
+        block_shape=(pallas_core.Blocked(count),),
+        transformed_block_aval=aval,
+        index_map_jaxpr=opened if IS_011 else jax_core.ClosedJaxpr(opened, consts),
+        index_map_out_tree=jax.tree.structure((0,)),
+        array_aval=array,
+        origin="part_of_grid",
+        transforms=(),
+        pipeline_mode=None,
+    )
+    at = mapping.num_inputs
+    blocks = (*mapping.block_mappings[:at], block, *mapping.block_mappings[at:])
+    return mapping.replace(block_mappings=blocks, num_inputs=at + 1), aval
