@@ -10,6 +10,7 @@ the array, and computes some blocks again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -46,37 +47,72 @@ def is_wanted(avals: Sequence[Any]) -> bool:
 
 def calls(params: dict[str, Any]) -> Callable[..., list[Any]]:
     """A function of the call's operands, to be traced in its place."""
-    mapping = params["grid_mapping"]
-    _check(params)
-    sizes = [a for a, n in enumerate(mapping.grid) if not isinstance(n, int)]
-    axes = _axes(mapping, sizes)
-    first = mapping.num_index_operands  # where arrays with blocks begin, behind the sizes of the grid
-    two = {axis.number: 2 for axis in axes}
-    static = _versions.call_of_static_shape(params, two, _extents(axes, mapping, two))
-    prefetched = [v.aval for v in params["jaxpr"].invars[:first]]
-    split = _partition_blocks.split(static, [len(a.shape) for a in (*prefetched, *(b.array_aval for b in mapping.block_mappings[: mapping.num_inputs]))])
-    for axis in axes:
-        if axis.number not in split.axes.values():
-            at, (dim, _) = next((k, d) for k, d in axis.dims.items())
-            raise _refused(
-                f"axis {axis.number} of its grid, of {axis.count} blocks", "an axis that can be split: independent steps, whose blocks follow one another",
-                split.reasons.get((first + at, dim), "steps along it depend on each other"), "export it for each size",
-            )  # fmt: skip
-    order = sorted(axes, key=lambda axis: axis.number)
+    call = _Call(params)
 
     def run(*operands: Any) -> list[Any]:
-        counts = {split.own.index(axis.number): axis.count for axis in axes if axis.number in split.own}
-        asked = {q: counts[q.of] if q.kind == "count" else q.of for q in split.body.questions if q.kind != "index"}
-        told = {q: _versions.dimension_value(dim) for q, dim in asked.items()}
-        looped = _Looped(params, split, told, list(operands[len(sizes) : len(sizes) + first]))
-        return looped.along(order, {}, {}, list(operands[len(sizes) + first :]))
+        looped = _Looped(call, call.told(), list(call.prefetched(operands)))
+        return looped.along(call.axes, {}, {}, list(operands[call.first :]))
 
     return run
 
 
+def sample(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of the call over two blocks along each symbolic axis; the call itself where it has none."""
+    return _Call(params).static if is_wanted([b.array_aval for b in params["grid_mapping"].block_mappings]) else params
+
+
+class _Call:
+    """What is known of a call over arrays of symbolic shapes."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        mapping = self.mapping = params["grid_mapping"]
+        _check(params)
+        self.params = params
+        sizes = [a for a, n in enumerate(mapping.grid) if not isinstance(n, int)]
+        self.axes = sorted(_axes(mapping, sizes), key=lambda axis: axis.number)
+        self.sizes, self.first = len(sizes), len(sizes) + mapping.num_index_operands  # where arrays with blocks begin
+        self.static = self.of_size({axis.number: 2 for axis in self.axes})
+        prefetched = [v.aval for v in params["jaxpr"].invars[: mapping.num_index_operands]]
+        ranks = [len(a.shape) for a in (*prefetched, *(b.array_aval for b in mapping.block_mappings[: mapping.num_inputs]))]
+        split = self.split = _partition_blocks.split(self.static, ranks)
+        for axis in self.axes:
+            if axis.number not in split.axes.values():
+                at, (dim, _) = next((k, d) for k, d in axis.dims.items())
+                raise _refused(
+                    f"axis {axis.number} of its grid, of {axis.count} blocks",
+                    "an axis that can be split: independent steps, whose blocks follow one another",
+                    split.reasons.get((len(prefetched) + at, dim), "steps along it depend on each other"), "export it for each size",
+                )  # fmt: skip
+
+    def of_size(self, taken: Mapping[int, int]) -> dict[str, Any]:
+        """Its parameters, over so many blocks along each symbolic axis."""
+        shapes = []
+        for number, block in enumerate(self.mapping.block_mappings):
+            shape = list(block.array_aval.shape)
+            for axis in self.axes:
+                if number in axis.dims:
+                    k, size = axis.dims[number]
+                    shape[k] = size * taken[axis.number]
+            shapes.append(tuple(shape))
+        return _versions.call_of_static_shape(self.params, dict(taken), shapes)
+
+    def prefetched(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """What index maps read."""
+        return operands[self.sizes : self.first]
+
+    def told(self) -> dict[Question, Any]:
+        """What the body asks of sizes."""
+        counts = {self.split.own.index(axis.number): axis.count for axis in self.axes if axis.number in self.split.own}
+        asked = {q: counts[q.of] if q.kind == "count" else q.of for q in self.split.body.questions if q.kind != "index"}
+        return {q: _versions.dimension_value(dim) for q, dim in asked.items()}
+
+    def at_once(self, taken: Mapping[int, int]) -> list[int]:
+        """So many blocks a call takes along the last axis, where it takes so many along the others."""
+        others = math.prod([n for n in self.mapping.grid if isinstance(n, int)] + list(taken.values()))
+        return [n for n in SIZES if n == 1 or n * others <= FULL]
+
+
 def _check(params: dict[str, Any]) -> None:
-    if params["input_output_aliases"]:
-        raise _refused("operands that share the buffers of results", "no input_output_aliases", "it has some", "leave them out for the export")
     for eqn in _versions.all_equations(params["jaxpr"]):
         if is_wanted([v.aval for v in (*eqn.invars, *eqn.outvars)]):
             remedy = "compute with the size as a number, not with arrays of that size"
@@ -111,48 +147,35 @@ def _axes(mapping: Any, sizes: Sequence[int]) -> list[_Axis]:
     return list(found.values())
 
 
-def _extents(axes: Sequence[_Axis], mapping: Any, taken: dict[int, int]) -> list[tuple[int, ...]]:
-    """The shapes of arrays that have so many blocks along each axis."""
-    made = []
-    for number, block in enumerate(mapping.block_mappings):
-        shape = list(block.array_aval.shape)
-        for axis in axes:
-            if number in axis.dims:
-                k, size = axis.dims[number]
-                shape[k] = size * taken[axis.number]
-        made.append(tuple(shape))
-    return made
-
-
 @dataclasses.dataclass(frozen=True)
 class _Looped:
-    params: dict[str, Any]
-    split: _partition_blocks.Split
-    told: Mapping[Question, Any]  # what the body asks of sizes
+    """The call as loops of calls."""
+
+    call: _Call
+    told: Mapping[Question, Any]
     index: list[Any]  # what index maps read
 
     def along(self, axes: Sequence[_Axis], taken: dict[int, int], begins: dict[int, Any], arrays: list[Any]) -> list[Any]:
         """The call along `axes`, of so many blocks along others, from these on."""
-        mapping = self.params["grid_mapping"]
         if not axes:
-            every = _axes(mapping, list(taken))
-            static = _versions.call_of_static_shape(self.params, taken, _extents(every, mapping, taken))
-            return self.split.bind(static, begins, [*self.index, *arrays], self.told)
+            return self.call.split.bind(self.call.of_size(taken), begins, [*self.index, *arrays], self.told)
         axis, *rest = axes
-        sizes: Sequence[int] = (1,)
-        if not rest:
-            at_once = math.prod([n for n in mapping.grid if isinstance(n, int)] + list(taken.values()))
-            sizes = [n for n in SIZES if n == 1 or n * at_once <= FULL]
 
-        def of_size(size: int) -> Callable[..., list[Any]]:
+        def of_size(sizes: Sequence[int], *xs: Any) -> list[Any]:
             def call(start: Any, parts: list[Any]) -> list[Any]:
-                return self.along(rest, taken | {axis.number: size}, begins | {axis.number: start}, parts)
+                return self.along(rest, taken | {axis.number: sizes[-1]}, begins | {axis.number: start}, parts)
 
-            return lambda *xs: _along(axis, size, mapping, list(xs), call)
+            return _along(axis, sizes[-1], self.call.mapping, list(xs), call)
 
+        return self.chosen(axis, taken, not rest, of_size, arrays)
+
+    def chosen(self, axis: _Axis, taken: dict[int, int], is_last: bool, do: Callable[..., list[Any]], arrays: Sequence[Any]) -> list[Any]:
+        """What is done for so many blocks as there are of an axis: `do` takes the numbers that a call may have of them, then the arrays."""
+        sizes = self.call.at_once(taken) if is_last else [1]
         count = _versions.dimension_value(axis.count)
-        which = sum((count >= n).astype(jnp.int32) for n in sizes[1:]) if len(sizes) > 1 else 0
-        return list(lax.switch(which, [of_size(n) for n in sizes], *arrays)) if len(sizes) > 1 else of_size(1)(*arrays)
+        which = sum((count >= n).astype(jnp.int32) for n in sizes[1:])
+        ways = [functools.partial(do, sizes[: k + 1]) for k in range(len(sizes))]
+        return list(lax.switch(which, ways, *arrays)) if len(ways) > 1 else ways[0](*arrays)
 
 
 def _along(axis: _Axis, size: int, mapping: Any, arrays: list[Any], call: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
@@ -191,6 +214,72 @@ def _padded(x: Any, k: int, block: int, count: Any, total: Any) -> Any:
 
 def _part(x: Any, k: int, block: int, start: Any, size: int) -> Any:
     return lax.dynamic_slice_in_dim(x, start * block, size * block, axis=k)
+
+
+# ------------------------------------------------------------------------------------------ backwards
+
+
+def backward(params: dict[str, Any], operands: Sequence[Any], wanted: Sequence[int], cotangents: Mapping[int, Any]) -> dict[int, Any]:
+    """The cotangents of some of the arrays, given those of some results: of so many blocks at a time, too, each of them once. What the blocks of an
+    axis share is added up, in f32 at least."""
+    call = _Call(params)
+    looped = _Backward(call, call.told(), list(call.prefetched(operands)), list(wanted), list(cotangents))
+    arrays = list(operands[call.first :])
+    made = looped.cotangents(call.axes, {}, {}, arrays, list(cotangents.values()))
+    return {i: x.astype(arrays[i].dtype) for i, x in zip(wanted, made)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Backward(_Looped):
+    wanted: list[int]
+    given: list[int]
+
+    def cotangents(self, axes: Sequence[_Axis], taken: dict[int, int], begins: dict[int, Any], arrays: list[Any], given: list[Any]) -> list[Any]:
+        """Those of the wanted arrays' parts."""
+        if axes:
+            axis, *rest = axes
+            return self.chosen(axis, taken, not rest, lambda sizes, *xs: self.loops(axis, rest, sizes, taken, begins, xs), [*arrays, *given])
+        static = self.call.of_size(taken)
+
+        def some(*floats: Any) -> list[Any]:
+            now = list(arrays)
+            for i, x in zip(self.wanted, floats):
+                now[i] = x
+            found = self.call.split.bind(static, begins, [*self.index, *now], self.told)
+            return [found[o] for o in self.given]
+
+        return list(jax.vjp(some, *(arrays[i] for i in self.wanted))[1](given))
+
+    def loops(
+        self, axis: _Axis, rest: Sequence[_Axis], sizes: Sequence[int], taken: dict[int, int], begins: dict[int, Any], xs: Sequence[Any]
+    ) -> list[Any]:
+        """The most blocks at a time first, then fewer for those that are left. `xs`: arrays, then cotangents."""
+        mapping = self.call.mapping
+        total = jax.core.max_dim(axis.count, sizes[-1])
+        first = len(xs) - len(self.given)
+        dims = [axis.dims.get(n) for n in (*range(first), *(mapping.num_inputs + o for o in self.given))]
+        padded = [x if at is None else _padded(x, *at, axis.count, total) for x, at in zip(xs, dims)]
+        results = []
+        for i in self.wanted:
+            dtype = padded[i].dtype if dims[i] else jnp.promote_types(padded[i].dtype, jnp.float32)
+            results.append(jnp.zeros(padded[i].shape, dtype))
+        done, count = jnp.int32(0), _versions.dimension_value(axis.count)
+        for size in reversed(sizes):
+
+            def turn(i: Any, made: list[Any], size: int = size, done: Any = done) -> list[Any]:
+                start = done + i * size
+                some = [x if at is None else _part(x, *at, start, size) for x, at in zip(padded, dims)]
+                found = self.cotangents(rest, taken | {axis.number: size}, begins | {axis.number: start}, some[:first], some[first:])
+                out = []
+                for n, to, x in zip(self.wanted, made, found):
+                    at, x = dims[n], x.astype(to.dtype)
+                    out.append(to + x if at is None else lax.dynamic_update_slice_in_dim(to, x, start * at[1], at[0]))
+                return out
+
+            turns = (count - done) // size
+            results = lax.fori_loop(0, turns, turn, results)
+            done = done + turns * size
+        return [x if (at := dims[i]) is None else lax.slice_in_dim(x, 0, axis.count * at[1], axis=at[0]) for i, x in zip(self.wanted, results)]
 
 
 def _refused(what: str, expected: str, got: str, remedy: str) -> Unsupported:

@@ -182,6 +182,96 @@ def test_bodies_that_ask_which_step_it_is_and_of_how_many() -> None:
         np.testing.assert_allclose(g(x), np.where(i == b - 1, -x, x + 10 * i + j + 100 * k), rtol=1e-6, atol=1e-6)
 
 
+def test_operands_that_share_buffers() -> None:
+    """What a body does not store is the operand's; blocks that two calls compute are computed of what was there before."""
+
+    def f(x: Any, y: Any) -> Any:
+        def body(x: Any, y: Any, o: Any, s: Any) -> None:
+            o[:4] = o[:4] * 2 + y[:4]
+            s[...] = y[...] - x[...]
+
+        both = [rows(128)] * 2
+        how = dict(grid=(x.shape[0] // 8,), in_specs=both, out_specs=both, input_output_aliases={0: 0})
+        return pl.pallas_call(body, out_shape=[like(x), like(x)], **how)(x, y)
+
+    g = exported(f, *specs("8*b, 128", "8*b, 128"))
+    for b in (1, 3, 9, 65):
+        x, y = normal(8 * b, 128), normal(8 * b, 128, seed=1)
+        is_stored = np.arange(8 * b)[:, None] % 8 < 4
+        got = g(x, y)
+        np.testing.assert_allclose(got[0], np.where(is_stored, 2 * x + y, x), rtol=1e-6)
+        np.testing.assert_allclose(got[1], y - x, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------ derivatives
+
+
+def weighted(x: Any, w: Any) -> Any:
+    """All steps along the second axis share what they scale by; all of the first, weights."""
+
+    def body(x: Any, w: Any, o: Any) -> None:
+        o[...] = jnp.sin(x[...]) * w[...] + (pl.program_id(0) + 1) * x[...]
+
+    wide = pl.BlockSpec((8, None, 128), lambda i, j: (i, j, 0))
+    one = pl.BlockSpec((None, 128), lambda i, j: (j, 0))
+    return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8, x.shape[1]), in_specs=[wide, one], out_specs=wide)(x, w)
+
+
+def weighted_reference(x: Any, w: Any) -> Any:
+    return jnp.sin(x) * w + (jnp.arange(x.shape[0]) // 8 + 1)[:, None, None] * x
+
+
+SIZES = [(1, 1), (3, 2), (20, 1), (9, 9)]
+
+
+def loss(f: Any) -> Callable[..., Any]:
+    return lambda x, w: (f(x, w).astype(jnp.float32) ** 2).sum()
+
+
+def check_gradients(got: Callable[..., Any], sizes: Sequence[tuple[int, int]], dtype: Any = F32) -> None:
+    for b, c in sizes:
+        x, w = normal(8 * b, c, 128).astype(dtype), normal(c, 128, seed=1).astype(dtype)
+        want = jax.grad(loss(weighted_reference), (0, 1))(x.astype(F32), w.astype(F32))
+        for g, e in zip(got(x, w), want):
+            assert g.dtype == dtype
+            tolerance = 1e-4 if dtype == F32 else 3e-2
+            np.testing.assert_allclose(np.asarray(g, F32), e, rtol=tolerance, atol=tolerance * np.abs(e).max())
+
+
+@pytest.mark.parametrize("shapes", [("8*b, c, 128", "c, 128"), ("8*b, 2, 128", "2, 128")])
+def test_gradients_of_all_sizes(shapes: tuple[str, ...]) -> None:
+    """Each block once, whatever calls take of them: what they share is added up."""
+    sizes = SIZES if "c" in shapes[0] else [(b, 2) for b in (1, 8, 9, 75)]
+    check_gradients(exported(jax.grad(loss(weighted), (0, 1)), *specs(*shapes)), sizes)
+
+
+def test_gradients_of_narrow_floats_are_added_up_in_wide_ones() -> None:
+    bf16 = np.dtype(jnp.bfloat16)
+    check_gradients(exported(jax.grad(loss(weighted), (0, 1)), *specs("8*b, 1, 128", "1, 128", dtypes=[bf16] * 2)), [(1, 1), (70, 1)], bf16)
+
+
+def test_gradients_of_an_exported_program() -> None:
+    """They are exported with it (`vjp_order=1`)."""
+    program = jax.export.export(jax.jit(loss(weighted)), platforms=[{"gpu": "cuda"}.get(jax.default_backend(), "cpu")])(*specs("8*b, 2, 128", "2, 128"))
+    loaded = jax.export.deserialize(program.serialize(vjp_order=1))
+    check_gradients(jax.jit(jax.grad(loaded.call, (0, 1))), [(1, 2), (9, 2)])
+
+
+def test_tangents_and_gradients_of_a_batch() -> None:
+    def both(x: Any, w: Any) -> Any:
+        return jax.jvp(lambda x: weighted(x, w), (x,), (jnp.cos(x),)), jax.vmap(jax.grad(loss(weighted)), (0, None))(jnp.stack([x, x + 1]), w)
+
+    f = exported(both, *specs("8*b, 2, 128", "2, 128"))
+    for b in (1, 9):
+        x, w = normal(8 * b, 2, 128), normal(2, 128, seed=1)
+        (out, tangent), grads = f(x, w)
+        want = jax.jvp(lambda x: weighted_reference(x, w), (x,), (jnp.cos(x),))
+        np.testing.assert_allclose(out, want[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(tangent, want[1], rtol=1e-4, atol=1e-4)
+        for g, shifted in zip(grads, (x, x + 1)):
+            np.testing.assert_allclose(g, jax.grad(loss(weighted_reference))(shifted, w), rtol=1e-3, atol=1e-3)
+
+
 # ------------------------------------------------------------------------------------------ misuse
 
 
@@ -209,7 +299,10 @@ MISUSE: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "its index": (lambda x: call(numbered_within_a_rule, x), ("8*b, 128",), "an axis that can be split(?s:.*)step's index along it within custom_jvp_call"),
     "scratch": (lambda x: call(carried, x, scratch_shapes=[plgpu.SMEM((8, 128), jnp.float32)]), ("8*b, 128",), "depend on each other"),
     "revisited": (lambda x: call(copied, x, out=pl.BlockSpec((8, 128), lambda i: (0, 0))), ("8*b, 128",), "blocks that follow one another"),
-    "aliases": (lambda x: call(copied, x, input_output_aliases={0: 0}), ("8*b, 128",), "no input_output_aliases(?s:.*)leave them out"),
+    "gradient of an alias": (
+        jax.grad(lambda x: call(copied, x, input_output_aliases={0: 0}).sum()), ("8*b, 128",), "jax.grad(?s:.*)no input_output_aliases(?s:.*)custom_vjp"
+    ),
+    "gradient of blocks that overlap": (jax.grad(lambda x: doubled(x).sum()), ("b, 128",), "multiple of the block's 8(?s:.*)\"8\\*b\""),
     "other sizes": (pair, ("8*b, 128", "16*b + 16, 128"), r"args\[1\](?s:.*)b blocks(?s:.*)got: b \+ 1"),
     "a kernel": (lambda x: kernel(copied, like(x))(x), ("8*b, 128",), r"a dimension of 8\*b(?s:.*)known size(?s:.*)pl.pallas_call"),
 }
