@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
 
-from smalt import _config, _partition_blocks, _versions
+from smalt import _config, _partition_blocks, _partition_symbolic, _symbolic_loops, _versions
 from smalt._errors import Error, InvalidArgument, InvalidKernel
 from smalt._partition_blocks import Dims, Split
 
@@ -56,6 +56,8 @@ def partition(fn: Callable[..., Any], rule: str | None = None) -> Callable[..., 
     @functools.wraps(fn)
     def call(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
+        if _symbolic_loops.is_wanted(leaves):
+            return fn(*args) if rule is None else _of_symbolic_shapes(fn, rule, leaves, tree)
         made = prepare(leaves, tree)
         found = made.function(*[leaves[at] if isinstance(at, int) else at.value for at in made.taken])
         return jax.tree.unflatten(made.tree, [found[r] for r in made.results])
@@ -104,13 +106,7 @@ class _Prepared:
 
 
 def _prepare(fn: Callable[..., Any], text: str | None, leaves: Sequence[Any], tree: Any) -> _Prepared:
-    out: list[Any] = []
-
-    def flat(*some: Any) -> list[Any]:
-        found, shape = jax.tree.flatten(fn(*jax.tree.unflatten(tree, some)))
-        out[:] = [shape]
-        return list(found)
-
+    flat, out = _flat(fn, tree)
     name = getattr(fn, "__name__", "f")
     try:
         closed = jax.make_jaxpr(flat)(*leaves)
@@ -154,6 +150,29 @@ def _prepare(fn: Callable[..., Any], text: str | None, leaves: Sequence[Any], tr
     assert given is not None
     _check_shapes(flat, given, name, closed)
     return _Prepared(given, _differentiable(given, lambda *_: flat, name), range(len(leaves)), range(len(closed.out_avals)), out[0])
+
+
+def _of_symbolic_shapes(fn: Callable[..., Any], text: str, leaves: Sequence[Any], tree: Any) -> Any:
+    """A call in a program that is exported; its rule is the user's."""
+    name = getattr(fn, "__name__", "f")
+    flat, out = _flat(fn, tree)
+    closed = jax.make_jaxpr(flat)(*_partition_symbolic.sample(leaves))
+    rule = _read(text, name, closed.in_avals, closed.out_avals)
+    _check_shapes(flat, rule, name, closed)
+    made = _partition_symbolic.function(flat, rule.operands, rule.results, leaves, f"the rule of smalt.partition({name}): {text!r}")(*leaves)
+    return jax.tree.unflatten(out[0], made)
+
+
+def _flat(fn: Callable[..., Any], tree: Any) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """The function of flat arguments and results; how its results are put together, once it was called."""
+    out: list[Any] = []
+
+    def flat(*some: Any) -> list[Any]:
+        found, shape = jax.tree.flatten(fn(*jax.tree.unflatten(tree, some)))
+        out[:] = [shape]
+        return list(found)
+
+    return flat, out
 
 
 def _of_arguments(rule: Rule, call: _Only, leaves: Sequence[Any], name: str) -> Rule:

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from smalt import _axes, _pallas_call, _symbolic, _types, _versions
+from smalt import _axes, _pallas_call, _symbolic, _symbolic_loops, _types, _versions
 from smalt._errors import Error, Unsupported
 
 _REMEDY = "write the backward kernel, and give the call to jax.custom_vjp"
@@ -55,7 +55,7 @@ def transpose(before: Any, cotangents: Sequence[Any], *operands: Any, **params: 
     given = {o: ct for o, ct in given.items() if not _versions.is_zero(ct)}
     wanted = [i for i, t in tangents.items() if _versions.is_linear_operand(t)]
     found = {i: _versions.zero_cotangent(tangents[i].aval) for i in wanted}
-    if given and _symbolic.is_wanted([b.array_aval for b in mapping.block_mappings]):
+    if given and _symbolic_loops.is_wanted([b.array_aval for b in mapping.block_mappings]):
         found |= _symbolic.backward(origin.params, own, wanted, given)
     elif given:
         for group in _groups(check(origin.params), wanted):

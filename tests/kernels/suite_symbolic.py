@@ -272,6 +272,69 @@ def test_tangents_and_gradients_of_a_batch() -> None:
             np.testing.assert_allclose(g, jax.grad(loss(weighted_reference))(shifted, w), rtol=1e-3, atol=1e-3)
 
 
+# ------------------------------------------------------------------------------------------ by a rule
+
+
+def kernel_of_rows(x: Any, w: Any) -> Any:
+    def body(x: Any, w: Any, o: Any) -> None:
+        at = pl.ds(jax.lax.axis_index("rows") * 8, 8)
+        o[at] = x[at] * w[...]
+
+    return kernel(body, like(x), grid=(x.shape[0] // 8,), grid_names=("rows",))(x, w)
+
+
+def test_kernels_whose_rule_the_user_gives() -> None:
+    """And what JAX computes around them; results that no part of an argument changes."""
+    f = smalt.partition(lambda d: {"y": kernel_of_rows(jnp.sin(d["x"]), d["w"]) + 1, "w": d["w"] * 2}, "_ _, rows _ -> _ _, rows _")
+    g = exported(lambda x, w: f({"x": x, "w": w}), *specs("8*b, 128", "1, 128"))
+    for b in (1, 2, 9, 70):
+        x, w = normal(8 * b, 128), normal(1, 128, seed=1)
+        got = g(x, w)
+        np.testing.assert_allclose(got["y"], np.sin(x) * w + 1, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(got["w"], 2 * w)
+
+
+def test_a_rule_of_two_factors_with_a_derivative() -> None:
+    """Two symbolic dimensions, with gradients of the kernel's author: weights' parts are added up."""
+
+    @jax.custom_vjp
+    def scale(x: Any, w: Any) -> Any:
+        def body(x: Any, w: Any, o: Any) -> None:
+            o[...] = x[...] * w[...]
+
+        return kernel(body, like(x))(x, w)
+
+    scale.defvjp(lambda x, w: (scale(x, w), (x, w)), lambda kept, ct: (scale(ct, kept[1]), scale(ct, kept[0]).sum(0, keepdims=True)))
+    scale_rows = jax.vmap(lambda x, w: scale(x[None], w[None])[0], (0, None))
+    f = smalt.partition(lambda x, w: jax.vmap(lambda x: scale_rows(x, w))(x), "b r _, _ -> b r _")
+    g = exported(jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1)), *specs("b, 2*r, 128", "128"))
+    for b, r in ((1, 1), (3, 2), (2, 9)):
+        x, w = normal(b, 2 * r, 128), normal(128, seed=1)
+        dx, dw = g(x, w)
+        np.testing.assert_allclose(dx, 2 * x * w * w, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(dw, (2 * x * x * w).sum((0, 1)), rtol=1e-4, atol=1e-3)
+
+
+def test_a_call_of_blocks_needs_no_rule() -> None:
+    f = exported(smalt.partition(doubled), *specs("8*b, 128"))
+    x = normal(24, 128)
+    np.testing.assert_array_equal(f(x), x * 2)
+
+
+RULES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "whole": ("_ a, _ a -> _ a", ("8*b, 128", "1, 128"), r"dimension 0 of operand 0, 8\*b(?s:.*)a factor(?s:.*)got: _(?s:.*)name a factor"),
+    "others": ("a _, a _ -> a _", ("2*b, 128", "2*c, 128"), r"dimension 0 of operand 1, 2\*c(?s:.*)2\*b, as others of a(?s:.*)got: 2\*c"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_wrong_rules(name: str) -> None:
+    rule, shapes, says = RULES[name]
+    f = smalt.partition(lambda x, w: x * w, rule)
+    with pytest.raises(smalt.InvalidArgument, match=rf"smalt.partition(?s:.*){says}(?s:.*)suite_symbolic"):
+        exported(f, *specs(*shapes))
+
+
 # ------------------------------------------------------------------------------------------ misuse
 
 
@@ -304,7 +367,8 @@ MISUSE: dict[str, tuple[Any, tuple[str, ...], str]] = {
     ),
     "gradient of blocks that overlap": (jax.grad(lambda x: doubled(x).sum()), ("b, 128",), "multiple of the block's 8(?s:.*)\"8\\*b\""),
     "other sizes": (pair, ("8*b, 128", "16*b + 16, 128"), r"args\[1\](?s:.*)b blocks(?s:.*)got: b \+ 1"),
-    "a kernel": (lambda x: kernel(copied, like(x))(x), ("8*b, 128",), r"a dimension of 8\*b(?s:.*)known size(?s:.*)pl.pallas_call"),
+    "a kernel": (lambda x: kernel(copied, like(x))(x), ("8*b, 128",), r"a dimension of 8\*b(?s:.*)known size(?s:.*)smalt.partition(?s:.*)pl.pallas_call"),
+    "a kernel's grid": (lambda x: kernel_of_rows(x, x[:1]), ("8*b, 128",), r"b steps along an axis of its grid(?s:.*)smalt.partition"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -67,8 +67,8 @@ def grid_trace(mapping: Any) -> contextlib.AbstractContextManager[None]:
     return mapping.trace_env()  # type: ignore[no-any-return]
 
 
-def heed_grids_in_traces() -> None:
-    """Makes a call's grid part of the keys of what JAX remembers of tracing.
+def heed_grids_in_traces(refuse: Callable[[Any], Exception]) -> None:
+    """Makes a call's grid part of the keys of what JAX remembers of tracing; `refuse`: what is wrong with a size that JAX only asserts is known.
 
     `pl.num_programs` is a number when a kernel is traced; JAX gives a kernel that it has traced before, whatever its grid was then.
     """
@@ -79,6 +79,9 @@ def heed_grids_in_traces() -> None:
 
     @contextlib.contextmanager
     def tracing_grid_env(grid: Any, mapped_dims: Any) -> Iterator[None]:
+        for size in grid:
+            if size is not pallas_core.dynamic_grid_dim and not isinstance(size, (int, np.integer)):
+                raise refuse(size)
         with own(grid, mapped_dims), grids((tuple(grid), tuple(mapped_dims))):
             yield
 
