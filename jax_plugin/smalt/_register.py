@@ -110,6 +110,9 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
     else:
         extra = _compile(kernel, target, _versions.platforms(ctx))
     operands = list(zip(args, ctx.avals_in))
+    if kernel.far_indices:
+        _check_manual(ctx)
+        operands += [_versions.device_index(ctx, within, axis) for axis in kernel.far_indices]
     results = list(ctx.avals_out)
     aliases = dict(call.aliases)
     for size in extra.scratch if extra else ():

@@ -137,6 +137,7 @@ from smalt._versions.lowering import (
     ChainedRule,
     chain_rule,
     custom_call,
+    device_index,
     device_position,
     lower_function,
     lowering_devices,

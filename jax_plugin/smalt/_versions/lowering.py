@@ -132,13 +132,29 @@ def device_position(ctx: Any, within: Any | None = None) -> tuple[Any, Any]:
     if within is None:
         return whole, aval
 
-    def number(n: int) -> Any:
-        return _mlir.ir_constant(np.uint32(n))
-
     def sum_of(terms: Sequence[tuple[Any, int]]) -> Any:
-        return functools.reduce(hlo.add, [hlo.multiply(x, number(n)) for x, n in terms])
+        return functools.reduce(hlo.add, [hlo.multiply(x, _number(n)) for x, n in terms])
 
-    return within.position(whole, lambda x, n: hlo.divide(x, number(n)), lambda x, n: hlo.remainder(x, number(n)), sum_of), aval
+    return within.position(whole, _divide, _remainder, sum_of), aval
+
+
+def device_index(ctx: Any, within: Any, axis: Any) -> tuple[Any, Any]:
+    """Its index along an axis of that mesh, an `i32[]`: (value, aval)."""
+    aval = jax_core.ShapedArray((), np.dtype(np.int32))
+    found = within.index(axis, _mlir.hlo.partition_id(), _divide, _remainder)
+    return _mlir.hlo.convert(_mlir.aval_to_ir_type(ctx.module_context, aval), found), aval
+
+
+def _number(n: int) -> Any:
+    return _mlir.ir_constant(np.uint32(n))
+
+
+def _divide(x: Any, n: int) -> Any:
+    return _mlir.hlo.divide(x, _number(n))
+
+
+def _remainder(x: Any, n: int) -> Any:
+    return _mlir.hlo.remainder(x, _number(n))
 
 
 def lower_function(ctx: Any, f: Callable[..., Any], *operands: Any) -> Any:
