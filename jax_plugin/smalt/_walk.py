@@ -315,7 +315,7 @@ class Walker:
 
     def _check_device_id(self, x: Any, kind: str) -> None:
         names = ", ".join(repr(name) for name in self.mesh_axes)
-        if not self.mesh_axes:
+        if not self.mesh_axes and not self.far_axes:
             raise InvalidKernel(
                 "a device id in a kernel that runs on one device\n  expected: a device mesh around the kernel"
                 "\n  remedy: call the kernel under jax.shard_map over a mesh of the devices"
