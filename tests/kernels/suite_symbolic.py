@@ -21,7 +21,7 @@ import pytest
 
 import smalt
 from tests.corpus.case import kernel
-from tests.kernels.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, rows
+from tests.kernels.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, random_call, rows
 from tests.kernels.suite import ON_GPU
 
 F32 = np.dtype(np.float32)
@@ -201,6 +201,28 @@ def test_operands_that_share_buffers() -> None:
         got = g(x, y)
         np.testing.assert_allclose(got[0], np.where(is_stored, 2 * x + y, x), rtol=1e-6)
         np.testing.assert_allclose(got[1], y - x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_calls(seed: int) -> None:
+    """Each axis that can be split is symbolic; others have the size that they have."""
+    make, arrays, grid, splits = random_call(seed)
+    splits = [can and n > 1 for can, n in zip(splits, grid)]  # of one step, whatever moves
+    if not any(splits):
+        return
+    names = [name if can else str(n) for name, can, n in zip("abc", splits, grid)]
+    shapes = [", ".join(str(n) if a is None else f"{max(n, 1)}*{names[a]}" for a, n, _ in x.dims) for x in arrays[:-1]]
+    structs = specs(*shapes, dtypes=[np.dtype(np.int32)] * len(shapes))
+    sizes = {a: structs[i].shape[k] // max(n, 1) for i, x in enumerate(arrays[:-1]) for k, (a, n, _) in enumerate(x.dims) if a is not None}
+    symbolic = [sizes.get(a, n) if can else n for a, (n, can) in enumerate(zip(grid, splits))]
+    if any(can and a not in sizes for a, can in enumerate(splits)):
+        return  # an axis that results alone have, whose size no argument says
+    f = exported(make(symbolic), *structs)
+    rng = np.random.default_rng(seed)
+    for _ in range(2):
+        now = [int(rng.integers(1, 10)) if can else n for n, can in zip(grid, splits)]
+        inputs = [rng.integers(-9, 9, x.shape(now)).astype(np.int32) for x in arrays[:-1]]
+        np.testing.assert_array_equal(f(*inputs), jax.jit(make(now))(*inputs), err_msg=str(now))
 
 
 # ------------------------------------------------------------------------------------------ derivatives
