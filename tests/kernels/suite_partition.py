@@ -10,6 +10,7 @@ import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.experimental.pallas.tpu as pltpu
+import jax.experimental.pallas.triton as plt
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -290,6 +291,28 @@ def test_two_axes_by_name_and_under_vmap() -> None:
     xs = np.stack([X] * 4)
     for g in (jax.vmap(f), smalt.partition(jax.vmap(fn))):
         np.testing.assert_allclose(runs_apart(g, put(xs, "b", "a"), spec=("b", "a")), want[None] + 0 * xs, rtol=1e-6)
+
+
+def test_programs_of_tritons_that_ask() -> None:
+    """By several warpgroups, as the call that is not split."""
+
+    def products(x: Any, y: Any) -> Any:
+        def body(x: Any, y: Any, o: Any) -> None:
+            def turn(k: Any, acc: Any) -> Any:
+                return acc + x[:, pl.ds(k * 32, 32)] @ y[pl.ds(k * 32, 32), :]
+
+            o[...] = jax.lax.fori_loop(0, 4, turn, jnp.zeros((128, 64), jnp.float32)) * (pl.program_id(0) + 1)
+
+        blocks = [pl.BlockSpec((128, 128), lambda i: (i, 0)), pl.BlockSpec((128, 64), lambda i: (0, 0))]
+        how = dict(in_specs=blocks, out_specs=pl.BlockSpec((128, 64), lambda i: (i, 0)), compiler_params=plt.CompilerParams(num_warps=8))
+        return pl.pallas_call(body, out_shape=like(x, x.shape[0], 64), grid=(x.shape[0] // 128,), **how)(x, y)
+
+    x, y = normal(1024, 128), normal(128, 64, seed=1)
+    f = smalt.partition(products)
+    want = np.asarray(jax.jit(products)(x, y))
+    np.testing.assert_array_equal(runs_apart(f, put(x, ("a", "b")), y, spec=(("a", "b"),)), want)
+    exact = x @ y * np.repeat(np.arange(1, 9), 128)[:, None]
+    np.testing.assert_allclose(want, exact, rtol=0, atol=2e-2 * np.abs(exact).max())
 
 
 def test_derivatives_of_bodies_that_ask() -> None:

@@ -401,3 +401,18 @@ def test_misuse(name: str) -> None:
     with pytest.raises(smalt.Unsupported, match=rf"^smalt: not supported yet(?s:.*)(?:{says})(?s:.*)suite_symbolic") as found:
         exported(fn, *specs(*shapes))
     assert found.value.remedy
+
+
+def test_a_kernel_over_a_grid_of_traced_size() -> None:
+    """JAX only asserts that it is known. The remedy is one."""
+
+    def f(n: Any, x: Any) -> Any:
+        return kernel(copied, like(x), grid=(n,), grid_names=("a",))(x)
+
+    def g(n: Any, x: Any) -> Any:
+        return pl.pallas_call(copied, out_shape=like(x), grid=(n,), in_specs=[rows(128)], out_specs=rows(128))(x)
+
+    x = normal(16, 128)
+    with pytest.raises(smalt.Unsupported, match=r"a plgpu.kernel whose grid has a traced size(?s:.*)remedy: a pl.pallas_call(?s:.*)suite_symbolic"):
+        jax.jit(f)(2, x)
+    np.testing.assert_array_equal(jax.jit(g)(2, x), x)
