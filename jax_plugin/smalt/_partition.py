@@ -35,6 +35,8 @@ def partition(fn: Callable[..., Any], rule: str | None = None) -> Callable[..., 
     Under `jax.jit` with operands that are sharded along such dimensions each device computes its shards' results, and no operand is gathered. The function
     can be differentiated backwards (what a kernel's derivative needs is computed again), and mapped (`jax.vmap`: another such dimension).
 
+    In `jax.export` a function with a rule is exported for symbolic dimensions that have factors, as a loop over parts: `16*b` has parts of 16.
+
     Args:
         fn: A function of arrays, or of PyTrees of them: a `pl.pallas_call`, or any function whose shapes follow from those of its arguments.
         rule: The factors of all operands' dimensions and of the results', `_` for those that are whole: `"rows _, _ _ -> rows _"`. None: those of the
