@@ -107,7 +107,7 @@ def _write_wheel(folder: str, files: dict[str, bytes]) -> str:
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: Any = None) -> str:
-    files = {f"smalt/{path.name}": path.read_bytes() for path in sorted(PACKAGE.glob("*.py"))}
+    files = {f"smalt/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))}
     files["smalt/py.typed"] = b""
     files[f"smalt/{LIBRARY}"] = _library().read_bytes()
     return _write_wheel(wheel_directory, files)

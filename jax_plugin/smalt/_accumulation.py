@@ -17,7 +17,8 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 
 from smalt import _barriers, _division, _versions
-from smalt._division import Demands, Split
+from smalt._dimensions import Split
+from smalt._division import Demands
 from smalt._program import Node, Value
 
 #: Buffers of a computed operand.

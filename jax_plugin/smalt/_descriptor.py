@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from smalt import _hosts, _native, _profile, _rules, _types, _versions
 from smalt._errors import InvalidKernel
 from smalt._walk import Walker
@@ -28,6 +30,7 @@ class Kernel:
     results: tuple[Any, ...] = ()  # the avals of what the call gives, those that only it knows included
     aliases: tuple[tuple[int, int], ...] = ()  # (operand, result)
     talks: bool = False  # to other devices
+    far_indices: tuple[Any, ...] = ()  # axes of the mesh along which it asks where it is: operands behind the call's
 
     @property
     def hash(self) -> str:
@@ -59,9 +62,10 @@ def serialize(
             f"smalt: num_threads of a kernel\n  expected: 1 to 8\n  got: {mesh.num_threads}"
             f"\n  remedy: leave it out for one thread (warpgroup){w.debug.where()}"
         )
-    params = _params(w, call)
+    far, own = w.asked_far(call.jaxpr), call.jaxpr.invars
+    params = _params(w, call, len(far))
     w.argument_names = _versions.names_of_references(call.jaxpr)
-    body = w.region(call.jaxpr, params=call.jaxpr.invars)
+    body = w.region(call.jaxpr, params=[*own[: call.num_inputs], *far, *own[call.num_inputs :]])
     descriptor = message(
         "KernelDescriptor",
         version=VERSION,
@@ -76,7 +80,7 @@ def serialize(
         body=body,
         compiler_params=_compiler_params(call.compiler_params),
     )
-    kernel = Kernel(call.name, bytes(descriptor), bytes(w.debug.encode(profile_dir)), talks=w.talks)
+    kernel = Kernel(call.name, bytes(descriptor), bytes(w.debug.encode(profile_dir)), talks=w.talks, far_indices=tuple(index.axis for index in far))
     if profile_dir:
         _native.lowered_profile(kernel.hash, profile_dir)
     return kernel
@@ -90,9 +94,11 @@ def _axes(w: Walker, names: Any, sizes: Any) -> list[Message]:
     return [message("Axis", id=w.intern_axis(n), name=_axis_text(n), size=int(s)) for n, s in zip(names, sizes)]
 
 
-def _params(w: Walker, call: _versions.KernelCall) -> list[Message]:
+def _params(w: Walker, call: _versions.KernelCall, far: int) -> list[Message]:
+    """Behind the inputs come as many numbers that the user did not write."""
     aliases = dict(call.aliases)
-    out = []
+    numbers = [message("Param", role="SCALAR", type=_types.type_of(_versions.array_aval((), np.dtype(np.int32)), w.axis_id)) for _ in range(far)]
+    out: list[Message] = []
     for i, var in enumerate(call.jaxpr.invars):
         kind = _types.type_of(var.aval, w.axis_id)
         if i >= call.num_inputs:
@@ -105,13 +111,13 @@ def _params(w: Walker, call: _versions.KernelCall) -> list[Message]:
                 )
             out.append(message("Param", role="SCALAR", type=kind))
         elif i in aliases:
-            target = call.num_inputs + aliases[i]
+            target = call.num_inputs + far + aliases[i]
             out.append(message("Param", role="MUTABLE", type=kind, aliased_output=target + 1))
         elif "semaphore" in str(var.aval.inner_aval.dtype):
             out.append(message("Param", role="MUTABLE", type=kind))
         else:
             out.append(message("Param", role="INPUT", type=kind))
-    return out
+    return out[: call.num_inputs] + numbers + out[call.num_inputs :]
 
 
 def _semantics(params: Any) -> Message:

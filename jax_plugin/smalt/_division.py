@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from smalt import _program, _rows, _versions
+from smalt import _dimensions, _program, _versions
+from smalt._dimensions import Mixed, Split, aligned
 from smalt._program import Block, Node, Value
 
 #: Ways to divide what is stored that are tried.
@@ -24,17 +25,11 @@ MAX_CHOICES = 32
 #: Positions that a part has at least.
 LEAST = 8
 
-#: The dimension that is divided; None: none is.
-Split = int | None
 Demands = dict[Value, set[Split]]
 
 STORES = ("swap", "masked_swap")
 LOADS = ("get", "masked_load")
 PLACES = ("program_id", "num_programs")
-
-
-class Mixed(Exception):
-    """An operation that does not know how to give a part of its result."""
 
 
 def access_of(node: Node) -> Any:
@@ -43,8 +38,6 @@ def access_of(node: Node) -> Any:
     if access is not None and access.mask is not None and access.mask.known is not None and np.all(access.mask.known):
         return dataclasses.replace(access, mask=None, other=None)
     return access
-
-
 
 
 def divide(
@@ -78,7 +71,7 @@ def _elements(program: Block, demands: Demands, parts: int) -> int:
     """How many elements a warpgroup computes, element by element."""
     total = 0
     for node in program.all_nodes():
-        if node.name in _rows.ELEMENTWISE:
+        if node.name in _dimensions.ELEMENTWISE:
             for v in node.results:
                 total += sum(math.prod(v.shape) // (1 if s is None else parts) for s in demands.get(v, ()))
     return total
@@ -184,14 +177,6 @@ def divided_dimension(access: Any, split: int) -> int | None:
     return dims[split]
 
 
-def aligned(shape: Sequence[int], whole: Sequence[int], split: Split) -> Split:
-    """The dimension of an array that is broadcast to `whole`."""
-    if split is None:
-        return None
-    at = split - (len(whole) - len(shape))
-    return at if at >= 0 and shape[at] != 1 else None
-
-
 def _needs(node: Node, split: Split, want: Callable[[Value, Split], None]) -> None:
     name, operands = node.name, node.operands
     if name in LOADS:
@@ -209,35 +194,5 @@ def _needs(node: Node, split: Split, want: Callable[[Value, Split], None]) -> No
 
 def operand_splits(node: Node, split: int) -> list[Split]:
     """Of each operand the dimension that is divided where that of the result is `split`."""
-    name, params, operands = node.name, node.eqn.params, node.operands
-    shape = node.results[0].shape
-    if name in _rows.ELEMENTWISE:
-        return [aligned(v.shape, shape, split) for v in operands]
-    if name == "broadcast_in_dim" and len(operands) == 1:
-        where, small = list(params["broadcast_dimensions"]), operands[0].shape
-        return [where.index(split) if split in where and small[where.index(split)] != 1 else None]
-    if name == "dot_general":
-        return _product_splits(node, split)
-    if name in _rows.REDUCTIONS and len(operands) == 1:
-        return [[d for d in range(len(operands[0].shape)) if d not in params["axes"]][split]]
-    if name in _rows.ALONG_AXIS and params["axis"] != split:
-        return [split]
-    if name == "transpose":
-        return [params["permutation"][split]]
-    if len(operands) == 1 and (name == "squeeze" or name == "reshape" and params.get("dimensions") is None):
-        before, small = math.prod(shape[:split]), operands[0].shape
-        for d, n in enumerate(small):
-            if n == shape[split] and math.prod(small[:d]) == before:
-                return [d]
-    raise Mixed(name)
-
-
-def _product_splits(node: Node, split: int) -> list[Split]:
-    contracted, batch = node.eqn.params["dimension_numbers"]
-    if split < len(batch[0]):
-        return [batch[0][split], batch[1][split]]
-    split -= len(batch[0])
-    free = [[d for d in range(len(v.shape)) if d not in (*contracted[i], *batch[i])] for i, v in enumerate(node.operands)]
-    if split < len(free[0]):
-        return [free[0][split], None]
-    return [None, free[1][split - len(free[0])]]
+    shapes = [v.shape for v in node.operands]
+    return _dimensions.operand_splits(node.name, node.eqn.params, shapes, node.results[0].shape, split)

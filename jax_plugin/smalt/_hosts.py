@@ -48,6 +48,11 @@ class Within:
             return "emulated devices of other processes", "a process", remedy
         return "devices of other hosts", "a host", "let the axis that the kernel talks along lie within a host"
 
+    def index(self, name: Any, whole: Any, divide: Callable[[Any, int], Any], remainder: Callable[[Any, int], Any]) -> Any:
+        """The device's index along an axis of the whole mesh, from its position there."""
+        at = [name for name, _, _ in self.axes].index(name)
+        return remainder(divide(whole, math.prod(size for _, size, _ in self.axes[at + 1 :])), self.axes[at][1])
+
     def position(self, whole: Any, divide: Callable[[Any, int], Any], remainder: Callable[[Any, int], Any], sum_of: Callable[..., Any]) -> Any:
         """The device's position there, from that in the whole mesh."""
         terms = []

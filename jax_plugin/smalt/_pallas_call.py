@@ -98,7 +98,7 @@ window_store_p = _versions.make_primitive("window_store", _store_eval)
 # ------------------------------------------------------------------------------------------ the kernel
 
 
-class _Allocation:
+class Allocation:
     """A scratch ref with a type that is already known."""
 
     def __init__(self, aval: Any) -> None:
@@ -344,7 +344,7 @@ class _Call:
         if 0 in self.grid:
             return
         slots = [b for b in self.blocks if b.way is Way.COPY or b.way is Way.TMA and b.resident]
-        scratch = [] if self.plan is not None else [_Allocation(a) for a in self.mapping.scratch_avals]
+        scratch = [] if self.plan is not None else [Allocation(a) for a in self.mapping.scratch_avals]
         first = self.indices + len(self.blocks)
         names = [self._name(self.indices + b.number) for b in slots] + [self._name(first + i) for i in range(len(scratch))]
         pl.run_scoped(

@@ -20,13 +20,13 @@ import jax
 import numpy as np
 from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
 
-from smalt import _config, _partition_blocks, _versions
+from smalt import _config, _partition_blocks, _partition_symbolic, _symbolic_loops, _versions
 from smalt._errors import Error, InvalidArgument, InvalidKernel
 from smalt._partition_blocks import Dims, Split
 
 Parts = Mapping[str, int]
-#: A function of one device's shares, given into how many parts each factor is split.
-Share = Callable[[Parts], Callable[..., Sequence[Any]]]
+#: A function of one device's shares, given into how many parts each factor is split, and which of them the device has.
+Share = Callable[[Parts, Mapping[str, Any]], Callable[..., Sequence[Any]]]
 
 
 def partition(fn: Callable[..., Any], rule: str | None = None) -> Callable[..., Any]:
@@ -34,6 +34,8 @@ def partition(fn: Callable[..., Any], rule: str | None = None) -> Callable[..., 
 
     Under `jax.jit` with operands that are sharded along such dimensions each device computes its shards' results, and no operand is gathered. The function
     can be differentiated backwards (what a kernel's derivative needs is computed again), and mapped (`jax.vmap`: another such dimension).
+
+    In `jax.export` a function with a rule is exported for symbolic dimensions that have factors, as a loop over parts: `16*b` has parts of 16.
 
     Args:
         fn: A function of arrays, or of PyTrees of them: a `pl.pallas_call`, or any function whose shapes follow from those of its arguments.
@@ -56,6 +58,8 @@ def partition(fn: Callable[..., Any], rule: str | None = None) -> Callable[..., 
     @functools.wraps(fn)
     def call(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
+        if _symbolic_loops.is_wanted(leaves):
+            return fn(*args) if rule is None else _of_symbolic_shapes(fn, rule, leaves, tree)
         made = prepare(leaves, tree)
         found = made.function(*[leaves[at] if isinstance(at, int) else at.value for at in made.taken])
         return jax.tree.unflatten(made.tree, [found[r] for r in made.results])
@@ -104,13 +108,7 @@ class _Prepared:
 
 
 def _prepare(fn: Callable[..., Any], text: str | None, leaves: Sequence[Any], tree: Any) -> _Prepared:
-    out: list[Any] = []
-
-    def flat(*some: Any) -> list[Any]:
-        found, shape = jax.tree.flatten(fn(*jax.tree.unflatten(tree, some)))
-        out[:] = [shape]
-        return list(found)
-
+    flat, out = _flat(fn, tree)
     name = getattr(fn, "__name__", "f")
     try:
         closed = jax.make_jaxpr(flat)(*leaves)
@@ -153,7 +151,30 @@ def _prepare(fn: Callable[..., Any], text: str | None, leaves: Sequence[Any], tr
         )
     assert given is not None
     _check_shapes(flat, given, name, closed)
-    return _Prepared(given, _differentiable(given, lambda parts: flat, name), range(len(leaves)), range(len(closed.out_avals)), out[0])
+    return _Prepared(given, _differentiable(given, lambda *_: flat, name), range(len(leaves)), range(len(closed.out_avals)), out[0])
+
+
+def _of_symbolic_shapes(fn: Callable[..., Any], text: str, leaves: Sequence[Any], tree: Any) -> Any:
+    """A call in a program that is exported; its rule is the user's."""
+    name = getattr(fn, "__name__", "f")
+    flat, out = _flat(fn, tree)
+    closed = jax.make_jaxpr(flat)(*_partition_symbolic.sample(leaves))
+    rule = _read(text, name, closed.in_avals, closed.out_avals)
+    _check_shapes(flat, rule, name, closed)
+    made = _partition_symbolic.function(flat, rule.operands, rule.results, leaves, f"the rule of smalt.partition({name}): {text!r}")(*leaves)
+    return jax.tree.unflatten(out[0], made)
+
+
+def _flat(fn: Callable[..., Any], tree: Any) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """The function of flat arguments and results; how its results are put together, once it was called."""
+    out: list[Any] = []
+
+    def flat(*some: Any) -> list[Any]:
+        found, shape = jax.tree.flatten(fn(*jax.tree.unflatten(tree, some)))
+        out[:] = [shape]
+        return list(found)
+
+    return flat, out
 
 
 def _of_arguments(rule: Rule, call: _Only, leaves: Sequence[Any], name: str) -> Rule:
@@ -357,7 +378,7 @@ def _differentiable(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
         wanted = [i for i, x in enumerate(operands) if _versions.is_float(x)]
         given = [i for i, ct in enumerate(cotangents) if ct.dtype != jax.dtypes.float0]
 
-        def share_of_pull(parts: Parts) -> Callable[..., Sequence[Any]]:
+        def share_of_pull(parts: Parts, places: Mapping[str, Any]) -> Callable[..., Sequence[Any]]:
             def pull(*values: Any) -> Sequence[Any]:
                 own = list(values[: len(operands)])
 
@@ -365,7 +386,7 @@ def _differentiable(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
                     now = list(own)
                     for i, x in zip(wanted, floats):
                         now[i] = x
-                    made = share(parts)(*now)
+                    made = share(parts, places)(*now)
                     return [made[i] for i in given]
 
                 return list(jax.vjp(some, *(own[i] for i in wanted))[1](list(values[len(operands) :])))
@@ -392,7 +413,7 @@ def _mapped(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
         axes = [0 if m else None for m in is_mapped]
         reasons = {(n, k + (n >= len(is_mapped) or is_mapped[n])): why for (n, k), why in rule.reasons.items()}
         wider = Rule(tuple(dims), tuple((factor, *d) for d in rule.results), {**rule.sizes, factor: size}, reasons)
-        made = _mapped(wider, lambda parts: jax.vmap(share(parts), in_axes=axes), name)(*operands)
+        made = _mapped(wider, lambda *where: jax.vmap(share(*where), in_axes=axes), name)(*operands)
         return made, [True] * len(rule.results)
 
     return function  # type: ignore[no-any-return]
@@ -400,15 +421,20 @@ def _mapped(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
 
 def _operation(rule: Rule, share: Share, name: str) -> Callable[..., Any]:
     def whole(*operands: Any) -> list[Any]:
-        return list(share({})(*operands))
+        return list(share({}, {})(*operands))
 
     settings = _config.settings()
 
     def split(mesh: Any, operands: Any, results: Any) -> Any:
         chosen = _Chosen(rule, mesh, [*operands, *results], name)
 
+        def of_device(*values: Any) -> Sequence[Any]:
+            places = dict(zip(chosen.parts, values))
+            return share(chosen.parts, places)(*values[len(places) :])
+
         def local(*values: Any) -> Any:
-            found = _versions.lowered_under(functools.partial(_config.scoped, settings), share(chosen.parts), values)
+            places = [jax.lax.axis_index(chosen.axes[f]) for f in chosen.parts]
+            found = _versions.lowered_under(functools.partial(_config.scoped, settings), of_device, [*places, *values])
             return [jax.lax.psum(x, axes) if (axes := chosen.summed(dims)) else x for x, dims in zip(found, rule.results)]
 
         return mesh, local, [chosen.sharding(d) for d in rule.results], tuple(chosen.sharding(d) for d in rule.operands)

@@ -1,8 +1,8 @@
 """Along which axes of its grid a `pl.pallas_call` can be split over devices, and a device's share of it.
 
 A device has some of an axis's steps if they depend on no other steps, if the blocks of every array either move along one dimension with that axis, one
-block after the other from the array's first element to its last, or do not move with it at all, and if the body does not ask which step it is.
-A block that is the same for all devices is an operand's: each has all of it. An output's would be written by all of them.
+block after the other from the array's first element to its last, or do not move with it at all. If the body asks which step it is, it is told where
+the device's begin (`_asked`). A block that is the same for all devices is an operand's: each has all of it. An output's would be written by all of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smalt import _pallas_call, _versions
+from smalt import _asked, _pallas_call, _versions
+from smalt._asked import Body, Question
 from smalt._blocks import Block
 from smalt._errors import Error
+
+_NONE: Mapping[Question, Any] = {}
 
 Dims = tuple[str | None, ...]  # of each dimension the factor along which it is split
 
@@ -34,17 +37,25 @@ class Split:
     reasons: Mapping[tuple[int, int], str]
     params: dict[str, Any]
     axes: Mapping[str, int]  # of the grid
+    body: Body
+    own: Sequence[int]  # the axes of the grid that the body knows
 
-    def share(self, parts: Mapping[str, int]) -> Any:
-        """A device's part of the call, where factors are split into so many."""
+    def share(self, parts: Mapping[str, int], places: Mapping[str, Any]) -> Any:
+        """A device's part of the call, where factors are split into so many; `places`: which of them it is."""
 
         def run(*arrays: Any) -> list[Any]:
             by_axis = {self.axes[f]: n for f, n in parts.items() if f in self.axes}
             arrays_dims = [*self.operands, *self.results]
             params = _versions.call_in_parts(self.params, by_axis, [[parts.get(f, 1) if f else 1 for f in dims] for dims in arrays_dims])
-            return list(_versions.pallas_call_p.bind(*arrays, **params))
+            grid = params["grid_mapping"].grid
+            return self.bind(params, {self.axes[f]: place * grid[self.axes[f]] for f, place in places.items() if f in self.axes}, arrays)
 
         return run
+
+    def bind(self, params: dict[str, Any], begins: Mapping[int, Any], operands: Sequence[Any], sizes: Mapping[Question, Any] = _NONE) -> list[Any]:
+        """A call over a part of the grid, which begins there along these axes of it."""
+        given = {Question("index", self.own.index(axis)): at for axis, at in begins.items() if axis in self.own}
+        return _asked.bind(params, self.body, {**given, **sizes}, operands)
 
 
 def split(params: dict[str, Any], ranks: Sequence[int]) -> Split:
@@ -56,12 +67,12 @@ def split(params: dict[str, Any], ranks: Sequence[int]) -> Split:
             e.args = (f"smalt: {e}{_versions.here()}",)
         raise
     others = len(ranks) - call.mapping.num_inputs  # sizes of the grid, and what index maps read
-    asked = _asked(call)
+    body = Body(call.jaxpr, _versions.grid_names(call.mapping))
     reasons: dict[tuple[int, int], str] = {}
     dims: list[list[str | None]] = [[None] * rank for rank in (*ranks[:others], *(len(b.dims) for b in call.blocks))]
     names: dict[str, int] = {}
     for axis in range(len(call.grid)):
-        problem = _problem(call, axis, asked)
+        problem = _problem(call, axis, body)
         where = [(others + b.number, k) for b in call.blocks for k, d in enumerate(b.dims) if axis in d.form.axes]
         if problem is not None:
             reasons.update((at, problem) for at in where)
@@ -77,13 +88,13 @@ def split(params: dict[str, Any], ranks: Sequence[int]) -> Split:
                 reasons[others + b.number, k] = f"each step has all of it: {d.extent}" if is_all else "all steps have the same part of it"
     found = tuple(map(tuple, dims))
     at = others + call.mapping.num_inputs
-    return Split(found[:at], found[at:], {name: call.grid[axis] for name, axis in names.items()}, reasons, params, names)
+    return Split(found[:at], found[at:], {name: call.grid[axis] for name, axis in names.items()}, reasons, params, names, body, call.own)
 
 
 _NAMES = "ijklmnopqrstuvw"
 
 
-def _problem(call: _pallas_call._Call, axis: int, asked: set[int]) -> str | None:
+def _problem(call: _pallas_call._Call, axis: int, body: Body) -> str | None:
     """Why an axis of the grid cannot be split."""
     size = call.grid[axis]
     if not isinstance(size, int):
@@ -91,8 +102,10 @@ def _problem(call: _pallas_call._Call, axis: int, asked: set[int]) -> str | None
     if not call.parallel[axis]:
         reason = call.axes.reasons.get(axis)
         return f"steps along it depend on each other ({reason.what})" if reason else "steps along it run in order"
-    if axis in asked:
-        return "the body asks for the step's index along it (pl.program_id, jax.lax.axis_index)"
+    if axis in call.own:
+        for question in (Question("index", call.own.index(axis)), Question("count", call.own.index(axis))):
+            if within := body.problem(question):
+                return f"the body asks for the step's {question.kind} along it within {within}, which cannot be told the whole's"
     for block in call.blocks:
         if (problem := _moves(block, axis, size)) is not None:
             return problem
@@ -117,24 +130,3 @@ def _moves(block: Block, axis: int, size: int) -> str | None:
     if step != length or size * length != d.extent or d.outside:
         return f"blocks of {block.name} are not its elements from the first to the last: {size} of {length}, of {d.extent}"
     return None
-
-
-def _asked(call: _pallas_call._Call) -> set[int]:
-    """Axes of which the body asks where it is."""
-    names = list(_versions.grid_names(call.mapping))
-    found: set[int] = set()
-
-    def walk(jaxpr: Any) -> None:
-        used = _versions.used_variables(jaxpr)
-        for eqn in jaxpr.eqns:
-            if not used.intersection(eqn.outvars) and eqn.primitive.name in ("program_id", "num_programs", "axis_index"):
-                continue
-            if eqn.primitive.name in ("program_id", "num_programs"):
-                found.add(call.own[eqn.params["axis"]])
-            elif eqn.primitive.name == "axis_index":
-                found.update(call.own[k] for k, name in enumerate(names) if name == eqn.params["axis_name"])
-            for inner in _versions.inner_jaxprs(eqn):
-                walk(inner)
-
-    walk(call.jaxpr)
-    return found

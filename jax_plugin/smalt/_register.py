@@ -12,8 +12,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.export
 
-from smalt import _blocks, _config, _debug, _derivatives, _emulate, _flow, _hosts, _pallas_call, _pipelines, _profile, _symbolic, _takeover, _versions
+from smalt import (
+    _blocks,
+    _config,
+    _debug,
+    _derivatives,
+    _emulate,
+    _flow,
+    _hosts,
+    _pallas_call,
+    _pipelines,
+    _profile,
+    _symbolic,
+    _symbolic_loops,
+    _takeover,
+    _versions,
+)
 from smalt._descriptor import Kernel, serialize
 from smalt._errors import CompileError, Error, Internal, InvalidKernel, Unsupported
 
@@ -50,7 +66,7 @@ def _prepare_jax() -> None:
     from smalt import _contract, _native, _runtime_errors, _torch
 
     _contract.check()
-    _versions.heed_grids_in_traces()
+    _versions.heed_grids_in_traces(_unknown_size)
     # The descriptor has a version, and older ones stay readable (proto/descriptor.proto): that is the promise that JAX asks for.
     _versions.promise_stable(_TARGETS)
     _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program, _native.waiting_for_runs)
@@ -94,6 +110,9 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
     else:
         extra = _compile(kernel, target, _versions.platforms(ctx))
     operands = list(zip(args, ctx.avals_in))
+    if kernel.far_indices:
+        _check_manual(ctx)
+        operands += [_versions.device_index(ctx, within, axis) for axis in kernel.far_indices]
     results = list(ctx.avals_out)
     aliases = dict(call.aliases)
     for size in extra.scratch if extra else ():
@@ -129,7 +148,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
         return before(ctx, *args, **params)
 
     _prepare(ctx)
-    is_symbolic = _symbolic.is_wanted([*ctx.avals_in, *ctx.avals_out])
+    is_symbolic = _symbolic_loops.is_wanted([*ctx.avals_in, *ctx.avals_out])
 
     def traced(*arrays: Any, budget: int = _blocks.BUDGET) -> list[Any]:
         if is_symbolic:
@@ -215,12 +234,27 @@ def _check_params(what: str, compiler_params: Any) -> None:
 
 
 def _check_shapes(avals: Sequence[Any]) -> None:
-    if _symbolic.is_wanted(avals):
+    if _symbolic_loops.is_wanted(avals):
         dim = next(n for aval in avals for n in aval.shape if not isinstance(n, int))
-        raise Unsupported(
-            f"smalt: not supported yet: symbolic shapes in a plgpu.kernel: a dimension of {dim}\n  expected: dimensions of known size"
-            f"\n  got: {dim}\n  remedy: a pl.pallas_call over blocks along that dimension, or an export for each size{_where()}"
-        )
+        raise _symbolic_kernel(f"a dimension of {dim}", dim, _where())
+
+
+def _symbolic_kernel(what: str, got: Any, where: str) -> Unsupported:
+    return Unsupported(
+        f"smalt: not supported yet: symbolic shapes in a plgpu.kernel: {what}\n  expected: dimensions of known size"
+        f"\n  got: {got}\n  remedy: smalt.partition(f, \"rows _ -> rows _\") of the function f that calls it, with the rule by which parts of its results"
+        f" follow from parts of its arguments; or a pl.pallas_call over blocks{where}"
+    )
+
+
+def _unknown_size(size: Any) -> Unsupported:
+    """Of an axis of the grid of a `plgpu.kernel`, while it is traced."""
+    if jax.export.is_symbolic_dim(size):
+        return _symbolic_kernel(f"{size} steps along an axis of its grid", size, _versions.here())
+    return Unsupported(
+        "smalt: not supported yet: a plgpu.kernel whose grid has a traced size\n  expected: numbers that are known when it is traced"
+        f"\n  got: {size}\n  remedy: a pl.pallas_call, whose grid may have one; or a grid of the most steps, and a condition in the body{_versions.here()}"
+    )
 
 
 def _check_manual(ctx: Any) -> None:

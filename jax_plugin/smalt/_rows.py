@@ -11,14 +11,15 @@ import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.experimental.pallas as pl
 import jax.numpy as jnp
 from jax import lax
 
-from smalt import _versions
+from smalt import _dimensions, _versions
+from smalt._dimensions import ELEMENTWISE, Mixed, Split
 
 #: Elements of a part: 32 a thread. Measured on an H200, (8192, 4096): blocks of this size are the fastest, or within 2 % of them.
 TARGET = 4096
@@ -32,12 +33,6 @@ THREADS = 128
 PRODUCT_TARGET = 8192
 PRODUCT_ROWS = 64
 
-ELEMENTWISE = frozenset(
-    "neg not abs sign exp exp2 log log2 log1p expm1 sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf erfc erf_inv lgamma "
-    "digamma rsqrt sqrt cbrt logistic floor ceil is_finite square clz population_count copy copy_p stop_gradient round integer_pow add sub "
-    "mul div rem max min and or xor shift_left shift_right_logical shift_right_arithmetic pow atan2 nextafter add_any eq ne lt le gt ge "
-    "select_n clamp convert_element_type bitcast_convert_type reduce_precision optimization_barrier".split()
-)
 #: Instructions of an element, where they are more than one or two.
 _INSTRUCTIONS = {
     **dict.fromkeys("exp logistic sqrt div integer_pow log2 exp2".split(), 10),
@@ -45,14 +40,6 @@ _INSTRUCTIONS = {
     **dict.fromkeys("erf erfc log1p tan atan sinh cosh atan2 asinh acosh atanh erf_inv".split(), 30),
     **dict.fromkeys("pow lgamma digamma".split(), 60),
 }
-REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split())
-#: And what says along which dimension; without: the last.
-_ORDERS = {"sort": "dimension", "top_k": "axis"}
-ALONG_AXIS = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
-
-
-class Mixed(Exception):
-    """An operation that is not known to keep rows apart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,113 +173,63 @@ class _Eval:
             jaxpr, consts = _versions.open_jaxpr(callee)
             if len(jaxpr.invars) == len(values):
                 return self.body(jaxpr, values, consts)
-        if name == "broadcast_in_dim":
+        if name == "broadcast_in_dim" and not isinstance(values[0], Rows):
             return [self.broadcast(eqn, values)]
-        if name == "dot_general" and any(isinstance(v, Rows) for v in values):
-            return [self.product(eqn, values)]
         if name == "iota" and len(values) == 0:
             return [self.iota(eqn)]
-        dims = {v.dim for v in values if isinstance(v, Rows)}
-        if not dims and not any(isinstance(v, Same) for v in values):
-            return self.bind(eqn, values)  # no rows in it
-        if name in ELEMENTWISE:
-            return self.elementwise(eqn, values)
-        if not dims:
-            return self.bind(eqn, [self.whole(v) for v in values])
-        if name in _ORDERS:
-            return self.order(eqn, values)
-        (value, *rest) = values
-        if rest or not isinstance(value, Rows):
+        if any(isinstance(v, Rows) for v in values):
+            return self.divided(eqn, values)
+        if name in ELEMENTWISE and any(isinstance(v, Same) for v in values):
+            return self.same(eqn, values)
+        return self.bind(eqn, [self.whole(v) for v in values])
+
+    def divided(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
+        """Of operations on what has rows: their results have them, along the dimension for which the operands' rows are what is needed."""
+        name = eqn.primitive.name
+        if not eqn.outvars or any(_versions.is_ref_aval(a.aval) for a in eqn.invars):
             raise Mixed(name)
-        return [Rows(r, d) for r, d in zip(*self.unary(eqn, value))]
-
-    def product(self, eqn: Any, values: Sequence[Value]) -> Rows:
-        """Rows are free dimensions of one operand, and the other has none."""
-        self.products = True
-        (own, of) = next((i, v) for i, v in enumerate(values) if isinstance(v, Rows))
-        contracted, batch = eqn.params["dimension_numbers"]
-        free = [[d for d in range(len(eqn.invars[i].aval.shape)) if d not in (*contracted[i], *batch[i])] for i in range(2)]
-        if isinstance(values[1 - own], Rows) or of.dim not in free[own]:
-            raise Mixed("dot_general")
-        operands = [v.value if isinstance(v, Rows) else self.whole(v) for v in values]
-        at = len(batch[0]) + (len(free[0]) if own else 0) + free[own].index(of.dim)
-        return Rows(self.bind(eqn, operands)[0], at)
-
-    def order(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
-        """Sorts along another dimension, of several operands."""
-        dim = next(v.dim for v in values if isinstance(v, Rows))
-        axis = eqn.params.get(_ORDERS[eqn.primitive.name], -1) % len(eqn.invars[0].aval.shape)
-        if axis == dim:
-            raise Mixed(eqn.primitive.name)
-        return [Rows(r, dim) for r in self.bind(eqn, [self.fit(v, dim) for v in values])]
-
-    def unary(self, eqn: Any, value: Rows) -> tuple[list[Any], list[int]]:
-        """Operations on one array with rows that are no element-wise ones."""
-        name, params, dim = eqn.primitive.name, eqn.params, value.dim
-        if name in REDUCTIONS and dim not in params["axes"]:
-            return self.bind(eqn, [value.value]), [dim - sum(a < dim for a in params["axes"])]
-        if name in ALONG_AXIS and params["axis"] != dim:
-            return self.bind(eqn, [value.value]), [dim]
-        if name == "squeeze":
-            axes = [a % len(eqn.invars[0].aval.shape) for a in params["dimensions"]]
-            if dim not in axes:
-                return self.bind(eqn, [value.value]), [dim - sum(a < dim for a in axes)]
-        if name == "transpose":
-            return self.bind(eqn, [value.value]), [list(params["permutation"]).index(dim)]
-        if name == "reshape" and params.get("dimensions") is None:
-            before, new = math.prod(eqn.invars[0].aval.shape[:dim]), list(params["new_sizes"])
-            for at, n in enumerate(new):
-                if math.prod(new[:at]) == before and n == self.rows:
-                    new[at] = self.part
-                    return self.bind(eqn, [value.value], {"new_sizes": tuple(new)}), [at]
+        shapes, result = [a.aval.shape for a in eqn.invars], eqn.outvars[0].aval.shape
+        for dim in range(len(result)):
+            try:
+                splits = _dimensions.operand_splits(name, eqn.params, shapes, result, dim)
+            except Mixed:
+                continue
+            if not all(_has(v, split) for v, split in zip(values, splits)):
+                continue
+            operands = [self.part_along(v, split) for v, split in zip(values, splits)]
+            self.products |= name == "dot_general"
+            part = [self.part if d == dim else n for d, n in enumerate(result)]
+            return [Rows(r, dim) for r in self.bind(eqn, operands, _dimensions.params_of_part(eqn.params, part))]
         raise Mixed(name)
 
-    def bind(self, eqn: Any, values: Sequence[Any], params: dict[str, Any] | None = None) -> list[Any]:
+    def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any] | None = None) -> list[Any]:
         if any(isinstance(v, (Rows, Same)) for v in values) or eqn.effects:
             raise Mixed(eqn.primitive.name)
         if self.dry:
             return [_Shape(v.aval) for v in eqn.outvars]
-        out = eqn.primitive.bind(*values, **{**eqn.params, **(params or {})})
+        out = eqn.primitive.bind(*values, **(eqn.params if params is None else params))
         return list(out) if eqn.primitive.multiple_results else [out]
 
-    def elementwise(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
-        dims = {v.dim for v in values if isinstance(v, Rows)}
-        if not dims:  # equal along what all are equal along
-            common = frozenset.intersection(*(_free(v) for v in values if isinstance(v, Same) or _rank(v)))
-            if not common:
-                return self.bind(eqn, [self.whole(v) for v in values])
-            if len(eqn.outvars) != 1:
-                raise Mixed(eqn.primitive.name)
-            return [Same(tuple(eqn.outvars[0].aval.shape), common, eqn, tuple(values))]
-        if len(dims) != 1:
+    def same(self, eqn: Any, values: Sequence[Value]) -> list[Value]:
+        """What is equal along what all operands are equal along."""
+        common = frozenset.intersection(*(_free(v) for v in values if isinstance(v, Same) or _rank(v)))
+        if not common:
+            return self.bind(eqn, [self.whole(v) for v in values])
+        if len(eqn.outvars) != 1:
             raise Mixed(eqn.primitive.name)
-        (dim,) = dims
-        return [Rows(r, dim) for r in self.bind(eqn, [self.fit(v, dim) for v in values])]
+        return [Same(tuple(eqn.outvars[0].aval.shape), common, eqn, tuple(values))]
 
-    def fit(self, v: Value, dim: int) -> Any:
-        """A value beside one with rows in `dim`."""
+    def part_along(self, v: Value, split: Split) -> Any:
+        """The rows of a value that has them (`_has`) along a dimension; None: all of it."""
         if isinstance(v, Rows):
-            if v.dim != dim:
-                raise Mixed("rows in two dimensions")
             return v.value
-        if isinstance(v, Same):
-            if dim not in v.dims:
-                raise Mixed("an array that is not the same in all rows")
-            return self.make(v, dim)
-        if _rank(v) and dim not in _free(v):
-            raise Mixed("an array without rows")
-        return v
+        return self.make(v, split) if isinstance(v, Same) else v
 
     def broadcast(self, eqn: Any, values: Sequence[Value]) -> Value:
         params, (x, *dynamic) = eqn.params, values
         shape, at = tuple(params["shape"]), tuple(params["broadcast_dimensions"])
         if dynamic:
             raise Mixed("broadcast_in_dim")
-        if isinstance(x, Rows):
-            if shape[at[x.dim]] != self.rows:
-                raise Mixed("broadcast_in_dim")
-            new = tuple(self.part if d == at[x.dim] else n for d, n in enumerate(shape))
-            return Rows(self.bind(eqn, [x.value], {"shape": new})[0], at[x.dim])
         x = self.whole(x)
         small = eqn.invars[0].aval.shape
         free = frozenset(d for d in range(len(shape)) if d not in at or small[at.index(d)] == 1)
@@ -321,9 +258,7 @@ class _Eval:
             stack.pop()
             if (v, dim) in self.made:
                 continue
-            params = None
-            if "shape" in v.eqn.params:  # `broadcast_in_dim` and `iota`
-                params = {"shape": tuple(self.part if d == dim else n for d, n in enumerate(v.shape))}
+            params = _dimensions.params_of_part(v.eqn.params, [self.part if d == dim else n for d, n in enumerate(v.shape)])
             operands = [self.made[x, dim] if isinstance(x, Same) else x for x in v.operands]
             with self.line(v.eqn):
                 (made,) = self.bind(v.eqn, operands, params)
@@ -387,7 +322,9 @@ class _Eval:
                 raise Mixed("rows stored to a place that all rows share")
             if dim is None:  # every part would store it
                 raise Mixed("a store that is not of rows")
-            stored = self.fit(stored, dim)
+            if not _has(stored, dim):
+                raise Mixed("a store of other rows")
+            stored = self.part_along(stored, dim)
         if self.dry:
             loaded: Any = [_Shape(v.aval) for v in eqn.outvars]
         else:
@@ -412,6 +349,13 @@ class _Eval:
 def _free(v: Value) -> frozenset[int]:
     """The dimensions along which an array without rows goes with any number of them."""
     return v.dims if isinstance(v, Same) else frozenset(d for d, n in enumerate(v.shape) if n == 1)
+
+
+def _has(v: Value, split: Split) -> bool:
+    """Whether the rows of a value are along a dimension, or are to be had there; None: whether it has none."""
+    if isinstance(v, Rows):
+        return v.dim == split
+    return split is None or not _rank(v) or split in _free(v)
 
 
 def _rank(v: Any) -> int:

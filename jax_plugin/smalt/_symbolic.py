@@ -1,87 +1,111 @@
 """`pl.pallas_call` over arrays of symbolic shapes, as `jax.export` has them.
 
-A kernel is compiled for one shape. So a call whose arrays have symbolic dimensions is a loop over calls of static shapes, in the exported program: each takes
-so many blocks along an axis of the grid. That is the same as one call if the axis can be split (`_partition_blocks.py`: independent steps, blocks
-that follow one another, a body that does not ask which step it is). How many blocks a call takes is decided when the program runs,
-or is compiled for a shape: the most of a few sizes that the array has. The last call begins earlier where they do not divide
-the array, and computes some blocks again.
+A kernel is compiled for one shape. So a call whose arrays have symbolic dimensions is a loop over calls of static shapes, in the exported program
+(`_symbolic_loops`): each takes so many blocks along an axis of the grid. That is the same as one call if the axis can be split (`_partition_blocks`:
+independent steps, blocks that follow one another; what a body asks of the whole grid an operand tells).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-
-from smalt import _blocks, _partition_blocks, _versions
+from smalt import _blocks, _partition_blocks, _symbolic_loops, _versions
+from smalt._asked import Question
 from smalt._errors import Unsupported
-
-#: So many blocks a call takes.
-SIZES = (1, 8, 64, 512)
-#: Blocks of a grid that fill a GPU, so that there is nothing to gain from more of them.
-FULL = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class _Axis:
-    """An axis of the grid whose size is symbolic."""
-
-    number: int
-    count: Any  # of its blocks: symbolic
-    #: By operand (results behind them): the dimension that moves with it, and a block's extent there.
-    dims: dict[int, tuple[int, int]]
-
-
-def is_wanted(avals: Sequence[Any]) -> bool:
-    """Whether some of them have symbolic dimensions."""
-    return any(not isinstance(n, (int, np.integer)) for aval in avals for n in getattr(aval, "shape", ()))
+from smalt._symbolic_loops import Axis, is_wanted
 
 
 def calls(params: dict[str, Any]) -> Callable[..., list[Any]]:
     """A function of the call's operands, to be traced in its place."""
-    mapping = params["grid_mapping"]
-    _check(params)
-    sizes = [a for a, n in enumerate(mapping.grid) if not isinstance(n, int)]
-    axes = _axes(mapping, sizes)
-    first = mapping.num_index_operands  # where arrays with blocks begin, behind the sizes of the grid
-    two = {axis.number: 2 for axis in axes}
-    static = _versions.call_of_static_shape(params, two, _extents(axes, mapping, two))
-    prefetched = [v.aval for v in params["jaxpr"].invars[:first]]
-    split = _partition_blocks.split(static, [len(a.shape) for a in (*prefetched, *(b.array_aval for b in mapping.block_mappings[: mapping.num_inputs]))])
-    for axis in axes:
-        if axis.number not in split.axes.values():
-            at, (dim, _) = next((k, d) for k, d in axis.dims.items())
-            raise _refused(
-                f"axis {axis.number} of its grid, of {axis.count} blocks", "an axis that can be split: independent steps, whose blocks follow one another",
-                split.reasons.get((first + at, dim), "steps along it depend on each other"), "export it for each size",
-            )  # fmt: skip
-    order = sorted(axes, key=lambda axis: axis.number)
 
     def run(*operands: Any) -> list[Any]:
-        return _looped(params, order, {}, list(operands[len(sizes) : len(sizes) + first]), list(operands[len(sizes) + first :]))
+        call, arrays = _Call(params).of(operands)
+        return _symbolic_loops.forward(call, arrays)
 
     return run
 
 
+def backward(params: dict[str, Any], operands: Sequence[Any], wanted: Sequence[int], cotangents: Mapping[int, Any]) -> dict[int, Any]:
+    """The cotangents of some of the arrays with blocks, given those of some results."""
+    call, arrays = _Call(params).of(operands)
+    return dict(zip(wanted, _symbolic_loops.backward(call, arrays, wanted, cotangents)))
+
+
+def sample(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of the call over two blocks along each symbolic axis; the call itself where it has none."""
+    return _Call(params).static if is_wanted([b.array_aval for b in params["grid_mapping"].block_mappings]) else params
+
+
+class _Call:
+    """What is known of a call over arrays of symbolic shapes."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        mapping = self.mapping = params["grid_mapping"]
+        _check(params)
+        self.params = params
+        sizes = [a for a, n in enumerate(mapping.grid) if not isinstance(n, int)]
+        self.axes = sorted(_axes(mapping, sizes), key=lambda axis: axis.number)
+        self.sizes, self.first = len(sizes), len(sizes) + mapping.num_index_operands  # where arrays with blocks begin
+        self.static = self.of_size({axis.number: 2 for axis in self.axes})
+        prefetched = [v.aval for v in params["jaxpr"].invars[: mapping.num_index_operands]]
+        ranks = [len(a.shape) for a in (*prefetched, *(b.array_aval for b in mapping.block_mappings[: mapping.num_inputs]))]
+        split = self.split = _partition_blocks.split(self.static, ranks)
+        for axis in self.axes:
+            if axis.number not in split.axes.values():
+                at, (dim, _) = next((k, d) for k, d in axis.dims.items())
+                raise _refused(
+                    f"axis {axis.number} of its grid, of {axis.count} blocks",
+                    "an axis that can be split: independent steps, whose blocks follow one another",
+                    split.reasons.get((len(prefetched) + at, dim), "steps along it depend on each other"), "export it for each size",
+                )  # fmt: skip
+
+    def of_size(self, taken: Mapping[int, int]) -> dict[str, Any]:
+        """Its parameters, over so many blocks along each symbolic axis."""
+        shapes = []
+        for number, block in enumerate(self.mapping.block_mappings):
+            shape = list(block.array_aval.shape)
+            for axis in self.axes:
+                if number in axis.dims:
+                    k, size = axis.dims[number]
+                    shape[k] = size * taken[axis.number]
+            shapes.append(tuple(shape))
+        return _versions.call_of_static_shape(self.params, dict(taken), shapes)
+
+    def of(self, operands: Sequence[Any]) -> tuple[_Bound, Sequence[Any]]:
+        """The call with what the body asks of sizes, and what index maps read, as a function of arrays with blocks; and those."""
+        counts = {self.split.own.index(axis.number): axis.count for axis in self.axes if axis.number in self.split.own}
+        asked = {q: counts[q.of] if q.kind == "count" else q.of for q in self.split.body.questions if q.kind != "index"}
+        told = {q: _versions.dimension_value(dim) for q, dim in asked.items()}
+        return _Bound(self, told, operands[self.sizes : self.first]), operands[self.first :]
+
+
+class _Bound:
+    """A call as a function of arrays that have blocks."""
+
+    def __init__(self, call: _Call, told: Mapping[Question, Any], prefetched: Sequence[Any]) -> None:
+        self.axes, self.inputs = call.axes, call.mapping.num_inputs
+        self._call, self._told, self._prefetched = call, told, prefetched
+
+    def bind(self, taken: dict[int, int], begins: dict[int, Any], arrays: list[Any]) -> list[Any]:
+        return self._call.split.bind(self._call.of_size(taken), begins, [*self._prefetched, *arrays], self._told)
+
+    def others(self, taken: dict[int, int]) -> int:
+        return math.prod([n for n in self._call.mapping.grid if isinstance(n, int)] + list(taken.values()))
+
+
 def _check(params: dict[str, Any]) -> None:
-    if params["input_output_aliases"]:
-        raise _refused("operands that share the buffers of results", "no input_output_aliases", "it has some", "leave them out for the export")
     for eqn in _versions.all_equations(params["jaxpr"]):
-        if eqn.primitive.name == "dim_as_value" or is_wanted([v.aval for v in (*eqn.invars, *eqn.outvars)]):
-            remedy = "pass the size as an operand, an array of one element"
-            raise _refused("a body that has them, too", "a body over blocks of known sizes", str(eqn.primitive), remedy)
+        if is_wanted([v.aval for v in (*eqn.invars, *eqn.outvars)]):
+            remedy = "compute with the size as a number, not with arrays of that size"
+            raise _refused("a body that has arrays of them, too", "a body over blocks of known sizes", str(eqn.primitive), remedy)
 
 
-def _axes(mapping: Any, sizes: Sequence[int]) -> list[_Axis]:
+def _axes(mapping: Any, sizes: Sequence[int]) -> list[Axis]:
     """Of each symbolic axis what moves with it."""
     forms = [_blocks.Form(factors=((a, 1),)) for a in range(len(mapping.grid))]
-    found: dict[int, _Axis] = {}
+    found: dict[int, Axis] = {}
     for number, block in enumerate(mapping.block_mappings):
         maps = _blocks.forms_of(block.index_map_jaxpr, forms, mapping.grid)
         for k, (extent, dim, form) in enumerate(zip(block.array_aval.shape, block.block_shape, maps)):
@@ -96,7 +120,7 @@ def _axes(mapping: Any, sizes: Sequence[int]) -> list[_Axis]:
             if factor != 1 or type(dim).__name__ not in ("Blocked", "Squeezed") or extent % size != 0:
                 raise _refused(name, f"a multiple of the block's {size}, for all values", str(extent), f'write it as such: "{size}*b"')
             count = extent // size
-            one = found.setdefault(axis, _Axis(axis, count, {}))
+            one = found.setdefault(axis, Axis(axis, count, {}))
             if one.count != count:
                 raise _refused(name, f"{one.count} blocks, as other arrays have along axis {axis}", f"{count}", "let the arrays' dimensions be the same")
             one.dims[number] = k, size
@@ -104,78 +128,6 @@ def _axes(mapping: Any, sizes: Sequence[int]) -> list[_Axis]:
         wanted = "a symbolic size of the blocks of an array"
         raise _refused(f"axis {left[0]} of the grid", wanted, "a size that is computed", "let it follow from the arrays' shapes")
     return list(found.values())
-
-
-def _extents(axes: Sequence[_Axis], mapping: Any, taken: dict[int, int]) -> list[tuple[int, ...]]:
-    """The shapes of arrays that have so many blocks along each axis."""
-    made = []
-    for number, block in enumerate(mapping.block_mappings):
-        shape = list(block.array_aval.shape)
-        for axis in axes:
-            if number in axis.dims:
-                k, size = axis.dims[number]
-                shape[k] = size * taken[axis.number]
-        made.append(tuple(shape))
-    return made
-
-
-def _looped(params: dict[str, Any], axes: Sequence[_Axis], taken: dict[int, int], index: list[Any], arrays: list[Any]) -> list[Any]:
-    """The call along `axes`, of so many blocks along others."""
-    mapping = params["grid_mapping"]
-    if not axes:
-        every = _axes(mapping, list(taken))
-        static = _versions.call_of_static_shape(params, taken, _extents(every, mapping, taken))
-        return list(_versions.pallas_call_p.bind(*index, *arrays, **static))
-    axis, *rest = axes
-    sizes: Sequence[int] = (1,)
-    if not rest:
-        at_once = math.prod([n for n in mapping.grid if isinstance(n, int)] + list(taken.values()))
-        sizes = [n for n in SIZES if n == 1 or n * at_once <= FULL]
-
-    def of_size(size: int) -> Callable[..., list[Any]]:
-        return lambda *xs: _along(axis, size, mapping, list(xs), lambda parts: _looped(params, rest, taken | {axis.number: size}, index, parts))
-
-    count = _versions.dimension_value(axis.count)
-    which = sum((count >= n).astype(jnp.int32) for n in sizes[1:]) if len(sizes) > 1 else 0
-    return list(lax.switch(which, [of_size(n) for n in sizes], *arrays)) if len(sizes) > 1 else of_size(1)(*arrays)
-
-
-def _along(axis: _Axis, size: int, mapping: Any, arrays: list[Any], call: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """The results, `size` blocks along an axis at a time. Arrays of fewer have the last one again."""
-    total = jax.core.max_dim(axis.count, size)
-    inputs = mapping.num_inputs
-    dims = axis.dims
-    padded = [_padded(x, *dims[i], axis.count, total) if i in dims else x for i, x in enumerate(arrays)]
-    last = _versions.dimension_value(total) - size
-    shapes = jax.eval_shape(lambda *xs: call(list(xs)), *[_part(x, *dims[i], 0, size) if i in dims else x for i, x in enumerate(padded)])
-    results = []
-    for r, shape in enumerate(shapes):
-        k, block = dims[inputs + r]
-        results.append(jnp.zeros((*shape.shape[:k], total * block, *shape.shape[k + 1 :]), shape.dtype))
-
-    def turn(i: Any, made: list[Any]) -> list[Any]:
-        start = jnp.minimum(i * size, last)
-        found = call([_part(x, *dims[n], start, size) if n in dims else x for n, x in enumerate(padded)])
-        return [
-            lax.dynamic_update_slice_in_dim(to, x, start * dims[inputs + r][1], dims[inputs + r][0]) for r, (to, x) in enumerate(zip(made, found))
-        ]
-
-    turns = (_versions.dimension_value(total) + size - 1) // size
-    made = lax.fori_loop(0, turns, turn, results)
-    return [lax.slice_in_dim(x, 0, axis.count * dims[inputs + r][1], axis=dims[inputs + r][0]) for r, x in enumerate(made)]
-
-
-def _padded(x: Any, k: int, block: int, count: Any, total: Any) -> Any:
-    if total is count:
-        return x
-    last = lax.slice_in_dim(x, (count - 1) * block, count * block, axis=k)
-    shape = (*x.shape[:k], total - count, block, *x.shape[k + 1 :])
-    more = jnp.broadcast_to(jnp.expand_dims(last, k), shape).reshape(*x.shape[:k], (total - count) * block, *x.shape[k + 1 :])
-    return jnp.concatenate([x, more], axis=k)
-
-
-def _part(x: Any, k: int, block: int, start: Any, size: int) -> Any:
-    return lax.dynamic_slice_in_dim(x, start * block, size * block, axis=k)
 
 
 def _refused(what: str, expected: str, got: str, remedy: str) -> Unsupported:

@@ -21,6 +21,7 @@ import numpy as np
 
 from smalt import _config
 from smalt._errors import InvalidArgument, InvalidKernel, Unsupported
+from smalt._torch_pulls import Pull
 
 if TYPE_CHECKING:  # imports PyTorch
     from smalt._torch_program import Program
@@ -207,6 +208,12 @@ class _Traced:
             called = [*(f"what the call kept ({i})" for i in range(len(saved))), *(f"the cotangent of result {i}" for i in self._floats)]
             self._backward, _ = _program(f"{name}_backward", self._pulled, given, called, copies=True)
 
+            def function(*leaves: Any) -> Sequence[Any]:
+                return list(jax.tree.leaves(fn(*jax.tree.unflatten(tree, leaves))))
+
+            #: The same as a function of the arguments, for those who differentiate it.
+            self._pull_again = Pull(f"{name}_backward", function, structs, self._results, self._gradients, self._floats, _program)
+
     def _pulled(self, *args: Any) -> Any:
         """Cotangents of the arguments, from what the call kept and cotangents of its results."""
         given = dict(zip(self._floats, args[self._saved :]))
@@ -219,7 +226,9 @@ class _Traced:
         if self._backward is None:
             made = _torch_operations.run(self._forward, tensors, device)
         else:
-            made = _torch_operations.differentiable(self._forward, self._backward, self._gradients, self._floats, self._count, tensors, device)
+            made = _torch_operations.differentiable(
+                self._forward, self._backward, self._pull_again, self._gradients, self._floats, self._count, tensors, device
+            )
         return jax.tree.unflatten(self._shape, made[: self._count])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from smalt._pytorch import torch
 
 if TYPE_CHECKING:
     from smalt._torch_program import Program
+    from smalt._torch_pulls import Pull
 
 _OPERATIONS: dict[str, Any] = {}
 _PLAIN = torch.Tensor, torch.nn.Parameter
@@ -91,31 +93,88 @@ def _as_schema(made: list[Any]) -> Any:
 # ------------------------------------------------------------------------------------------ gradients
 
 
-class _Once(torch.autograd.Function):  # type: ignore[misc]
-    """Some tensors as they are; they depend on others in a way that nobody differentiates."""
+class _Again(torch.autograd.Function):  # type: ignore[misc]
+    """Some tensors as they are: what `pull` makes of others."""
 
     @staticmethod
-    def forward(name: str, count: int, *tensors: Any) -> Any:
+    def forward(pull: Pull, device: Any, count: int, *tensors: Any) -> Any:
         return tuple(t.view_as(t) for t in tensors[:count])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, made: Any) -> None:
-        ctx.name = inputs[0]
+        ctx.pull, ctx.device, ctx.count, *_ = inputs
+        ctx.save_for_backward(*inputs[3 + ctx.count :])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        first = 3 + ctx.count
+        wanted = [i for i, t in enumerate(ctx.saved_tensors) if ctx.needs_input_grad[first + i] and t.is_floating_point()]
+        pull, given = ctx.pull.derivative(wanted), [*ctx.saved_tensors, *(ct.contiguous() for ct in cotangents)]
+        with torch.no_grad():
+            made = run(pull.program, given, ctx.device)
+        if torch.is_grad_enabled():
+            made = _Again.apply(pull, ctx.device, len(made), *made, *given)
+        found = dict(zip(wanted, made))
+        return (*[None] * first, *(found.get(i) for i in range(len(ctx.saved_tensors))))
+
+
+class _Once(torch.autograd.Function):  # type: ignore[misc]
+    """Some tensors as they are; they depend on others in a way that nobody differentiates."""
+
+    @staticmethod
+    def forward(name: str, problem: tuple[str, str, str], count: int, *tensors: Any) -> Any:
+        return tuple(t.view_as(t) for t in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, made: Any) -> None:
+        ctx.name, ctx.problem, *_ = inputs
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
+        expected, got, remedy = ctx.problem
         raise Unsupported(
-            f"smalt: not supported yet: derivatives of derivatives of a kernel for PyTorch ({ctx.name})\n  expected: one derivative"
-            "\n  got: another one\n  remedy: differentiate twice in JAX (jax.grad), and make that function PyTorch's"
+            f"smalt: not supported yet: derivatives of derivatives of a kernel for PyTorch ({ctx.name})\n  expected: {expected}\n  got: {got}"
+            f"\n  remedy: {remedy}"
         )
 
 
+class _Arguments:
+    """A call's arguments, for who differentiates its derivative. Those that the derivative does not need are not kept alive for that."""
+
+    def __init__(self, program: Program, tensors: Sequence[Any], saved: Sequence[Any]) -> None:
+        self._written = [program.names[i] for i in program.written]
+        self._names = program.names
+        places = {id(t): k for k, t in enumerate(saved)}
+        is_kept = any(_is_wrapped(t) for t in tensors)  # of `torch.func`, whose tensors are others when they come back
+        self.kept = [] if self._written or not is_kept else list(tensors)
+        self._first = len(saved)
+        self._own = [self._first + i if is_kept else places.get(id(t), (weakref.ref(t), t._version)) for i, t in enumerate(tensors)]
+
+    def found(self, saved: Sequence[Any]) -> tuple[list[Any], tuple[str, str, str] | None]:
+        """The tensors, of what was saved; or what is wrong, what there is, and what to do about it."""
+        if self._written:
+            return [], ("a call that writes to none of its arguments", f"one that writes to {self._written[0]}", "give it the new value as a result")
+        tensors = []
+        for own, name in zip(self._own, self._names):
+            if isinstance(own, int):
+                tensors.append(saved[own])
+                continue
+            t = own[0]()
+            if t is None or t._version != own[1]:
+                what = "which is gone" if t is None else "which was written to since"
+                remedy = "keep it until then" if t is None else "t.clone()"
+                return [], ("arguments as they were", f"{name}, {what}", remedy)
+            tensors.append(t)
+        return tensors, None
+
+
 def differentiable(
-    program: Program, pull: Program, gradients: Sequence[int], floats: Sequence[int], count: int, tensors: Sequence[Any], device: Any
+    program: Program, pull: Program, again: Pull, gradients: Sequence[int], floats: Sequence[int], count: int, tensors: Sequence[Any], device: Any
 ) -> list[Any]:
     """The results of `program`, of which `count` are its function's own, and the others what `pull` needs. To that go also cotangents of the
-    results `floats`; it gives those of the arguments `gradients`. A result that is an argument as it came is PyTorch's own business."""
-    fresh = len(program.fresh)
+    results `floats`; it gives those of the arguments `gradients`. A result that is an argument as it came is PyTorch's own business. `again`: `pull` as a
+    function of the arguments."""
+    fresh, arguments = len(program.fresh), len(tensors)  # which the tape does not keep alive for their number
     output: dict[int, int] = {}  # by result: which output of PyTorch's function has its cotangent
     for i in floats:
         is_argument, at = program.places[i]
@@ -133,18 +192,24 @@ def differentiable(
         def setup_context(ctx: Any, inputs: Any, made: Any) -> None:
             ctx.mark_dirty(*(inputs[i] for i in program.written))
             ctx.mark_non_differentiable(*(x for at, x in enumerate(made) if at not in output.values()))
-            ctx.save_for_backward(*program.assemble(inputs, made[:fresh])[count:])
+            saved = program.assemble(inputs, made[:fresh])[count:]
+            ctx.arguments, ctx.count = _Arguments(program, inputs, saved), len(saved)
+            ctx.save_for_backward(*saved, *ctx.arguments.kept)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
-            types = pull.types[len(ctx.saved_tensors) :]
+            saved, types = ctx.saved_tensors[: ctx.count], pull.types[ctx.count :]
             given = [cotangents[output[i]].contiguous() if i in output else _zeros(of, device) for i, of in zip(floats, types)]
             with torch.no_grad():
-                made = run(pull, [*ctx.saved_tensors, *given], device)
+                made = run(pull, [*saved, *given], device)
             if torch.is_grad_enabled():  # somebody may differentiate them again
-                made = _Once.apply(program.name, len(made), *made, *ctx.saved_tensors, *cotangents)
+                own, problem = ctx.arguments.found(ctx.saved_tensors)
+                if problem is None:
+                    made = _Again.apply(again, device, len(made), *made, *own, *given)
+                else:
+                    made = _Once.apply(program.name, problem, len(made), *made, *saved, *cotangents)
             found = dict(zip(gradients, made))
-            return tuple(found.get(i) for i in range(len(tensors)))
+            return tuple(found.get(i) for i in range(arguments))
 
     made = Call.apply(*tensors)
     return program.assemble(tensors, made[:fresh])

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from smalt import _axes, _pallas_call, _types, _versions
+from smalt import _axes, _pallas_call, _symbolic, _symbolic_loops, _types, _versions
 from smalt._errors import Error, Unsupported
 
 _REMEDY = "write the backward kernel, and give the call to jax.custom_vjp"
@@ -55,7 +55,9 @@ def transpose(before: Any, cotangents: Sequence[Any], *operands: Any, **params: 
     given = {o: ct for o, ct in given.items() if not _versions.is_zero(ct)}
     wanted = [i for i, t in tangents.items() if _versions.is_linear_operand(t)]
     found = {i: _versions.zero_cotangent(tangents[i].aval) for i in wanted}
-    if given:
+    if given and _symbolic_loops.is_wanted([b.array_aval for b in mapping.block_mappings]):
+        found |= _symbolic.backward(origin.params, own, wanted, given)
+    elif given:
         for group in _groups(check(origin.params), wanted):
             found |= _Backward(origin.params, group, sorted(given)).run(own[:first], own[first:], given)
     return [None] * len(own) + [found.get(i) for i in tangents]
@@ -86,13 +88,14 @@ def checkpoint(before: Any, saveable: Any, unknown: Sequence[bool], instantiated
 
 
 def check(params: dict[str, Any]) -> _pallas_call._Call:
-    """What is known of a call that can be transposed; others are refused."""
+    """What is known of a call that can be transposed; others are refused. Of a call over symbolic shapes: of a part of it."""
     mapping = params["grid_mapping"]
     if params["input_output_aliases"]:
         raise _refused("operands that share the buffers of results", "no input_output_aliases", "it has some")
     if any(block.transforms for block in mapping.block_mappings):
         raise _refused("blocks in layouts of one's own", "no transforms", "it has some")
     try:
+        params = _symbolic.sample(params)
         call = _pallas_call._Call(params | {"compiler_params": without_semantics(params["compiler_params"])})
     except Error as e:
         e.args = (f"smalt: {e}{_versions.here()}",)

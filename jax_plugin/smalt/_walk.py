@@ -75,6 +75,17 @@ def _check_index(index: Any) -> None:
     raise InvalidKernel(f"{what} of type {dtype} in a reference's index\n  expected: integers\n  got: {dtype}\n  remedy: {remedy}")
 
 
+@dataclasses.dataclass(frozen=True)
+class FarIndex:
+    """A parameter that the user did not write: the device's index along an axis of the mesh."""
+
+    axis: Any
+
+    @property
+    def aval(self) -> Any:
+        return _versions.array_aval((), np.dtype(np.int32))
+
+
 class Walker:
     """Writes the body of one kernel."""
 
@@ -96,6 +107,7 @@ class Walker:
         self.mesh_axes: dict[Any, int] = {}  # of the device mesh, also those that an axis of the kernel hides
         self.far_axes: Sequence[Any] = ()  # axes of the device mesh along which there are devices that are not reached
         self.far_devices = "", "", ""  # what these are, what others lie within, and what to do about it
+        self.far_indices: dict[Any, Binding] = {}  # the device's indices along them, which are parameters
         self.talks = False  # to other devices
         #: What the user calls the arguments of a jaxpr, where that does not know it.
         self.argument_names: dict[Any, Sequence[str]] = {}
@@ -127,6 +139,12 @@ class Walker:
             )
         return [self.mesh_axes[name] for name in flat]
 
+    def asked_far(self, jaxpr: Any) -> list[FarIndex]:
+        """The axes of far devices along which a kernel asks where it is."""
+        eqns = (eqn for eqn in _versions.all_equations(jaxpr) if self.far_axes and eqn.primitive.name == "axis_index")
+        asked = {eqn.params["axis_name"] for eqn in eqns} - set(self._axes)
+        return [FarIndex(name) for name in self.far_axes if name in asked]
+
     def _check_near(self, name: Any) -> None:
         if name in self.far_axes:
             raise self.too_far(f"along the axis {name!r}")
@@ -138,11 +156,12 @@ class Walker:
             f"a kernel that talks to {what} {how}"
             f"\n  expected: axes of the mesh that lie within {where}: {near}, by name: {{axis: index}}"
             f"\n  got: {', '.join(map(repr, self.far_axes))}, which does not"
-            f"\n  remedy: {remedy}; XLA's collectives go along others, and jax.lax.axis_index of theirs is an operand"
+            f"\n  remedy: {remedy}; XLA's collectives go along others"
         )
 
     def axis_id(self, name: Any) -> int:
-        self._check_near(name)
+        if name not in self._axes:
+            self._check_near(name)
         try:
             return self._axes[name]
         except KeyError:
@@ -296,7 +315,7 @@ class Walker:
 
     def _check_device_id(self, x: Any, kind: str) -> None:
         names = ", ".join(repr(name) for name in self.mesh_axes)
-        if not self.mesh_axes:
+        if not self.mesh_axes and not self.far_axes:
             raise InvalidKernel(
                 "a device id in a kernel that runs on one device\n  expected: a device mesh around the kernel"
                 "\n  remedy: call the kernel under jax.shard_map over a mesh of the devices"
@@ -557,6 +576,8 @@ class Walker:
         for var in params:
             defined, env[var] = self.define_all(var.aval, default_space)
             definitions += defined
+            if isinstance(var, FarIndex):
+                self.far_indices[var.axis] = env[var]
             if env[var].is_ref and names.get(var):
                 self.debug.name(env[var].value, names[var])
         outer = self._env, self._used, self._function
@@ -617,7 +638,11 @@ class Walker:
         self._env[var] = self.binding(atom)
 
     def _is_known(self, eqn: Any) -> bool:
-        """Whether the equation asks for an index of a `pallas_call`'s grid, or a traced size, which are operands of its body."""
+        """Whether the equation asks for an index of a `pallas_call`'s grid, or a traced size, which are operands of its body; or for the index along
+        an axis of far devices."""
+        if eqn.primitive.name == "axis_index" and (binding := self.far_indices.get(eqn.params["axis_name"])) is not None:
+            self._env[eqn.outvars[0]] = binding
+            return True
         if self.grid_indices is None:
             return False
         if eqn.primitive.name == "num_programs":  # JAX makes a number of any other one

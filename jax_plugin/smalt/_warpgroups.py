@@ -18,7 +18,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -27,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _accumulation, _division, _program, _rows, _turns, _versions
-from smalt._division import Demands, Split
+from smalt import _accumulation, _dimensions, _division, _program, _turns, _versions
+from smalt._dimensions import Split
+from smalt._division import Demands
 from smalt._program import Block, Node, Value
 
 #: Rows of a computing warpgroup, as `wgmma` takes them, and how many warpgroups compute.
@@ -239,7 +240,7 @@ def _multiplied(program: Block) -> dict[Value, set[int]]:
         elif node.name == "transpose" or node.name in _SAME_ELEMENTS and len(node.operands) == 1:
             for least in found.get(node.results[0], ()):
                 found[node.operands[0]].add(least)
-        elif node.name in _rows.ELEMENTWISE and node.results[0] in found:
+        elif node.name in _dimensions.ELEMENTWISE and node.results[0] in found:
             for v in node.operands:
                 found[v].add(LEAST_FACTOR)
     return found
@@ -506,7 +507,7 @@ class _Run:
         return 0 if ring.loop is None else lax.rem(self.step, np.int32(ring.stages))
 
     def make(self, node: Node, split: Split, env: Environment) -> list[Any]:
-        name, params = node.name, dict(node.eqn.params)
+        name, params = node.name, node.eqn.params
         if name in _division.LOADS:
             return [self.load(node, split, env)]
         if name in _division.PLACES:
@@ -517,14 +518,9 @@ class _Run:
             return [self.iota(node, split)]
         splits = _division.operand_splits(node, split)
         operands = [self.read(v, s, env) for v, s in zip(node.operands, splits)]
-        part = self.part_of(node.results[0].shape, split)
-        if name == "broadcast_in_dim":
-            params["shape"] = part
-        if name == "reshape":
-            params["new_sizes"] = part
-        return self.bind(node, operands, params)
+        return self.bind(node, operands, _dimensions.params_of_part(params, self.part_of(node.results[0].shape, split)))
 
-    def bind(self, node: Node, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    def bind(self, node: Node, operands: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         out = node.eqn.primitive.bind(*operands, **params)
         return list(out) if node.eqn.primitive.multiple_results else [out]
 
@@ -574,11 +570,11 @@ class _Run:
         if access.mask is None:
             return view[...]
         shape, other = node.results[0].shape, access.other
-        given = None if other is None else self.read(other, _division.aligned(other.shape, shape, split), env)
+        given = None if other is None else self.read(other, _dimensions.aligned(other.shape, shape, split), env)
         return _versions.masked_load(view, self.mask(access, shape, split, env), given)
 
     def mask(self, access: Any, shape: Sequence[int], split: Split, env: Environment) -> Any:
-        mask = self.read(access.mask, _division.aligned(access.mask.shape, shape, split), env)
+        mask = self.read(access.mask, _dimensions.aligned(access.mask.shape, shape, split), env)
         return jnp.broadcast_to(mask, self.part_of(shape, split))
 
     def store(self, node: Node, env: Environment) -> None:

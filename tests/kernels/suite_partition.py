@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.experimental.pallas.tpu as pltpu
+import jax.experimental.pallas.triton as plt
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import smalt
 from tests.corpus.case import kernel
+from tests.kernels.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, random_call, rows
 
 P = jax.sharding.PartitionSpec
 COLLECTIVES = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
@@ -45,10 +45,6 @@ def put(x: Any, *spec: Any) -> Any:
     return jax.device_put(x, jax.sharding.NamedSharding(mesh(), P(*spec)))
 
 
-def normal(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def collectives(f: Callable[..., Any], *args: Any) -> set[str]:
     return set(re.findall(COLLECTIVES, jax.jit(f).lower(*args).compile().as_text()))
 
@@ -66,20 +62,12 @@ def is_split(x: Any, *spec: Any) -> bool:
     return bool(x.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh(), P(*spec)), x.ndim))
 
 
-def like(x: Any, *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape or x.shape, x.dtype)
-
-
-def rows(block: int, width: int) -> pl.BlockSpec:
-    return pl.BlockSpec((block, width), lambda i: (i, 0))
-
-
 def scaled(x: Any, w: Any) -> Any:
     def body(x: Any, w: Any, o: Any) -> None:
         o[...] = jnp.sin(x[...]) * w[...]
 
     whole = pl.BlockSpec((1, x.shape[1]), lambda i: (0, 0))
-    spec = rows(8, x.shape[1])
+    spec = rows(x.shape[1])
     return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[spec, whole], out_specs=spec)(x, w)
 
 
@@ -103,29 +91,6 @@ def test_without_jit_and_without_devices() -> None:
     assert is_split(out, "a")
     np.testing.assert_allclose(out, scaled_reference(X, W), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(f(X, W), scaled_reference(X, W), rtol=1e-5, atol=1e-5)
-
-
-def matmul(x: Any, y: Any) -> Any:
-    def body(x: Any, y: Any, o: Any, acc: Any) -> None:
-        @pl.when(pl.program_id(2) == 0)
-        def _() -> None:
-            acc[...] = jnp.zeros_like(acc)
-
-        acc[...] += jnp.dot(x[...], y[...], precision="highest")
-
-        @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
-        def _() -> None:
-            o[...] = acc[...]
-
-    (m, k), n = x.shape, y.shape[1]
-    return pl.pallas_call(
-        body,
-        out_shape=like(x, m, n),
-        grid=(m // 32, n // 32, k // 32),
-        in_specs=[pl.BlockSpec((32, 32), lambda i, j, k: (i, k)), pl.BlockSpec((32, 32), lambda i, j, k: (k, j))],
-        out_specs=pl.BlockSpec((32, 32), lambda i, j, k: (i, j)),
-        scratch_shapes=[plgpu.SMEM((32, 32), jnp.float32)],
-    )(x, y)
 
 
 def test_a_matmul_along_both_dimensions() -> None:
@@ -235,75 +200,146 @@ def test_a_rule_for_some_of_what_blocks_allow() -> None:
     np.testing.assert_allclose(runs_apart(f, put(a, "a"), b, spec=("a",)), a @ b, rtol=1e-4, atol=1e-4)
 
 
+# ------------------------------------------------------------------------------------------ bodies that ask where they are
+
+
+def call(body: Any = copied, grid: Any = (16,), spec: Any = None, out: Any = None, **params: Any) -> Any:
+    spec = spec or rows(128)
+    return pl.pallas_call(body, out_shape=like(X), grid=grid, in_specs=[spec], out_specs=out or spec, **params)
+
+
+def in_branches(x: Any, o: Any) -> None:
+    i = pl.program_id(0)
+
+    @pl.when(i == 5)
+    def _() -> None:
+        o[...] = -x[...]
+
+    @pl.when(i != 5)
+    def _() -> None:
+        o[...] = jax.lax.switch(i % 3, [lambda: x[...] * i, lambda: x[...] + pl.program_id(0), lambda: x[...] - i])
+
+
+def in_loops(x: Any, o: Any) -> None:
+    def turn(k: Any, v: Any) -> Any:
+        return v * 0.5 + pl.program_id(0) * k
+
+    steps = jax.lax.while_loop(lambda n: n < pl.program_id(0) % 4, lambda n: n + pl.num_programs(0) // 16, 0)
+    sums, each = jax.lax.scan(lambda v, k: (turn(k, v), v[:1] * 0 + pl.program_id(0)), x[...], jnp.arange(3.0))
+    o[...] = jax.lax.fori_loop(0, 2, turn, sums) + steps + each[:, 0].sum(0)
+
+
+def in_scopes(x: Any, o: Any) -> None:
+    def scope(s: Any) -> Any:
+        s[...] = x[...] + pl.program_id(0)
+        return s[...].sum()
+
+    @jax.jit
+    def inner(v: Any) -> Any:
+        return v * pl.program_id(0)
+
+    o[...] = inner(x[...]) + pl.run_scoped(scope, plgpu.SMEM((8, 128), jnp.float32))
+
+
+def at_an_index(x: Any, o: Any) -> None:
+    o[...] = x[...] + jax.lax.broadcasted_iota(jnp.int32, x.shape, 0) + 8 * pl.program_id(0)
+
+
+def by_scratch(x: Any, o: Any, s: Any) -> None:
+    """The second half of scratch is filled in all steps, the first in every other one alone."""
+    s[...] = x[...]
+
+    @pl.when(pl.program_id(0) % 2 == 0)
+    def _() -> None:
+        s[:4] = x[:4] * 2
+
+    o[...] = s[...]
+
+
+NUMBERED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "branches": (in_branches, {}), "loops": (in_loops, {}), "scopes": (in_scopes, {}), "index": (at_an_index, {}),
+    "scratch": (by_scratch, {"scratch_shapes": [plgpu.SMEM((8, 128), jnp.float32)]}),
+    "parameters": (at_an_index, {"compiler_params": plgpu.CompilerParams(max_concurrent_steps=2), "name": "numbered"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_bodies_that_ask_which_step_it_is(name: str) -> None:
+    """The bits of the call that is not split, on any number of devices."""
+    body, params = NUMBERED[name]
+    f = smalt.partition(call(body, **params))
+    assert f.rule(X) == "i _ -> i _"
+    want = np.asarray(jax.jit(call(body, **params))(X))
+    for spec in (("a",), (("b", "a"),), (("a", "b"),)):
+        np.testing.assert_array_equal(runs_apart(f, put(X, *spec), spec=spec), want)
+    np.testing.assert_array_equal(jax.jit(f)(X), want)
+
+
+def named(x: Any, o: Any) -> None:
+    o[...] = x[...] + 10 * jax.lax.axis_index("rows") + 100 * jax.lax.axis_index("columns") + pl.program_id(1)
+
+
+def test_two_axes_by_name_and_under_vmap() -> None:
+    """An axis that `vmap` adds, in front, is none of the body's."""
+    spec = pl.BlockSpec((8, 32), lambda i, j: (i, j))
+    grid = pl.GridSpec(grid=(("rows", 16), ("columns", 4)), in_specs=[spec], out_specs=spec)
+    fn = pl.pallas_call(named, out_shape=like(X), grid_spec=grid)
+    want = X + np.kron(10 * np.arange(16)[:, None] + 101 * np.arange(4), np.ones((8, 32)))
+    f = smalt.partition(fn)
+    assert f.rule(X) == "i j -> i j"
+    np.testing.assert_allclose(runs_apart(f, put(X, "a", "b"), spec=("a", "b")), want, rtol=1e-6)
+    xs = np.stack([X] * 4)
+    for g in (jax.vmap(f), smalt.partition(jax.vmap(fn))):
+        np.testing.assert_allclose(runs_apart(g, put(xs, "b", "a"), spec=("b", "a")), want[None] + 0 * xs, rtol=1e-6)
+
+
+def test_programs_of_tritons_that_ask() -> None:
+    """By several warpgroups, as the call that is not split."""
+
+    def products(x: Any, y: Any) -> Any:
+        def body(x: Any, y: Any, o: Any) -> None:
+            def turn(k: Any, acc: Any) -> Any:
+                return acc + x[:, pl.ds(k * 32, 32)] @ y[pl.ds(k * 32, 32), :]
+
+            o[...] = jax.lax.fori_loop(0, 4, turn, jnp.zeros((128, 64), jnp.float32)) * (pl.program_id(0) + 1)
+
+        blocks = [pl.BlockSpec((128, 128), lambda i: (i, 0)), pl.BlockSpec((128, 64), lambda i: (0, 0))]
+        how = dict(in_specs=blocks, out_specs=pl.BlockSpec((128, 64), lambda i: (i, 0)), compiler_params=plt.CompilerParams(num_warps=8))
+        return pl.pallas_call(body, out_shape=like(x, x.shape[0], 64), grid=(x.shape[0] // 128,), **how)(x, y)
+
+    x, y = normal(1024, 128), normal(128, 64, seed=1)
+    f = smalt.partition(products)
+    want = np.asarray(jax.jit(products)(x, y))
+    np.testing.assert_array_equal(runs_apart(f, put(x, ("a", "b")), y, spec=(("a", "b"),)), want)
+    exact = x @ y * np.repeat(np.arange(1, 9), 128)[:, None]
+    np.testing.assert_allclose(want, exact, rtol=0, atol=2e-2 * np.abs(exact).max())
+
+
+def test_derivatives_of_bodies_that_ask() -> None:
+    """Whole operands, too, whose cotangents are added up over the devices."""
+
+    def weighted(x: Any, w: Any) -> Any:
+        def body(x: Any, w: Any, o: Any) -> None:
+            o[...] = x[...] * w[...] * (pl.program_id(0) + 1)
+
+        whole = pl.BlockSpec((1, 128), lambda i: (0, 0))
+        return pl.pallas_call(body, out_shape=like(x), grid=(x.shape[0] // 8,), in_specs=[rows(128), whole], out_specs=rows(128))(x, w)
+
+    n = np.repeat(np.arange(1.0, 17.0), 8)[:, None]
+    f = smalt.partition(weighted)
+    dx, dw = jax.jit(jax.grad(lambda x, w: (f(x, w) * X).sum(), (0, 1)))(put(X, ("a", "b")), W)
+    np.testing.assert_allclose(dx, X * W * n, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dw, (X * X * n).sum(0, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
 # ------------------------------------------------------------------------------------------ random calls
-
-
-@dataclasses.dataclass(frozen=True)
-class Array:
-    """Of each dimension the axis of the grid (None: whole), the block's extent (0: squeezed), and how the block moves."""
-
-    dims: tuple[tuple[int | None, int, str], ...]
-
-    def shape(self, grid: Sequence[int]) -> tuple[int, ...]:
-        return tuple(n if a is None else grid[a] * max(n, 1) for a, n, _ in self.dims)
-
-    def spec(self, grid: Sequence[int]) -> pl.BlockSpec:
-        def index_map(*at: Any) -> tuple[Any, ...]:
-            return tuple(0 if a is None else grid[a] - 1 - at[a] if how == "flip" else at[a] // 2 if how == "half" else at[a] for a, _, how in self.dims)
-
-        return pl.BlockSpec(tuple(n or None for _, n, _ in self.dims), index_map)
-
-
-def random_call(seed: int) -> tuple[Callable[..., Any], list[Array], tuple[int, ...], list[bool]]:
-    """A call that adds up its inputs' blocks, each summed over what the output has not; its arrays, the output last; its grid; which axes can be
-    split."""
-    rng = random.Random(seed)
-    grid = tuple(rng.choice([1, 2, 4, 8]) for _ in range(rng.randint(1, 3)))
-    carried = rng.randrange(len(grid)) if rng.random() < 0.3 else None
-    asked = rng.randrange(len(grid)) if rng.random() < 0.2 else None
-    block = [rng.choice([0, 2, 3, 8]) for _ in grid]
-
-    def array(is_output: bool) -> Array:
-        axes = [a for a in range(len(grid)) if a != carried and (is_output or rng.random() < 0.7) or a == carried and not is_output]
-        how = {a: rng.choices(["", "flip", "half"], [8, 1, 0 if is_output else 1])[0] for a in axes}
-        dims = [(a, block[a], how[a]) for a in axes]
-        dims += [] if is_output else [(None, rng.choice([1, 4]), "")] * rng.randint(0, 1)
-        rng.shuffle(dims)
-        return Array(tuple(dims))
-
-    arrays = [*(array(False) for _ in range(rng.randint(1, 3))), array(True)]
-    out = arrays[-1]
-    own = [a for a, n, _ in out.dims if n]
-
-    def body(*refs: Any) -> None:
-        *ins, o = refs
-        total = jnp.zeros(o.shape, jnp.int32) + (0 if asked is None else pl.program_id(asked))
-        for x, ref in zip(arrays, ins):
-            kept = [a for a, n, _ in x.dims if n != 0]
-            v = jnp.sum(ref[...], axis=tuple(k for k, a in enumerate(kept) if a not in own))
-            kept = [a for a in kept if a in own]
-            v = jnp.transpose(v, [kept.index(a) for a in own if a in kept])
-            total = total + v.reshape([block[a] if a in kept else 1 for a in own])
-        if carried is None:
-            o[...] = total
-            return
-
-        @pl.when(pl.program_id(carried) == 0)
-        def _() -> None:
-            o[...] = jnp.zeros_like(o)
-
-        o[...] += total
-
-    specs = [x.spec(grid) for x in arrays]
-    call = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(out.shape(grid), jnp.int32), grid=grid, in_specs=specs[:-1], out_specs=specs[-1])
-    moves = {a for x in arrays for a, _, how in x.dims if how and grid[a] > 1}
-    return call, arrays, grid, [a in {d for d, _, _ in out.dims} and a not in moves and a != asked and a != carried for a in range(len(grid))]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_calls(seed: int) -> None:
     """The rule has the axes that can be split, and no others; along each, devices that have some of its blocks compute the same."""
-    call, arrays, grid, splits = random_call(seed)
+    make, arrays, grid, splits = random_call(seed)
+    call = make(grid)
     rng = np.random.default_rng(seed)
     inputs = [rng.integers(-9, 9, x.shape(grid)).astype(np.int32) for x in arrays[:-1]]
     want = np.asarray(jax.jit(call)(*inputs))
@@ -418,9 +454,9 @@ def test_errors_of_shares_are_smalts() -> None:
         def body(x: Any, i: Any, o: Any) -> None:
             o[...] = x[pl.ds(i[0], 8), :]
 
-        specs = [rows(16, 128), pl.BlockSpec(memory_space=plgpu.GMEM)]
+        specs = [rows(128, 16), pl.BlockSpec(memory_space=plgpu.GMEM)]
         out = like(x, x.shape[0] // 2, 128)
-        return pl.pallas_call(body, out_shape=out, grid=(x.shape[0] // 16,), in_specs=specs, out_specs=rows(8, 128))(x, i)
+        return pl.pallas_call(body, out_shape=out, grid=(x.shape[0] // 16,), in_specs=specs, out_specs=rows(128))(x, i)
 
     f = jax.jit(smalt.partition(late))
     x = put(X, "a")
@@ -434,37 +470,15 @@ def test_errors_of_shares_are_smalts() -> None:
 # ------------------------------------------------------------------------------------------ misuse
 
 
-def copied(x: Any, o: Any) -> None:
-    o[...] = x[...]
-
-
-def call(body: Any = copied, grid: Any = (16,), spec: Any = None, out: Any = None, **params: Any) -> Any:
-    spec = spec or rows(8, 128)
-    return pl.pallas_call(body, out_shape=like(X), grid=grid, in_specs=[spec], out_specs=out or spec, **params)
-
-
-def numbered(x: Any, o: Any) -> None:
-    o[...] = x[...] * (pl.program_id(0) + 1)
-
-
-def carried(x: Any, o: Any, s: Any) -> None:
-    @pl.when(pl.program_id(0) == 0)
-    def _() -> None:
-        s[...] = jnp.zeros_like(s)
-
-    s[...] += x[...]
-    o[...] = s[...]
-
-
 def windows(x: Any, o: Any) -> None:
     o[...] = x[:8] + x[8:]
 
 
 HALO = pl.BlockSpec((pl.Element(16, (0, 8)), 128), lambda i: (i * 8, 0))
-PROGRAM_ID = r"the body asks for the step's index"
+WITHIN = r"the body asks for the step's index along it within custom_jvp_call"
 WHOLE: dict[str, tuple[Any, str]] = {
-    "program_id": (call(numbered), PROGRAM_ID),
-    "halo": (call(windows, spec=HALO, out=rows(8, 128)), r"blocks of args\[0\] overlap: 16 elements, every 8"),
+    "program_id": (call(numbered_within_a_rule), WITHIN),
+    "halo": (call(windows, spec=HALO, out=rows(128)), r"blocks of args\[0\] overlap: 16 elements, every 8"),
     "scratch": (call(carried, scratch_shapes=[plgpu.SMEM((8, 128), jnp.float32)]), r"depend on each other \((?s:.*)stored in scratch s"),
     "reversed": (call(spec=pl.BlockSpec((8, 128), lambda i: (15 - i, 0))), "another function than the step's index"),
     "revisited": (call(out=pl.BlockSpec((8, 128), lambda i: (0, 0))), "steps write the same block"),
@@ -505,7 +519,7 @@ def pair(x: Any, y: Any) -> Any:
     def body(x: Any, y: Any, o: Any) -> None:
         o[...] = x[...] + y[...]
 
-    return pl.pallas_call(body, out_shape=like(x), grid=(16,), in_specs=[rows(8, 128)] * 2, out_specs=rows(8, 128))(x, y)
+    return pl.pallas_call(body, out_shape=like(x), grid=(16,), in_specs=[rows(128)] * 2, out_specs=rows(128))(x, y)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -516,7 +530,7 @@ def test_wrong_rules(name: str) -> None:
 
 
 def test_calls_without_operands() -> None:
-    made = pl.pallas_call(lambda o: o.__setitem__(..., jnp.ones((8, 128))), out_shape=like(X), grid=(16,), out_specs=rows(8, 128))
+    made = pl.pallas_call(lambda o: o.__setitem__(..., jnp.ones((8, 128))), out_shape=like(X), grid=(16,), out_specs=rows(128))
     with pytest.raises(smalt.InvalidKernel, match=r"nothing of it can be split(?s:.*)without operands(?s:.*)remedy"):
         smalt.partition(made)()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import warnings
+import weakref
 from typing import Any
 
 import jax
@@ -529,6 +531,103 @@ def test_operations_are_what_they_say() -> None:
         torch.library.opcheck(op, (normal(24, 128), normal(24, 128, seed=1)), test_utils=("test_schema", "test_faketensor"))
 
 
+# ------------------------------------------------------------------------------------------ derivatives of derivatives
+
+
+@jax.custom_vjp
+def twice_by_hand(x: Any) -> Any:
+    return kernel(lambda x, o: o.__setitem__(..., x[...] * 2), like(x))(x)
+
+
+twice_by_hand.defvjp(lambda x: (twice_by_hand(x), x), lambda x, ct: (kernel(lambda c, x, o: o.__setitem__(..., c[...] * 2 + 0 * x[...]), like(x))(ct, x),))
+
+
+@jax.custom_vjp
+def squared_in_place(x: Any) -> Any:
+    return rowwise(lambda x, o: o.__setitem__(..., o[...] * o[...]), x, input_output_aliases={0: 0})
+
+
+squared_in_place.defvjp(lambda x: (squared_in_place(x), add(x, x)), lambda kept, ct: (add(ct * kept, jnp.zeros_like(kept)),))
+
+
+@jax.custom_vjp
+def root(x: Any) -> Any:
+    """Its derivative needs the result alone."""
+    return rowwise(lambda x, o: o.__setitem__(..., jnp.sqrt(x[...])), x)
+
+
+def _root_forward(x: Any) -> Any:
+    y = root(x)
+    return y, y
+
+
+root.defvjp(_root_forward, lambda y, ct: (rowwise(lambda y, ct, o: o.__setitem__(..., ct[...] * 0.5 / y[...]), y, ct),))
+
+
+def wave(x: Any, y: Any) -> Any:
+    return rowwise(lambda x, y, o: o.__setitem__(..., jnp.sin(x[...]) * y[...]), x, y)
+
+
+def penalty(f: Any) -> Any:
+    """A loss of a gradient, as of those who bound it."""
+
+    def loss(*args: Any) -> Any:
+        some = [t for t in args if t.requires_grad]
+        grads = torch.autograd.grad((f(*args) ** 2).sum(), some, create_graph=True)
+        return sum((g**2).sum() for g in grads)
+
+    return loss
+
+
+TWICE: dict[str, tuple[Any, Any, int]] = {
+    "one operand": (cubed, lambda x: x**3, 1),
+    "two": (wave, lambda x, y: torch.sin(x) * y, 2),
+    "what its derivative does not need": (lambda x: root(x * x + 1), lambda x: torch.sqrt(x * x + 1), 1),
+    "several kernels": (lambda x, y: cubed(wave(x, y)) + x, lambda x, y: (torch.sin(x) * y) ** 3 + x, 2),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_gradients_of_gradients(name: str) -> None:
+    fn, reference, count = TWICE[name]
+    call = smalt.as_torch_kernel(fn)
+    for grads in ((True,) * count, (True,) * (count - 1) + (False,)):
+        if not any(grads):
+            continue
+        args = [normal(16, 128, seed=i, grad=g) for i, g in enumerate(grads)]
+        some = [t for t in args if t.requires_grad]
+        got = torch.autograd.grad(penalty(call)(*args), some)
+        for g, e in zip(got, torch.autograd.grad(penalty(reference)(*args), some)):
+            assert torch.allclose(g, e, rtol=1e-3, atol=1e-3 * float(e.abs().max()))
+
+
+def test_third_derivatives_and_torch_func() -> None:
+    call, x = smalt.as_torch_kernel(cubed), normal(16, 128, grad=True)
+    found = call(x)
+    for factor in (3 * x**2, 6 * x, 6 * torch.ones_like(x)):
+        (found,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+        assert torch.allclose(found, factor, rtol=1e-4, atol=1e-4)
+
+    def twice(f: Any) -> Any:
+        return torch.func.grad(lambda x: torch.func.grad(lambda x: f(x).sum())(x).sum())
+
+    plain = x.detach()
+    assert torch.allclose(twice(call)(plain), 6 * plain, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_derivative_does_not_need_is_not_kept() -> None:
+    """For the sake of second derivatives, that is."""
+    x = normal(16, 128, grad=True)
+    between = x * x + 1
+    gone = weakref.ref(between)
+    y = smalt.as_torch_kernel(root)(between)
+    del between
+    gc.collect()
+    assert gone() is None
+    y.sum().backward()
+    assert torch.allclose(x.grad, (x / torch.sqrt(x * x + 1)).detach(), rtol=1e-4, atol=1e-4)
+
+
 # ------------------------------------------------------------------------------------------ misuse
 
 
@@ -567,14 +666,32 @@ def test_errors_while_pytorch_compiles() -> None:
         torch.compile(lambda x: call(x) + 1, backend="aot_eager")(normal(16, 128))
 
 
-def test_derivatives_of_derivatives_are_refused() -> None:
+def test_derivatives_of_derivatives_that_there_are_not() -> None:
     """Where somebody asks for them, and not where they are only possible."""
-    x = normal(16, 128, grad=True)
-    y = smalt.as_torch_kernel(cubed)(x)
+    x, once = normal(16, 128, grad=True), smalt.as_torch_kernel(twice_by_hand)
+    y = once(x)
     (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    assert torch.allclose(g, 3 * x**2, rtol=1e-4, atol=1e-4)
-    with pytest.raises(smalt.Unsupported, match=r"derivatives of derivatives of a kernel for PyTorch \(cubed\)(?s:.*)jax.grad"):
-        torch.autograd.grad(g.sum(), x)
+    assert torch.allclose(g, 2 * torch.ones_like(x))
+    with pytest.raises(smalt.Unsupported, match=r"jax.grad of a plgpu.kernel(?s:.*)remedy: write the backward kernel(?s:.*)jax.custom_vjp"):
+        torch.autograd.grad((g * g).sum(), x)
+
+    says = r"derivatives of derivatives of a kernel for PyTorch \(\w+\)(?s:.*)"
+    z = normal(16, 128, grad=True)
+    (g,) = torch.autograd.grad((smalt.as_torch_kernel(squared_in_place)(z * 1) ** 2).sum(), z, create_graph=True)
+    with pytest.raises(smalt.Unsupported, match=rf"{says}writes to none of its arguments(?s:.*)argument 0(?s:.*)as a result"):
+        torch.autograd.grad(g.sum(), z)
+
+    keeps_nothing = smalt.as_torch_kernel(root)
+    for spoil, got in ((lambda t: None, "which is gone(?s:.*)keep it"), (lambda t: t.add_(1), r"was written to since(?s:.*)t.clone\(\)")):
+        a = normal(16, 128, grad=True)
+        between = a * a + 1
+        y = keeps_nothing(between)
+        spoil(between.detach())
+        if "gone" in got:
+            del between
+        (g,) = torch.autograd.grad(y.sum(), a, create_graph=True)
+        with pytest.raises(smalt.Unsupported, match=says + got):
+            torch.autograd.grad(g.sum(), a)
 
 
 def test_functions_of_torch_func() -> None:

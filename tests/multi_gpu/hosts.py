@@ -34,7 +34,9 @@ P = jax.sharding.PartitionSpec
 X = np.arange(PROCESSES * DEVICES * 128, dtype=np.float32).reshape(-1, 1, 128)
 
 
-def gather(x: Any, axis: str, device_id: Callable[[Any], Any] | None = None, more: Callable[[], Any] = lambda: 0.0) -> Any:
+def gather(
+    x: Any, axis: str, device_id: Callable[[Any], Any] | None = None, more: Callable[[], Any] = lambda: 0.0, grid_names: tuple[str, ...] = ()
+) -> Any:
     """All rows along an axis, on each device of it."""
     n = lax.axis_size(axis)
     at = device_id or (lambda i: {axis: i})
@@ -48,18 +50,28 @@ def gather(x: Any, axis: str, device_id: Callable[[Any], Any] | None = None, mor
         pl.semaphore_wait(done, n)
 
     out = jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype)
-    return kernel(body, out, scratch_types=[plgpu.SemaphoreType.REGULAR])(x)
+    return kernel(body, out, scratch_types=[plgpu.SemaphoreType.REGULAR], grid=(1,) * len(grid_names), grid_names=grid_names)(x)
 
 
-def run(shape: tuple[int, int], names: tuple[str, str], axis: str, f: Callable[[Any], Any], order: Any = None) -> Any:
-    """(what this process has of the results, what they are to be): the sum, over the other axis, of rows along `axis`."""
+def _in_a_branch() -> Any:
+    """3 on the second host."""
+    return lax.fori_loop(0, 3, lambda i, n: n + lax.cond(i >= 0, lambda: lax.axis_index("host"), lambda: jnp.int32(7)), jnp.int32(0))
+
+
+def _own_host() -> Any:
+    """The index along the grid's axis, of one step."""
+    return lax.axis_index("host")
+
+
+def run(shape: tuple[int, int], names: tuple[str, str], axis: str, f: Callable[[Any], Any], order: Any = None, more: Any = 0) -> Any:
+    """(what this process has of the results, what they are to be): the sum, over the other axis, of rows along `axis`, and so much more."""
     devices = np.array(jax.devices()) if order is None else np.array(jax.devices())[order]
     mesh = jax.sharding.Mesh(devices.reshape(shape), names, axis_types=(jax.sharding.AxisType.Auto,) * 2)
     (other,) = set(names) - {axis}
     sharding = jax.sharding.NamedSharding(mesh, P(names))
     x = jax.make_array_from_callback(X.shape, sharding, lambda at: X[at])
     y = jax.jit(jax.shard_map(lambda x: lax.psum(f(x), other), mesh=mesh, in_specs=P(names), out_specs=P(names), check_vma=False))(x)
-    want = X.reshape(*shape, 1, 128).sum(names.index(other))
+    want = X.reshape(*shape, 1, 128).sum(names.index(other)) + more
     return [np.asarray(s.data) for s in y.addressable_shards], want
 
 
@@ -89,10 +101,19 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "an axis that is in part a host's": lambda: run((4, 2), ("rows", "x"), "x", lambda x: gather(x, "x")),
     "devices in another order": lambda: run((2, 4), ("host", "x"), "x", lambda x: gather(x, "x"), [2, 0, 3, 1, 7, 5, 6, 4]),
     "asks only": _asks,
+    "asks for its host": lambda: run((2, 4), ("host", "x"), "x", lambda x: gather(x, "x", None, lambda: 2 * lax.axis_index("host")), more=2),
+    "asks for its host, the axis first": lambda: run(
+        (4, 2), ("x", "host"), "x", lambda x: gather(x, "x", None, lambda: lax.axis_index("host")), [0, 4, 1, 5, 2, 6, 3, 7], more=1
+    ),
+    "asks along an axis that is in part a host's": lambda: run(
+        (4, 2), ("rows", "x"), "x", lambda x: gather(x, "x", None, lambda: lax.axis_index("rows") + 10 * lax.axis_index(("rows", "x"))),
+        more=6 + 10 * (12 + 4 * np.arange(2.0)[:, None, None]),
+    ),
+    "asks in a branch of a loop": lambda: run((2, 4), ("host", "x"), "x", lambda x: gather(x, "x", None, _in_a_branch), more=3),
+    "an axis of the grid of the same name": lambda: run((2, 4), ("host", "x"), "x", lambda x: gather(x, "x", grid_names=("host",), more=_own_host)),
     "refused: across hosts": lambda: run((2, 4), ("host", "x"), "host", lambda x: gather(x, "host")),
     "refused: all coordinates": lambda: run((2, 4), ("host", "x"), "x", lambda x: gather(x, "x", lambda i: (lax.axis_index("host"), i))),
     "refused: a position": lambda: run((2, 4), ("host", "x"), "x", lambda x: gather(x, "x", lambda i: (0, i))),
-    "refused: asks for its host": lambda: run((2, 4), ("host", "x"), "x", lambda x: gather(x, "x", None, lambda: lax.axis_index("host"))),
     "refused: an axis that is in part a host's": lambda: run((4, 2), ("rows", "x"), "rows", lambda x: gather(x, "rows")),
     "refused: a host in several places": lambda: run((4, 2), ("rows", "x"), "x", lambda x: gather(x, "x"), [0, 1, 4, 5, 2, 3, 6, 7]),
 }

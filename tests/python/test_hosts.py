@@ -21,9 +21,8 @@ from tests.multi_gpu.supervise import ROOT, environment
 
 REFUSED = {
     "across hosts": "along the axis 'host'",
-    "all coordinates": "along the axis 'host'",
+    "all coordinates": "by a position in the whole mesh",
     "a position": "by a position in the whole mesh",
-    "asks for its host": "along the axis 'host'",
     "an axis that is in part a host's": "along the axis 'rows'",
 }
 
@@ -126,6 +125,8 @@ def test_what_a_host_has_of_a_mesh(processes: Any, names: tuple[str, ...], axes:
     for whole, process in enumerate(processes.flat):
         at = found.position(whole, lambda x, n: x // n, lambda x, n: x % n, lambda terms: sum(x * n for x, n in terms))
         own[int(process) // 4].append(at)
+        coordinates = [found.index(name, whole, lambda x, n: x // n, lambda x, n: x % n) for name in names]
+        assert tuple(coordinates) == np.unravel_index(whole, np.shape(processes))
     assert own == {0: list(range(4)), 1: list(range(4))}
 
 

@@ -739,12 +739,22 @@ def test_errors_are_classified():
     assert issubclass(smalt.CompileError, smalt.Error)
 
 
-def test_only_one_module_knows_jax_s_internals():
-    """And the one that looks whether they are as they were."""
-    for path in (ROOT / "jax_plugin" / "smalt").glob("*.py"):
-        if path.name not in ("_versions.py", "_contract.py"):
+def test_only_one_package_knows_jax_s_internals():
+    """And the module that looks whether they are as they were."""
+    package = ROOT / "jax_plugin" / "smalt"
+    for path in package.rglob("*.py"):
+        if path.parent != package / "_versions" and path.name != "_contract.py":
             text = path.read_text()
             assert "jax._src" not in text and "jax.__version" not in text, path.name
+
+
+def test_what_is_known_of_versions_is_in_rooms_and_what_they_list_is_used():
+    rooms = ROOT / "jax_plugin" / "smalt" / "_versions"
+    assert all(len(path.read_text().splitlines()) <= 400 for path in rooms.rglob("*.py"))
+    listed = {name for name in vars(_versions) if not name.startswith("_")} - {path.stem for path in rooms.glob("*.py")}
+    others = [p for folder in ("jax_plugin", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py") if p.parent != rooms]
+    text = "\n".join(p.read_text() for p in others if "_versions" in p.read_text())
+    assert {name for name in listed if not re.search(rf"\b{name}\b", text)} == set()
 
 
 def test_show_is_readable():

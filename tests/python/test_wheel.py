@@ -48,7 +48,8 @@ def test_one_wheel_for_every_python(wheel: pathlib.Path) -> None:
     assert wheel.name.startswith("smalt-0.1.0-py3-none-") and not wheel.name.endswith("-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        sources = {f"smalt/{p.name}" for p in (ROOT / "jax_plugin/smalt").glob("*.py")}
+        package = ROOT / "jax_plugin/smalt"
+        sources = {f"smalt/{p.relative_to(package).as_posix()}" for p in package.rglob("*.py")}
         assert sources | {"smalt/libsmalt.so"} <= names
         metadata = archive.read("smalt-0.1.0.dist-info/METADATA").decode()
         assert archive.read("smalt-0.1.0.dist-info/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
