@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from smalt import _hosts, _native, _profile, _rules, _types, _versions
+from smalt import _dma, _hosts, _native, _profile, _rules, _types, _versions
 from smalt._errors import InvalidKernel
 from smalt._walk import Walker
 from smalt._wire import Message, message
@@ -59,6 +59,7 @@ def serialize(
             f"smalt: num_threads of a kernel\n  expected: 1 to 8\n  got: {mesh.num_threads}"
             f"\n  remedy: leave it out for one thread (warpgroup){w.debug.where()}"
         )
+    w.bulk_copies = frozenset(map(id, _dma.bulk_copies(call.jaxpr)))
     params = _params(w, call)
     w.argument_names = _versions.names_of_references(call.jaxpr)
     body = w.region(call.jaxpr, params=call.jaxpr.invars)
