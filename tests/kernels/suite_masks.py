@@ -87,28 +87,34 @@ def windows(n: int, first: int, how: str) -> tuple[np.ndarray, np.ndarray]:
         if scratch:
             scratch[0][...] = x[...]
             x = scratch[0]
+        if how.startswith("rows"):  # one of them, by an array of indices
+            row = jnp.zeros((1,), jnp.int32)
+            o[...] = plt.load(x.at[row, pl.ds(start, 64)], mask=mask, other=-5.0)[0]
+            plt.store(back.at[row, pl.ds(start, 64)], at.astype(jnp.float32), mask=mask)
+            return
         o[...] = plt.load(x.at[pl.ds(start, 64)], mask=mask, other=-5.0)
         plt.store(back.at[pl.ds(start, 64)], at.astype(jnp.float32), mask=mask)
 
     tiling = [plgpu.TilingTransform((16,))] if how == "tiles" else []
+    whole = (1, 96) if how.startswith("rows") else (96,)
     call = pl.pallas_call(
         body,
         grid=(n,),
-        in_specs=[pl.BlockSpec(memory_space=pl.ANY) if how == "device memory" else pl.BlockSpec((96,), lambda i: (0,))],
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY) if "device memory" in how else pl.BlockSpec(whole, lambda i: (0,) * len(whole))],
         out_specs=[pl.BlockSpec((64,), lambda i: (i,)), pl.BlockSpec(memory_space=pl.ANY)],
-        out_shape=[like((64 * n,)), like((96,))],
+        out_shape=[like((64 * n,)), like(whole)],
         scratch_shapes=[plgpu.SMEM((96,), jnp.float32, transforms=tiling)] if how in ("scratch", "tiles") else [],
         compiler_params=plgpu.CompilerParams(),
     )
     with enabled():
-        o, back = (np.asarray(y) for y in call(x))
+        o, back = (np.asarray(y).reshape(-1) for y in call(x.reshape(whole)))
     at = np.arange(64 * n) + first
     inside = (at >= 0) & (at < 96)
     want = np.where(inside, x[np.clip(at, 0, 95)], -5).astype(np.float32)
     return np.concatenate([o, back[at[inside]]]), np.concatenate([want, at[inside].astype(np.float32)])
 
 
-@pytest.mark.parametrize("how", ["block", "device memory", "scratch", "tiles"])
+@pytest.mark.parametrize("how", ["block", "device memory", "scratch", "tiles", "rows of a block", "rows in device memory"])
 def test_slices_that_begin_outside(how: str) -> None:
     """Of one step the start is known when the kernel is compiled, of two it is not."""
     for first in (-64, -3, 0, 48, 95, 96, 1000):
