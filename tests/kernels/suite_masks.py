@@ -89,8 +89,8 @@ def windows(n: int, first: int, how: str) -> tuple[np.ndarray, np.ndarray]:
             x = scratch[0]
         if how.startswith("rows"):  # one of them, by an array of indices
             row = jnp.zeros((1,), jnp.int32)
-            o[...] = plt.load(x.at[row, pl.ds(start, 64)], mask=mask, other=-5.0)[0]
-            plt.store(back.at[row, pl.ds(start, 64)], at.astype(jnp.float32), mask=mask)
+            o[...] = plt.load(x.at[row, pl.ds(start, 64)], mask=mask[None], other=-5.0)[0]
+            plt.store(back.at[row, pl.ds(start, 64)], at.astype(jnp.float32)[None], mask=mask[None])
             return
         o[...] = plt.load(x.at[pl.ds(start, 64)], mask=mask, other=-5.0)
         plt.store(back.at[pl.ds(start, 64)], at.astype(jnp.float32), mask=mask)
