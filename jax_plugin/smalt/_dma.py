@@ -12,9 +12,8 @@ has no other ones, its semaphores count nothing, and waits do nothing. Copies to
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -92,30 +91,37 @@ def _call(w: Walker, eqn: Any, function: Callable[..., Any], atoms: Sequence[Any
 # ------------------------------------------------------------------------------------------ bulk copies
 
 
-def bulk_copies(jaxpr: Any) -> list[Any]:
-    """The equations of a kernel that begin copies which run beside what follows."""
-    divisors = _Divisors(jaxpr)
+def bulk_copies(jaxpr: Any, divisors: Mapping[Any, int] | None = None) -> list[Any]:
+    """The equations of a kernel that begin copies which run beside what follows. `divisors`: by what its operands can be divided."""
+    own = _Divisors(jaxpr, divisors or {})
     found = []
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "dma_start" and _is_bulk(eqn, divisors):
+        name = eqn.primitive.name
+        if name == "dma_start" and _is_bulk(eqn, own):
             found.append(eqn)
-        inner = [eqn.params["body"].jaxpr] if eqn.primitive.name == "pallas_block" else _versions.inner_jaxprs(eqn)
-        found += itertools.chain.from_iterable(map(bulk_copies, inner))
+        inner = [eqn.params["body"].jaxpr] if name == "pallas_block" else _versions.inner_jaxprs(eqn)
+        for body in inner:
+            variables = body.constvars if name == "run_scoped" else body.invars if name == "cond" or name in _versions.CALLS else []
+            operands = eqn.invars[len(eqn.invars) - len(variables) :]
+            found += bulk_copies(body, {v: own.of(a) for v, a in zip(variables, operands)})
     return found
 
 
 class _Divisors:
-    """By what the integers of a jaxpr can be divided, as far as its own equations say."""
+    """By what the integers of a jaxpr can be divided, as far as its own equations and those around it say."""
 
-    def __init__(self, jaxpr: Any) -> None:
+    def __init__(self, jaxpr: Any, known: Mapping[Any, int]) -> None:
+        self._known = known
         self._eqns = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
 
     def of(self, x: Any) -> int:
         if (known := _known(x)) is not None:
             return abs(known)
-        eqn = self._eqns.get(x)
-        if eqn is None:
+        if _versions.is_literal(x) or not _versions.is_integer(getattr(x.aval, "dtype", np.bool_)):
             return 1
+        if x not in self._eqns:
+            return self._known.get(x, 1)
+        eqn = self._eqns[x]
         match _versions.primitive_name(eqn), eqn.invars:
             case "mul", [a, b]:
                 return self.of(a) * self.of(b)
@@ -178,7 +184,7 @@ def _is_plain(dtype: Any) -> bool:
 def _known(index: Any) -> int | None:
     """A position, if it is known here."""
     if _versions.is_literal(index):
-        return int(_versions.literal_value(index))
+        return int(_versions.literal_value(index)) if _versions.is_integer(index.aval.dtype) else None
     return int(index) if isinstance(index, (int, np.integer)) else None
 
 

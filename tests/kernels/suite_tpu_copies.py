@@ -283,6 +283,38 @@ def test_random_orders_of_copies(seed: int) -> None:
     np.testing.assert_array_equal(run(body, like((8, 128)), x, in_specs=[ANY], scratch_shapes=scratch), o)
 
 
+def test_starts_that_the_kernel_computes() -> None:
+    """What is a multiple of a row of 16 bytes by the kernel's own arithmetic, and what only looks so."""
+    x = np.arange(8 * 512, dtype=np.float32).reshape(8, 512)
+    starts = np.array([3, 0, 1, 2], np.int32)
+
+    def by(start: Callable[[Any], Any]) -> Callable[..., None]:
+        def body(starts: Any, x: Any, o: Any, buffer: Any, sem: Any) -> None:
+            pltpu.sync_copy(x.at[:, pl.ds(start(starts[pl.program_id(0)]), 128)], buffer)
+            o[0] = buffer[...]
+
+        return body
+
+    cases: list[tuple[Callable[[Any], Any], bool]] = [
+        (lambda i: i * 128, True),
+        (lambda i: pl.multiple_of(i * 3 * 4, 4), True),
+        (lambda i: 8 * (i + 1) - 4, True),
+        (lambda i: i, False),
+        (lambda i: i * 6, False),
+        (lambda i: (i.astype(jnp.float32) * 128.0 / 3).astype(jnp.int32), False),
+    ]
+    scratch = [pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA]
+    for k, (start, is_bulk) in enumerate(cases):
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(4,), in_specs=[ANY], out_specs=pl.BlockSpec((1, 8, 128), lambda i, _: (i, 0, 0)), scratch_shapes=scratch
+        )
+        got = run(by(start), like((4, 8, 128)), starts, x, grid_spec=grid)
+        want = np.stack([x[:, s : s + 128] for s in (int(start(jnp.int32(i))) for i in starts)])
+        np.testing.assert_array_equal(got, want, err_msg=str(k))
+        copies = bulk_copies(pl.pallas_call(by(start), out_shape=like((4, 8, 128)), grid_spec=grid), starts, x)
+        assert (copies > 0) == is_bulk, (k, copies)
+
+
 def test_semaphores_of_two_dimensions_in_branches() -> None:
     """A copy that is begun in one arm of two is waited for behind them; a step knows of what others began."""
     x = np.arange(16 * 8 * 128, dtype=np.float32).reshape(16, 8, 128)
